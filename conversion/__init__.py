@@ -1,0 +1,1 @@
+"""Hugging Face checkpoints to NeMo and back, and the transfer of embeddings to a new vocabulary."""

@@ -1,0 +1,287 @@
+"""One stage's output: written aside, renamed when complete, with the manifest that the next stage checks.
+
+Every output is a directory.  It is written under a hidden name beside its final place and renamed at the end, so
+a directory with the final name is always complete.  `scion.json` in it is the manifest: what made it, from what,
+and size and digest of each file.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import platform
+import shutil
+import subprocess
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import xxhash
+
+MANIFEST_NAME = "scion.json"
+MANIFEST_FORMAT = 1
+_CHUNK_BYTES = 8 << 20
+_RECORDED_PACKAGES = ("torch", "transformers", "tokenizers", "sentencepiece", "nemo-toolkit", "megatron-core", "gensim", "lm_eval")
+
+
+@dataclass(frozen=True)
+class FileRecord:
+    """Size in bytes and content digest of one file; the digest is None where hashing would have cost training time."""
+
+    size: int
+    digest: str | None
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What travels beside an output.
+
+    Attributes:
+        stage: the module that wrote it, for example `conversion.transfer`.
+        facts: what the next stage must know: tokenizer digest, real and padded vocabulary size, tie state, method, seed ...
+        arguments: the arguments of the command.
+        inputs: name of each input -> its digest (`Manifest.digest` where it had a manifest, else that of its files).
+        files: path relative to the directory -> size and digest.
+        versions: Python and the packages that matter.
+        commit: commit of this project, with `-dirty` appended when it was edited; None outside a git checkout.
+    """
+
+    stage: str
+    facts: dict[str, Any] = field(default_factory=dict)
+    arguments: dict[str, Any] = field(default_factory=dict)
+    inputs: dict[str, str] = field(default_factory=dict)
+    files: dict[str, FileRecord] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
+    commit: str | None = None
+
+    @property
+    def digest(self) -> str:
+        """Digest of the content: equal for equal files, whatever the arguments, the time or the place."""
+        return combined_digest({name: record.digest or str(record.size) for name, record in self.files.items()})
+
+
+def digest_bytes(data: bytes) -> str:
+    """xxh3-128 of the bytes.  It finds edits and truncation at 10 GB/s; it is no signature against an attacker."""
+    return f"xxh3:{xxhash.xxh3_128_hexdigest(data)}"
+
+
+def digest_file(path: Path) -> str:
+    """xxh3-128 of a file's content, read in pieces."""
+    state = xxhash.xxh3_128()
+    with open(path, "rb") as stream:
+        while chunk := stream.read(_CHUNK_BYTES):
+            state.update(chunk)
+    return f"xxh3:{state.hexdigest()}"
+
+
+def combined_digest(digests: Mapping[str, str]) -> str:
+    """Digest of named digests, independent of their order."""
+    return digest_bytes(json.dumps(sorted(digests.items())).encode())
+
+
+def digest_files(directory: Path, names: Iterable[str]) -> str:
+    """Digest of the named files of a directory: the identity of an input that has no manifest."""
+    return combined_digest({name: digest_file(directory / name) for name in names})
+
+
+@contextmanager
+def staged_directory(output_dir: Path, *, required_bytes: int = 0) -> Iterator[Path]:
+    """A fresh directory that becomes `output_dir` when the block ends without an error, and vanishes otherwise.
+
+    Directories are readable by the group whatever the umask: colleagues of a project share results.
+
+    Args:
+        required_bytes: free space to ask for before anything is written.
+
+    Raises:
+        ValueError: if `output_dir` exists and is not empty, or if the file system has not enough free space.
+    """
+    output_dir = Path(os.path.abspath(output_dir))
+    if output_dir.is_symlink() or (output_dir.exists() and not output_dir.is_dir()):
+        raise ValueError(f"the output {output_dir} exists and is not a directory; choose another --output")
+    if output_dir.is_dir() and any(output_dir.iterdir()):
+        raise ValueError(f"the output directory {output_dir} exists and is not empty; remove it or choose another --output")
+    output_dir.parent.mkdir(parents=True, exist_ok=True)
+    require_free_space(output_dir.parent, required_bytes)
+    staging = output_dir.parent / f".{output_dir.name}.partial-{uuid.uuid4().hex[:8]}"
+    staging.mkdir()
+    try:
+        yield staging
+        make_group_readable(staging)
+        _sync_tree(staging)
+        if output_dir.is_dir():
+            output_dir.rmdir()
+        os.replace(staging, output_dir)
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise ValueError(
+                f"the disk is full while writing {output_dir}: {error}; nothing was kept; free some space or choose another --output"
+            ) from error
+        raise
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+
+
+def require_free_space(directory: Path, required_bytes: int) -> None:
+    """Refuse early what would fill the disk.
+
+    Raises:
+        ValueError: if the file system of `directory` has fewer free bytes than required.
+    """
+    free = shutil.disk_usage(directory).free
+    if free < required_bytes:
+        raise ValueError(
+            f"{directory} has {free / 2**30:.2f} GiB free, but the output needs about {required_bytes / 2**30:.2f} GiB;"
+            " free some space or choose another --output"
+        )
+
+
+def make_group_readable(directory: Path) -> None:
+    """Give the group read access to all below a directory (Megatron and safetensors may write 0600 files)."""
+    for root, _, names in os.walk(directory):
+        os.chmod(root, 0o755)
+        for name in names:
+            path = os.path.join(root, name)
+            if not os.path.islink(path):
+                os.chmod(path, os.stat(path).st_mode | 0o644)
+
+
+def _sync_tree(directory: Path) -> None:
+    """Flush file contents to disk before the rename makes them look complete."""
+    for root, _, names in os.walk(directory):
+        for name in names:
+            descriptor = os.open(os.path.join(root, name), os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+
+
+def write_manifest(
+    directory: Path,
+    *,
+    stage: str,
+    facts: Mapping[str, Any],
+    arguments: Mapping[str, Any] | None = None,
+    inputs: Mapping[str, str] | None = None,
+    known_digests: Mapping[str, str] | None = None,
+    hash_files: bool = True,
+) -> Manifest:
+    """Write `scion.json` over all files of a directory and return what it says.
+
+    Args:
+        known_digests: digests computed while writing, so that large files are not read again.
+        hash_files: False records sizes only.
+    """
+    known_digests = known_digests or {}
+    files = {}
+    for path in sorted(p for p in directory.rglob("*") if p.is_file() and p != directory / MANIFEST_NAME):
+        name = path.relative_to(directory).as_posix()
+        digest = known_digests.get(name) or (digest_file(path) if hash_files else None)
+        files[name] = FileRecord(path.stat().st_size, digest)
+    manifest = Manifest(
+        stage=stage,
+        facts=dict(facts),
+        arguments={key: _jsonable(value) for key, value in (arguments or {}).items()},
+        inputs=dict(inputs or {}),
+        files=files,
+        versions=_versions(),
+        commit=_commit(),
+    )
+    text = json.dumps({"format": MANIFEST_FORMAT, **asdict(manifest)}, indent=2, ensure_ascii=False, sort_keys=True)
+    partial = directory / f".{MANIFEST_NAME}.partial"
+    partial.write_text(text + "\n", encoding="utf-8")
+    os.replace(partial, directory / MANIFEST_NAME)
+    return manifest
+
+
+def read_manifest(directory: Path) -> Manifest | None:
+    """The manifest of a directory, or None where there is none (a folder that this project did not write).
+
+    Raises:
+        ValueError: if it cannot be read or is of another format.
+    """
+    path = directory / MANIFEST_NAME
+    if not path.exists():
+        return None
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        found = content.pop("format")
+        if found != MANIFEST_FORMAT:
+            raise ValueError(f"format {found}")
+        content["files"] = {name: FileRecord(**record) for name, record in content["files"].items()}
+        return Manifest(**content)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{path} is no manifest of format {MANIFEST_FORMAT} ({error}); make the folder again") from error
+
+
+def require_manifest(directory: Path, *, stages: Iterable[str], made_by: str) -> Manifest:
+    """The manifest of a directory that must come from one of the given stages.
+
+    Args:
+        made_by: the command to name in the error, for example `python -m data_prep.to_megatron`.
+    """
+    if not directory.is_dir():
+        raise ValueError(f"{directory} is no directory; make it with `{made_by}`")
+    manifest = read_manifest(directory)
+    if manifest is None:
+        raise ValueError(f"{directory} has no {MANIFEST_NAME}; make it with `{made_by}`")
+    if manifest.stage not in set(stages):
+        raise ValueError(f"{directory} was written by {manifest.stage}; expected the output of `{made_by}`")
+    return manifest
+
+
+def check_files(directory: Path, manifest: Manifest, *, contents: bool = True) -> None:
+    """Refuse files that are not as their manifest says.
+
+    Args:
+        contents: also compare digests, which reads every file once.
+
+    Raises:
+        ValueError: naming the first file that is missing, of another size, or edited.
+    """
+    for name, record in manifest.files.items():
+        path = directory / name
+        if not path.is_file():
+            raise ValueError(f"{path} is missing; its manifest lists it with {record.size} bytes; make {directory} again")
+        size = path.stat().st_size
+        if size != record.size:
+            raise ValueError(f"{path} has {size} bytes, but its manifest says {record.size}: truncated or edited; make {directory} again")
+        if contents and record.digest is not None and digest_file(path) != record.digest:
+            raise ValueError(f"{path} was edited after {manifest.stage} wrote it: its digest is not that of its manifest; make {directory} again")
+
+
+def require_same_tokenizer(found: str | None, expected: str | None, *, found_in: str, expected_by: str) -> None:
+    """Refuse two stages that speak of different tokenizers."""
+    if found is not None and expected is not None and found != expected:
+        raise ValueError(
+            f"{found_in} uses tokenizer {found}, but {expected_by} uses tokenizer {expected}; make both with the same tokenizer"
+        )
+
+
+def _versions() -> dict[str, str]:
+    versions = {"python": platform.python_version()}
+    for package in _RECORDED_PACKAGES:
+        try:
+            versions[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return versions
+
+
+def _commit() -> str | None:
+    checkout = Path(__file__).resolve().parent.parent
+    command = ["git", "-C", str(checkout), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def _jsonable(value: Any) -> Any:
+    return value if isinstance(value, str | int | float | bool | list | dict | None) else str(value)

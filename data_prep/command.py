@@ -1,0 +1,43 @@
+"""How a command starts and ends: exit codes, one-line errors, help without heavy imports."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+from collections.abc import Callable, Sequence
+
+DONE, WRONG, MISUSED = 0, 1, 2
+
+
+def parser(doc: str | None, *, prog: str, example: str) -> argparse.ArgumentParser:
+    """An argument parser whose help is a module's docstring and ends with an example."""
+    return argparse.ArgumentParser(
+        prog=f"python -m {prog}",
+        description=(doc or "").strip(),
+        epilog=f"example:\n  {example}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+
+
+def run(main: Callable[[Sequence[str] | None], int]) -> None:
+    """Run a command's main and exit: 0 done, 1 checked and found wrong, 2 misused (one clear sentence on stderr).
+
+    A ValueError is what a user can cause, so it is printed as a sentence; anything else is our defect and keeps its
+    traceback.  SIGTERM (Slurm, `kill`) ends like an exception, so that half-written outputs are removed.
+    """
+    signal.signal(signal.SIGTERM, _terminate)
+    try:
+        code = main(None)
+    except ValueError as error:
+        print(f"error: {error}", file=sys.stderr)
+        code = MISUSED
+    except KeyboardInterrupt:
+        print("error: interrupted; nothing was kept", file=sys.stderr)
+        code = 130
+    sys.exit(code)
+
+
+def _terminate(signum: int, frame: object) -> None:
+    raise SystemExit(128 + signum)

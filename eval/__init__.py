@@ -1,0 +1,1 @@
+"""lm-eval on exported checkpoints, bits per byte, reports."""

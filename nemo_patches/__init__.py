@@ -1,0 +1,1 @@
+"""What NeMo lacks for this project: OPT, a CPU as device, attention without TransformerEngine; each patch guards itself."""

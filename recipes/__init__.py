@@ -1,0 +1,1 @@
+"""Training recipes: plan and train with NeMo on Megatron-core."""

@@ -1,0 +1,1 @@
+"""Job scripts and chains for HPC centres under Slurm."""
