@@ -253,7 +253,9 @@ def check_files(directory: Path, manifest: Manifest, *, contents: bool = True) -
         if size != record.size:
             raise ValueError(f"{path} has {size} bytes, but its manifest says {record.size}: truncated or edited; make {directory} again")
         if contents and record.digest is not None and digest_file(path) != record.digest:
-            raise ValueError(f"{path} was edited after {manifest.stage} wrote it: its digest is not that of its manifest; make {directory} again")
+            raise ValueError(
+                f"{path} was edited after {manifest.stage} wrote it: its digest is not that of its manifest; make {directory} again"
+            )
 
 
 def require_same_tokenizer(found: str | None, expected: str | None, *, found_in: str, expected_by: str) -> None:
