@@ -1,0 +1,114 @@
+"""Patches that carry their guards: what is replaced, in which version, why, and when it can go."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import textwrap
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from importlib import metadata
+from typing import Any
+
+import xxhash
+
+BUILTIN = "builtin"  # the digest of a function written in C: its version alone guards it
+_originals: dict[str, Any] = {}
+
+
+class PatchError(RuntimeError):
+    """The installed library is not the one that the patches were written for."""
+
+
+@dataclass(frozen=True)
+class Patch:
+    """One replaced function of a library.
+
+    Attributes:
+        target: `module:attribute.path` of the function.
+        wrap: takes the original and gives its replacement.
+        package: the distribution whose version decides.
+        digests: version -> `source_digest` of the original in that version.
+        reason: why it is needed.
+        remove_when: the condition that ends it.
+    """
+
+    target: str
+    wrap: Callable[[Callable[..., Any]], Callable[..., Any]]
+    package: str
+    digests: Mapping[str, str]
+    reason: str
+    remove_when: str
+
+    def owner(self) -> tuple[Any, str]:
+        """The object that holds the function, and the name it has there."""
+        module_name, _, path = self.target.partition(":")
+        *parents, name = path.split(".")
+        owner: Any = importlib.import_module(module_name)
+        for parent in parents:
+            owner = getattr(owner, parent)
+        return owner, name
+
+
+def source_digest(function: Callable[..., Any]) -> str:
+    """Digest of a function's code and signature; comments, layout and docstring do not count."""
+    try:
+        source = textwrap.dedent(inspect.getsource(function))
+    except (TypeError, OSError):
+        return BUILTIN
+    definition = ast.parse(source).body[0]
+    for node in ast.walk(definition):
+        body = getattr(node, "body", None)
+        if isinstance(body, list) and body and isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant):
+            body.pop(0)
+    return xxhash.xxh3_64_hexdigest(ast.dump(definition).encode())
+
+
+def check(patches: Iterable[Patch]) -> list[str]:
+    """What keeps the patches from fitting the installed libraries, one sentence each; empty if all fit."""
+    problems = []
+    for patch in patches:
+        if patch.target in _originals:
+            continue
+        try:
+            version = metadata.version(patch.package).partition("+")[0]
+            owner, name = patch.owner()
+            original = inspect.getattr_static(owner, name) if inspect.isclass(owner) else getattr(owner, name)
+        except (ImportError, AttributeError) as error:
+            problems.append(f"{patch.target} is not there: {error}")
+            continue
+        expected = patch.digests.get(version)
+        if expected is None:
+            problems.append(f"{patch.target} is known for {patch.package} {', '.join(patch.digests)}; found {version}")
+        elif (found := source_digest(original)) != expected:
+            problems.append(f"{patch.target} of {patch.package} {version} has digest {found}; expected {expected}")
+    return problems
+
+
+def apply(patches: Iterable[Patch]) -> None:
+    """Apply all patches or none; applying twice is applying once.
+
+    Raises:
+        PatchError: naming every patch that does not fit.
+    """
+    patches = tuple(patches)
+    problems = check(patches)
+    if problems:
+        raise PatchError(
+            "these patches do not fit the installed libraries: " + "; ".join(problems) + ". Install the versions of requirements.txt"
+        )
+    for patch in patches:
+        if patch.target not in _originals:
+            owner, name = patch.owner()
+            original = getattr(owner, name)
+            setattr(owner, name, patch.wrap(original))
+            _originals[patch.target] = original
+
+
+def revert(patches: Iterable[Patch]) -> None:
+    """Put the originals back."""
+    for patch in patches:
+        if patch.target in _originals:
+            owner, name = patch.owner()
+            setattr(owner, name, _originals.pop(patch.target))

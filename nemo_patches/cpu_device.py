@@ -1,0 +1,174 @@
+"""The CPU presented as NeMo's device on a machine without an accelerator.
+
+NeMo 2.7.3 and Megatron-core 0.15.3 create and move tensors on "cuda" without asking whether it is there.  Two means
+redirect that, and only where `torch.cuda.is_available()` is false:
+
+- `_CpuDevice`, a torch function mode (torch's own extension point, also behind `torch.set_default_device`), rewrites
+  `device="cuda"`, `.cuda()` and `pin_memory=True` in every torch call;
+- `PATCHES` replaces the functions of `torch.cuda` and the two of NeMo and Megatron-core that no mode can reach.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from nemo_patches.core import Patch, apply
+
+_CPU = torch.device("cpu")
+_mode: _CpuDevice | None = None
+
+
+def present_cpu_as_device() -> bool:
+    """Redirect what NeMo sends to CUDA to the CPU; do nothing where CUDA is available.
+
+    Returns:
+        True if the CPU is now (or was already) presented as the device.
+
+    Raises:
+        PatchError: if the installed torch, NeMo or Megatron-core is not one that the patches know.
+    """
+    global _mode
+    if torch.cuda.is_available():
+        return False
+    if _mode is None:
+        apply(PATCHES)
+        _mode = _CpuDevice()
+        _mode.__enter__()  # for the life of the process, as torch.set_default_device does
+    return True
+
+
+class _CpuDevice(TorchFunctionMode):
+    """Rewrites CUDA devices in the arguments of torch functions."""
+
+    def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func is torch.Tensor.cuda:
+            return args[0]
+        if func is torch.Tensor.pin_memory:
+            return args[0]
+        if func is torch.Tensor.type and len(args) == 1 and not kwargs:
+            # Megatron's optimizers tell 16 from 32 bit by names such as 'torch.cuda.FloatTensor'.
+            return func(*args).replace("torch.", "torch.cuda.", 1)
+        if _is_cuda(kwargs.get("device")):
+            kwargs = {**kwargs, "device": _CPU}
+        if kwargs.get("pin_memory"):
+            kwargs = {**kwargs, "pin_memory": False}
+        if func is torch.Tensor.to and len(args) > 1 and _is_cuda(args[1]):
+            args = (args[0], _CPU, *args[2:])
+        return func(*args, **kwargs)
+
+
+def _is_cuda(device: Any) -> bool:
+    return (isinstance(device, torch.device) and device.type == "cuda") or (isinstance(device, str) and device.startswith("cuda"))
+
+
+class _NoStream:
+    """A stream on a device that has none: everything is done in order."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        pass
+
+    def wait_stream(self, stream: Any) -> None:
+        """Nothing to wait for."""
+
+    def wait_event(self, event: Any) -> None:
+        """Nothing to wait for."""
+
+    def record_event(self, event: Any = None) -> _NoEvent:
+        """A mark that is already passed."""
+        return _NoEvent()
+
+    def synchronize(self) -> None:
+        """Nothing to wait for."""
+
+
+class _NoEvent:
+    """An event that has always happened."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        pass
+
+    def record(self, stream: Any = None) -> None:
+        """Nothing to record."""
+
+    def wait(self, stream: Any = None) -> None:
+        """Nothing to wait for."""
+
+    def synchronize(self) -> None:
+        """Nothing to wait for."""
+
+    def query(self) -> bool:
+        """Whether all is done: always."""
+        return True
+
+
+def _returning(value: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    return lambda original: lambda *args, **kwargs: value
+
+
+def _being(replacement: Any) -> Callable[[Callable[..., Any]], Any]:
+    return lambda original: replacement
+
+
+def _torch_cuda(name: str, digest: str, wrap: Callable[[Callable[..., Any]], Any]) -> Patch:
+    return Patch(
+        target=f"torch.cuda:{name}",
+        wrap=wrap,
+        package="torch",
+        digests={"2.13.0": digest},
+        reason=f"NeMo and Megatron-core call torch.cuda.{name} without asking whether CUDA is there.",
+        remove_when="they use torch.accelerator or their own device setting.",
+    )
+
+
+def _set_rng_state(new_state: torch.Tensor, device: int = -1, graph_safe: bool = False) -> None:
+    torch.set_rng_state(new_state)
+
+
+def _keep_devices(original: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda checkpoint: checkpoint
+
+
+PATCHES = (
+    _torch_cuda("current_device", "95a918a72e339a13", _returning(_CPU)),
+    _torch_cuda("set_device", "d86e5559624ca993", _returning(None)),
+    _torch_cuda("synchronize", "197f031b313fec1e", _returning(None)),
+    _torch_cuda("Stream", "1f6b0102e6a67c9c", _being(_NoStream)),
+    _torch_cuda("Event", "685a17553db159fa", _being(_NoEvent)),
+    _torch_cuda("current_stream", "bb6694a7ab8c3470", _returning(_NoStream())),
+    _torch_cuda("default_stream", "5ba62b16b87961ac", _returning(_NoStream())),
+    _torch_cuda("stream", "3cc7b1d285065c56", _returning(contextlib.nullcontext())),
+    _torch_cuda("max_memory_allocated", "fdd8b9f8c3e18487", _returning(0)),
+    _torch_cuda("max_memory_reserved", "a1271c5f0233b4b8", _returning(0)),
+    _torch_cuda("get_rng_state", "06f5d8d816379b5b", _being(lambda device=None: torch.get_rng_state())),
+    _torch_cuda("manual_seed", "7919ec0f7a7cf398", _being(torch.manual_seed)),
+    Patch(
+        target="torch.cuda.random:get_rng_state",
+        wrap=_being(lambda device=None: torch.get_rng_state()),
+        package="torch",
+        digests={"2.13.0": "06f5d8d816379b5b"},
+        reason="Megatron's tracker of random states reads the state of the GPU's generator.",
+        remove_when="the tracker reads the generator of the device in use.",
+    ),
+    Patch(
+        target="megatron.core.tensor_parallel.random:_set_cuda_rng_state",
+        wrap=_being(_set_rng_state),
+        package="megatron-core",
+        digests={"0.15.3": "9d178ab384bc8e3b"},
+        reason="Megatron's tracker of random states writes the state of the GPU's generator.",
+        remove_when="the tracker writes the generator of the device in use.",
+    ),
+    Patch(
+        target="nemo.lightning.io.pl:_fix_tensors_device",
+        wrap=_keep_devices,
+        package="nemo-toolkit",
+        digests={"2.7.3": "49663a69190f02b9"},
+        reason="Loading a checkpoint asserts an initialised CUDA before it moves tensors between GPUs.",
+        remove_when="it asks whether there is a GPU.",
+    ),
+)

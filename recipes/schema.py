@@ -1,0 +1,154 @@
+"""What a recipe may say: every key with its type, unit and meaning, and the errors for what it may not."""
+
+from __future__ import annotations
+
+import difflib
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class ModelRecipe:
+    """What is trained."""
+
+    checkpoint: str  # NeMo checkpoint to start from, the output of conversion.hf_to_nemo
+    hidden_dropout: float = 0.0  # after attention and after the second linear layer; OPT was pretrained with 0.1
+    attention_dropout: float = 0.0  # on the attention weights; OPT has none
+    pad_vocabulary_to_multiple_of: int = 128  # rows of the table in the engine; padding rows change no loss
+
+
+@dataclass(frozen=True)
+class ParallelRecipe:
+    """How the model is spread over processes; the data-parallel size is what is left."""
+
+    num_nodes: int = 1
+    devices_per_node: int = 1  # GPUs of a node, or processes where there is no GPU
+    tensor_parallel_size: int = 1
+    pipeline_parallel_size: int = 1
+    distributed_optimizer: bool = True  # optimizer state spread over the data-parallel ranks
+
+
+@dataclass(frozen=True)
+class DataRecipe:
+    """What it is trained on."""
+
+    train: tuple[str, ...]  # data sets, each the output of data_prep.to_megatron
+    sequence_length: int  # tokens of one sample
+    weights: tuple[float, ...] = ()  # share of the samples from each data set; by default in proportion to its tokens
+    validation: str | None = None  # one data set, held out
+    num_workers: int = 0  # loader processes per rank
+
+
+@dataclass(frozen=True)
+class ScheduleRecipe:
+    """How long and how fast: linear warmup from 0, cosine decay, constant tail."""
+
+    global_batch_size: int  # samples of one step over all ranks
+    micro_batch_size: int  # samples of one rank in one pass
+    learning_rate: float  # the highest
+    min_learning_rate: float = 0.0  # at the end of the decay and in the tail
+    max_steps: int | None = None  # optimizer steps; give this or train_tokens
+    train_tokens: int | None = None  # the steps follow: the fewest whole steps that see as many tokens
+    warmup_steps: int = 0
+    constant_steps: int = 0  # at the end, at min_learning_rate
+    weight_decay: float = 0.01
+    adam_beta1: float = 0.9
+    adam_beta2: float = 0.95
+    adam_epsilon: float = 1e-8
+    clip_gradient_norm: float = 1.0
+
+
+@dataclass(frozen=True)
+class RunRecipe:
+    """What is written down and when."""
+
+    checkpoint_every_steps: int
+    validate_every_steps: int | None = None  # only where data.validation is given; at step 0 too
+    validation_batches: int = 1  # global batches of one validation
+    log_every_steps: int = 10
+    keep_optimizer_in_last_checkpoint: bool = True  # False saves space when the run will not be continued
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """One training run."""
+
+    name: str
+    model: ModelRecipe
+    data: DataRecipe
+    schedule: ScheduleRecipe
+    run: RunRecipe
+    parallel: ParallelRecipe = field(default_factory=ParallelRecipe)
+    precision: str = "bf16"  # "bf16" (mixed: float32 gradients and optimizer) or "32"
+    seed: int = 42
+
+
+PRECISIONS = ("bf16", "32")
+
+
+def recipe_from_mapping(content: Mapping[str, Any]) -> Recipe:
+    """A typed recipe.
+
+    Raises:
+        ValueError: listing every unknown key (with the nearest known one), every missing key and every value of a wrong type.
+    """
+    problems: list[str] = []
+    recipe = _build(Recipe, content, "", problems)
+    raise_all(problems, subject="the recipe")
+    return recipe
+
+
+def raise_all(problems: list[str], *, subject: str) -> None:
+    """Raise one ValueError that lists all problems, if there are any."""
+    if len(problems) == 1:
+        raise ValueError(f"{subject} cannot run: {problems[0]}")
+    if problems:
+        raise ValueError(f"{subject} cannot run, {len(problems)} problems:\n" + "\n".join(f"  - {problem}" for problem in problems))
+
+
+def _build(kind: type, content: Any, path: str, problems: list[str]) -> Any:
+    if not isinstance(content, Mapping):
+        problems.append(f"{path.rstrip('.')} is {content!r}; expected a section with {', '.join(f.name for f in fields(kind))}")
+        return None
+    hints = typing.get_type_hints(kind)
+    known = {f.name: f for f in fields(kind)}
+    for key in content:
+        if key not in known:
+            nearest = difflib.get_close_matches(str(key), list(known), n=1, cutoff=0.0)[0]
+            problems.append(f"unknown key {path}{key}; the nearest known key is {path}{nearest}")
+    values = {}
+    for name, known_field in known.items():
+        if name in content and content[name] != "???":
+            values[name] = _value(hints[name], content[name], f"{path}{name}", problems)
+        elif known_field.default is MISSING and known_field.default_factory is MISSING:
+            problems.append(f"{path}{name} is missing; give it in the recipe or as {path}{name}=VALUE")
+    if problems:
+        return None
+    return kind(**values)
+
+
+def _value(kind: Any, value: Any, path: str, problems: list[str]) -> Any:
+    if is_dataclass(kind):
+        return _build(typing.cast(type, kind), value, f"{path}.", problems)
+    if isinstance(kind, types.UnionType):
+        if value is None:
+            return None
+        kind = next(option for option in typing.get_args(kind) if option is not type(None))
+    if typing.get_origin(kind) is tuple:
+        item = typing.get_args(kind)[0]
+        if isinstance(value, str | int | float):
+            value = [value]
+        if isinstance(value, list):
+            return tuple(_value(item, element, f"{path}[{i}]", problems) for i, element in enumerate(value))
+    elif kind is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    elif kind is str and isinstance(value, int):
+        return str(value)
+    elif isinstance(value, kind) and not (kind is int and isinstance(value, bool)):
+        return value
+    name = kind.__name__ if isinstance(kind, type) and typing.get_origin(kind) is None else "list"
+    problems.append(f"{path} is {value!r}; expected {name}")
+    return None
