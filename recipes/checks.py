@@ -1,0 +1,214 @@
+"""All that a run needs from its inputs, and all rules between a recipe's fields, before any GPU is asked for."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from data_prep.artifacts import Manifest, check_files, require_manifest
+from recipes import arithmetic
+from recipes.schema import PRECISIONS, Recipe, raise_all
+
+CHECKPOINT_STAGES = ("conversion.hf_to_nemo", "recipes.train")
+
+
+@dataclass(frozen=True)
+class RunInputs:
+    """The facts of the checkpoint and the data sets of a run.
+
+    Attributes:
+        family: model family, a key of `conversion.families.FAMILIES`.
+        model: its sizes in Megatron's names (`context/model.json`).
+        checkpoint: manifest of the checkpoint that the run starts from.
+        train: manifest of each training set, in the recipe's order.
+        validation: manifest of the validation set.
+    """
+
+    family: str
+    model: Mapping[str, Any]
+    checkpoint: Manifest
+    train: tuple[Manifest, ...]
+    validation: Manifest | None
+
+
+def read_inputs(recipe: Recipe) -> RunInputs:
+    """Read the manifests of a recipe's inputs; the contents of large files are not read.
+
+    Raises:
+        ValueError: listing every input that is missing, truncated or written by another stage.
+    """
+    problems: list[str] = []
+    checkpoint_dir = Path(recipe.model.checkpoint)
+    checkpoint = _manifest(checkpoint_dir, CHECKPOINT_STAGES, "python -m conversion.hf_to_nemo", problems)
+    train = [_manifest(Path(path), ("data_prep.to_megatron",), "python -m data_prep.to_megatron", problems) for path in recipe.data.train]
+    validation = None
+    if recipe.data.validation is not None:
+        validation = _manifest(Path(recipe.data.validation), ("data_prep.to_megatron",), "python -m data_prep.to_megatron", problems)
+    raise_all(problems, subject=f"recipe {recipe.name}")
+    assert checkpoint is not None
+    description = json.loads((checkpoint_dir / "context" / "model.json").read_text(encoding="utf-8"))
+    inputs = RunInputs(
+        family=description["family"],
+        model=description["config"],
+        checkpoint=checkpoint,
+        train=tuple(manifest for manifest in train if manifest is not None),
+        validation=validation,
+    )
+    return inputs
+
+
+def _manifest(directory: Path, stages: tuple[str, ...], made_by: str, problems: list[str]) -> Manifest | None:
+    try:
+        manifest = require_manifest(directory, stages=stages, made_by=made_by)
+        check_files(directory, manifest, contents=False)
+    except ValueError as error:
+        problems.append(str(error))
+        return None
+    return manifest
+
+
+def padded_vocab_size(recipe: Recipe, inputs: RunInputs) -> int:
+    """Rows of the vocabulary tables in the engine."""
+    return arithmetic.padded_vocab_size(inputs.model["vocab_size"], recipe.model.pad_vocabulary_to_multiple_of)
+
+
+def check_run(recipe: Recipe, inputs: RunInputs) -> None:
+    """Refuse a recipe that contradicts itself or its inputs.
+
+    Raises:
+        ValueError: listing all problems, each with what was found, what was expected and the nearest legal values.
+    """
+    problems = _number_problems(recipe)
+    if not problems:  # the rules below divide by these numbers
+        problems += _layout_problems(recipe, inputs) + _schedule_problems(recipe) + _data_problems(recipe, inputs)
+    raise_all(problems, subject=f"recipe {recipe.name}")
+
+
+def _number_problems(recipe: Recipe) -> list[str]:
+    parallel, schedule, run, data = recipe.parallel, recipe.schedule, recipe.run, recipe.data
+    positive = {
+        "parallel.num_nodes": parallel.num_nodes,
+        "parallel.devices_per_node": parallel.devices_per_node,
+        "parallel.tensor_parallel_size": parallel.tensor_parallel_size,
+        "parallel.pipeline_parallel_size": parallel.pipeline_parallel_size,
+        "schedule.global_batch_size": schedule.global_batch_size,
+        "schedule.micro_batch_size": schedule.micro_batch_size,
+        "data.sequence_length": data.sequence_length,
+        "model.pad_vocabulary_to_multiple_of": recipe.model.pad_vocabulary_to_multiple_of,
+        "run.checkpoint_every_steps": run.checkpoint_every_steps,
+        "run.validation_batches": run.validation_batches,
+        "run.log_every_steps": run.log_every_steps,
+        "seed": recipe.seed,
+    }
+    for name, optional in (
+        ("schedule.max_steps", schedule.max_steps),
+        ("schedule.train_tokens", schedule.train_tokens),
+        ("run.validate_every_steps", run.validate_every_steps),
+    ):
+        if optional is not None:
+            positive[name] = optional
+    return [f"{name} is {value}; expected at least 1" for name, value in positive.items() if value < 1]
+
+
+def _layout_problems(recipe: Recipe, inputs: RunInputs) -> list[str]:
+    parallel, schedule, model = recipe.parallel, recipe.schedule, inputs.model
+    tensor, pipeline = parallel.tensor_parallel_size, parallel.pipeline_parallel_size
+    processes = arithmetic.world_size(parallel)
+    problems = []
+    for name, size in (("attention heads", model["num_attention_heads"]), ("hidden units of the feed-forward layer", model["ffn_hidden_size"])):
+        if size % tensor:
+            legal = [n for n in range(1, size + 1) if size % n == 0 and n <= 2 * tensor]
+            problems.append(
+                f"parallel.tensor_parallel_size ({tensor}) does not divide the {size} {name}; possible are {', '.join(map(str, legal))}"
+            )
+    multiple = recipe.model.pad_vocabulary_to_multiple_of
+    rows = padded_vocab_size(recipe, inputs)
+    if rows % tensor:
+        problems.append(
+            f"parallel.tensor_parallel_size ({tensor}) does not divide the {rows} rows of the vocabulary padded to a multiple of {multiple};"
+            f" set model.pad_vocabulary_to_multiple_of to a multiple of {tensor}, for example {_next_multiple(multiple, tensor)}"
+        )
+    if model["num_layers"] % pipeline:
+        problems.append(f"parallel.pipeline_parallel_size ({pipeline}) does not divide the {model['num_layers']} layers")
+    if processes % (tensor * pipeline):
+        problems.append(
+            f"{parallel.num_nodes} nodes x {parallel.devices_per_node} devices = {processes} processes are no multiple of"
+            f" tensor_parallel_size x pipeline_parallel_size ({tensor} x {pipeline} = {tensor * pipeline})"
+        )
+    else:
+        replicas = arithmetic.data_parallel_size(parallel)
+        unit = schedule.micro_batch_size * replicas
+        batch = schedule.global_batch_size
+        if batch % unit:
+            below, above = batch // unit * unit, _next_multiple(batch, unit)
+            nearest = f"{below} and {above}" if below else str(above)
+            problems.append(
+                f"schedule.global_batch_size ({batch}) must be a multiple of micro_batch_size x data-parallel size"
+                f" ({schedule.micro_batch_size} x {replicas} = {unit}); the nearest are {nearest}"
+            )
+    if recipe.precision not in PRECISIONS:
+        problems.append(f"precision is {recipe.precision!r}; expected one of {', '.join(PRECISIONS)}")
+    return problems
+
+
+def _schedule_problems(recipe: Recipe) -> list[str]:
+    schedule = recipe.schedule
+    problems = []
+    if (schedule.max_steps is None) == (schedule.train_tokens is None):
+        problems.append("give exactly one of schedule.max_steps and schedule.train_tokens")
+        return problems
+    steps = arithmetic.total_steps(recipe)
+    if schedule.warmup_steps + schedule.constant_steps > steps:
+        problems.append(
+            f"schedule.warmup_steps ({schedule.warmup_steps}) + constant_steps ({schedule.constant_steps}) exceed the {steps} steps of the run"
+        )
+    if schedule.min_learning_rate > schedule.learning_rate:
+        problems.append(
+            f"schedule.min_learning_rate ({schedule.min_learning_rate:g}) is above learning_rate ({schedule.learning_rate:g}); are they swapped?"
+        )
+    if schedule.learning_rate <= 0:
+        problems.append(f"schedule.learning_rate is {schedule.learning_rate:g}; expected a number above 0")
+    return problems
+
+
+def _data_problems(recipe: Recipe, inputs: RunInputs) -> list[str]:
+    data, model = recipe.data, inputs.model
+    problems = []
+    positions = model["max_position_embeddings"]
+    if data.sequence_length > positions:
+        problems.append(f"data.sequence_length ({data.sequence_length}) is longer than the position table of the model ({positions} rows)")
+    if not data.train:
+        problems.append("data.train names no data set; give at least one output of data_prep.to_megatron")
+    if data.weights and len(data.weights) != len(data.train):
+        problems.append(f"data.weights has {len(data.weights)} numbers for {len(data.train)} data sets in data.train")
+    if any(weight <= 0 for weight in data.weights):
+        problems.append(f"data.weights is {list(data.weights)}; expected numbers above 0")
+    if recipe.run.validate_every_steps is not None and data.validation is None:
+        problems.append("run.validate_every_steps is given without data.validation")
+    named = [*zip(data.train, inputs.train, strict=True)]
+    if data.validation is not None and inputs.validation is not None:
+        named.append((data.validation, inputs.validation))
+    expected = inputs.checkpoint.facts.get("tokenizer_digest")
+    for path, manifest in named:
+        found = manifest.facts["tokenizer_digest"]
+        if expected is not None and found != expected:
+            problems.append(
+                f"the data set {path} uses tokenizer {found}, but the checkpoint {recipe.model.checkpoint} uses tokenizer {expected};"
+                " make both with the same tokenizer"
+            )
+        elif manifest.facts["vocab_size"] > model["vocab_size"]:
+            problems.append(
+                f"the data set {path} has ids up to {manifest.facts['vocab_size'] - 1}, but the checkpoint has {model['vocab_size']} rows"
+            )
+        if manifest.facts["num_tokens"] < data.sequence_length + 1:
+            problems.append(
+                f"the data set {path} has {manifest.facts['num_tokens']} tokens; one sample needs {data.sequence_length + 1}"
+            )
+    return problems
+
+
+def _next_multiple(value: int, unit: int) -> int:
+    return (value // unit + 1) * unit

@@ -1,0 +1,189 @@
+"""A recipe as a NeMo trainer: model, data, optimizer and strategy; then fit or resume."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from nemo_patches.cpu_device import present_cpu_as_device
+
+ON_CPU = present_cpu_as_device()  # before NeMo is imported, so that nothing keeps an unpatched name
+
+import nemo.lightning as nl  # noqa: E402
+import torch  # noqa: E402
+from lightning.pytorch.loggers import TensorBoardLogger  # noqa: E402
+from megatron.core.optimizer import OptimizerConfig  # noqa: E402
+from nemo.collections.llm.gpt.data.pre_training import PreTrainingDataModule  # noqa: E402
+from nemo.collections.llm.gpt.model.base import GPTModel  # noqa: E402
+from nemo.lightning.pytorch.optim import LRSchedulerModule, MegatronOptimizerModule  # noqa: E402
+
+from nemo_patches.opt_model import opt_config  # noqa: E402
+from nemo_patches.tokenizer import EndOfDocument  # noqa: E402
+from recipes import arithmetic  # noqa: E402
+from recipes.callbacks import Checkpoints, Metrics, StepSeed  # noqa: E402
+from recipes.checks import RunInputs, padded_vocab_size  # noqa: E402
+from recipes.run_dir import CHECKPOINTS_NAME, METRICS_NAME  # noqa: E402
+from recipes.schema import Recipe  # noqa: E402
+
+
+class ClosedFormSchedule(LRSchedulerModule):
+    """The learning rate as `arithmetic.learning_rate` gives it."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        super().__init__()
+        self._schedule, self._steps = recipe.schedule, arithmetic.total_steps(recipe)
+
+    def scheduler(self, model: Any, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+        """Lightning's description of a scheduler that is stepped once per optimizer step."""
+        highest = self._schedule.learning_rate
+        scheduler = torch.optim.lr_scheduler.LambdaLR(
+            optimizer, lambda step: arithmetic.learning_rate(step, self._schedule, steps=self._steps) / highest
+        )
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step", "frequency": 1}}
+
+
+def train(recipe: Recipe, inputs: RunInputs, *, run_dir: Path, resume_from: Path | None) -> None:
+    """Train to the end of the recipe, from the recipe's checkpoint or from one of this run.
+
+    Every process of the run calls this.
+
+    Args:
+        resume_from: a checkpoint of this run, with optimizer state.
+    """
+    data = _data(recipe, inputs, index_dir=run_dir / "index")
+    strategy = _strategy(recipe)
+    if resume_from is None:
+        weights = Path(recipe.model.checkpoint) / "weights"
+        strategy.restore_config = nl.RestoreConfig(path=str(weights), load_model_state=True, load_optim_state=False, load_artifacts=False)
+    trainer = nl.Trainer(
+        accelerator="cpu" if ON_CPU else "gpu",
+        devices=recipe.parallel.devices_per_node,
+        num_nodes=recipe.parallel.num_nodes,
+        strategy=strategy,
+        plugins=nl.MegatronMixedPrecision(precision="bf16-mixed") if recipe.precision == "bf16" else nl.MegatronMixedPrecision(precision="32"),
+        max_steps=arithmetic.total_steps(recipe),
+        log_every_n_steps=recipe.run.log_every_steps,
+        **_validation(recipe),
+        use_distributed_sampler=False,
+        enable_checkpointing=False,  # recipes.callbacks.Checkpoints does it
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        logger=TensorBoardLogger(str(run_dir), name="tensorboard", version=""),
+        callbacks=_callbacks(recipe, inputs, run_dir=run_dir),
+    )
+    trainer.fit(_model(recipe, inputs), data, ckpt_path=str(resume_from / "weights") if resume_from else None)
+
+
+def _model(recipe: Recipe, inputs: RunInputs) -> GPTModel:
+    schedule = recipe.schedule
+    config = opt_config(
+        inputs.model,
+        padded_vocab_size=padded_vocab_size(recipe, inputs),
+        hidden_dropout=recipe.model.hidden_dropout,
+        attention_dropout=recipe.model.attention_dropout,
+    )
+    optimizer = MegatronOptimizerModule(
+        config=OptimizerConfig(
+            optimizer="adam",
+            lr=schedule.learning_rate,
+            weight_decay=schedule.weight_decay,
+            adam_beta1=schedule.adam_beta1,
+            adam_beta2=schedule.adam_beta2,
+            adam_eps=schedule.adam_epsilon,
+            clip_grad=schedule.clip_gradient_norm,
+            bf16=recipe.precision == "bf16",
+            use_distributed_optimizer=recipe.parallel.distributed_optimizer,
+        ),
+        lr_scheduler=ClosedFormSchedule(recipe),
+    )
+    return GPTModel(config, optim=optimizer, tokenizer=_tokenizer(inputs))
+
+
+def _tokenizer(inputs: RunInputs) -> EndOfDocument:
+    manifest = inputs.train[0]
+    return EndOfDocument(vocab_size=inputs.model["vocab_size"], eos_id=manifest.facts["eos_token_id"], identity=manifest.facts["tokenizer_digest"])
+
+
+def _data(recipe: Recipe, inputs: RunInputs, *, index_dir: Path) -> PreTrainingDataModule:
+    weights = recipe.data.weights or tuple(manifest.facts["num_tokens"] for manifest in inputs.train)
+    train: list[str] = []
+    for weight, path in zip(weights, recipe.data.train, strict=True):
+        train += [str(weight), str(Path(path) / "text")]
+    train = train if len(recipe.data.train) > 1 else train[1:]
+    validation = [str(Path(recipe.data.validation) / "text")] if recipe.data.validation else train
+    steps, batch = arithmetic.total_steps(recipe), recipe.schedule.global_batch_size
+    data = PreTrainingDataModule(
+        paths={"train": train, "validation": validation, "test": validation},
+        seq_length=recipe.data.sequence_length,
+        tokenizer=_tokenizer(inputs),
+        micro_batch_size=recipe.schedule.micro_batch_size,
+        global_batch_size=batch,
+        num_workers=recipe.data.num_workers,
+        pin_memory=not ON_CPU,
+        persistent_workers=recipe.data.num_workers > 0,
+        seed=recipe.seed,
+        index_mapping_dir=str(index_dir),
+        num_train_samples=steps * batch,
+    )
+    data.create_attention_mask = False  # the mask is causal; NeMo would build a (sequence, sequence) tensor per sample
+    return data
+
+
+def _strategy(recipe: Recipe) -> nl.MegatronStrategy:
+    parallel = recipe.parallel
+    return nl.MegatronStrategy(
+        tensor_model_parallel_size=parallel.tensor_parallel_size,
+        pipeline_model_parallel_size=parallel.pipeline_parallel_size,
+        pipeline_dtype=torch.bfloat16 if recipe.precision == "bf16" else torch.float32,
+        ckpt_async_save=False,
+        ckpt_optim_fully_reshardable=True,
+        replace_progress_bar=False,
+        process_group_backend="gloo" if ON_CPU else "nccl",
+    )
+
+
+def _validation(recipe: Recipe) -> dict[str, Any]:
+    if recipe.run.validate_every_steps is None:
+        return {"limit_val_batches": 0, "num_sanity_val_steps": 0}
+    return {
+        "limit_val_batches": recipe.run.validation_batches,
+        "val_check_interval": recipe.run.validate_every_steps,
+        "num_sanity_val_steps": 0,
+    }
+
+
+def _callbacks(recipe: Recipe, inputs: RunInputs, *, run_dir: Path) -> list[Any]:
+    steps = arithmetic.total_steps(recipe)
+    facts: Mapping[str, Any] = inputs.checkpoint.facts
+    validation = inputs.validation.facts if inputs.validation else None
+    return [
+        StepSeed(recipe.seed),
+        Metrics(
+            run_dir / METRICS_NAME,
+            every_steps=recipe.run.log_every_steps,
+            tokens_per_step=arithmetic.tokens_per_step(recipe),
+            max_steps=steps,
+            bytes_per_token=validation["text_bytes"] / validation["num_tokens"] if validation else None,
+        ),
+        Checkpoints(
+            run_dir / CHECKPOINTS_NAME,
+            every_steps=recipe.run.checkpoint_every_steps,
+            max_steps=steps,
+            source_context=Path(recipe.model.checkpoint) / "context",
+            facts={**facts, "padded_vocab_size": padded_vocab_size(recipe, inputs)},
+            inputs={
+                "checkpoint": inputs.checkpoint.digest,
+                **{path: manifest.digest for path, manifest in zip(recipe.data.train, inputs.train, strict=True)},
+            },
+            arguments=asdict(recipe),
+            optimizer_in_last=recipe.run.keep_optimizer_in_last_checkpoint,
+        ),
+    ]
+
+
+def process_rank() -> int:
+    """Rank of this process, as the launcher says."""
+    return int(os.environ.get("RANK", os.environ.get("SLURM_PROCID", "0")))

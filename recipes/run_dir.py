@@ -1,0 +1,68 @@
+"""The directory of a run: its recipe, its metrics, its checkpoints, and where to go on from."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+from data_prep.artifacts import check_files, read_manifest
+from recipes.schema import Recipe, recipe_from_mapping
+
+RECIPE_NAME = "recipe.json"
+CHECKPOINTS_NAME = "checkpoints"
+METRICS_NAME = "metrics.jsonl"
+
+# What may differ between the parts of an interrupted run: an allocation of another size, and what is written when.
+_MAY_CHANGE = ("parallel", "run")
+
+
+def checkpoint_name(step: int) -> str:
+    """Directory name of the checkpoint after `step` optimizer steps."""
+    return f"step_{step:07d}"
+
+
+def newest_checkpoint(run_dir: Path) -> tuple[int, Path] | None:
+    """Step and directory of the newest complete checkpoint, or None.
+
+    Raises:
+        ValueError: if it was damaged after it had been written.
+    """
+    found = sorted((run_dir / CHECKPOINTS_NAME).glob("step_[0-9]*"))
+    if not found:
+        return None
+    manifest = read_manifest(found[-1])
+    if manifest is None:
+        raise ValueError(f"{found[-1]} has no manifest, so it is not complete; remove it to go on from the one before")
+    check_files(found[-1], manifest, contents=False)
+    return manifest.facts["step"], found[-1]
+
+
+def record_recipe(run_dir: Path, recipe: Recipe) -> None:
+    """Write the recipe of a new run, or check that an interrupted run had the same.
+
+    Raises:
+        ValueError: naming every key that differs.
+    """
+    path = run_dir / RECIPE_NAME
+    if not path.exists():
+        run_dir.mkdir(parents=True, exist_ok=True)
+        partial = path.with_suffix(".partial")
+        partial.write_text(json.dumps(asdict(recipe), indent=2) + "\n", encoding="utf-8")
+        partial.replace(path)
+        return
+    before = _flat(asdict(recipe_from_mapping(json.loads(path.read_text(encoding="utf-8")))))
+    now = _flat(asdict(recipe))
+    changed = [f"{key} was {before[key]!r} and is {now[key]!r}" for key in now if before[key] != now[key] and not key.startswith(_MAY_CHANGE)]
+    if changed:
+        raise ValueError(f"{run_dir} holds a run of another recipe: {'; '.join(changed)}; choose another --output or the same recipe")
+
+
+def _flat(content: dict[str, object], prefix: str = "") -> dict[str, object]:
+    flat: dict[str, object] = {}
+    for key, value in content.items():
+        if isinstance(value, dict):
+            flat |= _flat(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat
