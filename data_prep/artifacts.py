@@ -19,9 +19,11 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from importlib import metadata
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 import xxhash
+from typing_extensions import Buffer
 
 MANIFEST_NAME = "scion.json"
 MANIFEST_FORMAT = 1
@@ -77,6 +79,37 @@ def digest_file(path: Path) -> str:
         while chunk := stream.read(_CHUNK_BYTES):
             state.update(chunk)
     return f"xxh3:{state.hexdigest()}"
+
+
+class DigestingWriter:
+    """A new binary file that knows the digest of what was written to it, so that it need not be read again."""
+
+    def __init__(self, path: Path) -> None:
+        self._stream = open(path, "wb", buffering=0)  # noqa: SIM115 closed by __exit__
+        self._state = xxhash.xxh3_128()
+
+    @property
+    def digest(self) -> str:
+        """Digest of all bytes so far; equal to `digest_file` of the closed file."""
+        return f"xxh3:{self._state.hexdigest()}"
+
+    def write(self, data: Buffer) -> int:
+        """Write all of the data; returns its number of bytes."""
+        view = memoryview(data).cast("B")
+        self._state.update(view)
+        written = 0
+        while written < len(view):  # one system call writes at most 2 GiB
+            written += self._stream.write(view[written:])
+        return written
+
+    def flush(self) -> None:
+        """Nothing waits in a buffer; here because `torch.save` asks for it."""
+
+    def __enter__(self) -> DigestingWriter:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._stream.close()
 
 
 def combined_digest(digests: Mapping[str, str]) -> str:

@@ -1,0 +1,266 @@
+"""A Hugging Face checkpoint folder: read lazily, written as a stream.
+
+Reads safetensors and `pytorch_model.bin`, whole or sharded, without running code from the file and without holding the
+model; writes safetensors.  Tensor names are those of the causal language model: the first OPT files left out `model.`.
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+import re
+import shutil
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from conversion.lazy_tensor import LazyTensor, read_span
+from conversion.safetensors_file import read_safetensors, write_safetensors
+from data_prep.artifacts import check_files, digest_files, read_manifest
+from data_prep.tokenizer_files import tokenizer_files
+
+CONFIG_NAME = "config.json"
+GENERATION_CONFIG_NAME = "generation_config.json"
+WEIGHTS_NAMES = ("model.safetensors", "pytorch_model.bin")
+DEFAULT_MAX_SHARD_BYTES = 5_000_000_000  # as the transformers library
+
+# Where config.json is silent, the default of the architecture's config class in transformers speaks; all others tie.
+_UNTIED_BY_DEFAULT = ("llama", "mistral", "qwen2", "qwen3")
+
+
+@dataclass(frozen=True)
+class HFCheckpoint:
+    """A model folder whose tensors are read on demand.
+
+    Attributes:
+        config: config.json.
+        tensors: name -> tensor, in the order of the files.
+        weight_files: names of the files that hold the tensors, the index included.
+    """
+
+    directory: Path
+    config: dict[str, Any]
+    tensors: dict[str, LazyTensor]
+    weight_files: tuple[str, ...]
+
+    @classmethod
+    def open(cls, directory: Path) -> HFCheckpoint:
+        """Look at a folder: its config, and where each tensor lies.
+
+        Raises:
+            ValueError: if the folder, its config or its weights are missing, corrupt, or not safe to load.
+        """
+        directory = Path(directory)
+        if not directory.is_dir():
+            raise ValueError(f"the checkpoint folder {directory} does not exist")
+        config = _read_json(directory / CONFIG_NAME, expected="expected a Hugging Face checkpoint folder")
+        files, tensors = _find_weights(directory)
+        if config.get("model_type") == "opt":
+            tensors = [t.renamed(f"model.{t.name}") if t.name.startswith("decoder.") else t for t in tensors]
+        return cls(directory, config, {tensor.name: tensor for tensor in tensors}, files)
+
+    def names(self) -> list[str]:
+        """Names of all tensors."""
+        return list(self.tensors)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Shape of a tensor, without reading it."""
+        return self.tensors[name].shape
+
+    def dtype(self, name: str) -> torch.dtype:
+        """Dtype of a tensor, without reading it."""
+        return self.tensors[name].dtype
+
+    def tensor(self, name: str) -> Tensor:
+        """Read one tensor; the caller owns its memory."""
+        return self.tensors[name].read()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all tensors; a matrix that is stored under two names counts twice."""
+        return sum(tensor.nbytes for tensor in self.tensors.values())
+
+    @property
+    def model_type(self) -> str:
+        """The architecture, for example `opt`; empty where config.json does not say."""
+        return str(self.config.get("model_type", ""))
+
+    @cached_property
+    def tie_word_embeddings(self) -> bool:
+        """Whether input embedding and output layer are one matrix.
+
+        Raises:
+            ValueError: if config.json and the tensors disagree: which of the two is meant cannot be guessed.
+        """
+        tied = bool(self.config.get("tie_word_embeddings", self.model_type not in _UNTIED_BY_DEFAULT))
+        output = self.tensors.get("lm_head.weight")
+        if output is None:
+            if not tied:
+                raise ValueError(
+                    f"{self.directory}: config.json says that the output layer is a matrix of its own (tie_word_embeddings false),"
+                    " but the weights have no lm_head.weight; set it to true or restore the matrix"
+                )
+            return True
+        embedding = next((tensor for name, tensor in self.tensors.items() if name.endswith("embed_tokens.weight")), None)
+        if tied and (embedding is None or not torch.equal(output.read(), embedding.read())):
+            raise ValueError(
+                f"{self.directory}: config.json says that input and output embeddings are one matrix (tie_word_embeddings true),"
+                " but lm_head.weight differs from embed_tokens.weight; set it to false to keep both"
+            )
+        return tied
+
+    def digest(self) -> str:
+        """Identity of the checkpoint: that of its manifest, whose files are checked, else that of its config and weights.
+
+        Raises:
+            ValueError: if a file is not as the manifest says.
+        """
+        manifest = read_manifest(self.directory)
+        if manifest is None:
+            return digest_files(self.directory, (CONFIG_NAME, *self.weight_files))
+        check_files(self.directory, manifest)
+        return manifest.digest
+
+
+def write_hf_checkpoint(
+    directory: Path, config: Mapping[str, Any], tensors: Iterable[LazyTensor], *, max_shard_bytes: int = DEFAULT_MAX_SHARD_BYTES
+) -> dict[str, str]:
+    """Write config.json and the weights, holding one tensor at a time.
+
+    Args:
+        directory: exists, usually that of `staged_directory`.
+        tensors: in the order in which they fill the shards.
+        max_shard_bytes: a shard ends before it would exceed this; a single larger tensor has a shard of its own.
+
+    Returns:
+        File name -> digest of each file of weights, for `write_manifest(known_digests=...)`.
+    """
+    write_json(directory / CONFIG_NAME, config)
+    shards = _split(tensors, max_shard_bytes)
+    if len(shards) == 1:
+        return {WEIGHTS_NAMES[0]: write_safetensors(directory / WEIGHTS_NAMES[0], shards[0])}
+    digests, weight_map = {}, {}
+    for number, shard in enumerate(shards, start=1):
+        name = f"model-{number:05d}-of-{len(shards):05d}.safetensors"
+        digests[name] = write_safetensors(directory / name, shard)
+        weight_map.update({tensor.name: name for tensor in shard})
+    total = sum(tensor.nbytes for shard in shards for tensor in shard)
+    write_json(directory / f"{WEIGHTS_NAMES[0]}.index.json", {"metadata": {"total_size": total}, "weight_map": weight_map})
+    return digests
+
+
+def copy_companions(source_dir: Path, output_dir: Path) -> None:
+    """Copy what belongs to a checkpoint beside config and weights, byte for byte: tokenizer files and generation config."""
+    for path in (*tokenizer_files(source_dir), source_dir / GENERATION_CONFIG_NAME):
+        if path.is_file():
+            shutil.copyfile(path, output_dir / path.name)
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Write a config as the transformers library does, so that an unchanged one has the same bytes."""
+    path.write_text(json.dumps(content, indent=2, sort_keys=True, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def _split(tensors: Iterable[LazyTensor], max_shard_bytes: int) -> list[list[LazyTensor]]:
+    shards: list[list[LazyTensor]] = [[]]
+    room = max_shard_bytes
+    for tensor in tensors:
+        if shards[-1] and tensor.nbytes > room:
+            shards.append([])
+            room = max_shard_bytes
+        shards[-1].append(tensor)
+        room -= tensor.nbytes
+    names = Counter(tensor.name for shard in shards for tensor in shard)
+    assert all(count == 1 for count in names.values()), f"written twice: {[name for name, count in names.items() if count > 1]}"
+    return shards
+
+
+def _read_json(path: Path, *, expected: str) -> dict[str, Any]:
+    if not path.is_file():
+        raise ValueError(f"{path.parent} has no {path.name}; {expected}")
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is no JSON ({error}); copy or download it again") from error
+    if not isinstance(content, dict):
+        raise ValueError(f"{path} holds a {type(content).__name__}; expected a JSON object")
+    return content
+
+
+def _find_weights(directory: Path) -> tuple[tuple[str, ...], list[LazyTensor]]:
+    for name in WEIGHTS_NAMES:
+        if (directory / name).is_file():
+            return (name,), _read_weights(directory / name)
+        if (directory / f"{name}.index.json").is_file():
+            return _read_sharded(directory, f"{name}.index.json")
+    raise ValueError(f"{directory} holds no weights; expected {' or '.join(WEIGHTS_NAMES)}, or an index with its shards")
+
+
+def _read_weights(path: Path) -> list[LazyTensor]:
+    return read_safetensors(path) if path.suffix == ".safetensors" else _read_pickle(path)
+
+
+def _read_sharded(directory: Path, index_name: str) -> tuple[tuple[str, ...], list[LazyTensor]]:
+    weight_map = _read_json(directory / index_name, expected="").get("weight_map")
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise ValueError(f"{directory / index_name} has no weight_map; copy or download it again")
+    for file_name in weight_map.values():
+        if not isinstance(file_name, str) or Path(file_name).name != file_name:
+            raise ValueError(f"{directory / index_name} names the file {file_name!r}, which is not inside its folder; do not trust it")
+    files = sorted(set(weight_map.values()))
+    tensors: list[LazyTensor] = []
+    for file_name in files:
+        if not (directory / file_name).is_file():
+            count = sum(name == file_name for name in weight_map.values())
+            raise ValueError(f"{directory / file_name} is missing; {index_name} places {count} tensors in it; copy or download it again")
+        shard = _read_weights(directory / file_name)
+        listed = {name for name, file in weight_map.items() if file == file_name}
+        if difference := sorted(listed ^ {tensor.name for tensor in shard}):
+            raise ValueError(f"{index_name} and {directory / file_name} disagree about {', '.join(unequal)}; copy or download both again")
+        tensors.extend(shard)
+    return (index_name, *files), tensors
+
+
+def _read_pickle(path: Path) -> list[LazyTensor]:
+    """The tensors of a `torch.save` file, whose code is never run.
+
+    Raises:
+        ValueError: if it is corrupt, needs code, or is no dictionary of tensors.
+    """
+    with open(path, "rb") as stream:
+        is_zip = stream.read(4) == b"PK\x03\x04"
+    try:
+        # On the meta device nothing but the small pickle is read; each storage knows its place in the file.
+        # Files from before 2020 have no such places and are read whole.
+        content = torch.load(path, map_location="meta" if is_zip else "cpu", mmap=is_zip, weights_only=True)
+    except (RuntimeError, pickle.UnpicklingError, EOFError, ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
+        if needed := re.search(r"GLOBAL (\S+)", str(error)):
+            raise ValueError(
+                f"{path} asks to run {needed[1]} when it is loaded, which is not safe; convert it to safetensors where you trust its source"
+            ) from error
+        raise ValueError(f"{path} is corrupt or truncated; copy or download it again") from error
+    if not isinstance(content, dict) or not all(isinstance(value, Tensor) for value in content.values()):
+        raise ValueError(f"{path} is no dictionary of tensors; expected a model's state dict")
+    if not is_zip:
+        return [LazyTensor.of(name, tensor) for name, tensor in content.items()]
+    return [_in_file(path, name, tensor) for name, tensor in content.items()]
+
+
+def _in_file(path: Path, name: str, tensor: Tensor) -> LazyTensor:
+    shape, itemsize = tuple(tensor.shape), tensor.dtype.itemsize
+    storage: Any = tensor.untyped_storage()
+    if tensor.is_contiguous():
+        offset = storage._checkpoint_offset + int(tensor.storage_offset()) * itemsize
+        return LazyTensor(name, shape, tensor.dtype, partial(read_span, path, offset, shape, tensor.dtype))
+
+    def read() -> Tensor:
+        whole = read_span(path, storage._checkpoint_offset, (storage.nbytes() // itemsize,), tensor.dtype)
+        return whole.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset()).contiguous()
+
+    return LazyTensor(name, shape, tensor.dtype, read)
