@@ -221,7 +221,7 @@ def _read_sharded(directory: Path, index_name: str) -> tuple[tuple[str, ...], li
             raise ValueError(f"{directory / file_name} is missing; {index_name} places {count} tensors in it; copy or download it again")
         shard = _read_weights(directory / file_name)
         listed = {name for name, file in weight_map.items() if file == file_name}
-        if difference := sorted(listed ^ {tensor.name for tensor in shard}):
+        if unequal := sorted(listed ^ {tensor.name for tensor in shard}):
             raise ValueError(f"{index_name} and {directory / file_name} disagree about {', '.join(unequal)}; copy or download both again")
         tensors.extend(shard)
     return (index_name, *files), tensors

@@ -53,7 +53,7 @@ def read_span(path: Path, offset: int, shape: tuple[int, ...], dtype: torch.dtyp
     """
     nbytes = math.prod(shape) * dtype.itemsize
     content = torch.empty(nbytes, dtype=torch.uint8)
-    view = memoryview(content.numpy())
+    view = content.numpy().data
     with open(path, "rb", buffering=0) as stream:
         stream.seek(offset)
         done = 0
