@@ -18,10 +18,11 @@ from megatron.core import parallel_state
 from megatron.core.models.gpt import GPTModel as MegatronGPTModel
 from megatron.core.models.gpt import gpt_layer_specs
 from megatron.core.transformer.spec_utils import ModuleSpec
-from nemo.collections.llm.gpt.model.base import GPTConfig, HAVE_TE, transformer_engine_layer_spec
+from nemo.collections.llm.gpt.model.base import HAVE_TE, GPTConfig, transformer_engine_layer_spec
 from torch import Tensor, nn
 
 from nemo_patches.attention import ScaledDotProductAttention
+
 
 def opt_layer_spec(config: GPTConfig) -> ModuleSpec:
     """The layer: TransformerEngine's where it is installed, else Megatron's with torch's attention."""
@@ -75,7 +76,9 @@ class OPTConfig(GPTConfig):
         return model
 
 
-def _mask_padding(module: nn.Module, inputs: Any, output: tuple[Tensor, Tensor | None], *, real_columns: int) -> tuple[Tensor, Tensor | None]:
+def _mask_padding(
+    module: nn.Module, inputs: Any, output: tuple[Tensor, Tensor | None], *, real_columns: int
+) -> tuple[Tensor, Tensor | None]:
     """Give padding rows probability zero and gradient zero; otherwise each would add exp(logit) to every softmax."""
     logits, bias = output
     if real_columns < logits.shape[-1]:

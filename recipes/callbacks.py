@@ -48,7 +48,7 @@ class Metrics(Callback):
     def __init__(self, path: Path, *, every_steps: int, tokens_per_step: int, max_steps: int, bytes_per_token: float | None) -> None:
         self._path, self._every, self._tokens_per_step, self._max_steps = path, every_steps, tokens_per_step, max_steps
         self._bytes_per_token = bytes_per_token
-        self._last_time, self._last_step = time.monotonic(), 0
+        self._last_time, self._last_step, self._learning_rate = time.monotonic(), 0, 0.0
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Forget what an interrupted run logged after the checkpoint that this one resumes from."""
@@ -59,6 +59,10 @@ class Metrics(Callback):
             partial = self._path.with_suffix(".partial")
             partial.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
             partial.replace(self._path)
+
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+        """Note the learning rate that the step will use; afterwards the optimizer holds that of the next."""
+        self._learning_rate = trainer.optimizers[0].param_groups[0]["lr"]
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Log the step that ended."""
@@ -72,7 +76,7 @@ class Metrics(Callback):
         record = {
             "step": step,
             "loss": float(logged["reduced_train_loss"]),
-            "learning_rate": trainer.optimizers[0].param_groups[0]["lr"],
+            "learning_rate": self._learning_rate,
             "gradient_norm": float(logged["grad_norm"]) if "grad_norm" in logged else None,
             "tokens": step * self._tokens_per_step,
             "tokens_per_second": round(steps_per_second * self._tokens_per_step, 1),

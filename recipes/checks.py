@@ -118,7 +118,10 @@ def _layout_problems(recipe: Recipe, inputs: RunInputs) -> list[str]:
     tensor, pipeline = parallel.tensor_parallel_size, parallel.pipeline_parallel_size
     processes = arithmetic.world_size(parallel)
     problems = []
-    for name, size in (("attention heads", model["num_attention_heads"]), ("hidden units of the feed-forward layer", model["ffn_hidden_size"])):
+    for name, size in (
+        ("attention heads", model["num_attention_heads"]),
+        ("hidden units of the feed-forward layer", model["ffn_hidden_size"]),
+    ):
         if size % tensor:
             legal = [n for n in range(1, size + 1) if size % n == 0 and n <= 2 * tensor]
             problems.append(
@@ -204,9 +207,7 @@ def _data_problems(recipe: Recipe, inputs: RunInputs) -> list[str]:
                 f"the data set {path} has ids up to {manifest.facts['vocab_size'] - 1}, but the checkpoint has {model['vocab_size']} rows"
             )
         if manifest.facts["num_tokens"] < data.sequence_length + 1:
-            problems.append(
-                f"the data set {path} has {manifest.facts['num_tokens']} tokens; one sample needs {data.sequence_length + 1}"
-            )
+            problems.append(f"the data set {path} has {manifest.facts['num_tokens']} tokens; one sample needs {data.sequence_length + 1}")
     return problems
 
 

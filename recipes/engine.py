@@ -9,24 +9,28 @@ from pathlib import Path
 from typing import Any
 
 from nemo_patches.cpu_device import present_cpu_as_device
+from nemo_patches.quiet import quiet_imports
+from recipes import arithmetic
+from recipes.checks import RunInputs, padded_vocab_size
+from recipes.run_dir import CHECKPOINTS_NAME, METRICS_NAME
+from recipes.schema import Recipe
 
-ON_CPU = present_cpu_as_device()  # before NeMo is imported, so that nothing keeps an unpatched name
+with quiet_imports():
+    ON_CPU = present_cpu_as_device()  # first, so that nothing keeps an unpatched name
 
-import nemo.lightning as nl  # noqa: E402
-import torch  # noqa: E402
-from lightning.pytorch.loggers import TensorBoardLogger  # noqa: E402
-from megatron.core.optimizer import OptimizerConfig  # noqa: E402
-from nemo.collections.llm.gpt.data.pre_training import PreTrainingDataModule  # noqa: E402
-from nemo.collections.llm.gpt.model.base import GPTModel  # noqa: E402
-from nemo.lightning.pytorch.optim import LRSchedulerModule, MegatronOptimizerModule  # noqa: E402
+    import nemo.lightning as nl
+    import torch
+    from lightning.pytorch.loggers import TensorBoardLogger
+    from megatron.core.optimizer import OptimizerConfig
+    from nemo.collections.llm.gpt.data.pre_training import PreTrainingDataModule
+    from nemo.collections.llm.gpt.model.base import GPTModel
+    from nemo.lightning.pytorch.optim import LRSchedulerModule, MegatronOptimizerModule
 
-from nemo_patches.opt_model import opt_config  # noqa: E402
-from nemo_patches.tokenizer import EndOfDocument  # noqa: E402
-from recipes import arithmetic  # noqa: E402
-from recipes.callbacks import Checkpoints, Metrics, StepSeed  # noqa: E402
-from recipes.checks import RunInputs, padded_vocab_size  # noqa: E402
-from recipes.run_dir import CHECKPOINTS_NAME, METRICS_NAME  # noqa: E402
-from recipes.schema import Recipe  # noqa: E402
+    from nemo_patches.opt_model import opt_config
+    from nemo_patches import torch_adam
+    from nemo_patches.core import apply
+    from nemo_patches.tokenizer import EndOfDocument
+    from recipes.callbacks import Checkpoints, Metrics, StepSeed
 
 
 class ClosedFormSchedule(LRSchedulerModule):
@@ -53,6 +57,7 @@ def train(recipe: Recipe, inputs: RunInputs, *, run_dir: Path, resume_from: Path
     Args:
         resume_from: a checkpoint of this run, with optimizer state.
     """
+    apply(torch_adam.PATCHES)
     data = _data(recipe, inputs, index_dir=run_dir / "index")
     strategy = _strategy(recipe)
     if resume_from is None:
@@ -63,7 +68,9 @@ def train(recipe: Recipe, inputs: RunInputs, *, run_dir: Path, resume_from: Path
         devices=recipe.parallel.devices_per_node,
         num_nodes=recipe.parallel.num_nodes,
         strategy=strategy,
-        plugins=nl.MegatronMixedPrecision(precision="bf16-mixed") if recipe.precision == "bf16" else nl.MegatronMixedPrecision(precision="32"),
+        plugins=nl.MegatronMixedPrecision(precision="bf16-mixed")
+        if recipe.precision == "bf16"
+        else nl.MegatronMixedPrecision(precision="32"),
         max_steps=arithmetic.total_steps(recipe),
         log_every_n_steps=recipe.run.log_every_steps,
         **_validation(recipe),
@@ -104,7 +111,9 @@ def _model(recipe: Recipe, inputs: RunInputs) -> GPTModel:
 
 def _tokenizer(inputs: RunInputs) -> EndOfDocument:
     manifest = inputs.train[0]
-    return EndOfDocument(vocab_size=inputs.model["vocab_size"], eos_id=manifest.facts["eos_token_id"], identity=manifest.facts["tokenizer_digest"])
+    return EndOfDocument(
+        vocab_size=inputs.model["vocab_size"], eos_id=manifest.facts["eos_token_id"], identity=manifest.facts["tokenizer_digest"]
+    )
 
 
 def _data(recipe: Recipe, inputs: RunInputs, *, index_dir: Path) -> PreTrainingDataModule:

@@ -53,7 +53,9 @@ def record_recipe(run_dir: Path, recipe: Recipe) -> None:
         return
     before = _flat(asdict(recipe_from_mapping(json.loads(path.read_text(encoding="utf-8")))))
     now = _flat(asdict(recipe))
-    changed = [f"{key} was {before[key]!r} and is {now[key]!r}" for key in now if before[key] != now[key] and not key.startswith(_MAY_CHANGE)]
+    changed = [
+        f"{key} was {before[key]!r} and is {now[key]!r}" for key in now if before[key] != now[key] and not key.startswith(_MAY_CHANGE)
+    ]
     if changed:
         raise ValueError(f"{run_dir} holds a run of another recipe: {'; '.join(changed)}; choose another --output or the same recipe")
 

@@ -1,0 +1,33 @@
+"""Less noise: NeMo and its libraries greet every process with pages that hide what matters.
+
+`SCION_VERBOSE=1` shows everything.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import warnings
+from collections.abc import Iterator
+
+VERBOSE = bool(os.environ.get("SCION_VERBOSE"))
+
+
+@contextlib.contextmanager
+def quiet_imports() -> Iterator[None]:
+    """Import NeMo inside this: it warns of every optional package that is absent, and of its own deprecation."""
+    if VERBOSE:
+        yield
+        return
+    logging.disable(logging.WARNING)
+    warnings.simplefilter("ignore")
+    try:
+        yield
+    finally:
+        logging.disable(logging.NOTSET)
+    from nemo.utils import logging as nemo_logging
+
+    nemo_logging.setLevel(logging.WARNING)
+    for name in ("megatron.core.rerun_state_machine", "lightning.pytorch", "lightning.fabric", "lightning.pytorch.utilities.rank_zero"):
+        logging.getLogger(name).setLevel(logging.ERROR)

@@ -1,0 +1,78 @@
+"""Loading a checkpoint into torch's AdamW under Megatron's distributed optimizer.
+
+TransformerEngine's and apex's Adam count steps per parameter group; torch's keeps a `step` tensor per parameter, and
+Megatron-core 0.15.3 forgets it in three places when it loads the fully reshardable format: it asks for the step count
+of an optimizer that has no state yet, it gives all parameters the same tensor (which each of them then increments),
+and it looks for `step` among the tensors of the file, where it is not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nemo_patches.core import Patch
+
+_TORCH_ADAM = (torch.optim.Adam, torch.optim.AdamW)
+
+
+def _begin_before_loading(original: Callable[..., Any]) -> Callable[..., Any]:
+    def sharded_state_dict(self: Any, model_sharded_state_dict: Any = None, is_loading: bool = False, *args: Any, **kwargs: Any) -> Any:
+        if is_loading and isinstance(self.optimizer, _TORCH_ADAM):
+            begin_adam(self.optimizer)
+        return original(self, {} if model_sharded_state_dict is None else model_sharded_state_dict, is_loading, *args, **kwargs)
+
+    return sharded_state_dict
+
+
+def begin_adam(optimizer: torch.optim.Optimizer) -> None:
+    """Give every parameter that has no state that of step 0."""
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            if not optimizer.state[parameter]:
+                optimizer.state[parameter] = {
+                    "step": torch.zeros((), dtype=torch.float32),
+                    "exp_avg": torch.zeros_like(parameter),
+                    "exp_avg_sq": torch.zeros_like(parameter),
+                }
+
+
+def _own_step(original: Callable[..., Any]) -> Callable[..., Any]:
+    def _set_main_param_and_optimizer_states(self: Any, model_param: Tensor, tensors: Mapping[str, Tensor]) -> None:
+        if isinstance(self.optimizer, _TORCH_ADAM):
+            group, order = self.model_param_group_index_map[model_param]
+            state = self.optimizer.state[self.optimizer.param_groups[group]["params"][order]]
+            state["step"] = state["step"].clone()
+            tensors = {"step": state["step"], **tensors}
+        original(self, model_param, tensors)
+
+    return _set_main_param_and_optimizer_states
+
+
+PATCHES = tuple(
+    Patch(
+        target=f"megatron.core.optimizer.distrib_optimizer:DistributedOptimizer.{method}",
+        wrap=wrap,
+        package="megatron-core",
+        digests={"0.15.3": digest},
+        reason=reason,
+        remove_when="a run without TransformerEngine and apex resumes with the losses of an uninterrupted one.",
+    )
+    for method, wrap, digest, reason in (
+        (
+            "sharded_state_dict",
+            _begin_before_loading,
+            "181cb830c4137cb1",
+            "It asserts that the optimizer has state before the state is loaded.",
+        ),
+        (
+            "_set_main_param_and_optimizer_states",
+            _own_step,
+            "a997f6d61abf1c85",
+            "It expects `step` in the file and leaves one tensor shared by all parameters.",
+        ),
+    )
+)
