@@ -14,7 +14,7 @@ CHECKPOINTS_NAME = "checkpoints"
 METRICS_NAME = "metrics.jsonl"
 
 # What may differ between the parts of an interrupted run: an allocation of another size, and what is written when.
-_MAY_CHANGE = ("parallel", "run")
+_MAY_CHANGE = ("parallel.", "run.", "schedule.micro_batch_size", "data.num_workers")
 
 
 def checkpoint_name(step: int) -> str:

@@ -29,7 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--recipe", required=True, help="name of a bundled recipe, or a YAML file")
     parser.add_argument("--output", required=True, type=Path, help="directory of the run; an interrupted run in it is resumed")
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="overrides of the recipe, in Hydra's grammar")
-    arguments = parser.parse_args(argv)
+    arguments = parser.parse_intermixed_args(argv)
     recipe = compose_recipe(arguments.recipe, arguments.overrides)
     inputs = read_inputs(recipe)
     check_run(recipe, inputs)
