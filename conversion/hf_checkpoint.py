@@ -7,21 +7,20 @@ model; writes safetensors.  Tensor names are those of the causal language model:
 from __future__ import annotations
 
 import json
-import pickle
-import re
 import shutil
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from conversion.lazy_tensor import LazyTensor, read_span
+from conversion.lazy_tensor import LazyTensor
 from conversion.safetensors_file import read_safetensors, write_safetensors
+from conversion.torch_file import read_state_dict
 from data_prep.artifacts import check_files, digest_files, read_manifest
 from data_prep.tokenizer_files import tokenizer_files
 
@@ -78,7 +77,7 @@ class HFCheckpoint:
         return self.tensors[name].dtype
 
     def tensor(self, name: str) -> Tensor:
-        """Read one tensor; the caller owns its memory."""
+        """One tensor; its values come from the file when they are touched, and changing them changes no file."""
         return self.tensors[name].read()
 
     @property
@@ -203,7 +202,7 @@ def _find_weights(directory: Path) -> tuple[tuple[str, ...], list[LazyTensor]]:
 
 
 def _read_weights(path: Path) -> list[LazyTensor]:
-    return read_safetensors(path) if path.suffix == ".safetensors" else _read_pickle(path)
+    return read_safetensors(path) if path.suffix == ".safetensors" else read_state_dict(path)
 
 
 def _read_sharded(directory: Path, index_name: str) -> tuple[tuple[str, ...], list[LazyTensor]]:
@@ -225,42 +224,3 @@ def _read_sharded(directory: Path, index_name: str) -> tuple[tuple[str, ...], li
             raise ValueError(f"{index_name} and {directory / file_name} disagree about {', '.join(unequal)}; copy or download both again")
         tensors.extend(shard)
     return (index_name, *files), tensors
-
-
-def _read_pickle(path: Path) -> list[LazyTensor]:
-    """The tensors of a `torch.save` file, whose code is never run.
-
-    Raises:
-        ValueError: if it is corrupt, needs code, or is no dictionary of tensors.
-    """
-    with open(path, "rb") as stream:
-        is_zip = stream.read(4) == b"PK\x03\x04"
-    try:
-        # On the meta device nothing but the small pickle is read; each storage knows its place in the file.
-        # Files from before 2020 have no such places and are read whole.
-        content = torch.load(path, map_location="meta" if is_zip else "cpu", mmap=is_zip, weights_only=True)
-    except (RuntimeError, pickle.UnpicklingError, EOFError, ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
-        if needed := re.search(r"GLOBAL (\S+)", str(error)):
-            raise ValueError(
-                f"{path} asks to run {needed[1]} when it is loaded, which is not safe; convert it to safetensors where you trust its source"
-            ) from error
-        raise ValueError(f"{path} is corrupt or truncated; copy or download it again") from error
-    if not isinstance(content, dict) or not all(isinstance(value, Tensor) for value in content.values()):
-        raise ValueError(f"{path} is no dictionary of tensors; expected a model's state dict")
-    if not is_zip:
-        return [LazyTensor.of(name, tensor) for name, tensor in content.items()]
-    return [_in_file(path, name, tensor) for name, tensor in content.items()]
-
-
-def _in_file(path: Path, name: str, tensor: Tensor) -> LazyTensor:
-    shape, itemsize = tuple(tensor.shape), tensor.dtype.itemsize
-    storage: Any = tensor.untyped_storage()
-    if tensor.is_contiguous():
-        offset = storage._checkpoint_offset + int(tensor.storage_offset()) * itemsize
-        return LazyTensor(name, shape, tensor.dtype, partial(read_span, path, offset, shape, tensor.dtype))
-
-    def read() -> Tensor:
-        whole = read_span(path, storage._checkpoint_offset, (storage.nbytes() // itemsize,), tensor.dtype)
-        return whole.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset()).contiguous()
-
-    return LazyTensor(name, shape, tensor.dtype, read)
