@@ -1,0 +1,308 @@
+"""Bits per byte: how well a model predicts a text, in a unit that does not depend on its tokenizer.
+
+The negative log-likelihood of all tokens of the text, in bits, divided by the UTF-8 bytes of the text as it was given.  Losses and
+perplexities per token compare models of one tokenizer only; bits per byte compares any two models on the same file.
+
+lm-eval has the metric too (`loglikelihood_rolling`, see `eval/tasks/heldout_text`).  This module exists beside it because lm-eval scores
+the BOS of tokenizers that add one, after a second BOS; because its windows leave the first token of every later window with a context of
+one token; and because it keeps neither the number of tokens nor the documents' own figures, which intervals need.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+START_TOKEN_RULES = ("auto", "bos", "eos")
+DEFAULT_WINDOW_TOKENS = 2048  # the position table of OPT: the largest window that all models compared in the papers have
+_BATCH_TOKENS = 8192
+_LOGIT_BYTES = 512 << 20  # of one batch's logits in float32; a vocabulary of 256,000 allows 524 tokens
+
+
+@dataclass(frozen=True)
+class StartToken:
+    """The one token before every document, and why it is that one."""
+
+    id: int
+    token: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class DocumentScore:
+    """Negative log-likelihood in nats, tokens and UTF-8 bytes of one document."""
+
+    nats: float
+    num_tokens: int
+    text_bytes: int
+
+
+@dataclass(frozen=True)
+class TextScore:
+    """What a model makes of one text.
+
+    Attributes:
+        unknown_tokens: tokens that stand for characters outside the vocabulary.  What they hide costs the model nothing, so with
+            more than a handful the bits per byte are too good.
+        window_tokens: most tokens that the model saw at once, the start token among them.
+    """
+
+    documents: tuple[DocumentScore, ...] = field(repr=False)
+    unknown_tokens: int
+    window_tokens: int
+
+    @property
+    def nats(self) -> float:
+        """Negative log-likelihood of the text."""
+        return math.fsum(document.nats for document in self.documents)
+
+    @property
+    def num_tokens(self) -> int:
+        """Scored tokens; start tokens are not scored."""
+        return sum(document.num_tokens for document in self.documents)
+
+    @property
+    def text_bytes(self) -> int:
+        """UTF-8 bytes of the documents, without the line ends between them."""
+        return sum(document.text_bytes for document in self.documents)
+
+    @property
+    def bits_per_byte(self) -> float:
+        """Bits per UTF-8 byte."""
+        return self.nats / math.log(2) / self.text_bytes
+
+    @property
+    def perplexity_per_token(self) -> float:
+        """exp(nats per token): comparable between models of the same tokenizer only; infinite above exp(709)."""
+        nats_per_token = self.nats / max(self.num_tokens, 1)
+        return math.exp(nats_per_token) if nats_per_token < 709 else math.inf
+
+    def figures(self) -> dict[str, Any]:
+        """All figures of the text as a whole, for JSON."""
+        return {
+            "bits_per_byte": self.bits_per_byte,
+            "perplexity_per_token": self.perplexity_per_token,
+            "nats": self.nats,
+            "num_tokens": self.num_tokens,
+            "text_bytes": self.text_bytes,
+            "num_documents": len(self.documents),
+            "unknown_tokens": self.unknown_tokens,
+            "window_tokens": self.window_tokens,
+        }
+
+
+def read_documents(path: Path) -> list[str]:
+    """The documents of a held-out file: each line that is not blank, or in a `.jsonl` the field `text` of each row.
+
+    Raises:
+        ValueError: if the file is missing, not UTF-8, not JSONL where its name says so, or without text.
+    """
+    if not path.is_file():
+        raise ValueError(f"the text file {path} does not exist")
+    documents = []
+    try:
+        with open(path, encoding="utf-8") as lines:
+            for number, line in enumerate(lines, start=1):
+                if line.strip():
+                    documents.append(_row_text(line, path, number) if path.suffix in (".jsonl", ".json") else line.rstrip("\n"))
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not UTF-8 (byte {error.start}: {error.reason}); convert it first") from error
+    documents = [document for document in documents if document.strip()]
+    if not documents:
+        raise ValueError(f"{path} holds no text; give a file with at least one line that is not blank")
+    return documents
+
+
+def _row_text(line: str, path: Path, number: int) -> str:
+    try:
+        text = json.loads(line)["text"]
+        if isinstance(text, str):
+            return text
+    except (ValueError, KeyError, TypeError):
+        pass
+    raise ValueError(f'line {number} of {path} is no JSON object with a string under "text"')
+
+
+def choose_start_token(tokenizer: PreTrainedTokenizerFast, rule: str = "auto") -> StartToken:
+    """The token that every document is conditioned on: the one that stood there in training.
+
+    `auto` takes the token that the tokenizer itself puts in front of a text (OPT: `</s>`; Llama, Gemma: BOS).  Where it puts none, the
+    model was trained on packed documents, and what stood before a document is the EOS of the one before (GPT-2; GaMS, whose `<s>` was
+    never trained).  `bos` and `eos` take that token whatever the tokenizer does.
+
+    Raises:
+        ValueError: if there is no such token, or if the tokenizer puts several in front.
+    """
+    if rule not in START_TOKEN_RULES:
+        raise ValueError(f"unknown start token rule {rule!r}; known are {', '.join(START_TOKEN_RULES)}")
+    if rule == "auto":
+        added = _added_in_front(tokenizer)
+        if len(added) > 1:
+            tokens = " ".join(tokenizer.convert_ids_to_tokens(added))
+            raise ValueError(f"the tokenizer puts {len(added)} tokens before a text ({tokens}); choose with --start-token bos or eos")
+        if added:
+            return StartToken(added[0], str(tokenizer.convert_ids_to_tokens(added[0])), "auto: the tokenizer puts it before every text")
+        rule, reason = (
+            "eos",
+            "auto: the tokenizer puts nothing before a text, so training was packed and the last document's end stood there",
+        )
+    else:
+        reason = f"--start-token {rule}"
+    token_id, token = (tokenizer.bos_token_id, tokenizer.bos_token) if rule == "bos" else (tokenizer.eos_token_id, tokenizer.eos_token)
+    if token_id is None:
+        other = "eos" if rule == "bos" else "bos"
+        raise ValueError(f"the tokenizer has no {rule} token to put before a document; choose --start-token {other}")
+    return StartToken(int(token_id), str(token), reason)
+
+
+def _added_in_front(tokenizer: PreTrainedTokenizerFast) -> list[int]:
+    plain = tokenizer("a", add_special_tokens=False)["input_ids"]
+    special = tokenizer("a", add_special_tokens=True)["input_ids"]
+    for front in range(len(special) - len(plain) + 1):
+        if special[front : front + len(plain)] == plain:
+            return special[:front]
+    raise ValueError("the tokenizer splits a text differently when it adds special tokens; choose with --start-token bos or eos")
+
+
+@dataclass(frozen=True)
+class Window:
+    """Tokens of one pass through the model, the start token first, and how many of the last ones it scores."""
+
+    token_ids: list[int]
+    num_scored: int
+
+
+def split_windows(token_ids: Sequence[int], *, start_id: int, window_tokens: int, overlap_tokens: int | None = None) -> Iterator[Window]:
+    """Cover a document with overlapping windows that score every token once.
+
+    Every window begins with the start token: models that were trained with one in front of every sequence predict badly without it.
+    The last token of a window is only predicted, so a window's pass has at most `window_tokens` positions.
+
+    Args:
+        window_tokens: positions of the model, at least 2 for documents of more than one token.
+        overlap_tokens: least number of document tokens before a scored token, where the document has as many; half the window if None.
+    """
+    overlap_tokens = window_tokens // 2 if overlap_tokens is None else overlap_tokens
+    assert window_tokens >= 1 and 0 <= overlap_tokens < window_tokens
+    scored = 0
+    while scored < len(token_ids):
+        # The first window has no tokens before it, so it scores all it holds.
+        end = min(scored + (window_tokens - overlap_tokens if scored else window_tokens), len(token_ids))
+        begin = max(0, end - window_tokens)
+        yield Window([start_id, *token_ids[begin:end]], end - scored)
+        scored = end
+
+
+def choose_window_tokens(num_positions: int | None, wanted: int | None = None) -> int:
+    """Window length for a model: as wanted, else the smaller of its position table and 2048.
+
+    Args:
+        num_positions: positions that the model has, None if there is no limit.
+
+    Raises:
+        ValueError: if more is wanted than the model has, or less than 2.
+    """
+    if wanted is None:
+        return min(num_positions or DEFAULT_WINDOW_TOKENS, DEFAULT_WINDOW_TOKENS)
+    if wanted < 2:
+        raise ValueError(f"--context-length is {wanted}; it must be at least 2")
+    if num_positions is not None and wanted > num_positions:
+        raise ValueError(f"--context-length is {wanted}, but the model has {num_positions} positions; use {num_positions} or less")
+    return wanted
+
+
+def score_documents(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerFast,
+    documents: Sequence[str],
+    *,
+    start_token: StartToken,
+    window_tokens: int,
+    text_name: str = "the text",
+) -> TextScore:
+    """Score documents apart from each other, each after one start token.
+
+    Args:
+        text_name: how an error names the text.
+
+    Raises:
+        ValueError: if there are no documents, or if a log-likelihood is not finite.
+    """
+    if not documents:
+        raise ValueError(f"{text_name} holds no documents")
+    token_ids = [_encode(tokenizer, document) for document in documents]
+    windows: list[Window] = []
+    owners: list[int] = []
+    for index, ids in enumerate(token_ids):
+        for window in split_windows(ids, start_id=start_token.id, window_tokens=window_tokens):
+            windows.append(window)
+            owners.append(index)
+    nats = [0.0] * len(documents)
+    for index, value in zip(owners, _window_nats(model, windows)):
+        if not math.isfinite(value):
+            raise ValueError(
+                f"the log-likelihood of document {index + 1} of {text_name} is not finite: the model's logits are broken;"
+                " check the checkpoint with `python -m conversion.verify`"
+            )
+        nats[index] += value
+    unknown_id = tokenizer.unk_token_id
+    # GPT-2's tokenizer calls its end of text "unknown" as well, but spells every byte and never uses it so.
+    unknown = 0 if unknown_id in (None, tokenizer.eos_token_id) else sum(ids.count(unknown_id) for ids in token_ids)
+    scores = (DocumentScore(n, len(ids), len(text.encode())) for n, ids, text in zip(nats, token_ids, documents))
+    return TextScore(tuple(scores), unknown, window_tokens)
+
+
+def _encode(tokenizer: PreTrainedTokenizerFast, text: str) -> list[int]:
+    # verbose=False: the tokenizer would warn of texts longer than the model, which the windows take care of.
+    return tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+
+
+def _window_nats(model: PreTrainedModel, windows: Sequence[Window]) -> list[float]:
+    """Negative log-likelihood of each window's scored tokens, summed in float64."""
+    import torch
+
+    nats = [0.0] * len(windows)
+    with torch.inference_mode():
+        for batch in _batches(windows, vocab_size=int(model.config.vocab_size)):
+            input_ids, mask = _right_padded([windows[index].token_ids[:-1] for index in batch])
+            logits = model(input_ids=input_ids.to(model.device), attention_mask=mask.to(model.device)).logits
+            for row, index in enumerate(batch):
+                window = windows[index]
+                last = len(window.token_ids) - 1
+                targets = torch.tensor(window.token_ids[-window.num_scored :], device=logits.device)
+                # In float32 whatever the weights are in: a log-softmax in bfloat16 is off by several percent.
+                losses = torch.nn.functional.cross_entropy(logits[row, last - window.num_scored : last].float(), targets, reduction="none")
+                nats[index] = float(losses.double().sum())
+    return nats
+
+
+def _batches(windows: Sequence[Window], *, vocab_size: int) -> Iterator[list[int]]:
+    """Indices of windows of like length, longest first, so that little is padded and memory runs out at once or never."""
+    most_tokens = min(_BATCH_TOKENS, _LOGIT_BYTES // (4 * vocab_size))
+    batch: list[int] = []
+    for index in sorted(range(len(windows)), key=lambda i: -len(windows[i].token_ids)):
+        longest = len(windows[batch[0]].token_ids) if batch else 0
+        if batch and longest * (len(batch) + 1) > most_tokens:
+            yield batch
+            batch = []
+        batch.append(index)
+    if batch:
+        yield batch
+
+
+def _right_padded(rows: Sequence[list[int]]) -> tuple[Tensor, Tensor]:
+    """Token ids and mask, both (rows, longest).  Padding stands right: OPT counts its positions from the mask."""
+    import torch
+
+    longest = max(map(len, rows))
+    ids = torch.tensor([row + [0] * (longest - len(row)) for row in rows])
+    mask = torch.tensor([[1] * len(row) + [0] * (longest - len(row)) for row in rows])
+    return ids, mask

@@ -1,0 +1,155 @@
+"""A Hugging Face folder that is to be evaluated: checked without loading it, then loaded as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from data_prep.artifacts import check_files, digest_files, read_manifest, require_same_tokenizer
+from data_prep.tokenizer_files import TOKENIZER_FILES, load_tokenizer, tokenizer_digest
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
+
+DTYPES = ("float32", "bfloat16", "float16")
+_IDENTITY_FILES = ("config.json", *TOKENIZER_FILES)
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A model folder that passed all checks that need no weights in memory.
+
+    Attributes:
+        name: how results call it; also the name of its folder of results.
+        digest: identity of weights, config and tokenizer.
+        vocab_size: rows of the embedding matrix, by the config.
+        num_positions: positions that the model has; None where its config names no limit.
+        stage: the command that wrote the folder, and `facts` what its manifest says; None and {} without manifest.
+    """
+
+    name: str
+    directory: Path
+    digest: str
+    tokenizer: PreTrainedTokenizerFast
+    tokenizer_digest: str
+    model_type: str
+    vocab_size: int
+    num_positions: int | None
+    stage: str | None
+    facts: dict[str, Any]
+
+
+def inspect_checkpoint(directory: Path, *, name: str) -> Checkpoint:
+    """Check a folder against its manifest and its tokenizer against its embedding matrix.
+
+    Raises:
+        ValueError: if the folder or a part of it is missing, edited after its manifest was written, or of another tokenizer.
+    """
+    if not directory.is_dir():
+        raise ValueError(f"the model folder {directory} does not exist")
+    if not (directory / "config.json").is_file():
+        raise ValueError(f"{directory} has no config.json; give the folder of a Hugging Face model")
+    weights = sorted(path.name for path in directory.glob("*.safetensors"))
+    if not weights:
+        raise ValueError(
+            f"{directory} has no *.safetensors; other weight files are not read, as loading them can run code: convert them first"
+        )
+    manifest = read_manifest(directory)
+    if manifest is not None:
+        check_files(directory, manifest)
+    config = _read_config(directory)
+    tokenizer = load_tokenizer(directory)
+    digest_of_tokenizer = tokenizer_digest(tokenizer)
+    facts = dict(manifest.facts) if manifest is not None else {}
+    require_same_tokenizer(
+        digest_of_tokenizer, facts.get("tokenizer_digest"), found_in=str(directory), expected_by=f"the manifest of {directory}"
+    )
+    vocab_size = int(config.vocab_size)
+    largest_id = max(tokenizer.get_vocab().values())
+    if largest_id >= vocab_size:
+        raise ValueError(
+            f"the tokenizer in {directory} has ids up to {largest_id}, but the embedding matrix has {vocab_size} rows:"
+            " it is the tokenizer of another model; copy the right one there"
+        )
+    files = [*weights, *(file for file in _IDENTITY_FILES if (directory / file).is_file())]
+    return Checkpoint(
+        name=name,
+        directory=directory,
+        digest=manifest.digest if manifest is not None else digest_files(directory, files),
+        tokenizer=tokenizer,
+        tokenizer_digest=digest_of_tokenizer,
+        model_type=str(config.model_type),
+        vocab_size=vocab_size,
+        num_positions=getattr(config, "max_position_embeddings", None),
+        stage=manifest.stage if manifest is not None else None,
+        facts=facts,
+    )
+
+
+def _read_config(directory: Path) -> PretrainedConfig:
+    from transformers import AutoConfig
+
+    try:
+        # The language model's part, for models that also see.
+        return AutoConfig.from_pretrained(str(directory), local_files_only=True).get_text_config()
+    except Exception as error:  # anything from OSError to KeyError, by what is wrong in the file
+        raise ValueError(f"{directory / 'config.json'} is no model config that transformers knows: {error}") from error
+
+
+def load_model(checkpoint: Checkpoint, *, device: str, dtype: str) -> PreTrainedModel:
+    """The model in evaluation mode; nothing is downloaded, no tensor is left to chance.
+
+    Raises:
+        ValueError: if the weights cannot be read, or do not have every tensor of the model.
+    """
+    import torch
+    from transformers import AutoModelForCausalLM
+    from transformers.utils import logging
+
+    logging.set_verbosity_error()
+    try:
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            str(checkpoint.directory), local_files_only=True, use_safetensors=True, dtype=getattr(torch, dtype), output_loading_info=True
+        )
+    except Exception as error:  # from OSError to SafetensorError and RuntimeError, by what is wrong
+        raise ValueError(f"the model in {checkpoint.directory} cannot be loaded: {error}") from error
+    model, loading = loaded
+    # transformers fills what it does not find with random numbers and goes on.
+    if missing := sorted(loading["missing_keys"]):
+        raise ValueError(
+            f"the weights in {checkpoint.directory} lack {len(missing)} tensors of the model, first {missing[0]}; export it again"
+        )
+    return model.to(device).eval()
+
+
+def named_checkpoints(arguments: Sequence[str]) -> dict[str, Path]:
+    """Names for model folders: `NAME=FOLDER` as given, else the shortest end of the paths that tells the unnamed ones apart.
+
+    Raises:
+        ValueError: if two have the same name or one folder is given twice.
+    """
+    named = [_split_name(argument) for argument in arguments]
+    folders = [folder for _, folder in named]
+    for folder in folders:
+        if folders.count(folder) > 1:
+            raise ValueError(f"--model gives {folder} more than once; give each folder once")
+    unnamed = [folder for name, folder in named if name is None]
+    depth = 1
+    while len({folder.parts[-depth:] for folder in unnamed}) < len(unnamed):
+        depth += 1
+    result: dict[str, Path] = {}
+    for name, folder in named:
+        name = name or "-".join(folder.parts[-depth:])
+        if name in result:
+            raise ValueError(f"two models are called {name}; give one of them another name with --model NAME=FOLDER")
+        result[name] = folder
+    return result
+
+
+def _split_name(argument: str) -> tuple[str | None, Path]:
+    name, equals, folder = argument.partition("=")
+    if equals and name and folder and "/" not in name:
+        return name, Path(folder).resolve()
+    return None, Path(argument).resolve()

@@ -1,0 +1,525 @@
+"""Bits per byte against training step, per method: table, plot and one static page from results of eval.harness.
+
+The panels are the held-out texts in the order they were evaluated in, the target language first and English beside it: what a method
+gains there and what it costs here (figure 2 of the GaMS paper, in a unit that compares vocabularies).  Results without a method, such as
+the source model, are drawn as level lines.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import html
+import io
+from base64 import b64encode
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+from data_prep import command
+from data_prep.artifacts import digest_file, staged_directory, write_manifest
+from eval.harness import RESULT_NAME, load_result
+from eval.tables import markdown_table
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+LANGUAGES = {"sl": "Slovene", "en": "English", "it": "Italian", "hr": "Croatian", "sr": "Serbian", "de": "German", "fr": "French"}
+# Settings that change the figure; two results that differ in one are not comparable.
+_COMPARED_SETTINGS = ("start_token", "context_length", "dtype")
+# Colours that stay apart under the common kinds of colour blindness, with 4.5:1 contrast as text; one set per background.
+_LIGHT = {"ink": "#1f2328", "muted": "#656d76", "rule": "#d0d7de", "ground": "#ffffff"}
+_DARK = {"ink": "#e6edf3", "muted": "#9aa4af", "rule": "#3a424c", "ground": "#0d1117"}
+_METHOD_COLOURS = {"focus": ("#0067a5", "#5cb8ee"), "mean": ("#bf4f00", "#f0955a"), "random": ("#00775a", "#3ccfa0")}
+_MORE_COLOURS = (("#9c3f83", "#e3a1cf"), ("#7a6200", "#dcc04a"), ("#5a52c8", "#aaa4f5"), ("#8c2f39", "#f09aa3"))
+_MARKERS = "os^Dvp*"
+
+
+@dataclass(frozen=True)
+class Result:
+    """One evaluated checkpoint: what made it, and its bits per byte on each text."""
+
+    name: str
+    method: str | None
+    head: str | None
+    seed: int | None
+    step: int | None
+    bits_per_byte: dict[str, float]
+    path: Path
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One method over training.
+
+    Attributes:
+        values: text -> step -> bits per byte of each seed.
+    """
+
+    label: str
+    method: str
+    num_seeds: int
+    values: dict[str, dict[int, list[float]]]
+
+    def steps(self, text: str) -> list[int]:
+        """Evaluated steps, ascending."""
+        return sorted(self.values[text])
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All that a table or plot needs: texts in order, curves, and results that have no method."""
+
+    texts: tuple[str, ...]
+    curves: tuple[Curve, ...]
+    references: tuple[Result, ...]
+    results: tuple[Result, ...]
+    notes: tuple[str, ...]
+
+
+def read_comparison(results_dirs: Sequence[Path]) -> Comparison:
+    """Results below the given folders, checked to be comparable and ordered into curves.
+
+    Raises:
+        ValueError: if there is nothing to draw, a step is missing or comes twice, or two results were made from different texts or
+            with different settings; the first difference is named.
+    """
+    paths = []
+    for directory in results_dirs:
+        if not directory.is_dir():
+            raise ValueError(f"the results folder {directory} does not exist")
+        # Folders with a dot are results that are still being written.
+        paths += sorted(p for p in directory.rglob(RESULT_NAME) if not any(part.startswith(".") for part in p.relative_to(directory).parts))
+    if not paths:
+        raise ValueError(f"no {RESULT_NAME} below {' '.join(map(str, results_dirs))}; make some with `python -m eval.harness`")
+    contents = [load_result(path) for path in paths]
+    texts = _common_texts(contents, paths)
+    results = [_read_result(content, path) for content, path in zip(contents, paths)]
+    curves = _curves([result for result in results if result.method is not None], texts)
+    if not curves:
+        raise ValueError(f"none of the {len(results)} results has a method, so there is no curve to draw; see `facts` in {paths[0]}")
+    references = sorted((result for result in results if result.method is None), key=lambda result: result.name)
+    return Comparison(texts, curves, tuple(references), tuple(results), _notes(contents))
+
+
+def _common_texts(contents: Sequence[dict[str, Any]], paths: Sequence[Path]) -> tuple[str, ...]:
+    first = contents[0]
+    if not first["texts"]:
+        raise ValueError(f"{paths[0]} has no bits per byte; evaluate with --text")
+    for content, path in zip(contents, paths):
+        if set(content["texts"]) != set(first["texts"]):
+            raise ValueError(
+                f"{path} has the texts {', '.join(sorted(content['texts'])) or 'none'}, but {paths[0]} has"
+                f" {', '.join(sorted(first['texts']))}; evaluate all models on the same texts"
+            )
+        for text in first["texts"]:
+            if content["texts"][text]["digest"] != first["texts"][text]["digest"]:
+                raise ValueError(f"{path} and {paths[0]} were made from different files for {text}; evaluate all models on the same texts")
+        for setting in _COMPARED_SETTINGS:
+            found, expected = content["settings"][setting], first["settings"][setting]
+            if found != expected:
+                raise ValueError(f"{path} was made with {setting} {found}, but {paths[0]} with {expected}; evaluate all models alike")
+    return tuple(first["texts"])
+
+
+def _read_result(content: dict[str, Any], path: Path) -> Result:
+    facts = content["facts"]
+    method, step = facts.get("method"), facts.get("step")
+    if method is not None and step is None:
+        if content["model"]["written_by"] != "conversion.transfer":
+            raise ValueError(f"{path} has the method {method} but no step in its facts; export the checkpoint with conversion.nemo_to_hf")
+        step = 0  # fresh from the transfer, not trained yet
+    bits_per_byte = {text: figures["bits_per_byte"] for text, figures in content["texts"].items()}
+    return Result(content["name"], method, facts.get("head"), facts.get("seed"), step, bits_per_byte, path)
+
+
+def _curves(results: Sequence[Result], texts: Sequence[str]) -> tuple[Curve, ...]:
+    several_heads = len({result.head for result in results}) > 1
+    seen: dict[tuple[Any, ...], Result] = {}
+    groups: dict[tuple[str, str | None], list[Result]] = {}
+    for result in results:
+        assert result.method is not None
+        identity = (result.method, result.head, result.seed, result.step)
+        if identity in seen:
+            raise ValueError(
+                f"{seen[identity].path} and {result.path} are both step {result.step} of {result.method} with seed {result.seed};"
+                " leave one of them out"
+            )
+        seen[identity] = result
+        groups.setdefault((result.method, result.head), []).append(result)
+    curves = []
+    for (method, head), members in sorted(groups.items(), key=lambda item: (item[0][0], str(item[0][1]))):
+        values: dict[str, dict[int, list[float]]] = {text: {} for text in texts}
+        for result in members:
+            assert result.step is not None
+            for text in texts:
+                values[text].setdefault(result.step, []).append(result.bits_per_byte[text])
+        label = f"{method}, {head} head" if several_heads and head is not None else method
+        curves.append(Curve(label, method, len({result.seed for result in members}), values))
+    return tuple(curves)
+
+
+def _notes(contents: Sequence[dict[str, Any]]) -> tuple[str, ...]:
+    first = contents[0]
+    texts = "; ".join(
+        f"{language(name)}: {figures['num_documents']} documents, {figures['text_bytes']} bytes" for name, figures in first["texts"].items()
+    )
+    starts = sorted({content["settings"]["start_token_used"]["token"] for content in contents})
+    windows = sorted({content["settings"]["window_tokens"] for content in contents})
+    versions = ", ".join(f"{package} {version}" for package, version in first["versions"].items() if package in ("torch", "transformers"))
+    return (
+        f"Held-out texts: {texts}.",
+        f"Every document is scored apart, after one start token ({', '.join(starts)}), with up to {' or '.join(map(str, windows))} tokens"
+        f" at once; weights in {first['settings']['dtype']}; {versions}.",
+    )
+
+
+def language(text: str) -> str:
+    """Name of a text's language where the text is called by a known code, else the text's own name."""
+    return LANGUAGES.get(text, text)
+
+
+def start_and_end_table(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
+    """Header and rows: per curve its first and last evaluated step on every text, lowest end on the first text first."""
+    starts = {curve.steps(comparison.texts[0])[0] for curve in comparison.curves}
+    ends = {curve.steps(comparison.texts[0])[-1] for curve in comparison.curves}
+    header = ["method"]
+    for text in comparison.texts:
+        header += [f"{language(text)}, {_step_name(starts, 'first')}", f"{language(text)}, {_step_name(ends, 'last')}"]
+    ordered = sorted(comparison.curves, key=lambda curve: fmean(curve.values[comparison.texts[0]][curve.steps(comparison.texts[0])[-1]]))
+    rows = []
+    for curve in ordered:
+        row = [curve.label]
+        for text in comparison.texts:
+            steps = curve.steps(text)
+            row += [_cell(curve.values[text][steps[0]]), _cell(curve.values[text][steps[-1]])]
+        rows.append(row)
+    for result in comparison.references:
+        cells = [cell for text in comparison.texts for cell in ("–", f"{result.bits_per_byte[text]:.3f}")]
+        rows.append([f"{result.name} (not adapted)", *cells])
+    return header, rows
+
+
+def _step_name(steps: set[int], otherwise: str) -> str:
+    return f"step {next(iter(steps))}" if len(steps) == 1 else f"{otherwise} step"
+
+
+def _cell(values: Sequence[float]) -> str:
+    """The mean, with lowest and highest of several seeds."""
+    return f"{fmean(values):.3f}" + (f" [{min(values):.3f}, {max(values):.3f}]" if len(values) > 1 else "")
+
+
+def step_table(comparison: Comparison, text: str) -> tuple[list[str], list[list[str]]]:
+    """Header and rows: evaluated steps in rows, methods in columns, for one text."""
+    steps = sorted({step for curve in comparison.curves for step in curve.values[text]})
+    rows = [
+        [str(step), *(_cell(curve.values[text][step]) if step in curve.values[text] else "–" for curve in comparison.curves)]
+        for step in steps
+    ]
+    return ["step", *(curve.label for curve in comparison.curves)], rows
+
+
+def draw(comparison: Comparison, *, dark: bool = False) -> Figure:
+    """One panel per text; lines are named where they end, the range over seeds is shaded."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
+
+    colours = _DARK if dark else _LIGHT
+    style: dict[Any, Any] = {
+        "font.size": 10,
+        "axes.edgecolor": colours["muted"],
+        "axes.labelcolor": colours["ink"],
+        "text.color": colours["ink"],
+        "xtick.color": colours["muted"],
+        "ytick.color": colours["muted"],
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "axes.linewidth": 0.8,
+        "figure.facecolor": colours["ground"],
+        "axes.facecolor": colours["ground"],
+        "svg.fonttype": "path",  # looks the same without the font
+        "svg.hashsalt": "scion",  # same input, same file
+    }
+    with plt.rc_context(style):
+        layout = ConstrainedLayoutEngine(wspace=0.06, w_pad=0.08, h_pad=0.08)
+        size = (5.0 * len(comparison.texts), 3.9)
+        figure, axes = plt.subplots(1, len(comparison.texts), figsize=size, dpi=200, layout=layout, squeeze=False)
+        plt.close(figure)  # the caller keeps it; pyplot need not
+        for text, panel in zip(comparison.texts, axes[0]):
+            _draw_panel(panel, comparison, text, dark=dark)
+        axes[0][0].set_ylabel("bits per byte (lower is better)")
+        # Room between labels is known only after the layout; naming lines changes the layout, so twice.
+        ends = [_line_ends(comparison, text, dark=dark) for text in comparison.texts]
+        for _ in range(2):
+            for panel in axes[0]:
+                for label in list(panel.texts):
+                    label.remove()
+            figure.draw_without_rendering()
+            for panel, line_ends in zip(axes[0], ends):
+                _name_lines(panel, line_ends)
+    return figure
+
+
+def _colours(comparison: Comparison, *, dark: bool) -> list[str]:
+    more = iter(_MORE_COLOURS * len(comparison.curves))
+    used: set[str] = set()
+    result = []
+    for curve in comparison.curves:
+        # A second head of a method gets a colour of its own.
+        pair = _METHOD_COLOURS[curve.method] if curve.method in _METHOD_COLOURS and curve.method not in used else next(more)
+        used.add(curve.method)
+        result.append(pair[dark])
+    return result
+
+
+def _draw_panel(panel: Axes, comparison: Comparison, text: str, *, dark: bool) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    colours = _DARK if dark else _LIGHT
+    for result in comparison.references:
+        panel.axhline(result.bits_per_byte[text], color=colours["muted"], linewidth=1.0, linestyle=(0, (5, 4)), zorder=1)
+    for number, (curve, colour) in enumerate(zip(comparison.curves, _colours(comparison, dark=dark))):
+        steps = curve.steps(text)
+        values = [curve.values[text][step] for step in steps]
+        if curve.num_seeds > 1:
+            panel.fill_between(steps, [min(v) for v in values], [max(v) for v in values], color=colour, alpha=0.18, linewidth=0, zorder=2)
+        panel.plot(
+            steps,
+            [fmean(v) for v in values],
+            color=colour,
+            linewidth=1.9,
+            marker=_MARKERS[number % len(_MARKERS)],
+            markersize=5.5,
+            markeredgecolor=colours["ground"],
+            markeredgewidth=0.8,
+            clip_on=False,
+            zorder=3,
+        )
+    panel.set_title(f"{language(text)} (held out)", loc="left", fontsize=11, fontweight="bold")
+    panel.set_xlabel("training step")
+    panel.set_xlim(0, 1.02 * max(curve.steps(text)[-1] for curve in comparison.curves) or 1)
+    panel.margins(y=0.08)
+    panel.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
+    panel.grid(axis="y", color=colours["rule"], linewidth=0.7)
+    panel.set_axisbelow(True)
+    panel.tick_params(length=3)
+
+
+def _line_ends(comparison: Comparison, text: str, *, dark: bool) -> list[tuple[str, float, str]]:
+    """Name, height and colour of every line at the right edge."""
+    ends = [
+        (curve.label, fmean(curve.values[text][curve.steps(text)[-1]]), colour)
+        for curve, colour in zip(comparison.curves, _colours(comparison, dark=dark))
+    ]
+    muted = (_DARK if dark else _LIGHT)["muted"]
+    return ends + [(result.name, result.bits_per_byte[text], muted) for result in comparison.references]
+
+
+def _name_lines(panel: Axes, ends: Sequence[tuple[str, float, str]]) -> None:
+    """Write names right of the panel at the height of their lines, apart from each other."""
+    points_per_pixel = 72 / panel.figure.dpi
+    height = panel.bbox.height * points_per_pixel
+    low, high = panel.get_ylim()
+    wanted = [(value - low) / (high - low) * height for _, value, _ in ends]
+    placed = spread_out(wanted, gap=13.0, low=0.0, high=height)
+    for (label, value, colour), y, wish in zip(ends, placed, wanted):
+        panel.annotate(
+            label,
+            xy=(1.0, value),
+            xycoords=("axes fraction", "data"),
+            xytext=(14, y - wish),
+            textcoords="offset points",
+            va="center",
+            color=colour,
+            arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 0.6, "shrinkA": 1, "shrinkB": 5, "relpos": (0, 0.5)},
+        )
+
+
+def spread_out(wanted: Sequence[float], *, gap: float, low: float, high: float) -> list[float]:
+    """Positions in the order of the wanted ones, at least `gap` apart, each as near to its wish as pushing in one pass allows.
+
+    Between `low` and `high` where there is room for all.
+    """
+    order = sorted(range(len(wanted)), key=lambda index: wanted[index])
+    placed = [wanted[index] for index in order]
+    # Neighbours that overlap form a block around the mean of their wishes; blocks that then touch are joined.
+    blocks: list[tuple[float, int]] = []  # (centre, members)
+    for position in placed:
+        centre, size = position, 1
+        while blocks and blocks[-1][0] + gap * (blocks[-1][1] + size) / 2 > centre:
+            other, members = blocks.pop()
+            centre, size = (other * members + centre * size) / (members + size), members + size
+        blocks.append((centre, size))
+    spread = [centre + gap * (i - (size - 1) / 2) for centre, size in blocks for i in range(size)]
+    if spread:
+        shift = min(0.0, high - spread[-1])
+        spread = [position + shift for position in spread]
+        spread = [position + max(0.0, low - spread[0]) for position in spread]
+    result = [0.0] * len(wanted)
+    for index, position in zip(order, spread):
+        result[index] = position
+    return result
+
+
+def page(comparison: Comparison, *, title: str, light_svg: bytes, dark_svg: bytes) -> str:
+    """One HTML page that holds all it shows, for light and dark screens."""
+    summary = _html_table(*start_and_end_table(comparison))
+    steps = "\n".join(
+        f"<div>\n<h3>{html.escape(language(t))}</h3>\n{_html_table(*step_table(comparison, t))}\n</div>" for t in comparison.texts
+    )
+    panels = " and ".join(map(language, comparison.texts))
+    alternative = f"Bits per byte against training step, one panel each for {panels}; the figures are in the tables below."
+    notes = "\n".join(f"<p>{html.escape(note)}</p>" for note in comparison.notes)
+    seeds = max(curve.num_seeds for curve in comparison.curves)
+    seed_note = f"Mean of {seeds} seeds, shaded from the lowest to the highest." if seeds > 1 else "One seed per method."
+    return _PAGE.format(
+        title=html.escape(title),
+        light=_data_uri(light_svg),
+        dark=_data_uri(dark_svg),
+        alternative=html.escape(alternative),
+        caption=f"Each line is a method of initialising the new embeddings. {seed_note}"
+        + (" Dashed: models that were not adapted." if comparison.references else ""),
+        summary=summary,
+        steps=steps,
+        notes=notes,
+    )
+
+
+def _data_uri(svg: bytes) -> str:
+    return f"data:image/svg+xml;base64,{b64encode(svg).decode()}"
+
+
+def _html_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table whose first column names the rows."""
+
+    def cells(row: Sequence[str], tag: str) -> str:
+        first, *others = map(html.escape, row)
+        scope = "col" if tag == "th" else "row"
+        return f'<th scope="{scope}">{first}</th>' + "".join(f"<{tag}>{cell}</{tag}>" for cell in others)
+
+    body = "\n".join(f"<tr>{cells(row, 'td')}</tr>" for row in rows)
+    return f"<table>\n<thead><tr>{cells(header, 'th')}</tr></thead>\n<tbody>\n{body}\n</tbody>\n</table>"
+
+
+_PAGE = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<title>{title}</title>
+<style>
+:root {{ --ink: #1f2328; --muted: #59636e; --rule: #d0d7de; --ground: #ffffff; }}
+@media (prefers-color-scheme: dark) {{ :root {{ --ink: #e6edf3; --muted: #9aa4af; --rule: #3a424c; --ground: #0d1117; }} }}
+body {{ margin: 0 auto; max-width: 62rem; padding: 2rem 1.25rem 3rem; background: var(--ground); color: var(--ink);
+  font: 16px/1.55 system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans", sans-serif; }}
+h1 {{ font-size: 1.6rem; line-height: 1.25; margin: 0 0 .4rem; }}
+h2 {{ font-size: 1.15rem; margin: 2.2rem 0 .6rem; }}
+p {{ margin: .4rem 0; max-width: 46rem; }}
+figure {{ margin: 1.4rem 0 0; }}
+img {{ width: 100%; height: auto; display: block; }}
+figcaption, .notes {{ color: var(--muted); font-size: .9rem; margin-top: .5rem; }}
+.scroll {{ overflow-x: auto; }}
+table {{ border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .95rem; }}
+th, td {{ padding: .35rem 0 .35rem 2rem; border-bottom: 1px solid var(--rule); text-align: right; white-space: nowrap; }}
+thead th {{ font-weight: 600; }}
+tbody th {{ font-weight: 400; }}
+th:first-child {{ padding-left: 0; text-align: left; }}
+.beside {{ display: flex; flex-wrap: wrap; gap: 0 4rem; }}
+h3 {{ font-size: 1rem; margin: .9rem 0 .3rem; }}
+summary {{ cursor: pointer; font-weight: 600; margin-top: 2rem; }}
+</style>
+</head>
+<body>
+<h1>{title}</h1>
+<p>Bits per byte of held-out text: how many bits the model needs for each byte. Lower is better, and models with different
+vocabularies compare.</p>
+<figure>
+<picture>
+<source media="(prefers-color-scheme: dark)" srcset="{dark}">
+<img src="{light}" alt="{alternative}">
+</picture>
+<figcaption>{caption}</figcaption>
+</figure>
+<h2>At the start and at the end</h2>
+<div class="scroll">
+{summary}
+</div>
+<details open>
+<summary>Every evaluated step</summary>
+<div class="scroll beside">
+{steps}
+</div>
+</details>
+<h2>How it was measured</h2>
+<div class="notes">
+{notes}
+</div>
+</body>
+</html>
+"""
+
+
+def write_outputs(comparison: Comparison, directory: Path, *, title: str) -> None:
+    """Write page, figure (PNG, SVG), tables (Markdown) and all values (CSV)."""
+    light, dark = draw(comparison), draw(comparison, dark=True)
+    light.savefig(directory / "learning_curves.png", metadata={"Software": None})
+    light_svg, dark_svg = _svg(light), _svg(dark)
+    (directory / "learning_curves.svg").write_bytes(light_svg)
+    (directory / "learning_curves.html").write_text(page(comparison, title=title, light_svg=light_svg, dark_svg=dark_svg), encoding="utf-8")
+    parts = [f"# {title}", "Bits per byte of held-out text, lower is better.", markdown_table(*start_and_end_table(comparison))]
+    for text in comparison.texts:
+        parts += [f"## {language(text)}", markdown_table(*step_table(comparison, text))]
+    markdown = "\n\n".join([*parts, "## How it was measured", *comparison.notes])
+    (directory / "learning_curves.md").write_text(markdown + "\n", encoding="utf-8")
+    with open(directory / "learning_curves.csv", "w", newline="", encoding="utf-8") as stream:
+        writer = csv.writer(stream)
+        writer.writerow(["name", "method", "head", "seed", "step", "text", "bits_per_byte"])
+        for result in comparison.results:
+            for text, value in result.bits_per_byte.items():
+                writer.writerow([result.name, result.method, result.head, result.seed, result.step, text, repr(value)])
+
+
+def _svg(figure: Figure) -> bytes:
+    stream = io.BytesIO()
+    figure.savefig(stream, format="svg", metadata={"Date": None})
+    return stream.getvalue()
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = command.parser(
+        __doc__, prog="eval.learning_curves", example="python -m eval.learning_curves --results results/ --output learning_curves/"
+    )
+    parser.add_argument("--results", nargs="+", type=Path, required=True, metavar="DIR", help="folders with results of eval.harness")
+    parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="learning_curves.html, .png, .svg, .md and .csv")
+    parser.add_argument("--title", default="Learning curves by embedding initialisation", help="heading of the page (default: %(default)s)")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Draw the curves and print the table of start and end."""
+    arguments = _parser().parse_args(argv)
+    comparison = read_comparison(arguments.results)
+    with staged_directory(arguments.output) as staging:
+        write_outputs(comparison, staging, title=arguments.title)
+        write_manifest(
+            staging,
+            stage="eval.learning_curves",
+            facts={},
+            arguments={"results": [str(path) for path in arguments.results], "title": arguments.title},
+            inputs={str(result.path): digest_file(result.path) for result in comparison.results},
+        )
+    print("Bits per byte of held-out text (lower is better)")
+    print(markdown_table(*start_and_end_table(comparison)))
+    print(f"\nplot and page: {arguments.output / 'learning_curves.html'}")
+    return command.DONE
+
+
+if __name__ == "__main__":
+    command.run(main)

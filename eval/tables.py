@@ -1,0 +1,23 @@
+"""A table as Markdown that is also aligned on a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, text_columns: int = 1) -> str:
+    """A pipe table; the first `text_columns` columns stand left, the numbers after them right.
+
+    Bars in cells are escaped.
+    """
+    cells = [[cell.replace("|", "\\|") for cell in row] for row in (header, *rows)]
+    widths = [max(3, *(len(row[column]) for row in cells)) for column in range(len(header))]
+
+    def line(row: Sequence[str]) -> str:
+        padded = (
+            cell.ljust(width) if column < text_columns else cell.rjust(width) for column, (cell, width) in enumerate(zip(row, widths))
+        )
+        return f"| {' | '.join(padded)} |"
+
+    rule = ("-" * width if column < text_columns else "-" * (width - 1) + ":" for column, width in enumerate(widths))
+    return "\n".join([line(cells[0]), f"| {' | '.join(rule)} |", *map(line, cells[1:])])
