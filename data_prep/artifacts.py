@@ -319,4 +319,6 @@ def _commit() -> str | None:
 
 
 def _jsonable(value: Any) -> Any:
-    return value if isinstance(value, str | int | float | bool | list | dict | None) else str(value)
+    if isinstance(value, list | tuple):
+        return [_jsonable(item) for item in value]
+    return value if isinstance(value, str | int | float | bool | dict | None) else str(value)

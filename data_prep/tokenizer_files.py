@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -46,6 +47,15 @@ def load_tokenizer(directory: Path) -> PreTrainedTokenizerFast:
     if not tokenizer.is_fast:
         raise ValueError(f"the tokenizer in {directory} has no fast form; add its tokenizer.json")
     return tokenizer
+
+
+def start_without_torch() -> None:
+    """Keep transformers from importing torch, which takes longer than most work of a command that only tokenizes.
+
+    Holds for the whole process: to be called only where a process begins, never by an importable function.
+    """
+    os.environ["USE_TORCH"] = "0"
+    os.environ["TRANSFORMERS_NO_ADVISORY_WARNINGS"] = "1"
 
 
 def tokenizer_digest(tokenizer: PreTrainedTokenizerFast) -> str:

@@ -1,0 +1,134 @@
+"""A SentencePiece BPE model as a Hugging Face fast tokenizer with the same ids, and the proof that they are the same.
+
+Meant for models trained with the `identity` normalizer, a dummy prefix and kept white space.  (The default normalizer,
+`nmt_nfkc`, has no exact counterpart: the `Precompiled` normalizer of `tokenizers` works on grapheme clusters.)
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from data_prep.documents import batches
+from data_prep.tokenizer_files import load_tokenizer
+
+if TYPE_CHECKING:
+    from sentencepiece import SentencePieceProcessor
+    from tokenizers import Tokenizer
+    from transformers import PreTrainedTokenizerFast
+
+SPACE = "▁"
+_BATCH_CHARACTERS = 1 << 20
+
+# What tokenizers are known to disagree on.
+HOSTILE_TEXTS = (
+    "", " ", "  ", " a", "a ", "  a  b  ", "a\u00a0b\u3000c\u2028d", "\n", "\n\n a\n", "a\tb\r\nc", "\0", "a\0b",
+    SPACE, f"{SPACE}a", f" {SPACE}", "<s>", "</s>", "<pad>", "<unk>", "a</s>b", " </s> ", "<s> a </s>", "<0x0A>", "<0xZZ>",
+    "č", "c\u030c", "\u030c", " \u030ca", "\u1e9b\u0323", "ﬁ½…²", "ＡＢＣ", "\ufeffa", "\u200b", "a\u00adb", "\u2585", "\ufffd", "\ufffe",
+    "😀", "😀😀 😀", "👩‍👩‍👧‍👦", "🇸🇮", "👍🏽", "漢字かな交じり文", "नमस्ते", "مرحبا", "𐍈𝔊", "\U0010ffff", "\u0001\u007f\u0080\u009f",
+    "x" * 5_000, "ab" * 3_000, "čš" * 1_000, "-" * 999, " " * 999, "aaaa aaa aa a", "1234567890" * 20, "a.b,c;d:e!f?g",
+)  # fmt: skip
+
+
+def hf_tokenizer(model: SentencePieceProcessor) -> Tokenizer:
+    """The backend tokenizer with the pieces, ids and merge order of a SentencePiece BPE model.
+
+    SentencePiece joins the neighbours whose joint piece has the best score, leftmost first.  So every way to cut a piece in
+    two pieces is a merge, ranked by the score of the whole.  No piece holds a space but at its start, so that cutting the
+    text before each space changes nothing.
+    """
+    from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
+
+    ids = range(model.get_piece_size())
+    pieces = [model.id_to_piece(i) for i in ids]
+    scores = {pieces[i]: model.get_score(i) for i in ids if not (model.is_control(i) or model.is_unknown(i) or model.is_byte(i))}
+    merges = [
+        (piece[:cut], piece[cut:])
+        for piece in sorted(scores, key=lambda piece: -scores[piece])
+        for cut in range(1, len(piece))
+        if piece[:cut] in scores and piece[cut:] in scores
+    ]
+    tokenizer = Tokenizer(
+        models.BPE(
+            vocab={piece: i for i, piece in enumerate(pieces)},
+            merges=merges,
+            unk_token=pieces[model.unk_id()],
+            fuse_unk=True,
+            byte_fallback=any(model.is_byte(i) for i in ids),
+        )
+    )
+    # Not the Metaspace pre-tokenizer: it adds no dummy prefix to a text that begins with a space.
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend(SPACE), normalizers.Replace(" ", SPACE)])
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(SPACE, "merged_with_next")
+    tokenizer.decoder = decoders.Sequence(
+        [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+    specials = [pieces[i] for i in ids if model.is_control(i) or model.is_unknown(i)]
+    tokenizer.add_special_tokens([AddedToken(piece, special=True, normalized=False) for piece in specials])
+    return tokenizer
+
+
+def export(model_proto: bytes, directory: Path) -> None:
+    """Write `tokenizer.model` and the files from which `AutoTokenizer` loads the same tokenizer.
+
+    No token is added to a text, and text that spells a special token is text, as in SentencePiece.
+    """
+    from sentencepiece import SentencePieceProcessor
+
+    model = SentencePieceProcessor(model_proto=model_proto)
+    named_ids = {"bos_token": model.bos_id(), "eos_token": model.eos_id(), "pad_token": model.pad_id(), "unk_token": model.unk_id()}
+    specials = {name: model.id_to_piece(i) for name, i in named_ids.items() if i >= 0}
+    config = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        **specials,
+        "add_bos_token": False,
+        "add_eos_token": False,
+        "split_special_tokens": True,
+        "clean_up_tokenization_spaces": False,
+        "model_input_names": ["input_ids", "attention_mask"],  # decoders take no token_type_ids
+    }
+    (directory / "tokenizer.model").write_bytes(model_proto)
+    (directory / "tokenizer.json").write_text(hf_tokenizer(model).to_str(pretty=True), encoding="utf-8")
+    _write_json(directory / "tokenizer_config.json", config)
+    _write_json(directory / "special_tokens_map.json", specials)
+
+
+def require_equal_ids(directory: Path, texts: Iterable[str]) -> PreTrainedTokenizerFast:
+    """Compare `tokenizer.model` with the tokenizer that `AutoTokenizer` loads from a directory, and return the latter.
+
+    Args:
+        texts: compared beside `HOSTILE_TEXTS`.  Of a text with several lines, each line is compared as well.
+
+    Raises:
+        ValueError: naming the first text with different ids, and both lists of ids.
+    """
+    from sentencepiece import SentencePieceProcessor
+
+    model = SentencePieceProcessor(model_file=str(directory / "tokenizer.model"))
+    tokenizer = load_tokenizer(directory)
+    for batch in batches(_with_lines(chain(HOSTILE_TEXTS, texts)), _BATCH_CHARACTERS):
+        theirs = model.encode(batch, num_threads=os.cpu_count())
+        ours = [encoding.ids for encoding in tokenizer.backend_tokenizer.encode_batch_fast(batch)]
+        if theirs == ours:
+            continue
+        text, expected, found = next(row for row in zip(batch, theirs, ours) if row[1] != row[2])
+        raise ValueError(
+            f"SentencePiece and the exported Hugging Face tokenizer disagree on {text!r}: {expected} and {found};"
+            " nothing was written; train again with another --vocab-size or without the text that differs"
+        )
+    return tokenizer
+
+
+def _with_lines(texts: Iterable[str]) -> Iterator[str]:
+    for text in texts:
+        yield text
+        if "\n" in text:
+            yield from text.split("\n")
+
+
+def _write_json(path: Path, content: Mapping[str, object]) -> None:
+    path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
