@@ -29,13 +29,13 @@ def compose_recipe(recipe: str, overrides: Sequence[str] = ()) -> Recipe:
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
-    search_path = []
+    config_dir, search_path = CONF_DIR, []
     if recipe.endswith((".yaml", ".yml")):
         file = Path(recipe).resolve()
         if not file.is_file():
             raise ValueError(f"the recipe file {recipe} does not exist; the bundled recipes are {', '.join(recipe_names())}")
-        search_path = [f"hydra.searchpath=[file://{file.parent}]"]
-        choice = file.stem
+        config_dir, choice = file.parent, file.stem
+        search_path = [f"hydra.searchpath=[file://{CONF_DIR}]"]  # so that its defaults list can name our groups
     elif recipe in recipe_names():
         choice = f"recipe/{recipe}"
     else:
@@ -51,10 +51,10 @@ def compose_recipe(recipe: str, overrides: Sequence[str] = ()) -> Recipe:
         values.append(override if (CONF_DIR / key).is_dir() else f"++{override}")
     GlobalHydra.instance().clear()
     try:
-        with initialize_config_dir(str(CONF_DIR), version_base="1.3"):
+        with initialize_config_dir(str(config_dir), version_base="1.3"):
             content = OmegaConf.to_container(compose(choice, overrides=search_path + values), resolve=True)
     except (HydraException, OmegaConfBaseException) as error:
         raise ValueError(f"the recipe {recipe} cannot be composed: {str(error).splitlines()[0]}") from error
     if not isinstance(content, dict):
         raise ValueError(f"the recipe {recipe} holds no keys")
-    return recipe_from_mapping(content)
+    return recipe_from_mapping({str(key): value for key, value in content.items()})

@@ -26,9 +26,9 @@ with quiet_imports():
     from nemo.collections.llm.gpt.model.base import GPTModel
     from nemo.lightning.pytorch.optim import LRSchedulerModule, MegatronOptimizerModule
 
-    from nemo_patches.opt_model import opt_config
     from nemo_patches import torch_adam
     from nemo_patches.core import apply
+    from nemo_patches.opt_model import opt_config
     from nemo_patches.tokenizer import EndOfDocument
     from recipes.callbacks import Checkpoints, Metrics, StepSeed
 

@@ -1,0 +1,213 @@
+"""The whole way on a laptop: train a tiny English OPT, graft Slovene onto it with three methods, compare them.
+
+It runs the commands of the README one after the other and prints each as it would be typed, with the seconds it took.
+"""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from data_prep import command
+
+ROOT = Path(__file__).resolve().parent.parent
+TEXT = Path("recipes/demo_text")
+METHODS = ("random", "mean", "focus")
+VOCAB_SIZE = 1500
+ADAPT_STEPS = 100
+CHECKPOINT_EVERY = 20
+MODEL_SHAPE = ("--num-layers", "4", "--hidden-size", "128", "--num-attention-heads", "4", "--ffn-size", "512", "--max-positions", "128")
+
+
+@dataclass
+class Demo:
+    """Runs the stages and keeps the time."""
+
+    output: Path
+    seed: int
+    seconds: list[tuple[str, float]] = field(default_factory=list)
+
+    def run(self, title: str, module: str, *arguments: str | Path) -> None:
+        """One command of the README, in a process of its own.
+
+        Raises:
+            ValueError: if it fails; its own message is above.
+        """
+        words = ["python", "-m", module, *map(str, arguments)]
+        print(f"\n== {title}\n   {shlex.join(words)}", flush=True)
+        start = time.monotonic()
+        code = subprocess.run([sys.executable, *words[1:]], cwd=ROOT, check=False).returncode
+        self.seconds.append((title, time.monotonic() - start))
+        if code:
+            raise ValueError(f"`{shlex.join(words)}` ended with exit code {code}; its message is above")
+        print(f"   ({self.seconds[-1][1]:.1f} s)", flush=True)
+
+    def train(self, title: str, recipe: str, checkpoint: Path, data: Path, output: Path, *overrides: str) -> None:
+        """Train a recipe on one data set."""
+        self.run(
+            title,
+            "recipes.train",
+            "--recipe",
+            recipe,
+            "--output",
+            output,
+            f"model.checkpoint={checkpoint}",
+            f"data.train=[{data}]",
+            f"seed={self.seed}",
+            *overrides,
+        )
+
+    def english(self) -> Path:
+        """A tiny OPT that knows some English: the stand-in for the model that a user would download."""
+        out = self.output
+        text = TEXT / "en.train.txt"
+        self.run(
+            "English tokenizer",
+            "data_prep.train_tokenizer",
+            "--input",
+            text,
+            "--vocab-size",
+            str(VOCAB_SIZE),
+            "--output",
+            out / "en/tokenizer",
+        )
+        self.run(
+            "English text to Megatron's format",
+            "data_prep.to_megatron",
+            "--input",
+            text,
+            "--tokenizer",
+            out / "en/tokenizer",
+            "--output",
+            out / "en/data",
+        )
+        self.run(
+            "a tiny OPT with random weights",
+            "conversion.new_model",
+            *MODEL_SHAPE,
+            "--tokenizer",
+            out / "en/tokenizer",
+            "--seed",
+            str(self.seed),
+            "--output",
+            out / "en/untrained_hf",
+        )
+        self.run("to NeMo", "conversion.hf_to_nemo", "--input", out / "en/untrained_hf", "--output", out / "en/untrained_nemo")
+        self.train("train it on English, tensor parallel 2", "demo_pretrain", out / "en/untrained_nemo", out / "en/data", out / "en/run")
+        trained = sorted((out / "en/run/checkpoints").glob("step_*"))[-1]
+        self.run("back to Hugging Face", "conversion.nemo_to_hf", "--input", trained, "--output", out / "en/hf")
+        self.run("same logits in both formats?", "conversion.verify", out / "en/hf", trained)
+        return out / "en/hf"
+
+    def slovene(self) -> tuple[Path, Path]:
+        """Tokenizer and data of the new language."""
+        out = self.output
+        text = TEXT / "sl.train.txt"
+        self.run(
+            "Slovene tokenizer",
+            "data_prep.train_tokenizer",
+            "--input",
+            text,
+            "--vocab-size",
+            str(VOCAB_SIZE),
+            "--output",
+            out / "sl/tokenizer",
+        )
+        self.run(
+            "Slovene text to Megatron's format",
+            "data_prep.to_megatron",
+            "--input",
+            text,
+            "--tokenizer",
+            out / "sl/tokenizer",
+            "--output",
+            out / "sl/data",
+        )
+        return out / "sl/tokenizer", out / "sl/data"
+
+    def graft(self, source: Path, tokenizer: Path, data: Path, method: str) -> list[Path]:
+        """Transfer, train on Slovene, export every checkpoint; gives the exported models in order of steps."""
+        out = self.output / method
+        text = ("--text", str(TEXT / "sl.train.txt")) if method == "focus" else ()
+        self.run(
+            f"{method}: new embeddings",
+            "conversion.transfer",
+            "--source",
+            source,
+            "--tokenizer",
+            tokenizer,
+            "--method",
+            method,
+            "--output-layer",
+            "tied",
+            "--seed",
+            str(self.seed),
+            *text,
+            "--output",
+            out / "hf_0",
+        )
+        self.run(f"{method}: to NeMo", "conversion.hf_to_nemo", "--input", out / "hf_0", "--output", out / "nemo")
+        self.train(
+            f"{method}: train on Slovene, tensor parallel 2",
+            "demo_adapt",
+            out / "nemo",
+            data,
+            out / "run",
+            f"schedule.max_steps={ADAPT_STEPS}",
+            f"run.checkpoint_every_steps={CHECKPOINT_EVERY}",
+        )
+        models = [out / "hf_0"]
+        for step in range(CHECKPOINT_EVERY, ADAPT_STEPS + 1, CHECKPOINT_EVERY):
+            models.append(out / f"hf_{step}")
+            checkpoint = out / f"run/checkpoints/step_{step:07d}"
+            self.run(f"{method}: step {step} back to Hugging Face", "conversion.nemo_to_hf", "--input", checkpoint, "--output", models[-1])
+        return models
+
+    def compare(self, models: Sequence[Path]) -> None:
+        """Bits per byte of every model on held-out text, as table and plot."""
+        held_out = (f"sl={TEXT / 'sl.heldout.txt'}", f"en={TEXT / 'en.heldout.txt'}")
+        results = self.output / "results"
+        self.run(
+            "bits per byte of every checkpoint on held-out text",
+            "eval.harness",
+            "--model",
+            *models,
+            "--text",
+            *held_out,
+            "--output",
+            results,
+        )
+        self.run("table and plot", "eval.learning_curves", "--results", results, "--output", self.output / "report")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the demo."""
+    parser = command.parser(__doc__, prog="recipes.demo", example="python -m recipes.demo --output demo_output")
+    parser.add_argument("--output", required=True, type=Path, help="directory for everything that the demo makes")
+    parser.add_argument("--seed", type=int, default=42, help="seed of weights, transfer and data order")
+    parser.add_argument("--methods", nargs="+", choices=METHODS, default=METHODS, help="transfer methods to compare")
+    arguments = parser.parse_args(argv)
+    output = arguments.output.resolve()
+    if output.exists() and any(output.iterdir()):
+        raise ValueError(f"the output directory {output} exists and is not empty; remove it (`make clean`) or choose another --output")
+    start = time.monotonic()
+    demo = Demo(output, arguments.seed)
+    source = demo.english()
+    tokenizer, data = demo.slovene()
+    models = [model for method in arguments.methods for model in demo.graft(source, tokenizer, data, method)]
+    demo.compare(models)
+    print("\n== seconds by stage")
+    for title, seconds in demo.seconds:
+        print(f"{seconds:8.1f}  {title}")
+    print(f"{time.monotonic() - start:8.1f}  in all")
+    print(f"\nThe page to open: {output / 'report' / 'index.html'}")
+    return command.DONE
+
+
+if __name__ == "__main__":
+    command.run(main)

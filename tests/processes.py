@@ -1,0 +1,83 @@
+"""Running commands in tests: always in a process group of their own, always with a hard time limit.
+
+Ranks that hang ignore SIGTERM, so a group that is late gets SIGKILL.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@dataclass(frozen=True)
+class Finished:
+    """Exit code and output of a command."""
+
+    code: int
+    stdout: str
+    stderr: str
+
+
+class Group:
+    """A running command with all processes that it starts."""
+
+    def __init__(self, arguments: Sequence[str], *, log_dir: Path, environment: Mapping[str, str] | None = None) -> None:
+        log_dir.mkdir(parents=True, exist_ok=True)
+        self._stdout, self._stderr = log_dir / "stdout", log_dir / "stderr"
+        with self._stdout.open("wb") as out, self._stderr.open("wb") as err:
+            self.process = subprocess.Popen(
+                [sys.executable, *arguments],
+                cwd=ROOT,
+                env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **(environment or {})},
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                start_new_session=True,
+            )
+
+    def wait(self, *, timeout_seconds: float) -> Finished:
+        """Wait for the end, or kill the group and fail."""
+        try:
+            self.process.wait(timeout_seconds)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise AssertionError(f"still running after {timeout_seconds} s\n{self.stderr()[-3000:]}") from None
+        finally:
+            self.kill()
+        return Finished(self.process.returncode, self._stdout.read_text(), self.stderr())
+
+    def wait_until(self, condition: Callable[[], bool], *, timeout_seconds: float) -> None:
+        """Wait for a condition while the command runs."""
+        end = time.monotonic() + timeout_seconds
+        while not condition():
+            if self.process.poll() is not None or time.monotonic() > end:
+                self.kill()
+                raise AssertionError(f"ended or late before the condition held\n{self.stderr()[-3000:]}")
+            time.sleep(0.01)
+
+    def kill(self) -> None:
+        """SIGKILL to every process of the group."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+    def stderr(self) -> str:
+        """What the command has written to stderr so far."""
+        return self._stderr.read_text(errors="replace")
+
+
+def run_command(
+    *arguments: str | Path, log_dir: Path, timeout_seconds: float = 120, environment: Mapping[str, str] | None = None
+) -> Finished:
+    """Run `python -m module arguments` to its end."""
+    group = Group(["-m", *map(str, arguments)], log_dir=log_dir, environment=environment)
+    return group.wait(timeout_seconds=timeout_seconds)

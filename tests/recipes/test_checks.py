@@ -1,0 +1,216 @@
+"""Recipes that contradict themselves or their inputs are refused, with all problems at once and what would be legal."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from data_prep.artifacts import Manifest, write_manifest
+from recipes.checks import RunInputs, check_run, read_inputs
+from recipes.compose import compose_recipe, recipe_names
+from recipes.plan import plan, render
+from recipes.run_dir import newest_checkpoint, record_recipe
+from recipes.schema import Recipe, recipe_from_mapping
+
+MODEL = {
+    "num_layers": 4,
+    "hidden_size": 96,
+    "ffn_hidden_size": 384,
+    "num_attention_heads": 6,
+    "max_position_embeddings": 128,
+    "vocab_size": 1001,
+    "share_embeddings_and_output_weights": True,
+}
+OVERRIDES = ("model.checkpoint=nemo", "data.train=[data]")
+
+
+def _inputs(**facts: Any) -> RunInputs:
+    facts = {"tokenizer_digest": "xxh3:a", "vocab_size": 1001, "num_tokens": 50_000, "text_bytes": 200_000, "eos_token_id": 2, **facts}
+    return RunInputs(
+        family="opt",
+        model=MODEL,
+        checkpoint=Manifest(stage="conversion.hf_to_nemo", facts={"tokenizer_digest": "xxh3:a"}),
+        train=(Manifest(stage="data_prep.to_megatron", facts=facts),),
+        validation=None,
+    )
+
+
+def _problem(*overrides: str, inputs: RunInputs | None = None) -> str:
+    with pytest.raises(ValueError) as error:
+        check_run(compose_recipe("demo_adapt", [*OVERRIDES, *overrides]), inputs or _inputs())
+    return str(error.value)
+
+
+@pytest.mark.parametrize("name", recipe_names())
+def test_every_bundled_recipe_composes_checks_and_plans(name: str) -> None:
+    recipe = compose_recipe(name, OVERRIDES)
+    assert recipe.name == name
+    inputs = _inputs()
+    check_run(recipe, inputs)
+    assert "vocabulary rows with padding" in render(plan(recipe, inputs))
+
+
+def test_tensor_parallel_size_must_divide_the_heads() -> None:
+    assert _problem("parallel.tensor_parallel_size=4", "parallel.devices_per_node=4") == (
+        "recipe demo_adapt cannot run: parallel.tensor_parallel_size (4) does not divide the 6 attention heads; possible are 1, 2, 3, 6"
+    )
+
+
+def test_tensor_parallel_size_must_divide_the_padded_vocabulary() -> None:
+    assert _problem("parallel.tensor_parallel_size=3", "parallel.devices_per_node=3") == (
+        "recipe demo_adapt cannot run: parallel.tensor_parallel_size (3) does not divide the 1024 rows of the vocabulary padded to a"
+        " multiple of 128; set model.pad_vocabulary_to_multiple_of to a multiple of 3, for example 129"
+    )
+    check_run(
+        compose_recipe(
+            "demo_adapt",
+            [*OVERRIDES, "parallel.tensor_parallel_size=3", "parallel.devices_per_node=3", "model.pad_vocabulary_to_multiple_of=129"],
+        ),
+        _inputs(),
+    )
+
+
+def test_batch_sizes_must_divide() -> None:
+    assert _problem("schedule.global_batch_size=1000", "schedule.micro_batch_size=4", "parallel.num_nodes=32") == (
+        "recipe demo_adapt cannot run: schedule.global_batch_size (1000) must be a multiple of micro_batch_size x data-parallel size"
+        " (4 x 32 = 128); the nearest are 896 and 1024"
+    )
+
+
+def test_sequence_must_fit_the_position_table() -> None:
+    assert _problem("data.sequence_length=256") == (
+        "recipe demo_adapt cannot run: data.sequence_length (256) is longer than the position table of the model (128 rows)"
+    )
+
+
+def test_tokenizer_of_data_and_checkpoint_must_be_one() -> None:
+    assert _problem(inputs=_inputs(tokenizer_digest="xxh3:b")) == (
+        "recipe demo_adapt cannot run: the data set data uses tokenizer xxh3:b, but the checkpoint nemo uses tokenizer xxh3:a;"
+        " make both with the same tokenizer"
+    )
+
+
+def test_text_shorter_than_a_sample_is_refused() -> None:
+    assert _problem(inputs=_inputs(num_tokens=100)) == (
+        "recipe demo_adapt cannot run: the data set data has 100 tokens; one sample needs 129"
+    )
+
+
+def test_all_problems_come_together() -> None:
+    message = _problem(
+        "parallel.tensor_parallel_size=4",
+        "parallel.devices_per_node=6",
+        "data.sequence_length=256",
+        "schedule.warmup_steps=90",
+        "schedule.constant_steps=20",
+        "schedule.min_learning_rate=1",
+        "run.validate_every_steps=10",
+        "precision=fp8",
+    )
+    assert message.startswith("recipe demo_adapt cannot run, 7 problems:\n  - ")
+    for part in (
+        "does not divide the 6 attention heads",
+        "= 6 processes are no multiple of tensor_parallel_size x pipeline_parallel_size (4 x 1 = 4)",
+        "longer than the position table",
+        "schedule.warmup_steps (90) + constant_steps (20) exceed the 100 steps of the run",
+        "are they swapped?",
+        "without data.validation",
+        "precision is 'fp8'; expected one of bf16, 32",
+    ):
+        assert part in message
+
+
+def test_numbers_below_one_are_refused() -> None:
+    assert _problem("schedule.micro_batch_size=0") == "recipe demo_adapt cannot run: schedule.micro_batch_size is 0; expected at least 1"
+
+
+def test_unknown_keys_name_the_nearest_known_one() -> None:
+    with pytest.raises(ValueError) as error:
+        compose_recipe("demo_adapt", [*OVERRIDES, "schedule.learnig_rate=1e-3", "data.sequence_lenght=64"])
+    assert str(error.value) == (
+        "the recipe cannot run, 2 problems:\n"
+        "  - unknown key data.sequence_lenght; the nearest known key is data.sequence_length\n"
+        "  - unknown key schedule.learnig_rate; the nearest known key is schedule.learning_rate"
+    )
+
+
+def test_missing_and_mistyped_values_are_named() -> None:
+    with pytest.raises(ValueError) as error:
+        compose_recipe("demo_adapt", ["data.train=[data]", "schedule.max_steps=many"])
+    assert str(error.value) == (
+        "the recipe cannot run, 2 problems:\n"
+        "  - model.checkpoint is missing; give it in the recipe or as model.checkpoint=VALUE\n"
+        "  - schedule.max_steps is 'many'; expected int"
+    )
+
+
+def test_unknown_recipe_lists_the_known_ones() -> None:
+    with pytest.raises(ValueError, match=r"^there is no recipe demo_adopt; did you mean demo_adapt\? The bundled recipes are .*demo_adapt"):
+        compose_recipe("demo_adopt")
+
+
+def test_a_recipe_can_be_a_file(tmp_path: Path) -> None:
+    mine = tmp_path / "mine.yaml"
+    mine.write_text((Path("recipes/conf/recipe/demo_adapt.yaml").read_text()).replace("name: demo_adapt", "name: mine"))
+    assert compose_recipe(str(mine), OVERRIDES).name == "mine"
+
+
+def test_missing_inputs_are_all_named(tmp_path: Path) -> None:
+    recipe = compose_recipe("demo_adapt", [f"model.checkpoint={tmp_path / 'nemo'}", f"data.train=[{tmp_path / 'data'}]"])
+    with pytest.raises(ValueError) as error:
+        read_inputs(recipe)
+    assert str(error.value) == (
+        "recipe demo_adapt cannot run, 2 problems:\n"
+        f"  - {tmp_path / 'nemo'} is no directory; make it with `python -m conversion.hf_to_nemo`\n"
+        f"  - {tmp_path / 'data'} is no directory; make it with `python -m data_prep.to_megatron`"
+    )
+
+
+def test_truncated_data_is_refused(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "text.bin").write_bytes(b"x" * 100)
+    write_manifest(data, stage="data_prep.to_megatron", facts={})
+    (data / "text.bin").write_bytes(b"x" * 60)
+    recipe = compose_recipe("demo_adapt", [f"model.checkpoint={data}", f"data.train=[{data}]"])
+    with pytest.raises(ValueError, match=re.escape(f"{data / 'text.bin'} has 60 bytes, but its manifest says 100: truncated or edited")):
+        read_inputs(recipe)
+
+
+def _recipe() -> Recipe:
+    return compose_recipe("demo_adapt", OVERRIDES)
+
+
+def test_a_run_keeps_its_recipe_but_may_change_its_layout(tmp_path: Path) -> None:
+    recipe = _recipe()
+    record_recipe(tmp_path, recipe)
+    record_recipe(tmp_path, replace(recipe, parallel=replace(recipe.parallel, devices_per_node=4)))
+    with pytest.raises(ValueError) as error:
+        record_recipe(tmp_path, replace(recipe, seed=7))
+    assert str(error.value) == (
+        f"{tmp_path} holds a run of another recipe: seed was 42 and is 7; choose another --output or the same recipe"
+    )
+
+
+def test_recorded_recipe_reads_back_equal(tmp_path: Path) -> None:
+    record_recipe(tmp_path, _recipe())
+    assert recipe_from_mapping(json.loads((tmp_path / "recipe.json").read_text())) == _recipe()
+
+
+def test_newest_checkpoint_is_complete_or_refused(tmp_path: Path) -> None:
+    assert newest_checkpoint(tmp_path) is None
+    for step in (5, 10):
+        directory = tmp_path / f"checkpoints/step_{step:07d}"
+        directory.mkdir(parents=True)
+        (directory / "weights").write_bytes(b"12345")
+        write_manifest(directory, stage="recipes.train", facts={"step": step}, hash_files=False)
+    (tmp_path / "checkpoints/.step_0000015.partial").mkdir()
+    assert newest_checkpoint(tmp_path) == (10, tmp_path / "checkpoints/step_0000010")
+    (tmp_path / "checkpoints/step_0000010/weights").write_bytes(b"123")
+    with pytest.raises(ValueError, match="has 3 bytes, but its manifest says 5: truncated or edited"):
+        newest_checkpoint(tmp_path)
