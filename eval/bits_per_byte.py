@@ -10,11 +10,9 @@ one token; and because it keeps neither the number of tokens nor the documents' 
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -71,7 +69,7 @@ class TextScore:
 
     @property
     def text_bytes(self) -> int:
-        """UTF-8 bytes of the documents, without the line ends between them."""
+        """UTF-8 bytes of the documents, without what separates them."""
         return sum(document.text_bytes for document in self.documents)
 
     @property
@@ -97,38 +95,6 @@ class TextScore:
             "unknown_tokens": self.unknown_tokens,
             "window_tokens": self.window_tokens,
         }
-
-
-def read_documents(path: Path) -> list[str]:
-    """The documents of a held-out file: each line that is not blank, or in a `.jsonl` the field `text` of each row.
-
-    Raises:
-        ValueError: if the file is missing, not UTF-8, not JSONL where its name says so, or without text.
-    """
-    if not path.is_file():
-        raise ValueError(f"the text file {path} does not exist")
-    documents = []
-    try:
-        with open(path, encoding="utf-8") as lines:
-            for number, line in enumerate(lines, start=1):
-                if line.strip():
-                    documents.append(_row_text(line, path, number) if path.suffix in (".jsonl", ".json") else line.rstrip("\n"))
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is not UTF-8 (byte {error.start}: {error.reason}); convert it first") from error
-    documents = [document for document in documents if document.strip()]
-    if not documents:
-        raise ValueError(f"{path} holds no text; give a file with at least one line that is not blank")
-    return documents
-
-
-def _row_text(line: str, path: Path, number: int) -> str:
-    try:
-        text = json.loads(line)["text"]
-        if isinstance(text, str):
-            return text
-    except (ValueError, KeyError, TypeError):
-        pass
-    raise ValueError(f'line {number} of {path} is no JSON object with a string under "text"')
 
 
 def choose_start_token(tokenizer: PreTrainedTokenizerFast, rule: str = "auto") -> StartToken:

@@ -7,14 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from data_prep.artifacts import check_files, digest_files, read_manifest, require_same_tokenizer
-from data_prep.tokenizer_files import TOKENIZER_FILES, load_tokenizer, tokenizer_digest
+from data_prep.artifacts import combined_digest, read_manifest, require_same_tokenizer
+from data_prep.tokenizer_files import load_tokenizer, tokenizer_digest
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
 
 DTYPES = ("float32", "bfloat16", "float16")
-_IDENTITY_FILES = ("config.json", *TOKENIZER_FILES)
 
 
 @dataclass(frozen=True)
@@ -23,7 +22,7 @@ class Checkpoint:
 
     Attributes:
         name: how results call it; also the name of its folder of results.
-        digest: identity of weights, config and tokenizer.
+        digest: identity of weights, config and tokenizer, wherever the folder lies.
         vocab_size: rows of the embedding matrix, by the config.
         num_positions: positions that the model has; None where its config names no limit.
         stage: the command that wrote the folder, and `facts` what its manifest says; None and {} without manifest.
@@ -37,6 +36,7 @@ class Checkpoint:
     model_type: str
     vocab_size: int
     num_positions: int | None
+    tie_word_embeddings: bool
     stage: str | None
     facts: dict[str, Any]
 
@@ -47,22 +47,19 @@ def inspect_checkpoint(directory: Path, *, name: str) -> Checkpoint:
     Raises:
         ValueError: if the folder or a part of it is missing, edited after its manifest was written, or of another tokenizer.
     """
+    from conversion.hf_checkpoint import HFCheckpoint
+
     if not directory.is_dir():
         raise ValueError(f"the model folder {directory} does not exist")
-    if not (directory / "config.json").is_file():
-        raise ValueError(f"{directory} has no config.json; give the folder of a Hugging Face model")
-    weights = sorted(path.name for path in directory.glob("*.safetensors"))
-    if not weights:
-        raise ValueError(
-            f"{directory} has no *.safetensors; other weight files are not read, as loading them can run code: convert them first"
-        )
-    manifest = read_manifest(directory)
-    if manifest is not None:
-        check_files(directory, manifest)
+    weights = HFCheckpoint.open(directory)
+    digest = weights.digest()
+    # transformers would go by the config alone, and leave out an output layer that was trained apart.
+    tied = weights.tie_word_embeddings
     config = _read_config(directory)
+    manifest = read_manifest(directory)
+    facts = dict(manifest.facts) if manifest is not None else {}
     tokenizer = load_tokenizer(directory)
     digest_of_tokenizer = tokenizer_digest(tokenizer)
-    facts = dict(manifest.facts) if manifest is not None else {}
     require_same_tokenizer(
         digest_of_tokenizer, facts.get("tokenizer_digest"), found_in=str(directory), expected_by=f"the manifest of {directory}"
     )
@@ -73,16 +70,16 @@ def inspect_checkpoint(directory: Path, *, name: str) -> Checkpoint:
             f"the tokenizer in {directory} has ids up to {largest_id}, but the embedding matrix has {vocab_size} rows:"
             " it is the tokenizer of another model; copy the right one there"
         )
-    files = [*weights, *(file for file in _IDENTITY_FILES if (directory / file).is_file())]
     return Checkpoint(
         name=name,
         directory=directory,
-        digest=manifest.digest if manifest is not None else digest_files(directory, files),
+        digest=combined_digest({"weights": digest, "tokenizer": digest_of_tokenizer}),
         tokenizer=tokenizer,
         tokenizer_digest=digest_of_tokenizer,
         model_type=str(config.model_type),
         vocab_size=vocab_size,
         num_positions=getattr(config, "max_position_embeddings", None),
+        tie_word_embeddings=tied,
         stage=manifest.stage if manifest is not None else None,
         facts=facts,
     )
@@ -111,7 +108,7 @@ def load_model(checkpoint: Checkpoint, *, device: str, dtype: str) -> PreTrained
     logging.set_verbosity_error()
     try:
         loaded: Any = AutoModelForCausalLM.from_pretrained(
-            str(checkpoint.directory), local_files_only=True, use_safetensors=True, dtype=getattr(torch, dtype), output_loading_info=True
+            str(checkpoint.directory), local_files_only=True, dtype=getattr(torch, dtype), output_loading_info=True
         )
     except Exception as error:  # from OSError to SafetensorError and RuntimeError, by what is wrong
         raise ValueError(f"the model in {checkpoint.directory} cannot be loaded: {error}") from error

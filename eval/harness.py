@@ -7,6 +7,8 @@ its manifest.  A folder that exists with the same model, texts, tasks and settin
 from __future__ import annotations
 
 import argparse
+import contextlib
+import io
 import json
 import math
 import os
@@ -18,8 +20,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from data_prep import command
-from data_prep.artifacts import combined_digest, digest_bytes, digest_file, digest_files, staged_directory, write_manifest
-from eval.bits_per_byte import START_TOKEN_RULES, choose_start_token, choose_window_tokens, read_documents, score_documents
+from data_prep.artifacts import combined_digest, digest_bytes, digest_files, staged_directory, write_manifest
+from data_prep.documents import SEPARATORS, SUFFIXES, Documents
+from eval.bits_per_byte import START_TOKEN_RULES, choose_start_token, choose_window_tokens, score_documents
 from eval.checkpoint import DTYPES, Checkpoint, inspect_checkpoint, load_model, named_checkpoints
 from eval.tables import markdown_table
 
@@ -34,7 +37,7 @@ TASKS_DIR = Path(__file__).resolve().parent / "tasks"
 
 @dataclass(frozen=True)
 class Text:
-    """A held-out text: what results call it (its language), its documents and the digest of its file."""
+    """A held-out text: what results call it (its language), its documents and their digest."""
 
     name: str
     path: Path
@@ -57,8 +60,8 @@ class Settings:
     dtype: str = "float32"
 
 
-def read_texts(arguments: Sequence[str]) -> list[Text]:
-    """Held-out texts from `NAME=FILE` arguments.
+def read_texts(arguments: Sequence[str], *, text_key: str = "text", separator: str = "blank-line") -> list[Text]:
+    """Held-out texts from `NAME=FILE` arguments, split into documents as `data_prep.to_megatron` does.
 
     Raises:
         ValueError: if an argument has no name, a name comes twice, or a file cannot be read or is empty.
@@ -71,7 +74,11 @@ def read_texts(arguments: Sequence[str]) -> list[Text]:
         if name in texts:
             raise ValueError(f"--text names {name} twice; give each text its own name")
         path = Path(file)
-        texts[name] = Text(name, path, read_documents(path), digest_file(path))
+        if not path.is_file():
+            raise ValueError(f"the text file {path} does not exist")
+        documents = list(Documents([path], text_key=text_key, separator=separator))
+        # Of the documents, not of the file: cut otherwise, the same file is another text.
+        texts[name] = Text(name, path, documents, digest_bytes(json.dumps(documents).encode()))
     return list(texts.values())
 
 
@@ -146,6 +153,7 @@ def evaluate_checkpoint(
                 "tokenizer_digest": checkpoint.tokenizer_digest,
                 "model_type": checkpoint.model_type,
                 "vocab_size": checkpoint.vocab_size,
+                "tie_word_embeddings": checkpoint.tie_word_embeddings,
                 "num_parameters": model.num_parameters(),
                 "written_by": checkpoint.stage,
             },
@@ -205,7 +213,8 @@ def run_task(lm: Any, task: str, manager: TaskManager) -> tuple[dict[str, Any], 
             member.set_config(key="num_fewshot", value=0)
         member.set_fewshot_seed(seed=_FEWSHOT_SEED)
     # bootstrap_iters = 0 would also switch off the standard error of a mean, which needs no bootstrap.
-    output = lm_eval.evaluate(lm=lm, task_dict=loaded, bootstrap_iters=100, log_samples=True)
+    with contextlib.redirect_stderr(io.StringIO()):  # three progress bars per task; logging has its own handle and is still heard
+        output = lm_eval.evaluate(lm=lm, task_dict=loaded, bootstrap_iters=100, log_samples=True)
     assert output is not None, "lm-eval returns results on rank 0, and there is one rank"
     metrics: dict[str, dict[str, Any]] = {}
     for key, value in output["results"][task].items():
@@ -301,10 +310,9 @@ def _first_metric(task: Mapping[str, Any]) -> str:
 
 
 def _quiet_and_offline() -> None:
-    """No network, no bars and no chatter of the libraries; must run before they are imported."""
+    """No network and no chatter of the libraries; must run before they are imported."""
     offline = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
     os.environ.update(offline)
-    os.environ.setdefault("TQDM_DISABLE", "1")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     import logging
 
@@ -318,8 +326,13 @@ def _parser() -> argparse.ArgumentParser:
         example="python -m eval.harness --model hf/ --text sl=heldout.sl.txt en=heldout.en.txt --tasks completion_sl --output results/",
     )
     parser.add_argument("--model", nargs="+", required=True, metavar="[NAME=]FOLDER", help="Hugging Face folders; the name is the result's")
+    parser.add_argument("--text", nargs="+", default=[], metavar="NAME=FILE", help=f"held-out texts ({', '.join(SUFFIXES)})")
+    parser.add_argument("--text-key", default="text", help="key of the text in a .jsonl line (default: %(default)s)")
     parser.add_argument(
-        "--text", nargs="+", default=[], metavar="NAME=FILE", help="held-out texts: a document per line, or .jsonl with `text`"
+        "--document-separator",
+        choices=SEPARATORS,
+        default="blank-line",
+        help="what ends a document in a .txt file (default: %(default)s); .jsonl lines are always one document each",
     )
     parser.add_argument("--tasks", nargs="+", default=[], metavar="TASK", help="lm-eval tasks of eval/tasks and of --task-dir")
     parser.add_argument("--task-dir", nargs="+", type=Path, default=[], metavar="DIR", help="more folders of lm-eval tasks")
@@ -344,7 +357,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         raise ValueError("nothing to evaluate: give --text, --tasks or both")
     if arguments.batch_size < 1:
         raise ValueError(f"--batch-size is {arguments.batch_size}; it must be at least 1")
-    texts = read_texts(arguments.text)
+    texts = read_texts(arguments.text, text_key=arguments.text_key, separator=arguments.document_separator)
     _quiet_and_offline()
     checkpoints = [inspect_checkpoint(folder, name=name) for name, folder in named_checkpoints(arguments.model).items()]
     manager, tasks = find_tasks(arguments.tasks, task_dirs=(TASKS_DIR, *arguments.task_dir)) if arguments.tasks else (None, {})

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from lm_eval.api.instance import Instance
 from lm_eval.models.huggingface import HFLM
 
 
@@ -14,20 +13,7 @@ class BrokenLogitsError(ValueError):
 
 
 class LocalModel(HFLM):
-    """lm-eval's own backend, without bars; logits that are no numbers end the run, where lm-eval would score them as wrong answers."""
-
-    # A bar per task would bury what the harness says of a series of checkpoints.
-    def loglikelihood(self, requests: list[Instance], disable_tqdm: bool = True) -> list[tuple[float, bool]]:
-        """As lm-eval's."""
-        return super().loglikelihood(requests, disable_tqdm=True)
-
-    def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = True) -> list[float]:
-        """As lm-eval's."""
-        return super().loglikelihood_rolling(requests, disable_tqdm=True)
-
-    def generate_until(self, requests: list[Instance], disable_tqdm: bool = True) -> list[str]:
-        """As lm-eval's."""
-        return super().generate_until(requests, disable_tqdm=True)
+    """lm-eval's own backend; logits that are no numbers end the run, where lm-eval would score them as wrong answers."""
 
     def _model_call(self, inps: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
         logits = super()._model_call(inps, *args, **kwargs)

@@ -1,4 +1,7 @@
-"""Documents of a local text file for the held-out text task; reads as `eval.bits_per_byte.read_documents`, without importing it."""
+"""Documents of a local text file for the held-out text task.
+
+The stock command need not find this project's packages, so nothing of them is imported.
+"""
 
 from __future__ import annotations
 
