@@ -1,0 +1,1 @@
+"""Tests; a package so that a foreign `tests` in the environment cannot take its place."""

@@ -1,0 +1,112 @@
+"""What the ranks of test_opt_model.py do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from megatron.core import parallel_state
+from megatron.core.tensor_parallel import vocab_parallel_cross_entropy
+
+from nemo_patches.opt_model import opt_config
+
+SIZES = {
+    "num_layers": 2,
+    "hidden_size": 32,
+    "ffn_hidden_size": 64,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 16,
+    "vocab_size": 101,
+    "share_embeddings_and_output_weights": True,
+}
+
+
+def _model(**arguments: Any) -> torch.nn.Module:
+    torch.manual_seed(5)
+    return opt_config(SIZES, **arguments).configure_model(tokenizer=None)
+
+
+def feed_forward_and_dropout(tensor_parallel_size: int) -> dict[str, float]:
+    """Largest differences from plain torch, and where dropout acts in training mode."""
+    model = _model(hidden_dropout=0.5)
+    mlp = model.decoder.layers[0].mlp
+    for parameter in (mlp.linear_fc1.bias, mlp.linear_fc2.bias):
+        torch.nn.init.normal_(parameter, std=2.0)  # large, so that a forgotten bias shows
+    x = torch.randn(6, 2, 32)
+    mlp.train()
+    output, bias = mlp(x)
+    hidden = F.relu(F.linear(x, mlp.linear_fc1.weight, mlp.linear_fc1.bias))
+    expected = F.linear(hidden, mlp.linear_fc2.weight, mlp.linear_fc2.bias)
+    ids, positions = torch.arange(16).repeat(2, 1), torch.arange(16).repeat(2, 1)
+    model.train()
+    embedded_in_training = model.embedding(ids, positions)
+    model.eval()
+    embedded = model.embedding(ids, positions)
+    layer = model.decoder.layers[0]
+    layer.train()
+    dropped = layer(embedded, attention_mask=None)[0]
+    layer.eval()
+    kept = layer(embedded, attention_mask=None)[0]
+    return {
+        "feed_forward": float((output + bias - expected).abs().max()),
+        "silu_would_differ_by": float((F.silu(hidden) - hidden).abs().max()),
+        "embedding_dropout": float((embedded_in_training - embedded).abs().max()),
+        "residual_dropout": float((dropped - kept).abs().max()),
+        "bias_of_attention": float(layer.self_attention.linear_qkv.bias is not None),
+    }
+
+
+def attention_is_causal(tensor_parallel_size: int) -> dict[str, float]:
+    """A later token changes no earlier logit; attention equals the textbook formula."""
+    from megatron.core.transformer.enums import AttnMaskType
+
+    from nemo_patches.attention import ScaledDotProductAttention
+
+    model = _model().eval()
+    positions = torch.arange(16)[None]
+    ids = torch.randint(0, 101, (1, 16))
+    changed = ids.clone()
+    changed[0, 10] = (ids[0, 10] + 1) % 101
+    first, second = model(ids, positions, None), model(changed, positions, None)
+    attention = ScaledDotProductAttention(model.config, 1, AttnMaskType.causal, "self")
+    q, k, v = torch.randn(3, 7, 2, 4, 8).unbind()
+    scores = torch.einsum("sbhd,tbhd->bhst", q, k) / 8**0.5
+    scores = scores.masked_fill(torch.ones(7, 7).triu(1).bool(), float("-inf"))
+    textbook = torch.einsum("bhst,tbhd->sbhd", scores.softmax(-1), v).flatten(2)
+    return {
+        "earlier": float((first[:, :10] - second[:, :10]).abs().max()),
+        "later": float((first[:, 10:] - second[:, 10:]).abs().max()),
+        "textbook": float((attention(q, k, v, None) - textbook).abs().max()),
+    }
+
+
+def padding(tensor_parallel_size: int) -> dict[str, Any]:
+    """Loss and gradients with 27 padding rows, against the plain softmax over the 101 real ones."""
+    model = _model(padded_vocab_size=128)
+    rank = parallel_state.get_tensor_model_parallel_rank()
+    table = model.embedding.word_embeddings.weight
+    with torch.no_grad():
+        first = rank * table.shape[0]
+        real = min(max(101 - first, 0), table.shape[0])
+        table[real:] = 50.0  # loud, so that any leak shows
+    ids = torch.randint(0, 101, (2, 16), generator=torch.Generator().manual_seed(3))
+    labels = torch.randint(0, 101, (2, 16), generator=torch.Generator().manual_seed(4))
+    logits = model(ids, torch.arange(16).repeat(2, 1), None)
+    loss = vocab_parallel_cross_entropy(logits.transpose(0, 1).contiguous(), labels.transpose(0, 1).contiguous()).mean()
+    loss.backward()
+    gathered = [torch.empty_like(logits) for _ in range(tensor_parallel_size)]
+    torch.distributed.all_gather(gathered, logits.detach().contiguous(), group=parallel_state.get_tensor_model_parallel_group())
+    whole = torch.cat(gathered, dim=-1)[..., :101]
+    plain = F.cross_entropy(whole.flatten(0, 1), labels.flatten())
+    return {
+        "rows": table.shape[0],
+        "loss_difference": abs(float(loss) - float(plain)),
+        "padding_gradient": float(table.grad[real:].abs().max()) if real < table.shape[0] else 0.0,
+        "logits": whole.flatten()[:200].tolist(),
+    }
+
+
+def one_rank(tensor_parallel_size: int) -> dict[str, Any]:
+    """All of the above on one rank: importing Megatron takes longer than the tests."""
+    return {function.__name__: function(tensor_parallel_size) for function in (feed_forward_and_dropout, attention_is_causal, padding)}
