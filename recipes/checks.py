@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from data_prep.artifacts import Manifest, check_files, require_manifest
+from data_prep.megatron_index import open_dataset
 from recipes import arithmetic
 from recipes.schema import PRECISIONS, Recipe, raise_all
 
+Found = TypeVar("Found")
 CHECKPOINT_STAGES = ("conversion.hf_to_nemo", "recipes.train")
 
 
@@ -42,32 +44,33 @@ def read_inputs(recipe: Recipe) -> RunInputs:
     """
     problems: list[str] = []
     checkpoint_dir = Path(recipe.model.checkpoint)
-    checkpoint = _manifest(checkpoint_dir, CHECKPOINT_STAGES, "python -m conversion.hf_to_nemo", problems)
-    train = [_manifest(Path(path), ("data_prep.to_megatron",), "python -m data_prep.to_megatron", problems) for path in recipe.data.train]
-    validation = None
-    if recipe.data.validation is not None:
-        validation = _manifest(Path(recipe.data.validation), ("data_prep.to_megatron",), "python -m data_prep.to_megatron", problems)
+    checkpoint = _collect(problems, _open_checkpoint, checkpoint_dir)
+    train = [_collect(problems, open_dataset, Path(path)) for path in recipe.data.train]
+    validation = _collect(problems, open_dataset, Path(recipe.data.validation)) if recipe.data.validation is not None else None
     raise_all(problems, subject=f"recipe {recipe.name}")
     assert checkpoint is not None
     description = json.loads((checkpoint_dir / "context" / "model.json").read_text(encoding="utf-8"))
-    inputs = RunInputs(
+    return RunInputs(
         family=description["family"],
         model=description["config"],
         checkpoint=checkpoint,
-        train=tuple(manifest for manifest in train if manifest is not None),
-        validation=validation,
+        train=tuple(opened[1] for opened in train if opened is not None),
+        validation=validation[1] if validation is not None else None,
     )
-    return inputs
 
 
-def _manifest(directory: Path, stages: tuple[str, ...], made_by: str, problems: list[str]) -> Manifest | None:
+def _open_checkpoint(directory: Path) -> Manifest:
+    manifest = require_manifest(directory, stages=CHECKPOINT_STAGES, made_by="python -m conversion.hf_to_nemo")
+    check_files(directory, manifest, contents=False)
+    return manifest
+
+
+def _collect(problems: list[str], read: Callable[[Path], Found], path: Path) -> Found | None:
     try:
-        manifest = require_manifest(directory, stages=stages, made_by=made_by)
-        check_files(directory, manifest, contents=False)
+        return read(path)
     except ValueError as error:
         problems.append(str(error))
         return None
-    return manifest
 
 
 def padded_vocab_size(recipe: Recipe, inputs: RunInputs) -> int:

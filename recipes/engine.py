@@ -8,6 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from data_prep.megatron_index import PREFIX
 from nemo_patches.cpu_device import present_cpu_as_device
 from nemo_patches.quiet import quiet_imports
 from recipes import arithmetic
@@ -120,9 +121,9 @@ def _data(recipe: Recipe, inputs: RunInputs, *, index_dir: Path) -> PreTrainingD
     weights = recipe.data.weights or tuple(manifest.facts["num_tokens"] for manifest in inputs.train)
     train: list[str] = []
     for weight, path in zip(weights, recipe.data.train, strict=True):
-        train += [str(weight), str(Path(path) / "text")]
+        train += [str(weight), str(Path(path) / PREFIX)]
     train = train if len(recipe.data.train) > 1 else train[1:]
-    validation = [str(Path(recipe.data.validation) / "text")] if recipe.data.validation else train
+    validation = [str(Path(recipe.data.validation) / PREFIX)] if recipe.data.validation else train
     steps, batch = arithmetic.total_steps(recipe), recipe.schedule.global_batch_size
     data = PreTrainingDataModule(
         paths={"train": train, "validation": validation, "test": validation},
