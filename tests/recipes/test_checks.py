@@ -50,7 +50,7 @@ def _problem(*overrides: str, inputs: RunInputs | None = None) -> str:
 def test_every_bundled_recipe_composes_checks_and_plans(name: str) -> None:
     recipe = compose_recipe(name, OVERRIDES)
     assert recipe.name == name
-    inputs = _inputs()
+    inputs = replace(_inputs(), model={**MODEL, "max_position_embeddings": recipe.data.sequence_length})
     check_run(recipe, inputs)
     assert "vocabulary rows with padding" in render(plan(recipe, inputs))
 
