@@ -97,7 +97,7 @@ class HFCheckpoint:
         Raises:
             ValueError: if config.json and the tensors disagree: which of the two is meant cannot be guessed.
         """
-        tied = bool(self.config.get("tie_word_embeddings", self.model_type not in _UNTIED_BY_DEFAULT))
+        tied = tied_by_config(self.config)
         output = self.tensors.get("lm_head.weight")
         if output is None:
             if not tied:
@@ -114,6 +114,10 @@ class HFCheckpoint:
             )
         return tied
 
+    def untied_tensors(self) -> dict[str, LazyTensor]:
+        """All tensors, each matrix once: without `lm_head.weight` where it is the embedding."""
+        return {name: tensor for name, tensor in self.tensors.items() if name != "lm_head.weight" or not self.tie_word_embeddings}
+
     def digest(self) -> str:
         """Identity of the checkpoint: that of its manifest, whose files are checked, else that of its config and weights.
 
@@ -127,10 +131,21 @@ class HFCheckpoint:
         return manifest.digest
 
 
+def tied_by_config(config: Mapping[str, Any]) -> bool:
+    """Whether config.json says that input embedding and output layer are one matrix."""
+    return bool(config.get("tie_word_embeddings", config.get("model_type") not in _UNTIED_BY_DEFAULT))
+
+
 def write_hf_checkpoint(
     directory: Path, config: Mapping[str, Any], tensors: Iterable[LazyTensor], *, max_shard_bytes: int = DEFAULT_MAX_SHARD_BYTES
 ) -> dict[str, str]:
-    """Write config.json and the weights, holding one tensor at a time.
+    """Write config.json and the weights, holding one tensor at a time; see `write_hf_weights`."""
+    write_json(directory / CONFIG_NAME, config)
+    return write_hf_weights(directory, tensors, max_shard_bytes=max_shard_bytes)
+
+
+def write_hf_weights(directory: Path, tensors: Iterable[LazyTensor], *, max_shard_bytes: int = DEFAULT_MAX_SHARD_BYTES) -> dict[str, str]:
+    """Write the weights as safetensors, holding one tensor at a time.
 
     Args:
         directory: exists, usually that of `staged_directory`.
@@ -140,7 +155,6 @@ def write_hf_checkpoint(
     Returns:
         File name -> digest of each file of weights, for `write_manifest(known_digests=...)`.
     """
-    write_json(directory / CONFIG_NAME, config)
     shards = _split(tensors, max_shard_bytes)
     if len(shards) == 1:
         return {WEIGHTS_NAMES[0]: write_safetensors(directory / WEIGHTS_NAMES[0], shards[0])}

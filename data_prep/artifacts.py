@@ -87,6 +87,7 @@ class DigestingWriter:
     def __init__(self, path: Path) -> None:
         self._stream = open(path, "wb", buffering=0)  # noqa: SIM115 closed by __exit__
         self._state = xxhash.xxh3_128()
+        self.size = 0
 
     @property
     def digest(self) -> str:
@@ -97,6 +98,7 @@ class DigestingWriter:
         """Write all of the data; returns its number of bytes."""
         view = memoryview(data).cast("B")
         self._state.update(view)
+        self.size += len(view)
         written = 0
         while written < len(view):  # one system call writes at most 2 GiB
             written += self._stream.write(view[written:])

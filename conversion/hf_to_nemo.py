@@ -1,0 +1,119 @@
+"""Convert a Hugging Face checkpoint to a NeMo 2 checkpoint that loads at any tensor and pipeline parallel size.
+
+Tensor by tensor, on the CPU, without NeMo: the memory in use is that of the largest tensors, not of the model.  The position
+rows that only the Hugging Face side has, its configuration and its tokenizer are kept beside the weights, so that an
+untouched way back (`python -m conversion.nemo_to_hf`) restores every byte.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from data_prep import command
+from data_prep.artifacts import Manifest, check_files, read_manifest, staged_directory, write_manifest
+from data_prep.progress import Progress
+
+if TYPE_CHECKING:
+    from conversion.hf_checkpoint import HFCheckpoint
+
+STAGE = "conversion.hf_to_nemo"
+
+
+def convert(input_dir: Path, output_dir: Path) -> Manifest:
+    """Write the NeMo checkpoint of a Hugging Face checkpoint.
+
+    Raises:
+        ValueError: if the input is missing, corrupt, edited, or of a family or variant that is not covered; if its tokenizer has
+            more tokens than the model has rows; if the output exists or the disk is full.
+    """
+    from conversion.families import family_of
+    from conversion.hf_checkpoint import HFCheckpoint
+    from conversion.lazy_tensor import counted
+    from conversion.mapping import map_to_megatron
+    from conversion.nemo_checkpoint import write_nemo_checkpoint
+
+    hf = HFCheckpoint.open(input_dir)
+    manifest = read_manifest(hf.directory)
+    if manifest is not None:
+        check_files(hf.directory, manifest, contents=False)
+    family = family_of(hf.model_type, source=str(hf.directory))
+    config = family.megatron_config(hf.config, tied=hf.tie_word_embeddings, source=str(hf.directory))
+    tensors = map_to_megatron(family.table, hf.untied_tensors(), config, source=str(hf.directory))
+    facts = {
+        **(manifest.facts if manifest else {}),
+        "model_type": family.model_type,
+        "vocab_size": config["vocab_size"],
+        "tie_word_embeddings": hf.tie_word_embeddings,
+        "tokenizer_digest": _tokenizer_digest(hf, manifest),
+    }
+    total = sum(tensor.nbytes for tensor in tensors)
+    with staged_directory(output_dir, required_bytes=total) as staging, ThreadPoolExecutor(1) as pool:
+        source_digest = pool.submit(hf.digest)  # reads the whole input, so it runs beside the conversion
+        with Progress("converting", total=total, unit="B", is_bytes=True) as progress:
+            digests = write_nemo_checkpoint(
+                staging,
+                counted(tensors, progress.advance),
+                family=family.model_type,
+                config=config,
+                hf_dtype=str(tensors[0].dtype).removeprefix("torch."),
+                hf_dir=hf.directory,
+            )
+        return write_manifest(
+            staging,
+            stage=STAGE,
+            facts=facts,
+            arguments={"input": str(input_dir)},
+            inputs={"hf": source_digest.result()},
+            known_digests=digests,
+        )
+
+
+def _tokenizer_digest(hf: HFCheckpoint, manifest: Manifest | None) -> str | None:
+    """Identity of the tokenizer in the folder, from its manifest where that knows it; None if there is no tokenizer.
+
+    Raises:
+        ValueError: if the tokenizer has more tokens than the model has rows.
+    """
+    from data_prep.tokenizer_files import load_tokenizer, tokenizer_digest, tokenizer_files
+
+    rows = hf.config["vocab_size"]
+    if manifest is not None and "tokenizer_digest" in manifest.facts:
+        digest: Any = manifest.facts["tokenizer_digest"]
+        return digest
+    if not tokenizer_files(hf.directory):
+        return None
+    tokenizer = load_tokenizer(hf.directory)
+    if len(tokenizer) > rows:
+        raise ValueError(
+            f"the tokenizer in {hf.directory} has {len(tokenizer)} tokens, but the model has {rows} rows: they do not belong together;"
+            " put the model's own tokenizer there, or give the model new rows with `python -m conversion.transfer`"
+        )
+    return tokenizer_digest(tokenizer)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Parse arguments and convert."""
+    parser = command.parser(__doc__, prog=STAGE, example=f"python -m {STAGE} --input models/opt-125m --output work/nemo/opt-125m")
+    parser.add_argument("--input", type=Path, required=True, help="Hugging Face checkpoint folder: config.json, weights, tokenizer")
+    parser.add_argument("--output", type=Path, required=True, help="folder to write")
+    arguments = parser.parse_args(argv)
+    start = time.monotonic()
+    manifest = convert(arguments.input, arguments.output)
+    facts = manifest.facts
+    if facts["tokenizer_digest"] is None:
+        print(f"note: {arguments.input} holds no tokenizer; add its files if the model is to be exported with one", file=sys.stderr)
+    print(
+        f"{arguments.output}: {facts['model_type']}, vocabulary of {facts['vocab_size']} rows,"
+        f" {'one matrix' if facts['tie_word_embeddings'] else 'two matrices'} for input and output,"
+        f" {sum(record.size for record in manifest.files.values()) / 1e9:.2f} GB in {time.monotonic() - start:.1f} s"
+    )
+    return command.DONE
+
+
+if __name__ == "__main__":
+    command.run(main)

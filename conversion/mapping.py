@@ -1,0 +1,286 @@
+"""Rules that say which tensors of two formats meet, and the code that runs a table of them in either direction.
+
+A model family is such a table.  One table serves both directions, so they cannot disagree; a name that no rule covers,
+and a rule whose tensors are not there, is an error that lists all of them.
+
+Patterns: `*` stands for each layer number, `{a,b}` for a, then b.  Names on the Megatron side that begin with `kept.` are
+tensors that the engine has no use for and that are kept aside to restore the Hugging Face checkpoint exactly.
+"""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from conversion.lazy_tensor import LazyTensor
+from conversion.qkv import interleave_qkv, separate_qkv
+
+KEPT = "kept."
+
+Shape = tuple[int, ...]
+Sizes = Mapping[str, int]
+Config = Mapping[str, Any]
+Tensors = Sequence[LazyTensor]
+
+
+def sizes_of(config: Config) -> dict[str, int]:
+    """Sizes by name, from Megatron's configuration: its own whole numbers and those of the attention projections."""
+    heads, groups = config["num_attention_heads"], config["num_query_groups"]
+    head_dim = config.get("kv_channels") or config["hidden_size"] // heads
+    sizes = {key: value for key, value in config.items() if isinstance(value, int) and not isinstance(value, bool)}
+    return {**sizes, "head_dim": head_dim, "attention_size": heads * head_dim, "qkv_size": (heads + 2 * groups) * head_dim}
+
+
+@dataclass(frozen=True)
+class Rule(ABC):
+    """One row of a table.
+
+    Attributes:
+        hf: pattern of the tensors on the Hugging Face side.
+        megatron: pattern of the tensors on the Megatron side.
+        shape: of the Megatron tensor, in names of `sizes_of`; both sides are held to it.
+        when: the switch of Megatron's configuration, perhaps after `not`, without which there are no such tensors.
+    """
+
+    hf: str
+    megatron: str
+    shape: tuple[str, ...]
+    when: str = ""
+
+    @abstractmethod
+    def hf_shapes(self, sizes: Sizes) -> list[Shape]:
+        """Shapes of the tensors on the Hugging Face side."""
+
+    def megatron_shapes(self, sizes: Sizes) -> list[Shape]:
+        """Shapes of the tensors on the Megatron side."""
+        return [tuple(sizes[name] for name in self.shape)] * len(expand(self.megatron))
+
+    @abstractmethod
+    def to_megatron(self, tensors: Tensors, names: Sequence[str], sizes: Sizes) -> Tensors:
+        """The tensors called `names` on the Megatron side, made from those of the Hugging Face side."""
+
+    @abstractmethod
+    def to_hf(self, tensors: Tensors, names: Sequence[str], sizes: Sizes) -> Tensors:
+        """The tensors called `names` on the Hugging Face side, made from those of the Megatron side."""
+
+
+@dataclass(frozen=True)
+class Rename(Rule):
+    """The same tensor under another name."""
+
+    def hf_shapes(self, sizes: Sizes) -> list[Shape]:
+        """See `Rule`."""
+        return self.megatron_shapes(sizes)
+
+    def to_megatron(self, tensors: Tensors, names: Sequence[str], sizes: Sizes) -> Tensors:
+        """See `Rule`."""
+        return [tensor.renamed(name) for tensor, name in zip(tensors, names, strict=True)]
+
+    to_hf = to_megatron
+
+
+@dataclass(frozen=True)
+class FuseQKV(Rule):
+    """Query, key and value projection, in this order in the pattern, as Megatron's fused one."""
+
+    def hf_shapes(self, sizes: Sizes) -> list[Shape]:
+        """See `Rule`."""
+        ((_, *columns),) = self.megatron_shapes(sizes)
+        heads, groups, head_dim = sizes["num_attention_heads"], sizes["num_query_groups"], sizes["head_dim"]
+        return [(count * head_dim, *columns) for count in (heads, groups, groups)]
+
+    def to_megatron(self, tensors: Tensors, names: Sequence[str], sizes: Sizes) -> Tensors:
+        """See `Rule`."""
+        q, k, v = tensors
+        _require_one_dtype(tensors)
+        (shape,) = self.megatron_shapes(sizes)
+
+        def read() -> Tensor:
+            return interleave_qkv(q.read(), k.read(), v.read(), num_query_groups=sizes["num_query_groups"])
+
+        return [LazyTensor(names[0], shape, q.dtype, read)]
+
+    def to_hf(self, tensors: Tensors, names: Sequence[str], sizes: Sizes) -> Tensors:
+        """See `Rule`."""
+        (fused,) = tensors
+        heads, groups = sizes["num_attention_heads"], sizes["num_query_groups"]
+
+        def read(part: int) -> Tensor:
+            return separate_qkv(fused.read(), num_attention_heads=heads, num_query_groups=groups)[part].flatten(0, 1).contiguous()
+
+        shapes = self.hf_shapes(sizes)
+        return [LazyTensor(names[part], shapes[part], fused.dtype, partial(read, part)) for part in range(3)]
+
+
+@dataclass(frozen=True)
+class SplitRows(Rule):
+    """One table whose first rows are kept aside: the Megatron side names those, then the rest, whose shape is `shape`."""
+
+    num_kept_rows: int = 0
+
+    def hf_shapes(self, sizes: Sizes) -> list[Shape]:
+        """See `Rule`."""
+        (rows, *columns), rest = self.megatron_shapes(sizes)
+        return [(rows + rest[0], *columns)]
+
+    def megatron_shapes(self, sizes: Sizes) -> list[Shape]:
+        """See `Rule`."""
+        rest, _ = super().megatron_shapes(sizes)
+        return [(self.num_kept_rows, *rest[1:]), rest]
+
+    def to_megatron(self, tensors: Tensors, names: Sequence[str], sizes: Sizes) -> Tensors:
+        """See `Rule`."""
+        (table,) = tensors
+        spans = (slice(self.num_kept_rows), slice(self.num_kept_rows, None))
+        shapes = self.megatron_shapes(sizes)
+        return [
+            LazyTensor(name, shape, table.dtype, partial(_rows, table, span))
+            for name, shape, span in zip(names, shapes, spans, strict=True)
+        ]
+
+    def to_hf(self, tensors: Tensors, names: Sequence[str], sizes: Sizes) -> Tensors:
+        """See `Rule`; the kept rows take the dtype of the rest, which training may have changed."""
+        kept, rest = tensors
+        (shape,) = self.hf_shapes(sizes)
+        return [LazyTensor(names[0], shape, rest.dtype, lambda: torch.cat([kept.read().to(rest.dtype), rest.read()]))]
+
+
+@dataclass(frozen=True)
+class Drop(Rename):
+    """Tensors of the Hugging Face side that are left out where they occur, for a reason; there are none on the way back."""
+
+    megatron: str = ""
+    shape: tuple[str, ...] = ()
+    because: str = ""
+
+
+def map_to_megatron(table: Iterable[Rule], tensors: Mapping[str, LazyTensor], config: Config, *, source: str) -> list[LazyTensor]:
+    """The Megatron side of a Hugging Face checkpoint; nothing is read yet.
+
+    Args:
+        tensors: all of the checkpoint; one that is stored under two names, under the first only.
+        config: Megatron's configuration.
+        source: what errors call the checkpoint.
+
+    Raises:
+        ValueError: listing all tensors that are missing, unknown, or of another shape than the configuration's.
+    """
+    applications = list(_applications(table, config))
+    _require_names(applications, tensors, "hf", source)
+    _require_shapes(applications, tensors, "hf", config, source)
+    sizes = sizes_of(config)
+    return [
+        tensor
+        for rule, hf, megatron in applications
+        if not isinstance(rule, Drop)
+        for tensor in rule.to_megatron([tensors[name] for name in hf], megatron, sizes)
+    ]
+
+
+def map_to_hf(table: Iterable[Rule], tensors: Mapping[str, LazyTensor], config: Config, *, source: str) -> list[LazyTensor]:
+    """The Hugging Face side of a Megatron checkpoint; nothing is read yet.
+
+    Rows that pad a vocabulary for tensor parallelism are cut off.
+
+    Args:
+        tensors: all weights of the checkpoint and what was kept aside.
+        config: Megatron's configuration; its `vocab_size` counts the real rows.
+        source: what errors call the checkpoint.
+
+    Raises:
+        ValueError: listing all tensors that are missing, unknown, or of another shape than the configuration's.
+    """
+    applications = list(_applications(table, config))
+    _require_names(applications, tensors, "megatron", source)
+    sizes = sizes_of(config)
+    padded = {name for rule, _, names in applications if rule.shape[:1] == ("vocab_size",) for name in names}
+    tensors = {name: first_rows(tensor, sizes["vocab_size"]) if name in padded else tensor for name, tensor in tensors.items()}
+    _require_shapes(applications, tensors, "megatron", config, source)
+    return [
+        tensor
+        for rule, hf, megatron in applications
+        if not isinstance(rule, Drop)
+        for tensor in rule.to_hf([tensors[name] for name in megatron], hf, sizes)
+    ]
+
+
+def _rows(table: LazyTensor, span: slice) -> Tensor:
+    return table.read()[span].clone()
+
+
+def first_rows(tensor: LazyTensor, num_rows: int) -> LazyTensor:
+    """A table without its rows from `num_rows` on, if it has any."""
+    if not tensor.shape or tensor.shape[0] <= num_rows:
+        return tensor
+    return LazyTensor(tensor.name, (num_rows, *tensor.shape[1:]), tensor.dtype, lambda: tensor.read()[:num_rows])
+
+
+def expand(pattern: str, layer: int | None = None) -> list[str]:
+    """The names that a pattern stands for, with `layer` for `*`; none for an empty pattern."""
+    if not pattern:
+        return []
+    if layer is not None:
+        pattern = pattern.replace("*", str(layer))
+    if found := re.search(r"\{([^}]*)\}", pattern):
+        return [name for word in found[1].split(",") for name in expand(pattern[: found.start()] + word + pattern[found.end() :])]
+    return [pattern]
+
+
+class _Application(NamedTuple):
+    """A rule with its names, for one layer."""
+
+    rule: Rule
+    hf: list[str]
+    megatron: list[str]
+
+
+def _applications(table: Iterable[Rule], config: Config) -> Iterable[_Application]:
+    for rule in table:
+        if rule.when and bool(config[rule.when.removeprefix("not ")]) is rule.when.startswith("not "):
+            continue
+        for layer in range(config["num_layers"]) if "*" in rule.hf else (None,):
+            yield _Application(rule, expand(rule.hf, layer), expand(rule.megatron, layer))
+
+
+def _require_names(applications: Iterable[_Application], tensors: Mapping[str, LazyTensor], side: str, source: str) -> None:
+    known = {name: isinstance(application.rule, Drop) for application in applications for name in getattr(application, side)}
+    if missing := [name for name, may_be_absent in known.items() if name not in tensors and not may_be_absent]:
+        raise ValueError(f"{source} lacks {_tensors(missing)} that its configuration asks for: {', '.join(missing)}")
+    if left_over := sorted(set(tensors) - set(known)):
+        raise ValueError(f"{source} has {_tensors(left_over)} that its model family does not know: {', '.join(left_over)}")
+
+
+def _require_shapes(
+    applications: Iterable[_Application], tensors: Mapping[str, LazyTensor], side: str, config: Config, source: str
+) -> None:
+    sizes = sizes_of(config)
+    wrong = [
+        f"{name} is {_times(tensors[name].shape)}, expected {_times(shape)}"
+        for application in applications
+        if not isinstance(application.rule, Drop)
+        for name, shape in zip(getattr(application, side), getattr(application.rule, f"{side}_shapes")(sizes), strict=True)
+        if tensors[name].shape != shape
+    ]
+    if wrong:
+        raise ValueError(f"{source} has {_tensors(wrong)} of another shape than its configuration asks for: {'; '.join(wrong)}")
+
+
+def _tensors(items: Sequence[str]) -> str:
+    return "1 tensor" if len(items) == 1 else f"{len(items)} tensors"
+
+
+def _times(shape: Shape) -> str:
+    return " x ".join(map(str, shape)) or "a single number"
+
+
+def _require_one_dtype(tensors: Tensors) -> None:
+    if len({tensor.dtype for tensor in tensors}) > 1:
+        found = ", ".join(f"{tensor.name} is {tensor.dtype}" for tensor in tensors)
+        raise ValueError(f"tensors that are to be fused have different dtypes ({found}); convert the checkpoint to one dtype first")

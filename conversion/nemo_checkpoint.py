@@ -1,0 +1,108 @@
+"""A NeMo 2 checkpoint folder of this project: weights, what kind of model they are, and what its Hugging Face side needs.
+
+    weights/                distributed checkpoint (`dist_checkpoint`); NeMo's names, which begin with `module.`
+    context/model.json      family and Megatron's configuration; `vocab_size` counts real rows, padding is added at load time
+    context/hf/             config.json, generation config and tokenizer of the source, byte for byte, and `kept.safetensors`
+
+A trained checkpoint has optimizer state, padded rows and NeMo's own files besides; the same code reads it.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from conversion.dist_checkpoint import read_dist_checkpoint, write_dist_checkpoint
+from conversion.hf_checkpoint import CONFIG_NAME, copy_companions
+from conversion.lazy_tensor import LazyTensor
+from conversion.mapping import KEPT
+from conversion.safetensors_file import read_safetensors, write_safetensors
+
+WEIGHTS = "weights"
+MODEL = "context/model.json"
+HF = "context/hf"
+KEPT_NAME = "kept.safetensors"
+PREFIX = "module."
+
+# The layers of a block are stacked; NeMo passes this on to Megatron when it loads.
+COMMON = {"content_metadata": {"singleton_local_shards": False}}
+
+
+@dataclass(frozen=True)
+class NeMoCheckpoint:
+    """A checkpoint folder whose tensors are read on demand.
+
+    Attributes:
+        family: the Hugging Face `model_type`.
+        config: Megatron's configuration.
+        hf_dtype: dtype of the weights that were converted, for example `float16`.
+        tensors: name without `module.` -> tensor, one per layer, and what was kept aside.
+    """
+
+    directory: Path
+    family: str
+    config: dict[str, Any]
+    hf_dtype: str
+    tensors: dict[str, LazyTensor]
+
+    @classmethod
+    def open(cls, directory: Path) -> NeMoCheckpoint:
+        """Look at a folder: its model, and where each tensor lies.
+
+        Raises:
+            ValueError: if the folder or a part of it is missing, or its files are corrupt or truncated.
+        """
+        directory = Path(directory)
+        if not directory.is_dir():
+            raise ValueError(f"the checkpoint folder {directory} does not exist")
+        if not (directory / WEIGHTS).is_dir() or not (directory / MODEL).is_file() or not (directory / HF / CONFIG_NAME).is_file():
+            raise ValueError(
+                f"{directory} is no NeMo checkpoint of this project; expected {WEIGHTS}/, {MODEL} and {HF}/{CONFIG_NAME},"
+                " as written by `python -m conversion.hf_to_nemo` or `python -m recipes.train`"
+            )
+        try:
+            model = json.loads((directory / MODEL).read_text(encoding="utf-8"))
+            family, config, hf_dtype = str(model["family"]), dict(model["config"]), str(model["hf_dtype"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise ValueError(f"{directory / MODEL} cannot be read ({error!r}); copy the checkpoint again") from error
+        tensors = read_dist_checkpoint(directory / WEIGHTS, prefix=PREFIX)
+        if (directory / HF / KEPT_NAME).is_file():
+            tensors.update({tensor.name: tensor for tensor in read_safetensors(directory / HF / KEPT_NAME)})
+        return cls(directory, family, config, hf_dtype, tensors)
+
+    @property
+    def hf_dir(self) -> Path:
+        """What its Hugging Face side needs: config, generation config, tokenizer."""
+        return self.directory / HF
+
+
+def write_nemo_checkpoint(
+    directory: Path, tensors: Iterable[LazyTensor], *, family: str, config: Mapping[str, Any], hf_dtype: str, hf_dir: Path
+) -> dict[str, str]:
+    """Write a checkpoint folder, holding few tensors at a time.
+
+    Args:
+        directory: exists, usually that of `staged_directory`.
+        tensors: with Megatron's names; those that begin with `kept.` are kept aside.
+        hf_dir: the Hugging Face folder whose config, generation config and tokenizer are copied.
+
+    Returns:
+        File name -> digest of each large file, for `write_manifest(known_digests=...)`.
+    """
+    tensors = list(tensors)
+    (directory / WEIGHTS).mkdir()
+    (directory / HF).mkdir(parents=True)
+    digests = write_dist_checkpoint(
+        directory / WEIGHTS, [tensor for tensor in tensors if not tensor.name.startswith(KEPT)], prefix=PREFIX, common=COMMON
+    )
+    if kept := [tensor for tensor in tensors if tensor.name.startswith(KEPT)]:
+        write_safetensors(directory / HF / KEPT_NAME, kept)
+    shutil.copyfile(hf_dir / CONFIG_NAME, directory / HF / CONFIG_NAME)
+    copy_companions(hf_dir, directory / HF)
+    model = {"family": family, "config": dict(config), "hf_dtype": hf_dtype}
+    (directory / MODEL).write_text(json.dumps(model, indent=2) + "\n", encoding="utf-8")
+    return {f"{WEIGHTS}/{name}": digest for name, digest in digests.items()}

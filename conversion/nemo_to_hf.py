@@ -1,0 +1,151 @@
+"""Convert a NeMo 2 checkpoint, fresh or trained, back to a Hugging Face checkpoint that transformers, lm-eval and vLLM load.
+
+Only weights are read, from a checkpoint of any parallel layout, with or without optimizer state.  Rows that pad the vocabulary
+are cut off.  config.json is that of the source model; of its keys only those in CHANGEABLE_KEYS can change, and where none
+does, its bytes are the same.  Tokenizer and generation config are the source's, byte for byte.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from data_prep import command
+from data_prep.artifacts import Manifest, check_files, digest_files, read_manifest, staged_directory, write_manifest
+from data_prep.progress import Progress
+
+if TYPE_CHECKING:
+    import torch
+
+    from conversion.lazy_tensor import LazyTensor
+    from conversion.nemo_checkpoint import NeMoCheckpoint
+
+STAGE = "conversion.nemo_to_hf"
+CHANGEABLE_KEYS = ("vocab_size", "tie_word_embeddings", "torch_dtype", "dtype")
+DTYPES = ("float32", "float16", "bfloat16")
+
+
+def export(input_dir: Path, output_dir: Path, *, dtype: str | None = None, max_shard_bytes: int | None = None) -> Manifest:
+    """Write the Hugging Face checkpoint of a NeMo checkpoint.
+
+    Args:
+        dtype: one of DTYPES for all weights; by default each keeps its own.
+        max_shard_bytes: by default as the transformers library.
+
+    Raises:
+        ValueError: if the input is missing, corrupt, edited or not complete; if a value does not fit the dtype; if the output
+            exists or the disk is full.
+    """
+    from conversion.families import family_of
+    from conversion.hf_checkpoint import CONFIG_NAME, DEFAULT_MAX_SHARD_BYTES, copy_companions, write_hf_weights
+    from conversion.lazy_tensor import counted
+    from conversion.mapping import map_to_hf
+    from conversion.nemo_checkpoint import NeMoCheckpoint
+
+    nemo = NeMoCheckpoint.open(input_dir)
+    manifest = read_manifest(nemo.directory)
+    if manifest is not None:
+        check_files(nemo.directory, manifest, contents=False)
+    family = family_of(nemo.family, source=str(nemo.directory))
+    tensors = sorted(map_to_hf(family.table, nemo.tensors, nemo.config, source=str(nemo.directory)), key=_by_layer)
+    if dtype is not None:
+        import torch
+
+        tensors = [_cast(tensor, getattr(torch, dtype)) for tensor in tensors]
+    config_text = _config_text(nemo, tensors)
+    facts = {key: value for key, value in (manifest.facts if manifest else {}).items() if key != "padded_vocab_size"}
+    facts |= {
+        "model_type": nemo.family,
+        "vocab_size": nemo.config["vocab_size"],
+        "tie_word_embeddings": nemo.config["share_embeddings_and_output_weights"],
+    }
+    total = sum(tensor.nbytes for tensor in tensors)
+    with staged_directory(output_dir, required_bytes=total) as staging, ThreadPoolExecutor(1) as pool:
+        source_digest = pool.submit(_digest, nemo, manifest)  # reads the whole input, so it runs beside the conversion
+        with Progress("converting", total=total, unit="B", is_bytes=True) as progress:
+            shard_bytes = max_shard_bytes or DEFAULT_MAX_SHARD_BYTES
+            digests = write_hf_weights(staging, counted(tensors, progress.advance), max_shard_bytes=shard_bytes)
+        (staging / CONFIG_NAME).write_bytes(config_text)
+        copy_companions(nemo.hf_dir, staging)
+        return write_manifest(
+            staging,
+            stage=STAGE,
+            facts=facts,
+            arguments={"input": str(input_dir), "dtype": dtype, "max_shard_bytes": max_shard_bytes},
+            inputs={"nemo": source_digest.result()},
+            known_digests=digests,
+        )
+
+
+def _by_layer(tensor: LazyTensor) -> list[tuple[int, str]]:
+    """Sort key of names: numbers in them by value."""
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in tensor.name.split(".")]
+
+
+def _cast(tensor: LazyTensor, dtype: torch.dtype) -> LazyTensor:
+    from conversion.lazy_tensor import LazyTensor
+
+    def read() -> torch.Tensor:
+        values = tensor.read()
+        cast = values.to(dtype)
+        if not cast.isfinite().all() and values.isfinite().all():
+            raise ValueError(
+                f"{tensor.name} has values of up to {values.abs().max():.3g}, which {dtype} cannot hold; choose another --dtype"
+            )
+        return cast
+
+    return LazyTensor(tensor.name, tensor.shape, dtype, read)
+
+
+def _config_text(nemo: NeMoCheckpoint, tensors: Sequence[LazyTensor]) -> bytes:
+    """config.json of the source with the values that no longer hold replaced; its own bytes where all hold."""
+    from conversion.hf_checkpoint import CONFIG_NAME, tied_by_config
+
+    text = (nemo.hf_dir / CONFIG_NAME).read_bytes()
+    config: dict[str, Any] = json.loads(text)
+    changes: dict[str, Any] = {}
+    if config.get("vocab_size") != nemo.config["vocab_size"]:
+        changes["vocab_size"] = nemo.config["vocab_size"]
+    if tied_by_config(config) != nemo.config["share_embeddings_and_output_weights"]:
+        changes["tie_word_embeddings"] = nemo.config["share_embeddings_and_output_weights"]
+    dtype = str(tensors[0].dtype).removeprefix("torch.")
+    if dtype != nemo.hf_dtype:
+        changes["dtype" if "dtype" in config else "torch_dtype"] = dtype
+    assert set(changes) <= set(CHANGEABLE_KEYS)
+    return (json.dumps({**config, **changes}, indent=2, ensure_ascii=False) + "\n").encode() if changes else text
+
+
+def _digest(nemo: NeMoCheckpoint, manifest: Manifest | None) -> str:
+    """Identity of the checkpoint; where it has a manifest with digests, the files are checked against them."""
+    if manifest is None:
+        files = sorted(path for path in nemo.directory.rglob("*") if path.is_file())
+        return digest_files(nemo.directory, [path.relative_to(nemo.directory).as_posix() for path in files])
+    check_files(nemo.directory, manifest)
+    return manifest.digest
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Parse arguments and convert."""
+    parser = command.parser(__doc__, prog=STAGE, example=f"python -m {STAGE} --input work/run/step_0000500 --output work/hf/opt-sl")
+    parser.add_argument("--input", type=Path, required=True, help="NeMo checkpoint folder: weights/ and context/")
+    parser.add_argument("--output", type=Path, required=True, help="folder to write")
+    parser.add_argument("--dtype", choices=DTYPES, help="dtype of all weights (default: each keeps its own)")
+    parser.add_argument("--max-shard-bytes", type=int, help="largest file of weights, in bytes (default: 5 GB)")
+    arguments = parser.parse_args(argv)
+    start = time.monotonic()
+    manifest = export(arguments.input, arguments.output, dtype=arguments.dtype, max_shard_bytes=arguments.max_shard_bytes)
+    facts = manifest.facts
+    print(
+        f"{arguments.output}: {facts['model_type']}, vocabulary of {facts['vocab_size']} rows,"
+        f" {'one matrix' if facts['tie_word_embeddings'] else 'two matrices'} for input and output,"
+        f" {sum(record.size for record in manifest.files.values()) / 1e9:.2f} GB in {time.monotonic() - start:.1f} s"
+    )
+    return command.DONE
+
+
+if __name__ == "__main__":
+    command.run(main)
