@@ -8,10 +8,6 @@ import torch
 from lm_eval.models.huggingface import HFLM
 
 
-class BrokenLogitsError(ValueError):
-    """The model answers with NaN or infinity."""
-
-
 class LocalModel(HFLM):
     """lm-eval's own backend; logits that are no numbers end the run, where lm-eval would score them as wrong answers."""
 
@@ -19,5 +15,5 @@ class LocalModel(HFLM):
         logits = super()._model_call(inps, *args, **kwargs)
         # -inf is how a model may rule out padded rows of its vocabulary.
         if bool(torch.isnan(logits).any()) or bool(torch.isposinf(logits).any()):
-            raise BrokenLogitsError("the model's logits are not finite; check the checkpoint with `python -m conversion.verify`")
+            raise ValueError("the model's logits are not finite; check the checkpoint with `python -m conversion.verify`")
         return logits

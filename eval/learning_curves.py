@@ -243,8 +243,6 @@ def draw(comparison: Comparison, *, dark: bool = False) -> Figure:
         "axes.linewidth": 0.8,
         "figure.facecolor": colours["ground"],
         "axes.facecolor": colours["ground"],
-        "svg.fonttype": "path",  # looks the same without the font
-        "svg.hashsalt": "scion",  # same input, same file
     }
     with plt.rc_context(style):
         layout = ConstrainedLayoutEngine(wspace=0.06, w_pad=0.08, h_pad=0.08)
@@ -342,27 +340,26 @@ def _name_lines(panel: Axes, ends: Sequence[tuple[str, float, str]]) -> None:
 
 
 def spread_out(wanted: Sequence[float], *, gap: float, low: float, high: float) -> list[float]:
-    """Positions in the order of the wanted ones, at least `gap` apart, each as near to its wish as pushing in one pass allows.
+    """Positions in the order of the wanted ones, at least `gap` apart and as near to the wishes as that allows.
 
     Between `low` and `high` where there is room for all.
     """
     order = sorted(range(len(wanted)), key=lambda index: wanted[index])
-    placed = [wanted[index] for index in order]
-    # Neighbours that overlap form a block around the mean of their wishes; blocks that then touch are joined.
-    blocks: list[tuple[float, int]] = []  # (centre, members)
-    for position in placed:
-        centre, size = position, 1
-        while blocks and blocks[-1][0] + gap * (blocks[-1][1] + size) / 2 > centre:
-            other, members = blocks.pop()
-            centre, size = (other * members + centre * size) / (members + size), members + size
-        blocks.append((centre, size))
-    spread = [centre + gap * (i - (size - 1) / 2) for centre, size in blocks for i in range(size)]
-    if spread:
-        shift = min(0.0, high - spread[-1])
-        spread = [position + shift for position in spread]
-        spread = [position + max(0.0, low - spread[0]) for position in spread]
+    # Neighbours that would overlap form a block around the mean of their wishes; blocks that then touch are joined.
+    blocks: list[list[float]] = []
+
+    def first(block: list[float]) -> float:
+        length = gap * (len(block) - 1)
+        return max(low, min(fmean(block) - length / 2, high - length))
+
+    for index in order:
+        block = [wanted[index]]
+        while blocks and first(blocks[-1]) + gap * len(blocks[-1]) > first(block):
+            block = blocks.pop() + block
+        blocks.append(block)
+    placed = [first(block) + gap * number for block in blocks for number in range(len(block))]
     result = [0.0] * len(wanted)
-    for index, position in zip(order, spread):
+    for index, position in zip(order, placed):
         result[index] = position
     return result
 
@@ -487,8 +484,12 @@ def write_outputs(comparison: Comparison, directory: Path, *, title: str) -> Non
 
 
 def _svg(figure: Figure) -> bytes:
+    from matplotlib import pyplot as plt
+
     stream = io.BytesIO()
-    figure.savefig(stream, format="svg", metadata={"Date": None})
+    # Letters as outlines look the same without the font; the salt gives the same input the same file.
+    with plt.rc_context({"svg.fonttype": "path", "svg.hashsalt": "scion"}):
+        figure.savefig(stream, format="svg", metadata={"Date": None})
     return stream.getvalue()
 
 

@@ -1,87 +1,9 @@
-"""Tiny tokenizers and models for evaluation: random weights, a vocabulary learned from a few sentences, nothing downloaded."""
+"""Folders of tiny checkpoints."""
 
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-
-SENTENCES = (
-    "Zjutraj je nad dolino ležala megla.",
-    "Žena, ki je šla čez cesto, je kupila češnje.",
-    "In the morning a thick fog lay over the valley.",
-    "The old farmer looked at the sky and waited for rain.",
-)
-# Sharp enough that a token more or less of context changes every figure; transformers' own 0.02 leaves all near uniform.
-SPREAD = 0.3
-
-
-def tiny_tokenizer(*, in_front: str | None = None, vocab_size: int = 320):
-    """Byte-level BPE with `<s> </s> <pad> <unk>` as ids 0 to 3, which puts `in_front` before a text when asked for special tokens."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
-    from transformers import PreTrainedTokenizerFast
-
-    specials = ["<s>", "</s>", "<pad>", "<unk>"]
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(vocab_size=vocab_size, special_tokens=specials, initial_alphabet=alphabet, show_progress=False)
-    tokenizer.train_from_iterator(SENTENCES * 3, trainer)
-    if in_front is not None:
-        tokenizer.post_processor = processors.TemplateProcessing(
-            single=f"{in_front} $A", special_tokens=[(in_front, specials.index(in_front))]
-        )
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        bos_token="<s>",
-        eos_token="</s>",
-        pad_token="<pad>",
-        unk_token="<unk>",
-        clean_up_tokenization_spaces=False,
-    )
-
-
-def tiny_opt(*, vocab_size: int = 320, num_positions: int = 64, seed: int = 0):
-    import torch
-    from transformers import OPTConfig, OPTForCausalLM
-
-    torch.manual_seed(seed)
-    config = OPTConfig(
-        vocab_size=vocab_size,
-        hidden_size=32,
-        word_embed_proj_dim=32,
-        ffn_dim=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        max_position_embeddings=num_positions,
-        dropout=0.0,
-        init_std=SPREAD,
-        bos_token_id=1,
-        eos_token_id=1,
-        pad_token_id=2,
-    )
-    return OPTForCausalLM(config).eval()
-
-
-def tiny_llama(*, vocab_size: int = 320, num_positions: int = 64, seed: int = 0):
-    import torch
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    torch.manual_seed(seed)
-    config = LlamaConfig(
-        vocab_size=vocab_size,
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=num_positions,
-        initializer_range=SPREAD,
-        bos_token_id=0,
-        eos_token_id=1,
-        pad_token_id=2,
-    )
-    return LlamaForCausalLM(config).eval()
 
 
 @pytest.fixture

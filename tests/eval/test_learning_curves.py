@@ -1,0 +1,207 @@
+"""Curves from results: grouping, figures, refusals, and a page that needs nothing else."""
+
+import csv
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from eval.learning_curves import draw, main, read_comparison, spread_out, start_and_end_table, step_table
+
+TEXT = {"num_documents": 2, "text_bytes": 100}
+
+
+@pytest.fixture
+def results(tmp_path) -> Path:
+    return tmp_path / "results"
+
+
+def put(root: Path, name: str, sl: float, en: float, *, stage: str | None = "conversion.nemo_to_hf", **facts) -> Path:
+    """A result as eval.harness writes it, with the given bits per byte."""
+    overrides = facts.pop("overrides", {})
+    content = {
+        "format": 1,
+        "name": name,
+        "facts": facts,
+        "model": {"written_by": stage},
+        "settings": {
+            "start_token": "auto",
+            "context_length": None,
+            "dtype": "float32",
+            "window_tokens": 64,
+            "start_token_used": {"id": 1, "token": "</s>", "reason": ""},
+            **overrides,
+        },
+        "texts": {
+            "sl": {**TEXT, "bits_per_byte": sl, "digest": "xxh3:5"},
+            "en": {**TEXT, "bits_per_byte": en, "digest": facts.get("digest_en", "xxh3:6")},
+        },
+        "tasks": {},
+        "versions": {"torch": "2", "transformers": "4"},
+        "seconds": 0.1,
+    }
+    path = root / name / "result.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps(content), encoding="utf-8")
+    return path
+
+
+def put_two_methods(root: Path) -> None:
+    for method, start in (("random", 8.0), ("focus", 4.0)):
+        for step in (0, 10, 100):  # as text, 100 sorts before 20
+            put(root, f"{method}-{step}", start - step / 50, start - 1, method=method, step=step, seed=1)
+
+
+def test_tables_show_start_and_end_with_the_best_end_first(results):
+    put_two_methods(results)
+    put(results, "source", 5.5, 2.5, stage=None)
+    comparison = read_comparison([results])
+    header, rows = start_and_end_table(comparison)
+    assert header == ["method", "Slovene, step 0", "Slovene, step 100", "English, step 0", "English, step 100"]
+    assert rows == [
+        ["focus", "4.000", "2.000", "3.000", "3.000"],
+        ["random", "8.000", "6.000", "7.000", "7.000"],
+        ["source (not adapted)", "–", "5.500", "–", "2.500"],
+    ]
+    assert step_table(comparison, "sl") == (
+        ["step", "focus", "random"],
+        [["0", "4.000", "8.000"], ["10", "3.800", "7.800"], ["100", "2.000", "6.000"]],
+    )
+
+
+def test_seeds_are_averaged_and_heads_are_not(results):
+    for seed, value in ((1, 3.0), (2, 5.0)):
+        put(results, f"a{seed}", value, 1.0, method="mean", head="tied", seed=seed, step=0)
+    comparison = read_comparison([results])
+    assert step_table(comparison, "sl")[1] == [["0", "4.000 [3.000, 5.000]"]]
+    put(results, "b", 7.0, 1.0, method="mean", head="copied", seed=1, step=0)
+    assert [curve.label for curve in read_comparison([results]).curves] == ["mean, copied head", "mean, tied head"]
+
+
+def test_a_fresh_transfer_is_step_zero(results):
+    put(results, "fresh", 3.0, 1.0, method="mean", seed=1, stage="conversion.transfer")
+    assert read_comparison([results]).curves[0].steps("sl") == [0]
+    path = put(results, "unknown", 3.0, 1.0, method="mean", seed=2)
+    with pytest.raises(
+        ValueError, match=rf"^{path} has the method mean but no step in its facts; export the checkpoint with conversion.nemo_to_hf$"
+    ):
+        read_comparison([results])
+
+
+def test_half_written_results_are_left_out(results):
+    put_two_methods(results)
+    put(results, ".focus-200.partial-1", 1.0, 1.0, method="focus", step=200, seed=1)
+    assert len(read_comparison([results]).results) == 6
+
+
+def test_refusals(results, tmp_path):
+    with pytest.raises(ValueError, match=rf"^the results folder {results} does not exist$"):
+        read_comparison([results])
+    results.mkdir()
+    with pytest.raises(ValueError, match=rf"^no result.json below {results}; make some with `python -m eval.harness`$"):
+        read_comparison([results])
+    source = put(results, "source", 1.0, 1.0)
+    with pytest.raises(ValueError, match=rf"^none of the 1 results has a method, so there is no curve to draw; see `facts` in {source}$"):
+        read_comparison([results])
+    first = put(results, "a", 1.0, 1.0, method="mean", seed=1, step=0)
+    second = put(results, "b", 1.0, 1.0, method="mean", seed=1, step=0)
+    with pytest.raises(ValueError, match=rf"^{first} and {second} are both step 0 of mean with seed 1; leave one of them out$"):
+        read_comparison([results])
+    other = tmp_path / "other"
+    put(other, "a", 1.0, 1.0, method="mean", seed=1, step=0)
+    path = put(other, "b", 1.0, 1.0, method="mean", seed=1, step=1, overrides={"dtype": "bfloat16"})
+    with pytest.raises(ValueError, match=rf"^{path} was made with dtype bfloat16, but {other}/a/result.json with float32; evaluate all"):
+        read_comparison([other])
+    texts = tmp_path / "texts"
+    put(texts, "a", 1.0, 1.0, method="mean", seed=1, step=0)
+    path = put(texts, "b", 1.0, 1.0, method="mean", seed=1, step=1, digest_en="xxh3:7")
+    with pytest.raises(
+        ValueError,
+        match=rf"^{path} and {texts}/a/result.json were made from different files for en; evaluate all models on the same texts$",
+    ):
+        read_comparison([texts])
+    broken = tmp_path / "broken" / "x" / "result.json"
+    broken.parent.mkdir(parents=True)
+    broken.write_text('{"format": 9}')
+    with pytest.raises(ValueError, match=rf"^{broken} is no result of eval.harness of format 1 \(format 9\); evaluate the model again$"):
+        read_comparison([tmp_path / "broken"])
+
+
+def test_lines_are_named_where_they_end_and_drawn_through_the_values(results):
+    put_two_methods(results)
+    put(results, "source", 5.5, 2.5, stage=None)
+    figure = draw(read_comparison([results]))
+    figure.draw_without_rendering()
+    target, english = figure.axes
+    assert (target.get_title("left"), english.get_title("left")) == ("Slovene (held out)", "English (held out)")
+    lines = [line.get_xydata().tolist() for line in target.lines if len(line.get_xdata()) == 3]
+    assert lines == [[[0, 4.0], [10, 3.8], [100, 2.0]], [[0, 8.0], [10, 7.8], [100, 6.0]]]
+    assert sorted(label.get_text() for label in target.texts) == ["focus", "random", "source"]
+    for panel in figure.axes:
+        boxes = [label.get_window_extent() for label in panel.texts]
+        assert all(box.x1 <= figure.bbox.x1 and box.y1 <= figure.bbox.y1 for box in boxes), "a name is cut off"
+        heights = sorted(label.xyann[1] * figure.dpi / 72 + panel.transData.transform((0, label.xy[1]))[1] for label in panel.texts)
+        assert all(upper - lower > 12 * figure.dpi / 72 for lower, upper in zip(heights, heights[1:])), "names overlap"
+
+
+class Page(HTMLParser):
+    VOID = frozenset({"meta", "img", "source", "br", "link", "input"})
+
+    def __init__(self, text: str):
+        super().__init__()
+        self.open: list[str] = []
+        self.links: list[str] = []
+        self.tags: list[str] = []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.links += [value for name, value in attrs if name in ("src", "href", "srcset")]
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+
+def test_the_page_is_whole_and_needs_no_network(results, tmp_path, capsys):
+    put_two_methods(results)
+    output = tmp_path / "curves"
+    assert main(["--results", str(results), "--output", str(output), "--title", "A & <b>"]) == 0
+    names = {path.name for path in output.iterdir()}
+    assert names == {f"learning_curves.{kind}" for kind in ("html", "png", "svg", "md", "csv")} | {"scion.json"}
+    text = (output / "learning_curves.html").read_text(encoding="utf-8")
+    page = Page(text)
+    assert page.open == []
+    assert "script" not in page.tags
+    assert "A &amp; &lt;b&gt;" in text
+    assert len(page.links) == 2
+    assert all(link.startswith("data:image/svg+xml;base64,") for link in page.links)
+    assert not re.search(r"https?://", re.sub(r"base64,[A-Za-z0-9+/=]+", "", text))
+    assert (output / "learning_curves.png").read_bytes().startswith(b"\x89PNG")
+    with open(output / "learning_curves.csv", encoding="utf-8") as stream:
+        rows = list(csv.DictReader(stream))
+    assert len(rows) == 12
+    assert {(row["method"], row["step"], row["bits_per_byte"]) for row in rows if row["text"] == "sl" and row["step"] == "100"} == {
+        ("focus", "100", "2.0"),
+        ("random", "100", "6.0"),
+    }
+    assert "| focus  |           4.000 |             2.000 |" in capsys.readouterr().out
+    again = tmp_path / "again"
+    main(["--results", str(results), "--output", str(again), "--title", "A & <b>"])
+    assert (again / "learning_curves.html").read_bytes() == (output / "learning_curves.html").read_bytes()
+
+
+@given(st.lists(st.floats(0, 100), max_size=6))
+def test_names_keep_their_order_and_distance(wanted):
+    placed = spread_out(wanted, gap=10, low=0, high=100)
+    order = sorted(range(len(wanted)), key=lambda index: wanted[index])
+    assert all(placed[b] - placed[a] >= 10 - 1e-6 for a, b in zip(order, order[1:]))
+    assert all(-1e-6 <= position <= 100 + 1e-6 for position in placed)
+    if all(abs(wanted[b] - wanted[a]) >= 10 for a, b in zip(order, order[1:])):
+        assert placed == pytest.approx(wanted)
