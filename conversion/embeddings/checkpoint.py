@@ -1,0 +1,249 @@
+"""A transfer applied to a checkpoint: new token matrices, all else bit for bit, and the ids in the configs."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from conversion.embeddings import METHODS, READS_TEXT
+from conversion.embeddings.layers import TokenLayers, choose_output_layer, find_token_layers
+from conversion.embeddings.method import TransferInputs, VectorOptions
+from conversion.embeddings.random_rows import random_rows, row_statistics
+from conversion.embeddings.report import REPORT_NAME, write_report
+from conversion.embeddings.row_plan import RowPlan, make_rows
+from conversion.embeddings.vocabulary import Kind, Vocabulary
+from conversion.embeddings.vocabulary_map import map_vocabulary
+from conversion.hf_checkpoint import GENERATION_CONFIG_NAME, HFCheckpoint, write_hf_checkpoint, write_json
+from conversion.lazy_tensor import LazyTensor
+from data_prep.artifacts import Manifest, digest_file, read_manifest, require_same_tokenizer, staged_directory, write_manifest
+from data_prep.documents import Documents
+from data_prep.tokenizer_files import load_tokenizer, tokenizer_digest, tokenizer_files
+
+# Ids in configs that name no role of the tokenizer; those of the old vocabulary would mean other tokens.
+_OTHER_ID_KEYS = (
+    "decoder_start_token_id",
+    "forced_bos_token_id",
+    "forced_eos_token_id",
+    "suppress_tokens",
+    "begin_suppress_tokens",
+    "bad_words_ids",
+)
+_CONFIG_ROLES = ("bos", "eos", "pad", "sep")
+
+
+@dataclass(frozen=True)
+class TransferRequest:
+    """What to transfer and how.
+
+    Attributes:
+        source: folder of the model with its tokenizer.
+        tokenizer: folder of the target tokenizer.
+        method: a name in `METHODS`.
+        output_layer: one of `OUTPUT_LAYERS`; None keeps the source's way.
+        text: target-language text, for methods that read it.
+        fallback: `mean` or `random`, for tokens that the method has nothing for.
+        random_statistics: drawn rows follow the mean and variance per `dimension` or over the `matrix`.
+        special_tokens: target token -> source token, over the rules of `map_vocabulary`.
+    """
+
+    source: Path
+    tokenizer: Path
+    method: str
+    output_layer: str | None = None
+    seed: int = 42
+    text: Documents | None = None
+    vectors: VectorOptions = field(default_factory=VectorOptions)
+    fallback: str = "mean"
+    random_statistics: str = "dimension"
+    special_tokens: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """A transfer that is decided and not yet written."""
+
+    request: TransferRequest
+    checkpoint: HFCheckpoint
+    layers: TokenLayers
+    output_layer: str
+    inputs: TransferInputs
+    plan: RowPlan
+    target_digest: str
+
+    @property
+    def source_rows(self) -> np.ndarray:
+        """Ids of the rows of the source that have a token; the others are padding and say nothing."""
+        return np.flatnonzero(self.inputs.source.kinds != Kind.HOLE)
+
+    def make(self, name: str) -> Tensor:
+        """The target's rows of one of the source's matrices or biases."""
+        matrix = self.checkpoint.tensor(name)
+        rows = self._rows_of(matrix if matrix.dim() == 2 else matrix[:, None], name)
+        return rows if matrix.dim() == 2 else rows[:, 0].contiguous()
+
+    def _rows_of(self, matrix: Tensor, name: str) -> Tensor:
+        statistics = row_statistics(matrix, self.source_rows, over=self.request.random_statistics)
+        layer = "input" if name == self.layers.input else name
+        return make_rows(self.plan, matrix, keys=self.inputs.target.keys, statistics=statistics, seed=self.request.seed, layer=layer)
+
+    def draw_output(self) -> Tensor:
+        """An output layer of random rows, as large and varied as the source's."""
+        matrix = self.checkpoint.tensor(self.layers.output or self.layers.input)
+        statistics = row_statistics(matrix, self.source_rows, over=self.request.random_statistics)
+        rows = random_rows(self.inputs.target.keys, statistics, seed=self.request.seed, layer="output")
+        return torch.from_numpy(rows).to(matrix.dtype)
+
+    def tensors(self) -> Iterator[LazyTensor]:
+        """All tensors of the new checkpoint, in the order of the source's."""
+        num_tokens = len(self.inputs.target)
+        size = self.checkpoint.shape(self.layers.input)[1]
+        makers: dict[str, Callable[[], Tensor]] = {name: partial(self.make, name) for name in (self.layers.input, *self.layers.biases)}
+        output = self.layers.output or "lm_head.weight"
+        if self.output_layer == "transferred":
+            makers[output] = partial(self.make, output)
+        elif self.output_layer == "random":
+            makers[output] = self.draw_output
+        elif self.output_layer == "copied":
+            makers[self.layers.input] = makers[output] = cache(makers[self.layers.input])
+        names = [name for name in self.checkpoint.names() if name != self.layers.output or self.output_layer != "tied"]
+        if self.output_layer != "tied" and output not in names:
+            names.append(output)
+        for name in names:
+            if name in makers:
+                origin = name if name in self.checkpoint.names() else self.layers.input
+                shape = (num_tokens,) if name in self.layers.biases else (num_tokens, size)
+                yield LazyTensor(name, shape, self.checkpoint.dtype(origin), makers[name])
+            else:
+                yield self.checkpoint.tensors[name]
+
+
+def plan_transfer(request: TransferRequest) -> Transfer:
+    """Read what is needed, refuse what cannot work, and decide where every row comes from; writes nothing.
+
+    Raises:
+        ValueError: for anything that the user has to change.
+    """
+    _require_options(request)
+    checkpoint = HFCheckpoint.open(request.source)
+    layers = find_token_layers(checkpoint)
+    output_layer = choose_output_layer(request.output_layer, source_is_tied=checkpoint.tie_word_embeddings, source=str(request.source))
+    source_tokenizer, target_tokenizer = load_tokenizer(request.source), load_tokenizer(request.tokenizer)
+    manifest = read_manifest(request.source)
+    if manifest is not None:
+        require_same_tokenizer(
+            tokenizer_digest(source_tokenizer),
+            manifest.facts.get("tokenizer_digest"),
+            found_in=str(request.source),
+            expected_by="its manifest",
+        )
+    source, target = Vocabulary.of(source_tokenizer), Vocabulary.of(target_tokenizer)
+    if len(source) > layers.num_rows:
+        raise ValueError(
+            f"the tokenizer in {request.source} has {len(source)} ids, but {layers.input} has only {layers.num_rows} rows;"
+            " give the model with its own tokenizer"
+        )
+    for name in filter(None, (layers.input, layers.output)):
+        _require_finite(checkpoint.tensor(name)[: len(source)], name, request.source)
+    backend = target_tokenizer.backend_tokenizer
+
+    def tokenize(texts: list[str]) -> list[list[int]]:
+        return [encoding.ids for encoding in backend.encode_batch(texts, add_special_tokens=False)]
+
+    inputs = TransferInputs(
+        source=source,
+        target=target,
+        overlap=map_vocabulary(source, target, special_tokens=request.special_tokens),
+        seed=request.seed,
+        tokenize=tokenize,
+        text=request.text,
+        vectors=request.vectors,
+        fallback=request.fallback,
+    )
+    return Transfer(request, checkpoint, layers, output_layer, inputs, METHODS[request.method](inputs), tokenizer_digest(target_tokenizer))
+
+
+def write_transfer(transfer: Transfer, output_dir: Path, *, arguments: Mapping[str, Any] | None = None) -> Manifest:
+    """Write the new checkpoint with its tokenizer, configs, report and manifest.
+
+    Raises:
+        ValueError: if the output exists or the disk is too small.
+    """
+    request, checkpoint = transfer.request, transfer.checkpoint
+    tensors = list(transfer.tensors())
+    is_tied = transfer.output_layer == "tied"
+    facts = {
+        "tokenizer_digest": transfer.target_digest,
+        "vocab_size": len(transfer.inputs.target),
+        "tie_word_embeddings": is_tied,
+        "method": request.method,
+        "head": transfer.output_layer,
+        "seed": request.seed,
+        "model_type": checkpoint.model_type,
+        "num_rows_by_origin": transfer.plan.counts(),
+    }
+    inputs = {str(request.source): checkpoint.digest(), str(request.tokenizer): transfer.target_digest}
+    inputs.update({str(path): digest_file(path) for path in (request.text.paths if request.text else ())})
+    with staged_directory(output_dir, required_bytes=sum(tensor.nbytes for tensor in tensors)) as staging:
+        config = _with_target_ids(checkpoint.config, transfer.inputs.target)
+        config.update(vocab_size=len(transfer.inputs.target), tie_word_embeddings=is_tied)
+        digests = write_hf_checkpoint(staging, config, tensors)
+        for path in tokenizer_files(request.tokenizer):
+            shutil.copyfile(path, staging / path.name)
+        generation_config = _generation_config(request.source)
+        if generation_config is not None:
+            write_json(staging / GENERATION_CONFIG_NAME, _with_target_ids(generation_config, transfer.inputs.target))
+        write_report(staging / REPORT_NAME, transfer.inputs, transfer.plan, facts)
+        return write_manifest(staging, stage="conversion.transfer", facts=facts, arguments=arguments, inputs=inputs, known_digests=digests)
+
+
+def _require_options(request: TransferRequest) -> None:
+    if request.method not in METHODS:
+        raise ValueError(f"unknown method {request.method!r}; the known ones are {', '.join(METHODS)}")
+    if request.method in READS_TEXT and request.text is None:
+        raise ValueError(f"--method {request.method} learns from text in the target language; give it with --text FILE")
+    if request.method not in READS_TEXT and request.text is not None:
+        raise ValueError(f"--method {request.method} reads no text; leave --text out (it serves {', '.join(sorted(READS_TEXT))})")
+
+
+def _require_finite(rows: Tensor, name: str, source: Path) -> None:
+    is_bad = ~torch.isfinite(rows.sum(dim=1, dtype=torch.float64))
+    if is_bad.any():
+        ids = torch.nonzero(is_bad).flatten().tolist()
+        raise ValueError(
+            f"{source}: {len(ids)} of {len(rows)} token rows of {name} hold NaN or infinite values, the first at id {ids[0]}; repair the checkpoint"
+        )
+
+
+def _with_target_ids(config: Mapping[str, Any], target: Vocabulary) -> dict[str, Any]:
+    """A config whose token ids are the target's; ids without a role in the tokenizer are unset."""
+    changed = dict(config)
+    for role in _CONFIG_ROLES:
+        key = f"{role}_token_id"
+        if key in changed or role in target.roles:
+            changed[key] = target.roles.get(role)
+    for key in _OTHER_ID_KEYS:
+        if changed.get(key) is not None:
+            changed[key] = None
+    return changed
+
+
+def _generation_config(source: Path) -> dict[str, Any] | None:
+    path = source / GENERATION_CONFIG_NAME
+    if not path.is_file():
+        return None
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} is no JSON ({error}); copy or download it again") from error
+    if not isinstance(content, dict):
+        raise ValueError(f"{path} holds a {type(content).__name__}; expected a JSON object")
+    return content

@@ -1,0 +1,121 @@
+"""What every method of embedding transfer is given and gives back.
+
+A method is one function from `TransferInputs` to `RowPlan`; `METHODS` in the package lists them by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+from scipy import sparse
+
+from conversion.embeddings.row_plan import Origin, RowPlan
+from conversion.embeddings.subword_pieces import piece_weights
+from conversion.embeddings.vocabulary import Kind, Vocabulary
+from conversion.embeddings.vocabulary_map import Match, VocabularyMap
+
+FALLBACKS = ("mean", "random")
+
+
+@dataclass(frozen=True)
+class VectorOptions:
+    """How word vectors of target tokens are trained on text; what is None follows from the size of the text.
+
+    Attributes:
+        size: dimensions of a vector.
+        epochs: passes over the text.
+        min_count: tokens seen less often have no vector.
+    """
+
+    size: int | None = None
+    epochs: int | None = None
+    min_count: int | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in (("--vector-size", self.size), ("--vector-epochs", self.epochs), ("--vector-min-count", self.min_count)):
+            if value is not None and value < 1:
+                raise ValueError(f"{name} is {value}; expected at least 1")
+
+    def for_text(self, num_tokens: int) -> tuple[int, int, int]:
+        """Size, epochs and minimal count for a text of so many tokens.
+
+        From a million tokens on 300, 3 and 10, as fastText's published vectors and FOCUS have them (Dobler and de Melo 2023,
+        appendix).  With 3 passes over a small text all vectors stay alike: it is read until 1.5 million tokens have been seen.
+        """
+        size = 300 if num_tokens >= 1_000_000 else 100
+        epochs = min(100, max(3, -(-1_500_000 // max(num_tokens, 1))))
+        min_count = min(10, max(3, num_tokens // 10_000))
+        return self.size or size, self.epochs or epochs, self.min_count or min_count
+
+
+@dataclass(frozen=True)
+class TransferInputs:
+    """What a method may look at; the model's matrices are not among it.
+
+    Attributes:
+        overlap: which target tokens the source has too.
+        tokenize: text -> target ids without special tokens, for methods that read text.
+        text: documents of target-language text, which can be read again and again.
+        fallback: what a token gets for which a method has nothing: `mean` of its source pieces (else random) or `random`.
+    """
+
+    source: Vocabulary
+    target: Vocabulary
+    overlap: VocabularyMap
+    seed: int
+    tokenize: Callable[[list[str]], list[list[int]]]
+    text: Iterable[str] | None = None
+    vectors: VectorOptions = field(default_factory=VectorOptions)
+    fallback: str = "mean"
+
+    @property
+    def new_ids(self) -> np.ndarray:
+        """Target ids of text tokens that the source has not."""
+        is_text = np.isin(self.target.kinds, (Kind.TEXT, Kind.BYTE))
+        return np.flatnonzero(is_text & ~self.overlap.is_matched)
+
+    @property
+    def shared_ids(self) -> np.ndarray:
+        """Target ids of text tokens that the source has too."""
+        return np.flatnonzero(self.overlap.matches == Match.BYTES)
+
+
+Method = Callable[[TransferInputs], RowPlan]
+
+
+def plan_rows(inputs: TransferInputs, ids: np.ndarray, weights: sparse.csr_matrix, *, fallback: str | None = None) -> RowPlan:
+    """Copy what both vocabularies have, combine what the method has weights for, and fall back for the rest.
+
+    Args:
+        ids: target ids of the rows of `weights`, in ascending order.
+        weights: (len(ids), num_source_tokens); a row without entries is one that the method has nothing for.
+        fallback: instead of the inputs' own.
+    """
+    num_target = len(inputs.target)
+    origins = np.full(num_target, Origin.FALLBACK_RANDOM, dtype=object)
+    is_special = np.isin(inputs.overlap.matches, (Match.ROLE, Match.SPELLING, Match.CHOSEN))
+    origins[inputs.overlap.matches == Match.BYTES] = Origin.COPIED
+    origins[is_special] = Origin.SPECIAL
+    has_weights = np.diff(weights.indptr) > 0
+    origins[ids[has_weights]] = Origin.COMBINED
+    parts = spread(ids[has_weights], weights[has_weights], num_target)
+    left = np.setdiff1d(inputs.new_ids, ids[has_weights])
+    if (fallback or inputs.fallback) == "mean" and len(left):
+        pieces = piece_weights(inputs.source, [inputs.target.token_bytes[i] or b"" for i in left])
+        has_pieces = np.diff(pieces.indptr) > 0
+        origins[left[has_pieces]] = Origin.FALLBACK_MEAN
+        parts = parts + spread(left[has_pieces], pieces[has_pieces], num_target)
+    return RowPlan(origins, inputs.overlap.source_ids, sparse.csr_matrix(parts))
+
+
+def spread(ids: np.ndarray, rows: sparse.csr_matrix, num_rows: int) -> sparse.csr_matrix:
+    """Put the given rows at the given places of a taller matrix.
+
+    Args:
+        ids: in ascending order.
+    """
+    lengths = np.zeros(num_rows, dtype=np.int64)
+    lengths[ids] = np.diff(rows.indptr)
+    return sparse.csr_matrix((rows.data, rows.indices, np.concatenate([[0], np.cumsum(lengths)])), shape=(num_rows, rows.shape[1]))

@@ -1,0 +1,117 @@
+"""Where each new row comes from, and making the rows of any matrix from that.
+
+A method decides once, from tokens alone; the decision then serves input embeddings, output layer and bias alike:
+`rows = W @ M` with a sparse W, except that copies are taken bit for bit and that some rows are drawn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+import numpy as np
+from scipy import sparse
+
+from conversion.embeddings.random_rows import RowStatistics, random_rows
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_BLOCK_COLUMNS = 512
+_BLOCK_ROWS = 16384
+
+
+class Origin(StrEnum):
+    """Where a row comes from."""
+
+    COPIED = "copied"  # the source has the same token
+    SPECIAL = "special"  # the source has a special token of the same role
+    COMBINED = "combined"  # the method's weighted mean of source rows
+    RANDOM = "random"  # drawn because the method draws
+    FALLBACK_MEAN = "fallback: mean"  # the method has nothing for this token: mean of its source pieces
+    FALLBACK_RANDOM = "fallback: random"  # and the source has no pieces for it either
+
+
+@dataclass(frozen=True)
+class RowPlan:
+    """How to make each row of the target.
+
+    Attributes:
+        origins: (num_target_tokens,) of `Origin` values.
+        source_ids: (num_target_tokens,) int64, the row to copy; -1 where none is.
+        weights: (num_target_tokens, num_source_tokens) float64, without entries in the rows that are copied or drawn.
+    """
+
+    origins: np.ndarray
+    source_ids: np.ndarray
+    weights: sparse.csr_matrix
+
+    def __post_init__(self) -> None:
+        is_drawn = np.isin(self.origins, (Origin.RANDOM, Origin.FALLBACK_RANDOM))
+        has_weights = np.diff(self.weights.indptr) > 0
+        assert np.all((self.source_ids >= 0).astype(int) + has_weights + is_drawn == 1), "each row has exactly one origin"
+
+    @property
+    def is_drawn(self) -> np.ndarray:
+        """(num_target_tokens,) bool: the row is random."""
+        return np.isin(self.origins, (Origin.RANDOM, Origin.FALLBACK_RANDOM))
+
+    def counts(self) -> dict[str, int]:
+        """Number of rows by origin; origins that do not occur are left out."""
+        return {str(origin): count for origin in Origin if (count := int((self.origins == origin).sum()))}
+
+
+def make_rows(plan: RowPlan, matrix: Tensor, *, keys: Sequence[str], statistics: RowStatistics, seed: int, layer: str) -> Tensor:
+    """The target's rows of one matrix.
+
+    Copies are bit for bit; sums are accumulated in float32 and rounded once to the matrix's dtype.
+
+    Args:
+        matrix: (at least num_source_tokens, size), any floating dtype; a bias is (num_source_tokens, 1).
+        keys: `Vocabulary.keys` of the target, which decide the drawn rows together with seed and layer.
+        layer: name of the matrix.
+
+    Returns:
+        (num_target_tokens, size), dtype of the matrix
+    """
+    import torch
+
+    rows = torch.empty((len(plan.origins), matrix.shape[1]), dtype=matrix.dtype)
+    copied = np.flatnonzero(plan.source_ids >= 0)
+    for start in range(0, len(copied), _BLOCK_ROWS):
+        block = copied[start : start + _BLOCK_ROWS]
+        rows[torch.from_numpy(block)] = matrix[torch.from_numpy(plan.source_ids[block])]
+    combined = np.flatnonzero(np.diff(plan.weights.indptr))
+    weights = plan.weights[combined]
+    for start in range(0, matrix.shape[1], _BLOCK_COLUMNS):
+        columns = slice(start, start + _BLOCK_COLUMNS)
+        rows[torch.from_numpy(combined), columns] = weighted_sums(weights, matrix[:, columns]).to(matrix.dtype)
+    drawn = np.flatnonzero(plan.is_drawn)
+    for start in range(0, len(drawn), _BLOCK_ROWS):
+        block = drawn[start : start + _BLOCK_ROWS]
+        values = random_rows([keys[i] for i in block], statistics, seed=seed, layer=layer)
+        rows[torch.from_numpy(block)] = torch.from_numpy(values).to(matrix.dtype)
+    return rows
+
+
+def weighted_sums(weights: sparse.csr_matrix, matrix: Tensor) -> Tensor:
+    """`weights @ matrix` in float32; each row is summed in the order of its columns, so threads do not change it.
+
+    Args:
+        weights: (num_rows, num_source_tokens)
+        matrix: (at least num_source_tokens, size)
+    """
+    import torch
+    from torch.nn.functional import embedding_bag
+
+    if weights.nnz == 0:
+        return torch.zeros((weights.shape[0], matrix.shape[1]), dtype=torch.float32)
+    return embedding_bag(
+        torch.from_numpy(weights.indices.astype(np.int64)),
+        matrix.float().contiguous(),
+        torch.from_numpy(weights.indptr[:-1].astype(np.int64)),
+        per_sample_weights=torch.from_numpy(weights.data.astype(np.float32)),
+        mode="sum",
+    )

@@ -1,0 +1,27 @@
+"""The methods that need nothing but the two tokenizers: random rows, and the mean of subwords."""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy import sparse
+
+from conversion.embeddings.method import TransferInputs, plan_rows
+from conversion.embeddings.row_plan import Origin, RowPlan
+from conversion.embeddings.subword_pieces import piece_weights
+
+
+def random_method(inputs: TransferInputs) -> RowPlan:
+    """Copy what both vocabularies have and draw all other rows from N(mean, variance) of the source rows.
+
+    As "random" in the papers of SAVA (Moroni et al. 2025) and of Yamaguchi et al. (2024).
+    """
+    ids = np.array([], dtype=np.int64)
+    plan = plan_rows(inputs, ids, sparse.csr_matrix((0, len(inputs.source))), fallback="random")
+    origins = np.where(plan.is_drawn, Origin.RANDOM, plan.origins).astype(object)
+    return RowPlan(origins, plan.source_ids, plan.weights)
+
+
+def mean_method(inputs: TransferInputs) -> RowPlan:
+    """Copy what both vocabularies have; a new token is the mean of its source pieces (FVT: Gee et al. 2022, section 3.2)."""
+    ids = inputs.new_ids
+    return plan_rows(inputs, ids, piece_weights(inputs.source, [inputs.target.token_bytes[i] or b"" for i in ids]), fallback="random")

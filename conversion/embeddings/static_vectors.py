@@ -1,0 +1,128 @@
+"""Vectors of the target's tokens, trained with fastText on text that the target tokenizer has cut.
+
+gensim's fastText is a wheel, needs no compiler, and with one thread gives the same bits each time.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from conversion.embeddings.method import TransferInputs
+from data_prep.documents import batches
+
+# fastText's own: character n-grams, learning rate, sampling of frequent tokens; its table of n-grams is at most this long.
+_NGRAM_LENGTHS = (3, 6)
+_LEARNING_RATE = 0.05
+_SAMPLE = 1e-4
+_MAX_BUCKETS = 2_000_000
+_NEGATIVE = 10  # as FOCUS
+_MAX_SENTENCE_TOKENS = 10_000  # gensim drops what is longer
+_BATCH_CHARACTERS = 1 << 20
+
+
+@dataclass(frozen=True)
+class TokenVectors:
+    """Vectors of some of the tokens of a vocabulary.
+
+    Attributes:
+        vectors: (num_known, size) float32, none of them all zeros.
+        index: (num_tokens,) row of each token in `vectors`, -1 where it has none.
+    """
+
+    vectors: np.ndarray
+    index: np.ndarray
+
+    @classmethod
+    def of(cls, vectors: np.ndarray, ids: np.ndarray, num_tokens: int) -> TokenVectors:
+        """The vectors of the given token ids; vectors of zeros say nothing and are left out."""
+        known = np.flatnonzero(np.any(vectors != 0, axis=1))
+        index = np.full(num_tokens, -1, dtype=np.int64)
+        index[ids[known]] = np.arange(len(known))
+        return cls(vectors[known], index)
+
+    @property
+    def is_known(self) -> np.ndarray:
+        """(num_tokens,) bool: the token has a vector."""
+        return self.index >= 0
+
+    def rows(self, ids: np.ndarray) -> np.ndarray:
+        """(len(ids), size) vectors of tokens that have one."""
+        return self.vectors[self.index[ids]]
+
+
+def train_token_vectors(inputs: TransferInputs) -> TokenVectors:
+    """Train fastText (CBOW) on the text.
+
+    The tokens go by their keys, so neither their spelling nor their ids matter; one thread and the seed make it repeatable.
+
+    Raises:
+        ValueError: if too little of the vocabulary occurs often enough.
+    """
+    sentences = _tokenized(inputs)
+    counts: Counter[int] = Counter()
+    for ids in sentences:
+        counts.update(ids.tolist())
+    keys = inputs.target.keys
+    size, epochs, min_count = inputs.vectors.for_text(counts.total())
+    kept = [i for i, count in counts.items() if count >= min_count]
+    if len(kept) < 2:
+        raise ValueError(
+            f"the text has {counts.total()} tokens, of which {len(kept)} are seen at least {min_count} times:"
+            " too little to train vectors; give more --text or a lower --vector-min-count"
+        )
+    from gensim.models.fasttext import FastText
+
+    model = FastText(
+        vector_size=size,
+        epochs=epochs,
+        min_count=min_count,
+        alpha=_LEARNING_RATE,
+        sample=_SAMPLE,
+        negative=_NEGATIVE,
+        min_n=_NGRAM_LENGTHS[0],
+        max_n=_NGRAM_LENGTHS[1],
+        bucket=_num_buckets([keys[i] for i in kept]),
+        seed=inputs.seed,
+        workers=1,
+    )
+    corpus = _Corpus(sentences, keys)
+    model.build_vocab(corpus)
+    model.train(corpus, total_examples=model.corpus_count, epochs=model.epochs)
+    ids = np.array(sorted(kept), dtype=np.int64)
+    places = model.wv.key_to_index
+    return TokenVectors.of(model.wv.vectors[[places[keys[i]] for i in ids]], ids, len(inputs.target))
+
+
+class _Corpus:
+    """Sentences of token keys, made anew for each epoch: gensim wants strings, and ids take a twentieth of the memory."""
+
+    def __init__(self, sentences: list[np.ndarray], keys: tuple[str, ...]) -> None:
+        self._sentences, self._keys = sentences, keys
+
+    def __iter__(self) -> Iterator[list[str]]:
+        for ids in self._sentences:
+            yield [self._keys[i] for i in ids]
+
+
+def _tokenized(inputs: TransferInputs) -> list[np.ndarray]:
+    assert inputs.text is not None
+    return [
+        np.array(ids[start : start + _MAX_SENTENCE_TOKENS], dtype=np.int32)
+        for texts in batches(inputs.text, _BATCH_CHARACTERS)
+        for ids in inputs.tokenize(texts)
+        for start in range(0, len(ids), _MAX_SENTENCE_TOKENS)
+    ]
+
+
+def _num_buckets(words: list[str]) -> int:
+    """As many places as there are n-grams: fastText's fixed two million would take gigabytes for a small vocabulary."""
+    low, high = _NGRAM_LENGTHS
+    ngrams: set[str] = set()
+    for word in (f"<{word}>" for word in words):
+        for length in range(low, high + 1):
+            ngrams.update(word[i : i + length] for i in range(len(word) - length + 1))
+    return max(1, min(len(ngrams), _MAX_BUCKETS))

@@ -1,0 +1,293 @@
+"""The exact bytes that each token of a vocabulary stands for, whatever the tokenizer's way of spelling them.
+
+`Ġčas` of a byte-level vocabulary is spelled with letters for bytes, `▁čas` of a SentencePiece one with a mark for the
+space, `<0x0A>` names a byte, and WordPiece marks the tokens that do *not* follow a space.  Only the bytes can be compared.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import unicodedata
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+ROLES = ("bos", "eos", "unk", "pad", "cls", "sep", "mask")
+
+_CHINESE = (("\u3400", "\u4dbf"), ("\u4e00", "\u9fff"), ("\uf900", "\ufaff"), ("\U00020000", "\U0002fa1f"))
+_BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+
+
+class Kind(IntEnum):
+    """What an id of a vocabulary is."""
+
+    TEXT = 0  # stands for bytes of text
+    BYTE = 1  # `<0xXX>`: the last resort of SentencePiece for one byte
+    SPECIAL = 2  # a sign with a role, never part of a text
+    HOLE = 3  # an id below the highest one that no token has
+
+
+@dataclass(frozen=True)
+class Spelling:
+    """How a tokenizer writes bytes as tokens.
+
+    Attributes:
+        form: `byte-level`, `space-marker`, `wordpiece` or `plain`.
+        space_marker: the character that stands for a space (`▁`), where the form is `space-marker`.
+        continuing_prefix: what begins a token that continues a word (`##`), where the form is `wordpiece`.
+        byte_tokens: whether `<0xXX>` stands for a byte.
+    """
+
+    form: str
+    space_marker: str = ""
+    continuing_prefix: str = ""
+    byte_tokens: bool = False
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """The tokens of a tokenizer by id.
+
+    Attributes:
+        tokens: the spelling in the tokenizer's files; None where no token has the id.
+        token_bytes: the bytes of text a token stands for; None for special tokens and holes.
+        kinds: (num_tokens,) of `Kind`.
+        roles: role (`bos`, `eos`, ...) -> id, for the roles that the tokenizer fills.
+        model: the tokenizer's model (BPE, Unigram or WordPiece) without normalizer and pre-tokenizer.
+    """
+
+    tokens: tuple[str | None, ...]
+    token_bytes: tuple[bytes | None, ...]
+    kinds: np.ndarray
+    roles: Mapping[str, int]
+    spelling: Spelling
+    model: Any
+    unknown_id: int | None
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    @classmethod
+    def of(cls, tokenizer: PreTrainedTokenizerFast) -> Vocabulary:
+        """Read the vocabulary of a fast tokenizer.
+
+        Raises:
+            ValueError: if its model is none of BPE, Unigram and WordPiece, or marks the ends of words instead of their beginnings.
+        """
+        backend = tokenizer.backend_tokenizer
+        description = json.loads(backend.to_str())
+        spelling = _spelling(description)
+        ids = backend.get_vocab(with_added_tokens=True)
+        tokens: list[str | None] = [None] * (max(ids.values(), default=-1) + 1)
+        for token, token_id in ids.items():
+            tokens[token_id] = token
+        unknown_id = _unknown_id(description["model"], ids)
+        roles = _roles(tokenizer, ids, unknown_id)
+        added = {entry["id"]: entry for entry in description["added_tokens"]}
+        special_ids = {*roles.values(), *(i for i, entry in added.items() if entry["special"]), *tokenizer.all_special_ids}
+        kinds = np.full(len(tokens), Kind.TEXT, dtype=np.uint8)
+        token_bytes: list[bytes | None] = [None] * len(tokens)
+        for token_id, token in enumerate(tokens):
+            if token is None:
+                kinds[token_id] = Kind.HOLE
+            elif token_id in special_ids:
+                kinds[token_id] = Kind.SPECIAL
+            elif spelling.byte_tokens and (match := _BYTE_TOKEN.fullmatch(token)):
+                kinds[token_id] = Kind.BYTE
+                token_bytes[token_id] = bytes([int(match[1], 16)])
+            elif token_id in added and spelling.form != "space-marker":
+                token_bytes[token_id] = token.encode()  # found in the text as it is written, before any spelling
+            else:
+                token_bytes[token_id] = bytes_of(token, spelling)
+        return cls(tuple(tokens), tuple(token_bytes), kinds, roles, spelling, backend.model, unknown_id)
+
+    @cached_property
+    def keys(self) -> tuple[str, ...]:
+        """A name for each id that depends on its meaning alone: equal under any spelling and any order of the vocabulary.
+
+        Text reads as itself with `▁` for a space; bytes that are no UTF-8 become private characters, so that n-grams of
+        characters stay meaningful.  Tokens of the same bytes are told apart by their kind and their rank among equals.
+        """
+        seen: dict[str, int] = {}
+        keys = []
+        for token_id, token in enumerate(self.tokens):
+            kind = self.kinds[token_id]
+            if kind == Kind.HOLE:
+                key = f"\ue200{token_id}"
+            elif kind == Kind.SPECIAL:
+                key = f"\ue201{token}"
+            else:
+                data = self.token_bytes[token_id] or b""
+                key = ("\ue202" if kind == Kind.BYTE else "") + _readable(data)
+            rank = seen.get(key, 0)
+            seen[key] = rank + 1
+            keys.append(f"{key}\ue203{rank}" if rank else key)
+        return tuple(keys)
+
+    def pieces(self, data: bytes) -> list[int]:
+        """Ids of the tokens into which the tokenizer's model cuts the given bytes.
+
+        The model is asked directly: a normalizer would change the bytes, and a pre-tokenizer would put a space before them.
+        What the vocabulary has no token for is left out, so the pieces may cover less than the bytes.
+        """
+        return [piece for piece in self._cut(data) if piece != self.unknown_id and self.kinds[piece] in (Kind.TEXT, Kind.BYTE)]
+
+    def _cut(self, data: bytes) -> Iterator[int]:
+        if self.spelling.form == "byte-level":
+            yield from self._model_ids("".join(_BYTE_TO_CHAR[byte] for byte in data))
+            return
+        for text, stray in _utf8_runs(data):
+            if self.spelling.form == "wordpiece":
+                yield from self._wordpiece_ids(text)
+            elif text:
+                yield from self._model_ids(text.replace(" ", self.spelling.space_marker or " "))
+            yield from (self._byte_ids[byte] for byte in stray if byte in self._byte_ids)
+
+    def _model_ids(self, text: str) -> Iterator[int]:
+        return (token.id for token in self.model.tokenize(text))
+
+    def _wordpiece_ids(self, text: str) -> Iterator[int]:
+        """Longest match first, as WordPiece does, but a text without a space before it continues a word."""
+        for position, word in enumerate(text.split(" ")):
+            prefix = self.spelling.continuing_prefix if position == 0 else ""
+            while word:
+                ends = (end for end in range(len(word), 0, -1) if self._piece_id(prefix + word[:end]) is not None)
+                end = next(ends, 0)
+                if end:
+                    yield self._piece_id(prefix + word[:end])  # type: ignore[misc]
+                word = word[max(end, 1) :]
+                prefix = self.spelling.continuing_prefix
+
+    def _piece_id(self, piece: str) -> int | None:
+        # Punctuation stands alone in WordPiece: it has no continuing form.
+        token_id = self.model.token_to_id(piece)
+        if token_id is None and piece.startswith(self.spelling.continuing_prefix):
+            bare = piece[len(self.spelling.continuing_prefix) :]
+            token_id = self.model.token_to_id(bare) if _stands_alone(bare) else None
+        return token_id
+
+    @cached_property
+    def _byte_ids(self) -> dict[int, int]:
+        ids = np.flatnonzero(self.kinds == Kind.BYTE)
+        return {self.token_bytes[i][0]: int(i) for i in reversed(ids)}  # type: ignore[index]
+
+
+def bytes_of(token: str, spelling: Spelling) -> bytes:
+    """The bytes of text that an ordinary token stands for."""
+    if spelling.form == "byte-level":
+        try:
+            return bytes(_CHAR_TO_BYTE[char] for char in token)
+        except KeyError:  # a token that was put into the vocabulary as plain text
+            return token.encode()
+    if spelling.form == "space-marker":
+        return token.replace(spelling.space_marker, " ").encode()
+    if spelling.form == "wordpiece":
+        if token.startswith(spelling.continuing_prefix) and token != spelling.continuing_prefix:
+            return token[len(spelling.continuing_prefix) :].encode()
+        return token.encode() if _stands_alone(token) else b" " + token.encode()
+    return token.encode()
+
+
+def byte_level_alphabet() -> tuple[str, ...]:
+    """The character that byte-level tokenizers write for each byte (Radford et al. 2019, the GPT-2 code).
+
+    Printable characters of Latin-1 stand for their own byte; the other bytes, in order, for the characters from U+0100.
+    """
+    printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    others = iter(range(0x100, 0x200))
+    return tuple(chr(byte) if byte in printable else chr(next(others)) for byte in range(256))
+
+
+_BYTE_TO_CHAR = byte_level_alphabet()
+_CHAR_TO_BYTE = {char: byte for byte, char in enumerate(_BYTE_TO_CHAR)}
+
+
+def _spelling(description: dict[str, Any]) -> Spelling:
+    """Read from the description of a tokenizer how it spells."""
+    model = description["model"]
+    kind = model.get("type")
+    if kind not in ("BPE", "Unigram", "WordPiece"):
+        raise ValueError(f"the tokenizer's model is {kind}; known are BPE, Unigram and WordPiece")
+    if kind == "WordPiece":
+        return Spelling("wordpiece", continuing_prefix=model.get("continuing_subword_prefix") or "##")
+    if model.get("end_of_word_suffix"):
+        raise ValueError(
+            f"the tokenizer marks the ends of words with {model['end_of_word_suffix']!r}; known are marks at their beginnings and byte-level"
+        )
+    steps = [step for part in ("normalizer", "pre_tokenizer", "decoder") for step in _steps(description.get(part))]
+    if any(step["type"] == "ByteLevel" for step in steps):
+        return Spelling("byte-level")
+    byte_tokens = bool(model.get("byte_fallback")) or any(step["type"] == "ByteFallback" for step in steps)
+    marker = next(filter(None, map(_space_marker, steps)), "")
+    return Spelling("space-marker" if marker else "plain", space_marker=marker, byte_tokens=byte_tokens)
+
+
+def _steps(part: dict[str, Any] | None) -> Iterator[dict[str, Any]]:
+    """The steps of a normalizer, pre-tokenizer or decoder, with sequences flattened."""
+    if part is None:
+        return
+    nested = [value for key in ("normalizers", "pretokenizers", "decoders") for value in part.get(key, ())]
+    if nested:
+        for inner in nested:
+            yield from _steps(inner)
+    else:
+        yield part
+
+
+def _space_marker(step: dict[str, Any]) -> str:
+    if step["type"] == "Metaspace":
+        return step.get("replacement") or "▁"
+    if step["type"] == "Replace":
+        pattern, content = step["pattern"].get("String"), step.get("content")
+        if pattern == " " and content:
+            return content
+        if content == " " and pattern:
+            return pattern
+    return ""
+
+
+def _unknown_id(model: dict[str, Any], ids: Mapping[str, int]) -> int | None:
+    if model["type"] == "Unigram":
+        return model.get("unk_id")
+    return ids.get(model["unk_token"]) if model.get("unk_token") else None
+
+
+def _roles(tokenizer: PreTrainedTokenizerFast, ids: Mapping[str, int], unknown_id: int | None) -> dict[str, int]:
+    named = {role: getattr(tokenizer, f"{role}_token", None) for role in ROLES}
+    roles = {role: ids[str(token)] for role, token in named.items() if token is not None and str(token) in ids}
+    if unknown_id is not None:
+        roles.setdefault("unk", unknown_id)
+    return roles
+
+
+def _stands_alone(token: str) -> bool:
+    """Whether BERT's pre-tokenizer cuts this off its neighbours, so that nothing says if a space came before it."""
+    if len(token) != 1:
+        return False
+    is_ascii_symbol = token.isascii() and token.isprintable() and not token.isalnum()
+    is_chinese = any(first <= token <= last for first, last in _CHINESE)
+    return is_ascii_symbol or is_chinese or unicodedata.category(token).startswith("P")
+
+
+def _readable(data: bytes) -> str:
+    return "".join(text.replace(" ", "▁") + "".join(chr(0xE000 + byte) for byte in stray) for text, stray in _utf8_runs(data))
+
+
+def _utf8_runs(data: bytes) -> Iterator[tuple[str, bytes]]:
+    """Cut bytes into pairs of valid UTF-8 text and the stray bytes after it."""
+    while data:
+        try:
+            yield data.decode(), b""
+            return
+        except UnicodeDecodeError as error:
+            # Lone surrogates and cut-off characters: one stray byte at a time keeps all that follows readable.
+            yield data[: error.start].decode(), data[error.start : error.start + 1]
+            data = data[error.start + 1 :]

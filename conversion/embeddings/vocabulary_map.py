@@ -1,0 +1,127 @@
+"""Which source token, if any, each target token is the same as.
+
+Tokens of text are the same when their bytes are; special tokens when their role is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+
+from conversion.embeddings.vocabulary import ROLES, Kind, Vocabulary
+
+# A role that the source does not fill is looked for under the name of its nearest relative: encoders begin with [CLS] and end with [SEP].
+RELATED_ROLES = {"bos": ("bos", "cls"), "eos": ("eos", "sep"), "cls": ("cls", "bos"), "sep": ("sep", "eos")}
+# Roles that a tokenizer without a token for them gives to another: GPT-2's end of text is also its unknown token, Llama's also the padding.
+_OFTEN_BORROWED = ("unk", "pad")
+
+
+class Match(IntEnum):
+    """Why a target token is the same as a source token."""
+
+    NONE = 0
+    BYTES = 1
+    ROLE = 2  # special token of the same role
+    SPELLING = 3  # special token without a role in the source, spelled the same
+    CHOSEN = 4  # named by the user
+
+
+@dataclass(frozen=True)
+class VocabularyMap:
+    """The same tokens of two vocabularies.
+
+    Attributes:
+        source_ids: (num_target_tokens,) int64, -1 where there is none.
+        matches: (num_target_tokens,) of `Match`.
+    """
+
+    source_ids: np.ndarray
+    matches: np.ndarray
+
+    @property
+    def is_matched(self) -> np.ndarray:
+        """(num_target_tokens,) bool: there is a same token."""
+        return self.source_ids >= 0
+
+
+def map_vocabulary(source: Vocabulary, target: Vocabulary, *, special_tokens: Mapping[str, str] | None = None) -> VocabularyMap:
+    """Find for each target token the source token that is the same.
+
+    Among several source tokens of the same bytes a token of text goes before `<0xXX>`, then the same spelling before others,
+    then the lowest id.  `<0xXX>` in the target stands for the source's own `<0xXX>` if the target has also a token of
+    text for that byte (then neither is used for it in texts), else for whatever the source writes the byte with.
+
+    Args:
+        special_tokens: target token -> source token, both as spelled in their tokenizers; goes before every rule.
+
+    Raises:
+        ValueError: if a name in `special_tokens` is no token of its vocabulary.
+    """
+    source_ids = np.full(len(target), -1, dtype=np.int64)
+    matches = np.full(len(target), Match.NONE, dtype=np.uint8)
+    for target_id, source_id in _same_bytes(source, target):
+        source_ids[target_id], matches[target_id] = source_id, Match.BYTES
+    for target_id, source_id, match in _same_special(source, target):
+        source_ids[target_id], matches[target_id] = source_id, match
+    for target_id, source_id in _chosen(source, target, special_tokens or {}):
+        source_ids[target_id], matches[target_id] = source_id, Match.CHOSEN
+    return VocabularyMap(source_ids, matches)
+
+
+def _same_bytes(source: Vocabulary, target: Vocabulary) -> Iterator[tuple[int, int]]:
+    by_kind: dict[Kind, dict[bytes, list[int]]] = {Kind.TEXT: {}, Kind.BYTE: {}}
+    for source_id, data in enumerate(source.token_bytes):
+        if data:
+            by_kind[Kind(source.kinds[source_id])].setdefault(data, []).append(source_id)
+    target_texts = {data for data, kind in zip(target.token_bytes, target.kinds) if kind == Kind.TEXT}
+    for target_id, data in enumerate(target.token_bytes):
+        if not data:
+            continue
+        order = [Kind.TEXT, Kind.BYTE]
+        if target.kinds[target_id] == Kind.BYTE and data in target_texts:
+            order.reverse()
+        candidates = next((found for kind in order if (found := by_kind[kind].get(data))), None)
+        if candidates:
+            spelled_alike = (i for i in candidates if source.tokens[i] == target.tokens[target_id])
+            yield target_id, next(spelled_alike, candidates[0])
+
+
+def _same_special(source: Vocabulary, target: Vocabulary) -> Iterator[tuple[int, int, Match]]:
+    roles_of: dict[int, list[str]] = {}
+    for role in ROLES:
+        if role in target.roles:
+            roles_of.setdefault(target.roles[role], []).append(role)
+    spelled = {token: source_id for source_id, token in enumerate(source.tokens)}
+    for target_id in np.flatnonzero(target.kinds == Kind.SPECIAL):
+        by_role = (_with_role(source, role) for role in roles_of.get(int(target_id), ()))
+        source_id = next((found for found in by_role if found is not None), None)
+        if source_id is not None:
+            yield int(target_id), source_id, Match.ROLE
+        elif target.tokens[target_id] in spelled:
+            yield int(target_id), spelled[target.tokens[target_id]], Match.SPELLING
+
+
+def _with_role(source: Vocabulary, role: str) -> int | None:
+    for related in RELATED_ROLES.get(role, (role,)):
+        source_id = source.roles.get(related)
+        if source_id is not None and not (related in _OFTEN_BORROWED and _is_borrowed(source, source_id)):
+            return source_id
+    return None
+
+
+def _is_borrowed(source: Vocabulary, source_id: int) -> bool:
+    """Whether a token has a role of its own besides those that are often borrowed: its row means that role alone."""
+    return any(source.roles.get(role) == source_id for role in ROLES if role not in _OFTEN_BORROWED)
+
+
+def _chosen(source: Vocabulary, target: Vocabulary, special_tokens: Mapping[str, str]) -> Iterator[tuple[int, int]]:
+    for target_token, source_token in special_tokens.items():
+        for token, vocabulary, side in ((target_token, target, "target"), (source_token, source, "source")):
+            if token not in vocabulary.tokens:
+                raise ValueError(
+                    f"the {side} tokenizer has no token {token!r}; give --special-token TARGET=SOURCE with tokens as they are spelled there"
+                )
+        yield target.tokens.index(target_token), source.tokens.index(source_token)
