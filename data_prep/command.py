@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import signal
 import sys
+import warnings
 from collections.abc import Callable, Sequence
 
 DONE, WRONG, MISUSED = 0, 1, 2
@@ -28,6 +29,8 @@ def run(main: Callable[[Sequence[str] | None], int]) -> None:
     traceback.  SIGTERM (Slurm, `kill`) ends like an exception, so that half-written outputs are removed.
     """
     signal.signal(signal.SIGTERM, _terminate)
+    # torch says so at every import, of a package that NeMo's dependencies ask for.
+    warnings.filterwarnings("ignore", message="The pynvml package is deprecated", category=FutureWarning)
     try:
         code = main(None)
     except ValueError as error:
