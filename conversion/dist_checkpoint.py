@@ -30,6 +30,7 @@ from data_prep.artifacts import DigestingWriter
 
 BACKEND = {"sharded_backend": "torch_dist", "sharded_backend_version": 1, "common_backend": "torch", "common_backend_version": 1}
 METADATA_NAME = ".metadata"
+OBJECTS_NAME = "__0_objects.distcp"
 NUM_FILES = 2  # written at the same time; as Megatron's own default
 
 _LAYER = re.compile(r"(.*\blayers)\.(\d+)\.(.+)")
@@ -57,7 +58,9 @@ class _Place:
 # -- writing --------------------------------------------------------------------------------------------------------------
 
 
-def write_dist_checkpoint(directory: Path, tensors: Sequence[LazyTensor], *, prefix: str, common: Mapping[str, Any]) -> dict[str, str]:
+def write_dist_checkpoint(
+    directory: Path, tensors: Sequence[LazyTensor], *, prefix: str, common: Mapping[str, Any], empty_objects: Sequence[str] = ()
+) -> dict[str, str]:
     """Write tensors, holding as many at a time as there are files.
 
     Args:
@@ -65,6 +68,7 @@ def write_dist_checkpoint(directory: Path, tensors: Sequence[LazyTensor], *, pre
         tensors: whole tensors; those of `layers.0`, `layers.1` ... are stacked.
         prefix: put before each name, for example `module.`.
         common: what is not sharded.
+        empty_objects: names of objects that Megatron expects beside the tensors and that say nothing: each is None.
 
     Returns:
         File name -> digest of each file.
@@ -81,8 +85,10 @@ def write_dist_checkpoint(directory: Path, tensors: Sequence[LazyTensor], *, pre
             stop.set()  # an error in one file, or an interrupt, ends the others too
     digests = {f"__0_{number}.distcp": digest for number, (digest, _) in enumerate(results)}
     places = {chunk: found for _, part in results for chunk, found in part.items()}
+    metadata = _metadata(shapes, dtypes, places)
+    digests[OBJECTS_NAME] = _add_objects(metadata, directory / OBJECTS_NAME, _object_keys(empty_objects, prefix))
     with DigestingWriter(directory / METADATA_NAME) as stream:
-        pickle.dump(_metadata(shapes, dtypes, places), stream)
+        pickle.dump(metadata, stream)
         digests[METADATA_NAME] = stream.digest
     torch.save(dict(common), directory / "common.pt")
     (directory / "metadata.json").write_text(json.dumps(BACKEND), encoding="utf-8")
@@ -146,6 +152,28 @@ def _metadata(shapes: Mapping[str, tuple[int, ...]], dtypes: Mapping[str, torch.
         entries[chunk.key].chunks.append(ChunkStorageMetadata(offsets, torch.Size(chunk.sizes)))
         storage[MetadataIndex(chunk.key, offsets)] = _StorageInfo(found.path.name, found.offset, found.length)
     return Metadata(entries, planner_data={}, storage_data=storage, version=CURRENT_DCP_VERSION)
+
+
+def _object_keys(names: Sequence[str], prefix: str) -> list[str]:
+    """Keys of objects: Megatron adds which of how many shards it is, and the layers of a block are the shards."""
+    found = [(name, _LAYER.fullmatch(name)) for name in names]
+    num_layers = max((int(match[2]) + 1 for _, match in found if match), default=0)
+    return [
+        f"{prefix}{match[1]}.{match[3]}/shard_{match[2]}_{num_layers}" if match else f"{prefix}{name}/shard_0_1" for name, match in found
+    ]
+
+
+def _add_objects(metadata: Any, path: Path, keys: Sequence[str]) -> str:
+    """Write one None, let all keys point to it, and return the digest of the file."""
+    from torch.distributed.checkpoint.filesystem import _StorageInfo
+    from torch.distributed.checkpoint.metadata import BytesStorageMetadata, MetadataIndex
+
+    with DigestingWriter(path) as stream:
+        torch.save([None], stream)  # type: ignore[arg-type]
+        for key in keys:
+            metadata.state_dict_metadata[key] = BytesStorageMetadata()
+            metadata.storage_data[MetadataIndex(key)] = _StorageInfo(path.name, 0, stream.size)
+        return stream.digest
 
 
 # -- reading --------------------------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ A trained checkpoint has optimizer state, padded rows and NeMo's own files besid
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -96,8 +97,9 @@ def write_nemo_checkpoint(
     tensors = list(tensors)
     (directory / WEIGHTS).mkdir()
     (directory / HF).mkdir(parents=True)
+    weights = [tensor for tensor in tensors if not tensor.name.startswith(KEPT)]
     digests = write_dist_checkpoint(
-        directory / WEIGHTS, [tensor for tensor in tensors if not tensor.name.startswith(KEPT)], prefix=PREFIX, common=COMMON
+        directory / WEIGHTS, weights, prefix=PREFIX, common=COMMON, empty_objects=_extra_states([tensor.name for tensor in weights])
     )
     if kept := [tensor for tensor in tensors if tensor.name.startswith(KEPT)]:
         write_safetensors(directory / HF / KEPT_NAME, kept)
@@ -106,3 +108,10 @@ def write_nemo_checkpoint(
     model = {"family": family, "config": dict(config), "hf_dtype": hf_dtype}
     (directory / MODEL).write_text(json.dumps(model, indent=2) + "\n", encoding="utf-8")
     return {f"{WEIGHTS}/{name}": digest for name, digest in digests.items()}
+
+
+def _extra_states(names: Iterable[str]) -> list[str]:
+    """Names of the objects in which TransformerEngine keeps its FP8 scales; Megatron asks for them with or without it."""
+    modules = [found[1] for name in names if (found := re.fullmatch(r"(.*\.linear_\w+)\.weight", name))]
+    modules += [module.replace("linear_qkv", "core_attention") for module in modules if module.endswith("linear_qkv")]
+    return [f"{module}._extra_state" for module in modules]
