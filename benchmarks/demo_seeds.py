@@ -1,0 +1,58 @@
+"""Bits per byte of the demo's methods at step 0 and at the end, over several seeds.
+
+    python -m benchmarks.demo_seeds --output /tmp/demo_seeds --seeds 1 2 3
+
+Runs the demo once per seed (weights, transfer and data order all follow it) and prints a Markdown table of mean and standard
+deviation, and how often each informed method was below `random` with the same seed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from pathlib import Path
+from statistics import mean, stdev
+
+from recipes.demo import ADAPT_STEPS, METHODS
+
+STEPS = (0, ADAPT_STEPS)
+
+
+def bits_per_byte(demo_dir: Path, text: str) -> dict[tuple[str, int], float]:
+    """(method, step) -> bits per byte on a held-out text, from the results of one demo."""
+    found = {}
+    for path in sorted((demo_dir / "results").glob("*/result.json")):
+        result = json.loads(path.read_text(encoding="utf-8"))
+        found[result["facts"]["method"], result["facts"].get("step", 0)] = result["texts"][text]["bits_per_byte"]
+    return found
+
+
+def main() -> None:
+    """Run the demos and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--output", type=Path, required=True, help="one directory per seed goes here; finished ones are used again")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
+    arguments = parser.parse_args()
+    for seed in arguments.seeds:
+        directory = arguments.output / f"seed_{seed}"
+        if not (directory / "report").exists():
+            subprocess.run([sys.executable, "-m", "recipes.demo", "--output", str(directory), "--seed", str(seed)], check=True)
+    for text in ("sl", "en"):
+        by_seed = {seed: bits_per_byte(arguments.output / f"seed_{seed}", text) for seed in arguments.seeds}
+        print(f"\nBits per byte on held-out `{text}`, mean ± standard deviation over {len(by_seed)} seeds\n")
+        print("| method | " + " | ".join(f"step {step} | below random" for step in STEPS) + " |")
+        print("|---|" + "---:|---:|" * len(STEPS))
+        for method in METHODS:
+            cells = []
+            for step in STEPS:
+                values = [found[method, step] for found in by_seed.values()]
+                below = sum(found[method, step] < found["random", step] for found in by_seed.values())
+                spread = stdev(values) if len(values) > 1 else 0.0
+                cells.append(f"{mean(values):.4f} ± {spread:.4f} | {'' if method == 'random' else f'{below} of {len(values)}'}")
+            print(f"| {method} | " + " | ".join(cells) + " |")
+
+
+if __name__ == "__main__":
+    main()
