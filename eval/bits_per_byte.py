@@ -1,7 +1,9 @@
 """Bits per byte: how well a model predicts a text, in a unit that does not depend on its tokenizer.
 
 The negative log-likelihood of all tokens of the text, in bits, divided by the UTF-8 bytes of the text as it was given.  Losses and
-perplexities per token compare models of one tokenizer only; bits per byte compares any two models on the same file.
+perplexities per token compare models of one tokenizer only; bits per byte compares any two models on the same file.  A token that
+stands for characters outside the vocabulary does not say which ones they were, so 8 bits are added for each byte that it hides, as if
+those were sent as they are; without that a tokenizer that knows fewer letters would look better.
 
 lm-eval has the metric too (`loglikelihood_rolling`, see `eval/tasks/heldout_text`).  This module exists beside it because lm-eval scores
 the BOS of tokenizers that add one, after a second BOS; because its windows leave the first token of every later window with a context of
@@ -36,11 +38,12 @@ class StartToken:
 
 @dataclass(frozen=True)
 class DocumentScore:
-    """Negative log-likelihood in nats, tokens and UTF-8 bytes of one document."""
+    """Negative log-likelihood in nats, tokens and UTF-8 bytes of one document, and how many of the bytes unknown tokens hide."""
 
     nats: float
     num_tokens: int
     text_bytes: int
+    unknown_bytes: int
 
 
 @dataclass(frozen=True)
@@ -48,13 +51,10 @@ class TextScore:
     """What a model makes of one text.
 
     Attributes:
-        unknown_tokens: tokens that stand for characters outside the vocabulary.  What they hide costs the model nothing, so with
-            more than a handful the bits per byte are too good.
         window_tokens: most tokens that the model saw at once, the start token among them.
     """
 
     documents: tuple[DocumentScore, ...] = field(repr=False)
-    unknown_tokens: int
     window_tokens: int
 
     @property
@@ -73,9 +73,14 @@ class TextScore:
         return sum(document.text_bytes for document in self.documents)
 
     @property
+    def unknown_bytes(self) -> int:
+        """UTF-8 bytes that unknown tokens hide; each is charged with 8 bits."""
+        return sum(document.unknown_bytes for document in self.documents)
+
+    @property
     def bits_per_byte(self) -> float:
         """Bits per UTF-8 byte."""
-        return self.nats / math.log(2) / self.text_bytes
+        return (self.nats / math.log(2) + 8 * self.unknown_bytes) / self.text_bytes
 
     @property
     def perplexity_per_token(self) -> float:
@@ -92,7 +97,7 @@ class TextScore:
             "num_tokens": self.num_tokens,
             "text_bytes": self.text_bytes,
             "num_documents": len(self.documents),
-            "unknown_tokens": self.unknown_tokens,
+            "unknown_bytes": self.unknown_bytes,
             "window_tokens": self.window_tokens,
         }
 
@@ -204,10 +209,10 @@ def score_documents(
     """
     if not documents:
         raise ValueError(f"{text_name} holds no documents")
-    token_ids = [_encode(tokenizer, document) for document in documents]
+    encoded = [_encode(tokenizer, document) for document in documents]
     windows: list[Window] = []
     owners: list[int] = []
-    for index, ids in enumerate(token_ids):
+    for index, (ids, _) in enumerate(encoded):
         for window in split_windows(ids, start_id=start_token.id, window_tokens=window_tokens):
             windows.append(window)
             owners.append(index)
@@ -219,16 +224,19 @@ def score_documents(
                 " check the checkpoint with `python -m conversion.verify`"
             )
         nats[index] += value
-    unknown_id = tokenizer.unk_token_id
-    # GPT-2's tokenizer calls its end of text "unknown" as well, but spells every byte and never uses it so.
-    unknown = 0 if unknown_id in (None, tokenizer.eos_token_id) else sum(ids.count(unknown_id) for ids in token_ids)
-    scores = (DocumentScore(n, len(ids), len(text.encode())) for n, ids, text in zip(nats, token_ids, documents))
-    return TextScore(tuple(scores), unknown, window_tokens)
+    scores = (DocumentScore(n, len(ids), len(text.encode()), hidden) for n, (ids, hidden), text in zip(nats, encoded, documents))
+    return TextScore(tuple(scores), window_tokens)
 
 
-def _encode(tokenizer: PreTrainedTokenizerFast, text: str) -> list[int]:
+def _encode(tokenizer: PreTrainedTokenizerFast, text: str) -> tuple[list[int], int]:
+    """Token ids without special tokens, and the number of bytes that unknown tokens hide."""
     # verbose=False: the tokenizer would warn of texts longer than the model, which the windows take care of.
-    return tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+    encoded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
+    ids = encoded["input_ids"]
+    # GPT-2's tokenizer calls its end of text "unknown" as well, but spells every byte and never uses it so.
+    unknown_id = None if tokenizer.unk_token_id == tokenizer.eos_token_id else tokenizer.unk_token_id
+    hidden = sum(len(text[begin:end].encode()) for token, (begin, end) in zip(ids, encoded["offset_mapping"]) if token == unknown_id)
+    return ids, hidden
 
 
 def _window_nats(model: PreTrainedModel, windows: Sequence[Window]) -> list[float]:

@@ -394,9 +394,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(results_table(results))
     for result in results:
         for name, figures in result["texts"].items():
-            if figures["unknown_tokens"]:
-                share = figures["unknown_tokens"] / figures["num_tokens"]
-                print(f"note: {share:.2%} of the tokens of {name} are unknown to {result['name']}: its bits per byte are too good")
+            if figures["unknown_bytes"]:
+                share = figures["unknown_bytes"] / figures["text_bytes"]
+                print(f"note: {share:.1%} of the bytes of {name} are unknown to the tokenizer of {result['name']}; each counts 8 bits")
     if failures:
         raise ValueError(f"{len(failures)} of {len(checkpoints)} models could not be evaluated: {'; '.join(failures)}")
     return command.DONE

@@ -130,7 +130,10 @@ def _read_result(content: dict[str, Any], path: Path) -> Result:
     method, step = facts.get("method"), facts.get("step")
     if method is not None and step is None:
         if content["model"]["written_by"] != "conversion.transfer":
-            raise ValueError(f"{path} has the method {method} but no step in its facts; export the checkpoint with conversion.nemo_to_hf")
+            raise ValueError(
+                f"{path} has the method {method} but no step in its facts; only folders fresh from conversion.transfer and"
+                " checkpoints of recipes.train have one: evaluate those"
+            )
         step = 0  # fresh from the transfer, not trained yet
     bits_per_byte = {text: figures["bits_per_byte"] for text, figures in content["texts"].items()}
     return Result(content["name"], method, facts.get("head"), facts.get("seed"), step, bits_per_byte, path)
@@ -170,10 +173,26 @@ def _notes(contents: Sequence[dict[str, Any]]) -> tuple[str, ...]:
     starts = sorted({content["settings"]["start_token_used"]["token"] for content in contents})
     windows = sorted({content["settings"]["window_tokens"] for content in contents})
     versions = ", ".join(f"{package} {version}" for package, version in first["versions"].items() if package in ("torch", "transformers"))
-    return (
+    notes = [
         f"Held-out texts: {texts}.",
         f"Every document is scored apart, after one start token ({', '.join(starts)}), with up to {' or '.join(map(str, windows))} tokens"
         f" at once; weights in {first['settings']['dtype']}; {versions}.",
+    ]
+    if unknown := _unknown_shares(contents):
+        notes.append(f"Characters that a tokenizer does not know count 8 bits per byte: {unknown}.")
+    return tuple(notes)
+
+
+def _unknown_shares(contents: Sequence[dict[str, Any]]) -> str:
+    """Shares of unknown bytes per text, and which models have them; models of one tokenizer have the same."""
+    shares: dict[tuple[str, float], list[str]] = {}
+    for content in contents:
+        for text, figures in content["texts"].items():
+            if figures["unknown_bytes"]:
+                share = figures["unknown_bytes"] / figures["text_bytes"]
+                shares.setdefault((text, share), []).append(content["facts"].get("method") or content["name"])
+    return "; ".join(
+        f"{share:.1%} of {language(text)} for {', '.join(sorted(set(names)))}" for (text, share), names in sorted(shares.items())
     )
 
 

@@ -104,7 +104,7 @@ def test_weights_in_bfloat16_are_summed_in_float32():
     assert half.bits_per_byte == pytest.approx(exact.bits_per_byte, rel=0.03)  # bfloat16 keeps 8 bits
 
 
-def test_unknown_characters_are_counted():
+def test_what_unknown_tokens_hide_is_charged():
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
@@ -112,14 +112,14 @@ def test_unknown_characters_are_counted():
     backend = Tokenizer(models.WordLevel(words, unk_token="<unk>"))
     backend.pre_tokenizer = pre_tokenizers.Whitespace()
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, bos_token="<s>", eos_token="</s>", unk_token="<unk>")
-    score = score_documents(
-        tiny_opt(), tokenizer, ["fog megla rain", "češnja"], start_token=choose_start_token(tokenizer), window_tokens=64
-    )
-    assert score.unknown_tokens == 2
-    assert score.num_tokens == 4
+    model = tiny_opt()
+    score = score_documents(model, tokenizer, ["fog megla rain", "čaj"], start_token=choose_start_token(tokenizer), window_tokens=64)
+    assert [(d.num_tokens, d.text_bytes, d.unknown_bytes) for d in score.documents] == [(3, 14, 5), (1, 4, 4)]
+    nats = nats_by_hand(model, EOS, [4, 3, 5]) + nats_by_hand(model, EOS, [3])
+    assert score.bits_per_byte == pytest.approx((nats / math.log(2) + 8 * 9) / 18, rel=1e-5)
     tokenizer.eos_token = "<unk>"  # GPT-2 names its end of text as unknown token too, and never means it
-    score = score_documents(tiny_opt(), tokenizer, ["fog rain"], start_token=choose_start_token(tokenizer), window_tokens=64)
-    assert score.unknown_tokens == 0
+    score = score_documents(model, tokenizer, ["čaj"], start_token=choose_start_token(tokenizer), window_tokens=64)
+    assert score.unknown_bytes == 0
 
 
 def test_start_token_choices():

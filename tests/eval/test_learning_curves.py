@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from eval.learning_curves import draw, main, read_comparison, spread_out, start_and_end_table, step_table
 
-TEXT = {"num_documents": 2, "text_bytes": 100}
+TEXT = {"num_documents": 2, "text_bytes": 100, "unknown_bytes": 0}
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def results(tmp_path) -> Path:
 
 def put(root: Path, name: str, sl: float, en: float, *, stage: str | None = "conversion.nemo_to_hf", **facts) -> Path:
     """A result as eval.harness writes it, with the given bits per byte."""
-    overrides = facts.pop("overrides", {})
+    overrides, unknown_bytes = facts.pop("overrides", {}), facts.pop("unknown_bytes", 0)
     content = {
         "format": 1,
         "name": name,
@@ -37,7 +37,7 @@ def put(root: Path, name: str, sl: float, en: float, *, stage: str | None = "con
             **overrides,
         },
         "texts": {
-            "sl": {**TEXT, "bits_per_byte": sl, "digest": "xxh3:5"},
+            "sl": {**TEXT, "bits_per_byte": sl, "digest": "xxh3:5", "unknown_bytes": unknown_bytes},
             "en": {**TEXT, "bits_per_byte": en, "digest": facts.get("digest_en", "xxh3:6")},
         },
         "tasks": {},
@@ -86,10 +86,22 @@ def test_a_fresh_transfer_is_step_zero(results):
     put(results, "fresh", 3.0, 1.0, method="mean", seed=1, stage="conversion.transfer")
     assert read_comparison([results]).curves[0].steps("sl") == [0]
     path = put(results, "unknown", 3.0, 1.0, method="mean", seed=2)
-    with pytest.raises(
-        ValueError, match=rf"^{path} has the method mean but no step in its facts; export the checkpoint with conversion.nemo_to_hf$"
-    ):
+    sentence = (
+        f"{path} has the method mean but no step in its facts; only folders fresh from conversion.transfer and"
+        " checkpoints of recipes.train have one: evaluate those"
+    )
+    with pytest.raises(ValueError, match=f"^{re.escape(sentence)}$"):
         read_comparison([results])
+
+
+def test_unknown_characters_are_told(results):
+    put_two_methods(results)
+    assert len(read_comparison([results]).notes) == 2
+    put(results, "source", 5.5, 2.5, stage=None, unknown_bytes=4)
+    assert (
+        read_comparison([results]).notes[2]
+        == "Characters that a tokenizer does not know count 8 bits per byte: 4.0% of Slovene for source."
+    )
 
 
 def test_half_written_results_are_left_out(results):
