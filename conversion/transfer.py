@@ -67,13 +67,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--text", type=Path, nargs="+", metavar="FILE", help=f"target-language text for focus ({', '.join(SUFFIXES)})")
     parser.add_argument("--text-key", default="text", help="key of the text in a .jsonl line (default: text)")
     parser.add_argument("--document-separator", choices=SEPARATORS, default="blank-line", help="what ends a document in a .txt file")
-    parser.add_argument(
-        "--vector-size", type=int, default=VectorOptions.size, metavar="N", help="dimensions of fastText vectors (default: 300)"
-    )
-    parser.add_argument("--vector-epochs", type=int, default=VectorOptions.epochs, metavar="N", help="passes over the text (default: 3)")
-    parser.add_argument(
-        "--vector-min-count", type=int, default=VectorOptions.min_count, metavar="N", help="rarer tokens have no vector (default: 10)"
-    )
+    by_text = "by default by the size of the text"
+    parser.add_argument("--vector-size", type=int, metavar="N", help=f"dimensions of fastText vectors, 300 or 100 {by_text}")
+    parser.add_argument("--vector-epochs", type=int, metavar="N", help=f"passes over the text, 3 or more {by_text}")
+    parser.add_argument("--vector-min-count", type=int, metavar="N", help=f"rarer tokens have no vector, 10 or less {by_text}")
     parser.add_argument(
         "--fallback", choices=FALLBACKS, default="mean", help="row of a token that the method has nothing for (default: mean)"
     )
