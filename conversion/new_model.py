@@ -1,0 +1,129 @@
+"""Make a new OPT with random weights and the vocabulary of a tokenizer: where an experiment without a pretrained model starts.
+
+The weights are those that the transformers library gives a new model; the seed alone decides them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from data_prep import command
+from data_prep.artifacts import Manifest, staged_directory, write_manifest
+
+STAGE = "conversion.new_model"
+
+
+def make(tokenizer_dir: Path, output_dir: Path, *, seed: int, config: dict[str, Any]) -> Manifest:
+    """Write a Hugging Face checkpoint of a new OPT.
+
+    Args:
+        tokenizer_dir: a Hugging Face tokenizer; its size becomes the vocabulary, its special ids those of the model.
+        config: fields of OPT's config.json; what is absent has the library's default.
+
+    Raises:
+        ValueError: if the tokenizer cannot be loaded or the sizes do not fit each other.
+    """
+    import torch
+    from transformers import GenerationConfig, OPTConfig, OPTForCausalLM
+
+    from conversion.families import family_of
+    from conversion.hf_checkpoint import copy_companions, write_hf_weights
+    from conversion.lazy_tensor import LazyTensor
+    from data_prep.tokenizer_files import load_tokenizer, tokenizer_digest
+
+    tokenizer = load_tokenizer(tokenizer_dir)
+    opt_config = OPTConfig.from_dict(
+        {
+            **config,
+            "vocab_size": len(tokenizer),
+            "bos_token_id": tokenizer.bos_token_id,
+            "eos_token_id": tokenizer.eos_token_id,
+            "pad_token_id": tokenizer.pad_token_id,
+            "architectures": ["OPTForCausalLM"],
+        }
+    )
+    opt_config.word_embed_proj_dim = opt_config.hidden_size
+    tied = bool(opt_config.tie_word_embeddings)
+    family_of("opt", source="the new model").megatron_config(opt_config.to_dict(), tied=tied, source="the new model")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = OPTForCausalLM(opt_config)
+    tensors = [LazyTensor.of(name, tensor) for name, tensor in model.state_dict().items() if not (tied and name == "lm_head.weight")]
+    with staged_directory(output_dir, required_bytes=sum(tensor.nbytes for tensor in tensors)) as staging:
+        model.config.dtype = torch.float32
+        model.config.save_pretrained(staging)
+        GenerationConfig.from_model_config(opt_config).save_pretrained(staging)
+        copy_companions(tokenizer_dir, staging)
+        digests = write_hf_weights(staging, tensors)
+        return write_manifest(
+            staging,
+            stage=STAGE,
+            facts={
+                "model_type": "opt",
+                "vocab_size": len(tokenizer),
+                "tie_word_embeddings": tied,
+                "tokenizer_digest": tokenizer_digest(tokenizer),
+                "seed": seed,
+            },
+            arguments={"tokenizer": str(tokenizer_dir), "config": config},
+            inputs={"tokenizer": tokenizer_digest(tokenizer)},
+            known_digests=digests,
+        )
+
+
+# Flag -> key of config.json.
+SIZES = {
+    "num_layers": "num_hidden_layers",
+    "hidden_size": "hidden_size",
+    "ffn_size": "ffn_dim",
+    "num_attention_heads": "num_attention_heads",
+    "max_positions": "max_position_embeddings",
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Parse arguments and make the model."""
+    parser = command.parser(
+        __doc__,
+        prog=STAGE,
+        example=f"python -m {STAGE} --tokenizer work/tokenizer-en --num-layers 4 --hidden-size 128 --num-attention-heads 4 --ffn-size 512 \\\n"
+        "      --max-positions 128 --seed 1 --output work/opt-tiny",
+    )
+    parser.add_argument("--tokenizer", type=Path, required=True, help="folder of a Hugging Face tokenizer")
+    parser.add_argument("--hf-config", type=Path, help="config.json to start from, for example that of opt-125m; flags override it")
+    parser.add_argument("--num-layers", type=int)
+    parser.add_argument("--hidden-size", type=int)
+    parser.add_argument("--num-attention-heads", type=int)
+    parser.add_argument("--ffn-size", type=int, help="width of the feed-forward part (default: 4 times the hidden size)")
+    parser.add_argument("--max-positions", type=int, help="longest sequence, in tokens")
+    parser.add_argument("--untied", action="store_true", help="give input embedding and output layer a matrix each")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--output", type=Path, required=True, help="folder to write")
+    arguments = parser.parse_args(argv)
+    config: dict[str, Any] = _read_config(arguments.hf_config) if arguments.hf_config else {}
+    config |= {key: value for flag, key in SIZES.items() if (value := getattr(arguments, flag)) is not None}
+    if missing := [f"--{flag.replace('_', '-')}" for flag, key in SIZES.items() if key not in config and flag != "ffn_size"]:
+        raise ValueError(f"the sizes of the new model are not complete: give {', '.join(missing)}, or a config.json with --hf-config")
+    config.setdefault("ffn_dim", 4 * config["hidden_size"])
+    if arguments.untied:
+        config["tie_word_embeddings"] = False
+    manifest = make(arguments.tokenizer, arguments.output, seed=arguments.seed, config=config)
+    print(f"{arguments.output}: new OPT, vocabulary of {manifest.facts['vocab_size']} rows, seed {arguments.seed}")
+    return command.DONE
+
+
+def _read_config(path: Path) -> dict[str, Any]:
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ValueError(f"--hf-config {path} cannot be read: {error}") from error
+    if not isinstance(config, dict) or config.get("model_type", "opt") != "opt":
+        raise ValueError(f"--hf-config {path} is no configuration of an OPT model")
+    return config
+
+
+if __name__ == "__main__":
+    command.run(main)
