@@ -1,7 +1,7 @@
 """Documents: the text of plain and JSON Lines files, one document at a time, with errors that name file and line.
 
-A `.jsonl` line is one document, under `--text-key`.  In a `.txt` file an empty line ends a document, as in CC-100 and in
-BERT's input; `--document-separator` says otherwise.  Both may be compressed (`.gz`).
+A `.jsonl` line is one document, under `--text-key`.  So is a line of a `.txt` file, unless empty lines in it say that
+documents may be longer: then `--document-separator` must tell.  Both may be compressed (`.gz`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 from data_prep.progress import Progress
 
 SUFFIXES = (".txt", ".jsonl", ".txt.gz", ".jsonl.gz")
-SEPARATORS = ("blank-line", "line", "file")
+SEPARATORS = ("line", "blank-line", "file")
 _REPORT_BYTES = 1 << 18
 
 
@@ -29,19 +29,19 @@ class Documents:
     Args:
         paths: files with a suffix of `SUFFIXES`.
         text_key: the key of the text in a JSON line.
-        separator: what ends a document in a `.txt` file, one of `SEPARATORS`.
+        separator: what ends a document in a `.txt` file, one of `SEPARATORS`; None for a line where no line is empty.
 
     Raises:
         ValueError: if a file is missing or of another kind; while reading, if a line is no UTF-8, no JSON or has no text
             (naming the line), and at the end if there was no document at all.
     """
 
-    def __init__(self, paths: Iterable[Path | str], *, text_key: str = "text", separator: str = "blank-line") -> None:
+    def __init__(self, paths: Iterable[Path | str], *, text_key: str = "text", separator: str | None = None) -> None:
         self.paths = [Path(path) for path in paths]
         self.text_key = text_key
         self.separator = separator
         self.num_documents = self.num_empty = self.text_bytes = 0
-        if separator not in SEPARATORS:
+        if separator is not None and separator not in SEPARATORS:
             raise ValueError(f"unknown document separator {separator!r}; the known ones are {', '.join(SEPARATORS)}")
         for path in self.paths:
             if not path.exists():
@@ -65,9 +65,9 @@ class Documents:
         with Progress(label, total=sum(path.stat().st_size for path in self.paths), unit="B", is_bytes=True) as progress:
             for path in self.paths:
                 lines = _read_lines(path, progress)
-                texts = self._json_texts(path, lines) if ".jsonl" in path.name else self._plain_texts(lines)
+                texts = self._json_texts(path, lines) if path.name.endswith((".jsonl", ".jsonl.gz")) else self._plain_texts(path, lines)
                 for text in texts:
-                    if text.isspace() or not text:
+                    if not text.strip():
                         num_empty += 1
                         continue
                     num_documents += 1
@@ -78,19 +78,22 @@ class Documents:
             raise ValueError(f"there is no text in {names} ({num_empty} empty documents); give --input files with text")
         self.num_documents, self.num_empty, self.text_bytes = num_documents, num_empty, text_bytes
 
-    def _plain_texts(self, lines: Iterator[tuple[int, str]]) -> Iterator[str]:
-        if self.separator == "line":
-            yield from (line for _, line in lines if line.strip())
+    def _plain_texts(self, path: Path, lines: Iterator[tuple[int, str]]) -> Iterator[str]:
+        if self.separator in ("blank-line", "file"):
+            yield from _joined(lines, ends_at_blank_line=self.separator == "blank-line")
             return
-        document: list[str] = []
-        for _, line in lines:
-            if line.strip() or self.separator == "file":
-                document.append(line)
-            elif document:
-                yield "\n".join(document)
-                document = []
-        if document:
-            yield "\n".join(document)
+        has_text, empty = False, 0
+        for number, line in lines:
+            if not line.strip():
+                empty = number if has_text else 0
+            elif empty and self.separator is None:
+                raise ValueError(
+                    f"{path}, line {empty} is empty, so a document may be longer than a line; say with --document-separator"
+                    f" what ends one ({', '.join(SEPARATORS)})"
+                )
+            else:
+                has_text = True
+                yield line
 
     def _json_texts(self, path: Path, lines: Iterator[tuple[int, str]]) -> Iterator[str]:
         for number, line in lines:
@@ -128,8 +131,7 @@ def add_input_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--document-separator",
         choices=SEPARATORS,
-        default="blank-line",
-        help="what ends a document in a .txt file (default: blank-line); .jsonl lines are always one document each",
+        help="what ends a document in a .txt file (default: a line, in a file without empty lines)",
     )
 
 
@@ -145,6 +147,18 @@ def batches(texts: Iterable[str], num_characters: int) -> Iterator[list[str]]:
             batch, size = [], 0
     if batch:
         yield batch
+
+
+def _joined(lines: Iterator[tuple[int, str]], *, ends_at_blank_line: bool) -> Iterator[str]:
+    document: list[str] = []
+    for _, line in lines:
+        if line.strip() or not ends_at_blank_line:
+            document.append(line)
+        elif document:
+            yield "\n".join(document)
+            document = []
+    if document:
+        yield "\n".join(document)
 
 
 def _read_lines(path: Path, progress: Progress) -> Iterator[tuple[int, str]]:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import struct
 from array import array
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 
 import numpy as np
 
-from data_prep.artifacts import Manifest, check_files, require_manifest
+from data_prep.artifacts import DigestingWriter, Manifest, check_files, require_manifest
 
 PREFIX = "text"
 STAGE = "data_prep.to_megatron"
@@ -28,7 +29,7 @@ def token_dtype(vocab_size: int) -> np.dtype:
 
 
 class IndexedDatasetWriter:
-    """Writes `PREFIX.bin` while documents come in, and `PREFIX.idx` when they ended without an error.
+    """Writes `text.bin` while documents come in, and `text.idx` when they ended without an error.
 
     Args:
         directory: where both files go.
@@ -37,34 +38,51 @@ class IndexedDatasetWriter:
 
     def __init__(self, directory: Path, dtype: np.dtype) -> None:
         self._index_path = directory / f"{PREFIX}.idx"
-        self._tokens = open(directory / f"{PREFIX}.bin", "wb")  # noqa: SIM115  (closed in __exit__)
+        self._bin = DigestingWriter(directory / f"{PREFIX}.bin")
         self._dtype = dtype
-        self._lengths = array("i")
+        self._lengths = array("i")  # four bytes a document is all that memory holds
         self.num_tokens = 0
 
-    def add_document(self, token_ids: np.ndarray) -> None:
-        """Append one document's token ids (one dimension)."""
+    @property
+    def digests(self) -> dict[str, str]:
+        """Digest of the tokens written, by the name of their file."""
+        return {f"{PREFIX}.bin": self._bin.digest}
+
+    def add_documents(self, token_ids: np.ndarray, lengths: Sequence[int]) -> None:
+        """Append documents.
+
+        Args:
+            token_ids: (sum of lengths,) their token ids, back to back.
+            lengths: tokens of each document.
+        """
         # Not `tofile`: on a full disk it raises an OSError without the error number.
-        self._tokens.write(token_ids.astype(self._dtype, copy=False).data)
-        self._lengths.append(len(token_ids))
+        self._bin.write(token_ids.astype(self._dtype, copy=False).data)
+        self._lengths.extend(lengths)
         self.num_tokens += len(token_ids)
 
     def __enter__(self) -> IndexedDatasetWriter:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._tokens.close()
+        self._bin.__exit__(kind, error, trace)
         if error is None:
-            self._write_index()
+            self._index_path.write_bytes(index_bytes(np.array(self._lengths, dtype=np.int32), self._dtype))
 
-    def _write_index(self) -> None:
-        lengths = np.frombuffer(self._lengths, dtype=np.int32) if self._lengths else np.empty(0, np.int32)
-        ends = np.cumsum(lengths, dtype=np.int64) * self._dtype.itemsize
-        with open(self._index_path, "wb") as index:
-            index.write(_HEADER + struct.pack("<QBQQ", _VERSION, _DTYPE_CODES[self._dtype], len(lengths), len(lengths) + 1))
-            index.write(lengths.data)
-            index.write((ends - lengths.astype(np.int64) * self._dtype.itemsize).data)  # byte offset of each sequence
-            index.write(np.arange(len(lengths) + 1, dtype=np.int64).data)  # sequence at which each document starts, and the end
+
+def index_bytes(lengths: np.ndarray, dtype: np.dtype) -> bytes:
+    """The content of an `.idx` file for documents of one sequence each.
+
+    Args:
+        lengths: (num_documents,) int32, tokens of each document.
+        dtype: of the tokens in the `.bin` file.
+    """
+    num_documents = len(lengths)
+    offsets = np.zeros(num_documents, dtype=np.int64)  # in bytes
+    np.cumsum(lengths[:-1], dtype=np.int64, out=offsets[1:])
+    offsets *= dtype.itemsize
+    first_sequences = np.arange(num_documents + 1, dtype=np.int64)  # of each document, and one past the last
+    header = _HEADER + struct.pack("<QBQQ", _VERSION, _DTYPE_CODES[dtype], num_documents, num_documents + 1)
+    return b"".join((header, lengths.tobytes(), offsets.tobytes(), first_sequences.tobytes()))
 
 
 def open_dataset(directory: Path, *, contents: bool = False) -> tuple[Path, Manifest]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -44,8 +45,8 @@ def to_megatron(
     vocab_size = max(tokenizer.get_vocab().values()) + 1
     with staged_directory(output_dir) as staging:
         with IndexedDatasetWriter(staging, token_dtype(vocab_size)) as writer:
-            for token_ids in tokenize(documents.read("tokenizing"), tokenizer.backend_tokenizer, tokenizer.eos_token_id):
-                writer.add_document(token_ids)
+            for token_ids, lengths in tokenize(documents.read("tokenizing"), tokenizer.backend_tokenizer, tokenizer.eos_token_id):
+                writer.add_documents(token_ids, lengths)
         facts = {
             "tokenizer_digest": tokenizer_digest(tokenizer),
             "vocab_size": vocab_size,
@@ -56,27 +57,39 @@ def to_megatron(
             "text_bytes": documents.text_bytes,
         }
         inputs = {str(path): digest_file(path) for path in documents.paths}
-        return write_manifest(staging, stage=STAGE, facts=facts, arguments=vars(arguments) if arguments else None, inputs=inputs)
+        return write_manifest(
+            staging,
+            stage=STAGE,
+            facts=facts,
+            arguments=vars(arguments) if arguments else None,
+            inputs=inputs,
+            known_digests=writer.digests,
+        )
 
 
-def tokenize(texts: Iterable[str], tokenizer: Tokenizer, eos_token_id: int) -> Iterator[np.ndarray]:
-    """Yield the token ids of each text with the end-of-text token behind them, int32, in order.
+def tokenize(texts: Iterable[str], tokenizer: Tokenizer, eos_token_id: int) -> Iterator[tuple[np.ndarray, list[int]]]:
+    """Yield the token ids of texts, many at a time and in order, with the end-of-text token behind each.
+
+    Yields:
+        token ids, (sum of lengths,) int32, and the length of each text.
 
     Raises:
         ValueError: if a text's own tokens hold the end-of-text token.
     """
     import numpy as np
 
-    tokenizer.encode_special_tokens = True  # "</s>" in a text is five characters
+    tokenizer.encode_special_tokens = True  # "</s>" in a text is four characters
     for batch in batches(texts, _BATCH_CHARACTERS):
-        for text, encoding in zip(batch, tokenizer.encode_batch_fast(batch, add_special_tokens=False)):
-            token_ids = np.array([*encoding.ids, eos_token_id], dtype=np.int32)
-            if np.count_nonzero(token_ids == eos_token_id) > 1:
+        rows = [encoding.ids for encoding in tokenizer.encode_batch_fast(batch, add_special_tokens=False)]
+        for text, row in zip(batch, rows):
+            if eos_token_id in row:
                 raise ValueError(
-                    f"the tokenizer gives its end-of-text token {eos_token_id} inside the document {text[:80]!r}...;"
+                    f"the tokenizer gives its end-of-text token {eos_token_id} inside the document that begins {text[:80]!r};"
                     " mark that token as special in its tokenizer.json"
                 )
-            yield token_ids
+            row.append(eos_token_id)
+        lengths = [len(row) for row in rows]
+        yield np.fromiter(chain.from_iterable(rows), dtype=np.int32, count=sum(lengths)), lengths
 
 
 def main(argv: Sequence[str] | None = None) -> int:

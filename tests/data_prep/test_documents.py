@@ -1,0 +1,142 @@
+"""Documents come out as they are in the files, whatever the line ends; what is wrong is named with its line."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from data_prep.documents import Documents, batches
+
+Write = Callable[[str, str | bytes], Path]
+
+
+@pytest.mark.parametrize(
+    "separator, expected",
+    [
+        ("line", ["ena", "dva", "tri", "štiri"]),
+        ("blank-line", ["ena\ndva", "tri\nštiri"]),
+        ("file", ["ena\ndva\n\n \ntri\nštiri"]),
+    ],
+)
+def test_separator_of_plain_text(write: Write, separator: str, expected: list[str]) -> None:
+    path = write("a.txt", "ena\ndva\n\n \ntri\nštiri\n")
+    assert list(Documents([path], separator=separator)) == expected
+
+
+def test_a_line_is_a_document_where_no_empty_line_says_otherwise(write: Write) -> None:
+    assert list(Documents([write("a.txt", "\n\nena\ndva\n\n\n")])) == ["ena", "dva"]
+    path = write("b.txt", "ena\n\ndva\n")
+    with pytest.raises(ValueError) as error:
+        list(Documents([path]))
+    assert str(error.value) == (
+        f"{path}, line 2 is empty, so a document may be longer than a line;"
+        " say with --document-separator what ends one (line, blank-line, file)"
+    )
+
+
+def test_only_a_line_feed_ends_a_line(write: Write) -> None:
+    text = "a\u2028b\u0085c\x0bd\x0ce\x1cf\rg"
+    assert list(Documents([write("a.txt", f"\ufeff{text}\r\nend")])) == [text, "end"]
+    assert list(Documents([write("a.jsonl", json.dumps({"text": text}, ensure_ascii=False) + "\r\n")])) == [text]
+
+
+def test_inner_space_is_kept(write: Write) -> None:
+    assert list(Documents([write("a.txt", "  a \tb \n")])) == ["  a \tb "]
+    assert list(Documents([write("a.jsonl", '{"text": "\\n a\\n\\n"}')])) == ["\n a\n\n"]
+
+
+def test_compressed_files_read_the_same(write: Write) -> None:
+    content = '{"text": "č"}\n\n{"text": "š", "id": 1}\n'
+    plain, packed = write("a.jsonl", content), write("a.jsonl.gz", gzip.compress(content.encode()))
+    assert list(Documents([plain])) == list(Documents([packed])) == ["č", "š"]
+    assert list(Documents([write("a.txt.gz", gzip.compress("č\nš".encode()))])) == ["č", "š"]
+
+
+def test_counts_of_the_last_reading(write: Write) -> None:
+    documents = Documents(
+        [write("a.jsonl", '{"body": "čš"}\n{"body": ""}\n{"body": " \\n\\u3000"}\n'), write("b.txt", "a\nb\n")], text_key="body"
+    )
+    for _ in range(2):
+        assert list(documents) == ["čš", "a", "b"]
+        assert (documents.num_documents, documents.num_empty, documents.text_bytes) == (3, 2, 6)
+
+
+BAD = {
+    "line 2 is not UTF-8: byte 0xe8 at position 3; convert the file, for example with iconv": ("a.txt", b"ok\nab\xe8\n"),
+    "line 2 is no JSON: Expecting ',' delimiter at column 14; expected one object per line": ("a.jsonl", b'{"text": "a"}\n{"text": "a" "b"}\n'),
+    "line 1 is no JSON: Unterminated string starting at at column 10; expected one object per line": ("a.jsonl", b'{"text": "cut'),
+    "line 3 holds a JSON list; expected one object per line": ("a.jsonl", b'{"text": "a"}\n\n["a"]\n'),
+    "line 1 has no key 'text', only 'id', 'body'; name the key of the text with --text-key": ("a.jsonl", b'{"id": 1, "body": "a"}\n'),
+    "line 1 has no key 'text', only nothing; name the key of the text with --text-key": ("a.jsonl", b"{}"),
+    "line 1 holds a NoneType under 'text'; expected a string": ("a.jsonl", b'{"text": null}\n'),
+    "line 1 holds half a surrogate pair, which is no Unicode text; repair or remove the line": ("a.jsonl", b'{"text": "a\\ud83d"}\n'),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("sentence", BAD)
+def test_bad_lines_are_named(write: Write, sentence: str) -> None:
+    path = write(*BAD[sentence])
+    with pytest.raises(ValueError) as error:
+        list(Documents([path]))
+    assert str(error.value) == f"{path}, {sentence}"
+
+
+@pytest.mark.parametrize(
+    "content, reason",
+    [
+        (gzip.compress(b"a\n" * 99)[:-9], "Compressed file ended before the end-of-stream marker was reached"),
+        (b"a\nb\n", "Not a gzipped file (b'a\\n')"),
+    ],
+)
+def test_broken_gzip(write: Write, content: bytes, reason: str) -> None:
+    path = write("a.txt.gz", content)
+    with pytest.raises(ValueError) as error:
+        list(Documents([path]))
+    assert str(error.value) == f"{path} is no complete gzip file: {reason}; copy or compress it again"
+
+
+def test_no_text_at_all(write: Write) -> None:
+    empty, blank = write("a.txt", ""), write("b.jsonl", '{"text": " "}\n')
+    with pytest.raises(ValueError) as error:
+        list(Documents([empty, blank]))
+    assert str(error.value) == f"there is no text in {empty}, {blank} (1 empty documents); give --input files with text"
+
+
+def test_files_are_checked_before_reading(tmp_path: Path, write: Write) -> None:
+    unknown = write("a.csv", "a")
+    for path, sentence in {
+        tmp_path / "none.txt": f"the input file {tmp_path / 'none.txt'} does not exist",
+        tmp_path: f"the input {tmp_path} is not a file; name the files in it one by one",
+        unknown: f"the input file {unknown} is of an unknown kind; expected a name ending in .txt, .jsonl, .txt.gz, .jsonl.gz",
+    }.items():
+        with pytest.raises(ValueError) as error:
+            Documents([path])
+        assert str(error.value) == sentence
+    with pytest.raises(ValueError, match=r"^unknown document separator 'word'; the known ones are line, blank-line, file$"):
+        Documents([], separator="word")
+
+
+def test_memory_does_not_grow_with_the_file(write: Write) -> None:
+    path = write("a.jsonl.gz", gzip.compress((json.dumps({"text": "beseda " * 100}) + "\n").encode() * 20_000, compresslevel=1))
+    tracemalloc.start()
+    try:
+        assert sum(1 for _ in Documents([path])) == 20_000
+        assert tracemalloc.get_traced_memory()[1] < 4e6  # of 14 MB of text
+    finally:
+        tracemalloc.stop()
+
+
+@given(st.lists(st.text(max_size=9)), st.integers(1, 30))
+def test_batches_keep_order_and_end_when_full(texts: list[str], num_characters: int) -> None:
+    groups = list(batches(texts, num_characters))
+    assert [text for group in groups for text in group] == texts
+    for group in groups:
+        assert sum(map(len, group[:-1])) < num_characters
+    assert all(sum(map(len, group)) >= num_characters for group in groups[:-1])

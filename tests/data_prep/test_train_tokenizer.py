@@ -1,0 +1,240 @@
+"""Ids are equal in SentencePiece and Hugging Face, nothing of a text is lost or turned into a special token, and the same text gives the same files."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import os
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import sentencepiece
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+from data_prep.artifacts import check_files, read_manifest
+from data_prep.documents import Documents
+from data_prep.sentencepiece_to_hf import HOSTILE_TEXTS, SPACE, export, require_equal_ids
+from data_prep.tokenizer_files import load_tokenizer, tokenizer_digest
+from data_prep.train_tokenizer import MAX_LINE_CHARACTERS, main, train, train_tokenizer, training_lines
+
+Write = Callable[[str, str | bytes], Path]
+SHARED_DATA = os.environ.get("SCION_SHARED_DATA")
+
+
+@pytest.fixture(scope="module")
+def model(tokenizer_dir: Path) -> sentencepiece.SentencePieceProcessor:
+    return sentencepiece.SentencePieceProcessor(model_file=str(tokenizer_dir / "tokenizer.model"))
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tokenizer_dir: Path) -> PreTrainedTokenizerFast:
+    return AutoTokenizer.from_pretrained(str(tokenizer_dir))
+
+
+@pytest.fixture(scope="module")
+def without_fallback(tmp_path_factory: pytest.TempPathFactory, slovene_text: Path) -> Path:
+    directory = tmp_path_factory.mktemp("tokenizer") / "unk"
+    train_tokenizer(Documents([slovene_text]), directory, vocab_size=1000, byte_fallback=False)
+    return directory
+
+
+def test_loads_as_a_fast_tokenizer_with_the_promised_ids(tokenizer: PreTrainedTokenizerFast) -> None:
+    assert tokenizer.is_fast and len(tokenizer) == tokenizer.vocab_size == 2000
+    assert tokenizer.convert_tokens_to_ids(["<s>", "<pad>", "</s>", "<unk>"]) == [0, 1, 2, 3]
+    assert (tokenizer.bos_token_id, tokenizer.pad_token_id, tokenizer.eos_token_id, tokenizer.unk_token_id) == (0, 1, 2, 3)
+    encoded = tokenizer("Dež je padal.")
+    assert set(encoded) == {"input_ids", "attention_mask"}
+    assert not {0, 1, 2, 3} & set(encoded["input_ids"]), "no special token is added"
+
+
+@pytest.mark.parametrize("text", HOSTILE_TEXTS, ids=range(len(HOSTILE_TEXTS)))
+def test_hostile_text(model: sentencepiece.SentencePieceProcessor, tokenizer: PreTrainedTokenizerFast, text: str) -> None:
+    ids = tokenizer(text)["input_ids"]
+    assert ids == tokenizer.encode(text) == model.encode(text)
+    assert tokenizer.decode(ids) == model.decode(ids) == text.replace(SPACE, " ")
+    assert tokenizer.decode(ids, skip_special_tokens=True) == text.replace(SPACE, " "), "text that spells a special token is text"
+    assert not {0, 1, 2, 3} & set(ids)
+
+
+@settings(max_examples=500, deadline=None)
+@given(text=st.text(max_size=60) | st.text(alphabet="aačeijnors vk.▁\n<>/", max_size=60))
+def test_any_text(model: sentencepiece.SentencePieceProcessor, tokenizer: PreTrainedTokenizerFast, text: str) -> None:
+    ids = tokenizer(text)["input_ids"]
+    assert ids == model.encode(text)
+    assert tokenizer.decode(ids) == text.replace(SPACE, " ")
+
+
+def test_any_sequence_of_pieces(model: sentencepiece.SentencePieceProcessor, tokenizer: PreTrainedTokenizerFast) -> None:
+    """Where merges compete: pieces glued together are seldom tokenized into the same pieces again."""
+    random.seed(0)
+    pieces = [model.id_to_piece(i).replace(SPACE, " ") for i in range(260, 2000)]
+    texts = ["".join(random.choices(pieces, k=6)) for _ in range(20_000)]
+    assert tokenizer(texts)["input_ids"] == model.encode(texts)
+
+
+def test_saving_the_loaded_tokenizer_keeps_it(tokenizer: PreTrainedTokenizerFast, tmp_path: Path) -> None:
+    tokenizer.save_pretrained(tmp_path)
+    again = AutoTokenizer.from_pretrained(str(tmp_path))
+    assert tokenizer_digest(again) == tokenizer_digest(tokenizer)
+    assert list(map(again.encode, HOSTILE_TEXTS)) == list(map(tokenizer.encode, HOSTILE_TEXTS))
+
+
+def test_without_fallback_unknown_characters_are_unk_and_line_breaks_are_kept(without_fallback: Path) -> None:
+    model = sentencepiece.SentencePieceProcessor(model_file=str(without_fallback / "tokenizer.model"))
+    tokenizer = load_tokenizer(without_fallback)
+    for text in HOSTILE_TEXTS:
+        assert tokenizer(text)["input_ids"] == model.encode(text)
+    assert tokenizer.decode(tokenizer.encode("dan\n\tnoč")) == "dan\n\tnoč"
+    assert tokenizer.encode("😀😀 漢").count(3) == 2, "one <unk> for neighbouring unknown characters, as in SentencePiece"
+
+
+def test_manifest_tells_what_the_next_stage_must_know(tokenizer_dir: Path, slovene_text: Path) -> None:
+    manifest = read_manifest(tokenizer_dir)
+    assert manifest is not None and manifest.stage == "data_prep.train_tokenizer"
+    check_files(tokenizer_dir, manifest)
+    assert manifest.facts["tokenizer_digest"] == tokenizer_digest(load_tokenizer(tokenizer_dir))
+    assert manifest.facts["vocab_size"] == 2000
+    assert manifest.facts["special_token_ids"] == {"<s>": 0, "<pad>": 1, "</s>": 2, "<unk>": 3}
+    assert manifest.facts["num_documents"] == len(slovene_text.read_text(encoding="utf-8").splitlines())
+    assert list(manifest.inputs) == [str(slovene_text)]
+
+
+def test_same_text_same_files(tokenizer_dir: Path, slovene_text: Path, tmp_path: Path) -> None:
+    again = train_tokenizer(Documents([slovene_text]), tmp_path / "again", vocab_size=2000)
+    first = read_manifest(tokenizer_dir)
+    assert first is not None and again.files == first.files
+
+
+def test_long_lines_are_not_left_out(slovene_text: Path) -> None:
+    """SentencePiece drops lines over its limit without a word; one document of one line would teach it nothing."""
+    lines = slovene_text.read_text(encoding="utf-8").splitlines()
+    one_line = " ".join(lines)
+    assert len(one_line) > 5 * MAX_LINE_CHARACTERS
+    assert train([one_line], 1000) == train(lines, 1000)
+
+
+def test_a_line_with_reserved_characters_is_not_left_out(slovene_text: Path) -> None:
+    text = slovene_text.read_text(encoding="utf-8")
+    assert train([text.replace(" je ", "\0je\u2585")], 1000) == train([text], 1000)
+
+
+@given(st.text(alphabet="ab \n", max_size=80), st.integers(2, 20))
+def test_training_lines_lose_nothing(text: str, max_characters: int) -> None:
+    lines = list(training_lines([text], max_characters))
+    assert "".join(lines) == text.replace("\n", "")
+    assert all(0 < len(line) <= max_characters for line in lines)
+    if all(len(word) < max_characters for word in text.replace("\n", " ").split(" ")):
+        assert sorted(" ".join(lines).split()) == sorted(text.split()), "no word is cut"
+
+
+def test_vocabulary_too_large(slovene_text: Path, tmp_path: Path, hidden_leftovers: Callable[[], list[str]]) -> None:
+    text = slovene_text.read_text(encoding="utf-8").splitlines()[:20]
+    with pytest.raises(ValueError) as error:
+        train(text, 90_000)
+    largest = int(str(error.value).rpartition(" ")[2])
+    assert str(error.value) == f"--vocab-size 90000 is too large for this text; the largest possible is {largest}"
+    assert sentencepiece.SentencePieceProcessor(model_proto=train(text, largest)).get_piece_size() == largest
+    with pytest.raises(ValueError, match=f"^--vocab-size {largest + 1} is too large for this text; the largest possible is {largest}$"):
+        train_tokenizer(_documents(tmp_path, text), tmp_path / "out", vocab_size=largest + 1)
+    assert not (tmp_path / "out").exists() and not hidden_leftovers()
+
+
+@pytest.mark.parametrize("vocab_size", [-1, 0, 100, 272])
+def test_vocabulary_too_small(vocab_size: int) -> None:
+    text = ["abcdefghijkl"]  # with the space 13 characters, 256 bytes and 4 special tokens
+    assert train(text, 273)
+    with pytest.raises(ValueError) as error:
+        train(text, vocab_size)
+    assert str(error.value) == (
+        f"--vocab-size {vocab_size} is too small for the characters of this text;"
+        " the smallest possible is 273, or less with a smaller --character-coverage"
+    )
+
+
+def test_character_coverage_is_a_share() -> None:
+    with pytest.raises(ValueError, match=r"^--character-coverage is 0\.5; expected a share from 0\.98 to 1$"):
+        train(["a"], 300, character_coverage=0.5)
+
+
+def test_different_ids_are_an_error_that_names_the_text(tmp_path: Path, slovene_text: Path) -> None:
+    """A model with SentencePiece's default normalizer, which has no exact counterpart."""
+    lines = slovene_text.read_text(encoding="utf-8").splitlines()
+    proto = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(lines), model_writer=proto, model_type="bpe", vocab_size=500, byte_fallback=True, minloglevel=2
+    )
+    export(proto.getvalue(), tmp_path)
+    with pytest.raises(ValueError) as error:
+        require_equal_ids(tmp_path, lines)
+    model = sentencepiece.SentencePieceProcessor(model_proto=proto.getvalue())
+    found = load_tokenizer(tmp_path).encode(" ")
+    assert model.encode(" ") == [] != found
+    assert str(error.value) == (
+        f"SentencePiece and the exported Hugging Face tokenizer disagree on ' ': [] and {found};"
+        " nothing was written; train again with another --vocab-size or without the text that differs"
+    )
+
+
+def test_every_line_of_a_document_is_compared(tmp_path: Path) -> None:
+    """An id list that is right for a document but wrong for its second line alone."""
+    directory = tmp_path / "tokenizer"
+    train_tokenizer(_documents(tmp_path, ["ena dva tri štiri"]), directory, vocab_size=285)
+    backend = json.loads((directory / "tokenizer.json").read_text(encoding="utf-8"))
+    # Prefixes only what does not begin with "d".
+    backend["normalizer"]["normalizers"][0] = {"type": "Replace", "pattern": {"Regex": r"\A(?=[^d])"}, "content": SPACE}
+    (directory / "tokenizer.json").write_text(json.dumps(backend), encoding="utf-8")
+    require_equal_ids(directory, ["ena\ntri"])
+    with pytest.raises(ValueError, match=r"^SentencePiece and the exported Hugging Face tokenizer disagree on 'dva': "):
+        require_equal_ids(directory, ["ena\ndva"])
+
+
+def test_bad_input_is_found_before_training(write: Write, tmp_path: Path, hidden_leftovers: Callable[[], list[str]]) -> None:
+    path = write("a.jsonl", '{"text": "a"}\n{"txt": "a"}\n')
+    with pytest.raises(ValueError, match=r"line 2 has no key 'text', only 'txt'; name the key of the text with --text-key$"):
+        main(["--input", str(path), "--vocab-size", "300", "--output", str(tmp_path / "out")])
+    assert not (tmp_path / "out").exists() and not hidden_leftovers()
+
+
+def test_existing_output_is_refused(write: Write, tmp_path: Path) -> None:
+    write("note.txt", "keep me")
+    with pytest.raises(ValueError) as error:
+        main(["--input", str(write("a.txt", "a")), "--vocab-size", "300", "--output", str(tmp_path)])
+    assert str(error.value) == f"the output directory {tmp_path} exists and is not empty; remove it or choose another --output"
+    assert (tmp_path / "note.txt").read_text() == "keep me"
+
+
+def test_command(write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write("a.jsonl.gz", gzip.compress(json.dumps({"body": "Dan\n\nje lep."}).encode()))
+    arguments = ["--input", str(path), "--text-key", "body", "--vocab-size", "270", "--output", str(tmp_path / "out")]
+    assert main(arguments) == 0
+    assert capsys.readouterr().out == (
+        f"{tmp_path / 'out'}: 270 ids, trained on 1 documents (0.0 MB); ids are equal in SentencePiece and Hugging Face on every line\n"
+    )
+    manifest = read_manifest(tmp_path / "out")
+    assert manifest is not None and manifest.arguments["input"] == [str(path)] and manifest.facts["byte_fallback"] is True
+
+
+@pytest.mark.skipif(SHARED_DATA is None, reason="SCION_SHARED_DATA does not name the folder of real text")
+@pytest.mark.parametrize("byte_fallback", [True, False])
+def test_real_text(tmp_path: Path, byte_fallback: bool) -> None:
+    """Slovene news and help, tokenizer of 16,000; then text of other languages that it never saw."""
+    text = Path(str(SHARED_DATA)) / "text"
+    documents = Documents([text / "sl/ud_ssj.jsonl.gz", text / "sl/gnome_help.jsonl.gz"])
+    train_tokenizer(documents, tmp_path / "out", vocab_size=16_000, byte_fallback=byte_fallback)
+    unseen = Documents([text / "sr/gnome_help.jsonl.gz", text / "it/kind_fiction.jsonl.gz"])
+    require_equal_ids(tmp_path / "out", unseen)
+    if byte_fallback:
+        tokenizer = load_tokenizer(tmp_path / "out")
+        for document in [*documents, *unseen]:
+            assert tokenizer.decode(tokenizer.encode(document)) == document
+
+
+def _documents(directory: Path, lines: list[str]) -> Documents:
+    path = directory / "lines.txt"
+    path.write_text("\n".join(lines), encoding="utf-8")
+    return Documents([path])
