@@ -6,6 +6,7 @@ import os
 import pty
 import subprocess
 import sys
+import termios
 import time
 
 import pytest
@@ -52,6 +53,8 @@ def test_lines_come_at_intervals(monkeypatch: pytest.MonkeyPatch, capsys: pytest
 
 def test_a_terminal_gets_a_bar() -> None:
     master, terminal = pty.openpty()
+    termios.tcsetwinsize(terminal, (24, 100))
+    os.set_blocking(master, False)
     code = (
         "from data_prep.progress import Progress\n"
         "with Progress('reading', total=2, unit='documents') as bar:\n    bar.advance(2)\nprint('done')"
