@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import signal
 import sys
 import warnings
@@ -29,8 +30,9 @@ def run(main: Callable[[Sequence[str] | None], int]) -> None:
     traceback.  SIGTERM (Slurm, `kill`) ends like an exception, so that half-written outputs are removed.
     """
     signal.signal(signal.SIGTERM, _terminate)
-    # torch says so at every import, of a package that NeMo's dependencies ask for.
+    # torch says so at every import, also in processes that we start, of a package that NeMo's dependencies ask for.
     warnings.filterwarnings("ignore", message="The pynvml package is deprecated", category=FutureWarning)
+    os.environ.setdefault("PYTHONWARNINGS", "ignore:The pynvml package is deprecated:FutureWarning")
     try:
         code = main(None)
     except ValueError as error:

@@ -29,5 +29,8 @@ def quiet_imports() -> Iterator[None]:
     from nemo.utils import logging as nemo_logging
 
     nemo_logging.setLevel(logging.WARNING)
-    for name in ("megatron.core.rerun_state_machine", "lightning.pytorch", "lightning.fabric", "lightning.pytorch.utilities.rank_zero"):
+    import lightning_utilities.core.rank_zero
+
+    lightning_utilities.core.rank_zero.log.setLevel(logging.ERROR)
+    for name in ("megatron.core", "lightning.pytorch", "lightning.fabric"):
         logging.getLogger(name).setLevel(logging.ERROR)
