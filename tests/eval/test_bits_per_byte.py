@@ -96,12 +96,16 @@ def test_documents_do_not_see_each_other():
         assert alone.nats == pytest.approx(document.nats, rel=1e-6)  # padded and not: another order of sums
 
 
-def test_weights_in_bfloat16_are_summed_in_float32():
-    model, tokenizer = tiny_llama(), tiny_tokenizer()
-    start_token = choose_start_token(tokenizer)
-    exact = score_documents(model, tokenizer, DOCUMENTS, start_token=start_token, window_tokens=64)
-    half = score_documents(model.bfloat16(), tokenizer, DOCUMENTS, start_token=start_token, window_tokens=64)
-    assert half.bits_per_byte == pytest.approx(exact.bits_per_byte, rel=0.03)  # bfloat16 keeps 8 bits
+def test_logits_in_bfloat16_are_summed_in_float32():
+    model, tokenizer = tiny_llama().bfloat16(), tiny_tokenizer()
+    ids = tokenizer(SENTENCES[0])["input_ids"]
+    inputs = torch.tensor([[EOS, *ids[:-1]]])
+    with torch.inference_mode():
+        logits = model(input_ids=inputs, attention_mask=torch.ones_like(inputs)).logits[0]
+    assert logits.dtype == torch.bfloat16
+    expected = -torch.log_softmax(logits.double(), -1)[torch.arange(len(ids)), ids].sum().item()
+    score = score_documents(model, tokenizer, SENTENCES[:1], start_token=choose_start_token(tokenizer), window_tokens=64)
+    assert score.nats == pytest.approx(expected, rel=1e-6)
 
 
 def test_what_unknown_tokens_hide_is_charged():

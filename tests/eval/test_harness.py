@@ -13,7 +13,7 @@ import pytest
 from data_prep.artifacts import read_manifest
 from eval.bits_per_byte import choose_start_token, score_documents
 from eval.checkpoint import named_checkpoints
-from eval.harness import find_tasks, main, run_task
+from eval.harness import find_tasks, main
 from tests.eval.tiny_models import SENTENCES, tiny_llama, tiny_opt, tiny_tokenizer
 
 
@@ -92,12 +92,9 @@ def test_two_models_from_folders_to_results(save_checkpoint, texts, tmp_path, ca
     )
 
 
-def test_tasks_score_as_with_the_stock_evaluator(save_checkpoint):
-    """`lm_eval.simple_evaluate` with lm-eval's own backend, loading the folder itself."""
+def test_tasks_score_as_with_the_stock_evaluator(save_checkpoint, tmp_path):
+    """`lm_eval.simple_evaluate` with lm-eval's own backend, loading the folder itself; BOS before the prompt as the tokenizer has it."""
     import lm_eval
-
-    from eval.checkpoint import inspect_checkpoint, load_model
-    from eval.hf_backend import LocalModel
 
     folder = save_checkpoint("llama", tiny_llama(), tiny_tokenizer(in_front="<s>"))
     manager, _ = find_tasks(["completion_sl"])
@@ -109,14 +106,14 @@ def test_tasks_score_as_with_the_stock_evaluator(save_checkpoint):
         task_manager=manager,
         bootstrap_iters=100,
     )
-    checkpoint = inspect_checkpoint(folder, name="llama")
-    model = load_model(checkpoint, device="cpu", dtype="float32")
-    summary, samples = run_task(LocalModel(pretrained=model, tokenizer=checkpoint.tokenizer, batch_size=8), "completion_sl", manager)
+    assert main(["--model", str(folder), "--tasks", "completion_sl", "--output", str(tmp_path / "results")]) == 0
+    metrics = strict(tmp_path / "results/llama/result.json")["tasks"]["completion_sl"]["metrics"]
     for metric in ("acc", "acc_norm"):
-        assert summary["metrics"][metric]["value"] == stock["results"]["completion_sl"][f"{metric},none"]
-        assert summary["metrics"][metric]["stderr"] == stock["results"]["completion_sl"][f"{metric}_stderr,none"]
-    values = [[answer[0][0] for answer in sample["resps"]] for sample in stock["samples"]["completion_sl"]]
-    assert [[answer[0][0] for answer in sample["resps"]] for sample in samples] == [pytest.approx(v, rel=1e-5) for v in values]
+        assert metrics[metric]["value"] == stock["results"]["completion_sl"][f"{metric},none"]
+        assert metrics[metric]["stderr"] == stock["results"]["completion_sl"][f"{metric}_stderr,none"]
+    lines = (tmp_path / "results/llama/samples/completion_sl.jsonl").read_text().splitlines()
+    for sample, expected in zip(map(json.loads, lines), stock["samples"]["completion_sl"], strict=True):
+        assert [answer[0][0] for answer in sample["resps"]] == pytest.approx([answer[0][0] for answer in expected["resps"]], rel=1e-5)
 
 
 def test_a_broken_model_is_reported_and_the_others_are_evaluated(save_checkpoint, texts, tmp_path, capsys):
