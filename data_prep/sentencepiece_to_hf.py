@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -101,33 +101,38 @@ def require_equal_ids(directory: Path, texts: Iterable[str]) -> PreTrainedTokeni
     """Compare `tokenizer.model` with the tokenizer that `AutoTokenizer` loads from a directory, and return the latter.
 
     Args:
-        texts: compared beside `HOSTILE_TEXTS`.  Of a text with several lines, each line is compared as well.
+        texts: compared whole and line by line, beside `HOSTILE_TEXTS`.
 
     Raises:
-        ValueError: naming the first text with different ids, and both lists of ids.
+        ValueError: naming the first line (or else text) with different ids, and both lists of ids.
     """
     from sentencepiece import SentencePieceProcessor
 
     model = SentencePieceProcessor(model_file=str(directory / "tokenizer.model"))
     tokenizer = load_tokenizer(directory)
-    for batch in batches(_with_lines(chain(HOSTILE_TEXTS, texts)), _BATCH_CHARACTERS):
-        theirs = model.encode(batch, num_threads=os.cpu_count())
-        ours = [encoding.ids for encoding in tokenizer.backend_tokenizer.encode_batch_fast(batch)]
-        if theirs == ours:
-            continue
-        text, expected, found = next(row for row in zip(batch, theirs, ours) if row[1] != row[2])
-        raise ValueError(
-            f"SentencePiece and the exported Hugging Face tokenizer disagree on {text!r}: {expected} and {found};"
-            " nothing was written; train again with another --vocab-size or without the text that differs"
-        )
+
+    def ids(units: list[str]) -> tuple[list[list[int]], list[list[int]]]:
+        encodings = tokenizer.backend_tokenizer.encode_batch_fast(units)
+        return model.encode(units, num_threads=os.cpu_count()), [encoding.ids for encoding in encodings]
+
+    for batch in batches(chain(HOSTILE_TEXTS, texts), _BATCH_CHARACTERS):
+        lines = [line for text in batch for line in text.split("\n")]
+        # Both cut a text before each space, so alone a line differs from its place in a text by its first word only.
+        first_words = list({line.partition(" ")[0] for line in lines})
+        for units in (batch, first_words):
+            expected, found = ids(units)
+            if expected != found:
+                raise _difference(chain(lines, batch), ids)
     return tokenizer
 
 
-def _with_lines(texts: Iterable[str]) -> Iterator[str]:
-    for text in texts:
-        yield text
-        if "\n" in text:
-            yield from text.split("\n")
+def _difference(texts: Iterable[str], ids: Callable[[list[str]], tuple[list[list[int]], list[list[int]]]]) -> ValueError:
+    """The error that names the first of some texts with different ids."""
+    text, [expected], [found] = next((text, *both) for text in texts if (both := ids([text]))[0] != both[1])
+    return ValueError(
+        f"the ids of {text!r} are {expected} in SentencePiece, but {found} in the exported Hugging Face tokenizer;"
+        " train again with another --vocab-size or without the text that differs"
+    )
 
 
 def _write_json(path: Path, content: Mapping[str, object]) -> None:
