@@ -32,12 +32,14 @@ class Family:
         model_type: of config.json.
         table: the rules, for both directions.
         to_megatron: config.json -> Megatron's configuration; `share_embeddings_and_output_weights` is set by the caller.
+        engine: `module:function` that makes the engine's configuration from Megatron's; imported only where NeMo runs.
         requirements: what makes a variant one that the table covers.
     """
 
     model_type: str
     table: Sequence[Rule]
     to_megatron: Callable[[Mapping[str, Any]], dict[str, Any]]
+    engine: str
     requirements: Sequence[Require] = ()
 
     def megatron_config(self, config: Mapping[str, Any], *, tied: bool, source: str) -> dict[str, Any]:
@@ -58,8 +60,8 @@ class Family:
             megatron = self.to_megatron(config)
         except KeyError as error:
             raise ValueError(f"{source} has no {error.args[0]} in its config.json") from error
-        if wrong := [key for key, value in megatron.items() if value is None]:
-            raise ValueError(f"{source} has no usable value for Megatron's {', '.join(wrong)} in its config.json")
+        if wrong := [f"{key} {value!r}" for key, value in megatron.items() if not isinstance(value, int | float) or value <= 0]:
+            raise ValueError(f"{source} has a config.json that gives Megatron {', '.join(wrong)}; expected numbers above 0")
         if megatron["hidden_size"] % megatron["num_attention_heads"] or megatron["num_attention_heads"] % megatron["num_query_groups"]:
             raise ValueError(
                 f"{source} has a hidden size of {megatron['hidden_size']} and {megatron['num_attention_heads']} attention heads in"

@@ -74,4 +74,4 @@ def to_megatron(config: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-OPT = Family("opt", TABLE, to_megatron, REQUIREMENTS)
+OPT = Family("opt", TABLE, to_megatron, engine="nemo_patches.opt_model:opt_config", requirements=REQUIREMENTS)

@@ -1,0 +1,294 @@
+"""Compare two checkpoints, Hugging Face or NeMo: names, shapes, token ids and logits.
+
+Logits are computed in float32 on the CPU, by transformers for a Hugging Face checkpoint and by Megatron, at every tensor
+parallel size asked for and with a padded vocabulary, for a NeMo checkpoint.  They may differ by 1e-4 at most; where they differ by
+more, the first layer that does is named.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from data_prep import command
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from conversion.lazy_tensor import LazyTensor
+
+STAGE = "conversion.verify"
+ROOT = Path(__file__).resolve().parent.parent
+
+# Largest difference of float32 logits that rounding explains: sums of a few thousand products, reordered by another kernel.
+TOLERANCE = 1e-4
+BATCH_SIZE = 2
+DEFAULT_LINES = (
+    "The miller's daughter counted seventeen sacks of flour before sunrise.",
+    "Mlinarjeva hči je pred zoro naštela sedemnajst vreč moke; žito je bilo še vlažno.",
+    "  two  spaces,\ta tab, and a trailing blank ",
+    "naïve façade — 価格は1,234円です 🙂 e\u0301",
+    "x = [i**2 for i in range(10)]  # 0..81",
+)
+
+
+@dataclass(frozen=True)
+class Result:
+    """One comparison: what was compared, whether it was the same, and a line that says more."""
+
+    subject: str
+    same: bool
+    detail: str
+
+
+@dataclass(frozen=True)
+class Side:
+    """One of the two checkpoints.
+
+    Attributes:
+        is_nemo: else it is a Hugging Face folder.
+        tensors: with Hugging Face names, each matrix once, without padding.
+        tokenizer_dir: where its tokenizer would be.
+        max_positions: longest sequence.
+        vocab_size: real rows.
+    """
+
+    directory: Path
+    is_nemo: bool
+    tensors: Mapping[str, LazyTensor]
+    tokenizer_dir: Path
+    max_positions: int
+    vocab_size: int
+
+    @classmethod
+    def open(cls, directory: Path) -> Side:
+        """Look at a checkpoint folder of either kind.
+
+        Raises:
+            ValueError: if it is neither, or not complete.
+        """
+        from conversion.families import family_of
+        from conversion.hf_checkpoint import HFCheckpoint
+        from conversion.mapping import map_to_hf
+        from conversion.nemo_checkpoint import WEIGHTS, NeMoCheckpoint
+
+        if (directory / WEIGHTS).is_dir():
+            nemo = NeMoCheckpoint.open(directory)
+            family = family_of(nemo.family, source=str(directory))
+            mapped = map_to_hf(family.table, nemo.tensors, nemo.config, source=str(directory))
+            tensors = {tensor.name: tensor for tensor in mapped}
+            return cls(directory, True, tensors, nemo.hf_dir, nemo.config["max_position_embeddings"], nemo.config["vocab_size"])
+        hf = HFCheckpoint.open(directory)
+        return cls(directory, False, hf.untied_tensors(), directory, hf.config["max_position_embeddings"], hf.config["vocab_size"])
+
+
+def verify(
+    a_dir: Path,
+    b_dir: Path,
+    *,
+    lines: Sequence[str] = DEFAULT_LINES,
+    tensor_parallel_sizes: Sequence[int] = (1,),
+    sequence_length: int = 128,
+    timeout_seconds: float = 600,
+) -> Iterator[Result]:
+    """Compare two checkpoints; the results come one by one, cheapest first.
+
+    Raises:
+        ValueError: if one of them is no checkpoint or cannot be read.
+    """
+    a, b = Side.open(a_dir), Side.open(b_dir)
+    yield from compare_tensors(a.tensors, b.tensors)
+    token_ids = compare_token_ids(a, b, lines)
+    yield token_ids.result
+    if a.tensors.keys() != b.tensors.keys() or a.vocab_size != b.vocab_size:
+        yield Result("logits", False, "not compared: the models do not have the same tensors")
+        return
+    ids = token_batch(token_ids.ids, vocab_size=a.vocab_size, length=min(sequence_length, a.max_positions, b.max_positions))
+    outputs = [observe(side, ids, tensor_parallel_sizes, timeout_seconds=timeout_seconds) for side in (a, b)]
+    reference_label, reference = next(iter(outputs[0].items()))
+    for label, other in [*list(outputs[0].items())[1:], *outputs[1].items()]:
+        yield compare_outputs(f"logits, {reference_label} against {label}", reference, other)
+
+
+def compare_tensors(a: Mapping[str, LazyTensor], b: Mapping[str, LazyTensor]) -> Iterator[Result]:
+    """Names, shapes, and how many tensors are equal bit for bit (which is told, not demanded)."""
+    import torch
+
+    difference = sorted(a.keys() ^ b.keys())
+    yield Result("names", not difference, f"only on one side: {', '.join(difference)}" if difference else f"{len(a)} tensors")
+    shared = [name for name in a if name in b]
+    unequal = [f"{name} {a[name].shape} and {b[name].shape}" for name in shared if a[name].shape != b[name].shape]
+    yield Result("shapes", not unequal, "; ".join(unequal) or "all equal")
+    changed = [name for name in shared if a[name].dtype != b[name].dtype or not torch.equal(a[name].read(), b[name].read())]
+    detail = f"{len(shared) - len(changed)} of {len(shared)} tensors equal bit for bit"
+    yield Result("values", True, f"{detail}; the first that is not: {changed[0]}" if changed else detail)
+
+
+@dataclass(frozen=True)
+class TokenIds:
+    """The comparison of two tokenizers, and the ids of the first where there is one."""
+
+    result: Result
+    ids: list[list[int]]
+
+
+def compare_token_ids(a: Side, b: Side, lines: Sequence[str]) -> TokenIds:
+    """Ids of the same lines in both tokenizers."""
+    from data_prep.tokenizer_files import load_tokenizer, tokenizer_files
+
+    present = [bool(tokenizer_files(side.tokenizer_dir)) for side in (a, b)]
+    if not any(present):
+        return TokenIds(Result("token ids", True, "not compared: neither side has a tokenizer"), [])
+    if not all(present):
+        missing = (a, b)[present.index(False)].directory
+        return TokenIds(Result("token ids", False, f"{missing} has no tokenizer"), [])
+    ids_a, ids_b = ([load_tokenizer(side.tokenizer_dir)(line).input_ids for line in lines] for side in (a, b))
+    for line, of_a, of_b in zip(lines, ids_a, ids_b, strict=True):
+        if of_a != of_b:
+            return TokenIds(Result("token ids", False, f"{line!r} is {of_a} and {of_b}"), ids_a)
+    return TokenIds(Result("token ids", True, f"{len(lines)} lines, {sum(map(len, ids_a))} tokens"), ids_a)
+
+
+def token_batch(lines: Sequence[Sequence[int]], *, vocab_size: int, length: int) -> Tensor:
+    """Token ids to compare logits on, (BATCH_SIZE, length): the lines one after another, then random ids over the whole vocabulary."""
+    import torch
+
+    generator = torch.Generator().manual_seed(0)
+    ids = torch.randint(vocab_size, (BATCH_SIZE * length,), generator=generator)
+    text = [token for line in lines for token in line if token < vocab_size][: length * (BATCH_SIZE - 1)]
+    ids[: len(text)] = torch.tensor(text, dtype=ids.dtype)
+    return ids.view(BATCH_SIZE, length)
+
+
+def observe(side: Side, ids: Tensor, tensor_parallel_sizes: Sequence[int], *, timeout_seconds: float) -> dict[str, dict[str, Tensor]]:
+    """What each layer gives for the ids: label of the run -> `embedding`, `layer 0` ... `logits` -> (batch, length, features)."""
+    if side.is_nemo:
+        return {
+            f"NeMo at tensor parallel {size}": seen
+            for size, seen in _observe_nemo(side.directory, ids, tensor_parallel_sizes, timeout_seconds=timeout_seconds).items()
+        }
+    return {"Hugging Face": _observe_hf(side.directory, ids)}
+
+
+def compare_outputs(subject: str, a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> Result:
+    """Whether the logits agree, and if not, where the difference begins."""
+    differences = {name: (a[name] - b[name]).abs().max().item() for name in a}
+    largest = differences["logits"]
+    if largest <= TOLERANCE:
+        return Result(subject, True, f"largest difference {largest:.1e}")
+    # Activations can be in the hundreds, so here the tolerance goes with their size.
+    first = next((name for name in a if not differences[name] <= TOLERANCE * max(1.0, a[name].abs().max().item())), "logits")
+    return Result(
+        subject, False, f"largest difference {largest:.1e} (allowed {TOLERANCE:.0e}); it begins at {first} with {differences[first]:.1e}"
+    )
+
+
+def _observe_hf(directory: Path, ids: Tensor) -> dict[str, Tensor]:
+    import torch
+    from transformers import AutoModelForCausalLM
+    from transformers.utils import logging
+
+    logging.set_verbosity_error()
+    model: Any = AutoModelForCausalLM.from_pretrained(str(directory), dtype=torch.float32, local_files_only=True).eval()
+    layers = next(module for name, module in model.named_modules() if name.endswith(".layers"))
+    seen: dict[str, Tensor] = {}
+
+    def keep(name: str, hidden: Any) -> None:
+        seen[name] = hidden[0] if isinstance(hidden, tuple) else hidden
+
+    layers[0].register_forward_pre_hook(
+        lambda module, args, kwargs: keep("embedding", args[0] if args else kwargs["hidden_states"]), with_kwargs=True
+    )
+    for number, layer in enumerate(layers):
+        layer.register_forward_hook(lambda module, args, output, name=f"layer {number}": keep(name, output))
+    with torch.inference_mode():
+        logits = model(ids).logits
+    return {**seen, "logits": logits}
+
+
+def _observe_nemo(directory: Path, ids: Tensor, sizes: Sequence[int], *, timeout_seconds: float) -> dict[int, dict[str, Tensor]]:
+    from safetensors.torch import load_file, save_file
+
+    num_processes = math.lcm(*sizes)
+    with tempfile.TemporaryDirectory() as temporary:
+        save_file({"ids": ids}, Path(temporary) / "ids.safetensors")
+        launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={num_processes}", "--module"]
+        paths = [str(directory.resolve()), f"{temporary}/ids.safetensors", temporary]
+        _run_group([*launcher, "conversion.engine_forward", *paths, *map(str, sizes)], timeout_seconds=timeout_seconds)
+        return {size: load_file(Path(temporary) / f"tensor_parallel_{size}.safetensors") for size in sizes}
+
+
+def _run_group(arguments: Sequence[str], *, timeout_seconds: float) -> None:
+    """Run Python in a process group of its own, which is killed whole when it is late or this process is interrupted.
+
+    Ranks that wait for each other ignore SIGTERM.
+    """
+    threads = max(1, (os.cpu_count() or 1) // 2)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": str(threads)}
+    with tempfile.TemporaryFile() as errors:
+        process = subprocess.Popen(
+            [sys.executable, *arguments], cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, stderr=errors, start_new_session=True
+        )
+        try:
+            code = process.wait(timeout_seconds)
+        except subprocess.TimeoutExpired:
+            raise ValueError(f"the engine gave no logits within {timeout_seconds:.0f} s; raise --timeout-seconds") from None
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+        if code:
+            errors.seek(0)
+            raise RuntimeError(f"the engine failed:\n{errors.read().decode(errors='replace')[-4000:]}")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Parse arguments, print the results, and exit with 1 if anything differs."""
+    example = f"python -m {STAGE} models/opt-125m work/nemo/opt-125m --tensor-parallel-size 1 2"
+    parser = command.parser(__doc__, prog=STAGE, example=example)
+    parser.add_argument("a", type=Path, help="checkpoint folder, Hugging Face or NeMo")
+    parser.add_argument("b", type=Path, help="the other one")
+    parser.add_argument("--tensor-parallel-size", type=int, nargs="+", default=[1], help="sizes to run a NeMo checkpoint at (default: 1)")
+    parser.add_argument("--lines", type=Path, help="text file whose first 1,000 lines are tokenized by both (default: five lines)")
+    parser.add_argument("--sequence-length", type=int, default=128, help="tokens per sequence for the logits (default: 128)")
+    parser.add_argument("--timeout-seconds", type=float, default=600, help="limit for the engine (default: 600)")
+    arguments = parser.parse_args(argv)
+    if any(size < 1 for size in arguments.tensor_parallel_size) or arguments.sequence_length < 1:
+        raise ValueError("--tensor-parallel-size and --sequence-length must be at least 1")
+    lines = DEFAULT_LINES if arguments.lines is None else _read_lines(arguments.lines)
+    results = verify(
+        arguments.a,
+        arguments.b,
+        lines=lines,
+        tensor_parallel_sizes=arguments.tensor_parallel_size,
+        sequence_length=arguments.sequence_length,
+        timeout_seconds=arguments.timeout_seconds,
+    )
+    code = command.DONE
+    for result in results:
+        print(f"{'same' if result.same else 'DIFFERENT':9}  {result.subject}: {result.detail}", flush=True)
+        if not result.same:
+            code = command.WRONG
+    return code
+
+
+def _read_lines(path: Path) -> list[str]:
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()[:1000]
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"--lines {path} cannot be read: {error}") from error
+    if not lines:
+        raise ValueError(f"--lines {path} is empty; expected one sentence per line")
+    return lines
+
+
+if __name__ == "__main__":
+    command.run(main)
