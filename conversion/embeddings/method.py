@@ -42,10 +42,10 @@ class VectorOptions:
         """Size, epochs and minimal count for a text of so many tokens.
 
         From a million tokens on 300, 3 and 10, as fastText's published vectors and FOCUS have them (Dobler and de Melo 2023,
-        appendix).  With 3 passes over a small text all vectors stay alike: it is read until 1.2 million tokens have been seen.
+        appendix).  With 3 passes over a small text all vectors stay alike: it is read until 600,000 tokens have been seen.
         """
         size = 300 if num_tokens >= 1_000_000 else 100
-        epochs = min(100, max(3, -(-1_200_000 // max(num_tokens, 1))))
+        epochs = min(100, max(3, -(-600_000 // max(num_tokens, 1))))
         min_count = min(10, max(3, num_tokens // 10_000))
         return self.size or size, self.epochs or epochs, self.min_count or min_count
 

@@ -18,6 +18,7 @@ from data_prep.documents import batches
 _NGRAM_LENGTHS = (3, 6)
 _LEARNING_RATE = 0.05
 _SAMPLE = 1e-4
+_ALWAYS_KEPT = 100
 _MAX_BUCKETS = 2_000_000
 _NEGATIVE = 10  # as FOCUS
 _MAX_SENTENCE_TOKENS = 10_000  # gensim drops what is longer
@@ -81,7 +82,8 @@ def train_token_vectors(inputs: TransferInputs) -> TokenVectors:
         epochs=epochs,
         min_count=min_count,
         alpha=_LEARNING_RATE,
-        sample=_SAMPLE,
+        # In a small text every token is frequent in share; those seen rarely in number must not be skipped.
+        sample=max(_SAMPLE, _ALWAYS_KEPT / counts.total()),
         negative=_NEGATIVE,
         min_n=_NGRAM_LENGTHS[0],
         max_n=_NGRAM_LENGTHS[1],

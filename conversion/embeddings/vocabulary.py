@@ -118,15 +118,14 @@ class Vocabulary:
         """
         seen: dict[str, int] = {}
         keys = []
-        for token_id, token in enumerate(self.tokens):
-            kind = self.kinds[token_id]
-            if kind == Kind.HOLE:
+        hole, special, byte = int(Kind.HOLE), int(Kind.SPECIAL), int(Kind.BYTE)  # members of an enum are slow to look up
+        for token_id, (token, data, kind) in enumerate(zip(self.tokens, self.token_bytes, self.kinds.tolist())):
+            if kind == hole:
                 key = f"\ue200{token_id}"
-            elif kind == Kind.SPECIAL:
+            elif kind == special:
                 key = f"\ue201{token}"
             else:
-                data = self.token_bytes[token_id] or b""
-                key = ("\ue202" if kind == Kind.BYTE else "") + _readable(data)
+                key = ("\ue202" if kind == byte else "") + _readable(data or b"")
             rank = seen.get(key, 0)
             seen[key] = rank + 1
             keys.append(f"{key}\ue203{rank}" if rank else key)
@@ -138,7 +137,14 @@ class Vocabulary:
         The model is asked directly: a normalizer would change the bytes, and a pre-tokenizer would put a space before them.
         What the vocabulary has no token for is left out, so the pieces may cover less than the bytes.
         """
-        return [piece for piece in self._cut(data) if piece != self.unknown_id and self.kinds[piece] in (Kind.TEXT, Kind.BYTE)]
+        return [piece for piece in self._cut(data) if self._is_text[piece]]
+
+    @cached_property
+    def _is_text(self) -> list[bool]:
+        is_text = np.isin(self.kinds, (Kind.TEXT, Kind.BYTE))
+        if self.unknown_id is not None:
+            is_text[self.unknown_id] = False
+        return is_text.tolist()
 
     def _cut(self, data: bytes) -> Iterator[int]:
         if self.spelling.form == "byte-level":

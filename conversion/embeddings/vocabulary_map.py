@@ -72,18 +72,18 @@ def map_vocabulary(source: Vocabulary, target: Vocabulary, *, special_tokens: Ma
 
 
 def _same_bytes(source: Vocabulary, target: Vocabulary) -> Iterator[tuple[int, int]]:
-    by_kind: dict[Kind, dict[bytes, list[int]]] = {Kind.TEXT: {}, Kind.BYTE: {}}
-    for source_id, data in enumerate(source.token_bytes):
+    text, byte = int(Kind.TEXT), int(Kind.BYTE)  # members of an enum are slow to look up
+    by_kind: dict[int, dict[bytes, list[int]]] = {text: {}, byte: {}}
+    for source_id, (data, kind) in enumerate(zip(source.token_bytes, source.kinds.tolist())):
         if data:
-            by_kind[Kind(source.kinds[source_id])].setdefault(data, []).append(source_id)
-    target_texts = {data for data, kind in zip(target.token_bytes, target.kinds) if kind == Kind.TEXT}
-    for target_id, data in enumerate(target.token_bytes):
+            by_kind[kind].setdefault(data, []).append(source_id)
+    target_kinds = target.kinds.tolist()
+    target_texts = {data for data, kind in zip(target.token_bytes, target_kinds) if kind == text}
+    for target_id, (data, kind) in enumerate(zip(target.token_bytes, target_kinds)):
         if not data:
             continue
-        order = [Kind.TEXT, Kind.BYTE]
-        if target.kinds[target_id] == Kind.BYTE and data in target_texts:
-            order.reverse()
-        candidates = next((found for kind in order if (found := by_kind[kind].get(data))), None)
+        first = byte if kind == byte and data in target_texts else text
+        candidates = by_kind[first].get(data) or by_kind[byte if first == text else text].get(data)
         if candidates:
             spelled_alike = (i for i in candidates if source.tokens[i] == target.tokens[target_id])
             yield target_id, next(spelled_alike, candidates[0])

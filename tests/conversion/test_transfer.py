@@ -1,0 +1,337 @@
+"""The command: whole checkpoints in and out."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from tokenizers import AddedToken
+from transformers import OPTForCausalLM, PreTrainedTokenizerFast
+
+from conversion.embeddings import METHODS
+from conversion.hf_checkpoint import HFCheckpoint
+from conversion.transfer import main
+from data_prep.artifacts import check_files, read_manifest
+from data_prep.tokenizer_files import load_tokenizer, tokenizer_digest
+from tests.conversion.embedding_fixtures import (
+    byte_level,
+    demo_text,
+    marked_bpe,
+    opt_config,
+    opt_tensors,
+    save_checkpoint,
+    sentencepiece_like,
+)
+
+INPUT, OUTPUT = "model.decoder.embed_tokens.weight", "lm_head.weight"
+SOURCE_SPECIALS = {"bos": "</s>", "eos": "</s>", "pad": "<pad>"}
+PADDING = 7  # as OPT: 50,272 rows for 50,265 tokens
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Tied and untied source models, a target tokenizer and a text."""
+    root = tmp_path_factory.mktemp("transfer")
+    slovene = demo_text("sl")[:30_000]
+    source = byte_level(demo_text("en"), num_tokens=700, specials=SOURCE_SPECIALS)
+    for name, tied in (("tied", True), ("untied", False)):
+        config = opt_config(len(source) + PADDING, tied=tied)
+        save_checkpoint(root / name, config, opt_tensors(config), source)
+    sentencepiece_like(slovene, num_tokens=600).save_pretrained(str(root / "target"))
+    (root / "sl.txt").write_text(slovene, encoding="utf-8")
+    return {"root": root, "tied": root / "tied", "untied": root / "untied", "target": root / "target", "text": root / "sl.txt"}
+
+
+def run(folders: dict[str, Path], output: Path, *options: str, source: str = "tied", method: str = "mean") -> int:
+    text = ("--text", str(folders["text"])) if method == "focus" and "--text" not in options else ()
+    arguments = ["--source", folders[source], "--tokenizer", folders["target"], "--method", method, "--output", output, *text, *options]
+    return main([str(argument) for argument in arguments])
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_everything_but_the_tokens_is_unchanged(
+    folders: dict[str, Path], tmp_path: Path, method: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "out"
+    assert run(folders, output, method=method) == 0
+    before, after = load_file(folders["tied"] / "model.safetensors"), load_file(output / "model.safetensors")
+    num_tokens = len(load_tokenizer(folders["target"]))
+    assert list(after) == list(before) and after[INPUT].shape == (num_tokens, 24)
+    assert all(torch.equal(after[name], before[name]) for name in before if name != INPUT)
+    for path in folders["target"].iterdir():
+        assert (output / path.name).read_bytes() == path.read_bytes()
+    config = json.loads((output / "config.json").read_text())
+    old = json.loads((folders["tied"] / "config.json").read_text())
+    new_ids = {"bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 2}
+    assert config == old | new_ids | {"vocab_size": num_tokens, "tie_word_embeddings": True}
+    generation = json.loads((output / "generation_config.json").read_text())
+    assert generation == new_ids | {"max_new_tokens": 7}
+    manifest = read_manifest(output)
+    assert manifest is not None
+    check_files(output, manifest)
+    counts = manifest.facts.pop("num_rows_by_origin")
+    assert sum(counts.values()) == num_tokens
+    assert manifest.facts == {
+        "tokenizer_digest": tokenizer_digest(load_tokenizer(folders["target"])),
+        "vocab_size": num_tokens,
+        "tie_word_embeddings": True,
+        "method": method,
+        "head": "tied",
+        "seed": 42,
+        "model_type": "opt",
+    }
+    printed = capsys.readouterr().out
+    assert printed.startswith(f"{output}: {num_tokens:,} tokens by {method}, output layer tied, seed 42\n")
+    for origin, count in counts.items():
+        assert f"  {origin:<18}{count:>9,}" in printed
+    assert "  <s>               from </s>         (same role)" in printed
+    report = json.loads((output / "transfer.json").read_text())
+    assert [entry["id"] for entry in report["tokens"]] == list(range(num_tokens))
+    assert sum(entry["origin"] == "copied" for entry in report["tokens"]) == counts["copied"]
+    first_copied = next(entry for entry in report["tokens"] if entry["origin"] == "copied")
+    assert torch.equal(after[INPUT][first_copied["id"]], before[INPUT][first_copied["sources"][0][0]])
+
+
+def test_loads_in_transformers(folders: dict[str, Path], tmp_path: Path) -> None:
+    for source, choice, is_tied in (("tied", "tied", True), ("tied", "copied", False), ("untied", "transferred", False)):
+        output = tmp_path / choice
+        run(folders, output, "--output-layer", choice, source=source)
+        model = OPTForCausalLM.from_pretrained(str(output))
+        shares = model.lm_head.weight.data_ptr() == model.model.decoder.embed_tokens.weight.data_ptr()
+        assert shares == is_tied
+        logits = model(torch.arange(12)[None]).logits
+        assert logits.shape[-1] == model.config.vocab_size and torch.isfinite(logits).all()
+
+
+@pytest.mark.parametrize(("source", "choice"), [("tied", "copied"), ("untied", "copied")])
+def test_copied_output_is_the_transferred_input(folders: dict[str, Path], tmp_path: Path, source: str, choice: str) -> None:
+    run(folders, tmp_path / "out", "--output-layer", choice, source=source)
+    tensors = load_file(tmp_path / "out" / "model.safetensors")
+    assert torch.equal(tensors[INPUT], tensors[OUTPUT])
+
+
+def test_transferred_output_comes_from_the_output(folders: dict[str, Path], tmp_path: Path) -> None:
+    run(folders, tmp_path / "out", source="untied")
+    before, after = (load_file(folder / "model.safetensors") for folder in (folders["untied"], tmp_path / "out"))
+    report = json.loads((tmp_path / "out" / "transfer.json").read_text())
+    assert report["head"] == "transferred"
+    combined = [entry for entry in report["tokens"] if entry["origin"] == "combined" and entry["num_sources"] <= 8]
+    assert len(combined) > 100
+    for entry in combined:
+        ids, weights = [source[0] for source in entry["sources"]], torch.tensor([source[2] for source in entry["sources"]])
+        for name in (INPUT, OUTPUT):
+            # Weights in the report have six digits.
+            torch.testing.assert_close(after[name][entry["id"]], weights @ before[name][ids], atol=1e-5, rtol=0)
+    correlation = np.corrcoef(after[OUTPUT].flatten(), after[INPUT].flatten())[0, 1]
+    assert abs(correlation) < 0.05
+
+
+@pytest.mark.parametrize("source", ["tied", "untied"])
+def test_random_output_follows_the_source(folders: dict[str, Path], tmp_path: Path, source: str) -> None:
+    run(folders, tmp_path / "out", "--output-layer", "random", source=source)
+    before, after = (load_file(folder / "model.safetensors") for folder in (folders[source], tmp_path / "out"))
+    matrix = before[OUTPUT if source == "untied" else INPUT][:-PADDING]
+    drawn = after[OUTPUT]
+    torch.testing.assert_close(drawn.mean(dim=0), matrix.mean(dim=0), atol=0.07, rtol=0)  # five standard errors of 860 rows
+    assert abs(np.corrcoef(drawn.flatten(), after[INPUT].flatten())[0, 1]) < 0.2
+    config = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert config["tie_word_embeddings"] is False
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_dtype_of_the_source_is_kept(folders: dict[str, Path], tmp_path: Path, dtype: torch.dtype) -> None:
+    tokenizer = load_tokenizer(folders["tied"])
+    config = opt_config(len(tokenizer) + PADDING)
+    save_checkpoint(tmp_path / "half", config, opt_tensors(config, dtype=dtype), tokenizer)
+    run(folders | {"half": tmp_path / "half"}, tmp_path / "out", "--output-layer", "copied", source="half")
+    tensors = load_file(tmp_path / "out" / "model.safetensors")
+    assert {tensor.dtype for tensor in tensors.values()} == {dtype}
+    assert HFCheckpoint.open(tmp_path / "out").nbytes == sum(tensor.nbytes for tensor in tensors.values())
+
+
+def test_seed_decides_the_file(folders: dict[str, Path], tmp_path: Path) -> None:
+    contents = []
+    for name, seed in (("a", "1"), ("b", "1"), ("c", "2")):
+        run(folders, tmp_path / name, "--seed", seed, method="random")
+        contents.append((tmp_path / name / "model.safetensors").read_bytes())
+    assert contents[0] == contents[1] != contents[2]
+
+
+def test_special_tokens_can_be_chosen(folders: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run(folders, tmp_path / "out", "--special-token", "<unk>=</s>", "--special-token", "<pad>=</s>")
+    printed = capsys.readouterr().out
+    assert "  <unk>             from </s>         (chosen)" in printed and "  <pad>             from </s>         (chosen)" in printed
+    before, after = (load_file(folder / "model.safetensors")[INPUT] for folder in (folders["tied"], tmp_path / "out"))
+    assert torch.equal(after[3], before[0]) and torch.equal(after[2], before[0])
+
+
+def respelled(tokenizer: PreTrainedTokenizerFast, order: np.ndarray) -> PreTrainedTokenizerFast:
+    """A byte-level tokenizer of ASCII text in SentencePiece's spelling, with other ids: old id i becomes order[i]."""
+    from conversion.embeddings.vocabulary import Kind, Vocabulary
+
+    vocabulary = Vocabulary.of(tokenizer)
+    spelled = {}
+    for token, data, kind in zip(vocabulary.tokens, vocabulary.token_bytes, vocabulary.kinds):
+        assert token is not None
+        if kind == Kind.SPECIAL or data is None:
+            spelled[token] = token
+        elif data.isascii():
+            spelled[token] = data.decode().replace(" ", "▁")
+        else:
+            assert len(data) == 1
+            spelled[token] = f"<0x{data[0]:02X}>"
+    merges = json.loads(tokenizer.backend_tokenizer.to_str())["model"]["merges"]
+    ids = {spelled[token]: int(order[i]) for i, token in enumerate(vocabulary.tokens) if token is not None}
+    return marked_bpe(ids, [(spelled[a], spelled[b]) for a, b in merges], SOURCE_SPECIALS, byte_fallback=True)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_respelled_vocabulary_gives_the_same_logits(folders: dict[str, Path], tmp_path: Path, method: str) -> None:
+    text = "".join(char for char in demo_text("en")[:40_000] if char.isascii())
+    source = byte_level(text, num_tokens=500, specials=SOURCE_SPECIALS)
+    config = opt_config(len(source))
+    save_checkpoint(tmp_path / "source", config, opt_tensors(config), source)
+    order = np.random.default_rng(0).permutation(len(source))
+    target = respelled(source, order)
+    target.save_pretrained(str(tmp_path / "target"))
+    (tmp_path / "text.txt").write_text(text)
+    paths = {"source": tmp_path / "source", "target": tmp_path / "target", "text": tmp_path / "text.txt"}
+    run(paths, tmp_path / "out", source="source", method=method)
+    sample = "The child went home.\n\tIt was 7 o'clock,  and dark."
+    old_ids, new_ids = (
+        tokenizer(sample, add_special_tokens=False)["input_ids"] for tokenizer in (source, load_tokenizer(tmp_path / "out"))
+    )
+    assert [int(order[i]) for i in old_ids] == new_ids
+    models = [OPTForCausalLM.from_pretrained(str(tmp_path / name)) for name in ("source", "out")]
+    with torch.no_grad():
+        old, new = (model(torch.tensor([ids])).logits for model, ids in zip(models, (old_ids, new_ids)))
+    # The rows are the same bits; the product sums the same values for each token, possibly in blocks of another shape.
+    torch.testing.assert_close(new[..., order], old, atol=1e-5, rtol=0)
+
+
+# ---- errors: one sentence each, before anything is written ----
+
+
+def error_of(folders: dict[str, Path], output: Path, *options: str, **choices: str) -> str:
+    with pytest.raises(ValueError) as error:
+        run(folders, output, *options, **choices)
+    assert not output.exists() and not list(output.parent.glob(".*partial*"))
+    return str(error.value)
+
+
+def test_text_must_fit_the_method(folders: dict[str, Path], tmp_path: Path) -> None:
+    assert error_of(folders, tmp_path / "out", "--text", str(folders["text"])) == (
+        "--method mean reads no text; leave --text out (it serves focus)"
+    )
+    with pytest.raises(ValueError) as error:
+        main(
+            ["--source", str(folders["tied"]), "--tokenizer", str(folders["target"]), "--method", "focus", "--output", str(tmp_path / "o")]
+        )
+    assert str(error.value) == "--method focus learns from text in the target language; give it with --text FILE"
+
+
+def test_output_layer_must_fit_the_source(folders: dict[str, Path], tmp_path: Path) -> None:
+    assert error_of(folders, tmp_path / "out", "--output-layer", "tied", source="untied") == (
+        f"--output-layer tied would drop the output layer of {folders['untied']}, which is a matrix of its own;"
+        " choose transferred, copied or random"
+    )
+    assert error_of(folders, tmp_path / "out", "--output-layer", "transferred") == (
+        f"--output-layer transferred needs an output layer of its own, but {folders['tied']} ties it to the input embeddings;"
+        " choose tied or copied"
+    )
+
+
+def changed(folders: dict[str, Path], root: Path, *, rows: int = PADDING, **changes: torch.Tensor) -> dict[str, Path]:
+    tokenizer = load_tokenizer(folders["tied"])
+    config = opt_config(len(tokenizer) + rows)
+    tensors = opt_tensors(config)
+    tensors.update({name.replace("__", "."): tensor for name, tensor in changes.items()})
+    save_checkpoint(root / "changed", config, tensors, tokenizer)
+    return folders | {"changed": root / "changed"}
+
+
+def test_tokenizer_larger_than_the_model_is_refused(folders: dict[str, Path], tmp_path: Path) -> None:
+    paths = changed(folders, tmp_path, rows=-3)
+    num_tokens = len(load_tokenizer(folders["tied"]))
+    assert error_of(paths, tmp_path / "out", source="changed") == (
+        f"the tokenizer in {paths['changed']} has {num_tokens} ids, but {INPUT} has only {num_tokens - 3} rows;"
+        " give the model with its own tokenizer"
+    )
+
+
+def test_rows_that_are_no_numbers_are_refused(folders: dict[str, Path], tmp_path: Path) -> None:
+    num_tokens = len(load_tokenizer(folders["tied"]))
+    matrix = torch.zeros(num_tokens + PADDING, 24)
+    matrix[5, 3], matrix[9, 0], matrix[-1, 0] = float("nan"), float("inf"), float("nan")
+    paths = changed(folders, tmp_path, **{INPUT.replace(".", "__"): matrix})
+    assert error_of(paths, tmp_path / "out", source="changed") == (
+        f"{paths['changed']}: 2 of {num_tokens} token rows of {INPUT} hold NaN or infinite values, the first at id 5; repair the checkpoint"
+    )
+
+
+def test_unknown_token_matrices_are_refused(folders: dict[str, Path], tmp_path: Path) -> None:
+    num_rows = len(load_tokenizer(folders["tied"])) + PADDING
+    paths = changed(folders, tmp_path, final_logits_bias=torch.zeros(1, num_rows))
+    assert error_of(paths, tmp_path / "out", source="changed") == (
+        f"{paths['changed']}: final_logits_bias has a row per token too, but nothing is known about it; drop it first"
+    )
+
+
+def test_model_without_embeddings_is_refused(folders: dict[str, Path], tmp_path: Path) -> None:
+    config = opt_config(10)
+    save_checkpoint(tmp_path / "empty", config, {"x": torch.zeros(2)}, load_tokenizer(folders["tied"]))
+    assert error_of(folders | {"empty": tmp_path / "empty"}, tmp_path / "out", source="empty") == (
+        f"{tmp_path / 'empty'}: expected one matrix of input embeddings, a name ending in"
+        " embed_tokens.weight, wte.weight, word_embeddings.weight, embed_in.weight; found none"
+    )
+
+
+def test_sizes_that_disagree_are_refused(folders: dict[str, Path], tmp_path: Path) -> None:
+    paths = changed(folders, tmp_path, **{INPUT.replace(".", "__"): torch.zeros(3, 24)})
+    num_rows = len(load_tokenizer(folders["tied"])) + PADDING
+    assert error_of(paths, tmp_path / "out", source="changed") == (
+        f"{paths['changed']}: {INPUT} has 3 rows, but config.json says vocab_size {num_rows}; repair the checkpoint"
+    )
+
+
+def test_source_with_another_tokenizer_than_its_manifest_is_refused(folders: dict[str, Path], tmp_path: Path) -> None:
+    run(folders, tmp_path / "first")
+    tokenizer = load_tokenizer(tmp_path / "first")
+    expected = tokenizer_digest(tokenizer)
+    tokenizer.add_tokens([AddedToken("neu")])
+    tokenizer.save_pretrained(str(tmp_path / "first"))
+    found = tokenizer_digest(load_tokenizer(tmp_path / "first"))
+    assert error_of(folders | {"first": tmp_path / "first"}, tmp_path / "out", source="first") == (
+        f"{tmp_path / 'first'} uses tokenizer {found}, but its manifest uses tokenizer {expected}; make both with the same tokenizer"
+    )
+
+
+def test_special_token_option_must_be_a_pair(folders: dict[str, Path], tmp_path: Path) -> None:
+    assert error_of(folders, tmp_path / "out", "--special-token", "<s>") == (
+        "--special-token <s> is not of the form TARGET=SOURCE, for example '<s>=</s>'"
+    )
+
+
+def test_too_little_text_is_refused(folders: dict[str, Path], tmp_path: Path) -> None:
+    (tmp_path / "short.txt").write_text("a\n")
+    message = error_of(folders, tmp_path / "out", "--text", str(tmp_path / "short.txt"), method="focus")
+    assert message == (
+        "the text has 1 tokens, of which 0 are seen at least 3 times: too little to train vectors;"
+        " give more --text or a lower --vector-min-count"
+    )
+
+
+def test_transfer_of_a_transfer(folders: dict[str, Path], tmp_path: Path) -> None:
+    """What the command writes it can read; back to the first vocabulary, the shared rows are the first ones."""
+    run(folders, tmp_path / "there")
+    back = folders | {"there": tmp_path / "there", "target": folders["tied"]}
+    run(back, tmp_path / "back", source="there")
+    first, last = (load_file(folder / "model.safetensors")[INPUT] for folder in (folders["tied"], tmp_path / "back"))
+    report = json.loads((tmp_path / "back" / "transfer.json").read_text())
+    there = json.loads((tmp_path / "there" / "transfer.json").read_text())["tokens"]
+    copied = [e["id"] for e in report["tokens"] if e["origin"] == "copied" and there[e["sources"][0][0]]["origin"] == "copied"]
+    assert len(copied) > 100 and torch.equal(first[copied], last[copied])
