@@ -64,6 +64,8 @@ class OPTConfig(GPTConfig):
 
     def configure_model(self, *args: Any, **kwargs: Any) -> MegatronGPTModel:
         """The Megatron model, with OPT's dropout and with padding rows taken out of the softmax."""
+        if not self.bf16:  # Megatron's fused loss rounds the gradient of the logits to bfloat16 whatever the precision of the run
+            self.cross_entropy_loss_fusion = False
         model = super().configure_model(*args, **kwargs)
         if model.pre_process:
             # OPT drops out after attention and after the second linear layer, and nowhere else; Megatron also after the embedding.

@@ -107,6 +107,17 @@ def padding(tensor_parallel_size: int) -> dict[str, Any]:
     }
 
 
+def loss_gradient(tensor_parallel_size: int) -> dict[str, bool]:
+    """Whether the gradient of the logits fits in bfloat16 when a run in float32 asks for the fused loss, as it does on a GPU."""
+    model = _model(cross_entropy_loss_fusion=True)
+    gradients: list[torch.Tensor] = []
+    model.output_layer.register_forward_hook(lambda module, inputs, output: output[0].register_hook(gradients.append) and None)
+    ids = torch.arange(16).repeat(2, 1)
+    model(ids, ids, None, labels=ids + 1).mean().backward()
+    return {"rounded": torch.equal(gradients[0], gradients[0].bfloat16().float())}
+
+
 def one_rank(tensor_parallel_size: int) -> dict[str, Any]:
     """All of the above on one rank: importing Megatron takes longer than the tests."""
-    return {function.__name__: function(tensor_parallel_size) for function in (feed_forward_and_dropout, attention_is_causal, padding)}
+    functions = (feed_forward_and_dropout, attention_is_causal, padding, loss_gradient)
+    return {function.__name__: function(tensor_parallel_size) for function in functions}

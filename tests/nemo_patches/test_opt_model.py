@@ -46,3 +46,7 @@ def test_padding_rows_change_no_logit_no_loss_and_get_no_gradient(one_rank: dict
         assert found["loss_difference"] < 1e-5
         assert found["padding_gradient"] == 0.0
         assert found["logits"] == pytest.approx(alone["logits"], abs=1e-5)
+
+
+def test_a_run_in_float32_keeps_the_precision_of_its_loss_gradient(one_rank: dict[str, Any]) -> None:
+    assert not one_rank["loss_gradient"]["rounded"]
