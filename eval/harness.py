@@ -10,7 +10,6 @@ import argparse
 import contextlib
 import io
 import json
-import math
 import os
 import sys
 import time
@@ -24,13 +23,12 @@ from data_prep.artifacts import combined_digest, digest_bytes, digest_files, sta
 from data_prep.documents import SEPARATORS, SUFFIXES, Documents
 from eval.bits_per_byte import START_TOKEN_RULES, choose_start_token, choose_window_tokens, score_documents
 from eval.checkpoint import DTYPES, Checkpoint, inspect_checkpoint, load_model, named_checkpoints
+from eval.results import RESULT_FORMAT, find_earlier, write_lines, write_result
 from eval.tables import markdown_table
 
 if TYPE_CHECKING:
     from lm_eval.tasks import TaskManager
 
-RESULT_NAME = "result.json"
-RESULT_FORMAT = 1
 _FEWSHOT_SEED = 1234  # as the stock command's
 TASKS_DIR = Path(__file__).resolve().parent / "tasks"
 
@@ -175,7 +173,7 @@ def evaluate_checkpoint(
                 text_name=f"{text.path} with model {checkpoint.name}",
             )
             result["texts"][text.name] = {**score.figures(), "digest": text.digest}
-            _write_lines(staging / "documents" / f"{text.name}.jsonl", (asdict(document) for document in score.documents))
+            write_lines(staging / "documents" / f"{text.name}.jsonl", (asdict(document) for document in score.documents))
         if tasks:
             from eval.hf_backend import LocalModel
 
@@ -185,9 +183,9 @@ def evaluate_checkpoint(
             for task, digest in tasks.items():
                 result["tasks"][task], samples = run_task(lm, task, task_manager)
                 result["tasks"][task]["folder_digest"] = digest
-                _write_lines(staging / "samples" / f"{task}.jsonl", samples)
+                write_lines(staging / "samples" / f"{task}.jsonl", samples)
         result["seconds"] = round(time.monotonic() - start, 2)
-        (staging / RESULT_NAME).write_text(_strict_json(result, indent=2) + "\n", encoding="utf-8")
+        write_result(staging, result)
         write_manifest(
             staging,
             stage="eval.harness",
@@ -234,60 +232,6 @@ def run_task(lm: Any, task: str, manager: TaskManager) -> tuple[dict[str, Any], 
         "higher_is_better": output["higher_is_better"].get(task),
     }
     return summary, samples
-
-
-def _write_lines(path: Path, rows: Iterable[Any]) -> None:
-    path.parent.mkdir(exist_ok=True)
-    with open(path, "w", encoding="utf-8") as stream:
-        stream.writelines(_strict_json(row) + "\n" for row in rows)
-
-
-def _strict_json(value: Any, *, indent: int | None = None) -> str:
-    """JSON without NaN and Infinity, which no other reader accepts; they become null."""
-    return json.dumps(_finite(value), ensure_ascii=False, allow_nan=False, indent=indent, default=str)
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {str(key): _finite(entry) for key, entry in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(entry) for entry in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def load_result(path: Path) -> dict[str, Any]:
-    """A `result.json` as written here.
-
-    Raises:
-        ValueError: if it is no result of this format.
-    """
-    try:
-        result = json.loads(path.read_text(encoding="utf-8"))
-        if result["format"] != RESULT_FORMAT:
-            raise ValueError(f"format {result['format']}")
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{path} is no result of eval.harness of format {RESULT_FORMAT} ({error}); evaluate the model again") from error
-    return result
-
-
-def find_earlier(output_dir: Path, key: str) -> dict[str, Any] | None:
-    """The result that is in `output_dir` already, or None where there is none yet.
-
-    Raises:
-        ValueError: if there is something else.
-    """
-    if not output_dir.exists():
-        return None
-    path = output_dir / RESULT_NAME
-    if path.is_file():
-        result = load_result(path)
-        if result["key"] == key:
-            return result
-        raise ValueError(
-            f"{output_dir} holds the result of another model, text, task or setting;"
-            " name the model with --model NAME=FOLDER, choose another --output, or remove it"
-        )
-    raise ValueError(f"{output_dir} exists and holds no result; remove it or choose another --output")
 
 
 def results_table(results: Sequence[Mapping[str, Any]]) -> str:

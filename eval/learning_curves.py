@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from data_prep import command
 from data_prep.artifacts import digest_file, staged_directory, write_manifest
-from eval.harness import RESULT_NAME, load_result
+from eval.results import RESULT_NAME, load_result
 from eval.tables import markdown_table
 
 if TYPE_CHECKING:

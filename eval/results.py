@@ -1,0 +1,72 @@
+"""A model's folder of results: `result.json` and lines of samples, in strict JSON."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+RESULT_NAME = "result.json"
+RESULT_FORMAT = 1
+
+
+def write_result(directory: Path, result: Mapping[str, Any]) -> None:
+    """Write `result.json`; figures that are no numbers become null."""
+    (directory / RESULT_NAME).write_text(_strict_json(result, indent=2) + "\n", encoding="utf-8")
+
+
+def write_lines(path: Path, rows: Iterable[Any]) -> None:
+    """Write strict JSON Lines, one row a line, into a folder that is made if need be."""
+    path.parent.mkdir(exist_ok=True)
+    with open(path, "w", encoding="utf-8") as stream:
+        stream.writelines(_strict_json(row) + "\n" for row in rows)
+
+
+def _strict_json(value: Any, *, indent: int | None = None) -> str:
+    """JSON without NaN and Infinity, which no other reader accepts; they become null."""
+    return json.dumps(_finite(value), ensure_ascii=False, allow_nan=False, indent=indent, default=str)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _finite(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(entry) for entry in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def load_result(path: Path) -> dict[str, Any]:
+    """A `result.json` as written here.
+
+    Raises:
+        ValueError: if it is no result of this format.
+    """
+    try:
+        result = json.loads(path.read_text(encoding="utf-8"))
+        if result["format"] != RESULT_FORMAT:
+            raise ValueError(f"format {result['format']}")
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{path} is no result of eval.harness of format {RESULT_FORMAT} ({error}); evaluate the model again") from error
+    return result
+
+
+def find_earlier(output_dir: Path, key: str) -> dict[str, Any] | None:
+    """The result that is in `output_dir` already, or None where there is none yet.
+
+    Raises:
+        ValueError: if there is something else.
+    """
+    if not output_dir.exists():
+        return None
+    path = output_dir / RESULT_NAME
+    if path.is_file():
+        result = load_result(path)
+        if result["key"] == key:
+            return result
+        raise ValueError(
+            f"{output_dir} holds the result of another model, text, task or setting;"
+            " name the model with --model NAME=FOLDER, choose another --output, or remove it"
+        )
+    raise ValueError(f"{output_dir} exists and holds no result; remove it or choose another --output")
