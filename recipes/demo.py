@@ -168,17 +168,21 @@ class Demo:
             self.run(f"{method}: step {step} back to Hugging Face", "conversion.nemo_to_hf", "--input", checkpoint, "--output", models[-1])
         return models
 
-    def compare(self, models: Sequence[Path]) -> None:
-        """Bits per byte of every model on held-out text, as table and plot."""
+    def compare(self, source: Path, models: Sequence[Path]) -> None:
+        """Bits per byte of every model on held-out text, as table and plot, beside those of the English source."""
         held_out = (f"sl={TEXT / 'sl.heldout.txt'}", f"en={TEXT / 'en.heldout.txt'}")
         results = self.output / "results"
         self.run(
             "bits per byte of every checkpoint on held-out text",
             "eval.harness",
             "--model",
+            f"source={source}",
             *models,
             "--text",
             *held_out,
+            "--tasks",
+            "completion_sl",
+            "completion_en",
             "--output",
             results,
         )
@@ -200,7 +204,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     source = demo.english()
     tokenizer, data = demo.slovene()
     models = [model for method in arguments.methods for model in demo.graft(source, tokenizer, data, method)]
-    demo.compare(models)
+    demo.compare(source, models)
     print("\n== seconds by stage")
     for title, seconds in demo.seconds:
         print(f"{seconds:8.1f}  {title}")
