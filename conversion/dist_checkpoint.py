@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from conversion.inert_pickle import load_inert
-from conversion.lazy_tensor import LazyTensor
+from conversion.lazy_tensor import LazyTensor, is_plain_name
 from conversion.torch_file import FileWindow, load_places, place
 from data_prep.artifacts import DigestingWriter
 
@@ -237,7 +237,7 @@ def _parse(metadata: Any, directory: Path, prefix: str) -> list[_Entry]:
     places = {}
     for index, info in metadata.storage_data.items():
         if getattr(index, "offset", None) is not None:
-            if Path(info.relative_path).name != info.relative_path:
+            if not is_plain_name(info.relative_path):
                 raise ValueError(f"it names the file {info.relative_path!r}, which is not inside its folder")
             places[index.fqn, tuple(index.offset)] = _Place(directory / info.relative_path, int(info.offset), int(info.length))
     entries = []

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from conversion.lazy_tensor import LazyTensor
+from conversion.lazy_tensor import LazyTensor, is_plain_name
 from conversion.safetensors_file import read_safetensors, write_safetensors
 from conversion.torch_file import read_state_dict
 from data_prep.artifacts import check_files, digest_files, read_manifest
@@ -224,7 +224,7 @@ def _read_sharded(directory: Path, index_name: str) -> tuple[tuple[str, ...], li
     if not isinstance(weight_map, dict) or not weight_map:
         raise ValueError(f"{directory / index_name} has no weight_map; copy or download it again")
     for file_name in weight_map.values():
-        if not isinstance(file_name, str) or Path(file_name).name != file_name:
+        if not is_plain_name(file_name):
             raise ValueError(f"{directory / index_name} names the file {file_name!r}, which is not inside its folder; do not trust it")
     files = sorted(set(weight_map.values()))
     tensors: list[LazyTensor] = []

@@ -5,16 +5,18 @@ A method is one function from `TransferInputs` to `RowPlan`; `METHODS` in the pa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 from scipy import sparse
 
-from conversion.embeddings.row_plan import Origin, RowPlan
+from conversion.embeddings.helper_model import HelperModel
+from conversion.embeddings.row_plan import MappedRows, Origin, RowPlan
 from conversion.embeddings.subword_pieces import piece_weights
 from conversion.embeddings.vocabulary import Kind, Vocabulary
 from conversion.embeddings.vocabulary_map import Match, VocabularyMap
+from conversion.embeddings.word_vectors import WordVectors
 
 FALLBACKS = ("mean", "random")
 
@@ -58,6 +60,11 @@ class TransferInputs:
         overlap: which target tokens the source has too.
         tokenize: text -> target ids without special tokens, for methods that read text.
         text: documents of target-language text, which can be read again and again.
+        source_text: the same in the source's language.
+        helper: a model in the target's language whose tokenizer has the target's tokens.
+        encoder: a model of both languages with a tokenizer of its own.
+        word_vectors, source_word_vectors: of words in the target's and in the source's language.
+        dictionary: pairs of a source word and a target word.
         fallback: what a token gets for which a method has nothing: `mean` of its source pieces (else random) or `random`.
     """
 
@@ -68,6 +75,12 @@ class TransferInputs:
     tokenize: Callable[[list[str]], list[list[int]]]
     text: Iterable[str] | None = None
     vectors: VectorOptions = field(default_factory=VectorOptions)
+    source_text: Iterable[str] | None = None
+    helper: HelperModel | None = None
+    encoder: HelperModel | None = None
+    word_vectors: WordVectors | None = None
+    source_word_vectors: WordVectors | None = None
+    dictionary: Sequence[tuple[str, str]] | None = None
     fallback: str = "mean"
 
     @property
@@ -82,16 +95,43 @@ class TransferInputs:
         return np.flatnonzero(self.overlap.matches == Match.BYTES)
 
 
-Method = Callable[[TransferInputs], RowPlan]
+PlanFunction = Callable[[TransferInputs], RowPlan]
 
 
-def plan_rows(inputs: TransferInputs, ids: np.ndarray, weights: sparse.csr_matrix, *, fallback: str | None = None) -> RowPlan:
+@dataclass(frozen=True)
+class Method:
+    """A row of the table of methods.
+
+    Attributes:
+        plan: decides where every row comes from.
+        paper: where it is described.
+        needs: fields of `TransferInputs` that it cannot do without.
+        reads: further fields that it may read; any other that is given is an error.
+        copies: tokens that both vocabularies have keep their rows.
+    """
+
+    plan: PlanFunction
+    paper: str
+    needs: tuple[str, ...] = ()
+    reads: tuple[str, ...] = ()
+    copies: bool = True
+
+
+def plan_rows(
+    inputs: TransferInputs,
+    ids: np.ndarray,
+    weights: sparse.csr_matrix,
+    *,
+    fallback: str | None = None,
+    mapped: MappedRows | None = None,
+) -> RowPlan:
     """Copy what both vocabularies have, combine what the method has weights for, and fall back for the rest.
 
     Args:
         ids: target ids of the rows of `weights`, in ascending order.
         weights: (len(ids), num_source_tokens); a row without entries is one that the method has nothing for.
         fallback: instead of the inputs' own.
+        mapped: rows that the method makes by a map, in place of weights.
     """
     num_target = len(inputs.target)
     origins = np.full(num_target, Origin.FALLBACK_RANDOM, dtype=object)
@@ -102,12 +142,15 @@ def plan_rows(inputs: TransferInputs, ids: np.ndarray, weights: sparse.csr_matri
     origins[ids[has_weights]] = Origin.COMBINED
     parts = spread(ids[has_weights], weights[has_weights], num_target)
     left = np.setdiff1d(inputs.new_ids, ids[has_weights])
+    if mapped is not None:
+        origins[mapped.ids] = Origin.MAPPED
+        left = np.setdiff1d(left, mapped.ids)
     if (fallback or inputs.fallback) == "mean" and len(left):
         pieces = piece_weights(inputs.source, [inputs.target.token_bytes[i] or b"" for i in left])
         has_pieces = np.diff(pieces.indptr) > 0
         origins[left[has_pieces]] = Origin.FALLBACK_MEAN
         parts = parts + spread(left[has_pieces], pieces[has_pieces], num_target)
-    return RowPlan(origins, inputs.overlap.source_ids, sparse.csr_matrix(parts))
+    return RowPlan(origins, inputs.overlap.source_ids, sparse.csr_matrix(parts), mapped)
 
 
 def spread(ids: np.ndarray, rows: sparse.csr_matrix, num_rows: int) -> sparse.csr_matrix:

@@ -6,7 +6,7 @@ A method decides once, from tokens alone; the decision then serves input embeddi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
@@ -19,6 +19,8 @@ from conversion.embeddings.random_rows import RowStatistics, random_rows
 if TYPE_CHECKING:
     from torch import Tensor
 
+INPUT_LAYER = "input"
+
 _BLOCK_COLUMNS = 512
 _BLOCK_ROWS = 16384
 
@@ -28,10 +30,24 @@ class Origin(StrEnum):
 
     COPIED = "copied"  # the source has the same token
     SPECIAL = "special"  # the source has a special token of the same role
-    COMBINED = "combined"  # the method's weighted mean of source rows
+    COMBINED = "combined"  # the method's weighted sum of source rows
+    MAPPED = "mapped"  # by a linear map that the method has fitted
     RANDOM = "random"  # drawn because the method draws
     FALLBACK_MEAN = "fallback: mean"  # the method has nothing for this token: mean of its source pieces
     FALLBACK_RANDOM = "fallback: random"  # and the source has no pieces for it either
+
+
+@dataclass(frozen=True)
+class MappedRows:
+    """Rows that a linear map of each matrix gives, where weights would not be sparse.
+
+    Attributes:
+        ids: target ids of the rows, in ascending order.
+        make: from a source matrix (num_rows, size) and whether it belongs to the output layer, (len(ids), size) float32.
+    """
+
+    ids: np.ndarray
+    make: Callable[[Tensor, bool], Tensor]
 
 
 @dataclass(frozen=True)
@@ -41,17 +57,22 @@ class RowPlan:
     Attributes:
         origins: (num_target_tokens,) of `Origin` values.
         source_ids: (num_target_tokens,) int64, the row to copy; -1 where none is.
-        weights: (num_target_tokens, num_source_tokens) float64, without entries in the rows that are copied or drawn.
+        weights: (num_target_tokens, num_source_tokens) float64, without entries in the rows that have another origin.
+        mapped: rows that are neither copied, drawn nor sparse sums.
     """
 
     origins: np.ndarray
     source_ids: np.ndarray
     weights: sparse.csr_matrix
+    mapped: MappedRows | None = None
 
     def __post_init__(self) -> None:
         is_drawn = np.isin(self.origins, (Origin.RANDOM, Origin.FALLBACK_RANDOM))
         has_weights = np.diff(self.weights.indptr) > 0
-        assert np.all((self.source_ids >= 0).astype(int) + has_weights + is_drawn == 1), "each row has exactly one origin"
+        is_mapped = np.zeros(len(self.origins), dtype=bool)
+        if self.mapped is not None:
+            is_mapped[self.mapped.ids] = True
+        assert np.all((self.source_ids >= 0).astype(int) + has_weights + is_drawn + is_mapped == 1), "each row has exactly one origin"
 
     @property
     def is_drawn(self) -> np.ndarray:
@@ -71,7 +92,7 @@ def make_rows(plan: RowPlan, matrix: Tensor, *, keys: Sequence[str], statistics:
     Args:
         matrix: (at least num_source_tokens, size), any floating dtype; a bias is (num_source_tokens, 1).
         keys: `Vocabulary.keys` of the target, which decide the drawn rows together with seed and layer.
-        layer: name of the matrix.
+        layer: name of the matrix, `INPUT_LAYER` for the input embeddings.
 
     Returns:
         (num_target_tokens, size), dtype of the matrix
@@ -88,6 +109,8 @@ def make_rows(plan: RowPlan, matrix: Tensor, *, keys: Sequence[str], statistics:
     for start in range(0, matrix.shape[1], _BLOCK_COLUMNS):
         columns = slice(start, start + _BLOCK_COLUMNS)
         rows[torch.from_numpy(combined), columns] = weighted_sums(weights, matrix[:, columns]).to(matrix.dtype)
+    if plan.mapped is not None:
+        rows[torch.from_numpy(plan.mapped.ids)] = plan.mapped.make(matrix, layer != INPUT_LAYER).to(matrix.dtype)
     drawn = np.flatnonzero(plan.is_drawn)
     for start in range(0, len(drawn), _BLOCK_ROWS):
         block = drawn[start : start + _BLOCK_ROWS]

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
 from conversion.embeddings.method import TransferInputs
+from conversion.embeddings.token_vectors import TokenVectors
 from data_prep.documents import batches
 
 # fastText's own: character n-grams, learning rate, sampling of frequent tokens; its table of n-grams is at most this long.
@@ -23,36 +23,6 @@ _MAX_BUCKETS = 2_000_000
 _NEGATIVE = 10  # as FOCUS
 _MAX_SENTENCE_TOKENS = 10_000  # gensim drops what is longer
 _BATCH_CHARACTERS = 1 << 20
-
-
-@dataclass(frozen=True)
-class TokenVectors:
-    """Vectors of some of the tokens of a vocabulary.
-
-    Attributes:
-        vectors: (num_known, size) float32, none of them all zeros.
-        index: (num_tokens,) row of each token in `vectors`, -1 where it has none.
-    """
-
-    vectors: np.ndarray
-    index: np.ndarray
-
-    @classmethod
-    def of(cls, vectors: np.ndarray, ids: np.ndarray, num_tokens: int) -> TokenVectors:
-        """The vectors of the given token ids; vectors of zeros say nothing and are left out."""
-        known = np.flatnonzero(np.any(vectors != 0, axis=1))
-        index = np.full(num_tokens, -1, dtype=np.int64)
-        index[ids[known]] = np.arange(len(known))
-        return cls(vectors[known], index)
-
-    @property
-    def is_known(self) -> np.ndarray:
-        """(num_tokens,) bool: the token has a vector."""
-        return self.index >= 0
-
-    def rows(self, ids: np.ndarray) -> np.ndarray:
-        """(len(ids), size) vectors of tokens that have one."""
-        return self.vectors[self.index[ids]]
 
 
 def train_token_vectors(inputs: TransferInputs) -> TokenVectors:

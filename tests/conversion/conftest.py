@@ -1,0 +1,59 @@
+"""Tiny OPT checkpoints and a tokenizer, made by the libraries whose formats they test."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import OPTConfig, OPTForCausalLM
+
+from tests.conversion.embedding_fixtures import byte_level, demo_text
+
+VOCAB_SIZE = 301  # odd, so that every tensor parallel size above 1 needs padding
+
+OPTMaker = Callable[..., Path]
+
+
+def tiny_opt(*, seed: int = 0, **config: Any) -> OPTForCausalLM:
+    """A random OPT whose every tensor, biases and norms included, is far from zero and one."""
+    sizes = {
+        "vocab_size": VOCAB_SIZE,
+        "hidden_size": 32,
+        "word_embed_proj_dim": 32,
+        "ffn_dim": 48,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 4,
+        "max_position_embeddings": 24,
+    }
+    torch.manual_seed(seed)
+    model = OPTForCausalLM(OPTConfig(**{**sizes, **config})).eval()
+    for parameter in model.parameters():
+        parameter.data.normal_(mean=0.1, std=0.3)
+    return model
+
+
+@pytest.fixture(scope="session")
+def tokenizer_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("tokenizer")
+    byte_level(demo_text("en")[:5000], num_tokens=280, specials={"bos": "</s>", "eos": "</s>", "pad": "<pad>"}).save_pretrained(directory)
+    return directory
+
+
+@pytest.fixture
+def make_opt(tmp_path: Path, tokenizer_dir: Path) -> OPTMaker:
+    """Save a tiny OPT with its tokenizer, as the transformers library does, and give its folder."""
+
+    def make(
+        name: str = "hf", *, dtype: torch.dtype = torch.float32, tokenizer: Path | None = tokenizer_dir, saving: Any = None, **config: Any
+    ) -> Path:
+        directory = tmp_path / name
+        tiny_opt(**config).to(dtype).save_pretrained(directory, **(saving or {}))
+        if tokenizer is not None:
+            shutil.copytree(tokenizer, directory, dirs_exist_ok=True)
+        return directory
+
+    return make
