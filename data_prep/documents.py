@@ -125,8 +125,13 @@ class Documents:
 
 
 def add_input_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add --input, --text-key and --document-separator, the same for every command that reads documents."""
+    """Add --input and the arguments of `add_format_arguments`."""
     parser.add_argument("--input", type=Path, nargs="+", required=True, metavar="FILE", help=f"text files ({', '.join(SUFFIXES)})")
+    add_format_arguments(parser)
+
+
+def add_format_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add --text-key and --document-separator, the same for every command that reads documents."""
     parser.add_argument("--text-key", default="text", help="key of the text in a .jsonl line (default: text)")
     parser.add_argument(
         "--document-separator",
