@@ -84,8 +84,8 @@ def write_dist_checkpoint(
         finally:
             stop.set()  # an error in one file, or an interrupt, ends the others too
     digests = {f"__0_{number}.distcp": digest for number, (digest, _) in enumerate(results)}
-    places = {chunk: found for _, part in results for chunk, found in part.items()}
-    metadata = _metadata(shapes, dtypes, places)
+    found = {chunk: place for _, places in results for chunk, place in places.items()}
+    metadata = _metadata(shapes, dtypes, {chunk: found[chunk] for chunk, _ in chunks})
     digests[OBJECTS_NAME] = _add_objects(metadata, directory / OBJECTS_NAME, _object_keys(empty_objects, prefix))
     with DigestingWriter(directory / METADATA_NAME) as stream:
         pickle.dump(metadata, stream)

@@ -27,7 +27,7 @@ from typing_extensions import Buffer
 
 MANIFEST_NAME = "scion.json"
 MANIFEST_FORMAT = 1
-_CHUNK_BYTES = 8 << 20
+_CHUNK_BYTES = 1 << 20
 _RECORDED_PACKAGES = ("torch", "transformers", "tokenizers", "sentencepiece", "nemo-toolkit", "megatron-core", "gensim", "lm_eval")
 
 
@@ -75,9 +75,10 @@ def digest_bytes(data: bytes) -> str:
 def digest_file(path: Path) -> str:
     """xxh3-128 of a file's content, read in pieces."""
     state = xxhash.xxh3_128()
-    with open(path, "rb") as stream:
-        while chunk := stream.read(_CHUNK_BYTES):
-            state.update(chunk)
+    buffer = memoryview(bytearray(_CHUNK_BYTES))  # one for the whole file: new memory costs more than hashing it
+    with open(path, "rb", buffering=0) as stream:
+        while count := stream.readinto(buffer):
+            state.update(buffer[:count])
     return f"xxh3:{state.hexdigest()}"
 
 
@@ -153,6 +154,8 @@ def staged_directory(output_dir: Path, *, required_bytes: int = 0) -> Iterator[P
             output_dir.rmdir()
         os.replace(staging, output_dir)
     except OSError as error:
+        if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
+            raise ValueError(f"the output directory {output_dir} is not empty any more: something else wrote it meanwhile") from error
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise ValueError(
                 f"the disk is full while writing {output_dir}: {error}; nothing was kept; free some space or choose another --output"

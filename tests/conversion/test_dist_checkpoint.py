@@ -1,0 +1,191 @@
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from torch.distributed.checkpoint import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
+
+from conversion.dist_checkpoint import read_dist_checkpoint, write_dist_checkpoint
+from conversion.lazy_tensor import LazyTensor
+from data_prep.artifacts import digest_file
+
+SHAPES = {
+    "embedding.weight": (7, 4),
+    **{f"decoder.layers.{layer}.{name}": shape for layer in range(3) for name, shape in {"fc.weight": (6, 4), "fc.bias": (6,)}.items()},
+    "scale": (),
+}
+
+
+def tensors(dtype: torch.dtype = torch.float32) -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    return {name: torch.randn(shape, generator=generator).to(dtype) for name, shape in SHAPES.items()}
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Path:
+    directory = tmp_path / "weights"
+    directory.mkdir()
+    lazy = [LazyTensor.of(name, tensor) for name, tensor in tensors().items()]
+    objects = [f"decoder.layers.{layer}.fc._extra_state" for layer in range(3)]
+    digests = write_dist_checkpoint(directory, lazy, prefix="module.", common={"a": 1}, empty_objects=objects)
+    assert all(digest == digest_file(directory / name) for name, digest in digests.items())
+    return directory
+
+
+def assert_read(directory: Path, expected: dict[str, torch.Tensor]) -> None:
+    found = read_dist_checkpoint(directory, prefix="module.")
+    assert found.keys() == expected.keys()
+    for name, tensor in found.items():
+        values = tensor.read()
+        assert tensor.shape == tuple(values.shape) == tuple(expected[name].shape)
+        assert tensor.dtype == values.dtype == expected[name].dtype
+        assert torch.equal(values, expected[name]), name
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_reads_what_it_wrote(tmp_path: Path, dtype: torch.dtype) -> None:
+    write_dist_checkpoint(tmp_path, [LazyTensor.of(name, tensor) for name, tensor in tensors(dtype).items()], prefix="module.", common={})
+    assert_read(tmp_path, tensors(dtype))
+
+
+def test_torch_reads_what_it_wrote(written: Path) -> None:
+    """Torch's own reader, in one process: stacked layers, a chunk each, and objects."""
+    metadata = FileSystemReader(str(written)).read_metadata()
+    stacked = metadata.state_dict_metadata["module.decoder.layers.fc.weight"]
+    assert stacked.size == (3, 6, 4)
+    assert [tuple(chunk.sizes) for chunk in stacked.chunks] == [(1, 6, 4)] * 3
+    assert "module.decoder.layers.fc._extra_state/shard_2_3" in metadata.state_dict_metadata
+    state = {key: torch.empty(entry.size) for key, entry in metadata.state_dict_metadata.items() if hasattr(entry, "size")}
+    load(state, storage_reader=FileSystemReader(str(written)), no_dist=True)
+    expected = tensors()
+    assert torch.equal(state["module.embedding.weight"], expected["embedding.weight"])
+    for name in ("fc.weight", "fc.bias"):
+        layers = torch.stack([expected[f"decoder.layers.{layer}.{name}"] for layer in range(3)])
+        assert torch.equal(state[f"module.decoder.layers.{name}"], layers)
+    assert torch.load(written / "common.pt", weights_only=True) == {"a": 1}
+
+
+def test_reads_what_torch_wrote_and_only_the_weights(tmp_path: Path) -> None:
+    """Layers stacked in one chunk, layers of their own, optimizer state, and objects."""
+    expected = tensors()
+    stacked = torch.stack([expected[f"decoder.layers.{layer}.fc.weight"] for layer in range(3)])
+    state = {
+        **{f"module.{name}": tensor for name, tensor in expected.items() if not name.endswith("fc.weight")},
+        "module.decoder.layers.fc.weight": stacked,
+        "optimizer.state.exp_avg.module.decoder.layers.fc.weight": stacked,
+        "module.decoder.layers.fc._extra_state": {"anything": 1},
+    }
+    save(state, storage_writer=FileSystemWriter(str(tmp_path)), no_dist=True)
+    (tmp_path / "metadata.json").write_text('{"sharded_backend": "torch_dist"}')
+    assert_read(tmp_path, expected)
+
+
+def rewrite_metadata(directory: Path, edit: object) -> None:
+    metadata = pickle.loads((directory / ".metadata").read_bytes())
+    edit(metadata)  # type: ignore[operator]
+    (directory / ".metadata").write_bytes(pickle.dumps(metadata))
+
+
+def test_missing_chunk(written: Path) -> None:
+    rewrite_metadata(written, lambda metadata: metadata.state_dict_metadata["module.decoder.layers.fc.bias"].chunks.pop(1))
+    message = "the chunks of decoder.layers.1.fc.bias do not cover it exactly: the checkpoint is not complete"
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        read_dist_checkpoint(written, prefix="module.")
+
+
+def test_missing_file(written: Path) -> None:
+    path = written / "__0_1.distcp"
+    path.unlink()
+    with pytest.raises(ValueError, match=f"^{re.escape(f'{path} is missing: the checkpoint is not complete')}$"):
+        read_dist_checkpoint(written, prefix="module.")
+
+
+def test_truncated_file(written: Path) -> None:
+    path = written / "__0_0.distcp"
+    size = path.stat().st_size
+    os.truncate(path, size - 1)
+    message = f"{path} is truncated: it has {size - 1} bytes, its checkpoint needs {size}; copy it again"
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        read_dist_checkpoint(written, prefix="module.")
+
+
+def test_not_complete(written: Path) -> None:
+    (written / ".metadata").unlink()
+    with pytest.raises(ValueError, match=f"^{re.escape(f'{written} has no .metadata: the checkpoint is not complete')}$"):
+        read_dist_checkpoint(written, prefix="module.")
+
+
+def test_other_formats(written: Path) -> None:
+    (written / "metadata.json").write_text(json.dumps({"sharded_backend": "zarr"}))
+    message = f"{written} is a distributed checkpoint of the format 'zarr'; expected 'torch_dist'"
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        read_dist_checkpoint(written, prefix="module.")
+    (written / "metadata.json").unlink()
+    message = f"{written} has no readable metadata.json: it is no distributed checkpoint, or not a complete one"
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        read_dist_checkpoint(written, prefix="module.")
+
+
+def test_metadata_that_leads_out_of_the_folder(written: Path) -> None:
+    def edit(metadata: object) -> None:
+        for info in metadata.storage_data.values():  # type: ignore[attr-defined]
+            info.relative_path = f"../{info.relative_path}"
+
+    rewrite_metadata(written, edit)
+    message = (
+        r"\.metadata is corrupt \(it names the file '\.\./__0_\w+\.distcp', which is not inside its folder\); copy the checkpoint again$"
+    )
+    with pytest.raises(ValueError, match=message):
+        read_dist_checkpoint(written, prefix="module.")
+
+
+class _RunsCode:
+    def __init__(self, proof: Path) -> None:
+        self.proof = proof
+
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return os.system, (f"touch {self.proof}",)
+
+
+def test_code_in_metadata_is_not_run(written: Path, tmp_path: Path) -> None:
+    rewrite_metadata(written, lambda metadata: setattr(metadata, "planner_data", _RunsCode(tmp_path / "proof")))
+    assert_read(written, tensors())
+    assert not (tmp_path / "proof").exists()
+
+
+def test_damaged_files_give_one_clear_error_or_tensors(written: Path) -> None:
+    """Any flipped byte or early end: a ValueError, or tensors that can all be read."""
+    generator = torch.Generator().manual_seed(0)
+    refused = 0
+    for name in (".metadata", "__0_0.distcp", "__0_1.distcp"):
+        content = (written / name).read_bytes()
+        for trial in range(60):
+            position = int(torch.randint(len(content), (1,), generator=generator))
+            damaged = bytearray(content)
+            damaged[position] ^= 1 << (trial % 8)
+            (written / name).write_bytes(content[:position] if trial % 5 == 0 else damaged)
+            try:
+                for tensor in read_dist_checkpoint(written, prefix="module.").values():
+                    tensor.read()
+            except ValueError:
+                refused += 1
+        (written / name).write_bytes(content)
+    assert refused > 36
+
+
+def test_an_error_in_one_file_ends_the_others(tmp_path: Path) -> None:
+    def fail() -> torch.Tensor:
+        raise ValueError("no such row")
+
+    lazy = [LazyTensor.of(f"t{number}", torch.zeros(10)) for number in range(50)]
+    lazy.insert(3, LazyTensor("broken", (10,), torch.float32, fail))
+    with pytest.raises(ValueError, match="no such row"):
+        write_dist_checkpoint(tmp_path, lazy, prefix="module.", common={})
+    assert not (tmp_path / ".metadata").exists()
