@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from transformers import AutoModelForCausalLM
+
+from conversion import new_model
+from conversion.hf_checkpoint import HFCheckpoint
+from data_prep.artifacts import digest_file, read_manifest
+
+SIZES = ["--num-layers", "2", "--hidden-size", "32", "--num-attention-heads", "4", "--max-positions", "20"]
+
+
+def make(tokenizer_dir: Path, output: Path, *flags: str) -> Path:
+    assert new_model.main(["--tokenizer", str(tokenizer_dir), "--output", str(output), *SIZES, *flags]) == 0
+    return output
+
+
+def test_the_model_has_the_tokenizers_vocabulary_and_ids(tokenizer_dir: Path, tmp_path: Path) -> None:
+    directory = make(tokenizer_dir, tmp_path / "new")
+    config = json.loads((directory / "config.json").read_text())
+    wanted = {
+        "vocab_size": 280,
+        "bos_token_id": 0,
+        "eos_token_id": 0,
+        "pad_token_id": 1,
+        "num_hidden_layers": 2,
+        "hidden_size": 32,
+        "word_embed_proj_dim": 32,
+        "ffn_dim": 128,
+        "max_position_embeddings": 20,
+    }
+    assert {key: config[key] for key in wanted} == wanted
+    assert HFCheckpoint.open(directory).tie_word_embeddings
+    assert (directory / "tokenizer.json").read_bytes() == (tokenizer_dir / "tokenizer.json").read_bytes()
+    manifest = read_manifest(directory)
+    assert manifest is not None and manifest.facts["vocab_size"] == 280 and manifest.facts["seed"] == 0
+    _, notes = AutoModelForCausalLM.from_pretrained(directory, output_loading_info=True)
+    assert not any(notes.values())
+
+
+def test_the_seed_alone_decides(tokenizer_dir: Path, tmp_path: Path) -> None:
+    digests = [
+        digest_file(make(tokenizer_dir, tmp_path / str(number), "--seed", seed) / "model.safetensors") for number, seed in enumerate("112")
+    ]
+    assert digests[0] == digests[1] != digests[2]
+
+
+def test_from_a_config_with_flags_on_top(tokenizer_dir: Path, tmp_path: Path) -> None:
+    base = {"model_type": "opt", "num_hidden_layers": 7, "ffn_dim": 40, "dropout": 0.3, "vocab_size": 9}
+    (tmp_path / "config.json").write_text(json.dumps(base))
+    directory = make(tokenizer_dir, tmp_path / "new", "--hf-config", str(tmp_path / "config.json"), "--untied")
+    config = json.loads((directory / "config.json").read_text())
+    assert (config["num_hidden_layers"], config["ffn_dim"], config["dropout"], config["vocab_size"]) == (2, 40, 0.3, 280)
+    assert not HFCheckpoint.open(directory).tie_word_embeddings
+
+
+def test_misuse(tokenizer_dir: Path, tmp_path: Path) -> None:
+    message = "the sizes of the new model are not complete: give --num-attention-heads, --max-positions, or a config.json with --hf-config"
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        new_model.main(["--tokenizer", str(tokenizer_dir), "--output", str(tmp_path / "x"), *SIZES[:4]])
+    with pytest.raises(ValueError, match=re.escape("a hidden size of 32 and 5 attention heads in 5 groups, which do not divide")):
+        make(tokenizer_dir, tmp_path / "x", "--num-attention-heads", "5")
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+    with pytest.raises(ValueError, match=re.escape(f"--hf-config {tmp_path / 'config.json'} is no configuration of an OPT model")):
+        make(tokenizer_dir, tmp_path / "x", "--hf-config", str(tmp_path / "config.json"))
+    assert not (tmp_path / "x").exists()

@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from conversion import verify
+from tests.conversion.conftest import OPTMaker
+from tests.conversion.embedding_fixtures import byte_level, demo_text
+
+
+def edit_weights(directory: Path, **changes: object) -> None:
+    path = directory / "model.safetensors"
+    state = load_file(path)
+    for name, change in changes.items():
+        state[name] = change(state[name]).contiguous()  # type: ignore[operator]
+    save_file(state, path, metadata={"format": "pt"})
+
+
+def report(a: Path, b: Path, *flags: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, dict[str, str]]:
+    code = verify.main([str(a), str(b), *flags])
+    lines = capsys.readouterr().out.splitlines()
+    return code, {line[11:].split(":")[0]: line for line in lines}
+
+
+@pytest.fixture
+def pair(make_opt: OPTMaker) -> Iterator[tuple[Path, Path]]:
+    yield make_opt("a"), make_opt("b")
+
+
+def test_the_same_checkpoint(pair: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    code, lines = report(*pair, capsys=capsys)
+    assert code == 0
+    assert all(line.startswith("same") for line in lines.values())
+    assert lines["logits, Hugging Face against Hugging Face"].endswith("largest difference 0.0e+00")
+    assert lines["values"].endswith("52 of 52 tensors equal bit for bit")
+
+
+def test_the_first_layer_that_differs_is_named(pair: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    edit_weights(pair[1], **{"model.decoder.layers.1.self_attn.q_proj.weight": lambda weight: weight.flip(0)})
+    code, lines = report(*pair, capsys=capsys)
+    assert code == 1
+    assert re.match(
+        r"DIFFERENT  logits, .*: largest difference \S+ \(allowed 1e-04\); it begins at layer 1 with \S+$",
+        lines["logits, Hugging Face against Hugging Face"],
+    )
+    assert lines["values"].endswith(
+        "51 of 52 tensors equal bit for bit; the first that is not: model.decoder.layers.1.self_attn.q_proj.weight"
+    )
+
+
+def test_positions_off_by_two_begin_at_the_embedding(pair: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    """The classic error with OPT."""
+    edit_weights(pair[1], **{"model.decoder.embed_positions.weight": lambda table: table.roll(2, dims=0)})
+    code, lines = report(*pair, capsys=capsys)
+    assert code == 1
+    assert "it begins at embedding with" in lines["logits, Hugging Face against Hugging Face"]
+
+
+def test_a_difference_in_the_head_alone(make_opt: OPTMaker, capsys: pytest.CaptureFixture[str]) -> None:
+    a, b = make_opt("a", tie_word_embeddings=False), make_opt("b", tie_word_embeddings=False)
+    edit_weights(b, **{"lm_head.weight": lambda weight: weight.roll(1, dims=0)})
+    code, lines = report(a, b, capsys=capsys)
+    assert code == 1
+    assert "it begins at logits with" in lines["logits, Hugging Face against Hugging Face"]
+
+
+def test_other_names_and_shapes(make_opt: OPTMaker, capsys: pytest.CaptureFixture[str]) -> None:
+    a, b = make_opt("a"), make_opt("b", num_hidden_layers=2, ffn_dim=44)
+    code, lines = report(a, b, capsys=capsys)
+    assert code == 1
+    assert lines["names"].startswith(
+        "DIFFERENT  names: only on one side: model.decoder.layers.2.fc1.bias, model.decoder.layers.2.fc1.weight"
+    )
+    assert "model.decoder.layers.0.fc1.bias (48,) and (44,)" in lines["shapes"]
+    assert lines["logits"] == "DIFFERENT  logits: not compared: the models do not have the same tensors"
+
+
+def test_other_tokenizer(make_opt: OPTMaker, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    byte_level(demo_text("sl")[:5000], num_tokens=280, specials={"bos": "</s>", "eos": "</s>", "pad": "<pad>"}).save_pretrained(
+        tmp_path / "t"
+    )
+    code, lines = report(make_opt("a"), make_opt("b", tokenizer=tmp_path / "t"), capsys=capsys)
+    assert code == 1
+    assert lines["token ids"].startswith("DIFFERENT  token ids: \"The miller's daughter")
+
+
+def test_one_side_without_tokenizer(make_opt: OPTMaker, capsys: pytest.CaptureFixture[str]) -> None:
+    a, b = make_opt("a"), make_opt("b", tokenizer=None)
+    code, lines = report(a, b, capsys=capsys)
+    assert code == 1
+    assert lines["token ids"] == f"DIFFERENT  token ids: {b} has no tokenizer"
+
+
+def test_given_lines_are_tokenized(pair: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "lines").write_text("eden\ndva\n" * 600, encoding="utf-8")
+    code, lines = report(*pair, "--lines", str(tmp_path / "lines"), capsys=capsys)
+    assert code == 0
+    assert lines["token ids"].startswith("same       token ids: 1000 lines,")
+
+
+def test_misuse(pair: tuple[Path, Path], tmp_path: Path) -> None:
+    (tmp_path / "empty").write_text("")
+    with pytest.raises(ValueError, match=re.escape(f"--lines {tmp_path / 'empty'} is empty; expected one sentence per line")):
+        verify.main([*map(str, pair), "--lines", str(tmp_path / "empty")])
+    with pytest.raises(ValueError, match=r"^--tensor-parallel-size and --sequence-length must be at least 1$"):
+        verify.main([*map(str, pair), "--tensor-parallel-size", "0"])
+    with pytest.raises(ValueError, match=re.escape(f"the checkpoint folder {tmp_path / 'none'} does not exist")):
+        verify.main([str(pair[0]), str(tmp_path / "none")])
+
+
+def test_batch_covers_the_whole_vocabulary() -> None:
+    ids = verify.token_batch([[1, 2, 3], [4, 999]], vocab_size=50, length=200)
+    assert ids.shape == (2, 200)
+    assert ids[0, :4].tolist() == [1, 2, 3, 4]
+    assert ids.min() >= 0 and ids.max() < 50 and len(torch.unique(ids)) > 45
+
+
+def test_an_engine_that_is_late_is_killed() -> None:
+    message = "the engine gave no logits within 1 s; raise --timeout-seconds"
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        verify._run_group(["-c", "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(60)"], timeout_seconds=1)
