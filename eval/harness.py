@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from data_prep import command
 from data_prep.artifacts import combined_digest, digest_bytes, digest_files, staged_directory, write_manifest
-from data_prep.documents import SEPARATORS, SUFFIXES, Documents
+from data_prep.documents import SUFFIXES, Documents, add_format_arguments
 from eval.bits_per_byte import START_TOKEN_RULES, choose_start_token, choose_window_tokens, score_documents
 from eval.checkpoint import DTYPES, Checkpoint, inspect_checkpoint, load_model, named_checkpoints
 from eval.results import RESULT_FORMAT, find_earlier, write_lines, write_result
@@ -58,7 +58,7 @@ class Settings:
     dtype: str = "float32"
 
 
-def read_texts(arguments: Sequence[str], *, text_key: str = "text", separator: str = "blank-line") -> list[Text]:
+def read_texts(arguments: Sequence[str], *, text_key: str = "text", separator: str | None = None) -> list[Text]:
     """Held-out texts from `NAME=FILE` arguments, split into documents as `data_prep.to_megatron` does.
 
     Raises:
@@ -273,13 +273,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--model", nargs="+", required=True, metavar="[NAME=]FOLDER", help="Hugging Face folders; the name is the result's")
     parser.add_argument("--text", nargs="+", default=[], metavar="NAME=FILE", help=f"held-out texts ({', '.join(SUFFIXES)})")
-    parser.add_argument("--text-key", default="text", help="key of the text in a .jsonl line (default: %(default)s)")
-    parser.add_argument(
-        "--document-separator",
-        choices=SEPARATORS,
-        default="blank-line",
-        help="what ends a document in a .txt file (default: %(default)s); .jsonl lines are always one document each",
-    )
+    add_format_arguments(parser)
     parser.add_argument("--tasks", nargs="+", default=[], metavar="TASK", help="lm-eval tasks of eval/tasks and of --task-dir")
     parser.add_argument("--task-dir", nargs="+", type=Path, default=[], metavar="DIR", help="more folders of lm-eval tasks")
     parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="a folder of results per model is written here")

@@ -125,9 +125,9 @@ def estimate_memory(recipe: Recipe, model: Mapping[str, Any], *, vocab_size: int
     """Memory of one device of the first pipeline stage.
 
     Mixed precision keeps 2-byte parameters, 4-byte gradients, and 12 bytes of optimizer state (master copy and two
-    moments) that the distributed optimizer spreads over the replicas.  Activations are about 34 bytes per token, hidden
-    unit and layer in 16 bit without recomputation when attention is not materialised (Korthikanti et al. 2022, eq. 2
-    without its attention term), the parts outside tensor parallelism included.
+    moments) that the distributed optimizer spreads over the replicas.  Activations are 26 bytes per token, hidden unit and
+    layer in 16 bit without recomputation: the 34 of Korthikanti et al. 2022 (section 4.1, without the attention matrix)
+    less the 8 of GELU's input, which ReLU does not keep; autograd's saved tensors count 24 without dropout and 26 with.
     """
     parallel, schedule = recipe.parallel, recipe.schedule
     tensor, pipeline = parallel.tensor_parallel_size, parallel.pipeline_parallel_size
@@ -137,7 +137,7 @@ def estimate_memory(recipe: Recipe, model: Mapping[str, Any], *, vocab_size: int
     replicas = data_parallel_size(parallel) if parallel.distributed_optimizer else 1
     tokens = schedule.micro_batch_size * recipe.data.sequence_length
     in_flight = pipeline  # one micro batch per stage is alive on the first stage under 1F1B
-    per_token_layer = (10 + 24 / tensor) * model["hidden_size"] * (1 if half else 2)
+    per_token_layer = (10 + 16 / tensor) * model["hidden_size"] * (1 if half else 2)
     return MemoryEstimate(
         parameters=held * (2 if half else 4),
         gradients=held * 4,

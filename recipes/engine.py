@@ -22,7 +22,7 @@ with quiet_imports():
     import nemo.lightning as nl
     import torch
     from lightning.pytorch.loggers import TensorBoardLogger
-    from megatron.core.optimizer import OptimizerConfig
+    from megatron.core.optimizer import USING_PYTORCH_OPTIMIZER, OptimizerConfig
     from nemo.collections.llm.gpt.data.pre_training import PreTrainingDataModule
     from nemo.collections.llm.gpt.model.base import GPTModel
     from nemo.lightning.pytorch.optim import LRSchedulerModule, MegatronOptimizerModule
@@ -58,7 +58,8 @@ def train(recipe: Recipe, inputs: RunInputs, *, run_dir: Path, resume_from: Path
     Args:
         resume_from: a checkpoint of this run, with optimizer state.
     """
-    apply(torch_adam.PATCHES)
+    if USING_PYTORCH_OPTIMIZER:  # TransformerEngine's and apex's Adam need no patch
+        apply(torch_adam.PATCHES)
     data = _data(recipe, inputs, index_dir=run_dir / "index")
     strategy = _strategy(recipe)
     if resume_from is None:

@@ -22,7 +22,7 @@ def texts(tmp_path):
     sl, en = tmp_path / "sl.txt", tmp_path / "en.txt"
     sl.write_text(f"{SENTENCES[0]}\n{SENTENCES[1]}\n", encoding="utf-8")
     en.write_text(f"{SENTENCES[2]}\n{SENTENCES[3]}\n", encoding="utf-8")
-    return ["--text", f"sl={sl}", f"en={en}", "--document-separator", "line"]
+    return ["--text", f"sl={sl}", f"en={en}"]
 
 
 def strict(path: Path):
