@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -193,8 +192,3 @@ def _callbacks(recipe: Recipe, inputs: RunInputs, *, run_dir: Path) -> list[Any]
             optimizer_in_last=recipe.run.keep_optimizer_in_last_checkpoint,
         ),
     ]
-
-
-def process_rank() -> int:
-    """Rank of this process, as the launcher says."""
-    return int(os.environ.get("RANK", os.environ.get("SLURM_PROCID", "0")))

@@ -15,6 +15,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
+
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -65,10 +67,20 @@ class Group:
             time.sleep(0.01)
 
     def kill(self) -> None:
-        """SIGKILL to every process of the group."""
+        """SIGKILL to the command and all its descendants; torchrun puts its ranks into sessions of their own."""
+        for process in self.descendants():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
+
+    def descendants(self) -> list[psutil.Process]:
+        """All processes below the command that are alive."""
+        try:
+            return psutil.Process(self.process.pid).children(recursive=True)
+        except psutil.NoSuchProcess:
+            return []
 
     def stderr(self) -> str:
         """What the command has written to stderr so far."""

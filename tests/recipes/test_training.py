@@ -62,6 +62,14 @@ def _losses(run_dir: Path) -> list[float]:
     return [record["loss"] for record in _records(run_dir) if "loss" in record]
 
 
+def _all_end(processes: list[psutil.Process]) -> None:
+    """Nothing of a killed run may stay behind: ranks would go on training, checkpoint writers wait for ever."""
+    _, alive = psutil.wait_procs(processes, timeout=20)
+    for process in alive:
+        process.kill()
+    assert not alive
+
+
 @pytest.fixture(scope="module")
 def uninterrupted(inputs: Inputs, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run at tensor parallel 2."""
@@ -127,6 +135,7 @@ def test_killed_twice_and_resumed_is_bit_identical(uninterrupted: Path, inputs: 
     group = Group(arguments, log_dir=tmp_path / "first")
     group.wait_until(lambda: (run_dir / "metrics.jsonl").exists() and len(_losses(run_dir)) >= EVERY + 1, timeout_seconds=TIMEOUT_SECONDS)
     [rank_1] = [child for child in psutil.Process(group.process.pid).children() if child.environ().get("RANK") == "1"]
+    started = group.descendants()
     rank_1.send_signal(signal.SIGKILL)
     finished = group.wait(timeout_seconds=TIMEOUT_SECONDS)
     assert finished.code == 1
@@ -134,19 +143,24 @@ def test_killed_twice_and_resumed_is_bit_identical(uninterrupted: Path, inputs: 
     first_end = newest_checkpoint(run_dir)
     assert first_end is not None and EVERY <= first_end[0] < STEPS
 
-    # SIGKILL to all in the middle of the next save: what was half written is never picked up.
+    _all_end(started)
+
+    # SIGKILL to the launcher in the middle of the next save: the ranks die with it, and what was half written is never picked up.
     due = run_dir / "checkpoints" / f".step_{first_end[0] + EVERY:07d}.partial"
     group = Group(arguments, log_dir=tmp_path / "second")
     group.wait_until(due.exists, timeout_seconds=TIMEOUT_SECONDS)
+    started = group.descendants()
     os.killpg(group.process.pid, signal.SIGKILL)
-    group.wait(timeout_seconds=TIMEOUT_SECONDS)
+    _all_end(started)
     assert due.exists(), "the save was over before the kill"
     assert newest_checkpoint(run_dir) == first_end
 
     _train(inputs, run_dir)
     assert not due.exists()
     # A kill between a save and the validation that follows it loses that validation; no step is lost or changed.
-    assert [record for record in _records(run_dir) if "loss" in record] == [record for record in _records(uninterrupted) if "loss" in record]
+    assert [record for record in _records(run_dir) if "loss" in record] == [
+        record for record in _records(uninterrupted) if "loss" in record
+    ]
 
 
 def test_a_finished_run_says_so(uninterrupted: Path, inputs: Inputs, tmp_path: Path) -> None:

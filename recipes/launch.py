@@ -1,0 +1,75 @@
+"""Starting the processes of a run on one machine, and making sure that none outlives the run."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+from collections.abc import Sequence
+
+from recipes import arithmetic
+from recipes.schema import Recipe
+
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+_LAUNCHED = "SCION_LAUNCHED"
+
+
+def must_launch(recipe: Recipe) -> bool:
+    """Whether this process has to start the others: one node, several devices, and no launcher did.
+
+    Raises:
+        ValueError: if the recipe needs several nodes and nothing started its processes.
+    """
+    launched = "TORCHELASTIC_RUN_ID" in os.environ or "SLURM_PROCID" in os.environ or "RANK" in os.environ
+    if launched or arithmetic.world_size(recipe.parallel) == 1:
+        return False
+    if recipe.parallel.num_nodes > 1:
+        raise ValueError(
+            f"the recipe asks for {recipe.parallel.num_nodes} nodes; start it with srun, one task per device, or set parallel.num_nodes=1"
+        )
+    return True
+
+
+def launch(module: str, processes: int, arguments: Sequence[str]) -> int:
+    """Run `python -m module arguments` once per device with torchrun's agent, which ends all when one dies.
+
+    Returns:
+        0, or 1 after naming the rank that failed first.
+    """
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.run import main as torchrun
+
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // processes)))
+    os.environ[_LAUNCHED] = "1"
+    try:
+        torchrun(["--standalone", f"--nproc-per-node={processes}", "--module", module, *arguments])
+    except ChildFailedError as error:
+        rank, failure = error.get_first_failure()
+        print(f"error: rank {rank} ended with exit code {failure.exitcode}; its messages are above", file=sys.stderr)
+        return 1
+    return 0
+
+
+def process_rank() -> int:
+    """Rank of this process, as the launcher says."""
+    return int(os.environ.get("RANK", os.environ.get("SLURM_PROCID", "0")))
+
+
+def die_with_launcher() -> None:
+    """In a process that `launch` started: end when the launcher does, whatever killed it.
+
+    torchrun puts each rank into a session of its own, so that killing the command's process group would leave them running.
+    """
+    if _LAUNCHED in os.environ:
+        die_with_parent()
+
+
+def die_with_parent() -> None:
+    """Have the kernel kill this process when its parent ends (Linux; elsewhere nothing happens)."""
+    if not sys.platform.startswith("linux"):
+        return
+    parent = os.getppid()
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if parent == 1 or os.getppid() != parent:  # it was gone before the request
+        os.kill(os.getpid(), signal.SIGKILL)
