@@ -72,9 +72,12 @@ def write_dist_checkpoint(
 
     Returns:
         File name -> digest of each file.
+
+    Raises:
+        ValueError: if layers that are to be stacked have different dtypes.
     """
     chunks, shapes = _stack(tensors, prefix)
-    dtypes = {chunk.key: tensor.dtype for chunk, tensor in chunks}
+    dtypes = _dtypes(chunks)
     parts = _balance(chunks, NUM_FILES)
     stop = threading.Event()
     with ThreadPoolExecutor(NUM_FILES) as pool:
@@ -110,6 +113,17 @@ def _stack(tensors: Sequence[LazyTensor], prefix: str) -> tuple[list[tuple[_Chun
             shapes[key] = tensor.shape
         chunks.append((chunk, tensor))
     return chunks, shapes
+
+
+def _dtypes(chunks: Sequence[tuple[_Chunk, LazyTensor]]) -> dict[str, torch.dtype]:
+    """The dtype of each entry."""
+    dtypes: dict[str, torch.dtype] = {}
+    for chunk, tensor in chunks:
+        if dtypes.setdefault(chunk.key, tensor.dtype) != tensor.dtype:
+            raise ValueError(
+                f"{tensor.name} is {tensor.dtype}, but other layers have {dtypes[chunk.key]}; convert the checkpoint to one dtype first"
+            )
+    return dtypes
 
 
 def _balance(chunks: Sequence[tuple[_Chunk, LazyTensor]], num_parts: int) -> list[list[tuple[_Chunk, LazyTensor]]]:

@@ -10,10 +10,10 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from conversion.background import Background
 from data_prep import command
 from data_prep.artifacts import Manifest, check_files, read_manifest, staged_directory, write_manifest
 from data_prep.progress import Progress
@@ -52,8 +52,8 @@ def convert(input_dir: Path, output_dir: Path) -> Manifest:
         "tokenizer_digest": _tokenizer_digest(hf, manifest),
     }
     total = sum(tensor.nbytes for tensor in tensors)
-    with staged_directory(output_dir, required_bytes=total) as staging, ThreadPoolExecutor(1) as pool:
-        source_digest = pool.submit(hf.digest)  # reads the whole input, so it runs beside the conversion
+    with staged_directory(output_dir, required_bytes=total) as staging:
+        source_digest = Background(hf.digest)  # reads the whole input, so it runs beside the conversion
         with Progress("converting", total=total, unit="B", is_bytes=True) as progress:
             digests = write_nemo_checkpoint(
                 staging,

@@ -10,10 +10,11 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from conversion.background import Background
 from data_prep import command
 from data_prep.artifacts import Manifest, check_files, digest_files, read_manifest, staged_directory, write_manifest
 from data_prep.progress import Progress
@@ -64,8 +65,8 @@ def export(input_dir: Path, output_dir: Path, *, dtype: str | None = None, max_s
         "tie_word_embeddings": nemo.config["share_embeddings_and_output_weights"],
     }
     total = sum(tensor.nbytes for tensor in tensors)
-    with staged_directory(output_dir, required_bytes=total) as staging, ThreadPoolExecutor(1) as pool:
-        source_digest = pool.submit(_digest, nemo, manifest)  # reads the whole input, so it runs beside the conversion
+    with staged_directory(output_dir, required_bytes=total) as staging:
+        source_digest = Background(partial(_digest, nemo, manifest))  # reads the whole input, so it runs beside the conversion
         with Progress("converting", total=total, unit="B", is_bytes=True) as progress:
             shard_bytes = max_shard_bytes or DEFAULT_MAX_SHARD_BYTES
             digests = write_hf_weights(staging, counted(tensors, progress.advance), max_shard_bytes=shard_bytes)

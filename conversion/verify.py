@@ -54,7 +54,7 @@ class Side:
     """One of the two checkpoints.
 
     Attributes:
-        is_nemo: else it is a Hugging Face folder.
+        heads: attention heads of a NeMo checkpoint, which tensor parallelism divides; None for a Hugging Face folder.
         tensors: with Hugging Face names, each matrix once, without padding.
         tokenizer_dir: where its tokenizer would be.
         max_positions: longest sequence.
@@ -62,7 +62,7 @@ class Side:
     """
 
     directory: Path
-    is_nemo: bool
+    heads: int | None
     tensors: Mapping[str, LazyTensor]
     tokenizer_dir: Path
     max_positions: int
@@ -85,9 +85,12 @@ class Side:
             family = family_of(nemo.family, source=str(directory))
             mapped = map_to_hf(family.table, nemo.tensors, nemo.config, source=str(directory))
             tensors = {tensor.name: tensor for tensor in mapped}
-            return cls(directory, True, tensors, nemo.hf_dir, nemo.config["max_position_embeddings"], nemo.config["vocab_size"])
+            heads, positions, rows = (nemo.config[key] for key in ("num_query_groups", "max_position_embeddings", "vocab_size"))
+            return cls(directory, heads, tensors, nemo.hf_dir, positions, rows)
         hf = HFCheckpoint.open(directory)
-        return cls(directory, False, hf.untied_tensors(), directory, hf.config["max_position_embeddings"], hf.config["vocab_size"])
+        if missing := [key for key in ("max_position_embeddings", "vocab_size") if not isinstance(hf.config.get(key), int)]:
+            raise ValueError(f"{directory} has no {' and no '.join(missing)} in its config.json")
+        return cls(directory, None, hf.untied_tensors(), directory, hf.config["max_position_embeddings"], hf.config["vocab_size"])
 
 
 def verify(
@@ -102,9 +105,12 @@ def verify(
     """Compare two checkpoints; the results come one by one, cheapest first.
 
     Raises:
-        ValueError: if one of them is no checkpoint or cannot be read.
+        ValueError: if one of them is no checkpoint or cannot be read, or if a size does not divide its attention heads.
     """
     a, b = Side.open(a_dir), Side.open(b_dir)
+    for side in (a, b):
+        if unfit := [size for size in tensor_parallel_sizes if side.heads is not None and side.heads % size]:
+            raise ValueError(f"--tensor-parallel-size {unfit[0]} does not divide the {side.heads} attention heads of {side.directory}")
     yield from compare_tensors(a.tensors, b.tensors)
     token_ids = compare_token_ids(a, b, lines)
     yield token_ids.result
@@ -170,7 +176,7 @@ def token_batch(lines: Sequence[Sequence[int]], *, vocab_size: int, length: int)
 
 def observe(side: Side, ids: Tensor, tensor_parallel_sizes: Sequence[int], *, timeout_seconds: float) -> dict[str, dict[str, Tensor]]:
     """What each layer gives for the ids: label of the run -> `embedding`, `layer 0` ... `logits` -> (batch, length, features)."""
-    if side.is_nemo:
+    if side.heads is not None:
         return {
             f"NeMo at tensor parallel {size}": seen
             for size, seen in _observe_nemo(side.directory, ids, tensor_parallel_sizes, timeout_seconds=timeout_seconds).items()

@@ -20,10 +20,12 @@ from dataclasses import asdict, dataclass, field
 from importlib import metadata
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import xxhash
-from typing_extensions import Buffer
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 MANIFEST_NAME = "scion.json"
 MANIFEST_FORMAT = 1

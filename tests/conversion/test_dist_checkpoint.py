@@ -189,3 +189,10 @@ def test_an_error_in_one_file_ends_the_others(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no such row"):
         write_dist_checkpoint(tmp_path, lazy, prefix="module.", common={})
     assert not (tmp_path / ".metadata").exists()
+
+
+def test_layers_of_different_dtypes(tmp_path: Path) -> None:
+    lazy = [LazyTensor.of(f"layers.{layer}.x", torch.zeros(2, dtype=dtype)) for layer, dtype in enumerate((torch.float16, torch.float32))]
+    message = "layers.1.x is torch.float32, but other layers have torch.float16; convert the checkpoint to one dtype first"
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        write_dist_checkpoint(tmp_path, lazy, prefix="module.", common={})

@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from conversion import verify
+from conversion import hf_to_nemo, verify
 from tests.conversion.conftest import OPTMaker
 from tests.conversion.embedding_fixtures import byte_level, demo_text
 
@@ -104,6 +104,11 @@ def test_given_lines_are_tokenized(pair: tuple[Path, Path], tmp_path: Path, caps
 
 
 def test_misuse(pair: tuple[Path, Path], tmp_path: Path) -> None:
+    hf_to_nemo.convert(pair[0], tmp_path / "nemo")
+    with pytest.raises(
+        ValueError, match=re.escape(f"--tensor-parallel-size 3 does not divide the 4 attention heads of {tmp_path / 'nemo'}")
+    ):
+        verify.main([str(pair[0]), str(tmp_path / "nemo"), "--tensor-parallel-size", "2", "3"])
     (tmp_path / "empty").write_text("")
     with pytest.raises(ValueError, match=re.escape(f"--lines {tmp_path / 'empty'} is empty; expected one sentence per line")):
         verify.main([*map(str, pair), "--lines", str(tmp_path / "empty")])

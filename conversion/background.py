@@ -1,0 +1,33 @@
+"""A function that runs beside the main work, and that nobody waits for when the main work fails."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+Result = TypeVar("Result")
+
+
+class Background(Generic[Result]):
+    """Starts a function in a daemon thread; `result` waits for it and gives what it returned, or raises what it raised."""
+
+    def __init__(self, function: Callable[[], Result]) -> None:
+        self._function = function
+        self._result: Result
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._result = self._function()
+        except BaseException as error:
+            self._error = error
+
+    def result(self) -> Result:
+        """Wait for the end."""
+        self._thread.join()
+        if self._error is not None:
+            raise self._error
+        return self._result
