@@ -20,7 +20,7 @@ TEXT = Path("recipes/demo_text")
 METHODS = ("random", "mean", "focus")
 VOCAB_SIZE = 1500
 ADAPT_STEPS = 100
-CHECKPOINT_EVERY = 20
+CHECKPOINT_EVERY = 25
 MODEL_SHAPE = ("--num-layers", "4", "--hidden-size", "128", "--num-attention-heads", "4", "--ffn-size", "512", "--max-positions", "128")
 
 
