@@ -14,6 +14,7 @@ from conversion.embeddings import METHODS
 from conversion.embeddings.layers import OUTPUT_LAYERS
 from conversion.embeddings.method import FALLBACKS, VectorOptions
 from conversion.embeddings.random_rows import STATISTICS
+from conversion.embeddings.word_vectors import VECTOR_SUFFIXES
 from data_prep import command
 from data_prep.documents import SEPARATORS, SUFFIXES, Documents
 from data_prep.tokenizer_files import start_without_torch
@@ -35,6 +36,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         output_layer=arguments.output_layer,
         seed=arguments.seed,
         text=text,
+        helper=arguments.helper,
+        encoder=arguments.encoder,
+        word_vectors=arguments.vectors,
+        source_word_vectors=arguments.source_vectors,
+        dictionary=arguments.dictionary,
         vectors=VectorOptions(arguments.vector_size, arguments.vector_epochs, arguments.vector_min_count),
         fallback=arguments.fallback,
         random_statistics=arguments.random_statistics,
@@ -64,7 +70,21 @@ def _parser() -> argparse.ArgumentParser:
         help="one matrix with the input; a copy of it, trained apart; the source's own, transferred too; or drawn (default: as the source has it)",
     )
     parser.add_argument("--seed", type=int, default=42, help="decides all that is drawn (default: 42)")
-    parser.add_argument("--text", type=Path, nargs="+", metavar="FILE", help=f"target-language text for focus ({', '.join(SUFFIXES)})")
+    parser.add_argument(
+        "--text", type=Path, nargs="+", metavar="FILE", help=f"target-language text for focus and align ({', '.join(SUFFIXES)})"
+    )
+    parser.add_argument(
+        "--helper", type=Path, metavar="DIR", help="model in the target language with the target tokenizer (clp, sava, omp)"
+    )
+    parser.add_argument("--encoder", type=Path, metavar="DIR", help="encoder of both languages with its tokenizer (focus-cse, wechsel-cse)")
+    parser.add_argument(
+        "--vectors",
+        type=Path,
+        metavar="FILE",
+        help=f"vectors of target-language words ({', '.join(VECTOR_SUFFIXES)}); for ofa of both languages",
+    )
+    parser.add_argument("--source-vectors", type=Path, metavar="FILE", help="vectors of source-language words (wechsel)")
+    parser.add_argument("--dictionary", type=Path, metavar="FILE", help="pairs of a source and a target word (wechsel)")
     parser.add_argument("--text-key", default="text", help="key of the text in a .jsonl line (default: text)")
     parser.add_argument("--document-separator", choices=SEPARATORS, default="blank-line", help="what ends a document in a .txt file")
     by_text = "by default by the size of the text"

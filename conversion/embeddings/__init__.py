@@ -6,11 +6,35 @@ a function from `TransferInputs` to `RowPlan`, give it a row here and a test aga
 
 from __future__ import annotations
 
-from conversion.embeddings.focus import focus_method
+from conversion.embeddings.helper_methods import (
+    clp_method,
+    clp_plus_method,
+    omp_method,
+    sava_adam_method,
+    sava_method,
+    sava_procrustes_method,
+)
+from conversion.embeddings.merge_methods import align_method, merge_method
 from conversion.embeddings.method import Method
-from conversion.embeddings.simple_methods import mean_method, random_method
+from conversion.embeddings.neighbor_methods import focus_cse_method, focus_method, wechsel_cse_method
+from conversion.embeddings.simple_methods import clp_random_method, mean_method, random_method
+from conversion.embeddings.word_methods import ofa_method, wechsel_method
 
-METHODS: dict[str, Method] = {"random": random_method, "mean": mean_method, "focus": focus_method}
-
-# Which methods read which option; an option that a method would silently ignore is an error.
-READS_TEXT = frozenset({"focus"})
+METHODS: dict[str, Method] = {
+    "random": Method(random_method, "baseline", copies=False),
+    "clp-random": Method(clp_random_method, "Moroni et al. 2025"),
+    "mean": Method(mean_method, "FVT: Gee et al. 2022"),
+    "merge": Method(merge_method, "Yamaguchi et al. 2024"),
+    "align": Method(align_method, "Yamaguchi et al. 2024", needs=("text",)),
+    "focus": Method(focus_method, "Dobler and de Melo 2023", needs=("text",)),
+    "focus-cse": Method(focus_cse_method, "GaMS: Vreš et al. 2024", needs=("encoder",)),
+    "wechsel-cse": Method(wechsel_cse_method, "GaMS: Vreš et al. 2024", needs=("encoder",)),
+    "wechsel": Method(wechsel_method, "Minixhofer et al. 2022", needs=("source_word_vectors", "word_vectors", "dictionary")),
+    "ofa": Method(ofa_method, "Liu et al. 2024", needs=("word_vectors",)),
+    "clp": Method(clp_method, "Ostendorff and Rehm 2023", needs=("helper",)),
+    "clp-plus": Method(clp_plus_method, "Yamaguchi et al. 2024", needs=("helper",)),
+    "sava": Method(sava_method, "Moroni et al. 2025", needs=("helper",)),
+    "sava-adam": Method(sava_adam_method, "Moroni et al. 2025", needs=("helper",)),
+    "sava-procrustes": Method(sava_procrustes_method, "Moroni et al. 2025", needs=("helper",)),
+    "omp": Method(omp_method, "Goddard and Fernandes Neto 2025", needs=("helper",)),
+}

@@ -8,25 +8,31 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from conversion.embeddings import METHODS, READS_TEXT
+from conversion.embeddings import METHODS
+from conversion.embeddings.helper_model import HelperModel
 from conversion.embeddings.layers import TokenLayers, choose_output_layer, find_token_layers
 from conversion.embeddings.method import TransferInputs, VectorOptions
 from conversion.embeddings.random_rows import random_rows, row_statistics
 from conversion.embeddings.report import REPORT_NAME, write_report
-from conversion.embeddings.row_plan import RowPlan, make_rows
+from conversion.embeddings.row_plan import INPUT_LAYER, RowPlan, make_rows
 from conversion.embeddings.vocabulary import Kind, Vocabulary
 from conversion.embeddings.vocabulary_map import map_vocabulary
+from conversion.embeddings.word_methods import read_dictionary
+from conversion.embeddings.word_vectors import WordVectors
 from conversion.hf_checkpoint import GENERATION_CONFIG_NAME, HFCheckpoint, write_hf_checkpoint, write_json
 from conversion.lazy_tensor import LazyTensor
 from data_prep.artifacts import Manifest, digest_file, read_manifest, require_same_tokenizer, staged_directory, write_manifest
 from data_prep.documents import Documents
 from data_prep.tokenizer_files import load_tokenizer, tokenizer_digest, tokenizer_files
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
 
 # Ids in configs that name no role of the tokenizer; those of the old vocabulary would mean other tokens.
 _OTHER_ID_KEYS = (
@@ -37,6 +43,15 @@ _OTHER_ID_KEYS = (
     "begin_suppress_tokens",
     "bad_words_ids",
 )
+# What methods learn from: field of the request -> its option and what it is.
+_MATERIAL = {
+    "text": ("--text FILE", "text in the target language"),
+    "helper": ("--helper DIR", "a model in the target language with the target tokenizer"),
+    "encoder": ("--encoder DIR", "an encoder of both languages"),
+    "word_vectors": ("--vectors FILE", "vectors of words in the target language"),
+    "source_word_vectors": ("--source-vectors FILE", "vectors of words in the source language"),
+    "dictionary": ("--dictionary FILE", "a dictionary from the source to the target language"),
+}
 _CONFIG_ROLES = ("bos", "eos", "pad", "sep")
 
 
@@ -49,7 +64,7 @@ class TransferRequest:
         tokenizer: folder of the target tokenizer.
         method: a name in `METHODS`.
         output_layer: one of `OUTPUT_LAYERS`; None keeps the source's way.
-        text: target-language text, for methods that read it.
+        text, helper, encoder, word_vectors, source_word_vectors, dictionary: what some methods learn from, see `TransferInputs`.
         fallback: `mean` or `random`, for tokens that the method has nothing for.
         random_statistics: drawn rows follow the mean and variance per `dimension` or over the `matrix`.
         special_tokens: target token -> source token, over the rules of `map_vocabulary`.
@@ -62,6 +77,11 @@ class TransferRequest:
     seed: int = 42
     text: Documents | None = None
     vectors: VectorOptions = field(default_factory=VectorOptions)
+    helper: Path | None = None
+    encoder: Path | None = None
+    word_vectors: Path | None = None
+    source_word_vectors: Path | None = None
+    dictionary: Path | None = None
     fallback: str = "mean"
     random_statistics: str = "dimension"
     special_tokens: Mapping[str, str] = field(default_factory=dict)
@@ -92,7 +112,7 @@ class Transfer:
 
     def _rows_of(self, matrix: Tensor, name: str) -> Tensor:
         statistics = row_statistics(matrix, self.source_rows, over=self.request.random_statistics)
-        layer = "input" if name == self.layers.input else name
+        layer = INPUT_LAYER if name == self.layers.input else name
         return make_rows(self.plan, matrix, keys=self.inputs.target.keys, statistics=statistics, seed=self.request.seed, layer=layer)
 
     def draw_output(self) -> Tensor:
@@ -153,22 +173,29 @@ def plan_transfer(request: TransferRequest) -> Transfer:
         )
     for name in filter(None, (layers.input, layers.output)):
         _require_finite(checkpoint.tensor(name)[: len(source)], name, request.source)
-    backend = target_tokenizer.backend_tokenizer
-
-    def tokenize(texts: list[str]) -> list[list[int]]:
-        return [encoding.ids for encoding in backend.encode_batch(texts, add_special_tokens=False)]
-
     inputs = TransferInputs(
         source=source,
         target=target,
         overlap=map_vocabulary(source, target, special_tokens=request.special_tokens),
         seed=request.seed,
-        tokenize=tokenize,
+        tokenize=partial(_tokenize, target_tokenizer),
+        tokenize_source=partial(_tokenize, source_tokenizer),
         text=request.text,
         vectors=request.vectors,
+        helper=HelperModel.open(request.helper) if request.helper else None,
+        encoder=HelperModel.open(request.encoder) if request.encoder else None,
+        word_vectors=WordVectors.read(request.word_vectors) if request.word_vectors else None,
+        source_word_vectors=WordVectors.read(request.source_word_vectors) if request.source_word_vectors else None,
+        dictionary=read_dictionary(request.dictionary) if request.dictionary else None,
         fallback=request.fallback,
     )
-    return Transfer(request, checkpoint, layers, output_layer, inputs, METHODS[request.method](inputs), tokenizer_digest(target_tokenizer))
+    return Transfer(
+        request, checkpoint, layers, output_layer, inputs, METHODS[request.method].plan(inputs), tokenizer_digest(target_tokenizer)
+    )
+
+
+def _tokenize(tokenizer: PreTrainedTokenizerFast, texts: list[str]) -> list[list[int]]:
+    return [encoding.ids for encoding in tokenizer.backend_tokenizer.encode_batch(texts, add_special_tokens=False)]
 
 
 def write_transfer(transfer: Transfer, output_dir: Path, *, arguments: Mapping[str, Any] | None = None) -> Manifest:
@@ -191,7 +218,9 @@ def write_transfer(transfer: Transfer, output_dir: Path, *, arguments: Mapping[s
         "num_rows_by_origin": transfer.plan.counts(),
     }
     inputs = {str(request.source): checkpoint.digest(), str(request.tokenizer): transfer.target_digest}
-    inputs.update({str(path): digest_file(path) for path in (request.text.paths if request.text else ())})
+    files = [*(request.text.paths if request.text else ()), request.word_vectors, request.source_word_vectors, request.dictionary]
+    inputs.update({str(path): digest_file(path) for path in files if path is not None})
+    inputs.update({str(path): HFCheckpoint.open(path).digest() for path in (request.helper, request.encoder) if path is not None})
     with staged_directory(output_dir, required_bytes=sum(tensor.nbytes for tensor in tensors)) as staging:
         config = _with_target_ids(checkpoint.config, transfer.inputs.target)
         config.update(vocab_size=len(transfer.inputs.target), tie_word_embeddings=is_tied)
@@ -208,10 +237,14 @@ def write_transfer(transfer: Transfer, output_dir: Path, *, arguments: Mapping[s
 def _require_options(request: TransferRequest) -> None:
     if request.method not in METHODS:
         raise ValueError(f"unknown method {request.method!r}; the known ones are {', '.join(METHODS)}")
-    if request.method in READS_TEXT and request.text is None:
-        raise ValueError(f"--method {request.method} learns from text in the target language; give it with --text FILE")
-    if request.method not in READS_TEXT and request.text is not None:
-        raise ValueError(f"--method {request.method} reads no text; leave --text out (it serves {', '.join(sorted(READS_TEXT))})")
+    method = METHODS[request.method]
+    for field_name, (flag, what) in _MATERIAL.items():
+        is_given = getattr(request, field_name) is not None
+        if field_name in method.needs and not is_given:
+            raise ValueError(f"--method {request.method} needs {what}; give it with {flag}")
+        if is_given and field_name not in (*method.needs, *method.reads):
+            users = ", ".join(name for name, other in METHODS.items() if field_name in (*other.needs, *other.reads))
+            raise ValueError(f"--method {request.method} makes no use of {flag}; leave it out (it serves {users})")
 
 
 def _require_finite(rows: Tensor, name: str, source: Path) -> None:

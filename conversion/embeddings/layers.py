@@ -31,6 +31,21 @@ class TokenLayers:
     num_rows: int
 
 
+def input_matrix_name(checkpoint: HFCheckpoint) -> str:
+    """Name of the matrix of input embeddings.
+
+    Raises:
+        ValueError: if none or several could be it.
+    """
+    inputs = [name for name in checkpoint.names() if name.endswith(_INPUT_NAMES)]
+    if len(inputs) != 1:
+        found = ", ".join(inputs) or "none"
+        raise ValueError(
+            f"{checkpoint.directory}: expected one matrix of input embeddings, a name ending in {', '.join(_INPUT_NAMES)}; found {found}"
+        )
+    return inputs[0]
+
+
 def find_token_layers(checkpoint: HFCheckpoint) -> TokenLayers:
     """Find the matrices by their names, and make sure that there are no others.
 
@@ -38,24 +53,19 @@ def find_token_layers(checkpoint: HFCheckpoint) -> TokenLayers:
         ValueError: if there are no input embeddings, if sizes disagree, or if another tensor has a row per token too.
     """
     names = checkpoint.names()
-    inputs = [name for name in names if name.endswith(_INPUT_NAMES)]
-    if len(inputs) != 1:
-        found = ", ".join(inputs) or "none"
-        raise ValueError(
-            f"{checkpoint.directory}: expected one matrix of input embeddings, a name ending in {', '.join(_INPUT_NAMES)}; found {found}"
-        )
-    num_rows = checkpoint.shape(inputs[0])[0]
+    input_name = input_matrix_name(checkpoint)
+    num_rows = checkpoint.shape(input_name)[0]
     expected = checkpoint.config.get("vocab_size")
     if expected != num_rows:
         raise ValueError(
-            f"{checkpoint.directory}: {inputs[0]} has {num_rows} rows, but config.json says vocab_size {expected}; repair the checkpoint"
+            f"{checkpoint.directory}: {input_name} has {num_rows} rows, but config.json says vocab_size {expected}; repair the checkpoint"
         )
     outputs = [name for name in names if name in _OUTPUT_NAMES]
     biases = tuple(name for name in names if name in _BIAS_NAMES)
-    known = {inputs[0], *outputs, *biases}
+    known = {input_name, *outputs, *biases}
     for name in (*outputs, *biases):
         if checkpoint.shape(name)[0] != num_rows:
-            raise ValueError(f"{checkpoint.directory}: {name} has {checkpoint.shape(name)[0]} rows, but {inputs[0]} has {num_rows}")
+            raise ValueError(f"{checkpoint.directory}: {name} has {checkpoint.shape(name)[0]} rows, but {input_name} has {num_rows}")
     # The size of a vocabulary may by chance be another size of the model too; then nothing can be said about the others.
     if num_rows not in {value for key, value in checkpoint.config.items() if key != "vocab_size" and isinstance(value, int)}:
         others = [name for name in names if name not in known and num_rows in checkpoint.shape(name)]
@@ -63,7 +73,7 @@ def find_token_layers(checkpoint: HFCheckpoint) -> TokenLayers:
             raise ValueError(
                 f"{checkpoint.directory}: {', '.join(others)} has a row per token too, but nothing is known about it; drop it first"
             )
-    return TokenLayers(inputs[0], outputs[0] if outputs else None, biases, num_rows)
+    return TokenLayers(input_name, outputs[0] if outputs else None, biases, num_rows)
 
 
 def choose_output_layer(wanted: str | None, *, source_is_tied: bool, source: str) -> str:

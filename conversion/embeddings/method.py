@@ -14,7 +14,7 @@ from scipy import sparse
 from conversion.embeddings.helper_model import HelperModel
 from conversion.embeddings.row_plan import MappedRows, Origin, RowPlan
 from conversion.embeddings.subword_pieces import piece_weights
-from conversion.embeddings.vocabulary import Kind, Vocabulary
+from conversion.embeddings.vocabulary import Vocabulary
 from conversion.embeddings.vocabulary_map import Match, VocabularyMap
 from conversion.embeddings.word_vectors import WordVectors
 
@@ -58,7 +58,7 @@ class TransferInputs:
 
     Attributes:
         overlap: which target tokens the source has too.
-        tokenize: text -> target ids without special tokens, for methods that read text.
+        tokenize, tokenize_source: texts -> ids of the target, of the source, without special tokens.
         text: documents of target-language text, which can be read again and again.
         source_text: the same in the source's language.
         helper: a model in the target's language whose tokenizer has the target's tokens.
@@ -73,6 +73,7 @@ class TransferInputs:
     overlap: VocabularyMap
     seed: int
     tokenize: Callable[[list[str]], list[list[int]]]
+    tokenize_source: Callable[[list[str]], list[list[int]]]
     text: Iterable[str] | None = None
     vectors: VectorOptions = field(default_factory=VectorOptions)
     source_text: Iterable[str] | None = None
@@ -86,8 +87,7 @@ class TransferInputs:
     @property
     def new_ids(self) -> np.ndarray:
         """Target ids of text tokens that the source has not."""
-        is_text = np.isin(self.target.kinds, (Kind.TEXT, Kind.BYTE))
-        return np.flatnonzero(is_text & ~self.overlap.is_matched)
+        return np.flatnonzero(self.target.is_text & ~self.overlap.is_matched)
 
     @property
     def shared_ids(self) -> np.ndarray:

@@ -18,7 +18,7 @@ REPORT_NAME = "transfer.json"
 _MOST_SOURCES = 8
 
 
-def special_token_table(inputs: TransferInputs) -> list[tuple[str, str | None, str]]:
+def special_token_table(inputs: TransferInputs, plan: RowPlan) -> list[tuple[str, str | None, str]]:
     """Rows (target token, source token or None, why) for each special token of the target."""
     reasons = {
         Match.ROLE: "same role",
@@ -30,9 +30,10 @@ def special_token_table(inputs: TransferInputs) -> list[tuple[str, str | None, s
     is_listed = (inputs.target.kinds == Kind.SPECIAL) | (inputs.overlap.matches == Match.CHOSEN)
     table = []
     for target_id in np.flatnonzero(is_listed):
-        source_id = int(inputs.overlap.source_ids[target_id])
+        source_id = int(plan.source_ids[target_id])
         source_token = inputs.source.tokens[source_id] if source_id >= 0 else None
-        table.append((inputs.target.tokens[target_id] or "", source_token, reasons[Match(inputs.overlap.matches[target_id])]))
+        match = Match(inputs.overlap.matches[target_id]) if source_id >= 0 else Match.NONE
+        table.append((inputs.target.tokens[target_id] or "", source_token, reasons[match]))
     return table
 
 
@@ -54,7 +55,7 @@ def token_entries(inputs: TransferInputs, plan: RowPlan) -> Iterator[dict[str, A
 
 def write_report(path: Path, inputs: TransferInputs, plan: RowPlan, facts: Mapping[str, Any]) -> None:
     """Write the facts of the transfer, the special tokens, and an entry per token."""
-    head = {**facts, "special_tokens": [list(row) for row in special_token_table(inputs)]}
+    head = {**facts, "special_tokens": [list(row) for row in special_token_table(inputs, plan)]}
     with open(path, "w", encoding="utf-8") as stream:
         stream.write(json.dumps(head, ensure_ascii=False)[:-1] + ', "tokens": [\n')
         stream.write(",\n".join(json.dumps(entry, ensure_ascii=False) for entry in token_entries(inputs, plan)))
@@ -66,6 +67,6 @@ def summary(inputs: TransferInputs, plan: RowPlan) -> str:
     lines = []
     for origin, count in plan.counts().items():
         lines.append(f"  {origin:<18}{count:>9,}{100 * count / len(plan.origins):>7.1f} %")
-    for target_token, source_token, reason in special_token_table(inputs):
+    for target_token, source_token, reason in special_token_table(inputs, plan):
         lines.append(f"  {target_token:<18}{'from ' + source_token if source_token is not None else 'no source':<18}({reason})")
     return "\n".join(lines)

@@ -6,13 +6,17 @@ gensim's fastText is a wheel, needs no compiler, and with one thread gives the s
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from conversion.embeddings.method import TransferInputs
 from conversion.embeddings.token_vectors import TokenVectors
 from data_prep.documents import batches
+
+if TYPE_CHECKING:
+    from gensim.models.fasttext import FastText
 
 # fastText's own: character n-grams, learning rate, sampling of frequent tokens; its table of n-grams is at most this long.
 _NGRAM_LENGTHS = (3, 6)
@@ -45,28 +49,44 @@ def train_token_vectors(inputs: TransferInputs) -> TokenVectors:
             f"the text has {counts.total()} tokens, of which {len(kept)} are seen at least {min_count} times:"
             " too little to train vectors; give more --text or a lower --vector-min-count"
         )
+    corpus = _Corpus(sentences, keys)
+    names = [keys[i] for i in kept]
+    model = fit_fasttext(corpus, counts.total(), names, size=size, epochs=epochs, min_count=min_count, seed=inputs.seed, skip_gram=False)
+    ids = np.array(sorted(kept), dtype=np.int64)
+    places = model.wv.key_to_index
+    return TokenVectors.of(model.wv.vectors[[places[keys[i]] for i in ids]], ids, len(inputs.target))
+
+
+def fit_fasttext(
+    sentences: Iterable[list[str]], num_words: int, kept: list[str], *, size: int, epochs: int, min_count: int, seed: int, skip_gram: bool
+) -> FastText:
+    """Train fastText with one thread, which makes it repeatable.
+
+    Args:
+        sentences: can be read again and again.
+        num_words: of all sentences.
+        kept: the words that occur at least `min_count` times.
+    """
     from gensim.models.fasttext import FastText
 
     model = FastText(
+        sg=int(skip_gram),
         vector_size=size,
         epochs=epochs,
         min_count=min_count,
         alpha=_LEARNING_RATE,
-        # In a small text every token is frequent in share; those seen rarely in number must not be skipped.
-        sample=max(_SAMPLE, _ALWAYS_KEPT / counts.total()),
+        # In a small text every word is frequent in share; those seen rarely in number must not be skipped.
+        sample=max(_SAMPLE, _ALWAYS_KEPT / num_words),
         negative=_NEGATIVE,
         min_n=_NGRAM_LENGTHS[0],
         max_n=_NGRAM_LENGTHS[1],
-        bucket=_num_buckets([keys[i] for i in kept]),
-        seed=inputs.seed,
+        bucket=_num_buckets(kept),
+        seed=seed,
         workers=1,
     )
-    corpus = _Corpus(sentences, keys)
-    model.build_vocab(corpus)
-    model.train(corpus, total_examples=model.corpus_count, epochs=model.epochs)
-    ids = np.array(sorted(kept), dtype=np.int64)
-    places = model.wv.key_to_index
-    return TokenVectors.of(model.wv.vectors[[places[keys[i]] for i in ids]], ids, len(inputs.target))
+    model.build_vocab(sentences)
+    model.train(sentences, total_examples=model.corpus_count, epochs=model.epochs)
+    return model
 
 
 class _Corpus:

@@ -62,6 +62,8 @@ class Vocabulary:
         kinds: (num_tokens,) of `Kind`.
         roles: role (`bos`, `eos`, ...) -> id, for the roles that the tokenizer fills.
         model: the tokenizer's model (BPE, Unigram or WordPiece) without normalizer and pre-tokenizer.
+        unknown_id: what the model writes for what it cannot spell.
+        merges: the pairs that BPE joins, from the first to the last; None for other models.
     """
 
     tokens: tuple[str | None, ...]
@@ -71,6 +73,7 @@ class Vocabulary:
     spelling: Spelling
     model: Any
     unknown_id: int | None
+    merges: tuple[tuple[str, str], ...] | None = None
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -107,7 +110,12 @@ class Vocabulary:
                 token_bytes[token_id] = token.encode()  # found in the text as it is written, before any spelling
             else:
                 token_bytes[token_id] = bytes_of(token, spelling)
-        return cls(tuple(tokens), tuple(token_bytes), kinds, roles, spelling, backend.model, unknown_id)
+        return cls(tuple(tokens), tuple(token_bytes), kinds, roles, spelling, backend.model, unknown_id, _merges(description["model"]))
+
+    @cached_property
+    def is_text(self) -> np.ndarray:
+        """(num_tokens,) bool: the token stands for bytes of text."""
+        return np.isin(self.kinds, (Kind.TEXT, Kind.BYTE))
 
     @cached_property
     def keys(self) -> tuple[str, ...]:
@@ -137,14 +145,14 @@ class Vocabulary:
         The model is asked directly: a normalizer would change the bytes, and a pre-tokenizer would put a space before them.
         What the vocabulary has no token for is left out, so the pieces may cover less than the bytes.
         """
-        return [piece for piece in self._cut(data) if self._is_text[piece]]
+        return [piece for piece in self._cut(data) if self._is_piece[piece]]
 
     @cached_property
-    def _is_text(self) -> list[bool]:
-        is_text = np.isin(self.kinds, (Kind.TEXT, Kind.BYTE))
+    def _is_piece(self) -> list[bool]:
+        is_piece = self.is_text.copy()
         if self.unknown_id is not None:
-            is_text[self.unknown_id] = False
-        return is_text.tolist()
+            is_piece[self.unknown_id] = False
+        return is_piece.tolist()
 
     def _cut(self, data: bytes) -> Iterator[int]:
         if self.spelling.form == "byte-level":
@@ -264,6 +272,14 @@ def _unknown_id(model: dict[str, Any], ids: Mapping[str, int]) -> int | None:
     if model["type"] == "Unigram":
         return model.get("unk_id")
     return ids.get(model["unk_token"]) if model.get("unk_token") else None
+
+
+def _merges(model: dict[str, Any]) -> tuple[tuple[str, str], ...] | None:
+    """Pairs to join; files from before tokenizers 0.20 write them as one string with a space between."""
+    if model["type"] != "BPE":
+        return None
+    pairs = (merge.split(" ") if isinstance(merge, str) else merge for merge in model["merges"])
+    return tuple((first, second) for first, second in pairs)
 
 
 def _roles(tokenizer: PreTrainedTokenizerFast, ids: Mapping[str, int], unknown_id: int | None) -> dict[str, int]:

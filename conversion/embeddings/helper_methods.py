@@ -1,0 +1,137 @@
+"""Methods that look at a helper model: CLP, SAVA and OMP.
+
+The helper is a model of any size in the target's language with the target's tokenizer.  Its rows say how a new token lies to the
+tokens that both vocabularies have; what is combined, or mapped to, are the source's rows.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from scipy import sparse
+
+from conversion.embeddings.affine_maps import AffineFit, fit_map
+from conversion.embeddings.matching_pursuit import pursuit_weights
+from conversion.embeddings.method import TransferInputs, plan_rows
+from conversion.embeddings.neighbor_methods import to_source_columns
+from conversion.embeddings.row_plan import MappedRows, RowPlan
+from conversion.embeddings.sparse_weights import sparsemax_weights, unit_rows
+from conversion.embeddings.token_vectors import TokenVectors
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_PURSUIT_ATOMS = 64  # the default of the published tool
+_NO_WEIGHTS = np.array([], dtype=np.int64)
+
+
+def clp_method(inputs: TransferInputs) -> RowPlan:
+    """Copy what both vocabularies have; a new token is the mean of all shared ones, weighted by cosine in the helper's space.
+
+    CLP-Transfer (Ostendorff and Rehm 2023, equation 1): each weight is the similarity divided by the sum of similarities, over
+    all shared tokens.  That is no sparse matrix, but it is one of the rank of the helper: `rows = X_new (X_shared' M) / sums`.
+
+    Raises:
+        ValueError: if the helper has no shared or no new token.
+    """
+    vectors, anchors, ids = _helper_space(inputs, "clp")
+    new, shared = unit_rows(vectors.rows(ids)), unit_rows(vectors.rows(anchors))
+    sums = new.astype(np.float64) @ shared.sum(axis=0, dtype=np.float64)
+    source_ids = inputs.overlap.source_ids[anchors]
+
+    def make(matrix: Tensor, is_output: bool) -> Tensor:
+        import torch
+
+        rows = matrix[torch.from_numpy(source_ids)].float()
+        moment = torch.from_numpy(shared).T @ rows
+        return torch.from_numpy(new) @ moment / torch.from_numpy(sums.astype(np.float32))[:, None]
+
+    return plan_rows(inputs, _NO_WEIGHTS, _no_rows(inputs), mapped=MappedRows(ids, make))
+
+
+def clp_plus_method(inputs: TransferInputs) -> RowPlan:
+    """CLP with sparsemax of the similarities in place of their shares (CLP+: Yamaguchi et al. 2024): few and only positive weights.
+
+    Raises:
+        ValueError: if the helper has no shared or no new token.
+    """
+    vectors, anchors, ids = _helper_space(inputs, "clp-plus")
+    weights = sparsemax_weights(vectors.rows(ids), vectors.rows(anchors))
+    return plan_rows(inputs, ids, to_source_columns(weights, inputs.overlap.source_ids[anchors], len(inputs.source)))
+
+
+def sava_method(inputs: TransferInputs) -> RowPlan:
+    """Copy what both vocabularies have; a new token is its helper row through an affine map fitted on the shared tokens.
+
+    SAVA (Moroni et al. 2025, section 3 and appendix A), by closed-form least squares, which gives what 1,000 steps of Adam approach.
+
+    Raises:
+        ValueError: if the helper has no shared or no new token.
+    """
+    return _sava(inputs, "sava", "least-squares")
+
+
+def sava_adam_method(inputs: TransferInputs) -> RowPlan:
+    """SAVA with the fit as in its code: 1,000 full-batch steps of Adam at a learning rate of 0.001."""
+    return _sava(inputs, "sava-adam", "adam")
+
+
+def sava_procrustes_method(inputs: TransferInputs) -> RowPlan:
+    """SAVA with a rotation in place of the affine map: orthogonal Procrustes on the scaled rows."""
+    return _sava(inputs, "sava-procrustes", "procrustes")
+
+
+def omp_method(inputs: TransferInputs) -> RowPlan:
+    """Copy what both vocabularies have; a new token is the sum of the 64 shared ones that rebuild its helper row best.
+
+    Training-free transplantation by orthogonal matching pursuit (Goddard and Fernandes Neto 2025); coefficients have signs.
+
+    Raises:
+        ValueError: if the helper has no shared or no new token.
+    """
+    vectors, anchors, ids = _helper_space(inputs, "omp")
+    weights = pursuit_weights(vectors.rows(ids), vectors.rows(anchors), num_atoms=_PURSUIT_ATOMS)
+    return plan_rows(inputs, ids, to_source_columns(weights, inputs.overlap.source_ids[anchors], len(inputs.source)))
+
+
+def _sava(inputs: TransferInputs, name: str, fit: AffineFit) -> RowPlan:
+    vectors, anchors, ids = _helper_space(inputs, name)
+    assert inputs.helper is not None
+    outputs = inputs.helper.token_vectors(inputs.target, output=True)
+    # Both spaces must know a token: a zero row in one of them says nothing.
+    anchors, ids = anchors[outputs.is_known[anchors]], ids[outputs.is_known[ids]]
+    source_ids = inputs.overlap.source_ids[anchors]
+
+    def make(matrix: Tensor, is_output: bool) -> Tensor:
+        import torch
+
+        space = outputs if is_output else vectors
+        rows = matrix[torch.from_numpy(source_ids)].double().numpy()
+        mapping = fit_map(space.rows(anchors), rows, fit=fit, seed=inputs.seed)
+        return torch.from_numpy(mapping(space.rows(ids)))
+
+    return plan_rows(inputs, _NO_WEIGHTS, _no_rows(inputs), mapped=MappedRows(ids, make))
+
+
+def _helper_space(inputs: TransferInputs, name: str) -> tuple[TokenVectors, np.ndarray, np.ndarray]:
+    """The helper's vectors, the shared tokens that have one, and the new tokens that have one."""
+    assert inputs.helper is not None
+    vectors = inputs.helper.token_vectors(inputs.target)
+    shared, new = inputs.shared_ids, inputs.new_ids
+    anchors, ids = shared[vectors.is_known[shared]], new[vectors.is_known[new]]
+    for known, tokens, kind in ((anchors, shared, "shared"), (ids, new, "new")):
+        if len(tokens) and not len(known):
+            raise ValueError(
+                f"the helper {inputs.helper.name} has none of the {len(tokens)} {kind} tokens of the target vocabulary, so --method {name}"
+                " has nothing to go by; give a helper that was trained with the target tokenizer"
+            )
+    if not len(shared):
+        raise ValueError(
+            f"source and target vocabulary share no token of text, so --method {name} has nothing to combine; choose another method"
+        )
+    return vectors, anchors, ids
+
+
+def _no_rows(inputs: TransferInputs) -> sparse.csr_matrix:
+    return sparse.csr_matrix((0, len(inputs.source)))

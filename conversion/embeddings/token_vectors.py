@@ -1,0 +1,37 @@
+"""Vectors of tokens in an auxiliary space, in which nearness says which tokens are alike."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class TokenVectors:
+    """Vectors of some of the tokens of a vocabulary.
+
+    Attributes:
+        vectors: (num_known, size) float32, none of them all zeros.
+        index: (num_tokens,) row of each token in `vectors`, -1 where it has none.
+    """
+
+    vectors: np.ndarray
+    index: np.ndarray
+
+    @classmethod
+    def of(cls, vectors: np.ndarray, ids: np.ndarray, num_tokens: int) -> TokenVectors:
+        """The vectors of the given token ids; vectors of zeros say nothing and are left out."""
+        known = np.flatnonzero(np.any(vectors != 0, axis=1))
+        index = np.full(num_tokens, -1, dtype=np.int64)
+        index[ids[known]] = np.arange(len(known))
+        return cls(vectors[known], index)
+
+    @property
+    def is_known(self) -> np.ndarray:
+        """(num_tokens,) bool: the token has a vector."""
+        return self.index >= 0
+
+    def rows(self, ids: np.ndarray) -> np.ndarray:
+        """(len(ids), size) vectors of tokens that have one."""
+        return self.vectors[self.index[ids]]
