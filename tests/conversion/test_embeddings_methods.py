@@ -845,7 +845,7 @@ import wechsel
 work = sys.argv[1]
 data = np.load(f"{work}/inputs.npz")
 source, target = (PreTrainedTokenizerFast.from_pretrained(f"{work}/{side}") for side in ("source", "target"))
-rows, _ = wechsel.create_target_embeddings(data["source_vectors"], data["target_vectors"], source, target, data["matrix"].copy(), 10, 0.1)
+rows, *_ = wechsel.create_target_embeddings(data["source_vectors"], data["target_vectors"], source, target, data["matrix"].copy(), 10, 0.1)
 np.save(f"{work}/rows.npy", rows)
 """
 
