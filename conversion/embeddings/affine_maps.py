@@ -6,7 +6,7 @@ length 1, fit, and undo the target's scaling with the mean length of its scaled 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -16,6 +16,7 @@ AffineFit = Literal["least-squares", "adam", "procrustes"]
 
 _ADAM_STEPS, _ADAM_LEARNING_RATE = 1000, 1e-3  # SAVA, appendix A
 _RIDGE = 1e-6  # of the mean diagonal: only against a singular system
+_BLOCK_ROWS = 4096
 
 
 @dataclass(frozen=True)
@@ -28,10 +29,13 @@ class _Scaling:
 
     @classmethod
     def of(cls, rows: np.ndarray) -> _Scaling:
-        mean = rows.mean(axis=0)
-        deviation = rows.std(axis=0, ddof=1) if len(rows) > 1 else np.ones(rows.shape[1])
+        """Scaling of the given rows: float64 statistics, gathered block by block."""
+        mean = rows.mean(axis=0, dtype=np.float64)
+        squares = sum((np.square(block - mean).sum(axis=0) for block in _blocks(rows)), start=np.zeros(rows.shape[1]))
+        deviation = np.sqrt(squares / max(len(rows) - 1, 1))
         deviation = np.where(deviation > 0, deviation, 1.0)
-        return cls(mean, deviation, float(np.linalg.norm((rows - mean) / deviation, axis=1).mean()))
+        lengths = sum(np.linalg.norm((block - mean) / deviation, axis=1).sum() for block in _blocks(rows))
+        return cls(mean, deviation, float(lengths / len(rows)))
 
     def apply(self, rows: np.ndarray) -> np.ndarray:
         scaled = (rows - self.mean) / self.deviation
@@ -54,25 +58,38 @@ def fit_map(source: np.ndarray, target: np.ndarray, *, fit: AffineFit, seed: int
     Returns:
         From (num_rows, source_size) to (num_rows, target_size) float32.
     """
-    source, target = source.astype(np.float64), target.astype(np.float64)
     source_scaling, target_scaling = _Scaling.of(source), _Scaling.of(target)
-    x, y = source_scaling.apply(source), target_scaling.apply(target)
-    weight, bias = {"least-squares": _least_squares, "adam": _adam, "procrustes": _procrustes}[fit](x, y, seed)
+    if fit == "least-squares":
+        blocks = zip(_blocks(source), _blocks(target))
+        weight, bias = _least_squares((source_scaling.apply(x), target_scaling.apply(y)) for x, y in blocks)
+    else:
+        x, y = source_scaling.apply(source.astype(np.float64)), target_scaling.apply(target.astype(np.float64))
+        weight, bias = _adam(x, y, seed) if fit == "adam" else _procrustes(x, y)
 
     def mapping(rows: np.ndarray) -> np.ndarray:
-        mapped = source_scaling.apply(rows.astype(np.float64)) @ weight + bias
-        return target_scaling.undo(mapped).astype(np.float32)
+        mapped = np.empty((len(rows), target.shape[1]), dtype=np.float32)
+        for start, block in zip(range(0, len(rows), _BLOCK_ROWS), _blocks(rows)):
+            mapped[start : start + len(block)] = target_scaling.undo(source_scaling.apply(block) @ weight + bias)
+        return mapped
 
     return mapping
 
 
-def _least_squares(x: np.ndarray, y: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Minimise |x W + b - y| by normal equations on centred rows; they cost one product, and the ridge keeps them solvable."""
-    x_mean, y_mean = x.mean(axis=0), y.mean(axis=0)
-    x_centred, y_centred = x - x_mean, y - y_mean
-    gram = x_centred.T @ x_centred
+def _least_squares(pairs: Iterable[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
+    """Minimise |x W + b - y| by normal equations over blocks of rows; the ridge keeps them solvable.
+
+    Rows of length one have small means, so that taking the means out of the sums of products costs no digits.
+    """
+    count = 0
+    gram = cross = x_sum = y_sum = np.zeros(1)
+    for x, y in pairs:
+        count += len(x)
+        gram, cross = gram + x.T @ x, cross + x.T @ y
+        x_sum, y_sum = x_sum + x.sum(axis=0), y_sum + y.sum(axis=0)
+    x_mean, y_mean = x_sum / count, y_sum / count
+    gram, cross = gram - count * np.outer(x_mean, x_mean), cross - count * np.outer(x_mean, y_mean)
     gram[np.diag_indices_from(gram)] += _RIDGE * max(np.trace(gram) / len(gram), np.finfo(np.float64).tiny)
-    weight = np.linalg.solve(gram, x_centred.T @ y_centred)
+    weight = np.linalg.solve(gram, cross)
     return weight, y_mean - x_mean @ weight
 
 
@@ -94,7 +111,7 @@ def _adam(x: np.ndarray, y: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarr
     return weight[: x.shape[1], : y.shape[1]], layer.bias.detach().double().numpy()[: y.shape[1]]
 
 
-def _procrustes(x: np.ndarray, y: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
+def _procrustes(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The rotation that brings x nearest to y, in the larger of the two spaces."""
     from scipy.linalg import orthogonal_procrustes
 
@@ -102,3 +119,9 @@ def _procrustes(x: np.ndarray, y: np.ndarray, seed: int) -> tuple[np.ndarray, np
     padded = [np.pad(rows, ((0, 0), (0, size - rows.shape[1]))) for rows in (x, y)]
     rotation, _ = orthogonal_procrustes(*padded)
     return rotation[: x.shape[1], : y.shape[1]], np.zeros(y.shape[1])
+
+
+def _blocks(rows: np.ndarray) -> Iterator[np.ndarray]:
+    """Some rows at a time, in float64."""
+    for start in range(0, len(rows), _BLOCK_ROWS):
+        yield rows[start : start + _BLOCK_ROWS].astype(np.float64)

@@ -237,6 +237,8 @@ def write_transfer(transfer: Transfer, output_dir: Path, *, arguments: Mapping[s
 def _require_options(request: TransferRequest) -> None:
     if request.method not in METHODS:
         raise ValueError(f"unknown method {request.method!r}; the known ones are {', '.join(METHODS)}")
+    if not 0 <= request.seed < 2**32:
+        raise ValueError(f"--seed is {request.seed}; expected 0 to {2**32 - 1}")
     method = METHODS[request.method]
     for field_name, (flag, what) in _MATERIAL.items():
         is_given = getattr(request, field_name) is not None

@@ -107,7 +107,7 @@ def _sava(inputs: TransferInputs, name: str, fit: AffineFit) -> RowPlan:
         import torch
 
         space = outputs if is_output else vectors
-        rows = matrix[torch.from_numpy(source_ids)].double().numpy()
+        rows = matrix[torch.from_numpy(source_ids)].float().numpy()
         mapping = fit_map(space.rows(anchors), rows, fit=fit, seed=inputs.seed)
         return torch.from_numpy(mapping(space.rows(ids)))
 

@@ -326,6 +326,10 @@ def test_source_with_another_tokenizer_than_its_manifest_is_refused(folders: dic
     )
 
 
+def test_impossible_seeds_are_refused(folders: dict[str, Path], tmp_path: Path) -> None:
+    assert error_of(folders, tmp_path / "out", "--seed", "-1") == "--seed is -1; expected 0 to 4294967295"
+
+
 def test_special_token_option_must_be_a_pair(folders: dict[str, Path], tmp_path: Path) -> None:
     assert error_of(folders, tmp_path / "out", "--special-token", "<s>") == (
         "--special-token <s> is not of the form TARGET=SOURCE, for example '<s>=</s>'"
