@@ -56,6 +56,11 @@ def process_rank() -> int:
     return int(os.environ.get("RANK", os.environ.get("SLURM_PROCID", "0")))
 
 
+def is_first_process() -> bool:
+    """Whether this process is the first of the run to look at its inputs: the launcher, or rank 0 where another launcher is at work."""
+    return process_rank() == 0 and _LAUNCHED not in os.environ
+
+
 def die_with_launcher() -> None:
     """In a process that `launch` started: end when the launcher does, whatever killed it.
 

@@ -11,10 +11,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from data_prep import command
+from data_prep.artifacts import check_files
 from recipes import arithmetic
 from recipes.checks import check_run, read_inputs
 from recipes.compose import compose_recipe
-from recipes.launch import die_with_launcher, die_with_parent, launch, must_launch, process_rank
+from recipes.launch import die_with_launcher, die_with_parent, is_first_process, launch, must_launch, process_rank
 from recipes.run_dir import CHECKPOINTS_NAME, newest_checkpoint, record_recipe
 
 
@@ -33,8 +34,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     recipe = compose_recipe(arguments.recipe, arguments.overrides)
     inputs = read_inputs(recipe)
     check_run(recipe, inputs)
-    record_recipe(arguments.output, recipe)
     newest = newest_checkpoint(arguments.output)
+    if newest is None and is_first_process():
+        check_files(Path(recipe.model.checkpoint), inputs.checkpoint)  # every byte, once: 10 GB/s where the disk keeps up
+    record_recipe(arguments.output, recipe)
     if newest is not None and newest[0] >= arithmetic.total_steps(recipe):
         print(f"the run is finished: {newest[1]}")
         return command.DONE

@@ -182,3 +182,18 @@ def test_wrong_tokenizer_is_refused_before_anything_is_written(inputs: Inputs, t
         f" uses tokenizer {expected}; make both with the same tokenizer\n"
     )
     assert not (tmp_path / "run").exists()
+
+
+def test_edited_weights_are_refused_before_anything_is_written(inputs: Inputs, tmp_path: Path) -> None:
+    edited = tmp_path / "nemo"
+    shutil.copytree(inputs.checkpoint, edited)
+    weights = next((edited / "weights").glob("*.distcp"))
+    content = bytearray(weights.read_bytes())
+    content[-1000] ^= 1
+    weights.write_bytes(content)
+    finished = run_command(*_arguments(inputs, tmp_path / "run", f"model.checkpoint={edited}"), log_dir=tmp_path / "logs")
+    assert finished.code == 2
+    assert finished.stderr == (
+        f"error: {weights} was edited after conversion.hf_to_nemo wrote it (its digest differs from its manifest); make {edited} again\n"
+    )
+    assert not (tmp_path / "run").exists()
