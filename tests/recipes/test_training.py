@@ -194,6 +194,6 @@ def test_edited_weights_are_refused_before_anything_is_written(inputs: Inputs, t
     finished = run_command(*_arguments(inputs, tmp_path / "run", f"model.checkpoint={edited}"), log_dir=tmp_path / "logs")
     assert finished.code == 2
     assert finished.stderr == (
-        f"error: {weights} was edited after conversion.hf_to_nemo wrote it (its digest differs from its manifest); make {edited} again\n"
+        f"error: {weights} was edited after conversion.hf_to_nemo wrote it: its digest is not that of its manifest; make {edited} again\n"
     )
     assert not (tmp_path / "run").exists()
