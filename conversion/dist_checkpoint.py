@@ -9,6 +9,7 @@ are read here as `decoder.layers.0.mlp.linear_fc1.weight` and so on; the stacked
 
 from __future__ import annotations
 
+import importlib
 import json
 import math
 import pickle
@@ -32,6 +33,7 @@ BACKEND = {"sharded_backend": "torch_dist", "sharded_backend_version": 1, "commo
 METADATA_NAME = ".metadata"
 OBJECTS_NAME = "__0_objects.distcp"
 NUM_FILES = 2  # written at the same time; as Megatron's own default
+ALIGNMENT = 64  # of chunks in their file, so that they can be used where they lie; torch aligns them so within each stream
 
 _LAYER = re.compile(r"(.*\blayers)\.(\d+)\.(.+)")
 _STACKED = re.compile(r"(.*\blayers)\.(?!\d)(.+)")
@@ -80,7 +82,8 @@ def write_dist_checkpoint(
     dtypes = _dtypes(chunks)
     parts = _balance(chunks, NUM_FILES)
     stop = threading.Event()
-    with ThreadPoolExecutor(NUM_FILES) as pool:
+    with ThreadPoolExecutor(NUM_FILES + 1) as pool:
+        pool.submit(importlib.import_module, "torch.distributed.checkpoint.filesystem")  # a second of imports for `_metadata`
         try:
             futures = [pool.submit(_write_file, directory / f"__0_{number}.distcp", part, stop) for number, part in enumerate(parts)]
             results = [future.result() for future in futures]
@@ -140,16 +143,16 @@ def _balance(chunks: Sequence[tuple[_Chunk, LazyTensor]], num_parts: int) -> lis
 
 def _write_file(path: Path, part: Sequence[tuple[_Chunk, LazyTensor]], stop: threading.Event) -> tuple[str, dict[_Chunk, _Place]]:
     places = {}
-    position = 0
     with DigestingWriter(path) as stream:
         for chunk, tensor in part:
             if stop.is_set():
                 break
+            stream.write(bytes(-stream.size % ALIGNMENT))
+            start = stream.size
             values = tensor.read()
             assert (tuple(values.shape), values.dtype) == (tensor.shape, tensor.dtype), tensor.name
             torch.save(values.view(chunk.sizes), stream)  # type: ignore[arg-type]
-            places[chunk] = _Place(path, position, stream.size - position)
-            position = stream.size
+            places[chunk] = _Place(path, start, stream.size - start)
         return stream.digest, places
 
 

@@ -33,10 +33,11 @@ def convert(input_dir: Path, output_dir: Path) -> Manifest:
     """
     from conversion.families import family_of
     from conversion.hf_checkpoint import HFCheckpoint
-    from conversion.lazy_tensor import counted
+    from conversion.lazy_tensor import counted, return_freed_memory
     from conversion.mapping import map_to_megatron
     from conversion.nemo_checkpoint import write_nemo_checkpoint
 
+    return_freed_memory()
     hf = HFCheckpoint.open(input_dir)
     manifest = read_manifest(hf.directory)
     if manifest is not None:

@@ -5,6 +5,8 @@ Whole checkpoints flow through a conversion as lists of these, so the memory in 
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import math
 import mmap
 from collections.abc import Callable, Iterable, Iterator
@@ -91,3 +93,13 @@ def _read_and_report(tensor: LazyTensor, advance: Callable[[int], object]) -> Te
     values = tensor.read()
     advance(tensor.nbytes)
     return values
+
+
+def return_freed_memory() -> None:
+    """Let glibc give every large block back to the system when it is freed.
+
+    By default it learns from the first one to keep them, and the holes between the tensors of each layer add up.
+    """
+    mmap_threshold, nbytes = -3, 1 << 20  # the constant M_MMAP_THRESHOLD of malloc.h
+    with contextlib.suppress(OSError, AttributeError):  # another C library
+        ctypes.CDLL(None).mallopt(mmap_threshold, nbytes)

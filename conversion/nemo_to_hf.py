@@ -43,10 +43,11 @@ def export(input_dir: Path, output_dir: Path, *, dtype: str | None = None, max_s
     """
     from conversion.families import family_of
     from conversion.hf_checkpoint import CONFIG_NAME, DEFAULT_MAX_SHARD_BYTES, copy_companions, write_hf_weights
-    from conversion.lazy_tensor import counted
+    from conversion.lazy_tensor import counted, return_freed_memory
     from conversion.mapping import map_to_hf
     from conversion.nemo_checkpoint import NeMoCheckpoint
 
+    return_freed_memory()
     nemo = NeMoCheckpoint.open(input_dir)
     manifest = read_manifest(nemo.directory)
     if manifest is not None:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 MANIFEST_NAME = "scion.json"
 MANIFEST_FORMAT = 1
 _CHUNK_BYTES = 1 << 20
+_WRITE_BYTES = 128 << 10
 _RECORDED_PACKAGES = ("torch", "transformers", "tokenizers", "sentencepiece", "nemo-toolkit", "megatron-core", "gensim", "lm_eval")
 
 
@@ -98,14 +99,20 @@ class DigestingWriter:
         return f"xxh3:{self._state.hexdigest()}"
 
     def write(self, data: Buffer) -> int:
-        """Write all of the data; returns its number of bytes."""
+        """Write all of the data; returns its number of bytes.
+
+        In pieces that are still in the processor's cache when they are written after hashing; longer ones are no faster
+        anywhere, and twice as slow where the kernel answers them with huge pages that it must get from a host.
+        """
         view = memoryview(data).cast("B")
-        self._state.update(view)
+        for start in range(0, len(view), _WRITE_BYTES):
+            piece = view[start : start + _WRITE_BYTES]
+            self._state.update(piece)
+            written = 0
+            while written < len(piece):
+                written += self._stream.write(piece[written:])
         self.size += len(view)
-        written = 0
-        while written < len(view):  # one system call writes at most 2 GiB
-            written += self._stream.write(view[written:])
-        return written
+        return len(view)
 
     def flush(self) -> None:
         """Nothing waits in a buffer; here because `torch.save` asks for it."""
