@@ -23,10 +23,12 @@ from torch import Tensor, nn
 
 from nemo_patches.attention import ScaledDotProductAttention
 
+_USE_TE = HAVE_TE and torch.cuda.is_available()
+
 
 def opt_layer_spec(config: GPTConfig) -> ModuleSpec:
-    """The layer: TransformerEngine's where it is installed, else Megatron's with torch's attention."""
-    if HAVE_TE:
+    """The layer: TransformerEngine's on a GPU where it is installed, else Megatron's with torch's attention."""
+    if _USE_TE:
         return transformer_engine_layer_spec(config)
     spec = gpt_layer_specs.get_gpt_layer_local_spec(normalization=config.normalization)
     spec.submodules.self_attention.submodules.core_attention = ScaledDotProductAttention
@@ -60,7 +62,7 @@ class OPTConfig(GPTConfig):
     # The fused bias and activation know GELU and SwiGLU alone; with ReLU they would skip activation and bias.
     bias_activation_fusion: bool = False
     masked_softmax_fusion: bool = False
-    persist_layer_norm: bool = HAVE_TE
+    persist_layer_norm: bool = _USE_TE
 
     def configure_model(self, *args: Any, **kwargs: Any) -> MegatronGPTModel:
         """The Megatron model, with OPT's dropout and with padding rows taken out of the softmax."""
