@@ -62,73 +62,29 @@ class Demo:
             *overrides,
         )
 
-    def english(self) -> Path:
-        """A tiny OPT that knows some English: the stand-in for the model that a user would download."""
-        out = self.output
-        text = TEXT / "en.train.txt"
-        self.run(
-            "English tokenizer",
-            "data_prep.train_tokenizer",
-            "--input",
-            text,
-            "--vocab-size",
-            str(VOCAB_SIZE),
-            "--output",
-            out / "en/tokenizer",
-        )
-        self.run(
-            "English text to Megatron's format",
-            "data_prep.to_megatron",
-            "--input",
-            text,
-            "--tokenizer",
-            out / "en/tokenizer",
-            "--output",
-            out / "en/data",
-        )
-        self.run(
-            "a tiny OPT with random weights",
-            "conversion.new_model",
-            *MODEL_SHAPE,
-            "--tokenizer",
-            out / "en/tokenizer",
-            "--seed",
-            str(self.seed),
-            "--output",
-            out / "en/untrained_hf",
-        )
-        self.run("to NeMo", "conversion.hf_to_nemo", "--input", out / "en/untrained_hf", "--output", out / "en/untrained_nemo")
-        self.train("train it on English, tensor parallel 2", "demo_pretrain", out / "en/untrained_nemo", out / "en/data", out / "en/run")
-        trained = sorted((out / "en/run/checkpoints").glob("step_*"))[-1]
-        self.run("back to Hugging Face", "conversion.nemo_to_hf", "--input", trained, "--output", out / "en/hf")
-        self.run("same logits in both formats?", "conversion.verify", out / "en/hf", trained)
-        return out / "en/hf"
+    def prepare(self, language: str) -> tuple[Path, Path]:
+        """Tokenizer and data of one of the two languages."""
+        name = {"en": "English", "sl": "Slovene"}[language]
+        text = TEXT / f"{language}.train.txt"
+        tokenizer, data = self.output / language / "tokenizer", self.output / language / "data"
+        size = str(VOCAB_SIZE)
+        self.run(f"{name} tokenizer", "data_prep.train_tokenizer", "--input", text, "--vocab-size", size, "--output", tokenizer)
+        self.run(f"{name} text to Megatron's format", "data_prep.to_megatron", "--input", text, "--tokenizer", tokenizer, "--output", data)
+        return tokenizer, data
 
-    def slovene(self) -> tuple[Path, Path]:
-        """Tokenizer and data of the new language."""
-        out = self.output
-        text = TEXT / "sl.train.txt"
-        self.run(
-            "Slovene tokenizer",
-            "data_prep.train_tokenizer",
-            "--input",
-            text,
-            "--vocab-size",
-            str(VOCAB_SIZE),
-            "--output",
-            out / "sl/tokenizer",
-        )
-        self.run(
-            "Slovene text to Megatron's format",
-            "data_prep.to_megatron",
-            "--input",
-            text,
-            "--tokenizer",
-            out / "sl/tokenizer",
-            "--output",
-            out / "sl/data",
-        )
-        return out / "sl/tokenizer", out / "sl/data"
+    def english_model(self) -> Path:
+        """A tiny OPT that knows some English: the stand-in for the model that a user would download."""
+        tokenizer, data = self.prepare("en")
+        out = self.output / "en"
+        new, nemo, run, trained_hf = out / "untrained_hf", out / "untrained_nemo", out / "run", out / "hf"
+        shape = (*MODEL_SHAPE, "--tokenizer", tokenizer, "--seed", str(self.seed))
+        self.run("a tiny OPT with random weights", "conversion.new_model", *shape, "--output", new)
+        self.run("to NeMo", "conversion.hf_to_nemo", "--input", new, "--output", nemo)
+        self.train("train it on English, tensor parallel 2", "demo_pretrain", nemo, data, run)
+        trained = sorted((run / "checkpoints").glob("step_*"))[-1]
+        self.run("back to Hugging Face", "conversion.nemo_to_hf", "--input", trained, "--output", trained_hf)
+        self.run("same logits in both formats?", "conversion.verify", trained_hf, trained)
+        return trained_hf
 
     def graft(self, source: Path, tokenizer: Path, data: Path, method: str) -> list[Path]:
         """Transfer, train on Slovene, export every checkpoint; gives the exported models in order of steps."""
@@ -201,8 +157,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         raise ValueError(f"the output directory {output} exists and is not empty; remove it (`make clean`) or choose another --output")
     start = time.monotonic()
     demo = Demo(output, arguments.seed)
-    source = demo.english()
-    tokenizer, data = demo.slovene()
+    source = demo.english_model()
+    tokenizer, data = demo.prepare("sl")
     models = [model for method in arguments.methods for model in demo.graft(source, tokenizer, data, method)]
     demo.compare(source, models)
     print("\n== seconds by stage")
