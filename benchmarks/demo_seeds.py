@@ -25,7 +25,8 @@ def bits_per_byte(demo_dir: Path, text: str) -> dict[tuple[str, int], float]:
     found = {}
     for path in sorted((demo_dir / "results").glob("*/result.json")):
         result = json.loads(path.read_text(encoding="utf-8"))
-        found[result["facts"]["method"], result["facts"].get("step", 0)] = result["texts"][text]["bits_per_byte"]
+        if "method" in result["facts"]:  # the source model has none
+            found[result["facts"]["method"], result["facts"].get("step", 0)] = result["texts"][text]["bits_per_byte"]
     return found
 
 

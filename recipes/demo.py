@@ -165,7 +165,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for title, seconds in demo.seconds:
         print(f"{seconds:8.1f}  {title}")
     print(f"{time.monotonic() - start:8.1f}  in all")
-    print(f"\nThe page to open: {output / 'report' / 'index.html'}")
+    print(f"\nThe page to open: {output / 'report' / 'learning_curves.html'}")
     return command.DONE
 
 
