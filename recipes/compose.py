@@ -28,6 +28,7 @@ def compose_recipe(recipe: str, overrides: Sequence[str] = ()) -> Recipe:
     from hydra.errors import HydraException
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
+    from yaml import YAMLError
 
     config_dir, search_path = CONF_DIR, []
     if recipe.endswith((".yaml", ".yml")):
@@ -55,6 +56,8 @@ def compose_recipe(recipe: str, overrides: Sequence[str] = ()) -> Recipe:
             content = OmegaConf.to_container(compose(choice, overrides=search_path + values), resolve=True)
     except (HydraException, OmegaConfBaseException) as error:
         raise ValueError(f"the recipe {recipe} cannot be composed: {str(error).splitlines()[0]}") from error
+    except YAMLError as error:
+        raise ValueError(f"the recipe {recipe} is no valid YAML: {' '.join(str(error).split())}") from error
     if not isinstance(content, dict):
         raise ValueError(f"the recipe {recipe} holds no keys")
     return recipe_from_mapping({str(key): value for key, value in content.items()})

@@ -160,6 +160,13 @@ def test_a_recipe_can_be_a_file(tmp_path: Path) -> None:
     assert compose_recipe(str(mine), OVERRIDES).name == "mine"
 
 
+def test_a_file_that_is_no_yaml_is_named_with_the_place(tmp_path: Path) -> None:
+    mine = tmp_path / "mine.yaml"
+    mine.write_text("model: {checkpoint: ???}\n")
+    with pytest.raises(ValueError, match=r"^the recipe .*mine\.yaml is no valid YAML: while parsing .* line 1, column 21$"):
+        compose_recipe(str(mine))
+
+
 def test_missing_inputs_are_all_named(tmp_path: Path) -> None:
     recipe = compose_recipe("demo_adapt", [f"model.checkpoint={tmp_path / 'nemo'}", f"data.train=[{tmp_path / 'data'}]"])
     with pytest.raises(ValueError) as error:
