@@ -75,7 +75,7 @@ class Documents:
                     yield text
         if not num_documents:
             names = ", ".join(map(str, self.paths))
-            raise ValueError(f"there is no text in {names} ({num_empty} empty documents); give --input files with text")
+            raise ValueError(f"there is no text in {names} ({num_empty} empty documents); give files with text")
         self.num_documents, self.num_empty, self.text_bytes = num_documents, num_empty, text_bytes
 
     def _plain_texts(self, path: Path, lines: Iterator[tuple[int, str]]) -> Iterator[str]:

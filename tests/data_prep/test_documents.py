@@ -106,7 +106,7 @@ def test_no_text_at_all(write: Write) -> None:
     empty, blank = write("a.txt", ""), write("b.jsonl", '{"text": " "}\n')
     with pytest.raises(ValueError) as error:
         list(Documents([empty, blank]))
-    assert str(error.value) == f"there is no text in {empty}, {blank} (1 empty documents); give --input files with text"
+    assert str(error.value) == f"there is no text in {empty}, {blank} (1 empty documents); give files with text"
 
 
 def test_files_are_checked_before_reading(tmp_path: Path, write: Write) -> None:

@@ -151,7 +151,7 @@ def test_refusals(write: Write, tokenizer_dir: Path, tmp_path: Path, hidden_left
             f"the tokenizer in {no_eos} has no end-of-text token, which must end each document; set eos_token in its tokenizer_config.json",
         ),
         (["none.txt", "--tokenizer", str(tokenizer_dir)], "the input file none.txt does not exist"),
-        ([empty, "--tokenizer", str(tokenizer_dir)], f"there is no text in {empty} (0 empty documents); give --input files with text"),
+        ([empty, "--tokenizer", str(tokenizer_dir)], f"there is no text in {empty} (0 empty documents); give files with text"),
         (
             [bad, "--tokenizer", str(tokenizer_dir)],
             f"{bad}, line 2 is not UTF-8: byte 0xff at position 1; convert the file, for example with iconv",
