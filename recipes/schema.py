@@ -66,7 +66,7 @@ class RunRecipe:
     """What is written down and when."""
 
     checkpoint_every_steps: int
-    validate_every_steps: int | None = None  # only where data.validation is given; at step 0 too
+    validate_every_steps: int | None = None  # only where data.validation is given
     validation_batches: int = 1  # global batches of one validation
     log_every_steps: int = 10
     keep_optimizer_in_last_checkpoint: bool = True  # False saves space when the run will not be continued
