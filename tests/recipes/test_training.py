@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import shutil
 import signal
 from pathlib import Path
@@ -139,7 +140,8 @@ def test_killed_twice_and_resumed_is_bit_identical(uninterrupted: Path, inputs: 
     rank_1.send_signal(signal.SIGKILL)
     finished = group.wait(timeout_seconds=TIMEOUT_SECONDS)
     assert finished.code == 1
-    assert "error: rank 1 ended with exit code -9" in finished.stderr
+    # The launcher looks at its ranks ten times a second; rank 0, which loses its peer, may be seen to end first.
+    assert re.search(r"^error: rank (1 ended with exit code -9|0 ended with exit code \S+); its messages are above$", finished.stderr, re.M)
     first_end = newest_checkpoint(run_dir)
     assert first_end is not None and EVERY <= first_end[0] < STEPS
 
