@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from conversion.background import Background
+from conversion.summary import summary
 from data_prep import command
 from data_prep.artifacts import Manifest, check_files, read_manifest, staged_directory, write_manifest
 from data_prep.progress import Progress
@@ -105,14 +106,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     start = time.monotonic()
     manifest = convert(arguments.input, arguments.output)
-    facts = manifest.facts
-    if facts["tokenizer_digest"] is None:
+    if manifest.facts["tokenizer_digest"] is None:
         print(f"note: {arguments.input} holds no tokenizer; add its files if the model is to be exported with one", file=sys.stderr)
-    print(
-        f"{arguments.output}: {facts['model_type']}, vocabulary of {facts['vocab_size']} rows,"
-        f" {'one matrix' if facts['tie_word_embeddings'] else 'two matrices'} for input and output,"
-        f" {sum(record.size for record in manifest.files.values()) / 1e9:.2f} GB in {time.monotonic() - start:.1f} s"
-    )
+    print(summary(arguments.output, manifest, seconds=time.monotonic() - start))
     return command.DONE
 
 

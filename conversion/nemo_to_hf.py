@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from conversion.background import Background
+from conversion.summary import summary
 from data_prep import command
 from data_prep.artifacts import Manifest, check_files, digest_files, read_manifest, staged_directory, write_manifest
 from data_prep.progress import Progress
@@ -140,12 +141,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     start = time.monotonic()
     manifest = export(arguments.input, arguments.output, dtype=arguments.dtype, max_shard_bytes=arguments.max_shard_bytes)
-    facts = manifest.facts
-    print(
-        f"{arguments.output}: {facts['model_type']}, vocabulary of {facts['vocab_size']} rows,"
-        f" {'one matrix' if facts['tie_word_embeddings'] else 'two matrices'} for input and output,"
-        f" {sum(record.size for record in manifest.files.values()) / 1e9:.2f} GB in {time.monotonic() - start:.1f} s"
-    )
+    print(summary(arguments.output, manifest, seconds=time.monotonic() - start))
     return command.DONE
 
 

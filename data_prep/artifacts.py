@@ -158,7 +158,7 @@ def staged_directory(output_dir: Path, *, required_bytes: int = 0) -> Iterator[P
     try:
         yield staging
         make_group_readable(staging)
-        _sync_tree(staging)
+        sync_tree(staging)
         if output_dir.is_dir():
             output_dir.rmdir()
         os.replace(staging, output_dir)
@@ -198,7 +198,7 @@ def make_group_readable(directory: Path) -> None:
                 os.chmod(path, os.stat(path).st_mode | 0o644)
 
 
-def _sync_tree(directory: Path) -> None:
+def sync_tree(directory: Path) -> None:
     """Flush file contents to disk before the rename makes them look complete."""
     for root, _, names in os.walk(directory):
         for name in names:

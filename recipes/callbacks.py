@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import shutil
 import sys
 import time
@@ -17,7 +16,7 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
 
-from data_prep.artifacts import make_group_readable, write_manifest
+from data_prep.artifacts import make_group_readable, sync_tree, write_manifest
 from recipes.run_dir import checkpoint_name
 
 _SEED_STRIDE = 1_000_003  # a prime above the offsets that Megatron adds for tensor-parallel ranks
@@ -179,11 +178,7 @@ class Checkpoints(Callback):
             inputs=self._inputs,
             hash_files=False,
         )
-        for path in partial.rglob("*"):
-            if path.is_file():
-                descriptor = os.open(path, os.O_RDONLY)
-                os.fsync(descriptor)
-                os.close(descriptor)
+        sync_tree(partial)
 
 
 def _step_of(line: str) -> int:
