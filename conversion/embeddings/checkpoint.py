@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,7 +44,7 @@ _OTHER_ID_KEYS = (
     "bad_words_ids",
 )
 # What methods learn from: field of the request -> its option and what it is.
-_MATERIAL = {
+MATERIAL = {
     "text": ("--text FILE", "text in the target language"),
     "helper": ("--helper DIR", "a model in the target language with the target tokenizer"),
     "encoder": ("--encoder DIR", "an encoder of both languages"),
@@ -88,6 +88,17 @@ class TransferRequest:
 
 
 @dataclass(frozen=True)
+class TransferCase:
+    """What a transfer starts from, read and checked; it serves any number of methods and seeds."""
+
+    checkpoint: HFCheckpoint
+    layers: TokenLayers
+    output_layer: str
+    inputs: TransferInputs
+    target_digest: str
+
+
+@dataclass(frozen=True)
 class Transfer:
     """A transfer that is decided and not yet written."""
 
@@ -98,6 +109,13 @@ class Transfer:
     inputs: TransferInputs
     plan: RowPlan
     target_digest: str
+
+    @classmethod
+    def of(cls, case: TransferCase, request: TransferRequest) -> Transfer:
+        """Decide where every row comes from, by the request's method and seed."""
+        inputs = replace(case.inputs, seed=request.seed)
+        plan = METHODS[request.method].plan(inputs)
+        return cls(request, case.checkpoint, case.layers, case.output_layer, inputs, plan, case.target_digest)
 
     @property
     def source_rows(self) -> np.ndarray:
@@ -152,7 +170,16 @@ def plan_transfer(request: TransferRequest) -> Transfer:
     Raises:
         ValueError: for anything that the user has to change.
     """
-    _require_options(request)
+    require_options(request)
+    return Transfer.of(read_case(request), request)
+
+
+def read_case(request: TransferRequest) -> TransferCase:
+    """Read the model, both tokenizers and whatever material the request names, and refuse what does not fit; writes nothing.
+
+    Raises:
+        ValueError: for anything that the user has to change.
+    """
     checkpoint = HFCheckpoint.open(request.source)
     layers = find_token_layers(checkpoint)
     output_layer = choose_output_layer(request.output_layer, source_is_tied=checkpoint.tie_word_embeddings, source=str(request.source))
@@ -189,9 +216,7 @@ def plan_transfer(request: TransferRequest) -> Transfer:
         dictionary=read_dictionary(request.dictionary) if request.dictionary else None,
         fallback=request.fallback,
     )
-    return Transfer(
-        request, checkpoint, layers, output_layer, inputs, METHODS[request.method].plan(inputs), tokenizer_digest(target_tokenizer)
-    )
+    return TransferCase(checkpoint, layers, output_layer, inputs, tokenizer_digest(target_tokenizer))
 
 
 def _tokenize(tokenizer: PreTrainedTokenizerFast, texts: list[str]) -> list[list[int]]:
@@ -234,13 +259,18 @@ def write_transfer(transfer: Transfer, output_dir: Path, *, arguments: Mapping[s
         return write_manifest(staging, stage="conversion.transfer", facts=facts, arguments=arguments, inputs=inputs, known_digests=digests)
 
 
-def _require_options(request: TransferRequest) -> None:
+def require_options(request: TransferRequest) -> None:
+    """Refuse a request whose method is unknown, lacks material, or would ignore some.
+
+    Raises:
+        ValueError: naming the option.
+    """
     if request.method not in METHODS:
         raise ValueError(f"unknown method {request.method!r}; the known ones are {', '.join(METHODS)}")
     if not 0 <= request.seed < 2**32:
         raise ValueError(f"--seed is {request.seed}; expected 0 to {2**32 - 1}")
     method = METHODS[request.method]
-    for field_name, (flag, what) in _MATERIAL.items():
+    for field_name, (flag, what) in MATERIAL.items():
         is_given = getattr(request, field_name) is not None
         if field_name in method.needs and not is_given:
             raise ValueError(f"--method {request.method} needs {what}; give it with {flag}")
