@@ -18,13 +18,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from conversion.bits_per_byte import START_TOKEN_RULES, choose_start_token, choose_window_tokens, score_documents
 from data_prep import command
 from data_prep.artifacts import combined_digest, digest_bytes, digest_files, staged_directory, write_manifest
 from data_prep.documents import SUFFIXES, Documents, add_format_arguments
-from eval.bits_per_byte import START_TOKEN_RULES, choose_start_token, choose_window_tokens, score_documents
+from data_prep.tables import markdown_table
 from eval.checkpoint import DTYPES, Checkpoint, inspect_checkpoint, load_model, named_checkpoints
 from eval.results import RESULT_FORMAT, find_earlier, write_lines, write_result
-from eval.tables import markdown_table
 
 if TYPE_CHECKING:
     from lm_eval.tasks import TaskManager
@@ -48,7 +48,7 @@ class Settings:
     """What changes a figure without being model, text or task.
 
     Attributes:
-        start_token: rule for the token before every document, see `eval.bits_per_byte.choose_start_token`.
+        start_token: rule for the token before every document, see `conversion.bits_per_byte.choose_start_token`.
         context_length: positions per pass; None for the smaller of the model's position table and 2048.
         dtype: of the weights in memory.
     """

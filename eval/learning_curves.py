@@ -11,7 +11,6 @@ import argparse
 import csv
 import html
 import io
-from base64 import b64encode
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,8 +19,9 @@ from typing import TYPE_CHECKING, Any
 
 from data_prep import command
 from data_prep.artifacts import digest_file, staged_directory, write_manifest
+from data_prep.html_page import html_figure, html_page, html_table
+from data_prep.tables import markdown_table
 from eval.results import RESULT_NAME, load_result
-from eval.tables import markdown_table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -385,84 +385,28 @@ def spread_out(wanted: Sequence[float], *, gap: float, low: float, high: float) 
 
 def page(comparison: Comparison, *, title: str, light_svg: bytes, dark_svg: bytes) -> str:
     """One HTML page that holds all it shows, for light and dark screens."""
-    summary = _html_table(*start_and_end_table(comparison))
+    summary = html_table(*start_and_end_table(comparison))
     steps = "\n".join(
-        f"<div>\n<h3>{html.escape(language(t))}</h3>\n{_html_table(*step_table(comparison, t))}\n</div>" for t in comparison.texts
+        f"<div>\n<h3>{html.escape(language(t))}</h3>\n{html_table(*step_table(comparison, t))}\n</div>" for t in comparison.texts
     )
     panels = " and ".join(map(language, comparison.texts))
     alternative = f"Bits per byte against training step, one panel each for {panels}; the figures are in the tables below."
     notes = "\n".join(f"<p>{html.escape(note)}</p>" for note in comparison.notes)
     seeds = max(curve.num_seeds for curve in comparison.curves)
     seed_note = f"Mean of {seeds} seeds, shaded from the lowest to the highest." if seeds > 1 else "One seed per method."
-    return _PAGE.format(
-        title=html.escape(title),
-        light=_data_uri(light_svg),
-        dark=_data_uri(dark_svg),
-        alternative=html.escape(alternative),
+    figure = html_figure(
+        light_svg,
+        dark_svg,
+        alternative=alternative,
         caption=f"Each line is a method of initialising the new embeddings. {seed_note}"
         + (" Dashed: models that were not adapted." if comparison.references else ""),
-        summary=summary,
-        steps=steps,
-        notes=notes,
     )
+    return html_page(title, _BODY.format(figure=figure, summary=summary, steps=steps, notes=notes))
 
 
-def _data_uri(svg: bytes) -> str:
-    return f"data:image/svg+xml;base64,{b64encode(svg).decode()}"
-
-
-def _html_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table whose first column names the rows."""
-
-    def cells(row: Sequence[str], tag: str) -> str:
-        first, *others = map(html.escape, row)
-        scope = "col" if tag == "th" else "row"
-        return f'<th scope="{scope}">{first}</th>' + "".join(f"<{tag}>{cell}</{tag}>" for cell in others)
-
-    body = "\n".join(f"<tr>{cells(row, 'td')}</tr>" for row in rows)
-    return f"<table>\n<thead><tr>{cells(header, 'th')}</tr></thead>\n<tbody>\n{body}\n</tbody>\n</table>"
-
-
-_PAGE = """<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
-<title>{title}</title>
-<style>
-:root {{ --ink: #1f2328; --muted: #59636e; --rule: #d0d7de; --ground: #ffffff; }}
-@media (prefers-color-scheme: dark) {{ :root {{ --ink: #e6edf3; --muted: #9aa4af; --rule: #3a424c; --ground: #0d1117; }} }}
-body {{ margin: 0 auto; max-width: 62rem; padding: 2rem 1.25rem 3rem; background: var(--ground); color: var(--ink);
-  font: 16px/1.55 system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans", sans-serif; }}
-h1 {{ font-size: 1.6rem; line-height: 1.25; margin: 0 0 .4rem; }}
-h2 {{ font-size: 1.15rem; margin: 2.2rem 0 .6rem; }}
-p {{ margin: .4rem 0; max-width: 46rem; }}
-figure {{ margin: 1.4rem 0 0; }}
-img {{ width: 100%; height: auto; display: block; }}
-figcaption, .notes {{ color: var(--muted); font-size: .9rem; margin-top: .5rem; }}
-.scroll {{ overflow-x: auto; }}
-table {{ border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .95rem; }}
-th, td {{ padding: .35rem 0 .35rem 2rem; border-bottom: 1px solid var(--rule); text-align: right; white-space: nowrap; }}
-thead th {{ font-weight: 600; }}
-tbody th {{ font-weight: 400; }}
-th:first-child {{ padding-left: 0; text-align: left; }}
-.beside {{ display: flex; flex-wrap: wrap; gap: 0 4rem; }}
-h3 {{ font-size: 1rem; margin: .9rem 0 .3rem; }}
-summary {{ cursor: pointer; font-weight: 600; margin-top: 2rem; }}
-</style>
-</head>
-<body>
-<h1>{title}</h1>
-<p>Bits per byte of held-out text: how many bits the model needs for each byte. Lower is better, and models with different
+_BODY = """<p>Bits per byte of held-out text: how many bits the model needs for each byte. Lower is better, and models with different
 vocabularies compare.</p>
-<figure>
-<picture>
-<source media="(prefers-color-scheme: dark)" srcset="{dark}">
-<img src="{light}" alt="{alternative}">
-</picture>
-<figcaption>{caption}</figcaption>
-</figure>
+{figure}
 <h2>At the start and at the end</h2>
 <div class="scroll">
 {summary}
@@ -476,10 +420,7 @@ vocabularies compare.</p>
 <h2>How it was measured</h2>
 <div class="notes">
 {notes}
-</div>
-</body>
-</html>
-"""
+</div>"""
 
 
 def write_outputs(comparison: Comparison, directory: Path, *, title: str) -> None:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from conversion.bits_per_byte import choose_start_token, score_documents
 from data_prep.artifacts import read_manifest
-from eval.bits_per_byte import choose_start_token, score_documents
 from eval.checkpoint import named_checkpoints
 from eval.harness import find_tasks, main
 from tests.eval.tiny_models import SENTENCES, tiny_llama, tiny_opt, tiny_tokenizer

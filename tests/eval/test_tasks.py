@@ -8,7 +8,7 @@ import pytest
 from lm_eval.api.model import LM
 from lm_eval.tasks import TaskManager
 
-from eval.bits_per_byte import choose_start_token, score_documents
+from conversion.bits_per_byte import choose_start_token, score_documents
 from eval.harness import TASKS_DIR, find_tasks, run_task
 from eval.hf_backend import LocalModel
 from tests.eval.tiny_models import SENTENCES, tiny_llama, tiny_opt, tiny_tokenizer

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eval.bits_per_byte import StartToken, choose_start_token, choose_window_tokens, score_documents, split_windows
+from conversion.bits_per_byte import StartToken, choose_start_token, choose_window_tokens, score_documents, split_windows
 from tests.eval.tiny_models import SENTENCES, tiny_llama, tiny_opt, tiny_tokenizer
 
 BOS, EOS = 0, 1
