@@ -10,7 +10,6 @@ import argparse
 import contextlib
 import io
 import json
-import os
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,11 +18,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from conversion.bits_per_byte import START_TOKEN_RULES, choose_start_token, choose_window_tokens, score_documents
+from conversion.hf_model import DTYPES, Checkpoint, be_quiet_and_offline, default_device, inspect_checkpoint, load_model
 from data_prep import command
 from data_prep.artifacts import combined_digest, digest_bytes, digest_files, staged_directory, write_manifest
-from data_prep.documents import SUFFIXES, Documents, add_format_arguments
+from data_prep.documents import SUFFIXES, add_format_arguments
+from data_prep.named_texts import Text, read_texts
 from data_prep.tables import markdown_table
-from eval.checkpoint import DTYPES, Checkpoint, inspect_checkpoint, load_model, named_checkpoints
+from eval.model_names import named_checkpoints
 from eval.results import RESULT_FORMAT, find_earlier, write_lines, write_result
 
 if TYPE_CHECKING:
@@ -31,16 +32,6 @@ if TYPE_CHECKING:
 
 _FEWSHOT_SEED = 1234  # as the stock command's
 TASKS_DIR = Path(__file__).resolve().parent / "tasks"
-
-
-@dataclass(frozen=True)
-class Text:
-    """A held-out text: what results call it (its language), its documents and their digest."""
-
-    name: str
-    path: Path
-    documents: list[str]
-    digest: str
 
 
 @dataclass(frozen=True)
@@ -56,28 +47,6 @@ class Settings:
     start_token: str = "auto"
     context_length: int | None = None
     dtype: str = "float32"
-
-
-def read_texts(arguments: Sequence[str], *, text_key: str = "text", separator: str | None = None) -> list[Text]:
-    """Held-out texts from `NAME=FILE` arguments, split into documents as `data_prep.to_megatron` does.
-
-    Raises:
-        ValueError: if an argument has no name, a name comes twice, or a file cannot be read or is empty.
-    """
-    texts: dict[str, Text] = {}
-    for argument in arguments:
-        name, equals, file = argument.partition("=")
-        if not (equals and file and name.replace("-", "").replace("_", "").isalnum()):
-            raise ValueError(f"--text {argument} is not of the form NAME=FILE, for example sl=heldout.sl.txt")
-        if name in texts:
-            raise ValueError(f"--text names {name} twice; give each text its own name")
-        path = Path(file)
-        if not path.is_file():
-            raise ValueError(f"the text file {path} does not exist")
-        documents = list(Documents([path], text_key=text_key, separator=separator))
-        # Of the documents, not of the file: cut otherwise, the same file is another text.
-        texts[name] = Text(name, path, documents, digest_bytes(json.dumps(documents).encode()))
-    return list(texts.values())
 
 
 def find_tasks(names: Sequence[str], *, task_dirs: Sequence[Path] = (TASKS_DIR,)) -> tuple[TaskManager, dict[str, str]]:
@@ -253,18 +222,6 @@ def _first_metric(task: Mapping[str, Any]) -> str:
     return f"{name} {entry['value']:.3f}{stderr}"
 
 
-def _quiet_and_offline() -> None:
-    """No network, no chatter of the libraries, no spinning threads; must run before they are imported."""
-    offline = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
-    os.environ.update(offline)
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    # Threads that wait by spinning make small models ten times slower where other work shares the processors.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    import logging
-
-    logging.getLogger("lm_eval").setLevel(logging.ERROR)
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = command.parser(
         __doc__,
@@ -298,7 +255,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments.batch_size < 1:
         raise ValueError(f"--batch-size is {arguments.batch_size}; it must be at least 1")
     texts = read_texts(arguments.text, text_key=arguments.text_key, separator=arguments.document_separator)
-    _quiet_and_offline()
+    be_quiet_and_offline()
+    import logging
+
+    logging.getLogger("lm_eval").setLevel(logging.ERROR)
     checkpoints = [inspect_checkpoint(folder, name=name) for name, folder in named_checkpoints(arguments.model).items()]
     manager, tasks = find_tasks(arguments.tasks, task_dirs=(TASKS_DIR, *arguments.task_dir)) if arguments.tasks else (None, {})
     settings = Settings(arguments.start_token, arguments.context_length, arguments.dtype)
@@ -306,7 +266,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         choose_window_tokens(checkpoint.num_positions, settings.context_length)
         choose_start_token(checkpoint.tokenizer, settings.start_token)
     earlier = {c.name: find_earlier(arguments.output / c.name, result_key(c, texts, tasks, settings)) for c in checkpoints}
-    device = arguments.device or _default_device()
+    device = arguments.device or default_device()
 
     results, failures = [], []
     for number, checkpoint in enumerate(checkpoints, start=1):
@@ -340,12 +300,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     if failures:
         raise ValueError(f"{len(failures)} of {len(checkpoints)} models could not be evaluated: {'; '.join(failures)}")
     return command.DONE
-
-
-def _default_device() -> str:
-    import torch
-
-    return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 if __name__ == "__main__":

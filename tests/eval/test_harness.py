@@ -12,8 +12,8 @@ import pytest
 
 from conversion.bits_per_byte import choose_start_token, score_documents
 from data_prep.artifacts import read_manifest
-from eval.checkpoint import named_checkpoints
 from eval.harness import find_tasks, main
+from eval.model_names import named_checkpoints
 from tests.eval.tiny_models import SENTENCES, tiny_llama, tiny_opt, tiny_tokenizer
 
 

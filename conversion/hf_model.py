@@ -1,8 +1,8 @@
-"""A Hugging Face folder that is to be evaluated: checked without loading it, then loaded as it is."""
+"""A Hugging Face folder as a model to run: checked without loading it, then loaded as it is."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -121,32 +121,17 @@ def load_model(checkpoint: Checkpoint, *, device: str, dtype: str) -> PreTrained
     return model.to(device).eval()
 
 
-def named_checkpoints(arguments: Sequence[str]) -> dict[str, Path]:
-    """Names for model folders: `NAME=FOLDER` as given, else the shortest end of the paths that tells the unnamed ones apart.
+def default_device() -> str:
+    """`cuda` where there is one, else `cpu`."""
+    import torch
 
-    Raises:
-        ValueError: if two have the same name or one folder is given twice.
-    """
-    named = [_split_name(argument) for argument in arguments]
-    folders = [folder for _, folder in named]
-    for folder in folders:
-        if folders.count(folder) > 1:
-            raise ValueError(f"--model gives {folder} more than once; give each folder once")
-    unnamed = [folder for name, folder in named if name is None]
-    depth = 1
-    while len({folder.parts[-depth:] for folder in unnamed}) < len(unnamed):
-        depth += 1
-    result: dict[str, Path] = {}
-    for name, folder in named:
-        name = name or "-".join(folder.parts[-depth:])
-        if name in result:
-            raise ValueError(f"two models are called {name}; give one of them another name with --model NAME=FOLDER")
-        result[name] = folder
-    return result
+    return "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def _split_name(argument: str) -> tuple[str | None, Path]:
-    name, equals, folder = argument.partition("=")
-    if equals and name and folder and "/" not in name:
-        return name, Path(folder).resolve()
-    return None, Path(argument).resolve()
+def be_quiet_and_offline() -> None:
+    """No network, no chatter of the libraries, no spinning threads; must run before they are imported."""
+    offline = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
+    os.environ.update(offline)
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    # Threads that wait by spinning make small models ten times slower where other work shares the processors.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
