@@ -41,6 +41,12 @@ def add_transfer_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--source-vectors", type=Path, metavar="FILE", help="vectors of source-language words (wechsel)")
     parser.add_argument("--dictionary", type=Path, metavar="FILE", help="pairs of a source and a target word (wechsel)")
+    parser.add_argument(
+        "--num-atoms",
+        type=int,
+        metavar="N",
+        help="most shared tokens in a new one's sum (omp; default: 64, but an eighth of the helper's dimensions)",
+    )
     parser.add_argument("--text-key", default="text", help="key of the text in a .jsonl line (default: text)")
     parser.add_argument("--document-separator", choices=SEPARATORS, default="blank-line", help="what ends a document in a .txt file")
     by_text = "by default by the size of the text"
@@ -88,6 +94,7 @@ def transfer_request(arguments: argparse.Namespace, *, method: str, seed: int) -
         word_vectors=arguments.vectors,
         source_word_vectors=arguments.source_vectors,
         dictionary=arguments.dictionary,
+        num_atoms=arguments.num_atoms,
         vectors=VectorOptions(arguments.vector_size, arguments.vector_epochs, arguments.vector_min_count),
         fallback=arguments.fallback,
         random_statistics=arguments.random_statistics,

@@ -43,7 +43,7 @@ _OTHER_ID_KEYS = (
     "begin_suppress_tokens",
     "bad_words_ids",
 )
-# What methods learn from: field of the request -> its option and what it is.
+# What methods learn from or are told: field of the request -> its option and what it is.
 MATERIAL = {
     "text": ("--text FILE", "text in the target language"),
     "helper": ("--helper DIR", "a model in the target language with the target tokenizer"),
@@ -51,6 +51,7 @@ MATERIAL = {
     "word_vectors": ("--vectors FILE", "vectors of words in the target language"),
     "source_word_vectors": ("--source-vectors FILE", "vectors of words in the source language"),
     "dictionary": ("--dictionary FILE", "a dictionary from the source to the target language"),
+    "num_atoms": ("--num-atoms N", "how many shared tokens make a new one"),
 }
 _CONFIG_ROLES = ("bos", "eos", "pad", "sep")
 
@@ -65,6 +66,7 @@ class TransferRequest:
         method: a name in `METHODS`.
         output_layer: one of `OUTPUT_LAYERS`; None keeps the source's way.
         text, helper, encoder, word_vectors, source_word_vectors, dictionary: what some methods learn from, see `TransferInputs`.
+        num_atoms: what some methods are told, see `TransferInputs`.
         fallback: `mean` or `random`, for tokens that the method has nothing for.
         random_statistics: drawn rows follow the mean and variance per `dimension` or over the `matrix`.
         special_tokens: target token -> source token, over the rules of `map_vocabulary`.
@@ -82,6 +84,7 @@ class TransferRequest:
     word_vectors: Path | None = None
     source_word_vectors: Path | None = None
     dictionary: Path | None = None
+    num_atoms: int | None = None
     fallback: str = "mean"
     random_statistics: str = "dimension"
     special_tokens: Mapping[str, str] = field(default_factory=dict)
@@ -214,6 +217,7 @@ def read_case(request: TransferRequest) -> TransferCase:
         word_vectors=WordVectors.read(request.word_vectors) if request.word_vectors else None,
         source_word_vectors=WordVectors.read(request.source_word_vectors) if request.source_word_vectors else None,
         dictionary=read_dictionary(request.dictionary) if request.dictionary else None,
+        num_atoms=request.num_atoms,
         fallback=request.fallback,
     )
     return TransferCase(checkpoint, layers, output_layer, inputs, tokenizer_digest(target_tokenizer))

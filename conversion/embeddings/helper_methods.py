@@ -22,7 +22,8 @@ from conversion.embeddings.token_vectors import TokenVectors
 if TYPE_CHECKING:
     from torch import Tensor
 
-_PURSUIT_ATOMS = 64  # the default of the published tool
+_MOST_ATOMS = 64  # the default of the published tool, for helpers of 512 dimensions and more
+_DIMENSIONS_PER_ATOM = 8
 _NO_WEIGHTS = np.array([], dtype=np.int64)
 
 
@@ -86,12 +87,20 @@ def omp_method(inputs: TransferInputs) -> RowPlan:
     """Copy what both vocabularies have; a new token is the sum of the 64 shared ones that rebuild its helper row best.
 
     Training-free transplantation by orthogonal matching pursuit (Goddard and Fernandes Neto 2025); coefficients have signs.
+    The paper's 64 are few beside the dimensions of its helpers.  As many as a small helper has dimensions would rebuild any
+    row, its noise included, so there are at most an eighth as many as dimensions unless the inputs say otherwise.
 
     Raises:
-        ValueError: if the helper has no shared or no new token.
+        ValueError: if the helper has no shared or no new token, or fewer dimensions than atoms are wanted.
     """
     vectors, anchors, ids = _helper_space(inputs, "omp")
-    weights = pursuit_weights(vectors.rows(ids), vectors.rows(anchors), num_atoms=_PURSUIT_ATOMS)
+    assert inputs.helper is not None
+    size, num_atoms = inputs.helper.size, inputs.num_atoms
+    if num_atoms is None:
+        num_atoms = max(1, min(_MOST_ATOMS, size // _DIMENSIONS_PER_ATOM))
+    if not 1 <= num_atoms <= size:
+        raise ValueError(f"--num-atoms is {num_atoms}; expected 1 to the {size} dimensions of the helper {inputs.helper.name}")
+    weights = pursuit_weights(vectors.rows(ids), vectors.rows(anchors), num_atoms=num_atoms)
     return plan_rows(inputs, ids, to_source_columns(weights, inputs.overlap.source_ids[anchors], len(inputs.source)))
 
 

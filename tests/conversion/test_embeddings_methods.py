@@ -63,6 +63,7 @@ def prepare(
         dictionary=[(word, word) for word in sorted(set(SMALL_TEXT.split()))[::3]],
         helper=helper_model(target),
         encoder=helper_model(byte_level(SMALL_TEXT, num_tokens=400)),
+        num_atoms=HELPER_SIZE,
         fallback=fallback,
     )
 
@@ -369,6 +370,28 @@ def test_omp_with_twins_and_exact_atoms() -> None:
     assert not weights[2].any()
 
 
+def test_omp_does_not_rebuild_the_noise_of_a_helper(pair: TransferInputs) -> None:
+    """As many atoms as dimensions rebuild any helper row; where half of it is noise, the sum of source rows is then mostly noise."""
+    generator = np.random.default_rng(0)
+    meaning = generator.standard_normal((len(pair.target), 8))
+    image = meaning @ generator.standard_normal((8, 128)) / 8**0.5
+    helper = (image + generator.standard_normal(image.shape)).astype(np.float32)
+    truth = torch.from_numpy(meaning @ generator.standard_normal((8, SIZE)) / 8**0.5).float()
+    shared = np.flatnonzero(pair.overlap.is_matched)
+    matrix = torch.randn(len(pair.source), SIZE, generator=torch.Generator().manual_seed(0))
+    matrix[pair.overlap.source_ids[shared]] = truth[shared]
+    errors = {}
+    for num_atoms in (None, 64):
+        inputs = prepare_like(pair, helper=HelperModel("helper", pair.target, helper), num_atoms=num_atoms)
+        plan = METHODS["omp"].plan(inputs)
+        errors[num_atoms] = (rows_of(inputs, plan, matrix) - truth)[pair.new_ids].square().mean().item()
+        assert np.diff(plan.weights.indptr).max() == (num_atoms or 128 // 8)
+    assert errors[None] < 0.6 * errors[64]
+    with pytest.raises(ValueError) as error:
+        METHODS["omp"].plan(prepare_like(pair, num_atoms=7))
+    assert str(error.value) == "--num-atoms is 7; expected 1 to the 6 dimensions of the helper helper"
+
+
 def test_planted_world_ranks_the_methods(pair: TransferInputs) -> None:
     """Source and helper rows are noisy linear images of one meaning per token: who sees more of the helper comes nearer."""
     generator = np.random.default_rng(0)
@@ -379,7 +402,7 @@ def test_planted_world_ranks_the_methods(pair: TransferInputs) -> None:
     shared = np.flatnonzero(pair.overlap.is_matched)
     matrix = torch.randn(len(pair.source), SIZE, generator=torch.Generator().manual_seed(0))
     matrix[pair.overlap.source_ids[shared]] = truth[shared]
-    inputs = prepare_like(pair, helper=HelperModel("helper", pair.target, helper))
+    inputs = prepare_like(pair, helper=HelperModel("helper", pair.target, helper), num_atoms=12)
     scores = {}
     for name in ("clp-random", "clp-plus", "omp", "sava"):
         rows = rows_of(inputs, METHODS[name].plan(inputs), matrix)[pair.new_ids]
