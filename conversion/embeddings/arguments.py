@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from conversion.embeddings.factorisation import read_factorised_size
 from conversion.embeddings.layers import OUTPUT_LAYERS
 from conversion.embeddings.method import FALLBACKS, VectorOptions
 from conversion.embeddings.random_rows import STATISTICS
@@ -57,6 +58,11 @@ def add_transfer_arguments(parser: argparse.ArgumentParser) -> None:
         "--fallback", choices=FALLBACKS, default="mean", help="row of a token that the method has nothing for (default: mean)"
     )
     parser.add_argument(
+        "--factorised-size",
+        metavar="N",
+        help="transfer coordinates of N dimensions (or full) instead of rows, as OFA does, and keep both factors in factors.safetensors",
+    )
+    parser.add_argument(
         "--random-statistics",
         choices=STATISTICS,
         default="dimension",
@@ -97,6 +103,7 @@ def transfer_request(arguments: argparse.Namespace, *, method: str, seed: int) -
         num_atoms=arguments.num_atoms,
         vectors=VectorOptions(arguments.vector_size, arguments.vector_epochs, arguments.vector_min_count),
         fallback=arguments.fallback,
+        factorised_size=read_factorised_size(arguments.factorised_size),
         random_statistics=arguments.random_statistics,
         special_tokens=_pairs(arguments.special_token),
     )

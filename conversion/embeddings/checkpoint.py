@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from functools import cache, partial
+from dataclasses import dataclass, field, fields, replace
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from conversion.embeddings import METHODS
+from conversion.embeddings.factorisation import FACTORS_NAME, Factors, choose_factorised_size, factorise
 from conversion.embeddings.helper_model import HelperModel
 from conversion.embeddings.layers import TokenLayers, choose_output_layer, find_token_layers
 from conversion.embeddings.method import TransferInputs, VectorOptions
@@ -27,6 +28,7 @@ from conversion.embeddings.word_methods import read_dictionary
 from conversion.embeddings.word_vectors import WordVectors
 from conversion.hf_checkpoint import GENERATION_CONFIG_NAME, HFCheckpoint, write_hf_checkpoint, write_json
 from conversion.lazy_tensor import LazyTensor
+from conversion.safetensors_file import write_safetensors
 from data_prep.artifacts import Manifest, digest_file, read_manifest, require_same_tokenizer, staged_directory, write_manifest
 from data_prep.documents import Documents
 from data_prep.tokenizer_files import load_tokenizer, tokenizer_digest, tokenizer_files
@@ -68,6 +70,7 @@ class TransferRequest:
         text, helper, encoder, word_vectors, source_word_vectors, dictionary: what some methods learn from, see `TransferInputs`.
         num_atoms: what some methods are told, see `TransferInputs`.
         fallback: `mean` or `random`, for tokens that the method has nothing for.
+        factorised_size: dimensions of the coordinates that are transferred in place of rows, `full`, or None to transfer rows.
         random_statistics: drawn rows follow the mean and variance per `dimension` or over the `matrix`.
         special_tokens: target token -> source token, over the rules of `map_vocabulary`.
     """
@@ -86,6 +89,7 @@ class TransferRequest:
     dictionary: Path | None = None
     num_atoms: int | None = None
     fallback: str = "mean"
+    factorised_size: int | str | None = None
     random_statistics: str = "dimension"
     special_tokens: Mapping[str, str] = field(default_factory=dict)
 
@@ -97,6 +101,7 @@ class TransferCase:
     checkpoint: HFCheckpoint
     layers: TokenLayers
     output_layer: str
+    factorised_size: int | None
     inputs: TransferInputs
     target_digest: str
 
@@ -109,6 +114,7 @@ class Transfer:
     checkpoint: HFCheckpoint
     layers: TokenLayers
     output_layer: str
+    factorised_size: int | None
     inputs: TransferInputs
     plan: RowPlan
     target_digest: str
@@ -118,16 +124,31 @@ class Transfer:
         """Decide where every row comes from, by the request's method and seed."""
         inputs = replace(case.inputs, seed=request.seed)
         plan = METHODS[request.method].plan(inputs)
-        return cls(request, case.checkpoint, case.layers, case.output_layer, inputs, plan, case.target_digest)
+        return cls(request, case.checkpoint, case.layers, case.output_layer, case.factorised_size, inputs, plan, case.target_digest)
 
     @property
     def source_rows(self) -> np.ndarray:
         """Ids of the rows of the source that have a token; the others are padding and say nothing."""
         return np.flatnonzero(self.inputs.source.kinds != Kind.HOLE)
 
+    @cached_property
+    def factors(self) -> dict[str, Factors]:
+        """The target's factors of each matrix that is transferred, by the matrix's name; empty where rows are transferred themselves."""
+        size = self.factorised_size
+        if size is None:
+            return {}
+        names = [self.layers.input, *([self.layers.output] if self.layers.output and self.output_layer == "transferred" else [])]
+        return {name: self._factors_of(name, size) for name in names}
+
+    def _factors_of(self, name: str, size: int) -> Factors:
+        factors = factorise(self.checkpoint.tensor(name), self.source_rows, size)
+        return replace(factors, coordinates=self._rows_of(factors.coordinates, name))
+
     def make(self, name: str) -> Tensor:
         """The target's rows of one of the source's matrices or biases."""
         matrix = self.checkpoint.tensor(name)
+        if name in self.factors:
+            return self.factors[name].fold().to(matrix.dtype)
         rows = self._rows_of(matrix if matrix.dim() == 2 else matrix[:, None], name)
         return rows if matrix.dim() == 2 else rows[:, 0].contiguous()
 
@@ -201,6 +222,8 @@ def read_case(request: TransferRequest) -> TransferCase:
             f"the tokenizer in {request.source} has {len(source)} ids, but {layers.input} has only {layers.num_rows} rows;"
             " give the model with its own tokenizer"
         )
+    num_tokens = int((source.kinds != Kind.HOLE).sum())
+    factorised_size = choose_factorised_size(request.factorised_size, num_tokens=num_tokens, hidden_size=checkpoint.shape(layers.input)[1])
     for name in filter(None, (layers.input, layers.output)):
         _require_finite(checkpoint.tensor(name)[: len(source)], name, request.source)
     inputs = TransferInputs(
@@ -220,7 +243,7 @@ def read_case(request: TransferRequest) -> TransferCase:
         num_atoms=request.num_atoms,
         fallback=request.fallback,
     )
-    return TransferCase(checkpoint, layers, output_layer, inputs, tokenizer_digest(target_tokenizer))
+    return TransferCase(checkpoint, layers, output_layer, factorised_size, inputs, tokenizer_digest(target_tokenizer))
 
 
 def _tokenize(tokenizer: PreTrainedTokenizerFast, texts: list[str]) -> list[list[int]]:
@@ -246,14 +269,19 @@ def write_transfer(transfer: Transfer, output_dir: Path, *, arguments: Mapping[s
         "model_type": checkpoint.model_type,
         "num_rows_by_origin": transfer.plan.counts(),
     }
+    if transfer.factorised_size is not None:
+        facts["factorised_size"] = transfer.factorised_size
     inputs = {str(request.source): checkpoint.digest(), str(request.tokenizer): transfer.target_digest}
     files = [*(request.text.paths if request.text else ()), request.word_vectors, request.source_word_vectors, request.dictionary]
     inputs.update({str(path): digest_file(path) for path in files if path is not None})
     inputs.update({str(path): HFCheckpoint.open(path).digest() for path in (request.helper, request.encoder) if path is not None})
-    with staged_directory(output_dir, required_bytes=sum(tensor.nbytes for tensor in tensors)) as staging:
+    factors = list(_factor_tensors(transfer))
+    with staged_directory(output_dir, required_bytes=sum(tensor.nbytes for tensor in [*tensors, *factors])) as staging:
         config = _with_target_ids(checkpoint.config, transfer.inputs.target)
         config.update(vocab_size=len(transfer.inputs.target), tie_word_embeddings=is_tied)
         digests = write_hf_checkpoint(staging, config, tensors)
+        if factors:
+            digests[FACTORS_NAME] = write_safetensors(staging / FACTORS_NAME, factors)
         for path in tokenizer_files(request.tokenizer):
             shutil.copyfile(path, staging / path.name)
         generation_config = _generation_config(request.source)
@@ -290,6 +318,14 @@ def _require_finite(rows: Tensor, name: str, source: Path) -> None:
         raise ValueError(
             f"{source}: {len(ids)} of {len(rows)} token rows of {name} hold NaN or infinite values, the first at id {ids[0]}; repair the checkpoint"
         )
+
+
+def _factor_tensors(transfer: Transfer) -> Iterator[LazyTensor]:
+    """The factors by the layer that they belong to, `input` or `output`."""
+    for name, factors in transfer.factors.items():
+        layer = "input" if name == transfer.layers.input else "output"
+        for part in fields(factors):
+            yield LazyTensor.of(f"{layer}.{part.name}", getattr(factors, part.name))
 
 
 def _with_target_ids(config: Mapping[str, Any], target: Vocabulary) -> dict[str, Any]:

@@ -35,7 +35,7 @@ def ofa_method(inputs: TransferInputs) -> RowPlan:
     """Copy what both vocabularies have; a new token is the softmax mean of its ten nearest in one space of words of both languages.
 
     OFA (Liu et al. 2024, section 3.2): a token's vector is the unweighted mean of the words that contain it, written with and
-    without a space before and with a capital or not.  Its factorisation changes the model and is not part of this.
+    without a space before and with a capital or not.  Its factorisation, `factorise`, serves any method.
 
     Raises:
         ValueError: if no source token has a vector.
