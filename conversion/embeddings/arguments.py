@@ -49,7 +49,7 @@ def add_transfer_arguments(parser: argparse.ArgumentParser) -> None:
         help="most shared tokens in a new one's sum (omp; default: 64, but an eighth of the helper's dimensions)",
     )
     parser.add_argument("--text-key", default="text", help="key of the text in a .jsonl line (default: text)")
-    parser.add_argument("--document-separator", choices=SEPARATORS, default="blank-line", help="what ends a document in a .txt file")
+    parser.add_argument("--document-separator", choices=SEPARATORS, help="what ends a document in a .txt file (default: an empty line)")
     by_text = "by default by the size of the text"
     parser.add_argument("--vector-size", type=int, metavar="N", help=f"dimensions of fastText vectors, 300 or 100 {by_text}")
     parser.add_argument("--vector-epochs", type=int, metavar="N", help=f"passes over the text, 3 or more {by_text}")
@@ -87,7 +87,7 @@ def transfer_request(arguments: argparse.Namespace, *, method: str, seed: int) -
 
     text = None
     if arguments.text is not None:
-        text = Documents(arguments.text, text_key=arguments.text_key, separator=arguments.document_separator)
+        text = Documents(arguments.text, text_key=arguments.text_key, separator=arguments.document_separator or "blank-line")
     return TransferRequest(
         source=arguments.source,
         tokenizer=arguments.tokenizer,

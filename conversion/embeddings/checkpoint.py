@@ -301,14 +301,22 @@ def require_options(request: TransferRequest) -> None:
         raise ValueError(f"unknown method {request.method!r}; the known ones are {', '.join(METHODS)}")
     if not 0 <= request.seed < 2**32:
         raise ValueError(f"--seed is {request.seed}; expected 0 to {2**32 - 1}")
+    if missing := missing_material(request, request.method):
+        raise ValueError(missing)
     method = METHODS[request.method]
-    for field_name, (flag, what) in MATERIAL.items():
+    for field_name, (flag, _) in MATERIAL.items():
         is_given = getattr(request, field_name) is not None
-        if field_name in method.needs and not is_given:
-            raise ValueError(f"--method {request.method} needs {what}; give it with {flag}")
         if is_given and field_name not in (*method.needs, *method.reads):
             users = ", ".join(name for name, other in METHODS.items() if field_name in (*other.needs, *other.reads))
             raise ValueError(f"--method {request.method} makes no use of {flag}; leave it out (it serves {users})")
+
+
+def missing_material(request: TransferRequest, method: str) -> str:
+    """A sentence about what a method needs and the request does not give; empty where nothing is missing."""
+    for field_name, (flag, what) in MATERIAL.items():
+        if field_name in METHODS[method].needs and getattr(request, field_name) is None:
+            return f"--method {method} needs {what}; give it with {flag}"
+    return ""
 
 
 def _require_finite(rows: Tensor, name: str, source: Path) -> None:

@@ -1,0 +1,252 @@
+"""Transfers compared by what the model makes of held-out text: before any training, and after a few steps on request.
+
+The body of the model is loaded once; each transfer only puts its rows into it.  Nothing is written.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from conversion.bits_per_byte import TextScore, choose_start_token, choose_window_tokens, score_documents
+from conversion.embeddings.checkpoint import Transfer
+from data_prep.named_texts import Text
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+SOURCE = "source"  # the model as it was given, with its own vocabulary
+
+_NUM_RESAMPLES = 2000
+_WARMUP_SHARE = 0.1
+_BETAS = (0.9, 0.95)
+_WEIGHT_DECAY = 0.01
+_CLIP_NORM = 1.0
+
+
+@dataclass(frozen=True)
+class TrainingOptions:
+    """A short continued training, the same batches for every method: AdamW, linear warmup over a tenth, then constant.
+
+    It ranks methods; real training is `recipes.train`.
+    """
+
+    num_steps: int = 0
+    learning_rate: float = 1e-4
+    batch_size: int = 8
+    sequence_length: int = 256
+
+    def __post_init__(self) -> None:
+        limits = (("--steps", self.num_steps, 0), ("--batch-size", self.batch_size, 1), ("--sequence-length", self.sequence_length, 2))
+        for name, value, least in limits:
+            if value < least:
+                raise ValueError(f"{name} is {value}; expected {least} or more")
+        if not (self.learning_rate > 0 and math.isfinite(self.learning_rate)):
+            raise ValueError(f"--learning-rate is {self.learning_rate}; expected a number above 0")
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One model at one step.
+
+    Attributes:
+        scores: text -> what the model makes of it.
+        seconds: that planning and making the rows took (at step 0) or the training (later).
+    """
+
+    method: str
+    seed: int
+    step: int
+    scores: Mapping[str, TextScore] = field(repr=False)
+    seconds: float = 0.0
+
+
+def put_rows(model: PreTrainedModel, transfer: Transfer) -> PreTrainedModel:
+    """A model with the transfer's token rows and the given model's body; the body's tensors are shared, not copied."""
+    new = _shallow_copy(model)
+    rows = {tensor.name: tensor.read() for tensor in transfer.tensors() if transfer.checkpoint.tensors.get(tensor.name) is not tensor}
+    dtype, device = model.dtype, model.device
+
+    def parameter(name: str) -> torch.nn.Parameter:
+        return torch.nn.Parameter(rows.pop(name).to(device=device, dtype=dtype))
+
+    biases = [name for name in rows if rows[name].dim() == 1]
+    # Any: torch types the attributes of modules as tensors or modules.
+    embedding: Any = new.get_input_embeddings()
+    head: Any = new.get_output_embeddings()
+    embedding.weight = parameter(transfer.layers.input)
+    embedding.num_embeddings = len(embedding.weight)
+    embedding.padding_idx = None
+    for name in biases:
+        head.bias = parameter(name)
+    head.weight = parameter(next(iter(rows))) if rows else embedding.weight
+    head.out_features = len(head.weight)
+    new.config = copy.deepcopy(model.config)
+    new.config.vocab_size = len(embedding.weight)
+    new.config.tie_word_embeddings = head.weight is embedding.weight
+    assert not rows, f"rows without a place in the model: {list(rows)}"
+    return new
+
+
+def _shallow_copy(model: PreTrainedModel) -> PreTrainedModel:
+    """Modules of their own over the same parameters and buffers."""
+    shared: dict[int, object] = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
+    return copy.deepcopy(model, shared)
+
+
+def score_texts(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, texts: Sequence[Text], *, start_token: str = "auto"
+) -> dict[str, TextScore]:
+    """Text -> bits per byte and all that belongs to it.
+
+    Raises:
+        ValueError: if the model gives no finite likelihood.
+    """
+    start = choose_start_token(tokenizer, start_token)
+    window_tokens = choose_window_tokens(getattr(model.config.get_text_config(), "max_position_embeddings", None))
+    return {
+        text.name: score_documents(
+            model.eval(), tokenizer, text.documents, start_token=start, window_tokens=window_tokens, text_name=str(text.path)
+        )
+        for text in texts
+    }
+
+
+def compare(
+    model: PreTrainedModel,
+    plan: Callable[[str, int], Transfer],
+    methods: Sequence[str],
+    seeds: Sequence[int],
+    *,
+    tokenizer: PreTrainedTokenizerFast,
+    texts: Sequence[Text],
+    training: TrainingOptions,
+    training_text: Sequence[str] = (),
+) -> Iterator[Measurement]:
+    """Measure every method with every seed, before training and, where steps are asked for, after them.
+
+    Args:
+        plan: method and seed -> the decided transfer.
+        tokenizer: the target's.
+        training_text: documents to train on; read only where steps are asked for.
+    """
+    batches = pack(tokenizer, training_text, training) if training.num_steps else None
+    for seed in seeds:
+        for method in methods:
+            start = time.monotonic()
+            grafted = put_rows(model, plan(method, seed))
+            seconds = time.monotonic() - start
+            yield Measurement(method, seed, 0, score_texts(grafted, tokenizer, texts), seconds)
+            if batches is not None:
+                start = time.monotonic()
+                trained = train(copy.deepcopy(grafted), batches, training, seed=seed)
+                seconds = time.monotonic() - start
+                yield Measurement(method, seed, training.num_steps, score_texts(trained, tokenizer, texts), seconds)
+
+
+def pack(tokenizer: PreTrainedTokenizerFast, documents: Sequence[str], options: TrainingOptions) -> Tensor:
+    """Documents, each ended by EOS, one after the other and cut into rows: (num_rows, sequence_length) int64.
+
+    Raises:
+        ValueError: if the text does not fill one batch, or if the tokenizer has no EOS.
+    """
+    if tokenizer.eos_token_id is None:
+        raise ValueError("the target tokenizer has no EOS token to end documents with; training after the transfer needs one")
+    ids = [
+        token
+        for encoding in tokenizer.backend_tokenizer.encode_batch(list(documents), add_special_tokens=False)
+        for token in (*encoding.ids, tokenizer.eos_token_id)
+    ]
+    num_rows = len(ids) // options.sequence_length
+    if num_rows < options.batch_size:
+        raise ValueError(
+            f"the training text has {len(ids):,} tokens, which is less than one batch of"
+            f" {options.batch_size} x {options.sequence_length}; give more --text or a smaller batch"
+        )
+    return torch.tensor(ids[: num_rows * options.sequence_length]).view(num_rows, options.sequence_length)
+
+
+def train(model: PreTrainedModel, rows: Tensor, options: TrainingOptions, *, seed: int) -> PreTrainedModel:
+    """The model after some steps of training all its parameters; seed decides the order of rows and the dropout.
+
+    Raises:
+        ValueError: if the loss is not finite.
+    """
+    order = torch.Generator().manual_seed(seed)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=options.learning_rate, betas=_BETAS, weight_decay=_WEIGHT_DECAY)
+    warmup = max(1, round(_WARMUP_SHARE * options.num_steps))
+    queue = torch.empty(0, dtype=torch.int64)
+    model.train()
+    devices = [model.device] if model.device.type == "cuda" else []
+    with torch.random.fork_rng(devices=devices):
+        torch.manual_seed(seed)
+        for step in range(1, options.num_steps + 1):
+            while len(queue) < options.batch_size:
+                queue = torch.cat([queue, torch.randperm(len(rows), generator=order)])
+            batch, queue = rows[queue[: options.batch_size]].to(model.device), queue[options.batch_size :]
+            for group in optimizer.param_groups:
+                group["lr"] = options.learning_rate * min(1.0, step / warmup)
+            loss = model(input_ids=batch, labels=batch).loss
+            if not torch.isfinite(loss):
+                raise ValueError(f"the loss is {loss.item()} at step {step}; train with a lower --learning-rate")
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), _CLIP_NORM)
+            optimizer.step()
+            optimizer.zero_grad()
+    return model.eval()
+
+
+def mean_bits_per_byte(measurements: Sequence[Measurement], text: str) -> float:
+    """Mean over seeds."""
+    return float(np.mean([measurement.scores[text].bits_per_byte for measurement in measurements]))
+
+
+def difference_interval(
+    ours: Sequence[Measurement], theirs: Sequence[Measurement], text: str, *, seed: int = 0
+) -> tuple[float, float, float]:
+    """Difference of two methods in bits per byte and its 95 % interval, by resampling documents (paired bootstrap).
+
+    Documents are the same in both; the mean over seeds is taken per document first, so the interval speaks of other documents
+    of the kind, not of other seeds.
+    """
+    bits = [np.mean([_document_bits(m.scores[text]) for m in group], axis=0) for group in (ours, theirs)]
+    sizes = np.array([document.text_bytes for document in ours[0].scores[text].documents], dtype=np.float64)
+    delta = bits[0] - bits[1]
+    picks = np.random.default_rng(seed).integers(len(sizes), size=(_NUM_RESAMPLES, len(sizes)))
+    low, high = np.quantile(delta[picks].sum(axis=1) / sizes[picks].sum(axis=1), (0.025, 0.975))
+    return float(delta.sum() / sizes.sum()), float(low), float(high)
+
+
+def _document_bits(score: TextScore) -> np.ndarray:
+    return np.array([document.nats / math.log(2) + 8 * document.unknown_bytes for document in score.documents])
+
+
+def sample_documents(text: Text, max_bytes: int) -> Text:
+    """The same text with whole documents from all over it, of about so many bytes together; at least one.
+
+    Raises:
+        ValueError: if less than one byte is asked for.
+    """
+    if max_bytes < 1:
+        raise ValueError(f"--heldout-bytes is {max_bytes}; expected at least 1")
+    total = sum(len(document.encode()) for document in text.documents)
+    if total <= max_bytes:
+        return text
+    # A document is taken whenever the share of bytes taken so far falls behind the share wanted.
+    kept: list[str] = []
+    taken = seen = 0
+    for document in text.documents:
+        size = len(document.encode())
+        seen += size
+        if taken + size <= max_bytes * seen / total or not kept:
+            kept.append(document)
+            taken += size
+    return Text(text.name, text.path, kept, text.digest)

@@ -1,0 +1,183 @@
+"""The comparison of methods: the same figures as transferring, saving, loading and scoring one by one."""
+
+from __future__ import annotations
+
+import json
+from copy import deepcopy
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from conversion.bits_per_byte import DocumentScore, TextScore, choose_start_token, score_documents
+from conversion.comparison import Measurement, TrainingOptions, difference_interval, pack, put_rows, sample_documents, train
+from conversion.embeddings.checkpoint import Transfer, TransferRequest, plan_transfer, write_transfer
+from conversion.transfer_compare import main
+from data_prep.artifacts import read_manifest
+from data_prep.named_texts import Text
+from data_prep.tokenizer_files import load_tokenizer
+from tests.conversion.embedding_fixtures import byte_level, demo_text, opt_config, opt_tensors, save_checkpoint, sentencepiece_like
+
+SOURCE_SPECIALS = {"bos": "</s>", "eos": "</s>", "pad": "<pad>"}
+HELDOUT = [line for line in demo_text("sl")[40_000:46_000].splitlines() if line.strip()]
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    root = tmp_path_factory.mktemp("compare")
+    source = byte_level(demo_text("en"), num_tokens=500, specials=SOURCE_SPECIALS)
+    for name, tied in (("tied", True), ("untied", False)):
+        config = opt_config(len(source) + 3, tied=tied)
+        save_checkpoint(root / name, config, opt_tensors(config), source)
+    sentencepiece_like(demo_text("sl")[:30_000], num_tokens=400).save_pretrained(str(root / "target"))
+    (root / "sl.txt").write_text(demo_text("sl")[:20_000], encoding="utf-8")
+    (root / "heldout.txt").write_text("\n".join(HELDOUT) + "\n", encoding="utf-8")
+    return {name: root / name for name in ("tied", "untied", "target")} | {"text": root / "sl.txt", "heldout": root / "heldout.txt"}
+
+
+def request(folders: dict[str, Path], source: str = "tied", method: str = "mean", output_layer: str | None = None) -> TransferRequest:
+    return TransferRequest(source=folders[source], tokenizer=folders["target"], method=method, output_layer=output_layer)
+
+
+def transfer_and_model(folders: dict[str, Path], source: str, output_layer: str | None) -> tuple[Transfer, torch.nn.Module]:
+    return plan_transfer(request(folders, source, output_layer=output_layer)), AutoModelForCausalLM.from_pretrained(folders[source])
+
+
+def run(folders: dict[str, Path], output: Path, *options: str, source: str = "tied") -> int:
+    arguments = ["--source", folders[source], "--tokenizer", folders["target"], "--heldout", f"sl={folders['heldout']}"]
+    return main([str(argument) for argument in (*arguments, "--output", output, *options)])
+
+
+@pytest.mark.parametrize(
+    ("source", "output_layer"), [("tied", None), ("tied", "copied"), ("tied", "random"), ("untied", None), ("untied", "random")]
+)
+def test_rows_in_the_loaded_model_are_those_of_the_written_one(
+    folders: dict[str, Path], tmp_path: Path, source: str, output_layer: str | None
+) -> None:
+    transfer, model = transfer_and_model(folders, source, output_layer)
+    write_transfer(transfer, tmp_path / "out")
+    written = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
+    grafted = put_rows(model, transfer)
+    ids = torch.arange(40).view(2, 20)
+    assert torch.equal(grafted(ids).logits, written(ids).logits)
+    is_tied = grafted.get_output_embeddings().weight is grafted.get_input_embeddings().weight
+    assert is_tied == (source == "tied" and output_layer is None)
+
+
+def test_training_one_method_leaves_the_next_its_model(folders: dict[str, Path]) -> None:
+    transfer, model = transfer_and_model(folders, "tied", None)
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    tokenizer = load_tokenizer(folders["target"])
+    options = TrainingOptions(num_steps=3, learning_rate=1e-2, batch_size=2, sequence_length=16)
+    rows = pack(tokenizer, HELDOUT, options)
+    one = train(deepcopy(put_rows(model, transfer)), rows, options, seed=1)
+    other = train(deepcopy(put_rows(model, transfer)), rows, options, seed=1)
+    assert all(torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters())), "the seed alone decides"
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+    assert not torch.equal(one.get_input_embeddings().weight, put_rows(model, transfer).get_input_embeddings().weight)
+    assert one.get_input_embeddings().weight is one.get_output_embeddings().weight
+
+
+def test_training_learns(folders: dict[str, Path]) -> None:
+    transfer, model = transfer_and_model(folders, "tied", None)
+    tokenizer = load_tokenizer(folders["target"])
+    options = TrainingOptions(num_steps=25, learning_rate=1e-2, batch_size=4, sequence_length=16)
+    rows = pack(tokenizer, HELDOUT, options)
+    grafted = put_rows(model, transfer)
+    before = grafted.eval()(rows, labels=rows).loss.item()
+    after = train(grafted, rows, options, seed=0)(rows, labels=rows).loss.item()
+    assert after < before - 0.5
+
+
+def test_packed_rows_are_the_documents_with_eos_between(folders: dict[str, Path]) -> None:
+    tokenizer = load_tokenizer(folders["target"])
+    options = TrainingOptions(num_steps=1, batch_size=1, sequence_length=8)
+    rows = pack(tokenizer, HELDOUT[:3], options)
+    ids = [i for text in HELDOUT[:3] for i in (*tokenizer(text, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id)]
+    assert rows.flatten().tolist() == ids[: len(ids) // 8 * 8]
+
+
+def test_command_measures_all_that_the_material_allows(
+    folders: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "out"
+    assert run(folders, output, "--seeds", "1", "2", "--steps", "2", "--text", str(folders["text"]), "--sequence-length", "16") == 0
+    figures = json.loads((output / "comparison.json").read_text())
+    measured = {(m["method"], m["seed"], m["step"]) for m in figures["measurements"]}
+    methods = {"random", "clp-random", "mean", "merge", "align", "focus"}
+    assert {(method, seed, step) for method in methods for seed in (1, 2) for step in (0, 2)} <= measured
+    # One figure again by hand: transfer, write, load, score.
+    write_transfer(plan_transfer(replace(request(folders), seed=1)), tmp_path / "mean")
+    tokenizer = load_tokenizer(tmp_path / "mean")
+    score = score_documents(
+        AutoModelForCausalLM.from_pretrained(tmp_path / "mean").eval(),
+        tokenizer,
+        HELDOUT,
+        start_token=choose_start_token(tokenizer),
+        window_tokens=96,
+    )
+    (mean,) = (m for m in figures["measurements"] if (m["method"], m["seed"], m["step"]) == ("mean", 1, 0))
+    assert mean["texts"]["sl"]["bits_per_byte"] == pytest.approx(score.bits_per_byte, rel=1e-6)
+    assert mean["texts"]["sl"]["num_documents"] == len(HELDOUT)
+    manifest = read_manifest(output)
+    assert manifest is not None and manifest.stage == "conversion.transfer_compare"
+    assert {"comparison.json", "comparison.md", "comparison.html", "comparison.png", "comparison.svg"} <= set(manifest.files)
+    page = (output / "comparison.html").read_text()
+    assert "http://" not in page.replace("http://www.w3.org", "") and "<script" not in page
+    printed = capsys.readouterr().out
+    assert "| random " in printed and "| source, own vocabulary" in printed
+
+
+def test_interval_of_a_constant_difference_is_that_difference() -> None:
+    def measurement(bits: list[float]) -> Measurement:
+        documents = tuple(DocumentScore(b * np.log(2), 1, size, 0) for b, size in zip(bits, (10, 20, 30)))
+        return Measurement("m", 0, 0, {"sl": TextScore(documents, 8)})
+
+    ours, theirs = measurement([20.0, 40.0, 60.0]), measurement([30.0, 60.0, 90.0])
+    assert difference_interval([ours], [theirs], "sl") == pytest.approx((-1.0, -1.0, -1.0))
+    mean, low, high = difference_interval([measurement([20.0, 40.0, 90.0])], [theirs], "sl")
+    assert mean == pytest.approx(-0.5) and low == pytest.approx(-1.0) and high == pytest.approx(0.0)
+    # Two seeds count by their mean per document.
+    pair = [measurement([10.0, 30.0, 60.0]), measurement([30.0, 50.0, 60.0])]
+    assert difference_interval(pair, [theirs], "sl") == pytest.approx((-1.0, -1.0, -1.0))
+
+
+def test_sample_takes_whole_documents_from_all_over() -> None:
+    text = Text("sl", Path("x"), [f"{number:03d}" * 10 for number in range(100)], "d")
+    sampled = sample_documents(text, 600).documents
+    assert sum(map(len, sampled)) <= 600 and len(sampled) >= 19
+    places = [int(document[:3]) for document in sampled]
+    assert places[0] < 10 and places[-1] > 90 and max(np.diff(places)) < 10
+    assert sample_documents(text, 10**6) is text
+    assert len(sample_documents(text, 1).documents) == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--methods", "sava"), "--method sava needs a model in the target language with the target tokenizer; give it with --helper DIR"),
+        (("--steps", "3"), "--steps trains on text in the target language; give it with --text FILE"),
+        (("--steps", "-1"), "--steps is -1; expected 0 or more"),
+        (("--seeds", "1", "1"), "--seeds names a seed twice: 1 1"),
+        (("--learning-rate", "0"), "--learning-rate is 0.0; expected a number above 0"),
+        (("--heldout-bytes", "0"), "--heldout-bytes is 0; expected at least 1"),
+        (
+            ("--methods", "mean", "--text", "TEXT"),
+            "none of the methods mean makes use of --text FILE; leave it out or name a method that does",
+        ),
+        (
+            ("--steps", "1", "--text", "TEXT", "--batch-size", "100000"),
+            "which is less than one batch of 100000 x 256; give more --text or a smaller batch",
+        ),
+    ],
+)
+def test_misuse_is_refused_before_anything_is_written(
+    folders: dict[str, Path], tmp_path: Path, options: tuple[str, ...], message: str
+) -> None:
+    with pytest.raises(ValueError) as error:
+        run(folders, tmp_path / "out", *(str(folders["text"]) if option == "TEXT" else option for option in options))
+    assert message in str(error.value)
+    assert not list(tmp_path.iterdir())
