@@ -39,7 +39,7 @@ TRAINING = (
     "schedule.min_learning_rate=3e-4",
     "schedule.warmup_steps=50",
 )
-MODEL_STEPS = 500
+MODEL_STEPS = 300
 ADAPT_STEPS = 60
 HELDOUT_BYTES = 60_000
 
