@@ -57,8 +57,12 @@ def load_model(checkpoint_dir: Path, *, tensor_parallel_size: int) -> Any:
     return model
 
 
-def forward(model: Any, ids: Any) -> dict[str, Any]:
-    """What each layer gives for token ids (batch, length), in the order of `conversion.verify`: (batch, length, features)."""
+def forward(model: Any, ids: Any, real: Any = None) -> dict[str, Any]:
+    """What each layer gives for token ids (batch, length), in the order of `conversion.verify`: (batch, length, features).
+
+    Args:
+        real: (batch, length), False at padding; None where there is none.
+    """
     import torch
     from megatron.core.tensor_parallel import gather_from_tensor_model_parallel_region
 
@@ -72,10 +76,12 @@ def forward(model: Any, ids: Any) -> dict[str, Any]:
     )
     for number, layer in enumerate(model.decoder.layers):
         layer.register_forward_hook(lambda module, args, output, name=f"layer {number}": keep(name, output[0]))
-    positions = torch.arange(ids.shape[1]).expand_as(ids)
-    logits = gather_from_tensor_model_parallel_region(model(ids, positions, None))
-    real = model.config.real_vocab_size
-    return {**seen, "logits": logits[..., :real].float().contiguous()}
+    if real is None:
+        positions, padding = torch.arange(ids.shape[1]).expand_as(ids), None
+    else:  # padding has no position: the first real token is token 0
+        positions, padding = (real.cumsum(1) - 1).clamp(min=0), ~real[:, None, None]
+    logits = gather_from_tensor_model_parallel_region(model(ids, positions, padding))
+    return {**seen, "logits": logits[..., : model.config.real_vocab_size].float().contiguous()}
 
 
 if __name__ == "__main__":

@@ -203,7 +203,9 @@ def _observe_hf(directory: Path, ids: Tensor) -> dict[str, Tensor]:
     from transformers.utils import logging
 
     logging.set_verbosity_error()
-    model: Any = AutoModelForCausalLM.from_pretrained(str(directory), dtype=torch.float32, local_files_only=True).eval()
+    # Its other attentions leave out what they have no kernel for, such as Gemma 2's capped scores.
+    loading: dict[str, Any] = {"dtype": torch.float32, "local_files_only": True, "attn_implementation": "eager"}
+    model: Any = AutoModelForCausalLM.from_pretrained(str(directory), **loading).eval()
     layers = next(module for name, module in model.named_modules() if name.endswith(".layers"))
     seen: dict[str, Tensor] = {}
 
