@@ -63,6 +63,31 @@ CASES = {
 }
 
 
+# What the config.json of published models says of their shape.
+_LLAMA = {"model_type": "llama", "hidden_act": "silu", "initializer_range": 0.02, "rms_norm_eps": 1e-5, "num_hidden_layers": 32}
+_HEADS = {"num_attention_heads": 32, "num_key_value_heads": 8}
+PUBLISHED: dict[str, dict[str, Any]] = {
+    "llama-2-7b": _LLAMA
+    | {"vocab_size": 32000, "hidden_size": 4096, "intermediate_size": 11008, "num_attention_heads": 32, "max_position_embeddings": 4096},
+    "llama-3.1-8b": _LLAMA
+    | _HEADS
+    | {"vocab_size": 128256, "hidden_size": 4096, "intermediate_size": 14336, "max_position_embeddings": 131072},
+    "mistral-7b": _LLAMA
+    | _HEADS
+    | {"model_type": "mistral", "vocab_size": 32000, "hidden_size": 4096, "intermediate_size": 14336}
+    | {"max_position_embeddings": 32768, "sliding_window": 4096},
+    "gemma-2-9b": {"model_type": "gemma2", "vocab_size": 256000, "hidden_size": 3584, "intermediate_size": 14336, "rms_norm_eps": 1e-6}
+    | {"num_hidden_layers": 42, "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 256, "sliding_window": 4096}
+    | {"query_pre_attn_scalar": 256, "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0, "max_position_embeddings": 8192}
+    | {"hidden_activation": "gelu_pytorch_tanh", "tie_word_embeddings": True},
+    "qwen2-7b": {"model_type": "qwen2", "vocab_size": 152064, "hidden_size": 3584, "intermediate_size": 18944, "rms_norm_eps": 1e-6}
+    | {"num_hidden_layers": 28, "num_attention_heads": 28, "num_key_value_heads": 4, "rope_theta": 1e6, "max_position_embeddings": 131072},
+    "qwen3-8b": {"model_type": "qwen3", "vocab_size": 151936, "hidden_size": 4096, "intermediate_size": 12288, "rms_norm_eps": 1e-6}
+    | {"num_hidden_layers": 36, "head_dim": 128, "rope_theta": 1e6, "max_position_embeddings": 40960}
+    | _HEADS,
+}
+
+
 def tiny_model(name: str, *, seed: int = 0, **changes: Any) -> PreTrainedModel:
     """A model of a case whose every tensor, biases and norms included, is far from zero and one."""
     model_type, config = CASES[name]
