@@ -105,7 +105,7 @@ def choose_methods(named: Sequence[str] | None, request: TransferRequest, *, tra
         methods = list(dict.fromkeys(named))
     else:
         methods = [m for m in METHODS if not missing_material(request, m) and m not in _ONLY_WHEN_NAMED]
-    used = {name for method in methods for name in (*METHODS[method].needs, *METHODS[method].reads)} | ({"text"} if trains else set())
+    used = {name for method in methods for name in METHODS[method].uses} | ({"text"} if trains else set())
     for field_name, (flag, _) in MATERIAL.items():
         if getattr(request, field_name) is not None and field_name not in used:
             raise ValueError(f"none of the methods {', '.join(methods)} makes use of {flag}; leave it out or name a method that does")

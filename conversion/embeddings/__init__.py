@@ -18,7 +18,9 @@ from conversion.embeddings.merge_methods import align_method, merge_method
 from conversion.embeddings.method import Method
 from conversion.embeddings.neighbor_methods import focus_cse_method, focus_method, wechsel_cse_method
 from conversion.embeddings.simple_methods import clp_random_method, mean_method, random_method
-from conversion.embeddings.word_methods import ofa_method, wechsel_method
+from conversion.embeddings.word_methods import ofa_aligned_method, ofa_method, wechsel_method
+
+_WORDS = (("source_word_vectors", "source_text"), ("word_vectors", "text"))
 
 METHODS: dict[str, Method] = {
     "random": Method(random_method, "baseline", copies=False),
@@ -29,8 +31,9 @@ METHODS: dict[str, Method] = {
     "focus": Method(focus_method, "Dobler and de Melo 2023", needs=("text",)),
     "focus-cse": Method(focus_cse_method, "GaMS: Vreš et al. 2024", needs=("encoder",)),
     "wechsel-cse": Method(wechsel_cse_method, "GaMS: Vreš et al. 2024", needs=("encoder",)),
-    "wechsel": Method(wechsel_method, "Minixhofer et al. 2022", needs=("source_word_vectors", "word_vectors", "dictionary")),
+    "wechsel": Method(wechsel_method, "Minixhofer et al. 2022", needs=("dictionary",), either=_WORDS),
     "ofa": Method(ofa_method, "Liu et al. 2024", needs=("word_vectors",)),
+    "ofa-aligned": Method(ofa_aligned_method, "after Liu et al. 2024", needs=("dictionary",), either=_WORDS),
     "clp": Method(clp_method, "Ostendorff and Rehm 2023", needs=("helper",)),
     "clp-plus": Method(clp_plus_method, "Yamaguchi et al. 2024", needs=("helper",)),
     "sava": Method(sava_method, "Moroni et al. 2025", needs=("helper",)),

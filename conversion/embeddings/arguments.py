@@ -28,7 +28,14 @@ def add_transfer_arguments(parser: argparse.ArgumentParser) -> None:
         help="one matrix with the input; a copy of it, trained apart; the source's own, transferred too; or drawn (default: as the source has it)",
     )
     parser.add_argument(
-        "--text", type=Path, nargs="+", metavar="FILE", help=f"target-language text for focus and align ({', '.join(SUFFIXES)})"
+        "--text",
+        type=Path,
+        nargs="+",
+        metavar="FILE",
+        help=f"target-language text (align, focus; wechsel, ofa-aligned without --vectors; {', '.join(SUFFIXES)})",
+    )
+    parser.add_argument(
+        "--source-text", type=Path, nargs="+", metavar="FILE", help="source-language text (wechsel, ofa-aligned without --source-vectors)"
     )
     parser.add_argument(
         "--helper", type=Path, metavar="DIR", help="model in the target language with the target tokenizer (clp, sava, omp)"
@@ -38,10 +45,10 @@ def add_transfer_arguments(parser: argparse.ArgumentParser) -> None:
         "--vectors",
         type=Path,
         metavar="FILE",
-        help=f"vectors of target-language words ({', '.join(VECTOR_SUFFIXES)}); for ofa of both languages",
+        help=f"vectors of target-language words ({', '.join(VECTOR_SUFFIXES)}); of both languages for ofa",
     )
-    parser.add_argument("--source-vectors", type=Path, metavar="FILE", help="vectors of source-language words (wechsel)")
-    parser.add_argument("--dictionary", type=Path, metavar="FILE", help="pairs of a source and a target word (wechsel)")
+    parser.add_argument("--source-vectors", type=Path, metavar="FILE", help="vectors of source-language words (wechsel, ofa-aligned)")
+    parser.add_argument("--dictionary", type=Path, metavar="FILE", help="pairs of a source and a target word (wechsel, ofa-aligned)")
     parser.add_argument(
         "--num-atoms",
         type=int,
@@ -85,9 +92,11 @@ def transfer_request(arguments: argparse.Namespace, *, method: str, seed: int) -
     """
     from conversion.embeddings.checkpoint import TransferRequest
 
-    text = None
-    if arguments.text is not None:
-        text = Documents(arguments.text, text_key=arguments.text_key, separator=arguments.document_separator or "blank-line")
+    separator = arguments.document_separator or "blank-line"
+    text, source_text = (
+        Documents(paths, text_key=arguments.text_key, separator=separator) if paths is not None else None
+        for paths in (arguments.text, arguments.source_text)
+    )
     return TransferRequest(
         source=arguments.source,
         tokenizer=arguments.tokenizer,
@@ -95,6 +104,7 @@ def transfer_request(arguments: argparse.Namespace, *, method: str, seed: int) -
         output_layer=arguments.output_layer,
         seed=seed,
         text=text,
+        source_text=source_text,
         helper=arguments.helper,
         encoder=arguments.encoder,
         word_vectors=arguments.vectors,

@@ -48,6 +48,7 @@ _OTHER_ID_KEYS = (
 # What methods learn from or are told: field of the request -> its option and what it is.
 MATERIAL = {
     "text": ("--text FILE", "text in the target language"),
+    "source_text": ("--source-text FILE", "text in the source language"),
     "helper": ("--helper DIR", "a model in the target language with the target tokenizer"),
     "encoder": ("--encoder DIR", "an encoder of both languages"),
     "word_vectors": ("--vectors FILE", "vectors of words in the target language"),
@@ -67,7 +68,7 @@ class TransferRequest:
         tokenizer: folder of the target tokenizer.
         method: a name in `METHODS`.
         output_layer: one of `OUTPUT_LAYERS`; None keeps the source's way.
-        text, helper, encoder, word_vectors, source_word_vectors, dictionary: what some methods learn from, see `TransferInputs`.
+        text, source_text, helper, encoder, word_vectors, source_word_vectors, dictionary: what some methods learn from, see `TransferInputs`.
         num_atoms: what some methods are told, see `TransferInputs`.
         fallback: `mean` or `random`, for tokens that the method has nothing for.
         factorised_size: dimensions of the coordinates that are transferred in place of rows, `full`, or None to transfer rows.
@@ -81,6 +82,7 @@ class TransferRequest:
     output_layer: str | None = None
     seed: int = 42
     text: Documents | None = None
+    source_text: Documents | None = None
     vectors: VectorOptions = field(default_factory=VectorOptions)
     helper: Path | None = None
     encoder: Path | None = None
@@ -234,6 +236,7 @@ def read_case(request: TransferRequest) -> TransferCase:
         tokenize=partial(_tokenize, target_tokenizer),
         tokenize_source=partial(_tokenize, source_tokenizer),
         text=request.text,
+        source_text=request.source_text,
         vectors=request.vectors,
         helper=HelperModel.open(request.helper) if request.helper else None,
         encoder=HelperModel.open(request.encoder) if request.encoder else None,
@@ -272,7 +275,8 @@ def write_transfer(transfer: Transfer, output_dir: Path, *, arguments: Mapping[s
     if transfer.factorised_size is not None:
         facts["factorised_size"] = transfer.factorised_size
     inputs = {str(request.source): checkpoint.digest(), str(request.tokenizer): transfer.target_digest}
-    files = [*(request.text.paths if request.text else ()), request.word_vectors, request.source_word_vectors, request.dictionary]
+    texts = [path for text in (request.text, request.source_text) if text is not None for path in text.paths]
+    files = [*texts, request.word_vectors, request.source_word_vectors, request.dictionary]
     inputs.update({str(path): digest_file(path) for path in files if path is not None})
     inputs.update({str(path): HFCheckpoint.open(path).digest() for path in (request.helper, request.encoder) if path is not None})
     factors = list(_factor_tensors(transfer))
@@ -303,19 +307,22 @@ def require_options(request: TransferRequest) -> None:
         raise ValueError(f"--seed is {request.seed}; expected 0 to {2**32 - 1}")
     if missing := missing_material(request, request.method):
         raise ValueError(missing)
-    method = METHODS[request.method]
-    for field_name, (flag, _) in MATERIAL.items():
-        is_given = getattr(request, field_name) is not None
-        if is_given and field_name not in (*method.needs, *method.reads):
-            users = ", ".join(name for name, other in METHODS.items() if field_name in (*other.needs, *other.reads))
-            raise ValueError(f"--method {request.method} makes no use of {flag}; leave it out (it serves {users})")
+    given = {name for name in MATERIAL if getattr(request, name) is not None}
+    for name in (name for name in MATERIAL if name in given - METHODS[request.method].uses):
+        flag, users = MATERIAL[name][0], ", ".join(method for method, other in METHODS.items() if name in other.uses)
+        raise ValueError(f"--method {request.method} makes no use of {flag}; leave it out (it serves {users})")
+    for first, second in METHODS[request.method].either:
+        if {first, second} <= given:
+            raise ValueError(f"--method {request.method} reads {MATERIAL[first][0]} or {MATERIAL[second][0]}; leave one of them out")
 
 
 def missing_material(request: TransferRequest, method: str) -> str:
     """A sentence about what a method needs and the request does not give; empty where nothing is missing."""
-    for field_name, (flag, what) in MATERIAL.items():
-        if field_name in METHODS[method].needs and getattr(request, field_name) is None:
-            return f"--method {method} needs {what}; give it with {flag}"
+    needs = [*((name,) for name in METHODS[method].needs), *METHODS[method].either]
+    for names in sorted(needs, key=lambda names: list(MATERIAL).index(names[0])):
+        if all(getattr(request, name) is None for name in names):
+            flags, kinds = zip(*(MATERIAL[name] for name in names))
+            return f"--method {method} needs {' or '.join(kinds)}; give it with {' or '.join(flags)}"
     return ""
 
 

@@ -108,6 +108,7 @@ class Method:
         plan: decides where every row comes from.
         paper: where it is described.
         needs: fields of `TransferInputs` that it cannot do without.
+        either: pairs of fields of which it needs one; the first is taken where both are given.
         reads: further fields that it may read; any other that is given is an error.
         copies: tokens that both vocabularies have keep their rows.
     """
@@ -115,8 +116,14 @@ class Method:
     plan: PlanFunction
     paper: str
     needs: tuple[str, ...] = ()
+    either: tuple[tuple[str, str], ...] = ()
     reads: tuple[str, ...] = ()
     copies: bool = True
+
+    @property
+    def uses(self) -> frozenset[str]:
+        """All fields that it may read."""
+        return frozenset((*self.needs, *self.reads, *(name for pair in self.either for name in pair)))
 
 
 def plan_rows(

@@ -13,6 +13,7 @@ import numpy as np
 
 from conversion.embeddings.method import TransferInputs
 from conversion.embeddings.token_vectors import TokenVectors
+from conversion.embeddings.word_vectors import MAX_SENTENCE_TOKENS
 from data_prep.documents import batches
 
 if TYPE_CHECKING:
@@ -25,7 +26,6 @@ _SAMPLE = 1e-4
 _ALWAYS_KEPT = 100
 _MAX_BUCKETS = 2_000_000
 _NEGATIVE = 10  # as FOCUS
-_MAX_SENTENCE_TOKENS = 10_000  # gensim drops what is longer
 _BATCH_CHARACTERS = 1 << 20
 
 
@@ -103,10 +103,10 @@ class _Corpus:
 def _tokenized(inputs: TransferInputs) -> list[np.ndarray]:
     assert inputs.text is not None
     return [
-        np.array(ids[start : start + _MAX_SENTENCE_TOKENS], dtype=np.int32)
+        np.array(ids[start : start + MAX_SENTENCE_TOKENS], dtype=np.int32)
         for texts in batches(inputs.text, _BATCH_CHARACTERS)
         for ids in inputs.tokenize(texts)
-        for start in range(0, len(ids), _MAX_SENTENCE_TOKENS)
+        for start in range(0, len(ids), MAX_SENTENCE_TOKENS)
     ]
 
 

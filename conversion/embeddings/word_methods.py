@@ -11,21 +11,20 @@ import numpy as np
 from conversion.embeddings.method import TransferInputs
 from conversion.embeddings.neighbor_methods import wechsel_plan
 from conversion.embeddings.row_plan import RowPlan
-from conversion.embeddings.word_vectors import WordVectors
+from conversion.embeddings.word_vectors import WordCorpus, WordVectors, train_word_vectors
 
 
 def wechsel_method(inputs: TransferInputs) -> RowPlan:
     """A new token is the softmax mean of the ten nearest source tokens in word vectors aligned by a dictionary.
 
     WECHSEL (Minixhofer et al. 2022): vectors of words in each language give vectors of tokens; an orthogonal map, fitted on the
-    dictionary, brings the source's to the target's; weights are the softmax of cosines at temperature 0.1.
+    dictionary, brings the source's to the target's; weights are the softmax of cosines at temperature 0.1.  Where vectors are not
+    given they are trained on text.
 
     Raises:
-        ValueError: if the vectors have different sizes, or if the dictionary covers too little of them.
+        ValueError: if the vectors have different sizes, if the dictionary covers too little of them, or if a text is too small.
     """
-    source_words, target_words, dictionary = inputs.source_word_vectors, inputs.word_vectors, inputs.dictionary
-    assert source_words is not None and target_words is not None and dictionary is not None
-    rotation = word_alignment(source_words, target_words, dictionary)
+    source_words, target_words, rotation = _aligned_words(inputs)
     source = source_words.token_vectors(inputs.source, inputs.tokenize_source)
     rotated = replace(source, vectors=(source.vectors.astype(np.float64) @ rotation).astype(np.float32))
     return wechsel_plan(inputs, rotated, target_words.token_vectors(inputs.target, inputs.tokenize))
@@ -40,12 +39,55 @@ def ofa_method(inputs: TransferInputs) -> RowPlan:
     Raises:
         ValueError: if no source token has a vector.
     """
-    words = inputs.word_vectors
-    assert words is not None
+    assert inputs.word_vectors is not None
+    return _ofa_plan(inputs, inputs.word_vectors, "ofa")
+
+
+def ofa_aligned_method(inputs: TransferInputs) -> RowPlan:
+    """OFA where there is no table of both languages: two of one language each are brought into one space by a dictionary, as in WECHSEL.
+
+    Raises:
+        ValueError: for the reasons of WECHSEL.
+    """
+    source, target, rotation = _aligned_words(inputs)
+    rotated = (source.vectors.astype(np.float64) @ rotation).astype(np.float32)
+    words = WordVectors(
+        f"{source.name} and {target.name}",
+        source.words + target.words,
+        np.concatenate([rotated, target.vectors]),
+        np.concatenate([source.frequencies, target.frequencies]),
+    )
+    return _ofa_plan(inputs, words, "ofa-aligned")
+
+
+def _ofa_plan(inputs: TransferInputs, words: WordVectors, name: str) -> RowPlan:
     variants = (str, lambda word: f" {word}", str.capitalize, lambda word: f" {word.capitalize()}")
     source = words.pooled(inputs.source, inputs.tokenize_source, variants=variants, by_frequency=False)
     target = words.pooled(inputs.target, inputs.tokenize, variants=variants, by_frequency=False)
-    return wechsel_plan(inputs, source, target, name="ofa")
+    return wechsel_plan(inputs, source, target, name=name)
+
+
+def _aligned_words(inputs: TransferInputs) -> tuple[WordVectors, WordVectors, np.ndarray]:
+    """Vectors of source and target words, and the rotation from the first to the second."""
+    assert inputs.dictionary is not None
+    given = inputs.source_word_vectors, inputs.word_vectors
+    texts = inputs.source_text, inputs.text
+    corpora = [
+        None if words else WordCorpus.of(text or (), name=flag) for words, text, flag in zip(given, texts, ("--source-text", "--text"))
+    ]
+    # Both sides need the same number of dimensions: that of vectors which are given, else what suits the smaller text.
+    sizes = [words.vectors.shape[1] for words in given if words] + [
+        inputs.vectors.for_text(len(corpus))[0] for corpus in corpora if corpus is not None
+    ]
+    size = sizes[0] if any(given) else min(sizes)
+    source, target = (words or _trained(inputs, corpus, size) for words, corpus in zip(given, corpora))
+    return source, target, word_alignment(source, target, inputs.dictionary)
+
+
+def _trained(inputs: TransferInputs, corpus: WordCorpus | None, size: int) -> WordVectors:
+    assert corpus is not None
+    _, epochs, min_count = inputs.vectors.for_text(len(corpus))
+    return train_word_vectors(corpus, size=size, epochs=epochs, min_count=min_count, seed=inputs.seed)
 
 
 def word_alignment(source: WordVectors, target: WordVectors, dictionary: Sequence[tuple[str, str]]) -> np.ndarray:

@@ -32,7 +32,7 @@ from conversion.embeddings.token_vectors import TokenVectors
 from conversion.embeddings.vocabulary import Kind, Vocabulary
 from conversion.embeddings.vocabulary_map import map_vocabulary
 from conversion.embeddings.word_methods import read_dictionary, word_alignment
-from conversion.embeddings.word_vectors import WordVectors, train_word_vectors
+from conversion.embeddings.word_vectors import WordCorpus, WordVectors, train_word_vectors
 from tests.conversion.embedding_fixtures import byte_level, demo_text, marked_bpe, permuted, sentencepiece_like, unigram, wordpiece
 
 ROTATION, _ = np.linalg.qr(np.random.default_rng(5).standard_normal((6, 6)))
@@ -536,8 +536,8 @@ def test_dictionaries(tmp_path: Path, pair: TransferInputs) -> None:
 
 
 def test_trained_word_vectors_know_any_word() -> None:
-    vectors = train_word_vectors([SMALL_TEXT], name="text", size=8, epochs=1, min_count=3, seed=1)
-    again = train_word_vectors([SMALL_TEXT], name="text", size=8, epochs=1, min_count=3, seed=1)
+    corpus = WordCorpus.of([SMALL_TEXT], name="text")
+    vectors, again = (train_word_vectors(corpus, size=8, epochs=1, min_count=3, seed=1) for _ in range(2))
     np.testing.assert_array_equal(vectors.vectors, again.vectors)
     assert vectors.of_any_word is not None
     inner = vectors.of_any_word(vectors.words[0])

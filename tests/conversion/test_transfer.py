@@ -59,7 +59,8 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def run(folders: dict[str, Path], output: Path, *options: str, source: str = "tied", method: str = "mean") -> int:
-    names = [MATERIAL.get(name, name) for name in METHODS[method].needs]
+    needs = [*METHODS[method].needs, *(first for first, _ in METHODS[method].either)]
+    names = [MATERIAL.get(name, name) for name in needs]
     material = [item for name in names if f"--{name}" not in options for item in (f"--{name}", folders[name])]
     arguments = ["--source", folders[source], "--tokenizer", folders["target"], "--method", method, "--output", output, *material, *options]
     return main([str(argument) for argument in arguments])
@@ -241,13 +242,31 @@ def error_of(folders: dict[str, Path], output: Path, *options: str, **choices: s
 
 def test_text_must_fit_the_method(folders: dict[str, Path], tmp_path: Path) -> None:
     assert error_of(folders, tmp_path / "out", "--text", str(folders["text"])) == (
-        "--method mean makes no use of --text FILE; leave it out (it serves align, focus)"
+        "--method mean makes no use of --text FILE; leave it out (it serves align, focus, wechsel, ofa-aligned)"
     )
     with pytest.raises(ValueError) as error:
         main(
             ["--source", str(folders["tied"]), "--tokenizer", str(folders["target"]), "--method", "focus", "--output", str(tmp_path / "o")]
         )
     assert str(error.value) == "--method focus needs text in the target language; give it with --text FILE"
+
+
+def test_words_come_from_vectors_or_from_text(folders: dict[str, Path], tmp_path: Path) -> None:
+    material = ["--dictionary", str(folders["dictionary"]), "--source-vectors", str(folders["source-vectors"])]
+    arguments = ["--source", str(folders["tied"]), "--tokenizer", str(folders["target"]), "--method", "wechsel", *material]
+    with pytest.raises(ValueError) as error:
+        main([*arguments, "--output", str(tmp_path / "out")])
+    assert str(error.value) == (
+        "--method wechsel needs vectors of words in the target language or text in the target language; give it with"
+        " --vectors FILE or --text FILE"
+    )
+    text = ["--text", str(folders["text"]), "--vector-epochs", "1"]
+    assert error_of(folders, tmp_path / "out", *text, method="wechsel") == (
+        "--method wechsel reads --vectors FILE or --text FILE; leave one of them out"
+    )
+    assert main([*arguments, *text, "--output", str(tmp_path / "out")]) == 0
+    manifest = read_manifest(tmp_path / "out")
+    assert manifest is not None and str(folders["text"]) in manifest.inputs
 
 
 def test_output_layer_must_fit_the_source(folders: dict[str, Path], tmp_path: Path) -> None:
