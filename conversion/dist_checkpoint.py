@@ -1,10 +1,8 @@
 """Megatron's distributed checkpoint format (`torch_dist`), read and written without Megatron, process group or model.
 
-It is a folder of torch's distributed checkpoint package: `.metadata` is a pickle that says for each tensor which chunks make it
-up and where each lies; `__0_0.distcp` and others hold the chunks, each as `torch.save` writes it.  Megatron adds
-`metadata.json` (the format's name) and `common.pt` (what is not sharded).  It stacks the layers of a block: one entry
-`decoder.layers.mlp.linear_fc1.weight` whose first dimension counts layers; newer versions have one entry per layer.  Both
-are read here as `decoder.layers.0.mlp.linear_fc1.weight` and so on; the stacked form is written, a chunk per layer.
+Megatron stacks the layers of a block: one entry `decoder.layers.mlp.linear_fc1.weight` whose first dimension counts layers;
+newer versions have one entry per layer.  Both are read here as `decoder.layers.0.mlp.linear_fc1.weight` and so on; the stacked
+form is written, a chunk per layer.  `dist_metadata` says what the folder is made of.
 """
 
 from __future__ import annotations
@@ -17,20 +15,28 @@ import re
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from conversion.inert_pickle import load_inert
-from conversion.lazy_tensor import LazyTensor, is_plain_name
+from conversion.dist_metadata import (
+    BACKEND,
+    BACKEND_NAME,
+    COMMON_NAME,
+    METADATA_NAME,
+    Chunk,
+    Entry,
+    Place,
+    file_problems,
+    read_dist_metadata,
+)
+from conversion.lazy_tensor import LazyTensor
 from conversion.torch_file import FileWindow, load_places, place
 from data_prep.artifacts import DigestingWriter
 
-BACKEND = {"sharded_backend": "torch_dist", "sharded_backend_version": 1, "common_backend": "torch", "common_backend_version": 1}
-METADATA_NAME = ".metadata"
 OBJECTS_NAME = "__0_objects.distcp"
 NUM_FILES = 2  # written at the same time; as Megatron's own default
 ALIGNMENT = 64  # of chunks in their file, so that they can be used where they lie; torch aligns them so within each stream
@@ -40,21 +46,12 @@ _STACKED = re.compile(r"(.*\blayers)\.(?!\d)(.+)")
 
 
 @dataclass(frozen=True)
-class _Chunk:
+class _Block:
     """A block of an entry that is to be written: the entry's key, where the block begins in it, and its sizes."""
 
     key: str
     offsets: tuple[int, ...]
     sizes: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class _Place:
-    """Where a chunk lies, in bytes of a file."""
-
-    path: Path
-    offset: int
-    length: int
 
 
 # -- writing --------------------------------------------------------------------------------------------------------------
@@ -96,29 +93,29 @@ def write_dist_checkpoint(
     with DigestingWriter(directory / METADATA_NAME) as stream:
         pickle.dump(metadata, stream)
         digests[METADATA_NAME] = stream.digest
-    torch.save(dict(common), directory / "common.pt")
-    (directory / "metadata.json").write_text(json.dumps(BACKEND), encoding="utf-8")
+    torch.save(dict(common), directory / COMMON_NAME)
+    (directory / BACKEND_NAME).write_text(json.dumps(BACKEND), encoding="utf-8")
     return digests
 
 
-def _stack(tensors: Sequence[LazyTensor], prefix: str) -> tuple[list[tuple[_Chunk, LazyTensor]], dict[str, tuple[int, ...]]]:
+def _stack(tensors: Sequence[LazyTensor], prefix: str) -> tuple[list[tuple[_Block, LazyTensor]], dict[str, tuple[int, ...]]]:
     """Each tensor as a chunk of its entry, and the shape of each entry."""
-    chunks: list[tuple[_Chunk, LazyTensor]] = []
+    chunks: list[tuple[_Block, LazyTensor]] = []
     shapes: dict[str, tuple[int, ...]] = {}
     for tensor in tensors:
         if found := _LAYER.fullmatch(tensor.name):
             key = f"{prefix}{found[1]}.{found[3]}"
-            chunk = _Chunk(key, (int(found[2]), *(0 for _ in tensor.shape)), (1, *tensor.shape))
+            chunk = _Block(key, (int(found[2]), *(0 for _ in tensor.shape)), (1, *tensor.shape))
             shapes[key] = (max(shapes.get(key, (0,))[0], int(found[2]) + 1), *tensor.shape)
         else:
             key = f"{prefix}{tensor.name}"
-            chunk = _Chunk(key, tuple(0 for _ in tensor.shape), tensor.shape)
+            chunk = _Block(key, tuple(0 for _ in tensor.shape), tensor.shape)
             shapes[key] = tensor.shape
         chunks.append((chunk, tensor))
     return chunks, shapes
 
 
-def _dtypes(chunks: Sequence[tuple[_Chunk, LazyTensor]]) -> dict[str, torch.dtype]:
+def _dtypes(chunks: Sequence[tuple[_Block, LazyTensor]]) -> dict[str, torch.dtype]:
     """The dtype of each entry."""
     dtypes: dict[str, torch.dtype] = {}
     for chunk, tensor in chunks:
@@ -129,9 +126,9 @@ def _dtypes(chunks: Sequence[tuple[_Chunk, LazyTensor]]) -> dict[str, torch.dtyp
     return dtypes
 
 
-def _balance(chunks: Sequence[tuple[_Chunk, LazyTensor]], num_parts: int) -> list[list[tuple[_Chunk, LazyTensor]]]:
+def _balance(chunks: Sequence[tuple[_Block, LazyTensor]], num_parts: int) -> list[list[tuple[_Block, LazyTensor]]]:
     """The chunks in parts of about equal bytes, in order within each part."""
-    parts: list[list[tuple[_Chunk, LazyTensor]]] = [[] for _ in range(num_parts)]
+    parts: list[list[tuple[_Block, LazyTensor]]] = [[] for _ in range(num_parts)]
     loads = [0] * num_parts
     for item in sorted(chunks, key=lambda item: -item[1].nbytes):
         lightest = loads.index(min(loads))
@@ -141,7 +138,7 @@ def _balance(chunks: Sequence[tuple[_Chunk, LazyTensor]], num_parts: int) -> lis
     return [sorted(part, key=lambda item: order[item[0]]) for part in parts]
 
 
-def _write_file(path: Path, part: Sequence[tuple[_Chunk, LazyTensor]], stop: threading.Event) -> tuple[str, dict[_Chunk, _Place]]:
+def _write_file(path: Path, part: Sequence[tuple[_Block, LazyTensor]], stop: threading.Event) -> tuple[str, dict[_Block, Place]]:
     places = {}
     with DigestingWriter(path) as stream:
         for chunk, tensor in part:
@@ -152,11 +149,11 @@ def _write_file(path: Path, part: Sequence[tuple[_Chunk, LazyTensor]], stop: thr
             values = tensor.read()
             assert (tuple(values.shape), values.dtype) == (tensor.shape, tensor.dtype), tensor.name
             torch.save(values.view(chunk.sizes), stream)  # type: ignore[arg-type]
-            places[chunk] = _Place(path, start, stream.size - start)
+            places[chunk] = Place(path.name, start, stream.size - start)
         return stream.digest, places
 
 
-def _metadata(shapes: Mapping[str, tuple[int, ...]], dtypes: Mapping[str, torch.dtype], places: Mapping[_Chunk, _Place]) -> Any:
+def _metadata(shapes: Mapping[str, tuple[int, ...]], dtypes: Mapping[str, torch.dtype], places: Mapping[_Block, Place]) -> Any:
     from torch.distributed.checkpoint.filesystem import CURRENT_DCP_VERSION, _StorageInfo
     from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, Metadata, MetadataIndex, TensorProperties, TensorStorageMetadata
 
@@ -167,7 +164,7 @@ def _metadata(shapes: Mapping[str, tuple[int, ...]], dtypes: Mapping[str, torch.
     for chunk, found in places.items():
         offsets = torch.Size(chunk.offsets)
         entries[chunk.key].chunks.append(ChunkStorageMetadata(offsets, torch.Size(chunk.sizes)))
-        storage[MetadataIndex(chunk.key, offsets)] = _StorageInfo(found.path.name, found.offset, found.length)
+        storage[MetadataIndex(chunk.key, offsets)] = _StorageInfo(found.file, found.offset, found.length)
     return Metadata(entries, planner_data={}, storage_data=storage, version=CURRENT_DCP_VERSION)
 
 
@@ -204,106 +201,47 @@ def read_dist_checkpoint(directory: Path, *, prefix: str) -> dict[str, LazyTenso
     Raises:
         ValueError: if a file is missing, corrupt or truncated, or a tensor has gaps.
     """
-    _require_backend(directory)
-    try:
-        with open(directory / METADATA_NAME, "rb") as stream:
-            entries = _parse(load_inert(stream), directory, prefix)
-    except FileNotFoundError:
-        raise ValueError(f"{directory} has no {METADATA_NAME}: the checkpoint is not complete") from None
-    except Exception as error:  # what a damaged pickle raises is anybody's guess
-        raise ValueError(f"{directory / METADATA_NAME} is corrupt ({error}); copy the checkpoint again") from error
-    _require_files([stored.place for entry in entries for stored in entry.chunks])
+    metadata = read_dist_metadata(directory)
+    weights = replace(metadata, entries=tuple(entry for entry in metadata.entries if entry.key.startswith(prefix)), objects={})
+    if problems := file_problems(directory, weights.ends()):
+        raise ValueError(problems[0])
     tensors: list[LazyTensor] = []
-    for entry in entries:
-        if found := _STACKED.fullmatch(entry.name):
-            tensors.extend(_layer(entry, f"{found[1]}.{number}.{found[2]}", number) for number in range(entry.shape[0]))
+    for entry in weights.entries:
+        name = entry.key.removeprefix(prefix)
+        if found := _STACKED.fullmatch(name):
+            tensors.extend(_layer(directory, entry, f"{found[1]}.{number}.{found[2]}", number) for number in range(entry.shape[0]))
         else:
-            tensors.append(_block(entry, entry.name, (0,) * len(entry.shape), entry.shape, entry.shape))
+            tensors.append(_block(directory, entry, name, (0,) * len(entry.shape), entry.shape, entry.shape))
     return {tensor.name: tensor for tensor in tensors}
 
 
-@dataclass(frozen=True)
-class _Stored:
-    """A chunk of an entry on disk."""
-
-    offsets: tuple[int, ...]
-    sizes: tuple[int, ...]
-    place: _Place
-
-
-@dataclass(frozen=True)
-class _Entry:
-    """An entry of the checkpoint."""
-
-    name: str
-    shape: tuple[int, ...]
-    dtype: torch.dtype
-    chunks: tuple[_Stored, ...]
-
-
-def _require_backend(directory: Path) -> None:
-    try:
-        backend = json.loads((directory / "metadata.json").read_text(encoding="utf-8"))["sharded_backend"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{directory} has no readable metadata.json: it is no distributed checkpoint, or not a complete one") from error
-    if backend != BACKEND["sharded_backend"]:
-        raise ValueError(f"{directory} is a distributed checkpoint of the format {backend!r}; expected {BACKEND['sharded_backend']!r}")
-
-
-def _parse(metadata: Any, directory: Path, prefix: str) -> list[_Entry]:
-    places = {}
-    for index, info in metadata.storage_data.items():
-        if getattr(index, "offset", None) is not None:
-            if not is_plain_name(info.relative_path):
-                raise ValueError(f"it names the file {info.relative_path!r}, which is not inside its folder")
-            places[index.fqn, tuple(index.offset)] = _Place(directory / info.relative_path, int(info.offset), int(info.length))
-    entries = []
-    for key, entry in metadata.state_dict_metadata.items():
-        if key.startswith(prefix) and hasattr(entry, "chunks"):  # others are bytes, such as TransformerEngine's extra state
-            chunks = tuple(_Stored(tuple(c.offsets), tuple(c.sizes), places[key, tuple(c.offsets)]) for c in entry.chunks)
-            dtype = entry.properties.state[0]
-            if not isinstance(dtype, torch.dtype):
-                raise ValueError(f"{key} has no dtype")
-            entries.append(_Entry(key.removeprefix(prefix), tuple(entry.size), dtype, chunks))
-    return entries
-
-
-def _require_files(places: Sequence[_Place]) -> None:
-    ends: dict[Path, int] = {}
-    for found in places:
-        ends[found.path] = max(ends.get(found.path, 0), found.offset + found.length)
-    for path, end in ends.items():
-        if not path.is_file():
-            raise ValueError(f"{path} is missing: the checkpoint is not complete")
-        if path.stat().st_size < end:
-            raise ValueError(f"{path} is truncated: it has {path.stat().st_size} bytes, its checkpoint needs {end}; copy it again")
-
-
-def _layer(entry: _Entry, name: str, number: int) -> LazyTensor:
+def _layer(directory: Path, entry: Entry, name: str, number: int) -> LazyTensor:
     """One layer of a stacked entry."""
-    return _block(entry, name, (number, *(0 for _ in entry.shape[1:])), (1, *entry.shape[1:]), entry.shape[1:])
+    return _block(directory, entry, name, (number, *(0 for _ in entry.shape[1:])), (1, *entry.shape[1:]), entry.shape[1:])
 
 
-def _block(entry: _Entry, name: str, start: tuple[int, ...], sizes: tuple[int, ...], shape: tuple[int, ...]) -> LazyTensor:
+def _block(directory: Path, entry: Entry, name: str, start: tuple[int, ...], sizes: tuple[int, ...], shape: tuple[int, ...]) -> LazyTensor:
     """The block of an entry at `start`, viewed in `shape`."""
     overlaps = [(chunk, overlap) for chunk in entry.chunks if (overlap := _overlap(start, sizes, chunk)) is not None]
     if sum(math.prod(stop - begin for begin, stop in overlap) for _, overlap in overlaps) != math.prod(sizes):
         raise ValueError(f"the chunks of {name} do not cover it exactly: the checkpoint is not complete")
 
+    dtype = getattr(torch, entry.dtype)
+
     def read() -> Tensor:
         if len(overlaps) == 1 and overlaps[0][0].sizes == sizes:
-            return _read_chunk(overlaps[0][0], entry).view(shape)
-        block = torch.empty(sizes, dtype=entry.dtype)
+            return _read_chunk(directory, overlaps[0][0], entry).view(shape)
+        block = torch.empty(sizes, dtype=dtype)
         for chunk, overlap in overlaps:
             target = tuple(slice(begin - first, stop - first) for (begin, stop), first in zip(overlap, start, strict=True))
             source = tuple(slice(begin - first, stop - first) for (begin, stop), first in zip(overlap, chunk.offsets, strict=True))
-            block[target] = _read_chunk(chunk, entry)[source]
+            block[target] = _read_chunk(directory, chunk, entry)[source]
         return block.view(shape)
 
-    return LazyTensor(name, shape, entry.dtype, read)
+    return LazyTensor(name, shape, dtype, read)
 
 
-def _overlap(start: tuple[int, ...], sizes: tuple[int, ...], chunk: _Stored) -> list[tuple[int, int]] | None:
+def _overlap(start: tuple[int, ...], sizes: tuple[int, ...], chunk: Chunk) -> list[tuple[int, int]] | None:
     """First and last-but-one index of what a block and a chunk share, per dimension; None if they share nothing."""
     spans = [
         (max(a, b), min(a + a_size, b + b_size)) for a, a_size, b, b_size in zip(start, sizes, chunk.offsets, chunk.sizes, strict=True)
@@ -311,10 +249,10 @@ def _overlap(start: tuple[int, ...], sizes: tuple[int, ...], chunk: _Stored) -> 
     return spans if all(begin < stop for begin, stop in spans) else None
 
 
-def _read_chunk(chunk: _Stored, entry: _Entry) -> Tensor:
-    place_ = chunk.place
-    with FileWindow(place_.path, place_.offset, place_.length) as window:
-        tensor = load_places(window, place_.path)
-    if not isinstance(tensor, Tensor) or (tuple(tensor.shape), tensor.dtype) != (chunk.sizes, entry.dtype):
-        raise ValueError(f"{place_.path} holds something else than {METADATA_NAME} says for {entry.name}; copy the checkpoint again")
-    return place(entry.name, tensor, place_.path, start=place_.offset).read()
+def _read_chunk(directory: Path, chunk: Chunk, entry: Entry) -> Tensor:
+    path, offset = directory / chunk.place.file, chunk.place.offset
+    with FileWindow(path, offset, chunk.place.length) as window:
+        tensor = load_places(window, path)
+    if not isinstance(tensor, Tensor) or (tuple(tensor.shape), tensor.dtype) != (chunk.sizes, getattr(torch, entry.dtype)):
+        raise ValueError(f"{path} holds something else than {METADATA_NAME} says for {entry.key}; copy the checkpoint again")
+    return place(entry.key, tensor, path, start=offset).read()

@@ -18,19 +18,23 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from conversion.lazy_tensor import LazyTensor, is_plain_name
+from conversion.hf_files import (
+    CONFIG_NAME,
+    GENERATION_CONFIG_NAME,
+    WEIGHTS_NAMES,
+    find_weights,
+    read_json,
+    require_listed,
+    require_shard,
+    tied_by_config,
+)
+from conversion.lazy_tensor import LazyTensor
 from conversion.safetensors_file import read_safetensors, write_safetensors
 from conversion.torch_file import read_state_dict
 from data_prep.artifacts import check_files, digest_files, read_manifest
 from data_prep.tokenizer_files import tokenizer_files
 
-CONFIG_NAME = "config.json"
-GENERATION_CONFIG_NAME = "generation_config.json"
-WEIGHTS_NAMES = ("model.safetensors", "pytorch_model.bin")
 DEFAULT_MAX_SHARD_BYTES = 5_000_000_000  # as the transformers library
-
-# Where config.json is silent, the default of the architecture's config class in transformers speaks; all others tie.
-_UNTIED_BY_DEFAULT = ("llama", "mistral", "qwen2", "qwen3")
 
 
 @dataclass(frozen=True)
@@ -58,11 +62,17 @@ class HFCheckpoint:
         directory = Path(directory)
         if not directory.is_dir():
             raise ValueError(f"the checkpoint folder {directory} does not exist")
-        config = _read_json(directory / CONFIG_NAME, expected="expected a Hugging Face checkpoint folder")
-        files, tensors = _find_weights(directory)
+        config = read_json(directory / CONFIG_NAME, expected="expected a Hugging Face checkpoint folder")
+        files = find_weights(directory)
+        tensors: list[LazyTensor] = []
+        for name in files.places:
+            require_shard(directory, files, name)
+            shard = _read_weights(directory / name)
+            require_listed(directory, files, name, {tensor.name for tensor in shard})
+            tensors.extend(shard)
         if config.get("model_type") == "opt":
             tensors = [t.renamed(f"model.{t.name}") if t.name.startswith("decoder.") else t for t in tensors]
-        return cls(directory, config, {tensor.name: tensor for tensor in tensors}, files)
+        return cls(directory, config, {tensor.name: tensor for tensor in tensors}, files.names)
 
     def names(self) -> list[str]:
         """Names of all tensors."""
@@ -131,11 +141,6 @@ class HFCheckpoint:
         return manifest.digest
 
 
-def tied_by_config(config: Mapping[str, Any]) -> bool:
-    """Whether config.json says that input embedding and output layer are one matrix."""
-    return bool(config.get("tie_word_embeddings", config.get("model_type") not in _UNTIED_BY_DEFAULT))
-
-
 def write_hf_checkpoint(
     directory: Path, config: Mapping[str, Any], tensors: Iterable[LazyTensor], *, max_shard_bytes: int = DEFAULT_MAX_SHARD_BYTES
 ) -> dict[str, str]:
@@ -194,47 +199,5 @@ def _split(tensors: Iterable[LazyTensor], max_shard_bytes: int) -> list[list[Laz
     return shards
 
 
-def _read_json(path: Path, *, expected: str) -> dict[str, Any]:
-    if not path.is_file():
-        raise ValueError(f"{path.parent} has no {path.name}; {expected}")
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path} is no JSON ({error}); copy or download it again") from error
-    if not isinstance(content, dict):
-        raise ValueError(f"{path} holds a {type(content).__name__}; expected a JSON object")
-    return content
-
-
-def _find_weights(directory: Path) -> tuple[tuple[str, ...], list[LazyTensor]]:
-    for name in WEIGHTS_NAMES:
-        if (directory / name).is_file():
-            return (name,), _read_weights(directory / name)
-        if (directory / f"{name}.index.json").is_file():
-            return _read_sharded(directory, f"{name}.index.json")
-    raise ValueError(f"{directory} holds no weights; expected {' or '.join(WEIGHTS_NAMES)}, or an index with its shards")
-
-
 def _read_weights(path: Path) -> list[LazyTensor]:
     return read_safetensors(path) if path.suffix == ".safetensors" else read_state_dict(path)
-
-
-def _read_sharded(directory: Path, index_name: str) -> tuple[tuple[str, ...], list[LazyTensor]]:
-    weight_map = _read_json(directory / index_name, expected="").get("weight_map")
-    if not isinstance(weight_map, dict) or not weight_map:
-        raise ValueError(f"{directory / index_name} has no weight_map; copy or download it again")
-    for file_name in weight_map.values():
-        if not is_plain_name(file_name):
-            raise ValueError(f"{directory / index_name} names the file {file_name!r}, which is not inside its folder; do not trust it")
-    files = sorted(set(weight_map.values()))
-    tensors: list[LazyTensor] = []
-    for file_name in files:
-        if not (directory / file_name).is_file():
-            count = sum(name == file_name for name in weight_map.values())
-            raise ValueError(f"{directory / file_name} is missing; {index_name} places {count} tensors in it; copy or download it again")
-        shard = _read_weights(directory / file_name)
-        listed = {name for name, file in weight_map.items() if file == file_name}
-        if unequal := sorted(listed ^ {tensor.name for tensor in shard}):
-            raise ValueError(f"{index_name} and {directory / file_name} disagree about {', '.join(unequal)}; copy or download both again")
-        tensors.extend(shard)
-    return (index_name, *files), tensors

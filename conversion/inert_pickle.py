@@ -1,25 +1,36 @@
 """Reading a pickle without running it: every class it names becomes a plain record of its fields.
 
-`pickle.load` executes what a file says.  Here only sizes and dtypes of torch, which are values, are looked up; anything else
-is a `Record`, which does nothing.  It also spares importing the package that wrote the file.
+`pickle.load` executes what a file says.  Here only containers, sizes and dtypes of torch, which are values, are looked up;
+anything else is a `Record`, which does nothing.  It also spares importing torch and the package that wrote the file.
 """
 
 from __future__ import annotations
 
 import pickle
+from collections.abc import Callable
 from typing import Any, BinaryIO
 
-import torch
+from conversion.dtypes import DTYPE_BYTES
 
 
 class Record:
-    """Whatever a pickle described by a class and its state: fields as attributes, any other state as `state`."""
+    """Whatever a pickle described by a class and its state: fields as attributes, any other state as `state`.
 
+    Attributes:
+        called: module and name of the class, or of the function whose result this stands for.
+        args: what it was called with.
+    """
+
+    called = ""
+    args: tuple[Any, ...] = ()
     state: Any = None
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Record:
-        """Made from any arguments, which are ignored."""
-        return super().__new__(cls)
+        """Made from any arguments, which are kept."""
+        self = super().__new__(cls)
+        if args:
+            self.args = args
+        return self
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         pass
@@ -38,20 +49,51 @@ class Record:
     add = extend = append
 
 
+class _OrderedDict(dict[Any, Any]):
+    """A dictionary that may carry attributes, as `OrderedDict` does."""
+
+
+_VALUES: dict[tuple[str, str], Any] = {
+    ("torch", "Size"): tuple,
+    ("collections", "OrderedDict"): _OrderedDict,
+    ("builtins", "set"): set,
+    **{("torch", name): name for name in DTYPE_BYTES},
+}
+
+
 def load_inert(stream: BinaryIO) -> Any:
-    """The content of a pickle.
+    """The content of a pickle; a dtype of torch is its name.
 
     Raises:
         Exception: of many kinds, if it is corrupt.
     """
-    return _InertUnpickler(stream).load()
+    return InertUnpickler(stream).load()
 
 
-class _InertUnpickler(pickle.Unpickler):
+class InertUnpickler(pickle.Unpickler):
+    """Loads a pickle and notes which classes and functions it names.
+
+    Attributes:
+        names: `module.name` of each that is no container, size or dtype.
+    """
+
+    def __init__(self, stream: BinaryIO, *, persistent: Callable[[Any], Any] = lambda key: key) -> None:
+        super().__init__(stream)
+        self._persistent = persistent
+        self._records: dict[str, type[Record]] = {}
+
+    @property
+    def names(self) -> list[str]:
+        """See the class."""
+        return sorted(self._records)
+
     def find_class(self, module_name: str, global_name: str) -> Any:
-        """A record for every class but sizes and dtypes."""
-        if module_name == "torch" and global_name == "Size":
-            return torch.Size
-        if module_name == "torch" and isinstance(dtype := getattr(torch, global_name, None), torch.dtype):
-            return dtype
-        return Record
+        """A record for every class but containers, sizes and dtypes."""
+        if (module_name, global_name) in _VALUES:
+            return _VALUES[module_name, global_name]
+        name = f"{module_name}.{global_name}"
+        return self._records.setdefault(name, type("Record", (Record,), {"called": name}))
+
+    def persistent_load(self, key: Any) -> Any:
+        """What stands outside the pickle: its key, unless the caller knows more."""
+        return self._persistent(key)

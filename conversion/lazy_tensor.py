@@ -73,11 +73,6 @@ def read_span(path: Path, offset: int, shape: tuple[int, ...], dtype: torch.dtyp
     return torch.frombuffer(pages, dtype=dtype, count=count, offset=offset - start).view(shape)
 
 
-def is_plain_name(name: object) -> bool:
-    """Whether an index may name a file so: a name without a folder, so that a downloaded index leads nowhere else."""
-    return isinstance(name, str) and Path(name).name == name and name not in ("", "..")
-
-
 def tensor_bytes(tensor: Tensor) -> memoryview:
     """The values of a contiguous tensor as bytes, without a copy."""
     return tensor.detach().reshape(-1).view(torch.uint8).numpy().data

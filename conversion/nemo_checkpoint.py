@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from conversion.dist_checkpoint import read_dist_checkpoint, write_dist_checkpoint
-from conversion.hf_checkpoint import CONFIG_NAME, copy_companions
+from conversion.hf_checkpoint import copy_companions
+from conversion.hf_files import CONFIG_NAME
 from conversion.lazy_tensor import LazyTensor
 from conversion.mapping import KEPT
 from conversion.safetensors_file import read_safetensors, write_safetensors

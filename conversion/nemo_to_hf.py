@@ -43,7 +43,8 @@ def export(input_dir: Path, output_dir: Path, *, dtype: str | None = None, max_s
             exists or the disk is full.
     """
     from conversion.families import family_of
-    from conversion.hf_checkpoint import CONFIG_NAME, DEFAULT_MAX_SHARD_BYTES, copy_companions, write_hf_weights
+    from conversion.hf_checkpoint import DEFAULT_MAX_SHARD_BYTES, copy_companions, write_hf_weights
+    from conversion.hf_files import CONFIG_NAME
     from conversion.lazy_tensor import counted, return_freed_memory
     from conversion.mapping import map_to_hf
     from conversion.nemo_checkpoint import NeMoCheckpoint
@@ -106,7 +107,7 @@ def _cast(tensor: LazyTensor, dtype: torch.dtype) -> LazyTensor:
 
 def _config_text(nemo: NeMoCheckpoint, tensors: Sequence[LazyTensor]) -> bytes:
     """config.json of the source with the values that no longer hold replaced; its own bytes where all hold."""
-    from conversion.hf_checkpoint import CONFIG_NAME, tied_by_config
+    from conversion.hf_files import CONFIG_NAME, tied_by_config
 
     text = (nemo.hf_dir / CONFIG_NAME).read_bytes()
     config: dict[str, Any] = json.loads(text)

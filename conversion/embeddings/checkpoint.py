@@ -26,7 +26,8 @@ from conversion.embeddings.vocabulary import Kind, Vocabulary
 from conversion.embeddings.vocabulary_map import map_vocabulary
 from conversion.embeddings.word_methods import read_dictionary
 from conversion.embeddings.word_vectors import WordVectors
-from conversion.hf_checkpoint import GENERATION_CONFIG_NAME, HFCheckpoint, write_hf_checkpoint, write_json
+from conversion.hf_checkpoint import HFCheckpoint, write_hf_checkpoint, write_json
+from conversion.hf_files import GENERATION_CONFIG_NAME
 from conversion.lazy_tensor import LazyTensor
 from conversion.safetensors_file import write_safetensors
 from data_prep.artifacts import Manifest, digest_file, read_manifest, require_same_tokenizer, staged_directory, write_manifest

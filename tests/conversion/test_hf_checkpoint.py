@@ -17,7 +17,8 @@ from transformers import OPTForCausalLM
 
 from conversion.hf_checkpoint import HFCheckpoint, copy_companions, write_hf_checkpoint
 from conversion.lazy_tensor import LazyTensor
-from conversion.safetensors_file import DTYPES, read_safetensors, write_safetensors
+from conversion.safetensors_file import read_safetensors, write_safetensors
+from conversion.safetensors_header import DTYPES
 from data_prep.artifacts import digest_file, write_manifest
 from tests.conversion.conftest import OPTMaker, tiny_opt
 
@@ -73,7 +74,7 @@ def test_legacy_pickle_and_strided_views(make_opt: OPTMaker) -> None:
 def test_writes_the_bytes_of_the_library(tmp_path: Path) -> None:
     generator = torch.Generator().manual_seed(0)
     tensors = {
-        f"{dtype_name}.{size}": torch.rand(size, 3, generator=generator).to(dtype)
+        f"{dtype_name}.{size}": torch.rand(size, 3, generator=generator).to(getattr(torch, dtype))
         for dtype_name, dtype in DTYPES.items()
         for size in (0, 1, 7)
     }

@@ -1,0 +1,31 @@
+"""Say what is in a checkpoint folder: Hugging Face, NeMo 2, Megatron-LM or Megatron-Bridge.
+
+Architecture, sizes, parameters, dtypes, vocabulary with and without padding, whether input and output share a matrix, step and
+tokens of the training, where it came from, and whether files are missing, truncated, changed, unsafe or left over.  Only
+metadata is read, so it takes a second whatever the size; `--deep` reads every value as well.  Of a run or a series of
+checkpoints, the newest is shown.  The exit code is 1 if there is a problem.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from conversion.inspection import describe
+from data_prep import command
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Parse arguments, look and print."""
+    parser = command.parser(__doc__, prog="conversion.inspect", example="python -m conversion.inspect work/run")
+    parser.add_argument("path", type=Path, metavar="PATH", help="folder of a checkpoint, of a run, or of several iterations")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of text")
+    parser.add_argument("--deep", action="store_true", help="read every value: NaN, infinity, and edits since the manifest was written")
+    arguments = parser.parse_args(argv)
+    description = describe(arguments.path, deep=arguments.deep)
+    print(description.to_json() if arguments.json else description.to_text())
+    return command.WRONG if description.problems else command.DONE
+
+
+if __name__ == "__main__":
+    command.run(main)

@@ -1,0 +1,32 @@
+"""What is in a checkpoint folder, from its metadata alone: `describe`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from conversion.inspection import hugging_face, megatron
+from conversion.inspection.description import Description, find_leftovers
+from conversion.inspection.places import locate
+
+
+def describe(path: Path, *, deep: bool = False) -> Description:
+    """What a folder is: a checkpoint, or a run or series of them, whose newest is described.
+
+    Args:
+        deep: also read every value for NaN, and every file for edits.
+
+    Raises:
+        ValueError: if there is no checkpoint.
+    """
+    place = locate(path)
+    description = Description(path=str(place.directory), format=place.format, notes=list(place.notes))
+    find_leftovers(description, place.directory)
+    if place.format == hugging_face.FORMAT:
+        hugging_face.describe(description, place.directory)
+    else:
+        megatron.describe(description, place)
+    if deep:
+        from conversion.inspection.deep import read_all
+
+        read_all(description, place)
+    return description

@@ -1,0 +1,134 @@
+"""A Hugging Face folder: config.json, the headers of the weight files, the tokenizer."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from conversion.hf_files import CONFIG_NAME, find_weights, read_json, require_listed, require_shard, tied_by_config
+from conversion.inspection.description import Description, check_manifest, count_tokens
+from conversion.inspection.places import HUGGING_FACE
+from conversion.inspection.torch_zip import read_torch_file, unsafe_names
+from conversion.safetensors_header import read_header
+
+FORMAT = HUGGING_FACE
+_SIZES = (
+    "num_hidden_layers",
+    "hidden_size",
+    "ffn_dim",
+    "intermediate_size",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
+    "max_position_embeddings",
+    "sliding_window",
+)
+_INPUT = re.compile(r"(.*\.)?(embed_tokens|word_embeddings|wte)\.weight")
+_OUTPUT = "lm_head.weight"
+_LAYER = re.compile(r"(.*\.)?(?:layers?|h)\.(\d+)\.(.+)")
+
+Tensors = dict[str, tuple[tuple[int, ...], str]]
+
+
+def describe(description: Description, directory: Path) -> None:
+    """Fill in what the folder says."""
+    try:
+        config = read_json(directory / CONFIG_NAME, expected="expected a Hugging Face checkpoint folder")
+    except ValueError as error:
+        description.problems.append(str(error))
+        config = {}
+    description.architecture = ", ".join(map(str, config.get("architectures") or [])) or config.get("model_type")
+    description.sizes = {key: config[key] for key in _SIZES if isinstance(config.get(key), int)}
+    description.vocab_size = config.get("vocab_size")
+    manifest = check_manifest(description, directory)
+    if manifest is not None:
+        description.step = manifest.facts.get("step")
+        description.consumed_tokens = manifest.facts.get("consumed_tokens")
+    description.tokenizer_size = count_tokens(directory / "tokenizer.json")
+    tensors = _tensors(description, directory)
+    _weights(description, tensors, config)
+    if tensors:
+        description.problems += _disagreements(tensors, config, description.tokenizer_size)
+
+
+def _tensors(description: Description, directory: Path) -> Tensors:
+    """Name -> shape and dtype, from whatever files can be read."""
+    tensors: Tensors = {}
+    try:
+        files = find_weights(directory)
+    except ValueError as error:
+        description.problems.append(str(error))
+        return {}
+    for name in files.places:
+        try:
+            require_shard(directory, files, name)
+            found = _read_file(description, directory / name)
+            require_listed(directory, files, name, set(found))
+            tensors |= found
+        except ValueError as error:
+            description.problems.append(str(error))
+    description.layout = "1 file" if len(files.places) == 1 else f"{len(files.places)} shards"
+    others = sorted(path.name for pattern in ("*.safetensors", "pytorch_model*.bin") for path in directory.glob(pattern))
+    if unused := [name for name in others if name not in files.places]:
+        description.notes.append(f"weights that nothing reads lie beside {', '.join(files.names[:1])}: {', '.join(unused)}")
+    return tensors
+
+
+def _read_file(description: Description, path: Path) -> Tensors:
+    if path.suffix == ".safetensors":
+        return {span.name: (span.shape, span.dtype) for span in read_header(path)}
+    content = read_torch_file(path)
+    if content is None:
+        raise ValueError(f"{path} is a pickle from before 2020, which can only be read whole; convert it to safetensors")
+    if unsafe := unsafe_names(content.names, is_state_dict=True):
+        description.problems.append(f"{path} asks to run {', '.join(unsafe)} when it is loaded, which is not safe; do not load it")
+    return content.tensors()
+
+
+def _weights(description: Description, tensors: Tensors, config: Mapping[str, Any]) -> None:
+    if not tensors:
+        return
+    tied = tied_by_config(config)
+    counted = {name: tensor for name, tensor in tensors.items() if not (tied and name == _OUTPUT)}
+    description.tie_word_embeddings = tied
+    description.count((math.prod(shape), dtype) for shape, dtype in counted.values())
+    embeddings = [math.prod(shape) for name, (shape, _) in counted.items() if _INPUT.fullmatch(name) or name == _OUTPUT]
+    description.embedding_parameters = sum(embeddings)
+    description.padded_vocab_size = next((shape[0] for name, (shape, _) in tensors.items() if _INPUT.fullmatch(name) and shape), None)
+    if tied and _OUTPUT in tensors:
+        description.notes.append("the one matrix of input and output stands under two names")
+
+
+def _disagreements(tensors: Tensors, config: Mapping[str, Any], tokenizer_size: int | None) -> list[str]:
+    """What does not fit together among config, tensors and tokenizer."""
+    problems = []
+    rows = config.get("vocab_size")
+    for name, (shape, _) in tensors.items():
+        if (_INPUT.fullmatch(name) or name == _OUTPUT) and isinstance(rows, int) and shape[:1] != (rows,):
+            problems.append(f"{name} has {shape[0] if shape else 0} rows, but config.json says vocab_size {rows}")
+    if tokenizer_size is not None and isinstance(rows, int) and tokenizer_size > rows:
+        problems.append(f"the tokenizer has {tokenizer_size} tokens, but config.json says vocab_size {rows}")
+    if _OUTPUT not in tensors and not tied_by_config(config):
+        problems.append(f"config.json says tie_word_embeddings false, but the weights have no {_OUTPUT}")
+    return problems + _gaps(tensors, config.get("num_hidden_layers"))
+
+
+def _gaps(tensors: Tensors, num_layers: object) -> list[str]:
+    """Layers that lack what others have."""
+    layers: dict[str, dict[int, set[str]]] = {}
+    for name in tensors:
+        if found := _LAYER.fullmatch(name):
+            layers.setdefault(found[1] or "", {}).setdefault(int(found[2]), set()).add(found[3])
+    problems = []
+    for block, members in layers.items():
+        parts = set().union(*members.values())
+        count = num_layers if isinstance(num_layers, int) else max(members) + 1
+        missing = [f"{block}layers.{number}.{part}" for number in range(count) for part in sorted(parts - members.get(number, set()))]
+        if missing:
+            problems.append(f"{len(missing)} tensors of the layers are missing: {', '.join(missing[:5])}{' ...' if missing[5:] else ''}")
+        if extra := sorted(number for number in members if number >= count):
+            problems.append(f"there are layers up to {extra[-1]}, but config.json says num_hidden_layers {count}")
+    return problems

@@ -1,0 +1,276 @@
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from conversion import hf_to_nemo, inspect
+from conversion.inspection import describe
+from data_prep.artifacts import write_manifest
+from tests.conversion.conftest import VOCAB_SIZE, OPTMaker
+from tests.processes import ROOT
+
+HUNDRED_GB = 100_000_000_000
+
+
+def num_parameters(hf_dir: Path) -> int:
+    return sum(tensor.numel() for tensor in load_file(hf_dir / "model.safetensors").values())
+
+
+@pytest.mark.parametrize("saving", [{}, {"max_shard_size": "20KB"}, {"safe_serialization": False}])
+@pytest.mark.parametrize("tied", [True, False])
+def test_hugging_face(make_opt: OPTMaker, saving: dict[str, object], tied: bool) -> None:
+    directory = make_opt(saving=saving, dtype=torch.bfloat16, tie_word_embeddings=tied)
+    found = describe(directory)
+    assert (found.format, found.architecture) == ("Hugging Face", "OPTForCausalLM")
+    assert found.sizes["num_hidden_layers"] == 3 and found.sizes["ffn_dim"] == 48
+    reference = make_opt("reference", tie_word_embeddings=tied)
+    assert found.parameters == num_parameters(reference)
+    assert found.embedding_parameters == VOCAB_SIZE * 32 * (1 if tied else 2)
+    assert found.dtypes == {"bfloat16": 2 * found.parameters} and found.weight_bytes == 2 * found.parameters
+    assert (found.vocab_size, found.padded_vocab_size, found.tokenizer_size) == (VOCAB_SIZE, VOCAB_SIZE, 280)
+    assert found.tie_word_embeddings is tied
+    assert found.optimizer_state is None
+    assert not found.problems
+    # The library saves pickles with both names of a tied matrix.
+    assert found.notes == (["the one matrix of input and output stands under two names"] if tied and "safe_serialization" in saving else [])
+
+
+def test_nemo_of_this_project(make_opt: OPTMaker, tmp_path: Path) -> None:
+    hf_dir = make_opt(tie_word_embeddings=False)
+    manifest = hf_to_nemo.convert(hf_dir, tmp_path / "nemo")
+    found = describe(tmp_path / "nemo")
+    assert (found.format, found.architecture) == ("NeMo 2", "opt")
+    assert found.parameters == num_parameters(hf_dir) - 2 * 32  # the two position rows kept aside are no weights of the engine
+    assert (found.vocab_size, found.padded_vocab_size, found.tokenizer_size) == (VOCAB_SIZE, VOCAB_SIZE, 280)
+    assert (found.tie_word_embeddings, found.optimizer_state) == (False, False)
+    assert found.layout == "3 files of 1 ranks, layers stacked"
+    assert found.provenance["stage"] == "conversion.hf_to_nemo"
+    assert found.provenance["inputs"] == manifest.inputs
+    assert found.provenance["tokenizer_digest"] == manifest.facts["tokenizer_digest"]
+    assert not found.problems
+
+
+def test_text_and_json_of_the_command(make_opt: OPTMaker, capsys: pytest.CaptureFixture[str]) -> None:
+    directory = make_opt()
+    assert inspect.main([str(directory)]) == 0
+    text = capsys.readouterr().out
+    assert re.search(r"vocabulary +301 rows, tokenizer of 280 tokens\n +input and output +one matrix \(tied\)\n", text)
+    assert text.endswith("  no problem found\n")
+    assert inspect.main([str(directory), "--json"]) == 0
+    content = json.loads(capsys.readouterr().out)
+    assert content["parameters"] == describe(directory).parameters and content["step"] is None
+    (directory / "model.safetensors").unlink()
+    assert inspect.main([str(directory)]) == 1
+    assert capsys.readouterr().out.endswith(
+        f"  PROBLEM: {directory} holds no weights; expected model.safetensors or pytorch_model.bin, or an index with its shards\n  1 problem\n"
+    )
+
+
+def test_no_checkpoint(tmp_path: Path) -> None:
+    message = (
+        f"{tmp_path} holds no checkpoint; expected config.json (Hugging Face), weights/ (NeMo 2), metadata.json or"
+        " latest_checkpointed_iteration.txt (Megatron-LM and Megatron-Bridge), or checkpoints/ (a run of `python -m recipes.train`)"
+    )
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        describe(tmp_path)
+    with pytest.raises(ValueError, match=r"^the checkpoint folder .* does not exist$"):
+        describe(tmp_path / "none")
+
+
+def test_newest_of_a_run_with_what_it_has_seen(make_opt: OPTMaker, tmp_path: Path) -> None:
+    hf_to_nemo.convert(make_opt(), tmp_path / "nemo")
+    for step in (20, 40):
+        folder = tmp_path / f"run/checkpoints/step_{step:07d}"
+        shutil.copytree(tmp_path / "nemo", folder)
+        torch.save({"global_step": step, "PreTrainingDataModule": {"consumed_samples": step * 16}}, folder / "weights/common.pt")
+        arguments = {"data": {"sequence_length": 128}}
+        write_manifest(folder, stage="recipes.train", facts={"step": step}, arguments=arguments, hash_files=False)
+    (tmp_path / "run/checkpoints/.step_0000060.partial").mkdir()
+    found = describe(tmp_path / "run")
+    assert found.path == str(tmp_path / "run/checkpoints/step_0000040")
+    assert (found.step, found.consumed_samples, found.consumed_tokens) == (40, 640, 640 * 128)
+    assert found.notes == [
+        f"{tmp_path / 'run'} holds 2 checkpoints; this is the newest",
+        f"{tmp_path / 'run/checkpoints/.step_0000060.partial'} is left over from interrupted work",
+    ]
+
+
+# -- health ---------------------------------------------------------------------------------------------------------------
+
+
+def problems(directory: Path) -> str:
+    found = describe(directory)
+    assert len(found.problems) == 1, found.problems
+    return found.problems[0]
+
+
+def test_truncated_and_missing_shards(make_opt: OPTMaker) -> None:
+    directory = make_opt(saving={"max_shard_size": "20KB"})
+    shards = sorted(directory.glob("model-*.safetensors"))
+    size = shards[0].stat().st_size
+    os.truncate(shards[0], size - 4)
+    assert problems(directory).startswith(f"{shards[0]} is corrupt or truncated (its tensors end at byte {size}")
+    shards[0].unlink()
+    assert problems(directory).startswith(f"{shards[0]} is missing; model.safetensors.index.json places ")
+
+
+def test_truncated_and_missing_distcp(make_opt: OPTMaker, tmp_path: Path) -> None:
+    hf_to_nemo.convert(make_opt(), tmp_path / "nemo")
+    (tmp_path / "nemo/scion.json").unlink()
+    path = tmp_path / "nemo/weights/__0_1.distcp"
+    size = path.stat().st_size
+    os.truncate(path, size - 1)
+    assert problems(tmp_path / "nemo") == f"{path} is truncated: it has {size - 1} bytes, its checkpoint needs {size}; copy it again"
+    path.unlink()
+    assert problems(tmp_path / "nemo") == f"{path} is missing: the checkpoint is not complete"
+
+
+@pytest.mark.parametrize("name", [".metadata", "common.pt", "metadata.json"])
+def test_damaged_metadata(make_opt: OPTMaker, tmp_path: Path, name: str) -> None:
+    hf_to_nemo.convert(make_opt(), tmp_path / "nemo")
+    (tmp_path / "nemo/scion.json").unlink()
+    content = (tmp_path / "nemo/weights" / name).read_bytes()
+    for length in (0, 10, len(content) // 2, len(content) - 1):
+        (tmp_path / "nemo/weights" / name).write_bytes(content[:length])
+        if length or name != "common.pt":  # an empty file is no zip, so it is not looked at
+            assert problems(tmp_path / "nemo")
+
+
+def test_files_that_differ_from_the_manifest(make_opt: OPTMaker, tmp_path: Path) -> None:
+    hf_to_nemo.convert(make_opt(), tmp_path / "nemo")
+    path = tmp_path / "nemo/context/hf/tokenizer.json"
+    size = path.stat().st_size
+    with path.open("a") as stream:
+        stream.write("\n")
+    assert problems(tmp_path / "nemo") == f"{path} has {size + 1} bytes, but scion.json says {size}: truncated or edited"
+
+
+def test_lost_layer_and_wrong_sizes(make_opt: OPTMaker) -> None:
+    directory = make_opt()
+    state = load_file(directory / "model.safetensors")
+    lost = "model.decoder.layers.1.fc1.bias"
+    save_file({name: tensor for name, tensor in state.items() if name != lost}, directory / "model.safetensors")
+    assert problems(directory) == f"1 tensors of the layers are missing: {lost}"
+    save_file(state, directory / "model.safetensors")
+    config = json.loads((directory / "config.json").read_text())
+    (directory / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 2}))
+    assert problems(directory) == "there are layers up to 2, but config.json says num_hidden_layers 2"
+    (directory / "config.json").write_text(json.dumps({**config, "vocab_size": 279}))
+    assert describe(directory).problems == [
+        "model.decoder.embed_tokens.weight has 301 rows, but config.json says vocab_size 279",
+        "the tokenizer has 280 tokens, but config.json says vocab_size 279",
+    ]
+    (directory / "config.json").write_text(json.dumps({**config, "tie_word_embeddings": False}))
+    assert problems(directory) == "config.json says tie_word_embeddings false, but the weights have no lm_head.weight"
+
+
+class _RunsCode:
+    def __init__(self, proof: Path) -> None:
+        self.proof = proof
+
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return os.system, (f"touch {self.proof}",)
+
+
+def test_unsafe_pickles_are_named_and_not_run(make_opt: OPTMaker, tmp_path: Path) -> None:
+    hf_dir = make_opt(saving={"safe_serialization": False})
+    assert not describe(hf_dir).problems
+    hf_to_nemo.convert(hf_dir, tmp_path / "nemo")
+    (tmp_path / "nemo/scion.json").unlink()
+    state = torch.load(hf_dir / "pytorch_model.bin", weights_only=True)
+    torch.save({**state, "x": _RunsCode(tmp_path / "proof")}, hf_dir / "pytorch_model.bin")
+    torch.save({"args": _RunsCode(tmp_path / "proof")}, tmp_path / "nemo/weights/common.pt")
+    for path in (hf_dir / "pytorch_model.bin", tmp_path / "nemo/weights/common.pt"):
+        expected = f"{path} asks to run posix.system when it is loaded, which is not safe; do not load it"
+        assert problems(hf_dir if path.parent == hf_dir else tmp_path / "nemo") == expected
+    assert not (tmp_path / "proof").exists()
+
+
+def test_leftovers(make_opt: OPTMaker, tmp_path: Path) -> None:
+    directory = make_opt()
+    shutil.copy(directory / "model.safetensors", directory / "model-00001-of-00002.safetensors")
+    (tmp_path / ".hf.partial-0123abcd").mkdir()
+    (directory / ".scion.json.partial").touch()
+    found = describe(directory)
+    assert not found.problems
+    assert found.notes == [
+        f"{directory / '.scion.json.partial'} is left over from interrupted work",
+        f"{tmp_path / '.hf.partial-0123abcd'} is left over from interrupted work",
+        "weights that nothing reads lie beside model.safetensors: model-00001-of-00002.safetensors",
+    ]
+
+
+def test_deep_finds_nan_and_edits(make_opt: OPTMaker, tmp_path: Path) -> None:
+    hf_dir = make_opt()
+    assert "every one is a finite number" in describe(hf_dir, deep=True).notes[-1]
+    state = load_file(hf_dir / "model.safetensors")
+    state["model.decoder.layers.1.fc1.bias"][3:5] = torch.tensor([float("nan"), float("inf")])
+    save_file(state, hf_dir / "model.safetensors", metadata={"format": "pt"})
+    assert not describe(hf_dir).problems
+    assert describe(hf_dir, deep=True).problems == ["model.decoder.layers.1.fc1.bias has 2 values that are NaN or infinite"]
+    hf_to_nemo.convert(hf_dir, tmp_path / "nemo")
+    assert describe(tmp_path / "nemo", deep=True).problems == ["decoder.layers.1.mlp.linear_fc1.bias has 2 values that are NaN or infinite"]
+    path = tmp_path / "nemo/weights/__0_0.distcp"
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    assert f"{path} was edited: its digest is not that of its manifest" in describe(tmp_path / "nemo", deep=True).problems
+
+
+# -- time -----------------------------------------------------------------------------------------------------------------
+
+
+def sparse_hf(directory: Path) -> Path:
+    """A valid folder of 100 GB that takes no room: the file is a header and a hole."""
+    directory.mkdir()
+    count = HUNDRED_GB // 4
+    names = {f"model.decoder.layers.{layer}.fc1.weight": count // 100 for layer in range(100)}
+    header: dict[str, object] = {}
+    position = 0
+    for name, size in names.items():
+        header[name] = {"dtype": "F32", "shape": [size], "data_offsets": [position, position + 4 * size]}
+        position += 4 * size
+    text = json.dumps(header).encode()
+    with (directory / "model.safetensors").open("wb") as stream:
+        stream.write(len(text).to_bytes(8, "little") + text)
+        stream.truncate(8 + len(text) + position)
+    (directory / "config.json").write_text('{"model_type": "opt", "num_hidden_layers": 100}')
+    return directory
+
+
+def sparse_nemo(directory: Path, make_opt: OPTMaker) -> Path:
+    hf_to_nemo.convert(make_opt(tokenizer=None), directory)
+    path = directory / "weights/.metadata"
+    metadata = pickle.loads(path.read_bytes())
+    for info in metadata.storage_data.values():
+        info.offset *= 400_000
+    path.write_bytes(pickle.dumps(metadata))
+    for number in range(2):
+        os.truncate(directory / f"weights/__0_{number}.distcp", HUNDRED_GB // 2)
+    (directory / "scion.json").unlink()
+    return directory
+
+
+@pytest.mark.parametrize("form", ["hf", "nemo"])
+def test_a_second_for_a_hundred_gigabytes(make_opt: OPTMaker, tmp_path: Path, form: str) -> None:
+    directory = sparse_hf(tmp_path / "large") if form == "hf" else sparse_nemo(tmp_path / "large", make_opt)
+    command = [sys.executable, "-m", "conversion.inspect", str(directory), "--json"]
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    content = json.loads(process.stdout.read())
+    process.stdout.close()
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = status
+    assert content["total_bytes"] >= HUNDRED_GB and not content["problems"]
+    # Processor time, as the clock's depends on what else runs; looking at metadata waits for nothing.
+    assert usage.ru_utime + usage.ru_stime < 1
