@@ -274,3 +274,37 @@ def test_a_second_for_a_hundred_gigabytes(make_opt: OPTMaker, tmp_path: Path, fo
     assert content["total_bytes"] >= HUNDRED_GB and not content["problems"]
     # Processor time, as the clock's depends on what else runs; looking at metadata waits for nothing.
     assert usage.ru_utime + usage.ru_stime < 1
+
+
+# Keys of the file that NeMo 2.7.3 wrote for `TrainerContext(model=LlamaModel(...), ...).io_dump(..., yaml_attrs=["model"])`.
+STOCK_MODEL = """
+_target_: nemo.collections.llm.gpt.model.llama.LlamaModel
+config:
+  _target_: nemo.collections.llm.gpt.model.llama.Llama32Config1B
+  activation_func:
+    _call_: false
+    _target_: torch.nn.functional.silu
+  num_layers: 3
+  hidden_size: 32
+  kv_channels: null
+  num_attention_heads: 4
+  num_query_groups: 2
+  seq_length: 8192
+  vocab_size: null
+model_context_managers: []
+"""
+
+
+def test_stock_nemo(make_opt: OPTMaker, tmp_path: Path) -> None:
+    hf_to_nemo.convert(make_opt(), tmp_path / "nemo")
+    (tmp_path / "nemo/scion.json").unlink()
+    shutil.rmtree(tmp_path / "nemo/context")
+    (tmp_path / "nemo/context").mkdir()
+    (tmp_path / "nemo/context/model.yaml").write_text(STOCK_MODEL)
+    torch.save({"global_step": 7, "MockDataModule": {"consumed_samples": 70}}, tmp_path / "nemo/weights/common.pt")
+    found = describe(tmp_path / "nemo")
+    assert found.architecture == "nemo.collections.llm.gpt.model.llama.Llama32Config1B"
+    assert found.sizes == {"num_layers": 3, "hidden_size": 32, "num_attention_heads": 4, "num_query_groups": 2, "seq_length": 8192}
+    assert (found.vocab_size, found.padded_vocab_size) == (None, VOCAB_SIZE)
+    assert (found.step, found.consumed_samples, found.consumed_tokens) == (7, 70, 70 * 8192)
+    assert not found.problems
