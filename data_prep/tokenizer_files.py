@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer.model",
+    "sentencepiece.bpe.model",
     "tokenizer_config.json",
     "special_tokens_map.json",
     "added_tokens.json",

@@ -7,8 +7,6 @@ space, `<0x0A>` names a byte, and WordPiece marks the tokens that do *not* follo
 from __future__ import annotations
 
 import json
-import re
-import unicodedata
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
@@ -17,13 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from data_prep.token_bytes import BYTE_TO_CHARACTER, BYTE_TOKEN, Spelling, bytes_of, spelling_of, stands_alone
+
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
 ROLES = ("bos", "eos", "unk", "pad", "cls", "sep", "mask")
-
-_CHINESE = (("\u3400", "\u4dbf"), ("\u4e00", "\u9fff"), ("\uf900", "\ufaff"), ("\U00020000", "\U0002fa1f"))
-_BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
 class Kind(IntEnum):
@@ -33,23 +30,6 @@ class Kind(IntEnum):
     BYTE = 1  # `<0xXX>`: the last resort of SentencePiece for one byte
     SPECIAL = 2  # a sign with a role, never part of a text
     HOLE = 3  # an id below the highest one that no token has
-
-
-@dataclass(frozen=True)
-class Spelling:
-    """How a tokenizer writes bytes as tokens.
-
-    Attributes:
-        form: `byte-level`, `space-marker`, `wordpiece` or `plain`.
-        space_marker: the character that stands for a space (`▁`), where the form is `space-marker`.
-        continuing_prefix: what begins a token that continues a word (`##`), where the form is `wordpiece`.
-        byte_tokens: whether `<0xXX>` stands for a byte.
-    """
-
-    form: str
-    space_marker: str = ""
-    continuing_prefix: str = ""
-    byte_tokens: bool = False
 
 
 @dataclass(frozen=True)
@@ -87,7 +67,7 @@ class Vocabulary:
         """
         backend = tokenizer.backend_tokenizer
         description = json.loads(backend.to_str())
-        spelling = _spelling(description)
+        spelling = spelling_of(description)
         ids = backend.get_vocab(with_added_tokens=True)
         tokens: list[str | None] = [None] * (max(ids.values(), default=-1) + 1)
         for token, token_id in ids.items():
@@ -103,7 +83,7 @@ class Vocabulary:
                 kinds[token_id] = Kind.HOLE
             elif token_id in special_ids:
                 kinds[token_id] = Kind.SPECIAL
-            elif spelling.byte_tokens and (match := _BYTE_TOKEN.fullmatch(token)):
+            elif spelling.byte_tokens and (match := BYTE_TOKEN.fullmatch(token)):
                 kinds[token_id] = Kind.BYTE
                 token_bytes[token_id] = bytes([int(match[1], 16)])
             elif token_id in added and spelling.form != "space-marker":
@@ -156,7 +136,7 @@ class Vocabulary:
 
     def _cut(self, data: bytes) -> Iterator[int]:
         if self.spelling.form == "byte-level":
-            yield from self._model_ids("".join(_BYTE_TO_CHAR[byte] for byte in data))
+            yield from self._model_ids("".join(BYTE_TO_CHARACTER[byte] for byte in data))
             return
         for text, stray in _utf8_runs(data):
             if self.spelling.form == "wordpiece":
@@ -185,87 +165,13 @@ class Vocabulary:
         token_id = self.model.token_to_id(piece)
         if token_id is None and piece.startswith(self.spelling.continuing_prefix):
             bare = piece[len(self.spelling.continuing_prefix) :]
-            token_id = self.model.token_to_id(bare) if _stands_alone(bare) else None
+            token_id = self.model.token_to_id(bare) if stands_alone(bare) else None
         return token_id
 
     @cached_property
     def _byte_ids(self) -> dict[int, int]:
         ids = np.flatnonzero(self.kinds == Kind.BYTE)
         return {self.token_bytes[i][0]: int(i) for i in reversed(ids)}  # type: ignore[index]
-
-
-def bytes_of(token: str, spelling: Spelling) -> bytes:
-    """The bytes of text that an ordinary token stands for."""
-    if spelling.form == "byte-level":
-        try:
-            return bytes(_CHAR_TO_BYTE[char] for char in token)
-        except KeyError:  # a token that was put into the vocabulary as plain text
-            return token.encode()
-    if spelling.form == "space-marker":
-        return token.replace(spelling.space_marker, " ").encode()
-    if spelling.form == "wordpiece":
-        if token.startswith(spelling.continuing_prefix) and token != spelling.continuing_prefix:
-            return token[len(spelling.continuing_prefix) :].encode()
-        return token.encode() if _stands_alone(token) else b" " + token.encode()
-    return token.encode()
-
-
-def byte_level_alphabet() -> tuple[str, ...]:
-    """The character that byte-level tokenizers write for each byte (Radford et al. 2019, the GPT-2 code).
-
-    Printable characters of Latin-1 stand for their own byte; the other bytes, in order, for the characters from U+0100.
-    """
-    printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
-    others = iter(range(0x100, 0x200))
-    return tuple(chr(byte) if byte in printable else chr(next(others)) for byte in range(256))
-
-
-_BYTE_TO_CHAR = byte_level_alphabet()
-_CHAR_TO_BYTE = {char: byte for byte, char in enumerate(_BYTE_TO_CHAR)}
-
-
-def _spelling(description: dict[str, Any]) -> Spelling:
-    """Read from the description of a tokenizer how it spells."""
-    model = description["model"]
-    kind = model.get("type")
-    if kind not in ("BPE", "Unigram", "WordPiece"):
-        raise ValueError(f"the tokenizer's model is {kind}; known are BPE, Unigram and WordPiece")
-    if kind == "WordPiece":
-        return Spelling("wordpiece", continuing_prefix=model.get("continuing_subword_prefix") or "##")
-    if model.get("end_of_word_suffix"):
-        raise ValueError(
-            f"the tokenizer marks the ends of words with {model['end_of_word_suffix']!r}; known are marks at their beginnings and byte-level"
-        )
-    steps = [step for part in ("normalizer", "pre_tokenizer", "decoder") for step in _steps(description.get(part))]
-    if any(step["type"] == "ByteLevel" for step in steps):
-        return Spelling("byte-level")
-    byte_tokens = bool(model.get("byte_fallback")) or any(step["type"] == "ByteFallback" for step in steps)
-    marker = next(filter(None, map(_space_marker, steps)), "")
-    return Spelling("space-marker" if marker else "plain", space_marker=marker, byte_tokens=byte_tokens)
-
-
-def _steps(part: dict[str, Any] | None) -> Iterator[dict[str, Any]]:
-    """The steps of a normalizer, pre-tokenizer or decoder, with sequences flattened."""
-    if part is None:
-        return
-    nested = [value for key in ("normalizers", "pretokenizers", "decoders") for value in part.get(key, ())]
-    if nested:
-        for inner in nested:
-            yield from _steps(inner)
-    else:
-        yield part
-
-
-def _space_marker(step: dict[str, Any]) -> str:
-    if step["type"] == "Metaspace":
-        return step.get("replacement") or "▁"
-    if step["type"] == "Replace":
-        pattern, content = step["pattern"].get("String"), step.get("content")
-        if pattern == " " and content:
-            return content
-        if content == " " and pattern:
-            return pattern
-    return ""
 
 
 def _unknown_id(model: dict[str, Any], ids: Mapping[str, int]) -> int | None:
@@ -288,15 +194,6 @@ def _roles(tokenizer: PreTrainedTokenizerFast, ids: Mapping[str, int], unknown_i
     if unknown_id is not None:
         roles.setdefault("unk", unknown_id)
     return roles
-
-
-def _stands_alone(token: str) -> bool:
-    """Whether BERT's pre-tokenizer cuts this off its neighbours, so that nothing says if a space came before it."""
-    if len(token) != 1:
-        return False
-    is_ascii_symbol = token.isascii() and token.isprintable() and not token.isalnum()
-    is_chinese = any(first <= token <= last for first, last in _CHINESE)
-    return is_ascii_symbol or is_chinese or unicodedata.category(token).startswith("P")
 
 
 def _readable(data: bytes) -> str:
