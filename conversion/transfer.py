@@ -21,12 +21,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
     from conversion.embeddings.checkpoint import plan_transfer, write_transfer
     from conversion.embeddings.report import summary
+    from conversion.embeddings.vocabulary_strategies import describe
 
     transfer = plan_transfer(transfer_request(arguments, method=arguments.method, seed=arguments.seed))
     manifest = write_transfer(transfer, arguments.output, arguments=vars(arguments))
     facts = manifest.facts
     print(f"{arguments.output}: {facts['vocab_size']:,} tokens by {facts['method']}, output layer {facts['head']}, seed {facts['seed']}")
+    for line in describe(transfer.target.facts):
+        print(f"  {line}")
     print(summary(transfer.inputs, transfer.plan))
+    if transfer.target.left_out:
+        print(f"  left out: {', '.join(transfer.target.left_out)}, which cannot follow the new vocabulary")
     return command.DONE
 
 
@@ -37,7 +42,7 @@ def _parser() -> argparse.ArgumentParser:
         example="python -m conversion.transfer --source opt-1.3b/ --tokenizer slovene/ --method focus --text sl.jsonl.gz --output opt-sl/",
     )
     add_transfer_arguments(parser)
-    parser.add_argument("--method", choices=tuple(METHODS), required=True, help="how rows of new tokens are made")
+    parser.add_argument("--method", choices=tuple(METHODS), help="how rows of new tokens are made; none with --vocabulary prune and keep")
     parser.add_argument("--seed", type=int, default=42, help="decides all that is drawn (default: 42)")
     parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="new directory")
     return parser

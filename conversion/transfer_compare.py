@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 
 from conversion.embeddings import METHODS
 from conversion.embeddings.arguments import add_transfer_arguments, transfer_request
+from conversion.embeddings.vocabulary_strategies import COPYING_STRATEGIES, read_by, require_vocabulary_options
 from data_prep import command
 from data_prep.artifacts import combined_digest, staged_directory, write_manifest
 from data_prep.named_texts import Text, read_texts
-from data_prep.tokenizer_files import load_tokenizer
 
 if TYPE_CHECKING:
     from conversion.embeddings.checkpoint import TransferRequest
@@ -49,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     ]
     checkpoint = inspect_checkpoint(request.source, name=SOURCE)
     case = read_case(request)
-    tokenizer = load_tokenizer(request.tokenizer)
+    tokenizer = case.target.tokenizer
     with staged_directory(arguments.output) as staging:
         model = load_model(checkpoint, device=arguments.device or default_device(), dtype=arguments.dtype)
         measurements = [Measurement(SOURCE, 0, 0, score_texts(model, checkpoint.tokenizer, texts))]
@@ -66,16 +66,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         for measurement in runs:
             measurements.append(measurement)
             print(_progress(measurement, texts), file=sys.stderr, flush=True)
-        comparison = Comparison(tuple(measurements), tuple(texts), training, str(request.source), str(request.tokenizer))
+        comparison = Comparison(
+            tuple(measurements), tuple(texts), training, str(request.source), str(request.tokenizer or request.vocabulary.strategy)
+        )
         write_comparison(comparison, staging)
         write_manifest(
             staging,
             stage=STAGE,
-            facts={"tokenizer_digest": case.target_digest, "model_type": checkpoint.model_type, "vocab_size": len(case.inputs.target)},
+            facts={"tokenizer_digest": case.target.digest, "model_type": checkpoint.model_type, "vocab_size": len(case.inputs.target)},
             arguments=vars(arguments),
             inputs={
                 str(request.source): checkpoint.digest,
-                str(request.tokenizer): case.target_digest,
+                str(request.tokenizer or request.vocabulary.strategy): case.target.digest,
                 "heldout": combined_digest({text.name: text.digest for text in texts}),
             },
         )
@@ -96,6 +98,9 @@ def choose_methods(named: Sequence[str] | None, request: TransferRequest, *, tra
     """
     from conversion.embeddings.checkpoint import MATERIAL, missing_material
 
+    require_vocabulary_options(request.vocabulary, tokenizer=request.tokenizer, text=request.text)
+    if request.vocabulary.strategy in COPYING_STRATEGIES:
+        raise ValueError(f"--vocabulary {request.vocabulary.strategy} copies every row, so there is nothing to compare")
     if trains and request.text is None:
         raise ValueError("--steps trains on text in the target language; give it with --text FILE")
     if named:
@@ -106,6 +111,7 @@ def choose_methods(named: Sequence[str] | None, request: TransferRequest, *, tra
     else:
         methods = [m for m in METHODS if not missing_material(request, m) and m not in _ONLY_WHEN_NAMED]
     used = {name for method in methods for name in METHODS[method].uses} | ({"text"} if trains else set())
+    used |= read_by(request.vocabulary, request.tokenizer)
     for field_name, (flag, _) in MATERIAL.items():
         if getattr(request, field_name) is not None and field_name not in used:
             raise ValueError(f"none of the methods {', '.join(methods)} makes use of {flag}; leave it out or name a method that does")

@@ -292,7 +292,7 @@ class _ScoreRules:
 
     def __init__(self, model: dict[str, Any], wanted: Mapping[str, float | None]) -> None:
         self._model, self._wanted = model, wanted
-        self._scores: dict[str, float] = {piece: score for piece, score in model["vocab"]}
+        self._scores: dict[str, float] = dict(model["vocab"])
         self._unknown = min(self._scores.values(), default=0.0) - _UNKNOWN_PENALTY
         self._new: list[str] = []
 
@@ -339,4 +339,8 @@ class _LongestMatchRules:
         pass
 
 
-_RULES: dict[str, type[_Rules]] = {"BPE": _MergeRules, "Unigram": _ScoreRules, "WordPiece": _LongestMatchRules}  # type: ignore[dict-item]
+_RULES: dict[str, Callable[[dict[str, Any], Mapping[str, float | None]], _Rules]] = {
+    "BPE": _MergeRules,
+    "Unigram": _ScoreRules,
+    "WordPiece": _LongestMatchRules,
+}

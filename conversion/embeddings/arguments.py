@@ -11,6 +11,7 @@ from conversion.embeddings.factorisation import read_factorised_size
 from conversion.embeddings.layers import OUTPUT_LAYERS
 from conversion.embeddings.method import FALLBACKS, VectorOptions
 from conversion.embeddings.random_rows import STATISTICS
+from conversion.embeddings.vocabulary_strategies import NUM_SENTENCES, STRATEGIES, VocabularyOptions
 from conversion.embeddings.word_vectors import VECTOR_SUFFIXES
 from data_prep.documents import SEPARATORS, SUFFIXES, Documents
 
@@ -21,7 +22,26 @@ if TYPE_CHECKING:
 def add_transfer_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of a transfer, all but method, seed and output."""
     parser.add_argument("--source", type=Path, required=True, metavar="DIR", help="model folder with its tokenizer")
-    parser.add_argument("--tokenizer", type=Path, required=True, metavar="DIR", help="folder of the target tokenizer")
+    parser.add_argument(
+        "--tokenizer", type=Path, metavar="DIR", help="folder of the target tokenizer (replace, union; expand: instead of training one)"
+    )
+    parser.add_argument(
+        "--vocabulary",
+        choices=STRATEGIES,
+        default="replace",
+        help="that of --tokenizer; the source's with some or all tokens of another added; without unused ones; or as it is (default: replace)",
+    )
+    parser.add_argument("--new-tokens", type=int, metavar="N", help="tokens that expand adds, usually 50 to 5,000")
+    parser.add_argument(
+        "--tokenizer-sentences",
+        type=int,
+        default=NUM_SENTENCES,
+        metavar="N",
+        help=f"sentences of --text from which expand learns tokens (default: {NUM_SENTENCES:,})",
+    )
+    parser.add_argument(
+        "--min-count", type=int, default=1, metavar="N", help="prune keeps tokens that --text has so many times (default: 1)"
+    )
     parser.add_argument(
         "--output-layer",
         choices=OUTPUT_LAYERS,
@@ -32,10 +52,14 @@ def add_transfer_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         nargs="+",
         metavar="FILE",
-        help=f"target-language text (align, focus; wechsel, ofa-aligned without --vectors; {', '.join(SUFFIXES)})",
+        help=f"target-language text (align, focus; wechsel, ofa-aligned without --vectors; expand, prune; {', '.join(SUFFIXES)})",
     )
     parser.add_argument(
-        "--source-text", type=Path, nargs="+", metavar="FILE", help="source-language text (wechsel, ofa-aligned without --source-vectors)"
+        "--source-text",
+        type=Path,
+        nargs="+",
+        metavar="FILE",
+        help="source-language text (wechsel, ofa-aligned without --source-vectors; expand and union measure on it what they change)",
     )
     parser.add_argument(
         "--helper", type=Path, metavar="DIR", help="model in the target language with the target tokenizer (clp, sava, omp)"
@@ -84,7 +108,7 @@ def add_transfer_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def transfer_request(arguments: argparse.Namespace, *, method: str, seed: int) -> TransferRequest:
+def transfer_request(arguments: argparse.Namespace, *, method: str | None, seed: int) -> TransferRequest:
     """The request that the options make.
 
     Raises:
@@ -103,6 +127,9 @@ def transfer_request(arguments: argparse.Namespace, *, method: str, seed: int) -
         method=method,
         output_layer=arguments.output_layer,
         seed=seed,
+        vocabulary=VocabularyOptions(
+            arguments.vocabulary, arguments.new_tokens, num_sentences=arguments.tokenizer_sentences, min_count=arguments.min_count
+        ),
         text=text,
         source_text=source_text,
         helper=arguments.helper,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cache, cached_property, partial
@@ -18,12 +17,20 @@ from conversion.embeddings import METHODS
 from conversion.embeddings.factorisation import FACTORS_NAME, Factors, choose_factorised_size, factorise
 from conversion.embeddings.helper_model import HelperModel
 from conversion.embeddings.layers import TokenLayers, choose_output_layer, find_token_layers
-from conversion.embeddings.method import TransferInputs, VectorOptions
+from conversion.embeddings.method import TransferInputs, VectorOptions, copy_all
 from conversion.embeddings.random_rows import random_rows, row_statistics
 from conversion.embeddings.report import REPORT_NAME, write_report
 from conversion.embeddings.row_plan import INPUT_LAYER, RowPlan, make_rows
 from conversion.embeddings.vocabulary import Kind, Vocabulary
 from conversion.embeddings.vocabulary_map import map_vocabulary
+from conversion.embeddings.vocabulary_strategies import (
+    COPYING_STRATEGIES,
+    TargetTokenizer,
+    VocabularyOptions,
+    read_by,
+    require_vocabulary_options,
+    target_tokenizer,
+)
 from conversion.embeddings.word_methods import read_dictionary
 from conversion.embeddings.word_vectors import WordVectors
 from conversion.hf_checkpoint import HFCheckpoint, write_hf_checkpoint, write_json
@@ -32,7 +39,7 @@ from conversion.lazy_tensor import LazyTensor
 from conversion.safetensors_file import write_safetensors
 from data_prep.artifacts import Manifest, digest_file, read_manifest, require_same_tokenizer, staged_directory, write_manifest
 from data_prep.documents import Documents
-from data_prep.tokenizer_files import load_tokenizer, tokenizer_digest, tokenizer_files
+from data_prep.tokenizer_files import load_tokenizer, tokenizer_digest
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -58,6 +65,7 @@ MATERIAL = {
     "num_atoms": ("--num-atoms N", "how many shared tokens make a new one"),
 }
 _CONFIG_ROLES = ("bos", "eos", "pad", "sep")
+_COPY = "copy"  # what manifests call the method where nothing is new
 
 
 @dataclass(frozen=True)
@@ -66,8 +74,9 @@ class TransferRequest:
 
     Attributes:
         source: folder of the model with its tokenizer.
-        tokenizer: folder of the target tokenizer.
-        method: a name in `METHODS`.
+        tokenizer: folder of the target tokenizer; None where the vocabulary is made from the source's alone.
+        method: a name in `METHODS`; None where all rows are copies.
+        vocabulary: what the target's vocabulary is.
         output_layer: one of `OUTPUT_LAYERS`; None keeps the source's way.
         text, source_text, helper, encoder, word_vectors, source_word_vectors, dictionary: what some methods learn from, see `TransferInputs`.
         num_atoms: what some methods are told, see `TransferInputs`.
@@ -78,8 +87,9 @@ class TransferRequest:
     """
 
     source: Path
-    tokenizer: Path
-    method: str
+    tokenizer: Path | None
+    method: str | None
+    vocabulary: VocabularyOptions = field(default_factory=VocabularyOptions)
     output_layer: str | None = None
     seed: int = 42
     text: Documents | None = None
@@ -106,7 +116,7 @@ class TransferCase:
     output_layer: str
     factorised_size: int | None
     inputs: TransferInputs
-    target_digest: str
+    target: TargetTokenizer
 
 
 @dataclass(frozen=True)
@@ -120,14 +130,24 @@ class Transfer:
     factorised_size: int | None
     inputs: TransferInputs
     plan: RowPlan
-    target_digest: str
+    target: TargetTokenizer
 
     @classmethod
     def of(cls, case: TransferCase, request: TransferRequest) -> Transfer:
         """Decide where every row comes from, by the request's method and seed."""
         inputs = replace(case.inputs, seed=request.seed)
-        plan = METHODS[request.method].plan(inputs)
-        return cls(request, case.checkpoint, case.layers, case.output_layer, case.factorised_size, inputs, plan, case.target_digest)
+        plan = copy_all(inputs) if request.method is None else METHODS[request.method].plan(inputs)
+        return cls(request, case.checkpoint, case.layers, case.output_layer, case.factorised_size, inputs, plan, case.target)
+
+    @property
+    def keeps_matrices(self) -> bool:
+        """Whether the vocabulary is the source's, so that its matrices stay as they are, padding rows included."""
+        return self.request.vocabulary.strategy == "keep"
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of the new matrices."""
+        return self.layers.num_rows if self.keeps_matrices else len(self.inputs.target)
 
     @property
     def source_rows(self) -> np.ndarray:
@@ -150,6 +170,8 @@ class Transfer:
     def make(self, name: str) -> Tensor:
         """The target's rows of one of the source's matrices or biases."""
         matrix = self.checkpoint.tensor(name)
+        if self.keeps_matrices:
+            return matrix
         if name in self.factors:
             return self.factors[name].fold().to(matrix.dtype)
         rows = self._rows_of(matrix if matrix.dim() == 2 else matrix[:, None], name)
@@ -164,12 +186,11 @@ class Transfer:
         """An output layer of random rows, as large and varied as the source's."""
         matrix = self.checkpoint.tensor(self.layers.output or self.layers.input)
         statistics = row_statistics(matrix, self.source_rows, over=self.request.random_statistics)
-        rows = random_rows(self.inputs.target.keys, statistics, seed=self.request.seed, layer="output")
-        return torch.from_numpy(rows).to(matrix.dtype)
+        rows = torch.from_numpy(random_rows(self.inputs.target.keys, statistics, seed=self.request.seed, layer="output")).to(matrix.dtype)
+        return torch.cat([rows, matrix[len(rows) :]]) if self.keeps_matrices else rows
 
     def tensors(self) -> Iterator[LazyTensor]:
         """All tensors of the new checkpoint, in the order of the source's."""
-        num_tokens = len(self.inputs.target)
         size = self.checkpoint.shape(self.layers.input)[1]
         makers: dict[str, Callable[[], Tensor]] = {name: partial(self.make, name) for name in (self.layers.input, *self.layers.biases)}
         output = self.layers.output or "lm_head.weight"
@@ -185,7 +206,7 @@ class Transfer:
         for name in names:
             if name in makers:
                 origin = name if name in self.checkpoint.names() else self.layers.input
-                shape = (num_tokens,) if name in self.layers.biases else (num_tokens, size)
+                shape = (self.num_rows,) if name in self.layers.biases else (self.num_rows, size)
                 yield LazyTensor(name, shape, self.checkpoint.dtype(origin), makers[name])
             else:
                 yield self.checkpoint.tensors[name]
@@ -210,7 +231,7 @@ def read_case(request: TransferRequest) -> TransferCase:
     checkpoint = HFCheckpoint.open(request.source)
     layers = find_token_layers(checkpoint)
     output_layer = choose_output_layer(request.output_layer, source_is_tied=checkpoint.tie_word_embeddings, source=str(request.source))
-    source_tokenizer, target_tokenizer = load_tokenizer(request.source), load_tokenizer(request.tokenizer)
+    source_tokenizer = load_tokenizer(request.source)
     manifest = read_manifest(request.source)
     if manifest is not None:
         require_same_tokenizer(
@@ -219,7 +240,7 @@ def read_case(request: TransferRequest) -> TransferCase:
             found_in=str(request.source),
             expected_by="its manifest",
         )
-    source, target = Vocabulary.of(source_tokenizer), Vocabulary.of(target_tokenizer)
+    source = Vocabulary.of(source_tokenizer)
     if len(source) > layers.num_rows:
         raise ValueError(
             f"the tokenizer in {request.source} has {len(source)} ids, but {layers.input} has only {layers.num_rows} rows;"
@@ -229,12 +250,21 @@ def read_case(request: TransferRequest) -> TransferCase:
     factorised_size = choose_factorised_size(request.factorised_size, num_tokens=num_tokens, hidden_size=checkpoint.shape(layers.input)[1])
     for name in filter(None, (layers.input, layers.output)):
         _require_finite(checkpoint.tensor(name)[: len(source)], name, request.source)
+    target_files = target_tokenizer(
+        request.vocabulary,
+        source=request.source,
+        source_tokenizer=source_tokenizer,
+        tokenizer=request.tokenizer,
+        text=request.text,
+        source_text=request.source_text,
+    )
+    target = Vocabulary.of(target_files.tokenizer)
     inputs = TransferInputs(
         source=source,
         target=target,
-        overlap=map_vocabulary(source, target, special_tokens=request.special_tokens),
+        overlap=map_vocabulary(source, target, special_tokens=request.special_tokens, known_ids=target_files.source_ids),
         seed=request.seed,
-        tokenize=partial(_tokenize, target_tokenizer),
+        tokenize=partial(_tokenize, target_files.tokenizer),
         tokenize_source=partial(_tokenize, source_tokenizer),
         text=request.text,
         source_text=request.source_text,
@@ -247,7 +277,7 @@ def read_case(request: TransferRequest) -> TransferCase:
         num_atoms=request.num_atoms,
         fallback=request.fallback,
     )
-    return TransferCase(checkpoint, layers, output_layer, factorised_size, inputs, tokenizer_digest(target_tokenizer))
+    return TransferCase(checkpoint, layers, output_layer, factorised_size, inputs, target_files)
 
 
 def _tokenize(tokenizer: PreTrainedTokenizerFast, texts: list[str]) -> list[list[int]]:
@@ -264,10 +294,11 @@ def write_transfer(transfer: Transfer, output_dir: Path, *, arguments: Mapping[s
     tensors = list(transfer.tensors())
     is_tied = transfer.output_layer == "tied"
     facts = {
-        "tokenizer_digest": transfer.target_digest,
-        "vocab_size": len(transfer.inputs.target),
+        "tokenizer_digest": transfer.target.digest,
+        "vocab_size": transfer.num_rows,
         "tie_word_embeddings": is_tied,
-        "method": request.method,
+        "method": request.method or _COPY,
+        "vocabulary": {"strategy": request.vocabulary.strategy, **transfer.target.facts},
         "head": transfer.output_layer,
         "seed": request.seed,
         "model_type": checkpoint.model_type,
@@ -275,23 +306,25 @@ def write_transfer(transfer: Transfer, output_dir: Path, *, arguments: Mapping[s
     }
     if transfer.factorised_size is not None:
         facts["factorised_size"] = transfer.factorised_size
-    inputs = {str(request.source): checkpoint.digest(), str(request.tokenizer): transfer.target_digest}
+    inputs = {str(request.source): checkpoint.digest()}
+    if request.tokenizer is not None:
+        inputs[str(request.tokenizer)] = tokenizer_digest(load_tokenizer(request.tokenizer))
     texts = [path for text in (request.text, request.source_text) if text is not None for path in text.paths]
     files = [*texts, request.word_vectors, request.source_word_vectors, request.dictionary]
     inputs.update({str(path): digest_file(path) for path in files if path is not None})
     inputs.update({str(path): HFCheckpoint.open(path).digest() for path in (request.helper, request.encoder) if path is not None})
     factors = list(_factor_tensors(transfer))
     with staged_directory(output_dir, required_bytes=sum(tensor.nbytes for tensor in [*tensors, *factors])) as staging:
-        config = _with_target_ids(checkpoint.config, transfer.inputs.target)
-        config.update(vocab_size=len(transfer.inputs.target), tie_word_embeddings=is_tied)
+        config = _with_target_ids(checkpoint.config, transfer)
+        config.update(vocab_size=transfer.num_rows, tie_word_embeddings=is_tied)
         digests = write_hf_checkpoint(staging, config, tensors)
         if factors:
             digests[FACTORS_NAME] = write_safetensors(staging / FACTORS_NAME, factors)
-        for path in tokenizer_files(request.tokenizer):
-            shutil.copyfile(path, staging / path.name)
+        for name, content in transfer.target.files.items():
+            (staging / name).write_bytes(content)
         generation_config = _generation_config(request.source)
         if generation_config is not None:
-            write_json(staging / GENERATION_CONFIG_NAME, _with_target_ids(generation_config, transfer.inputs.target))
+            write_json(staging / GENERATION_CONFIG_NAME, _with_target_ids(generation_config, transfer))
         write_report(staging / REPORT_NAME, transfer.inputs, transfer.plan, facts)
         return write_manifest(staging, stage="conversion.transfer", facts=facts, arguments=arguments, inputs=inputs, known_digests=digests)
 
@@ -302,19 +335,28 @@ def require_options(request: TransferRequest) -> None:
     Raises:
         ValueError: naming the option.
     """
-    if request.method not in METHODS:
-        raise ValueError(f"unknown method {request.method!r}; the known ones are {', '.join(METHODS)}")
+    require_vocabulary_options(request.vocabulary, tokenizer=request.tokenizer, text=request.text)
+    strategy, method = request.vocabulary.strategy, request.method
+    if strategy in COPYING_STRATEGIES:
+        if method is not None:
+            raise ValueError(f"--vocabulary {strategy} copies every row; leave out --method {method}")
+    elif method not in METHODS:
+        found = "no --method is given" if method is None else f"unknown method {method!r}"
+        raise ValueError(f"{found}; the known ones are {', '.join(METHODS)}")
+    if strategy == "keep" and request.factorised_size is not None:
+        raise ValueError("--vocabulary keep leaves the matrices as they are; leave out --factorised-size")
     if not 0 <= request.seed < 2**32:
         raise ValueError(f"--seed is {request.seed}; expected 0 to {2**32 - 1}")
-    if missing := missing_material(request, request.method):
+    if method is not None and (missing := missing_material(request, method)):
         raise ValueError(missing)
-    given = {name for name in MATERIAL if getattr(request, name) is not None}
-    for name in (name for name in MATERIAL if name in given - METHODS[request.method].uses):
+    given = {name for name in MATERIAL if getattr(request, name) is not None} - read_by(request.vocabulary, request.tokenizer)
+    for name in (name for name in MATERIAL if name in given - (METHODS[method].uses if method is not None else frozenset())):
         flag, users = MATERIAL[name][0], ", ".join(method for method, other in METHODS.items() if name in other.uses)
-        raise ValueError(f"--method {request.method} makes no use of {flag}; leave it out (it serves {users})")
-    for first, second in METHODS[request.method].either:
+        asked = f"--vocabulary {strategy}" if method is None else f"--method {method}"
+        raise ValueError(f"{asked} makes no use of {flag}; leave it out (it serves {users})")
+    for first, second in METHODS[method].either if method is not None else ():
         if {first, second} <= given:
-            raise ValueError(f"--method {request.method} reads {MATERIAL[first][0]} or {MATERIAL[second][0]}; leave one of them out")
+            raise ValueError(f"--method {method} reads {MATERIAL[first][0]} or {MATERIAL[second][0]}; leave one of them out")
 
 
 def missing_material(request: TransferRequest, method: str) -> str:
@@ -344,17 +386,33 @@ def _factor_tensors(transfer: Transfer) -> Iterator[LazyTensor]:
             yield LazyTensor.of(f"{layer}.{part.name}", getattr(factors, part.name))
 
 
-def _with_target_ids(config: Mapping[str, Any], target: Vocabulary) -> dict[str, Any]:
-    """A config whose token ids are the target's; ids without a role in the tokenizer are unset."""
+def _with_target_ids(config: Mapping[str, Any], transfer: Transfer) -> dict[str, Any]:
+    """A config whose token ids are the target's.
+
+    Where the tokens were taken over with their ids, nothing changes; where they were renumbered, all ids are; for another tokenizer
+    ids follow the roles, and those without a role in it are unset.
+    """
     changed = dict(config)
-    for role in _CONFIG_ROLES:
-        key = f"{role}_token_id"
-        if key in changed or role in target.roles:
-            changed[key] = target.roles.get(role)
-    for key in _OTHER_ID_KEYS:
-        if changed.get(key) is not None:
-            changed[key] = None
+    strategy = transfer.request.vocabulary.strategy
+    if strategy == "replace":
+        for role in _CONFIG_ROLES:
+            key = f"{role}_token_id"
+            if key in changed or role in transfer.inputs.target.roles:
+                changed[key] = transfer.inputs.target.roles.get(role)
+        changed.update({key: None for key in _OTHER_ID_KEYS if changed.get(key) is not None})
+    elif strategy == "prune":
+        assert transfer.target.source_ids is not None
+        new_ids = {old_id: new_id for new_id, old_id in enumerate(transfer.target.source_ids.tolist())}
+        keys = (*(f"{role}_token_id" for role in _CONFIG_ROLES), *_OTHER_ID_KEYS)
+        changed.update({key: _renumbered(changed[key], new_ids) for key in keys if key in changed})
     return changed
+
+
+def _renumbered(ids: Any, new_ids: Mapping[int, int]) -> Any:
+    """An id, or ids in lists of any depth, by their new numbers; those that are gone are left out of lists."""
+    if isinstance(ids, list):
+        return [new for new in (_renumbered(old, new_ids) for old in ids) if new is not None]
+    return new_ids.get(ids)
 
 
 def _generation_config(source: Path) -> dict[str, Any] | None:

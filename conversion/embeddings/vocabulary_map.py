@@ -47,7 +47,13 @@ class VocabularyMap:
         return self.source_ids >= 0
 
 
-def map_vocabulary(source: Vocabulary, target: Vocabulary, *, special_tokens: Mapping[str, str] | None = None) -> VocabularyMap:
+def map_vocabulary(
+    source: Vocabulary,
+    target: Vocabulary,
+    *,
+    special_tokens: Mapping[str, str] | None = None,
+    known_ids: np.ndarray | None = None,
+) -> VocabularyMap:
     """Find for each target token the source token that is the same.
 
     Among several source tokens of the same bytes a token of text goes before `<0xXX>`, then the same spelling before others,
@@ -56,6 +62,8 @@ def map_vocabulary(source: Vocabulary, target: Vocabulary, *, special_tokens: Ma
 
     Args:
         special_tokens: target token -> source token, both as spelled in their tokenizers; goes before every rule.
+        known_ids: (num_target_tokens,) the source id of each token that was taken over from the source as it is, -1 for others; goes
+            before all but `special_tokens`.
 
     Raises:
         ValueError: if a name in `special_tokens` is no token of its vocabulary.
@@ -66,6 +74,11 @@ def map_vocabulary(source: Vocabulary, target: Vocabulary, *, special_tokens: Ma
         source_ids[target_id], matches[target_id] = source_id, Match.BYTES
     for target_id, source_id, match in _same_special(source, target):
         source_ids[target_id], matches[target_id] = source_id, match
+    if known_ids is not None:
+        known = (known_ids >= 0) & (target.kinds != Kind.HOLE)
+        source_ids[known] = known_ids[known]
+        matches[known & target.is_text] = Match.BYTES
+        matches[known & (target.kinds == Kind.SPECIAL) & (matches != Match.ROLE)] = Match.SPELLING
     for target_id, source_id in _chosen(source, target, special_tokens or {}):
         source_ids[target_id], matches[target_id] = source_id, Match.CHOSEN
     return VocabularyMap(source_ids, matches)

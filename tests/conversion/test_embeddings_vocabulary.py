@@ -14,9 +14,10 @@ from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerFast
 from transformers.models.gpt2.tokenization_gpt2 import bytes_to_unicode
 
-from conversion.embeddings.vocabulary import Kind, Spelling, Vocabulary, byte_level_alphabet, bytes_of
+from conversion.embeddings.vocabulary import Kind, Vocabulary
 from conversion.embeddings.vocabulary_map import Match, map_vocabulary
 from data_prep.sentencepiece_to_hf import hf_tokenizer
+from data_prep.token_bytes import Spelling, byte_level_alphabet, bytes_of, spell
 from data_prep.tokenizer_files import load_tokenizer
 from tests.conversion.embedding_fixtures import (
     SPECIALS,
@@ -93,6 +94,17 @@ def vocabularies() -> dict[str, Vocabulary]:
 )
 def test_bytes_of_a_token(token: str, spelling: Spelling, expected: bytes) -> None:
     assert bytes_of(token, spelling) == expected
+
+
+@pytest.mark.parametrize("spelling", [BYTE_LEVEL, MARKED, WORDPIECE, Spelling("plain")], ids=lambda spelling: spelling.form)
+@pytest.mark.parametrize("data", [b" the", b"the", b".", " è".encode(), b"\n", b"  ", b"a b", b"\xc3", " 漢".encode(), "▁".encode()])
+def test_spelling_of_bytes_is_read_back(spelling: Spelling, data: bytes) -> None:
+    token = spell(data, spelling)
+    if token is None:
+        cannot = {"space-marker": (b"\xc3", "▁".encode()), "plain": (b"\xc3",), "byte-level": ()}
+        assert spelling.form == "wordpiece" or data in cannot[spelling.form]
+    else:
+        assert bytes_of(token, spelling) == data
 
 
 def test_alphabet_is_that_of_gpt2() -> None:

@@ -97,6 +97,7 @@ def test_everything_but_the_tokens_is_unchanged(
         "head": "tied",
         "seed": 42,
         "model_type": "opt",
+        "vocabulary": {"strategy": "replace"},
     }
     printed = capsys.readouterr().out
     assert printed.startswith(f"{output}: {num_tokens:,} tokens by {method}, output layer tied, seed 42\n")

@@ -1,0 +1,240 @@
+"""The command with vocabularies made from the source's own: expand, union, prune, keep."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from tokenizers import AddedToken
+from transformers import AutoTokenizer, GPT2Tokenizer, OPTForCausalLM
+
+from conversion.embeddings import METHODS
+from conversion.transfer import main
+from data_prep.artifacts import check_files, read_manifest
+from data_prep.tokenizer_files import load_tokenizer, tokenizer_digest
+from tests.conversion.embedding_fixtures import byte_level, demo_text, opt_config, opt_tensors, save_checkpoint, sentencepiece_like
+
+INPUT = "model.decoder.embed_tokens.weight"
+SPECIALS = {"bos": "</s>", "eos": "</s>", "pad": "<pad>"}
+PADDING = 7
+NUM_NEW = 60
+TEXT_USERS = ", ".join(name for name, method in METHODS.items() if "text" in method.uses)
+MATERIAL = {"word_vectors": "vectors", "source_word_vectors": "source-vectors"}
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A source whose tokenizer has a token added beyond its vocabulary and a chat template, and what methods learn from."""
+    root = tmp_path_factory.mktemp("strategies")
+    slovene = demo_text("sl")[:30_000]
+    source = byte_level(demo_text("en"), num_tokens=600, specials=SPECIALS)
+    source.add_tokens([AddedToken("<|user|>", special=True)])
+    source.chat_template = "{% for m in messages %}<|user|>{{ m['content'] }}{% endfor %}"
+    for name, tied in (("tied", True), ("untied", False)):
+        config = opt_config(len(source) + PADDING, tied=tied)
+        save_checkpoint(root / name, config, opt_tensors(config), source)
+        generation = {"eos_token_id": [0, 600], "pad_token_id": 1, "bad_words_ids": [[5], [400, 401]], "max_new_tokens": 7}
+        (root / name / "generation_config.json").write_text(json.dumps(generation))
+    (root / "sl.txt").write_text(slovene, encoding="utf-8")
+    (root / "en.txt").write_text(demo_text("en")[:20_000], encoding="utf-8")
+    target = sentencepiece_like(slovene, num_tokens=500)
+    target.save_pretrained(str(root / "target"))
+    for name, hidden in (("helper", 16), ("encoder", 32)):
+        config = opt_config(len(target), hidden_size=hidden, word_embed_proj_dim=hidden)
+        save_checkpoint(root / name, config, opt_tensors(config), target)
+    words = sorted(set(demo_text("en")[:20_000].split()) | set(slovene.split()))
+    lines = [f"{word} {(place * 7) % 11} {(place * 5) % 13} {place % 17} 1\n" for place, word in enumerate(words)]
+    for name in ("vectors", "source-vectors"):
+        (root / f"{name}.vec").write_text("".join(lines), encoding="utf-8")
+    (root / "dictionary.txt").write_text("".join(f"{word}\t{word}\n" for word in words), encoding="utf-8")
+    names = ("tied", "untied", "target", "helper", "encoder", "vectors.vec", "source-vectors.vec", "dictionary.txt", "sl.txt", "en.txt")
+    return {name.partition(".")[0]: root / name for name in names}
+
+
+def run(folders: dict[str, Path], output: Path, strategy: str, *options: str, source: str = "tied") -> int:
+    arguments = ["--source", folders[source], "--vocabulary", strategy, "--output", output, *options]
+    return main([str(argument) for argument in arguments])
+
+
+def expand(folders: dict[str, Path], output: Path, *options: str, method: str = "mean", source: str = "tied") -> int:
+    fields = (*METHODS[method].needs, *(first for first, _ in METHODS[method].either))
+    needs = {MATERIAL.get(name, name) for name in fields} - {"text"}
+    material = [item for name in sorted(needs) for item in (f"--{name}", str(folders[name]))]
+    text = ["--text", str(folders["sl"])]
+    return run(folders, output, "expand", "--new-tokens", str(NUM_NEW), "--method", method, *text, *material, *options, source=source)
+
+
+def tensors_of(directory: Path) -> dict[str, torch.Tensor]:
+    return load_file(directory / "model.safetensors")
+
+
+@pytest.mark.parametrize("method", [name for name in METHODS if name != "sava-adam"])
+def test_expansion_keeps_what_there_was(folders: dict[str, Path], tmp_path: Path, method: str) -> None:
+    output = tmp_path / "out"
+    assert expand(folders, output, method=method) == 0
+    source, target = load_tokenizer(folders["tied"]), load_tokenizer(output)
+    num_old = len(source)
+    assert len(target) == num_old + NUM_NEW
+    assert all(target.convert_tokens_to_ids(token) == i for token, i in source.get_vocab().items())
+    before, after = tensors_of(folders["tied"]), tensors_of(output)
+    assert after[INPUT].shape[0] == num_old + NUM_NEW  # the padding rows made room
+    if METHODS[method].copies:
+        assert torch.equal(after[INPUT][:num_old], before[INPUT][:num_old])
+    assert all(torch.equal(after[name], before[name]) for name in before if name != INPUT)
+    assert torch.isfinite(after[INPUT]).all() and after[INPUT].norm(dim=1).min() > 0
+    for name in ("tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja", "generation_config.json"):
+        found, expected = ((folder / name) for folder in (output, folders["tied"]))
+        if name == "generation_config.json":
+            assert json.loads(found.read_text()) == json.loads(expected.read_text())
+        else:
+            assert found.read_bytes() == expected.read_bytes()
+    config, old = (json.loads((folder / "config.json").read_text()) for folder in (output, folders["tied"]))
+    assert config == old | {"vocab_size": num_old + NUM_NEW}
+    manifest = read_manifest(output)
+    assert manifest is not None
+    check_files(output, manifest)
+    assert manifest.facts["tokenizer_digest"] == tokenizer_digest(target)
+
+
+def test_expansion_is_measured(folders: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    expand(folders, tmp_path / "out", "--source-text", str(folders["en"]), "--tokenizer-sentences", "200")
+    manifest = read_manifest(tmp_path / "out")
+    assert manifest is not None
+    facts = manifest.facts["vocabulary"]
+    assert facts["strategy"] == "expand" and facts["num_new_tokens"] == facts["num_reached"] == NUM_NEW
+    held_out = facts["held_out_text"]
+    assert held_out["num_tokens_after"] < held_out["num_tokens_before"] and 0 < held_out["num_new_tokens_used"] <= NUM_NEW
+    assert 0 < facts["source_text"]["share_of_bytes_in_new_tokens"] < 0.1
+    # Independently: lines of the English text whose ids differ.
+    source, target = load_tokenizer(folders["tied"]), load_tokenizer(tmp_path / "out")
+    lines = [line for line in folders["en"].read_text().split("\n") if line]
+    changed = sum(source(line)["input_ids"] != target(line)["input_ids"] for line in lines)
+    assert facts["source_text"]["share_of_lines_changed"] == changed / len(lines)
+    printed = capsys.readouterr().out
+    assert (
+        f"  {NUM_NEW} new tokens, {facts['num_intermediate_tokens']} of them steps on the way to others; {NUM_NEW} are reached\n" in printed
+    )
+    assert "  source-language text: " in printed and "  held-out text: " in printed
+
+
+@pytest.mark.parametrize("source", ["tied", "untied"])
+def test_old_text_has_the_same_logits(folders: dict[str, Path], tmp_path: Path, source: str) -> None:
+    expand(folders, tmp_path / "out", source=source)
+    tokenizer, num_old = load_tokenizer(tmp_path / "out"), len(load_tokenizer(folders[source]))
+    ids = [i for i in tokenizer("The child went home early.")["input_ids"] if i < num_old]
+    old, new = (OPTForCausalLM.from_pretrained(str(path)) for path in (folders[source], tmp_path / "out"))
+    with torch.no_grad():
+        expected, found = (model(torch.tensor([ids])).logits for model in (old, new))
+    assert found.shape[-1] == num_old + NUM_NEW and torch.isfinite(found).all()
+    # The product may sum in blocks of another shape.
+    torch.testing.assert_close(found[..., :num_old], expected[..., :num_old], atol=1e-5, rtol=0)
+
+
+def test_tokenizer_of_two_files(folders: dict[str, Path], tmp_path: Path) -> None:
+    """As OPT's: vocab.json with merges.txt and no tokenizer.json; the slow tokenizer follows too."""
+    tokenizer = byte_level(demo_text("en"), num_tokens=600, specials=SPECIALS)
+    config = opt_config(len(tokenizer))
+    save_checkpoint(tmp_path / "source", config, opt_tensors(config), None)
+    tokenizer.backend_tokenizer.model.save(str(tmp_path / "source"))
+    (tmp_path / "source" / "tokenizer_config.json").write_text(
+        '{"tokenizer_class": "GPT2Tokenizer", "bos_token": "</s>", "eos_token": "</s>", "pad_token": "<pad>", "unk_token": "</s>"}'
+    )
+    assert {path.name for path in (tmp_path / "source").glob("*.json")} == {
+        "config.json", "generation_config.json", "tokenizer_config.json", "vocab.json"
+    }  # fmt: skip
+    expand(folders | {"two": tmp_path / "source"}, tmp_path / "out", source="two")
+    text = demo_text("sl")[:2000]
+    fast = AutoTokenizer.from_pretrained(tmp_path / "out")
+    (tmp_path / "out" / "tokenizer.json").unlink()
+    slow = GPT2Tokenizer.from_pretrained(str(tmp_path / "out"))
+    assert len(slow) == len(fast) == 600 + NUM_NEW
+    assert slow(text)["input_ids"] == fast(text)["input_ids"] and max(fast(text)["input_ids"]) >= 600
+
+
+def test_given_tokenizer_says_which_tokens(folders: dict[str, Path], tmp_path: Path) -> None:
+    options = ("--tokenizer", str(folders["target"]), "--method", "mean")
+    run(folders, tmp_path / "some", "expand", "--new-tokens", "50", *options)
+    run(folders, tmp_path / "all", "union", *options)
+    some, every = (load_tokenizer(tmp_path / name) for name in ("some", "all"))
+    assert len(some) == len(load_tokenizer(folders["tied"])) + 50
+    texts = {token.replace("▁", " ") for token in load_tokenizer(folders["target"]).get_vocab() if not token.startswith("<")}
+    for text in texts:
+        pieces = every.backend_tokenizer.model.tokenize("".join(every.backend_tokenizer.pre_tokenizer.pre_tokenize_str(text)[0][0]))
+        assert len(pieces) == 1, text
+    report = json.loads((tmp_path / "all" / "transfer.json").read_text())
+    assert report["vocabulary"]["num_new_tokens"] == report["vocabulary"]["num_reached"] > 150
+
+
+def test_pruning_copies_and_gives_the_same_logits(folders: dict[str, Path], tmp_path: Path) -> None:
+    for source in ("tied", "untied"):
+        (tmp_path / "few.txt").write_text(demo_text("en")[:3000])
+        run(folders, tmp_path / source, "prune", "--text", str(tmp_path / "few.txt"), source=source)
+        old_tokenizer, new_tokenizer = load_tokenizer(folders[source]), load_tokenizer(tmp_path / source)
+        assert len(new_tokenizer) < len(old_tokenizer)
+        old_ids = [old_tokenizer.convert_tokens_to_ids(new_tokenizer.convert_ids_to_tokens(i)) for i in range(len(new_tokenizer))]
+        before, after = tensors_of(folders[source]), tensors_of(tmp_path / source)
+        for name in (INPUT, "lm_head.weight")[: 1 if source == "tied" else 2]:
+            assert torch.equal(after[name], before[name][old_ids])
+        text = "The child went <|user|> home early."
+        ids = new_tokenizer(text)["input_ids"]
+        assert [old_ids[i] for i in ids] == old_tokenizer(text)["input_ids"]
+        old, new = (OPTForCausalLM.from_pretrained(str(path)) for path in (folders[source], tmp_path / source))
+        with torch.no_grad():
+            expected = old(torch.tensor([[old_ids[i] for i in ids]])).logits[..., old_ids]
+            torch.testing.assert_close(new(torch.tensor([ids])).logits, expected, atol=1e-5, rtol=0)
+        generation = json.loads((tmp_path / source / "generation_config.json").read_text())
+        user = new_tokenizer.convert_tokens_to_ids("<|user|>")
+        assert generation["eos_token_id"] == [0, user] and user == len(new_tokenizer) - 1
+        assert read_manifest(tmp_path / source).facts["vocabulary"]["num_unreached"] == 0  # type: ignore[union-attr]
+        assert (
+            json.loads((tmp_path / source / "tokenizer_config.json").read_text())["added_tokens_decoder"][str(user)]["content"]
+            == "<|user|>"
+        )
+
+
+def test_keeping_changes_nothing(folders: dict[str, Path], tmp_path: Path) -> None:
+    for source in ("tied", "untied"):
+        run(folders, tmp_path / source, "keep", source=source)
+        for name in ("model.safetensors", "config.json", "tokenizer.json", "tokenizer_config.json"):
+            assert (tmp_path / source / name).read_bytes() == (folders[source] / name).read_bytes(), name
+    run(folders, tmp_path / "copied", "keep", "--output-layer", "copied")
+    assert torch.equal(tensors_of(tmp_path / "copied")["lm_head.weight"], tensors_of(folders["tied"])[INPUT])
+    run(folders, tmp_path / "random", "keep", "--output-layer", "random")
+    assert tensors_of(tmp_path / "random")["lm_head.weight"].shape == tensors_of(folders["tied"])[INPUT].shape
+
+
+@pytest.mark.parametrize(
+    ("strategy", "options", "message"),
+    [
+        ("expand", ["--method", "mean", "--text", "sl"], "--vocabulary expand needs the number of new tokens; give it with --new-tokens N"),
+        ("expand", ["--method", "mean", "--new-tokens", "5"], "--vocabulary expand needs text in the target language or a tokenizer; give --text FILE or --tokenizer DIR"),
+        ("expand", ["--new-tokens", "5", "--text", "sl"], f"no --method is given; the known ones are {', '.join(METHODS)}"),
+        ("expand", ["--method", "mean", "--new-tokens", "0", "--text", "sl"], "--new-tokens is 0; expected at least 1"),
+        ("expand", ["--method", "mean", "--new-tokens", "5", "--tokenizer", "target", "--text", "sl"], f"--method mean makes no use of --text FILE; leave it out (it serves {TEXT_USERS})"),
+        ("union", ["--method", "mean"], "--vocabulary union needs the target's tokenizer; give it with --tokenizer DIR"),
+        ("union", ["--method", "mean", "--tokenizer", "target", "--new-tokens", "5"], "--new-tokens is for --vocabulary expand; leave it out with union"),
+        ("replace", ["--method", "mean"], "--vocabulary replace needs the target's tokenizer; give it with --tokenizer DIR"),
+        ("prune", [], "--vocabulary prune needs text that says which tokens are used; give it with --text FILE"),
+        ("prune", ["--text", "en", "--method", "mean"], "--vocabulary prune copies every row; leave out --method mean"),
+        ("prune", ["--text", "en", "--min-count", "0"], "--min-count is 0; expected at least 1"),
+        ("keep", ["--min-count", "2"], "--min-count is for --vocabulary prune; leave it out with keep"),
+        ("keep", ["--text", "en"], f"--vocabulary keep makes no use of --text FILE; leave it out (it serves {TEXT_USERS})"),
+        ("keep", ["--tokenizer", "target"], "--vocabulary keep goes by the source's own tokenizer; leave out --tokenizer DIR"),
+        ("keep", ["--factorised-size", "full"], "--vocabulary keep leaves the matrices as they are; leave out --factorised-size"),
+    ],
+)  # fmt: skip
+def test_options_must_fit_the_strategy(folders: dict[str, Path], tmp_path: Path, strategy: str, options: list[str], message: str) -> None:
+    with pytest.raises(ValueError) as error:
+        run(folders, tmp_path / "out", strategy, *(str(folders.get(option, option)) for option in options))
+    assert str(error.value) == message and not (tmp_path / "out").exists()
+
+
+def test_more_new_tokens_than_the_text_has(folders: dict[str, Path], tmp_path: Path) -> None:
+    (tmp_path / "short.txt").write_text("nekaj nekaj nekaj\n")
+    with pytest.raises(ValueError) as error:
+        run(folders, tmp_path / "out", "expand", "--new-tokens", "500", "--method", "mean", "--text", str(tmp_path / "short.txt"))
+    assert str(error.value).startswith("500 new tokens are wanted, but the auxiliary tokenizer has only ")
+    assert not (tmp_path / "out").exists()
