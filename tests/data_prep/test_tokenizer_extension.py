@@ -164,7 +164,7 @@ def test_any_tokens_are_reached(words: list[str], text: str) -> None:
     for place, token in enumerate(extension.tokens):
         assert [piece.id for piece in new.model.tokenize(token)] == [extension.first_id + place]
     known = set(old["model"]["vocab"]) | set(extension.tokens)
-    assert {word for word in words} <= known
+    assert set(words) <= known
     ids = ids_of(new, text)
     if all(i < extension.first_id for i in ids):
         assert ids == ids_of(bpe_tokenizer().backend_tokenizer, text)
