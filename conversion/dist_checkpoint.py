@@ -16,6 +16,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,7 @@ ALIGNMENT = 64  # of chunks in their file, so that they can be used where they l
 
 _LAYER = re.compile(r"(.*\blayers)\.(\d+)\.(.+)")
 _STACKED = re.compile(r"(.*\blayers)\.(?!\d)(.+)")
+_GATE = re.compile(r"(.*\.linear_fc1\.(?:weight|bias))_w")
 
 
 @dataclass(frozen=True)
@@ -212,7 +214,24 @@ def read_dist_checkpoint(directory: Path, *, prefix: str) -> dict[str, LazyTenso
             tensors.extend(_layer(directory, entry, f"{found[1]}.{number}.{found[2]}", number) for number in range(entry.shape[0]))
         else:
             tensors.append(_block(directory, entry, name, (0,) * len(entry.shape), entry.shape, entry.shape))
-    return {tensor.name: tensor for tensor in tensors}
+    return _join_gate_and_up({tensor.name: tensor for tensor in tensors})
+
+
+def _join_gate_and_up(tensors: Mapping[str, LazyTensor]) -> dict[str, LazyTensor]:
+    """`linear_fc1.weight` from `_w` and `_v`, its upper and lower half: what Megatron makes of it where layers have keys of their own."""
+    joined = {}
+    for name, tensor in tensors.items():
+        half = _GATE.fullmatch(name)
+        if half and (up := tensors.get(f"{half[1]}_v")):
+            shape = (tensor.shape[0] + up.shape[0], *tensor.shape[1:])
+            joined[half[1]] = LazyTensor(half[1], shape, tensor.dtype, partial(_read_joined, tensor, up))
+        elif not (name.endswith("_v") and f"{name[:-1]}w" in tensors):
+            joined[name] = tensor
+    return joined
+
+
+def _read_joined(upper: LazyTensor, lower: LazyTensor) -> Tensor:
+    return torch.cat([upper.read(), lower.read()])
 
 
 def _layer(directory: Path, entry: Entry, name: str, number: int) -> LazyTensor:

@@ -1,6 +1,7 @@
-"""Run a NeMo checkpoint in the engine and save what each layer gives: the other half of `conversion.verify`.
+"""Run NeMo checkpoints in the engine and save what each layer gives: the other half of `conversion.observation`.
 
-Started by it under torchrun, on CPU processes.  One start serves several tensor parallel sizes, as importing NeMo takes longest.
+Started by it under torchrun, on CPU processes.  One start serves several checkpoints and tensor parallel sizes, as importing NeMo
+takes longest.
 """
 
 from __future__ import annotations
@@ -14,33 +15,44 @@ from typing import Any
 
 
 def main(argv: list[str]) -> None:
-    """Arguments: checkpoint folder, safetensors file with `ids`, output folder, tensor parallel sizes."""
+    """The argument is a folder with `task.json` and `batch.safetensors`, into which the results go."""
     from nemo_patches.cpu_device import present_cpu_as_device
     from nemo_patches.quiet import quiet_imports
 
-    checkpoint_dir, ids_path, output_dir = map(Path, argv[:3])
+    work_dir = Path(argv[0])
     with quiet_imports():
         present_cpu_as_device()
         import torch
-        from megatron.core import parallel_state
-        from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
         from safetensors.torch import load_file, save_file
 
     torch.distributed.init_process_group("gloo")
-    ids = load_file(ids_path)["ids"]
-    for size in map(int, argv[3:]):
-        parallel_state.destroy_model_parallel()
-        parallel_state.initialize_model_parallel(tensor_model_parallel_size=size)
-        model_parallel_cuda_manual_seed(1)
-        with torch.inference_mode():
-            seen = forward(load_model(checkpoint_dir, tensor_parallel_size=size), ids)
-        if torch.distributed.get_rank() == 0:
-            save_file(seen, output_dir / f"tensor_parallel_{size}.safetensors")
+    task = json.loads((work_dir / "task.json").read_text(encoding="utf-8"))
+    batch = load_file(work_dir / "batch.safetensors")
+    for size in task["tensor_parallel_sizes"]:
+        set_layout(tensor_parallel_size=size)
+        for number, directory in enumerate(task["directories"]):
+            with torch.inference_mode():
+                model = load_model(Path(directory), tensor_parallel_size=size)
+                seen = {"whole": forward(model, batch["ids"]), "padded": forward(model, batch["ids"], batch["real"])}
+            if torch.distributed.get_rank() == 0:
+                for kind, tensors in seen.items():
+                    save_file(tensors, work_dir / f"{kind}_{number}_{size}.safetensors")
         torch.distributed.barrier()
 
 
-def load_model(checkpoint_dir: Path, *, tensor_parallel_size: int) -> Any:
-    """The engine's model in float32, its vocabulary padded as in training, loaded by Megatron's own reader."""
+def set_layout(*, tensor_parallel_size: int, pipeline_parallel_size: int = 1) -> None:
+    """Give Megatron a layout, in place of one that it may have."""
+    from megatron.core import parallel_state
+    from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
+
+    parallel_state.destroy_model_parallel()
+    parallel_state.initialize_model_parallel(tensor_parallel_size, pipeline_parallel_size)
+    model_parallel_cuda_manual_seed(1, force_reset_rng=True)
+
+
+def load_model(checkpoint_dir: Path, *, tensor_parallel_size: int, pipeline_parallel_size: int = 1) -> Any:
+    """The engine's model in float32, its vocabulary padded as in training, loaded by Megatron's own reader; this rank's part."""
+    import torch
     from megatron.core import dist_checkpointing
 
     from conversion.families import family_of
@@ -48,8 +60,13 @@ def load_model(checkpoint_dir: Path, *, tensor_parallel_size: int) -> Any:
     description = json.loads((checkpoint_dir / "context" / "model.json").read_text(encoding="utf-8"))
     module_name, _, function_name = family_of(description["family"], source=str(checkpoint_dir)).engine.partition(":")
     multiple = math.lcm(128, tensor_parallel_size)
-    padded_vocab_size = math.ceil(description["config"]["vocab_size"] / multiple) * multiple
-    config = getattr(importlib.import_module(module_name), function_name)(description["config"], padded_vocab_size=padded_vocab_size)
+    config = getattr(importlib.import_module(module_name), function_name)(
+        description["config"],
+        padded_vocab_size=math.ceil(description["config"]["vocab_size"] / multiple) * multiple,
+        tensor_model_parallel_size=tensor_parallel_size,
+        pipeline_model_parallel_size=pipeline_parallel_size,
+        pipeline_dtype=torch.float32,
+    )
     model = config.configure_model(tokenizer=None).eval()
     wanted = {"state_dict": model.sharded_state_dict(prefix="module.")}
     loaded = dist_checkpointing.load(wanted, str(checkpoint_dir / "weights"))["state_dict"]
@@ -57,8 +74,12 @@ def load_model(checkpoint_dir: Path, *, tensor_parallel_size: int) -> Any:
     return model
 
 
-def forward(model: Any, ids: Any) -> dict[str, Any]:
-    """What each layer gives for token ids (batch, length), in the order of `conversion.verify`: (batch, length, features)."""
+def forward(model: Any, ids: Any, real: Any = None) -> dict[str, Any]:
+    """What each layer gives for token ids (batch, length): `embedding`, `layer 0` ... `logits` -> (batch, length, features).
+
+    Args:
+        real: (batch, length), False at padding; None where there is none.
+    """
     import torch
     from megatron.core.tensor_parallel import gather_from_tensor_model_parallel_region
 
@@ -67,15 +88,21 @@ def forward(model: Any, ids: Any) -> dict[str, Any]:
     def keep(name: str, hidden: torch.Tensor) -> None:
         seen[name] = hidden.transpose(0, 1).float().contiguous()  # Megatron puts the sequence first
 
-    model.decoder.layers[0].register_forward_pre_hook(
-        lambda module, args, kwargs: keep("embedding", kwargs["hidden_states"] if kwargs else args[0]), with_kwargs=True
-    )
+    hooks = [
+        model.decoder.layers[0].register_forward_pre_hook(
+            lambda module, args, kwargs: keep("embedding", kwargs["hidden_states"] if kwargs else args[0]), with_kwargs=True
+        )
+    ]
     for number, layer in enumerate(model.decoder.layers):
-        layer.register_forward_hook(lambda module, args, output, name=f"layer {number}": keep(name, output[0]))
-    positions = torch.arange(ids.shape[1]).expand_as(ids)
-    logits = gather_from_tensor_model_parallel_region(model(ids, positions, None))
-    real = model.config.real_vocab_size
-    return {**seen, "logits": logits[..., :real].float().contiguous()}
+        hooks.append(layer.register_forward_hook(lambda module, args, output, name=f"layer {number}": keep(name, output[0])))
+    if real is None:
+        positions, padding = torch.arange(ids.shape[1]).expand_as(ids), None
+    else:  # padding has no position: the first real token is token 0
+        positions, padding = (real.cumsum(1) - 1).clamp(min=0), ~real[:, None, None]
+    logits = gather_from_tensor_model_parallel_region(model(ids, positions, padding))
+    for hook in hooks:
+        hook.remove()
+    return {**seen, "logits": logits[..., : model.config.real_vocab_size].float().contiguous()}
 
 
 if __name__ == "__main__":

@@ -31,11 +31,17 @@ Tensors = Sequence[LazyTensor]
 
 
 def sizes_of(config: Config) -> dict[str, int]:
-    """Sizes by name, from Megatron's configuration: its own whole numbers and those of the attention projections."""
+    """Sizes by name, from Megatron's configuration: its own whole numbers and those of the fused projections."""
     heads, groups = config["num_attention_heads"], config["num_query_groups"]
     head_dim = config.get("kv_channels") or config["hidden_size"] // heads
     sizes = {key: value for key, value in config.items() if isinstance(value, int) and not isinstance(value, bool)}
-    return {**sizes, "head_dim": head_dim, "attention_size": heads * head_dim, "qkv_size": (heads + 2 * groups) * head_dim}
+    return {
+        **sizes,
+        "head_dim": head_dim,
+        "attention_size": heads * head_dim,
+        "qkv_size": (heads + 2 * groups) * head_dim,
+        "gate_up_size": 2 * sizes.get("ffn_hidden_size", 0),
+    }
 
 
 @dataclass(frozen=True)
@@ -117,6 +123,33 @@ class FuseQKV(Rule):
 
         shapes = self.hf_shapes(sizes)
         return [LazyTensor(names[part], shapes[part], fused.dtype, partial(read, part)) for part in range(3)]
+
+
+@dataclass(frozen=True)
+class FuseGateUp(Rule):
+    """Gate and up projection of a gated feed-forward part, in this order in the pattern, as one matrix: gate above up.
+
+    Gated units: Shazeer 2020.  Megatron cuts the two apart before it shards them, so the whole is the same at every layout.
+    """
+
+    def hf_shapes(self, sizes: Sizes) -> list[Shape]:
+        """See `Rule`."""
+        ((rows, *columns),) = self.megatron_shapes(sizes)
+        return [(rows // 2, *columns)] * 2
+
+    def to_megatron(self, tensors: Tensors, names: Sequence[str], sizes: Sizes) -> Tensors:
+        """See `Rule`."""
+        gate, up = tensors
+        _require_one_dtype(tensors)
+        (shape,) = self.megatron_shapes(sizes)
+        return [LazyTensor(names[0], shape, gate.dtype, lambda: torch.cat([gate.read(), up.read()]))]
+
+    def to_hf(self, tensors: Tensors, names: Sequence[str], sizes: Sizes) -> Tensors:
+        """See `Rule`."""
+        (fused,) = tensors
+        (shape, _) = self.hf_shapes(sizes)
+        halves = (slice(shape[0]), slice(shape[0], None))
+        return [LazyTensor(name, shape, fused.dtype, partial(_rows, fused, half)) for name, half in zip(names, halves, strict=True)]
 
 
 @dataclass(frozen=True)

@@ -1,23 +1,18 @@
 """Compare two checkpoints, Hugging Face or NeMo: names, shapes, token ids and logits.
 
 Logits are computed in float32 on the CPU, by transformers for a Hugging Face checkpoint and by Megatron, at every tensor
-parallel size asked for and with a padded vocabulary, for a NeMo checkpoint.  They may differ by 1e-4 at most; where they differ by
-more, the first layer that does is named.
+parallel size asked for and with a padded vocabulary, for a NeMo checkpoint: for whole sequences, and for sequences padded on the left
+and on the right.  They may differ by 1e-4 at most; where they differ by more, the first layer that does is named.
 """
 
 from __future__ import annotations
 
-import math
-import os
-import signal
-import subprocess
-import sys
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from conversion.observation import Batch, Observation, observe_hf, observe_nemo, token_batch
 from data_prep import command
 
 if TYPE_CHECKING:
@@ -26,11 +21,9 @@ if TYPE_CHECKING:
     from conversion.lazy_tensor import LazyTensor
 
 STAGE = "conversion.verify"
-ROOT = Path(__file__).resolve().parent.parent
 
 # Largest difference of float32 logits that rounding explains: sums of a few thousand products, reordered by another kernel.
 TOLERANCE = 1e-4
-BATCH_SIZE = 2
 DEFAULT_LINES = (
     "The miller's daughter counted seventeen sacks of flour before sunrise.",
     "Mlinarjeva hči je pred zoro naštela sedemnajst vreč moke; žito je bilo še vlažno.",
@@ -117,11 +110,12 @@ def verify(
     if a.tensors.keys() != b.tensors.keys() or a.vocab_size != b.vocab_size:
         yield Result("logits", False, "not compared: the models do not have the same tensors")
         return
-    ids = token_batch(token_ids.ids, vocab_size=a.vocab_size, length=min(sequence_length, a.max_positions, b.max_positions))
-    outputs = [observe(side, ids, tensor_parallel_sizes, timeout_seconds=timeout_seconds) for side in (a, b)]
-    reference_label, reference = next(iter(outputs[0].items()))
-    for label, other in [*list(outputs[0].items())[1:], *outputs[1].items()]:
-        yield compare_outputs(f"logits, {reference_label} against {label}", reference, other)
+    batch = token_batch(token_ids.ids, vocab_size=a.vocab_size, length=min(sequence_length, a.max_positions, b.max_positions))
+    seen_of_a, seen_of_b = observe((a, b), batch, tensor_parallel_sizes, timeout_seconds=timeout_seconds)
+    reference_label, reference = next(iter(seen_of_a.items()))
+    for label, other in [*list(seen_of_a.items())[1:], *seen_of_b.items()]:
+        yield compare_outputs(f"logits, {reference_label} against {label}", reference.whole, other.whole)
+        yield compare_outputs(f"logits of padded sequences, {reference_label} against {label}", reference.padded, other.padded)
 
 
 def compare_tensors(a: Mapping[str, LazyTensor], b: Mapping[str, LazyTensor]) -> Iterator[Result]:
@@ -163,25 +157,16 @@ def compare_token_ids(a: Side, b: Side, lines: Sequence[str]) -> TokenIds:
     return TokenIds(Result("token ids", True, f"{len(lines)} lines, {sum(map(len, ids_a))} tokens"), ids_a)
 
 
-def token_batch(lines: Sequence[Sequence[int]], *, vocab_size: int, length: int) -> Tensor:
-    """Token ids to compare logits on, (BATCH_SIZE, length): the lines one after another, then random ids over the whole vocabulary."""
-    import torch
-
-    generator = torch.Generator().manual_seed(0)
-    ids = torch.randint(vocab_size, (BATCH_SIZE * length,), generator=generator)
-    text = [token for line in lines for token in line if token < vocab_size][: length * (BATCH_SIZE - 1)]
-    ids[: len(text)] = torch.tensor(text, dtype=ids.dtype)
-    return ids.view(BATCH_SIZE, length)
-
-
-def observe(side: Side, ids: Tensor, tensor_parallel_sizes: Sequence[int], *, timeout_seconds: float) -> dict[str, dict[str, Tensor]]:
-    """What each layer gives for the ids: label of the run -> `embedding`, `layer 0` ... `logits` -> (batch, length, features)."""
-    if side.heads is not None:
-        return {
-            f"NeMo at tensor parallel {size}": seen
-            for size, seen in _observe_nemo(side.directory, ids, tensor_parallel_sizes, timeout_seconds=timeout_seconds).items()
-        }
-    return {"Hugging Face": _observe_hf(side.directory, ids)}
+def observe(sides: Sequence[Side], batch: Batch, sizes: Sequence[int], *, timeout_seconds: float) -> list[dict[str, Observation]]:
+    """Both sides' models run on a batch: label of a run -> what its layers gave; all NeMo checkpoints in one start of the engine."""
+    in_nemo = [side.directory for side in sides if side.heads is not None]
+    from_nemo = iter(observe_nemo(in_nemo, batch, tensor_parallel_sizes=sizes, timeout_seconds=timeout_seconds) if in_nemo else [])
+    return [
+        {"Hugging Face": observe_hf(side.directory, batch)}
+        if side.heads is None
+        else {f"NeMo at tensor parallel {size}": seen for size, seen in next(from_nemo).items()}
+        for side in sides
+    ]
 
 
 def compare_outputs(subject: str, a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> Result:
@@ -195,65 +180,6 @@ def compare_outputs(subject: str, a: Mapping[str, Tensor], b: Mapping[str, Tenso
     return Result(
         subject, False, f"largest difference {largest:.1e} (allowed {TOLERANCE:.0e}); it begins at {first} with {differences[first]:.1e}"
     )
-
-
-def _observe_hf(directory: Path, ids: Tensor) -> dict[str, Tensor]:
-    import torch
-    from transformers import AutoModelForCausalLM
-    from transformers.utils import logging
-
-    logging.set_verbosity_error()
-    model: Any = AutoModelForCausalLM.from_pretrained(str(directory), dtype=torch.float32, local_files_only=True).eval()
-    layers = next(module for name, module in model.named_modules() if name.endswith(".layers"))
-    seen: dict[str, Tensor] = {}
-
-    def keep(name: str, hidden: Any) -> None:
-        seen[name] = hidden[0] if isinstance(hidden, tuple) else hidden
-
-    layers[0].register_forward_pre_hook(
-        lambda module, args, kwargs: keep("embedding", args[0] if args else kwargs["hidden_states"]), with_kwargs=True
-    )
-    for number, layer in enumerate(layers):
-        layer.register_forward_hook(lambda module, args, output, name=f"layer {number}": keep(name, output))
-    with torch.inference_mode():
-        logits = model(ids).logits
-    return {**seen, "logits": logits}
-
-
-def _observe_nemo(directory: Path, ids: Tensor, sizes: Sequence[int], *, timeout_seconds: float) -> dict[int, dict[str, Tensor]]:
-    from safetensors.torch import load_file, save_file
-
-    num_processes = math.lcm(*sizes)
-    with tempfile.TemporaryDirectory() as temporary:
-        save_file({"ids": ids}, Path(temporary) / "ids.safetensors")
-        launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={num_processes}", "--module"]
-        paths = [str(directory.resolve()), f"{temporary}/ids.safetensors", temporary]
-        _run_group([*launcher, "conversion.engine_forward", *paths, *map(str, sizes)], timeout_seconds=timeout_seconds)
-        return {size: load_file(Path(temporary) / f"tensor_parallel_{size}.safetensors") for size in sizes}
-
-
-def _run_group(arguments: Sequence[str], *, timeout_seconds: float) -> None:
-    """Run Python in a process group of its own, which is killed whole when it is late or this process is interrupted.
-
-    Ranks that wait for each other ignore SIGTERM.
-    """
-    threads = max(1, (os.cpu_count() or 1) // 2)
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": str(threads)}
-    with tempfile.TemporaryFile() as errors:
-        process = subprocess.Popen(
-            [sys.executable, *arguments], cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, stderr=errors, start_new_session=True
-        )
-        try:
-            code = process.wait(timeout_seconds)
-        except subprocess.TimeoutExpired:
-            raise ValueError(f"the engine gave no logits within {timeout_seconds:.0f} s; raise --timeout-seconds") from None
-        finally:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
-        if code:
-            errors.seek(0)
-            raise RuntimeError(f"the engine failed:\n{errors.read().decode(errors='replace')[-4000:]}")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -6,9 +6,13 @@ A new family is one file here: a table of rules and a translation of the configu
 from __future__ import annotations
 
 from conversion.families.family import Family
+from conversion.families.gemma2 import GEMMA2
+from conversion.families.llama import LLAMA
+from conversion.families.mistral import MISTRAL
 from conversion.families.opt import OPT
+from conversion.families.qwen import QWEN2, QWEN3
 
-FAMILIES = {family.model_type: family for family in (OPT,)}
+FAMILIES = {family.model_type: family for family in (OPT, LLAMA, MISTRAL, GEMMA2, QWEN2, QWEN3)}
 
 
 def family_of(model_type: str, *, source: str) -> Family:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 from conversion.mapping import Rule
 
@@ -24,6 +24,14 @@ class Require:
     otherwise: str
 
 
+class NeMoClasses(NamedTuple):
+    """The classes by which NeMo's own collection knows a family: a module, in it a Lightning module and its configuration."""
+
+    module: str
+    model: str
+    config: str
+
+
 @dataclass(frozen=True)
 class Family:
     """One model family.
@@ -31,16 +39,20 @@ class Family:
     Attributes:
         model_type: of config.json.
         table: the rules, for both directions.
-        to_megatron: config.json -> Megatron's configuration; `share_embeddings_and_output_weights` is set by the caller.
+        to_megatron: config.json -> sizes and other numbers of a model, in Megatron's words.
         engine: `module:function` that makes the engine's configuration from Megatron's; imported only where NeMo runs.
+        architecture: what all models of the family have in common, in Megatron's words, where it is not Megatron's default.
         requirements: what makes a variant one that the table covers.
+        nemo: the classes of NeMo that load the model without this project; None where NeMo does not know the family.
     """
 
     model_type: str
     table: Sequence[Rule]
     to_megatron: Callable[[Mapping[str, Any]], dict[str, Any]]
     engine: str
+    architecture: Mapping[str, Any] = field(default_factory=dict)
     requirements: Sequence[Require] = ()
+    nemo: Callable[[Mapping[str, Any]], NeMoClasses] | None = None
 
     def megatron_config(self, config: Mapping[str, Any], *, tied: bool, source: str) -> dict[str, Any]:
         """Megatron's configuration for a config.json: sizes and switches, nothing of a training run.
@@ -60,11 +72,22 @@ class Family:
             megatron = self.to_megatron(config)
         except KeyError as error:
             raise ValueError(f"{source} has no {error.args[0]} in its config.json") from error
-        if wrong := [f"{key} {value!r}" for key, value in megatron.items() if not isinstance(value, int | float) or value <= 0]:
+        except TypeError as error:
+            raise ValueError(f"{source} has a value of another type than expected in its config.json ({error})") from error
+        if wrong := [f"{key} {value!r}" for key, value in megatron.items() if not _is_positive(value)]:
             raise ValueError(f"{source} has a config.json that gives Megatron {', '.join(wrong)}; expected numbers above 0")
-        if megatron["hidden_size"] % megatron["num_attention_heads"] or megatron["num_attention_heads"] % megatron["num_query_groups"]:
+        head_dim_is_free = "kv_channels" in megatron
+        heads, groups = megatron["num_attention_heads"], megatron["num_query_groups"]
+        if heads % groups or (megatron["hidden_size"] % heads and not head_dim_is_free):
             raise ValueError(
-                f"{source} has a hidden size of {megatron['hidden_size']} and {megatron['num_attention_heads']} attention heads in"
-                f" {megatron['num_query_groups']} groups, which do not divide"
+                f"{source} has a hidden size of {megatron['hidden_size']} and {heads} attention heads in {groups} groups,"
+                " which do not divide"
             )
-        return {**megatron, "share_embeddings_and_output_weights": tied}
+        return {**self.architecture, **megatron, "share_embeddings_and_output_weights": tied}
+
+
+def _is_positive(value: Any) -> bool:
+    """Whether a number is above 0, or those of a pair (before and after a token) are not below it."""
+    if isinstance(value, list):
+        return all(isinstance(number, int) and number >= 0 for number in value)
+    return isinstance(value, int | float) and value > 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,39 +10,46 @@ from typing import Any
 import torch
 from megatron.core import dist_checkpointing, parallel_state
 from megatron.core.dist_checkpointing.mapping import ShardedTensor
-from safetensors.torch import load_file, save_file
 
-from conversion.engine_forward import forward, load_model
+from conversion.engine_forward import load_model, set_layout
 
 PADDING = 9.0
 
 
-def run(tied_dir: str, untied_dir: str, ids_path: str, output_dir: str, tensor_parallel_size: int) -> None:
-    """Both tests in one start of the engine: what the layers of the tied model give, and what it saves of the untied one."""
-    ids = load_file(ids_path)["ids"]
-    with torch.inference_mode():
-        seen = forward(load_model(Path(tied_dir), tensor_parallel_size=tensor_parallel_size), ids)
-    if torch.distributed.get_rank() == 0:
-        save_file(seen, Path(output_dir) / "tied.safetensors")
-    _save_as_training_does(load_model(Path(untied_dir), tensor_parallel_size=tensor_parallel_size), Path(output_dir), tensor_parallel_size)
+def save_at_layouts(checkpoint_dirs: Sequence[str], layouts: Sequence[Sequence[int]], output_dir: str, tensor_parallel_size: int) -> None:
+    """Load each checkpoint at each layout (tensor, pipeline) and save it as training does.
+
+    The first layout is saved with stacked layers and with keys of their own, the others with stacked layers.
+    """
+    for tensor, pipeline in layouts:
+        set_layout(tensor_parallel_size=tensor, pipeline_parallel_size=pipeline)
+        for checkpoint_dir in map(Path, checkpoint_dirs):
+            model = load_model(checkpoint_dir, tensor_parallel_size=tensor, pipeline_parallel_size=pipeline)
+            _pad(model)
+            directory = Path(output_dir) / f"{tensor}x{pipeline}" / checkpoint_dir.name
+            _save(model, directory, one_key_per_layer=False)
+            if (tensor, pipeline) == tuple(layouts[0]):
+                _save(model, Path(output_dir) / "per_layer" / checkpoint_dir.name, one_key_per_layer=True)
 
 
-def _save_as_training_does(model: Any, output_dir: Path, tensor_parallel_size: int) -> None:
-    """Padded tables, optimizer state, both layouts of keys."""
-    rows = model.config.vocab_size // tensor_parallel_size
+def _pad(model: Any) -> None:
+    """Give the padding rows of the vocabulary a value that must not come back."""
+    rows = model.config.vocab_size // parallel_state.get_tensor_model_parallel_world_size()
     real_rows = max(model.config.real_vocab_size - parallel_state.get_tensor_model_parallel_rank() * rows, 0)
-    with torch.no_grad():
-        for table in (model.embedding.word_embeddings.weight, model.output_layer.weight):
-            table[real_rows:] = PADDING
-    for layout, single in (("stacked", False), ("per_layer", True)):
-        weights = model.sharded_state_dict(prefix="module.", metadata={"singleton_local_shards": single})
-        moments = {
-            name: replace(weight, key=f"optimizer.state.exp_avg.{weight.key}", data=torch.ones_like(weight.data))
-            for name, weight in weights.items()
-            if isinstance(weight, ShardedTensor)
-        }
-        directory = output_dir / layout / "weights"
-        if torch.distributed.get_rank() == 0:
-            directory.mkdir(parents=True)
-        torch.distributed.barrier()
-        dist_checkpointing.save({"state_dict": weights, "optimizer": moments, "step": 7}, str(directory))
+    for name, table in model.named_parameters():
+        if name.endswith(("word_embeddings.weight", "output_layer.weight")):
+            table.data[real_rows:] = PADDING
+
+
+def _save(model: Any, directory: Path, *, one_key_per_layer: bool) -> None:
+    """Weights, beside them something like the state of an optimizer."""
+    weights = model.sharded_state_dict(prefix="module.", metadata={"singleton_local_shards": one_key_per_layer})
+    moments = {
+        name: replace(weight, key=f"optimizer.state.exp_avg.{weight.key}", data=torch.ones_like(weight.data))
+        for name, weight in weights.items()
+        if isinstance(weight, ShardedTensor)
+    }
+    if torch.distributed.get_rank() == 0:
+        (directory / "weights").mkdir(parents=True)
+    torch.distributed.barrier()
+    dist_checkpointing.save({"state_dict": weights, "optimizer": moments, "step": 7}, str(directory / "weights"))

@@ -1,4 +1,4 @@
-"""Conversion against the real engine: Megatron's own reader and writer, and its logits."""
+"""Conversion against the real engine, for every family: its logits, and what it saves at each layout."""
 
 from __future__ import annotations
 
@@ -10,66 +10,102 @@ from safetensors.torch import load_file, save_file
 
 from conversion import hf_to_nemo, nemo_to_hf, verify
 from conversion.dist_checkpoint import read_dist_checkpoint
-from tests.conversion.conftest import VOCAB_SIZE, OPTMaker, tiny_opt
+from conversion.families import FAMILIES
+from conversion.observation import Observation, token_batch
+from tests.conversion.engine_functions import PADDING
+from tests.conversion.tiny_families import CASES, SEQUENCE_LENGTH, save_tiny_model
 from tests.gloo import run_on_gloo
 
+LAYOUTS = ((2, 1), (1, 1), (4, 1), (1, 2), (2, 2))  # tensor parallel x pipeline parallel; four ranks, the rest is data parallel
 
-def test_logits_are_those_of_hugging_face_at_tensor_parallel_1_and_2(
-    make_opt: OPTMaker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    hf_dir = make_opt(tie_word_embeddings=False)
-    hf_to_nemo.convert(hf_dir, tmp_path / "nemo")
-    assert verify.main([str(hf_dir), str(tmp_path / "nemo"), "--tensor-parallel-size", "1", "2"]) == 0
-    report = capsys.readouterr().out.splitlines()
-    assert [line.split(":")[0] for line in report] == [
-        "same       names",
-        "same       shapes",
-        "same       values",
-        "same       token ids",
-        "same       logits, Hugging Face against NeMo at tensor parallel 1",
-        "same       logits, Hugging Face against NeMo at tensor parallel 2",
-    ]
+
+def test_every_family_has_a_tiny_model() -> None:
+    assert {case.model_type for case in CASES.values()} == set(FAMILIES)
 
 
 @pytest.fixture(scope="module")
-def engine_run(tmp_path_factory: pytest.TempPathFactory, tokenizer_dir: Path) -> Path:
-    """A folder with a tied and an untied checkpoint in both formats, and what the engine made of them at tensor parallel 2."""
-    directory = tmp_path_factory.mktemp("engine")
-    for name, tied in (("tied", True), ("untied", False)):
-        tiny_opt(tie_word_embeddings=tied).save_pretrained(directory / f"hf_{name}")
-        shutil.copytree(tokenizer_dir, directory / f"hf_{name}", dirs_exist_ok=True)
-        hf_to_nemo.convert(directory / f"hf_{name}", directory / f"nemo_{name}")
-    save_file({"ids": verify.token_batch([], vocab_size=VOCAB_SIZE, length=24)}, directory / "ids.safetensors")
+def converted(tmp_path_factory: pytest.TempPathFactory, tokenizer_dir: Path) -> Path:
+    """Folders hf/NAME and nemo/NAME: each case as it is, and `NAME_other` with the other kind of output layer."""
+    directory = tmp_path_factory.mktemp("families")
+    for name, case in CASES.items():
+        tied = bool(case.config.get("tie_word_embeddings", False))
+        for variant, changes in ((name, {}), (f"{name}_other", {"tie_word_embeddings": not tied})):
+            save_tiny_model(name, directory / "hf" / variant, tokenizer_dir=tokenizer_dir, **changes)
+            hf_to_nemo.convert(directory / "hf" / variant, directory / "nemo" / variant)
+    return directory
+
+
+# -- logits ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def observed(converted: Path) -> dict[str, dict[str, Observation]]:
+    """What the layers of each case give in both libraries, from one start of the engine."""
+    sides = [verify.Side.open(converted / kind / name) for name in CASES for kind in ("hf", "nemo")]
+    batch = token_batch([], vocab_size=min(side.vocab_size for side in sides), length=SEQUENCE_LENGTH)
+    seen = verify.observe(sides, batch, (1, 2), timeout_seconds=300)
+    return {name: seen[2 * number] | seen[2 * number + 1] for number, name in enumerate(CASES)}
+
+
+@pytest.mark.parametrize("padding", ["whole", "padded"])
+@pytest.mark.parametrize("size", [1, 2])
+@pytest.mark.parametrize("name", CASES)
+def test_logits_are_those_of_hugging_face(observed: dict[str, dict[str, Observation]], name: str, size: int, padding: str) -> None:
+    """Over more tokens than the window, whole and padded on the left and on the right, with padding rows in the tables."""
+    expected, found = (getattr(observed[name][label], padding) for label in ("Hugging Face", f"NeMo at tensor parallel {size}"))
+    assert found.keys() == expected.keys() == {"embedding", "layer 0", "layer 1", "layer 2", "layer 3", "logits"}
+    assert expected["logits"].std() > 0.1
+    for layer in expected:
+        assert (found[layer] - expected[layer]).abs().max() <= verify.TOLERANCE, layer
+
+
+def test_two_checkpoints_of_nemo(converted: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """By the command: they differ from the layer on that was changed."""
+    hf_dir = shutil.copytree(converted / "hf/llama3", tmp_path / "hf")
+    state = load_file(hf_dir / "model.safetensors")
+    gate = "model.layers.2.mlp.gate_proj.weight"
+    state[gate] = state[gate].flip(0).contiguous()
+    save_file(state, hf_dir / "model.safetensors", metadata={"format": "pt"})
+    hf_to_nemo.convert(hf_dir, tmp_path / "nemo")
+    code = verify.main([str(converted / "nemo/llama3"), str(tmp_path / "nemo")])
+    lines = {line[11:].split(":")[0]: line for line in capsys.readouterr().out.splitlines()}
+    assert code == 1
+    assert lines["values"].endswith(f"38 of 39 tensors equal bit for bit; the first that is not: {gate}")
+    for subject in ("logits", "logits of padded sequences"):
+        line = lines[f"{subject}, NeMo at tensor parallel 1 against NeMo at tensor parallel 1"]
+        assert line.startswith("DIFFERENT") and "it begins at layer 2 with" in line
+
+
+# -- checkpoints ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def saved(converted: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folders TxP/NAME and per_layer/NAME with what the engine saved, from one start."""
+    directory = tmp_path_factory.mktemp("saved")
     run_on_gloo(
-        "tests.conversion.engine_functions:run",
-        world_size=2,
+        "tests.conversion.engine_functions:save_at_layouts",
+        world_size=4,
         directory=directory / "gloo",
-        tied_dir=str(directory / "nemo_tied"),
-        untied_dir=str(directory / "nemo_untied"),
-        ids_path=str(directory / "ids.safetensors"),
+        timeout_seconds=400,
+        checkpoint_dirs=sorted(str(path) for path in (converted / "nemo").iterdir()),
+        layouts=LAYOUTS,
         output_dir=str(directory),
     )
     return directory
 
 
-def test_logits_of_a_tied_model(engine_run: Path) -> None:
-    """Also at the last position of the table, and for ids from the whole vocabulary."""
-    ids = load_file(engine_run / "ids.safetensors")["ids"]
-    expected = verify._observe_hf(engine_run / "hf_tied", ids)
-    found = load_file(engine_run / "tied.safetensors")
-    assert found.keys() == expected.keys() == {"embedding", "layer 0", "layer 1", "layer 2", "logits"}
-    for name in expected:
-        assert (found[name] - expected[name]).abs().max() <= verify.TOLERANCE, name
-
-
-@pytest.mark.parametrize("layout", ["stacked", "per_layer"])
-def test_what_the_engine_saves_comes_back_bit_for_bit(engine_run: Path, tmp_path: Path, layout: str) -> None:
-    """Tables padded with other values than zero, optimizer state beside the weights, layers stacked or with keys of their own."""
-    shutil.copytree(engine_run / layout, tmp_path / "trained")
-    shutil.copytree(engine_run / "nemo_untied/context", tmp_path / "trained/context")
-    tensors = read_dist_checkpoint(tmp_path / "trained/weights", prefix="module.")
-    assert tensors["output_layer.weight"].shape == (384, 32)
-    assert tensors["output_layer.weight"].read()[-1, 0] == 9.0
-    nemo_to_hf.export(tmp_path / "trained", tmp_path / "back")
-    for name in ("model.safetensors", "config.json", "tokenizer.json"):
-        assert (tmp_path / "back" / name).read_bytes() == (engine_run / "hf_untied" / name).read_bytes()
+@pytest.mark.parametrize("layout", [*(f"{tensor}x{pipeline}" for tensor, pipeline in LAYOUTS), "per_layer"])
+@pytest.mark.parametrize("name", CASES)
+def test_what_the_engine_saves_comes_back_bit_for_bit(converted: Path, saved: Path, tmp_path: Path, name: str, layout: str) -> None:
+    """Tied and untied, tables padded with other values than zero, optimizer state beside the weights, layers stacked or apart."""
+    for variant in (name, f"{name}_other"):
+        trained = tmp_path / variant
+        shutil.copytree(saved / layout / variant, trained)
+        shutil.copytree(converted / "nemo" / variant / "context", trained / "context")
+        table = read_dist_checkpoint(trained / "weights", prefix="module.")["embedding.word_embeddings.weight"]
+        assert table.shape[0] in (384, 512)
+        assert table.read()[-1, 0] == PADDING
+        nemo_to_hf.export(trained, tmp_path / f"{variant}_back")
+        for file in ("model.safetensors", "config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"):
+            assert (tmp_path / f"{variant}_back" / file).read_bytes() == (converted / "hf" / variant / file).read_bytes(), file

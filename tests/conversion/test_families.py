@@ -7,15 +7,16 @@ import pytest
 from transformers import OPTConfig
 
 from conversion.families import FAMILIES, family_of
+from tests.conversion.tiny_families import PUBLISHED
 
 
 def opt_config(**changes: Any) -> dict[str, Any]:
     return {**OPTConfig().to_dict(), **changes}
 
 
-def refuse(config: dict[str, Any], sentence: str) -> None:
+def refuse(config: dict[str, Any], sentence: str, *, family: str = "opt") -> None:
     with pytest.raises(ValueError, match=f"^{re.escape(sentence)}$"):
-        FAMILIES["opt"].megatron_config(config, tied=True, source="models/x")
+        FAMILIES[family].megatron_config(config, tied=True, source="models/x")
 
 
 def test_opt_in_megatrons_words() -> None:
@@ -77,6 +78,133 @@ def test_a_config_with_an_impossible_size(value: Any) -> None:
 
 def test_heads_that_do_not_divide() -> None:
     refuse(opt_config(num_attention_heads=7), "models/x has a hidden size of 768 and 7 attention heads in 7 groups, which do not divide")
+
+
+def test_llama_3_1_in_megatrons_words() -> None:
+    """Llama-3.1-8B, with all four numbers of its rotary positions; the numbers as transformers 4 and 5 write them."""
+    rope = {
+        "rope_type": "llama3",
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 8192,
+    }
+    expected = {
+        "normalization": "RMSNorm",
+        "activation_func": "silu",
+        "gated_linear_unit": True,
+        "add_bias_linear": False,
+        "position_embedding_type": "rope",
+        "num_layers": 32,
+        "hidden_size": 4096,
+        "ffn_hidden_size": 14336,
+        "num_attention_heads": 32,
+        "num_query_groups": 8,
+        "max_position_embeddings": 131072,
+        "vocab_size": 128256,
+        "init_method_std": 0.02,
+        "layernorm_epsilon": 1e-5,
+        "rotary_base": 500000.0,
+        "scale_factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "old_context_len": 8192,
+        "share_embeddings_and_output_weights": False,
+    }
+    config = PUBLISHED["llama-3.1-8b"]
+    earlier = {**config, "rope_theta": 500000.0, "rope_scaling": rope}
+    later = {**config, "rope_parameters": {**rope, "rope_theta": 500000.0}}
+    for said in (earlier, later):
+        assert FAMILIES["llama"].megatron_config(said, tied=False, source="models/x") == expected
+
+
+def test_the_first_llama_2_files_say_less() -> None:
+    megatron = FAMILIES["llama"].megatron_config(PUBLISHED["llama-2-7b"], tied=False, source="models/x")
+    assert (megatron["num_query_groups"], megatron["rotary_base"]) == (32, 10000.0)
+    assert "scale_factor" not in megatron
+
+
+def test_windows_do_not_count_the_token_itself() -> None:
+    assert FAMILIES["mistral"].megatron_config(PUBLISHED["mistral-7b"], tied=False, source="x")["window_size"] == [4095, 0]
+    without = {**PUBLISHED["mistral-7b"], "sliding_window": None}
+    assert "window_size" not in FAMILIES["mistral"].megatron_config(without, tied=False, source="x")
+    gemma = FAMILIES["gemma2"].megatron_config(PUBLISHED["gemma-2-9b"], tied=True, source="x")
+    assert (gemma["window_size"], gemma["window_attn_skip_freq"], gemma["kv_channels"]) == ([4095, 0], 2, 256)
+
+
+BIASES = "models with biases in the attention are not covered"
+ACTIVATION = "models with another activation are not covered"
+ROTATION = "models that rotate a part of each head are not covered"
+WINDOWS = "models that limit the attention of their upper layers to a window are not covered"
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "value", "expected", "otherwise"),
+    [
+        ("llama-2-7b", "attention_bias", True, False, BIASES),
+        ("llama-2-7b", "mlp_bias", True, False, "models with biases in the feed-forward part are not covered"),
+        ("llama-2-7b", "hidden_act", "gelu", "silu", ACTIVATION),
+        ("llama-2-7b", "partial_rotary_factor", 0.5, 1.0, ROTATION),
+        ("mistral-7b", "hidden_act", "relu", "silu", ACTIVATION),
+        (
+            "mistral-7b",
+            "layer_types",
+            ["full_attention"],
+            None,
+            "models whose layers differ, such as Ministral, are not covered",
+        ),
+        ("gemma-2-9b", "hidden_activation", "gelu", "gelu_pytorch_tanh", ACTIVATION),
+        ("gemma-2-9b", "attention_bias", True, False, BIASES),
+        ("gemma-2-9b", "use_bidirectional_attention", True, False, "models that see later tokens are not covered"),
+        ("qwen2-7b", "use_sliding_window", True, False, WINDOWS),
+        ("qwen3-8b", "use_sliding_window", True, False, WINDOWS),
+        ("qwen3-8b", "attention_bias", True, False, BIASES),
+    ],
+)
+def test_variants_of_the_others_are_refused_by_name(name: str, key: str, value: Any, expected: Any, otherwise: str) -> None:
+    config = {**PUBLISHED[name], key: value}
+    sentence = f"models/x has {key} {value!r} in its config.json (expected {expected!r}): {otherwise}"
+    refuse(config, sentence, family=config["model_type"])
+
+
+@pytest.mark.parametrize("kind", ["yarn", "linear", "dynamic", "longrope"])
+@pytest.mark.parametrize("key", ["rope_type", "type"])
+def test_other_rotary_positions_are_refused(kind: str, key: str) -> None:
+    config = {**PUBLISHED["llama-2-7b"], "rope_scaling": {key: kind, "factor": 2.0}}
+    sentence = f"rope_scaling in config.json is of the type {kind!r}, which is not covered; known are default, llama3"
+    refuse(config, sentence, family="llama")
+
+
+def test_gemma_2_with_other_windows_is_refused() -> None:
+    sentence = "layer_types in config.json does not alternate between sliding_attention and full_attention: such models are not covered"
+    # The order that NeMo has: the window on the second, the fourth and so on.
+    config = {**PUBLISHED["gemma-2-9b"], "layer_types": ["full_attention", "sliding_attention"] * 21}
+    refuse(config, sentence, family="gemma2")
+
+
+@pytest.mark.parametrize("model_type", ["mixtral", "qwen2_moe", "qwen3_moe", "gemma", "gemma3_text", "llama4"])
+def test_relatives_are_not_taken_for_the_family(model_type: str) -> None:
+    with pytest.raises(
+        ValueError, match=f"^{re.escape(f'models/x is of the model type {model_type}, which is not covered; known are opt')}"
+    ):
+        family_of(model_type, source="models/x")
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "sentence"),
+    [
+        ("rms_norm_eps", None, "models/x has a config.json that gives Megatron layernorm_epsilon None; expected numbers above 0"),
+        ("rope_theta", "x", "models/x has a config.json that gives Megatron rotary_base 'x'; expected numbers above 0"),
+        ("sliding_window", 0, "models/x has a config.json that gives Megatron window_size [-1, 0]; expected numbers above 0"),
+        (
+            "sliding_window",
+            "4096",
+            "models/x has a value of another type than expected in its config.json (unsupported operand type(s) for -: 'str' and 'int')",
+        ),
+    ],
+)
+def test_impossible_values_of_the_others(key: str, value: Any, sentence: str) -> None:
+    refuse({**PUBLISHED["mistral-7b"], key: value}, sentence, family="mistral")
 
 
 def test_unknown_model_type() -> None:

@@ -7,11 +7,12 @@ import pytest
 import torch
 
 from conversion.lazy_tensor import LazyTensor
-from conversion.mapping import Drop, FuseQKV, Rename, SplitRows, expand, map_to_hf, map_to_megatron
+from conversion.mapping import Drop, FuseGateUp, FuseQKV, Rename, SplitRows, expand, map_to_hf, map_to_megatron
 
 CONFIG = {
     "num_layers": 2,
     "hidden_size": 4,
+    "ffn_hidden_size": 3,
     "num_attention_heads": 2,
     "num_query_groups": 1,
     "vocab_size": 5,
@@ -23,6 +24,7 @@ TABLE = (
     Rename("emb", "embedding", ("vocab_size", "hidden_size")),
     SplitRows("pos", "{kept.rows,positions}", ("positions", "hidden_size"), num_kept_rows=2),
     FuseQKV("l.*.{q,k,v}", "layers.*.qkv", ("qkv_size", "hidden_size")),
+    FuseGateUp("l.*.{gate,up}", "layers.*.fc1", ("gate_up_size", "hidden_size")),
     Rename("l.*.norm.{weight,bias}", "layers.*.norm.{weight,bias}", ("hidden_size",)),
     Rename("head", "output", ("vocab_size", "hidden_size"), when="not tied"),
     Drop("l.*.cache", because="computed"),
@@ -32,6 +34,7 @@ HF_SHAPES = {
     "emb": (5, 4),
     "pos": (5, 4),
     **{f"l.{layer}.{name}": shape for layer in range(2) for name, shape in {"q": (4, 4), "k": (2, 4), "v": (2, 4)}.items()},
+    **{f"l.{layer}.{name}": (3, 4) for layer in range(2) for name in ("gate", "up")},
     **{f"l.{layer}.norm.{name}": (4,) for layer in range(2) for name in ("weight", "bias")},
     "head": (5, 4),
 }
@@ -68,7 +71,7 @@ def test_there_and_back() -> None:
         "kept.rows",
         "positions",
         "output",
-        *(f"layers.{layer}.{name}" for layer in range(2) for name in ("qkv", "norm.weight", "norm.bias")),
+        *(f"layers.{layer}.{name}" for layer in range(2) for name in ("qkv", "fc1", "norm.weight", "norm.bias")),
     }
     assert torch.equal(megatron["kept.rows"].read(), hf["pos"].read()[:2])
     assert torch.equal(megatron["positions"].read(), hf["pos"].read()[2:])

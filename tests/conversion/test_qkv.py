@@ -5,6 +5,8 @@ import re
 import pytest
 import torch
 
+from conversion.lazy_tensor import LazyTensor
+from conversion.mapping import FuseGateUp
 from conversion.qkv import interleave_qkv, separate_qkv
 
 # Rows are labelled by name, head and row within the head; head_dim is 2.
@@ -72,3 +74,17 @@ def test_attention_is_that_of_the_separate_projections() -> None:
 def test_rows_that_do_not_fit() -> None:
     with pytest.raises(ValueError, match=re.escape("q, k and v of 8, 4 and 2 rows do not make 2 query groups")):
         interleave_qkv(torch.zeros(8), torch.zeros(4), torch.zeros(2), num_query_groups=2)
+
+
+def test_golden_order_of_gate_and_up() -> None:
+    """Gate above up, in the one place that knows it: the table's rule."""
+    rule = FuseGateUp("mlp.{gate,up}", "fc1", ("gate_up_size", "hidden_size"))
+    sizes = {"gate_up_size": 4, "hidden_size": 3}
+    gate, up = torch.tensor([[1.0, 2, 3], [4, 5, 6]]), torch.tensor([[-1.0, -2, -3], [-4, -5, -6]])
+    lazy = [LazyTensor.of("mlp.gate", gate), LazyTensor.of("mlp.up", up)]
+    [fused] = rule.to_megatron(lazy, ["fc1"], sizes)
+    assert fused.read().tolist() == [[1, 2, 3], [4, 5, 6], [-1, -2, -3], [-4, -5, -6]]
+    assert (fused.name, fused.shape) == ("fc1", (4, 3))
+    for part, expected in zip(rule.to_hf([fused], ["mlp.gate", "mlp.up"], sizes), (gate, up), strict=True):
+        assert part.shape == (2, 3)
+        assert torch.equal(part.read(), expected)

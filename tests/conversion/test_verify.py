@@ -9,6 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from conversion import hf_to_nemo, verify
+from conversion.observation import run_group
 from tests.conversion.conftest import OPTMaker
 from tests.conversion.embedding_fixtures import byte_level, demo_text
 
@@ -119,8 +120,10 @@ def test_misuse(pair: tuple[Path, Path], tmp_path: Path) -> None:
 
 
 def test_batch_covers_the_whole_vocabulary() -> None:
-    ids = verify.token_batch([[1, 2, 3], [4, 999]], vocab_size=50, length=200)
-    assert ids.shape == (2, 200)
+    batch = verify.token_batch([[1, 2, 3], [4, 999]], vocab_size=50, length=200)
+    ids, real = batch.ids, batch.real
+    assert ids.shape == real.shape == (2, 200)
+    assert [row.nonzero().flatten()[[0, -1]].tolist() for row in real] == [[50, 199], [0, 149]]
     assert ids[0, :4].tolist() == [1, 2, 3, 4]
     assert ids.min() >= 0 and ids.max() < 50 and len(torch.unique(ids)) > 45
 
@@ -128,4 +131,4 @@ def test_batch_covers_the_whole_vocabulary() -> None:
 def test_an_engine_that_is_late_is_killed() -> None:
     message = "the engine gave no logits within 1 s; raise --timeout-seconds"
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
-        verify._run_group(["-c", "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(60)"], timeout_seconds=1)
+        run_group(["-c", "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(60)"], timeout_seconds=1)

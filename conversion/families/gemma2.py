@@ -1,0 +1,69 @@
+"""Gemma 2 (Riviere et al. 2024): four norms per layer whose weights count from 1, tanh caps on scores and logits, scaled embeddings.
+
+Every second layer, beginning with the first, sees a window of the last `sliding_window` tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from conversion.families import llama
+from conversion.families.family import Family, NeMoClasses, Require
+from conversion.families.llama import HF, MEGATRON
+from conversion.families.mistral import window
+from conversion.mapping import Rename
+
+NORMS = (
+    Rename(f"{HF}.input_layernorm.weight", f"{MEGATRON}.self_attention.linear_qkv.layer_norm_weight", ("hidden_size",)),
+    Rename(f"{HF}.post_attention_layernorm.weight", f"{MEGATRON}.self_attention.linear_proj.post_layernorm.weight", ("hidden_size",)),
+    Rename(f"{HF}.pre_feedforward_layernorm.weight", f"{MEGATRON}.mlp.linear_fc1.layer_norm_weight", ("hidden_size",)),
+    Rename(f"{HF}.post_feedforward_layernorm.weight", f"{MEGATRON}.mlp.linear_fc2.post_layernorm.weight", ("hidden_size",)),
+)
+
+ARCHITECTURE = {
+    **llama.ARCHITECTURE,
+    "activation_func": "gelu_tanh",
+    "layernorm_zero_centered_gamma": True,
+    "post_norms": True,
+    "scale_embeddings": True,
+    "window_attn_skip_freq": 2,
+}
+
+REQUIREMENTS = (
+    llama.ALL_DIMENSIONS_ROTATE,
+    Require("hidden_activation", "gelu_pytorch_tanh", "models with another activation are not covered"),
+    Require("attention_bias", False, "models with biases in the attention are not covered"),
+    Require("use_bidirectional_attention", False, "models that see later tokens are not covered"),
+)
+
+
+def to_megatron(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Megatron's numbers for Gemma 2's config.json; see `llama.to_megatron`.
+
+    Raises:
+        ValueError: if other layers than the first, the third and so on have a window.
+    """
+    found = config.get("layer_types") or []
+    if found != [("sliding_attention", "full_attention")[layer % 2] for layer in range(len(found))]:
+        raise ValueError(
+            "layer_types in config.json does not alternate between sliding_attention and full_attention: such models are not covered"
+        )
+    caps = {key: config[key] for key in ("attn_logit_softcapping", "final_logit_softcapping") if config.get(key) is not None}
+    return {
+        **llama.to_megatron(config),
+        **window(config.get("sliding_window", 4096)),
+        **caps,
+        "query_pre_attn_scalar": config["query_pre_attn_scalar"],
+    }
+
+
+GEMMA2 = Family(
+    "gemma2",
+    (*llama.OUTSIDE_LAYERS, *llama.PROJECTIONS, *NORMS),
+    to_megatron,
+    engine=llama.ENGINE,
+    architecture=ARCHITECTURE,
+    requirements=REQUIREMENTS,
+    nemo=lambda megatron: NeMoClasses("nemo.collections.llm.gpt.model.gemma2", model="Gemma2Model", config="Gemma2Config"),
+)

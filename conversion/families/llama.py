@@ -1,0 +1,116 @@
+"""Llama 2 and 3 (Touvron et al. 2023, Dubey et al. 2024): RMSNorm, gated SiLU, rotary positions, no biases.
+
+Most families since are this one with a few rows more, so they take their rows from here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from conversion.families.family import Family, NeMoClasses, Require
+from conversion.mapping import Drop, FuseGateUp, FuseQKV, Rename
+
+HF = "model.layers.*"
+MEGATRON = "decoder.layers.*"
+
+OUTSIDE_LAYERS = (
+    Rename("model.embed_tokens.weight", "embedding.word_embeddings.weight", ("vocab_size", "hidden_size")),
+    Rename("model.norm.weight", "decoder.final_layernorm.weight", ("hidden_size",)),
+    Rename("lm_head.weight", "output_layer.weight", ("vocab_size", "hidden_size"), when="not share_embeddings_and_output_weights"),
+)
+
+PROJECTIONS = (
+    FuseQKV(f"{HF}.self_attn.{{q,k,v}}_proj.weight", f"{MEGATRON}.self_attention.linear_qkv.weight", ("qkv_size", "hidden_size")),
+    Rename(f"{HF}.self_attn.o_proj.weight", f"{MEGATRON}.self_attention.linear_proj.weight", ("hidden_size", "attention_size")),
+    FuseGateUp(f"{HF}.mlp.{{gate,up}}_proj.weight", f"{MEGATRON}.mlp.linear_fc1.weight", ("gate_up_size", "hidden_size")),
+    Rename(f"{HF}.mlp.down_proj.weight", f"{MEGATRON}.mlp.linear_fc2.weight", ("hidden_size", "ffn_hidden_size")),
+    Drop(f"{HF}.self_attn.rotary_emb.inv_freq", because="computed from rope_theta; old checkpoints carry it"),
+)
+
+NORMS = (
+    Rename(f"{HF}.input_layernorm.weight", f"{MEGATRON}.self_attention.linear_qkv.layer_norm_weight", ("hidden_size",)),
+    Rename(f"{HF}.post_attention_layernorm.weight", f"{MEGATRON}.mlp.linear_fc1.layer_norm_weight", ("hidden_size",)),
+)
+
+TABLE = (*OUTSIDE_LAYERS, *PROJECTIONS, *NORMS)
+
+ARCHITECTURE = {
+    "normalization": "RMSNorm",
+    "activation_func": "silu",
+    "gated_linear_unit": True,
+    "add_bias_linear": False,
+    "position_embedding_type": "rope",
+}
+
+NO_OTHER_ACTIVATION = Require("hidden_act", "silu", "models with another activation are not covered")
+ALL_DIMENSIONS_ROTATE = Require("partial_rotary_factor", 1.0, "models that rotate a part of each head are not covered")
+
+REQUIREMENTS = (
+    NO_OTHER_ACTIVATION,
+    ALL_DIMENSIONS_ROTATE,
+    Require("attention_bias", False, "models with biases in the attention are not covered"),
+    Require("mlp_bias", False, "models with biases in the feed-forward part are not covered"),
+)
+
+ROPE_TYPES = ("default", "llama3")
+
+
+def to_megatron(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Megatron's numbers for a config.json of Llama or of a family that uses the same words.
+
+    Raises:
+        ValueError: for rotary positions of a type that is not covered.
+    """
+    heads = config["num_attention_heads"]
+    numbers = {
+        "num_layers": config["num_hidden_layers"],
+        "hidden_size": config["hidden_size"],
+        "ffn_hidden_size": config["intermediate_size"],
+        "num_attention_heads": heads,
+        # The first Llama 2 files do not say how many key heads there are: as many as queries.
+        "num_query_groups": config.get("num_key_value_heads") or heads,
+        "max_position_embeddings": config["max_position_embeddings"],
+        "vocab_size": config["vocab_size"],
+        "init_method_std": config.get("initializer_range", 0.02),
+        "layernorm_epsilon": config["rms_norm_eps"],
+        **rotary_positions(config),
+    }
+    if config.get("head_dim") is not None:
+        numbers["kv_channels"] = config["head_dim"]
+    return numbers
+
+
+def rotary_positions(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The base of the rotations and, for Llama 3.1 and later, the four numbers that slow down the lowest frequencies.
+
+    transformers 5 puts all of it into `rope_parameters`, earlier versions all but the base into `rope_scaling`.
+
+    Raises:
+        ValueError: for a type other than `default` and `llama3`.
+    """
+    rope = {"rope_theta": config.get("rope_theta", 10000.0), **(config.get("rope_parameters") or config.get("rope_scaling") or {})}
+    rope_type = rope.get("rope_type", rope.get("type", "default"))
+    if rope_type not in ROPE_TYPES:
+        raise ValueError(
+            f"rope_scaling in config.json is of the type {rope_type!r}, which is not covered; known are {', '.join(ROPE_TYPES)}"
+        )
+    if rope_type == "default":
+        return {"rotary_base": rope["rope_theta"]}
+    return {
+        "rotary_base": rope["rope_theta"],
+        "scale_factor": rope["factor"],
+        "low_freq_factor": rope["low_freq_factor"],
+        "high_freq_factor": rope["high_freq_factor"],
+        "old_context_len": rope["original_max_position_embeddings"],
+    }
+
+
+def _nemo(megatron: Mapping[str, Any]) -> NeMoClasses:
+    config = "Llama31Config" if "scale_factor" in megatron else "LlamaConfig"
+    return NeMoClasses("nemo.collections.llm.gpt.model.llama", model="LlamaModel", config=config)
+
+
+ENGINE = "nemo_patches.engine_model:engine_config"
+
+LLAMA = Family("llama", TABLE, to_megatron, engine=ENGINE, architecture=ARCHITECTURE, requirements=REQUIREMENTS, nemo=_nemo)

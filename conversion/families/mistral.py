@@ -1,0 +1,43 @@
+"""Mistral 7B (Jiang et al. 2023): Llama whose queries see a window of the last `sliding_window` tokens.
+
+Later versions (0.2, 0.3) have no window and are covered too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from conversion.families import llama
+from conversion.families.family import Family, NeMoClasses, Require
+
+REQUIREMENTS = (
+    llama.NO_OTHER_ACTIVATION,
+    llama.ALL_DIMENSIONS_ROTATE,
+    Require("layer_types", None, "models whose layers differ, such as Ministral, are not covered"),
+)
+
+
+def window(tokens: int) -> dict[str, list[int]]:
+    """Megatron's window for a Hugging Face one: how many tokens before and after its own a query sees.
+
+    Hugging Face counts the token itself, Megatron does not.  NeMo's own converter hands the number over as it is.
+    """
+    return {"window_size": [tokens - 1, 0]}
+
+
+def to_megatron(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Megatron's numbers for Mistral's config.json; see `llama.to_megatron`."""
+    tokens = config.get("sliding_window", 4096)
+    return {**llama.to_megatron(config), **(window(tokens) if tokens is not None else {})}
+
+
+MISTRAL = Family(
+    "mistral",
+    llama.TABLE,
+    to_megatron,
+    engine=llama.ENGINE,
+    architecture=llama.ARCHITECTURE,
+    requirements=REQUIREMENTS,
+    nemo=lambda megatron: NeMoClasses("nemo.collections.llm.gpt.model.mistral", model="MistralModel", config="MistralConfig7B"),
+)

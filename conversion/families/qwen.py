@@ -1,0 +1,37 @@
+"""Dense Qwen 2, 2.5 and 3 (Yang et al. 2024, 2025): Llama with biases at query, key and value, or with norms on query and key."""
+
+from __future__ import annotations
+
+from conversion.families import llama
+from conversion.families.family import Family, NeMoClasses, Require
+from conversion.families.llama import HF, MEGATRON
+from conversion.mapping import FuseQKV, Rename
+
+QKV_BIAS = FuseQKV(f"{HF}.self_attn.{{q,k,v}}_proj.bias", f"{MEGATRON}.self_attention.linear_qkv.bias", ("qkv_size",))
+QK_NORMS = Rename(f"{HF}.self_attn.{{q,k}}_norm.weight", f"{MEGATRON}.self_attention.{{q,k}}_layernorm.weight", ("head_dim",))
+
+REQUIREMENTS = (
+    llama.NO_OTHER_ACTIVATION,
+    llama.ALL_DIMENSIONS_ROTATE,
+    Require("use_sliding_window", False, "models that limit the attention of their upper layers to a window are not covered"),
+)
+
+QWEN2 = Family(
+    "qwen2",
+    (*llama.TABLE, QKV_BIAS),
+    llama.to_megatron,
+    engine=llama.ENGINE,
+    architecture={**llama.ARCHITECTURE, "add_qkv_bias": True},
+    requirements=REQUIREMENTS,
+    nemo=lambda megatron: NeMoClasses("nemo.collections.llm.gpt.model.qwen2", model="Qwen2Model", config="Qwen2Config"),
+)
+
+QWEN3 = Family(
+    "qwen3",
+    (*llama.TABLE, QK_NORMS),
+    llama.to_megatron,
+    engine=llama.ENGINE,
+    architecture={**llama.ARCHITECTURE, "qk_layernorm": True},
+    requirements=(*REQUIREMENTS, Require("attention_bias", False, "models with biases in the attention are not covered")),
+    nemo=lambda megatron: NeMoClasses("nemo.collections.llm.gpt.model.qwen3", model="Qwen3Model", config="Qwen3Config"),
+)

@@ -1,0 +1,148 @@
+"""What each layer of a model gives for the same token ids: by transformers for a Hugging Face folder, by the engine for a NeMo one.
+
+Everything is float32 on the CPU.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+ROOT = Path(__file__).resolve().parent.parent
+BATCH_SIZE = 2
+
+Seen = dict[str, "Tensor"]  # `embedding`, `layer 0` ... `logits` -> (BATCH_SIZE, length, features)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Token ids to compare models on, (BATCH_SIZE, length), and which of them are padding in a second pass.
+
+    Attributes:
+        real: False at the beginning of the first sequence and at the end of the second.
+    """
+
+    ids: Tensor
+    real: Tensor
+
+
+@dataclass(frozen=True)
+class Observation:
+    """What the layers gave for a batch without padding, and for the same ids with some of them as padding (zeros there)."""
+
+    whole: Seen
+    padded: Seen
+
+
+def token_batch(lines: Sequence[Sequence[int]], *, vocab_size: int, length: int) -> Batch:
+    """A batch of the lines one after another, then random ids over the whole vocabulary; a quarter of each sequence can be padding."""
+    import torch
+
+    generator = torch.Generator().manual_seed(0)
+    ids = torch.randint(vocab_size, (BATCH_SIZE * length,), generator=generator)
+    text = [token for line in lines for token in line if token < vocab_size][: length * (BATCH_SIZE - 1)]
+    ids[: len(text)] = torch.tensor(text, dtype=ids.dtype)
+    real = torch.ones(BATCH_SIZE, length, dtype=torch.bool)
+    real[0, : length // 4] = False
+    real[1, length - length // 4 :] = False
+    return Batch(ids.view(BATCH_SIZE, length), real)
+
+
+def observe_hf(directory: Path, batch: Batch) -> Observation:
+    """Run a Hugging Face checkpoint."""
+    import torch
+    from transformers import AutoModelForCausalLM
+    from transformers.utils import logging
+
+    logging.set_verbosity_error()
+    # Its other attentions leave out what they have no kernel for, such as Gemma 2's capped scores.
+    loading: dict[str, Any] = {"dtype": torch.float32, "local_files_only": True, "attn_implementation": "eager"}
+    model: Any = AutoModelForCausalLM.from_pretrained(str(directory), **loading).eval()
+    layers = next(module for name, module in model.named_modules() if name.endswith(".layers"))
+    seen: Seen = {}
+
+    def keep(name: str, hidden: Any) -> None:
+        seen[name] = hidden[0] if isinstance(hidden, tuple) else hidden
+
+    layers[0].register_forward_pre_hook(
+        lambda module, args, kwargs: keep("embedding", args[0] if args else kwargs["hidden_states"]), with_kwargs=True
+    )
+    for number, layer in enumerate(layers):
+        layer.register_forward_hook(lambda module, args, output, name=f"layer {number}": keep(name, output))
+
+    def run(mask: Tensor | None) -> Seen:
+        seen["logits"] = model(batch.ids, attention_mask=mask).logits
+        return dict(seen)
+
+    with torch.inference_mode():
+        return Observation(run(None), without_padding(run(batch.real.long()), batch.real))
+
+
+def without_padding(seen: Seen, real: Tensor) -> Seen:
+    """Zeros in place of what padding gave, which depends on the library and matters to nobody."""
+    return {name: hidden.masked_fill(~real[..., None], 0.0) for name, hidden in seen.items()}
+
+
+def observe_nemo(
+    directories: Sequence[Path], batch: Batch, *, tensor_parallel_sizes: Sequence[int], timeout_seconds: float
+) -> list[dict[int, Observation]]:
+    """Run NeMo checkpoints in one start of the engine: for each of them, tensor parallel size -> observation.
+
+    Raises:
+        ValueError: if the time is over.
+        RuntimeError: with the end of its output, if the engine failed.
+    """
+    from safetensors.torch import load_file, save_file
+
+    with tempfile.TemporaryDirectory() as temporary:
+        work_dir = Path(temporary)
+        save_file({"ids": batch.ids, "real": batch.real}, work_dir / "batch.safetensors")
+        task = {
+            "directories": [str(directory.resolve()) for directory in directories],
+            "tensor_parallel_sizes": list(tensor_parallel_sizes),
+        }
+        (work_dir / "task.json").write_text(json.dumps(task), encoding="utf-8")
+        launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={math.lcm(*tensor_parallel_sizes)}", "--module"]
+        run_group([*launcher, "conversion.engine_forward", temporary], timeout_seconds=timeout_seconds)
+
+        def load(number: int, size: int) -> Observation:
+            whole, padded = (load_file(work_dir / f"{kind}_{number}_{size}.safetensors") for kind in ("whole", "padded"))
+            return Observation(whole, without_padding(padded, batch.real))
+
+        return [{size: load(number, size) for size in tensor_parallel_sizes} for number in range(len(directories))]
+
+
+def run_group(arguments: Sequence[str], *, timeout_seconds: float) -> None:
+    """Run Python in a process group of its own, which is killed whole when it is late or this process is interrupted.
+
+    Ranks that wait for each other ignore SIGTERM.
+    """
+    threads = max(1, (os.cpu_count() or 1) // 2)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": str(threads)}
+    with tempfile.TemporaryFile() as errors:
+        process = subprocess.Popen(
+            [sys.executable, *arguments], cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, stderr=errors, start_new_session=True
+        )
+        try:
+            code = process.wait(timeout_seconds)
+        except subprocess.TimeoutExpired:
+            raise ValueError(f"the engine gave no logits within {timeout_seconds:.0f} s; raise --timeout-seconds") from None
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+        if code:
+            errors.seek(0)
+            raise RuntimeError(f"the engine failed:\n{errors.read().decode(errors='replace')[-4000:]}")

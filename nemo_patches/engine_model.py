@@ -1,0 +1,190 @@
+"""Decoders as NeMo models: one configuration for every family, with what NeMo and Megatron-core lack or get wrong.
+
+- Padding rows of the vocabulary change no logit and get no gradient.
+- Layers run without TransformerEngine: torch's attention, with windows and capped scores, and norms whose weights count from 1.
+- Llama 3.1's slower rotations take all four numbers of the checkpoint; Megatron-core alone fixes three of them.
+- Gemma 2's scaled embeddings, norms after each part and capped logits, with the windows on the layers that Hugging Face gives them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from megatron.core import parallel_state
+from megatron.core.models.gpt import GPTModel as MegatronGPTModel
+from megatron.core.models.gpt import gpt_layer_specs
+from megatron.core.transformer.identity_op import IdentityOp
+from megatron.core.transformer.spec_utils import ModuleSpec
+from megatron.core.transformer.transformer_block import TransformerBlockSubmodules, get_num_layers_to_build
+from nemo.collections.llm.gpt.model.base import HAVE_TE, GPTConfig, transformer_engine_layer_spec
+from nemo.collections.llm.gpt.model.gemma2 import TERowParallelLinearLayerNorm, logit_softcapping
+from nemo.collections.llm.gpt.model.llama import apply_rope_scaling
+from torch import Tensor, nn
+
+from nemo_patches.attention import CappedAttention, ScaledDotProductAttention
+from nemo_patches.norms import RMSNorm, RowParallelLinearWithNorm
+
+USE_TE = HAVE_TE and torch.cuda.is_available()
+
+ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
+    "relu": F.relu,
+    "silu": F.silu,
+    "gelu_tanh": partial(F.gelu, approximate="tanh"),
+}
+
+
+def causal_forward_step(model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
+    """Per-token losses of a batch, without the attention mask tensor that NeMo's own step asks for: it is causal anyway."""
+    return model(batch["tokens"], batch["position_ids"], None, labels=batch["labels"])
+
+
+def layer_spec(config: EngineConfig, vp_stage: int | None = None) -> ModuleSpec | TransformerBlockSubmodules:
+    """The layers: TransformerEngine's on a GPU where it is installed, else Megatron's with torch's attention and norms."""
+    spec = transformer_engine_layer_spec(config) if USE_TE else _local_layer_spec(config)
+    attention, mlp = spec.submodules.self_attention.submodules, spec.submodules.mlp.submodules
+    if config.attn_logit_softcapping:  # TransformerEngine has no such attention
+        attention.core_attention = CappedAttention
+    if config.post_norms:
+        attention.linear_proj = mlp.linear_fc2 = TERowParallelLinearLayerNorm if USE_TE else RowParallelLinearWithNorm
+    if USE_TE or config.normalization != "RMSNorm":
+        return spec
+    # A block of its own, because Megatron's default for the final norm knows LayerNorm alone where apex is installed.
+    return TransformerBlockSubmodules([spec] * get_num_layers_to_build(config, vp_stage), layer_norm=RMSNorm)
+
+
+def _local_layer_spec(config: EngineConfig) -> ModuleSpec:
+    spec = gpt_layer_specs.get_gpt_layer_local_spec(normalization=config.normalization)
+    layer, attention = spec.submodules, spec.submodules.self_attention.submodules
+    attention.core_attention = ScaledDotProductAttention
+    if config.normalization == "RMSNorm":
+        layer.input_layernorm = layer.pre_mlp_layernorm = RMSNorm
+        attention.q_layernorm = attention.k_layernorm = RMSNorm if config.qk_layernorm else IdentityOp
+    return spec
+
+
+@dataclass
+class EngineConfig(GPTConfig):
+    """A decoder for Megatron-core; the values come from the checkpoint's `context/model.json`.
+
+    Attributes:
+        real_vocab_size: rows that stand for tokens; `vocab_size` counts the padding too.
+        scale_factor, low_freq_factor, high_freq_factor, old_context_len: Llama 3.1's rotary positions; no scaling if `scale_factor` is None.
+        query_pre_attn_scalar: what takes the place of the head's size in the scale of the scores.
+        attn_logit_softcapping, final_logit_softcapping: largest score and logit, approached as by tanh.
+        post_norms: norms after attention and feed-forward part, before they are added to the residual stream.
+        scale_embeddings: times the root of the hidden size.
+    """
+
+    real_vocab_size: int = 0
+    scale_factor: float | None = None
+    low_freq_factor: float = 1.0
+    high_freq_factor: float = 4.0
+    old_context_len: int = 8192
+    query_pre_attn_scalar: float | None = None
+    attn_logit_softcapping: float | None = None
+    final_logit_softcapping: float | None = None
+    post_norms: bool = False
+    scale_embeddings: bool = False
+
+    transformer_layer_spec: Callable[..., ModuleSpec | TransformerBlockSubmodules] = layer_spec
+    forward_step_fn: Callable[..., Tensor] = causal_forward_step
+    masked_softmax_fusion: bool = False
+    persist_layer_norm: bool = USE_TE
+
+    def __post_init__(self) -> None:
+        if self.query_pre_attn_scalar is not None:
+            self.softmax_scale = self.query_pre_attn_scalar**-0.5
+        super().__post_init__()
+
+    def configure_model(self, *args: Any, **kwargs: Any) -> MegatronGPTModel:
+        """The Megatron model, with padding rows taken out of the softmax and the family's own steps before and after the layers."""
+        if not self.bf16:  # Megatron's fused loss rounds the gradient of the logits to bfloat16 whatever the precision of the run
+            self.cross_entropy_loss_fusion = False
+        model = super().configure_model(*args, **kwargs)
+        if self.scale_factor is not None:
+            model.rotary_pos_emb.inv_freq = apply_rope_scaling(
+                model.rotary_pos_emb.inv_freq, self.scale_factor, self.low_freq_factor, self.high_freq_factor, self.old_context_len
+            )
+        if model.pre_process:
+            # The families drop out after attention and after the second linear layer, and nowhere else; Megatron also after the embedding.
+            model.embedding.embedding_dropout.p = 0.0
+            if self.scale_embeddings:
+                model.embedding.register_forward_hook(partial(_scale, factor=self.hidden_size**0.5))
+        if model.post_process:
+            if self.final_logit_softcapping:
+                model.output_layer.register_forward_hook(partial(_cap, cap=self.final_logit_softcapping))
+            columns = self.vocab_size // parallel_state.get_tensor_model_parallel_world_size()
+            first_column = parallel_state.get_tensor_model_parallel_rank() * columns
+            real_columns = min(max(self.real_vocab_size - first_column, 0), columns)
+            model.output_layer.register_forward_hook(partial(_mask_padding, real_columns=real_columns))
+        return model
+
+
+def _scale(module: nn.Module, inputs: Any, output: Tensor, *, factor: float) -> Tensor:
+    return output * torch.tensor(factor, dtype=output.dtype, device=output.device)  # rounded to the dtype first, as Hugging Face does
+
+
+def _cap(module: nn.Module, inputs: Any, output: tuple[Tensor, Tensor | None], *, cap: float) -> tuple[Tensor, Tensor | None]:
+    logits, bias = output
+    return logit_softcapping(logits, cap), bias
+
+
+def _mask_padding(
+    module: nn.Module, inputs: Any, output: tuple[Tensor, Tensor | None], *, real_columns: int
+) -> tuple[Tensor, Tensor | None]:
+    """Give padding rows probability zero and gradient zero; otherwise each would add exp(logit) to every softmax."""
+    logits, bias = output
+    if real_columns < logits.shape[-1]:
+        logits[..., real_columns:] = torch.finfo(logits.dtype).min
+    return logits, bias
+
+
+Config = TypeVar("Config", bound=EngineConfig)
+
+
+def engine_config(
+    model: Mapping[str, Any],
+    *,
+    padded_vocab_size: int | None = None,
+    hidden_dropout: float = 0.0,
+    attention_dropout: float = 0.0,
+    kind: type[Config] = EngineConfig,  # type: ignore[assignment]
+    **overrides: Any,
+) -> Config:
+    """The configuration of a checkpoint for a layout.
+
+    Args:
+        model: the `config` of the checkpoint's `context/model.json`, in Megatron's names.
+        padded_vocab_size: rows of the table in the engine, a multiple of the tensor-parallel size; none are added by default.
+        overrides: further fields of Megatron's configuration.
+    """
+    fields = dict(model)
+    real_vocab_size = fields.pop("vocab_size")
+    # In NeMo `seq_length` only sizes the position table; the length of the samples is the data module's.
+    seq_length = fields.pop("max_position_embeddings")
+    activation = fields.pop("activation_func")
+    if "window_size" in fields:
+        fields["window_size"] = tuple(fields["window_size"])  # Megatron caches masks by it
+    on_gpu = torch.cuda.is_available()
+    return kind(
+        **{
+            **fields,
+            "vocab_size": padded_vocab_size or real_vocab_size,
+            "real_vocab_size": real_vocab_size,
+            "seq_length": seq_length,
+            "activation_func": ACTIVATIONS[activation],
+            # The fused bias and activation know exact GELU and SwiGLU alone; with ReLU they would skip activation and bias.
+            "bias_activation_fusion": on_gpu and activation == "silu",
+            "hidden_dropout": hidden_dropout,
+            "attention_dropout": attention_dropout,
+            "bias_dropout_fusion": on_gpu,
+            "cross_entropy_loss_fusion": on_gpu,
+            "use_cpu_initialization": not on_gpu,
+            **overrides,
+        }
+    )

@@ -1,0 +1,106 @@
+"""A tiny random model of each family, made by transformers, shaped so that what could go wrong would show.
+
+Grouped heads whose size is not hidden / heads, windows shorter than the sequences, caps that bind, odd vocabularies that
+no tensor parallel size divides, four layers so that pipeline stages hold some of each kind.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+
+SEQUENCE_LENGTH = 40
+
+
+class Case(NamedTuple):
+    """A model type with the values of config.json that differ from `SIZES`."""
+
+    model_type: str
+    config: dict[str, Any]
+
+
+SIZES = {
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "max_position_embeddings": 64,
+    "tie_word_embeddings": False,
+}
+# Other numbers than Megatron-core's own 1, 4 and 8192, with frequencies in all three ranges.
+LLAMA3_ROPE = {
+    "rope_type": "llama3",
+    "factor": 4.0,
+    "low_freq_factor": 2.0,
+    "high_freq_factor": 5.0,
+    "original_max_position_embeddings": 16,
+}
+
+CASES = {
+    "opt": Case("opt", {"vocab_size": 301, "ffn_dim": 48, "word_embed_proj_dim": 32}),
+    "llama2": Case("llama", {"vocab_size": 283, "num_key_value_heads": 8}),
+    "llama3": Case("llama", {"vocab_size": 385, "head_dim": 12, "rope_theta": 5000.0, "rope_scaling": LLAMA3_ROPE}),
+    "mistral": Case("mistral", {"vocab_size": 301, "sliding_window": 8}),
+    "gemma2": Case(
+        "gemma2",
+        {
+            "vocab_size": 303,
+            "head_dim": 12,
+            "sliding_window": 8,
+            "query_pre_attn_scalar": 10,
+            "attn_logit_softcapping": 2.0,
+            "final_logit_softcapping": 3.0,
+            "tie_word_embeddings": True,
+        },
+    ),
+    "qwen2": Case("qwen2", {"vocab_size": 305, "tie_word_embeddings": True}),
+    "qwen3": Case("qwen3", {"vocab_size": 307, "head_dim": 12}),
+}
+
+
+# What the config.json of published models says of their shape.
+_LLAMA = {"model_type": "llama", "hidden_act": "silu", "initializer_range": 0.02, "rms_norm_eps": 1e-5, "num_hidden_layers": 32}
+_HEADS = {"num_attention_heads": 32, "num_key_value_heads": 8}
+PUBLISHED: dict[str, dict[str, Any]] = {
+    "llama-2-7b": _LLAMA
+    | {"vocab_size": 32000, "hidden_size": 4096, "intermediate_size": 11008, "num_attention_heads": 32, "max_position_embeddings": 4096},
+    "llama-3.1-8b": _LLAMA
+    | _HEADS
+    | {"vocab_size": 128256, "hidden_size": 4096, "intermediate_size": 14336, "max_position_embeddings": 131072},
+    "mistral-7b": _LLAMA
+    | _HEADS
+    | {"model_type": "mistral", "vocab_size": 32000, "hidden_size": 4096, "intermediate_size": 14336}
+    | {"max_position_embeddings": 32768, "sliding_window": 4096},
+    "gemma-2-9b": {"model_type": "gemma2", "vocab_size": 256000, "hidden_size": 3584, "intermediate_size": 14336, "rms_norm_eps": 1e-6}
+    | {"num_hidden_layers": 42, "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 256, "sliding_window": 4096}
+    | {"query_pre_attn_scalar": 256, "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0, "max_position_embeddings": 8192}
+    | {"hidden_activation": "gelu_pytorch_tanh", "tie_word_embeddings": True},
+    "qwen2-7b": {"model_type": "qwen2", "vocab_size": 152064, "hidden_size": 3584, "intermediate_size": 18944, "rms_norm_eps": 1e-6}
+    | {"num_hidden_layers": 28, "num_attention_heads": 28, "num_key_value_heads": 4, "rope_theta": 1e6, "max_position_embeddings": 131072},
+    "qwen3-8b": {"model_type": "qwen3", "vocab_size": 151936, "hidden_size": 4096, "intermediate_size": 12288, "rms_norm_eps": 1e-6}
+    | {"num_hidden_layers": 36, "head_dim": 128, "rope_theta": 1e6, "max_position_embeddings": 40960}
+    | _HEADS,
+}
+
+
+def tiny_model(name: str, *, seed: int = 0, **changes: Any) -> PreTrainedModel:
+    """A model of a case whose every tensor, biases and norms included, is far from zero and one."""
+    model_type, config = CASES[name]
+    torch.manual_seed(seed)
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(model_type, **{**SIZES, **config, **changes})).eval()
+    for parameter in model.parameters():
+        parameter.data.normal_(mean=0.1, std=0.3)
+    return model
+
+
+def save_tiny_model(name: str, directory: Path, *, tokenizer_dir: Path | None = None, **changes: Any) -> Path:
+    """Save a model as the transformers library does, with a tokenizer if one is given."""
+    tiny_model(name, **changes).save_pretrained(directory)
+    if tokenizer_dir is not None:
+        shutil.copytree(tokenizer_dir, directory, dirs_exist_ok=True)
+    return directory
