@@ -60,7 +60,7 @@ def convert(input_dir: Path, output_dir: Path) -> Manifest:
             digests = write_nemo_checkpoint(
                 staging,
                 counted(tensors, progress.advance),
-                family=family.model_type,
+                family=family,
                 config=config,
                 hf_dtype=str(tensors[0].dtype).removeprefix("torch."),
                 hf_dir=hf.directory,

@@ -2,6 +2,7 @@
 
     weights/                distributed checkpoint (`dist_checkpoint`); NeMo's names, which begin with `module.`
     context/model.json      family and Megatron's configuration; `vocab_size` counts real rows, padding is added at load time
+    context/io.json, model.yaml   the same for NeMo's own `load_context` (`nemo_context`)
     context/hf/             config.json, generation config and tokenizer of the source, byte for byte, and `kept.safetensors`
 
 A trained checkpoint has optimizer state, padded rows and NeMo's own files besides; the same code reads it.
@@ -18,10 +19,12 @@ from pathlib import Path
 from typing import Any
 
 from conversion.dist_checkpoint import read_dist_checkpoint, write_dist_checkpoint
+from conversion.families.family import Family
 from conversion.hf_checkpoint import copy_companions
 from conversion.hf_files import CONFIG_NAME
 from conversion.lazy_tensor import LazyTensor
 from conversion.mapping import KEPT
+from conversion.nemo_context import write_context
 from conversion.safetensors_file import read_safetensors, write_safetensors
 
 WEIGHTS = "weights"
@@ -83,7 +86,7 @@ class NeMoCheckpoint:
 
 
 def write_nemo_checkpoint(
-    directory: Path, tensors: Iterable[LazyTensor], *, family: str, config: Mapping[str, Any], hf_dtype: str, hf_dir: Path
+    directory: Path, tensors: Iterable[LazyTensor], *, family: Family, config: Mapping[str, Any], hf_dtype: str, hf_dir: Path
 ) -> dict[str, str]:
     """Write a checkpoint folder, holding few tensors at a time.
 
@@ -106,8 +109,9 @@ def write_nemo_checkpoint(
         write_safetensors(directory / HF / KEPT_NAME, kept)
     shutil.copyfile(hf_dir / CONFIG_NAME, directory / HF / CONFIG_NAME)
     copy_companions(hf_dir, directory / HF)
-    model = {"family": family, "config": dict(config), "hf_dtype": hf_dtype}
+    model = {"family": family.model_type, "config": dict(config), "hf_dtype": hf_dtype}
     (directory / MODEL).write_text(json.dumps(model, indent=2) + "\n", encoding="utf-8")
+    write_context((directory / MODEL).parent, family, config, hf_dtype=hf_dtype)
     return {f"{WEIGHTS}/{name}": digest for name, digest in digests.items()}
 
 

@@ -160,14 +160,7 @@ class Checkpoints(Callback):
         trainer.strategy.barrier("checkpoint renamed")
 
     def _complete(self, partial: Path, step: int) -> None:
-        context = partial / "context"
-        for name in ("model.json", "hf"):
-            source = self._source_context / name
-            if source.is_dir():
-                shutil.copytree(source, context / name)
-            else:
-                context.mkdir(parents=True, exist_ok=True)
-                shutil.copy2(source, context / name)
+        shutil.copytree(self._source_context, partial / "context", dirs_exist_ok=True)
         make_group_readable(partial)
         # Hashing a large checkpoint would keep the GPUs waiting, so sizes have to do.
         write_manifest(

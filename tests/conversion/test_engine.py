@@ -1,7 +1,8 @@
-"""Conversion against the real engine, for every family: its logits, and what it saves at each layout."""
+"""Conversion against the real engine, for every family: its logits, what it saves at each layout, and a stock NeMo beside it."""
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from conversion.observation import Observation, token_batch
 from tests.conversion.engine_functions import PADDING
 from tests.conversion.tiny_families import CASES, SEQUENCE_LENGTH, save_tiny_model
 from tests.gloo import run_on_gloo
+from tests.processes import run_command
 
 LAYOUTS = ((2, 1), (1, 1), (4, 1), (1, 2), (2, 2))  # tensor parallel x pipeline parallel; four ranks, the rest is data parallel
 
@@ -109,3 +111,53 @@ def test_what_the_engine_saves_comes_back_bit_for_bit(converted: Path, saved: Pa
         nemo_to_hf.export(trained, tmp_path / f"{variant}_back")
         for file in ("model.safetensors", "config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"):
             assert (tmp_path / f"{variant}_back" / file).read_bytes() == (converted / "hf" / variant / file).read_bytes(), file
+
+
+# -- NeMo without this project --------------------------------------------------------------------------------------------
+
+TRAINED = "trained"
+NEMO_CLASSES = {
+    "opt": ("GPTModel", "OPTConfig"),
+    "llama2": ("LlamaModel", "LlamaConfig"),
+    "llama3": ("LlamaModel", "Llama31Config"),
+    "mistral": ("MistralModel", "MistralConfig7B"),
+    "gemma2": ("Gemma2Model", "Gemma2Config"),
+    "qwen2": ("Qwen2Model", "Qwen2Config"),
+    "qwen3": ("Qwen3Model", "Qwen3Config"),
+    TRAINED: ("LlamaModel", "Llama31Config"),
+}
+
+
+@pytest.fixture(scope="module")
+def stock(converted: Path, saved: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What a stock NeMo made of each case, and of one that the engine saved at tensor parallel 2 with padded tables."""
+    directory = tmp_path_factory.mktemp("stock")
+    shutil.copytree(saved / "2x1/llama3", directory / TRAINED)
+    shutil.copytree(converted / "nemo/llama3/context", directory / TRAINED / "context")
+    save_file({"ids": token_batch([], vocab_size=283, length=SEQUENCE_LENGTH).ids}, directory / "ids.safetensors")
+    known = [name for name in CASES if name != "opt"]
+    checkpoints = [*(converted / "nemo" / name for name in known), directory / TRAINED, converted / "nemo/opt"]
+    finished = run_command(
+        "tests.conversion.stock_nemo",
+        *(directory / "ids.safetensors", directory, *checkpoints),
+        log_dir=directory / "logs",
+        timeout_seconds=300,
+        environment={"TORCHDYNAMO_DISABLE": "1"},  # NeMo compiles its fused functions, which needs a compiler
+    )
+    assert finished.code == 0, finished.stderr[-4000:]
+    return directory
+
+
+@pytest.mark.parametrize("name", NEMO_CLASSES)
+def test_a_stock_nemo_loads_it(observed: dict[str, dict[str, Observation]], stock: Path, name: str) -> None:
+    """By NeMo's own loading, with its own classes; OPT, which it does not have, with `nemo_patches`."""
+    found = json.loads((stock / f"{name}.json").read_text())
+    assert (found["model"], found["config"], found["dtype"], found["tokens"]) == (*NEMO_CLASSES[name], "torch.float32", 280)
+    if name != "opt":
+        stand_in = ["nemo_patches", "nemo_patches.core", "nemo_patches.cpu_device", "nemo_patches.quiet"]
+        assert found["modules of this project"] == stand_in
+        assert found["eos_token_id"] is not None or name.startswith("qwen")
+    logits = load_file(stock / f"{name}.safetensors")["logits"]
+    expected = observed["llama3" if name == TRAINED else name]["Hugging Face"].whole["logits"][:, : logits.shape[1]]
+    assert logits.shape[1] == (8 if name == "gemma2" else SEQUENCE_LENGTH)
+    assert (logits - expected).abs().max() <= verify.TOLERANCE

@@ -1,0 +1,94 @@
+"""Loads checkpoints as a stock NeMo does and saves their logits; run by `test_engine` in a process of its own.
+
+Of this project it has the CPU stand-in alone, and of TransformerEngine, which NeMo's Gemma 2 insists on, the stand-in below.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from nemo_patches.cpu_device import present_cpu_as_device
+from nemo_patches.quiet import quiet_imports
+
+with quiet_imports():
+    present_cpu_as_device()
+    import nemo.lightning as nl
+    import torch
+    from megatron.core.tensor_parallel import ColumnParallelLinear, RowParallelLinear
+    from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
+    from megatron.core.transformer import transformer_block
+    from nemo.collections.llm.gpt.model import gemma2
+    from nemo.lightning import io
+    from safetensors.torch import load_file, save_file
+
+
+class Norm(torch.nn.Module):
+    """TENorm for RMSNorm whose weights count from 1."""
+
+    def __init__(self, config: Any, hidden_size: int, eps: float = 1e-6) -> None:
+        super().__init__()
+        self.weight, self.eps = torch.nn.Parameter(torch.zeros(hidden_size)), eps
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.eps) * (1 + self.weight)
+
+
+class NormLinear(ColumnParallelLinear):
+    """TELayerNormColumnParallelLinear."""
+
+    def __init__(self, input_size: int, output_size: int, *, config: Any, **kwargs: Any) -> None:
+        super().__init__(input_size, output_size, config=config, **kwargs)
+        self.layer_norm_weight = torch.nn.Parameter(torch.zeros(input_size))
+
+    def forward(self, x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        x = x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.config.layernorm_epsilon) * (1 + self.layer_norm_weight)
+        return super().forward(x, *args, **kwargs)
+
+
+class LinearNorm(RowParallelLinear):
+    """NeMo's TERowParallelLinearLayerNorm."""
+
+    def __init__(self, input_size: int, output_size: int, *, config: Any, **kwargs: Any) -> None:
+        super().__init__(input_size, output_size, config=config, **kwargs)
+        self.post_layernorm = Norm(config, output_size, config.layernorm_epsilon)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        output, bias = super().forward(x)
+        return self.post_layernorm(output), bias
+
+
+def main(ids_path: str, output_dir: str, *checkpoint_dirs: str) -> None:
+    """Write NAME.safetensors with `logits`, and NAME.json with what the context built."""
+    every_id = load_file(ids_path)["ids"]
+    final_norm = transformer_block.LayerNormImpl
+    gemma2.TELayerNormColumnParallelLinear, gemma2.TERowParallelLinearLayerNorm = NormLinear, LinearNorm
+    for directory in map(Path, checkpoint_dirs):
+        transformer_block.LayerNormImpl = Norm if directory.name == "gemma2" else final_norm
+        strategy = nl.MegatronStrategy(ddp="pytorch", setup_optimizers=False, process_group_backend="gloo")
+        trainer = nl.Trainer(devices=1, accelerator="cpu", strategy=strategy, logger=False, enable_checkpointing=False)
+        model, _ = io.ModelConnector().nemo_load(directory, trainer=trainer)
+        model_parallel_cuda_manual_seed(1, force_reset_rng=True)  # seeding is skipped where there is no GPU
+        # Stock NeMo has Gemma 2's window on the wrong layers, so it is right within the window.
+        ids = every_id[:, :8] if directory.name == "gemma2" else every_id
+        with torch.inference_mode():
+            logits = model.module.eval()(ids, torch.arange(ids.shape[1]).expand_as(ids), None)
+        save_file({"logits": logits.float().contiguous()}, Path(output_dir) / f"{directory.name}.safetensors")
+        context = io.load_context(directory)
+        ours = sorted(name for name in sys.modules if name.partition(".")[0] in ("conversion", "nemo_patches", "recipes"))
+        # OPT comes last: NeMo does not have it, and its context brings in more of this project.
+        found = {
+            "model": type(context.model).__name__,
+            "config": type(context.model.config).__name__,
+            "dtype": str(context.model.config.params_dtype),
+            "tokens": len(io.load_context(directory, subpath="model.tokenizer").tokenizer),
+            "eos_token_id": getattr(context.model.config.generation_config, "eos_token_id", None),
+            "modules of this project": ours,
+        }
+        (Path(output_dir) / f"{directory.name}.json").write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
