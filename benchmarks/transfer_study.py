@@ -39,13 +39,15 @@ TRAINING = (
     "schedule.min_learning_rate=3e-4",
     "schedule.warmup_steps=50",
 )
-MODEL_STEPS = 300
-ADAPT_STEPS = 60
-HELDOUT_BYTES = 60_000
+SOURCE_STEPS = 300
+HELPER_STEPS = 200
+ADAPT_STEPS = 30
+HELDOUT_BYTES = 40_000
 
 _HELDOUT_EVERY = 12  # every twelfth novel
 _PIECE_CHARACTERS = 1500
-_TRAIN_BYTES = {"en": 14_000_000, "sl": 14_000_000, "it": 14_000_000}
+_TRAIN_BYTES = 14_000_000
+_SAMPLE_BYTES = 4_000_000  # what the methods learn from: text is dear where transfer is wanted
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,7 @@ class Study:
     output: Path
 
     def text(self, language: str, part: str) -> Path:
-        """The training or held-out text of a language."""
+        """The `train`, `sample` (the first part of it) or `heldout` text of a language."""
         return self.output / "text" / f"{language}.{part}.jsonl"
 
     def run(self, output: Path, module: str, *arguments: str | Path) -> Path:
@@ -77,21 +79,25 @@ class Study:
         with (
             gzip.open(self.data / "text" / language / "eltec_novels.jsonl.gz", "rt", encoding="utf-8") as chapters,
             open(self.text(language, "train"), "w", encoding="utf-8") as train,
+            open(self.text(language, "sample"), "w", encoding="utf-8") as sample,
             open(self._partial(language), "w", encoding="utf-8") as held,
         ):
             for chapter in map(json.loads, chapters):
                 number = groups.setdefault(chapter["group"], len(groups))
                 if number % _HELDOUT_EVERY == 0:
                     held.writelines(json.dumps({"text": piece}) + "\n" for piece in pieces(chapter["text"]))
-                elif taken < _TRAIN_BYTES[language]:
-                    train.write(json.dumps({"text": chapter["text"]}) + "\n")
+                elif taken < _TRAIN_BYTES:
+                    line = json.dumps({"text": chapter["text"]}) + "\n"
+                    train.write(line)
+                    if taken < _SAMPLE_BYTES:
+                        sample.write(line)
                     taken += len(chapter["text"].encode())
         self._partial(language).rename(self.text(language, "heldout"))
 
     def _partial(self, language: str) -> Path:
         return self.text(language, "heldout").with_suffix(".partial")
 
-    def model(self, name: str, languages: Sequence[str], *, seed: int) -> Path:
+    def model(self, name: str, languages: Sequence[str], *, seed: int, num_steps: int = HELPER_STEPS) -> Path:
         """A small OPT trained on the text of some languages, exported."""
         folder = self.output / name
         vocabulary = "all" if len(languages) > 1 else languages[0]
@@ -100,14 +106,18 @@ class Study:
         data = self.run(self.output / f"data_{vocabulary}", "data_prep.to_megatron", "--input", *texts, "--tokenizer", tokenizer)
         new = self.run(folder / "new", "conversion.new_model", *SHAPE, "--tokenizer", tokenizer, "--seed", str(seed))
         nemo = self.run(folder / "nemo", "conversion.hf_to_nemo", "--input", new)
-        last = folder / "run" / "checkpoints" / f"step_{MODEL_STEPS:07d}"
+        last = folder / "run" / "checkpoints" / f"step_{num_steps:07d}"
         if not last.exists():
             overrides = (f"model.checkpoint={nemo}", f"data.train=[{data}]", f"seed={seed}", *TRAINING)
-            steps = (f"schedule.max_steps={MODEL_STEPS}", f"run.checkpoint_every_steps={MODEL_STEPS}", "run.log_every_steps=50")
+            steps = (f"schedule.max_steps={num_steps}", f"run.checkpoint_every_steps={num_steps}", "run.log_every_steps=50")
             words = ["-m", "recipes.train", "--recipe", "demo_pretrain", "--output", str(folder / "run"), *overrides, *steps]
             print(f"   python {shlex.join(words)}", flush=True)
             subprocess.run([sys.executable, *words], cwd=ROOT, check=True)
         return self.run(folder / "hf", "conversion.nemo_to_hf", "--input", last)
+
+    def source(self, seed: int) -> Path:
+        """An English model."""
+        return self.model(f"source_{seed}", ["en"], seed=seed, num_steps=SOURCE_STEPS)
 
     def tokenizer(self, name: str, texts: Sequence[Path]) -> Path:
         """A tokenizer trained on some texts."""
@@ -116,7 +126,7 @@ class Study:
 
     def compare(self, language: str, seed: int) -> Path:
         """All methods from one source into one language."""
-        source = self.model(f"source_{seed}", ["en"], seed=seed)
+        source = self.source(seed)
         helper = self.model(f"helper_{language}", [language], seed=7)
         encoder = self.model("encoder", ["en", *TARGETS], seed=7)
         return self.run(
@@ -127,9 +137,9 @@ class Study:
             "--tokenizer",
             self.output / f"tokenizer_{language}",
             "--text",
-            self.text(language, "train"),
+            self.text(language, "sample"),
             "--source-text",
-            self.text("en", "train"),
+            self.text("en", "sample"),
             "--dictionary",
             self.data / "dictionaries" / DICTIONARIES[language],
             "--helper",
@@ -150,7 +160,7 @@ class Study:
             "--sequence-length",
             "256",
             "--batch-size",
-            "16",
+            "8",
         )
 
 
@@ -201,7 +211,7 @@ def main() -> None:
         study.split_text(language)
     if arguments.only_models:
         for seed in arguments.seeds:
-            study.model(f"source_{seed}", ["en"], seed=seed)
+            study.source(seed)
         for language in TARGETS:
             study.model(f"helper_{language}", [language], seed=7)
         study.model("encoder", ["en", *TARGETS], seed=7)
