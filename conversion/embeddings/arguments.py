@@ -11,6 +11,7 @@ from conversion.embeddings.factorisation import read_factorised_size
 from conversion.embeddings.layers import OUTPUT_LAYERS
 from conversion.embeddings.method import FALLBACKS, VectorOptions
 from conversion.embeddings.random_rows import STATISTICS
+from conversion.embeddings.vocabulary_map import MATCHINGS
 from conversion.embeddings.vocabulary_strategies import NUM_SENTENCES, STRATEGIES, VocabularyOptions
 from conversion.embeddings.word_vectors import VECTOR_SUFFIXES
 from data_prep.documents import SEPARATORS, SUFFIXES, Documents
@@ -100,6 +101,12 @@ def add_transfer_arguments(parser: argparse.ArgumentParser) -> None:
         help="mean and variance of drawn rows per dimension or over the matrix",
     )
     parser.add_argument(
+        "--match",
+        choices=tuple(MATCHINGS),
+        default="exact",
+        help="take the row of a source token also for one that differs in capitals, in the space before it, or in both (default: exact)",
+    )
+    parser.add_argument(
         "--special-token",
         action="append",
         default=[],
@@ -143,6 +150,7 @@ def transfer_request(arguments: argparse.Namespace, *, method: str | None, seed:
         factorised_size=read_factorised_size(arguments.factorised_size),
         random_statistics=arguments.random_statistics,
         special_tokens=_pairs(arguments.special_token),
+        matching=arguments.match,
     )
 
 

@@ -84,6 +84,7 @@ class TransferRequest:
         factorised_size: dimensions of the coordinates that are transferred in place of rows, `full`, or None to transfer rows.
         random_statistics: drawn rows follow the mean and variance per `dimension` or over the `matrix`.
         special_tokens: target token -> source token, over the rules of `map_vocabulary`.
+        matching: one of `MATCHINGS`, which tokens of text count as shared.
     """
 
     source: Path
@@ -105,6 +106,7 @@ class TransferRequest:
     factorised_size: int | str | None = None
     random_statistics: str = "dimension"
     special_tokens: Mapping[str, str] = field(default_factory=dict)
+    matching: str = "exact"
 
 
 @dataclass(frozen=True)
@@ -262,7 +264,9 @@ def read_case(request: TransferRequest) -> TransferCase:
     inputs = TransferInputs(
         source=source,
         target=target,
-        overlap=map_vocabulary(source, target, special_tokens=request.special_tokens, known_ids=target_files.source_ids),
+        overlap=map_vocabulary(
+            source, target, special_tokens=request.special_tokens, known_ids=target_files.source_ids, matching=request.matching
+        ),
         seed=request.seed,
         tokenize=partial(_tokenize, target_files.tokenizer),
         tokenize_source=partial(_tokenize, source_tokenizer),
@@ -302,6 +306,7 @@ def write_transfer(transfer: Transfer, output_dir: Path, *, arguments: Mapping[s
         "head": transfer.output_layer,
         "seed": request.seed,
         "model_type": checkpoint.model_type,
+        "matching": request.matching,
         "num_rows_by_origin": transfer.plan.counts(),
     }
     if transfer.factorised_size is not None:

@@ -15,10 +15,17 @@ from conversion.embeddings.helper_model import HelperModel
 from conversion.embeddings.row_plan import MappedRows, Origin, RowPlan
 from conversion.embeddings.subword_pieces import piece_weights
 from conversion.embeddings.vocabulary import Vocabulary
-from conversion.embeddings.vocabulary_map import Match, VocabularyMap
+from conversion.embeddings.vocabulary_map import SPECIAL_MATCHES, TEXT_MATCHES, Match, VocabularyMap
 from conversion.embeddings.word_vectors import WordVectors
 
 FALLBACKS = ("mean", "random")
+_ORIGIN_OF_MATCH = {
+    Match.BYTES: Origin.COPIED,
+    Match.CASE: Origin.COPIED_CASE,
+    Match.SPACE: Origin.COPIED_SPACE,
+    Match.CASE_SPACE: Origin.COPIED_CASE_SPACE,
+    **dict.fromkeys(SPECIAL_MATCHES, Origin.SPECIAL),
+}
 
 
 @dataclass(frozen=True)
@@ -94,7 +101,7 @@ class TransferInputs:
     @property
     def shared_ids(self) -> np.ndarray:
         """Target ids of text tokens that the source has too."""
-        return np.flatnonzero(self.overlap.matches == Match.BYTES)
+        return np.flatnonzero(np.isin(self.overlap.matches, TEXT_MATCHES))
 
 
 PlanFunction = Callable[[TransferInputs], RowPlan]
@@ -150,9 +157,8 @@ def plan_rows(
     """
     num_target = len(inputs.target)
     origins = np.full(num_target, Origin.FALLBACK_RANDOM, dtype=object)
-    is_special = np.isin(inputs.overlap.matches, (Match.ROLE, Match.SPELLING, Match.CHOSEN))
-    origins[inputs.overlap.matches == Match.BYTES] = Origin.COPIED
-    origins[is_special] = Origin.SPECIAL
+    for match, origin in _ORIGIN_OF_MATCH.items():
+        origins[inputs.overlap.matches == match] = origin
     has_weights = np.diff(weights.indptr) > 0
     origins[ids[has_weights]] = Origin.COMBINED
     parts = spread(ids[has_weights], weights[has_weights], num_target)

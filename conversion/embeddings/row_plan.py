@@ -29,6 +29,9 @@ class Origin(StrEnum):
     """Where a row comes from."""
 
     COPIED = "copied"  # the source has the same token
+    COPIED_CASE = "copied: case"  # it has the same but for capitals
+    COPIED_SPACE = "copied: space"  # it has the same but for the space before it
+    COPIED_CASE_SPACE = "copied: both"  # it has the same but for capitals and the space
     SPECIAL = "special"  # the source has a special token of the same role
     COMBINED = "combined"  # the method's weighted sum of source rows
     MAPPED = "mapped"  # by a linear map that the method has fitted

@@ -1,11 +1,12 @@
 """Which source token, if any, each target token is the same as.
 
-Tokens of text are the same when their bytes are; special tokens when their role is.
+Tokens of text are the same when their bytes are; special tokens when their role is.  On request, tokens that differ only in
+capitals or in the space before them are taken for alike where no token is the same.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -27,6 +28,20 @@ class Match(IntEnum):
     ROLE = 2  # special token of the same role
     SPELLING = 3  # special token without a role in the source, spelled the same
     CHOSEN = 4  # named by the user
+    CASE = 5  # same but for capitals
+    SPACE = 6  # same but for the space before it
+    CASE_SPACE = 7  # same but for both
+
+
+# Each way of matching, from the strictest on: what is compared in the end, and how such a match is called.
+MATCHINGS: dict[str, tuple[Match, ...]] = {
+    "exact": (),
+    "case": (Match.CASE,),
+    "space": (Match.SPACE,),
+    "case-space": (Match.CASE, Match.SPACE, Match.CASE_SPACE),
+}
+SPECIAL_MATCHES = (Match.ROLE, Match.SPELLING, Match.CHOSEN)
+TEXT_MATCHES = (Match.BYTES, Match.CASE, Match.SPACE, Match.CASE_SPACE)
 
 
 @dataclass(frozen=True)
@@ -53,6 +68,7 @@ def map_vocabulary(
     *,
     special_tokens: Mapping[str, str] | None = None,
     known_ids: np.ndarray | None = None,
+    matching: str = "exact",
 ) -> VocabularyMap:
     """Find for each target token the source token that is the same.
 
@@ -64,6 +80,7 @@ def map_vocabulary(
         special_tokens: target token -> source token, both as spelled in their tokenizers; goes before every rule.
         known_ids: (num_target_tokens,) the source id of each token that was taken over from the source as it is, -1 for others; goes
             before all but `special_tokens`.
+        matching: one of `MATCHINGS`; what is not exact is looked for only where nothing is the same, whatever the order of the tokens.
 
     Raises:
         ValueError: if a name in `special_tokens` is no token of its vocabulary.
@@ -79,6 +96,10 @@ def map_vocabulary(
         source_ids[known] = known_ids[known]
         matches[known & target.is_text] = Match.BYTES
         matches[known & (target.kinds == Kind.SPECIAL) & (matches != Match.ROLE)] = Match.SPELLING
+    for match in MATCHINGS[matching]:
+        left = np.flatnonzero((source_ids < 0) & (target.kinds == Kind.TEXT))
+        for target_id, source_id in _alike(source, target, left.tolist(), match):
+            source_ids[target_id], matches[target_id] = source_id, match
     for target_id, source_id in _chosen(source, target, special_tokens or {}):
         source_ids[target_id], matches[target_id] = source_id, Match.CHOSEN
     return VocabularyMap(source_ids, matches)
@@ -100,6 +121,31 @@ def _same_bytes(source: Vocabulary, target: Vocabulary) -> Iterator[tuple[int, i
         if candidates:
             spelled_alike = (i for i in candidates if source.tokens[i] == target.tokens[target_id])
             yield target_id, next(spelled_alike, candidates[0])
+
+
+def _alike(source: Vocabulary, target: Vocabulary, ids: Sequence[int], match: Match) -> Iterator[tuple[int, int]]:
+    """For target tokens of text the source token of the lowest id that differs only in what the match disregards."""
+    lowest: dict[str, int] = {}
+    for source_id in np.flatnonzero(source.kinds == Kind.TEXT).tolist():
+        if (form := _form(source.token_bytes[source_id], match)) is not None:
+            lowest.setdefault(form, source_id)
+    for target_id in ids:
+        form = _form(target.token_bytes[target_id], match)
+        if form is not None and form in lowest:
+            yield target_id, lowest[form]
+
+
+def _form(data: bytes | None, match: Match) -> str | None:
+    """What is compared of a token; None for bytes that are no text and for white space, where nothing would be left."""
+    try:
+        text = (data or b"").decode()
+    except UnicodeDecodeError:
+        return None
+    if not text.strip():
+        return None
+    if match in (Match.SPACE, Match.CASE_SPACE):
+        text = text.removeprefix(" ")
+    return text.casefold() if match in (Match.CASE, Match.CASE_SPACE) else text
 
 
 def _same_special(source: Vocabulary, target: Vocabulary) -> Iterator[tuple[int, int, Match]]:

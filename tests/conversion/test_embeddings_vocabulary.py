@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from transformers.models.gpt2.tokenization_gpt2 import bytes_to_unicode
 
 from conversion.embeddings.vocabulary import Kind, Vocabulary
 from conversion.embeddings.vocabulary_map import Match, map_vocabulary
+from data_prep.documents import Documents
 from data_prep.sentencepiece_to_hf import hf_tokenizer
 from data_prep.token_bytes import Spelling, byte_level_alphabet, bytes_of, spell
 from data_prep.tokenizer_files import load_tokenizer
@@ -254,6 +256,44 @@ def test_chosen_special_tokens_go_first() -> None:
     )
 
 
+def _alike(matching: str, source: list[str], target: list[str]) -> dict[str, tuple[str, Match]]:
+    one, other = _tiny(source), _tiny(target)
+    mapped = map_vocabulary(one, other, matching=matching)
+    return {
+        str(other.tokens[i]): (str(one.tokens[source_id]), Match(mapped.matches[i]))
+        for i, source_id in enumerate(mapped.source_ids.tolist())
+        if source_id >= 0 and other.kinds[i] == Kind.TEXT
+    }
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_matching_may_disregard_case_and_space(order: int) -> None:
+    source = ["dan", "▁Dan", "ST", "▁noc", "▁", "Č", "straße", "▁\n"][::order]
+    target = ["▁dan", "dan", "DAN", "st", "noc", "▁NOC", "▁▁", "\n", "▁č", "STRASSE"][::order]
+    exact = {"dan": ("dan", Match.BYTES)}
+    assert _alike("exact", source, target) == exact
+    case = exact | {"▁dan": ("▁Dan", Match.CASE), "DAN": ("dan", Match.CASE), "st": ("ST", Match.CASE)}
+    case |= {"▁NOC": ("▁noc", Match.CASE), "STRASSE": ("straße", Match.CASE)}
+    assert _alike("case", source, target) == case
+    space = exact | {"▁dan": ("dan", Match.SPACE), "noc": ("▁noc", Match.SPACE)}
+    assert _alike("space", source, target) == space
+    # What is disregarded grows: a token that differs in capitals alone goes before one that differs in the space.
+    both = case | {"noc": ("▁noc", Match.SPACE), "▁č": ("Č", Match.CASE_SPACE)}
+    assert _alike("case-space", source, target) == both
+
+
+@pytest.mark.parametrize("matching", ["exact", "case", "space", "case-space"])
+def test_exact_goes_first_on_whole_vocabularies(vocabularies: dict[str, Vocabulary], matching: str) -> None:
+    source, target = vocabularies["byte-level"], vocabularies["marked"]
+    exact, found = (map_vocabulary(source, target, matching=each) for each in ("exact", matching))
+    assert np.array_equal(found.source_ids[exact.is_matched], exact.source_ids[exact.is_matched])
+    assert np.array_equal(found.matches[exact.is_matched], exact.matches[exact.is_matched])
+    for target_id in np.flatnonzero(found.is_matched & ~exact.is_matched):
+        one, other = (target.token_bytes[target_id] or b"").decode(), (source.token_bytes[found.source_ids[target_id]] or b"").decode()
+        assert one != other and one.strip().casefold() == other.strip().casefold()
+    assert map_vocabulary(source, source, matching=matching).source_ids.tolist() == list(range(len(source)))
+
+
 @pytest.mark.parametrize("name", SPELLINGS)
 def test_pieces_are_the_bytes_of_the_token(vocabularies: dict[str, Vocabulary], name: str) -> None:
     source, target = vocabularies[name], vocabularies["byte-level 2"]
@@ -329,3 +369,39 @@ def test_real_vocabularies_are_exact(real_vocabularies: dict[str, Vocabulary]) -
     for vocabulary in (opt, mistral):
         assert map_vocabulary(vocabulary, vocabulary).source_ids.tolist() == list(range(len(vocabulary)))
     assert mistral.tokens[int(map_vocabulary(mistral, opt).source_ids[opt.tokens.index("Ċ")])] == "<0x0A>"
+
+
+@pytest.fixture(scope="module")
+def real_text() -> Callable[..., str]:
+    """Some characters of the real text in each of the given languages."""
+    shared = os.environ.get("SCION_SHARED_DATA")
+    if not shared:
+        pytest.skip("SCION_SHARED_DATA does not name a folder with real text")
+
+    def read(num_characters: int, *languages: str) -> str:
+        texts = []
+        for language in languages:
+            files = sorted((Path(shared) / "text" / language).glob("*.jsonl.gz"))
+            documents = (document for file in files for document in Documents([file]))
+            texts.append("\n".join(documents)[:num_characters])
+        return "\n".join(texts)
+
+    return read
+
+
+@pytest.mark.parametrize("target", [byte_level, sentencepiece_like], ids=["byte-level", "marked"])
+def test_small_vocabularies_of_real_text_are_exact(real_text: Callable[..., str], target: Callable[..., PreTrainedTokenizerFast]) -> None:
+    """2,000 tokens byte-level -> 3,000 byte-level or marked with byte fallback."""
+    source = Vocabulary.of(byte_level(real_text(400_000, "en"), num_tokens=2000))
+    assert _require_exact(source, Vocabulary.of(target(real_text(400_000, "sl"), num_tokens=3000))) > 400
+
+
+@pytest.mark.slow
+def test_large_vocabularies_of_real_text_are_exact(real_vocabularies: dict[str, Vocabulary], real_text: Callable[..., str]) -> None:
+    """OPT's 50,265 byte-level tokens -> Unigram of Slovene, and -> byte-level of five languages in two scripts."""
+    many = Vocabulary.of(byte_level(real_text(5_000_000, "sl", "it", "en", "hr", "sr"), num_tokens=80_000))
+    single = Vocabulary.of(unigram(real_text(2_500_000, "sl"), num_tokens=50_000))
+    assert len(many) == 80_000 and len(single) > 40_000
+    assert _require_exact(real_vocabularies["opt"], many) > 10_000
+    assert _require_exact(real_vocabularies["opt"], single) > 2_000
+    assert _require_exact(single, many) > 10_000

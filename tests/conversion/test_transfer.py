@@ -98,6 +98,7 @@ def test_everything_but_the_tokens_is_unchanged(
         "seed": 42,
         "model_type": "opt",
         "vocabulary": {"strategy": "replace"},
+        "matching": "exact",
     }
     printed = capsys.readouterr().out
     assert printed.startswith(f"{output}: {num_tokens:,} tokens by {method}, output layer tied, seed 42\n")
