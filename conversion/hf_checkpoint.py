@@ -30,6 +30,7 @@ from conversion.hf_files import (
 )
 from conversion.lazy_tensor import LazyTensor
 from conversion.safetensors_file import read_safetensors, write_safetensors
+from conversion.token_names import input_names, names_of, output_name
 from conversion.torch_file import read_state_dict
 from data_prep.artifacts import check_files, digest_files, read_manifest
 from data_prep.tokenizer_files import tokenizer_files
@@ -108,25 +109,31 @@ class HFCheckpoint:
             ValueError: if config.json and the tensors disagree: which of the two is meant cannot be guessed.
         """
         tied = tied_by_config(self.config)
-        output = self.tensors.get("lm_head.weight")
-        if output is None:
+        embedding = next(iter(input_names(self.tensors)), None)
+        if self.output_name is None:
             if not tied:
+                row = names_of(embedding or "")
                 raise ValueError(
                     f"{self.directory}: config.json says that the output layer is a matrix of its own (tie_word_embeddings false),"
-                    " but the weights have no lm_head.weight; set it to true or restore the matrix"
+                    f" but the weights have no {row.output if row else 'lm_head.weight'}; set it to true or restore the matrix"
                 )
             return True
-        embedding = next((tensor for name, tensor in self.tensors.items() if name.endswith("embed_tokens.weight")), None)
-        if tied and (embedding is None or not torch.equal(output.read(), embedding.read())):
+        if tied and (embedding is None or not torch.equal(self.tensor(self.output_name), self.tensor(embedding))):
+            row = names_of(embedding or "")
             raise ValueError(
                 f"{self.directory}: config.json says that input and output embeddings are one matrix (tie_word_embeddings true),"
-                " but lm_head.weight differs from embed_tokens.weight; set it to false to keep both"
+                f" but {self.output_name} differs from {row.input if row else 'the input embeddings'}; set it to false to keep both"
             )
         return tied
 
+    @property
+    def output_name(self) -> str | None:
+        """Name of the output layer's matrix; None where the files hold none."""
+        return output_name(self.tensors)
+
     def untied_tensors(self) -> dict[str, LazyTensor]:
-        """All tensors, each matrix once: without `lm_head.weight` where it is the embedding."""
-        return {name: tensor for name, tensor in self.tensors.items() if name != "lm_head.weight" or not self.tie_word_embeddings}
+        """All tensors, each matrix once: without the output layer where it is the embedding."""
+        return {name: tensor for name, tensor in self.tensors.items() if name != self.output_name or not self.tie_word_embeddings}
 
     def digest(self) -> str:
         """Identity of the checkpoint: that of its manifest, whose files are checked, else that of its config and weights.

@@ -15,7 +15,11 @@ GENERATION_CONFIG_NAME = "generation_config.json"
 WEIGHTS_NAMES = ("model.safetensors", "pytorch_model.bin")
 
 # Where config.json is silent, the default of the architecture's config class in transformers speaks; all others tie.
-_UNTIED_BY_DEFAULT = ("llama", "mistral", "qwen2", "qwen3")
+_UNTIED_BY_DEFAULT = (
+    "code_llama", "codegen", "deepseek_v2", "deepseek_v3", "glm", "glm4", "gpt_neox", "gpt_oss", "gptj", "granite", "llama", "ministral",
+    "mistral", "mixtral", "nemotron", "olmo", "olmo2", "olmo3", "persimmon", "phi", "phi3", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe",
+    "stablelm",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

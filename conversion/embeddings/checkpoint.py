@@ -16,7 +16,7 @@ from torch import Tensor
 from conversion.embeddings import METHODS
 from conversion.embeddings.factorisation import FACTORS_NAME, Factors, choose_factorised_size, factorise
 from conversion.embeddings.helper_model import HelperModel
-from conversion.embeddings.layers import TokenLayers, choose_output_layer, find_token_layers
+from conversion.embeddings.layers import TokenLayers, choose_output_layer, find_token_layers, require_same_padding
 from conversion.embeddings.method import TransferInputs, VectorOptions, copy_all
 from conversion.embeddings.random_rows import random_rows, row_statistics
 from conversion.embeddings.report import REPORT_NAME, write_report
@@ -195,7 +195,7 @@ class Transfer:
         """All tensors of the new checkpoint, in the order of the source's."""
         size = self.checkpoint.shape(self.layers.input)[1]
         makers: dict[str, Callable[[], Tensor]] = {name: partial(self.make, name) for name in (self.layers.input, *self.layers.biases)}
-        output = self.layers.output or "lm_head.weight"
+        output = self.layers.output or self.layers.new_output
         if self.output_layer == "transferred":
             makers[output] = partial(self.make, output)
         elif self.output_layer == "random":
@@ -261,6 +261,7 @@ def read_case(request: TransferRequest) -> TransferCase:
         source_text=request.source_text,
     )
     target = Vocabulary.of(target_files.tokenizer)
+    require_same_padding(checkpoint, target.roles.get("pad"))
     inputs = TransferInputs(
         source=source,
         target=target,

@@ -47,13 +47,13 @@ class HelperModel:
                 f"the tokenizer in {directory} has {len(vocabulary)} ids, but {name} has only {checkpoint.shape(name)[0]} rows;"
                 " give the model with its own tokenizer"
             )
-        has_output = "lm_head.weight" in checkpoint.names() and not checkpoint.tie_word_embeddings
-        names = (name, "lm_head.weight") if has_output else (name,)
+        output = checkpoint.output_name if checkpoint.output_name and not checkpoint.tie_word_embeddings else None
+        names = (name, output) if output else (name,)
         matrices = [checkpoint.tensor(each)[: len(vocabulary)].float().numpy() for each in names]
         for each, matrix in zip(names, matrices):
             if not np.isfinite(matrix).all():
                 raise ValueError(f"{directory}: {each} holds NaN or infinite values; repair the checkpoint")
-        return cls(str(directory), vocabulary, matrices[0], matrices[1] if has_output else None)
+        return cls(str(directory), vocabulary, matrices[0], matrices[1] if output else None)
 
     def token_vectors(self, target: Vocabulary, *, output: bool = False) -> TokenVectors:
         """The helper's own rows of the target's tokens of text; tokens that it has not are left out."""

@@ -5,14 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from conversion.token_names import POSITIONS_FROM_PAD, TOKEN_NAMES, input_names, names_of
+
 if TYPE_CHECKING:
     from conversion.hf_checkpoint import HFCheckpoint
 
 OUTPUT_LAYERS = ("tied", "copied", "transferred", "random")
-
-_INPUT_NAMES = ("embed_tokens.weight", "wte.weight", "word_embeddings.weight", "embed_in.weight")
-_OUTPUT_NAMES = ("lm_head.weight", "embed_out.weight", "lm_head.decoder.weight")
-_BIAS_NAMES = ("lm_head.bias", "lm_head.decoder.bias", "embed_out.bias")
+TOKEN_DTYPES = ("float16", "bfloat16", "float32", "float64")
 
 
 @dataclass(frozen=True)
@@ -21,12 +20,14 @@ class TokenLayers:
 
     Attributes:
         output: None where the output layer is the input matrix and stored once.
+        new_output: how an output layer of its own is called in this family.
         biases: of the output layer, one value per token.
         num_rows: rows of each, padding included.
     """
 
     input: str
     output: str | None
+    new_output: str
     biases: tuple[str, ...]
     num_rows: int
 
@@ -37,12 +38,11 @@ def input_matrix_name(checkpoint: HFCheckpoint) -> str:
     Raises:
         ValueError: if none or several could be it.
     """
-    inputs = [name for name in checkpoint.names() if name.endswith(_INPUT_NAMES)]
+    inputs = input_names(checkpoint.tensors)
     if len(inputs) != 1:
         found = ", ".join(inputs) or "none"
-        raise ValueError(
-            f"{checkpoint.directory}: expected one matrix of input embeddings, a name ending in {', '.join(_INPUT_NAMES)}; found {found}"
-        )
+        expected = ", ".join(row.input for row in TOKEN_NAMES[1:])
+        raise ValueError(f"{checkpoint.directory}: expected one matrix of input embeddings, a name ending in {expected}; found {found}")
     return inputs[0]
 
 
@@ -60,12 +60,22 @@ def find_token_layers(checkpoint: HFCheckpoint) -> TokenLayers:
         raise ValueError(
             f"{checkpoint.directory}: {input_name} has {num_rows} rows, but config.json says vocab_size {expected}; repair the checkpoint"
         )
-    outputs = [name for name in names if name in _OUTPUT_NAMES]
-    biases = tuple(name for name in names if name in _BIAS_NAMES)
-    known = {input_name, *outputs, *biases}
-    for name in (*outputs, *biases):
+    row = names_of(input_name)
+    assert row is not None
+    output = row.output if row.output in names else None
+    biases = tuple(name for name in row.biases if name in names)
+    outputs = (*([output] if output else []), *biases)
+    known = {input_name, *outputs}
+    for name in outputs:
         if checkpoint.shape(name)[0] != num_rows:
             raise ValueError(f"{checkpoint.directory}: {name} has {checkpoint.shape(name)[0]} rows, but {input_name} has {num_rows}")
+    for name in (input_name, *([output] if output else [])):
+        dtype = str(checkpoint.dtype(name)).removeprefix("torch.")
+        if dtype not in TOKEN_DTYPES:
+            raise ValueError(
+                f"{checkpoint.directory}: {name} is of type {dtype}; expected {', '.join(TOKEN_DTYPES)}: give the model as it was before"
+                " it was quantised"
+            )
     # The size of a vocabulary may by chance be another size of the model too; then nothing can be said about the others.
     if num_rows not in {value for key, value in checkpoint.config.items() if key != "vocab_size" and isinstance(value, int)}:
         others = [name for name in names if name not in known and num_rows in checkpoint.shape(name)]
@@ -73,7 +83,22 @@ def find_token_layers(checkpoint: HFCheckpoint) -> TokenLayers:
             raise ValueError(
                 f"{checkpoint.directory}: {', '.join(others)} has a row per token too, but nothing is known about it; drop it first"
             )
-    return TokenLayers(input_name, outputs[0] if outputs else None, biases, num_rows)
+    return TokenLayers(input_name, output, row.output, biases, num_rows)
+
+
+def require_same_padding(checkpoint: HFCheckpoint, pad_id: int | None) -> None:
+    """Refuse another padding id for models that count positions from it: each token would get the position of another.
+
+    Raises:
+        ValueError: naming both ids.
+    """
+    old_id = checkpoint.config.get("pad_token_id")
+    if checkpoint.model_type in POSITIONS_FROM_PAD and pad_id != old_id:
+        found = "has none" if pad_id is None else f"has it at {pad_id}"
+        raise ValueError(
+            f"{checkpoint.directory} is a {checkpoint.model_type} model, which counts positions from its padding token, id {old_id}, but the"
+            f" target tokenizer {found}; give a tokenizer with the padding token at {old_id}"
+        )
 
 
 def choose_output_layer(wanted: str | None, *, source_is_tied: bool, source: str) -> str:

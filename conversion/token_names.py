@@ -1,0 +1,52 @@
+"""Names of the tensors that have one row per token, by family of models."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class TokenNames:
+    """How the models of some families name their token matrices.
+
+    Attributes:
+        input: end of the name of the input embeddings.
+        output: name of the output layer where it is a matrix of its own.
+        biases: names of its bias, one value per token; RoBERTa has one bias under two names.
+    """
+
+    input: str
+    output: str
+    biases: tuple[str, ...]
+    families: str
+
+
+# The first row whose input name fits holds, so longer names stand before their ends.
+TOKEN_NAMES = (
+    TokenNames(
+        "embeddings.word_embeddings.weight", "lm_head.decoder.weight", ("lm_head.bias", "lm_head.decoder.bias"), "RoBERTa, XLM-R, CamemBERT"
+    ),
+    TokenNames("embed_tokens.weight", "lm_head.weight", ("lm_head.bias",), "Llama, Mistral, Gemma, Qwen, OPT, Phi, OLMo"),
+    TokenNames("wte.weight", "lm_head.weight", ("lm_head.bias",), "GPT-2, GPT-J, CodeGen, StarCoder"),
+    TokenNames("word_embeddings.weight", "lm_head.weight", ("lm_head.bias",), "Bloom, Falcon"),
+    TokenNames("embed_in.weight", "embed_out.weight", ("embed_out.bias",), "GPT-NeoX, Pythia"),
+)
+# Masked language models that count positions from the id of their padding token on.
+POSITIONS_FROM_PAD = ("roberta", "xlm-roberta", "xlm-roberta-xl", "camembert", "roberta-prelayernorm", "xmod")
+
+
+def input_names(names: Collection[str]) -> list[str]:
+    """Of some tensor names those that input embeddings could have."""
+    return [name for name in names if names_of(name) is not None]
+
+
+def names_of(input_name: str) -> TokenNames | None:
+    """The row of the table for a matrix of input embeddings."""
+    return next((row for row in TOKEN_NAMES if input_name.endswith(row.input)), None)
+
+
+def output_name(names: Collection[str]) -> str | None:
+    """Of some tensor names that of the output layer; None where no tensor is one."""
+    rows = [names_of(name) for name in input_names(names)] or list(TOKEN_NAMES)
+    return next((row.output for row in rows if row is not None and row.output in names), None)
