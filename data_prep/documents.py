@@ -10,14 +10,43 @@ import argparse
 import gzip
 import json
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
 
 from data_prep.progress import Progress
 
 SUFFIXES = (".txt", ".jsonl", ".txt.gz", ".jsonl.gz")
 SEPARATORS = ("line", "blank-line", "file")
 _REPORT_BYTES = 1 << 18
+
+
+class Document(NamedTuple):
+    """A document and where it came from.
+
+    Attributes:
+        line: number of its (first) line in the file, from 1.
+        fields: the other keys of a JSON line; empty for plain text.
+    """
+
+    text: str
+    line: int
+    fields: dict[str, Any]
+
+
+class BadInput(NamedTuple):
+    """A part of a file that could not be read and was passed over.
+
+    Attributes:
+        line: where it is, from 1.
+        reason: a few words, the same for all of its kind.
+        message: the sentence that would have been the error.
+    """
+
+    path: Path
+    line: int
+    reason: str
+    message: str
 
 
 class Documents:
@@ -41,15 +70,7 @@ class Documents:
         self.text_key = text_key
         self.separator = separator
         self.num_documents = self.num_empty = self.text_bytes = 0
-        if separator is not None and separator not in SEPARATORS:
-            raise ValueError(f"unknown document separator {separator!r}; the known ones are {', '.join(SEPARATORS)}")
-        for path in self.paths:
-            if not path.exists():
-                raise ValueError(f"the input file {path} does not exist")
-            if not path.is_file():
-                raise ValueError(f"the input {path} is not a file; name the files in it one by one")
-            if not path.name.endswith(SUFFIXES):
-                raise ValueError(f"the input file {path} is of an unknown kind; expected a name ending in {', '.join(SUFFIXES)}")
+        require_text_files(self.paths, separator)
 
     @classmethod
     def from_arguments(cls, arguments: argparse.Namespace) -> Documents:
@@ -64,9 +85,8 @@ class Documents:
         num_documents = num_empty = text_bytes = 0
         with Progress(label, total=sum(path.stat().st_size for path in self.paths), unit="B", is_bytes=True) as progress:
             for path in self.paths:
-                lines = _read_lines(path, progress)
-                texts = self._json_texts(path, lines) if path.name.endswith((".jsonl", ".jsonl.gz")) else self._plain_texts(path, lines)
-                for text in texts:
+                for document in read_documents(path, text_key=self.text_key, separator=self.separator, progress=progress):
+                    text = document.text
                     if not text.strip():
                         num_empty += 1
                         continue
@@ -77,51 +97,6 @@ class Documents:
             names = ", ".join(map(str, self.paths))
             raise ValueError(f"there is no text in {names} ({num_empty} empty documents); give files with text")
         self.num_documents, self.num_empty, self.text_bytes = num_documents, num_empty, text_bytes
-
-    def _plain_texts(self, path: Path, lines: Iterator[tuple[int, str]]) -> Iterator[str]:
-        if self.separator in ("blank-line", "file"):
-            yield from _joined(lines, ends_at_blank_line=self.separator == "blank-line")
-            return
-        has_text, empty = False, 0
-        for number, line in lines:
-            if not line.strip():
-                empty = number if has_text else 0
-            elif empty and self.separator is None:
-                raise ValueError(
-                    f"{path}, line {empty} is empty, so a document may be longer than a line; say with --document-separator"
-                    f" what ends one ({', '.join(SEPARATORS)})"
-                )
-            else:
-                has_text = True
-                yield line
-
-    def _json_texts(self, path: Path, lines: Iterator[tuple[int, str]]) -> Iterator[str]:
-        for number, line in lines:
-            if not line.strip():
-                continue
-            try:
-                record = json.loads(line)
-            except json.JSONDecodeError as error:
-                raise ValueError(
-                    f"{path}, line {number} is no JSON: {error.msg} at column {error.colno}; expected one object per line"
-                ) from error
-            if not isinstance(record, dict):
-                raise ValueError(f"{path}, line {number} holds a JSON {type(record).__name__}; expected one object per line")
-            if self.text_key not in record:
-                raise ValueError(
-                    f"{path}, line {number} has no key {self.text_key!r}, only {', '.join(map(repr, record)) or 'nothing'};"
-                    " name the key of the text with --text-key"
-                )
-            text = record[self.text_key]
-            if not isinstance(text, str):
-                raise ValueError(f"{path}, line {number} holds a {type(text).__name__} under {self.text_key!r}; expected a string")
-            try:
-                text.encode()
-            except UnicodeEncodeError as error:  # JSON can spell half a surrogate pair (\ud83d), which no file or tokenizer can hold
-                raise ValueError(
-                    f"{path}, line {number} holds half a surrogate pair, which is no Unicode text; repair or remove the line"
-                ) from error
-            yield text
 
 
 def add_input_arguments(parser: argparse.ArgumentParser) -> None:
@@ -154,33 +129,193 @@ def batches(texts: Iterable[str], num_characters: int) -> Iterator[list[str]]:
         yield batch
 
 
-def _joined(lines: Iterator[tuple[int, str]], *, ends_at_blank_line: bool) -> Iterator[str]:
+def require_text_files(paths: Iterable[Path], separator: str | None = None) -> None:
+    """Refuse what is no text file, before anything is read.
+
+    Raises:
+        ValueError: naming the file or the unknown separator.
+    """
+    if separator is not None and separator not in SEPARATORS:
+        raise ValueError(f"unknown document separator {separator!r}; the known ones are {', '.join(SEPARATORS)}")
+    for path in paths:
+        if not path.exists():
+            raise ValueError(f"the input file {path} does not exist")
+        if not path.is_file():
+            raise ValueError(f"the input {path} is not a file; name the files in it one by one")
+        if not path.name.endswith(SUFFIXES):
+            raise ValueError(f"the input file {path} is of an unknown kind; expected a name ending in {', '.join(SUFFIXES)}")
+
+
+def read_documents(
+    path: Path,
+    *,
+    text_key: str | None = "text",
+    separator: str | None = None,
+    progress: Progress | None = None,
+    max_document_bytes: int | None = None,
+    on_bad: Callable[[BadInput], None] | None = None,
+) -> Iterator[Document]:
+    """Yield the documents of one file, empty ones included (but no empty line of a file of lines).
+
+    Args:
+        text_key: the key of the text in a JSON line; None takes all strings of the line as its text, one below the other.
+        max_document_bytes: refuse longer lines and documents after reading no more than that; None for no limit.
+        on_bad: told of each line (or rest of a compressed file) that cannot be read, which is then passed over; None makes it
+            an error.
+
+    Raises:
+        ValueError: naming file and line, as `Documents` says.
+    """
+
+    def bad(line: int, reason: str, message: str) -> None:
+        if on_bad is None:
+            raise ValueError(message)
+        on_bad(BadInput(path, line, reason, message))
+
+    lines = _read_lines(path, progress, max_document_bytes, bad)
+    if path.name.endswith((".jsonl", ".jsonl.gz")):
+        for number, line in lines:
+            if line.strip():
+                try:
+                    yield _json_document(path, number, line, text_key)
+                except _BadLineError as error:
+                    bad(number, error.reason, str(error))
+    elif separator in ("blank-line", "file"):
+        yield from _joined(path, lines, separator == "blank-line", max_document_bytes, bad)
+    else:
+        yield from _one_a_line(path, lines, separator)
+
+
+class _BadLineError(ValueError):
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+def _one_a_line(path: Path, lines: Iterator[tuple[int, str]], separator: str | None) -> Iterator[Document]:
+    has_text, empty = False, 0
+    for number, line in lines:
+        if not line.strip():
+            empty = number if has_text else 0
+        elif empty and separator is None:
+            raise ValueError(
+                f"{path}, line {empty} is empty, so a document may be longer than a line; say with --document-separator"
+                f" what ends one ({', '.join(SEPARATORS)})"
+            )
+        else:
+            has_text = True
+            yield Document(line, number, {})
+
+
+def _json_document(path: Path, number: int, line: str, text_key: str | None) -> Document:
+    try:
+        record = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise _BadLineError(
+            "no JSON", f"{path}, line {number} is no JSON: {error.msg} at column {error.colno}; expected one object per line"
+        ) from error
+    except RecursionError as error:
+        raise _BadLineError(
+            "no JSON", f"{path}, line {number} is JSON nested too deeply; expected one object with the text in it"
+        ) from error
+    if not isinstance(record, dict):
+        raise _BadLineError("no JSON object", f"{path}, line {number} holds a JSON {type(record).__name__}; expected one object per line")
+    if text_key is None:
+        text = "\n".join(_strings(record))
+    elif text_key not in record:
+        raise _BadLineError(
+            "no text",
+            f"{path}, line {number} has no key {text_key!r}, only {', '.join(map(repr, record)) or 'nothing'};"
+            " name the key of the text with --text-key",
+        )
+    else:
+        text = record.pop(text_key)
+    if not isinstance(text, str):
+        raise _BadLineError("no text", f"{path}, line {number} holds a {type(text).__name__} under {text_key!r}; expected a string")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:  # JSON can spell half a surrogate pair (\ud83d), which no file or tokenizer can hold
+        raise _BadLineError(
+            "half a surrogate pair",
+            f"{path}, line {number} holds half a surrogate pair, which is no Unicode text; repair or remove the line",
+        ) from error
+    return Document(text, number, record)
+
+
+def _strings(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict | list):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _strings(item)
+
+
+_Bad = Callable[[int, str, str], None]
+
+
+def _too_long(path: Path, number: int, what: str, limit: int) -> str:
+    return f"{path}, line {number}: the {what} is longer than {limit / 2**20:g} MiB; split it, or allow more with --max-document-mib"
+
+
+def _joined(path: Path, lines: Iterator[tuple[int, str]], ends_at_blank_line: bool, max_bytes: int | None, bad: _Bad) -> Iterator[Document]:
     document: list[str] = []
-    for _, line in lines:
+    first = size = 0
+    for number, line in lines:
         if line.strip() or not ends_at_blank_line:
-            document.append(line)
-        elif document:
-            yield "\n".join(document)
-            document = []
+            first = first or number
+            size += len(line)
+            if max_bytes is None or size <= max_bytes:
+                document.append(line)
+            elif document:
+                bad(first, "too long", _too_long(path, first, "document that begins there", max_bytes))
+                document = []
+        elif first:
+            if document:
+                yield Document("\n".join(document), first, {})
+            document, first, size = [], 0, 0
     if document:
-        yield "\n".join(document)
+        yield Document("\n".join(document), first, {})
 
 
-def _read_lines(path: Path, progress: Progress) -> Iterator[tuple[int, str]]:
+def _read_lines(path: Path, progress: Progress | None, max_bytes: int | None, bad: _Bad) -> Iterator[tuple[int, str]]:
     """Lines with their numbers from 1.  Only a line feed ends one: U+2028 and its like are text."""
+    number = 0
     with open(path, "rb") as file:
         reported = 0
         try:
-            for number, line in enumerate(gzip.GzipFile(fileobj=file) if path.suffix == ".gz" else file, start=1):
-                yield number, line.decode("utf-8-sig" if number == 1 else "utf-8").removesuffix("\n").removesuffix("\r")
-                if (position := file.tell()) - reported >= _REPORT_BYTES:
+            for number, line in enumerate(_raw_lines(gzip.GzipFile(fileobj=file) if path.suffix == ".gz" else file, max_bytes), start=1):
+                if line is None:
+                    assert max_bytes is not None
+                    bad(number, "too long", _too_long(path, number, "line", max_bytes))
+                    continue
+                try:
+                    yield number, line.decode("utf-8-sig" if number == 1 else "utf-8").removesuffix("\n").removesuffix("\r")
+                except UnicodeDecodeError as error:
+                    bad(
+                        number,
+                        "no UTF-8",
+                        f"{path}, line {number} is not UTF-8: byte 0x{line[error.start]:02x} at position {error.start + 1};"
+                        " convert the file, for example with iconv",
+                    )
+                if progress is not None and (position := file.tell()) - reported >= _REPORT_BYTES:
                     progress.advance(position - reported)
                     reported = position
-        except UnicodeDecodeError as error:
-            raise ValueError(
-                f"{path}, line {number} is not UTF-8: byte 0x{line[error.start]:02x} at position {error.start + 1};"
-                " convert the file, for example with iconv"
-            ) from error
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-            raise ValueError(f"{path} is no complete gzip file: {error}; copy or compress it again") from error
-        progress.advance(file.tell() - reported)
+            after = f" after line {number}" if number else ""
+            bad(number + 1, "broken gzip", f"{path} is no complete gzip file{after}: {error}; copy or compress it again")
+        if progress is not None:
+            progress.advance(file.tell() - reported)
+
+
+def _raw_lines(file: BinaryIO | gzip.GzipFile, max_bytes: int | None) -> Iterator[bytes | None]:
+    """Lines with their line feeds; None for one that is too long, of which no more than the limit is held."""
+    if max_bytes is None:
+        yield from file
+        return
+    while line := file.readline(max_bytes + 1):
+        if len(line) <= max_bytes or line.endswith(b"\n"):
+            yield line
+            continue
+        while line and not line.endswith(b"\n"):
+            line = file.readline(1 << 20)
+        yield None

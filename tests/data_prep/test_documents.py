@@ -89,17 +89,17 @@ def test_bad_lines_are_named(write: Write, sentence: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "content, reason",
+    "content, after, reason",
     [
-        (gzip.compress(b"a\n" * 99)[:-9], "Compressed file ended before the end-of-stream marker was reached"),
-        (b"a\nb\n", "Not a gzipped file (b'a\\n')"),
+        (gzip.compress(b"a\n" * 99)[:-9], " after line 99", "Compressed file ended before the end-of-stream marker was reached"),
+        (b"a\nb\n", "", "Not a gzipped file (b'a\\n')"),
     ],
 )
-def test_broken_gzip(write: Write, content: bytes, reason: str) -> None:
+def test_broken_gzip(write: Write, content: bytes, after: str, reason: str) -> None:
     path = write("a.txt.gz", content)
     with pytest.raises(ValueError) as error:
         list(Documents([path]))
-    assert str(error.value) == f"{path} is no complete gzip file: {reason}; copy or compress it again"
+    assert str(error.value) == f"{path} is no complete gzip file{after}: {reason}; copy or compress it again"
 
 
 def test_no_text_at_all(write: Write) -> None:

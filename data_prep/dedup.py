@@ -1,0 +1,224 @@
+"""Each text once: near-duplicate paragraphs removed as by onion, in a stated order of corpora, every removal with what it repeats.
+
+The corpora are one text, in the order given: what two of them share stays in the first.  A paragraph goes when more than --threshold of
+its tokens lie in n-grams seen before, in kept text or earlier in its own document (GaMS: onion -sm -n 9 -t 0.9).  Output
+is one shard per input file (`text/CORPUS/`), a list of all that was removed (`removed/CORPUS/`), tables (`report.md`) and the manifest.
+The same input gives the same bytes for any number of --workers, and with one or two --passes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from data_prep import command
+from data_prep.artifacts import Manifest, digest_file, staged_directory, write_manifest
+from data_prep.comparison import IGNORABLE, Comparison
+from data_prep.corpora import Corpus, add_corpus_arguments, corpora_from_arguments
+from data_prep.dedup_decisions import DecisionLog, DocumentMethods, decide_all
+from data_prep.dedup_output import DedupCounts, Sources, report, write_shard
+from data_prep.documents import add_format_arguments, require_text_files
+from data_prep.onion_types import BOUNDARIES, PARAGRAPHS, SCORES, SMOOTHINGS, OnionSettings
+from data_prep.repeated_ngrams import find_repeated
+from data_prep.scanning import Protected, Reading, Scanner
+from data_prep.shards import ordered_map, shard_names
+
+
+def dedup(
+    corpora: Sequence[Corpus],
+    output_dir: Path,
+    *,
+    settings: OnionSettings | None = None,
+    comparison: Comparison | None = None,
+    reading: Reading | None = None,
+    methods: DocumentMethods | None = None,
+    against: Sequence[Path] = (),
+    against_n: int = 13,
+    against_shortest: int = 5,
+    passes: int = 1,
+    workers: int = 1,
+    arguments: argparse.Namespace | None = None,
+) -> Manifest:
+    """Write the deduplicated corpora into a new directory and return its manifest.
+
+    Args:
+        corpora: in order of priority.
+        against: texts that must not be in the output; a paragraph that shares `against_n` tokens in a row with one of them
+            is removed, and one that is the same as a paragraph of theirs of fewer, but at least `against_shortest`, tokens.
+        passes: 1 holds all n-grams of kept text in memory (16 to 24 bytes each); 2 only those that occur twice or more.
+
+    Raises:
+        ValueError: if a file cannot be read, or there is no room for the output.
+    """
+    reading, comparison, methods = reading or Reading(), comparison or Comparison(), methods or DocumentMethods()
+    scanner = Scanner(reading, settings or OnionSettings(), comparison)
+    paths = [path for corpus in corpora for path in corpus.paths]
+    shards = [f"{corpus.name}/{name}" for corpus in corpora for name in shard_names(corpus.paths)]
+    inputs = {str(path): digest_file(path) for path in (*paths, *against)}
+    with staged_directory(output_dir) as staging:
+        scratch = staging / "scratch"
+        scratch.mkdir()
+        protected_places: list[tuple[str, int]] = []
+        if against:
+            scanner.protected = _protected(scanner, against, protected_places, against_n, against_shortest)
+        if passes == 2:
+            unselected = Scanner(reading, scanner.settings, comparison)
+            scanner.repeated = find_repeated(unselected, paths, scratch, workers=workers)
+        log = DecisionLog(scratch, len(paths))
+        num_ngrams = decide_all(scanner, paths, log, methods=methods, workers=workers)
+        sources = Sources(
+            scratch, [(corpus.name, path.name) for corpus in corpora for path in corpus.paths], log.first_documents, protected_places
+        )
+        counts = [DedupCounts() for _ in corpora]
+        owner = [number for number, corpus in enumerate(corpora) for _ in corpus.paths]
+        jobs = [
+            (scanner, path, corpora[owner[shard]].name, shard, log, sources, staging / "text" / name, staging / "removed" / name)
+            for shard, (path, name) in enumerate(zip(paths, shards))
+        ]
+        for shard, found in enumerate(ordered_map(write_shard, jobs, workers=workers, name=lambda job: str(job[1]))):
+            counts[owner[shard]].add(found)
+        shutil.rmtree(scratch)
+        facts = {
+            "corpora": [corpus.name for corpus in corpora],
+            "counts": {corpus.name: count.as_facts() for corpus, count in zip(corpora, counts)},
+            "num_ngrams_in_memory": num_ngrams,
+            "settings": vars(scanner.settings),
+            "passes": passes,
+        }
+        (staging / "report.md").write_text(report([corpus.name for corpus in corpora], counts), encoding="utf-8")
+        return write_manifest(
+            staging, stage="data_prep.dedup", facts=facts, arguments=vars(arguments) if arguments else None, inputs=inputs
+        )
+
+
+def _protected(scanner: Scanner, paths: Sequence[Path], places: list[tuple[str, int]], n: int, shortest: int) -> Protected:
+    """The texts to keep out; their places, by number from 1, are added to `places`."""
+    reader = Scanner(scanner.reading, OnionSettings(n=n, paragraphs=scanner.settings.paragraphs), scanner.comparison)
+    scans = []
+    for path in paths:
+        for batch in reader.batches(path, text_key=None):
+            places += [(str(path), line) for line in batch.lines.tolist()]
+            scans.append(batch.scan)
+    return Protected.gather(scans, n, shortest)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = command.parser(
+        __doc__,
+        prog="data_prep.dedup",
+        example="python -m data_prep.dedup --input books=novels.jsonl.gz theses.jsonl.gz --input web=crawl.jsonl.gz"
+        " --against heldout.jsonl --output deduplicated/",
+    )
+    add_corpus_arguments(parser, order="the first keeps what others repeat")
+    add_format_arguments(parser)
+    parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="new directory")
+    defaults = OnionSettings()
+    what = parser.add_argument_group("what is a near-duplicate (the defaults are GaMS's)")
+    what.add_argument("--ngram", type=int, default=defaults.n, metavar="N", help=f"tokens in an n-gram (default: {defaults.n})")
+    what.add_argument("--threshold", type=float, default=defaults.threshold, metavar="SHARE", help=f"default: {defaults.threshold}")
+    what.add_argument(
+        "--boundary", choices=BOUNDARIES, default=defaults.boundary, help="whether a share equal to the threshold goes too (default: above)"
+    )
+    what.add_argument("--score", choices=SCORES, default=defaults.score, help="what the share is of (default: covered-tokens, as in onion)")
+    what.add_argument("--paragraphs", choices=PARAGRAPHS, default=defaults.paragraphs, help="what is decided on (default: line)")
+    what.add_argument(
+        "--within-document",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="whether n-grams from earlier in the same document count (default: yes)",
+    )
+    what.add_argument(
+        "--smoothing",
+        choices=SMOOTHINGS,
+        default=defaults.smoothing,
+        help="short kept text beside removed paragraphs (default: none, onion's -m)",
+    )
+    what.add_argument(
+        "--max-stub-tokens",
+        type=int,
+        default=defaults.max_stub_tokens,
+        metavar="N",
+        help=f"how short that is (default: {defaults.max_stub_tokens})",
+    )
+    what.add_argument("--ignore", nargs="+", default=[], metavar="WHAT", help=f"differences that do not count: {', '.join(IGNORABLE)}")
+    what.add_argument("--marks-apart", action="store_true", help="punctuation marks are tokens of their own, as in vertical files")
+    more = parser.add_argument_group("other duplicates")
+    more.add_argument(
+        "--same-documents", action="store_true", help="also remove documents whose tokens and paragraphs are all the same, however short"
+    )
+    more.add_argument(
+        "--similar-documents",
+        type=float,
+        metavar="SHARE",
+        help="also remove documents of about this Jaccard similarity of n-grams (MinHash; needs datasketch)",
+    )
+    more.add_argument(
+        "--against",
+        type=Path,
+        nargs="+",
+        default=[],
+        metavar="FILE",
+        help="validation and evaluation sets: all strings of a JSON line are protected",
+    )
+    more.add_argument(
+        "--against-ngram", type=int, default=13, metavar="N", help="tokens in a row that may not be shared with them (default: 13)"
+    )
+    more.add_argument(
+        "--against-shortest", type=int, default=5, metavar="N", help="shorter paragraphs of theirs are not protected (default: 5 tokens)"
+    )
+    run = parser.add_argument_group("running")
+    run.add_argument(
+        "--passes",
+        type=int,
+        choices=(1, 2),
+        default=1,
+        help="2: memory does not grow with unique text, 8 bytes a token of disk instead (default: 1)",
+    )
+    run.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)), metavar="N", help="processes (default: all cores)")
+    run.add_argument("--skip-bad", action="store_true", help="pass over what cannot be read, and list it, instead of stopping")
+    run.add_argument("--max-document-mib", type=int, default=64, metavar="N", help="longer lines and documents are bad input (default: 64)")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Deduplicate corpora into a new directory."""
+    arguments = _parser().parse_args(argv)
+    if arguments.workers < 1:
+        raise ValueError(f"--workers is {arguments.workers}; expected at least 1")
+    if arguments.max_document_mib < 1:
+        raise ValueError(f"--max-document-mib is {arguments.max_document_mib}; expected at least 1")
+    corpora = corpora_from_arguments(arguments, arguments.document_separator)
+    require_text_files(arguments.against)
+    dedup(
+        corpora,
+        arguments.output,
+        settings=OnionSettings(
+            n=arguments.ngram,
+            threshold=arguments.threshold,
+            boundary=arguments.boundary,
+            score=arguments.score,
+            paragraphs=arguments.paragraphs,
+            within_document=arguments.within_document,
+            smoothing=arguments.smoothing,
+            max_stub_tokens=arguments.max_stub_tokens,
+        ),
+        comparison=Comparison(arguments.ignore, marks_apart=arguments.marks_apart),
+        reading=Reading(arguments.text_key, arguments.document_separator, arguments.max_document_mib << 20, arguments.skip_bad),
+        methods=DocumentMethods(same=arguments.same_documents, similar=arguments.similar_documents),
+        against=arguments.against,
+        against_n=arguments.against_ngram,
+        against_shortest=arguments.against_shortest,
+        passes=arguments.passes,
+        workers=arguments.workers,
+        arguments=arguments,
+    )
+    print((arguments.output / "report.md").read_text(encoding="utf-8"), end="")
+
+    return command.DONE
+
+
+if __name__ == "__main__":
+    command.run(main)
