@@ -49,7 +49,7 @@ class DocumentMethods:
         if not 0 < self.similar <= 1:
             raise ValueError(f"--similar-documents is {self.similar}; expected a share above 0, at most 1")
         if importlib.util.find_spec("datasketch") is None:
-            raise ValueError("--similar-documents needs datasketch, which is not installed; pip install datasketch")
+            raise ValueError("--similar-documents needs datasketch, which is not installed; pip install 'datasketch>=2'")
 
 
 @dataclass

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from data_prep.onion_types import SIMILAR_DOCUMENT, Decisions, Scan
 
 _PERMUTATIONS = 128
+_SCHEME = "affine32"  # of datasketch 2: hashes of 32 bits
 
 
 class SimilarDocuments:
@@ -33,7 +34,7 @@ class SimilarDocuments:
             first, last = scan.document_paragraph[document : document + 2].tolist()
             if not signature.any() or decisions.verdict[first:last].any():
                 continue
-            minhash = MinHash(num_perm=_PERMUTATIONS, hashvalues=signature.astype(np.uint64))
+            minhash = MinHash(num_perm=_PERMUTATIONS, hashvalues=signature.astype(np.uint64), scheme=_SCHEME)
             like = [
                 key
                 for key in self._index.query(minhash)
@@ -56,7 +57,7 @@ def minhash_signatures(scan: Scan) -> NDArray[np.uint32]:
     for document, (first, last) in enumerate(zip(scan.document_paragraph, scan.document_paragraph[1:])):
         hashes = scan.hashes[token[first] : token[last]]
         hashes = np.unique(hashes[hashes != 0]) & np.uint64(0xFFFFFFFF)
-        minhash = MinHash(num_perm=_PERMUTATIONS, hashfunc=int)
+        minhash = MinHash(num_perm=_PERMUTATIONS, hashfunc=int, scheme=_SCHEME)
         for start in range(0, len(hashes), 4096):  # a row of 128 for each of these is in memory
             minhash.update_batch(hashes[start : start + 4096].tolist())
         if len(hashes):

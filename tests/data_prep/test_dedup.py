@@ -1,0 +1,330 @@
+"""Deduplication of corpora: who keeps what, every removal accounted for, and the same bytes however the work is cut."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import random
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from data_prep import native, onion
+from data_prep.artifacts import check_files, read_manifest
+from data_prep.comparison import Comparison
+from data_prep.corpora import Corpus
+from data_prep.dedup import dedup, main
+from data_prep.dedup_decisions import DocumentMethods
+from data_prep.onion_types import OnionSettings
+from data_prep.scanning import Protected, Reading
+from data_prep.shards import ordered_map
+from tests.data_prep.plain_onion import plain_onion
+
+Write = Callable[[str, str | bytes], Path]
+LONG = " ".join(f"w{i}" for i in range(30))
+
+
+def rows(directory: Path) -> list[dict[str, Any]]:
+    """All records below a directory, in the order of file names."""
+    found = []
+    for path in sorted(directory.rglob("*.jsonl*")):
+        content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        found += [json.loads(line) for line in content.splitlines()]
+    return found
+
+
+def files(directory: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(directory)): p.read_bytes() for p in directory.rglob("*") if p.is_file() and p.name != "scion.json"}
+
+
+def jsonl(texts: list[str], prefix: str = "d") -> str:
+    return "".join(json.dumps({"id": f"{prefix}{i}", "text": text, "kind": "k"}) + "\n" for i, text in enumerate(texts))
+
+
+def random_texts(number: int, seed: int = 0) -> list[str]:
+    """Documents of paragraphs from a small stock, so that many are repeated, whole and in part."""
+    generator = random.Random(seed)
+    stock = [[f"s{generator.randrange(400)}" for _ in range(generator.randrange(1, 40))] for _ in range(60)]
+    texts = []
+    for _ in range(number):
+        paragraphs = []
+        for _ in range(generator.randrange(1, 5)):
+            words = list(generator.choice(stock))
+            if generator.random() < 0.5:
+                words[generator.randrange(len(words))] = f"x{generator.randrange(10**6)}"
+            paragraphs.append(" ".join(words))
+        texts.append("\n".join(paragraphs))
+    return texts
+
+
+def test_the_first_corpus_keeps_what_both_have(tmp_path: Path, write: Write) -> None:
+    a = write("a.jsonl", jsonl([f"{LONG}\n\nonly in a"], "a"))
+    b = write("b.txt", f"only in b\n{LONG}\n")
+    for names, order in (("ab", [("a", a), ("b", b)]), ("ba", [("b", b), ("a", a)])):
+        inputs = [argument for name, path in order for argument in ("--input", f"{name}={path}")]
+        assert main([*inputs, "--output", str(tmp_path / names), "--workers", "1"]) == 0
+    assert rows(tmp_path / "ab/text") == [
+        {"id": "a0", "kind": "k", "text": f"{LONG}\n\nonly in a"},
+        {"id": "b.txt:1", "text": "only in b"},
+    ]
+    assert rows(tmp_path / "ba/text/b") == [{"id": "b.txt:1", "text": "only in b"}, {"id": "b.txt:2", "text": LONG}]
+    assert rows(tmp_path / "ba/text/a") == [{"id": "a0", "kind": "k", "text": "only in a"}]
+    assert rows(tmp_path / "ba/removed") == [
+        {
+            "corpus": "a", "file": "a.jsonl", "line": 1, "id": "a0", "paragraph": 1, "reason": "near-duplicate", "tokens": 30, "share": 1.0,
+            "repeats": {"corpus": "b", "file": "b.txt", "line": 2, "paragraph": 1, "share_of_ngrams": 1.0},
+        }
+    ]  # fmt: skip
+    report = (tmp_path / "ba/report.md").read_text()
+    assert "| a    | b       | near-duplicate |          1 |     30 | 0.00 |" in report
+    manifest = read_manifest(tmp_path / "ba")
+    assert manifest is not None and not (tmp_path / "ba/scratch").exists()
+    check_files(tmp_path / "ba", manifest)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One corpus of 300 documents in one file, and its output."""
+    directory = tmp_path_factory.mktemp("whole")
+    (directory / "all.jsonl").write_text(jsonl(random_texts(300)))
+    dedup([Corpus("c", (directory / "all.jsonl",))], directory / "output", settings=OnionSettings(n=5))
+    return directory
+
+
+def test_decisions_and_counts_are_those_of_the_reference(whole: Path) -> None:
+    texts = random_texts(300)
+    expected = plain_onion(texts, OnionSettings(n=5))
+    assert 50 < sum(map(sum, expected)) < sum(map(len, expected)) - 50
+    kept = {
+        f"d{i}": "\n".join(p for p, gone in zip(text.split("\n"), row) if not gone) for i, (text, row) in enumerate(zip(texts, expected))
+    }
+    assert {row["id"]: row["text"] for row in rows(whole / "output/text")} == {key: text for key, text in kept.items() if text}
+    removed = rows(whole / "output/removed")
+    assert [(row["id"], row["paragraph"]) for row in removed] == [
+        (f"d{i}", p + 1) for i, row in enumerate(expected) for p, gone in enumerate(row) if gone
+    ]
+    manifest = read_manifest(whole / "output")
+    assert manifest is not None
+    counts = manifest.facts["counts"]["c"]
+    assert sum(counts["documents"].values()) == 300
+    assert counts["read"]["paragraphs"] == sum(map(len, expected)) == counts["kept"]["paragraphs"] + len(removed)
+    for key in ("paragraphs", "tokens"):
+        assert counts["read"][key] == counts["kept"][key] + sum(row[key] for row in counts["removed"])
+
+
+@pytest.mark.parametrize("workers", [1, 2, 4])
+@pytest.mark.parametrize("passes", [1, 2])
+def test_the_same_for_any_number_of_processes_and_passes(whole: Path, tmp_path: Path, workers: int, passes: int) -> None:
+    # In five files, so that there is something to share out.
+    lines = (whole / "all.jsonl").read_text().splitlines(keepends=True)
+    paths = []
+    for part in range(5):
+        paths.append(tmp_path / f"part{part}.jsonl")
+        paths[-1].write_text("".join(lines[part * 60 : part * 60 + 60]))
+    dedup([Corpus("c", tuple(paths))], tmp_path / "output", settings=OnionSettings(n=5), workers=workers, passes=passes)
+    assert rows(tmp_path / "output/text") == rows(whole / "output/text")
+    place = ("id", "paragraph", "reason", "share", "tokens")
+    removed, expected = (
+        [(*(row[key] for key in place), row["repeats"]["share_of_ngrams"]) for row in rows(directory / "output/removed")]
+        for directory in (tmp_path, whole)
+    )
+    assert removed == expected
+
+
+def test_workers_and_the_missing_compiler_change_no_byte(whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    corpora = [Corpus("c", (whole / "all.jsonl",)), Corpus("d", (tmp_path / "d.jsonl.gz", tmp_path / "empty.jsonl"))]
+    (tmp_path / "d.jsonl.gz").write_bytes(gzip.compress(jsonl(random_texts(50, seed=1)).encode()))
+    (tmp_path / "empty.jsonl").write_text("")
+    dedup(corpora, tmp_path / "one", methods=DocumentMethods(same=True))
+    dedup(corpora, tmp_path / "three", methods=DocumentMethods(same=True), workers=3, passes=2)
+    monkeypatch.setenv("SCION_NATIVE", "0")
+    native.load.cache_clear()
+    assert not isinstance(onion.engine(), onion.NativeEngine)
+    dedup(corpora, tmp_path / "plain", methods=DocumentMethods(same=True), workers=2, passes=2)
+    native.load.cache_clear()
+    assert files(tmp_path / "one") == files(tmp_path / "three") == files(tmp_path / "plain")
+
+
+def test_two_passes_hold_only_what_repeats(tmp_path: Path, write: Write) -> None:
+    def ngrams_held(number: int, passes: int) -> int:
+        unique = [" ".join(f"{number}u{i}x{j}" for j in range(40)) for i in range(number)]
+        path = write(f"{number}.jsonl", jsonl([LONG, *unique, LONG]))
+        return int(dedup([Corpus("c", (path,))], tmp_path / f"{number}_{passes}", passes=passes).facts["num_ngrams_in_memory"])
+
+    assert [ngrams_held(50, 1), ngrams_held(200, 1)] == [22 + 50 * 32, 22 + 200 * 32]
+    assert [ngrams_held(50, 2), ngrams_held(200, 2)] == [22, 22]
+
+
+def test_evaluation_texts_are_kept_out(tmp_path: Path, write: Write) -> None:
+    evaluation = write("eval.jsonl", json.dumps({"id": 7, "question": LONG, "choices": ["ena dve tri štiri pet", "da"]}) + "\n")
+    texts = [
+        "before " + " ".join(f"w{i}" for i in range(5, 18)) + " after\nkept",  # 13 tokens in a row
+        "before " + " ".join(f"w{i}" for i in range(5, 17)) + " after",  # 12
+        "ena dve tri štiri pet",  # the same short paragraph
+        "zdaj ena dve tri štiri pet",
+        "da",  # too short to be protected
+        "x " + " ".join(f"w{i}" for i in range(7)) + "\n" + " ".join(f"w{i}" for i in range(7, 14)),  # across two paragraphs
+    ]
+    path = write("train.jsonl", jsonl(texts))
+    arguments = ["--input", f"web={path}", "--against", str(evaluation), "--workers", "1", "--output", str(tmp_path / "o")]
+    assert main(arguments) == 0
+    assert [row["text"] for row in rows(tmp_path / "o/text")] == ["kept", texts[1], texts[3], texts[4]]
+    removed = rows(tmp_path / "o/removed")
+    assert [(row["id"], row["paragraph"], row["reason"]) for row in removed] == [
+        ("d0", 1, "contaminated"), ("d2", 1, "contaminated"), ("d5", 1, "contaminated"), ("d5", 2, "contaminated")
+    ]  # fmt: skip
+    assert removed[0]["repeats"] == {"corpus": "(protected)", "file": str(evaluation), "line": 1}
+
+
+def test_same_documents_however_short(tmp_path: Path, write: Write) -> None:
+    path = write("a.jsonl", jsonl(["kratko besedilo", "kratko  besedilo", "kratko\nbesedilo", "", " "]))
+    dedup([Corpus("c", (path,))], tmp_path / "with", methods=DocumentMethods(same=True))
+    dedup([Corpus("c", (path,))], tmp_path / "without")
+    assert [row["id"] for row in rows(tmp_path / "with/text")] == ["d0", "d2"]
+    assert [row["id"] for row in rows(tmp_path / "without/text")] == ["d0", "d1", "d2"]
+    manifest = read_manifest(tmp_path / "with")
+    assert manifest is not None and manifest.facts["counts"]["c"]["documents"] == {"whole": 2, "removed": 1, "empty": 2}
+    assert rows(tmp_path / "with/removed")[0]["repeats"] == {"corpus": "c", "file": "a.jsonl", "line": 1}
+
+
+def test_similar_documents(tmp_path: Path, write: Write) -> None:
+    pytest.importorskip("datasketch", reason="datasketch is not installed")
+    words = [f"w{i}" for i in range(300)]
+    edited = [*words[:150], "x", *words[151:]]  # Jaccard 283 / 301
+    half = [*words[:150], *(f"v{i}" for i in range(150))]
+    path = write("a.jsonl", jsonl([" ".join(words), " ".join(edited), " ".join(half), "kratko", "drugo"]))
+    for passes in (1, 2):
+        dedup(
+            [Corpus("c", (path,))],
+            tmp_path / f"{passes}",
+            methods=DocumentMethods(similar=0.8),
+            settings=OnionSettings(threshold=1),
+            passes=passes,
+        )
+        assert [row["id"] for row in rows(tmp_path / f"{passes}/text")] == ["d0", "d2", "d3", "d4"]
+        assert rows(tmp_path / f"{passes}/removed")[0]["reason"] == "similar-document"
+
+
+@pytest.mark.parametrize(
+    "comparison, kept",
+    [
+        (Comparison(), 4),
+        (Comparison(["case"]), 3),
+        (Comparison(["unicode-form"]), 3),
+        (Comparison(["case", "unicode-form", "punctuation"]), 1),
+    ],
+)
+def test_differences_that_do_not_count(tmp_path: Path, write: Write, comparison: Comparison, kept: int) -> None:
+    text = "Čez goro, čez gozd in čez reko gre pot do doma na kraju vasi"
+    texts = [text, text.upper(), text.replace("č", "c\u030c").replace("Č", "C\u030c"), text.replace(" ", "! ") + "\n***"]
+    path = write("a.jsonl", jsonl(texts))
+    dedup([Corpus("c", (path,))], tmp_path / "o", comparison=comparison, settings=OnionSettings(paragraphs="document"))
+    assert len(rows(tmp_path / "o/text")) == kept
+    assert rows(tmp_path / "o/text")[0]["text"] == text
+
+
+def test_marks_apart() -> None:
+    assert Comparison(marks_apart=True).prepare("Da, (ne)!").split() == ["Da", ",", "(", "ne", ")", "!"]
+    assert Comparison(["punctuation"]).prepare("a, b\n---\n\nc").split("\n") == ["a b", "---", "", "c"]
+    with pytest.raises(ValueError, match=r"^--ignore does not know spelling; it knows case, punctuation, unicode-form$"):
+        Comparison(["spelling"])
+    with pytest.raises(ValueError, match=r"^--marks-apart and --ignore punctuation exclude each other$"):
+        Comparison(["punctuation"], marks_apart=True)
+
+
+GOOD = json.dumps({"text": "dobro"}) + "\n"
+BAD = {
+    "no UTF-8": (b"ab\xe8\n", "{path}, line 2 is not UTF-8: byte 0xe8 at position 3; convert the file, for example with iconv"),
+    "no JSON": (
+        b'{"text": "a\x00b"}\n',
+        "{path}, line 2 is no JSON: Invalid control character at at column 12; expected one object per line",
+    ),
+    "no text": (b'{"body": "a"}\n', "{path}, line 2 has no key 'text', only 'body'; name the key of the text with --text-key"),
+    "too long": (
+        b'{"text": "' + b"a" * 2000 + b'"}\n',
+        "{path}, line 2: the line is longer than 0.000976562 MiB; split it, or allow more with --max-document-mib",
+    ),
+}
+
+
+@pytest.mark.parametrize("reason", BAD)
+def test_bad_lines_stop_or_are_passed_over(tmp_path: Path, write: Write, reason: str) -> None:
+    line, sentence = BAD[reason]
+    path = write("a.jsonl", GOOD.encode() + line + b'{"text": "tudi dobro"}\r\n')
+    for passes in (1, 2):
+        with pytest.raises(ValueError) as error:
+            dedup([Corpus("c", (path,))], tmp_path / "o", reading=Reading(max_document_bytes=1024), passes=passes)
+        assert str(error.value) == sentence.format(path=path)
+        assert [p.name for p in tmp_path.iterdir()] == ["a.jsonl"]
+    manifest = dedup([Corpus("c", (path,))], tmp_path / "o", reading=Reading(max_document_bytes=1024, skip_bad=True), passes=2)
+    assert [row["text"] for row in rows(tmp_path / "o/text")] == ["dobro", "tudi dobro"]
+    assert manifest.facts["counts"]["c"]["bad_input"] == {reason: 1}
+    assert manifest.facts["counts"]["c"]["bad_input_messages"] == [sentence.format(path=path)]
+
+
+def test_truncated_gzip(tmp_path: Path, write: Write) -> None:
+    content = gzip.compress("".join(json.dumps({"text": f"{os.urandom(30).hex()}"}) + "\n" for _ in range(2000)).encode())
+    path = write("a.jsonl.gz", content[: len(content) // 2])
+    with pytest.raises(ValueError, match=r"a\.jsonl\.gz is no complete gzip file after line \d+: Compressed file ended"):
+        dedup([Corpus("c", (path,))], tmp_path / "o")
+    manifest = dedup([Corpus("c", (path,))], tmp_path / "o", reading=Reading(skip_bad=True))
+    assert 800 < manifest.facts["counts"]["c"]["documents"]["whole"] < 1200
+    assert manifest.facts["counts"]["c"]["bad_input"] == {"broken gzip": 1}
+
+
+def _killed(number: int) -> int:
+    if number == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return number
+
+
+def test_a_killed_worker_is_an_error_that_names_its_shards() -> None:
+    with pytest.raises(ValueError, match=r"^a worker process died, killed or out of memory, while these were worked on: .*shard 3"):
+        list(ordered_map(_killed, range(6), workers=2, name=lambda number: f"shard {number}"))
+    assert list(ordered_map(_killed, [0, 1, 2, 4, 5, 6, 7, 8], workers=2)) == [0, 1, 2, 4, 5, 6, 7, 8]
+
+
+@pytest.mark.parametrize(
+    "arguments, sentence",
+    [
+        (["--input", "{a}"], "--input {a} has no corpus name; expected NAME=FILE, for example web={a}"),
+        (["--input", "x={a}", "--input", "x={b}"], "--input names the corpus x twice; give all its files together"),
+        (["--input", "x={a}", "y={a}"], "the input file {a} is given twice; a file belongs to one corpus"),
+        ([], "give either --input NAME=FILE... or --corpora YAML"),
+        (["--input", "x={a}", "--ngram", "65"], "--ngram is 65; expected 1 to 64 tokens"),
+        (["--input", "x={a}", "--threshold", "90"], "--threshold is 90.0; expected a share from 0 to 1"),
+        (["--input", "x={a}", "--workers", "0"], "--workers is 0; expected at least 1"),
+        (["--input", "x={a}", "--similar-documents", "2"], "--similar-documents is 2.0; expected a share above 0, at most 1"),
+        (["--input", "x={a}", "--against", "none.jsonl"], "the input file none.jsonl does not exist"),
+    ],
+)
+def test_misuse(tmp_path: Path, write: Write, arguments: list[str], sentence: str) -> None:
+    names = {"a": write("a.jsonl", GOOD), "b": write("b.jsonl", GOOD)}
+    with pytest.raises(ValueError) as error:
+        main([argument.format(**names) for argument in arguments] + ["--output", str(tmp_path / "o")])
+    assert str(error.value) == sentence.format(**names)
+    assert not (tmp_path / "o").exists()
+
+
+def test_corpora_from_a_table(tmp_path: Path, write: Write) -> None:
+    write("b2.jsonl", jsonl([LONG], "b2"))
+    write("b1.jsonl", jsonl([LONG], "b1"))
+    write("a.jsonl", jsonl([LONG], "a"))
+    table = write("corpora.yaml", "- {name: b, files: ['b*.jsonl']}\n- {name: a, files: [a.jsonl]}\n")
+    assert main(["--corpora", str(table), "--output", str(tmp_path / "o"), "--workers", "2"]) == 0
+    assert [row["id"] for row in rows(tmp_path / "o/text")] == ["b10"]
+    with pytest.raises(ValueError) as error:
+        main(["--corpora", str(write("bad.yaml", "- {name: b}\n")), "--output", str(tmp_path / "p")])
+    assert str(error.value) == f"{tmp_path / 'bad.yaml'}, corpus 1 is not of the form {{name: NAME, files: [FILE, ...]}}"
+
+
+def test_protected_ngrams_name_the_first_document() -> None:
+    engine = onion.engine()
+    rules = OnionSettings(n=3)
+    scan = engine.scan([b"a b c d", b"b c d e"], rules)
+    protected = Protected.gather([scan], 3, 1)
+    assert protected.hits(engine.scan([b"x b c d", b"c d e", b"c d\ne"], rules)).tolist() == [1, 2, 2, 2]
