@@ -7,12 +7,14 @@ other weights are copied unchanged.  `transfer.json` in the output says for each
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from conversion.embeddings import METHODS
 from conversion.embeddings.arguments import add_transfer_arguments, transfer_request
 from data_prep import command
+from data_prep.named_texts import read_texts
 from data_prep.tokenizer_files import start_without_torch
 
 
@@ -20,11 +22,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Transfer the embeddings into a new checkpoint folder and print where the rows came from."""
     arguments = _parser().parse_args(argv)
     from conversion.embeddings.checkpoint import plan_transfer, write_transfer
-    from conversion.embeddings.report import summary
+    from conversion.embeddings.report import PAGE_NAME, summary
     from conversion.embeddings.vocabulary_strategies import describe
 
+    texts = read_texts(
+        arguments.report_text, option="--report-text", text_key=arguments.text_key, separator=arguments.document_separator or "blank-line"
+    )
     transfer = plan_transfer(transfer_request(arguments, method=arguments.method, seed=arguments.seed))
-    manifest = write_transfer(transfer, arguments.output, arguments=vars(arguments))
+    manifest, warnings = write_transfer(transfer, arguments.output, arguments=vars(arguments), report_texts=texts)
     facts = manifest.facts
     print(f"{arguments.output}: {facts['vocab_size']:,} tokens by {facts['method']}, output layer {facts['head']}, seed {facts['seed']}")
     for line in describe(transfer.target.facts):
@@ -32,6 +37,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(summary(transfer.inputs, transfer.plan))
     if transfer.target.left_out:
         print(f"  left out: {', '.join(transfer.target.left_out)}, which cannot follow the new vocabulary")
+    print(f"  report: {arguments.output / PAGE_NAME}")
+    for warning in warnings:
+        print(f"warning: {warning}", file=sys.stderr)
     return command.DONE
 
 
@@ -44,6 +52,13 @@ def _parser() -> argparse.ArgumentParser:
     add_transfer_arguments(parser)
     parser.add_argument("--method", choices=tuple(METHODS), help="how rows of new tokens are made; none with --vocabulary prune and keep")
     parser.add_argument("--seed", type=int, default=42, help="decides all that is drawn (default: 42)")
+    parser.add_argument(
+        "--report-text",
+        nargs="+",
+        default=[],
+        metavar="NAME=FILE",
+        help="texts on which the report compares tokenizers, for example sl=heldout.sl.txt (default: --text)",
+    )
     parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="new directory")
     return parser
 

@@ -34,7 +34,7 @@ th:first-child {{ padding-left: 0; text-align: left; }}
 .beside {{ display: flex; flex-wrap: wrap; gap: 0 4rem; }}
 h3 {{ font-size: 1rem; margin: .9rem 0 .3rem; }}
 summary {{ cursor: pointer; font-weight: 600; margin-top: 2rem; }}
-</style>
+{style}</style>
 </head>
 <body>
 <h1>{title}</h1>
@@ -44,14 +44,15 @@ summary {{ cursor: pointer; font-weight: 600; margin-top: 2rem; }}
 """
 
 
-def html_page(title: str, body: str) -> str:
+def html_page(title: str, body: str, *, style: str = "") -> str:
     """The page.
 
     Args:
         title: plain text.
         body: HTML below the heading.
+        style: further CSS, which may use the colours of the page.
     """
-    return _PAGE.format(title=html.escape(title), body=body)
+    return _PAGE.format(title=html.escape(title), body=body, style=style)
 
 
 def html_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cache, cached_property, partial
 from pathlib import Path
@@ -19,7 +19,8 @@ from conversion.embeddings.helper_model import HelperModel
 from conversion.embeddings.layers import TokenLayers, choose_output_layer, find_token_layers, require_same_padding
 from conversion.embeddings.method import TransferInputs, VectorOptions, copy_all
 from conversion.embeddings.random_rows import random_rows, row_statistics
-from conversion.embeddings.report import REPORT_NAME, write_report
+from conversion.embeddings.report import write_report
+from conversion.embeddings.report_figures import TEXT_BYTES, LayerRows
 from conversion.embeddings.row_plan import INPUT_LAYER, RowPlan, make_rows
 from conversion.embeddings.vocabulary import Kind, Vocabulary
 from conversion.embeddings.vocabulary_map import map_vocabulary
@@ -39,6 +40,7 @@ from conversion.lazy_tensor import LazyTensor
 from conversion.safetensors_file import write_safetensors
 from data_prep.artifacts import Manifest, digest_file, read_manifest, require_same_tokenizer, staged_directory, write_manifest
 from data_prep.documents import Documents
+from data_prep.named_texts import Text
 from data_prep.tokenizer_files import load_tokenizer, tokenizer_digest
 
 if TYPE_CHECKING:
@@ -289,8 +291,16 @@ def _tokenize(tokenizer: PreTrainedTokenizerFast, texts: list[str]) -> list[list
     return [encoding.ids for encoding in tokenizer.backend_tokenizer.encode_batch(texts, add_special_tokens=False)]
 
 
-def write_transfer(transfer: Transfer, output_dir: Path, *, arguments: Mapping[str, Any] | None = None) -> Manifest:
+def write_transfer(
+    transfer: Transfer, output_dir: Path, *, arguments: Mapping[str, Any] | None = None, report_texts: Sequence[Text] = ()
+) -> tuple[Manifest, list[str]]:
     """Write the new checkpoint with its tokenizer, configs, report and manifest.
+
+    Args:
+        report_texts: what the report measures fertility on; without any, the request's own text.
+
+    Returns:
+        The manifest, and sentences about rows that need a look.
 
     Raises:
         ValueError: if the output exists or the disk is too small.
@@ -315,8 +325,8 @@ def write_transfer(transfer: Transfer, output_dir: Path, *, arguments: Mapping[s
     inputs = {str(request.source): checkpoint.digest()}
     if request.tokenizer is not None:
         inputs[str(request.tokenizer)] = tokenizer_digest(load_tokenizer(request.tokenizer))
-    texts = [path for text in (request.text, request.source_text) if text is not None for path in text.paths]
-    files = [*texts, request.word_vectors, request.source_word_vectors, request.dictionary]
+    text_files = [path for text in (request.text, request.source_text) if text is not None for path in text.paths]
+    files = [*text_files, *(text.path for text in report_texts), request.word_vectors, request.source_word_vectors, request.dictionary]
     inputs.update({str(path): digest_file(path) for path in files if path is not None})
     inputs.update({str(path): HFCheckpoint.open(path).digest() for path in (request.helper, request.encoder) if path is not None})
     factors = list(_factor_tensors(transfer))
@@ -331,8 +341,36 @@ def write_transfer(transfer: Transfer, output_dir: Path, *, arguments: Mapping[s
         generation_config = _generation_config(request.source)
         if generation_config is not None:
             write_json(staging / GENERATION_CONFIG_NAME, _with_target_ids(generation_config, transfer))
-        write_report(staging / REPORT_NAME, transfer.inputs, transfer.plan, facts)
-        return write_manifest(staging, stage="conversion.transfer", facts=facts, arguments=arguments, inputs=inputs, known_digests=digests)
+        texts = {text.name: _first_documents(text.documents) for text in report_texts}
+        if not texts and request.text is not None:
+            texts["--text"] = _first_documents(request.text)
+        layers = _written_layers(transfer, HFCheckpoint.open(staging))
+        warnings = write_report(staging, transfer.inputs, transfer.plan, facts, layers=layers, texts=texts)
+        manifest = write_manifest(
+            staging, stage="conversion.transfer", facts=facts, arguments=arguments, inputs=inputs, known_digests=digests
+        )
+    return manifest, warnings
+
+
+def _written_layers(transfer: Transfer, written: HFCheckpoint) -> list[LayerRows]:
+    """The token matrices before and after; an output layer only where it is not the input's."""
+    layers = [LayerRows("input embeddings", transfer.checkpoint.tensor(transfer.layers.input), written.tensor(transfer.layers.input))]
+    if transfer.output_layer in ("transferred", "random"):
+        source, target = transfer.layers.output or transfer.layers.input, transfer.layers.output or transfer.layers.new_output
+        layers.append(LayerRows("output layer", transfer.checkpoint.tensor(source), written.tensor(target)))
+    return layers
+
+
+def _first_documents(documents: Iterable[str]) -> list[str]:
+    """As many whole documents as the report looks at, at least one."""
+    first: list[str] = []
+    size = 0
+    for document in documents:
+        size += len(document.encode())
+        if first and size > TEXT_BYTES:
+            break
+        first.append(document)
+    return first
 
 
 def require_options(request: TransferRequest) -> None:

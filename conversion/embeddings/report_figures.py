@@ -165,7 +165,9 @@ def neighbour_figures(layer: LayerRows, inputs: TransferInputs, is_new: np.ndarr
         {
             "id": i,
             "token": display(target, i),
-            "neighbours": [[int(j), display(inputs.source, j), round(float(cosines[row, j]), 3)] for j in nearest[row] if cosines[row, j] > -2],
+            "neighbours": [
+                [int(j), display(inputs.source, j), round(float(cosines[row, j]), 3)] for j in nearest[row] if cosines[row, j] > -2
+            ],
         }
         for row, i in enumerate(ids)
     ]
@@ -191,6 +193,8 @@ def _text_figures(documents: Sequence[str], encoded: tuple[int, np.ndarray], pla
         "num_bytes": num_bytes,
         "num_tokens_before": num_before,
         "num_tokens_after": num_after,
+        "num_distinct": int((counts > 0).sum()),
+        "num_distinct_copied": int(((counts > 0) & np.isin(plan.origins, COPIED_ORIGINS)).sum()),
         "tokens_per_word": [_rounded(count / max(num_words, 1)) for count in (num_before, num_after)],
         "tokens_per_byte": [_rounded(count / max(num_bytes, 1)) for count in (num_before, num_after)],
         "occurrences_by_origin": {origin: count for origin, count in by_origin.items() if count},
@@ -229,7 +233,7 @@ def _norms(matrix: Tensor) -> np.ndarray:
     return torch.cat(blocks).double().numpy()
 
 
-def _quantiles(values: np.ndarray) -> dict[str, float]:
+def _quantiles(values: np.ndarray) -> dict[str, float | None]:
     if not len(values):
         return {}
     points = {"min": 0.0, "1 %": 0.01, "median": 0.5, "99 %": 0.99, "max": 1.0}
