@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import gzip
 import io
@@ -105,7 +106,7 @@ class JsonLinesWriter:
 def resumable_directory(output_dir: Path, plan: Mapping[str, Any]) -> Iterator[Path]:
     """A hidden directory beside `output_dir` that becomes it when the block ends without an error, and waits for the next run otherwise.
 
-    What it holds from an earlier run with the same plan is there to be used.
+    What it holds from an earlier run with the same plan is there to be used.  The plan stays in it, as `plan.json`.
 
     Args:
         plan: all that the output depends on (options, inputs); a run with another plan does not touch what the first left.
@@ -131,15 +132,21 @@ def resumable_directory(output_dir: Path, plan: Mapping[str, Any]) -> Iterator[P
                 f"another run is writing {output_dir} ({unfinished} is locked); wait for it or choose another --output"
             ) from error
         _require_plan(unfinished, plan)
-        yield unfinished
-        (unfinished / _PLAN).unlink()
-        for partial in unfinished.rglob(".*.partial"):
+        for partial in unfinished.rglob(".*.partial"):  # of a run that was killed
             partial.unlink()
+        yield unfinished
         make_group_readable(unfinished)
         sync_tree(unfinished)
         if output_dir.is_dir():
             output_dir.rmdir()
         os.replace(unfinished, output_dir)
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise ValueError(
+                f"the disk is full while writing {output_dir}: {error}; free some space and run the same command again:"
+                f" finished shards wait in {unfinished}"
+            ) from error
+        raise
     finally:
         os.close(lock)
 

@@ -1,0 +1,173 @@
+"""Text cleaned, document by document: Unicode and white space, runs of problematic characters, language and length, all counted.
+
+Every document of the input is in the output (`text/CORPUS/`) or, with the reason, among the removed (`removed/CORPUS/`), under its `id` or
+FILE:LINE.  What was changed is counted by reason with samples (`report.md`, `counts/`).  One shard per input file; a run
+that was stopped goes on with the shards that are missing when the same command is given again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from data_prep import command
+from data_prep.artifacts import Manifest, digest_file, write_manifest
+from data_prep.clean_shard import CleanCounts, CleanRules, Lengths, clean_shard, duplicate_ids, report
+from data_prep.corpora import Corpus, add_corpus_arguments, corpora_from_arguments
+from data_prep.documents import add_format_arguments
+from data_prep.language_filter import LanguageFilter
+from data_prep.problem_runs import COUNTED, LETTERS, ProblemRuns
+from data_prep.scanning import Reading
+from data_prep.shards import ordered_map, resumable_directory, shard_names
+
+
+@dataclass(frozen=True)
+class ShardJob:
+    """One input file and where its results go, relative to the output."""
+
+    path: Path
+    corpus: str
+    name: str
+    directory: Path
+    rules: CleanRules
+    reading: Reading
+
+
+def clean(
+    corpora: Sequence[Corpus],
+    output_dir: Path,
+    *,
+    rules: CleanRules | None = None,
+    reading: Reading | None = None,
+    workers: int = 1,
+    arguments: argparse.Namespace | None = None,
+) -> Manifest:
+    """Write the cleaned corpora into a new directory and return its manifest.
+
+    Raises:
+        ValueError: if a file cannot be read, an id is used twice or the disk is full; finished shards wait for the same call.
+    """
+    rules, reading = rules or CleanRules(), reading or Reading()
+    if rules.languages:
+        LanguageFilter(rules.languages)  # refused before anything is written
+    paths = [path for corpus in corpora for path in corpus.paths]
+    plan = {
+        "stage": "data_prep.clean",
+        "rules": asdict(rules),
+        "reading": asdict(reading),
+        "corpora": [[corpus.name, *map(str, corpus.paths)] for corpus in corpora],
+    }
+    with resumable_directory(output_dir, plan) as directory:
+        jobs = [
+            ShardJob(path, corpus.name, f"{corpus.name}/{name}", directory, rules, reading)
+            for corpus in corpora
+            for path, name in zip(corpus.paths, shard_names(corpus.paths))
+        ]
+        counts = {corpus.name: CleanCounts() for corpus in corpora}
+        for job, found in zip(jobs, ordered_map(_run, jobs, workers=workers, name=lambda job: str(job.path))):
+            counts[job.corpus].add(found)
+        twice = duplicate_ids([(directory / "ids" / f"{job.name}.npy", job.path) for job in jobs])
+        if twice and not reading.skip_bad:
+            raise ValueError(twice[0])
+        shutil.rmtree(directory / "ids")
+        (directory / "report.md").write_text(report(counts, twice), encoding="utf-8")
+        facts = {
+            "corpora": list(counts),
+            "counts": {name: asdict(count) for name, count in counts.items()},
+            "num_duplicate_ids": len(twice),
+            "rules": asdict(rules),
+        }
+        return write_manifest(
+            directory,
+            stage="data_prep.clean",
+            facts=facts,
+            arguments=vars(arguments) if arguments else None,
+            inputs={str(path): digest_file(path) for path in paths},
+        )
+
+
+def _run(job: ShardJob) -> CleanCounts:
+    return clean_shard(job.path, job.name, job.directory, job.rules, job.reading)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = command.parser(
+        __doc__,
+        prog="data_prep.clean",
+        example="python -m data_prep.clean --input theses=kas.jsonl.gz --problem-runs sl --min-words 5 --output cleaned/",
+    )
+    add_corpus_arguments(parser, order="the order is kept")
+    add_format_arguments(parser)
+    parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="new directory")
+    runs = parser.add_argument_group("runs of problematic characters (GaMS on KAS)")
+    runs.add_argument(
+        "--problem-runs", metavar="LANG", help=f"remove them; letters that are none: {', '.join(LETTERS)} (default: no removal)"
+    )
+    runs.add_argument("--allow-characters", default="", metavar="CHARS", help="further characters that are no problem")
+    runs.add_argument(
+        "--other-alphabets",
+        choices=("remove", "keep"),
+        default="remove",
+        help="whether letters of other alphabets are a problem (default: remove)",
+    )
+    runs.add_argument(
+        "--typography",
+        choices=("remove", "keep"),
+        default="remove",
+        help="whether typographic quotes, dashes, leaders and signs are (default: remove)",
+    )
+    runs.add_argument("--problem-run-length", type=int, default=5, metavar="N", help="characters that make a run go (default: 5)")
+    runs.add_argument("--problem-run-counts", choices=COUNTED, default="run", help="what has so many characters (default: run)")
+    filters = parser.add_argument_group("which documents pass")
+    filters.add_argument("--language", nargs="+", default=[], metavar="LANG", help="only documents in these languages (needs py3langid)")
+    filters.add_argument("--min-language-score", type=float, default=0.5, metavar="P", help="probability it must have (default: 0.5)")
+    filters.add_argument("--min-characters", type=int, default=1, metavar="N", help="default: 1")
+    filters.add_argument("--max-characters", type=int, metavar="N", help="default: no limit")
+    filters.add_argument("--min-words", type=int, default=0, metavar="N", help="default: 0")
+    run = parser.add_argument_group("running")
+    run.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)), metavar="N", help="processes (default: all cores)")
+    run.add_argument("--skip-bad", action="store_true", help="pass over what cannot be read, and list it, instead of stopping")
+    run.add_argument("--max-document-mib", type=int, default=64, metavar="N", help="longer lines and documents are bad input (default: 64)")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Clean corpora into a new directory."""
+    arguments = _parser().parse_args(argv)
+    if arguments.workers < 1:
+        raise ValueError(f"--workers is {arguments.workers}; expected at least 1")
+    if arguments.max_document_mib < 1:
+        raise ValueError(f"--max-document-mib is {arguments.max_document_mib}; expected at least 1")
+    runs = None
+    if arguments.problem_runs is not None:
+        runs = ProblemRuns(
+            arguments.problem_runs,
+            arguments.allow_characters,
+            arguments.other_alphabets == "remove",
+            arguments.typography == "remove",
+            arguments.problem_run_length,
+            arguments.problem_run_counts,
+        )
+    clean(
+        corpora_from_arguments(arguments, arguments.document_separator),
+        arguments.output,
+        rules=CleanRules(
+            problem_runs=runs,
+            lengths=Lengths(arguments.min_characters, arguments.max_characters, arguments.min_words),
+            languages=tuple(arguments.language),
+            min_language_score=arguments.min_language_score,
+        ),
+        reading=Reading(arguments.text_key, arguments.document_separator, arguments.max_document_mib << 20, arguments.skip_bad),
+        workers=arguments.workers,
+        arguments=arguments,
+    )
+    print((arguments.output / "report.md").read_text(encoding="utf-8"), end="")
+    return command.DONE
+
+
+if __name__ == "__main__":
+    command.run(main)

@@ -1,0 +1,402 @@
+"""Cleaning changes what it says and nothing else, and every document is accounted for, however a run goes."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import resource
+import subprocess
+import sys
+import time
+import unicodedata
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from data_prep.artifacts import check_files, read_manifest
+from data_prep.clean import clean, main
+from data_prep.clean_shard import CleanRules, Lengths
+from data_prep.corpora import Corpus
+from data_prep.problem_runs import ProblemRuns
+from data_prep.scanning import Reading
+from data_prep.text_hygiene import AFTER, BEFORE, control_characters, invisible_characters, line_ends, unicode_form, white_space
+from tests.processes import ROOT
+
+Write = Callable[[str, str | bytes], Path]
+
+
+def rows(path: Path) -> list[dict[str, Any]]:
+    found = []
+    for file in sorted(path.rglob("*.jsonl*")):
+        content = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
+        found += [json.loads(line) for line in content.splitlines()]
+    return found
+
+
+def outputs(directory: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(directory)): p.read_bytes() for p in directory.rglob("*") if p.is_file() and p.name != "scion.json"}
+
+
+def jsonl(texts: list[str], prefix: str = "d") -> str:
+    return "".join(json.dumps({"id": f"{prefix}{i}", "text": text}, ensure_ascii=False) + "\n" for i, text in enumerate(texts))
+
+
+@pytest.mark.parametrize(
+    "step, before, after",
+    [
+        (line_ends, "a\r\nb\rc\x0cd\u2028e\u2029f\x85g\nh", "a\nb\nc\nd\ne\nf\ng\nh"),
+        (control_characters, "a\x00b\x07\x7f\x9f\ufffe\tc\n", "ab\tc\n"),
+        (invisible_characters, "\ufeffbe\u00adse\u200bda \u202eabc\u202c na\u200cme 👩\u200d🌾", "beseda abc na\u200cme 👩\u200d🌾"),
+        (unicode_form, "c\u030ces\u030ca", "češa".replace("s", "š", 1).replace("češ", "češ")),
+        (white_space, "  a\u00a0 b\t\tc \n\n\n\n d\u2003e \n", "a b c\n\nd e"),
+    ],
+)
+def test_steps_by_hand(step: Callable[[str], str], before: str, after: str) -> None:
+    assert step(before) == after
+    assert step(after) == after
+
+
+@given(st.text(st.sampled_from("aš \n\r\t\x00\x85\u00a0\u200b\u2028\u0301\u00ad."), max_size=30))
+def test_hygiene_is_done_once_and_loses_no_visible_character(text: str) -> None:
+    clean_text = text
+    for step in (*BEFORE.values(), *AFTER.values()):
+        clean_text = step(clean_text)
+    again = clean_text
+    for step in (*BEFORE.values(), *AFTER.values()):
+        again = step(again)
+    assert again == clean_text
+    visible = [c for c in unicodedata.normalize("NFD", text) if c in "asš."]
+    assert [c for c in unicodedata.normalize("NFD", clean_text) if c in "asš."] == visible
+
+
+class TestProblemRuns:
+    """The rule of the paper, and each choice that it leaves open."""
+
+    @pytest.mark.parametrize(
+        "text, expected",
+        [
+            ("Slovenska beseda češnja ŽABA šČŽ", "Slovenska beseda češnja ŽABA šČŽ"),
+            ("Naslov …………… 12", "Naslov  12"),
+            ("Naslov …………  12", "Naslov …………  12"),  # four
+            ("formula α + β = γ", "formula α + β = γ"),  # ASCII signs end a run
+            ("tu Привет мир konec", "tu  konec"),
+            ("tu прив konec", "tu прив konec"),
+            ("tu αβ γδ ε konec", "tu  konec"),  # together five, white space not counted
+            ("tu αβ γδ konec", "tu αβ γδ konec"),
+            ("beαβγδεta", "beαβγδεta"),  # a word in part of ASCII letters
+            ("beαβγ δεζη konec", "beαβγ δεζη konec"),  # only four of them in whole tokens
+            ("beαβγ δεζηθ konec", "beαβγ  konec"),
+            ("αβγδε", ""),
+            ("αβγ\nδε\nx", "\n\nx"),
+            ("Ćirić, naïve, Đorđe, Müller", "Ćirić, naïve, Đorđe, Müller"),  # names hold ASCII letters
+            ("„“”«»", ""),
+            ("漢字漢字漢字。", ""),
+        ],
+    )
+    def test_slovene(self, text: str, expected: str) -> None:
+        assert ProblemRuns("sl").remover()(text) == expected
+
+    def test_options(self) -> None:
+        assert ProblemRuns("sl", min_characters=2).remover()("x αβ y α") == "x  y α"
+        assert ProblemRuns("sl", counted="token").remover()("x αβγ δεζηθ y") == "x αβγ  y"
+        assert ProblemRuns("sl", other_alphabets=False).remover()("Привет ………… …") == "Привет "
+        assert ProblemRuns("sl", other_alphabets=False).remover()("àéîõü") == ""  # Latin, but not Slovene
+        assert ProblemRuns("sl", typography=False).remover()("………… … „Привет“") == "………… … „“"
+        assert ProblemRuns("sl", allowed="αβ").remover()("αβαβαβ ΑΒΑΒΑΒ γδγδγδ") == "αβαβαβ ΑΒΑΒΑΒ "
+        assert ProblemRuns("sr").remover()("Ово је ћирилица") == "Ово је ћирилица"
+        assert ProblemRuns("hr").remover()("ćđćđćđ") == "ćđćđćđ" and ProblemRuns("sl").remover()("ćđćđćđ") == ""
+
+    def test_unknown_language(self) -> None:
+        with pytest.raises(
+            ValueError, match=r"^--problem-runs knows no language 'xx', only bs, cs, .*; take en and name the language's letters"
+        ):
+            ProblemRuns("xx")
+
+    @given(st.text(st.sampled_from("aš1.α…я -\n"), max_size=25), st.integers(1, 6))
+    def test_against_tokens_one_by_one(self, text: str, limit: int) -> None:
+        """The same rule written over a list of tokens."""
+        tokens, position = [], 0
+        while position < len(text):
+            end = position + 1
+            if text[position].isalnum():
+                while end < len(text) and text[end].isalnum():
+                    end += 1
+            tokens.append(text[position:end])
+            position = end
+        kept, run = "", ""
+        for token in [*tokens, "."]:
+            if all(character in "α…я" for character in token):
+                run += token
+            elif not token.isspace():
+                kept += ("" if len(run) >= limit else run) + token
+                run = ""
+        # Spaces stay where they are; here only what is not white space is compared.
+        assert "".join(ProblemRuns("sl", min_characters=limit).remover()(text).split()) == kept[:-1]
+
+
+TEXTS = [
+    "Prvo besedilo.\r\nDruga vrstica.",
+    "c\u030cebela \u00a0 leti",
+    "uvod ………………… 7",
+    "",
+    "da",
+    "x" * 300,
+    "čisto besedilo brez napak",
+    "skrito\u200b in \x01 nadzorno",
+]
+RULES = CleanRules(problem_runs=ProblemRuns("sl"), lengths=Lengths(min_characters=3, max_characters=200, min_words=2))
+
+
+def test_every_document_is_accounted_for(tmp_path: Path, write: Write) -> None:
+    path = write("a.jsonl", jsonl(TEXTS))
+    arguments = ["--input", f"c={path}", "--problem-runs", "sl", "--min-characters", "3", "--max-characters", "200", "--min-words", "2"]
+    assert main([*arguments, "--output", str(tmp_path / "o"), "--workers", "1"]) == 0
+    kept, removed = rows(tmp_path / "o/text"), rows(tmp_path / "o/removed")
+    assert {row["id"]: row["text"] for row in kept} == {
+        "d0": "Prvo besedilo.\nDruga vrstica.",
+        "d1": "čebela leti",
+        "d2": "uvod 7",
+        "d6": "čisto besedilo brez napak",
+        "d7": "skrito in nadzorno",
+    }
+    assert [(row["id"], row["line"], row["reason"], row["detail"]) for row in removed] == [
+        ("d3", 4, "empty", "0 characters"),
+        ("d4", 5, "too short", "2 characters"),
+        ("d5", 6, "too long", "300 characters"),
+    ]
+    manifest = read_manifest(tmp_path / "o")
+    assert manifest is not None
+    check_files(tmp_path / "o", manifest)
+    counts = manifest.facts["counts"]["c"]
+    assert (counts["num_read"], counts["num_kept"], counts["num_changed"]) == (8, 5, 4)
+    assert counts["characters_read"] == counts["characters_kept"] + counts["characters_lost"] + sum(
+        change["characters"] for change in counts["removed"].values()
+    )
+    assert {reason: (change["documents"], change["characters"]) for reason, change in counts["changed"].items()} == {
+        "line ends": (1, 1),
+        "unicode form": (1, 1),
+        "problem runs": (1, 7),
+        "invisible characters": (1, 1),
+        "control characters": (1, 1),
+        "white space": (3, 4),
+    }
+    assert counts["changed"]["problem runs"]["samples"] == [{"place": "a.jsonl:3", "before": "uvod ………………… 7", "after": "uvod  7"}]
+    report = (tmp_path / "o/report.md").read_text()
+    assert "| c      | removed   | too long             |      1 |             300 |" in report
+    assert "- a.jsonl:3: 'uvod ………………… 7' -> 'uvod  7'\n" in report
+
+
+def corpus(directory: Path) -> list[Corpus]:
+    directory.mkdir()
+    paths = []
+    for part in range(5):
+        paths.append(directory / f"part{part}.jsonl.gz")
+        paths[-1].write_bytes(gzip.compress(jsonl(TEXTS * 20, f"p{part}_").encode()))
+    (directory / "b.txt").write_text("ena vrstica\ndruga vrstica\n")
+    return [Corpus("many", tuple(paths)), Corpus("plain", (directory / "b.txt",))]
+
+
+def test_the_same_for_any_number_of_workers(tmp_path: Path) -> None:
+    corpora = corpus(tmp_path / "in")
+    for workers in (1, 2, 4):
+        clean(corpora, tmp_path / f"o{workers}", rules=RULES, workers=workers)
+    assert outputs(tmp_path / "o1") == outputs(tmp_path / "o2") == outputs(tmp_path / "o4")
+    assert rows(tmp_path / "o1/text/plain") == [{"id": "b.txt:1", "text": "ena vrstica"}, {"id": "b.txt:2", "text": "druga vrstica"}]
+
+
+def test_a_repaired_shard_is_done_and_the_others_are_not_done_again(tmp_path: Path) -> None:
+    corpora = corpus(tmp_path / "in")
+    clean(corpora, tmp_path / "expected", rules=RULES)
+    broken = corpora[0].paths[3]
+    whole = broken.read_bytes()
+    broken.write_bytes(whole[:-30])
+    with pytest.raises(ValueError, match=r"part3\.jsonl\.gz is no complete gzip file after line \d+: "):
+        clean(corpora, tmp_path / "o", rules=RULES)
+    unfinished = tmp_path / ".o.unfinished"
+    first = unfinished / "text/many/00000_part0.jsonl.gz"
+    inode = first.stat().st_ino
+    assert not (tmp_path / "o").exists() and not list(unfinished.rglob("*part3*"))
+    with pytest.raises(ValueError) as error:
+        clean(corpora, tmp_path / "o")
+    assert str(error.value) == (
+        f"{unfinished} was left by a run with other options or inputs; run the same command to finish it, remove it, or choose another --output"
+    )
+    broken.write_bytes(whole)
+    clean(corpora, tmp_path / "o", rules=RULES, workers=2)
+    assert (tmp_path / "o/text/many/00000_part0.jsonl.gz").stat().st_ino == inode
+    strip = lambda files: {name: data for name, data in files.items() if "part3.jsonl.gz.json" not in name}  # noqa: E731 has the file's time
+    assert strip(outputs(tmp_path / "o")) == strip(outputs(tmp_path / "expected"))
+    assert not unfinished.exists()
+
+
+def test_a_killed_run_goes_on(tmp_path: Path) -> None:
+    corpora = corpus(tmp_path / "in")
+    big = corpora[0].paths[4]
+    big.write_bytes(gzip.compress(jsonl(TEXTS * 20_000, "big").encode(), 1))
+    command = [sys.executable, "-m", "data_prep.clean", "--input", *(f"many={p}" if i == 0 else str(p) for i, p in enumerate(corpora[0].paths)),
+               "--problem-runs", "sl", "--workers", "1", "--output", str(tmp_path / "o")]  # fmt: skip
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, start_new_session=True)
+    try:
+        marker = tmp_path / ".o.unfinished/counts/many/00003_part3.jsonl.gz.json"
+        deadline = time.monotonic() + 60
+        while not marker.exists() and time.monotonic() < deadline:
+            time.sleep(0.01)
+    finally:
+        process.kill()
+        process.wait()
+    assert marker.exists() and not (tmp_path / "o").exists()
+    done = {p: p.stat().st_ino for p in (tmp_path / ".o.unfinished/text/many").glob("0*")}
+    assert len(done) == 4
+    big.write_bytes(gzip.compress(jsonl(TEXTS, "big").encode()))  # another file by now, and smaller
+    assert main(command[3:]) == 0
+    assert {p.name: p.stat().st_ino for p in (tmp_path / "o/text/many").glob("0000[0-3]*")} == {p.name: inode for p, inode in done.items()}
+    assert not list((tmp_path / "o").rglob(".*"))
+    clean([corpora[0]], tmp_path / "expected", rules=CleanRules(problem_runs=ProblemRuns("sl")))
+    assert rows(tmp_path / "o/text") == rows(tmp_path / "expected/text")
+
+
+def test_two_runs_do_not_write_one_output(tmp_path: Path) -> None:
+    import fcntl
+
+    (tmp_path / ".o.unfinished").mkdir()
+    lock = os.open(tmp_path / ".o.unfinished", os.O_RDONLY)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    try:
+        with pytest.raises(ValueError, match=r"^another run is writing .*/o \("):
+            clean(corpus(tmp_path / "in"), tmp_path / "o")
+    finally:
+        os.close(lock)
+
+
+def test_a_full_disk_keeps_finished_shards(tmp_path: Path, write: Write) -> None:
+    """The kernel refuses files over a limit with the same kind of error as a full disk."""
+    small, big = write("small.jsonl", jsonl(["kratko besedilo"])), write("big.jsonl", jsonl(["dolgo besedilo " * 50_000], "big"))
+    command = [
+        sys.executable,
+        "-m",
+        "data_prep.clean",
+        "--input",
+        f"c={small}",
+        str(big),
+        "--workers",
+        "1",
+        "--output",
+        str(tmp_path / "o"),
+    ]
+    limited = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=60,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000)),
+    )  # fmt: skip
+    assert limited.returncode == 2
+    assert limited.stderr.startswith(f"error: the disk is full while writing {tmp_path / 'o'}: [Errno 27] File too large")
+    assert limited.stderr.endswith(f"finished shards wait in {tmp_path / '.o.unfinished'}\n")
+    assert not (tmp_path / "o").exists() and not list((tmp_path / ".o.unfinished").rglob("*big*"))
+    subprocess.run(command, cwd=ROOT, capture_output=True, timeout=60, check=True)
+    assert len(rows(tmp_path / "o/text")) == 2
+
+
+def test_ids_used_twice(tmp_path: Path, write: Write) -> None:
+    a, b = write("a.jsonl", jsonl(["ena", "dva"])), write("b.jsonl", jsonl(["tri", "štiri"], "e") + jsonl(["pet"]))
+    corpora = [Corpus("c", (a,)), Corpus("d", (b,))]
+    with pytest.raises(ValueError) as error:
+        clean(corpora, tmp_path / "o")
+    assert str(error.value) == (
+        f"{b}, line 3 has the same id as {a}, line 1 (1 in all); give each document its own id, or keep them with --skip-bad"
+    )
+    assert not (tmp_path / "o").exists()
+    manifest = clean(corpora, tmp_path / "p", reading=Reading(skip_bad=True))
+    assert manifest.facts["num_duplicate_ids"] == 1 and len(rows(tmp_path / "p/text")) == 5
+
+
+def test_bad_lines_are_passed_over_and_named(tmp_path: Path, write: Write) -> None:
+    path = write("a.jsonl", b'{"text": "ena"}\n{"text": "\xe8"}\n{"text"\n{"text": "dva"}\r\n{"text": "\\u0000tri"}\n')
+    manifest = clean([Corpus("c", (path,))], tmp_path / "o", reading=Reading(skip_bad=True))
+    assert [(row["id"], row["text"]) for row in rows(tmp_path / "o/text")] == [
+        ("a.jsonl:1", "ena"),
+        ("a.jsonl:4", "dva"),
+        ("a.jsonl:5", "tri"),
+    ]
+    bad = manifest.facts["counts"]["c"]["bad_input"]
+    assert {reason: change["documents"] for reason, change in bad.items()} == {"no UTF-8": 1, "no JSON": 1}
+    assert (
+        bad["no JSON"]["samples"][0]["detail"]
+        == f"{path}, line 3 is no JSON: Expecting ':' delimiter at column 8; expected one object per line"
+    )
+
+
+def test_one_enormous_line_takes_little_memory(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    with open(path, "wb") as file:
+        file.write(b"prva\n")
+        for _ in range(500):
+            file.write(b"a" * (1 << 20))
+        file.write(b"\nzadnja\n")
+    code = (
+        "import resource, sys; from pathlib import Path; from data_prep.clean import clean; from data_prep.corpora import Corpus\n"
+        "from data_prep.scanning import Reading\n"
+        "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
+        f"clean([Corpus('c', (Path({str(path)!r}),))], Path({str(tmp_path / 'o')!r}), reading=Reading(skip_bad=True, max_document_bytes=16 << 20))\n"
+        "print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120, check=True)
+    assert int(done.stdout) < 60  # MiB
+    assert [row["text"] for row in rows(tmp_path / "o/text")] == ["prva", "zadnja"]
+    with pytest.raises(ValueError) as error:
+        clean([Corpus("c", (path,))], tmp_path / "p", reading=Reading(max_document_bytes=16 << 20))
+    assert str(error.value) == f"{path}, line 2: the line is longer than 16 MiB; split it, or allow more with --max-document-mib"
+    path.unlink()
+
+
+def test_an_empty_file_gives_an_empty_shard(tmp_path: Path, write: Write) -> None:
+    manifest = clean([Corpus("c", (write("a.jsonl", ""), write("b.jsonl", jsonl(["ena"]))))], tmp_path / "o")
+    assert manifest.facts["counts"]["c"]["num_read"] == 1
+    assert sorted(p.name for p in (tmp_path / "o/text/c").iterdir()) == ["00000_a.jsonl", "00001_b.jsonl"]
+
+
+def test_language_filter(tmp_path: Path, write: Write) -> None:
+    pytest.importorskip("py3langid", reason="py3langid is not installed")
+    texts = [
+        "Danes je lep dan in otroci se igrajo na vrtu pred hišo, kjer rastejo jabolka.",
+        "The weather is nice today and the children are playing in the garden behind the house.",
+        "Oggi è una bella giornata e i bambini giocano nel giardino dietro la casa.",
+    ]
+    path = write("a.jsonl", jsonl(texts))
+    clean([Corpus("c", (path,))], tmp_path / "o", rules=CleanRules(languages=("sl", "it")), workers=2)
+    assert [row["id"] for row in rows(tmp_path / "o/text")] == ["d0", "d2"]
+    assert rows(tmp_path / "o/removed")[0] | {"detail": ""} == {
+        "id": "d1",
+        "file": "a.jsonl",
+        "line": 2,
+        "reason": "language",
+        "detail": "",
+    }
+    with pytest.raises(ValueError, match=r"^--language xx is unknown; the known ones are af, am, "):
+        clean([Corpus("c", (path,))], tmp_path / "p", rules=CleanRules(languages=("sl", "xx")))
+    assert not (tmp_path / ".p.unfinished").exists()
+
+
+@pytest.mark.skipif(not os.environ.get("SCION_SHARED_DATA"), reason="SCION_SHARED_DATA names no folder with real text")
+def test_real_text_keeps_its_words(tmp_path: Path) -> None:
+    """The rule is for dirt: Slovene news and help pages lose no word, and Serbian pages among them lose their Cyrillic ones."""
+    folder = Path(os.environ["SCION_SHARED_DATA"]) / "text"
+    slovene = (folder / "sl/ud_ssj.jsonl.gz", folder / "sl/gnome_help.jsonl.gz")
+    manifest = clean(
+        [Corpus("sl", slovene), Corpus("sr", (folder / "sr/gnome_help.jsonl.gz",))],
+        tmp_path / "o",
+        rules=CleanRules(ProblemRuns("sl")),
+        workers=2,
+    )
+    changed = {name: count["changed"] for name, count in manifest.facts["counts"].items()}
+    assert changed["sl"].get("problem runs", {"documents": 0})["documents"] <= 5
+    counts = manifest.facts["counts"]["sr"]
+    assert changed["sr"]["problem runs"]["documents"] == counts["num_read"] == 298
+    assert counts["characters_kept"] < 0.35 * counts["characters_read"]
+    original = [json.loads(line)["text"].split() for path in slovene for line in gzip.decompress(path.read_bytes()).splitlines()]
+    kept = [row["text"].split() for row in rows(tmp_path / "o/text/sl")]
+    assert len(kept) == len(original)
+    assert sum(map(len, kept)) > 0.9995 * sum(map(len, original))
