@@ -82,19 +82,23 @@ def write_dist_checkpoint(
     parts = _balance(chunks, NUM_FILES)
     stop = threading.Event()
     with ThreadPoolExecutor(NUM_FILES + 1) as pool:
-        pool.submit(importlib.import_module, "torch.distributed.checkpoint.filesystem")  # a second of imports for `_metadata`
+        pool.submit(importlib.import_module, "torch.distributed.checkpoint.filesystem")  # a second of imports for `write_dist_metadata`
         try:
             futures = [pool.submit(_write_file, directory / f"__0_{number}.distcp", part, stop) for number, part in enumerate(parts)]
             results = [future.result() for future in futures]
         finally:
             stop.set()  # an error in one file, or an interrupt, ends the others too
     digests = {f"__0_{number}.distcp": digest for number, (digest, _) in enumerate(results)}
-    found = {chunk: place for _, places in results for chunk, place in places.items()}
-    metadata = _metadata(shapes, dtypes, {chunk: found[chunk] for chunk, _ in chunks})
-    digests[OBJECTS_NAME] = _add_objects(metadata, directory / OBJECTS_NAME, _object_keys(empty_objects, prefix))
-    with DigestingWriter(directory / METADATA_NAME) as stream:
-        pickle.dump(metadata, stream)
-        digests[METADATA_NAME] = stream.digest
+    places = {block: place for _, found in results for block, place in found.items()}
+    entries = [
+        Entry(key, shape, dtypes[key], tuple(Chunk(b.offsets, b.sizes, places[b]) for b, _ in chunks if b.key == key))
+        for key, shape in shapes.items()
+    ]
+    with DigestingWriter(directory / OBJECTS_NAME) as stream:
+        torch.save([None], stream)  # type: ignore[arg-type]
+        digests[OBJECTS_NAME], nothing = stream.digest, Place(OBJECTS_NAME, 0, stream.size)
+    objects = dict.fromkeys(_object_keys(empty_objects, prefix), nothing)
+    digests[METADATA_NAME] = write_dist_metadata(directory, entries, objects)
     torch.save(dict(common), directory / COMMON_NAME)
     (directory / BACKEND_NAME).write_text(json.dumps(BACKEND), encoding="utf-8")
     return digests
@@ -117,15 +121,15 @@ def _stack(tensors: Sequence[LazyTensor], prefix: str) -> tuple[list[tuple[_Bloc
     return chunks, shapes
 
 
-def _dtypes(chunks: Sequence[tuple[_Block, LazyTensor]]) -> dict[str, torch.dtype]:
-    """The dtype of each entry."""
+def _dtypes(chunks: Sequence[tuple[_Block, LazyTensor]]) -> dict[str, str]:
+    """The dtype of each entry, by name."""
     dtypes: dict[str, torch.dtype] = {}
     for chunk, tensor in chunks:
         if dtypes.setdefault(chunk.key, tensor.dtype) != tensor.dtype:
             raise ValueError(
                 f"{tensor.name} is {tensor.dtype}, but other layers have {dtypes[chunk.key]}; convert the checkpoint to one dtype first"
             )
-    return dtypes
+    return {key: str(dtype).removeprefix("torch.") for key, dtype in dtypes.items()}
 
 
 def _balance(chunks: Sequence[tuple[_Block, LazyTensor]], num_parts: int) -> list[list[tuple[_Block, LazyTensor]]]:
@@ -155,19 +159,34 @@ def _write_file(path: Path, part: Sequence[tuple[_Block, LazyTensor]], stop: thr
         return stream.digest, places
 
 
-def _metadata(shapes: Mapping[str, tuple[int, ...]], dtypes: Mapping[str, torch.dtype], places: Mapping[_Block, Place]) -> Any:
+def write_dist_metadata(directory: Path, entries: Sequence[Entry], objects: Mapping[str, Place]) -> str:
+    """Write `.metadata`, which torch and Megatron read, and return its digest."""
     from torch.distributed.checkpoint.filesystem import CURRENT_DCP_VERSION, _StorageInfo
-    from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, Metadata, MetadataIndex, TensorProperties, TensorStorageMetadata
+    from torch.distributed.checkpoint.metadata import (
+        BytesStorageMetadata,
+        ChunkStorageMetadata,
+        Metadata,
+        MetadataIndex,
+        TensorProperties,
+        TensorStorageMetadata,
+    )
 
-    entries: dict[str, Any] = {
-        key: TensorStorageMetadata(TensorProperties(dtype=dtypes[key]), torch.Size(shape), []) for key, shape in shapes.items()
-    }
+    described: dict[str, Any] = {}
     storage = {}
-    for chunk, found in places.items():
-        offsets = torch.Size(chunk.offsets)
-        entries[chunk.key].chunks.append(ChunkStorageMetadata(offsets, torch.Size(chunk.sizes)))
-        storage[MetadataIndex(chunk.key, offsets)] = _StorageInfo(found.file, found.offset, found.length)
-    return Metadata(entries, planner_data={}, storage_data=storage, version=CURRENT_DCP_VERSION)
+    for entry in entries:
+        chunks = [ChunkStorageMetadata(torch.Size(chunk.offsets), torch.Size(chunk.sizes)) for chunk in entry.chunks]
+        properties = TensorProperties(dtype=getattr(torch, entry.dtype))
+        described[entry.key] = TensorStorageMetadata(properties, torch.Size(entry.shape), chunks)
+        for chunk in entry.chunks:
+            index = MetadataIndex(entry.key, torch.Size(chunk.offsets))
+            storage[index] = _StorageInfo(chunk.place.file, chunk.place.offset, chunk.place.length)
+    for key, place_ in objects.items():
+        described[key] = BytesStorageMetadata()
+        storage[MetadataIndex(key)] = _StorageInfo(place_.file, place_.offset, place_.length)
+    metadata = Metadata(described, planner_data={}, storage_data=storage, version=CURRENT_DCP_VERSION)
+    with DigestingWriter(directory / METADATA_NAME) as stream:
+        pickle.dump(metadata, stream)
+        return stream.digest
 
 
 def _object_keys(names: Sequence[str], prefix: str) -> list[str]:
@@ -177,19 +196,6 @@ def _object_keys(names: Sequence[str], prefix: str) -> list[str]:
     return [
         f"{prefix}{match[1]}.{match[3]}/shard_{match[2]}_{num_layers}" if match else f"{prefix}{name}/shard_0_1" for name, match in found
     ]
-
-
-def _add_objects(metadata: Any, path: Path, keys: Sequence[str]) -> str:
-    """Write one None, let all keys point to it, and return the digest of the file."""
-    from torch.distributed.checkpoint.filesystem import _StorageInfo
-    from torch.distributed.checkpoint.metadata import BytesStorageMetadata, MetadataIndex
-
-    with DigestingWriter(path) as stream:
-        torch.save([None], stream)  # type: ignore[arg-type]
-        for key in keys:
-            metadata.state_dict_metadata[key] = BytesStorageMetadata()
-            metadata.storage_data[MetadataIndex(key)] = _StorageInfo(path.name, 0, stream.size)
-        return stream.digest
 
 
 # -- reading --------------------------------------------------------------------------------------------------------------
@@ -203,8 +209,7 @@ def read_dist_checkpoint(directory: Path, *, prefix: str) -> dict[str, LazyTenso
     Raises:
         ValueError: if a file is missing, corrupt or truncated, or a tensor has gaps.
     """
-    metadata = read_dist_metadata(directory)
-    weights = replace(metadata, entries=tuple(entry for entry in metadata.entries if entry.key.startswith(prefix)), objects={})
+    weights = replace(read_dist_metadata(directory).weights(prefix), objects={})
     if problems := file_problems(directory, weights.ends()):
         raise ValueError(problems[0])
     tensors: list[LazyTensor] = []

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,11 @@ from conversion.plain_name import is_plain_name
 METADATA_NAME = ".metadata"
 BACKEND_NAME = "metadata.json"
 COMMON_NAME = "common.pt"
+NEMO_PREFIX = "module."  # NeMo wraps the model once more than Megatron-LM and Megatron-Bridge do
 BACKEND = {"sharded_backend": "torch_dist", "sharded_backend_version": 1, "common_backend": "torch", "common_backend_version": 1}
+
+# Optimizer and random state, where weights have no prefix of their own.
+_NO_WEIGHT = re.compile(r"(chained_\d+\.)?optimizer\b.*|rng_state.*|rerun_state.*")
 
 
 @dataclass(frozen=True)
@@ -64,12 +69,26 @@ class DistMetadata:
     entries: tuple[Entry, ...]
     objects: dict[str, Place]
 
+    @property
+    def prefix(self) -> str:
+        """What the names of weights begin with: NeMo's prefix or nothing."""
+        return NEMO_PREFIX if any(entry.key.startswith(NEMO_PREFIX) for entry in self.entries) else ""
+
+    def weights(self, prefix: str) -> DistMetadata:
+        """The part whose names begin with `prefix`, without optimizer and random state."""
+        entries = tuple(entry for entry in self.entries if _is_weight(entry.key, prefix))
+        return replace(self, entries=entries, objects={key: place for key, place in self.objects.items() if _is_weight(key, prefix)})
+
     def ends(self) -> dict[str, int]:
         """Each file that holds something, and the bytes that it must have at least."""
         ends: dict[str, int] = {}
         for place in (*(chunk.place for entry in self.entries for chunk in entry.chunks), *self.objects.values()):
             ends[place.file] = max(ends.get(place.file, 0), place.offset + place.length)
         return ends
+
+
+def _is_weight(key: str, prefix: str) -> bool:
+    return key.startswith(prefix) and not _NO_WEIGHT.fullmatch(key)
 
 
 def read_dist_metadata(directory: Path) -> DistMetadata:

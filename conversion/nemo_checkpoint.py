@@ -69,20 +69,34 @@ class NeMoCheckpoint:
                 f"{directory} is no NeMo checkpoint of this project; expected {WEIGHTS}/, {MODEL} and {HF}/{CONFIG_NAME},"
                 " as written by `python -m conversion.hf_to_nemo` or `python -m recipes.train`"
             )
-        try:
-            model = json.loads((directory / MODEL).read_text(encoding="utf-8"))
-            family, config, hf_dtype = str(model["family"]), dict(model["config"]), str(model["hf_dtype"])
-        except (ValueError, KeyError, TypeError) as error:
-            raise ValueError(f"{directory / MODEL} cannot be read ({error!r}); copy the checkpoint again") from error
-        tensors = read_dist_checkpoint(directory / WEIGHTS, prefix=PREFIX)
-        if (directory / HF / KEPT_NAME).is_file():
-            tensors.update({tensor.name: tensor for tensor in read_safetensors(directory / HF / KEPT_NAME)})
+        family, config, hf_dtype = read_model(directory)
+        tensors = {**read_dist_checkpoint(directory / WEIGHTS, prefix=PREFIX), **read_kept(directory)}
         return cls(directory, family, config, hf_dtype, tensors)
 
     @property
     def hf_dir(self) -> Path:
         """What its Hugging Face side needs: config, generation config, tokenizer."""
         return self.directory / HF
+
+
+def read_model(directory: Path) -> tuple[str, dict[str, Any], str]:
+    """Family, Megatron's configuration and the Hugging Face side's dtype, from the `context` of a folder.
+
+    Raises:
+        ValueError: if it is missing or cannot be read.
+    """
+    path = directory / MODEL
+    try:
+        model = json.loads(path.read_text(encoding="utf-8"))
+        return str(model["family"]), dict(model["config"]), str(model["hf_dtype"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{path} cannot be read ({error!r}); copy the checkpoint again") from error
+
+
+def read_kept(directory: Path) -> dict[str, LazyTensor]:
+    """What was kept aside in a folder for its Hugging Face side."""
+    path = directory / HF / KEPT_NAME
+    return {tensor.name: tensor for tensor in read_safetensors(path)} if path.is_file() else {}
 
 
 def write_nemo_checkpoint(

@@ -47,10 +47,8 @@ def _tensors(place: Place) -> Iterable[LazyTensor]:
         return HFCheckpoint.open(place.directory).tensors.values()
     from conversion.dist_checkpoint import read_dist_checkpoint
     from conversion.dist_metadata import read_dist_metadata
-    from conversion.inspection.megatron import NO_WEIGHT, prefix_of
 
-    tensors = read_dist_checkpoint(place.weights, prefix=prefix_of(read_dist_metadata(place.weights)))
-    return [tensor for name, tensor in tensors.items() if not NO_WEIGHT.fullmatch(name)]
+    return read_dist_checkpoint(place.weights, prefix=read_dist_metadata(place.weights).prefix).values()
 
 
 def _edited(directory: Path) -> list[str]:

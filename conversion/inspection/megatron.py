@@ -12,12 +12,10 @@ from conversion.dist_metadata import COMMON_NAME, DistMetadata, Entry, file_prob
 from conversion.inspection.description import Description, check_manifest, count_tokens
 from conversion.inspection.places import MEGATRON_BRIDGE, MEGATRON_LM, NEMO, RUN_CONFIG, TRAIN_STATE, Place
 from conversion.inspection.torch_zip import TorchFile, read_torch_file, unsafe_names
+from data_prep.artifacts import MANIFEST_NAME
 
-NEMO_PREFIX = "module."
 MODEL = "context/model.json"
 STOCK_MODEL = "context/model.yaml"
-# What is no weight where weights have no prefix of their own.
-NO_WEIGHT = re.compile(r"(chained_\d+\.)?optimizer\b.*|rng_state.*|rerun_state.*")
 _SIZES = (
     "num_layers",
     "hidden_size",
@@ -30,16 +28,6 @@ _SIZES = (
 )
 _INPUT, _OUTPUT = "embedding.word_embeddings.weight", "output_layer.weight"
 _FILE = re.compile(r"__(\d+)_\w+\.distcp")
-
-
-def prefix_of(metadata: DistMetadata) -> str:
-    """What the names of weights begin with: NeMo wraps the model once more than the others."""
-    return NEMO_PREFIX if any(entry.key.startswith(NEMO_PREFIX) for entry in metadata.entries) else ""
-
-
-def weights_of(metadata: DistMetadata, prefix: str) -> list[Entry]:
-    """The entries that are weights: not optimizer or random state."""
-    return [entry for entry in metadata.entries if entry.key.startswith(prefix) and not NO_WEIGHT.fullmatch(entry.key)]
 
 
 def describe(description: Description, place: Place) -> None:
@@ -59,8 +47,8 @@ def describe(description: Description, place: Place) -> None:
 
 
 def _describe_weights(description: Description, metadata: DistMetadata) -> None:
-    prefix = prefix_of(metadata)
-    weights = {entry.key.removeprefix(prefix): entry for entry in weights_of(metadata, prefix)}
+    prefix = metadata.prefix
+    weights = {entry.key.removeprefix(prefix): entry for entry in metadata.weights(prefix).entries}
     if not weights:
         description.problems.append(f"{metadata.directory} holds no weights, only {len(metadata.entries)} other entries")
         return
@@ -164,7 +152,7 @@ def _describe_stock(description: Description, path: Path) -> None:
 
 
 def _describe_megatron_lm(description: Description, place: Place, common: TorchFile | None) -> None:
-    check_manifest(description, place.directory)
+    _check_manifest_above(description, place.directory)
     content = common.content if common is not None and isinstance(common.content, dict) else {}
     arguments = vars(content["args"]) if hasattr(content.get("args"), "__dict__") else {}
     description.step = content.get("iteration")
@@ -174,7 +162,7 @@ def _describe_megatron_lm(description: Description, place: Place, common: TorchF
 
 
 def _describe_bridge(description: Description, place: Place, common: TorchFile | None) -> None:
-    check_manifest(description, place.directory)
+    _check_manifest_above(description, place.directory)
     model = _read_yaml(description, place.directory / RUN_CONFIG).get("model")
     model = model if isinstance(model, dict) else {}
     _describe_arguments(description, model)
@@ -189,6 +177,11 @@ def _describe_bridge(description: Description, place: Place, common: TorchFile |
         description.step = int(step) if step is not None else None
         description.consumed_samples = int(samples) if samples is not None else None
     _count_tokens_seen(description, description.sizes.get("seq_length"))
+
+
+def _check_manifest_above(description: Description, directory: Path) -> None:
+    """Megatron's own layouts have a folder per iteration, and the manifest is above it."""
+    check_manifest(description, directory.parent if (directory.parent / MANIFEST_NAME).is_file() else directory)
 
 
 def _describe_arguments(description: Description, arguments: Mapping[str, Any]) -> None:
