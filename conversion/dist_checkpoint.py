@@ -154,9 +154,16 @@ def _write_file(path: Path, part: Sequence[tuple[_Block, LazyTensor]], stop: thr
             start = stream.size
             values = tensor.read()
             assert (tuple(values.shape), values.dtype) == (tensor.shape, tensor.dtype), tensor.name
-            torch.save(values.view(chunk.sizes), stream)  # type: ignore[arg-type]
+            _save(values.view(chunk.sizes), stream)
             places[chunk] = Place(path.name, start, stream.size - start)
         return stream.digest, places
+
+
+def _save(values: Tensor, stream: DigestingWriter) -> None:
+    try:
+        torch.save(values, stream)  # type: ignore[arg-type]
+    except RuntimeError as error:  # torch closes its archive whatever happened, and then complains of that alone
+        raise (error.__context__ if isinstance(error.__context__, OSError) else error) from None
 
 
 def write_dist_metadata(directory: Path, entries: Sequence[Entry], objects: Mapping[str, Place]) -> str:

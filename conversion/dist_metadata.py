@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from conversion.dtypes import DTYPE_BYTES
 from conversion.inert_pickle import load_inert
 from conversion.plain_name import is_plain_name
 
@@ -144,8 +145,8 @@ def _parse(metadata: Any, directory: Path) -> DistMetadata:
         if hasattr(entry, "chunks"):
             chunks = tuple(Chunk(_sizes(c.offsets), _sizes(c.sizes), places[key, _sizes(c.offsets)]) for c in entry.chunks)
             shape, dtype = _sizes(entry.size), entry.properties.state[0]
-            if not isinstance(dtype, str):
-                raise ValueError(f"{key} has no dtype")
+            if dtype not in DTYPE_BYTES:
+                raise ValueError(f"{key} has no dtype that is known")
             if any(len(chunk.offsets) != len(shape) or len(chunk.sizes) != len(shape) for chunk in chunks):
                 raise ValueError(f"{key} has chunks of other dimensions")
             entries.append(Entry(key, shape, dtype, chunks))
