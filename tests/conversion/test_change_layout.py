@@ -210,7 +210,9 @@ def test_nothing_says_what_model_it_is(moved: Path, megatron_run: list[list[str]
 
 
 def test_context_of_another_model(moved: Path, megatron_run: list[list[str]], tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"/iter_0000030 has 27 tensors that its model family does not know: decoder.final_layernorm.bias, "):
+    with pytest.raises(
+        ValueError, match=r"/iter_0000030 has 27 tensors that its model family does not know: decoder.final_layernorm.bias, "
+    ):
         config = json.loads((moved / "nemo/opt/context/model.json").read_text())
         shutil.copytree(moved / "nemo/opt/context", tmp_path / "other/context")
         metadata = {**config, "family": "llama"}
