@@ -8,15 +8,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from data_prep.sentencepiece_file import SENTENCEPIECE_FILES
 from data_prep.tokenizer_extension import merge_pairs, vocabulary_of
 from data_prep.tokenizer_files import load_tokenizer, tokenizer_files
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
-
-# SentencePiece's own files, which cannot follow: their trainer wrote them, and nothing else can.
-SENTENCEPIECE_FILES = ("tokenizer.model", "sentencepiece.bpe.model")
-_BYTES_BY_FILE = Mapping[str, bytes]
 
 
 def read_description(directory: Path, tokenizer: PreTrainedTokenizerFast) -> dict[str, Any]:
@@ -32,16 +29,23 @@ def read_description(directory: Path, tokenizer: PreTrainedTokenizerFast) -> dic
     return {**json.loads(path.read_text(encoding="utf-8")), "added_tokens": loaded["added_tokens"]}
 
 
-def derived_files(directory: Path, description: Mapping[str, Any], *, new_ids: Mapping[int, int] | None = None) -> dict[str, bytes]:
+def derived_files(
+    directory: Path, tokenizer: PreTrainedTokenizerFast, description: Mapping[str, Any], *, new_ids: Mapping[int, int] | None = None
+) -> dict[str, bytes]:
     """Name -> content of all files of the derived tokenizer.
 
     Args:
         directory: of the old tokenizer.
+        tokenizer: as loaded from the folder; names the special tokens where no tokenizer_config.json does.
         description: content of the new tokenizer.json.
         new_ids: old id -> new id of the tokens that are kept; None where no id has changed.
     """
+    # SentencePiece's own file cannot follow: its trainer wrote it, and nothing else can.
     old = {path.name: path.read_bytes() for path in tokenizer_files(directory) if path.name not in SENTENCEPIECE_FILES}
     files = {**old, "tokenizer.json": _json_bytes(description)}
+    if "tokenizer_config.json" not in old:
+        # Without it the class would be guessed from the model, and might add tokens of its own.
+        files["tokenizer_config.json"] = _json_bytes({"tokenizer_class": "PreTrainedTokenizerFast", **tokenizer.special_tokens_map})
     model = description["model"]
     if "vocab.json" in old and model["type"] == "BPE":
         listed = json.loads(old["vocab.json"])
@@ -61,18 +65,11 @@ def derived_files(directory: Path, description: Mapping[str, Any], *, new_ids: M
     return files
 
 
-def load_files(files: _BYTES_BY_FILE, *, beside: Path) -> PreTrainedTokenizerFast:
-    """The tokenizer that `AutoTokenizer` loads from some files.
-
-    Args:
-        beside: folder whose config.json names the kind of tokenizer where no file does.
-    """
+def load_files(files: Mapping[str, bytes]) -> PreTrainedTokenizerFast:
+    """The tokenizer that `AutoTokenizer` loads from some files."""
     with tempfile.TemporaryDirectory() as directory:
         for name, content in files.items():
             (Path(directory) / name).write_bytes(content)
-        config = Path(beside) / "config.json"
-        if "tokenizer_config.json" not in files and config.is_file():
-            (Path(directory) / "config.json").write_bytes(config.read_bytes())
         return load_tokenizer(Path(directory))
 
 

@@ -29,6 +29,8 @@ TOKENIZER_FILES = (
 def load_tokenizer(directory: Path) -> PreTrainedTokenizerFast:
     """The fast tokenizer in a local folder; nothing is downloaded.
 
+    Where SentencePiece's file is the only one, its conversion is ours, see `data_prep.sentencepiece_file`.
+
     Raises:
         ValueError: if the folder is missing, holds no tokenizer, or only one without a fast form.
     """
@@ -37,6 +39,10 @@ def load_tokenizer(directory: Path) -> PreTrainedTokenizerFast:
         raise ValueError(f"the tokenizer folder {directory} does not exist")
     if not any((directory / name).is_file() for name in TOKENIZER_FILES):
         raise ValueError(f"{directory} holds no tokenizer; expected one of {', '.join(TOKENIZER_FILES[:2])} or vocab.json with merges.txt")
+    if not (directory / "tokenizer.json").is_file() and any((directory / name).is_file() for name in TOKENIZER_FILES[1:3]):
+        from data_prep.sentencepiece_file import load_sentencepiece
+
+        return load_sentencepiece(directory)
     from transformers import AutoTokenizer
     from transformers.utils import logging
 

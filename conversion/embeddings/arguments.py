@@ -113,6 +113,9 @@ def add_transfer_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="TARGET=SOURCE",
         help="take the row of a target token from this source token",
     )
+    parser.add_argument(
+        "--special-tokens", type=Path, metavar="FILE", help="the same in a file: target token, tab, source token on each line"
+    )
 
 
 def transfer_request(arguments: argparse.Namespace, *, method: str | None, seed: int) -> TransferRequest:
@@ -149,16 +152,35 @@ def transfer_request(arguments: argparse.Namespace, *, method: str | None, seed:
         fallback=arguments.fallback,
         factorised_size=read_factorised_size(arguments.factorised_size),
         random_statistics=arguments.random_statistics,
-        special_tokens=_pairs(arguments.special_token),
+        special_tokens=chosen_special_tokens(arguments.special_token, arguments.special_tokens),
         matching=arguments.match,
     )
 
 
-def _pairs(values: Sequence[str]) -> dict[str, str]:
-    pairs = {}
-    for value in values:
-        target, separator, source = value.partition("=")
+def chosen_special_tokens(options: Sequence[str], file: Path | None) -> dict[str, str]:
+    """Target token -> source token, by `TARGET=SOURCE` options and a file of lines with a tab between the two.
+
+    Raises:
+        ValueError: if an entry is no pair, or if two speak of one target token.
+    """
+    pairs: list[tuple[str, str]] = []
+    for option in options:
+        target, separator, source = option.partition("=")
         if not (target and separator and source):
-            raise ValueError(f"--special-token {value} is not of the form TARGET=SOURCE, for example '<s>=</s>'")
-        pairs[target] = source
-    return pairs
+            raise ValueError(f"--special-token {option} is not of the form TARGET=SOURCE, for example '<s>=</s>'")
+        pairs.append((target, source))
+    if file is not None:
+        if not file.is_file():
+            raise ValueError(f"the special tokens file {file} does not exist")
+        for number, line in enumerate(file.read_text(encoding="utf-8").split("\n"), start=1):
+            if line.strip():
+                target, separator, source = line.rstrip("\r").partition("\t")
+                if not (target and separator and source):
+                    raise ValueError(f"{file}, line {number} is no target token and source token with a tab between: {line!r}")
+                pairs.append((target, source))
+    chosen: dict[str, str] = {}
+    for target, source in pairs:
+        if target in chosen:
+            raise ValueError(f"the target token {target!r} is given two sources, {chosen[target]!r} and {source!r}; give one")
+        chosen[target] = source
+    return chosen

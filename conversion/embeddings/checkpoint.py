@@ -389,6 +389,9 @@ def require_options(request: TransferRequest) -> None:
         raise ValueError(f"{found}; the known ones are {', '.join(METHODS)}")
     if strategy == "keep" and request.factorised_size is not None:
         raise ValueError("--vocabulary keep leaves the matrices as they are; leave out --factorised-size")
+    if request.special_tokens and (strategy == "keep" or (method is not None and not METHODS[method].copies)):
+        asked = f"--method {method} draws every row" if method else f"--vocabulary {strategy} leaves the matrices as they are"
+        raise ValueError(f"{asked}, so that --special-token changes nothing; leave it out")
     if not 0 <= request.seed < 2**32:
         raise ValueError(f"--seed is {request.seed}; expected 0 to {2**32 - 1}")
     if method is not None and (missing := missing_material(request, method)):

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 # Shorter than a tenth or longer than three times the source's median row, and outside of all its rows: stated in the report.
 NEAR_ZERO_SHARE, EXPLODING_FACTOR = 0.1, 3.0
 NEAR_DUPLICATE_COSINE = 0.999
+FALLBACK_SHARE = 0.5  # more is worth a warning
 COPIED_ORIGINS = (Origin.COPIED, Origin.COPIED_CASE, Origin.COPIED_SPACE, Origin.COPIED_CASE_SPACE, Origin.SPECIAL)
 TEXT_BYTES = 2_000_000  # of each text, in whole documents
 
@@ -63,6 +64,8 @@ def transfer_figures(
     frequencies = sum((count for _, count in counts.values()), np.zeros(len(inputs.target), dtype=np.int64))
     is_new = ~np.isin(plan.origins, COPIED_ORIGINS) & (inputs.target.kinds != Kind.HOLE)
     return {
+        "num_new": len(inputs.new_ids),
+        "num_fallback": int(np.isin(plan.origins[inputs.new_ids], (Origin.FALLBACK_MEAN, Origin.FALLBACK_RANDOM)).sum()),
         "scripts": script_figures(inputs, plan),
         "texts": {name: _text_figures(documents, counts[name], plan) for name, documents in texts.items()},
         "norms": {layer.name: norm_figures(layer, inputs, is_new) for layer in layers},
@@ -74,6 +77,12 @@ def transfer_figures(
 def warnings_of(figures: Mapping[str, Any]) -> list[str]:
     """Sentences about rows that need a look; empty where all is well."""
     warnings = []
+    num_new, num_fallback = figures["num_new"], figures["num_fallback"]
+    if num_fallback > FALLBACK_SHARE * num_new:
+        warnings.append(
+            f"the method has nothing for {num_fallback:,} of {num_new:,} new tokens, which get the fallback; are the text, vectors or models"
+            " that it learns from of the target language?"
+        )
     for layer, norms in figures["norms"].items():
         for key, what in (("not_finite", "hold NaN or infinite values"), ("near_zero", "are near zero"), ("exploding", "are far too long")):
             if norms[key]["count"]:

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from data_prep.auxiliary_tokenizer import train_candidates
-from data_prep.derived_tokenizer import SENTENCEPIECE_FILES, derived_files, load_files, read_description
+from data_prep.derived_tokenizer import derived_files, load_files, read_description
 from data_prep.documents import Documents, batches
+from data_prep.sentencepiece_file import SENTENCEPIECE_FILES
 from data_prep.sentences import sample_sentences
 from data_prep.tokenizer_extension import Candidate, Extension, candidates_of, extend_tokenizer, fits_a_word
 from data_prep.tokenizer_files import load_tokenizer, tokenizer_digest, tokenizer_files
@@ -183,9 +184,9 @@ def _extended(
     # Every token of a union is wanted; a few that are to serve a text must be possible in one.
     fits = None if options.strategy == "union" else fits_a_word(source_tokenizer.backend_tokenizer)
     extension = extend_tokenizer(description, candidates, options.num_new_tokens, fits=fits)
-    files = derived_files(source, extension.description)
-    extended = load_files(files, beside=source)
-    _require_same_ids(source_tokenizer, extended)
+    files = derived_files(source, source_tokenizer, extension.description)
+    extended = load_files(files)
+    _require_same_ids(source_tokenizer, extended, num_ids=extension.first_id + len(extension.tokens))
     facts: dict[str, Any] = {
         "num_new_tokens": len(extension.tokens),
         "num_intermediate_tokens": extension.num_intermediate,
@@ -206,8 +207,8 @@ def _pruned(source: Path, source_tokenizer: PreTrainedTokenizerFast, text: Docum
     for ids in _encoded(source_tokenizer, text):
         counts.update(ids)
     pruning = prune_tokenizer(read_description(source, source_tokenizer), counts, min_count=min_count)
-    files = derived_files(source, pruning.description, new_ids=pruning.new_ids)
-    pruned = load_files(files, beside=source)
+    files = derived_files(source, source_tokenizer, pruning.description, new_ids=pruning.new_ids)
+    pruned = load_files(files)
     facts = {
         "num_pruned": _num_ids(source_tokenizer) - len(pruning.old_ids),
         "num_needed": pruning.num_needed,
@@ -228,13 +229,16 @@ def _num_ids(tokenizer: PreTrainedTokenizerFast) -> int:
     return max(tokenizer.backend_tokenizer.get_vocab(with_added_tokens=True).values(), default=-1) + 1
 
 
-def _require_same_ids(old: PreTrainedTokenizerFast, new: PreTrainedTokenizerFast) -> None:
+def _require_same_ids(old: PreTrainedTokenizerFast, new: PreTrainedTokenizerFast, *, num_ids: int) -> None:
     new_ids = new.backend_tokenizer.get_vocab(with_added_tokens=True)
     moved = [token for token, i in old.backend_tokenizer.get_vocab(with_added_tokens=True).items() if new_ids.get(token) != i]
-    if moved:
+    if moved or _num_ids(new) != num_ids:
+        found = (
+            f"{len(moved)} of its tokens, the first {moved[0]!r}, would have other ids" if moved else f"it would have {_num_ids(new)} ids"
+        )
         raise ValueError(
-            f"{len(moved)} tokens of the source's tokenizer, the first {moved[0]!r}, would have other ids with new tokens beside them;"
-            " save the tokenizer with a current version of transformers and give that"
+            f"the source's tokenizer cannot be extended: with {num_ids} ids wanted, {found};"
+            " save it with a current version of transformers and give that"
         )
 
 

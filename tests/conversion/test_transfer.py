@@ -376,3 +376,106 @@ def test_transfer_of_a_transfer(folders: dict[str, Path], tmp_path: Path) -> Non
     there = json.loads((tmp_path / "there" / "transfer.json").read_text())["tokens"]
     copied = [e["id"] for e in report["tokens"] if e["origin"] == "copied" and there[e["sources"][0][0]]["origin"] == "copied"]
     assert len(copied) > 100 and torch.equal(first[copied], last[copied])
+
+
+def test_special_tokens_from_a_file(folders: dict[str, Path], tmp_path: Path) -> None:
+    (tmp_path / "special.tsv").write_text("<unk>\t</s>\n\n<pad>\t</s>\r\n")
+    run(folders, tmp_path / "out", "--special-tokens", str(tmp_path / "special.tsv"))
+    before, after = (load_file(folder / "model.safetensors")[INPUT] for folder in (folders["tied"], tmp_path / "out"))
+    assert torch.equal(after[3], before[0]) and torch.equal(after[2], before[0])
+    twice = ("--special-tokens", str(tmp_path / "special.tsv"), "--special-token", "<unk>=<pad>")
+    assert error_of(folders, tmp_path / "twice", *twice) == ("the target token '<unk>' is given two sources, '<pad>' and '</s>'; give one")
+    (tmp_path / "broken.tsv").write_text("<unk> </s>\n")
+    assert error_of(folders, tmp_path / "broken", "--special-tokens", str(tmp_path / "broken.tsv")) == (
+        f"{tmp_path / 'broken.tsv'}, line 1 is no target token and source token with a tab between: '<unk> </s>'"
+    )
+    missing = tmp_path / "missing.tsv"
+    assert error_of(folders, tmp_path / "none", "--special-tokens", str(missing)) == f"the special tokens file {missing} does not exist"
+
+
+def test_special_tokens_without_use_are_refused(folders: dict[str, Path], tmp_path: Path) -> None:
+    assert error_of(folders, tmp_path / "out", "--special-token", "<nothing>=</s>") == (
+        "the target tokenizer has no token '<nothing>'; give --special-token TARGET=SOURCE with tokens as they are spelled there"
+    )
+    assert error_of(folders, tmp_path / "out", "--special-token", "<s>=<nothing>") == (
+        "the source tokenizer has no token '<nothing>'; give --special-token TARGET=SOURCE with tokens as they are spelled there"
+    )
+    assert error_of(folders, tmp_path / "out", "--special-token", "<s>=</s>", method="random") == (
+        "--method random draws every row, so that --special-token changes nothing; leave it out"
+    )
+
+
+def test_vectors_of_another_language_are_warned_of(folders: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Words of the source's language alone: nothing is known of new tokens."""
+    words = sorted({word for word in demo_text("en")[:20_000].split() if word.isalpha()} - set(demo_text("sl").split()))
+    (tmp_path / "en.vec").write_text("".join(f"{word} {place % 7} {place % 5} 1\n" for place, word in enumerate(words)))
+    run(folders, tmp_path / "out", "--vectors", str(tmp_path / "en.vec"), method="ofa")
+    facts = read_manifest(tmp_path / "out").facts["num_rows_by_origin"]  # type: ignore[union-attr]
+    num_new = facts.get("combined", 0) + facts["fallback: mean"]
+    warning = next(line for line in capsys.readouterr().err.splitlines() if "has nothing for" in line)
+    assert warning == (
+        f"warning: the method has nothing for {facts['fallback: mean']:,} of {num_new:,} new tokens, which get the fallback; are the text,"
+        " vectors or models that it learns from of the target language?"
+    )
+
+
+@pytest.mark.parametrize("method", ["focus", "clp", "sava", "omp"])
+def test_empty_overlap_is_refused(folders: dict[str, Path], tmp_path: Path, method: str) -> None:
+    """Greek letters without a byte of the source's."""
+    letters = [chr(0x3B1 + place) for place in range(24)]
+    greek = marked_bpe({token: i for i, token in enumerate(["<s>", *letters])}, [], {"bos": "<s>"}, byte_fallback=False)
+    greek.save_pretrained(str(tmp_path / "greek"))
+    config = opt_config(25, hidden_size=16, word_embed_proj_dim=16)
+    save_checkpoint(tmp_path / "helper", config, opt_tensors(config), greek)
+    (tmp_path / "text.txt").write_text("".join(letters) * 200)
+    paths = folders | {"target": tmp_path / "greek", "helper": tmp_path / "helper", "text": tmp_path / "text.txt"}
+    assert error_of(paths, tmp_path / "out", "--vector-epochs", "1", method=method) == (
+        f"source and target vocabulary share no token of text, so --method {method} has nothing to combine; choose another method"
+    )
+    run(paths, tmp_path / "mean")  # pieces of bytes are still there
+    assert read_manifest(tmp_path / "mean").facts["num_rows_by_origin"] == {"special": 1, "combined": 24}  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("where", ["source", "helper"])
+def test_nan_in_any_matrix_is_refused(folders: dict[str, Path], tmp_path: Path, where: str) -> None:
+    name = "untied" if where == "source" else "helper"
+    tokenizer = load_tokenizer(folders[name])
+    config = json.loads((folders[name] / "config.json").read_text())
+    tensors = load_file(folders[name] / "model.safetensors")
+    tensors = {key: tensor.clone() for key, tensor in tensors.items()}
+    matrix = OUTPUT if where == "source" else INPUT
+    tensors[matrix][7, 1] = float("nan")
+    save_checkpoint(tmp_path / "broken", config, tensors, tokenizer)
+    paths = folders | {name: tmp_path / "broken"}
+    message = error_of(paths, tmp_path / "out", source="untied", method="clp")
+    expected = {
+        "source": f"1 of {len(tokenizer)} token rows of {OUTPUT} hold NaN or infinite values, the first at id 7",
+        "helper": f"{INPUT} holds NaN or infinite values",
+    }
+    assert message == f"{tmp_path / 'broken'}: {expected[where]}; repair the checkpoint"
+
+
+def test_matches_that_are_not_exact_are_counted_apart(folders: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = load_file(folders["tied"] / "model.safetensors")[INPUT]
+    counts = {}
+    for match in ("exact", "case", "space", "case-space"):
+        run(folders, tmp_path / match, "--match", match)
+        manifest = read_manifest(tmp_path / match)
+        assert manifest is not None and manifest.facts["matching"] == match
+        counts[match] = manifest.facts["num_rows_by_origin"]
+        report = json.loads((tmp_path / match / "transfer.json").read_text())
+        after = load_file(tmp_path / match / "model.safetensors")[INPUT]
+        alike = [entry for entry in report["tokens"] if entry["origin"].startswith("copied: ")]
+        for entry in alike:
+            _, token, weight = entry["sources"][0]
+            assert torch.equal(after[entry["id"]], before[entry["sources"][0][0]]) and weight == 1
+            assert token != entry["token"]
+        assert len(alike) == sum(count for origin, count in counts[match].items() if origin.startswith("copied: "))
+    assert {match: [origin for origin in found if origin.startswith("copied: ")] for match, found in counts.items()} == {
+        "exact": [],
+        "case": ["copied: case"],
+        "space": ["copied: space"],
+        "case-space": ["copied: case", "copied: space", "copied: both"],
+    }
+    assert len({found["copied"] for found in counts.values()}) == 1
+    assert "  copied: both" in capsys.readouterr().out

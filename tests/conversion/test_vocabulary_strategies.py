@@ -14,7 +14,9 @@ from transformers import AutoTokenizer, GPT2Tokenizer, OPTForCausalLM
 from conversion.embeddings import METHODS
 from conversion.transfer import main
 from data_prep.artifacts import check_files, read_manifest
+from data_prep.documents import Documents
 from data_prep.tokenizer_files import load_tokenizer, tokenizer_digest
+from data_prep.train_tokenizer import train_tokenizer
 from tests.conversion.embedding_fixtures import byte_level, demo_text, opt_config, opt_tensors, save_checkpoint, sentencepiece_like
 
 INPUT = "model.decoder.embed_tokens.weight"
@@ -152,6 +154,26 @@ def test_tokenizer_of_two_files(folders: dict[str, Path], tmp_path: Path) -> Non
     slow = GPT2Tokenizer.from_pretrained(str(tmp_path / "out"))
     assert len(slow) == len(fast) == 600 + NUM_NEW
     assert slow(text)["input_ids"] == fast(text)["input_ids"] and max(fast(text)["input_ids"]) >= 600
+
+
+def test_tokenizer_of_sentencepiece_alone(folders: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As Llama 2's first folders: every strategy works, and what cannot follow is left out and named."""
+    train_tokenizer(Documents([folders["en"]]), tmp_path / "trained", vocab_size=600)
+    config = opt_config(600)
+    save_checkpoint(tmp_path / "source", config, opt_tensors(config), None)
+    (tmp_path / "source" / "tokenizer.model").write_bytes((tmp_path / "trained" / "tokenizer.model").read_bytes())
+    paths = folders | {"slow": tmp_path / "source"}
+    expand(paths, tmp_path / "expanded", source="slow")
+    assert "  left out: tokenizer.model, which cannot follow the new vocabulary\n" in capsys.readouterr().out
+    assert not (tmp_path / "expanded" / "tokenizer.model").exists() and (tmp_path / "expanded" / "tokenizer.json").exists()
+    old, new = load_tokenizer(tmp_path / "trained"), load_tokenizer(tmp_path / "expanded")
+    text = demo_text("sl")[:500]
+    assert len(new) == 600 + NUM_NEW and new.decode(new(text, add_special_tokens=False)["input_ids"]) == text
+    assert all(new.convert_tokens_to_ids(token) == i for token, i in old.get_vocab().items())
+    run(paths, tmp_path / "kept", "keep", source="slow")
+    assert (tmp_path / "kept" / "tokenizer.model").read_bytes() == (tmp_path / "source" / "tokenizer.model").read_bytes()
+    run(paths | {"other": tmp_path / "kept"}, tmp_path / "replaced", "replace", "--tokenizer", str(tmp_path / "source"), "--method", "mean")
+    assert load_tokenizer(tmp_path / "replaced").get_vocab() == old.get_vocab()
 
 
 def test_given_tokenizer_says_which_tokens(folders: dict[str, Path], tmp_path: Path) -> None:
