@@ -450,9 +450,18 @@ def _with_target_ids(config: Mapping[str, Any], transfer: Transfer) -> dict[str,
     elif strategy == "prune":
         assert transfer.target.source_ids is not None
         new_ids = {old_id: new_id for new_id, old_id in enumerate(transfer.target.source_ids.tolist())}
-        keys = (*(f"{role}_token_id" for role in _CONFIG_ROLES), *_OTHER_ID_KEYS)
-        changed.update({key: _renumbered(changed[key], new_ids) for key in keys if key in changed})
+        changed = with_new_ids(config, new_ids)
     return changed
+
+
+def with_new_ids(config: Mapping[str, Any], new_ids: Mapping[int, int]) -> dict[str, Any]:
+    """A config whose token ids are renumbered; those that are gone are unset.
+
+    Args:
+        new_ids: old id -> new id.
+    """
+    keys = (*(f"{role}_token_id" for role in _CONFIG_ROLES), *_OTHER_ID_KEYS)
+    return {**config, **{key: _renumbered(config[key], new_ids) for key in keys if key in config}}
 
 
 def _renumbered(ids: Any, new_ids: Mapping[int, int]) -> Any:

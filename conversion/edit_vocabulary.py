@@ -1,0 +1,166 @@
+"""Change the token matrices of a Hugging Face checkpoint and nothing else: untie, tie, append rows or tokens, keep some tokens.
+
+`conversion.transfer` gives a model another language's vocabulary; this is for the edits that need no method.  One edit per call:
+
+  --untie               the output layer gets a matrix of its own, a copy of the input's
+  --tie                 one matrix for both; refused unless they are equal bit for bit
+  --append-rows N       N rows that no token uses yet
+  --append-tokens FILE  a token per line, added to the tokenizer, with a row each
+  --keep FILE           a JSON list of tokens and ids, or a token per line; what the tokenizer needs to reach them is kept too
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from conversion.summary import summary
+from data_prep import command
+from data_prep.artifacts import Manifest, check_files, read_manifest, staged_directory, write_manifest
+from data_prep.progress import Progress
+
+if TYPE_CHECKING:
+    from conversion.hf_checkpoint import HFCheckpoint
+    from conversion.vocabulary_edit import Edit, Tables
+
+STAGE = "conversion.edit_vocabulary"
+NEW_ROWS = ("mean", "random")
+
+
+def edit(input_dir: Path, output_dir: Path, change: Edit, *, arguments: dict[str, Any]) -> Manifest:
+    """Write the checkpoint with an edited vocabulary.
+
+    Args:
+        change: one of the edits of `conversion.vocabulary_edit`, with its choices.
+        arguments: of the command, for the manifest.
+
+    Raises:
+        ValueError: if the input is missing, corrupt or edited, if the edit is refused, if the output exists or the disk is full.
+    """
+    from conversion.hf_checkpoint import HFCheckpoint, write_hf_weights
+    from conversion.lazy_tensor import counted, return_freed_memory
+    from conversion.vocabulary_edit import Tables
+
+    return_freed_memory()
+    hf = HFCheckpoint.open(input_dir)
+    manifest = read_manifest(hf.directory)
+    if manifest is not None:
+        check_files(hf.directory, manifest, contents=False)
+    before = Tables.of(hf)
+    after = change(before)
+    tensors = list(after.tensors.values())
+    total = sum(tensor.nbytes for tensor in tensors)
+    with staged_directory(output_dir, required_bytes=total) as staging:
+        with Progress("writing", total=total, unit="B", is_bytes=True) as progress:
+            digests = write_hf_weights(staging, counted(tensors, progress.advance))
+        _write_companions(hf, after, staging)
+        facts = {
+            **(manifest.facts if manifest else {}),
+            "model_type": hf.model_type,
+            "vocab_size": after.rows,
+            "tie_word_embeddings": after.is_tied,
+            **after.facts,
+        }
+        if after.tokenizer_files is not None:
+            from data_prep.tokenizer_files import load_tokenizer, tokenizer_digest
+
+            facts["tokenizer_digest"] = tokenizer_digest(load_tokenizer(staging))
+        return write_manifest(staging, stage=STAGE, facts=facts, arguments=arguments, inputs={"hf": hf.digest()}, known_digests=digests)
+
+
+def _write_companions(hf: HFCheckpoint, tables: Tables, staging: Path) -> None:
+    """Tokenizer, generation config, and config.json, whose bytes stay the same where no value changes."""
+    from conversion.embeddings.checkpoint import with_new_ids
+    from conversion.hf_checkpoint import copy_companions
+    from conversion.hf_files import CONFIG_NAME, GENERATION_CONFIG_NAME, read_json, tied_by_config
+
+    if tables.tokenizer_files is None:
+        copy_companions(hf.directory, staging)
+    else:
+        for name, content in tables.tokenizer_files.items():
+            (staging / name).write_bytes(content)
+    changes: dict[str, Any] = {}
+    if hf.config.get("vocab_size") != tables.rows:
+        changes["vocab_size"] = tables.rows
+    if tied_by_config(hf.config) != tables.is_tied:
+        changes["tie_word_embeddings"] = tables.is_tied
+    for name, own_changes in ((CONFIG_NAME, changes), (GENERATION_CONFIG_NAME, {})):
+        path = hf.directory / name
+        if not path.is_file():
+            continue
+        old = read_json(path, expected="")
+        new = {**(with_new_ids(old, tables.new_ids) if tables.new_ids is not None else old), **own_changes}
+        if new == old:
+            shutil.copyfile(path, staging / name)
+        else:
+            (staging / name).write_text(json.dumps(new, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def _read_list(path: Path) -> list[str | int]:
+    """Tokens and ids from a JSON list, or a token per line."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{path} cannot be read: {error}") from error
+    if not text.lstrip().startswith("["):
+        return list(text.splitlines())
+    try:
+        content = json.loads(text)
+    except ValueError as error:
+        raise ValueError(f"{path} begins like a JSON list but is none ({error})") from error
+    if wrong := [item for item in content if isinstance(item, bool) or not isinstance(item, str | int)]:
+        raise ValueError(f"{path} holds {wrong[0]!r}; expected tokens and ids")
+    return list(content)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Parse arguments and edit."""
+    parser = command.parser(__doc__, prog=STAGE, example=f"python -m {STAGE} --input work/hf --untie --output work/hf_untied")
+    parser.add_argument("--input", type=Path, required=True, help="Hugging Face checkpoint folder")
+    parser.add_argument("--output", type=Path, required=True, help="folder to write")
+    one = parser.add_mutually_exclusive_group(required=True)
+    one.add_argument("--untie", action="store_true")
+    one.add_argument("--tie", action="store_true")
+    one.add_argument("--append-rows", type=int, metavar="N")
+    one.add_argument("--append-tokens", type=Path, metavar="FILE")
+    one.add_argument("--keep", type=Path, metavar="FILE")
+    parser.add_argument("--new-rows", choices=NEW_ROWS, default="mean", help="mean of the rows of all tokens, or drawn like them")
+    parser.add_argument("--seed", type=int, default=42, help="decides what is drawn (default: 42)")
+    arguments = parser.parse_args(argv)
+    start = time.monotonic()
+    recorded = {key: value for key, value in vars(arguments).items() if value is not None and value is not False and key != "output"}
+    manifest = edit(arguments.input, arguments.output, _edit(arguments), arguments=recorded)
+    print(summary(arguments.output, manifest, seconds=time.monotonic() - start))
+    return command.DONE
+
+
+def _edit(arguments: Any) -> Edit:
+    from functools import partial
+
+    from conversion import vocabulary_edit
+
+    if arguments.untie:
+        return vocabulary_edit.untie
+    if arguments.tie:
+        return vocabulary_edit.tie
+    if arguments.keep is not None:
+        return partial(vocabulary_edit.keep, wanted=_read_list(arguments.keep))
+    listed = _read_list(arguments.append_tokens) if arguments.append_tokens is not None else []
+    tokens = [token for token in listed if isinstance(token, str)]
+    if len(tokens) < len(listed):
+        raise ValueError(f"{arguments.append_tokens} holds numbers; expected tokens")
+    return partial(
+        vocabulary_edit.append,
+        num_rows=len(tokens) if arguments.append_tokens is not None else arguments.append_rows,
+        method=arguments.new_rows,
+        seed=arguments.seed,
+        tokens=tokens,
+    )
+
+
+if __name__ == "__main__":
+    command.run(main)

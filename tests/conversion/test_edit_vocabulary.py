@@ -1,0 +1,225 @@
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from conversion import edit_vocabulary, hf_to_nemo
+from conversion.hf_checkpoint import HFCheckpoint
+from data_prep.artifacts import read_manifest
+from data_prep.tokenizer_files import tokenizer_digest
+from tests.conversion.conftest import VOCAB_SIZE, OPTMaker
+
+INPUT, OUTPUT = "model.decoder.embed_tokens.weight", "lm_head.weight"
+NUM_TOKENS = 280  # of the tokenizer; the other 21 rows are padding
+TEXT = "The quick brown fox and the other animals were there."
+
+
+def run(hf_dir: Path, *arguments: str | Path) -> Path:
+    output = hf_dir.parent / "edited"
+    assert edit_vocabulary.main(["--input", str(hf_dir), "--output", str(output), *map(str, arguments)]) == 0
+    return output
+
+
+def config(directory: Path) -> dict[str, object]:
+    return json.loads((directory / "config.json").read_text())
+
+
+def expect(message: str) -> str:
+    return f"^{re.escape(message)}$"
+
+
+def assert_others_unchanged(before: Path, after: Path) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    old, new = load_file(before / "model.safetensors"), load_file(after / "model.safetensors")
+    for name in old.keys() - {INPUT, OUTPUT}:
+        assert torch.equal(old[name], new[name])
+    return old, new
+
+
+# -- untie and tie --------------------------------------------------------------------------------------------------------
+
+
+def test_untie_copies_and_changes_no_logit(make_opt: OPTMaker) -> None:
+    hf_dir = make_opt()
+    edited = run(hf_dir, "--untie")
+    old, new = assert_others_unchanged(hf_dir, edited)
+    assert torch.equal(new[INPUT], old[INPUT]) and torch.equal(new[OUTPUT], old[INPUT])
+    assert config(edited) == {**config(hf_dir), "tie_word_embeddings": False}
+    ids = torch.arange(20)[None]
+    first, second = (AutoModelForCausalLM.from_pretrained(directory)(ids).logits for directory in (hf_dir, edited))
+    assert torch.equal(first, second)
+    manifest = read_manifest(edited)
+    assert manifest and manifest.facts["tie_word_embeddings"] is False and manifest.facts["head"] == "copied"
+    hf_to_nemo.convert(edited, edited.parent / "nemo")
+
+
+def test_tie_is_the_way_back(make_opt: OPTMaker) -> None:
+    hf_dir = make_opt()
+    untied = run(hf_dir, "--untie").rename(hf_dir.parent / "untied")
+    tied = run(untied, "--tie")
+    assert (tied / "model.safetensors").read_bytes() == (hf_dir / "model.safetensors").read_bytes()
+    assert config(tied) == {**config(hf_dir), "tie_word_embeddings": True}
+
+
+def test_tie_names_the_number_of_rows_that_differ(make_opt: OPTMaker) -> None:
+    hf_dir = make_opt()
+    untied = run(hf_dir, "--untie").rename(hf_dir.parent / "untied")
+    state = load_file(untied / "model.safetensors")
+    state[OUTPUT][3, 0] += 1
+    state[OUTPUT][7] = 0
+    state[OUTPUT][9, 1] = -0.0 if state[OUTPUT][9, 1] == 0 else -state[OUTPUT][9, 1]
+    save_file(state, untied / "model.safetensors", metadata={"format": "pt"})
+    (untied / "scion.json").unlink()
+    message = (
+        f"{untied} cannot be tied: 3 of {VOCAB_SIZE} rows of lm_head.weight differ from those of {INPUT}; one of the two would be lost"
+    )
+    with pytest.raises(ValueError, match=expect(message)):
+        run(untied, "--tie")
+    assert not (untied.parent / "edited").exists()
+
+
+def test_nothing_to_untie_or_tie(make_opt: OPTMaker) -> None:
+    tied, untied = make_opt("tied"), make_opt("untied", tie_word_embeddings=False)
+    with pytest.raises(ValueError, match=expect(f"{tied} has one matrix for input and output already; there is nothing to tie")):
+        run(tied, "--tie")
+    with pytest.raises(ValueError, match=expect(f"{untied} has two matrices for input and output already; there is nothing to untie")):
+        run(untied, "--untie")
+
+
+# -- append ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_append_rows_is_the_mean_of_real_rows(make_opt: OPTMaker, tied: bool) -> None:
+    hf_dir = make_opt(tie_word_embeddings=tied)
+    edited = run(hf_dir, "--append-rows", "5")
+    old, new = assert_others_unchanged(hf_dir, edited)
+    for name in [INPUT] if tied else [INPUT, OUTPUT]:
+        assert new[name].shape == (VOCAB_SIZE + 5, 32)
+        assert torch.equal(new[name][:VOCAB_SIZE], old[name])
+        mean = old[name][:NUM_TOKENS].double().mean(dim=0).float()
+        assert torch.allclose(new[name][VOCAB_SIZE:], mean.expand(5, -1), atol=1e-6)
+    assert config(edited) == {**config(hf_dir), "vocab_size": VOCAB_SIZE + 5}
+    assert (edited / "tokenizer.json").read_bytes() == (hf_dir / "tokenizer.json").read_bytes()
+
+
+def test_append_random_rows_by_the_seed(make_opt: OPTMaker) -> None:
+    hf_dir = make_opt(tie_word_embeddings=False)
+    results = []
+    for seed in ("1", "1", "2"):
+        edited = run(hf_dir, "--append-rows", "400", "--new-rows", "random", "--seed", seed)
+        results.append(load_file(edited / "model.safetensors"))
+        for path in edited.iterdir():
+            path.unlink()
+    first, same, other = results
+    assert torch.equal(first[INPUT], same[INPUT]) and not torch.equal(first[INPUT], other[INPUT])
+    old = load_file(hf_dir / "model.safetensors")
+    for name in (INPUT, OUTPUT):
+        drawn, real = first[name][VOCAB_SIZE:], old[name][:NUM_TOKENS]
+        # Means of 400 draws are off by a twentieth of the deviation, seldom by four times that.
+        assert ((drawn.mean(0) - real.mean(0)).abs() / real.std(0)).max() < 0.2
+        assert ((drawn.std(0) / real.std(0)) - 1).abs().max() < 0.2
+    assert not torch.equal(first[INPUT][VOCAB_SIZE:], first[OUTPUT][VOCAB_SIZE:])
+
+
+def test_append_tokens_uses_the_padding_first(make_opt: OPTMaker, tmp_path: Path) -> None:
+    """280 tokens, 301 rows: the new tokens take rows 280 to 304."""
+    hf_dir = make_opt(dtype=torch.bfloat16)
+    tokens = [f"<extra {number}>" for number in range(25)]
+    (tmp_path / "tokens.txt").write_text("".join(f"{token}\n" for token in tokens))
+    edited = run(hf_dir, "--append-tokens", tmp_path / "tokens.txt")
+    old, new = assert_others_unchanged(hf_dir, edited)
+    assert new[INPUT].shape == (305, 32) and new[INPUT].dtype == torch.bfloat16
+    assert torch.equal(new[INPUT][:NUM_TOKENS], old[INPUT][:NUM_TOKENS])
+    assert torch.equal(new[INPUT][NUM_TOKENS:], new[INPUT][-1].expand(25, -1))
+    before, after = (AutoTokenizer.from_pretrained(directory) for directory in (hf_dir, edited))
+    assert [after.convert_tokens_to_ids(token) for token in tokens] == list(range(280, 305))
+    assert after(TEXT)["input_ids"] == before(TEXT)["input_ids"]
+    assert after("a<extra 7>b")["input_ids"].count(287) == 1
+    assert (edited / "tokenizer_config.json").read_bytes() == (hf_dir / "tokenizer_config.json").read_bytes()
+    manifest = read_manifest(edited)
+    assert manifest and manifest.facts["tokenizer_digest"] == tokenizer_digest(after)
+
+
+def test_tokens_that_cannot_be_appended(make_opt: OPTMaker, tmp_path: Path) -> None:
+    hf_dir = make_opt()
+    (tmp_path / "known").write_text("new\n</s>\n")
+    (tmp_path / "twice").write_text("new\nnew\n")
+    with pytest.raises(ValueError, match=expect(f"1 of the 2 tokens are in the tokenizer of {hf_dir} already, the first '</s>'")):
+        run(hf_dir, "--append-tokens", tmp_path / "known")
+    with pytest.raises(ValueError, match=expect("the list of tokens has one twice or an empty line; give each once")):
+        run(hf_dir, "--append-tokens", tmp_path / "twice")
+    with pytest.raises(ValueError, match=expect("0 rows are to be added; expected at least 1")):
+        run(hf_dir, "--append-rows", "0")
+    assert not (tmp_path / "edited").exists()
+
+
+# -- keep -----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("as_ids", [True, False])
+@pytest.mark.parametrize("tied", [True, False])
+def test_keep_the_tokens_of_a_text(make_opt: OPTMaker, tmp_path: Path, tied: bool, as_ids: bool) -> None:
+    """Their rows are theirs under new ids, the text is cut as before, and the logits over kept tokens are the same."""
+    hf_dir = make_opt(tie_word_embeddings=tied)
+    tokenizer = AutoTokenizer.from_pretrained(hf_dir)
+    ids = sorted(set(tokenizer(TEXT)["input_ids"]))
+    (tmp_path / "keep.json").write_text(json.dumps(ids if as_ids else tokenizer.convert_ids_to_tokens(ids)))
+    edited = run(hf_dir, "--keep", tmp_path / "keep.json")
+    old, new = assert_others_unchanged(hf_dir, edited)
+    smaller = AutoTokenizer.from_pretrained(edited)
+    assert len(ids) < len(smaller) == new[INPUT].shape[0] == config(edited)["vocab_size"] < NUM_TOKENS + 1
+    for name in [INPUT] if tied else [INPUT, OUTPUT]:
+        for token, new_id in smaller.get_vocab().items():
+            assert torch.equal(new[name][new_id], old[name][tokenizer.convert_tokens_to_ids(token)]), token
+    before, after = tokenizer(TEXT)["input_ids"], smaller(TEXT)["input_ids"]
+    assert tokenizer.convert_ids_to_tokens(before) == smaller.convert_ids_to_tokens(after)
+    model, small_model = (AutoModelForCausalLM.from_pretrained(directory) for directory in (hf_dir, edited))
+    kept = torch.tensor([tokenizer.convert_tokens_to_ids(token) for token in smaller.convert_ids_to_tokens(range(len(smaller)))])
+    expected = model(torch.tensor([before[:20]])).logits[..., kept]
+    assert torch.allclose(small_model(torch.tensor([after[:20]])).logits, expected, atol=1e-5)
+    roles = [config(edited)[f"{role}_token_id"] for role in ("bos", "eos", "pad")]
+    assert roles == [
+        smaller.convert_tokens_to_ids(token) for token in tokenizer.convert_ids_to_tokens([config(hf_dir)["bos_token_id"], 2, 1])
+    ]
+    merges = json.loads((edited / "tokenizer.json").read_text())["model"]["merges"]
+    vocabulary = smaller.get_vocab()
+    assert merges and all(first in vocabulary and second in vocabulary and first + second in vocabulary for first, second in merges)
+
+
+def test_tokens_that_cannot_be_kept(make_opt: OPTMaker, tmp_path: Path) -> None:
+    hf_dir = make_opt()
+    for content, message in (
+        ('["the", "no such token"]', f"2 of the 2 tokens to keep are not in the tokenizer of {hf_dir}, the first 'the'"),
+        ("[1, 280]", f"1 of the 2 tokens to keep are not in the tokenizer of {hf_dir}, the first 280"),
+        ("[1, 2.5]", f"{tmp_path / 'keep'} holds 2.5; expected tokens and ids"),
+        ("[]", "the list of tokens to keep is empty"),
+    ):
+        (tmp_path / "keep").write_text(content)
+        with pytest.raises(ValueError, match=expect(message)):
+            run(hf_dir, "--keep", tmp_path / "keep")
+    assert not (tmp_path / "edited").exists()
+
+
+def test_a_single_edit_per_call(make_opt: OPTMaker) -> None:
+    for arguments in (["--untie", "--tie"], []):
+        with pytest.raises(SystemExit) as end:
+            run(make_opt(f"hf{len(arguments)}"), *arguments)
+        assert end.value.code == 2
+
+
+def test_edited_input_is_refused(make_opt: OPTMaker) -> None:
+    hf_dir = make_opt()
+    edited = run(hf_dir, "--untie").rename(hf_dir.parent / "first")
+    content = bytearray((edited / "model.safetensors").read_bytes())
+    content[-1] ^= 1
+    (edited / "model.safetensors").write_bytes(content)
+    with pytest.raises(ValueError, match=r"model\.safetensors was edited after conversion\.edit_vocabulary wrote it"):
+        run(edited, "--append-rows", "1")
+    assert HFCheckpoint.open(hf_dir).names()
