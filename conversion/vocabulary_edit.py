@@ -188,7 +188,7 @@ def _with_tokens(directory: Path, tokens: Sequence[str]) -> dict[str, bytes]:
     description = read_description(directory, tokenizer)
     flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": False}
     added = [{"id": len(tokenizer) + place, "content": token, **flags} for place, token in enumerate(tokens)]
-    return derived_files(directory, {**description, "added_tokens": [*description["added_tokens"], *added]})
+    return derived_files(directory, tokenizer, {**description, "added_tokens": [*description["added_tokens"], *added]})
 
 
 def keep(tables: Tables, wanted: Sequence[str | int]) -> Tables:
@@ -209,7 +209,7 @@ def keep(tables: Tables, wanted: Sequence[str | int]) -> Tables:
     tokenizer = load_tokenizer(tables.source)
     ids = _ids_of(wanted, tokenizer.get_vocab(), tables.source)
     pruning = prune_tokenizer(read_description(tables.source, tokenizer), dict.fromkeys(ids, 1), min_count=1)
-    files = derived_files(tables.source, pruning.description, new_ids=pruning.new_ids)
+    files = derived_files(tables.source, tokenizer, pruning.description, new_ids=pruning.new_ids)
     kept = torch.tensor(pruning.old_ids)
     changed = [LazyTensor(t.name, (len(kept), *t.shape[1:]), t.dtype, partial(_selected, t, kept)) for t in tables.row_tensors]
     facts = {"num_rows_before": tables.rows, "num_asked_for": len(ids), "num_needed": len(kept) - len(ids)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -25,12 +25,12 @@ FALLBACK_SHARE = 0.5  # more is worth a warning
 COPIED_ORIGINS = (Origin.COPIED, Origin.COPIED_CASE, Origin.COPIED_SPACE, Origin.COPIED_CASE_SPACE, Origin.SPECIAL)
 TEXT_BYTES = 2_000_000  # of each text, in whole documents
 
-_BLOCK_ROWS = 8192
+_BLOCK_ROWS = 4096
 _NUM_BINS = 40
 _NUM_EXAMPLES = 12
 _NUM_NEIGHBOURS = 5
 _NUM_NEIGHBOUR_SAMPLES = 24
-_NUM_DUPLICATE_SAMPLES = 400
+_NUM_DUPLICATE_SAMPLES = 200
 
 
 @dataclass(frozen=True)
@@ -167,7 +167,7 @@ def neighbour_figures(layer: LayerRows, inputs: TransferInputs, is_new: np.ndarr
     if not ids:
         return []
     num_neighbours = min(_NUM_NEIGHBOURS, len(inputs.source))
-    cosines = _cosines(layer.target[ids], layer.source, len(inputs.source))
+    cosines = np.concatenate([block for _, block in _cosine_blocks(layer.target[ids], layer.source, len(inputs.source))], axis=1)
     cosines[:, inputs.source.kinds != Kind.TEXT] = -np.inf
     nearest = np.argsort(-cosines, axis=1, kind="stable")[:, :num_neighbours]
     return [
@@ -214,25 +214,27 @@ def _near_duplicates(matrix: Tensor, target: Vocabulary, ids: np.ndarray) -> dic
     sample = ids[:: max(1, len(ids) // _NUM_DUPLICATE_SAMPLES)][:_NUM_DUPLICATE_SAMPLES]
     if not len(sample):
         return {"num_sampled": 0, "count": 0, "cosine": NEAR_DUPLICATE_COSINE, "examples": []}
-    cosines = _cosines(matrix[sample.tolist()], matrix, len(target))
-    cosines[np.arange(len(sample)), sample] = -np.inf
-    nearest = cosines.argmax(axis=1)
-    values = cosines[np.arange(len(sample)), nearest]
+    values, nearest = np.full(len(sample), -np.inf), np.zeros(len(sample), dtype=np.int64)
+    for start, cosines in _cosine_blocks(matrix[sample.tolist()], matrix, len(target)):
+        own = np.flatnonzero((sample >= start) & (sample < start + cosines.shape[1]))
+        cosines[own, sample[own] - start] = -np.inf
+        best = cosines.argmax(axis=1)
+        best_values = cosines[np.arange(len(sample)), best]
+        nearest = np.where(best_values > values, best + start, nearest)
+        values = np.maximum(values, best_values)
     found = np.flatnonzero(values >= NEAR_DUPLICATE_COSINE)
     examples = [[display(target, sample[i]), display(target, nearest[i]), round(float(values[i]), 5)] for i in found[:_NUM_EXAMPLES]]
     return {"num_sampled": len(sample), "count": len(found), "cosine": NEAR_DUPLICATE_COSINE, "examples": examples}
 
 
-def _cosines(rows: Tensor, matrix: Tensor, num_rows: int) -> np.ndarray:
-    """(len(rows), num_rows) cosines; rows of length zero and rows that are no numbers are near nothing."""
+def _cosine_blocks(rows: Tensor, matrix: Tensor, num_rows: int) -> Iterator[tuple[int, np.ndarray]]:
+    """Cosines of some rows to each block of a matrix, with the block's first id; rows of zeros or no numbers are near nothing."""
     import torch
 
     unit = torch.nn.functional.normalize(rows.float(), dim=1)
-    blocks = [
-        unit @ torch.nn.functional.normalize(matrix[start : min(start + _BLOCK_ROWS, num_rows)].float(), dim=1).T
-        for start in range(0, num_rows, _BLOCK_ROWS)
-    ]
-    return torch.nan_to_num(torch.cat(blocks, dim=1), nan=0.0).numpy()
+    for start in range(0, num_rows, _BLOCK_ROWS):
+        block = torch.nn.functional.normalize(matrix[start : min(start + _BLOCK_ROWS, num_rows)].float(), dim=1)
+        yield start, torch.nan_to_num(unit @ block.T, nan=0.0).numpy()
 
 
 def _norms(matrix: Tensor) -> np.ndarray:
