@@ -18,11 +18,13 @@ import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from data_prep import command
+from data_prep.tokenizer_files import start_without_torch
 
 ROOT = Path(__file__).resolve().parent.parent
 SPECIALS = ("<s>", "</s>", "<unk>")
@@ -83,6 +85,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--worker", nargs=2, metavar=("METHOD", "DIR"), help=argparse.SUPPRESS)
     arguments = parser.parse_args(argv)
     if arguments.worker:
+        start_without_torch()
         _transfer(arguments.worker[0], Path(arguments.worker[1]))
         return command.DONE
     with tempfile.TemporaryDirectory(prefix="transfer-") as folder:
@@ -172,10 +175,11 @@ def _transfer(method: str, work: Path) -> None:
         plan = METHODS[method].plan(TransferInputs(source, target, inputs.overlap, 42, nothing, nothing, helper=helper))
     for name in ("input", "output"):
         matrix = torch.from_numpy(np.load(work / f"{name}.npy"))
-        statistics = row_statistics(matrix, np.arange(len(source)))
+        statistics = partial(row_statistics, matrix, np.arange(len(source)))
         layer = INPUT_LAYER if name == "input" else name
         rows = make_rows(plan, matrix, keys=target.keys, statistics=statistics, seed=42, layer=layer)
         np.save(work / f"ours_{name}.npy", rows.numpy())
+        del matrix, statistics, rows
     np.save(work / "combined.npy", np.flatnonzero(np.diff(plan.weights.indptr)))
 
 

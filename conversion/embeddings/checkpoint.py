@@ -182,7 +182,7 @@ class Transfer:
         return rows if matrix.dim() == 2 else rows[:, 0].contiguous()
 
     def _rows_of(self, matrix: Tensor, name: str) -> Tensor:
-        statistics = row_statistics(matrix, self.source_rows, over=self.request.random_statistics)
+        statistics = partial(row_statistics, matrix, self.source_rows, over=self.request.random_statistics)
         layer = INPUT_LAYER if name == self.layers.input else name
         return make_rows(self.plan, matrix, keys=self.inputs.target.keys, statistics=statistics, seed=self.request.seed, layer=layer)
 

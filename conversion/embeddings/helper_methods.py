@@ -14,9 +14,10 @@ from scipy import sparse
 from conversion.embeddings.affine_maps import AffineFit, fit_map
 from conversion.embeddings.matching_pursuit import pursuit_weights
 from conversion.embeddings.method import TransferInputs, plan_rows
+from conversion.embeddings.nearest import unit_rows
 from conversion.embeddings.neighbor_methods import to_source_columns
 from conversion.embeddings.row_plan import MappedRows, RowPlan
-from conversion.embeddings.sparse_weights import sparsemax_weights, unit_rows
+from conversion.embeddings.sparse_weights import sparsemax_weights
 from conversion.embeddings.token_vectors import TokenVectors
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy import sparse
 
-from conversion.embeddings.sparse_weights import unit_rows
+from conversion.embeddings.nearest import unit_rows
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -35,26 +35,17 @@ def row_statistics(matrix: Tensor, row_ids: np.ndarray, *, over: str = "dimensio
     """
     import torch
 
-    total = torch.zeros(matrix.shape[1], dtype=torch.float64)
-    for rows in _blocks(matrix, row_ids):
-        total += rows.sum(dim=0)
-    mean = total / len(row_ids)
-    if over == "matrix":
-        mean = mean.mean().expand_as(mean)
-    squares = torch.zeros_like(total)
-    for rows in _blocks(matrix, row_ids):
-        squares += (rows - mean).square().sum(dim=0)
-    variance = squares / len(row_ids)
-    if over == "matrix":
-        variance = variance.mean().expand_as(variance)
-    return RowStatistics(mean.numpy().copy(), variance.sqrt().numpy().copy())
-
-
-def _blocks(matrix: Tensor, row_ids: np.ndarray) -> Iterator[Tensor]:
-    import torch
-
+    total, squares = torch.zeros(2, matrix.shape[1], dtype=torch.float64)
     for start in range(0, len(row_ids), _BLOCK_ROWS):
-        yield matrix[torch.from_numpy(row_ids[start : start + _BLOCK_ROWS])].double()
+        rows = matrix[torch.from_numpy(row_ids[start : start + _BLOCK_ROWS])].double()
+        total += rows.sum(dim=0)
+        squares += rows.square_().sum(dim=0)
+    mean, mean_square = total / len(row_ids), squares / len(row_ids)
+    if over == "matrix":
+        mean, mean_square = mean.mean().expand_as(mean), mean_square.mean().expand_as(mean)
+    # In float64 the difference keeps all digits of values in half or single precision.
+    variance = (mean_square - mean.square()).clamp_min(0)
+    return RowStatistics(mean.numpy().copy(), variance.sqrt().numpy().copy())
 
 
 def random_rows(keys: Sequence[str], statistics: RowStatistics, *, seed: int, layer: str) -> np.ndarray:

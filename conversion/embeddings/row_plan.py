@@ -87,7 +87,9 @@ class RowPlan:
         return {str(origin): count for origin in Origin if (count := int((self.origins == origin).sum()))}
 
 
-def make_rows(plan: RowPlan, matrix: Tensor, *, keys: Sequence[str], statistics: RowStatistics, seed: int, layer: str) -> Tensor:
+def make_rows(
+    plan: RowPlan, matrix: Tensor, *, keys: Sequence[str], statistics: Callable[[], RowStatistics], seed: int, layer: str
+) -> Tensor:
     """The target's rows of one matrix.
 
     Copies are bit for bit; sums are accumulated in float32 and rounded once to the matrix's dtype.
@@ -95,6 +97,7 @@ def make_rows(plan: RowPlan, matrix: Tensor, *, keys: Sequence[str], statistics:
     Args:
         matrix: (at least num_source_tokens, size), any floating dtype; a bias is (num_source_tokens, 1).
         keys: `Vocabulary.keys` of the target, which decide the drawn rows together with seed and layer.
+        statistics: of the matrix; called only where rows are drawn.
         layer: name of the matrix, `INPUT_LAYER` for the input embeddings.
 
     Returns:
@@ -115,9 +118,11 @@ def make_rows(plan: RowPlan, matrix: Tensor, *, keys: Sequence[str], statistics:
     if plan.mapped is not None:
         rows[torch.from_numpy(plan.mapped.ids)] = plan.mapped.make(matrix, layer != INPUT_LAYER).to(matrix.dtype)
     drawn = np.flatnonzero(plan.is_drawn)
+    normal = statistics() if len(drawn) else None
     for start in range(0, len(drawn), _BLOCK_ROWS):
+        assert normal is not None
         block = drawn[start : start + _BLOCK_ROWS]
-        values = random_rows([keys[i] for i in block], statistics, seed=seed, layer=layer)
+        values = random_rows([keys[i] for i in block], normal, seed=seed, layer=layer)
         rows[torch.from_numpy(block)] = torch.from_numpy(values).to(matrix.dtype)
     return rows
 

@@ -25,7 +25,7 @@ class TokenVectors:
         known = np.flatnonzero(np.any(vectors != 0, axis=1))
         index = np.full(num_tokens, -1, dtype=np.int64)
         index[ids[known]] = np.arange(len(known))
-        return cls(vectors[known], index)
+        return cls(vectors if len(known) == len(vectors) else vectors[known], index)
 
     @property
     def is_known(self) -> np.ndarray:

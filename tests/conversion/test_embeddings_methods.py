@@ -87,7 +87,9 @@ def helper_model(tokenizer: PreTrainedTokenizerFast, *, seed: int = 0, untied: b
 
 
 def rows_of(inputs: TransferInputs, plan: RowPlan, matrix: torch.Tensor, *, seed: int = 42, layer: str = "input") -> torch.Tensor:
-    statistics = row_statistics(matrix, np.arange(len(inputs.source)))
+    def statistics() -> RowStatistics:
+        return row_statistics(matrix, np.arange(len(inputs.source)))
+
     return make_rows(plan, matrix, keys=inputs.target.keys, statistics=statistics, seed=seed, layer=layer)
 
 
@@ -695,7 +697,7 @@ def prepare_like(inputs: TransferInputs, **changes: object) -> TransferInputs:
 @given(values=st.lists(st.floats(-1, 1), min_size=1, max_size=40), temperature=st.sampled_from([1.0, 0.1, 0.05]))
 def test_sparsemax_is_the_projection_on_the_simplex(values: list[float], temperature: float) -> None:
     ordered = np.sort(np.array(values) / temperature)[::-1].copy()
-    weights = sparsemax_of_sorted(ordered[None])[0]
+    weights = sparsemax_of_sorted(ordered[None])[0][0]
     np.testing.assert_allclose(weights, plain_sparsemax(ordered), atol=1e-9)
     assert abs(weights.sum() - 1) < 1e-9 and (weights >= 0).all()
 
@@ -715,7 +717,7 @@ def test_blocks_do_not_change_the_weights(monkeypatch: pytest.MonkeyPatch) -> No
     for weigh in (sparsemax_weights, lambda a, b: softmax_weights(a, b, num_neighbors=10, temperature=0.1)):
         whole = weigh(new, anchors).toarray()
         for rows_at_once in (1, 7):
-            monkeypatch.setattr("conversion.embeddings.sparse_weights._BLOCK_VALUES", rows_at_once * len(anchors))
+            monkeypatch.setattr("conversion.embeddings.nearest._BLOCK_VALUES", rows_at_once * len(anchors))
             np.testing.assert_allclose(weigh(new, anchors).toarray(), whole, atol=1e-6)
             monkeypatch.undo()
 
