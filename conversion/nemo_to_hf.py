@@ -2,12 +2,15 @@
 
 Only weights are read, from a checkpoint of any parallel layout, with or without optimizer state.  Rows that pad the vocabulary
 are cut off.  config.json is that of the source model; of its keys only those in CHANGEABLE_KEYS can change, and where none
-does, its bytes are the same.  Tokenizer and generation config are the source's, byte for byte.
+does, its bytes are the same.  Tokenizer, chat template and generation config are the source's, byte for byte.  README.md is a model
+card with what the manifests say of the model's origin.
 """
 
 from __future__ import annotations
 
 import json
+import math
+import shutil
 import time
 from collections.abc import Sequence
 from functools import partial
@@ -15,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from conversion.background import Background
+from conversion.model_card import CARD_NAME, CardOptions, consumed_tokens, model_card, read_results
 from conversion.summary import summary
 from data_prep import command
 from data_prep.artifacts import Manifest, check_files, digest_files, read_manifest, staged_directory, write_manifest
@@ -31,12 +35,20 @@ CHANGEABLE_KEYS = ("vocab_size", "tie_word_embeddings", "torch_dtype", "dtype")
 DTYPES = ("float32", "float16", "bfloat16")
 
 
-def export(input_dir: Path, output_dir: Path, *, dtype: str | None = None, max_shard_bytes: int | None = None) -> Manifest:
+def export(
+    input_dir: Path,
+    output_dir: Path,
+    *,
+    dtype: str | None = None,
+    max_shard_bytes: int | None = None,
+    card: CardOptions | None = None,
+) -> Manifest:
     """Write the Hugging Face checkpoint of a NeMo checkpoint.
 
     Args:
         dtype: one of DTYPES for all weights; by default each keeps its own.
         max_shard_bytes: by default as the transformers library.
+        card: what the model card says besides what the manifests do.
 
     Raises:
         ValueError: if the input is missing, corrupt, edited or not complete; if a value does not fit the dtype; if the output
@@ -60,20 +72,36 @@ def export(input_dir: Path, output_dir: Path, *, dtype: str | None = None, max_s
         import torch
 
         tensors = [_cast(tensor, getattr(torch, dtype)) for tensor in tensors]
-    config_text = _config_text(nemo, tensors)
+    config, changes = _config(nemo, tensors)
     facts = {key: value for key, value in (manifest.facts if manifest else {}).items() if key != "padded_vocab_size"}
     facts |= {
         "model_type": nemo.family,
         "vocab_size": nemo.config["vocab_size"],
         "tie_word_embeddings": nemo.config["share_embeddings_and_output_weights"],
+        "changed_config_keys": sorted(changes),
     }
+    if (tokens := consumed_tokens(manifest)) is not None:
+        facts["consumed_tokens"] = tokens
+    card_text = model_card(
+        name=Path(output_dir).name,
+        config={**config, **changes},
+        num_parameters=sum(math.prod(tensor.shape) for tensor in tensors),
+        facts=facts,
+        source=manifest,
+        options=card or CardOptions(),
+    )
     total = sum(tensor.nbytes for tensor in tensors)
     with staged_directory(output_dir, required_bytes=total) as staging:
         source_digest = Background(partial(_digest, nemo, manifest))  # reads the whole input, so it runs beside the conversion
         with Progress("converting", total=total, unit="B", is_bytes=True) as progress:
             shard_bytes = max_shard_bytes or DEFAULT_MAX_SHARD_BYTES
             digests = write_hf_weights(staging, counted(tensors, progress.advance), max_shard_bytes=shard_bytes)
-        (staging / CONFIG_NAME).write_bytes(config_text)
+        if changes:
+            text = json.dumps({**config, **changes}, indent=2, ensure_ascii=False) + "\n"
+            (staging / CONFIG_NAME).write_text(text, encoding="utf-8")
+        else:
+            shutil.copyfile(nemo.hf_dir / CONFIG_NAME, staging / CONFIG_NAME)
+        (staging / CARD_NAME).write_text(card_text, encoding="utf-8")
         copy_companions(nemo.hf_dir, staging)
         return write_manifest(
             staging,
@@ -105,12 +133,11 @@ def _cast(tensor: LazyTensor, dtype: torch.dtype) -> LazyTensor:
     return LazyTensor(tensor.name, tensor.shape, dtype, read)
 
 
-def _config_text(nemo: NeMoCheckpoint, tensors: Sequence[LazyTensor]) -> bytes:
-    """config.json of the source with the values that no longer hold replaced; its own bytes where all hold."""
-    from conversion.hf_files import CONFIG_NAME, tied_by_config
+def _config(nemo: NeMoCheckpoint, tensors: Sequence[LazyTensor]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """config.json of the source, and the values in it that no longer hold."""
+    from conversion.hf_files import CONFIG_NAME, read_json, tied_by_config
 
-    text = (nemo.hf_dir / CONFIG_NAME).read_bytes()
-    config: dict[str, Any] = json.loads(text)
+    config = read_json(nemo.hf_dir / CONFIG_NAME, expected="expected the source's config")
     changes: dict[str, Any] = {}
     if config.get("vocab_size") != nemo.config["vocab_size"]:
         changes["vocab_size"] = nemo.config["vocab_size"]
@@ -120,7 +147,7 @@ def _config_text(nemo: NeMoCheckpoint, tensors: Sequence[LazyTensor]) -> bytes:
     if dtype != nemo.hf_dtype:
         changes["dtype" if "dtype" in config else "torch_dtype"] = dtype
     assert set(changes) <= set(CHANGEABLE_KEYS)
-    return (json.dumps({**config, **changes}, indent=2, ensure_ascii=False) + "\n").encode() if changes else text
+    return config, changes
 
 
 def _digest(nemo: NeMoCheckpoint, manifest: Manifest | None) -> str:
@@ -139,9 +166,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--output", type=Path, required=True, help="folder to write")
     parser.add_argument("--dtype", choices=DTYPES, help="dtype of all weights (default: each keeps its own)")
     parser.add_argument("--max-shard-bytes", type=int, help="largest file of weights, in bytes (default: 5 GB)")
+    parser.add_argument("--language", nargs="+", default=[], metavar="CODE", help="for the model card, for example sl en")
+    parser.add_argument("--license", help="for the model card, as hubs name it, for example apache-2.0")
+    parser.add_argument("--base-model", help="for the model card, its name on a hub (default: what config.json says)")
+    parser.add_argument("--results", type=Path, nargs="+", default=[], metavar="DIR", help="results of eval.harness for the model card")
     arguments = parser.parse_args(argv)
     start = time.monotonic()
-    manifest = export(arguments.input, arguments.output, dtype=arguments.dtype, max_shard_bytes=arguments.max_shard_bytes)
+    card = CardOptions(
+        languages=arguments.language,
+        license=arguments.license,
+        base_model=arguments.base_model,
+        results=read_results(arguments.results),
+    )
+    manifest = export(arguments.input, arguments.output, dtype=arguments.dtype, max_shard_bytes=arguments.max_shard_bytes, card=card)
     print(summary(arguments.output, manifest, seconds=time.monotonic() - start))
     return command.DONE
 

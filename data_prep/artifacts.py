@@ -138,7 +138,7 @@ def digest_files(directory: Path, names: Iterable[str]) -> str:
 def staged_directory(output_dir: Path, *, required_bytes: int = 0) -> Iterator[Path]:
     """A fresh directory that becomes `output_dir` when the block ends without an error, and vanishes otherwise.
 
-    Directories are readable by the group whatever the umask: colleagues of a project share results.
+    All of it is readable by the group whatever the umask, as colleagues of a project share results, and by others as the umask says.
 
     Args:
         required_bytes: free space to ask for before anything is written.
@@ -189,13 +189,17 @@ def require_free_space(directory: Path, required_bytes: int) -> None:
 
 
 def make_group_readable(directory: Path) -> None:
-    """Give the group read access to all below a directory (Megatron and safetensors may write 0600 files)."""
+    """Give the group read access to all below a directory, and others what they have to the directory itself, by the umask.
+
+    Megatron and safetensors may write files that only their owner can read.
+    """
+    others = os.stat(directory).st_mode & 0o005
     for root, _, names in os.walk(directory):
-        os.chmod(root, 0o755)
+        os.chmod(root, os.stat(root).st_mode | 0o750 | others)
         for name in names:
             path = os.path.join(root, name)
             if not os.path.islink(path):
-                os.chmod(path, os.stat(path).st_mode | 0o644)
+                os.chmod(path, os.stat(path).st_mode | 0o640 | (others & 0o004))
 
 
 def sync_tree(directory: Path) -> None:

@@ -72,16 +72,19 @@ def test_existing_outputs_are_refused_and_kept(tmp_path: Path) -> None:
     assert (full / "a").read_text() == file.read_text() == "keep" and link.is_symlink()
 
 
-def test_group_can_read_whatever_the_umask(tmp_path: Path) -> None:
-    umask = os.umask(0o077)
+@pytest.mark.parametrize(
+    ("umask", "directory_mode", "file_mode"), [(0o077, 0o750, 0o640), (0o027, 0o750, 0o640), (0o022, 0o755, 0o644), (0o002, 0o775, 0o644)]
+)
+def test_group_can_read_whatever_the_umask_and_others_by_it(tmp_path: Path, umask: int, directory_mode: int, file_mode: int) -> None:
+    before = os.umask(umask)
     try:
         with staged_directory(tmp_path / "out") as staging:
             (staging / "inner").mkdir()
             (staging / "inner/a").touch(mode=0o600)
     finally:
-        os.umask(umask)
+        os.umask(before)
     modes = [stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("out", "out/inner", "out/inner/a")]
-    assert modes == [0o755, 0o755, 0o644]
+    assert modes == [directory_mode, directory_mode, file_mode]
 
 
 def test_a_full_disk_is_a_sentence(tmp_path: Path) -> None:
