@@ -24,7 +24,7 @@ REMOVED = np.dtype(
      ("possible", "<u4"), ("source", "<i8"), ("source_ngrams", "<u4")]
 )  # fmt: skip
 PLACE = np.dtype([("first_paragraph", "<u8"), ("line", "<i8")])
-_SAMPLE_BYTES = 4 << 20
+_SAMPLE_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)

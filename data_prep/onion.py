@@ -90,6 +90,7 @@ class NativeEngine:
 
     def __init__(self, library: ctypes.CDLL) -> None:
         self._library = library
+        self._room: list[NDArray[Any]] = []
         library.onion_scan.restype = ctypes.c_int64
         library.onion_table_new.restype = ctypes.c_void_p
         library.onion_table_size.restype = ctypes.c_int64
@@ -100,15 +101,15 @@ class NativeEngine:
         offsets = np.zeros(len(documents) + 1, dtype=np.int64)
         np.cumsum([len(document) for document in documents], out=offsets[1:])
         room = len(text) // 2 + len(documents) + 1  # a token and its separator are at least two bytes
-        hashes, paragraph_hash = np.empty(room, np.uint64), np.empty(room, np.uint64)
-        paragraph_token, paragraph_byte = np.empty(room, np.int64), np.empty(room, np.int64)
+        if not self._room or len(self._room[0]) < room:  # kept: new pages from the kernel cost as much as the scan
+            self._room = [np.empty(room, dtype) for dtype in (np.uint64, np.int64, np.int64, np.uint64)]
+        hashes, paragraph_token, paragraph_byte, paragraph_hash = self._room
         document_paragraph = np.empty(len(documents) + 1, np.int64)
         num_tokens = self._library.onion_scan(
             text, _at(offsets), _int64(len(documents)), settings.n, _int64(settings.newlines), _at(hashes),
             _at(paragraph_token), _at(paragraph_byte), _at(paragraph_hash), _at(document_paragraph),
         )  # fmt: skip
         found = document_paragraph[-1]
-        # Copies, so that the room is given back.
         return Scan(
             hashes[:num_tokens].copy(),
             paragraph_token[:found].copy(),
