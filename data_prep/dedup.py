@@ -12,6 +12,7 @@ import argparse
 import os
 import shutil
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from data_prep import command
@@ -96,7 +97,9 @@ def dedup(
 
 def _protected(scanner: Scanner, paths: Sequence[Path], places: list[tuple[str, int]], n: int, shortest: int) -> Protected:
     """The texts to keep out; their places, by number from 1, are added to `places`."""
-    reader = Scanner(scanner.reading, OnionSettings(n=n, paragraphs=scanner.settings.paragraphs), scanner.comparison)
+    # A line that is passed over here would be a hole nobody sees; lines are documents, since any string of these files counts.
+    reading = replace(scanner.reading, skip_bad=False, separator=scanner.reading.separator or "line")
+    reader = Scanner(reading, OnionSettings(n=n, paragraphs=scanner.settings.paragraphs), scanner.comparison)
     scans = []
     for path in paths:
         for batch in reader.batches(path, text_key=None):

@@ -180,6 +180,16 @@ def test_evaluation_texts_are_kept_out(tmp_path: Path, write: Write) -> None:
     assert removed[0]["repeats"] == {"corpus": "(protected)", "file": str(evaluation), "line": 1}
 
 
+def test_a_hole_in_the_protected_texts_is_an_error(tmp_path: Path, write: Write) -> None:
+    path, lines = write("train.jsonl", jsonl([f"{LONG} end", "kept"])), write("eval.txt", f"x\n\n{LONG}\n")
+    bad = write("eval.jsonl", '{"q": "a"}\nno\n')
+    with pytest.raises(ValueError, match=r"eval\.jsonl, line 2 is no JSON"):
+        dedup([Corpus("c", (path,))], tmp_path / "o", against=[bad], reading=Reading(skip_bad=True))
+    dedup([Corpus("c", (path,))], tmp_path / "o", against=[lines], reading=Reading(skip_bad=True))
+    assert [row["text"] for row in rows(tmp_path / "o/text")] == ["kept"]
+    assert rows(tmp_path / "o/removed")[0]["repeats"]["line"] == 3
+
+
 def test_same_documents_however_short(tmp_path: Path, write: Write) -> None:
     path = write("a.jsonl", jsonl(["kratko besedilo", "kratko  besedilo", "kratko\nbesedilo", "", " "]))
     dedup([Corpus("c", (path,))], tmp_path / "with", methods=DocumentMethods(same=True))
