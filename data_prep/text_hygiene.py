@@ -15,7 +15,7 @@ _LINE_ENDS = re.compile("\r\n|[\r\x0b\x0c\x85\u2028\u2029]")
 _CONTROL = re.compile("[\x00-\x08\x0e-\x1f\x7f-\x9f\ufdd0-\ufdef\ufffe\uffff]")
 # Zero-width space, word joiner, byte-order mark, soft hyphen, marks and embeddings of writing direction.
 _INVISIBLE = re.compile("[\u00ad\u180e\u200b\u200e\u200f\u202a-\u202e\u2060-\u2064\u2066-\u206f\ufeff]")
-_SPACES = re.compile("[\t\x1c-\x1f\u00a0\u1680\u2000-\u200a\u202f\u205f\u3000]| {2,}")
+_SPACES = re.compile("[\t\x1c-\x1f\u00a0\u1680\u2000-\u200a\u202f\u205f\u3000]")
 _RUN = re.compile(" {2,}")
 _AROUND_LINE_END = re.compile(" *\n *")
 _EMPTY_LINES = re.compile("\n{3,}")
@@ -43,8 +43,9 @@ def unicode_form(text: str) -> str:
 
 def white_space(text: str) -> str:
     """One space between words, none at the ends of lines, at most one empty line, none at the ends of the text."""
-    if _SPACES.search(text):
-        text = _RUN.sub(" ", _SPACES.sub(" ", text))
+    text = _SPACES.sub(" ", text)
+    if "  " in text:
+        text = _RUN.sub(" ", text)
     if " \n" in text or "\n " in text:
         text = _AROUND_LINE_END.sub("\n", text)
     if "\n\n\n" in text:
