@@ -18,6 +18,7 @@ from conversion.embeddings.merge_methods import align_method, merge_method
 from conversion.embeddings.method import Method
 from conversion.embeddings.neighbor_methods import focus_cse_method, focus_method, wechsel_cse_method
 from conversion.embeddings.simple_methods import clp_random_method, mean_method, random_method
+from conversion.embeddings.translation_methods import trans_tokenization_method
 from conversion.embeddings.word_methods import ofa_aligned_method, ofa_method, wechsel_method
 
 _WORDS = (("source_word_vectors", "source_text"), ("word_vectors", "text"))
@@ -34,6 +35,7 @@ METHODS: dict[str, Method] = {
     "wechsel": Method(wechsel_method, "Minixhofer et al. 2022", needs=("dictionary",), either=_WORDS),
     "ofa": Method(ofa_method, "Liu et al. 2024", needs=("word_vectors",)),
     "ofa-aligned": Method(ofa_aligned_method, "after Liu et al. 2024", needs=("dictionary",), either=_WORDS),
+    "trans-tokenization": Method(trans_tokenization_method, "Remy et al. 2024", needs=("parallel",)),
     "clp": Method(clp_method, "Ostendorff and Rehm 2023", needs=("helper",)),
     "clp-plus": Method(clp_plus_method, "Yamaguchi et al. 2024", needs=("helper",)),
     "sava": Method(sava_method, "Moroni et al. 2025", needs=("helper",)),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from conversion.embeddings.factorisation import read_factorised_size
 from conversion.embeddings.layers import OUTPUT_LAYERS
 from conversion.embeddings.method import FALLBACKS, VectorOptions
+from conversion.embeddings.parallel_text import ParallelText
 from conversion.embeddings.random_rows import STATISTICS
 from conversion.embeddings.vocabulary_map import MATCHINGS
 from conversion.embeddings.vocabulary_strategies import NUM_SENTENCES, STRATEGIES, VocabularyOptions
@@ -74,6 +75,10 @@ def add_transfer_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--source-vectors", type=Path, metavar="FILE", help="vectors of source-language words (wechsel, ofa-aligned)")
     parser.add_argument("--dictionary", type=Path, metavar="FILE", help="pairs of a source and a target word (wechsel, ofa-aligned)")
+    parser.add_argument("--parallel", type=Path, metavar="FILE", help="sentence, tab, translation on each line (trans-tokenization)")
+    parser.add_argument(
+        "--parallel-columns", nargs=2, metavar=("SOURCE", "TARGET"), help="names of two columns, where --parallel has more and a header"
+    )
     parser.add_argument(
         "--num-atoms",
         type=int,
@@ -147,6 +152,7 @@ def transfer_request(arguments: argparse.Namespace, *, method: str | None, seed:
         word_vectors=arguments.vectors,
         source_word_vectors=arguments.source_vectors,
         dictionary=arguments.dictionary,
+        parallel=_parallel_text(arguments.parallel, arguments.parallel_columns),
         num_atoms=arguments.num_atoms,
         vectors=VectorOptions(arguments.vector_size, arguments.vector_epochs, arguments.vector_min_count),
         fallback=arguments.fallback,
@@ -184,3 +190,11 @@ def chosen_special_tokens(options: Sequence[str], file: Path | None) -> dict[str
             raise ValueError(f"the target token {target!r} is given two sources, {chosen[target]!r} and {source!r}; give one")
         chosen[target] = source
     return chosen
+
+
+def _parallel_text(path: Path | None, columns: Sequence[str] | None) -> ParallelText | None:
+    if path is None:
+        if columns is not None:
+            raise ValueError("--parallel-columns names columns of --parallel FILE; give that too")
+        return None
+    return ParallelText(path, (columns[0], columns[1]) if columns is not None else None)

@@ -18,6 +18,7 @@ from conversion.embeddings.factorisation import FACTORS_NAME, Factors, choose_fa
 from conversion.embeddings.helper_model import HelperModel
 from conversion.embeddings.layers import TokenLayers, choose_output_layer, find_token_layers, require_same_padding
 from conversion.embeddings.method import TransferInputs, VectorOptions, copy_all
+from conversion.embeddings.parallel_text import ParallelText
 from conversion.embeddings.random_rows import random_rows, row_statistics
 from conversion.embeddings.report import write_report
 from conversion.embeddings.report_figures import TEXT_BYTES, LayerRows
@@ -64,6 +65,7 @@ MATERIAL = {
     "word_vectors": ("--vectors FILE", "vectors of words in the target language"),
     "source_word_vectors": ("--source-vectors FILE", "vectors of words in the source language"),
     "dictionary": ("--dictionary FILE", "a dictionary from the source to the target language"),
+    "parallel": ("--parallel FILE", "sentences with their translations"),
     "num_atoms": ("--num-atoms N", "how many shared tokens make a new one"),
 }
 _CONFIG_ROLES = ("bos", "eos", "pad", "sep")
@@ -80,7 +82,7 @@ class TransferRequest:
         method: a name in `METHODS`; None where all rows are copies.
         vocabulary: what the target's vocabulary is.
         output_layer: one of `OUTPUT_LAYERS`; None keeps the source's way.
-        text, source_text, helper, encoder, word_vectors, source_word_vectors, dictionary: what some methods learn from, see `TransferInputs`.
+        text, source_text, helper, encoder, word_vectors, source_word_vectors, dictionary, parallel: what some methods learn from, see `TransferInputs`.
         num_atoms: what some methods are told, see `TransferInputs`.
         fallback: `mean` or `random`, for tokens that the method has nothing for.
         factorised_size: dimensions of the coordinates that are transferred in place of rows, `full`, or None to transfer rows.
@@ -103,6 +105,7 @@ class TransferRequest:
     word_vectors: Path | None = None
     source_word_vectors: Path | None = None
     dictionary: Path | None = None
+    parallel: ParallelText | None = None
     num_atoms: int | None = None
     fallback: str = "mean"
     factorised_size: int | str | None = None
@@ -281,6 +284,7 @@ def read_case(request: TransferRequest) -> TransferCase:
         word_vectors=WordVectors.read(request.word_vectors) if request.word_vectors else None,
         source_word_vectors=WordVectors.read(request.source_word_vectors) if request.source_word_vectors else None,
         dictionary=read_dictionary(request.dictionary) if request.dictionary else None,
+        parallel=request.parallel,
         num_atoms=request.num_atoms,
         fallback=request.fallback,
     )
@@ -327,6 +331,7 @@ def write_transfer(
         inputs[str(request.tokenizer)] = tokenizer_digest(load_tokenizer(request.tokenizer))
     text_files = [path for text in (request.text, request.source_text) if text is not None for path in text.paths]
     files = [*text_files, *(text.path for text in report_texts), request.word_vectors, request.source_word_vectors, request.dictionary]
+    files.append(request.parallel.path if request.parallel else None)
     inputs.update({str(path): digest_file(path) for path in files if path is not None})
     inputs.update({str(path): HFCheckpoint.open(path).digest() for path in (request.helper, request.encoder) if path is not None})
     factors = list(_factor_tensors(transfer))

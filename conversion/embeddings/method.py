@@ -72,6 +72,7 @@ class TransferInputs:
         encoder: a model of both languages with a tokenizer of its own.
         word_vectors, source_word_vectors: of words in the target's and in the source's language.
         dictionary: pairs of a source word and a target word.
+        parallel: pairs of a source sentence and its translation, which can be read again and again.
         num_atoms: most shared tokens in the sum that OMP makes of one new token; None for the paper's, where the helper is large enough.
         fallback: what a token gets for which a method has nothing: `mean` of its source pieces (else random) or `random`.
     """
@@ -90,6 +91,7 @@ class TransferInputs:
     word_vectors: WordVectors | None = None
     source_word_vectors: WordVectors | None = None
     dictionary: Sequence[tuple[str, str]] | None = None
+    parallel: Iterable[tuple[str, str]] | None = None
     num_atoms: int | None = None
     fallback: str = "mean"
 

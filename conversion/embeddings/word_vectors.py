@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import regex
 
 from conversion.embeddings.token_vectors import TokenVectors
 from conversion.embeddings.vocabulary import Vocabulary
 
+WORD = regex.compile(r"[\p{L}\p{M}\p{N}'’]+|[^\s]")
 MAX_SENTENCE_TOKENS = 10_000  # gensim drops what is longer
 VECTOR_SUFFIXES = (".vec", ".txt", ".vec.gz", ".txt.gz", ".bin")
 
@@ -163,9 +165,7 @@ def train_word_vectors(corpus: WordCorpus, *, size: int, epochs: int, min_count:
 
 def split_words(text: str) -> list[str]:
     """Words and other characters of a line, spaces left out."""
-    import regex
-
-    return regex.findall(r"[\p{L}\p{M}\p{N}'’]+|[^\s]", text)
+    return WORD.findall(text)
 
 
 def _after_space(word: str) -> str:

@@ -38,6 +38,7 @@ from tests.conversion.embedding_fixtures import byte_level, demo_text, marked_bp
 ROTATION, _ = np.linalg.qr(np.random.default_rng(5).standard_normal((6, 6)))
 QUICK = VectorOptions(size=12, epochs=3, min_count=3)
 SMALL_TEXT = demo_text("en")[:8000] + demo_text("sl")[:8000]
+PARALLEL = list(zip(demo_text("en").splitlines()[:150], demo_text("sl").splitlines()[:150]))
 SIZE = 10
 HELPER_SIZE = 6
 # Adam's thousand steps would take minutes here; apart from its fit, tested below, sava-adam is sava.
@@ -63,6 +64,7 @@ def prepare(
         dictionary=[(word, word) for word in sorted(set(SMALL_TEXT.split()))[::3]],
         helper=helper_model(target),
         encoder=helper_model(byte_level(SMALL_TEXT, num_tokens=400)),
+        parallel=PARALLEL,
         num_atoms=HELPER_SIZE,
         fallback=fallback,
     )

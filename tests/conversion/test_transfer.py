@@ -54,7 +54,9 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     for name in ("vectors", "source-vectors"):
         (root / f"{name}.vec").write_text("".join(lines), encoding="utf-8")
     (root / "dictionary.txt").write_text("".join(f"{word}\t{word}\n" for word in words), encoding="utf-8")
-    names = ("tied", "untied", "target", "helper", "encoder", "vectors.vec", "source-vectors.vec", "dictionary.txt")
+    pairs = [(word, word) for word in words if "\t" not in word]
+    (root / "parallel.tsv").write_text("".join(f"{one}\t{other}\n" for one, other in pairs), encoding="utf-8")
+    names = ("tied", "untied", "target", "helper", "encoder", "vectors.vec", "source-vectors.vec", "dictionary.txt", "parallel.tsv")
     return {name.partition(".")[0]: root / name for name in names} | {"text": root / "sl.txt"}
 
 
@@ -218,7 +220,9 @@ def test_respelled_vocabulary_gives_the_same_logits(folders: dict[str, Path], tm
     target.save_pretrained(str(tmp_path / "target"))
     (tmp_path / "text.txt").write_text(text)
     paths = {"source": tmp_path / "source", "target": tmp_path / "target", "text": tmp_path / "text.txt"}
-    paths |= {name: folders[name] for name in ("encoder", "vectors", "source-vectors", "dictionary")} | {"helper": tmp_path / "source"}
+    paths |= {name: folders[name] for name in ("encoder", "vectors", "source-vectors", "dictionary", "parallel")} | {
+        "helper": tmp_path / "source"
+    }
     run(paths, tmp_path / "out", source="source", method=method)
     sample = "The child went home.\n\tIt was 7 o'clock,  and dark."
     old_ids, new_ids = (
@@ -269,6 +273,12 @@ def test_words_come_from_vectors_or_from_text(folders: dict[str, Path], tmp_path
     assert main([*arguments, *text, "--output", str(tmp_path / "out")]) == 0
     manifest = read_manifest(tmp_path / "out")
     assert manifest is not None and str(folders["text"]) in manifest.inputs
+
+
+def test_columns_need_parallel_text(folders: dict[str, Path], tmp_path: Path) -> None:
+    assert error_of(folders, tmp_path / "out", "--parallel-columns", "en", "sl") == (
+        "--parallel-columns names columns of --parallel FILE; give that too"
+    )
 
 
 def test_output_layer_must_fit_the_source(folders: dict[str, Path], tmp_path: Path) -> None:
