@@ -6,7 +6,6 @@ takes longest.
 
 from __future__ import annotations
 
-import importlib
 import json
 import math
 import sys
@@ -58,9 +57,8 @@ def load_model(checkpoint_dir: Path, *, tensor_parallel_size: int, pipeline_para
     from conversion.families import family_of
 
     description = json.loads((checkpoint_dir / "context" / "model.json").read_text(encoding="utf-8"))
-    module_name, _, function_name = family_of(description["family"], source=str(checkpoint_dir)).engine.partition(":")
     multiple = math.lcm(128, tensor_parallel_size)
-    config = getattr(importlib.import_module(module_name), function_name)(
+    config = family_of(description["family"], source=str(checkpoint_dir)).engine_config(
         description["config"],
         padded_vocab_size=math.ceil(description["config"]["vocab_size"] / multiple) * multiple,
         tensor_model_parallel_size=tensor_parallel_size,

@@ -1,10 +1,11 @@
-"""Make a new OPT with random weights and the vocabulary of a tokenizer: where an experiment without a pretrained model starts.
+"""Make a new model with random weights and the vocabulary of a tokenizer: where an experiment without a pretrained model starts.
 
 The weights are those that the transformers library gives a new model; the seed alone decides them.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,55 +15,57 @@ from data_prep import command
 from data_prep.artifacts import Manifest, staged_directory, write_manifest
 
 STAGE = "conversion.new_model"
+DEFAULT_MODEL_TYPE = "opt"
 
 
 def make(tokenizer_dir: Path, output_dir: Path, *, seed: int, config: dict[str, Any]) -> Manifest:
-    """Write a Hugging Face checkpoint of a new OPT.
+    """Write a Hugging Face checkpoint of a new model.
 
     Args:
         tokenizer_dir: a Hugging Face tokenizer; its size becomes the vocabulary, its special ids those of the model.
-        config: fields of OPT's config.json; what is absent has the library's default.
+        config: `model_type` (by default OPT) and other fields of config.json; what is absent has the library's default.
 
     Raises:
-        ValueError: if the tokenizer cannot be loaded or the sizes do not fit each other.
+        ValueError: if the model type is not covered, the tokenizer cannot be loaded, or the sizes do not fit each other.
     """
     import torch
-    from transformers import GenerationConfig, OPTConfig, OPTForCausalLM
+    from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
 
     from conversion.families import family_of
     from conversion.hf_checkpoint import copy_companions, write_hf_weights
     from conversion.lazy_tensor import LazyTensor
     from data_prep.tokenizer_files import load_tokenizer, tokenizer_digest
 
+    family = family_of(config.get("model_type", DEFAULT_MODEL_TYPE), source="the new model")
     tokenizer = load_tokenizer(tokenizer_dir)
-    opt_config = OPTConfig.from_dict(
-        {
-            **config,
-            "vocab_size": len(tokenizer),
-            "bos_token_id": tokenizer.bos_token_id,
-            "eos_token_id": tokenizer.eos_token_id,
-            "pad_token_id": tokenizer.pad_token_id,
-            "architectures": ["OPTForCausalLM"],
-        }
-    )
-    opt_config.word_embed_proj_dim = opt_config.hidden_size
-    tied = bool(opt_config.tie_word_embeddings)
-    family_of("opt", source="the new model").megatron_config(opt_config.to_dict(), tied=tied, source="the new model")
+    of_tokenizer = {
+        "vocab_size": len(tokenizer),
+        "bos_token_id": tokenizer.bos_token_id,
+        "eos_token_id": tokenizer.eos_token_id,
+        "pad_token_id": tokenizer.pad_token_id,
+    }
+    fields = {key: value for key, value in config.items() if key != "model_type"} | of_tokenizer
+    if family.model_type == "opt":
+        fields["word_embed_proj_dim"] = fields["hidden_size"]
+    hf_config = AutoConfig.for_model(family.model_type, **fields)
+    tied = bool(hf_config.tie_word_embeddings)
+    family.megatron_config(hf_config.to_dict(), tied=tied, source="the new model")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = OPTForCausalLM(opt_config)
+        model = AutoModelForCausalLM.from_config(hf_config)
     tensors = [LazyTensor.of(name, tensor) for name, tensor in model.state_dict().items() if not (tied and name == "lm_head.weight")]
     with staged_directory(output_dir, required_bytes=sum(tensor.nbytes for tensor in tensors)) as staging:
         model.config.dtype = torch.float32
+        model.config.architectures = [type(model).__name__]
         model.config.save_pretrained(staging)
-        GenerationConfig.from_model_config(opt_config).save_pretrained(staging)
+        GenerationConfig.from_model_config(hf_config).save_pretrained(staging)
         copy_companions(tokenizer_dir, staging)
         digests = write_hf_weights(staging, tensors)
         return write_manifest(
             staging,
             stage=STAGE,
             facts={
-                "model_type": "opt",
+                "model_type": family.model_type,
                 "vocab_size": len(tokenizer),
                 "tie_word_embeddings": tied,
                 "tokenizer_digest": tokenizer_digest(tokenizer),
@@ -74,14 +77,17 @@ def make(tokenizer_dir: Path, output_dir: Path, *, seed: int, config: dict[str, 
         )
 
 
-# Flag -> key of config.json.
+# Flag -> key of config.json; OPT has a word of its own for the width of the feed-forward part.
 SIZES = {
     "num_layers": "num_hidden_layers",
     "hidden_size": "hidden_size",
-    "ffn_size": "ffn_dim",
+    "ffn_size": "intermediate_size",
     "num_attention_heads": "num_attention_heads",
+    "num_key_value_heads": "num_key_value_heads",
     "max_positions": "max_position_embeddings",
 }
+OPT_SIZES = {**{flag: key for flag, key in SIZES.items() if flag != "num_key_value_heads"}, "ffn_size": "ffn_dim"}
+NOT_REQUIRED = ("ffn_size", "num_key_value_heads")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -93,26 +99,45 @@ def main(argv: Sequence[str] | None = None) -> int:
         "      --max-positions 128 --seed 1 --output work/opt-tiny",
     )
     parser.add_argument("--tokenizer", type=Path, required=True, help="folder of a Hugging Face tokenizer")
+    parser.add_argument("--model-type", help="family, such as llama or gemma2 (default: that of --hf-config, else opt)")
     parser.add_argument("--hf-config", type=Path, help="config.json to start from, for example that of opt-125m; flags override it")
     parser.add_argument("--num-layers", type=int)
     parser.add_argument("--hidden-size", type=int)
     parser.add_argument("--num-attention-heads", type=int)
+    parser.add_argument("--num-key-value-heads", type=int, help="heads of keys and values, where the family groups them (default: all)")
     parser.add_argument("--ffn-size", type=int, help="width of the feed-forward part (default: 4 times the hidden size)")
     parser.add_argument("--max-positions", type=int, help="longest sequence, in tokens")
     parser.add_argument("--untied", action="store_true", help="give input embedding and output layer a matrix each")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--output", type=Path, required=True, help="folder to write")
     arguments = parser.parse_args(argv)
-    config: dict[str, Any] = _read_config(arguments.hf_config) if arguments.hf_config else {}
-    config |= {key: value for flag, key in SIZES.items() if (value := getattr(arguments, flag)) is not None}
-    if missing := [f"--{flag.replace('_', '-')}" for flag, key in SIZES.items() if key not in config and flag != "ffn_size"]:
+    config = _config(arguments)
+    manifest = make(arguments.tokenizer, arguments.output, seed=arguments.seed, config=config)
+    model_type, rows = manifest.facts["model_type"], manifest.facts["vocab_size"]
+    print(f"{arguments.output}: new {model_type}, vocabulary of {rows} rows, seed {arguments.seed}")
+    return command.DONE
+
+
+def _config(arguments: argparse.Namespace) -> dict[str, Any]:
+    """config.json from file and flags."""
+    config = _read_config(arguments.hf_config) if arguments.hf_config else {}
+    model_type = arguments.model_type or config.get("model_type", DEFAULT_MODEL_TYPE)
+    if config.get("model_type", model_type) != model_type:
+        raise ValueError(
+            f"--hf-config {arguments.hf_config} is the configuration of a model of type {config['model_type']}, not {model_type}"
+        )
+    sizes = OPT_SIZES if model_type == "opt" else SIZES
+    if model_type == "opt" and arguments.num_key_value_heads is not None:
+        raise ValueError("--num-key-value-heads is given, but OPT has a key and a value for each head")
+    config |= {key: value for flag, key in sizes.items() if (value := getattr(arguments, flag)) is not None}
+    if missing := [f"--{flag.replace('_', '-')}" for flag, key in sizes.items() if key not in config and flag not in NOT_REQUIRED]:
         raise ValueError(f"the sizes of the new model are not complete: give {', '.join(missing)}, or a config.json with --hf-config")
-    config.setdefault("ffn_dim", 4 * config["hidden_size"])
+    config.setdefault(sizes["ffn_size"], 4 * config["hidden_size"])
+    if "num_key_value_heads" in sizes:
+        config.setdefault("num_key_value_heads", config["num_attention_heads"])
     if arguments.untied:
         config["tie_word_embeddings"] = False
-    manifest = make(arguments.tokenizer, arguments.output, seed=arguments.seed, config=config)
-    print(f"{arguments.output}: new OPT, vocabulary of {manifest.facts['vocab_size']} rows, seed {arguments.seed}")
-    return command.DONE
+    return {**config, "model_type": model_type}
 
 
 def _read_config(path: Path) -> dict[str, Any]:
@@ -120,8 +145,8 @@ def _read_config(path: Path) -> dict[str, Any]:
         config = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ValueError(f"--hf-config {path} cannot be read: {error}") from error
-    if not isinstance(config, dict) or config.get("model_type", "opt") != "opt":
-        raise ValueError(f"--hf-config {path} is no configuration of an OPT model")
+    if not isinstance(config, dict):
+        raise ValueError(f"--hf-config {path} holds a {type(config).__name__}; expected a JSON object")
     return config
 
 

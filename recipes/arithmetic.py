@@ -76,32 +76,68 @@ class ParameterCount:
         return self.body + self.tables + self.positions
 
 
+@dataclass(frozen=True)
+class LayerShape:
+    """Widths of a layer, from the `config` of `context/model.json`; what that does not say has Megatron's default."""
+
+    hidden: int
+    attention: int  # of the output of all heads
+    qkv: int  # of the fused projection
+    ffn: int
+    is_gated: bool
+
+    @classmethod
+    def of(cls, model: Mapping[str, Any]) -> LayerShape:
+        """The shape that a configuration asks for."""
+        heads = model["num_attention_heads"]
+        groups = model.get("num_query_groups", heads)
+        head_dim = model.get("kv_channels", model["hidden_size"] // heads)
+        is_gated = model.get("gated_linear_unit", False)
+        return cls(model["hidden_size"], heads * head_dim, (heads + 2 * groups) * head_dim, model["ffn_hidden_size"], is_gated)
+
+    @property
+    def ffn_input(self) -> int:
+        """Width of what the first linear layer of the feed-forward part gives."""
+        return self.ffn * (2 if self.is_gated else 1)
+
+    @property
+    def products(self) -> int:
+        """Weights of the linear layers."""
+        return self.hidden * (self.qkv + self.attention + self.ffn_input + self.ffn)
+
+
 def count_parameters(model: Mapping[str, Any], *, vocab_size: int) -> ParameterCount:
-    """Parameters of an OPT model with `vocab_size` rows.
+    """Parameters of a model with `vocab_size` rows.
 
     Args:
-        model: the `config` of `context/model.json`.
+        model: the `config` of `context/model.json`; what it does not say has Megatron's default.
     """
-    hidden, ffn, layers = model["hidden_size"], model["ffn_hidden_size"], model["num_layers"]
-    attention = 4 * hidden * hidden + 4 * hidden
-    feed_forward = 2 * hidden * ffn + ffn + hidden
-    norms = 2 * 2 * hidden
+    shape = LayerShape.of(model)
+    norm = shape.hidden * (2 if model.get("normalization", "LayerNorm") == "LayerNorm" else 1)
+    num_norms = 4 if model.get("post_norms", False) else 2
+    biases = 0
+    if model.get("add_bias_linear", True):
+        biases = shape.qkv + shape.hidden + shape.ffn_input + shape.hidden
+    elif model.get("add_qkv_bias", False):
+        biases = shape.qkv
+    qk_norms = 2 * shape.attention // model["num_attention_heads"] if model.get("qk_layernorm", False) else 0
+    has_position_table = model.get("position_embedding_type", "learned_absolute") == "learned_absolute"
     tables = 1 if model["share_embeddings_and_output_weights"] else 2
     return ParameterCount(
-        body=layers * (attention + feed_forward + norms) + 2 * hidden,
-        tables=tables * vocab_size * hidden,
-        positions=model["max_position_embeddings"] * hidden,
+        body=model["num_layers"] * (shape.products + biases + num_norms * norm + qk_norms) + norm,
+        tables=tables * vocab_size * shape.hidden,
+        positions=model["max_position_embeddings"] * shape.hidden if has_position_table else 0,
     )
 
 
 def flops_per_token(model: Mapping[str, Any], *, vocab_size: int, sequence_length: int) -> float:
     """Floating-point operations of forward and backward per token: 6 per weight used in a product, plus causal attention.
 
-    Source: PaLM (Chowdhery et al. 2022, appendix B), with half the scores because the mask is causal.
+    Source: PaLM (Chowdhery et al. 2022, appendix B), with half the scores because the mask is causal; windows are not counted off.
     """
-    hidden, ffn, layers = model["hidden_size"], model["ffn_hidden_size"], model["num_layers"]
-    products = layers * (4 * hidden * hidden + 2 * hidden * ffn) + vocab_size * hidden
-    attention = layers * sequence_length * hidden
+    shape = LayerShape.of(model)
+    products = model["num_layers"] * shape.products + vocab_size * shape.hidden
+    attention = model["num_layers"] * sequence_length * shape.attention
     return 6.0 * products + 6.0 * attention
 
 
@@ -125,9 +161,7 @@ def estimate_memory(recipe: Recipe, model: Mapping[str, Any], *, vocab_size: int
     """Memory of one device of the first pipeline stage.
 
     Mixed precision keeps 2-byte parameters, 4-byte gradients, and 12 bytes of optimizer state (master copy and two
-    moments) that the distributed optimizer spreads over the replicas.  Activations are 26 bytes per token, hidden unit and
-    layer in 16 bit without recomputation: the 34 of Korthikanti et al. 2022 (section 4.1, without the attention matrix)
-    less the 8 of GELU's input, which ReLU does not keep; autograd's saved tensors count 24 without dropout and 26 with.
+    moments) that the distributed optimizer spreads over the replicas.  Activations: see `activation_bytes`.
     """
     parallel, schedule = recipe.parallel, recipe.schedule
     tensor, pipeline = parallel.tensor_parallel_size, parallel.pipeline_parallel_size
@@ -137,7 +171,7 @@ def estimate_memory(recipe: Recipe, model: Mapping[str, Any], *, vocab_size: int
     replicas = data_parallel_size(parallel) if parallel.distributed_optimizer else 1
     tokens = schedule.micro_batch_size * recipe.data.sequence_length
     in_flight = pipeline  # one micro batch per stage is alive on the first stage under 1F1B
-    per_token_layer = (10 + 16 / tensor) * model["hidden_size"] * (1 if half else 2)
+    per_token_layer = activation_bytes(model, sequence_length=recipe.data.sequence_length, tensor_parallel_size=tensor) * (1 if half else 2)
     return MemoryEstimate(
         parameters=held * (2 if half else 4),
         gradients=held * 4,
@@ -145,3 +179,23 @@ def estimate_memory(recipe: Recipe, model: Mapping[str, Any], *, vocab_size: int
         activations=tokens * per_token_layer * model["num_layers"] / pipeline * in_flight,
         logits=tokens * vocab_size / tensor * ((2 if half else 4) + 8),
     )
+
+
+def activation_bytes(model: Mapping[str, Any], *, sequence_length: int, tensor_parallel_size: int) -> float:
+    """Bytes that a layer keeps for the backward pass per token, in 16 bit and without recomputation.
+
+    After Korthikanti et al. 2022 (section 4.1, without the attention matrix): 10 per hidden unit for the inputs of norms and linear
+    layers and the masks of dropout, and 2 for each output of a linear layer that the next operation keeps.  ReLU keeps its output alone, a
+    gated unit its two inputs and their product.  For OPT, 26 per hidden unit: their 34 less the 8 of GELU's input.
+    Rotation and norms of queries and keys keep these once more each, norms after each part keep their inputs too, and capped scores are
+    kept three times, once of them in 32 bit.
+    """
+    shape = LayerShape.of(model)
+    whole = (14 if model.get("post_norms", False) else 10) * shape.hidden
+    kept_by_activation = 3 if shape.is_gated else 1
+    split = 2 * (shape.qkv + shape.attention + kept_by_activation * shape.ffn)
+    queries_and_keys = (shape.qkv + shape.attention) // 2
+    split += 2 * queries_and_keys * ((model.get("position_embedding_type") == "rope") + model.get("qk_layernorm", False))
+    if model.get("attn_logit_softcapping"):
+        split += 8 * model["num_attention_heads"] * sequence_length
+    return whole + split / tensor_parallel_size

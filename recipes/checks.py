@@ -121,8 +121,10 @@ def _layout_problems(recipe: Recipe, inputs: RunInputs) -> list[str]:
     tensor, pipeline = parallel.tensor_parallel_size, parallel.pipeline_parallel_size
     processes = arithmetic.world_size(parallel)
     problems = []
+    heads = model["num_attention_heads"]
+    groups = model.get("num_query_groups", heads)  # which divide the heads
     for name, size in (
-        ("attention heads", model["num_attention_heads"]),
+        ("attention heads" if groups == heads else "key and value heads", groups),
         ("hidden units of the feed-forward layer", model["ffn_hidden_size"]),
     ):
         if size % tensor:
@@ -185,7 +187,9 @@ def _data_problems(recipe: Recipe, inputs: RunInputs) -> list[str]:
     problems = []
     positions = model["max_position_embeddings"]
     if data.sequence_length > positions:
-        problems.append(f"data.sequence_length ({data.sequence_length}) is longer than the position table of the model ({positions} rows)")
+        problems.append(
+            f"data.sequence_length ({data.sequence_length}) is longer than the sequences that the model knows ({positions} positions)"
+        )
     if not data.train:
         problems.append("data.train names no data set; give at least one output of data_prep.to_megatron")
     if data.weights and len(data.weights) != len(data.train):

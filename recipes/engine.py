@@ -7,6 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from conversion.families import family_of
 from data_prep.megatron_index import PREFIX
 from nemo_patches.cpu_device import present_cpu_as_device
 from nemo_patches.quiet import quiet_imports
@@ -28,7 +29,6 @@ with quiet_imports():
 
     from nemo_patches import torch_adam
     from nemo_patches.core import apply
-    from nemo_patches.opt_model import opt_config
     from nemo_patches.tokenizer import EndOfDocument
     from recipes.callbacks import Checkpoints, Metrics, StepSeed
 
@@ -87,7 +87,7 @@ def train(recipe: Recipe, inputs: RunInputs, *, run_dir: Path, resume_from: Path
 
 def _model(recipe: Recipe, inputs: RunInputs) -> GPTModel:
     schedule = recipe.schedule
-    config = opt_config(
+    config = family_of(inputs.family, source=recipe.model.checkpoint).engine_config(
         inputs.model,
         padded_vocab_size=padded_vocab_size(recipe, inputs),
         hidden_dropout=recipe.model.hidden_dropout,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -84,6 +85,15 @@ class Family:
                 " which do not divide"
             )
         return {**self.architecture, **megatron, "share_embeddings_and_output_weights": tied}
+
+    def engine_config(self, model: Mapping[str, Any], **arguments: Any) -> Any:
+        """NeMo's configuration of a model; see `nemo_patches.engine_model.engine_config` for the arguments.
+
+        Args:
+            model: Megatron's configuration, the `config` of `context/model.json`.
+        """
+        module, _, function = self.engine.partition(":")
+        return getattr(importlib.import_module(module), function)(model, **arguments)
 
 
 def _is_positive(value: Any) -> bool:

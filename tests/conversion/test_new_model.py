@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from transformers import AutoModelForCausalLM
 
-from conversion import new_model
+from conversion import hf_to_nemo, new_model
+from conversion.families import FAMILIES
 from conversion.hf_checkpoint import HFCheckpoint
 from data_prep.artifacts import digest_file, read_manifest
 
@@ -58,6 +59,18 @@ def test_from_a_config_with_flags_on_top(tokenizer_dir: Path, tmp_path: Path) ->
     assert not HFCheckpoint.open(directory).tie_word_embeddings
 
 
+@pytest.mark.parametrize("model_type", [name for name in FAMILIES if name != "opt"])
+def test_every_family(tokenizer_dir: Path, tmp_path: Path, model_type: str) -> None:
+    """A new model converts, and transformers takes it for the family."""
+    directory = make(tokenizer_dir, tmp_path / "new", "--model-type", model_type, "--num-key-value-heads", "2")
+    config = json.loads((directory / "config.json").read_text())
+    assert (config["model_type"], config["vocab_size"], config["intermediate_size"]) == (model_type, 280, 128)
+    assert config["num_key_value_heads"] == 2
+    _, notes = AutoModelForCausalLM.from_pretrained(directory, output_loading_info=True)
+    assert not any(notes.values())
+    hf_to_nemo.convert(directory, tmp_path / "nemo")
+
+
 def test_misuse(tokenizer_dir: Path, tmp_path: Path) -> None:
     message = "the sizes of the new model are not complete: give --num-attention-heads, --max-positions, or a config.json with --hf-config"
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
@@ -65,6 +78,11 @@ def test_misuse(tokenizer_dir: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=re.escape("a hidden size of 32 and 5 attention heads in 5 groups, which do not divide")):
         make(tokenizer_dir, tmp_path / "x", "--num-attention-heads", "5")
     (tmp_path / "config.json").write_text('{"model_type": "llama"}')
-    with pytest.raises(ValueError, match=re.escape(f"--hf-config {tmp_path / 'config.json'} is no configuration of an OPT model")):
-        make(tokenizer_dir, tmp_path / "x", "--hf-config", str(tmp_path / "config.json"))
+    message = f"--hf-config {tmp_path / 'config.json'} is the configuration of a model of type llama, not opt"
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        make(tokenizer_dir, tmp_path / "x", "--hf-config", str(tmp_path / "config.json"), "--model-type", "opt")
+    with pytest.raises(ValueError, match=re.escape("the new model is of the model type bloom, which is not covered; known are opt, llama")):
+        make(tokenizer_dir, tmp_path / "x", "--model-type", "bloom")
+    with pytest.raises(ValueError, match=r"^--num-key-value-heads is given, but OPT has a key and a value for each head$"):
+        make(tokenizer_dir, tmp_path / "x", "--num-key-value-heads", "2")
     assert not (tmp_path / "x").exists()

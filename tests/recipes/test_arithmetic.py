@@ -6,8 +6,10 @@ import math
 
 import pytest
 
+from conversion.families import FAMILIES
 from recipes import arithmetic
 from recipes.schema import DataRecipe, ModelRecipe, ParallelRecipe, Recipe, RunRecipe, ScheduleRecipe
+from tests.conversion.tiny_families import CASES, PUBLISHED, tiny_model
 
 OPT_1B = {
     "num_layers": 24,
@@ -40,6 +42,41 @@ def test_parameters_of_gams() -> None:
     # 1.540 B with 80,000 tokens and 1.419 B with OPT's 50,272 rows, both untied.
     assert round(arithmetic.count_parameters(OPT_1B, vocab_size=80_000).total / 1e9, 3) == 1.540
     assert round(arithmetic.count_parameters(OPT_1B, vocab_size=50_272).total / 1e9, 3) == 1.419
+
+
+@pytest.mark.parametrize(
+    ("name", "billions"),
+    [("llama-2-7b", 6.74), ("llama-3.1-8b", 8.03), ("mistral-7b", 7.24), ("gemma-2-9b", 9.24), ("qwen2-7b", 7.62), ("qwen3-8b", 8.19)],
+)
+def test_parameters_of_published_models(name: str, billions: float) -> None:
+    published = PUBLISHED[name]
+    tied = bool(published.get("tie_word_embeddings"))
+    model = FAMILIES[published["model_type"]].megatron_config(published, tied=tied, source=name)
+    assert round(arithmetic.count_parameters(model, vocab_size=model["vocab_size"]).total / 1e9, 2) == billions
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_parameters_are_those_of_the_model(name: str) -> None:
+    """To the last one, for every family."""
+    hf = tiny_model(name)
+    config = hf.config.to_dict()
+    tied = bool(hf.config.tie_word_embeddings)
+    model = FAMILIES[CASES[name].model_type].megatron_config(config, tied=tied, source=name)
+    kept_aside = 2 * 32 if name == "opt" else 0  # the position rows 0 and 1, which the engine does not have
+    expected = sum(parameter.numel() for parameter in hf.parameters()) - kept_aside
+    assert arithmetic.count_parameters(model, vocab_size=model["vocab_size"]).total == expected
+
+
+def test_activations_of_a_layer() -> None:
+    """Per hidden unit: 26 for OPT; a gated layer of the same sizes keeps three times its width; capped scores grow with the sequence."""
+    assert arithmetic.activation_bytes(OPT_1B, sequence_length=2048, tensor_parallel_size=1) == 26 * 2048
+    assert arithmetic.activation_bytes(OPT_1B, sequence_length=2048, tensor_parallel_size=4) == 14 * 2048
+    gated = {**OPT_1B, "gated_linear_unit": True}
+    assert arithmetic.activation_bytes(gated, sequence_length=2048, tensor_parallel_size=1) == (26 + 16) * 2048
+    rotated = {**gated, "position_embedding_type": "rope"}
+    assert arithmetic.activation_bytes(rotated, sequence_length=2048, tensor_parallel_size=1) == (26 + 16 + 4) * 2048
+    capped = {**gated, "attn_logit_softcapping": 50.0}
+    assert arithmetic.activation_bytes(capped, sequence_length=100, tensor_parallel_size=2) == (10 + 16) * 2048 + 8 * 32 * 100 / 2
 
 
 def test_flops_of_gams_are_those_of_a_hand_calculation() -> None:

@@ -61,6 +61,13 @@ def test_tensor_parallel_size_must_divide_the_heads() -> None:
     )
 
 
+def test_tensor_parallel_size_must_divide_the_key_and_value_heads() -> None:
+    inputs = replace(_inputs(), model={**MODEL, "num_query_groups": 3})
+    assert _problem("parallel.tensor_parallel_size=2", inputs=inputs) == (
+        "recipe demo_adapt cannot run: parallel.tensor_parallel_size (2) does not divide the 3 key and value heads; possible are 1, 3"
+    )
+
+
 def test_tensor_parallel_size_must_divide_the_padded_vocabulary() -> None:
     assert _problem("parallel.tensor_parallel_size=3", "parallel.devices_per_node=3") == (
         "recipe demo_adapt cannot run: parallel.tensor_parallel_size (3) does not divide the 1024 rows of the vocabulary padded to a"
@@ -84,7 +91,7 @@ def test_batch_sizes_must_divide() -> None:
 
 def test_sequence_must_fit_the_position_table() -> None:
     assert _problem("data.sequence_length=256") == (
-        "recipe demo_adapt cannot run: data.sequence_length (256) is longer than the position table of the model (128 rows)"
+        "recipe demo_adapt cannot run: data.sequence_length (256) is longer than the sequences that the model knows (128 positions)"
     )
 
 
@@ -116,7 +123,7 @@ def test_all_problems_come_together() -> None:
     for part in (
         "does not divide the 6 attention heads",
         "= 6 processes are no multiple of tensor_parallel_size x pipeline_parallel_size (4 x 1 = 4)",
-        "longer than the position table",
+        "longer than the sequences that the model knows",
         "schedule.warmup_steps (90) + constant_steps (20) exceed the 100 steps of the run",
         "are they swapped?",
         "without data.validation",
