@@ -1,4 +1,4 @@
-"""What the ranks of test_opt_model.py do."""
+"""What the ranks of test_engine_model.py do."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from megatron.core import parallel_state
 from megatron.core.tensor_parallel import vocab_parallel_cross_entropy
+from megatron.core.transformer.enums import AttnMaskType
 
+from nemo_patches.attention import CappedAttention, ScaledDotProductAttention
+from nemo_patches.engine_model import engine_config
 from nemo_patches.opt_model import opt_config
 
 SIZES = {
@@ -21,10 +24,33 @@ SIZES = {
     "share_embeddings_and_output_weights": True,
 }
 
+GEMMA2 = {
+    **SIZES,
+    "normalization": "RMSNorm",
+    "activation_func": "gelu_tanh",
+    "gated_linear_unit": True,
+    "add_bias_linear": False,
+    "position_embedding_type": "rope",
+    "num_query_groups": 2,
+    "layernorm_zero_centered_gamma": True,
+    "post_norms": True,
+    "scale_embeddings": True,
+    "window_size": [5, 0],
+    "window_attn_skip_freq": 2,
+    "query_pre_attn_scalar": 10,
+    "attn_logit_softcapping": 2.0,
+    "final_logit_softcapping": 3.0,
+}
+
 
 def _model(**arguments: Any) -> torch.nn.Module:
     torch.manual_seed(5)
     return opt_config(SIZES, **arguments).configure_model(tokenizer=None)
+
+
+def _gemma2(**arguments: Any) -> torch.nn.Module:
+    torch.manual_seed(5)
+    return engine_config(GEMMA2, **arguments).configure_model(tokenizer=None)
 
 
 def feed_forward_and_dropout(tensor_parallel_size: int) -> dict[str, float]:
@@ -59,10 +85,6 @@ def feed_forward_and_dropout(tensor_parallel_size: int) -> dict[str, float]:
 
 def attention_is_causal(tensor_parallel_size: int) -> dict[str, float]:
     """A later token changes no earlier logit; attention equals the textbook formula."""
-    from megatron.core.transformer.enums import AttnMaskType
-
-    from nemo_patches.attention import ScaledDotProductAttention
-
     model = _model().eval()
     positions = torch.arange(16)[None]
     ids = torch.randint(0, 101, (1, 16))
@@ -83,7 +105,10 @@ def attention_is_causal(tensor_parallel_size: int) -> dict[str, float]:
 
 def padding(tensor_parallel_size: int) -> dict[str, Any]:
     """Loss and gradients with 27 padding rows, against the plain softmax over the 101 real ones."""
-    model = _model(padded_vocab_size=128)
+    return {name: _padding(make(padded_vocab_size=128), tensor_parallel_size) for name, make in (("opt", _model), ("gemma2", _gemma2))}
+
+
+def _padding(model: Any, tensor_parallel_size: int) -> dict[str, Any]:
     rank = parallel_state.get_tensor_model_parallel_rank()
     table = model.embedding.word_embeddings.weight
     with torch.no_grad():
@@ -117,7 +142,32 @@ def loss_gradient(tensor_parallel_size: int) -> dict[str, bool]:
     return {"rounded": torch.equal(gradients[0], gradients[0].bfloat16().float())}
 
 
+def windows_and_caps(tensor_parallel_size: int) -> dict[str, Any]:
+    """Both attentions against the textbook formula with a window, and the layers that have one."""
+    model = _gemma2().eval()
+    config = model.config
+    found: dict[str, Any] = {
+        "layers with a window": [layer.self_attention.core_attention.tokens_before is not None for layer in model.decoder.layers]
+    }
+    q = torch.randn(9, 2, 4, 8)
+    k, v = torch.randn(2, 9, 2, 2, 8).unbind()
+    wide_k, wide_v = (x.repeat_interleave(2, dim=2) for x in (k, v))
+    distance = torch.arange(9)[:, None] - torch.arange(9)
+    visible = (distance >= 0) & (distance <= 5)
+    for kind, scale in ((ScaledDotProductAttention, 8**-0.5), (CappedAttention, 10**-0.5)):
+        scores = torch.einsum("sbhd,tbhd->bhst", q, wide_k) * scale
+        if kind is CappedAttention:
+            scores = 2.0 * torch.tanh(scores / 2.0)
+        weights = scores.masked_fill(~visible, float("-inf")).softmax(-1)
+        textbook = torch.einsum("bhst,tbhd->sbhd", weights, wide_v).flatten(2)
+        attention = kind(config, 1, AttnMaskType.causal, "self", softmax_scale=scale)
+        found[kind.__name__] = float((attention(q, k, v, None) - textbook).abs().max())
+        unlimited = kind(config, 2, AttnMaskType.causal, "self", softmax_scale=scale)
+        found[f"{kind.__name__} without window"] = float((unlimited(q, k, v, None) - textbook).abs().max())
+    return found
+
+
 def one_rank(tensor_parallel_size: int) -> dict[str, Any]:
     """All of the above on one rank: importing Megatron takes longer than the tests."""
-    functions = (feed_forward_and_dropout, attention_is_causal, padding, loss_gradient)
+    functions = (feed_forward_and_dropout, attention_is_causal, padding, loss_gradient, windows_and_caps)
     return {function.__name__: function(tensor_parallel_size) for function in functions}
