@@ -106,10 +106,11 @@ def load_model(checkpoint: Checkpoint, *, device: str, dtype: str) -> PreTrained
     from transformers.utils import logging
 
     logging.set_verbosity_error()
+    arguments: dict[str, Any] = {"local_files_only": True, "dtype": getattr(torch, dtype), "output_loading_info": True}
+    if getattr(_read_config(checkpoint.directory), "attn_logit_softcapping", None):
+        arguments["attn_implementation"] = "eager"  # the others leave out the caps of Gemma 2, without a word
     try:
-        loaded: Any = AutoModelForCausalLM.from_pretrained(
-            str(checkpoint.directory), local_files_only=True, dtype=getattr(torch, dtype), output_loading_info=True
-        )
+        loaded: Any = AutoModelForCausalLM.from_pretrained(str(checkpoint.directory), **arguments)
     except Exception as error:  # from OSError to SafetensorError and RuntimeError, by what is wrong
         raise ValueError(f"the model in {checkpoint.directory} cannot be loaded: {error}") from error
     model, loading = loaded
