@@ -16,20 +16,22 @@ from conversion.engine_forward import load_model, set_layout
 PADDING = 9.0
 
 
-def save_at_layouts(checkpoint_dirs: Sequence[str], layouts: Sequence[Sequence[int]], output_dir: str, tensor_parallel_size: int) -> None:
-    """Load each checkpoint at each layout (tensor, pipeline) and save it as training does.
+def save_at_layouts(plan: Sequence[Sequence[Any]], checkpoints_dir: str, output_dir: str, tensor_parallel_size: int) -> None:
+    """Load checkpoints at layouts and save them as training does.
 
-    The first layout is saved with stacked layers and with keys of their own, the others with stacked layers.
+    Args:
+        plan: tensor parallel size, pipeline parallel size, and names of checkpoints that are saved with stacked layers, then of
+            those whose layers have keys of their own.
     """
-    for tensor, pipeline in layouts:
+    for tensor, pipeline, stacked, per_layer in plan:
         set_layout(tensor_parallel_size=tensor, pipeline_parallel_size=pipeline)
-        for checkpoint_dir in map(Path, checkpoint_dirs):
-            model = load_model(checkpoint_dir, tensor_parallel_size=tensor, pipeline_parallel_size=pipeline)
+        for name in dict.fromkeys([*stacked, *per_layer]):
+            model = load_model(Path(checkpoints_dir) / name, tensor_parallel_size=tensor, pipeline_parallel_size=pipeline)
             _pad(model)
-            directory = Path(output_dir) / f"{tensor}x{pipeline}" / checkpoint_dir.name
-            _save(model, directory, one_key_per_layer=False)
-            if (tensor, pipeline) == tuple(layouts[0]):
-                _save(model, Path(output_dir) / "per_layer" / checkpoint_dir.name, one_key_per_layer=True)
+            if name in stacked:
+                _save(model, Path(output_dir) / f"{tensor}x{pipeline}" / name, one_key_per_layer=False)
+            if name in per_layer:
+                _save(model, Path(output_dir) / "per_layer" / name, one_key_per_layer=True)
 
 
 def _pad(model: Any) -> None:

@@ -31,7 +31,7 @@ def converted(tmp_path_factory: pytest.TempPathFactory, tokenizer_dir: Path) -> 
     directory = tmp_path_factory.mktemp("families")
     for name, case in CASES.items():
         tied = bool(case.config.get("tie_word_embeddings", False))
-        for variant, changes in ((name, {}), (f"{name}_other", {"tie_word_embeddings": not tied})):
+        for variant, changes in zip(both(name), ({}, {"tie_word_embeddings": not tied}), strict=True):
             save_tiny_model(name, directory / "hf" / variant, tokenizer_dir=tokenizer_dir, **changes)
             hf_to_nemo.convert(directory / "hf" / variant, directory / "nemo" / variant)
     return directory
@@ -81,36 +81,71 @@ def test_two_checkpoints_of_nemo(converted: Path, tmp_path: Path, capsys: pytest
 # -- checkpoints ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def saved(converted: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def both(name: str) -> tuple[str, str]:
+    """A case with its own kind of output layer, tied or not, and with the other."""
+    return name, f"{name}_other"
+
+
+def one_of_both(number: int, layout: tuple[int, int]) -> str:
+    """The one of the two that is saved at a layout: they take turns over families and layouts."""
+    return both(list(CASES)[number])[(number + LAYOUTS.index(layout)) % 2]
+
+
+def save(converted: Path, directory: Path, plan: list[tuple[int, int, list[str], list[str]]]) -> Path:
     """Folders TxP/NAME and per_layer/NAME with what the engine saved, from one start."""
-    directory = tmp_path_factory.mktemp("saved")
     run_on_gloo(
         "tests.conversion.engine_functions:save_at_layouts",
         world_size=4,
         directory=directory / "gloo",
         timeout_seconds=400,
-        checkpoint_dirs=sorted(str(path) for path in (converted / "nemo").iterdir()),
-        layouts=LAYOUTS,
+        plan=plan,
+        checkpoints_dir=str(converted / "nemo"),
         output_dir=str(directory),
     )
     return directory
 
 
-@pytest.mark.parametrize("layout", [*(f"{tensor}x{pipeline}" for tensor, pipeline in LAYOUTS), "per_layer"])
-@pytest.mark.parametrize("name", CASES)
-def test_what_the_engine_saves_comes_back_bit_for_bit(converted: Path, saved: Path, tmp_path: Path, name: str, layout: str) -> None:
-    """Tied and untied, tables padded with other values than zero, optimizer state beside the weights, layers stacked or apart."""
-    for variant in (name, f"{name}_other"):
-        trained = tmp_path / variant
-        shutil.copytree(saved / layout / variant, trained)
-        shutil.copytree(converted / "nemo" / variant / "context", trained / "context")
-        table = read_dist_checkpoint(trained / "weights", prefix="module.")["embedding.word_embeddings.weight"]
-        assert table.shape[0] in (384, 512)
-        assert table.read()[-1, 0] == PADDING
-        nemo_to_hf.export(trained, tmp_path / f"{variant}_back")
-        for file in ("model.safetensors", "config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"):
-            assert (tmp_path / f"{variant}_back" / file).read_bytes() == (converted / "hf" / variant / file).read_bytes(), file
+def assert_comes_back(converted: Path, saved: Path, tmp_path: Path, *, layout: str, name: str) -> None:
+    trained, back = tmp_path / name, tmp_path / f"{name}_back"
+    shutil.copytree(saved / layout / name, trained)
+    shutil.copytree(converted / "nemo" / name / "context", trained / "context")
+    table = read_dist_checkpoint(trained / "weights", prefix="module.")["embedding.word_embeddings.weight"]
+    assert table.shape[0] in (384, 512)
+    assert table.read()[-1, 0] == PADDING
+    nemo_to_hf.export(trained, back)
+    for file in ("model.safetensors", "config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"):
+        assert (back / file).read_bytes() == (converted / "hf" / name / file).read_bytes(), file
+
+
+@pytest.fixture(scope="module")
+def saved(converted: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Each case at each layout, tied or untied in turns, and one layout with keys of their own for the layers."""
+    numbers = range(len(CASES))
+    plan = [(*layout, [one_of_both(number, layout) for number in numbers], []) for layout in LAYOUTS]
+    tensor, pipeline, stacked, _ = plan[0]
+    plan[0] = (tensor, pipeline, stacked, stacked)
+    return save(converted, tmp_path_factory.mktemp("saved"), plan)
+
+
+@pytest.mark.parametrize("layout", [*LAYOUTS, "per_layer"], ids=str)
+@pytest.mark.parametrize("number", range(len(CASES)), ids=list(CASES))
+def test_what_the_engine_saves_comes_back_bit_for_bit(
+    converted: Path, saved: Path, tmp_path: Path, number: int, layout: tuple[int, int] | str
+) -> None:
+    """Tables padded with other values than zero, optimizer state beside the weights."""
+    if isinstance(layout, str):
+        assert_comes_back(converted, saved, tmp_path, layout=layout, name=one_of_both(number, LAYOUTS[0]))
+    else:
+        assert_comes_back(converted, saved, tmp_path, layout=f"{layout[0]}x{layout[1]}", name=one_of_both(number, layout))
+
+
+@pytest.mark.slow
+def test_tied_and_untied_at_every_layout(converted: Path, tmp_path: Path) -> None:
+    names = [name for case in CASES for name in both(case)]
+    saved = save(converted, tmp_path / "saved", [(*layout, names, []) for layout in LAYOUTS])
+    for tensor, pipeline in LAYOUTS:
+        for name in names:
+            assert_comes_back(converted, saved, tmp_path / f"{tensor}x{pipeline}", layout=f"{tensor}x{pipeline}", name=name)
 
 
 # -- NeMo without this project --------------------------------------------------------------------------------------------
@@ -132,7 +167,7 @@ NEMO_CLASSES = {
 def stock(converted: Path, saved: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What a stock NeMo made of each case, and of one that the engine saved at tensor parallel 2 with padded tables."""
     directory = tmp_path_factory.mktemp("stock")
-    shutil.copytree(saved / "2x1/llama3", directory / TRAINED)
+    shutil.copytree(saved / "2x1/llama3", directory / TRAINED)  # untied, like every other case at the first layout
     shutil.copytree(converted / "nemo/llama3/context", directory / TRAINED / "context")
     save_file({"ids": token_batch([], vocab_size=283, length=SEQUENCE_LENGTH).ids}, directory / "ids.safetensors")
     known = [name for name in CASES if name != "opt"]
