@@ -12,6 +12,7 @@ from conversion.embeddings.helper_methods import (
     omp_method,
     sava_adam_method,
     sava_method,
+    sava_plain_method,
     sava_procrustes_method,
 )
 from conversion.embeddings.merge_methods import align_method, merge_method
@@ -23,23 +24,26 @@ from conversion.embeddings.word_methods import ofa_aligned_method, ofa_method, w
 
 _WORDS = (("source_word_vectors", "source_text"), ("word_vectors", "text"))
 
+_VARIANT = ("as_published",)
+
 METHODS: dict[str, Method] = {
     "random": Method(random_method, "baseline", copies=False),
     "clp-random": Method(clp_random_method, "Moroni et al. 2025"),
     "mean": Method(mean_method, "FVT: Gee et al. 2022"),
     "merge": Method(merge_method, "Yamaguchi et al. 2024"),
-    "align": Method(align_method, "Yamaguchi et al. 2024", needs=("text",)),
-    "focus": Method(focus_method, "Dobler and de Melo 2023", needs=("text",)),
+    "align": Method(align_method, "Yamaguchi et al. 2024", needs=("text",), reads=_VARIANT),
+    "focus": Method(focus_method, "Dobler and de Melo 2023", needs=("text",), reads=_VARIANT),
     "focus-cse": Method(focus_cse_method, "GaMS: Vreš et al. 2024", needs=("encoder",)),
     "wechsel-cse": Method(wechsel_cse_method, "GaMS: Vreš et al. 2024", needs=("encoder",)),
-    "wechsel": Method(wechsel_method, "Minixhofer et al. 2022", needs=("dictionary",), either=_WORDS),
-    "ofa": Method(ofa_method, "Liu et al. 2024", needs=("word_vectors",)),
+    "wechsel": Method(wechsel_method, "Minixhofer et al. 2022", needs=("dictionary",), either=_WORDS, reads=_VARIANT),
+    "ofa": Method(ofa_method, "Liu et al. 2024", needs=("word_vectors",), reads=_VARIANT),
     "ofa-aligned": Method(ofa_aligned_method, "after Liu et al. 2024", needs=("dictionary",), either=_WORDS),
-    "trans-tokenization": Method(trans_tokenization_method, "Remy et al. 2024", needs=("parallel",)),
+    "trans-tokenization": Method(trans_tokenization_method, "Remy et al. 2024", needs=("parallel",), reads=_VARIANT),
     "clp": Method(clp_method, "Ostendorff and Rehm 2023", needs=("helper",)),
     "clp-plus": Method(clp_plus_method, "Yamaguchi et al. 2024", needs=("helper",)),
     "sava": Method(sava_method, "Moroni et al. 2025", needs=("helper",)),
     "sava-adam": Method(sava_adam_method, "Moroni et al. 2025", needs=("helper",)),
+    "sava-plain": Method(sava_plain_method, "Moroni et al. 2025", needs=("helper",)),
     "sava-procrustes": Method(sava_procrustes_method, "Moroni et al. 2025", needs=("helper",)),
-    "omp": Method(omp_method, "Goddard and Fernandes Neto 2025", needs=("helper",), reads=("num_atoms",)),
+    "omp": Method(omp_method, "Goddard and Fernandes Neto 2025", needs=("helper",), reads=("num_atoms", *_VARIANT)),
 }

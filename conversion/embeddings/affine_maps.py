@@ -12,7 +12,7 @@ from typing import Literal
 
 import numpy as np
 
-AffineFit = Literal["least-squares", "adam", "procrustes"]
+AffineFit = Literal["least-squares", "plain", "adam", "procrustes"]
 
 _ADAM_STEPS, _ADAM_LEARNING_RATE = 1000, 1e-3  # SAVA, appendix A
 _RIDGE = 1e-6  # of the mean diagonal: only against a singular system
@@ -26,6 +26,7 @@ class _Scaling:
     mean: np.ndarray
     deviation: np.ndarray
     length: float
+    makes_unit: bool = True
 
     @classmethod
     def of(cls, rows: np.ndarray) -> _Scaling:
@@ -37,8 +38,15 @@ class _Scaling:
         lengths = sum(np.linalg.norm((block - mean) / deviation, axis=1).sum() for block in _blocks(rows))
         return cls(mean, deviation, float(lengths / len(rows)))
 
+    @classmethod
+    def none(cls, rows: np.ndarray) -> _Scaling:
+        """Scaling that leaves rows as they are, but for their mean, which an affine map makes good."""
+        return cls(rows.mean(axis=0, dtype=np.float64), np.ones(rows.shape[1]), 1.0, makes_unit=False)
+
     def apply(self, rows: np.ndarray) -> np.ndarray:
         scaled = (rows - self.mean) / self.deviation
+        if not self.makes_unit:
+            return scaled
         lengths = np.linalg.norm(scaled, axis=1, keepdims=True)
         return scaled / np.where(lengths > 0, lengths, 1.0)
 
@@ -52,14 +60,15 @@ def fit_map(source: np.ndarray, target: np.ndarray, *, fit: AffineFit, seed: int
     Args:
         source: (num_pairs, source_size)
         target: (num_pairs, target_size)
-        fit: `least-squares` in closed form, `adam` as SAVA's code, or `procrustes` (a rotation, with zeros for missing dimensions).
+        fit: `least-squares` in closed form, `plain` the same without scaling, `adam` as SAVA's code, or `procrustes` (a rotation, with zeros for missing dimensions).
         seed: of Adam's first weights.
 
     Returns:
         From (num_rows, source_size) to (num_rows, target_size) float32.
     """
-    source_scaling, target_scaling = _Scaling.of(source), _Scaling.of(target)
-    if fit == "least-squares":
+    scaling = _Scaling.none if fit == "plain" else _Scaling.of
+    source_scaling, target_scaling = scaling(source), scaling(target)
+    if fit in ("least-squares", "plain"):
         blocks = zip(_blocks(source), _blocks(target))
         weight, bias = _least_squares((source_scaling.apply(x), target_scaling.apply(y)) for x, y in blocks)
     else:
@@ -78,7 +87,7 @@ def fit_map(source: np.ndarray, target: np.ndarray, *, fit: AffineFit, seed: int
 def _least_squares(pairs: Iterable[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
     """Minimise |x W + b - y| by normal equations over blocks of rows; the ridge keeps them solvable.
 
-    Rows of length one have small means, so that taking the means out of the sums of products costs no digits.
+    Rows are scaled to have small means, so that taking the means out of the sums of products costs no digits.
     """
     count = 0
     gram = cross = x_sum = y_sum = np.zeros(1)

@@ -85,6 +85,12 @@ def add_transfer_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="most shared tokens in a new one's sum (omp; default: 64, but an eighth of the helper's dimensions)",
     )
+    parser.add_argument(
+        "--as-published",
+        action="store_const",
+        const=True,
+        help="do as the published code of the method where that is otherwise than its paper or than we do (docs/transfer.md)",
+    )
     parser.add_argument("--text-key", default="text", help="key of the text in a .jsonl line (default: text)")
     parser.add_argument("--document-separator", choices=SEPARATORS, help="what ends a document in a .txt file (default: an empty line)")
     by_text = "by default by the size of the text"
@@ -154,6 +160,7 @@ def transfer_request(arguments: argparse.Namespace, *, method: str | None, seed:
         dictionary=arguments.dictionary,
         parallel=_parallel_text(arguments.parallel, arguments.parallel_columns),
         num_atoms=arguments.num_atoms,
+        as_published=arguments.as_published,
         vectors=VectorOptions(arguments.vector_size, arguments.vector_epochs, arguments.vector_min_count),
         fallback=arguments.fallback,
         factorised_size=read_factorised_size(arguments.factorised_size),

@@ -66,6 +66,7 @@ MATERIAL = {
     "source_word_vectors": ("--source-vectors FILE", "vectors of words in the source language"),
     "dictionary": ("--dictionary FILE", "a dictionary from the source to the target language"),
     "parallel": ("--parallel FILE", "sentences with their translations"),
+    "as_published": ("--as-published", "another way in the published code"),
     "num_atoms": ("--num-atoms N", "how many shared tokens make a new one"),
 }
 _CONFIG_ROLES = ("bos", "eos", "pad", "sep")
@@ -83,7 +84,7 @@ class TransferRequest:
         vocabulary: what the target's vocabulary is.
         output_layer: one of `OUTPUT_LAYERS`; None keeps the source's way.
         text, source_text, helper, encoder, word_vectors, source_word_vectors, dictionary, parallel: what some methods learn from, see `TransferInputs`.
-        num_atoms: what some methods are told, see `TransferInputs`.
+        num_atoms, as_published: what some methods are told, see `TransferInputs`.
         fallback: `mean` or `random`, for tokens that the method has nothing for.
         factorised_size: dimensions of the coordinates that are transferred in place of rows, `full`, or None to transfer rows.
         random_statistics: drawn rows follow the mean and variance per `dimension` or over the `matrix`.
@@ -107,6 +108,7 @@ class TransferRequest:
     dictionary: Path | None = None
     parallel: ParallelText | None = None
     num_atoms: int | None = None
+    as_published: bool | None = None
     fallback: str = "mean"
     factorised_size: int | str | None = None
     random_statistics: str = "dimension"
@@ -286,6 +288,7 @@ def read_case(request: TransferRequest) -> TransferCase:
         dictionary=read_dictionary(request.dictionary) if request.dictionary else None,
         parallel=request.parallel,
         num_atoms=request.num_atoms,
+        as_published=bool(request.as_published),
         fallback=request.fallback,
     )
     return TransferCase(checkpoint, layers, output_layer, factorised_size, inputs, target_files)

@@ -79,6 +79,11 @@ def sava_adam_method(inputs: TransferInputs) -> RowPlan:
     return _sava(inputs, "sava-adam", "adam")
 
 
+def sava_plain_method(inputs: TransferInputs) -> RowPlan:
+    """SAVA by the equation of its paper alone: affine least squares on the rows as they are, without scaling."""
+    return _sava(inputs, "sava-plain", "plain")
+
+
 def sava_procrustes_method(inputs: TransferInputs) -> RowPlan:
     """SAVA with a rotation in place of the affine map: orthogonal Procrustes on the scaled rows."""
     return _sava(inputs, "sava-procrustes", "procrustes")
@@ -89,7 +94,8 @@ def omp_method(inputs: TransferInputs) -> RowPlan:
 
     Training-free transplantation by orthogonal matching pursuit (Goddard and Fernandes Neto 2025); coefficients have signs.
     The paper's 64 are few beside the dimensions of its helpers.  As many as a small helper has dimensions would rebuild any
-    row, its noise included, so there are at most an eighth as many as dimensions unless the inputs say otherwise.
+    row, its noise included, so there are at most an eighth as many as dimensions unless the inputs say otherwise.  The published
+    code always takes 64, and compares atoms at their own length.
 
     Raises:
         ValueError: if the helper has no shared or no new token, or fewer dimensions than atoms are wanted.
@@ -98,10 +104,10 @@ def omp_method(inputs: TransferInputs) -> RowPlan:
     assert inputs.helper is not None
     size, num_atoms = inputs.helper.size, inputs.num_atoms
     if num_atoms is None:
-        num_atoms = max(1, min(_MOST_ATOMS, size // _DIMENSIONS_PER_ATOM))
+        num_atoms = min(_MOST_ATOMS, size if inputs.as_published else max(1, size // _DIMENSIONS_PER_ATOM))
     if not 1 <= num_atoms <= size:
         raise ValueError(f"--num-atoms is {num_atoms}; expected 1 to the {size} dimensions of the helper {inputs.helper.name}")
-    weights = pursuit_weights(vectors.rows(ids), vectors.rows(anchors), num_atoms=num_atoms)
+    weights = pursuit_weights(vectors.rows(ids), vectors.rows(anchors), num_atoms=num_atoms, long_first=inputs.as_published)
     return plan_rows(inputs, ids, to_source_columns(weights, inputs.overlap.source_ids[anchors], len(inputs.source)))
 
 

@@ -17,7 +17,7 @@ _DEPENDENT = 1e-3  # an atom of which less is left beside the chosen ones adds n
 _EXACT = 1e-5  # a vector of which less is left is done
 
 
-def pursuit_weights(vectors: np.ndarray, atoms: np.ndarray, *, num_atoms: int) -> sparse.csr_matrix:
+def pursuit_weights(vectors: np.ndarray, atoms: np.ndarray, *, num_atoms: int, long_first: bool = False) -> sparse.csr_matrix:
     """Coefficients of the atoms whose sum comes nearest to each vector, chosen one after the other.
 
     Atoms are compared at length one, as in the textbook; a vector stops early when it is exact or when the next atom is a
@@ -27,6 +27,7 @@ def pursuit_weights(vectors: np.ndarray, atoms: np.ndarray, *, num_atoms: int) -
         vectors: (num_vectors, size)
         atoms: (num_all_atoms, size), without rows of zeros.
         num_atoms: most atoms of one vector.
+        long_first: compare atoms at their own length, so that long ones are chosen sooner.
 
     Returns:
         (num_vectors, num_all_atoms) float64, coefficients of the atoms at their own length.
@@ -36,11 +37,12 @@ def pursuit_weights(vectors: np.ndarray, atoms: np.ndarray, *, num_atoms: int) -
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     unit = torch.from_numpy(unit_rows(atoms)).to(device)
     lengths = np.linalg.norm(atoms.astype(np.float64), axis=1)
+    preference = torch.from_numpy(lengths.astype(np.float32)).to(device) if long_first else None
     steps = min(num_atoms, len(atoms), atoms.shape[1])
     parts = [sparse.csr_matrix((0, len(atoms)), dtype=np.float64)]
     for start in range(0, len(vectors), _BLOCK_ROWS):
         block = torch.from_numpy(vectors[start : start + _BLOCK_ROWS].astype(np.float32)).to(device)
-        chosen, coefficients = (result.cpu().numpy() for result in _pursue(block, unit, steps))
+        chosen, coefficients = (result.cpu().numpy() for result in _pursue(block, unit, steps, preference))
         kept = coefficients != 0
         rows = np.repeat(np.arange(len(block)), kept.sum(axis=1))
         values = coefficients[kept] / lengths[chosen[kept]]
@@ -48,10 +50,10 @@ def pursuit_weights(vectors: np.ndarray, atoms: np.ndarray, *, num_atoms: int) -
     return sparse.vstack(parts, format="csr")
 
 
-def _pursue(vectors: Tensor, unit: Tensor, steps: int) -> tuple[Tensor, Tensor]:
+def _pursue(vectors: Tensor, unit: Tensor, steps: int, preference: Tensor | None) -> tuple[Tensor, Tensor]:
     """Ids of the chosen unit atoms and their coefficients, both (num_vectors, steps); unused places have coefficient 0.
 
-    The chosen atoms are kept as Q R with orthonormal Q, so that each step is one product with all atoms.
+    Similarities are multiplied by the preference (num_all_atoms,) where there is one.  The chosen atoms are kept as Q R with orthonormal Q, so that each step is one product with all atoms.
     """
     import torch
 
@@ -68,6 +70,8 @@ def _pursue(vectors: Tensor, unit: Tensor, steps: int) -> tuple[Tensor, Tensor]:
         if not is_open.any():
             break
         similarity = (residual @ unit.T).abs_()
+        if preference is not None:
+            similarity *= preference
         similarity.scatter_(1, chosen[:, :step], -1.0)
         best = similarity.argmax(dim=1)
         atom = unit[best]

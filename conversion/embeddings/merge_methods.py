@@ -34,8 +34,9 @@ def align_method(inputs: TransferInputs) -> RowPlan:
     """Copy what both vocabularies have; a new token is the mean of the source tokens that stand in its place in text, by frequency.
 
     Align (Yamaguchi et al. 2024, algorithm 2).  Places are bytes, every occurrence counts, and a source token counts if it covers
-    any byte of the new one; their code works on characters, counts a token once per line and drops partial overlaps.  Tokens that
-    the text has not are made as by Merge, or as by Mean where the target is no BPE.
+    any byte of the new one.  The published code works on characters, counts a token once per line, the last time that it occurs,
+    and takes only source tokens that lie inside the new one or around it.  Tokens that the text has not are made as by Merge, or as
+    by Mean where the target is no BPE.
     """
     ids = inputs.new_ids
     seen = alignment_weights(inputs, ids)
@@ -92,11 +93,15 @@ def alignment_weights(inputs: TransferInputs, ids: np.ndarray) -> sparse.csr_mat
     is_wanted = np.zeros(len(inputs.target), dtype=bool)
     is_wanted[ids] = True
     counts: Counter[tuple[int, tuple[int, ...]]] = Counter()
-    for texts in batches(inputs.text, _BATCH_CHARACTERS):
+    documents = (line for text in inputs.text for line in text.split("\n")) if inputs.as_published else inputs.text
+    for texts in batches(documents, _BATCH_CHARACTERS):
         for text, target_tokens, source_tokens in zip(texts, inputs.tokenize(texts), inputs.tokenize_source(texts)):
             target_ends = byte_ends(inputs.target, target_tokens, text)
             source_ends = byte_ends(inputs.source, source_tokens, text)
             if target_ends is None or source_ends is None:
+                continue
+            if inputs.as_published:
+                counts.update(_published_places(text, target_tokens, target_ends, source_tokens, source_ends, is_wanted))
                 continue
             wanted = np.flatnonzero(is_wanted[target_tokens])
             starts = np.concatenate([[0], target_ends[:-1]])[wanted]
@@ -112,6 +117,30 @@ def alignment_weights(inputs: TransferInputs, ids: np.ndarray) -> sparse.csr_mat
             weights[target_id][source_id] += count / len(source_ids)  # type: ignore[assignment]
     shares = [{source: value / totals[i] for source, value in weights[i].items()} if i in weights else {} for i in ids.tolist()]
     return _from_dictionaries(shares, len(inputs.source))
+
+
+def _published_places(
+    text: str, target_tokens: list[int], target_ends: np.ndarray, source_tokens: list[int], source_ends: np.ndarray, is_wanted: np.ndarray
+) -> set[tuple[int, tuple[int, ...]]]:
+    """Each wanted target token of a line with the source tokens inside or around it, by the characters that tokens touch."""
+    char_of_byte = np.repeat(np.arange(len(text)), [len(char.encode()) for char in text])
+    target_spans, source_spans = (_char_spans(ends, char_of_byte) for ends in (target_ends, source_ends))
+    found = {}
+    for place in np.flatnonzero(is_wanted[target_tokens]):
+        start, end = target_spans[place]
+        is_inside = (source_spans[:, 0] >= start) & (source_spans[:, 1] <= end)
+        is_around = (source_spans[:, 0] <= start) & (source_spans[:, 1] >= end)
+        sources = tuple(source_tokens[i] for i in np.flatnonzero(is_inside | is_around))
+        if sources:
+            found[target_tokens[place]] = sources
+    return set(found.items())
+
+
+def _char_spans(ends: np.ndarray, char_of_byte: np.ndarray) -> np.ndarray:
+    """(num_tokens, 2) first character that each token touches, and the one after the last."""
+    starts = np.concatenate([[0], ends[:-1]])
+    last = np.maximum(ends, starts + 1) - 1
+    return np.stack([char_of_byte[starts], char_of_byte[last] + 1], axis=1)
 
 
 def byte_ends(vocabulary: Vocabulary, ids: list[int], text: str) -> np.ndarray | None:

@@ -6,7 +6,7 @@ A method is one function from `TransferInputs` to `RowPlan`; `METHODS` in the pa
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from scipy import sparse
@@ -74,6 +74,7 @@ class TransferInputs:
         dictionary: pairs of a source word and a target word.
         parallel: pairs of a source sentence and its translation, which can be read again and again.
         num_atoms: most shared tokens in the sum that OMP makes of one new token; None for the paper's, where the helper is large enough.
+        as_published: follow a method's published code where it does otherwise than its paper or than we do (docs/transfer.md).
         fallback: what a token gets for which a method has nothing: `mean` of its source pieces (else random) or `random`.
     """
 
@@ -93,6 +94,7 @@ class TransferInputs:
     dictionary: Sequence[tuple[str, str]] | None = None
     parallel: Iterable[tuple[str, str]] | None = None
     num_atoms: int | None = None
+    as_published: bool = False
     fallback: str = "mean"
 
     @property
@@ -104,6 +106,12 @@ class TransferInputs:
     def shared_ids(self) -> np.ndarray:
         """Target ids of text tokens that the source has too."""
         return np.flatnonzero(np.isin(self.overlap.matches, TEXT_MATCHES))
+
+    def without_copies(self) -> TransferInputs:
+        """The same inputs, but all tokens of text are new; special tokens keep their rows."""
+        is_special = np.isin(self.overlap.matches, SPECIAL_MATCHES)
+        source_ids = np.where(is_special, self.overlap.source_ids, -1)
+        return replace(self, overlap=VocabularyMap(source_ids, np.where(is_special, self.overlap.matches, Match.NONE)))
 
 
 PlanFunction = Callable[[TransferInputs], RowPlan]
@@ -168,7 +176,7 @@ def plan_rows(
     if mapped is not None:
         origins[mapped.ids] = Origin.MAPPED
         left = np.setdiff1d(left, mapped.ids)
-    if (fallback or inputs.fallback) == "mean" and len(left):
+    if (fallback or ("random" if inputs.as_published else inputs.fallback)) == "mean" and len(left):
         pieces = piece_weights(inputs.source, [inputs.target.token_bytes[i] or b"" for i in left])
         has_pieces = np.diff(pieces.indptr) > 0
         origins[left[has_pieces]] = Origin.FALLBACK_MEAN

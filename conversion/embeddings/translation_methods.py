@@ -40,17 +40,29 @@ def trans_tokenization_method(inputs: TransferInputs) -> RowPlan:
 
     Trans-tokenization (Remy et al. 2024, section 3): words of parallel sentences are aligned; how often two words are aligned is
     shared out over their tokens, half of it evenly and half in order.  Unlike the paper, shared tokens keep their rows, and tokens
-    that the text has not get the fallback in place of those of tokens that they are part of.
+    that the text has not get the fallback in place of those of tokens that they are part of.  The published code counts a shared
+    token as one more translation of itself.
 
     Raises:
         ValueError: if hardly any words align.
     """
-    ids = inputs.new_ids
-    return plan_rows(inputs, ids, translation_weights(inputs)[ids])
+    if not inputs.as_published:
+        return plan_rows(inputs, inputs.new_ids, translation_weights(inputs)[inputs.new_ids])
+    shared = inputs.shared_ids
+    same = sparse.csr_matrix(
+        (np.ones(len(shared)), (shared, inputs.overlap.source_ids[shared])), shape=(len(inputs.target), len(inputs.source))
+    )
+    ids = np.flatnonzero(inputs.target.is_text)
+    return plan_rows(inputs.without_copies(), ids, _shares(translation_counts(inputs) + same)[ids])
 
 
 def translation_weights(inputs: TransferInputs) -> sparse.csr_matrix:
-    """(num_target_tokens, num_source_tokens) how much of each target token's translations each source token is; rows sum to 1 or 0.
+    """(num_target_tokens, num_source_tokens) how much of each target token's translations each source token is; rows sum to 1 or 0."""
+    return _shares(translation_counts(inputs))
+
+
+def translation_counts(inputs: TransferInputs) -> sparse.csr_matrix:
+    """(num_target_tokens, num_source_tokens) how often each source token stands for each target token in translations.
 
     Raises:
         ValueError: if hardly any words align.
@@ -74,11 +86,15 @@ def translation_weights(inputs: TransferInputs) -> sparse.csr_matrix:
     for place in np.flatnonzero(is_kept):
         add_shares(spread, target.pieces[target_spellings[place]], source.pieces[source_spellings[place]], counts[place])
     rows, columns = np.array(list(spread)).T if spread else np.empty((2, 0), dtype=np.int64)
-    weights = sparse.csr_matrix((list(spread.values()), (rows, columns)), shape=(len(inputs.target), len(inputs.source)))
-    sums = np.asarray(weights.sum(axis=1)).ravel()
-    weights = sparse.csr_matrix(sparse.diags(1 / np.where(sums > 0, sums, 1)) @ weights)
-    weights.sort_indices()
-    return weights
+    return sparse.csr_matrix((list(spread.values()), (rows, columns)), shape=(len(inputs.target), len(inputs.source)))
+
+
+def _shares(counts: sparse.csr_matrix) -> sparse.csr_matrix:
+    """Rows divided by their sums."""
+    sums = np.asarray(counts.sum(axis=1)).ravel()
+    shares = sparse.csr_matrix(sparse.diags(1 / np.where(sums > 0, sums, 1)) @ counts)
+    shares.sort_indices()
+    return shares
 
 
 def add_shares(total: defaultdict[tuple[int, int], float], target: tuple[int, ...], source: tuple[int, ...], count: float) -> None:

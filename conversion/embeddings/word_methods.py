@@ -19,7 +19,8 @@ def wechsel_method(inputs: TransferInputs) -> RowPlan:
 
     WECHSEL (Minixhofer et al. 2022): vectors of words in each language give vectors of tokens; an orthogonal map, fitted on the
     dictionary, brings the source's to the target's; weights are the softmax of cosines at temperature 0.1.  Where vectors are not
-    given they are trained on text.
+    given they are trained on text.  The published code copies no tokens but special ones, and fits on each pair of the dictionary up
+    to nine times.
 
     Raises:
         ValueError: if the vectors have different sizes, if the dictionary covers too little of them, or if a text is too small.
@@ -27,7 +28,8 @@ def wechsel_method(inputs: TransferInputs) -> RowPlan:
     source_words, target_words, rotation = _aligned_words(inputs)
     source = source_words.token_vectors(inputs.source, inputs.tokenize_source)
     rotated = replace(source, vectors=(source.vectors.astype(np.float64) @ rotation).astype(np.float32))
-    return wechsel_plan(inputs, rotated, target_words.token_vectors(inputs.target, inputs.tokenize))
+    vectors = target_words.token_vectors(inputs.target, inputs.tokenize)
+    return wechsel_plan(inputs.without_copies() if inputs.as_published else inputs, rotated, vectors)
 
 
 def ofa_method(inputs: TransferInputs) -> RowPlan:
@@ -81,7 +83,7 @@ def _aligned_words(inputs: TransferInputs) -> tuple[WordVectors, WordVectors, np
     ]
     size = sizes[0] if any(given) else min(sizes)
     source, target = (words or _trained(inputs, corpus, size) for words, corpus in zip(given, corpora))
-    return source, target, word_alignment(source, target, inputs.dictionary)
+    return source, target, word_alignment(source, target, inputs.dictionary, repeats=inputs.as_published)
 
 
 def _trained(inputs: TransferInputs, corpus: WordCorpus | None, size: int) -> WordVectors:
@@ -90,11 +92,14 @@ def _trained(inputs: TransferInputs, corpus: WordCorpus | None, size: int) -> Wo
     return train_word_vectors(corpus, size=size, epochs=epochs, min_count=min_count, seed=inputs.seed)
 
 
-def word_alignment(source: WordVectors, target: WordVectors, dictionary: Sequence[tuple[str, str]]) -> np.ndarray:
+def word_alignment(source: WordVectors, target: WordVectors, dictionary: Sequence[tuple[str, str]], *, repeats: bool = False) -> np.ndarray:
     """The orthogonal matrix R for which `source @ R` is nearest to `target` over the pairs of a dictionary (Procrustes).
 
     Each pair counts as it is, in small letters and with a capital on either side, where the vectors have such words; each pair
-    of words counts once (WECHSEL's code repeats it up to nine times).
+    of words counts once.
+
+    Args:
+        repeats: count a pair of words as often as it comes up so, up to nine times where it has no capitals (as WECHSEL's code).
 
     Returns:
         (size, size) float64
@@ -110,19 +115,21 @@ def word_alignment(source: WordVectors, target: WordVectors, dictionary: Sequenc
             f"the vectors {source.name} have {sizes[0]} dimensions, but {target.name} have {sizes[1]}; give vectors of one size"
         )
     source_index, target_index = source.index, target.index
-    pairs = {
+    pairs = [
         (source_index[one], target_index[other])
         for source_word, target_word in dictionary
         for one in _casings(source_word)
         for other in _casings(target_word)
         if one in source_index and other in target_index
-    }
+    ]
+    if not repeats:
+        pairs = sorted(set(pairs))
     if len(pairs) < _FEWEST_PAIRS:
         raise ValueError(
             f"the dictionary has {len(dictionary)} pairs, of which the vectors {source.name} and {target.name} cover {len(pairs)};"
             f" expected at least {_FEWEST_PAIRS}: give a dictionary from the source to the target language"
         )
-    rows, columns = np.array(sorted(pairs)).T
+    rows, columns = np.array(pairs).T
     rotation, _ = orthogonal_procrustes(source.vectors[rows].astype(np.float64), target.vectors[columns].astype(np.float64))
     return rotation
 
@@ -152,5 +159,5 @@ def read_dictionary(path: Path) -> list[tuple[str, str]]:
 _FEWEST_PAIRS = 10
 
 
-def _casings(word: str) -> set[str]:
-    return {word, word.lower(), word.title()}
+def _casings(word: str) -> tuple[str, str, str]:
+    return word, word.lower(), word.title()

@@ -901,6 +901,11 @@ def test_wechsel_equals_its_package(tmp_path: Path, slovene: str) -> None:
     assert same.sum() > 300
     print(f"largest difference from wechsel: {np.abs(rows - expected)[same].max():.2e} over {same.sum()} rows")
     np.testing.assert_allclose(rows[same], expected[same], atol=2e-6)
+    # As published: tokens of text that both have are combined like all others.
+    published = rows_of(inputs, wechsel_plan(inputs.without_copies(), *spaces), matrix).numpy()
+    text = inputs.target.is_text
+    assert text.sum() > 1000
+    np.testing.assert_allclose(published[text], expected[text], atol=2e-6)
 
 
 @pytest.mark.peer
