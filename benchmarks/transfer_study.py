@@ -41,7 +41,6 @@ TRAINING = (
 )
 SOURCE_STEPS = 300
 HELPER_STEPS = 200
-ADAPT_STEPS = 30
 HELDOUT_BYTES = 40_000
 
 _HELDOUT_EVERY = 12  # every twelfth novel
@@ -56,6 +55,7 @@ class Study:
 
     data: Path
     output: Path
+    num_steps: int
 
     def text(self, language: str, part: str) -> Path:
         """The `train`, `sample` (the first part of it) or `heldout` text of a language."""
@@ -154,7 +154,7 @@ class Study:
             "--seeds",
             str(seed),
             "--steps",
-            str(ADAPT_STEPS),
+            str(self.num_steps),
             "--learning-rate",
             "1e-3",
             "--sequence-length",
@@ -204,9 +204,10 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True, help="folder of real text and dictionaries")
     parser.add_argument("--output", type=Path, required=True, help="everything is made here")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3], help="one source model each")
+    parser.add_argument("--steps", type=int, default=30, help="of training after each transfer; 0 for zero-shot figures alone")
     parser.add_argument("--only-models", action="store_true", help="stop before the comparisons")
     arguments = parser.parse_args()
-    study = Study(arguments.data, arguments.output.resolve())
+    study = Study(arguments.data, arguments.output.resolve(), arguments.steps)
     for language in ("en", *TARGETS):
         study.split_text(language)
     if arguments.only_models:
