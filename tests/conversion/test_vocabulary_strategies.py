@@ -52,7 +52,10 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     for name in ("vectors", "source-vectors"):
         (root / f"{name}.vec").write_text("".join(lines), encoding="utf-8")
     (root / "dictionary.txt").write_text("".join(f"{word}\t{word}\n" for word in words), encoding="utf-8")
-    names = ("tied", "untied", "target", "helper", "encoder", "vectors.vec", "source-vectors.vec", "dictionary.txt", "sl.txt", "en.txt")
+    lines_apart = zip(demo_text("en").splitlines()[:200], slovene.splitlines())
+    (root / "parallel.tsv").write_text("".join(f"{one}\t{other}\n" for one, other in lines_apart if one and other), encoding="utf-8")
+    names = ("tied", "untied", "target", "helper", "encoder", "vectors.vec", "source-vectors.vec", "dictionary.txt", "parallel.tsv")
+    names += ("sl.txt", "en.txt")
     return {name.partition(".")[0]: root / name for name in names}
 
 
