@@ -101,7 +101,7 @@ def read_dist_metadata(directory: Path) -> DistMetadata:
     _require_backend(directory)
     try:
         with open(directory / METADATA_NAME, "rb") as stream:
-            return _parse(load_inert(stream), directory)
+            return _parse(load_inert(stream)[0], directory)
     except FileNotFoundError:
         raise ValueError(f"{directory} has no {METADATA_NAME}: the checkpoint is not complete") from None
     except Exception as error:  # what a damaged pickle raises is anybody's guess

@@ -6,9 +6,10 @@ anything else is a `Record`, which does nothing.  It also spares importing torch
 
 from __future__ import annotations
 
+import io
 import pickle
-from collections.abc import Callable
-from typing import Any, BinaryIO
+import pickletools
+from typing import IO, Any
 
 from conversion.dtypes import DTYPE_BYTES
 
@@ -61,39 +62,42 @@ _VALUES: dict[tuple[str, str], Any] = {
 }
 
 
-def load_inert(stream: BinaryIO) -> Any:
-    """The content of a pickle; a dtype of torch is its name.
+def load_inert(stream: IO[bytes]) -> tuple[Any, list[str]]:
+    """The content of a pickle, and which classes and functions it names that are no containers, sizes or dtypes.
+
+    A dtype of torch is its name; what stands outside the pickle is its key.
 
     Raises:
         Exception: of many kinds, if it is corrupt.
     """
-    return InertUnpickler(stream).load()
+    data = stream.read()
+    _require_plausible(data)
+    unpickler = _InertUnpickler(io.BytesIO(data))
+    return unpickler.load(), sorted(unpickler.records)
 
 
-class InertUnpickler(pickle.Unpickler):
-    """Loads a pickle and notes which classes and functions it names.
+def _require_plausible(data: bytes) -> None:
+    """Refuse a pickle that numbers an object higher than it can hold objects.
 
-    Attributes:
-        names: `module.name` of each that is no container, size or dtype.
+    Python's reader would make room for all of them: one flipped bit in a small file can ask for 64 GB.
     """
+    for opcode, argument, _ in pickletools.genops(data):
+        if opcode.name in ("PUT", "LONG_BINPUT") and (argument or 0) > len(data):
+            raise ValueError(f"it numbers an object {argument}")
 
-    def __init__(self, stream: BinaryIO, *, persistent: Callable[[Any], Any] = lambda key: key) -> None:
+
+class _InertUnpickler(pickle.Unpickler):
+    def __init__(self, stream: IO[bytes]) -> None:
         super().__init__(stream)
-        self._persistent = persistent
-        self._records: dict[str, type[Record]] = {}
-
-    @property
-    def names(self) -> list[str]:
-        """See the class."""
-        return sorted(self._records)
+        self.records: dict[str, type[Record]] = {}
 
     def find_class(self, module_name: str, global_name: str) -> Any:
         """A record for every class but containers, sizes and dtypes."""
         if (module_name, global_name) in _VALUES:
             return _VALUES[module_name, global_name]
         name = f"{module_name}.{global_name}"
-        return self._records.setdefault(name, type("Record", (Record,), {"called": name}))
+        return self.records.setdefault(name, type("Record", (Record,), {"called": name}))
 
     def persistent_load(self, key: Any) -> Any:
-        """What stands outside the pickle: its key, unless the caller knows more."""
-        return self._persistent(key)
+        """What stands outside the pickle: its key."""
+        return key

@@ -30,6 +30,12 @@ Config = Mapping[str, Any]
 Tensors = Sequence[LazyTensor]
 
 
+FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+_BASE_SIZES = ("num_layers", "hidden_size", "num_attention_heads", "num_query_groups", "vocab_size")
+# Sizes that `sizes_of` makes, and what of the configuration they need besides the base.
+_MADE_SIZES = {"head_dim": "", "attention_size": "", "qkv_size": "", "gate_up_size": "ffn_hidden_size"}
+
+
 def sizes_of(config: Config) -> dict[str, int]:
     """Sizes by name, from Megatron's configuration: its own whole numbers and those of the fused projections."""
     heads, groups = config["num_attention_heads"], config["num_query_groups"]
@@ -194,7 +200,7 @@ class Drop(Rename):
     because: str = ""
 
 
-def map_to_megatron(table: Iterable[Rule], tensors: Mapping[str, LazyTensor], config: Config, *, source: str) -> list[LazyTensor]:
+def map_to_megatron(table: Sequence[Rule], tensors: Mapping[str, LazyTensor], config: Config, *, source: str) -> list[LazyTensor]:
     """The Megatron side of a Hugging Face checkpoint; nothing is read yet.
 
     Args:
@@ -203,8 +209,9 @@ def map_to_megatron(table: Iterable[Rule], tensors: Mapping[str, LazyTensor], co
         source: what errors call the checkpoint.
 
     Raises:
-        ValueError: listing all tensors that are missing, unknown, or of another shape than the configuration's.
+        ValueError: listing all tensors that are missing, unknown, no floats, or of another shape than the configuration's.
     """
+    _require_config(table, config, len(tensors), source)
     applications = list(_applications(table, config))
     _require_names(applications, tensors, "hf", source)
     _require_shapes(applications, tensors, "hf", config, source)
@@ -217,7 +224,7 @@ def map_to_megatron(table: Iterable[Rule], tensors: Mapping[str, LazyTensor], co
     ]
 
 
-def map_to_hf(table: Iterable[Rule], tensors: Mapping[str, LazyTensor], config: Config, *, source: str) -> list[LazyTensor]:
+def map_to_hf(table: Sequence[Rule], tensors: Mapping[str, LazyTensor], config: Config, *, source: str) -> list[LazyTensor]:
     """The Hugging Face side of a Megatron checkpoint; nothing is read yet.
 
     Rows that pad a vocabulary for tensor parallelism are cut off.
@@ -228,8 +235,9 @@ def map_to_hf(table: Iterable[Rule], tensors: Mapping[str, LazyTensor], config: 
         source: what errors call the checkpoint.
 
     Raises:
-        ValueError: listing all tensors that are missing, unknown, or of another shape than the configuration's.
+        ValueError: listing all tensors that are missing, unknown, no floats, or of another shape than the configuration's.
     """
+    _require_config(table, config, len(tensors), source)
     applications = list(_applications(table, config))
     _require_names(applications, tensors, "megatron", source)
     sizes = sizes_of(config)
@@ -282,6 +290,22 @@ def _applications(table: Iterable[Rule], config: Config) -> Iterable[_Applicatio
             yield _Application(rule, expand(rule.hf, layer), expand(rule.megatron, layer))
 
 
+def _require_config(table: Sequence[Rule], config: Config, num_tensors: int, source: str) -> None:
+    """Hold the values that decide names and shapes to what they can be, wherever the configuration was read."""
+    names = {*_BASE_SIZES, *(name for rule in table for name in rule.shape)} - _MADE_SIZES.keys()
+    names |= {part for name, part in _MADE_SIZES.items() if part and any(name in rule.shape for rule in table)}
+    sizes = {name: config.get(name) for name in sorted(names)}
+    if config.get("kv_channels") is not None:
+        sizes["kv_channels"] = config["kv_channels"]
+    switches = {rule.when.removeprefix("not ") for rule in table if rule.when}
+    wrong = [f"{name} {value!r}" for name, value in sizes.items() if type(value) is not int or not 0 < value < 2**31]
+    wrong += [f"{name} {config.get(name)!r}" for name in sorted(switches) if not isinstance(config.get(name), bool)]
+    if wrong:
+        raise ValueError(f"{source} has a configuration with {', '.join(wrong)}; expected whole numbers above 0, true or false")
+    if config["num_layers"] > num_tensors:
+        raise ValueError(f"{source} has {num_tensors} tensors, too few for the {config['num_layers']} layers of its configuration")
+
+
 def _require_names(applications: Iterable[_Application], tensors: Mapping[str, LazyTensor], side: str, source: str) -> None:
     known = {name: isinstance(application.rule, Drop) for application in applications for name in getattr(application, side)}
     if missing := [name for name, may_be_absent in known.items() if name not in tensors and not may_be_absent]:
@@ -301,6 +325,14 @@ def _require_shapes(
         for name, shape in zip(getattr(application, side), getattr(application.rule, f"{side}_shapes")(sizes), strict=True)
         if tensors[name].shape != shape
     ]
+    if no_floats := sorted(
+        f"{name} is {tensors[name].dtype}"
+        for application in applications
+        if not isinstance(application.rule, Drop)
+        for name in getattr(application, side)
+        if tensors[name].dtype not in FLOATS
+    ):
+        raise ValueError(f"{source} has {_tensors(no_floats)} that cannot be weights: {'; '.join(no_floats)}")
     if wrong:
         raise ValueError(f"{source} has {_tensors(wrong)} of another shape than its configuration asks for: {'; '.join(wrong)}")
 

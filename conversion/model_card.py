@@ -128,7 +128,8 @@ def _base_model(config: Mapping[str, Any]) -> str | None:
 
 
 def _summary(config: Mapping[str, Any], num_parameters: int, facts: Mapping[str, Any], base_model: str | None) -> str:
-    architecture = ", ".join(map(str, config.get("architectures") or [])) or str(config.get("model_type"))
+    listed = config.get("architectures")
+    architecture = ", ".join(map(str, listed)) if isinstance(listed, list) and listed else str(config.get("model_type"))
     tied = "one matrix" if facts.get("tie_word_embeddings") else "two matrices"
     text = f"{architecture} with {num_parameters:,} parameters and {config.get('vocab_size'):,} tokens, {tied} for input and output."
     return f"{text} Made from {base_model}." if base_model is not None else text

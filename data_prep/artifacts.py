@@ -267,7 +267,7 @@ def read_manifest(directory: Path) -> Manifest | None:
             raise ValueError(f"format {found}")
         content["files"] = {name: FileRecord(**record) for name, record in content["files"].items()}
         return Manifest(**content)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{path} is no manifest of format {MANIFEST_FORMAT} ({error}); make the folder again") from error
 
 

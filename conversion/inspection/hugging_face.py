@@ -40,9 +40,10 @@ def describe(description: Description, directory: Path) -> None:
     except ValueError as error:
         description.problems.append(str(error))
         config = {}
-    description.architecture = ", ".join(map(str, config.get("architectures") or [])) or config.get("model_type")
+    listed = config.get("architectures")
+    description.architecture = ", ".join(map(str, listed)) if isinstance(listed, list) and listed else str(config.get("model_type"))
     description.sizes = {key: config[key] for key in _SIZES if isinstance(config.get(key), int)}
-    description.vocab_size = config.get("vocab_size")
+    description.vocab_size = config["vocab_size"] if isinstance(config.get("vocab_size"), int) else None
     manifest = check_manifest(description, directory)
     if manifest is not None:
         description.step = manifest.facts.get("step")

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from conversion.inert_pickle import InertUnpickler, Record
+from conversion.inert_pickle import Record, load_inert
 
 _STORAGES = {
     "DoubleStorage": "float64",
@@ -77,8 +77,7 @@ def read_torch_file(path: Path) -> TorchFile | None:
         with zipfile.ZipFile(path) as archive:
             name = next(name for name in archive.namelist() if name.rpartition("/")[2] == "data.pkl")
             with archive.open(name) as pickle:
-                unpickler = InertUnpickler(pickle)  # type: ignore[arg-type]
-                return TorchFile(path, unpickler.load(), unpickler.names)
+                return TorchFile(path, *load_inert(pickle))
     except OSError:
         raise
     except Exception as error:  # what a damaged pickle raises is anybody's guess

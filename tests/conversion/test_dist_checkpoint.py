@@ -196,3 +196,11 @@ def test_layers_of_different_dtypes(tmp_path: Path) -> None:
     message = "layers.1.x is torch.float32, but other layers have torch.float16; convert the checkpoint to one dtype first"
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         write_dist_checkpoint(tmp_path, lazy, prefix="module.", common={})
+
+
+def test_a_pickle_that_asks_for_all_memory(written: Path) -> None:
+    """An object numbered 2**32 - 1, for which Python's reader would make room; what one flipped bit can do."""
+    (written / ".metadata").write_bytes(b"\x80\x02}r\xff\xff\xff\xff.")
+    message = f"{written / '.metadata'} is corrupt (it numbers an object 4294967295); copy the checkpoint again"
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        read_dist_checkpoint(written, prefix="module.")

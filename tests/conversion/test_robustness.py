@@ -1,0 +1,389 @@
+"""Damaged and hostile inputs, other conversions beside, and kills: one clear error or a whole output, never anything between."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import random
+import shutil
+import signal
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from conversion import hf_to_nemo, nemo_to_hf
+from conversion.change_layout import change
+from conversion.edit_vocabulary import edit
+from conversion.inspection import describe
+from conversion.vocabulary_edit import untie
+from data_prep.artifacts import MANIFEST_NAME, write_manifest
+from tests.conversion.conftest import OPTMaker
+from tests.conversion.tiny_families import save_tiny_model
+from tests.processes import Group
+
+Convert = Callable[[Path, Path], object]
+Damage = Callable[[Path, random.Random], None]
+
+FORMS = {
+    "safetensors": {},
+    "sharded": {"max_shard_size": "20KB"},
+    "bin": {"safe_serialization": False},
+    "sharded bin": {"safe_serialization": False, "max_shard_size": "20KB"},
+}
+
+
+# -- what can be done to a file -------------------------------------------------------------------------------------------
+
+
+def cut(path: Path, chance: random.Random) -> None:
+    os.truncate(path, chance.randrange(path.stat().st_size))
+
+
+def flip(path: Path, chance: random.Random) -> None:
+    """A bit in the first kilobyte, where headers are, or anywhere."""
+    content = bytearray(path.read_bytes())
+    end = min(len(content), 1024) if chance.random() < 0.6 else len(content)
+    content[chance.randrange(end)] ^= 1 << chance.randrange(8)
+    path.write_bytes(content)
+
+
+def overwrite(path: Path, chance: random.Random) -> None:
+    """A stretch of random bytes."""
+    content = bytearray(path.read_bytes())
+    start = chance.randrange(len(content))
+    content[start : start + 16] = chance.randbytes(len(content[start : start + 16]))
+    path.write_bytes(content)
+
+
+def lengthen(path: Path, chance: random.Random) -> None:
+    with path.open("ab") as stream:
+        stream.write(chance.randbytes(chance.randrange(1, 40)))
+
+
+def empty(path: Path, chance: random.Random) -> None:
+    path.write_bytes(b"")
+
+
+def remove(path: Path, chance: random.Random) -> None:
+    path.unlink()
+
+
+def make_directory(path: Path, chance: random.Random) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def edit_json(path: Path, chance: random.Random) -> None:
+    """Another value for one key, of a type or size that nobody expects."""
+    try:
+        content = json.loads(path.read_text())
+    except (ValueError, UnicodeDecodeError):
+        return flip(path, chance)
+    place = content
+    while isinstance(place, dict) and place:
+        key = chance.choice(sorted(place))
+        if not isinstance(place[key], dict) or chance.random() < 0.2:
+            values = (None, "", -1, 0, 1.5, [], {}, True, "nan", 10**30, [1], "../../etc/passwd", float("nan"), "x\0y")
+            place[key] = chance.choice(values)
+            break
+        place = place[key]
+    path.write_text(json.dumps(content))
+
+
+DAMAGES: tuple[Damage, ...] = (cut, flip, flip, overwrite, lengthen, empty, remove, make_directory, edit_json, edit_json)
+
+
+def try_damages(original: Path, work_dir: Path, convert: Convert, *, num_trials: int, seed: int, always_refused: bool = False) -> int:
+    """Convert a copy with one file damaged, many times; returns how often that was refused.
+
+    Args:
+        always_refused: there is a manifest, so that every change is found.
+    """
+    names = sorted(path.relative_to(original) for path in original.rglob("*") if path.is_file())
+    names = [name for name in names if always_refused or name.name != MANIFEST_NAME]
+    refused = 0
+    for trial in range(num_trials):
+        chance = random.Random(f"{seed} {trial}")
+        damaged, output = work_dir / "damaged", work_dir / "output"
+        shutil.rmtree(damaged, ignore_errors=True)
+        shutil.copytree(original, damaged)
+        name, damage = chance.choice(names), chance.choice(DAMAGES)
+        before = (damaged / name).read_bytes()
+        damage(damaged / name, chance)
+        unchanged = (damaged / name).is_file() and (damaged / name).read_bytes() == before
+        what = f"trial {trial}: {damage.__name__} {name}"
+        try:
+            convert(damaged, output)
+        except ValueError as error:
+            refused += 1
+            assert_a_sentence(error, what)
+            assert not output.exists(), what
+        except Exception as error:
+            raise AssertionError(what) from error
+        else:
+            assert unchanged or not always_refused or name.name == MANIFEST_NAME, f"{what} was not found"
+            shutil.rmtree(output)
+        assert not list(work_dir.glob(".*")), what
+    return refused
+
+
+def assert_a_sentence(error: ValueError, what: str) -> None:
+    text = str(error)
+    assert type(error) is ValueError, what
+    assert 20 < len(text) < 2000 and "\n" not in text and "Traceback" not in text, f"{what}: {text}"
+
+
+# -- damaged files --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_damaged_hugging_face_folders(make_opt: OPTMaker, tmp_path: Path, form: str) -> None:
+    hf_dir = make_opt(saving=FORMS[form], tie_word_embeddings=False)
+    assert try_damages(hf_dir, tmp_path, hf_to_nemo.convert, num_trials=50, seed=1) > 20
+
+
+def test_damaged_nemo_folders(make_opt: OPTMaker, tmp_path: Path) -> None:
+    hf_to_nemo.convert(make_opt(), tmp_path / "nemo")
+    (tmp_path / "nemo" / MANIFEST_NAME).unlink()
+    assert try_damages(tmp_path / "nemo", tmp_path, nemo_to_hf.export, num_trials=60, seed=2) > 12
+
+
+@pytest.mark.parametrize("family", ["llama3", "gemma2", "qwen2"])
+def test_damaged_folders_of_other_families(tmp_path: Path, family: str) -> None:
+    save_tiny_model(family, tmp_path / "hf")
+    assert try_damages(tmp_path / "hf", tmp_path, hf_to_nemo.convert, num_trials=25, seed=3) > 8
+
+
+def test_with_a_manifest_every_flipped_bit_is_found(make_opt: OPTMaker, tmp_path: Path) -> None:
+    """Also in the values of tensors, where nothing else could tell."""
+    hf_dir = make_opt()
+    write_manifest(hf_dir, stage="conversion.transfer", facts={"tokenizer_digest": "xxh3:known"})
+    hf_to_nemo.convert(hf_dir, tmp_path / "nemo")
+    assert try_damages(hf_dir, tmp_path, hf_to_nemo.convert, num_trials=40, seed=4, always_refused=True) > 30
+    assert try_damages(tmp_path / "nemo", tmp_path, nemo_to_hf.export, num_trials=60, seed=5, always_refused=True) > 45
+
+
+def test_damaged_folders_in_other_commands(make_opt: OPTMaker, tmp_path: Path) -> None:
+    hf_dir = make_opt()
+    hf_to_nemo.convert(hf_dir, tmp_path / "nemo")
+    (tmp_path / "nemo" / MANIFEST_NAME).unlink()
+
+    def to_megatron(source: Path, output: Path) -> None:
+        change(source, output, layout="megatron-lm")
+
+    def untied(source: Path, output: Path) -> None:
+        edit(source, output, untie, arguments={})
+
+    def describe_into(source: Path, output: Path) -> None:
+        if problems := describe(source, deep=True).problems:
+            raise ValueError(problems[0])
+        output.mkdir()
+
+    assert try_damages(tmp_path / "nemo", tmp_path, to_megatron, num_trials=40, seed=6) > 10
+    assert try_damages(hf_dir, tmp_path, untied, num_trials=40, seed=7) > 10
+    assert try_damages(tmp_path / "nemo", tmp_path, describe_into, num_trials=60, seed=8) > 10
+    assert try_damages(hf_dir, tmp_path, describe_into, num_trials=40, seed=9) > 5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(8))
+def test_damaged_folders_at_length(make_opt: OPTMaker, tmp_path: Path, seed: int) -> None:
+    hf_dir = make_opt(saving=FORMS[list(FORMS)[seed % 4]], tie_word_embeddings=bool(seed % 2))
+    hf_to_nemo.convert(hf_dir, tmp_path / "nemo")
+    (tmp_path / "nemo" / MANIFEST_NAME).unlink()
+    try_damages(hf_dir, tmp_path, hf_to_nemo.convert, num_trials=400, seed=100 + seed)
+    try_damages(tmp_path / "nemo", tmp_path, nemo_to_hf.export, num_trials=400, seed=200 + seed)
+
+
+# -- whole files that lie -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_tensors_of_another_name_shape_or_dtype(make_opt: OPTMaker, tmp_path: Path, seed: int) -> None:
+    hf_dir = make_opt(tie_word_embeddings=False)
+    state = load_file(hf_dir / "model.safetensors")
+    chance = random.Random(seed)
+    for trial in range(20):
+        changed = dict(state)
+        name = chance.choice(sorted(state))
+        tensor = changed.pop(name)
+        kind = trial % 5
+        if kind == 0:
+            changed[name.replace("layers.1", "layers.7") + "_"] = tensor
+        elif kind == 1:
+            changed[name] = tensor[:-1].contiguous()
+        elif kind == 2:
+            changed[name] = tensor.flatten()[None]
+        elif kind == 3:
+            changed[name] = tensor.to(torch.int64)
+        save_file(changed, hf_dir / "model.safetensors", metadata={"format": "pt"})
+        with pytest.raises(ValueError, match=r".") as refusal:
+            hf_to_nemo.convert(hf_dir, tmp_path / "nemo")
+        assert_a_sentence(refusal.value, f"{kind} {name}")
+        assert not (tmp_path / "nemo").exists()
+
+
+class _RunsCode:
+    def __init__(self, proof: Path) -> None:
+        self.proof = proof
+
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return os.system, (f"touch {self.proof}",)
+
+
+def test_no_pickle_of_a_checkpoint_is_run(make_opt: OPTMaker, tmp_path: Path) -> None:
+    """In every place that has one: weights, index, what is not sharded, chunks."""
+    bomb = _RunsCode(tmp_path / "proof")
+    hf_dir = make_opt(saving={"safe_serialization": False})
+    hf_to_nemo.convert(hf_dir, tmp_path / "nemo")
+    (tmp_path / "nemo" / MANIFEST_NAME).unlink()
+    torch.save({"a": bomb}, hf_dir / "pytorch_model.bin")
+    with pytest.raises(ValueError, match=r"asks to run posix\.system when it is loaded, which is not safe"):
+        hf_to_nemo.convert(hf_dir, tmp_path / "out")
+    for name in (".metadata", "common.pt", "__0_0.distcp"):
+        folder = tmp_path / f"bombed{name}"
+        shutil.copytree(tmp_path / "nemo", folder)
+        if name == "__0_0.distcp":
+            size = (folder / "weights" / name).stat().st_size
+            torch.save(bomb, folder / "weights" / name)
+            os.truncate(folder / "weights" / name, size)
+        elif name == "common.pt":
+            torch.save({"args": bomb}, folder / "weights" / name)
+        else:
+            (folder / "weights" / name).write_bytes(pickle.dumps(bomb))
+        describe(folder)
+        try:
+            nemo_to_hf.export(folder, tmp_path / "out")
+            assert name == "common.pt"  # which the export has no use for
+            shutil.rmtree(tmp_path / "out")
+        except ValueError as error:
+            assert_a_sentence(error, name)
+    assert not (tmp_path / "proof").exists() and not (tmp_path / "out").exists()
+
+
+def test_disk_space_is_checked_first(make_opt: OPTMaker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hf_dir = make_opt()
+    hf_to_nemo.convert(hf_dir, tmp_path / "nemo")
+    free = shutil.disk_usage(tmp_path)._replace(free=1000)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: free)
+    for convert, source in ((hf_to_nemo.convert, hf_dir), (nemo_to_hf.export, tmp_path / "nemo")):
+        with pytest.raises(ValueError, match=r"has 0\.00 GiB free, but the output needs about 0\.00 GiB; free some space"):
+            convert(source, tmp_path / "out")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["hf", "nemo"]
+
+
+# -- other conversions beside ---------------------------------------------------------------------------------------------
+
+
+def test_concurrent_conversions_do_not_disturb_each_other(make_opt: OPTMaker, tmp_path: Path) -> None:
+    """Six of three models at once in one process, as threads share more than processes do; every output as if it were alone."""
+    models = {name: make_opt(f"hf_{name}", seed=seed) for seed, name in enumerate(("a", "b", "c"))}
+    alone = {}
+    for name, hf_dir in models.items():
+        manifest = hf_to_nemo.convert(hf_dir, tmp_path / f"alone_{name}")
+        alone[name] = {file: record.digest for file, record in manifest.files.items()}
+    failures: list[str] = []
+
+    def there_and_back(name: str, number: int) -> None:
+        manifest = hf_to_nemo.convert(models[name], tmp_path / f"nemo_{name}_{number}")
+        if {file: record.digest for file, record in manifest.files.items()} != alone[name]:
+            failures.append(f"{name} {number}: other bytes")
+        nemo_to_hf.export(tmp_path / f"nemo_{name}_{number}", tmp_path / f"back_{name}_{number}")
+        if (tmp_path / f"back_{name}_{number}/model.safetensors").read_bytes() != (models[name] / "model.safetensors").read_bytes():
+            failures.append(f"{name} {number}: did not come back")
+
+    threads = [threading.Thread(target=there_and_back, args=(name, number)) for name in models for number in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures and len(list(tmp_path.glob("back_*"))) == 6
+
+
+# -- kills ----------------------------------------------------------------------------------------------------------------
+
+# One start of Python, which forks a conversion per moment: so fifty kills take seconds.  Each tensor takes some milliseconds more,
+# so that writing takes most of the time, and the moments are spread evenly over a conversion and a bit.
+FORKS = """
+import os, signal, sys, time
+from pathlib import Path
+import conversion.lazy_tensor as lazy_tensor
+import conversion.families, conversion.hf_checkpoint, conversion.mapping, conversion.nemo_checkpoint
+import torch.distributed.checkpoint.filesystem
+from conversion import {module} as command
+from data_prep.tokenizer_files import load_tokenizer
+source, output_dir, num_kills = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
+read = lazy_tensor._read_and_report
+lazy_tensor._read_and_report = lambda tensor, advance: (time.sleep(0.002), read(tensor, advance))[1]
+convert = getattr(command, {function!r})
+
+def start(output):
+    if (child := os.fork()) == 0:
+        try:
+            convert(source, output)
+        finally:
+            os._exit(0)
+    return child
+
+begin = time.monotonic()
+os.waitpid(start(output_dir / "whole"), 0)
+seconds = time.monotonic() - begin
+for kill in range(num_kills):
+    child = start(output_dir / f"killed_{{kill:03d}}")
+    time.sleep(seconds * 1.1 * (kill + 0.5) / num_kills)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+"""
+
+
+def kill_at_many_moments(hf_dir: Path, tmp_path: Path, module: str, function: str, num_kills: int) -> tuple[int, int]:
+    """Kill conversions at evenly spread moments; returns how many left a whole output, and how many nothing but a hidden folder."""
+    source = hf_dir
+    if module == "nemo_to_hf":
+        hf_to_nemo.convert(hf_dir, tmp_path / "nemo")
+        source = tmp_path / "nemo"
+    output_dir = tmp_path / "out"
+    output_dir.mkdir()
+    script = FORKS.format(module=module, function=function)
+    finished = Group(["-c", script, str(source), str(output_dir), str(num_kills)], log_dir=tmp_path / "logs").wait(timeout_seconds=300)
+    assert finished.code == 0, finished.stderr[-2000:]
+    whole = sorted(path for path in output_dir.iterdir() if not path.name.startswith("."))
+    for folder in whole:
+        if module == "hf_to_nemo":
+            nemo_to_hf.export(folder, tmp_path / "back" / folder.name)
+            folder = tmp_path / "back" / folder.name
+        assert (folder / "model.safetensors").read_bytes() == (hf_dir / "model.safetensors").read_bytes()
+    return len(whole) - 1, sum(path.name.startswith(".killed_") for path in output_dir.iterdir())
+
+
+@pytest.mark.parametrize(("module", "function"), [("hf_to_nemo", "convert"), ("nemo_to_hf", "export")])
+def test_killed_at_twelve_moments(make_opt: OPTMaker, tmp_path: Path, module: str, function: str) -> None:
+    """What has the final name is whole; what is not whole has a hidden name."""
+    whole, hidden = kill_at_many_moments(make_opt(tokenizer=None), tmp_path, module, function, 12)
+    assert hidden >= 4 and whole + hidden <= 12
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("module", "function"), [("hf_to_nemo", "convert"), ("nemo_to_hf", "export")])
+def test_killed_at_a_hundred_moments(make_opt: OPTMaker, tmp_path: Path, module: str, function: str) -> None:
+    whole, hidden = kill_at_many_moments(make_opt(tokenizer=None), tmp_path, module, function, 100)
+    assert hidden >= 40 and whole + hidden <= 100
+
+
+def test_killed_between_file_and_rename(make_opt: OPTMaker, tmp_path: Path) -> None:
+    """The moment before the last: everything is written, nothing has its name."""
+    script = (
+        "import os, signal, sys\nfrom pathlib import Path\nfrom conversion.hf_to_nemo import convert\n"
+        "os.replace = lambda source, target: os.kill(os.getpid(), signal.SIGKILL)\nconvert(Path(sys.argv[1]), Path(sys.argv[2]))\n"
+    )
+    finished = Group(["-c", script, str(make_opt(tokenizer=None)), str(tmp_path / "out/nemo")], log_dir=tmp_path / "logs").wait(
+        timeout_seconds=60
+    )
+    assert finished.code == -signal.SIGKILL
+    (left,) = (tmp_path / "out").iterdir()
+    assert left.name.startswith(".nemo.partial-")
