@@ -1,10 +1,12 @@
-"""Time and memory of embedding transfer at the size of GaMS, against the published packages in the same run.
+"""Time and memory of embedding transfer at the size of GaMS, against the published code in the same run.
 
 Source 50,272 x 2,048 float32, target 80,000 tokens of which 28,810 are shared, auxiliary vectors of 768 dimensions; the vectors are
 synthetic, so that no training is timed.  Every measurement is a process of its own: its time is from start to end, imports, reading
-and writing included; its memory is the largest resident set.  Ours makes input *and* output layer; the packages make one matrix.
+and writing included; its memory is the largest resident set.  Ours makes input *and* output layer; the others make one matrix.
 
-A package is measured where the Python in SCION_PEER_PYTHON can import it (docs/transfer.md says how to make one).
+A package is measured where the Python in SCION_PEER_PYTHON can import it (docs/transfer.md says how to make one).  Where there is no
+package to install, `reference` is our own plain code that takes the same steps as the published one, token by token.  What would take
+hours is done for a share of the tokens or steps, and its time multiplied; such lines say so and have no memory.
 """
 
 from __future__ import annotations
@@ -17,14 +19,18 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from data_prep import command
 from data_prep.tokenizer_files import start_without_torch
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
 
 ROOT = Path(__file__).resolve().parent.parent
 SPECIALS = ("<s>", "</s>", "<unk>")
@@ -43,10 +49,12 @@ SIZES = {
     "gams": Size(50_272, 80_000, 28_810, 2048, 768),
     "small": Size(5_000, 8_000, 2_900, 256, 96),
 }
-OURS = ("mean", "focus", "wechsel", "clp", "clp-plus", "sava", "omp")
+OURS = ("mean", "merge", "align", "focus", "wechsel", "ofa", "clp", "clp-plus", "sava", "omp")
+# Slower than the others together, since its every step compares with all atoms: made only when named.
+BY_DEFAULT = tuple(name for name in OURS if name != "omp")
 
-# Rows of the package's result that are compared with ours: all would need both in memory.
-_COMPARED_EVERY = 37
+_COMPARED = 1000  # rows of a result that are compared with ours: all would need both in memory
+_TEXT_LINES, _LINE_WORDS = 30_000, 20  # as many as Align was published with
 
 DEEPFOCUS = """
 import sys, numpy as np, torch
@@ -59,7 +67,7 @@ table = {target.convert_ids_to_tokens(i): vectors[i] for i in range(3, len(vecto
 deepfocus.focus.load_target_token_embedding = lambda **options: table
 rows = deepfocus.focus.FOCUS(target, source, torch.from_numpy(np.load(f"{work}/input.npy")), verbosity="silent",
                              auxiliary_embedding_mode="fasttext-wordlevel", language_identifier="xx")
-np.save(f"{work}/peer.npy", rows.numpy())
+rows = rows.numpy()
 """
 
 WECHSEL = """
@@ -70,18 +78,177 @@ work = sys.argv[1]
 source, target = (PreTrainedTokenizerFast.from_pretrained(f"{work}/{side}") for side in ("source", "target"))
 vectors = [np.load(f"{work}/{side}_vectors.npy") for side in ("source", "target")]
 vectors = [v / (np.linalg.norm(v, axis=1, keepdims=True) + 1e-8) for v in vectors]
+vectors[0][:3] = 0  # special tokens have no words
 rows, *_ = wechsel.create_target_embeddings(*vectors, source, target, np.load(f"{work}/input.npy"), 10, 0.1, verbose=False)
-np.save(f"{work}/peer.npy", rows)
 """
 
-PEERS = {"focus": ("deepfocus", DEEPFOCUS), "wechsel": ("wechsel", WECHSEL)}
+# What every reference begins with; each prints the seconds of its work and the share of it that it did.
+_PREAMBLE = """
+import sys, json, time, numpy as np
+work = sys.argv[1]
+load = lambda name: np.load(f"{work}/{name}.npy")
+shared_target, shared_source = load("shared_target"), load("shared_source")
+new = load("new_ids")
+"""
+
+_CLP = """
+from sklearn.metrics.pairwise import cosine_similarity
+matrix, helper = load("input"), load("target_vectors")
+ids = new[::200]
+start = time.monotonic()
+similarities = cosine_similarity(helper[ids], helper[shared_target])
+copied, rows = matrix[shared_source], np.empty((len(ids), matrix.shape[1]))
+for n in range(len(ids)):
+    weights = similarities[n] / similarities[n].sum()
+    rows[n] = np.average(copied, axis=0, weights=weights)
+print(json.dumps([time.monotonic() - start, len(ids) / len(new)]))
+"""
+
+_OFA = """
+matrix = load("input")
+source, target = (load(f"{side}_vectors") for side in ("source", "target"))
+source, target = (v / (np.linalg.norm(v, axis=1, keepdims=True) + 1e-8) for v in (source, target))
+source[:3] = 0  # special tokens have no words
+ids = new[:2048]
+start = time.monotonic()
+rows = np.empty((len(ids), matrix.shape[1]))
+for first in range(0, len(ids), 1024):
+    similarities = target[ids[first : first + 1024]] @ source.T
+    for n, row in enumerate(similarities):
+        nearest = np.argsort(-row)[:10]
+        weights = np.exp(row[nearest] / 0.1)
+        rows[first + n] = (matrix[nearest] * (weights / weights.sum())[:, None]).sum(axis=0)
+print(json.dumps([time.monotonic() - start, len(ids) / len(new)]))
+"""
+
+_MERGE = """
+matrix, source = load("input"), json.load(open(f"{work}/source_vocabulary.json"))
+target, merges = json.load(open(f"{work}/target_vocabulary.json")), json.load(open(f"{work}/merges.json"))
+names = {i: token for token, i in target.items()}
+new_tokens = [names[i] for i in new]  # a list, as there
+share = 1500
+start = time.monotonic()
+parts = {}
+for first, second in merges[-share:]:
+    if first + second in new_tokens:
+        parts.setdefault(first + second, []).append((first, second))
+def row(token):
+    if token in source:
+        return matrix[source[token]].astype(np.float64)
+    pairs = parts.get(token) or [pair for pair in merges if pair[0] + pair[1] == token]
+    return np.mean([(row(first) + row(second)) / 2 for first, second in pairs], axis=0)
+ids = np.array(sorted(target[token] for token in parts))
+rows = np.array([row(names[i]) for i in ids])
+print(json.dumps([time.monotonic() - start, share / len(merges)]))
+"""
+
+_ALIGN = """
+from tokenizers import Tokenizer
+matrix = load("input")
+source, target = (Tokenizer.from_file(f"{work}/{side}/tokenizer.json") for side in ("source", "target"))
+wanted = set(new.tolist())
+lines = open(f"{work}/text.txt").read().splitlines()
+start = time.monotonic()
+counts = {}
+for line in lines:
+    one, other = (tokenizer.encode(line, add_special_tokens=False) for tokenizer in (source, target))
+    for token, (begin, end) in zip(other.ids, other.offsets):
+        if token not in wanted:
+            continue
+        pieces = []
+        for piece, (first, last) in zip(one.ids, one.offsets):
+            if (first >= begin and last <= end) or (first <= begin and last >= end):
+                pieces.append(piece)
+        key = tuple(pieces)
+        counts.setdefault(token, {}).setdefault(key, 0)
+        counts[token][key] += 1
+ids = np.array(sorted(counts))
+rows = np.empty((len(ids), matrix.shape[1]))
+for n, i in enumerate(ids):
+    total = sum(counts[i].values())
+    rows[n] = sum(count / total * matrix[list(key)].astype(np.float64).mean(axis=0) for key, count in counts[i].items())
+print(json.dumps([time.monotonic() - start, 1.0]))
+"""
+
+_MEAN = """
+from tokenizers import Tokenizer
+matrix = load("input")
+source = Tokenizer.from_file(f"{work}/source/tokenizer.json")
+names = {i: token for token, i in json.load(open(f"{work}/target_vocabulary.json")).items()}
+start = time.monotonic()
+ids, rows = new, np.empty((len(new), matrix.shape[1]))
+for n, i in enumerate(ids):
+    rows[n] = matrix[source.encode(names[i], add_special_tokens=False).ids].mean(axis=0)
+print(json.dumps([time.monotonic() - start, 1.0]))
+"""
+
+_OMP = """
+import torch
+matrix, helper = load("input"), torch.from_numpy(load("target_vectors"))
+atoms, copied = helper[shared_target], torch.from_numpy(matrix[shared_source])
+ids = new[:512]
+start = time.monotonic()
+targets, residual = helper[ids], helper[ids].clone()
+chosen = torch.zeros(len(ids), 0, dtype=torch.long)
+basis = torch.zeros(len(ids), 0, helper.shape[1])
+for step in range(64):
+    scores = (residual @ atoms.T).abs()
+    scores.scatter_(1, chosen, -1)
+    best = scores.argmax(dim=1)
+    chosen = torch.cat([chosen, best[:, None]], dim=1)
+    rest = atoms[best]
+    for _ in range(2):
+        rest = rest - torch.einsum("nsd,ns->nd", basis, torch.einsum("nsd,nd->ns", basis, rest))
+    basis = torch.cat([basis, (rest / rest.norm(dim=1, keepdim=True))[:, None]], dim=1)
+    residual = targets - torch.einsum("nsd,ns->nd", basis, torch.einsum("nsd,nd->ns", basis, targets))
+solution = torch.linalg.lstsq(atoms[chosen].transpose(1, 2).double(), targets.double()[:, :, None]).solution[:, :, 0]
+rows = torch.einsum("nk,nkd->nd", solution.float(), copied[chosen]).numpy()
+print(json.dumps([time.monotonic() - start, len(ids) / len(new)]))
+"""
+
+_SAVA = """
+import torch
+from latentis.transform import TransformSequence
+from latentis.transform.base import MeanLPNorm, StandardScaling
+from latentis.transform.translate import Translator
+from latentis.transform.translate.aligner import SGDAffineAligner, ZeroPadding
+matrix, helper = (torch.from_numpy(load(name)) for name in ("input", "target_vectors"))
+scale = lambda: TransformSequence([StandardScaling(), MeanLPNorm(p=2)])
+steps = 5
+translator = Translator(aligner=SGDAffineAligner(num_steps=steps, lr=1e-3, random_seed=42), x_transform=scale(), y_transform=scale(),
+                        dim_matcher=ZeroPadding())
+start = time.monotonic()
+translator.fit(x=helper[shared_target], y=matrix[shared_source])
+ids = rows = None
+print(json.dumps([time.monotonic() - start, steps / 1000]))
+"""
+
+_SAVE = """
+if globals().get("ids") is not None:
+    np.save(f"{work}/peer_ids.npy", ids)
+if rows is not None:
+    np.save(f"{work}/peer.npy", rows)
+"""
+
+# Method -> the package that its code imports, or None for plain code that any Python with numpy, torch and scikit-learn runs.
+PEERS = {
+    "mean": (None, _MEAN),
+    "merge": (None, _MERGE),
+    "align": (None, _ALIGN),
+    "focus": ("deepfocus", DEEPFOCUS),
+    "wechsel": ("wechsel", WECHSEL),
+    "ofa": (None, _OFA),
+    "clp": (None, _CLP),
+    "sava": ("latentis", _SAVA),
+    "omp": (None, _OMP),
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Build the case, measure each method and each package, and print a table."""
     parser = command.parser(__doc__, prog="benchmarks.transfer", example="python -m benchmarks.transfer --size gams")
     parser.add_argument("--size", choices=SIZES, default="gams", help="how large the case is (default: gams)")
-    parser.add_argument("--methods", nargs="+", choices=OURS, default=OURS, help="which methods (default: all)")
+    parser.add_argument("--methods", nargs="+", choices=OURS, default=BY_DEFAULT, help="which methods (default: all but omp)")
     parser.add_argument("--worker", nargs=2, metavar=("METHOD", "DIR"), help=argparse.SUPPRESS)
     arguments = parser.parse_args(argv)
     if arguments.worker:
@@ -93,15 +260,34 @@ def main(argv: Sequence[str] | None = None) -> int:
         _build(SIZES[arguments.size], work)
         print(f"{'method':<12}{'by':<12}{'seconds':>9}{'CPU s':>9}{'GiB':>7}   largest difference")
         for method in arguments.methods:
-            seconds, cpu, memory = _measure([sys.executable, "-m", "benchmarks.transfer", "--worker", method, str(work)])
-            print(f"{method:<12}{'Scion':<12}{seconds:>9.1f}{cpu:>9.1f}{memory:>7.2f}", flush=True)
-            if method in PEERS and (python := os.environ.get("SCION_PEER_PYTHON")):
-                package, code = PEERS[method]
-                peer_seconds, peer_cpu, peer_memory = _measure([python, "-c", code, str(work)])
-                difference = _difference(work)
-                line = f"{method:<12}{package:<12}{peer_seconds:>9.1f}{peer_cpu:>9.1f}{peer_memory:>7.2f}   {difference:.1e}"
-                print(f"{line}  ({peer_seconds / seconds:.1f} x the time, {peer_memory / memory:.1f} x the memory)", flush=True)
+            ours = _measure([sys.executable, "-m", "benchmarks.transfer", "--worker", method, str(work)])
+            print(f"{method:<12}{'Scion':<12}{ours.seconds:>9.1f}{ours.cpu_seconds:>9.1f}{ours.memory_gib:>7.2f}", flush=True)
+            if method in PEERS:
+                _measure_peer(method, work, ours)
     return command.DONE
+
+
+def _measure_peer(method: str, work: Path, ours: Measured) -> None:
+    """Measure the published way and print how it compares."""
+    package, code = PEERS[method]
+    python = os.environ.get("SCION_PEER_PYTHON") if package else sys.executable
+    if not python:
+        return
+    for name in ("peer.npy", "peer_ids.npy"):
+        (work / name).unlink(missing_ok=True)
+    whole = method in ("focus", "wechsel")  # their code begins and ends by itself
+    peer = _measure([python, "-c", code + _SAVE if whole else _PREAMBLE + code + _SAVE, str(work)])
+    seconds, cpu, share = peer.seconds, peer.cpu_seconds, 1.0
+    if not whole:
+        worked, share = json.loads(peer.output.strip().splitlines()[-1])
+        seconds += worked * (1 / share - 1)
+        cpu *= seconds / peer.seconds
+    memory = f"{peer.memory_gib:>7.2f}" if share == 1 else f"{'':>7}"
+    line = f"{method:<12}{package or 'reference':<12}{seconds:>9.1f}{cpu:>9.1f}{memory}   "
+    line += f"{_difference(work)}  " if (work / "peer.npy").exists() else ""
+    line += f"({seconds / ours.seconds:.1f} x the time"
+    line += f", {peer.memory_gib / ours.memory_gib:.1f} x the memory)" if share == 1 else f"; measured on {share:.2%} of its work)"
+    print(line, flush=True)
 
 
 def _build(size: Size, work: Path) -> None:
@@ -109,13 +295,15 @@ def _build(size: Size, work: Path) -> None:
     from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers
     from transformers import PreTrainedTokenizerFast
 
-    shared = [f"▁w{i}" for i in range(size.num_shared)]
+    letters = [*"▁wst0123456789", "▁w"]  # what pieces of new tokens are made of
+    shared = [*letters, *(f"▁w{i}" for i in range(size.num_shared - len(letters)))]
+    new = ["▁t", *(f"▁t{i}" for i in range(size.num_target - size.num_shared - len(SPECIALS) - 1))]
     names = {
         "source": [*shared, *(f"▁s{i}" for i in range(size.num_source - size.num_shared - len(SPECIALS)))],
-        "target": [*shared, *(f"▁t{i}" for i in range(size.num_target - size.num_shared - len(SPECIALS)))],
+        "target": [*shared, *new],
     }
-    letters = [*"▁wst0123456789"]  # what pieces of new tokens are made of
-    names["source"][-len(letters) :] = letters
+    # Every token but a letter is the one that is a digit shorter, and that digit.
+    merges = [(token[:-1], token[-1]) for token in names["target"] if len(token) > 1]
     generator = np.random.default_rng(0)
     centres = generator.standard_normal((400, 32)).astype(np.float32)
     axes = generator.standard_normal((32, size.vector_size)).astype(np.float32)
@@ -123,15 +311,17 @@ def _build(size: Size, work: Path) -> None:
     meanings += 0.7 * generator.standard_normal(meanings.shape).astype(np.float32)
     for side, tokens in names.items():
         vocabulary = {token: i for i, token in enumerate([*SPECIALS, *tokens])}
-        tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[], unk_token="<unk>"))
+        tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=merges if side == "target" else [], unk_token="<unk>"))
         tokenizer.normalizer = normalizers.Replace(" ", "▁")
         tokenizer.decoder = decoders.Replace("▁", " ")
         tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in SPECIALS])
         wrapped = PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>", unk_token="<unk>")
         wrapped.save_pretrained(str(work / side))
+        (work / f"{side}_vocabulary.json").write_text(json.dumps(vocabulary))
         offset = 0 if side == "source" else size.num_source
         rows = meanings[offset : offset + len(vocabulary)].copy()
-        rows[: size.num_shared] = meanings[: size.num_shared]
+        first = len(SPECIALS)
+        rows[first : first + size.num_shared] = meanings[first : first + size.num_shared]
         vectors = rows @ axes + 0.3 * generator.standard_normal((len(rows), size.vector_size)).astype(np.float32)
         np.save(work / f"{side}_vectors.npy", vectors)
         if side == "source":
@@ -139,6 +329,13 @@ def _build(size: Size, work: Path) -> None:
                 image = generator.standard_normal((32, size.hidden_size)).astype(np.float32)
                 noise = generator.standard_normal((len(rows), size.hidden_size), dtype=np.float32)
                 np.save(work / f"{name}.npy", 0.02 * (rows @ image + noise))
+
+    ids = np.arange(len(SPECIALS), len(SPECIALS) + size.num_shared)
+    for name, values in (("shared_target", ids), ("shared_source", ids), ("new_ids", np.arange(ids[-1] + 1, size.num_target))):
+        np.save(work / f"{name}.npy", values)
+    (work / "merges.json").write_text(json.dumps(merges))
+    lines = (" ".join(generator.choice(new, size=_LINE_WORDS)).replace("▁", "") for _ in range(_TEXT_LINES))
+    (work / "text.txt").write_text("".join(f" {line}\n" for line in lines))
 
 
 def _transfer(method: str, work: Path) -> None:
@@ -156,23 +353,26 @@ def _transfer(method: str, work: Path) -> None:
     from conversion.embeddings.vocabulary_map import map_vocabulary
     from data_prep.tokenizer_files import load_tokenizer
 
-    source, target = (Vocabulary.of(load_tokenizer(work / side)) for side in ("source", "target"))
+    tokenizers = [load_tokenizer(work / side) for side in ("source", "target")]
+    source, target = map(Vocabulary.of, tokenizers)
 
     def vectors_of(side: str, vocabulary: Vocabulary) -> TokenVectors:
         ids = np.flatnonzero(vocabulary.is_text)
         return TokenVectors.of(np.load(work / f"{side}_vectors.npy", mmap_mode="r")[ids], ids, len(vocabulary))
 
-    def nothing(texts: list[str]) -> list[list[int]]:
-        raise AssertionError("no text is read here")
-
-    inputs = TransferInputs(source, target, map_vocabulary(source, target), 42, nothing, nothing)
+    tokenize_source, tokenize = (partial(_tokenize, tokenizer) for tokenizer in tokenizers)
+    inputs = TransferInputs(source, target, map_vocabulary(source, target), 42, tokenize, tokenize_source)
     if method == "focus":
         plan = focus_plan(inputs, vectors_of("target", target))
-    elif method == "wechsel":
+    elif method in ("wechsel", "ofa"):
         plan = wechsel_plan(inputs, vectors_of("source", source), vectors_of("target", target))
+    elif method in ("mean", "merge", "align"):
+        text = (work / "text.txt").read_text().splitlines() if method == "align" else None
+        plan = METHODS[method].plan(replace(inputs, text=text))
     else:
-        helper = HelperModel("helper", target, np.load(work / "target_vectors.npy"))
-        plan = METHODS[method].plan(TransferInputs(source, target, inputs.overlap, 42, nothing, nothing, helper=helper))
+        helper = HelperModel("helper", target, np.load(work / "target_vectors.npy", mmap_mode="r"))
+        # The published pursuit compares atoms at their own length.
+        plan = METHODS[method].plan(replace(inputs, helper=helper, as_published=method == "omp"))
     for name in ("input", "output"):
         matrix = torch.from_numpy(np.load(work / f"{name}.npy"))
         statistics = partial(row_statistics, matrix, np.arange(len(source)))
@@ -183,11 +383,34 @@ def _transfer(method: str, work: Path) -> None:
     np.save(work / "combined.npy", np.flatnonzero(np.diff(plan.weights.indptr)))
 
 
-def _difference(work: Path) -> float:
-    """Largest difference between our input rows and the package's, over a sample of the combined ones."""
+def _tokenize(tokenizer: PreTrainedTokenizerFast, texts: list[str]) -> list[list[int]]:
+    return [encoding.ids for encoding in tokenizer.backend_tokenizer.encode_batch(texts, add_special_tokens=False)]
+
+
+def _difference(work: Path) -> str:
+    """Largest difference between our input rows and the peer's over a sample of rows; as a share of the row's largest value above 1."""
     ours, theirs = (np.load(work / f"{name}.npy", mmap_mode="r") for name in ("ours_input", "peer"))
-    sample = np.load(work / "combined.npy")[::_COMPARED_EVERY]
-    return float(np.abs(ours[sample] - theirs[sample]).max())
+    if (work / "peer_ids.npy").exists():
+        ids = np.load(work / "peer_ids.npy")
+        places = np.arange(0, len(ids), max(1, len(ids) // _COMPARED))
+        one, other = ours[ids[places]], theirs[places]
+    else:
+        combined = np.load(work / "combined.npy")
+        places = combined[:: max(1, len(combined) // _COMPARED)]
+        one, other = ours[places], theirs[places]
+    shares = np.abs(one - other).max(axis=1) / np.maximum(np.abs(other).max(axis=1), 1)
+    largest = f"{shares.max():.1e}"
+    return largest if shares.max() < 1e-5 else f"{largest}, below 1e-5 in {(shares < 1e-5).mean():.1%} of rows"
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a process took, and what it printed."""
+
+    seconds: float
+    cpu_seconds: float
+    memory_gib: float
+    output: str
 
 
 # Starts a process and reports the resources of that child alone: wait4 by its id sees no other.
@@ -201,17 +424,18 @@ print(json.dumps([time.monotonic() - start, used.ru_utime + used.ru_stime, used.
 """
 
 
-def _measure(arguments: Sequence[str]) -> tuple[float, float, float]:
-    """Seconds, CPU seconds and peak GiB of a process."""
+def _measure(arguments: Sequence[str]) -> Measured:
+    """Run a process to its end."""
     # The meter is a small process: a child of a large one would begin with its parent's peak.
     start = time.monotonic()
     done = subprocess.run([sys.executable, "-c", _METER, *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"{arguments} could not be measured after {time.monotonic() - start:.0f} s:\n{done.stderr[-3000:]}")
-    seconds, cpu, memory, code = json.loads(done.stdout.strip().splitlines()[-1])
+    output, _, figures = done.stdout.strip().rpartition("\n")
+    seconds, cpu, memory, code = json.loads(figures)
     if code:
         raise RuntimeError(f"{arguments} ended with {code}:\n{done.stderr[-3000:]}")
-    return seconds, cpu, memory
+    return Measured(seconds, cpu, memory, output)
 
 
 if __name__ == "__main__":

@@ -75,18 +75,19 @@ def _pursue(vectors: Tensor, unit: Tensor, steps: int, preference: Tensor | None
         similarity.scatter_(1, chosen[:, :step], -1.0)
         best = similarity.argmax(dim=1)
         atom = unit[best]
-        inner = torch.zeros(num, steps, device=vectors.device)
+        earlier = basis[:, :step]
+        inner = torch.zeros(num, step, device=vectors.device)
         rest = atom
         for _ in range(2):  # once more for what rounding left
-            overlap = torch.einsum("nsd,nd->ns", basis, rest)
+            overlap = torch.bmm(earlier, rest[:, :, None])[:, :, 0]
             inner += overlap
-            rest = rest - torch.einsum("nsd,ns->nd", basis, overlap)
+            rest = rest - torch.bmm(overlap[:, None], earlier)[:, 0]
         left = rest.norm(dim=1)
         is_open &= left > _DEPENDENT
         rest = torch.where(is_open[:, None], rest / left.clamp_min(1e-30)[:, None], 0.0)
         basis[:, step] = rest
         chosen[:, step] = best
-        triangle[is_open, :, step] = inner[is_open].double()
+        triangle[is_open, :step, step] = inner[is_open].double()
         triangle[is_open, step, step] = left[is_open].double()
         projection = (residual * rest).sum(dim=1)
         projections[:, step] = projection.double()

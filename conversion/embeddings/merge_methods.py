@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
@@ -90,50 +92,79 @@ def alignment_weights(inputs: TransferInputs, ids: np.ndarray) -> sparse.csr_mat
         (len(ids), num_source_tokens); rows sum to 1, or have no entries where the text has not the token.
     """
     assert inputs.text is not None
-    is_wanted = np.zeros(len(inputs.target), dtype=bool)
-    is_wanted[ids] = True
-    counts: Counter[tuple[int, tuple[int, ...]]] = Counter()
+    num_source = len(inputs.source)
+    total = sparse.csr_matrix((len(inputs.target), num_source))
     documents = (line for text in inputs.text for line in text.split("\n")) if inputs.as_published else inputs.text
     for texts in batches(documents, _BATCH_CHARACTERS):
-        for text, target_tokens, source_tokens in zip(texts, inputs.tokenize(texts), inputs.tokenize_source(texts)):
-            target_ends = byte_ends(inputs.target, target_tokens, text)
-            source_ends = byte_ends(inputs.source, source_tokens, text)
-            if target_ends is None or source_ends is None:
-                continue
-            if inputs.as_published:
-                counts.update(_published_places(text, target_tokens, target_ends, source_tokens, source_ends, is_wanted))
-                continue
-            wanted = np.flatnonzero(is_wanted[target_tokens])
-            starts = np.concatenate([[0], target_ends[:-1]])[wanted]
-            first = np.searchsorted(source_ends, starts, side="right")
-            last = np.searchsorted(source_ends, target_ends[wanted], side="left")
-            for place, one, other in zip(wanted.tolist(), first.tolist(), last.tolist()):
-                counts[target_tokens[place], tuple(source_tokens[one : other + 1])] += 1
-    weights: defaultdict[int, Counter[int]] = defaultdict(Counter)
-    totals: Counter[int] = Counter()
-    for (target_id, source_ids), count in sorted(counts.items()):
-        totals[target_id] += count
-        for source_id in source_ids:
-            weights[target_id][source_id] += count / len(source_ids)  # type: ignore[assignment]
-    shares = [{source: value / totals[i] for source, value in weights[i].items()} if i in weights else {} for i in ids.tolist()]
-    return _from_dictionaries(shares, len(inputs.source))
+        aligned = [sides for sides in _spelled(inputs, texts) if sides is not None]
+        places = _published_places(aligned) if inputs.as_published else _places(aligned)
+        total += _counts(*places, shape=total.shape)
+    seen = total[ids]
+    sums = np.asarray(seen.sum(axis=1)).ravel()
+    weights = sparse.csr_matrix(sparse.diags(1 / np.where(sums > 0, sums, 1)) @ seen)
+    weights.sort_indices()
+    return weights
 
 
-def _published_places(
-    text: str, target_tokens: list[int], target_ends: np.ndarray, source_tokens: list[int], source_ends: np.ndarray, is_wanted: np.ndarray
-) -> set[tuple[int, tuple[int, ...]]]:
-    """Each wanted target token of a line with the source tokens inside or around it, by the characters that tokens touch."""
-    char_of_byte = np.repeat(np.arange(len(text)), [len(char.encode()) for char in text])
-    target_spans, source_spans = (_char_spans(ends, char_of_byte) for ends in (target_ends, source_ends))
-    found = {}
-    for place in np.flatnonzero(is_wanted[target_tokens]):
-        start, end = target_spans[place]
-        is_inside = (source_spans[:, 0] >= start) & (source_spans[:, 1] <= end)
-        is_around = (source_spans[:, 0] <= start) & (source_spans[:, 1] >= end)
-        sources = tuple(source_tokens[i] for i in np.flatnonzero(is_inside | is_around))
-        if sources:
-            found[target_tokens[place]] = sources
-    return set(found.items())
+@dataclass(frozen=True)
+class _Aligned:
+    """A text in the tokens of both sides, and where in its bytes each token ends."""
+
+    text: str
+    target_tokens: np.ndarray
+    target_ends: np.ndarray
+    source_tokens: np.ndarray
+    source_ends: np.ndarray
+
+
+def _spelled(inputs: TransferInputs, texts: list[str]) -> Iterator[_Aligned | None]:
+    """The texts in tokens; None where those of a side do not spell it."""
+    for text, target_tokens, source_tokens in zip(texts, inputs.tokenize(texts), inputs.tokenize_source(texts)):
+        target_ends, source_ends = byte_ends(inputs.target, target_tokens, text), byte_ends(inputs.source, source_tokens, text)
+        if target_ends is None or source_ends is None:
+            yield None
+        else:
+            yield _Aligned(text, np.array(target_tokens), target_ends, np.array(source_tokens), source_ends)
+
+
+def _places(aligned: list[_Aligned]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Each target token of the texts, how many source tokens cover a byte of it, and those one after the other."""
+    if not aligned:
+        return (np.empty(0, dtype=np.int64),) * 3
+    # All texts behind each other, so that one search finds the places of all.
+    offsets = np.cumsum([0, *(text.target_ends[-1] for text in aligned)])[:-1]
+    target_ends = np.concatenate([text.target_ends + offset for text, offset in zip(aligned, offsets)])
+    starts = np.concatenate([np.concatenate([[0], text.target_ends[:-1]]) + offset for text, offset in zip(aligned, offsets)])
+    source_ends = np.concatenate([text.source_ends + offset for text, offset in zip(aligned, offsets)])
+    first = np.searchsorted(source_ends, starts, side="right")
+    last = np.searchsorted(source_ends, target_ends, side="left")
+    lengths = np.maximum(last - first + 1, 0)
+    within = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    source_tokens = np.concatenate([text.source_tokens for text in aligned])
+    return np.concatenate([text.target_tokens for text in aligned]), lengths, source_tokens[np.repeat(first, lengths) + within]
+
+
+def _counts(target_tokens: np.ndarray, lengths: np.ndarray, source_tokens: np.ndarray, *, shape: tuple[int, int]) -> sparse.csr_matrix:
+    """How often each source token stands for each target token; several that stand for one share it."""
+    values = np.repeat(1 / np.maximum(lengths, 1), lengths)
+    return sparse.csr_matrix((values, (np.repeat(target_tokens, lengths), source_tokens)), shape=shape)
+
+
+def _published_places(aligned: list[_Aligned]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The same as the published code: per line each target token once, with the source tokens inside or around it by characters."""
+    found: list[tuple[int, np.ndarray]] = []
+    for line in aligned:
+        char_of_byte = np.repeat(np.arange(len(line.text)), [len(char.encode()) for char in line.text])
+        source_spans = _char_spans(line.source_ends, char_of_byte)
+        of_token = {}
+        for token, (start, end) in zip(line.target_tokens.tolist(), _char_spans(line.target_ends, char_of_byte)):
+            is_inside = (source_spans[:, 0] >= start) & (source_spans[:, 1] <= end)
+            is_around = (source_spans[:, 0] <= start) & (source_spans[:, 1] >= end)
+            of_token[token] = line.source_tokens[is_inside | is_around]
+        found += of_token.items()
+    lengths = np.array([len(sources) for _, sources in found], dtype=np.int64)
+    tokens = np.array([token for token, _ in found], dtype=np.int64)
+    return tokens, lengths, np.concatenate([np.empty(0, np.int64), *(sources for _, sources in found)])
 
 
 def _char_spans(ends: np.ndarray, char_of_byte: np.ndarray) -> np.ndarray:
@@ -148,14 +179,17 @@ def byte_ends(vocabulary: Vocabulary, ids: list[int], text: str) -> np.ndarray |
 
     A space that SentencePiece puts before a text counts as part of the first token.
     """
-    pieces = [vocabulary.token_bytes[i] for i in ids]
-    if not pieces or any(piece is None for piece in pieces):
+    if not ids:
         return None
-    joined, data = b"".join(pieces), text.encode()  # type: ignore[arg-type]
+    try:
+        joined = b"".join([vocabulary.token_bytes[i] for i in ids])  # type: ignore[misc]
+    except TypeError:  # a special token stands for no bytes
+        return None
+    data = text.encode()
     extra = len(joined) - len(data)
     if extra not in (0, 1) or joined[extra:] != data or (extra and joined[:1] != b" "):
         return None
-    return np.maximum(np.cumsum([len(piece) for piece in pieces]) - extra, 0)  # type: ignore[arg-type]
+    return np.maximum(np.cumsum(vocabulary.byte_lengths[ids]) - extra, 0)
 
 
 def _average(parts: list[dict[int, float]]) -> dict[int, float]:

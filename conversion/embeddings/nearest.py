@@ -9,6 +9,7 @@ they need is then compared with the best bound of the others, so the result is t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Weigh = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
+Found = tuple[np.ndarray, np.ndarray, np.ndarray]  # ids of new vectors, their weights, and the anchors that these belong to
 
 _BLOCK_VALUES = 1 << 23  # similarities at once: 32 MiB in float32
 _CACHED_VALUES = 1 << 20  # of products with few directions: 4 MiB; twice as fast as in larger pieces
@@ -26,7 +28,7 @@ _FIRST_WIDTH = 64
 _FEWEST_PAIRS = 1 << 27  # fewer similarities are computed before the directions are found
 _SAMPLE_ROWS = 4096
 _MOST_REST = 0.005  # largest mean of |q2| |a2|: with more, too many pairs have large bounds
-_ENOUGH_DONE = 0.9  # if fewer new vectors are done at first, later blocks begin with more anchors
+_ENOUGH_DONE = 0.9  # share of new vectors for which the first width should do
 _FULL_SHARE = 8  # from an eighth of the anchors on it is cheaper to look at all
 _ROUNDING = 1e-5  # of a cosine in float32
 
@@ -41,9 +43,7 @@ def unit_rows(vectors: np.ndarray) -> np.ndarray:
     return unit
 
 
-def nearest_anchors(
-    new: np.ndarray, anchors: np.ndarray, weigh: Weigh, *, num_neighbors: int = 1
-) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+def nearest_anchors(new: np.ndarray, anchors: np.ndarray, weigh: Weigh, *, num_neighbors: int = 1) -> Iterator[Found]:
     """The weights of as many of each new vector's nearest anchors as matter, for some of the new vectors at a time.
 
     Args:
@@ -61,18 +61,24 @@ def nearest_anchors(
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     search = _Search.of(unit_rows(anchors), new, device)
     block_rows = max(1, min(len(new), _BLOCK_VALUES // len(anchors)))
-    first_width = min(max(_FIRST_WIDTH, num_neighbors), len(anchors))
-    for start in range(0, len(new), block_rows):
-        ids = np.arange(start, min(start + block_rows, len(new)))
-        queries, width = torch.from_numpy(unit_rows(new[ids])).to(device), first_width
-        while len(ids):
-            cosines, columns, best_other = search.largest(queries, width, weigh)
-            weights, threshold = weigh(cosines)
-            is_done = (threshold >= best_other) | (width == len(anchors))
-            yield ids[is_done], weights[is_done], columns[is_done]
-            if width == first_width and is_done.mean() < _ENOUGH_DONE:
-                first_width = min(2 * first_width, len(anchors))
-            ids, queries, width = ids[~is_done], queries[torch.from_numpy(~is_done)], min(2 * width, len(anchors))
+    blocks = [np.arange(start, min(start + block_rows, len(new))) for start in range(0, len(new), block_rows)]
+    width = min(max(_FIRST_WIDTH, num_neighbors), len(anchors))
+    # Blocks go to threads of their own: the steps within one are too small to be divided.
+    num_threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        with ThreadPoolExecutor(1 if device.type == "cuda" else num_threads) as pool:
+            for block in blocks[:1]:
+                num_done = 0
+                for one in search.weights(new, block, width, weigh):
+                    yield one
+                    # Where many vectors of the first block need more anchors than that, all others begin with more.
+                    num_done += len(one[0])
+                    width = width if num_done >= _ENOUGH_DONE * len(block) else min(2 * width, len(anchors))
+            for found in pool.map(lambda block: search.weights(new, block, width, weigh), blocks[1:]):
+                yield from found
+    finally:
+        torch.set_num_threads(num_threads)
 
 
 @dataclass(frozen=True)
@@ -107,6 +113,20 @@ class _Search:
         if 2 * num_leading > unit.shape[1]:
             return cls(unit, None, 0, unit)
         return cls(unit, rotation, num_leading, _leading_and_rest(unit, rotation, num_leading))
+
+    def weights(self, new: np.ndarray, ids: np.ndarray, width: int, weigh: Weigh) -> list[Found]:
+        """The weights of some new vectors; those that need more anchors than `width` come later, with more."""
+        import torch
+
+        found = []
+        queries = torch.from_numpy(unit_rows(new[ids])).to(self.anchors.device)
+        while len(ids):
+            cosines, columns, best_other = self.largest(queries, width, weigh)
+            weights, threshold = weigh(cosines)
+            is_done = (threshold >= best_other) | (width == len(self.anchors))
+            found.append((ids[is_done], weights[is_done], columns[is_done]))
+            ids, queries, width = ids[~is_done], queries[torch.from_numpy(~is_done)], min(2 * width, len(self.anchors))
+        return found
 
     def largest(self, queries: Tensor, width: int, weigh: Weigh) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The largest cosines of each query from the largest down, their anchors, and a bound of the cosines of all other anchors.

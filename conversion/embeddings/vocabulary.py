@@ -98,6 +98,11 @@ class Vocabulary:
         return np.isin(self.kinds, (Kind.TEXT, Kind.BYTE))
 
     @cached_property
+    def byte_lengths(self) -> np.ndarray:
+        """(num_tokens,) how many bytes of text a token stands for; 0 for special tokens and holes."""
+        return np.array([len(data or b"") for data in self.token_bytes], dtype=np.int64)
+
+    @cached_property
     def keys(self) -> tuple[str, ...]:
         """A name for each id that depends on its meaning alone: equal under any spelling and any order of the vocabulary.
 
