@@ -7,11 +7,12 @@ the `sentencepiece` package does not tell.  Ids are those of the published token
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from data_prep.protobuf import read_fields
 from data_prep.sentencepiece_to_hf import HOSTILE_TEXTS, SPACE, hf_tokenizer
 
 if TYPE_CHECKING:
@@ -58,11 +59,9 @@ def read_settings(model_proto: bytes) -> Settings:
     trainer: dict[int, Any] = {}
     normalizer: dict[int, Any] = {}
     try:
-        for number, value in _fields(model_proto):
-            if number == 2:
-                trainer.update(_fields(value))
-            elif number == 3:
-                normalizer.update(_fields(value))
+        for field in read_fields(model_proto):
+            if field.number in (2, 3) and isinstance(field.value, bytes):
+                (trainer if field.number == 2 else normalizer).update((inner.number, inner.value) for inner in read_fields(field.value))
     except (IndexError, TypeError, ValueError) as error:
         raise ValueError(f"not a SentencePiece model ({error})") from error
     return Settings(trainer.get(3, _UNIGRAM), normalizer.get(2, b""), bool(normalizer.get(3, True)), bool(normalizer.get(4, True)))
@@ -103,63 +102,22 @@ def load_sentencepiece(directory: Path) -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=backend, clean_up_tokenization_spaces=False, **specials, **keep)
 
 
-def _fields(data: bytes) -> Iterator[tuple[int, Any]]:
-    """Number and value of each field of a protobuf message: an int, or the bytes of what has a length."""
-    place = 0
-
-    def varint() -> int:
-        nonlocal place
-        value = shift = 0
-        while True:
-            byte = data[place]
-            place += 1
-            value |= (byte & 0x7F) << shift
-            shift += 7
-            if byte < 0x80:
-                return value
-
-    while place < len(data):
-        key = varint()
-        number, wire_type = key >> 3, key & 7
-        if wire_type == 0:
-            yield number, varint()
-        elif wire_type == 2:
-            length = varint()
-            if place + length > len(data):
-                raise ValueError("the file ends in the middle of a field")
-            place += length
-            yield number, data[place - length : place]
-        elif wire_type in (1, 5):
-            length = 8 if wire_type == 1 else 4
-            place += length
-            yield number, data[place - length : place]
-        else:
-            raise ValueError(f"unknown wire type {wire_type}")
-
-
 def _backend(model: SentencePieceProcessor, settings: Settings, *, is_xlm_r: bool) -> Tokenizer:
     from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
-    if settings.model_type == _BPE and not is_xlm_r:
-        tokenizer = hf_tokenizer(model)
-        if any(SPACE in model.id_to_piece(i)[1:] for i in range(model.get_piece_size())):
+    if not is_xlm_r:
+        is_unigram = settings.model_type == _UNIGRAM
+        tokenizer = hf_tokenizer(model, is_unigram=is_unigram)
+        if not is_unigram and any(SPACE in model.id_to_piece(i)[1:] for i in range(model.get_piece_size())):
             tokenizer.pre_tokenizer = None  # a piece of several spaces joins what a cut before each space would part
     else:
-        pieces = [(model.id_to_piece(i), model.get_score(i)) for i in range(model.get_piece_size())]
-        unknown_id = model.unk_id()
-        specials = [model.id_to_piece(i) for i in range(len(pieces)) if model.is_control(i) or model.is_unknown(i)]
-        if is_xlm_r:
-            pieces = [*((token, 0.0) for token in _FAIRSEQ_TOKENS), *pieces[_FAIRSEQ_SKIPPED:], ("<mask>", 0.0)]
-            unknown_id, specials = _FAIRSEQ_TOKENS.index("<unk>"), [*_FAIRSEQ_TOKENS, "<mask>"]
-        byte_fallback = any(model.is_byte(i) for i in range(model.get_piece_size()))
-        tokenizer = Tokenizer(models.Unigram(pieces, unk_id=unknown_id, byte_fallback=byte_fallback))
-        tokenizer.decoder = decoders.Sequence(
-            [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
-        )
+        pieces = [(model.id_to_piece(i), model.get_score(i)) for i in range(_FAIRSEQ_SKIPPED, model.get_piece_size())]
+        pieces = [*((token, 0.0) for token in _FAIRSEQ_TOKENS), *pieces, ("<mask>", 0.0)]
+        specials = [*_FAIRSEQ_TOKENS, "<mask>"]
+        tokenizer = Tokenizer(models.Unigram(pieces, unk_id=_FAIRSEQ_TOKENS.index("<unk>"), byte_fallback=False))
+        tokenizer.decoder = decoders.Sequence([decoders.Replace(SPACE, " "), decoders.Fuse(), decoders.Strip(" ", 1, 0)])
         tokenizer.pre_tokenizer = pre_tokenizers.Split(SPACE, "merged_with_next")
-        tokenizer.add_special_tokens(
-            [AddedToken(token, special=True, normalized=False, lstrip=is_xlm_r and token == "<mask>") for token in specials]
-        )
+        tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False, lstrip=token == "<mask>") for token in specials])
     steps: list[Any] = [normalizers.Precompiled(settings.charsmap)] if settings.charsmap else []
     if settings.remove_extra_whitespaces:
         steps += [normalizers.Replace(Regex(" {2,}"), " "), normalizers.Strip()]

@@ -1,4 +1,4 @@
-"""A SentencePiece BPE model as a Hugging Face fast tokenizer with the same ids, and the proof that they are the same.
+"""A SentencePiece BPE or Unigram model as a Hugging Face fast tokenizer with the same ids, and the proof that they are the same.
 
 Meant for models trained with the `identity` normalizer, a dummy prefix and kept white space.  (The default normalizer,
 `nmt_nfkc`, has no exact counterpart: the `Precompiled` normalizer of `tokenizers` works on grapheme clusters.)
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,10 +18,12 @@ from data_prep.tokenizer_files import load_tokenizer
 
 if TYPE_CHECKING:
     from sentencepiece import SentencePieceProcessor
-    from tokenizers import Tokenizer
+    from tokenizers import Tokenizer, models
     from transformers import PreTrainedTokenizerFast
 
 SPACE = "▁"
+# Worse than any spelling in ordinary pieces, whose scores are logarithms of shares, about -20 at the lowest.
+_HIDDEN_SCORE = -1e4
 _BATCH_CHARACTERS = 1 << 20
 
 # What tokenizers are known to disagree on.
@@ -34,14 +36,32 @@ HOSTILE_TEXTS = (
 )  # fmt: skip
 
 
-def hf_tokenizer(model: SentencePieceProcessor) -> Tokenizer:
-    """The backend tokenizer with the pieces, ids and merge order of a SentencePiece BPE model.
+def hf_tokenizer(model: SentencePieceProcessor, *, is_unigram: bool = False) -> Tokenizer:
+    """The backend tokenizer with the pieces and ids of a SentencePiece model.
+
+    No piece holds a space but at its start, so that cutting the text before each space changes nothing.
+    """
+    from tokenizers import AddedToken, Tokenizer, decoders, normalizers, pre_tokenizers
+
+    tokenizer = Tokenizer(_unigram(model) if is_unigram else _bpe(model))
+    # Not the Metaspace pre-tokenizer: it adds no dummy prefix to a text that begins with a space.
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend(SPACE), normalizers.Replace(" ", SPACE)])
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(SPACE, "merged_with_next")
+    tokenizer.decoder = decoders.Sequence(
+        [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+    specials = [model.id_to_piece(i) for i in range(model.get_piece_size()) if model.is_control(i) or model.is_unknown(i)]
+    tokenizer.add_special_tokens([AddedToken(piece, special=True, normalized=False) for piece in specials])
+    return tokenizer
+
+
+def _bpe(model: SentencePieceProcessor) -> models.BPE:
+    """The merges of a BPE model.
 
     SentencePiece joins the neighbours whose joint piece has the best score, leftmost first.  So every way to cut a piece in
-    two pieces is a merge, ranked by the score of the whole.  No piece holds a space but at its start, so that cutting the
-    text before each space changes nothing.
+    two pieces is a merge, ranked by the score of the whole.
     """
-    from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
+    from tokenizers import models
 
     ids = range(model.get_piece_size())
     pieces = [model.id_to_piece(i) for i in ids]
@@ -52,27 +72,33 @@ def hf_tokenizer(model: SentencePieceProcessor) -> Tokenizer:
         for cut in range(1, len(piece))
         if piece[:cut] in scores and piece[cut:] in scores
     ]
-    tokenizer = Tokenizer(
-        models.BPE(
-            vocab={piece: i for i, piece in enumerate(pieces)},
-            merges=merges,
-            unk_token=pieces[model.unk_id()],
-            fuse_unk=True,
-            byte_fallback=any(model.is_byte(i) for i in ids),
-        )
+    return models.BPE(
+        vocab={piece: i for i, piece in enumerate(pieces)},
+        merges=merges,
+        unk_token=pieces[model.unk_id()],
+        fuse_unk=True,
+        byte_fallback=any(model.is_byte(i) for i in ids),
     )
-    # Not the Metaspace pre-tokenizer: it adds no dummy prefix to a text that begins with a space.
-    tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend(SPACE), normalizers.Replace(" ", SPACE)])
-    tokenizer.pre_tokenizer = pre_tokenizers.Split(SPACE, "merged_with_next")
-    tokenizer.decoder = decoders.Sequence(
-        [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
-    )
-    specials = [pieces[i] for i in ids if model.is_control(i) or model.is_unknown(i)]
-    tokenizer.add_special_tokens([AddedToken(piece, special=True, normalized=False) for piece in specials])
-    return tokenizer
 
 
-def export(model_proto: bytes, directory: Path) -> None:
+def _unigram(model: SentencePieceProcessor) -> models.Unigram:
+    from tokenizers import models
+
+    byte_fallback = any(model.is_byte(i) for i in range(model.get_piece_size()))
+    return models.Unigram(hide_from_text(model), unk_id=model.unk_id(), byte_fallback=byte_fallback)
+
+
+def hide_from_text(model: SentencePieceProcessor) -> list[tuple[str, float]]:
+    """Pieces and scores of a Unigram model, so low for special and byte tokens that a text which spells one is not cut into it.
+
+    The `tokenizers` library looks for all pieces in a text; SentencePiece only for ordinary ones.
+    """
+    ids = range(model.get_piece_size())
+    hidden = (model.is_control(i) or model.is_unknown(i) or model.is_byte(i) for i in ids)
+    return [(model.id_to_piece(i), _HIDDEN_SCORE if hide else model.get_score(i)) for i, hide in zip(ids, hidden)]
+
+
+def export(model_proto: bytes, directory: Path, *, is_unigram: bool = False) -> None:
     """Write `tokenizer.model` and the files from which `AutoTokenizer` loads the same tokenizer.
 
     No token is added to a text, and text that spells a special token is text, as in SentencePiece.
@@ -82,6 +108,17 @@ def export(model_proto: bytes, directory: Path) -> None:
     model = SentencePieceProcessor(model_proto=model_proto)
     named_ids = {"bos_token": model.bos_id(), "eos_token": model.eos_id(), "pad_token": model.pad_id(), "unk_token": model.unk_id()}
     specials = {name: model.id_to_piece(i) for name, i in named_ids.items() if i >= 0}
+    (directory / "tokenizer.model").write_bytes(model_proto)
+    write_fast_tokenizer(hf_tokenizer(model, is_unigram=is_unigram).to_str(pretty=True), specials, directory)
+
+
+def write_fast_tokenizer(backend: str, specials: Mapping[str, str], directory: Path) -> None:
+    """Write the files from which `AutoTokenizer` loads a tokenizer that adds no token and takes spelled special tokens for text.
+
+    Args:
+        backend: the content of `tokenizer.json`.
+        specials: role (`bos_token`) -> token.
+    """
     config = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         **specials,
@@ -91,8 +128,7 @@ def export(model_proto: bytes, directory: Path) -> None:
         "clean_up_tokenization_spaces": False,
         "model_input_names": ["input_ids", "attention_mask"],  # decoders take no token_type_ids
     }
-    (directory / "tokenizer.model").write_bytes(model_proto)
-    (directory / "tokenizer.json").write_text(hf_tokenizer(model).to_str(pretty=True), encoding="utf-8")
+    (directory / "tokenizer.json").write_text(backend, encoding="utf-8")
     _write_json(directory / "tokenizer_config.json", config)
     _write_json(directory / "special_tokens_map.json", specials)
 
@@ -122,8 +158,15 @@ def require_equal_ids(directory: Path, texts: Iterable[str]) -> PreTrainedTokeni
         for units in (batch, first_words):
             expected, found = ids(units)
             if expected != found:
-                raise _difference(chain(lines, batch), ids)
+                raise _difference(chain(_smallest_first(lines), batch), ids)
     return tokenizer
+
+
+def _smallest_first(lines: Iterable[str]) -> Iterator[str]:
+    """Each line after its words, so that an error names no more than what differs."""
+    for line in lines:
+        yield from line.split(" ")
+        yield line
 
 
 def _difference(texts: Iterable[str], ids: Callable[[list[str]], tuple[list[list[int]], list[list[int]]]]) -> ValueError:

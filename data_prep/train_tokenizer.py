@@ -1,6 +1,7 @@
-"""A tokenizer for the new language: SentencePiece BPE trained on text, exported as a Hugging Face fast tokenizer.
+"""Tokenizers for the new language: SentencePiece BPE or Unigram or byte-level BPE, trained on text, exported as Hugging Face fast tokenizers.
 
-Ids are proven equal in both libraries on every line of the training text and on hostile strings before anything is
+Any number of --vocab-size and --model, from one reading of the text; several go into folders MODEL-SIZE of the output.  Ids of SentencePiece models are
+proven equal in both libraries on every word of the training text and on hostile strings before anything is
 kept.  No text is changed (`identity` normalization) and, with byte fallback, none is lost: decoding gives back
 what was encoded, line breaks and emoji included.  (Only a literal U+2581, SentencePiece's mark for a space, comes back as a space.)
 The special tokens are GaMS's, with the ids they have in OPT: <s> 0, <pad> 1, </s> 2, <unk> 3.
@@ -9,96 +10,22 @@ The special tokens are GaMS's, with the ids they have in OPT: <s> 0, <pad> 1, </
 from __future__ import annotations
 
 import argparse
-import io
-import re
-from collections.abc import Iterable, Iterator, Sequence
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain, islice
 from pathlib import Path
+from typing import Any
 
 from data_prep import command
 from data_prep.artifacts import Manifest, digest_file, staged_directory, write_manifest
 from data_prep.documents import Documents, add_input_arguments
-from data_prep.sentencepiece_to_hf import export, require_equal_ids
-from data_prep.tokenizer_files import start_without_torch, tokenizer_digest
+from data_prep.sentencepiece_to_hf import HOSTILE_TEXTS, export, require_equal_ids, write_fast_tokenizer
+from data_prep.tokenizer_files import load_tokenizer, start_without_torch, tokenizer_digest
+from data_prep.tokenizer_training import KINDS, SPECIAL_TOKEN_IDS, SPECIAL_TOKENS, train_byte_level, train_sentencepiece
+from data_prep.word_counts import WordCounts, count_words
 
-# As in OPT, so that a model configuration that nobody adapted still names the right tokens.
-SPECIAL_TOKEN_IDS = {"<s>": 0, "<pad>": 1, "</s>": 2, "<unk>": 3}
-# SentencePiece leaves out longer lines without an error: at its own limit of 4,192 bytes, most documents of one line.
-MAX_LINE_CHARACTERS = 1 << 14
-_MAX_UTF8_BYTES = 4
-# SentencePiece's own marks: it leaves out lines with either.
-_RESERVED = str.maketrans({"\0": " ", "\u2585": " "})
-
-
-def training_lines(texts: Iterable[str], max_characters: int = MAX_LINE_CHARACTERS) -> Iterator[str]:
-    """Yield all text as lines that SentencePiece does not leave out: long ones cut at a space, reserved characters blanked."""
-    for text in texts:
-        for line in text.translate(_RESERVED).split("\n"):
-            start = 0
-            while len(line) - start > max_characters:
-                cut = line.rfind(" ", start + 1, start + max_characters)
-                cut = cut if cut > 0 else start + max_characters
-                yield line[start:cut]
-                start = cut
-            if start < len(line):
-                yield line[start:]
-
-
-def train(texts: Iterable[str], vocab_size: int, *, byte_fallback: bool = True, character_coverage: float = 0.9995) -> bytes:
-    """Train a SentencePiece BPE model and return its serialised form; the same text gives the same bytes.
-
-    Args:
-        vocab_size: number of ids, with the 4 special tokens and the 256 bytes of the fallback.
-        byte_fallback: spell characters outside the vocabulary as bytes; otherwise they become <unk>, and line feed and tab
-            are pieces of their own.
-        character_coverage: share of the text's characters, commonest first, that become pieces of their own.
-
-    Raises:
-        ValueError: if the text is too small or too rich for that vocabulary size, naming the nearest possible one.
-    """
-    if not 0.98 <= character_coverage <= 1:  # SentencePiece's own limits
-        raise ValueError(f"--character-coverage is {character_coverage}; expected a share from 0.98 to 1")
-    from sentencepiece import SentencePieceTrainer
-
-    model = io.BytesIO()
-    try:
-        SentencePieceTrainer.train(
-            sentence_iterator=training_lines(texts),
-            model_writer=model,
-            model_type="bpe",
-            vocab_size=max(vocab_size, len(SPECIAL_TOKEN_IDS)),  # below that, its refusal names no possible size
-            byte_fallback=byte_fallback,
-            user_defined_symbols=[] if byte_fallback else ["\n", "\t"],
-            character_coverage=character_coverage,
-            normalization_rule_name="identity",
-            remove_extra_whitespaces=False,
-            add_dummy_prefix=True,
-            max_sentence_length=MAX_LINE_CHARACTERS * _MAX_UTF8_BYTES,
-            num_threads=2,  # stored in the model, so it must not depend on the machine
-            minloglevel=2,
-            bos_piece="<s>",
-            bos_id=SPECIAL_TOKEN_IDS["<s>"],
-            pad_piece="<pad>",
-            pad_id=SPECIAL_TOKEN_IDS["<pad>"],
-            eos_piece="</s>",
-            eos_id=SPECIAL_TOKEN_IDS["</s>"],
-            unk_piece="<unk>",
-            unk_id=SPECIAL_TOKEN_IDS["<unk>"],
-        )
-    except RuntimeError as error:
-        raise _explained(error, vocab_size) from error
-    return model.getvalue()
-
-
-def _explained(error: RuntimeError, vocab_size: int) -> Exception:
-    """SentencePiece's refusal of a vocabulary size as a sentence; any other error as it is."""
-    if found := re.search(r"set it to a value <= (\d+)", str(error)):
-        return ValueError(f"--vocab-size {vocab_size} is too large for this text; the largest possible is {found[1]}")
-    if found := re.search(r"smaller than required_chars. \d+ vs (\d+)", str(error)):
-        return ValueError(
-            f"--vocab-size {vocab_size} is too small for the characters of this text; the smallest possible is {found[1]},"
-            " or less with a smaller --character-coverage"
-        )
-    return error
+STAGE = "data_prep.train_tokenizer"
+_WORDS_IN_A_TEXT = 1000
 
 
 def train_tokenizer(
@@ -106,44 +33,116 @@ def train_tokenizer(
     output_dir: Path,
     *,
     vocab_size: int,
+    kind: str = "bpe",
     byte_fallback: bool = True,
     character_coverage: float = 0.9995,
+) -> Manifest:
+    """Train, export and compare one tokenizer in a new directory and return its manifest, as `train_tokenizers`."""
+    return train_tokenizers(
+        documents, output_dir, kinds=(kind,), vocab_sizes=(vocab_size,), byte_fallback=byte_fallback, character_coverage=character_coverage
+    )
+
+
+def train_tokenizers(
+    documents: Documents,
+    output_dir: Path,
+    *,
+    kinds: Sequence[str],
+    vocab_sizes: Sequence[int],
+    byte_fallback: bool = True,
+    character_coverage: float = 0.9995,
+    workers: int = 1,
     arguments: argparse.Namespace | None = None,
 ) -> Manifest:
-    """Train, export and compare a tokenizer in a new directory and return its manifest.
+    """Train, export and compare tokenizers in a new directory and return its manifest.
+
+    Args:
+        kinds, vocab_sizes: all pairs of them are trained; one is written into the directory itself, several into KIND-SIZE below it.
 
     Raises:
-        ValueError: as `Documents`, `train` and `require_equal_ids`.
+        ValueError: as `Documents`, `train_sentencepiece`, `train_byte_level` and `require_equal_ids`.
     """
-    for _ in documents.read("reading text"):  # bad input is found here, not inside the trainer
-        pass
+    arguments_of = vars(arguments) if arguments else None
+    if len(set(kinds)) < len(kinds) or len(set(vocab_sizes)) < len(vocab_sizes):
+        raise ValueError(f"--model {' '.join(kinds)} --vocab-size {' '.join(map(str, vocab_sizes))} names something twice; name each once")
+    # Bad input is found here, not inside the trainer.
+    counts = count_words(documents, workers=workers)
+    common = {
+        "special_token_ids": SPECIAL_TOKEN_IDS,
+        "num_documents": counts.num_documents,
+        "num_empty_documents": counts.num_empty,
+        "text_bytes": counts.text_bytes,
+        "lost_bytes": counts.lost_bytes,
+        "num_distinct_words": len(counts.words),
+    }
+    inputs = {str(path): digest_file(path) for path in documents.paths}
     with staged_directory(output_dir) as staging:
-        export(train(documents.read("training"), vocab_size, byte_fallback=byte_fallback, character_coverage=character_coverage), staging)
-        tokenizer = require_equal_ids(staging, documents.read("comparing ids"))
-        facts = {
-            "tokenizer_digest": tokenizer_digest(tokenizer),
-            "vocab_size": vocab_size,
-            "special_token_ids": SPECIAL_TOKEN_IDS,
-            "byte_fallback": byte_fallback,
-            "num_documents": documents.num_documents,
-            "num_empty_documents": documents.num_empty,
-            "text_bytes": documents.text_bytes,
-        }
-        inputs = {str(path): digest_file(path) for path in documents.paths}
-        return write_manifest(
-            staging, stage="data_prep.train_tokenizer", facts=facts, arguments=vars(arguments) if arguments else None, inputs=inputs
-        )
+        made: dict[str, dict[str, Any]] = {}
+        for kind in kinds:
+            models = _trained(kind, counts, documents, vocab_sizes, byte_fallback, character_coverage)
+            for size, model in models.items():
+                name = f"{kind}-{size}" if len(kinds) * len(vocab_sizes) > 1 else "."
+                made[name] = _write(staging / name, kind, model, counts) | {"model": kind, "vocab_size": size, **common}
+                if kind != "byte-level":
+                    made[name]["byte_fallback"] = byte_fallback
+                if name != ".":
+                    write_manifest(staging / name, stage=STAGE, facts=made[name], arguments=arguments_of, inputs=inputs)
+        facts = made.get(".", {"tokenizers": made, **common})
+        return write_manifest(staging, stage=STAGE, facts=facts, arguments=arguments_of, inputs=inputs)
+
+
+def _trained(
+    kind: str, counts: WordCounts, documents: Documents, vocab_sizes: Sequence[int], byte_fallback: bool, character_coverage: float
+) -> Mapping[int, bytes | str]:
+    if kind == "byte-level":
+        # Read again: the library takes text only.
+        return train_byte_level(documents.read("training"), vocab_sizes)
+    return train_sentencepiece(counts.words, kind, vocab_sizes, byte_fallback=byte_fallback, character_coverage=character_coverage)
+
+
+def _write(directory: Path, kind: str, model: bytes | str, counts: WordCounts) -> dict[str, Any]:
+    """Write a tokenizer, check it on all words, and return what is known of it."""
+    directory.mkdir(exist_ok=True)
+    if isinstance(model, bytes):
+        export(model, directory, is_unigram=kind == "unigram")
+        tokenizer = require_equal_ids(directory, _texts(counts) if kind == "bpe" else chain(counts.words, counts.joints))
+    else:
+        write_fast_tokenizer(model, SPECIAL_TOKENS, directory)
+        tokenizer = load_tokenizer(directory)
+        for text in (*HOSTILE_TEXTS, *counts.joints):
+            if tokenizer.decode(tokenizer.encode(text)) != text:
+                raise AssertionError(f"the byte-level tokenizer does not give back {text!r}")
+    return {"tokenizer_digest": tokenizer_digest(tokenizer)}
+
+
+def _texts(counts: WordCounts) -> Iterator[str]:
+    """All that stands between two spaces in the training text, in texts of 1,000 words.
+
+    For BPE only: SentencePiece adds up the scores of a Unigram model over a whole text in 32 bits, so that two cuts of almost the same
+    score may change places after some thousand words.
+    """
+    units = chain(counts.words, counts.joints)
+    while group := list(islice(units, _WORDS_IN_A_TEXT)):
+        yield " ".join(group)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Train a tokenizer into a directory that `AutoTokenizer.from_pretrained` loads."""
+    """Train tokenizers into a directory, or directories, that `AutoTokenizer.from_pretrained` loads."""
     parser = command.parser(
         __doc__,
         prog="data_prep.train_tokenizer",
-        example="python -m data_prep.train_tokenizer --input news.jsonl.gz novels.txt --vocab-size 32000 --output tokenizer/",
+        example="python -m data_prep.train_tokenizer --input news.jsonl.gz novels.txt --vocab-size 16000 32000 80000 --output tokenizers/",
     )
     add_input_arguments(parser)
-    parser.add_argument("--vocab-size", type=int, required=True, metavar="N", help="number of ids, special tokens and bytes included")
+    parser.add_argument(
+        "--vocab-size",
+        type=int,
+        nargs="+",
+        required=True,
+        metavar="N",
+        help="number of ids, special tokens and bytes included; one or several",
+    )
+    parser.add_argument("--model", choices=KINDS, nargs="+", default=["bpe"], help="one or several (default: bpe, of SentencePiece)")
     parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="new directory")
     parser.add_argument(
         "--byte-fallback",
@@ -158,20 +157,30 @@ def main(argv: Sequence[str] | None = None) -> int:
         metavar="SHARE",
         help="share of characters with ids of their own (default: 0.9995)",
     )
+    parser.add_argument(
+        "--workers", type=int, default=len(os.sched_getaffinity(0)), metavar="N", help="processes that read (default: all cores)"
+    )
     arguments = parser.parse_args(argv)
-    manifest = train_tokenizer(
+    if arguments.workers < 1:
+        raise ValueError(f"--workers is {arguments.workers}; expected at least 1")
+    manifest = train_tokenizers(
         Documents.from_arguments(arguments),
         arguments.output,
-        vocab_size=arguments.vocab_size,
+        kinds=arguments.model,
+        vocab_sizes=arguments.vocab_size,
         byte_fallback=arguments.byte_fallback,
         character_coverage=arguments.character_coverage,
+        workers=arguments.workers,
         arguments=arguments,
     )
     facts = manifest.facts
-    print(
-        f"{arguments.output}: {facts['vocab_size']:,} ids, trained on {facts['num_documents']:,} documents"
-        f" ({facts['text_bytes'] / 1e6:.1f} MB); ids are equal in SentencePiece and Hugging Face on every line"
-    )
+    for name, found in facts.get("tokenizers", {".": facts}).items():
+        where = arguments.output if name == "." else arguments.output / name
+        equal = "; ids are equal in SentencePiece and Hugging Face on every word" if found["model"] != "byte-level" else ""
+        print(
+            f"{where}: {found['vocab_size']:,} ids, trained on {facts['num_documents']:,} documents ({facts['text_bytes'] / 1e6:.1f} MB,"
+            f" {facts['lost_bytes'] / facts['text_bytes']:.2%} of it left out){equal}"
+        )
     return command.DONE
 
 
