@@ -25,9 +25,13 @@ class Background(Generic[Result]):
         except BaseException as error:
             self._error = error
 
+    def raise_if_failed(self) -> None:
+        """Raise what the function raised, if it has by now; does not wait."""
+        if self._error is not None:
+            raise self._error
+
     def result(self) -> Result:
         """Wait for the end."""
         self._thread.join()
-        if self._error is not None:
-            raise self._error
+        self.raise_if_failed()
         return self._result

@@ -7,10 +7,8 @@ form is written, a chunk per layer.  `dist_metadata` says what the folder is mad
 
 from __future__ import annotations
 
-import importlib
 import json
 import math
-import pickle
 import re
 import threading
 from collections.abc import Mapping, Sequence
@@ -20,8 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from conversion.dist_metadata import (
     BACKEND,
@@ -34,13 +31,15 @@ from conversion.dist_metadata import (
     file_problems,
     read_dist_metadata,
 )
-from conversion.lazy_tensor import LazyTensor
-from conversion.torch_file import FileWindow, load_places, place
+from conversion.large_file import LargeFileWriter
+from conversion.lazy_tensor import Bits, LazyTensor, bits_dtype
+from conversion.plain_pickle import Call, Global, Instance, Items, dump
+from conversion.torch_file import read_tensor
+from conversion.torch_zip_writer import ALIGNMENT, save_tensor, save_value
 from data_prep.artifacts import DigestingWriter
 
 OBJECTS_NAME = "__0_objects.distcp"
 NUM_FILES = 2  # written at the same time; as Megatron's own default
-ALIGNMENT = 64  # of chunks in their file, so that they can be used where they lie; torch aligns them so within each stream
 
 _LAYER = re.compile(r"(.*\blayers)\.(\d+)\.(.+)")
 _STACKED = re.compile(r"(.*\blayers)\.(?!\d)(.+)")
@@ -81,8 +80,7 @@ def write_dist_checkpoint(
     dtypes = _dtypes(chunks)
     parts = _balance(chunks, NUM_FILES)
     stop = threading.Event()
-    with ThreadPoolExecutor(NUM_FILES + 1) as pool:
-        pool.submit(importlib.import_module, "torch.distributed.checkpoint.filesystem")  # a second of imports for `write_dist_metadata`
+    with ThreadPoolExecutor(NUM_FILES) as pool:
         try:
             futures = [pool.submit(_write_file, directory / f"__0_{number}.distcp", part, stop) for number, part in enumerate(parts)]
             results = [future.result() for future in futures]
@@ -95,11 +93,12 @@ def write_dist_checkpoint(
         for key, shape in shapes.items()
     ]
     with DigestingWriter(directory / OBJECTS_NAME) as stream:
-        torch.save([None], stream)  # type: ignore[arg-type]
+        save_value([None], stream)
         digests[OBJECTS_NAME], nothing = stream.digest, Place(OBJECTS_NAME, 0, stream.size)
     objects = dict.fromkeys(_object_keys(empty_objects, prefix), nothing)
     digests[METADATA_NAME] = write_dist_metadata(directory, entries, objects)
-    torch.save(dict(common), directory / COMMON_NAME)
+    with DigestingWriter(directory / COMMON_NAME) as stream:
+        save_value(dict(common), stream)
     (directory / BACKEND_NAME).write_text(json.dumps(BACKEND), encoding="utf-8")
     return digests
 
@@ -123,13 +122,13 @@ def _stack(tensors: Sequence[LazyTensor], prefix: str) -> tuple[list[tuple[_Bloc
 
 def _dtypes(chunks: Sequence[tuple[_Block, LazyTensor]]) -> dict[str, str]:
     """The dtype of each entry, by name."""
-    dtypes: dict[str, torch.dtype] = {}
+    dtypes: dict[str, str] = {}
     for chunk, tensor in chunks:
-        if dtypes.setdefault(chunk.key, tensor.dtype) != tensor.dtype:
+        if (others := dtypes.setdefault(chunk.key, tensor.dtype_name)) != tensor.dtype_name:
             raise ValueError(
-                f"{tensor.name} is {tensor.dtype}, but other layers have {dtypes[chunk.key]}; convert the checkpoint to one dtype first"
+                f"{tensor.name} is torch.{tensor.dtype_name}, but other layers have torch.{others}; convert the checkpoint to one dtype first"
             )
-    return {key: str(dtype).removeprefix("torch.") for key, dtype in dtypes.items()}
+    return dtypes
 
 
 def _balance(chunks: Sequence[tuple[_Block, LazyTensor]], num_parts: int) -> list[list[tuple[_Block, LazyTensor]]]:
@@ -146,54 +145,67 @@ def _balance(chunks: Sequence[tuple[_Block, LazyTensor]], num_parts: int) -> lis
 
 def _write_file(path: Path, part: Sequence[tuple[_Block, LazyTensor]], stop: threading.Event) -> tuple[str, dict[_Block, Place]]:
     places = {}
-    with DigestingWriter(path) as stream:
+    with LargeFileWriter(path) as stream:
         for chunk, tensor in part:
             if stop.is_set():
                 break
             stream.write(bytes(-stream.size % ALIGNMENT))
             start = stream.size
-            values = tensor.read()
-            assert (tuple(values.shape), values.dtype) == (tensor.shape, tensor.dtype), tensor.name
-            _save(values.view(chunk.sizes), stream)
+            save_tensor(tensor.checked_bits().reshape(chunk.sizes), tensor.dtype_name, stream)
             places[chunk] = Place(path.name, start, stream.size - start)
-        return stream.digest, places
+    return stream.digest, places
 
 
-def _save(values: Tensor, stream: DigestingWriter) -> None:
-    try:
-        torch.save(values, stream)  # type: ignore[arg-type]
-    except RuntimeError as error:  # torch closes its archive whatever happened, and then complains of that alone
-        raise (error.__context__ if isinstance(error.__context__, OSError) else error) from None
+_METADATA = "torch.distributed.checkpoint.metadata"
+_STORAGE_INFO = Global("torch.distributed.checkpoint.filesystem", "_StorageInfo")
+_VERSION = "1.0.0"  # of the format, as torch writes it
 
 
 def write_dist_metadata(directory: Path, entries: Sequence[Entry], objects: Mapping[str, Place]) -> str:
     """Write `.metadata`, which torch and Megatron read, and return its digest."""
-    from torch.distributed.checkpoint.filesystem import CURRENT_DCP_VERSION, _StorageInfo
-    from torch.distributed.checkpoint.metadata import (
-        BytesStorageMetadata,
-        ChunkStorageMetadata,
-        Metadata,
-        MetadataIndex,
-        TensorProperties,
-        TensorStorageMetadata,
-    )
-
-    described: dict[str, Any] = {}
-    storage = {}
+    described: dict[str, Instance] = {}
+    storage: list[tuple[Instance, Instance]] = []
     for entry in entries:
-        chunks = [ChunkStorageMetadata(torch.Size(chunk.offsets), torch.Size(chunk.sizes)) for chunk in entry.chunks]
-        properties = TensorProperties(dtype=getattr(torch, entry.dtype))
-        described[entry.key] = TensorStorageMetadata(properties, torch.Size(entry.shape), chunks)
-        for chunk in entry.chunks:
-            index = MetadataIndex(entry.key, torch.Size(chunk.offsets))
-            storage[index] = _StorageInfo(chunk.place.file, chunk.place.offset, chunk.place.length)
-    for key, place_ in objects.items():
-        described[key] = BytesStorageMetadata()
-        storage[MetadataIndex(key)] = _StorageInfo(place_.file, place_.offset, place_.length)
-    metadata = Metadata(described, planner_data={}, storage_data=storage, version=CURRENT_DCP_VERSION)
+        described[entry.key] = _object(
+            "TensorStorageMetadata", properties=_properties(entry.dtype), size=_size(entry.shape), chunks=_chunks(entry)
+        )
+        storage += [(_index(entry.key, chunk.offsets), _stored(chunk.place)) for chunk in entry.chunks]
+    for key, place in objects.items():
+        described[key] = Instance(Global(_METADATA, "BytesStorageMetadata"))
+        storage.append((_index(key, None), _stored(place)))
+    metadata = _object(
+        "Metadata", state_dict_metadata=described, planner_data={}, storage_data=Items(storage), storage_meta=None, version=_VERSION
+    )
     with DigestingWriter(directory / METADATA_NAME) as stream:
-        pickle.dump(metadata, stream)
+        stream.write(dump(metadata))
         return stream.digest
+
+
+def _object(kind: str, **fields: Any) -> Instance:
+    return Instance(Global(_METADATA, kind), fields)
+
+
+def _properties(dtype: str) -> Instance:
+    """What torch says of an ordinary tensor on the CPU: dtype, layout, gradient, memory format, pinned."""
+    layout = Call(Global("torch.serialization", "_get_layout"), ("torch.strided",))
+    memory_format = Call(Global(_METADATA, "_MEM_FORMAT_ENCODING"), (0,))
+    return Instance(Global(_METADATA, "TensorProperties"), (Global("torch", dtype), layout, False, memory_format, False))
+
+
+def _chunks(entry: Entry) -> list[Instance]:
+    return [_object("ChunkStorageMetadata", offsets=_size(chunk.offsets), sizes=_size(chunk.sizes)) for chunk in entry.chunks]
+
+
+def _index(key: str, offsets: tuple[int, ...] | None) -> Instance:
+    return _object("MetadataIndex", fqn=key, offset=None if offsets is None else _size(offsets), index=None)
+
+
+def _stored(place: Place) -> Instance:
+    return Instance(_STORAGE_INFO, {"relative_path": place.file, "offset": place.offset, "length": place.length})
+
+
+def _size(numbers: tuple[int, ...]) -> Call:
+    return Call(Global("torch", "Size"), (numbers,))
 
 
 def _object_keys(names: Sequence[str], prefix: str) -> list[str]:
@@ -236,14 +248,14 @@ def _join_gate_and_up(tensors: Mapping[str, LazyTensor]) -> dict[str, LazyTensor
         half = _GATE.fullmatch(name)
         if half and (up := tensors.get(f"{half[1]}_v")):
             shape = (tensor.shape[0] + up.shape[0], *tensor.shape[1:])
-            joined[half[1]] = LazyTensor(half[1], shape, tensor.dtype, partial(_read_joined, tensor, up))
+            joined[half[1]] = LazyTensor(half[1], shape, tensor.dtype_name, partial(_read_joined, tensor, up))
         elif not (name.endswith("_v") and f"{name[:-1]}w" in tensors):
             joined[name] = tensor
     return joined
 
 
-def _read_joined(upper: LazyTensor, lower: LazyTensor) -> Tensor:
-    return torch.cat([upper.read(), lower.read()])
+def _read_joined(upper: LazyTensor, lower: LazyTensor) -> Bits:
+    return np.concatenate([upper.bits(), lower.bits()])
 
 
 def _layer(directory: Path, entry: Entry, name: str, number: int) -> LazyTensor:
@@ -257,19 +269,17 @@ def _block(directory: Path, entry: Entry, name: str, start: tuple[int, ...], siz
     if sum(math.prod(stop - begin for begin, stop in overlap) for _, overlap in overlaps) != math.prod(sizes):
         raise ValueError(f"the chunks of {name} do not cover it exactly: the checkpoint is not complete")
 
-    dtype = getattr(torch, entry.dtype)
-
-    def read() -> Tensor:
+    def read() -> Bits:
         if len(overlaps) == 1 and overlaps[0][0].sizes == sizes:
-            return _read_chunk(directory, overlaps[0][0], entry).view(shape)
-        block = torch.empty(sizes, dtype=dtype)
+            return _read_chunk(directory, overlaps[0][0], entry).reshape(shape)
+        block = np.empty(sizes, bits_dtype(entry.dtype))
         for chunk, overlap in overlaps:
             target = tuple(slice(begin - first, stop - first) for (begin, stop), first in zip(overlap, start, strict=True))
             source = tuple(slice(begin - first, stop - first) for (begin, stop), first in zip(overlap, chunk.offsets, strict=True))
             block[target] = _read_chunk(directory, chunk, entry)[source]
-        return block.view(shape)
+        return block.reshape(shape)
 
-    return LazyTensor(name, shape, dtype, read)
+    return LazyTensor(name, shape, entry.dtype, read)
 
 
 def _overlap(start: tuple[int, ...], sizes: tuple[int, ...], chunk: Chunk) -> list[tuple[int, int]] | None:
@@ -280,10 +290,9 @@ def _overlap(start: tuple[int, ...], sizes: tuple[int, ...], chunk: Chunk) -> li
     return spans if all(begin < stop for begin, stop in spans) else None
 
 
-def _read_chunk(directory: Path, chunk: Chunk, entry: Entry) -> Tensor:
-    path, offset = directory / chunk.place.file, chunk.place.offset
-    with FileWindow(path, offset, chunk.place.length) as window:
-        tensor = load_places(window, path)
-    if not isinstance(tensor, Tensor) or (tuple(tensor.shape), tensor.dtype) != (chunk.sizes, getattr(torch, entry.dtype)):
+def _read_chunk(directory: Path, chunk: Chunk, entry: Entry) -> Bits:
+    path = directory / chunk.place.file
+    tensor = read_tensor(path, start=chunk.place.offset, length=chunk.place.length)
+    if tensor is None or (tensor.shape, tensor.dtype_name) != (chunk.sizes, entry.dtype):
         raise ValueError(f"{path} holds something else than {METADATA_NAME} says for {entry.key}; copy the checkpoint again")
-    return place(entry.key, tensor, path, start=offset).read()
+    return tensor.bits()

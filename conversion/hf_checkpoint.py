@@ -13,10 +13,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from conversion.hf_files import (
     CONFIG_NAME,
@@ -35,7 +34,12 @@ from conversion.torch_file import read_state_dict
 from data_prep.artifacts import check_files, digest_files, read_manifest
 from data_prep.tokenizer_files import tokenizer_files
 
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
 DEFAULT_MAX_SHARD_BYTES = 5_000_000_000  # as the transformers library
+_COMPARED = 1 << 20  # numbers at a time
 
 
 @dataclass(frozen=True)
@@ -118,7 +122,7 @@ class HFCheckpoint:
                     f" but the weights have no {row.output if row else 'lm_head.weight'}; set it to true or restore the matrix"
                 )
             return True
-        if tied and (embedding is None or not torch.equal(self.tensor(self.output_name), self.tensor(embedding))):
+        if tied and (embedding is None or not _equal(self.tensors[self.output_name], self.tensors[embedding])):
             row = names_of(embedding or "")
             raise ValueError(
                 f"{self.directory}: config.json says that input and output embeddings are one matrix (tie_word_embeddings true),"
@@ -190,6 +194,14 @@ def copy_companions(source_dir: Path, output_dir: Path) -> None:
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
     """Write a config as the transformers library does, so that an unchanged one has the same bytes."""
     path.write_text(json.dumps(content, indent=2, sort_keys=True, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def _equal(first: LazyTensor, second: LazyTensor) -> bool:
+    """Whether two tensors are the same bit for bit; compared in pieces, as the comparison of two tables is a third one."""
+    if (first.shape, first.dtype_name) != (second.shape, second.dtype_name):
+        return False
+    a, b = first.bits().reshape(-1), second.bits().reshape(-1)
+    return all(np.array_equal(a[i : i + _COMPARED], b[i : i + _COMPARED]) for i in range(0, a.size, _COMPARED))
 
 
 def _split(tensors: Iterable[LazyTensor], max_shard_bytes: int) -> list[list[LazyTensor]]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ from conversion.summary import summary
 from data_prep import command
 from data_prep.artifacts import Manifest, check_files, read_manifest, staged_directory, write_manifest
 from data_prep.progress import Progress
+from data_prep.tokenizer_files import start_without_torch
 
 if TYPE_CHECKING:
     from conversion.hf_checkpoint import HFCheckpoint
@@ -51,24 +53,30 @@ def convert(input_dir: Path, output_dir: Path) -> Manifest:
         "model_type": family.model_type,
         "vocab_size": config["vocab_size"],
         "tie_word_embeddings": hf.tie_word_embeddings,
-        "tokenizer_digest": _tokenizer_digest(hf, manifest),
     }
     total = sum(tensor.nbytes for tensor in tensors)
     with staged_directory(output_dir, required_bytes=total) as staging:
-        source_digest = Background(hf.digest)  # reads the whole input, so it runs beside the conversion
+        # One reads the whole input, the other imports much: both run beside the conversion, and end it if they find something wrong.
+        source_digest, tokenizer_digest = Background(hf.digest), Background(partial(_tokenizer_digest, hf, manifest))
         with Progress("converting", total=total, unit="B", is_bytes=True) as progress:
+
+            def advance(nbytes: int) -> None:
+                source_digest.raise_if_failed()
+                tokenizer_digest.raise_if_failed()
+                progress.advance(nbytes)
+
             digests = write_nemo_checkpoint(
                 staging,
-                counted(tensors, progress.advance),
+                counted(tensors, advance),
                 family=family,
                 config=config,
-                hf_dtype=str(tensors[0].dtype).removeprefix("torch."),
+                hf_dtype=tensors[0].dtype_name,
                 hf_dir=hf.directory,
             )
         return write_manifest(
             staging,
             stage=STAGE,
-            facts=facts,
+            facts={**facts, "tokenizer_digest": tokenizer_digest.result()},
             arguments={"input": str(input_dir)},
             inputs={"hf": source_digest.result()},
             known_digests=digests,
@@ -113,4 +121,5 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    start_without_torch()
     command.run(main)

@@ -1,6 +1,8 @@
 """A tensor that is read only when it is needed: what readers, mapping tables and writers pass to each other.
 
-Whole checkpoints flow through a conversion as lists of these, so the memory in use is that of the tensor at hand.
+Whole checkpoints flow through a conversion as lists of these, so the memory in use is that of the tensor at hand.  A conversion
+moves values and never computes with them, so what it handles are bits: numpy integers as wide as the numbers they stand for.  That
+also spares it importing torch, which takes longer than converting a gigabyte.
 """
 
 from __future__ import annotations
@@ -13,9 +15,17 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import Tensor
+import numpy as np
+
+from conversion.dtypes import DTYPE_BYTES
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+Bits = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True)
@@ -23,31 +33,71 @@ class LazyTensor:
     """Name, shape and dtype of a tensor, and how to get its values.
 
     Attributes:
-        read: gives a contiguous tensor of that shape and dtype on the CPU and keeps no hold of it.
+        dtype_name: torch's name, one of DTYPE_BYTES.
+        bits: gives the values as integers of the dtype's width, contiguous and of that shape, and keeps no hold of them.
     """
 
     name: str
     shape: tuple[int, ...]
-    dtype: torch.dtype
-    read: Callable[[], Tensor]
+    dtype_name: str
+    bits: Callable[[], Bits]
 
     @classmethod
     def of(cls, name: str, tensor: Tensor) -> LazyTensor:
         """A tensor that is already in memory."""
-        return cls(name, tuple(tensor.shape), tensor.dtype, lambda: tensor.detach().contiguous())
+        return cls.computed(name, tuple(tensor.shape), tensor.dtype, lambda: tensor)
+
+    @classmethod
+    def computed(cls, name: str, shape: tuple[int, ...], dtype: torch.dtype, make: Callable[[], Tensor]) -> LazyTensor:
+        """A tensor that is made when it is read, by torch on the CPU."""
+        return cls(name, shape, str(dtype).removeprefix("torch."), lambda: bits_of(make()))
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype itself."""
+        import torch
+
+        dtype: torch.dtype = getattr(torch, self.dtype_name)
+        return dtype
 
     @property
     def nbytes(self) -> int:
         """Bytes of its values."""
-        return math.prod(self.shape) * self.dtype.itemsize
+        return math.prod(self.shape) * DTYPE_BYTES[self.dtype_name]
+
+    def read(self) -> Tensor:
+        """The values as a tensor; writing to it changes no file."""
+        import torch
+
+        return torch.from_numpy(self.bits()).view(self.dtype)
+
+    def checked_bits(self) -> Bits:
+        """The values, held to what was said of them."""
+        bits = self.bits()
+        assert bits.shape == self.shape and bits.dtype.itemsize == DTYPE_BYTES[self.dtype_name] and bits.flags.c_contiguous, self.name
+        return bits
 
     def renamed(self, name: str) -> LazyTensor:
         """The same values under another name."""
         return replace(self, name=name)
 
 
-def read_span(path: Path, offset: int, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """A tensor whose values lie contiguously in a file.
+def bits_of(tensor: Tensor) -> Bits:
+    """The values of a tensor as integers of the same width, without a copy where it is contiguous."""
+    import torch
+
+    integers = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.dtype.itemsize]
+    bits: Bits = tensor.detach().contiguous().view(integers).numpy()
+    return bits
+
+
+def bits_dtype(dtype_name: str) -> np.dtype[Any]:
+    """The integers that stand for numbers of a dtype."""
+    return np.dtype(f"i{DTYPE_BYTES[dtype_name]}")
+
+
+def read_span(path: Path, offset: int, shape: tuple[int, ...], dtype_name: str) -> Bits:
+    """The values of a tensor that lie contiguously in a file.
 
     Its pages are mapped for it alone, come from the file when they are touched, and go with it.  Writing to it changes
     no file.
@@ -55,10 +105,11 @@ def read_span(path: Path, offset: int, shape: tuple[int, ...], dtype: torch.dtyp
     Raises:
         ValueError: if the file ends before the tensor does.
     """
+    dtype = bits_dtype(dtype_name)
     count = math.prod(shape)
     nbytes = count * dtype.itemsize
     if not count:
-        return torch.empty(shape, dtype=dtype)
+        return np.empty(shape, dtype)
     start = offset - offset % mmap.ALLOCATIONGRANULARITY
     with open(path, "rb") as stream:
         missing = offset + nbytes - path.stat().st_size
@@ -68,26 +119,20 @@ def read_span(path: Path, offset: int, shape: tuple[int, ...], dtype: torch.dtyp
     # The kernel reads ahead of the first touch, which matters on network file systems.
     pages.madvise(mmap.MADV_SEQUENTIAL)
     pages.madvise(mmap.MADV_WILLNEED)
-    if offset % dtype.itemsize:  # old safetensors headers end anywhere
-        return torch.frombuffer(pages, dtype=torch.uint8, count=nbytes, offset=offset - start).clone().view(dtype).view(shape)
-    return torch.frombuffer(pages, dtype=dtype, count=count, offset=offset - start).view(shape)
-
-
-def tensor_bytes(tensor: Tensor) -> memoryview:
-    """The values of a contiguous tensor as bytes, without a copy."""
-    return tensor.detach().reshape(-1).view(torch.uint8).numpy().data
+    values = np.frombuffer(pages, dtype, count, offset - start).reshape(shape)
+    return values if values.flags.aligned else values.copy()  # old safetensors headers end anywhere
 
 
 def counted(tensors: Iterable[LazyTensor], advance: Callable[[int], object]) -> Iterator[LazyTensor]:
     """The same tensors, each of which reports its bytes when it is read."""
     for tensor in tensors:
-        yield replace(tensor, read=partial(_read_and_report, tensor, advance))
+        yield replace(tensor, bits=partial(_read_and_report, tensor, advance))
 
 
-def _read_and_report(tensor: LazyTensor, advance: Callable[[int], object]) -> Tensor:
-    values = tensor.read()
+def _read_and_report(tensor: LazyTensor, advance: Callable[[int], object]) -> Bits:
+    bits = tensor.bits()
     advance(tensor.nbytes)
-    return values
+    return bits
 
 
 def return_freed_memory() -> None:

@@ -16,11 +16,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
-import torch
-from torch import Tensor
+import numpy as np
 
-from conversion.lazy_tensor import LazyTensor
-from conversion.qkv import interleave_qkv, separate_qkv
+from conversion.lazy_tensor import Bits, LazyTensor, bits_of
+from conversion.qkv import interleave_qkv, joined_groups, separate_qkv
 
 KEPT = "kept."
 
@@ -30,7 +29,7 @@ Config = Mapping[str, Any]
 Tensors = Sequence[LazyTensor]
 
 
-FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+FLOATS = ("float16", "bfloat16", "float32", "float64")
 _BASE_SIZES = ("num_layers", "hidden_size", "num_attention_heads", "num_query_groups", "vocab_size")
 # Sizes that `sizes_of` makes, and what of the configuration they need besides the base.
 _MADE_SIZES = {"head_dim": "", "attention_size": "", "qkv_size": "", "gate_up_size": "ffn_hidden_size"}
@@ -114,21 +113,21 @@ class FuseQKV(Rule):
         _require_one_dtype(tensors)
         (shape,) = self.megatron_shapes(sizes)
 
-        def read() -> Tensor:
-            return interleave_qkv(q.read(), k.read(), v.read(), num_query_groups=sizes["num_query_groups"])
+        def read() -> Bits:
+            return interleave_qkv(q.bits(), k.bits(), v.bits(), num_query_groups=sizes["num_query_groups"])
 
-        return [LazyTensor(names[0], shape, q.dtype, read)]
+        return [LazyTensor(names[0], shape, q.dtype_name, read)]
 
     def to_hf(self, tensors: Tensors, names: Sequence[str], sizes: Sizes) -> Tensors:
         """See `Rule`."""
         (fused,) = tensors
         heads, groups = sizes["num_attention_heads"], sizes["num_query_groups"]
 
-        def read(part: int) -> Tensor:
-            return separate_qkv(fused.read(), num_attention_heads=heads, num_query_groups=groups)[part].flatten(0, 1).contiguous()
+        def read(part: int) -> Bits:
+            return joined_groups(separate_qkv(fused.bits(), num_attention_heads=heads, num_query_groups=groups)[part])
 
         shapes = self.hf_shapes(sizes)
-        return [LazyTensor(names[part], shapes[part], fused.dtype, partial(read, part)) for part in range(3)]
+        return [LazyTensor(names[part], shapes[part], fused.dtype_name, partial(read, part)) for part in range(3)]
 
 
 @dataclass(frozen=True)
@@ -148,14 +147,14 @@ class FuseGateUp(Rule):
         gate, up = tensors
         _require_one_dtype(tensors)
         (shape,) = self.megatron_shapes(sizes)
-        return [LazyTensor(names[0], shape, gate.dtype, lambda: torch.cat([gate.read(), up.read()]))]
+        return [LazyTensor(names[0], shape, gate.dtype_name, lambda: np.concatenate([gate.bits(), up.bits()]))]
 
     def to_hf(self, tensors: Tensors, names: Sequence[str], sizes: Sizes) -> Tensors:
         """See `Rule`."""
         (fused,) = tensors
         (shape, _) = self.hf_shapes(sizes)
         halves = (slice(shape[0]), slice(shape[0], None))
-        return [LazyTensor(name, shape, fused.dtype, partial(_rows, fused, half)) for name, half in zip(names, halves, strict=True)]
+        return [LazyTensor(name, shape, fused.dtype_name, partial(_rows, fused, half)) for name, half in zip(names, halves, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -180,7 +179,7 @@ class SplitRows(Rule):
         spans = (slice(self.num_kept_rows), slice(self.num_kept_rows, None))
         shapes = self.megatron_shapes(sizes)
         return [
-            LazyTensor(name, shape, table.dtype, partial(_rows, table, span))
+            LazyTensor(name, shape, table.dtype_name, partial(_rows, table, span))
             for name, shape, span in zip(names, shapes, spans, strict=True)
         ]
 
@@ -188,7 +187,7 @@ class SplitRows(Rule):
         """See `Rule`; the kept rows take the dtype of the rest, which training may have changed."""
         kept, rest = tensors
         (shape,) = self.hf_shapes(sizes)
-        return [LazyTensor(names[0], shape, rest.dtype, lambda: torch.cat([kept.read().to(rest.dtype), rest.read()]))]
+        return [LazyTensor(names[0], shape, rest.dtype_name, lambda: np.concatenate([_as_dtype_of(rest, kept), rest.bits()]))]
 
 
 @dataclass(frozen=True)
@@ -252,15 +251,19 @@ def map_to_hf(table: Sequence[Rule], tensors: Mapping[str, LazyTensor], config: 
     ]
 
 
-def _rows(table: LazyTensor, span: slice) -> Tensor:
-    return table.read()[span].clone()
+def _rows(table: LazyTensor, span: slice) -> Bits:
+    return table.bits()[span]
+
+
+def _as_dtype_of(example: LazyTensor, tensor: LazyTensor) -> Bits:
+    return tensor.bits() if tensor.dtype_name == example.dtype_name else bits_of(tensor.read().to(example.dtype))
 
 
 def first_rows(tensor: LazyTensor, num_rows: int) -> LazyTensor:
     """A table without its rows from `num_rows` on, if it has any."""
     if not tensor.shape or tensor.shape[0] <= num_rows:
         return tensor
-    return LazyTensor(tensor.name, (num_rows, *tensor.shape[1:]), tensor.dtype, lambda: tensor.read()[:num_rows])
+    return LazyTensor(tensor.name, (num_rows, *tensor.shape[1:]), tensor.dtype_name, lambda: tensor.bits()[:num_rows])
 
 
 def expand(pattern: str, layer: int | None = None) -> list[str]:
@@ -326,11 +329,11 @@ def _require_shapes(
         if tensors[name].shape != shape
     ]
     if no_floats := sorted(
-        f"{name} is {tensors[name].dtype}"
+        f"{name} is torch.{tensors[name].dtype_name}"
         for application in applications
         if not isinstance(application.rule, Drop)
         for name in getattr(application, side)
-        if tensors[name].dtype not in FLOATS
+        if tensors[name].dtype_name not in FLOATS
     ):
         raise ValueError(f"{source} has {_tensors(no_floats)} that cannot be weights: {'; '.join(no_floats)}")
     if wrong:
@@ -346,6 +349,6 @@ def _times(shape: Shape) -> str:
 
 
 def _require_one_dtype(tensors: Tensors) -> None:
-    if len({tensor.dtype for tensor in tensors}) > 1:
-        found = ", ".join(f"{tensor.name} is {tensor.dtype}" for tensor in tensors)
+    if len({tensor.dtype_name for tensor in tensors}) > 1:
+        found = ", ".join(f"{tensor.name} is torch.{tensor.dtype_name}" for tensor in tensors)
         raise ValueError(f"tensors that are to be fused have different dtypes ({found}); convert the checkpoint to one dtype first")

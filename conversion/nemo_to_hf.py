@@ -25,8 +25,6 @@ from data_prep.artifacts import Manifest, check_files, digest_files, read_manife
 from data_prep.progress import Progress
 
 if TYPE_CHECKING:
-    import torch
-
     from conversion.lazy_tensor import LazyTensor
     from conversion.nemo_checkpoint import NeMoCheckpoint
 
@@ -69,9 +67,7 @@ def export(
     family = family_of(nemo.family, source=str(nemo.directory))
     tensors = sorted(map_to_hf(family.table, nemo.tensors, nemo.config, source=str(nemo.directory)), key=_by_layer)
     if dtype is not None:
-        import torch
-
-        tensors = [_cast(tensor, getattr(torch, dtype)) for tensor in tensors]
+        tensors = [tensor if tensor.dtype_name == dtype else _cast(tensor, dtype) for tensor in tensors]
     config, changes = _config(nemo, tensors)
     facts = {key: value for key, value in (manifest.facts if manifest else {}).items() if key != "padded_vocab_size"}
     facts |= {
@@ -118,19 +114,23 @@ def _by_layer(tensor: LazyTensor) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdigit() else (-1, part) for part in tensor.name.split(".")]
 
 
-def _cast(tensor: LazyTensor, dtype: torch.dtype) -> LazyTensor:
+def _cast(tensor: LazyTensor, dtype_name: str) -> LazyTensor:
+    import torch
+
     from conversion.lazy_tensor import LazyTensor
 
-    def read() -> torch.Tensor:
+    dtype = getattr(torch, dtype_name)
+
+    def cast_values() -> torch.Tensor:
         values = tensor.read()
-        cast = values.to(dtype)
+        cast: torch.Tensor = values.to(dtype)
         if not cast.isfinite().all() and values.isfinite().all():
             raise ValueError(
                 f"{tensor.name} has values of up to {values.abs().max():.3g}, which {dtype} cannot hold; choose another --dtype"
             )
         return cast
 
-    return LazyTensor(tensor.name, tensor.shape, dtype, read)
+    return LazyTensor.computed(tensor.name, tensor.shape, dtype, cast_values)
 
 
 def _config(nemo: NeMoCheckpoint, tensors: Sequence[LazyTensor]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -143,7 +143,7 @@ def _config(nemo: NeMoCheckpoint, tensors: Sequence[LazyTensor]) -> tuple[dict[s
         changes["vocab_size"] = nemo.config["vocab_size"]
     if tied_by_config(config) != nemo.config["share_embeddings_and_output_weights"]:
         changes["tie_word_embeddings"] = nemo.config["share_embeddings_and_output_weights"]
-    dtype = str(tensors[0].dtype).removeprefix("torch.")
+    dtype = tensors[0].dtype_name
     if dtype != nemo.hf_dtype:
         changes["dtype" if "dtype" in config else "torch_dtype"] = dtype
     assert set(changes) <= set(CHANGEABLE_KEYS)

@@ -5,11 +5,12 @@ Weights and biases alike: only the rows move.
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
+import numpy as np
+
+from conversion.lazy_tensor import Bits
 
 
-def interleave_qkv(q: Tensor, k: Tensor, v: Tensor, *, num_query_groups: int) -> Tensor:
+def interleave_qkv(q: Bits, k: Bits, v: Bits, *, num_query_groups: int) -> Bits:
     """Stack separate projections into the fused one.
 
     The rows of a query group stay together: its queries, then its one key, then its one value (grouped-query attention:
@@ -27,18 +28,24 @@ def interleave_qkv(q: Tensor, k: Tensor, v: Tensor, *, num_query_groups: int) ->
     """
     if q.shape[0] % k.shape[0] or k.shape[0] % num_query_groups or k.shape != v.shape:
         raise ValueError(f"q, k and v of {q.shape[0]}, {k.shape[0]} and {v.shape[0]} rows do not make {num_query_groups} query groups")
-    return torch.cat([part.unflatten(0, (num_query_groups, -1)) for part in (q, k, v)], dim=1).flatten(0, 1)
+    columns = q.shape[1:]
+    return np.concatenate([part.reshape(num_query_groups, -1, *columns) for part in (q, k, v)], axis=1).reshape(-1, *columns)
 
 
-def separate_qkv(qkv: Tensor, *, num_attention_heads: int, num_query_groups: int) -> tuple[Tensor, Tensor, Tensor]:
+def separate_qkv(qkv: Bits, *, num_attention_heads: int, num_query_groups: int) -> tuple[Bits, Bits, Bits]:
     """The inverse of `interleave_qkv`: q, k and v, as views.
 
     Returns:
         (num_query_groups, heads of the group * head_dim, ...) for q, (num_query_groups, head_dim, ...) for k and v;
-        `flatten(0, 1)` copies one of them into the form that `interleave_qkv` takes.
+        `joined_groups` copies one of them into the form that `interleave_qkv` takes.
     """
     heads_per_group = num_attention_heads // num_query_groups
-    groups = qkv.unflatten(0, (num_query_groups, -1))
+    groups = qkv.reshape(num_query_groups, -1, *qkv.shape[1:])
     head_dim = groups.shape[1] // (heads_per_group + 2)
-    q, k, v = groups.split([heads_per_group * head_dim, head_dim, head_dim], dim=1)
+    q, k, v = np.split(groups, [heads_per_group * head_dim, (heads_per_group + 1) * head_dim], axis=1)
     return q, k, v
+
+
+def joined_groups(part: Bits) -> Bits:
+    """One of the three as a matrix or vector of its own: (rows, ...), contiguous."""
+    return np.ascontiguousarray(part).reshape(-1, *part.shape[2:])

@@ -12,13 +12,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from conversion.lazy_tensor import LazyTensor, read_span, tensor_bytes
+from conversion.large_file import LargeFileWriter
+from conversion.lazy_tensor import LazyTensor, read_span
 from conversion.safetensors_header import DTYPES, LENGTH_BYTES, read_header
-from data_prep.artifacts import DigestingWriter
 
-_NAMES = {getattr(torch, dtype): name for name, dtype in DTYPES.items()}
+_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 _RANKS = {dtype: rank for rank, dtype in enumerate(_NAMES)}
 
 
@@ -28,11 +26,10 @@ def read_safetensors(path: Path) -> list[LazyTensor]:
     Raises:
         ValueError: if the file is corrupt or truncated.
     """
-    tensors = []
-    for span in read_header(path):
-        dtype = getattr(torch, span.dtype)
-        tensors.append(LazyTensor(span.name, span.shape, dtype, partial(read_span, path, span.offset, span.shape, dtype)))
-    return tensors
+    return [
+        LazyTensor(span.name, span.shape, span.dtype, partial(read_span, path, span.offset, span.shape, span.dtype))
+        for span in read_header(path)
+    ]
 
 
 def write_safetensors(path: Path, tensors: Sequence[LazyTensor]) -> str:
@@ -42,22 +39,22 @@ def write_safetensors(path: Path, tensors: Sequence[LazyTensor]) -> str:
         ValueError: if a tensor has a dtype that the format lacks.
     """
     for tensor in tensors:
-        if tensor.dtype not in _NAMES:
-            raise ValueError(f"{tensor.name} is {tensor.dtype}, which safetensors cannot hold; expected one of {', '.join(DTYPES)}")
-    ordered = sorted(tensors, key=lambda tensor: (-_RANKS[tensor.dtype], tensor.name))
+        if tensor.dtype_name not in _NAMES:
+            raise ValueError(
+                f"{tensor.name} is torch.{tensor.dtype_name}, which safetensors cannot hold; expected one of {', '.join(DTYPES)}"
+            )
+    ordered = sorted(tensors, key=lambda tensor: (-_RANKS[tensor.dtype_name], tensor.name))
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     position = 0
     for tensor in ordered:
         offsets = [position, position + tensor.nbytes]
-        header[tensor.name] = {"dtype": _NAMES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": offsets}
+        header[tensor.name] = {"dtype": _NAMES[tensor.dtype_name], "shape": list(tensor.shape), "data_offsets": offsets}
         position += tensor.nbytes
     text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-len(text) % 8)
-    with DigestingWriter(path) as stream:
+    with LargeFileWriter(path) as stream:
         stream.write(len(text).to_bytes(LENGTH_BYTES, "little"))
         stream.write(text)
         for tensor in ordered:
-            values = tensor.read()
-            assert (tuple(values.shape), values.dtype) == (tensor.shape, tensor.dtype), tensor.name
-            stream.write(tensor_bytes(values))
-        return stream.digest
+            stream.write(tensor.checked_bits().reshape(-1).data)
+    return stream.digest

@@ -1,46 +1,18 @@
-"""The format of `torch.save`: where each tensor of a stream lies, found without running the code that a pickle can hold.
-
-A stream is a zip archive of a small pickle and one stored entry per tensor storage.  `pytorch_model.bin` is one such stream;
-a distributed checkpoint is many, one after another in each of its files.
-"""
+"""The tensors of what `torch.save` wrote, read where they lie, without running the code that a pickle can hold."""
 
 from __future__ import annotations
 
-import io
 import re
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor
+import numpy as np
 
-from conversion.lazy_tensor import LazyTensor, read_span
-
-_ZIP_MAGIC = b"PK\x03\x04"
-
-
-def load_places(stream: Any, path: Path) -> Any:
-    """What `torch.load` gives, with tensors on the meta device: only the small pickle is read.
-
-    Args:
-        stream: an open binary file, at the start of what `torch.save` wrote.
-        path: to be named in errors.
-
-    Raises:
-        ValueError: if it is corrupt, or needs code to be loaded.
-    """
-    try:
-        is_zip = stream.read(4) == _ZIP_MAGIC
-        stream.seek(0)
-        # Files from before 2020 are no archives and can only be read whole.
-        return torch.load(stream, map_location="meta" if is_zip else "cpu", weights_only=True)
-    except Exception as error:  # what torch raises for a damaged file is anybody's guess
-        if needed := re.search(r"GLOBAL (\S+)", str(error)):
-            raise ValueError(
-                f"{path} asks to run {needed[1]} when it is loaded, which is not safe; convert it to safetensors where you trust its source"
-            ) from error
-        raise ValueError(f"{path} is corrupt or truncated; copy or download it again") from error
+from conversion.dtypes import DTYPE_BYTES
+from conversion.lazy_tensor import Bits, LazyTensor, read_span
+from conversion.torch_zip import StoredTensor, TorchFile, read_torch_file, stored_tensor, unsafe_names
 
 
 def read_state_dict(path: Path) -> list[LazyTensor]:
@@ -49,68 +21,81 @@ def read_state_dict(path: Path) -> list[LazyTensor]:
     Raises:
         ValueError: if it is corrupt, needs code to be loaded, or is no dictionary of tensors.
     """
-    with open(path, "rb") as stream:
-        content = load_places(stream, path)
-    if not isinstance(content, dict) or not all(isinstance(value, Tensor) for value in content.values()):
-        raise ValueError(f"{path} is no dictionary of tensors; expected a model's state dict")
-    return [place(name, tensor, path) for name, tensor in content.items()]
+    file = _open(path)
+    if file is None:
+        return _read_old_state_dict(path)
+    tensors = {name: stored_tensor(value) for name, value in file.content.items()} if isinstance(file.content, dict) else {None: None}
+    if not all(tensors.values()):
+        raise _no_state_dict(path)
+    return [_lazy_tensor(file, str(name), tensor) for name, tensor in tensors.items() if tensor is not None]
 
 
-def place(name: str, tensor: Tensor, path: Path, *, start: int = 0) -> LazyTensor:
-    """The values of a tensor that `load_places` returned.
+def read_tensor(path: Path, *, start: int, length: int) -> LazyTensor | None:
+    """The one tensor of a stretch of a file; None if something else lies there.
 
-    Args:
-        start: where the stream begins in the file, in bytes.
+    Raises:
+        ValueError: if it is corrupt or needs code to be loaded.
     """
-    shape, dtype = tuple(tensor.shape), tensor.dtype
-    if tensor.device.type != "meta":
-        return LazyTensor.of(name, tensor)
-    storage: Any = tensor.untyped_storage()
-    storage_start = start + storage._checkpoint_offset
-    if tensor.is_contiguous():
-        offset = storage_start + int(tensor.storage_offset()) * dtype.itemsize
-        return LazyTensor(name, shape, dtype, partial(read_span, path, offset, shape, dtype))
-
-    def read() -> Tensor:
-        whole = read_span(path, storage_start, (storage.nbytes() // dtype.itemsize,), dtype)
-        return whole.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset()).contiguous()
-
-    return LazyTensor(name, shape, dtype, read)
+    file = _open(path, start=start, length=length)
+    tensor = stored_tensor(file.content) if file is not None else None
+    return _lazy_tensor(file, "", tensor) if file is not None and tensor is not None else None
 
 
-class FileWindow(io.RawIOBase):
-    """A stretch of a file as a file of its own."""
+def _open(path: Path, **stretch: int) -> TorchFile | None:
+    try:
+        file = read_torch_file(path, **stretch)
+    except ValueError as error:
+        raise _corrupt(path) from error
+    if file is not None:
+        _require_safe(path, unsafe_names(file.names, is_state_dict=True))
+    return file
 
-    def __init__(self, path: Path, start: int, length: int) -> None:
-        super().__init__()
-        self._stream = open(path, "rb")  # noqa: SIM115 closed by close()
-        self._start, self._length, self._position = start, length, 0
 
-    def readable(self) -> bool:
-        """It is."""
-        return True
+def _lazy_tensor(file: TorchFile, name: str, tensor: StoredTensor) -> LazyTensor:
+    width = DTYPE_BYTES[tensor.dtype]
+    try:
+        begin, nbytes = file.storage(tensor.storage)
+        if tensor.end * width > nbytes:
+            raise ValueError(f"{name} is larger than its storage")
+    except (ValueError, OSError) as error:
+        raise _corrupt(file.path) from error
+    if tensor.is_contiguous:
+        read = partial(read_span, file.path, begin + tensor.offset * width, tensor.shape, tensor.dtype)
+    else:
+        read = partial(_read_strided, file.path, begin, tensor)
+    return LazyTensor(name, tensor.shape, tensor.dtype, read)
 
-    def seekable(self) -> bool:
-        """It is."""
-        return True
 
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Move within the stretch."""
-        self._position = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._length}[whence]
-        return self._position
+def _read_strided(path: Path, begin: int, tensor: StoredTensor) -> Bits:
+    whole = read_span(path, begin, (tensor.end,), tensor.dtype)
+    strides = [stride * whole.itemsize for stride in tensor.strides]
+    return np.ascontiguousarray(np.lib.stride_tricks.as_strided(whole[tensor.offset :], tensor.shape, strides))
 
-    def tell(self) -> int:
-        """Position within the stretch."""
-        return self._position
 
-    def readinto(self, buffer: Any) -> int:
-        """Read up to the end of the stretch."""
-        self._stream.seek(self._start + self._position)
-        count = self._stream.readinto(memoryview(buffer)[: max(self._length - self._position, 0)])
-        self._position += count
-        return count
+def _read_old_state_dict(path: Path) -> list[LazyTensor]:
+    """Files from before 2020 are no archives and can only be read whole, by torch."""
+    import torch
 
-    def close(self) -> None:
-        """Close the file."""
-        self._stream.close()
-        super().close()
+    try:
+        content: Any = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # what torch raises for a damaged file is anybody's guess
+        _require_safe(path, re.findall(r"GLOBAL (\S+)", str(error)))
+        raise _corrupt(path) from error
+    if not isinstance(content, dict) or not all(isinstance(value, torch.Tensor) for value in content.values()):
+        raise _no_state_dict(path)
+    return [LazyTensor.of(name, tensor) for name, tensor in content.items()]
+
+
+def _require_safe(path: Path, unsafe: Iterable[str]) -> None:
+    if name := next(iter(unsafe), None):
+        raise ValueError(
+            f"{path} asks to run {name} when it is loaded, which is not safe; convert it to safetensors where you trust its source"
+        )
+
+
+def _corrupt(path: Path) -> ValueError:
+    return ValueError(f"{path} is corrupt or truncated; copy or download it again")
+
+
+def _no_state_dict(path: Path) -> ValueError:
+    return ValueError(f"{path} is no dictionary of tensors; expected a model's state dict")

@@ -155,7 +155,9 @@ def append(tables: Tables, *, num_rows: int, method: str, seed: int, tokens: Seq
     first = tables.num_tokens if tokens else tables.rows
     rows = max(tables.rows, first + num_rows)
     changed = [
-        LazyTensor(t.name, (rows, *t.shape[1:]), t.dtype, partial(_appended, t, tables.num_tokens, first, num_rows, rows, method, seed))
+        LazyTensor.computed(
+            t.name, (rows, *t.shape[1:]), t.dtype, partial(_appended, t, tables.num_tokens, first, num_rows, rows, method, seed)
+        )
         for t in tables.row_tensors
     ]
     facts = {"num_new_rows": num_rows, "new_rows": method, "seed": seed}
@@ -211,7 +213,7 @@ def keep(tables: Tables, wanted: Sequence[str | int]) -> Tables:
     pruning = prune_tokenizer(read_description(tables.source, tokenizer), dict.fromkeys(ids, 1), min_count=1)
     files = derived_files(tables.source, tokenizer, pruning.description, new_ids=pruning.new_ids)
     kept = torch.tensor(pruning.old_ids)
-    changed = [LazyTensor(t.name, (len(kept), *t.shape[1:]), t.dtype, partial(_selected, t, kept)) for t in tables.row_tensors]
+    changed = [LazyTensor.computed(t.name, (len(kept), *t.shape[1:]), t.dtype, partial(_selected, t, kept)) for t in tables.row_tensors]
     facts = {"num_rows_before": tables.rows, "num_asked_for": len(ids), "num_needed": len(kept) - len(ids)}
     return tables.with_tensors(changed, rows=len(kept), num_tokens=len(kept), tokenizer_files=files, new_ids=pruning.new_ids, facts=facts)
 

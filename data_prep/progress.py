@@ -5,8 +5,10 @@ from __future__ import annotations
 import sys
 import time
 from types import TracebackType
+from typing import TYPE_CHECKING
 
-from tqdm import tqdm
+if TYPE_CHECKING:
+    from tqdm import tqdm
 
 LOG_INTERVAL_SECONDS = 30.0
 
@@ -23,6 +25,8 @@ class Progress:
         self._start = self._last_line = time.monotonic()
         self._bar: tqdm | None = None
         if sys.stderr.isatty():
+            from tqdm import tqdm  # only here: importing it takes longer than many conversions
+
             self._bar = tqdm(total=total, desc=label, unit=unit, unit_scale=is_bytes, dynamic_ncols=True, leave=False)
 
     def advance(self, amount: int = 1) -> None:

@@ -216,7 +216,7 @@ class Transfer:
             if name in makers:
                 origin = name if name in self.checkpoint.names() else self.layers.input
                 shape = (self.num_rows,) if name in self.layers.biases else (self.num_rows, size)
-                yield LazyTensor(name, shape, self.checkpoint.dtype(origin), makers[name])
+                yield LazyTensor.computed(name, shape, self.checkpoint.dtype(origin), makers[name])
             else:
                 yield self.checkpoint.tensors[name]
 

@@ -11,8 +11,8 @@ from typing import Any
 from conversion.hf_files import CONFIG_NAME, find_weights, read_json, require_listed, require_shard, tied_by_config
 from conversion.inspection.description import Description, check_manifest, count_tokens
 from conversion.inspection.places import HUGGING_FACE
-from conversion.inspection.torch_zip import read_torch_file, unsafe_names
 from conversion.safetensors_header import read_header
+from conversion.torch_zip import read_torch_file, unsafe_names
 
 FORMAT = HUGGING_FACE
 _SIZES = (

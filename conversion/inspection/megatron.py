@@ -11,7 +11,7 @@ from typing import Any
 from conversion.dist_metadata import COMMON_NAME, DistMetadata, Entry, file_problems, read_dist_metadata
 from conversion.inspection.description import Description, check_manifest, count_tokens
 from conversion.inspection.places import MEGATRON_BRIDGE, MEGATRON_LM, NEMO, RUN_CONFIG, TRAIN_STATE, Place
-from conversion.inspection.torch_zip import TorchFile, read_torch_file, unsafe_names
+from conversion.torch_zip import TorchFile, read_torch_file, unsafe_names
 from data_prep.artifacts import MANIFEST_NAME
 
 MODEL = "context/model.json"

@@ -185,7 +185,7 @@ def test_an_error_in_one_file_ends_the_others(tmp_path: Path) -> None:
         raise ValueError("no such row")
 
     lazy = [LazyTensor.of(f"t{number}", torch.zeros(10)) for number in range(50)]
-    lazy.insert(3, LazyTensor("broken", (10,), torch.float32, fail))
+    lazy.insert(3, LazyTensor.computed("broken", (10,), torch.float32, fail))
     with pytest.raises(ValueError, match="no such row"):
         write_dist_checkpoint(tmp_path, lazy, prefix="module.", common={})
     assert not (tmp_path / ".metadata").exists()

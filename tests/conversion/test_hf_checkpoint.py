@@ -121,7 +121,7 @@ def test_writer_holds_one_tensor_at_a_time(tmp_path: Path) -> None:
         most = max(most, len(alive))
         return tensor
 
-    tensors = [LazyTensor(f"t{number}", (100,), torch.float32, lambda number=number: read(number)) for number in range(20)]
+    tensors = [LazyTensor.computed(f"t{number}", (100,), torch.float32, lambda number=number: read(number)) for number in range(20)]
     write_hf_checkpoint(tmp_path, {}, tensors, max_shard_bytes=1000)
     assert most <= 2  # the one being made while the last name still holds its predecessor
 

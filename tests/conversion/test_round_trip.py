@@ -17,8 +17,9 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoTokenizer, OPTForCausalLM
 
 from conversion import hf_to_nemo, nemo_to_hf
+from conversion.large_file import LargeFileWriter
 from conversion.nemo_checkpoint import NeMoCheckpoint
-from data_prep.artifacts import DigestingWriter, read_manifest, write_manifest
+from data_prep.artifacts import read_manifest, write_manifest
 from data_prep.tokenizer_files import tokenizer_digest
 from tests.conversion.conftest import VOCAB_SIZE, OPTMaker
 from tests.processes import Group, run_command
@@ -241,15 +242,15 @@ def test_full_disk_leaves_nothing(make_opt: OPTMaker, tmp_path: Path, monkeypatc
     before = {path.name for path in tmp_path.iterdir()}
     room = 40_000
 
-    def write(self: DigestingWriter, data: memoryview) -> int:
+    def write(self: LargeFileWriter, data: memoryview) -> int:
         nonlocal room
         room -= len(memoryview(data).cast("B"))
         if room < 0:
             raise OSError(errno.ENOSPC, "No space left on device")
         return original(self, data)
 
-    original = DigestingWriter.write
-    monkeypatch.setattr(DigestingWriter, "write", write)
+    original = LargeFileWriter.write
+    monkeypatch.setattr(LargeFileWriter, "write", write)
     with pytest.raises(ValueError, match=rf"^the disk is full while writing {re.escape(str(tmp_path / 'out'))}: .*; nothing was kept;"):
         convert(source, tmp_path / "out")
     assert {path.name for path in tmp_path.iterdir()} == before

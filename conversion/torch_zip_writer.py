@@ -1,0 +1,90 @@
+"""Writing what `torch.load` reads, without torch: plain values, or one tensor."""
+
+from __future__ import annotations
+
+import math
+import zipfile
+from typing import Any
+
+import numpy as np
+
+from conversion.large_file import LargeFileWriter
+from conversion.lazy_tensor import Bits
+from conversion.plain_pickle import Call, Global, Outside, dump
+from conversion.torch_zip import LOCAL_HEADER, STORAGES
+from data_prep.artifacts import DigestingWriter
+
+ALIGNMENT = 64  # of values within their stream, as torch has it, so that they can be used where they lie
+_PIECE_BYTES = 4 << 20
+_ZIP64_BYTES = 20  # that `zipfile` adds to the header of an entry that may exceed 4 GiB
+_STORAGES = {dtype: name for name, dtype in STORAGES.items()}
+
+Writer = DigestingWriter | LargeFileWriter
+
+
+def save_value(value: Any, stream: Writer) -> None:
+    """Write plain values, as `torch.save` would."""
+    with zipfile.ZipFile(_Stream(stream), "w") as archive:
+        _write(archive, "data.pkl", dump(value))
+        _write_versions(archive)
+
+
+def save_tensor(bits: Bits, dtype_name: str, stream: Writer) -> None:
+    """Write one contiguous tensor, as `torch.save` would.
+
+    Raises:
+        ValueError: if the format has no storage for the dtype.
+    """
+    if dtype_name not in _STORAGES:
+        raise ValueError(f"a tensor is {dtype_name}, which cannot be saved here; expected one of {', '.join(_STORAGES)}")
+    storage = Outside(("storage", Global("torch", _STORAGES[dtype_name]), "0", "cpu", bits.size))
+    strides = tuple(math.prod(max(size, 1) for size in bits.shape[axis + 1 :]) for axis in range(bits.ndim))
+    hooks = Call(Global("collections", "OrderedDict"), ())
+    tensor = Call(Global("torch._utils", "_rebuild_tensor_v2"), (storage, 0, bits.shape, strides, False, hooks))
+    with zipfile.ZipFile(_Stream(stream), "w") as archive:
+        _write(archive, "data.pkl", dump(tensor))
+        _write(archive, "data/0", bits.reshape(-1).view(np.uint8))
+        _write_versions(archive)
+
+
+def _write_versions(archive: zipfile.ZipFile) -> None:
+    for name, content in (
+        (".format_version", b"1"),
+        (".storage_alignment", b"%d" % ALIGNMENT),
+        ("byteorder", b"little"),
+        ("version", b"3\n"),
+    ):
+        _write(archive, name, content)
+
+
+def _write(archive: zipfile.ZipFile, name: str, content: Any) -> None:
+    """One entry, stored, whose content is aligned within the stream."""
+    info = zipfile.ZipInfo(f"archive/{name}")
+    is_large = len(content) >= 1 << 31
+    assert archive.fp is not None
+    header = archive.fp.tell() + LOCAL_HEADER.size + len(info.filename) + (_ZIP64_BYTES if is_large else 0)
+    padding = -(header + 4) % ALIGNMENT
+    info.extra = b"FB" + padding.to_bytes(2, "little") + b"Z" * padding  # the mark that torch gives its padding
+    info.file_size = len(content)
+    with archive.open(info, "w", force_zip64=is_large) as entry:
+        for start in range(0, len(content), _PIECE_BYTES):
+            entry.write(content[start : start + _PIECE_BYTES])
+
+
+class _Stream:
+    """A part of a file that is written in one go, counted from its beginning: `zipfile` puts checksums behind, as it cannot go back."""
+
+    def __init__(self, stream: Writer) -> None:
+        self._stream, self._start = stream, stream.size
+
+    def write(self, data: Any) -> int:
+        return self._stream.write(data)
+
+    def tell(self) -> int:
+        return self._stream.size - self._start
+
+    def flush(self) -> None:
+        """Nothing waits."""
+
+    def close(self) -> None:
+        """The file goes on."""
