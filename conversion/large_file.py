@@ -64,7 +64,7 @@ class LargeFileWriter:
         done = 0
         while done < len(values):
             piece = values[done : done + min(_PIECE_BYTES, BUFFER_BYTES - self._filled)]
-            self._state.update(piece)
+            self._state.update(piece.data)
             np.copyto(self._buffers[0][self._filled : self._filled + len(piece)], piece)
             self._filled += len(piece)
             done += len(piece)
