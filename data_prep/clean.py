@@ -17,7 +17,7 @@ from pathlib import Path
 from data_prep import command
 from data_prep.artifacts import Manifest, digest_file, write_manifest
 from data_prep.clean_shard import CleanCounts, CleanRules, Lengths, clean_shard, duplicate_ids, report
-from data_prep.corpora import Corpus, add_corpus_arguments, corpora_from_arguments
+from data_prep.corpora import Corpus, add_corpus_arguments, corpora_from_arguments, write_corpus_table
 from data_prep.documents import add_format_arguments
 from data_prep.language_filter import LanguageFilter
 from data_prep.problem_runs import COUNTED, LETTERS, ProblemRuns
@@ -75,6 +75,7 @@ def clean(
             raise ValueError(twice[0])
         shutil.rmtree(directory / "ids")
         (directory / "report.md").write_text(report(counts, twice), encoding="utf-8")
+        write_corpus_table(directory, corpora, {c.name: [f"text/{job.name}" for job in jobs if job.corpus == c.name] for c in corpora})
         facts = {
             "corpora": list(counts),
             "counts": {name: asdict(count) for name, count in counts.items()},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,15 +12,44 @@ import yaml
 
 from data_prep.documents import SUFFIXES, require_text_files
 
+TABLE_NAME = "corpora.yaml"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_LANGUAGE = re.compile(r"[a-z]{2,3}(-[A-Za-z]+)*")
+_FACTS = ("language", "licence", "domain", "source")
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """A name and its files, in order."""
+    """A name and its files, in order, and what is known of them.
+
+    Attributes:
+        language: ISO 639 code, several joined by dashes; empty where it is not known.
+        licence, source: for people.
+        domain: news, academic, web ...
+    """
 
     name: str
     paths: tuple[Path, ...]
+    language: str = ""
+    licence: str = ""
+    domain: str = ""
+    source: str = ""
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """What is known, without what is not."""
+        return {key: getattr(self, key) for key in _FACTS if getattr(self, key)}
+
+
+def write_corpus_table(directory: Path, corpora: Sequence[Corpus], files: Mapping[str, Sequence[str]]) -> None:
+    """Write `corpora.yaml`, from which the next command takes these corpora with --corpora.
+
+    Args:
+        files: corpus name -> its files, relative to the directory.
+    """
+    rows = [{"name": corpus.name, "files": list(files[corpus.name]), **corpus.facts} for corpus in corpora]
+    text = yaml.safe_dump(rows, allow_unicode=True, sort_keys=False, width=1 << 20)
+    (directory / TABLE_NAME).write_text(text, encoding="utf-8")
 
 
 def add_corpus_arguments(parser: argparse.ArgumentParser, *, order: str) -> None:
@@ -30,10 +59,18 @@ def add_corpus_arguments(parser: argparse.ArgumentParser, *, order: str) -> None
         order: what the order of corpora decides.
     """
     parser.add_argument(
-        "--input", nargs="+", action="append", metavar="[NAME=]FILE", help=f"NAME=FILE... ({', '.join(SUFFIXES)}), once per corpus; {order}"
+        "--input",
+        nargs="+",
+        action="append",
+        metavar="[NAME=]FILE",
+        help=f"NAME=FILE... ({', '.join(SUFFIXES)}) or NAME=FOLDER, once per corpus; {order}",
     )
     parser.add_argument(
-        "--corpora", type=Path, metavar="YAML", help="a list of {name: NAME, files: [FILE or pattern, ...]} in place of --input"
+        "--corpora",
+        type=Path,
+        metavar="YAML",
+        help="a list of {name: NAME, files: [FILE or pattern, ...], language: .., licence: .., domain: .., source: ..} in place of --input;"
+        f" {TABLE_NAME} in the output of the command before",
     )
 
 
@@ -71,7 +108,17 @@ def _from_input(groups: Sequence[Sequence[str]]) -> list[Corpus]:
                 raise ValueError(f"--input {argument} has no corpus name; expected NAME=FILE, for example web={argument}")
             else:
                 files[name].append(Path(argument))
-    return [Corpus(name, tuple(paths)) for name, paths in files.items()]
+    return [Corpus(name, tuple(file for path in paths for file in _files_of(path))) for name, paths in files.items()]
+
+
+def _files_of(path: Path) -> list[Path]:
+    """A file itself; of a folder all text files in it and below, in alphabetical order."""
+    if not path.is_dir():
+        return [path]
+    files = sorted(file for file in path.rglob("*") if file.is_file() and file.name.endswith(SUFFIXES) and not file.name.startswith("."))
+    if not files:
+        raise ValueError(f"the folder {path} has no text file; expected names ending in {', '.join(SUFFIXES)}")
+    return files
 
 
 def _from_table(path: Path) -> list[Corpus]:
@@ -85,14 +132,21 @@ def _from_table(path: Path) -> list[Corpus]:
         raise ValueError(f"{path} holds no list of corpora; expected '- {{name: NAME, files: [FILE, ...]}}' for each")
     corpora: list[Corpus] = []
     for number, row in enumerate(rows, start=1):
-        if not isinstance(row, dict) or set(row) != {"name", "files"} or not isinstance(row["files"], list):
+        if not isinstance(row, dict) or not {"name", "files"} <= set(row) or not isinstance(row["files"], list):
             raise ValueError(f"{path}, corpus {number} is not of the form {{name: NAME, files: [FILE, ...]}}")
+        if unknown := sorted(map(str, set(row) - {"name", "files", *_FACTS})):
+            raise ValueError(
+                f"{path}, corpus {number} has the unknown key {', '.join(unknown)}; the known ones are name, files, {', '.join(_FACTS)}"
+            )
         name = str(row["name"])
         if not _NAME.fullmatch(name):
             raise ValueError(f"{path}, corpus {number} is called {name!r}; expected letters, digits, '.', '_' and '-'")
         if any(corpus.name == name for corpus in corpora):
             raise ValueError(f"{path} names the corpus {name} twice; give all its files together")
-        corpora.append(Corpus(name, tuple(_expand(path, row["files"]))))
+        facts = {key: str(row[key]) for key in _FACTS if row.get(key)}
+        if "language" in facts and not _LANGUAGE.fullmatch(facts["language"]):
+            raise ValueError(f"{path}: the language of {name} is {facts['language']!r}; expected an ISO 639 code such as sl")
+        corpora.append(Corpus(name, tuple(_expand(path, row["files"])), **facts))
     return corpora
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from data_prep import command
 from data_prep.artifacts import Manifest, digest_file, staged_directory, write_manifest
 from data_prep.comparison import IGNORABLE, Comparison
-from data_prep.corpora import Corpus, add_corpus_arguments, corpora_from_arguments
+from data_prep.corpora import Corpus, add_corpus_arguments, corpora_from_arguments, write_corpus_table
 from data_prep.dedup_decisions import DecisionLog, DocumentMethods, decide_all
 from data_prep.dedup_output import DedupCounts, Sources, report, write_shard
 from data_prep.documents import add_format_arguments, require_text_files
@@ -89,6 +89,8 @@ def dedup(
             "settings": vars(scanner.settings),
             "passes": passes,
         }
+        files = [[f"text/{name}" for name, number in zip(shards, owner) if number == place] for place in range(len(corpora))]
+        write_corpus_table(staging, corpora, dict(zip((corpus.name for corpus in corpora), files)))
         (staging / "report.md").write_text(report([corpus.name for corpus in corpora], counts), encoding="utf-8")
         return write_manifest(
             staging, stage="data_prep.dedup", facts=facts, arguments=vars(arguments) if arguments else None, inputs=inputs

@@ -1,0 +1,323 @@
+"""A training mixture: how many tokens of which language, corpus or domain, seen how often, and what is held out.
+
+Counts every document with each --tokenizer (budgets are in tokens of the first), holds out --validation-share of each language by whole groups of documents,
+takes documents in an order that the seed alone decides until each budget is met, and writes what `data_prep.to_megatron` takes:
+`train/CORPUS/` and `validation/LANGUAGE/`, every text once.  Epochs become weights of the blend (`blend.json`).  `report.md` has the tokens per
+corpus in every tokenizer (GaMS, table 1); `documents/` says of each document where it went.  The same input and options give the same bytes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data_prep import command
+from data_prep.artifacts import Manifest, digest_file, write_manifest
+from data_prep.corpora import Corpus, add_corpus_arguments, corpora_from_arguments, write_corpus_table
+from data_prep.documents import add_format_arguments
+from data_prep.mixture_plan import Budget, Selector, chosen_corpora, fractions, held_out_groups, ranks, require_budgets, take
+from data_prep.mixture_report import CorpusCounts, Side, blend, commands, report
+from data_prep.mixture_shard import (
+    LEFT_OUT,
+    TRAIN,
+    VALIDATION,
+    CountJob,
+    ShardTable,
+    Units,
+    WriteJob,
+    count_shard,
+    load_tokenizers,
+    write_shard,
+)
+from data_prep.scanning import Reading
+from data_prep.shards import ordered_map, resumable_directory, shard_names
+from data_prep.tokenizer_files import load_tokenizer, start_without_torch, tokenizer_digest
+
+UNKNOWN_LANGUAGE = "und"  # ISO 639 for "undetermined"
+
+
+@dataclass(frozen=True)
+class MixtureRules:
+    """What the mixture is to be.
+
+    Attributes:
+        budgets, total: see `fractions`.
+        epochs: corpus -> how often training sees each of its documents.
+        leave_out: corpora that do not take part.
+        sentences: so many sentences of each language in place of documents; None for documents.
+        validation_share: of each language's tokens.
+        group_key: the key of a JSON line whose documents stay on one side.
+    """
+
+    budgets: tuple[Budget, ...] = ()
+    total: float | None = None
+    epochs: tuple[tuple[str, float], ...] = ()
+    leave_out: tuple[Selector, ...] = ()
+    sentences: int | None = None
+    validation_share: float = 0.0005
+    group_key: str = "group"
+    seed: int = 0
+
+    def require_sense(self, corpora: Sequence[Corpus]) -> list[Corpus]:
+        """The corpora that take part.
+
+        Raises:
+            ValueError: if the rules contradict themselves or the corpora.
+        """
+        chosen = chosen_corpora(corpora, self.leave_out)
+        require_budgets(self.budgets, chosen, self.total)
+        for name, number in self.epochs:
+            if name not in {corpus.name for corpus in chosen}:
+                raise ValueError(f"--epochs {name}: there is no such corpus; there are {', '.join(corpus.name for corpus in chosen)}")
+            if not 0 < number < float("inf"):
+                raise ValueError(f"--epochs {name}={number:g}: expected a number above 0")
+        if self.sentences is not None and (self.budgets or self.sentences < 1):
+            raise ValueError("--sentences takes a number of sentences from each language, and no --budget beside it")
+        if not 0 <= self.validation_share < 0.5:
+            raise ValueError(f"--validation-share is {self.validation_share:g}; expected a share from 0 to less than 0.5, such as 0.0005")
+        return chosen
+
+
+def mixture(
+    corpora: Sequence[Corpus],
+    tokenizers: dict[str, Path],
+    output_dir: Path,
+    *,
+    rules: MixtureRules | None = None,
+    reading: Reading | None = None,
+    workers: int = 1,
+    arguments: argparse.Namespace | None = None,
+) -> Manifest:
+    """Write the mixture into a new directory and return its manifest.
+
+    Memory: about 40 bytes a document, and 8 more for each tokenizer.
+
+    Args:
+        tokenizers: name -> folder; budgets are in tokens of the first.
+
+    Raises:
+        ValueError: if rules and corpora do not fit, a file cannot be read or the disk is full; counted shards wait for the same call.
+    """
+    rules, reading = rules or MixtureRules(), reading or Reading()
+    chosen = rules.require_sense(corpora)
+    digests = {name: tokenizer_digest(load_tokenizer(directory)) for name, directory in tokenizers.items()}
+    units = Units(reading, rules.group_key, rules.sentences is not None)
+    plan = {
+        "stage": "data_prep.mixture",
+        "rules": asdict(rules),
+        "reading": asdict(reading),
+        "corpora": [[corpus.name, corpus.facts, *map(str, corpus.paths)] for corpus in chosen],
+        "tokenizers": digests,
+    }
+    with resumable_directory(output_dir, plan) as directory:
+        names = [f"{corpus.name}/{name}" for corpus in chosen for name in shard_names(corpus.paths)]
+        owners = [corpus for corpus in chosen for _ in corpus.paths]
+        paths = [path for corpus in chosen for path in corpus.paths]
+        jobs = [
+            CountJob(path, corpus.name, directory / "counts" / f"{name}.npz", units) for path, corpus, name in zip(paths, owners, names)
+        ]
+        folders = (list(tokenizers.values()),)
+        tables = list(
+            ordered_map(count_shard, jobs, workers=workers, name=lambda job: str(job.path), initializer=load_tokenizers, initargs=folders)
+        )
+        sides = decide(chosen, owners, tables, rules)
+        for part in ("train", "validation", "documents"):
+            shutil.rmtree(directory / part, ignore_errors=True)  # of an earlier run
+        writes = [
+            WriteJob(
+                path, corpus.name, units, table, side, tuple(tokenizers),
+                directory / "train" / name, directory / "validation" / _language(corpus) / name.replace("/", "-"), directory / "documents" / name,
+            )
+            for path, corpus, name, table, side in zip(paths, owners, names, tables, sides)
+        ]  # fmt: skip
+        for _ in ordered_map(write_shard, writes, workers=workers, name=lambda job: str(job.path)):
+            pass
+        for job, side in zip(writes, sides):
+            if not (side == VALIDATION).any():
+                job.validation_path.unlink()
+            if not (side == TRAIN).any():
+                job.train_path.unlink()
+        for folder in {job.validation_path.parent for job in writes} | {job.train_path.parent for job in writes}:
+            if not any(folder.iterdir()):
+                folder.rmdir()
+        shutil.rmtree(directory / "counts")
+        counts = _counts(chosen, owners, tables, sides, rules)
+        kept = [corpus for corpus in chosen if any((directory / "train" / corpus.name).glob("*"))]
+        files = {c.name: sorted(p.relative_to(directory).as_posix() for p in (directory / "train" / c.name).iterdir()) for c in kept}
+        write_corpus_table(directory, kept, files)
+        (directory / "report.md").write_text(report(counts, list(tokenizers)), encoding="utf-8")
+        (directory / "blend.json").write_text(json.dumps(blend(counts), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        (directory / "plan.json").unlink()  # the manifest says it, and the same mixture has the same digest
+        facts = {"tokenizer_digests": digests, "corpora": [asdict(count) for count in counts], "blend": blend(counts)}
+        return write_manifest(
+            directory,
+            stage="data_prep.mixture",
+            facts=facts,
+            arguments=vars(arguments) if arguments else None,
+            inputs={str(path): digest_file(path) for path in paths},
+        )
+
+
+def _language(corpus: Corpus) -> str:
+    return corpus.language or UNKNOWN_LANGUAGE
+
+
+def decide(
+    corpora: Sequence[Corpus], owners: Sequence[Corpus], tables: Sequence[ShardTable], rules: MixtureRules
+) -> list[NDArray[np.int64]]:
+    """The side of each document of each shard.
+
+    Args:
+        owners: the corpus of each shard.
+    """
+    shard = np.repeat(np.arange(len(tables)), [len(table) for table in tables])
+    ids, groups = (np.concatenate([np.zeros(0, np.uint64), *(getattr(table, name) for table in tables)]) for name in ("ids", "groups"))
+    tokens = np.concatenate([np.zeros(0, np.int64), *(table.tokens[:, 0] for table in tables)])
+    languages = sorted({_language(corpus) for corpus in corpora})
+    language = np.array([languages.index(_language(owner)) for owner in owners], dtype=np.int64)[shard]
+    corpus = np.array([corpora.index(owner) for owner in owners], dtype=np.int64)[shard]
+    held_out = np.isin(groups, held_out_groups(groups, language, tokens, rules.validation_share, rules.seed))
+    side = np.where(held_out, VALIDATION, LEFT_OUT)
+    order = ranks(ids, rules.seed)
+    if rules.sentences is not None:
+        for number in range(len(languages)):
+            here = np.flatnonzero((language == number) & ~held_out)
+            side[here[take(np.ones(len(here), np.int64), order[here], rules.sentences)]] = TRAIN
+    else:
+        available = {c.name: int(tokens[(corpus == number) & ~held_out].sum()) for number, c in enumerate(corpora)}
+        shares = fractions(rules.budgets, corpora, available, dict(rules.epochs), rules.total)
+        for number, c in enumerate(corpora):
+            here = np.flatnonzero((corpus == number) & ~held_out)
+            chosen = (
+                np.ones(len(here), bool) if shares[c.name] == 1 else take(tokens[here], order[here], shares[c.name] * available[c.name])
+            )
+            side[here[chosen]] = TRAIN
+    return [side[shard == number] for number in range(len(tables))]
+
+
+def _counts(
+    corpora: Sequence[Corpus],
+    owners: Sequence[Corpus],
+    tables: Sequence[ShardTable],
+    sides: Sequence[NDArray[np.int64]],
+    rules: MixtureRules,
+) -> list[CorpusCounts]:
+    epochs = dict(rules.epochs)
+    counts = []
+    for corpus in corpora:
+        mine = [(table, side) for owner, table, side in zip(owners, tables, sides) if owner == corpus]
+
+        def total(which: int, mine: list[tuple[ShardTable, NDArray[np.int64]]] = mine) -> Side:
+            chosen = [(table, side == which) for table, side in mine]
+            tokens = sum((table.tokens[rows].sum(axis=0) for table, rows in chosen), np.zeros(tables[0].tokens.shape[1], np.int64))
+            text_bytes = sum(int(table.text_bytes[rows].sum()) for table, rows in chosen)
+            return Side(sum(int(rows.sum()) for _, rows in chosen), text_bytes, tuple(tokens.tolist()))
+
+        facts = (corpus.name, _language(corpus), corpus.domain, epochs.get(corpus.name, 1.0))
+        counts.append(CorpusCounts(*facts, total(TRAIN), total(VALIDATION), total(LEFT_OUT)))
+    return counts
+
+
+def _pairs(arguments: Sequence[str], option: str) -> dict[str, str]:
+    pairs: dict[str, str] = {}
+    for argument in arguments:
+        name, equals, value = argument.partition("=")
+        if not (name and equals and value):
+            raise ValueError(f"{option} {argument} is not of the form NAME=VALUE")
+        if name in pairs:
+            raise ValueError(f"{option} names {name} twice")
+        pairs[name] = value
+    return pairs
+
+
+def _number(text: str, option: str) -> float:
+    try:
+        return float(text)
+    except ValueError as error:
+        raise ValueError(f"{option} is {text!r}; expected a number") from error
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = command.parser(
+        __doc__,
+        prog="data_prep.mixture",
+        example="python -m data_prep.mixture --corpora deduplicated/corpora.yaml --tokenizer new=tokenizer/ old=opt-1.3b"
+        " --budget language:it=75% language:en=25% --tokens 3e9 --epochs novels=4 --leave-out domain:web --output mixture/",
+    )
+    add_corpus_arguments(parser, order="the order is kept")
+    add_format_arguments(parser)
+    parser.add_argument(
+        "--tokenizer", nargs="+", required=True, metavar="NAME=DIR", help="what counts tokens; budgets are in those of the first"
+    )
+    parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="new directory")
+    what = parser.add_argument_group("what is in it (default: all, once)")
+    what.add_argument(
+        "--budget",
+        nargs="+",
+        default=[],
+        metavar="KEY:VALUE=N",
+        help="tokens (3e9) or share (75%%) of a language, corpus or domain, epochs counted",
+    )
+    what.add_argument("--tokens", metavar="N", help="of all shares together, epochs counted (default: as many as there can be)")
+    what.add_argument("--epochs", nargs="+", default=[], metavar="CORPUS=N", help="how often training sees a corpus (default: once)")
+    what.add_argument(
+        "--leave-out", nargs="+", default=[], metavar="KEY:VALUE", help="corpora that do not take part, for example domain:web"
+    )
+    what.add_argument("--sentences", type=int, metavar="N", help="so many sentences of each language, in place of documents")
+    held_out = parser.add_argument_group("what is held out")
+    held_out.add_argument(
+        "--validation-share", type=float, default=0.0005, metavar="SHARE", help="of each language's tokens (default: 0.0005)"
+    )
+    held_out.add_argument(
+        "--group-key", default="group", metavar="KEY", help="documents with the same value stay together (default: group)"
+    )
+    run = parser.add_argument_group("running")
+    run.add_argument("--seed", type=int, default=0, metavar="N", help="decides which documents (default: 0)")
+    run.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)), metavar="N", help="processes (default: all cores)")
+    run.add_argument("--max-document-mib", type=int, default=64, metavar="N", help="longer lines and documents are bad input (default: 64)")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Make a mixture in a new directory."""
+    arguments = _parser().parse_args(argv)
+    for option, value in (("workers", arguments.workers), ("max-document-mib", arguments.max_document_mib)):
+        if value < 1:
+            raise ValueError(f"--{option} is {value}; expected at least 1")
+    rules = MixtureRules(
+        budgets=tuple(map(Budget.parse, arguments.budget)),
+        total=_number(arguments.tokens, "--tokens") if arguments.tokens is not None else None,
+        epochs=tuple((name, _number(value, f"--epochs {name}")) for name, value in _pairs(arguments.epochs, "--epochs").items()),
+        leave_out=tuple(Selector.parse(text, "--leave-out") for text in arguments.leave_out),
+        sentences=arguments.sentences,
+        validation_share=arguments.validation_share,
+        group_key=arguments.group_key,
+        seed=arguments.seed,
+    )
+    # Our processes are the parallel ones; the tokenizer library's threads would fight them.
+    os.environ["TOKENIZERS_PARALLELISM"] = "false" if arguments.workers > 1 else "true"
+    manifest = mixture(
+        corpora_from_arguments(arguments, arguments.document_separator),
+        {name: Path(folder) for name, folder in _pairs(arguments.tokenizer, "--tokenizer").items()},
+        arguments.output,
+        rules=rules,
+        reading=Reading(arguments.text_key, arguments.document_separator, arguments.max_document_mib << 20),
+        workers=arguments.workers,
+        arguments=arguments,
+    )
+    print((arguments.output / "report.md").read_text(encoding="utf-8"), end="")
+    print("\nNext:\n\n" + commands(arguments.output, manifest.facts["blend"], arguments.tokenizer[0].partition("=")[2]), end="")
+    return command.DONE
+
+
+if __name__ == "__main__":
+    start_without_torch()
+    command.run(main)

@@ -1,0 +1,193 @@
+"""One shard of a mixture: its documents counted in tokens, then written to the side that each is on."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data_prep.documents import Document, batches
+from data_prep.scanning import Reading
+from data_prep.sentences import sentences
+from data_prep.shards import JsonLinesWriter, file_state, id_hash
+from data_prep.tokenizer_files import load_tokenizer
+from data_prep.tokenizer_metrics import plain_backend
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+LEFT_OUT, TRAIN, VALIDATION = 0, 1, 2
+SIDES = ("left out", "train", "validation")
+_BATCH_CHARACTERS = 1 << 20
+
+
+class Unit(NamedTuple):
+    """A document of the mixture.
+
+    Attributes:
+        group: documents of one group stay on one side.
+    """
+
+    document: Document
+    identity: Any
+    group: Any
+
+
+@dataclass(frozen=True)
+class Units:
+    """What a document of the mixture is: a document of the input, or a sentence of one."""
+
+    reading: Reading
+    group_key: str = "group"
+    by_sentence: bool = False
+
+    def read(self, path: Path) -> Iterator[Unit]:
+        """The documents with text."""
+        for document in self.reading.documents(path):
+            identity = document.fields.get("id", f"{path.name}:{document.line}")
+            group = document.fields.get(self.group_key, identity)
+            if self.by_sentence:
+                for number, sentence in enumerate(sentences([document.text]), start=1):
+                    yield Unit(Document(sentence.strip(), document.line, document.fields), f"{identity}#{number}", group)
+            elif document.text.strip():
+                yield Unit(document, identity, group)
+
+
+@dataclass(frozen=True)
+class ShardTable:
+    """The documents of a shard, in order.
+
+    Attributes:
+        ids, groups: (num_documents,) uint64, hashes of the corpus with the id, and of the group.
+        tokens: (num_documents, num_tokenizers) int64, each with the end-of-text token that will follow it.
+        text_bytes: (num_documents,) int64, of UTF-8.
+    """
+
+    ids: NDArray[np.uint64]
+    groups: NDArray[np.uint64]
+    tokens: NDArray[np.int64]
+    text_bytes: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+@dataclass(frozen=True)
+class CountJob:
+    """A file to count, and where its table goes."""
+
+    path: Path
+    corpus: str
+    table_path: Path
+    units: Units
+
+
+_TOKENIZERS: list[Tokenizer] = []  # of this process
+
+
+def load_tokenizers(directories: Sequence[Path]) -> None:
+    """Load the tokenizers of this process: they do not survive a fork in use."""
+    _TOKENIZERS[:] = [plain_backend(load_tokenizer(directory)) for directory in directories]
+
+
+def count_shard(job: CountJob) -> ShardTable:
+    """Count a file, or take its table from an earlier run.
+
+    Raises:
+        ValueError: if the file cannot be read.
+    """
+    state = json.dumps(file_state(job.path))
+    if job.table_path.exists():
+        with np.load(job.table_path) as saved:
+            if str(saved["state"]) == state:
+                return ShardTable(saved["ids"], saved["groups"], saved["tokens"], saved["text_bytes"])
+    ids: list[int] = []
+    groups: list[int] = []
+    text_bytes: list[int] = []
+
+    def texts() -> Iterator[str]:
+        for document, identity, group in job.units.read(job.path):
+            ids.append(id_hash(json.dumps([job.corpus, identity])))
+            groups.append(id_hash(json.dumps(group)))
+            text_bytes.append(len(document.text.encode()))
+            yield document.text
+
+    rows = [count_tokens(batch) for batch in batches(texts(), _BATCH_CHARACTERS)]
+    tokens = np.concatenate([*rows, np.zeros((0, len(_TOKENIZERS)), np.int64)])
+    table = ShardTable(np.array(ids, dtype=np.uint64), np.array(groups, dtype=np.uint64), tokens, np.array(text_bytes, dtype=np.int64))
+    job.table_path.parent.mkdir(parents=True, exist_ok=True)
+    partial = job.table_path.with_name(f".{job.table_path.name}.partial")
+    with open(partial, "wb") as file:
+        np.savez(file, state=np.array(state), **vars(table))
+    os.replace(partial, job.table_path)
+    return table
+
+
+def count_tokens(texts: Sequence[str]) -> NDArray[np.int64]:
+    """(number of texts, number of tokenizers) tokens, an end-of-text token after each text."""
+    columns = [
+        [len(encoding.ids) + 1 for encoding in tokenizer.encode_batch_fast(texts, add_special_tokens=False)] for tokenizer in _TOKENIZERS
+    ]
+    return np.array(columns, dtype=np.int64).reshape(len(_TOKENIZERS), len(texts)).T
+
+
+@dataclass(frozen=True)
+class WriteJob:
+    """A file to divide.
+
+    Attributes:
+        sides: for each document `LEFT_OUT`, `TRAIN` or `VALIDATION`.
+        train_path, validation_path, documents_path: what is written.
+    """
+
+    path: Path
+    corpus: str
+    units: Units
+    table: ShardTable
+    sides: NDArray[np.int64]
+    tokenizers: tuple[str, ...]
+    train_path: Path
+    validation_path: Path
+    documents_path: Path
+
+
+def write_shard(job: WriteJob) -> None:
+    """Write the documents of both sides, and a line for each document that says where it went and how long it is.
+
+    Raises:
+        ValueError: if the file is not what was counted.
+    """
+    key = job.units.reading.text_key if job.path.name.endswith((".jsonl", ".jsonl.gz")) else "text"
+    number = -1
+    with (
+        JsonLinesWriter(job.train_path) as train_file,
+        JsonLinesWriter(job.validation_path) as validation_file,
+        JsonLinesWriter(job.documents_path) as documents_file,
+    ):
+        for number, (document, identity, _) in enumerate(job.units.read(job.path)):
+            if number >= len(job.table) or id_hash(json.dumps([job.corpus, identity])) != int(job.table.ids[number]):
+                raise ValueError(f"{job.path} was changed while the mixture was made; run again")
+            side = int(job.sides[number])
+            record: dict[str, Any] = {**document.fields, "id": identity, "corpus": job.corpus, key: document.text}
+            if side == TRAIN:
+                train_file.write(record)
+            elif side == VALIDATION:
+                validation_file.write(record)
+            tokens = dict(zip(job.tokenizers, job.table.tokens[number].tolist()))
+            documents_file.write(
+                {
+                    "id": identity,
+                    "line": document.line,
+                    "side": SIDES[side],
+                    "bytes": int(job.table.text_bytes[number]),
+                    "tokens": tokens,
+                }
+            )
+        if number + 1 != len(job.table):
+            raise ValueError(f"{job.path} was changed while the mixture was made; run again")

@@ -1,0 +1,283 @@
+"""Budgets are met to within a document, nothing held out is trained on, every document is accounted for, and the seed alone decides."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from data_prep.artifacts import check_files, read_manifest
+from data_prep.corpora import Corpus
+from data_prep.mixture import MixtureRules, main, mixture
+from data_prep.mixture_plan import Budget, Selector, chosen_corpora, fractions, held_out_groups, ranks, require_budgets, take
+from data_prep.tokenizer_files import load_tokenizer
+
+WORDS = ["dan", "je", "lep", "in", "sonce", "sije", "nad", "mestom", "kjer", "ljudje", "hodijo", "po", "ulicah"]
+
+
+def rows(directory: Path) -> list[dict[str, Any]]:
+    found = []
+    for file in sorted(directory.rglob("*.jsonl*")):
+        content = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
+        found += [json.loads(line) for line in content.splitlines()]
+    return found
+
+
+def outputs(directory: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(directory)): p.read_bytes() for p in directory.rglob("*") if p.is_file() and p.name != "scion.json"}
+
+
+@pytest.fixture
+def corpora(tmp_path: Path) -> list[Corpus]:
+    """Two Slovene corpora and an English one; a shard is compressed; documents come in groups of three with the same key in both languages."""
+    random = np.random.default_rng(0)
+    made = []
+    for name, language, domain, num_documents in (
+        ("novels", "sl", "books", 90),
+        ("crawl", "sl", "web", 60),
+        ("wiki", "en", "reference", 120),
+    ):
+        lines = [
+            json.dumps(
+                {"id": f"{name}-{n}", "text": ". ".join(" ".join(random.choice(WORDS, 6)) for _ in range(n % 5 + 1)), "group": n // 3}
+            )
+            for n in range(num_documents)
+        ]
+        first, second = tmp_path / f"{name}-a.jsonl", tmp_path / f"{name}-b.jsonl.gz"
+        first.write_text("\n".join(lines[: num_documents // 2]) + "\n")
+        second.write_bytes(gzip.compress(("\n".join(lines[num_documents // 2 :]) + "\n").encode()))
+        made.append(Corpus(name, (first, second), language=language, domain=domain))
+    return made
+
+
+def budgets(*texts: str) -> tuple[Budget, ...]:
+    return tuple(map(Budget.parse, texts))
+
+
+def test_shares_of_languages(corpora: list[Corpus], tokenizer_dir: Path, tmp_path: Path) -> None:
+    """75 to 25 with two epochs of novels: the blend says what the documents on disk say."""
+    rules = MixtureRules(budgets("language:sl=75%", "language:en=25%"), epochs=(("novels", 2.0),), validation_share=0.05)
+    manifest = mixture(corpora, {"new": tokenizer_dir}, tmp_path / "out", rules=rules)
+    check_files(tmp_path / "out", manifest)
+    tokenizer = load_tokenizer(tokenizer_dir)
+    seen = {
+        name: sum(len(ids) + 1 for ids in tokenizer([row["text"] for row in rows(tmp_path / "out/train" / name)])["input_ids"]) * epochs
+        for name, epochs in {"novels": 2, "crawl": 1, "wiki": 1}.items()
+    }
+    blend = json.loads((tmp_path / "out/blend.json").read_text())
+    assert blend["corpora"] == ["novels", "crawl", "wiki"] and blend["epochs"] == [2, 1, 1]
+    assert blend["tokens"] == sum(seen.values())
+    assert blend["weights"] == [round(tokens / sum(seen.values()), 8) for tokens in seen.values()]
+    assert (seen["novels"] + seen["crawl"]) / sum(seen.values()) == pytest.approx(0.75, abs=0.01)
+
+
+def test_every_document_is_accounted_for(corpora: list[Corpus], tokenizer_dir: Path, tmp_path: Path) -> None:
+    rules = MixtureRules(budgets("corpus:novels=800", "corpus:wiki=500"), validation_share=0.05)
+    manifest = mixture(corpora, {"new": tokenizer_dir, "again": tokenizer_dir}, tmp_path / "out", rules=rules)
+    train, held_out, listed = (rows(tmp_path / "out" / part) for part in ("train", "validation", "documents"))
+    identities = [row["id"] for corpus in corpora for path in corpus.paths for row in rows_of(path)]
+    assert sorted(row["id"] for row in listed) == sorted(identities)
+    sides = {row["id"]: row["side"] for row in listed}
+    assert {row["id"] for row in train} == {identity for identity, side in sides.items() if side == "train"}
+    assert {row["id"] for row in held_out} == {identity for identity, side in sides.items() if side == "validation"}
+    assert not {row["group"] for row in train} & {row["group"] for row in held_out}, "no group is on both sides, in no language"
+    originals = {row["id"]: row for corpus in corpora for path in corpus.paths for row in rows_of(path)}
+    for row in (*train, *held_out):
+        assert row == originals[row["id"]] | {"corpus": row["id"].partition("-")[0]}
+    for count in manifest.facts["corpora"]:
+        mine = [row for row in listed if row["id"].startswith(count["name"])]
+        for side in ("train", "validation", "left_out"):
+            chosen = [row for row in mine if row["side"] == side.replace("_", " ")]
+            assert count[side]["documents"] == len(chosen)
+            assert count[side]["text_bytes"] == sum(row["bytes"] for row in chosen)
+            assert list(count[side]["tokens"]) == [sum(row["tokens"][name] for row in chosen) for name in ("new", "again")]
+    by_name = {count["name"]: count["train"]["tokens"][0] for count in manifest.facts["corpora"]}
+    assert by_name["novels"] == pytest.approx(800, abs=40) and by_name["wiki"] == pytest.approx(500, abs=40)
+    assert next(c for c in manifest.facts["corpora"] if c["name"] == "crawl")["left_out"]["documents"] == 0, "taken whole"
+
+
+def rows_of(path: Path) -> list[dict[str, Any]]:
+    content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    return [json.loads(line) for line in content.splitlines()]
+
+
+def test_the_seed_alone_decides(corpora: list[Corpus], tokenizer_dir: Path, tmp_path: Path) -> None:
+    def made(name: str, seed: int, workers: int) -> dict[str, bytes]:
+        rules = MixtureRules(budgets("language:sl=1000"), validation_share=0.05, seed=seed)
+        mixture(corpora, {"new": tokenizer_dir}, tmp_path / name, rules=rules, workers=workers)
+        return outputs(tmp_path / name)
+
+    first = made("a", 1, 1)
+    assert first == made("b", 1, 3)
+    assert first != made("c", 2, 1)
+
+
+def test_choices_do_not_depend_on_files(corpora: list[Corpus], tokenizer_dir: Path, tmp_path: Path) -> None:
+    joined = []
+    for corpus in corpora:
+        path = tmp_path / f"{corpus.name}-joined.jsonl"
+        path.write_text("".join(json.dumps(row) + "\n" for file in corpus.paths for row in rows_of(file)))
+        joined.append(Corpus(corpus.name, (path,), language=corpus.language, domain=corpus.domain))
+    rules = MixtureRules(budgets("language:sl=1000", "language:en=300"), validation_share=0.05)
+    chosen = []
+    for name, each in (("parts", corpora), ("joined", joined)):
+        mixture(each, {"new": tokenizer_dir}, tmp_path / name, rules=rules)
+        chosen.append({(row["id"], row["side"]) for row in rows(tmp_path / name / "documents")})
+    assert chosen[0] == chosen[1]
+
+
+def test_sentences_of_each_language(corpora: list[Corpus], tokenizer_dir: Path, tmp_path: Path) -> None:
+    mixture(corpora, {"new": tokenizer_dir}, tmp_path / "out", rules=MixtureRules(sentences=50))
+    train = rows(tmp_path / "out/train")
+    assert len(train) == 100 and sum(row["corpus"] == "wiki" for row in train) == 50
+    texts = {row["id"]: row["text"] for corpus in corpora for path in corpus.paths for row in rows_of(path)}
+    for row in train:
+        identity, _, number = row["id"].partition("#")
+        assert row["text"].rstrip(".") == texts[identity].split(". ")[int(number) - 1]
+
+
+def test_quality_subset_without_web(corpora: list[Corpus], tokenizer_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    table = tmp_path / "corpora.yaml"
+    table.write_text(
+        "".join(f"- {{name: {c.name}, files: [{c.name}-*], language: {c.language}, domain: {c.domain}, licence: CC0}}\n" for c in corpora)
+    )
+    arguments = ["--corpora", str(table), "--tokenizer", f"new={tokenizer_dir}", "--leave-out", "domain:web", "--workers", "1"]
+    assert main([*arguments, "--output", str(tmp_path / "out")]) == 0
+    assert {row["corpus"] for row in rows(tmp_path / "out/train")} == {"novels", "wiki"}
+    manifest = read_manifest(tmp_path / "out")
+    assert manifest is not None and set(manifest.inputs) == {str(path) for c in (corpora[0], corpora[2]) for path in c.paths}
+    assert "licence: CC0" in (tmp_path / "out/corpora.yaml").read_text()
+    out = capsys.readouterr().out
+    assert f"--input {tmp_path / 'out'}/train/novels/* --tokenizer {tokenizer_dir} --output data/novels\n" in out
+    assert "data.train=[data/novels,data/wiki] data.weights=[" in out and "data.validation=data/validation\n" in out
+
+
+@pytest.mark.parametrize(
+    "options, sentence",
+    [
+        ("--budget language:de=5", "--budget language:de: no corpus has this language; there are en, sl"),
+        ("--budget sl=5", "--budget sl is not of the form KEY:VALUE with language, corpus, domain as the key, for example language:sl"),
+        ("--budget language:sl=much", "--budget language:sl=much is not of the form KEY:VALUE=TOKENS or KEY:VALUE=PERCENT%, for example language:it=75%"),
+        ("--budget language:sl=50% language:en=20%", "the shares of --budget are 70 % together; expected 100 %"),
+        ("--budget language:sl=100%", "the corpus wiki (language en) has no share; give it one or --leave-out corpus:wiki"),
+        ("--budget language:sl=50% language:en=5", "--budget has shares and numbers of tokens; give all of them in per cent or none"),
+        ("--budget language:sl=5 domain:web=5", "--budget speaks of domain and language; budgets are by one of them, the rest can only be left out"),
+        ("--budget language:sl=5 language:sl=6", "--budget names something twice; give each one budget"),
+        ("--budget language:sl=5 --tokens 7", "--tokens is the total of shares, but --budget gives numbers of tokens; leave out one of them"),
+        ("--tokens 7", "--tokens needs --budget with shares; give, for example, --budget language:sl=100%"),
+        ("--leave-out language:sl language:en", "--leave-out leaves no corpus"),
+        ("--leave-out domain:new", "--leave-out domain:new: no corpus has this domain; there are books, reference, web"),
+        ("--epochs kas=2", "--epochs kas: there is no such corpus; there are novels, crawl, wiki"),
+        ("--epochs wiki=0", "--epochs wiki=0: expected a number above 0"),
+        ("--epochs wiki=x", "--epochs wiki is 'x'; expected a number"),
+        ("--sentences 5 --budget language:sl=5", "--sentences takes a number of sentences from each language, and no --budget beside it"),
+        ("--validation-share 0.5", "--validation-share is 0.5; expected a share from 0 to less than 0.5, such as 0.0005"),
+    ],
+)  # fmt: skip
+def test_contradictions_are_refused(corpora: list[Corpus], tokenizer_dir: Path, tmp_path: Path, options: str, sentence: str) -> None:
+    table = tmp_path / "corpora.yaml"
+    table.write_text("".join(f"- {{name: {c.name}, files: [{c.name}-*], language: {c.language}, domain: {c.domain}}}\n" for c in corpora))
+    with pytest.raises(ValueError) as error:
+        main(["--corpora", str(table), "--tokenizer", f"new={tokenizer_dir}", "--output", str(tmp_path / "out"), *options.split()])
+    assert str(error.value) == sentence
+    assert not (tmp_path / "out").exists() and not (tmp_path / ".out.unfinished").exists()
+
+
+def test_a_budget_that_is_too_large_names_the_largest(corpora: list[Corpus], tokenizer_dir: Path, tmp_path: Path) -> None:
+    def rules(total: float) -> MixtureRules:
+        return MixtureRules(budgets("language:sl=75%", "language:en=25%"), total=total, validation_share=0.0)
+
+    with pytest.raises(ValueError) as error:
+        mixture(corpora, {"new": tokenizer_dir}, tmp_path / "out", rules=rules(1e6))
+    message = str(error.value)
+    assert message.startswith("language:sl has ") and " tokens for training, epochs counted, but its budget is 750,000;" in message
+    largest = int(message.rpartition(" ")[2].replace(",", ""))
+    mixture(corpora, {"new": tokenizer_dir}, tmp_path / "other", rules=rules(largest))
+
+
+def test_a_run_that_was_stopped_goes_on(corpora: list[Corpus], tokenizer_dir: Path, tmp_path: Path) -> None:
+    """The last file is broken; when it is repaired, the others are not counted again."""
+    path = corpora[2].paths[1]
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-9])
+    with pytest.raises(ValueError, match=rf"^{path} is no complete gzip file"):
+        mixture(corpora, {"new": tokenizer_dir}, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    tables = {table: table.stat().st_mtime_ns for table in (tmp_path / ".out.unfinished/counts").rglob("*.npz")}
+    assert len(tables) == 5
+    path.write_bytes(whole)
+    with pytest.raises(ValueError, match="was left by a run with other options or inputs"):
+        mixture(corpora, {"new": tokenizer_dir}, tmp_path / "out", rules=MixtureRules(seed=5))
+    assert {table: table.stat().st_mtime_ns for table in tables} == tables
+    mixture(corpora, {"new": tokenizer_dir}, tmp_path / "out")
+    mixture(corpora, {"new": tokenizer_dir}, tmp_path / "fresh")
+    assert outputs(tmp_path / "out") == outputs(tmp_path / "fresh")
+
+
+def test_shares_by_hand() -> None:
+    corpora = [Corpus("a", (), language="it"), Corpus("b", (), language="it"), Corpus("c", (), language="en")]
+    available = {"a": 100, "b": 300, "c": 1000}
+    both = budgets("language:it=75%", "language:en=25%")
+    # All Italian is 400, so English is 133.3 of its 1,000.
+    assert fractions(both, corpora, available, {}, None) == pytest.approx({"a": 1, "b": 1, "c": 400 / 3 / 1000})
+    # Two epochs of a: Italian has 500.  300 tokens in all are 225 of these, alike from both.
+    assert fractions(both, corpora, available, {"a": 2}, 300) == pytest.approx({"a": 0.45, "b": 0.45, "c": 0.075})
+    assert fractions(budgets("corpus:b=30"), corpora, available, {}, None) == pytest.approx({"a": 1, "b": 0.1, "c": 1})
+    with pytest.raises(ValueError) as error:
+        fractions(both, corpora, available, {}, 1000)
+    assert str(error.value) == (
+        "language:it has 400 tokens for training, epochs counted, but its budget is 750; give it more --epochs or a smaller budget;"
+        " the largest possible --tokens is 533"
+    )
+    require_budgets(both, corpora, None)
+    assert chosen_corpora(corpora, [Selector("corpus", "b")]) == [corpora[0], corpora[2]]
+
+
+@given(st.lists(st.integers(1, 50), min_size=1, max_size=30), st.floats(0, 1), st.integers(0, 3))
+def test_taking_comes_as_close_as_whole_documents_can(sizes: list[int], share: float, seed: int) -> None:
+    tokens = np.array(sizes, dtype=np.int64)
+    order = ranks(np.arange(len(sizes), dtype=np.uint64), seed)
+    wanted = share * tokens.sum()
+    chosen = take(tokens, order, wanted)
+    sums = [0, *np.cumsum(tokens[np.argsort(order)]).tolist()]
+    assert abs(tokens[chosen].sum() - wanted) == pytest.approx(min(abs(total - wanted) for total in sums))
+    assert set(np.flatnonzero(chosen)) == set(np.argsort(order)[: chosen.sum()]), "the lowest ranks"
+
+
+def test_more_of_a_budget_keeps_what_less_took() -> None:
+    tokens, order = np.full(100, 7), ranks(np.arange(100, dtype=np.uint64), 0)
+    small, large = take(tokens, order, 70), take(tokens, order, 350)
+    assert small.sum() == 10 and large.sum() == 50 and not (small & ~large).any()
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 9), st.integers(0, 2), st.integers(1, 30)), min_size=1, max_size=60),
+    st.floats(0.01, 0.4),
+    st.integers(0, 3),
+)
+def test_held_out_groups(documents: list[tuple[int, int, int]], share: float, seed: int) -> None:
+    """Each language with two groups has some held out, and some left."""
+    groups, languages, tokens = (np.array(column) for column in zip(*documents))
+    held_out = held_out_groups(groups.astype(np.uint64), languages, tokens, share, seed)
+    assert list(held_out) == sorted(set(held_out.tolist())) and set(held_out.tolist()) <= set(groups.tolist())
+    for language in set(languages.tolist()):
+        here = groups[languages == language]
+        if len(set(here.tolist())) >= 2:
+            assert np.isin(here, held_out).any()
+    assert not len(held_out_groups(groups.astype(np.uint64), languages, tokens, 0, seed))
+
+
+def test_held_out_share_of_many_documents() -> None:
+    random = np.random.default_rng(0)
+    groups, tokens = np.arange(100_000, dtype=np.uint64), random.integers(1, 500, 100_000)
+    languages = random.integers(0, 2, 100_000)
+    held_out = np.isin(groups, held_out_groups(groups, languages, tokens, 0.0005, 0))
+    for language in (0, 1):
+        here = languages == language
+        assert tokens[here & held_out].sum() / tokens[here].sum() == pytest.approx(0.0005, rel=0.05)
