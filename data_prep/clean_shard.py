@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from data_prep.documents import BadInput
+from data_prep.documents import BadInput, text_key_of
 from data_prep.language_filter import LanguageFilter
 from data_prep.problem_runs import ProblemRuns
 from data_prep.scanning import Reading
@@ -135,7 +135,7 @@ def _clean_documents(
 ) -> tuple[CleanCounts, list[tuple[int, int]]]:
     steps = rules.steps()
     languages = LanguageFilter(rules.languages, rules.min_language_score) if rules.languages else None
-    key = reading.text_key if path.name.endswith((".jsonl", ".jsonl.gz")) else "text"
+    key = text_key_of(path, reading.text_key)
     counts = CleanCounts()
     ids: list[tuple[int, int]] = []
     bad: list[BadInput] = []

@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -82,7 +83,15 @@ def corpora_from_arguments(arguments: argparse.Namespace, separator: str | None 
     """
     if (arguments.input is None) == (arguments.corpora is None):
         raise ValueError("give either --input NAME=FILE... or --corpora YAML")
-    corpora = _from_input(arguments.input) if arguments.input else _from_table(arguments.corpora)
+    return _readable(_from_input(arguments.input) if arguments.input else _from_table(arguments.corpora), separator)
+
+
+def corpora_from_input(groups: Sequence[Sequence[str]], separator: str | None = None) -> list[Corpus]:
+    """The corpora of `NAME=FILE...` arguments; errors as `corpora_from_arguments`."""
+    return _readable(_from_input(groups), separator)
+
+
+def _readable(corpora: list[Corpus], separator: str | None) -> list[Corpus]:
     seen: set[Path] = set()
     for corpus in corpora:
         require_text_files(corpus.paths, separator)
@@ -134,24 +143,36 @@ def _from_table(path: Path) -> list[Corpus]:
     for number, row in enumerate(rows, start=1):
         if not isinstance(row, dict) or not {"name", "files"} <= set(row) or not isinstance(row["files"], list):
             raise ValueError(f"{path}, corpus {number} is not of the form {{name: NAME, files: [FILE, ...]}}")
-        if unknown := sorted(map(str, set(row) - {"name", "files", *_FACTS})):
-            raise ValueError(
-                f"{path}, corpus {number} has the unknown key {', '.join(unknown)}; the known ones are name, files, {', '.join(_FACTS)}"
-            )
-        name = str(row["name"])
-        if not _NAME.fullmatch(name):
-            raise ValueError(f"{path}, corpus {number} is called {name!r}; expected letters, digits, '.', '_' and '-'")
-        if any(corpus.name == name for corpus in corpora):
-            raise ValueError(f"{path} names the corpus {name} twice; give all its files together")
-        facts = {key: str(row[key]) for key in _FACTS if row.get(key)}
-        if "language" in facts and not _LANGUAGE.fullmatch(facts["language"]):
-            raise ValueError(f"{path}: the language of {name} is {facts['language']!r}; expected an ISO 639 code such as sl")
-        corpora.append(Corpus(name, tuple(_expand(path, row["files"])), **facts))
+        if any(corpus.name == str(row["name"]) for corpus in corpora):
+            raise ValueError(f"{path} names the corpus {row['name']} twice; give all its files together")
+        corpus = corpus_from_row(path, {key: value for key, value in row.items() if key != "files"})
+        corpora.append(replace(corpus, paths=tuple(files_of_patterns(path, row["files"]))))
     return corpora
 
 
-def _expand(table: Path, patterns: Sequence[object]) -> list[Path]:
-    """Files of patterns, relative to the table, those of a pattern in alphabetical order."""
+def corpus_from_row(table: Path, row: Mapping[str, Any]) -> Corpus:
+    """The corpus of a row without its files.
+
+    Raises:
+        ValueError: if it has no name, an unknown key, or a language that is no ISO 639 code.
+    """
+    name = str(row["name"])
+    if not _NAME.fullmatch(name):
+        raise ValueError(f"{table} has a corpus {name!r}; expected a name of letters, digits, '.', '_' and '-'")
+    if unknown := sorted(map(str, set(row) - {"name", *_FACTS})):
+        raise ValueError(f"{table}: {name} has the unknown key {', '.join(unknown)}; the known ones are name, files, {', '.join(_FACTS)}")
+    facts = {key: str(row[key]) for key in _FACTS if row.get(key)}
+    if "language" in facts and not _LANGUAGE.fullmatch(facts["language"]):
+        raise ValueError(f"{table}: the language of {name} is {facts['language']!r}; expected an ISO 639 code such as sl")
+    return Corpus(name, (), **facts)
+
+
+def files_of_patterns(table: Path, patterns: Sequence[object]) -> list[Path]:
+    """Files of patterns, relative to the table, those of a pattern in alphabetical order.
+
+    Raises:
+        ValueError: if a pattern has no file.
+    """
     paths = []
     for pattern in map(str, patterns):
         found = sorted(table.parent.glob(pattern)) if not Path(pattern).is_absolute() else [Path(pattern)]

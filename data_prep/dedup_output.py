@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data_prep.dedup_decisions import PLACE, DecisionLog
-from data_prep.documents import BadInput, Document
+from data_prep.documents import BadInput, Document, text_key_of
 from data_prep.onion_types import CONTAMINATED, NEAR_DUPLICATE, REASONS, SAME_DOCUMENT
 from data_prep.scanning import Scanner
 from data_prep.shards import JsonLinesWriter
@@ -156,7 +156,7 @@ def write_shard(job: Job) -> DedupCounts:
                 else:
                     counts.documents["shortened" if gone else "whole"] += 1
                     counts.kept.add(Amount(len(tokens) - len(gone), sum(tokens) - sum(tokens[p] for p in gone), len(kept)))
-                    key = scanner.reading.text_key if path.name.endswith((".jsonl", ".jsonl.gz")) else "text"
+                    key = text_key_of(path, scanner.reading.text_key)
                     text_file.write({"id": identity, **document.fields, key: kept.decode()})
     counts.bad_input.update(item.reason for item in bad)
     counts.messages = [item.message for item in bad[:_MAX_MESSAGES]]

@@ -1,22 +1,27 @@
-"""Documents: the text of plain and JSON Lines files, one document at a time, with errors that name file and line.
+"""Documents: the text of plain, JSON Lines, Parquet and vertical files, one document at a time, with errors that name file and line.
 
-A `.jsonl` line is one document, under `--text-key`.  So is a line of a `.txt` file, unless empty lines in it say that
-documents may be longer: then `--document-separator` must tell.  Both may be compressed (`.gz`).
+A `.jsonl` line is one document, under `--text-key`, and so is a row of a `.parquet` file.  So is a line of a `.txt` file, unless empty lines
+in it say that documents may be longer: then `--document-separator` must tell.  A `.vert` file has a token a line, see `data_prep.vertical`.
+All but Parquet may be compressed (`.gz`, `.xz`, `.zst`).
 """
 
 from __future__ import annotations
 
 import argparse
 import gzip
+import io
 import json
+import lzma
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import IO, Any, BinaryIO, NamedTuple
 
 from data_prep.progress import Progress
 
-SUFFIXES = (".txt", ".jsonl", ".txt.gz", ".jsonl.gz")
+COMPRESSIONS = (".gz", ".xz", ".zst")
+_KINDS = (".txt", ".jsonl", ".vert")
+SUFFIXES = (*_KINDS, ".parquet", *(kind + compression for compression in COMPRESSIONS for kind in _KINDS))
 SEPARATORS = ("line", "blank-line", "file")
 _REPORT_BYTES = 1 << 18
 
@@ -146,6 +151,16 @@ def require_text_files(paths: Iterable[Path], separator: str | None = None) -> N
             raise ValueError(f"the input file {path} is of an unknown kind; expected a name ending in {', '.join(SUFFIXES)}")
 
 
+def kind_of(path: Path) -> str:
+    """What a file is, by its name: `.txt`, `.jsonl`, `.vert` or `.parquet`, whatever its compression."""
+    return (path.with_suffix("") if path.suffix in COMPRESSIONS else path).suffix
+
+
+def text_key_of(path: Path, text_key: str) -> str:
+    """The key of the text in a record made from a document of this file; a file without keys has `text`."""
+    return text_key if kind_of(path) in (".jsonl", ".parquet") else "text"
+
+
 def read_documents(
     path: Path,
     *,
@@ -172,8 +187,19 @@ def read_documents(
             raise ValueError(message)
         on_bad(BadInput(path, line, reason, message))
 
+    kind = kind_of(path)
+    if kind == ".parquet":
+        from data_prep.parquet import read_rows
+
+        yield from record_documents(path, read_rows(path, progress, bad), text_key, max_document_bytes, on_bad)
+        return
     lines = _read_lines(path, progress, max_document_bytes, bad)
-    if path.name.endswith((".jsonl", ".jsonl.gz")):
+    if kind == ".vert":
+        from data_prep.vertical import vertical_documents
+
+        for text, number, fields in vertical_documents(path, lines, max_document_bytes, bad):
+            yield Document(text, number, fields)
+    elif kind == ".jsonl":
         for number, line in lines:
             if line.strip():
                 try:
@@ -220,24 +246,49 @@ def _json_document(path: Path, number: int, line: str, text_key: str | None) -> 
         ) from error
     if not isinstance(record, dict):
         raise _BadLineError("no JSON object", f"{path}, line {number} holds a JSON {type(record).__name__}; expected one object per line")
+    return _record_document(path, f"line {number}", number, record, text_key)
+
+
+def record_documents(
+    path: Path,
+    rows: Iterable[tuple[int, dict[str, Any]]],
+    text_key: str | None,
+    max_bytes: int | None,
+    on_bad: Callable[[BadInput], None] | None = None,
+) -> Iterator[Document]:
+    """The documents of numbered rows; arguments and errors as `read_documents`."""
+    for number, record in rows:
+        try:
+            document = _record_document(path, f"row {number}", number, record, text_key)
+            if max_bytes is not None and len(document.text) > max_bytes:
+                raise _BadLineError("too long", _too_long(path, number, "text of the row", max_bytes))
+        except _BadLineError as error:
+            if on_bad is None:
+                raise ValueError(str(error)) from error
+            on_bad(BadInput(path, number, error.reason, str(error)))
+            continue
+        yield document
+
+
+def _record_document(path: Path, where: str, number: int, record: dict[str, Any], text_key: str | None) -> Document:
     if text_key is None:
         text = "\n".join(_strings(record))
     elif text_key not in record:
         raise _BadLineError(
             "no text",
-            f"{path}, line {number} has no key {text_key!r}, only {', '.join(map(repr, record)) or 'nothing'};"
+            f"{path}, {where} has no key {text_key!r}, only {', '.join(map(repr, record)) or 'nothing'};"
             " name the key of the text with --text-key",
         )
     else:
         text = record.pop(text_key)
     if not isinstance(text, str):
-        raise _BadLineError("no text", f"{path}, line {number} holds a {type(text).__name__} under {text_key!r}; expected a string")
+        raise _BadLineError("no text", f"{path}, {where} holds a {type(text).__name__} under {text_key!r}; expected a string")
     try:
         text.encode()
     except UnicodeEncodeError as error:  # JSON can spell half a surrogate pair (\ud83d), which no file or tokenizer can hold
         raise _BadLineError(
             "half a surrogate pair",
-            f"{path}, line {number} holds half a surrogate pair, which is no Unicode text; repair or remove the line",
+            f"{path}, {where} holds half a surrogate pair, which is no Unicode text; repair or remove the line",
         ) from error
     return Document(text, number, record)
 
@@ -283,7 +334,7 @@ def _read_lines(path: Path, progress: Progress | None, max_bytes: int | None, ba
     with open(path, "rb") as file:
         reported = 0
         try:
-            for number, line in enumerate(_raw_lines(gzip.GzipFile(fileobj=file) if path.suffix == ".gz" else file, max_bytes), start=1):
+            for number, line in enumerate(_raw_lines(_decompressed(path, file), max_bytes), start=1):
                 if line is None:
                     assert max_bytes is not None
                     bad(number, "too long", _too_long(path, number, "line", max_bytes))
@@ -300,14 +351,51 @@ def _read_lines(path: Path, progress: Progress | None, max_bytes: int | None, ba
                 if progress is not None and (position := file.tell()) - reported >= _REPORT_BYTES:
                     progress.advance(position - reported)
                     reported = position
-        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        except (EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError, _BrokenZstdError) as error:
             after = f" after line {number}" if number else ""
-            bad(number + 1, "broken gzip", f"{path} is no complete gzip file{after}: {error}; copy or compress it again")
+            what = {".gz": "gzip", ".xz": "xz", ".zst": "zstd"}[path.suffix]
+            bad(number + 1, f"broken {what}", f"{path} is no complete {what} file{after}: {error}; copy or compress it again")
         if progress is not None:
-            progress.advance(file.tell() - reported)
+            progress.advance(path.stat().st_size - reported)
 
 
-def _raw_lines(file: BinaryIO | gzip.GzipFile, max_bytes: int | None) -> Iterator[bytes | None]:
+def _decompressed(path: Path, file: BinaryIO) -> IO[bytes]:
+    if path.suffix == ".gz":
+        return gzip.GzipFile(fileobj=file)  # type: ignore[return-value]
+    if path.suffix == ".xz":
+        return lzma.LZMAFile(file)  # type: ignore[return-value]
+    return io.BufferedReader(_ZstdFile(file), 1 << 18) if path.suffix == ".zst" else file  # type: ignore[type-var]
+
+
+class _BrokenZstdError(Exception):
+    """A file that is no zstd, or ends too early."""
+
+
+class _ZstdFile(io.RawIOBase):
+    """What a zstd file holds; pyarrow reads it, which `datasets` needs anyway."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        import pyarrow
+
+        self._stream = pyarrow.CompressedInputStream(file, "zstd")
+
+    def readable(self) -> bool:
+        """Yes."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Fill a buffer; see `io.RawIOBase`."""
+        try:
+            data = self._stream.read(len(buffer))
+        except OSError as error:
+            if error.errno is not None:  # the disk's fault
+                raise
+            raise _BrokenZstdError(str(error)) from error
+        buffer[: len(data)] = data
+        return len(data)
+
+
+def _raw_lines(file: IO[bytes], max_bytes: int | None) -> Iterator[bytes | None]:
     """Lines with their line feeds; None for one that is too long, of which no more than the limit is held."""
     if max_bytes is None:
         yield from file

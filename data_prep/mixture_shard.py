@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep.documents import Document, batches
+from data_prep.documents import Document, batches, text_key_of
 from data_prep.scanning import Reading
 from data_prep.sentences import sentences
 from data_prep.shards import JsonLinesWriter, file_state, id_hash
@@ -163,7 +163,7 @@ def write_shard(job: WriteJob) -> None:
     Raises:
         ValueError: if the file is not what was counted.
     """
-    key = job.units.reading.text_key if job.path.name.endswith((".jsonl", ".jsonl.gz")) else "text"
+    key = text_key_of(job.path, job.units.reading.text_key)
     number = -1
     with (
         JsonLinesWriter(job.train_path) as train_file,

@@ -20,6 +20,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from data_prep.artifacts import digest_bytes, make_group_readable, require_free_space, sync_tree
+from data_prep.documents import COMPRESSIONS, SUFFIXES
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -98,8 +99,10 @@ class JsonLinesWriter:
                 self._file.close()
                 os.replace(self._partial, self._path)
         finally:
-            self._file.close()
-            self._partial.unlink(missing_ok=True)
+            try:
+                self._file.close()  # on a full disk this may fail once more
+            finally:
+                self._partial.unlink(missing_ok=True)
 
 
 @contextmanager
@@ -171,11 +174,13 @@ def _require_plan(unfinished: Path, plan: Mapping[str, Any]) -> None:
 
 
 def shard_names(paths: Iterable[Path]) -> list[str]:
-    """Names of output shards: number and stem of each input, so that they sort as given and never meet; compressed as the input is."""
+    """Names of output shards: number and stem of each input, so that they sort as given and never meet; compressed if the input is."""
     names = []
     for number, path in enumerate(paths):
-        stem = path.name.removesuffix(".gz").removesuffix(".jsonl").removesuffix(".txt")
-        names.append(f"{number:05d}_{stem}.jsonl" + (".gz" if path.suffix == ".gz" else ""))
+        stem = next(
+            (path.name.removesuffix(suffix) for suffix in sorted(SUFFIXES, key=len, reverse=True) if path.name.endswith(suffix)), path.name
+        )
+        names.append(f"{number:05d}_{stem}.jsonl" + (".gz" if path.suffix in (*COMPRESSIONS, ".parquet") else ""))
     return names
 
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_prep.documents import Documents, batches
+from data_prep.documents import SUFFIXES, Documents, batches
 
 Write = Callable[[str, str | bytes], Path]
 
@@ -114,7 +114,7 @@ def test_files_are_checked_before_reading(tmp_path: Path, write: Write) -> None:
     for path, sentence in {
         tmp_path / "none.txt": f"the input file {tmp_path / 'none.txt'} does not exist",
         tmp_path: f"the input {tmp_path} is not a file; name the files in it one by one",
-        unknown: f"the input file {unknown} is of an unknown kind; expected a name ending in .txt, .jsonl, .txt.gz, .jsonl.gz",
+        unknown: f"the input file {unknown} is of an unknown kind; expected a name ending in {', '.join(SUFFIXES)}",
     }.items():
         with pytest.raises(ValueError) as error:
             Documents([path])

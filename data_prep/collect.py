@@ -1,0 +1,210 @@
+"""Corpora from wherever they are, in one form: JSON Lines with id and text, and a table of language, licence, domain and source.
+
+Reads plain text, JSON Lines, Parquet and vertical files, compressed or not, and Hugging Face datasets, streamed; from folders (--input), from
+your table (--corpora), or by name the corpora of the papers (--known, --list shows them).  One shard per file; a run that was stopped goes
+on with the shards that are missing when the same command is given again.  The next commands take `corpora.yaml` of the output with --corpora.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+
+from data_prep import command
+from data_prep.artifacts import Manifest, digest_file, write_manifest
+from data_prep.clean_shard import duplicate_ids
+from data_prep.collect_shard import CollectCounts, CollectJob, collect_shard, report
+from data_prep.corpora import Corpus, corpora_from_input, write_corpus_table
+from data_prep.documents import SUFFIXES, add_format_arguments
+from data_prep.scanning import Reading
+from data_prep.shards import ordered_map, resumable_directory, shard_names
+from data_prep.sources import KNOWN_TABLE, Source, read_sources, table_rows
+from data_prep.tables import markdown_table
+
+
+def collect(
+    sources: Sequence[Source],
+    output_dir: Path,
+    *,
+    reading: Reading | None = None,
+    workers: int = 1,
+    arguments: argparse.Namespace | None = None,
+) -> Manifest:
+    """Write all sources into a new directory and return its manifest.
+
+    Memory: one document in each worker, or 256 rows of Parquet.
+
+    Args:
+        reading: limits and whether bad input is passed over; keys and separators are the sources' own.
+
+    Raises:
+        ValueError: if something cannot be read, an id is used twice in a corpus or the disk is full; finished shards wait for the same call.
+    """
+    reading = reading or Reading()
+    plan = {
+        "stage": "data_prep.collect",
+        "reading": asdict(reading),
+        "sources": [
+            [source.corpus.name, source.corpus.facts, *map(str, source.corpus.paths), str(replace(source, corpus=Corpus("", ())))]
+            for source in sources
+        ],
+    }
+    parts = {source.corpus.name: _parts(source) for source in sources}
+    with resumable_directory(output_dir, plan) as directory:
+        jobs = [
+            CollectJob(source, paths, num_shards, index, f"{source.corpus.name}/{name}", directory, source.reading(reading))
+            for source in sources
+            for paths, num_shards, index, name in parts[source.corpus.name]
+        ]
+        counts = {source.corpus.name: CollectCounts() for source in sources}
+        for job, found in zip(jobs, ordered_map(collect_shard, jobs, workers=workers, name=lambda job: job.name)):
+            counts[job.source.corpus.name].add(found)
+        twice = {}
+        for source in sources:
+            mine = [job for job in jobs if job.source is source]
+            places = [job.paths[0] if job.paths else Path(job.name) for job in mine]
+            twice[source.corpus.name] = duplicate_ids([(directory / "ids" / f"{job.name}.npy", place) for job, place in zip(mine, places)])
+        if not reading.skip_bad and (messages := [messages[0] for messages in twice.values() if messages]):
+            raise ValueError(messages[0])
+        shutil.rmtree(directory / "ids")
+        files = {source.corpus.name: [f"text/{job.name}" for job in jobs if job.source is source] for source in sources}
+        write_corpus_table(directory, [source.corpus for source in sources], files)
+        (directory / "report.md").write_text(report(sources, counts, twice), encoding="utf-8")
+        return write_manifest(
+            directory,
+            stage="data_prep.collect",
+            facts={"counts": {name: asdict(count) for name, count in counts.items()}, "num_duplicate_ids": sum(map(len, twice.values()))},
+            arguments=vars(arguments) if arguments else None,
+            inputs={str(path): digest_file(path) for source in sources for path in source.corpus.paths},
+        )
+
+
+def _parts(source: Source) -> list[tuple[tuple[Path, ...], int, int, str]]:
+    """Files, number of parts, which part and name of each shard: one per file, or one in all where only the first documents are wanted."""
+    paths = source.corpus.paths
+    if source.huggingface is not None:
+        num_shards = source.huggingface.open().num_shards if source.max_documents is None else 1
+        return [((), num_shards, index, f"{index:05d}.jsonl.gz") for index in range(num_shards)]
+    if source.max_documents is not None:
+        return [(paths, 1, 0, "00000.jsonl.gz")]
+    return [((path,), 1, 0, name) for path, name in zip(paths, shard_names(paths))]
+
+
+def _from_input(arguments: argparse.Namespace) -> list[Source]:
+    facts: dict[str, dict[str, str]] = {}
+    for option in ("language", "domain", "licence"):
+        for pair in getattr(arguments, option):
+            name, equals, value = pair.partition("=")
+            if not (name and equals and value):
+                raise ValueError(f"--{option} {pair} is not of the form NAME=VALUE")
+            facts.setdefault(name, {})[option] = value
+    corpora = corpora_from_input(arguments.input, arguments.document_separator)
+    if unknown := sorted(set(facts) - {corpus.name for corpus in corpora}):
+        raise ValueError(f"--language, --domain or --licence names {', '.join(unknown)}, which no --input does")
+    return [
+        Source(
+            Corpus(corpus.name, corpus.paths, **facts.get(corpus.name, {})),
+            None,
+            arguments.text_key,
+            arguments.document_separator,
+            arguments.max_documents,
+        )
+        for corpus in corpora
+    ]
+
+
+def known_table() -> str:
+    """The corpora that are known by name, in Markdown."""
+    rows = []
+    for name, row in table_rows(KNOWN_TABLE).items():
+        where = row.get("huggingface", "files")
+        where = " ".join(str(value) for key, value in where.items() if key in ("path", "config")) if isinstance(where, dict) else where
+        rows.append(
+            [
+                name,
+                row.get("language", ""),
+                row.get("domain", ""),
+                row.get("licence", ""),
+                str(where),
+                row.get("how", row.get("source", "")),
+            ]
+        )
+    return markdown_table(("name", "language", "domain", "licence", "read from", "get it"), rows, text_columns=6)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = command.parser(
+        __doc__,
+        prog="data_prep.collect",
+        example="python -m data_prep.collect --input books=books/ news=news.parquet --language books=sl news=sl --output collected/",
+    )
+    parser.add_argument(
+        "--input", nargs="+", action="append", metavar="[NAME=]FILE", help=f"NAME=FILE... or NAME=FOLDER ({', '.join(SUFFIXES)})"
+    )
+    parser.add_argument(
+        "--corpora", type=Path, metavar="YAML", help="a table of corpora: files or huggingface, language, licence, domain, source"
+    )
+    parser.add_argument(
+        "--known", nargs="+", metavar="NAME", help="corpora of the papers; those with files are looked for in --folder/NAME/"
+    )
+    parser.add_argument("--folder", type=Path, metavar="DIR", help="where downloaded corpora are, for --known")
+    parser.add_argument("--list", action="store_true", help="show the corpora that --known knows, and stop")
+    parser.add_argument("--output", type=Path, metavar="DIR", help="new directory")
+    add_format_arguments(parser)
+    for option, example in (("language", "books=sl"), ("domain", "books=fiction"), ("licence", "books=CC0")):
+        parser.add_argument(
+            f"--{option}", nargs="+", default=[], metavar="NAME=VALUE", help=f"of corpora of --input, for example {example}"
+        )
+    run = parser.add_argument_group("running")
+    run.add_argument("--max-documents", type=int, metavar="N", help="no more than the first N of each corpus")
+    run.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)), metavar="N", help="processes (default: all cores)")
+    run.add_argument("--skip-bad", action="store_true", help="pass over what cannot be read, and list it, instead of stopping")
+    run.add_argument("--max-document-mib", type=int, default=64, metavar="N", help="longer lines and documents are bad input (default: 64)")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Collect corpora into a new directory."""
+    arguments = _parser().parse_args(argv)
+    if arguments.list:
+        print(known_table())
+        return command.DONE
+    if arguments.output is None:
+        raise ValueError("--output is missing; name a new directory")
+    if sum(given is not None for given in (arguments.input, arguments.corpora, arguments.known)) != 1:
+        raise ValueError("give one of --input NAME=FILE..., --corpora YAML and --known NAME...")
+    for option, value in (
+        ("workers", arguments.workers),
+        ("max-document-mib", arguments.max_document_mib),
+        ("max-documents", arguments.max_documents),
+    ):
+        if value is not None and value < 1:
+            raise ValueError(f"--{option} is {value}; expected at least 1")
+    if arguments.input:
+        sources = _from_input(arguments)
+    elif arguments.corpora:
+        sources = read_sources(arguments.corpora)
+    else:
+        sources = read_sources(KNOWN_TABLE, only=arguments.known, folder=arguments.folder or Path())
+    if arguments.max_documents is not None:
+        sources = [
+            replace(source, max_documents=min(arguments.max_documents, source.max_documents or arguments.max_documents))
+            for source in sources
+        ]
+    collect(
+        sources,
+        arguments.output,
+        reading=Reading(max_document_bytes=arguments.max_document_mib << 20, skip_bad=arguments.skip_bad),
+        workers=arguments.workers,
+        arguments=arguments,
+    )
+    print((arguments.output / "report.md").read_text(encoding="utf-8"), end="")
+    return command.DONE
+
+
+if __name__ == "__main__":
+    command.run(main)

@@ -1,0 +1,57 @@
+"""The rows of a Parquet file, a few at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from data_prep.progress import Progress
+
+_ROWS = 256
+
+
+def read_rows(
+    path: Path, progress: Progress | None = None, bad: Callable[[int, str, str], None] | None = None
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the rows with their numbers from 1; values that JSON does not know (dates, decimals, bytes) as text.
+
+    In memory are 256 rows and a page of each column.
+
+    Args:
+        bad: told of a file that cannot be read, or of where it stops to make sense; None makes it an error.
+
+    Raises:
+        ValueError: if pyarrow is not installed, or the file cannot be read and `bad` is None.
+    """
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError as error:
+        raise ValueError(f"{path} is Parquet, which needs pyarrow; pip install pyarrow") from error
+    number = 0
+    size = path.stat().st_size
+    try:
+        with parquet.ParquetFile(path) as file:
+            reported = 0
+            for batch in file.iter_batches(batch_size=_ROWS):
+                for row in batch.to_pylist():
+                    number += 1
+                    yield number, {str(key): _plain(value) for key, value in row.items()}
+                if progress is not None:
+                    done = size * number // max(file.metadata.num_rows, 1)
+                    progress.advance(done - reported)
+                    reported = done
+    except (pyarrow.ArrowException, UnicodeDecodeError) as error:
+        message = f"{path} is no whole Parquet file: {str(error).splitlines()[0]} (after row {number}); copy it again"
+        if bad is None:
+            raise ValueError(message) from error
+        bad(number + 1, "broken Parquet", message)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(key): _plain(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_plain(inner) for inner in value]
+    return value if isinstance(value, str | int | float | bool | None) else str(value)

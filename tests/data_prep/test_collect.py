@@ -1,0 +1,389 @@
+"""The same documents come out of every format; a table says what they are; bad input is named and nothing half-written is left."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import lzma
+import os
+import resource
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import pytest
+import yaml
+from pyarrow import parquet
+
+from data_prep.artifacts import check_files, read_manifest
+from data_prep.collect import collect, main
+from data_prep.corpora import Corpus
+from data_prep.documents import Documents, kind_of, read_documents
+from data_prep.scanning import Reading
+from data_prep.sources import KNOWN_TABLE, HuggingFace, Source, read_sources, table_rows
+from tests.processes import ROOT
+
+Write = Callable[[str, str | bytes], Path]
+TEXTS = ["Dan je lep.\nSonce sije.", "Čez goro, čez polje …", "漢字 in 😀"]
+
+
+def rows(directory: Path) -> list[dict[str, Any]]:
+    found = []
+    for file in sorted(directory.rglob("*.jsonl*")):
+        content = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
+        found += [json.loads(line) for line in content.splitlines()]
+    return found
+
+
+def zstd(content: bytes) -> bytes:
+    sink = pyarrow.BufferOutputStream()
+    with pyarrow.CompressedOutputStream(sink, "zstd") as stream:
+        stream.write(content)
+    return sink.getvalue().to_pybytes()
+
+
+def json_lines(texts: list[str] = TEXTS) -> bytes:
+    return "".join(json.dumps({"id": f"d{n}", "text": text}, ensure_ascii=False) + "\n" for n, text in enumerate(texts)).encode()
+
+
+def write_parquet(path: Path, **columns: list[Any]) -> Path:
+    parquet.write_table(pyarrow.table(columns), path)
+    return path
+
+
+@pytest.mark.parametrize("suffix, compress", [("", bytes), (".gz", gzip.compress), (".xz", lzma.compress), (".zst", zstd)])
+def test_compressed_files_read_the_same(write: Write, suffix: str, compress: Callable[[bytes], bytes]) -> None:
+    assert list(Documents([write(f"a.jsonl{suffix}", compress(json_lines()))])) == TEXTS
+    assert list(Documents([write(f"a.txt{suffix}", compress("č\nš".encode()))])) == ["č", "š"]
+    assert kind_of(Path(f"a.b.vert{suffix}")) == ".vert"
+    # Compressed in several parts, as parallel tools do.
+    assert list(Documents([write(f"b.txt{suffix}", compress(b"a\n") + compress(b"b\n"))])) == ["a", "b"]
+
+
+@pytest.mark.parametrize("suffix, compress, what", [(".xz", lzma.compress, "xz"), (".zst", zstd, "zstd")])
+def test_truncated_files_are_named(write: Write, suffix: str, compress: Callable[[bytes], bytes], what: str) -> None:
+    path = write(f"a.txt{suffix}", compress(os.urandom(200_000).hex().encode() + b"\nb\n")[:-9])
+    with pytest.raises(ValueError, match=rf"^{path} is no complete {what} file.*; copy or compress it again$"):
+        list(Documents([path]))
+    path = write(f"b.txt{suffix}", b"a\nb\n" * 9)
+    with pytest.raises(ValueError, match=rf"^{path} is no complete {what} file: .*; copy or compress it again$"):
+        list(Documents([path]))
+
+
+def test_parquet(tmp_path: Path) -> None:
+    path = write_parquet(
+        tmp_path / "a.parquet", id=[1, 2, 3], body=TEXTS, when=[None, pyarrow.scalar(0, pyarrow.timestamp("s")).as_py(), None]
+    )
+    documents = list(read_documents(path, text_key="body"))
+    assert [document.text for document in documents] == TEXTS and [document.line for document in documents] == [1, 2, 3]
+    assert documents[1].fields == {"id": 2, "when": "1970-01-01 00:00:00"}
+    with pytest.raises(ValueError) as error:
+        list(read_documents(path))
+    assert str(error.value) == f"{path}, row 1 has no key 'text', only 'id', 'body', 'when'; name the key of the text with --text-key"
+    many = write_parquet(tmp_path / "b.parquet", text=[f"beseda {n}" for n in range(1000)])
+    assert list(Documents([many])) == [f"beseda {n}" for n in range(1000)]
+
+
+def test_bad_parquet(tmp_path: Path) -> None:
+    path = write_parquet(tmp_path / "a.parquet", text=["a", None, "b" * 100, "c"])
+    with pytest.raises(ValueError) as error:
+        list(read_documents(path))
+    assert str(error.value) == f"{path}, row 2 holds a NoneType under 'text'; expected a string"
+    found: list[Any] = []
+    assert [document.text for document in read_documents(path, max_document_bytes=50, on_bad=found.append)] == ["a", "c"]
+    assert [(bad.line, bad.reason) for bad in found] == [(2, "no text"), (3, "too long")]
+    cut = tmp_path / "cut.parquet"
+    cut.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(ValueError, match=rf"^{cut} is no whole Parquet file: .* \(after row 0\); copy it again$"):
+        list(read_documents(cut))
+
+
+def test_vertical(write: Write) -> None:
+    """As of Metafida and KAS: glue between tokens, entities, columns after the form, tags that only part tokens."""
+    content = (
+        '<text id="t.1" title="Dan &amp; noč">\n<p id="p1">\n<s>\nDan\tdan\tNcmsn\nje\tbiti\tVa\nlep\tlep\tAgp\n<g/>\n.\t.\tZ\n</s>\n<s>\nR\tR\tX\n'
+        '<g/>\n&amp;\t&\tZ\n<g/>\nD\tD\tX\n</s>\n</p>\n<p>\n<name type="per">\nAna\tAna\tNp\n</name>\n<\t<\tZ\n5\t5\tM\n</p>\n</text>\n'
+        '<text id="t.2">\n<p>\nKonec\n</p>\n</text>\n'
+    )
+    for path in (write("a.vert", content), write("a.vert.gz", gzip.compress(content.encode()))):
+        documents = list(read_documents(path))
+        assert [document.text for document in documents] == ["Dan je lep. R&D\nAna < 5", "Konec"]
+        assert [document.fields for document in documents] == [{"id": "t.1", "title": "Dan & noč"}, {"id": "t.2"}]
+        assert [document.line for document in documents] == [1, 26]
+
+
+def test_vertical_documents_are_the_first_of_doc_and_text(write: Write) -> None:
+    path = write("a.vert", '<doc id="1">\n<text>\na\n</text>\n<text>\nb\n</text>\n</doc>\n')
+    assert [document.text for document in read_documents(path)] == ["a b"]
+
+
+@pytest.mark.parametrize(
+    "content, sentence",
+    [
+        ("a\n<text>\nb\n</text>\n", "{path}, line 1 is a token outside of any document; expected <doc> or <text> before it"),
+        ("<text>\nb\n", "{path}: the document that begins at line 1 has no </text>; the file is cut off or broken, copy it again"),
+        (
+            "<doc>\nb\n<doc>\nc\n</doc>\n",
+            "{path}: the document that begins at line 1 has no </doc>; the file is cut off or broken, copy it again",
+        ),
+    ],
+)
+def test_bad_vertical(write: Write, content: str, sentence: str) -> None:
+    path = write("a.vert", content)
+    with pytest.raises(ValueError) as error:
+        list(read_documents(path))
+    assert str(error.value) == sentence.format(path=path)
+
+
+def test_long_vertical_document_is_passed_over(write: Write) -> None:
+    path = write("a.vert", "<doc>\n" + "beseda\n" * 100 + "</doc>\n<doc>\nkratka\n</doc>\n")
+    found: list[Any] = []
+    assert [document.text for document in read_documents(path, max_document_bytes=50, on_bad=found.append)] == ["kratka"]
+    assert [(bad.line, bad.reason) for bad in found] == [(1, "too long")]
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> Path:
+    """Three folders of text in different forms."""
+    for name in ("books", "news", "theses"):
+        (tmp_path / name / "part").mkdir(parents=True)
+    (tmp_path / "books/a.txt").write_text("Prva vrsta\ndruga vrsta\n", encoding="utf-8")
+    (tmp_path / "books/part/b.txt.zst").write_bytes(zstd("tretja\n\nčetrta\n".encode()))
+    write_parquet(tmp_path / "news/a.parquet", text=["novica", " ", "še ena"], url=["x", "y", "z"])
+    (tmp_path / "theses/a.vert").write_text('<text id="kas-1">\n<p>\nDiploma\n</p>\n</text>\n')
+    (tmp_path / "theses/readme.md").write_text("not text for training")
+    return tmp_path
+
+
+def test_three_folders(folders: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    inputs = [f"{name}={folders / name}" for name in ("books", "news", "theses")]
+    facts = ["--language", "books=sl", "news=sl", "theses=sl", "--domain", "theses=academic", "--licence", "books=CC0"]
+    output = folders / "out"
+    assert main(["--input", *inputs, *facts, "--document-separator", "line", "--output", str(output), "--workers", "2"]) == 0
+    assert rows(output / "text") == [
+        {"id": "a.txt:1", "text": "Prva vrsta"},
+        {"id": "a.txt:2", "text": "druga vrsta"},
+        {"id": "b.txt.zst:1", "text": "tretja"},
+        {"id": "b.txt.zst:3", "text": "četrta"},
+        {"id": "a.parquet:1", "url": "x", "text": "novica"},
+        {"id": "a.parquet:3", "url": "z", "text": "še ena"},
+        {"id": "kas-1", "text": "Diploma"},
+    ]
+    manifest = read_manifest(output)
+    assert manifest is not None
+    check_files(output, manifest)
+    news = manifest.facts["counts"]["news"]
+    assert (news["num_read"], news["num_kept"], news["num_empty"], news["words"]) == (3, 2, 1, 3)
+    assert yaml.safe_load((output / "corpora.yaml").read_text()) == [
+        {"name": "books", "files": ["text/books/00000_a.jsonl", "text/books/00001_b.jsonl.gz"], "language": "sl", "licence": "CC0"},
+        {"name": "news", "files": ["text/news/00000_a.jsonl.gz"], "language": "sl"},
+        {"name": "theses", "files": ["text/theses/00000_a.jsonl"], "language": "sl", "domain": "academic"},
+    ]
+    assert "| theses | sl       | academic |" in capsys.readouterr().out
+
+
+def test_workers_change_no_byte(folders: Path) -> None:
+    corpora = [
+        Corpus(name, tuple(sorted(p for p in (folders / name).rglob("*.*") if p.suffix != ".md"))) for name in ("books", "news", "theses")
+    ]
+    sources = [Source(corpus, separator="line") for corpus in corpora]
+    outputs = []
+    for workers in (1, 3):
+        manifest = collect(sources, folders / f"out{workers}", workers=workers)
+        outputs.append({name: record for name, record in manifest.files.items() if name != "plan.json"})
+    assert outputs[0] == outputs[1]
+
+
+def test_table_with_keys_and_limits(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    for number in range(3):
+        lines = [json.dumps({"id": f"{number}-{n}", "body": f"besedilo {n}"}) for n in range(4)]
+        (tmp_path / f"data/{number}.jsonl").write_text("\n".join(lines) + "\n")
+    (tmp_path / "t.yaml").write_text(
+        "- {name: web, files: ['data/*.jsonl'], text_key: body, max_documents: 6, language: sl, domain: web, licence: CC0, source: here}\n"
+    )
+    assert main(["--corpora", str(tmp_path / "t.yaml"), "--output", str(tmp_path / "out"), "--workers", "1"]) == 0
+    assert [row["id"] for row in rows(tmp_path / "out/text")] == ["0-0", "0-1", "0-2", "0-3", "1-0", "1-1"]
+    assert rows(tmp_path / "out/text")[0] == {"id": "0-0", "text": "besedilo 0"}
+
+
+@pytest.fixture
+def hub_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A small dataset in the form that the hub has, with two configurations of two files, and no way to the network."""
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    directory = tmp_path / "hub"
+    for config in ("sl", "it"):
+        (directory / config).mkdir(parents=True)
+        for number in range(2):
+            texts = [f"{config} besedilo {number}{n}" for n in range(3)]
+            write_parquet(directory / config / f"train-{number:05d}.parquet", text=texts, url=[f"u{number}{n}" for n in range(3)])
+    card = "---\nconfigs:\n" + "".join(f"- config_name: {config}\n  data_files: {config}/*.parquet\n" for config in ("sl", "it")) + "---\n"
+    (directory / "README.md").write_text(card)
+    return directory
+
+
+def test_hugging_face_dataset_is_streamed(hub_copy: Path, tmp_path: Path) -> None:
+    table = tmp_path / "t.yaml"
+    table.write_text(f"- {{name: web, language: sl, huggingface: {{path: {hub_copy}, config: sl}}}}\n")
+    assert main(["--corpora", str(table), "--output", str(tmp_path / "out"), "--workers", "1"]) == 0
+    assert rows(tmp_path / "out/text") == [
+        {"id": f"web/{number}:{n + 1}", "url": f"u{number}{n}", "text": f"sl besedilo {number}{n}"} for number in range(2) for n in range(3)
+    ]
+    assert len(list((tmp_path / "out/text/web").iterdir())) == 2, "a shard for each file of the dataset"
+    first = tmp_path / "first"
+    assert main(["--corpora", str(table), "--output", str(first), "--workers", "1", "--max-documents", "4"]) == 0
+    assert [row["text"] for row in rows(first / "text")] == [row["text"] for row in rows(tmp_path / "out/text")][:4]
+
+
+def test_dataset_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(ValueError, match=r"^the dataset .*/none cannot be opened: .*; check its name, the network, and whether its terms"):
+        collect([Source(Corpus("web", ()), HuggingFace(str(tmp_path / "none")))], tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_every_corpus_of_the_papers(tmp_path: Path) -> None:
+    """The table loads, names what the papers used, and files are found in their folders in the form that it says."""
+    table = table_rows(KNOWN_TABLE)
+    papers = "metafida kas trendi mc4_sl macocu_sl cc100_sl riznica hrnews macocu_hr macocu_bs macocu_sr wikipedia_en cc_news culturax_it culturax_en"
+    assert set(papers.split()) <= set(table) and sum(name.startswith("glot500") for name in table) >= 1
+    assert sum(name.startswith("cc100") and row.get("max_documents") == 30_000 for name, row in table.items()) == 10
+    content = {".vert": b"<doc>\na\n</doc>\n", ".xz": lzma.compress(b"ena\ndve\n\ntri\n")}
+    for name, row in table.items():
+        assert {"language", "domain", "licence", "source"} <= set(row)
+        if "files" in row:
+            assert "how" in row
+            folder = tmp_path / "data" / name
+            folder.mkdir(parents=True)
+            pattern = row["files"][0]
+            (folder / pattern.replace("*", "x")).write_bytes(content.get(Path(pattern).suffix, json_lines()))
+            for other in row["files"][1:]:
+                (folder / other.replace("*", "y")).write_bytes(b"")
+        source = read_sources(KNOWN_TABLE, only=[name], folder=tmp_path / "data")[0]
+        assert source.corpus.name == name and source.corpus.facts["language"] == row["language"]
+        if name.startswith("cc100"):
+            assert [document.text for document in source.reading(Reading()).documents(source.corpus.paths[0])] == ["ena\ndve", "tri"]
+
+
+def test_missing_download_says_how_to_get_it(tmp_path: Path) -> None:
+    with pytest.raises(ValueError) as error:
+        main(["--known", "cc100_sl", "--folder", str(tmp_path), "--output", str(tmp_path / "out")])
+    assert str(error.value).endswith("no file is called sl.txt.xz; get it: data.statmt.org/cc-100/sl.txt.xz")
+    with pytest.raises(ValueError, match=r"known_corpora\.yaml has no corpus kass; it has metafida, kas, "):
+        main(["--known", "kass", "--output", str(tmp_path / "out")])
+
+
+def test_list(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--list"]) == 0
+    out = capsys.readouterr().out
+    assert "| culturax_it " in out and "uonlp/CulturaX it" in out
+
+
+@pytest.mark.parametrize(
+    "table, sentence",
+    [
+        ("- {name: a, files: [x.txt], language: slovene!}", "{t}: the language of a is 'slovene!'; expected an ISO 639 code such as sl"),
+        ("- {name: a, files: [x.txt], colour: red}", "{t}: a has the unknown key colour; the known ones are name, files, language, licence, domain, source"),
+        ("- {name: a}", "{t}: a needs either files or huggingface"),
+        ("- {name: a, files: [x.txt], huggingface: b}", "{t}: a needs either files or huggingface"),
+        ("- {name: a, huggingface: {name: b}}", "{t}: huggingface of a is {{'name': 'b'}}; expected the name of a dataset or a table of path, config, split, revision, data_files"),
+        ("- {name: a, files: [x.txt], max_documents: 0}", "{t}: max_documents of a is 0; expected a number from 1"),
+        ("- {name: a, files: [none.txt]}", "{t}: no file is called none.txt"),
+        ("- {name: a, files: [x.txt]}\n- {name: a, files: [x.txt]}", "{t} uses a name twice; give each corpus its own"),
+        ("[]", "{t} holds no list of corpora; expected '- {{name: NAME, files: [FILE, ...]}}' or '- {{name: NAME, huggingface: ...}}'"),
+    ],
+)  # fmt: skip
+def test_bad_tables(write: Write, tmp_path: Path, table: str, sentence: str) -> None:
+    write("x.txt", "a\n")
+    path = write("t.yaml", table)
+    with pytest.raises(ValueError) as error:
+        main(["--corpora", str(path), "--output", str(tmp_path / "out")])
+    assert str(error.value) == sentence.format(t=path)
+    assert not (tmp_path / "out").exists()
+
+
+def test_bad_options(write: Write, tmp_path: Path) -> None:
+    path = write("x.txt", "a\n")
+    for arguments, sentence in {
+        ("--output", "o"): "give one of --input NAME=FILE..., --corpora YAML and --known NAME...",
+        ("--input", f"a={path}"): "--output is missing; name a new directory",
+        ("--input", f"a={path}", "--output", "o", "--language", "b=sl"): "--language, --domain or --licence names b, which no --input does",
+        ("--input", f"a={path}", "--output", "o", "--language", "sl"): "--language sl is not of the form NAME=VALUE",
+        ("--input", f"a={tmp_path / 'e'}", "--output", "o"): f"the input file {tmp_path / 'e'} does not exist",
+    }.items():
+        with pytest.raises(ValueError) as error:
+            main(list(arguments))
+        assert str(error.value) == sentence
+
+
+def test_bad_input_is_named_or_passed_over(write: Write, tmp_path: Path) -> None:
+    """Invalid UTF-8, NUL bytes, mixed line ends, an empty file, a truncated gzip and a repeated id, each by file and line."""
+    whole = gzip.compress("".join(f'{{"id": {n}, "text": "{os.urandom(40).hex()}"}}\n' for n in range(500)).encode())
+    paths = (
+        write("a.jsonl", b'{"id": "x", "text": "a"}\r\n{"id": "y", "text": "\xe8"}\n{"id": "z", "text": "n\\u0000l"}\n'),
+        write("b.jsonl", b""),
+        write("c.jsonl.gz", whole[:-400]),
+        write("d.jsonl", b'{"id": "x", "text": "again"}\n'),
+    )
+    sources = [Source(Corpus("web", paths))]
+    with pytest.raises(ValueError) as error:
+        collect(sources, tmp_path / "out")
+    assert str(error.value) == f"{paths[0]}, line 2 is not UTF-8: byte 0xe8 at position 22; convert the file, for example with iconv"
+    assert not (tmp_path / "out").exists()
+    manifest = collect(sources, tmp_path / "other", reading=Reading(skip_bad=True))
+    counts = manifest.facts["counts"]["web"]
+    assert counts["bad_input"] == {"no UTF-8": 1, "broken gzip": 1} and manifest.facts["num_duplicate_ids"] == 1
+    kept = rows(tmp_path / "other/text")
+    assert len(kept) == counts["num_kept"] and {"id": "z", "text": "n\0l"} in kept and 400 < len(kept) < 504
+    report = (tmp_path / "other/report.md").read_text()
+    assert f"{paths[2]} is no complete gzip file after line" in report
+    assert f"Ids used twice: 1, the first: {paths[3]}, line 1 has the same id as {paths[0]}, line 1" in report
+    with pytest.raises(ValueError, match=r"d\.jsonl, line 1 has the same id as .*a\.jsonl, line 1 \(1 in all\)"):
+        collect([Source(Corpus("web", (write("a.jsonl", '{"id": "x", "text": "a"}\n'), paths[3])))], tmp_path / "third")
+
+
+def test_a_repaired_file_is_read_again_and_the_others_are_not(write: Write, tmp_path: Path) -> None:
+    good, bad = write("a.jsonl", json_lines()), write("b.jsonl", "broken")
+    sources = [Source(Corpus("web", (good, bad)))]
+    with pytest.raises(ValueError, match=r"b\.jsonl, line 1 is no JSON"):
+        collect(sources, tmp_path / "out")
+    first = (tmp_path / ".out.unfinished/text/web/00000_a.jsonl").stat().st_mtime_ns
+    write("b.jsonl", '{"id": "b", "text": "zdaj"}\n')
+    collect(sources, tmp_path / "out")
+    assert (tmp_path / "out/text/web/00000_a.jsonl").stat().st_mtime_ns == first
+    assert [row["text"] for row in rows(tmp_path / "out/text")] == [*TEXTS, "zdaj"]
+
+
+def test_full_disk(write: Write, tmp_path: Path) -> None:
+    """The file system refuses what is longer than 100 kB."""
+    path = write("a.jsonl", json_lines(["beseda " * 100] * 1000))
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+
+    command = [sys.executable, "-m", "data_prep.collect", "--input", f"web={path}", "--output", str(tmp_path / "out"), "--workers", "1"]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, preexec_fn=limit)
+    assert result.returncode == 2 and "error: the disk is full while writing " in result.stderr and "Traceback" not in result.stderr
+    assert not (tmp_path / "out").exists() and not list(tmp_path.rglob("*.partial"))
+
+
+def test_one_enormous_line_takes_little_memory(tmp_path: Path) -> None:
+    """500 MB in one line, packed: named, and never in memory."""
+    path = tmp_path / "a.jsonl.zst"
+    with open(path, "wb") as file, pyarrow.CompressedOutputStream(file, "zstd") as stream:
+        stream.write(b'{"text": "')
+        for _ in range(500):
+            stream.write(b"a" * 1_000_000)
+        stream.write(b'"}\n{"id": "b", "text": "kratka"}\n')
+    code = (
+        "import re; from pathlib import Path; from data_prep.collect import main;"
+        f"main(['--input', 'web={path}', '--output', '{tmp_path / 'out'}', '--workers', '1', '--skip-bad']);"
+        "print(int(re.search(r'VmHWM:\\s+(\\d+)', Path('/proc/self/status').read_text())[1]) // 1024)"
+    )
+    result = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert int(result.stdout.split()[-1]) < 400, "MiB"
+    assert rows(tmp_path / "out/text") == [{"id": "b", "text": "kratka"}]
+    assert f"{path}, line 1: the line is longer than 64 MiB" in result.stdout
