@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any, BinaryIO, NamedTuple
 
-from data_prep.progress import Progress
+from data_prep.progress import Counter, Progress
 
 COMPRESSIONS = (".gz", ".xz", ".zst")
 _KINDS = (".txt", ".jsonl", ".vert")
@@ -166,7 +166,7 @@ def read_documents(
     *,
     text_key: str | None = "text",
     separator: str | None = None,
-    progress: Progress | None = None,
+    progress: Counter | None = None,
     max_document_bytes: int | None = None,
     on_bad: Callable[[BadInput], None] | None = None,
 ) -> Iterator[Document]:
@@ -328,7 +328,7 @@ def _joined(path: Path, lines: Iterator[tuple[int, str]], ends_at_blank_line: bo
         yield Document("\n".join(document), first, {})
 
 
-def _read_lines(path: Path, progress: Progress | None, max_bytes: int | None, bad: _Bad) -> Iterator[tuple[int, str]]:
+def _read_lines(path: Path, progress: Counter | None, max_bytes: int | None, bad: _Bad) -> Iterator[tuple[int, str]]:
     """Lines with their numbers from 1.  Only a line feed ends one: U+2028 and its like are text."""
     number = 0
     with open(path, "rb") as file:

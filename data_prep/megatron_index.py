@@ -1,72 +1,32 @@
 """Megatron's indexed dataset: all tokens in one `.bin`, where each document starts in one `.idx`; and the folder of both.
 
-Written without Megatron, so that preparing data needs none of its imports; the bytes are those of
+Read and written without Megatron, so that preparing data needs none of its imports; the bytes are those of
 `megatron.core.datasets.indexed_dataset.IndexedDatasetBuilder` with one sequence per document.
 """
 
 from __future__ import annotations
 
 import struct
-from array import array
-from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 
 import numpy as np
+from numpy.typing import NDArray
 
-from data_prep.artifacts import DigestingWriter, Manifest, check_files, require_manifest
+from data_prep.artifacts import Manifest, check_files, require_manifest
 
 PREFIX = "text"
 STAGE = "data_prep.to_megatron"
 _HEADER = b"MMIDIDX\x00\x00"
 _VERSION = 1
+_LAYOUT = "<QBQQ"  # version, type, sequences, document bounds
 _DTYPE_CODES = {np.dtype(np.int32): 4, np.dtype(np.uint16): 8}
+# All that Megatron's enumeration knows; other tools may have chosen one of them.
+_DTYPES = dict(enumerate(map(np.dtype, ("u1", "i1", "i2", "i4", "i8", "f8", "f4", "u2")), start=1))
 
 
 def token_dtype(vocab_size: int) -> np.dtype:
     """The smallest type that Megatron takes for so many token ids: uint16 below 65,500, else int32 (its `DType.optimal_dtype`)."""
     return np.dtype(np.uint16 if vocab_size < 65_500 else np.int32)
-
-
-class IndexedDatasetWriter:
-    """Writes `text.bin` while documents come in, and `text.idx` when they ended without an error.
-
-    Args:
-        directory: where both files go.
-        dtype: of the tokens on disk, from `token_dtype`.
-    """
-
-    def __init__(self, directory: Path, dtype: np.dtype) -> None:
-        self._index_path = directory / f"{PREFIX}.idx"
-        self._bin = DigestingWriter(directory / f"{PREFIX}.bin")
-        self._dtype = dtype
-        self._lengths = array("i")  # four bytes a document is all that memory holds
-        self.num_tokens = 0
-
-    @property
-    def digests(self) -> dict[str, str]:
-        """Digest of the tokens written, by the name of their file."""
-        return {f"{PREFIX}.bin": self._bin.digest}
-
-    def add_documents(self, token_ids: np.ndarray, lengths: Sequence[int]) -> None:
-        """Append documents.
-
-        Args:
-            token_ids: (sum of lengths,) their token ids, back to back.
-            lengths: tokens of each document.
-        """
-        # Not `tofile`: on a full disk it raises an OSError without the error number.
-        self._bin.write(token_ids.astype(self._dtype, copy=False).data)
-        self._lengths.extend(lengths)
-        self.num_tokens += len(token_ids)
-
-    def __enter__(self) -> IndexedDatasetWriter:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._bin.__exit__(kind, error, trace)
-        if error is None:
-            self._index_path.write_bytes(index_bytes(np.array(self._lengths, dtype=np.int32), self._dtype))
 
 
 def index_bytes(lengths: np.ndarray, dtype: np.dtype) -> bytes:
@@ -81,8 +41,64 @@ def index_bytes(lengths: np.ndarray, dtype: np.dtype) -> bytes:
     np.cumsum(lengths[:-1], dtype=np.int64, out=offsets[1:])
     offsets *= dtype.itemsize
     first_sequences = np.arange(num_documents + 1, dtype=np.int64)  # of each document, and one past the last
-    header = _HEADER + struct.pack("<QBQQ", _VERSION, _DTYPE_CODES[dtype], num_documents, num_documents + 1)
+    header = _HEADER + struct.pack(_LAYOUT, _VERSION, _DTYPE_CODES[dtype], num_documents, num_documents + 1)
     return b"".join((header, lengths.tobytes(), offsets.tobytes(), first_sequences.tobytes()))
+
+
+class TokenFile:
+    """The documents of a `.bin` with its `.idx`, mapped: of any writer, also with several sequences a document.
+
+    Args:
+        prefix: path of both without the suffix.
+
+    Attributes:
+        lengths: (num_sequences,) int32, tokens of each sequence.
+        num_tokens: of all.
+
+    Raises:
+        ValueError: if a file is missing, no index, or of a size that the other contradicts.
+    """
+
+    def __init__(self, prefix: Path) -> None:
+        index_path, tokens_path = Path(f"{prefix}.idx"), Path(f"{prefix}.bin")
+        for path in (index_path, tokens_path):
+            if not path.is_file():
+                raise ValueError(f"{path} does not exist; expected an indexed dataset of {prefix}.bin and {prefix}.idx")
+        start = len(_HEADER) + struct.calcsize(_LAYOUT)
+        size = index_path.stat().st_size
+        with open(index_path, "rb") as file:
+            head = file.read(start)
+        if len(head) < start or not head.startswith(_HEADER):
+            raise ValueError(f"{index_path} is no index of Megatron's; make the dataset again")
+        version, code, num_sequences, num_bounds = struct.unpack(_LAYOUT, head[len(_HEADER) :])
+        expected = start + num_sequences * (4 + 8) + num_bounds * 8
+        # Multimodal datasets have a byte for each sequence behind all that.
+        if version != _VERSION or code not in _DTYPES or size not in (expected, expected + num_sequences):
+            raise ValueError(f"{index_path} has {size} bytes, but its head says {expected}: truncated or edited; make the dataset again")
+        index = np.memmap(index_path, mode="r")
+        self.dtype = _DTYPES[code]
+        self.lengths: NDArray[np.int32] = index[start : start + 4 * num_sequences].view(np.int32)
+        self._offsets = index[start + 4 * num_sequences : start + 12 * num_sequences].view(np.int64)
+        self._bounds = index[start + 12 * num_sequences : expected].view(np.int64)
+        self.num_tokens = int(self.lengths.sum(dtype=np.int64))
+        found = tokens_path.stat().st_size
+        if found != self.num_tokens * self.dtype.itemsize:
+            raise ValueError(
+                f"{tokens_path} has {found} bytes, but {index_path} speaks of {self.num_tokens} tokens of {self.dtype.itemsize} bytes;"
+                " make the dataset again"
+            )
+        self._tokens = np.memmap(tokens_path, dtype=self.dtype, mode="r") if found else np.zeros(0, self.dtype)
+
+    def __len__(self) -> int:
+        return len(self._bounds) - 1
+
+    def __getitem__(self, number: int) -> NDArray:
+        """Token ids of a document, its end-of-text token included."""
+        first, end = self._bounds[number], self._bounds[number + 1]
+        if first == end:
+            return self._tokens[:0]
+        start = self._offsets[first] // self.dtype.itemsize
+        return self._tokens[start : start + self.lengths[first:end].sum(dtype=np.int64)]
 
 
 def open_dataset(directory: Path, *, contents: bool = False) -> tuple[Path, Manifest]:

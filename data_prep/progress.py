@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import sys
+import threading
 import time
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from tqdm import tqdm
 
 LOG_INTERVAL_SECONDS = 30.0
+_POLL_SECONDS = 0.5
+
+
+class Counter(Protocol):
+    """What counts work."""
+
+    def advance(self, amount: int = 1) -> None:
+        """Count `amount` more units as done."""
+        ...
 
 
 class Progress:
@@ -55,3 +66,35 @@ class Progress:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if self._bar is not None:
             self._bar.close()
+
+
+class SharedProgress:
+    """A progress that this process shows and processes forked from it advance."""
+
+    def __init__(self, label: str, *, total: int | None, unit: str, is_bytes: bool = False) -> None:
+        self._progress = Progress(label, total=total, unit=unit, is_bytes=is_bytes)
+        self._done = multiprocessing.get_context("fork").Value("q", 0)
+        self._shown = 0
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def advance(self, amount: int = 1) -> None:
+        """Count `amount` more units as done, in any process."""
+        with self._done.get_lock():
+            self._done.value += amount
+
+    def _watch(self) -> None:
+        while not self._ended.wait(_POLL_SECONDS):
+            done = self._done.value
+            self._progress.advance(done - self._shown)
+            self._shown = done
+
+    def __enter__(self) -> SharedProgress:
+        self._progress.__enter__()
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._ended.set()
+        self._thread.join()
+        self._progress.__exit__(kind, error, trace)

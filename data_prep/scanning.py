@@ -14,6 +14,7 @@ from data_prep.comparison import Comparison
 from data_prep.documents import BadInput, Document, read_documents
 from data_prep.onion import Engine, engine, repeated_index
 from data_prep.onion_types import OnionSettings, Scan
+from data_prep.progress import Counter
 from data_prep.shards import ordered_map
 from data_prep.similar_documents import minhash_signatures
 
@@ -29,17 +30,21 @@ class Reading:
     max_document_bytes: int = 64 << 20
     skip_bad: bool = False
 
-    def documents(self, path: Path, bad: list[BadInput] | None = None, *, text_key: str | None = "") -> Iterator[Document]:
+    def documents(
+        self, path: Path, bad: list[BadInput] | None = None, *, text_key: str | None = "", progress: Counter | None = None
+    ) -> Iterator[Document]:
         """Yield the documents of a file.
 
         Args:
             bad: receives what was passed over.
             text_key: in place of the usual one.
+            progress: told of the bytes read from disk.
         """
         return read_documents(
             path,
             text_key=self.text_key if text_key == "" else text_key,
             separator=self.separator,
+            progress=progress,
             max_document_bytes=self.max_document_bytes,
             on_bad=(bad if bad is not None else []).append if self.skip_bad else None,
         )

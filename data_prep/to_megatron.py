@@ -1,99 +1,140 @@
 """Tokenized text for training: documents to Megatron's `.bin` and `.idx`, with an end-of-text token after each.
 
 Documents are tokenized without special tokens, and text that spells one (`</s>`) is text: only the end of a document is
-an end-of-text token.  Empty documents are left out and counted.
+an end-of-text token.  Empty documents are left out and counted.  The ids are those of the tokenizer's own library, and so is each of the
+sample documents that are read back at the end; the same input gives the same bytes for any number of --workers.
+
+Each input file is a shard.  A run that was stopped, killed or ran out of disk leaves its finished shards in `.OUTPUT.unfinished`; the
+same command goes on with the others.  Tasks of a Slurm array take their own files and outputs, and `data_prep.join_megatron` makes one
+dataset of them.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
+import shutil
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from data_prep import command
-from data_prep.artifacts import Manifest, digest_file, staged_directory, write_manifest
-from data_prep.documents import Documents, add_input_arguments, batches
-from data_prep.megatron_index import STAGE, IndexedDatasetWriter, token_dtype
+from data_prep.artifacts import Manifest, digest_file, write_manifest
+from data_prep.documents import add_input_arguments, require_text_files
+from data_prep.megatron_index import STAGE, token_dtype
+from data_prep.megatron_shard import ShardRecord, check, join, shard_part, tokenize_shard
+from data_prep.progress import SharedProgress
+from data_prep.scanning import Reading
+from data_prep.shards import ordered_map, resumable_directory
 from data_prep.tokenizer_files import load_tokenizer, start_without_torch, tokenizer_digest
+from data_prep.word_encoder import LibraryEncoder, WordEncoder, word_encoder
 
 if TYPE_CHECKING:
     import numpy as np
-    from tokenizers import Tokenizer
     from transformers import PreTrainedTokenizerFast
 
-# Enough for all cores to share; the library needs some 150 bytes of memory for each token of a batch.
-_BATCH_CHARACTERS = 1 << 21
+
+@dataclass(frozen=True)
+class Work:
+    """What every worker has: processes are forked with it, since a tokenizer takes seconds to load."""
+
+    encoder: WordEncoder | LibraryEncoder
+    eos_token_id: int
+    dtype: np.dtype
+    reading: Reading
+    progress: SharedProgress
+
+
+_WORK: list[Work] = []  # of this process
 
 
 def to_megatron(
-    documents: Documents, tokenizer: PreTrainedTokenizerFast, output_dir: Path, *, arguments: argparse.Namespace | None = None
+    paths: Sequence[Path],
+    tokenizer: PreTrainedTokenizerFast,
+    output_dir: Path,
+    *,
+    reading: Reading | None = None,
+    workers: int = 1,
+    arguments: argparse.Namespace | None = None,
 ) -> Manifest:
     """Write documents as an indexed dataset into a new directory and return its manifest.
 
     Raises:
-        ValueError: if the tokenizer has no end-of-text token or the documents cannot be read.
+        ValueError: if the tokenizer has no end-of-text token, a file cannot be read, there is no text or the disk is full; finished shards
+            wait for the same call.
     """
+    reading = reading or Reading()
     if tokenizer.eos_token_id is None:
         raise ValueError(
             f"the tokenizer in {tokenizer.name_or_path} has no end-of-text token, which must end each document;"
             " set eos_token in its tokenizer_config.json"
         )
+    require_text_files(paths, reading.separator)
     # Not tokenizer.vocab_size, which leaves out added tokens, whose ids come after it.
     vocab_size = max(tokenizer.get_vocab().values()) + 1
-    with staged_directory(output_dir) as staging:
-        with IndexedDatasetWriter(staging, token_dtype(vocab_size)) as writer:
-            for token_ids, lengths in tokenize(documents.read("tokenizing"), tokenizer.backend_tokenizer, tokenizer.eos_token_id):
-                writer.add_documents(token_ids, lengths)
-        facts = {
-            "tokenizer_digest": tokenizer_digest(tokenizer),
-            "vocab_size": vocab_size,
-            "eos_token_id": tokenizer.eos_token_id,
-            "num_documents": documents.num_documents,
-            "num_empty_documents": documents.num_empty,
-            "num_tokens": writer.num_tokens,
-            "text_bytes": documents.text_bytes,
-        }
-        inputs = {str(path): digest_file(path) for path in documents.paths}
+    dtype = token_dtype(vocab_size)
+    encoder = word_encoder(tokenizer.backend_tokenizer)
+    facts = {"tokenizer_digest": tokenizer_digest(tokenizer), "vocab_size": vocab_size, "eos_token_id": tokenizer.eos_token_id}
+    plan = {"stage": STAGE, **facts, "reading": asdict(reading), "inputs": list(map(str, paths))}
+    with resumable_directory(output_dir, plan) as directory:
+        shards = directory / "shards"
+        shards.mkdir(exist_ok=True)
+        try:
+            jobs = [(path, shards / f"{number:05d}") for number, path in enumerate(paths)]
+            with SharedProgress("tokenizing", total=sum(path.stat().st_size for path in paths), unit="B", is_bytes=True) as progress:
+                work = Work(encoder, tokenizer.eos_token_id, dtype, reading, progress)
+                found = ordered_map(
+                    _run, jobs, workers=min(workers, len(jobs)), name=lambda job: str(job[0]), initializer=_begin, initargs=(work,)
+                )
+                records = list(found)
+            _require_text(records)
+        except BaseException:
+            if not any(shards.glob("*.json")):
+                shutil.rmtree(directory)  # nothing to go on with
+            raise
+        finally:
+            _WORK.clear()
+        digests = join((shard_part(stem, record) for (_, stem), record in zip(jobs, records)), directory, dtype)
+        checked = check(directory, records, tokenizer.backend_tokenizer, tokenizer.eos_token_id)
+        shutil.rmtree(shards)
         return write_manifest(
-            staging,
+            directory,
             stage=STAGE,
-            facts=facts,
+            facts={**facts, **totals([record.as_facts() for record in records]), **checked},
             arguments=vars(arguments) if arguments else None,
-            inputs=inputs,
-            known_digests=writer.digests,
+            inputs={str(path): digest_file(path) for path in paths},
+            known_digests=digests,
         )
 
 
-def tokenize(texts: Iterable[str], tokenizer: Tokenizer, eos_token_id: int) -> Iterator[tuple[np.ndarray, list[int]]]:
-    """Yield the token ids of texts, many at a time and in order, with the end-of-text token behind each.
+def totals(shards: Sequence[dict[str, object]]) -> dict[str, object]:
+    """The facts of a dataset of these shards: their sums and themselves."""
+    names = ("num_documents", "num_empty_documents", "num_tokens", "text_bytes")
+    return {**{name: sum(int(str(shard[name])) for shard in shards) for name in names}, "shards": list(shards)}
 
-    Yields:
-        token ids, (sum of lengths,) int32, and the length of each text.
 
-    Raises:
-        ValueError: if a text's own tokens hold the end-of-text token.
-    """
-    import numpy as np
+def _begin(work: Work) -> None:
+    _WORK[:] = [work]
 
-    tokenizer.encode_special_tokens = True  # "</s>" in a text is four characters
-    for batch in batches(texts, _BATCH_CHARACTERS):
-        rows = [encoding.ids for encoding in tokenizer.encode_batch_fast(batch, add_special_tokens=False)]
-        for text, row in zip(batch, rows):
-            if eos_token_id in row:
-                raise ValueError(
-                    f"the tokenizer gives its end-of-text token {eos_token_id} inside the document that begins {text[:80]!r};"
-                    " mark that token as special in its tokenizer.json"
-                )
-            row.append(eos_token_id)
-        lengths = [len(row) for row in rows]
-        yield np.fromiter(chain.from_iterable(rows), dtype=np.int32, count=sum(lengths)), lengths
+
+def _run(job: tuple[Path, Path]) -> ShardRecord:
+    [work] = _WORK
+    path, stem = job
+    return tokenize_shard(
+        path, stem, work.encoder, eos_token_id=work.eos_token_id, dtype=work.dtype, reading=work.reading, progress=work.progress
+    )
+
+
+def _require_text(records: Sequence[ShardRecord]) -> None:
+    if not any(record.num_documents for record in records):
+        names = ", ".join(record.source for record in records)
+        num_empty = sum(record.num_empty_documents for record in records)
+        raise ValueError(f"there is no text in {names} ({num_empty} empty documents); give files with text")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Tokenize files into a directory of `text.bin`, `text.idx` and `scion.json`."""
+    """Tokenize files into a directory of `text.bin`, `text.idx`, `lines.npy` and `scion.json`."""
     parser = command.parser(
         __doc__,
         prog="data_prep.to_megatron",
@@ -102,21 +143,39 @@ def main(argv: Sequence[str] | None = None) -> int:
     add_input_arguments(parser)
     parser.add_argument("--tokenizer", type=Path, required=True, metavar="DIR", help="folder of a Hugging Face tokenizer")
     parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="new directory")
-    parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)), metavar="N", help="threads (default: all cores)")
+    parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)), metavar="N", help="processes (default: all cores)")
+    parser.add_argument("--skip-bad", action="store_true", help="pass over what cannot be read, and list it, instead of stopping")
+    parser.add_argument("--max-document-mib", type=int, default=64, metavar="N", help="longer lines and documents are bad input (default: 64)")
     arguments = parser.parse_args(argv)
-    if arguments.workers < 1:
-        raise ValueError(f"--workers is {arguments.workers}; expected at least 1")
-    # Read once, by the tokenizer library's thread pool at its first use.
-    os.environ["RAYON_NUM_THREADS"] = str(arguments.workers)
+    for option, value in (("workers", arguments.workers), ("max-document-mib", arguments.max_document_mib)):
+        if value < 1:
+            raise ValueError(f"--{option} is {value}; expected at least 1")
+    # Read once, by the tokenizer library's thread pool at its first use; it has a process of ours for each file first.
+    os.environ["RAYON_NUM_THREADS"] = str(max(1, arguments.workers // len(arguments.input)))
     os.environ["TOKENIZERS_PARALLELISM"] = "true"
-    documents = Documents.from_arguments(arguments)
-    manifest = to_megatron(documents, load_tokenizer(arguments.tokenizer), arguments.output, arguments=arguments)
+    manifest = to_megatron(
+        arguments.input,
+        load_tokenizer(arguments.tokenizer),
+        arguments.output,
+        reading=Reading(arguments.text_key, arguments.document_separator, arguments.max_document_mib << 20, arguments.skip_bad),
+        workers=arguments.workers,
+        arguments=arguments,
+    )
+    print(summary(arguments.output, manifest))
+    return command.DONE
+
+
+def summary(output_dir: Path, manifest: Manifest) -> str:
+    """What is in a dataset, as a sentence, and what was passed over."""
     facts = manifest.facts
-    print(
-        f"{arguments.output}: {facts['num_documents']:,} documents, {facts['num_tokens']:,} tokens (end-of-text included),"
+    text = (
+        f"{output_dir}: {facts['num_documents']:,} documents, {facts['num_tokens']:,} tokens (end-of-text included),"
         f" {facts['text_bytes'] / facts['num_tokens']:.2f} bytes per token; {facts['num_empty_documents']:,} empty documents left out"
     )
-    return command.DONE
+    for shard in facts["shards"]:
+        for reason, number in shard["bad_input"].items():
+            text += f"\npassed over in {shard['source']}: {number:,} times {reason}; the first: {shard['bad_samples'][0]}"
+    return text
 
 
 if __name__ == "__main__":
