@@ -5,17 +5,20 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter as Tally
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from itertools import accumulate
 from pathlib import Path
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from data_prep.artifacts import DigestingWriter
+from data_prep.artifacts import DigestingWriter, digest_file
 from data_prep.documents import BadInput, Document
 from data_prep.megatron_index import PREFIX, TokenFile, index_bytes
 from data_prep.progress import Counter
@@ -39,7 +42,7 @@ class ShardRecord:
     """What became of a file of text.
 
     Attributes:
-        source: the file.
+        source, source_digest: the file.
         num_documents: in the dataset, none of them empty.
         num_empty_documents: of nothing but white space, left out.
         num_tokens: with the end-of-text token behind each document.
@@ -51,6 +54,7 @@ class ShardRecord:
     """
 
     source: str
+    source_digest: str = ""
     num_documents: int = 0
     num_empty_documents: int = 0
     num_tokens: int = 0
@@ -80,7 +84,7 @@ class Part:
 def tokenize_shard(
     path: Path,
     stem: Path,
-    encoder: WordEncoder | LibraryEncoder,
+    encoders: Sequence[WordEncoder | LibraryEncoder],
     *,
     eos_token_id: int,
     dtype: np.dtype,
@@ -88,6 +92,9 @@ def tokenize_shard(
     progress: Counter | None = None,
 ) -> ShardRecord:
     """Write `STEM.bin` (tokens), `STEM.npz` (length and line of each document) and last `STEM.json`; a shard that has it is not done again.
+
+    Args:
+        encoders: of the same tokenizer, for as many threads.
 
     Raises:
         ValueError: if the file cannot be read, or the end-of-text token comes up inside a document.
@@ -105,8 +112,8 @@ def tokenize_shard(
     all_lengths, lines = [np.zeros(0, dtype=np.int32)], [np.zeros(0, dtype=np.int64)]
     partial = stem.with_name(f".{stem.name}.bin.partial")
     with DigestingWriter(partial) as writer:
-        for batch in _batches(reading.documents(path, bad, progress=progress), record):
-            ids, lengths = encoder.encode([document.text for document in batch], eos_token_id)
+        batches = _batches(reading.documents(path, bad, progress=progress), record)
+        for batch, ids, lengths in _encoded(batches, encoders, eos_token_id):
             _require_no_end_inside(path, batch, ids, lengths, eos_token_id)
             # Not `tofile`: on a full disk it raises an OSError without the error number.
             writer.write(ids.astype(dtype, copy=False).data)
@@ -116,6 +123,7 @@ def tokenize_shard(
             all_lengths.append(lengths.astype(np.int32))
             lines.append(np.array([document.line for document in batch], dtype=np.int64))
     record.digest = writer.digest
+    record.source_digest = digest_file(path)
     record.bad_input = dict(Tally(item.reason for item in bad))
     record.bad_samples = [item.message for item in bad[:_MAX_BAD]]
     os.replace(partial, stem.with_suffix(".bin"))
@@ -142,6 +150,34 @@ def _batches(documents: Iterable[Document], record: ShardRecord) -> Iterator[lis
             batch, size = [], 0
     if batch:
         yield batch
+
+
+def _encoded(
+    batches: Iterable[list[Document]], encoders: Sequence[WordEncoder | LibraryEncoder], eos_token_id: int
+) -> Iterator[tuple[list[Document], NDArray[np.int32], NDArray[np.int64]]]:
+    """Batches in order with their ids and lengths.  With several encoders reading goes on meanwhile: they work outside of Python."""
+    free: SimpleQueue[WordEncoder | LibraryEncoder] = SimpleQueue()
+    for encoder in encoders:
+        free.put(encoder)
+
+    def encode(batch: list[Document]) -> tuple[list[Document], NDArray[np.int32], NDArray[np.int64]]:
+        encoder = free.get()
+        try:
+            return batch, *encoder.encode([document.text for document in batch], eos_token_id)
+        finally:
+            free.put(encoder)
+
+    if len(encoders) == 1:
+        yield from map(encode, batches)
+        return
+    with ThreadPoolExecutor(len(encoders)) as pool:
+        waiting: deque[Future[tuple[list[Document], NDArray[np.int32], NDArray[np.int64]]]] = deque()
+        for batch in batches:
+            waiting.append(pool.submit(encode, batch))
+            if len(waiting) > len(encoders):
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
 
 
 def _require_no_end_inside(
@@ -232,4 +268,3 @@ def check(directory: Path, records: Sequence[ShardRecord], tokenizer: Tokenizer,
             )
         num_decoded += tokenizer.decode(data[number][:-1].tolist(), skip_special_tokens=False) == text
     return {"num_samples": len(samples), "num_samples_decoded_to_their_text": num_decoded}
-

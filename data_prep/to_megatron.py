@@ -12,6 +12,7 @@ dataset of them.
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 import os
 import shutil
 from collections.abc import Sequence
@@ -20,7 +21,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from data_prep import command
-from data_prep.artifacts import Manifest, digest_file, write_manifest
+from data_prep.artifacts import Manifest, write_manifest
+from data_prep.dataset_facts import dataset_summary, totals
 from data_prep.documents import add_input_arguments, require_text_files
 from data_prep.megatron_index import STAGE, token_dtype
 from data_prep.megatron_shard import ShardRecord, check, join, shard_part, tokenize_shard
@@ -39,7 +41,7 @@ if TYPE_CHECKING:
 class Work:
     """What every worker has: processes are forked with it, since a tokenizer takes seconds to load."""
 
-    encoder: WordEncoder | LibraryEncoder
+    encoders: Sequence[WordEncoder | LibraryEncoder]
     eos_token_id: int
     dtype: np.dtype
     reading: Reading
@@ -74,7 +76,7 @@ def to_megatron(
     # Not tokenizer.vocab_size, which leaves out added tokens, whose ids come after it.
     vocab_size = max(tokenizer.get_vocab().values()) + 1
     dtype = token_dtype(vocab_size)
-    encoder = word_encoder(tokenizer.backend_tokenizer)
+    encoders = word_encoder(tokenizer.backend_tokenizer).for_threads(workers // len(paths))
     facts = {"tokenizer_digest": tokenizer_digest(tokenizer), "vocab_size": vocab_size, "eos_token_id": tokenizer.eos_token_id}
     plan = {"stage": STAGE, **facts, "reading": asdict(reading), "inputs": list(map(str, paths))}
     with resumable_directory(output_dir, plan) as directory:
@@ -83,12 +85,14 @@ def to_megatron(
         try:
             jobs = [(path, shards / f"{number:05d}") for number, path in enumerate(paths)]
             with SharedProgress("tokenizing", total=sum(path.stat().st_size for path in paths), unit="B", is_bytes=True) as progress:
-                work = Work(encoder, tokenizer.eos_token_id, dtype, reading, progress)
+                work = Work(encoders, tokenizer.eos_token_id, dtype, reading, progress)
                 found = ordered_map(
                     _run, jobs, workers=min(workers, len(jobs)), name=lambda job: str(job[0]), initializer=_begin, initargs=(work,)
                 )
                 records = list(found)
-            _require_text(records)
+            if not any(record.num_documents for record in records):
+                shutil.rmtree(shards)
+                raise _no_text(records)
         except BaseException:
             if not any(shards.glob("*.json")):
                 shutil.rmtree(directory)  # nothing to go on with
@@ -98,39 +102,35 @@ def to_megatron(
         digests = join((shard_part(stem, record) for (_, stem), record in zip(jobs, records)), directory, dtype)
         checked = check(directory, records, tokenizer.backend_tokenizer, tokenizer.eos_token_id)
         shutil.rmtree(shards)
+        (directory / "plan.json").unlink()  # the manifest says it, and the same data has the same digest
         return write_manifest(
             directory,
             stage=STAGE,
             facts={**facts, **totals([record.as_facts() for record in records]), **checked},
             arguments=vars(arguments) if arguments else None,
-            inputs={str(path): digest_file(path) for path in paths},
+            inputs={record.source: record.source_digest for record in records},
             known_digests=digests,
         )
 
 
-def totals(shards: Sequence[dict[str, object]]) -> dict[str, object]:
-    """The facts of a dataset of these shards: their sums and themselves."""
-    names = ("num_documents", "num_empty_documents", "num_tokens", "text_bytes")
-    return {**{name: sum(int(str(shard[name])) for shard in shards) for name in names}, "shards": list(shards)}
-
-
 def _begin(work: Work) -> None:
     _WORK[:] = [work]
+    if multiprocessing.parent_process() is not None:  # the library's threads do not survive a fork: it would wait for them forever
+        os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
 
 def _run(job: tuple[Path, Path]) -> ShardRecord:
     [work] = _WORK
     path, stem = job
     return tokenize_shard(
-        path, stem, work.encoder, eos_token_id=work.eos_token_id, dtype=work.dtype, reading=work.reading, progress=work.progress
+        path, stem, work.encoders, eos_token_id=work.eos_token_id, dtype=work.dtype, reading=work.reading, progress=work.progress
     )
 
 
-def _require_text(records: Sequence[ShardRecord]) -> None:
-    if not any(record.num_documents for record in records):
-        names = ", ".join(record.source for record in records)
-        num_empty = sum(record.num_empty_documents for record in records)
-        raise ValueError(f"there is no text in {names} ({num_empty} empty documents); give files with text")
+def _no_text(records: Sequence[ShardRecord]) -> ValueError:
+    names = ", ".join(record.source for record in records)
+    num_empty = sum(record.num_empty_documents for record in records)
+    return ValueError(f"there is no text in {names} ({num_empty} empty documents); give files with text")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -145,13 +145,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="new directory")
     parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)), metavar="N", help="processes (default: all cores)")
     parser.add_argument("--skip-bad", action="store_true", help="pass over what cannot be read, and list it, instead of stopping")
-    parser.add_argument("--max-document-mib", type=int, default=64, metavar="N", help="longer lines and documents are bad input (default: 64)")
+    parser.add_argument(
+        "--max-document-mib", type=int, default=64, metavar="N", help="longer lines and documents are bad input (default: 64)"
+    )
     arguments = parser.parse_args(argv)
     for option, value in (("workers", arguments.workers), ("max-document-mib", arguments.max_document_mib)):
         if value < 1:
             raise ValueError(f"--{option} is {value}; expected at least 1")
-    # Read once, by the tokenizer library's thread pool at its first use; it has a process of ours for each file first.
-    os.environ["RAYON_NUM_THREADS"] = str(max(1, arguments.workers // len(arguments.input)))
+    # Read once, by the tokenizer library's thread pool at its first use; used where there is one file and no compiler.
+    os.environ["RAYON_NUM_THREADS"] = str(arguments.workers)
     os.environ["TOKENIZERS_PARALLELISM"] = "true"
     manifest = to_megatron(
         arguments.input,
@@ -161,21 +163,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         workers=arguments.workers,
         arguments=arguments,
     )
-    print(summary(arguments.output, manifest))
+    print(dataset_summary(arguments.output, manifest))
     return command.DONE
-
-
-def summary(output_dir: Path, manifest: Manifest) -> str:
-    """What is in a dataset, as a sentence, and what was passed over."""
-    facts = manifest.facts
-    text = (
-        f"{output_dir}: {facts['num_documents']:,} documents, {facts['num_tokens']:,} tokens (end-of-text included),"
-        f" {facts['text_bytes'] / facts['num_tokens']:.2f} bytes per token; {facts['num_empty_documents']:,} empty documents left out"
-    )
-    for shard in facts["shards"]:
-        for reason, number in shard["bad_input"].items():
-            text += f"\npassed over in {shard['source']}: {number:,} times {reason}; the first: {shard['bad_samples'][0]}"
-    return text
 
 
 if __name__ == "__main__":

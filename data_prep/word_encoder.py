@@ -41,6 +41,10 @@ class LibraryEncoder:
         self._tokenizer = plain(tokenizer)
         self.reason = reason
 
+    def for_threads(self, number: int) -> list[LibraryEncoder]:
+        """Itself: it has threads of its own."""
+        return [self]
+
     def encode(self, texts: Sequence[str], behind: int) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
         """Ids of texts back to back, each with the token `behind` it, and their numbers, that token included."""
         rows = [encoding.ids for encoding in self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)]
@@ -48,22 +52,13 @@ class LibraryEncoder:
         return np.fromiter(chain.from_iterable((*row, behind) for row in rows), dtype=np.int32, count=lengths.sum()), lengths
 
 
-class WordEncoder:
-    """Words from a cache; the memory of a process is twice the size of a generation.
+class NativeRules:
+    """The rules of a tokenizer, in the C library's memory and in arrays that it reads where they are."""
 
-    Args:
-        num_slots: a power of two; a generation holds 3/4 as many words.
-        arena_size: for the bytes and ids of a generation's words, in 4 bytes.
-    """
-
-    def __init__(
-        self, tokenizer: Tokenizer, rules: WordRules, library: ctypes.CDLL, *, num_slots: int = NUM_SLOTS, arena_size: int = ARENA_SIZE
-    ) -> None:
-        self._tokenizer, self._rules, self._library = tokenizer, rules, library
-        self._whole_texts = LibraryEncoder(tokenizer)
+    def __init__(self, rules: WordRules, library: ctypes.CDLL) -> None:
+        self.rules, self.library = rules, library
         library.word_rules_new.restype = library.word_encoder_new.restype = ctypes.c_void_p
         merges = rules.merges or _NO_MERGES
-        # The library reads these arrays where they are, so they live as long as it does.
         self._arrays = (
             categories() if rules.cutting != BY_PAIRS else np.zeros(0, np.uint8),
             np.ascontiguousarray(rules.cuts),
@@ -73,21 +68,44 @@ class WordEncoder:
         offsets = np.zeros(len(merges.whole) + 1, dtype=np.int64)
         np.cumsum([len(word) for word in merges.whole], out=offsets[1:])
         whole_ids = np.array(list(merges.whole.values()), dtype=np.int32)
-        self._native_rules = ctypes.c_void_p(
+        self.pointer = ctypes.c_void_p(
             library.word_rules_new(
                 rules.cutting, rules.max_digits, *map(_at, self._arrays), merges.unknown, int(merges.fuse_unknown),
                 int(rules.merges is not None), _at(merges.triples), _int64(len(merges.triples)),
                 b"".join(merges.whole), _at(offsets), _at(whole_ids), _int64(len(merges.whole)),
             )
         )  # fmt: skip
-        self._encoder = ctypes.c_void_p(library.word_encoder_new(self._native_rules, _int64(num_slots), _int64(arena_size)))
-        if not self._native_rules or not self._encoder:
+        if not self.pointer:
+            raise MemoryError("no memory for the merges of the tokenizer")
+
+    def __del__(self) -> None:
+        self.library.word_rules_free(self.pointer)
+
+
+class WordEncoder:
+    """Words from a cache; its memory is twice that of a generation.
+
+    Args:
+        num_slots: a power of two; a generation holds 3/4 as many words.
+        arena_size: for the bytes and ids of a generation's words, in 4 bytes.
+    """
+
+    def __init__(
+        self, tokenizer: Tokenizer, native_rules: NativeRules, *, num_slots: int = NUM_SLOTS, arena_size: int = ARENA_SIZE
+    ) -> None:
+        self._tokenizer, self._native_rules = tokenizer, native_rules
+        self._rules, self._library = native_rules.rules, native_rules.library
+        self._whole_texts = LibraryEncoder(tokenizer)
+        self._encoder = ctypes.c_void_p(self._library.word_encoder_new(native_rules.pointer, _int64(num_slots), _int64(arena_size)))
+        if not self._encoder:
             raise MemoryError("no memory for the cache of words")
 
     def __del__(self) -> None:
-        if hasattr(self, "_encoder"):
-            self._library.word_encoder_free(self._encoder)
-            self._library.word_rules_free(self._native_rules)
+        self._library.word_encoder_free(self._encoder)
+
+    def for_threads(self, number: int) -> list[WordEncoder]:
+        """So many encoders, at least this one, with caches of their own."""
+        return [self, *(WordEncoder(self._tokenizer, self._native_rules) for _ in range(number - 1))]
 
     @property
     def counts(self) -> tuple[int, int]:
@@ -101,9 +119,7 @@ class WordEncoder:
         added = self._rules.added_tokens
         if not added or not any(token in text for text in texts for token in added):
             return self._encode(texts, behind)
-        parts = [
-            (self._whole_texts.encode if any(token in text for token in added) else self._encode)([text], behind) for text in texts
-        ]
+        parts = [(self._whole_texts.encode if any(token in text for token in added) else self._encode)([text], behind) for text in texts]
         return np.concatenate([ids for ids, _ in parts]), np.concatenate([lengths for _, lengths in parts])
 
     def _encode(self, texts: Sequence[str], behind: int) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
@@ -144,7 +160,7 @@ def word_encoder(tokenizer: Tokenizer) -> WordEncoder | LibraryEncoder:
     except NotExactError as error:
         return LibraryEncoder(tokenizer, str(error))
     library = native.load(SOURCE)
-    return LibraryEncoder(tokenizer, "there is no C compiler") if library is None else WordEncoder(tokenizer, rules, library)
+    return LibraryEncoder(tokenizer, "there is no C compiler") if library is None else WordEncoder(tokenizer, NativeRules(rules, library))
 
 
 def _at(array: NDArray[Any] | None) -> ctypes.c_void_p:

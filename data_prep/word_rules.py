@@ -38,9 +38,7 @@ OTHER, LETTER, NUMBER, WHITE_SPACE = range(4)
 
 _BEYOND_ASCII = 128
 _MAX_ADDED_TOKENS = 16  # a text is searched for each
-_LLAMA3 = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}DIGITS| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"  # noqa: RUF039
-)
+_LLAMA3 = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}DIGITS| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 _EXPRESSIONS = {_LLAMA3.replace("DIGITS", "{1,3}"): 3, _LLAMA3.replace("DIGITS", ""): 1}  # most digits in a word
 
 
@@ -222,7 +220,8 @@ def _require_plain(model: dict[str, Any]) -> None:
 
 
 def _pairs(model: dict[str, Any]) -> list[tuple[str, str]]:
-    return [tuple(merge.split(" ", 1)) if isinstance(merge, str) else tuple(merge) for merge in model["merges"]]
+    pairs = (merge.split(" ", 1) if isinstance(merge, str) else merge for merge in model["merges"])  # old files have strings
+    return [(left, right) for left, right in pairs]
 
 
 def _triples(pairs: Iterable[tuple[str, str]], vocab: dict[str, int]) -> NDArray[np.int32]:
@@ -325,5 +324,3 @@ def _code_points(expression: str) -> NDArray[np.bool_]:
     for _, (start, end) in rest:
         matches[code_points[start] : code_points[end - 1] + 1] = False
     return matches
-
-

@@ -1,0 +1,195 @@
+"""Look into tokenized data: any document as text and as tokens, where it came from, and the samples that training will see.
+
+Reads the outputs of `data_prep.to_megatron`, and datasets of other tools by the path of their .bin without its suffix.  Without further arguments it
+says what is in them; the exit code is 1 if --check finds a file that is not as it was written.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from data_prep import command
+from data_prep.artifacts import MANIFEST_NAME, Manifest, check_files
+from data_prep.megatron_index import TokenFile, open_dataset
+from data_prep.megatron_shard import LINES
+from data_prep.tables import markdown_table
+from data_prep.tokenizer_files import load_tokenizer, start_without_torch, tokenizer_digest
+from data_prep.training_windows import TrainingWindows
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Tokens, with the manifest and the lines of the documents where Scion wrote them."""
+
+    path: Path
+    prefix: Path
+    tokens: TokenFile
+    manifest: Manifest | None = None
+    lines: Any = None
+
+    @classmethod
+    def open(cls, path: Path) -> Dataset:
+        """From a folder, or the path of a `.bin` or `.idx` with or without its suffix.
+
+        Raises:
+            ValueError: if there is no dataset.
+        """
+        if path.is_dir():
+            if not (path / MANIFEST_NAME).exists():
+                raise ValueError(f"{path} has no {MANIFEST_NAME}; name a dataset of another tool by its file, {path}/NAME.bin")
+            prefix, manifest = open_dataset(path)
+            return cls(path, prefix, TokenFile(prefix), manifest, np.load(path / LINES) if (path / LINES).exists() else None)
+        prefix = path.with_suffix("") if path.suffix in (".bin", ".idx") else path
+        return cls(path, prefix, TokenFile(prefix))
+
+    def source(self, number: int) -> str:
+        """File and line of a document."""
+        if self.manifest is None or self.lines is None:
+            return "source not recorded"
+        shards = self.manifest.facts["shards"]
+        ends = list(accumulate(shard["num_documents"] for shard in shards))
+        shard = shards[int(np.searchsorted(ends, number, side="right"))]
+        return f"{shard['source']}, line {self.lines[number]}"
+
+
+def describe(dataset: Dataset) -> str:
+    """What is in a dataset."""
+    data = dataset.tokens
+    lengths = np.sort(data.lengths)
+    quantiles = ", ".join(f"{lengths[min(len(lengths) - 1, int(q * len(lengths)))]:,}" for q in (0, 0.5, 0.9, 1)) if len(lengths) else "-"
+    text = (
+        f"{dataset.path}: {len(data):,} documents, {data.num_tokens:,} tokens of {data.dtype.itemsize} bytes;"
+        f" tokens a document (least, median, 90 %, most): {quantiles}\n"
+    )
+    if dataset.manifest is None:
+        return text
+    rows = [
+        [shard["source"], f"{shard['num_documents']:,}", f"{shard['num_empty_documents']:,}", f"{sum(shard['bad_input'].values()):,}",
+         f"{shard['text_bytes']:,}", f"{shard['num_tokens']:,}", f"{shard['text_bytes'] / max(1, shard['num_tokens']):.2f}"]
+        for shard in dataset.manifest.facts.get("shards", [])
+    ]  # fmt: skip
+    header = ("file", "documents", "empty", "passed over", "bytes", "tokens", "bytes/token")
+    return text + "\n" + markdown_table(header, rows) + "\n"
+
+
+def shown_tokens(ids: Sequence[int], tokenizer: PreTrainedTokenizerFast | None, most: int) -> str:
+    """Ids, with their tokens where a tokenizer is known."""
+    names = tokenizer.convert_ids_to_tokens(list(ids[:most])) if tokenizer else None
+    shown = [f"{i}:{name}" for i, name in zip(ids, names)] if names is not None else list(map(str, ids[:most]))
+    return " ".join(shown) + (f" ... {len(ids) - most:,} more (--max-tokens)" if len(ids) > most else "")
+
+
+def shown(ids: Sequence[int], tokenizer: PreTrainedTokenizerFast | None, most: int) -> Iterator[str]:
+    """Text and tokens, as lines."""
+    if tokenizer is not None:
+        yield "text: " + repr(tokenizer.decode(list(ids), skip_special_tokens=False))
+    yield "tokens: " + shown_tokens(ids, tokenizer, most)
+
+
+def _load_tokenizer(arguments: argparse.Namespace, datasets: Sequence[Dataset]) -> PreTrainedTokenizerFast | None:
+    if arguments.tokenizer is None:
+        return None
+    tokenizer = load_tokenizer(arguments.tokenizer)
+    digest = tokenizer_digest(tokenizer)
+    for dataset in datasets:
+        expected = dataset.manifest.facts["tokenizer_digest"] if dataset.manifest else digest
+        if expected != digest:
+            raise ValueError(
+                f"{dataset.path} was made with tokenizer {expected}, but {arguments.tokenizer} is {digest}; its text would be another"
+            )
+    return tokenizer
+
+
+def _documents(datasets: Sequence[Dataset], numbers: Sequence[int], tokenizer: PreTrainedTokenizerFast | None, most: int) -> Iterator[str]:
+    if len(datasets) > 1:
+        raise ValueError("--document speaks of one dataset; name only that")
+    [dataset] = datasets
+    for number in numbers:
+        if not 0 <= number < len(dataset.tokens):
+            raise ValueError(f"{dataset.path} has documents 0 to {len(dataset.tokens) - 1}, but no {number}")
+        ids = dataset.tokens[number].tolist()
+        yield f"document {number}: {dataset.source(number)}, {len(ids):,} tokens"
+        yield from shown(ids, tokenizer, most)
+
+
+def _windows(datasets: Sequence[Dataset], arguments: argparse.Namespace, tokenizer: PreTrainedTokenizerFast | None) -> Iterator[str]:
+    missing = [name for name in ("sequence_length", "num_samples", "seed") if getattr(arguments, name) is None]
+    if missing:
+        raise ValueError(
+            f"--window needs {', '.join('--' + name.replace('_', '-') for name in missing)}: they decide the order of the samples"
+        )
+    for name in ("sequence_length", "num_samples"):
+        if getattr(arguments, name) < 1:
+            raise ValueError(f"--{name.replace('_', '-')} is {getattr(arguments, name)}; expected at least 1")
+    weights = arguments.weights or [dataset.tokens.num_tokens for dataset in datasets]
+    if len(weights) != len(datasets) or min(weights) <= 0:
+        raise ValueError(f"--weights has {len(weights)} numbers; expected {len(datasets)} above 0, one for each dataset")
+    if not all(0 <= number < arguments.num_samples for number in arguments.window):
+        raise ValueError(f"--window {' '.join(map(str, arguments.window))}: the run has samples 0 to {arguments.num_samples - 1}")
+    windows = TrainingWindows(
+        [dataset.prefix for dataset in datasets],
+        weights,
+        sequence_length=arguments.sequence_length,
+        num_samples=arguments.num_samples,
+        seed=arguments.seed,
+    )
+    for number in arguments.window:
+        yield f"sample {number}"
+        for piece in windows.pieces(number):
+            dataset = datasets[piece.dataset]
+            place = f"{dataset.path}, document {piece.document}, tokens {piece.start} to {piece.end - 1} of {len(dataset.tokens[piece.document])}"
+            yield f"  {place} ({dataset.source(piece.document)})"
+        yield from shown(windows.tokens(number).tolist(), tokenizer, arguments.max_tokens)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Parse arguments, look and print."""
+    parser = command.parser(
+        __doc__,
+        prog="data_prep.inspect",
+        example="python -m data_prep.inspect data/ --tokenizer tokenizer/ --window 0 --sequence-length 2048 --num-samples 100000 --seed 1234",
+    )
+    parser.add_argument("path", type=Path, nargs="+", metavar="DATA", help="output of data_prep.to_megatron, or the path of a .bin")
+    parser.add_argument("--tokenizer", type=Path, metavar="DIR", help="to show text and the names of tokens")
+    parser.add_argument("--document", type=int, nargs="+", metavar="N", help="show these documents, counted from 0")
+    parser.add_argument("--window", type=int, nargs="+", metavar="N", help="show these samples of training, in its order from 0")
+    parser.add_argument("--sequence-length", type=int, metavar="N", help="of the training run (data.sequence_length)")
+    parser.add_argument("--num-samples", type=int, metavar="N", help="of the training run: steps x schedule.global_batch_size")
+    parser.add_argument("--seed", type=int, metavar="N", help="of the training run")
+    parser.add_argument(
+        "--weights", type=float, nargs="+", metavar="W", help="of the training run (data.weights; default: number of tokens)"
+    )
+    parser.add_argument("--max-tokens", type=int, default=200, metavar="N", help="list no more ids than that (default: 200)")
+    parser.add_argument("--check", action="store_true", help="also compare the digests of all files, which reads them once")
+    arguments = parser.parse_args(argv)
+    datasets = [Dataset.open(path) for path in arguments.path]
+    if arguments.check:
+        for dataset in datasets:
+            try:
+                check_files(dataset.path, dataset.manifest or Manifest("", files={}))
+            except ValueError as error:
+                print(f"wrong: {error}")
+                return command.WRONG
+    tokenizer = _load_tokenizer(arguments, datasets)
+    if arguments.document:
+        print(*_documents(datasets, arguments.document, tokenizer, arguments.max_tokens), sep="\n")
+    if arguments.window:
+        print(*_windows(datasets, arguments, tokenizer), sep="\n")
+    if not arguments.document and not arguments.window:
+        print("\n".join(map(describe, datasets)), end="")
+    return command.DONE
+
+
+if __name__ == "__main__":
+    start_without_torch()
+    command.run(main)

@@ -1,0 +1,96 @@
+"""Datasets of `data_prep.to_megatron` joined to one, in the order given: the last step of tasks that tokenized files of their own.
+
+The tokens are copied without being read into memory, and compared with the digests of the parts' manifests; the result is byte for byte
+what one run over all files gives.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from data_prep import command
+from data_prep.artifacts import Manifest, check_files, staged_directory, write_manifest
+from data_prep.dataset_facts import dataset_summary, totals
+from data_prep.megatron_index import PREFIX, STAGE, TokenFile, open_dataset
+from data_prep.megatron_shard import LINES, Part, join
+from data_prep.progress import Progress
+
+_SAME = ("tokenizer_digest", "vocab_size", "eos_token_id")
+
+
+def join_megatron(directories: Sequence[Path], output_dir: Path, *, arguments: argparse.Namespace | None = None) -> Manifest:
+    """Join datasets into a new directory and return its manifest.
+
+    Raises:
+        ValueError: if a part is damaged, given twice, or made with another tokenizer.
+    """
+    manifests = [open_dataset(directory)[1] for directory in directories]
+    first = manifests[0]
+    for number, (directory, manifest) in enumerate(zip(directories, manifests)):
+        if directory.resolve() in {other.resolve() for other in directories[:number]}:
+            raise ValueError(f"{directory} is given twice; its documents would be in the data twice")
+        for name in _SAME:
+            if manifest.facts[name] != first.facts[name]:
+                raise ValueError(
+                    f"{directory} has {name} {manifest.facts[name]}, but {directories[0]} has {first.facts[name]};"
+                    " make both with the same tokenizer"
+                )
+    num_bytes = sum(manifest.files[f"{PREFIX}.bin"].size for manifest in manifests)
+    with (
+        staged_directory(output_dir, required_bytes=num_bytes) as staging,
+        Progress("joining", total=num_bytes, unit="B", is_bytes=True) as progress,
+    ):
+        dtype = TokenFile(directories[0] / PREFIX).dtype
+        digests = join(_parts(directories, manifests, progress), staging, dtype)
+        sums = totals([shard for manifest in manifests for shard in manifest.facts["shards"]])
+        data = TokenFile(staging / PREFIX)
+        if (len(data), data.num_tokens) != (sums["num_documents"], sums["num_tokens"]):
+            raise ValueError(
+                f"the parts hold {len(data)} documents of {data.num_tokens} tokens, but their manifests say {sums['num_documents']} of"
+                f" {sums['num_tokens']}; make them again"
+            )
+        checked = {
+            name: sum(manifest.facts[name] for manifest in manifests) for name in ("num_samples", "num_samples_decoded_to_their_text")
+        }
+        return write_manifest(
+            staging,
+            stage=STAGE,
+            facts={**{name: first.facts[name] for name in _SAME}, **sums, **checked},
+            arguments=vars(arguments) if arguments else None,
+            inputs={str(directory): manifest.digest for directory, manifest in zip(directories, manifests)},
+            known_digests=digests,
+        )
+
+
+def _parts(directories: Sequence[Path], manifests: Sequence[Manifest], progress: Progress) -> Iterator[Part]:
+    for directory, manifest in zip(directories, manifests):
+        tokens = f"{PREFIX}.bin"
+        # The index and the lines are small; the tokens are compared while they are copied.
+        check_files(directory, Manifest(manifest.stage, files={name: r for name, r in manifest.files.items() if name != tokens}))
+        record = manifest.files[tokens]
+        assert record.digest is not None
+        yield Part(directory / tokens, record.digest, np.array(TokenFile(directory / PREFIX).lengths), np.load(directory / LINES))
+        progress.advance(record.size)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Join datasets into a new one."""
+    parser = command.parser(
+        __doc__,
+        prog="data_prep.join_megatron",
+        example="python -m data_prep.join_megatron --input parts/0 parts/1 parts/2 --output data/",
+    )
+    parser.add_argument("--input", type=Path, nargs="+", required=True, metavar="DIR", help="outputs of data_prep.to_megatron, in order")
+    parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="new directory")
+    arguments = parser.parse_args(argv)
+    manifest = join_megatron(arguments.input, arguments.output, arguments=arguments)
+    print(dataset_summary(arguments.output, manifest))
+    return command.DONE
+
+
+if __name__ == "__main__":
+    command.run(main)
