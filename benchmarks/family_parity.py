@@ -18,7 +18,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.parse_args(argv)
 
     from conversion import hf_to_nemo
-    from conversion.observation import observe_hf, observe_nemo, token_batch
+    from conversion.observation import observe_engine, observe_hf, token_batch
     from tests.conversion.tiny_families import CASES, SEQUENCE_LENGTH, save_tiny_model
 
     batch = token_batch([], vocab_size=min(case.config["vocab_size"] for case in CASES.values()), length=SEQUENCE_LENGTH)
@@ -27,7 +27,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         for name in CASES:
             save_tiny_model(name, work_dir / "hf" / name)
             hf_to_nemo.convert(work_dir / "hf" / name, work_dir / "nemo" / name)
-        engine = observe_nemo([work_dir / "nemo" / name for name in CASES], batch, tensor_parallel_sizes=(1, 2), timeout_seconds=600)
+        engine = observe_engine([work_dir / "nemo" / name for name in CASES], batch, tensor_parallel_sizes=(1, 2), timeout_seconds=600)
         print("| model | whole, TP 1 | whole, TP 2 | padded, TP 1 | padded, TP 2 | largest logit |\n|---|---|---|---|---|---|")
         for name, by_size in zip(CASES, engine, strict=True):
             hf = observe_hf(work_dir / "hf" / name, batch)

@@ -126,8 +126,8 @@ def _write_index(source: Source, data: PlacedData, weights: Path, common: dict[s
 
     import torch
 
-    from conversion.dist_checkpoint import write_dist_metadata
     from conversion.dist_metadata import BACKEND, BACKEND_NAME, COMMON_NAME
+    from conversion.dist_metadata_writer import write_dist_metadata
 
     old = source.metadata.prefix
     entries = [replace(entry, key=prefix + entry.key.removeprefix(old)) for entry in data.entries]

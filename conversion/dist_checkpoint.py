@@ -31,9 +31,9 @@ from conversion.dist_metadata import (
     file_problems,
     read_dist_metadata,
 )
+from conversion.dist_metadata_writer import write_dist_metadata
 from conversion.large_file import LargeFileWriter
 from conversion.lazy_tensor import Bits, LazyTensor, bits_dtype
-from conversion.plain_pickle import Call, Global, Instance, Items, dump
 from conversion.torch_file import read_tensor
 from conversion.torch_zip_writer import ALIGNMENT, save_tensor, save_value
 from data_prep.artifacts import DigestingWriter
@@ -154,58 +154,6 @@ def _write_file(path: Path, part: Sequence[tuple[_Block, LazyTensor]], stop: thr
             save_tensor(tensor.checked_bits().reshape(chunk.sizes), tensor.dtype_name, stream)
             places[chunk] = Place(path.name, start, stream.size - start)
     return stream.digest, places
-
-
-_METADATA = "torch.distributed.checkpoint.metadata"
-_STORAGE_INFO = Global("torch.distributed.checkpoint.filesystem", "_StorageInfo")
-_VERSION = "1.0.0"  # of the format, as torch writes it
-
-
-def write_dist_metadata(directory: Path, entries: Sequence[Entry], objects: Mapping[str, Place]) -> str:
-    """Write `.metadata`, which torch and Megatron read, and return its digest."""
-    described: dict[str, Instance] = {}
-    storage: list[tuple[Instance, Instance]] = []
-    for entry in entries:
-        described[entry.key] = _object(
-            "TensorStorageMetadata", properties=_properties(entry.dtype), size=_size(entry.shape), chunks=_chunks(entry)
-        )
-        storage += [(_index(entry.key, chunk.offsets), _stored(chunk.place)) for chunk in entry.chunks]
-    for key, place in objects.items():
-        described[key] = Instance(Global(_METADATA, "BytesStorageMetadata"))
-        storage.append((_index(key, None), _stored(place)))
-    metadata = _object(
-        "Metadata", state_dict_metadata=described, planner_data={}, storage_data=Items(storage), storage_meta=None, version=_VERSION
-    )
-    with DigestingWriter(directory / METADATA_NAME) as stream:
-        stream.write(dump(metadata))
-        return stream.digest
-
-
-def _object(kind: str, **fields: Any) -> Instance:
-    return Instance(Global(_METADATA, kind), fields)
-
-
-def _properties(dtype: str) -> Instance:
-    """What torch says of an ordinary tensor on the CPU: dtype, layout, gradient, memory format, pinned."""
-    layout = Call(Global("torch.serialization", "_get_layout"), ("torch.strided",))
-    memory_format = Call(Global(_METADATA, "_MEM_FORMAT_ENCODING"), (0,))
-    return Instance(Global(_METADATA, "TensorProperties"), (Global("torch", dtype), layout, False, memory_format, False))
-
-
-def _chunks(entry: Entry) -> list[Instance]:
-    return [_object("ChunkStorageMetadata", offsets=_size(chunk.offsets), sizes=_size(chunk.sizes)) for chunk in entry.chunks]
-
-
-def _index(key: str, offsets: tuple[int, ...] | None) -> Instance:
-    return _object("MetadataIndex", fqn=key, offset=None if offsets is None else _size(offsets), index=None)
-
-
-def _stored(place: Place) -> Instance:
-    return Instance(_STORAGE_INFO, {"relative_path": place.file, "offset": place.offset, "length": place.length})
-
-
-def _size(numbers: tuple[int, ...]) -> Call:
-    return Call(Global("torch", "Size"), (numbers,))
 
 
 def _object_keys(names: Sequence[str], prefix: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""Run NeMo checkpoints in the engine and save what each layer gives: the other half of `conversion.observation`.
+"""Run checkpoints in the engine and save what each layer gives: the other half of `conversion.observation`.
 
 Started by it under torchrun, on CPU processes.  One start serves several checkpoints and tensor parallel sizes, as importing NeMo
 takes longest.
@@ -50,11 +50,17 @@ def set_layout(*, tensor_parallel_size: int, pipeline_parallel_size: int = 1) ->
 
 
 def load_model(checkpoint_dir: Path, *, tensor_parallel_size: int, pipeline_parallel_size: int = 1) -> Any:
-    """The engine's model in float32, its vocabulary padded as in training, loaded by Megatron's own reader; this rank's part."""
+    """The engine's model in float32, its vocabulary padded as in training, loaded by Megatron's own reader; this rank's part.
+
+    Args:
+        checkpoint_dir: folder of one checkpoint, of NeMo, Megatron-LM or Megatron-Bridge, with the `context` that this project adds.
+    """
     import torch
     from megatron.core import dist_checkpointing
 
+    from conversion.dist_metadata import read_dist_metadata
     from conversion.families import family_of
+    from conversion.inspection.places import locate
 
     description = json.loads((checkpoint_dir / "context" / "model.json").read_text(encoding="utf-8"))
     multiple = math.lcm(128, tensor_parallel_size)
@@ -66,9 +72,11 @@ def load_model(checkpoint_dir: Path, *, tensor_parallel_size: int, pipeline_para
         pipeline_dtype=torch.float32,
     )
     model = config.configure_model(tokenizer=None).eval()
-    wanted = {"state_dict": model.sharded_state_dict(prefix="module.")}
-    loaded = dist_checkpointing.load(wanted, str(checkpoint_dir / "weights"))["state_dict"]
-    model.load_state_dict({name.removeprefix("module."): value for name, value in loaded.items()})
+    weights = locate(checkpoint_dir).weights
+    prefix = read_dist_metadata(weights).prefix
+    wanted = {"model": model.sharded_state_dict(prefix=prefix, metadata=dist_checkpointing.load_content_metadata(str(weights)))}
+    loaded = dist_checkpointing.load(wanted, str(weights))["model"]
+    model.load_state_dict({name.removeprefix(prefix): value for name, value in loaded.items()})
     return model
 
 

@@ -1,4 +1,4 @@
-"""What each layer of a model gives for the same token ids: by transformers for a Hugging Face folder, by the engine for a NeMo one.
+"""What each layer of a model gives for the same token ids: by transformers for a Hugging Face folder, by the engine for the others.
 
 Everything is float32 on the CPU.
 """
@@ -95,10 +95,10 @@ def without_padding(seen: Seen, real: Tensor) -> Seen:
     return {name: hidden.masked_fill(~real[..., None], 0.0) for name, hidden in seen.items()}
 
 
-def observe_nemo(
+def observe_engine(
     directories: Sequence[Path], batch: Batch, *, tensor_parallel_sizes: Sequence[int], timeout_seconds: float
 ) -> list[dict[int, Observation]]:
-    """Run NeMo checkpoints in one start of the engine: for each of them, tensor parallel size -> observation.
+    """Run checkpoints in one start of the engine: for each of them, tensor parallel size -> observation.
 
     Raises:
         ValueError: if the time is over.

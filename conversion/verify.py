@@ -1,7 +1,7 @@
-"""Compare two checkpoints, Hugging Face or NeMo: names, shapes, token ids and logits.
+"""Compare two checkpoints, of Hugging Face, NeMo, Megatron-LM or Megatron-Bridge: names, shapes, token ids and logits.
 
 Logits are computed in float32 on the CPU, by transformers for a Hugging Face checkpoint and by Megatron, at every tensor
-parallel size asked for and with a padded vocabulary, for a NeMo checkpoint: for whole sequences, and for sequences padded on the left
+parallel size asked for and with a padded vocabulary, for the others: for whole sequences, and for sequences padded on the left
 and on the right.  They may differ by 1e-4 at most; where they differ by more, the first layer that does is named.
 """
 
@@ -12,18 +12,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from conversion.observation import Batch, Observation, observe_hf, observe_nemo, token_batch
+from conversion.dist_metadata import BACKEND_NAME
+from conversion.inspection.places import BRIDGE_TRACKER, ITERATION_TRACKER
+from conversion.observation import Batch, Observation, observe_engine, observe_hf, token_batch
 from data_prep import command
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from conversion.lazy_tensor import LazyTensor
+    from conversion.nemo_checkpoint import NeMoCheckpoint
 
 STAGE = "conversion.verify"
 
 # Largest difference of float32 logits that rounding explains: sums of a few thousand products, reordered by another kernel.
 TOLERANCE = 1e-4
+_MEGATRON_FILES = (BACKEND_NAME, ITERATION_TRACKER, BRIDGE_TRACKER)
 DEFAULT_LINES = (
     "The miller's daughter counted seventeen sacks of flour before sunrise.",
     "Mlinarjeva hči je pred zoro naštela sedemnajst vreč moke; žito je bilo še vlažno.",
@@ -47,7 +51,9 @@ class Side:
     """One of the two checkpoints.
 
     Attributes:
-        heads: attention heads of a NeMo checkpoint, which tensor parallelism divides; None for a Hugging Face folder.
+        directory: of the one checkpoint; of a run of Megatron-LM or Megatron-Bridge, that of the newest iteration.
+        format: which program keeps its checkpoints so.
+        heads: attention heads of a checkpoint for the engine, which tensor parallelism divides; None for a Hugging Face folder.
         tensors: with Hugging Face names, each matrix once, without padding.
         tokenizer_dir: where its tokenizer would be.
         max_positions: longest sequence.
@@ -55,6 +61,7 @@ class Side:
     """
 
     directory: Path
+    format: str
     heads: int | None
     tensors: Mapping[str, LazyTensor]
     tokenizer_dir: Path
@@ -63,27 +70,37 @@ class Side:
 
     @classmethod
     def open(cls, directory: Path) -> Side:
-        """Look at a checkpoint folder of either kind.
+        """Look at a checkpoint folder of any kind.
 
         Raises:
-            ValueError: if it is neither, or not complete.
+            ValueError: if it is none, or not complete.
         """
-        from conversion.families import family_of
         from conversion.hf_checkpoint import HFCheckpoint
-        from conversion.mapping import map_to_hf
+        from conversion.inspection.places import NEMO
+        from conversion.layouts.source import open_source
         from conversion.nemo_checkpoint import WEIGHTS, NeMoCheckpoint
 
         if (directory / WEIGHTS).is_dir():
-            nemo = NeMoCheckpoint.open(directory)
-            family = family_of(nemo.family, source=str(directory))
-            mapped = map_to_hf(family.table, nemo.tensors, nemo.config, source=str(directory))
-            tensors = {tensor.name: tensor for tensor in mapped}
-            heads, positions, rows = (nemo.config[key] for key in ("num_query_groups", "max_position_embeddings", "vocab_size"))
-            return cls(directory, heads, tensors, nemo.hf_dir, positions, rows)
+            return cls._of_engine(NeMoCheckpoint.open(directory), NEMO)
+        if any((directory / name).exists() for name in _MEGATRON_FILES):
+            source = open_source(directory, None)
+            return cls._of_engine(source.checkpoint(), source.place.format)
         hf = HFCheckpoint.open(directory)
         if missing := [key for key in ("max_position_embeddings", "vocab_size") if not isinstance(hf.config.get(key), int)]:
             raise ValueError(f"{directory} has no {' and no '.join(missing)} in its config.json")
-        return cls(directory, None, hf.untied_tensors(), directory, hf.config["max_position_embeddings"], hf.config["vocab_size"])
+        positions, rows = hf.config["max_position_embeddings"], hf.config["vocab_size"]
+        return cls(directory, "Hugging Face", None, hf.untied_tensors(), directory, positions, rows)
+
+    @classmethod
+    def _of_engine(cls, checkpoint: NeMoCheckpoint, kind: str) -> Side:
+        from conversion.families import family_of
+        from conversion.mapping import map_to_hf
+
+        source, config = str(checkpoint.directory), checkpoint.config
+        mapped = map_to_hf(family_of(checkpoint.family, source=source).table, checkpoint.tensors, config, source=source)
+        tensors = {tensor.name: tensor for tensor in mapped}
+        heads, positions, rows = (config[key] for key in ("num_query_groups", "max_position_embeddings", "vocab_size"))
+        return cls(checkpoint.directory, kind, heads, tensors, checkpoint.hf_dir, positions, rows)
 
 
 def verify(
@@ -158,13 +175,13 @@ def compare_token_ids(a: Side, b: Side, lines: Sequence[str]) -> TokenIds:
 
 
 def observe(sides: Sequence[Side], batch: Batch, sizes: Sequence[int], *, timeout_seconds: float) -> list[dict[str, Observation]]:
-    """Both sides' models run on a batch: label of a run -> what its layers gave; all NeMo checkpoints in one start of the engine."""
-    in_nemo = [side.directory for side in sides if side.heads is not None]
-    from_nemo = iter(observe_nemo(in_nemo, batch, tensor_parallel_sizes=sizes, timeout_seconds=timeout_seconds) if in_nemo else [])
+    """Both sides' models run on a batch: label of a run -> what its layers gave; all but those of Hugging Face in one start of the engine."""
+    in_engine = [side.directory for side in sides if side.heads is not None]
+    from_engine = iter(observe_engine(in_engine, batch, tensor_parallel_sizes=sizes, timeout_seconds=timeout_seconds) if in_engine else [])
     return [
         {"Hugging Face": observe_hf(side.directory, batch)}
         if side.heads is None
-        else {f"NeMo at tensor parallel {size}": seen for size, seen in next(from_nemo).items()}
+        else {f"{side.format} at tensor parallel {size}": seen for size, seen in next(from_engine).items()}
         for side in sides
     ]
 
@@ -186,9 +203,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Parse arguments, print the results, and exit with 1 if anything differs."""
     example = f"python -m {STAGE} models/opt-125m work/nemo/opt-125m --tensor-parallel-size 1 2"
     parser = command.parser(__doc__, prog=STAGE, example=example)
-    parser.add_argument("a", type=Path, help="checkpoint folder, Hugging Face or NeMo")
+    parser.add_argument("a", type=Path, help="checkpoint folder of Hugging Face, NeMo, Megatron-LM or Megatron-Bridge")
     parser.add_argument("b", type=Path, help="the other one")
-    parser.add_argument("--tensor-parallel-size", type=int, nargs="+", default=[1], help="sizes to run a NeMo checkpoint at (default: 1)")
+    parser.add_argument("--tensor-parallel-size", type=int, nargs="+", default=[1], help="sizes to run the engine at (default: 1)")
     parser.add_argument("--lines", type=Path, help="text file whose first 1,000 lines are tokenized by both (default: five lines)")
     parser.add_argument("--sequence-length", type=int, default=128, help="tokens per sequence for the logits (default: 128)")
     parser.add_argument("--timeout-seconds", type=float, default=600, help="limit for the engine (default: 600)")

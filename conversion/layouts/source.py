@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from conversion.dist_metadata import DistMetadata, read_dist_metadata
 from conversion.inspection import describe
 from conversion.inspection.places import HUGGING_FACE, Place, locate
 from data_prep.artifacts import MANIFEST_NAME
+
+if TYPE_CHECKING:
+    from conversion.nemo_checkpoint import NeMoCheckpoint
 
 CONTEXT = "context"
 
@@ -52,6 +55,14 @@ class Source:
         """Whether one entry holds a tensor of all layers."""
         return not any(".layers.0." in entry.key for entry in self.metadata.entries)
 
+    def checkpoint(self) -> NeMoCheckpoint:
+        """The same as the commands know a NeMo checkpoint: tensors under Megatron's names, and what was kept aside."""
+        from conversion.dist_checkpoint import read_dist_checkpoint
+        from conversion.nemo_checkpoint import NeMoCheckpoint, read_kept
+
+        tensors = {**read_dist_checkpoint(self.place.weights, prefix=self.metadata.prefix), **read_kept(self.context.parent)}
+        return NeMoCheckpoint(self.place.directory, self.family, self.config, self.dtype, tensors)
+
     @property
     def manifest_dir(self) -> Path:
         """Where its manifest would be: Megatron's own layouts have a folder per iteration below it."""
@@ -90,17 +101,14 @@ def open_source(directory: Path, context_of: Path | None) -> Source:
     source = Source(
         place, metadata.weights(metadata.prefix), root / CONTEXT, family, config, description.step or 0, description.consumed_samples or 0
     )
-    _require_model(source, root)
+    _require_model(source)
     return source
 
 
-def _require_model(source: Source, root: Path) -> None:
+def _require_model(source: Source) -> None:
     """Hold the tensors to the table of the family."""
-    from conversion.dist_checkpoint import read_dist_checkpoint
     from conversion.families import family_of
     from conversion.mapping import map_to_hf
-    from conversion.nemo_checkpoint import read_kept
 
-    tensors = {**read_dist_checkpoint(source.place.weights, prefix=source.metadata.prefix), **read_kept(root)}
     name = str(source.place.directory)
-    map_to_hf(family_of(source.family, source=name).table, tensors, source.config, source=name)
+    map_to_hf(family_of(source.family, source=name).table, source.checkpoint().tensors, source.config, source=name)

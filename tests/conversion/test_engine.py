@@ -10,6 +10,7 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from conversion import hf_to_nemo, nemo_to_hf, verify
+from conversion.change_layout import MEGATRON_BRIDGE, MEGATRON_LM, change
 from conversion.dist_checkpoint import read_dist_checkpoint
 from conversion.families import FAMILIES
 from conversion.observation import Observation, token_batch
@@ -19,6 +20,7 @@ from tests.gloo import run_on_gloo
 from tests.processes import run_command
 
 LAYOUTS = ((2, 1), (1, 1), (4, 1), (1, 2), (2, 2))  # tensor parallel x pipeline parallel; four ranks, the rest is data parallel
+OTHER_PROGRAMS = {MEGATRON_LM: "Megatron-LM", MEGATRON_BRIDGE: "Megatron-Bridge"}
 
 
 def test_every_family_has_a_tiny_model() -> None:
@@ -27,13 +29,18 @@ def test_every_family_has_a_tiny_model() -> None:
 
 @pytest.fixture(scope="module")
 def converted(tmp_path_factory: pytest.TempPathFactory, tokenizer_dir: Path) -> Path:
-    """Folders hf/NAME and nemo/NAME: each case as it is, and `NAME_other` with the other kind of output layer."""
+    """Folders hf/NAME and nemo/NAME: each case as it is, and `NAME_other` with the other kind of output layer.
+
+    Llama 3 is in a folder of each other program besides.
+    """
     directory = tmp_path_factory.mktemp("families")
     for name, case in CASES.items():
         tied = bool(case.config.get("tie_word_embeddings", False))
         for variant, changes in zip(both(name), ({}, {"tie_word_embeddings": not tied}), strict=True):
             save_tiny_model(name, directory / "hf" / variant, tokenizer_dir=tokenizer_dir, **changes)
             hf_to_nemo.convert(directory / "hf" / variant, directory / "nemo" / variant)
+    for layout in OTHER_PROGRAMS:
+        change(directory / "nemo/llama3", directory / layout, layout=layout)
     return directory
 
 
@@ -44,9 +51,11 @@ def converted(tmp_path_factory: pytest.TempPathFactory, tokenizer_dir: Path) -> 
 def observed(converted: Path) -> dict[str, dict[str, Observation]]:
     """What the layers of each case give in both libraries, from one start of the engine."""
     sides = [verify.Side.open(converted / kind / name) for name in CASES for kind in ("hf", "nemo")]
+    sides += [verify.Side.open(converted / layout) for layout in OTHER_PROGRAMS]
     batch = token_batch([], vocab_size=min(side.vocab_size for side in sides), length=SEQUENCE_LENGTH)
     seen = verify.observe(sides, batch, (1, 2), timeout_seconds=300)
-    return {name: seen[2 * number] | seen[2 * number + 1] for number, name in enumerate(CASES)}
+    of_others = dict(zip(OTHER_PROGRAMS, seen[2 * len(CASES) :], strict=True))
+    return {name: seen[2 * number] | seen[2 * number + 1] for number, name in enumerate(CASES)} | of_others
 
 
 @pytest.mark.parametrize("padding", ["whole", "padded"])
@@ -59,6 +68,14 @@ def test_logits_are_those_of_hugging_face(observed: dict[str, dict[str, Observat
     assert expected["logits"].std() > 0.1
     for layer in expected:
         assert (found[layer] - expected[layer]).abs().max() <= verify.TOLERANCE, layer
+
+
+@pytest.mark.parametrize("layout", OTHER_PROGRAMS)
+def test_verify_runs_the_folders_of_other_programs(observed: dict[str, dict[str, Observation]], layout: str) -> None:
+    expected = observed["llama3"]["Hugging Face"].padded["logits"]
+    assert list(observed[layout]) == [f"{OTHER_PROGRAMS[layout]} at tensor parallel {size}" for size in (1, 2)]
+    for found in observed[layout].values():
+        assert (found.padded["logits"] - expected).abs().max() <= verify.TOLERANCE
 
 
 def test_two_checkpoints_of_nemo(converted: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -91,11 +108,11 @@ def one_of_both(number: int, layout: tuple[int, int]) -> str:
     return both(list(CASES)[number])[(number + LAYOUTS.index(layout)) % 2]
 
 
-def save(converted: Path, directory: Path, plan: list[tuple[int, int, list[str], list[str]]]) -> Path:
+def save(converted: Path, directory: Path, plan: list[tuple[int, int, list[str], list[str]]], *, world_size: int = 4) -> Path:
     """Folders TxP/NAME and per_layer/NAME with what the engine saved, from one start."""
     run_on_gloo(
         "tests.conversion.engine_functions:save_at_layouts",
-        world_size=4,
+        world_size=world_size,
         directory=directory / "gloo",
         timeout_seconds=400,
         plan=plan,
@@ -146,6 +163,15 @@ def test_tied_and_untied_at_every_layout(converted: Path, tmp_path: Path) -> Non
     for tensor, pipeline in LAYOUTS:
         for name in names:
             assert_comes_back(converted, saved, tmp_path / f"{tensor}x{pipeline}", layout=f"{tensor}x{pipeline}", name=name)
+
+
+@pytest.mark.slow
+def test_tensor_parallel_4_and_pipeline_parallel_2(converted: Path, tmp_path: Path) -> None:
+    """Eight processes, the largest layout."""
+    names = [name for case in CASES for name in both(case)]
+    saved = save(converted, tmp_path / "saved", [(4, 2, names, [])], world_size=8)
+    for name in names:
+        assert_comes_back(converted, saved, tmp_path, layout="4x2", name=name)
 
 
 # -- NeMo without this project --------------------------------------------------------------------------------------------

@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from conversion import large_file
-from conversion.dist_checkpoint import write_dist_metadata
 from conversion.dist_metadata import Chunk, Entry, Place
+from conversion.dist_metadata_writer import write_dist_metadata
 from conversion.large_file import BUFFER_BYTES, LargeFileWriter
 from conversion.lazy_tensor import LazyTensor, bits_of
 from conversion.torch_file import read_state_dict, read_tensor
