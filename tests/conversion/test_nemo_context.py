@@ -9,6 +9,7 @@ import yaml
 
 from conversion.families import FAMILIES
 from conversion.nemo_context import Call, Name, fiddle_graph, write_context, yaml_lines
+from tests.conversion.conftest import OPTMaker
 from tests.conversion.tiny_families import PUBLISHED
 from tests.processes import ROOT, Group
 
@@ -59,8 +60,14 @@ def test_opt_says_what_it_needs(tmp_path: Path) -> None:
     assert "nemo_patches" in (tmp_path / "io.json").read_text()
 
 
-def test_conversion_imports_no_nemo(tmp_path: Path) -> None:
-    code = "import sys, conversion.hf_to_nemo, conversion.nemo_checkpoint, conversion.families as f; print(len(f.FAMILIES),"
-    code += " [name for name in ('nemo', 'megatron', 'fiddle', 'lightning', 'transformers') if name in sys.modules])"
-    finished = Group(["-c", code], log_dir=tmp_path).wait(timeout_seconds=60)
+def test_conversion_imports_neither_nemo_nor_torch(make_opt: OPTMaker, tmp_path: Path) -> None:
+    """Both ways, with a tokenizer, in a process like that of the command; importing torch takes longer than a gigabyte."""
+    code = (
+        "import sys; from pathlib import Path; from conversion import hf_to_nemo, nemo_to_hf, families;"
+        "from data_prep.tokenizer_files import start_without_torch; start_without_torch(); hf, nemo, back = map(Path, sys.argv[1:]);"
+        "hf_to_nemo.convert(hf, nemo); nemo_to_hf.export(nemo, back); print(len(families.FAMILIES),"
+        "[name for name in ('torch', 'nemo', 'megatron', 'fiddle', 'lightning') if name in sys.modules])"
+    )
+    folders = [str(make_opt()), str(tmp_path / "nemo"), str(tmp_path / "back")]
+    finished = Group(["-c", code, *folders], log_dir=tmp_path / "logs").wait(timeout_seconds=60)
     assert finished.stdout == f"{len(FAMILIES)} []\n", (finished.stderr, ROOT)
