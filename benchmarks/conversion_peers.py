@@ -10,6 +10,7 @@ reading, mapping and writing are their own.
 from __future__ import annotations
 
 import functools
+import importlib
 import importlib.machinery
 import os
 import sys
@@ -21,6 +22,15 @@ from typing import Any
 sys.path.append(str(Path(__file__).resolve().parent.parent))
 warnings.filterwarnings("ignore")
 
+# These look for the packages that are empty modules later, and must not find them.
+LOOKS_FOR_PACKAGES = (
+    "megatron.core",
+    "megatron.core.extensions",
+    "megatron.core.models.gpt.gpt_layer_specs",
+    "megatron.core.optimizer",
+    "torch._inductor.runtime.triton_heuristics",
+    "transformers",
+)
 FUSIONS = (
     "apply_rope_fusion",
     "persist_layer_norm",
@@ -45,10 +55,9 @@ def with_nemo(direction: str, source: str, target: str) -> None:
 
 def with_bridge(direction: str, source: str, target: str) -> None:
     """`AutoBridge.import_ckpt` and `export_ckpt`; the export needs the original folder too, which lies beside."""
-    # These look for the packages below, and must not find the empty ones.
+    for name in LOOKS_FOR_PACKAGES:
+        importlib.import_module(name)
     import torch
-    import torch._inductor.runtime.triton_heuristics
-    import transformers  # noqa: F401
 
     for name in ("transformer_engine", "transformer_engine.pytorch", "triton", "triton.language"):
         sys.modules[name] = empty_module(name)

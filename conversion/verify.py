@@ -76,12 +76,11 @@ class Side:
             ValueError: if it is none, or not complete.
         """
         from conversion.hf_checkpoint import HFCheckpoint
-        from conversion.inspection.places import NEMO
         from conversion.layouts.source import open_source
         from conversion.nemo_checkpoint import WEIGHTS, NeMoCheckpoint
 
         if (directory / WEIGHTS).is_dir():
-            return cls._of_engine(NeMoCheckpoint.open(directory), NEMO)
+            return cls._of_engine(NeMoCheckpoint.open(directory), "NeMo")
         if any((directory / name).exists() for name in _MEGATRON_FILES):
             source = open_source(directory, None)
             return cls._of_engine(source.checkpoint(), source.place.format)

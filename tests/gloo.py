@@ -1,52 +1,143 @@
-"""Runs a function on several gloo processes and gives back what each rank returned."""
+"""Runs a function on several gloo processes and gives back what each rank returned.
+
+Importing NeMo takes far longer than what tests do with it.  So it is imported once, by a process from which the ranks of every call
+are forked; it starts with the first call and ends with the tests.
+"""
 
 from __future__ import annotations
 
+import atexit
 import importlib
 import json
 import os
+import select
+import signal
+import socket
+import subprocess
 import sys
+import traceback
 from pathlib import Path
 from typing import Any
 
-from tests.processes import Group
+from tests.processes import ROOT
+
+_parent: subprocess.Popen[str] | None = None
 
 
 def run_on_gloo(function: str, *, world_size: int, directory: Path, timeout_seconds: float = 120, **arguments: Any) -> list[Any]:
     """Call `module:function(**arguments)` on every rank, inside Megatron's parallel state.
 
     Args:
+        directory: for what the ranks write to stdout and stderr, and what they return.
+        timeout_seconds: after which all of them are killed.
         arguments: JSON values; `tensor_parallel_size` (default: all ranks) is used for the layout and passed on.
 
     Returns:
         The JSON value that each rank returned.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    call = json.dumps({"function": function, "arguments": {"tensor_parallel_size": world_size, **arguments}, "directory": str(directory)})
-    launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={world_size}", "--module", "tests.gloo", call]
-    finished = Group(launcher, log_dir=directory / "logs").wait(timeout_seconds=timeout_seconds)
-    assert finished.code == 0, finished.stderr[-4000:]
+    arguments = {"tensor_parallel_size": world_size, **arguments}
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = free.getsockname()[1]
+    call = {"function": function, "arguments": arguments, "directory": str(directory), "world_size": world_size, "port": port}
+    parent = _running_parent()
+    assert parent.stdin is not None and parent.stdout is not None
+    parent.stdin.write(json.dumps(call) + "\n")
+    parent.stdin.flush()
+    answered = bool(select.select([parent.stdout], [], [], timeout_seconds)[0])
+    answer = parent.stdout.readline() if answered else ""
+    logs = "".join(path.read_text(errors="replace")[-3000:] for path in sorted(directory.glob("rank_*.log")))
+    if not answer:
+        _end_parent()
+        raise AssertionError(f"the ranks {'died' if answered else f'were still running after {timeout_seconds} s'}\n{logs}")
+    assert answer == "done\n", f"{answer}{logs}"
     return [json.loads((directory / f"rank_{rank}.json").read_text()) for rank in range(world_size)]
 
 
+def _running_parent() -> subprocess.Popen[str]:
+    global _parent
+    if _parent is None:
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+        pipe = subprocess.PIPE
+        _parent = subprocess.Popen(
+            [sys.executable, "-m", "tests.gloo"], cwd=ROOT, env=environment, stdin=pipe, stdout=pipe, text=True, start_new_session=True
+        )
+        atexit.register(_end_parent)
+    return _parent
+
+
+def _end_parent() -> None:
+    """Kill it with all ranks, which may hang and ignore SIGTERM."""
+    global _parent
+    if _parent is not None:
+        os.killpg(_parent.pid, signal.SIGKILL)
+        _parent.wait()
+        _parent = None
+
+
+# -- the process that has imported NeMo -----------------------------------------------------------------------------------
+
+
 def _main() -> None:
-    call = json.loads(sys.argv[1])
+    """Answer each call, a line of JSON on stdin, with a line on stdout."""
     from nemo_patches.cpu_device import present_cpu_as_device
     from nemo_patches.quiet import quiet_imports
 
     with quiet_imports():
         present_cpu_as_device()
-        import torch
-        from megatron.core import parallel_state
-        from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
+        import nemo.collections.llm  # noqa: F401
+    for line in sys.stdin:
+        call = json.loads(line)
+        ranks = [_fork(call, rank) for rank in range(call["world_size"])]
+        print(_wait(ranks), flush=True)
 
-        module, _, name = call["function"].partition(":")
-        function = getattr(importlib.import_module(module), name)
+
+def _fork(call: dict[str, Any], rank: int) -> int:
+    """Start one rank; returns its process id."""
+    if process := os.fork():
+        return process
+    code = 1
+    try:
+        _run(call, rank)
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def _run(call: dict[str, Any], rank: int) -> None:
+    directory = Path(call["directory"])
+    log = os.open(directory / f"rank_{rank}.log", os.O_WRONLY | os.O_CREAT)
+    for stream in (1, 2):
+        os.dup2(log, stream)
+    import torch
+    from megatron.core import parallel_state
+    from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
+
+    address = {"MASTER_ADDR": "localhost", "MASTER_PORT": str(call["port"])}
+    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(call["world_size"]), **address)
     torch.distributed.init_process_group("gloo")
     parallel_state.initialize_model_parallel(tensor_model_parallel_size=call["arguments"]["tensor_parallel_size"])
     model_parallel_cuda_manual_seed(1234)
-    result = function(**call["arguments"])
-    (Path(call["directory"]) / f"rank_{os.environ['RANK']}.json").write_text(json.dumps(result))
+    module, _, name = call["function"].partition(":")
+    result = getattr(importlib.import_module(module), name)(**call["arguments"])
+    (directory / f"rank_{rank}.json").write_text(json.dumps(result))
+
+
+def _wait(ranks: list[int]) -> str:
+    """Wait for all ranks; where one fails, the others would wait for it, so they are killed."""
+    failed = 0
+    for _ in ranks:
+        process, status = os.wait()
+        if status and not failed:
+            failed = process
+            for other in ranks:
+                if other != process:
+                    os.kill(other, signal.SIGKILL)
+    return f"rank {ranks.index(failed)} failed" if failed else "done"
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ def test_every_family_has_a_tiny_model() -> None:
 def converted(tmp_path_factory: pytest.TempPathFactory, tokenizer_dir: Path) -> Path:
     """Folders hf/NAME and nemo/NAME: each case as it is, and `NAME_other` with the other kind of output layer.
 
-    Llama 3 is in a folder of each other program besides.
+    Llama 2 is in a folder of each other program besides.
     """
     directory = tmp_path_factory.mktemp("families")
     for name, case in CASES.items():
@@ -40,7 +40,7 @@ def converted(tmp_path_factory: pytest.TempPathFactory, tokenizer_dir: Path) -> 
             save_tiny_model(name, directory / "hf" / variant, tokenizer_dir=tokenizer_dir, **changes)
             hf_to_nemo.convert(directory / "hf" / variant, directory / "nemo" / variant)
     for layout in OTHER_PROGRAMS:
-        change(directory / "nemo/llama3", directory / layout, layout=layout)
+        change(directory / "nemo/llama2", directory / layout, layout=layout)
     return directory
 
 
@@ -72,7 +72,7 @@ def test_logits_are_those_of_hugging_face(observed: dict[str, dict[str, Observat
 
 @pytest.mark.parametrize("layout", OTHER_PROGRAMS)
 def test_verify_runs_the_folders_of_other_programs(observed: dict[str, dict[str, Observation]], layout: str) -> None:
-    expected = observed["llama3"]["Hugging Face"].padded["logits"]
+    expected = observed["llama2"]["Hugging Face"].padded["logits"]
     assert list(observed[layout]) == [f"{OTHER_PROGRAMS[layout]} at tensor parallel {size}" for size in (1, 2)]
     for found in observed[layout].values():
         assert (found.padded["logits"] - expected).abs().max() <= verify.TOLERANCE
