@@ -347,18 +347,20 @@ def _transfer(method: str, work: Path) -> None:
     from conversion.embeddings.method import TransferInputs
     from conversion.embeddings.neighbor_methods import focus_plan, wechsel_plan
     from conversion.embeddings.random_rows import row_statistics
-    from conversion.embeddings.row_plan import INPUT_LAYER, make_rows
+    from conversion.embeddings.row_plan import INPUT_LAYER, row_blocks
     from conversion.embeddings.token_vectors import TokenVectors
     from conversion.embeddings.vocabulary import Vocabulary
     from conversion.embeddings.vocabulary_map import map_vocabulary
+    from conversion.lazy_tensor import LazyTensor
+    from conversion.safetensors_file import write_safetensors
     from data_prep.tokenizer_files import load_tokenizer
 
     tokenizers = [load_tokenizer(work / side) for side in ("source", "target")]
     source, target = map(Vocabulary.of, tokenizers)
 
     def vectors_of(side: str, vocabulary: Vocabulary) -> TokenVectors:
-        ids = np.flatnonzero(vocabulary.is_text)
-        return TokenVectors.of(np.load(work / f"{side}_vectors.npy", mmap_mode="r")[ids], ids, len(vocabulary))
+        index = np.where(vocabulary.is_text, np.arange(len(vocabulary)), -1)
+        return TokenVectors(np.load(work / f"{side}_vectors.npy", mmap_mode="r"), index)
 
     tokenize_source, tokenize = (partial(_tokenize, tokenizer) for tokenizer in tokenizers)
     inputs = TransferInputs(source, target, map_vocabulary(source, target), 42, tokenize, tokenize_source)
@@ -374,12 +376,13 @@ def _transfer(method: str, work: Path) -> None:
         # The published pursuit compares atoms at their own length.
         plan = METHODS[method].plan(replace(inputs, helper=helper, as_published=method == "omp"))
     for name in ("input", "output"):
-        matrix = torch.from_numpy(np.load(work / f"{name}.npy"))
+        matrix = torch.from_numpy(np.load(work / f"{name}.npy", mmap_mode="c"))  # as a checkpoint's tensors are read
         statistics = partial(row_statistics, matrix, np.arange(len(source)))
         layer = INPUT_LAYER if name == "input" else name
-        rows = make_rows(plan, matrix, keys=target.keys, statistics=statistics, seed=42, layer=layer)
-        np.save(work / f"ours_{name}.npy", rows.numpy())
-        del matrix, statistics, rows
+        blocks = partial(row_blocks, plan, matrix, keys=target.keys, statistics=statistics, seed=42, layer=layer)
+        shape = (len(target), matrix.shape[1])
+        write_safetensors(work / f"ours_{name}.safetensors", [LazyTensor.of_blocks(name, shape, matrix.dtype, blocks)])
+        del matrix, statistics, blocks
     np.save(work / "combined.npy", np.flatnonzero(np.diff(plan.weights.indptr)))
 
 
@@ -389,7 +392,9 @@ def _tokenize(tokenizer: PreTrainedTokenizerFast, texts: list[str]) -> list[list
 
 def _difference(work: Path) -> str:
     """Largest difference between our input rows and the peer's over a sample of rows; as a share of the row's largest value above 1."""
-    ours, theirs = (np.load(work / f"{name}.npy", mmap_mode="r") for name in ("ours_input", "peer"))
+    from conversion.safetensors_file import read_safetensors
+
+    ours, theirs = read_safetensors(work / "ours_input.safetensors")[0].read().numpy(), np.load(work / "peer.npy", mmap_mode="r")
     if (work / "peer_ids.npy").exists():
         ids = np.load(work / "peer_ids.npy")
         places = np.arange(0, len(ids), max(1, len(ids) // _COMPARED))

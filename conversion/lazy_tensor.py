@@ -35,12 +35,14 @@ class LazyTensor:
     Attributes:
         dtype_name: torch's name, one of DTYPE_BYTES.
         bits: gives the values as integers of the dtype's width, contiguous and of that shape, and keeps no hold of them.
+        blocks: gives the same values in order, some rows at a time; None where they are at hand anyway.
     """
 
     name: str
     shape: tuple[int, ...]
     dtype_name: str
     bits: Callable[[], Bits]
+    blocks: Callable[[], Iterator[Bits]] | None = None
 
     @classmethod
     def of(cls, name: str, tensor: Tensor) -> LazyTensor:
@@ -51,6 +53,12 @@ class LazyTensor:
     def computed(cls, name: str, shape: tuple[int, ...], dtype: torch.dtype, make: Callable[[], Tensor]) -> LazyTensor:
         """A tensor that is made when it is read, by torch on the CPU."""
         return cls(name, shape, str(dtype).removeprefix("torch."), lambda: bits_of(make()))
+
+    @classmethod
+    def of_blocks(cls, name: str, shape: tuple[int, ...], dtype: torch.dtype, blocks: Callable[[], Iterator[Tensor]]) -> LazyTensor:
+        """A tensor that is made some rows at a time, by torch on the CPU."""
+        whole = cls.computed(name, shape, dtype, partial(_joined, blocks, shape, dtype))
+        return replace(whole, blocks=lambda: map(bits_of, blocks()))
 
     @property
     def dtype(self) -> torch.dtype:
@@ -73,8 +81,21 @@ class LazyTensor:
 
     def checked_bits(self) -> Bits:
         """The values, held to what was said of them."""
-        bits = self.bits()
-        assert bits.shape == self.shape and bits.dtype.itemsize == DTYPE_BYTES[self.dtype_name] and bits.flags.c_contiguous, self.name
+        return self._checked(self.bits(), self.shape)
+
+    def checked_blocks(self) -> Iterator[Bits]:
+        """The same in order, in as many pieces as they come in."""
+        if self.blocks is None:
+            yield self.checked_bits()
+            return
+        num_rows = 0
+        for bits in self.blocks():
+            num_rows += len(bits)
+            yield self._checked(bits, (len(bits), *self.shape[1:]))
+        assert num_rows == self.shape[0], self.name
+
+    def _checked(self, bits: Bits, shape: tuple[int, ...]) -> Bits:
+        assert bits.shape == shape and bits.dtype.itemsize == DTYPE_BYTES[self.dtype_name] and bits.flags.c_contiguous, self.name
         return bits
 
     def renamed(self, name: str) -> LazyTensor:
@@ -126,7 +147,18 @@ def read_span(path: Path, offset: int, shape: tuple[int, ...], dtype_name: str) 
 def counted(tensors: Iterable[LazyTensor], advance: Callable[[int], object]) -> Iterator[LazyTensor]:
     """The same tensors, each of which reports its bytes when it is read."""
     for tensor in tensors:
-        yield replace(tensor, bits=partial(_read_and_report, tensor, advance))
+        yield replace(tensor, bits=partial(_read_and_report, tensor, advance), blocks=None)
+
+
+def _joined(blocks: Callable[[], Iterator[Tensor]], shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    import torch
+
+    values = torch.empty(shape, dtype=dtype)
+    start = 0
+    for block in blocks():
+        values[start : start + len(block)] = block
+        start += len(block)
+    return values
 
 
 def _read_and_report(tensor: LazyTensor, advance: Callable[[int], object]) -> Bits:

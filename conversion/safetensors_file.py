@@ -33,7 +33,7 @@ def read_safetensors(path: Path) -> list[LazyTensor]:
 
 
 def write_safetensors(path: Path, tensors: Sequence[LazyTensor]) -> str:
-    """Write a file byte for byte as the library would, holding one tensor at a time; returns the file's digest.
+    """Write a file byte for byte as the library would, holding one tensor (or block of one) at a time; returns the file's digest.
 
     Raises:
         ValueError: if a tensor has a dtype that the format lacks.
@@ -56,5 +56,6 @@ def write_safetensors(path: Path, tensors: Sequence[LazyTensor]) -> str:
         stream.write(len(text).to_bytes(LENGTH_BYTES, "little"))
         stream.write(text)
         for tensor in ordered:
-            stream.write(tensor.checked_bits().reshape(-1).data)
+            for bits in tensor.checked_blocks():
+                stream.write(bits.reshape(-1).data)
     return stream.digest

@@ -12,11 +12,13 @@ from typing import Literal
 
 import numpy as np
 
+from conversion.embeddings.token_vectors import Rows
+
 AffineFit = Literal["least-squares", "plain", "adam", "procrustes"]
 
 _ADAM_STEPS, _ADAM_LEARNING_RATE = 1000, 1e-3  # SAVA, appendix A
 _RIDGE = 1e-6  # of the mean diagonal: only against a singular system
-_BLOCK_ROWS = 4096
+_BLOCK_ROWS = 1024
 
 
 @dataclass(frozen=True)
@@ -29,9 +31,9 @@ class _Scaling:
     makes_unit: bool = True
 
     @classmethod
-    def of(cls, rows: np.ndarray) -> _Scaling:
+    def of(cls, rows: Rows) -> _Scaling:
         """Scaling of the given rows: float64 statistics, gathered block by block."""
-        mean = rows.mean(axis=0, dtype=np.float64)
+        mean = _mean(rows)
         squares = sum((np.square(block - mean).sum(axis=0) for block in _blocks(rows)), start=np.zeros(rows.shape[1]))
         deviation = np.sqrt(squares / max(len(rows) - 1, 1))
         deviation = np.where(deviation > 0, deviation, 1.0)
@@ -39,9 +41,9 @@ class _Scaling:
         return cls(mean, deviation, float(lengths / len(rows)))
 
     @classmethod
-    def none(cls, rows: np.ndarray) -> _Scaling:
+    def none(cls, rows: Rows) -> _Scaling:
         """Scaling that leaves rows as they are, but for their mean, which an affine map makes good."""
-        return cls(rows.mean(axis=0, dtype=np.float64), np.ones(rows.shape[1]), 1.0, makes_unit=False)
+        return cls(_mean(rows), np.ones(rows.shape[1]), 1.0, makes_unit=False)
 
     def apply(self, rows: np.ndarray) -> np.ndarray:
         scaled = (rows - self.mean) / self.deviation
@@ -54,7 +56,7 @@ class _Scaling:
         return rows * self.length * self.deviation + self.mean
 
 
-def fit_map(source: np.ndarray, target: np.ndarray, *, fit: AffineFit, seed: int) -> Callable[[np.ndarray], np.ndarray]:
+def fit_map(source: Rows, target: Rows, *, fit: AffineFit, seed: int) -> Callable[[Rows], np.ndarray]:
     """Fit a map from rows of one space to the rows of another that belong to them.
 
     Args:
@@ -72,10 +74,10 @@ def fit_map(source: np.ndarray, target: np.ndarray, *, fit: AffineFit, seed: int
         blocks = zip(_blocks(source), _blocks(target))
         weight, bias = _least_squares((source_scaling.apply(x), target_scaling.apply(y)) for x, y in blocks)
     else:
-        x, y = source_scaling.apply(source.astype(np.float64)), target_scaling.apply(target.astype(np.float64))
+        x, y = (scaling.apply(rows[:].astype(np.float64)) for scaling, rows in ((source_scaling, source), (target_scaling, target)))
         weight, bias = _adam(x, y, seed) if fit == "adam" else _procrustes(x, y)
 
-    def mapping(rows: np.ndarray) -> np.ndarray:
+    def mapping(rows: Rows) -> np.ndarray:
         mapped = np.empty((len(rows), target.shape[1]), dtype=np.float32)
         for start, block in zip(range(0, len(rows), _BLOCK_ROWS), _blocks(rows)):
             mapped[start : start + len(block)] = target_scaling.undo(source_scaling.apply(block) @ weight + bias)
@@ -130,7 +132,11 @@ def _procrustes(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return rotation[: x.shape[1], : y.shape[1]], np.zeros(y.shape[1])
 
 
-def _blocks(rows: np.ndarray) -> Iterator[np.ndarray]:
+def _mean(rows: Rows) -> np.ndarray:
+    return sum((block.sum(axis=0) for block in _blocks(rows)), start=np.zeros(rows.shape[1])) / len(rows)
+
+
+def _blocks(rows: Rows) -> Iterator[np.ndarray]:
     """Some rows at a time, in float64."""
     for start in range(0, len(rows), _BLOCK_ROWS):
         yield rows[start : start + _BLOCK_ROWS].astype(np.float64)

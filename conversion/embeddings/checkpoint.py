@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from functools import cache, cached_property, partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,10 +19,10 @@ from conversion.embeddings.helper_model import HelperModel
 from conversion.embeddings.layers import TokenLayers, choose_output_layer, find_token_layers, require_same_padding
 from conversion.embeddings.method import TransferInputs, VectorOptions, copy_all
 from conversion.embeddings.parallel_text import ParallelText
-from conversion.embeddings.random_rows import random_rows, row_statistics
+from conversion.embeddings.random_rows import row_statistics
 from conversion.embeddings.report import write_report
 from conversion.embeddings.report_figures import TEXT_BYTES, LayerRows
-from conversion.embeddings.row_plan import INPUT_LAYER, RowPlan, make_rows
+from conversion.embeddings.row_plan import INPUT_LAYER, RowPlan, drawn_blocks, row_blocks
 from conversion.embeddings.vocabulary import Kind, Vocabulary
 from conversion.embeddings.vocabulary_map import map_vocabulary
 from conversion.embeddings.vocabulary_strategies import (
@@ -174,41 +174,47 @@ class Transfer:
 
     def _factors_of(self, name: str, size: int) -> Factors:
         factors = factorise(self.checkpoint.tensor(name), self.source_rows, size)
-        return replace(factors, coordinates=self._rows_of(factors.coordinates, name))
+        return replace(factors, coordinates=torch.cat(list(self._blocks_of(factors.coordinates, name))))
 
-    def make(self, name: str) -> Tensor:
-        """The target's rows of one of the source's matrices or biases."""
+    def blocks(self, name: str) -> Iterator[Tensor]:
+        """The target's rows of one of the source's matrices or biases, some at a time."""
         matrix = self.checkpoint.tensor(name)
         if self.keeps_matrices:
-            return matrix
-        if name in self.factors:
-            return self.factors[name].fold().to(matrix.dtype)
-        rows = self._rows_of(matrix if matrix.dim() == 2 else matrix[:, None], name)
-        return rows if matrix.dim() == 2 else rows[:, 0].contiguous()
+            yield matrix
+        elif name in self.factors:
+            yield self.factors[name].fold().to(matrix.dtype)
+        elif matrix.dim() == 1:
+            yield from (rows[:, 0].contiguous() for rows in self._blocks_of(matrix[:, None], name))
+        else:
+            yield from self._blocks_of(matrix, name)
 
-    def _rows_of(self, matrix: Tensor, name: str) -> Tensor:
+    def _blocks_of(self, matrix: Tensor, name: str) -> Iterator[Tensor]:
         statistics = partial(row_statistics, matrix, self.source_rows, over=self.request.random_statistics)
         layer = INPUT_LAYER if name == self.layers.input else name
-        return make_rows(self.plan, matrix, keys=self.inputs.target.keys, statistics=statistics, seed=self.request.seed, layer=layer)
+        return row_blocks(self.plan, matrix, keys=self.inputs.target.keys, statistics=statistics, seed=self.request.seed, layer=layer)
 
-    def draw_output(self) -> Tensor:
-        """An output layer of random rows, as large and varied as the source's."""
+    def draw_output(self) -> Iterator[Tensor]:
+        """An output layer of random rows, as large and varied as the source's, some rows at a time."""
         matrix = self.checkpoint.tensor(self.layers.output or self.layers.input)
         statistics = row_statistics(matrix, self.source_rows, over=self.request.random_statistics)
-        rows = torch.from_numpy(random_rows(self.inputs.target.keys, statistics, seed=self.request.seed, layer="output")).to(matrix.dtype)
-        return torch.cat([rows, matrix[len(rows) :]]) if self.keeps_matrices else rows
+        keys = self.inputs.target.keys
+        yield from drawn_blocks(keys, statistics, matrix.dtype, seed=self.request.seed, layer="output")
+        if self.keeps_matrices:
+            yield matrix[len(keys) :]
 
     def tensors(self) -> Iterator[LazyTensor]:
         """All tensors of the new checkpoint, in the order of the source's."""
         size = self.checkpoint.shape(self.layers.input)[1]
-        makers: dict[str, Callable[[], Tensor]] = {name: partial(self.make, name) for name in (self.layers.input, *self.layers.biases)}
+        makers: dict[str, Callable[[], Iterator[Tensor]]] = {
+            name: partial(self.blocks, name) for name in (self.layers.input, *self.layers.biases)
+        }
         output = self.layers.output or self.layers.new_output
         if self.output_layer == "transferred":
-            makers[output] = partial(self.make, output)
+            makers[output] = partial(self.blocks, output)
         elif self.output_layer == "random":
             makers[output] = self.draw_output
         elif self.output_layer == "copied":
-            makers[self.layers.input] = makers[output] = cache(makers[self.layers.input])
+            makers[output] = partial(self.blocks, self.layers.input)
         names = [name for name in self.checkpoint.names() if name != self.layers.output or self.output_layer != "tied"]
         if self.output_layer != "tied" and output not in names:
             names.append(output)
@@ -216,7 +222,7 @@ class Transfer:
             if name in makers:
                 origin = name if name in self.checkpoint.names() else self.layers.input
                 shape = (self.num_rows,) if name in self.layers.biases else (self.num_rows, size)
-                yield LazyTensor.computed(name, shape, self.checkpoint.dtype(origin), makers[name])
+                yield LazyTensor.of_blocks(name, shape, self.checkpoint.dtype(origin), makers[name])
             else:
                 yield self.checkpoint.tensors[name]
 

@@ -6,6 +6,7 @@ tokens that both vocabularies have; what is combined, or mapped to, are the sour
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -42,14 +43,14 @@ def clp_method(inputs: TransferInputs) -> RowPlan:
     sums = new.astype(np.float64) @ shared.sum(axis=0, dtype=np.float64)
     source_ids = inputs.overlap.source_ids[anchors]
 
-    def make(matrix: Tensor, is_output: bool) -> Tensor:
+    def fit(matrix: Tensor, is_output: bool) -> Callable[[np.ndarray], Tensor]:
         import torch
 
         rows = matrix[torch.from_numpy(source_ids)].float()
         moment = torch.from_numpy(shared).T @ rows
-        return torch.from_numpy(new) @ moment / torch.from_numpy(sums.astype(np.float32))[:, None]
+        return lambda places: torch.from_numpy(new[places]) @ moment / torch.from_numpy(sums[places].astype(np.float32))[:, None]
 
-    return plan_rows(inputs, _NO_WEIGHTS, _no_rows(inputs), mapped=MappedRows(ids, make))
+    return plan_rows(inputs, _NO_WEIGHTS, _no_rows(inputs), mapped=MappedRows(ids, fit))
 
 
 def clp_plus_method(inputs: TransferInputs) -> RowPlan:
@@ -119,15 +120,15 @@ def _sava(inputs: TransferInputs, name: str, fit: AffineFit) -> RowPlan:
     anchors, ids = anchors[outputs.is_known[anchors]], ids[outputs.is_known[ids]]
     source_ids = inputs.overlap.source_ids[anchors]
 
-    def make(matrix: Tensor, is_output: bool) -> Tensor:
+    def make_map(matrix: Tensor, is_output: bool) -> Callable[[np.ndarray], Tensor]:
         import torch
 
         space = outputs if is_output else vectors
         rows = matrix[torch.from_numpy(source_ids)].float().numpy()
         mapping = fit_map(space.rows(anchors), rows, fit=fit, seed=inputs.seed)
-        return torch.from_numpy(mapping(space.rows(ids)))
+        return lambda places: torch.from_numpy(mapping(space.rows(ids[places])))
 
-    return plan_rows(inputs, _NO_WEIGHTS, _no_rows(inputs), mapped=MappedRows(ids, make))
+    return plan_rows(inputs, _NO_WEIGHTS, _no_rows(inputs), mapped=MappedRows(ids, make_map))
 
 
 def _helper_space(inputs: TransferInputs, name: str) -> tuple[TokenVectors, np.ndarray, np.ndarray]:

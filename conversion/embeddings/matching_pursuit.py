@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy import sparse
 
-from conversion.embeddings.nearest import unit_rows
+from conversion.embeddings.nearest import row_lengths, unit_rows
+from conversion.embeddings.token_vectors import Rows
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -17,7 +18,7 @@ _DEPENDENT = 1e-3  # an atom of which less is left beside the chosen ones adds n
 _EXACT = 1e-5  # a vector of which less is left is done
 
 
-def pursuit_weights(vectors: np.ndarray, atoms: np.ndarray, *, num_atoms: int, long_first: bool = False) -> sparse.csr_matrix:
+def pursuit_weights(vectors: Rows, atoms: Rows, *, num_atoms: int, long_first: bool = False) -> sparse.csr_matrix:
     """Coefficients of the atoms whose sum comes nearest to each vector, chosen one after the other.
 
     Atoms are compared at length one, as in the textbook; a vector stops early when it is exact or when the next atom is a
@@ -36,7 +37,7 @@ def pursuit_weights(vectors: np.ndarray, atoms: np.ndarray, *, num_atoms: int, l
 
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     unit = torch.from_numpy(unit_rows(atoms)).to(device)
-    lengths = np.linalg.norm(atoms.astype(np.float64), axis=1)
+    lengths = row_lengths(atoms)
     preference = torch.from_numpy(lengths.astype(np.float32)).to(device) if long_first else None
     steps = min(num_atoms, len(atoms), atoms.shape[1])
     parts = [sparse.csr_matrix((0, len(atoms)), dtype=np.float64)]

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from conversion.embeddings.token_vectors import Rows
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -27,13 +29,15 @@ _GATHERED_VALUES = 1 << 20  # of vectors that are looked at in full
 _FIRST_WIDTH = 64
 _FEWEST_PAIRS = 1 << 27  # fewer similarities are computed before the directions are found
 _SAMPLE_ROWS = 4096
+_ROTATION_ROWS = 8192  # whose directions are taken: any rotation gives true bounds
+_GROUP_SIZE = 16  # anchors of which only the largest bound is compared first
 _MOST_REST = 0.005  # largest mean of |q2| |a2|: with more, too many pairs have large bounds
 _ENOUGH_DONE = 0.9  # share of new vectors for which the first width should do
 _FULL_SHARE = 8  # from an eighth of the anchors on it is cheaper to look at all
 _ROUNDING = 1e-5  # of a cosine in float32
 
 
-def unit_rows(vectors: np.ndarray) -> np.ndarray:
+def unit_rows(vectors: Rows) -> np.ndarray:
     """Rows of length one, in float32; rows of zeros stay zeros."""
     unit = np.empty(vectors.shape, dtype=np.float32)
     for start in range(0, len(vectors), _SAMPLE_ROWS):  # in blocks: the lengths are taken in float64
@@ -43,7 +47,13 @@ def unit_rows(vectors: np.ndarray) -> np.ndarray:
     return unit
 
 
-def nearest_anchors(new: np.ndarray, anchors: np.ndarray, weigh: Weigh, *, num_neighbors: int = 1) -> Iterator[Found]:
+def row_lengths(vectors: Rows) -> np.ndarray:
+    """(len(vectors),) Euclidean lengths, in float64."""
+    blocks = (vectors[start : start + _SAMPLE_ROWS] for start in range(0, len(vectors), _SAMPLE_ROWS))
+    return np.concatenate([np.zeros(0), *(np.linalg.norm(block.astype(np.float64), axis=1) for block in blocks)])
+
+
+def nearest_anchors(new: Rows, anchors: Rows, weigh: Weigh, *, num_neighbors: int = 1) -> Iterator[Found]:
     """The weights of as many of each new vector's nearest anchors as matter, for some of the new vectors at a time.
 
     Args:
@@ -98,13 +108,14 @@ class _Search:
     bounding: Tensor
 
     @classmethod
-    def of(cls, anchors: np.ndarray, new: np.ndarray, device: object) -> _Search:
+    def of(cls, anchors: np.ndarray, new: Rows, device: object) -> _Search:
         import torch
 
         unit = torch.from_numpy(anchors).to(device)  # type: ignore[call-overload]
         if unit.is_cuda or len(anchors) * len(new) < _FEWEST_PAIRS:
             return cls(unit, None, 0, unit)
-        _, vectors = np.linalg.eigh((unit.T @ unit).double().numpy())
+        sample = torch.from_numpy(anchors[:: max(1, len(anchors) // _ROTATION_ROWS)])
+        _, vectors = np.linalg.eigh((sample.T @ sample).double().numpy())
         rotation = torch.from_numpy(np.ascontiguousarray(vectors[:, ::-1])).float()
         samples = (anchors[:: max(1, len(anchors) // _SAMPLE_ROWS)], unit_rows(new[:: max(1, len(new) // _SAMPLE_ROWS)]))
         rests = [_rest_lengths(torch.from_numpy(np.ascontiguousarray(sample)) @ rotation).mean(dim=0) for sample in samples]
@@ -114,7 +125,7 @@ class _Search:
             return cls(unit, None, 0, unit)
         return cls(unit, rotation, num_leading, _leading_and_rest(unit, rotation, num_leading))
 
-    def weights(self, new: np.ndarray, ids: np.ndarray, width: int, weigh: Weigh) -> list[Found]:
+    def weights(self, new: Rows, ids: np.ndarray, width: int, weigh: Weigh) -> list[Found]:
         """The weights of some new vectors; those that need more anchors than `width` come later, with more."""
         import torch
 
@@ -144,8 +155,9 @@ class _Search:
         bounds, columns = self._largest_bounds(leading, others)
         least = bounds - 2 * leading[:, -1:] * self.bounding[:, -1][columns] - 2 * _ROUNDING
         _, threshold = weigh(_numpy(least[:, :width].sort(dim=1, descending=True).values))
-        width = int((_numpy(bounds[:, :width]) + _ROUNDING >= threshold[:, None]).sum(axis=1).max())
-        cosines = self._cosines(queries, columns[:, :width])
+        widths = (_numpy(bounds[:, :width]) + _ROUNDING >= threshold[:, None]).sum(axis=1)
+        width = int(widths.max())
+        cosines = self._cosines(queries, columns[:, :width], widths)
         cosines, order = cosines.sort(dim=1, descending=True, stable=True)
         return _numpy(cosines), _numpy(torch.gather(columns[:, :width], 1, order)), _numpy(bounds[:, width]) + _ROUNDING
 
@@ -154,20 +166,44 @@ class _Search:
         import torch
 
         rows = max(1, _CACHED_VALUES // len(self.anchors))
-        pieces = [(piece @ self.bounding.T).topk(width, dim=1) for piece in leading.split(rows)]
+        pieces = [_largest(piece @ self.bounding.T, width) for piece in leading.split(rows)]
         return torch.cat([values for values, _ in pieces]), torch.cat([columns for _, columns in pieces])
 
-    def _cosines(self, queries: Tensor, columns: Tensor) -> Tensor:
-        """(num_queries, width) cosines of each query and its own anchors."""
+    def _cosines(self, queries: Tensor, columns: Tensor, widths: np.ndarray) -> Tensor:
+        """(num_queries, width) cosines of each query and as many of its own anchors as `widths` says; -inf for the others."""
         import torch
 
-        cosines = torch.empty(columns.shape)
-        rows = max(1, _GATHERED_VALUES // (columns.shape[1] * queries.shape[1]))
-        for start in range(0, len(queries), rows):
-            block = slice(start, start + rows)
-            gathered = self.anchors[columns[block].flatten()].view(*columns[block].shape, -1)
-            cosines[block] = torch.bmm(gathered, queries[block, :, None])[:, :, 0]
+        cosines = torch.full(columns.shape, -torch.inf)
+        order = np.argsort(widths, kind="stable")  # queries that need few anchors are not computed with many
+        start = 0
+        while start < len(order):
+            width = int(widths[order[start]])
+            rows = max(1, _GATHERED_VALUES // (width * queries.shape[1]))
+            block = torch.from_numpy(order[start : start + rows])
+            width = int(widths[block[-1]])
+            gathered = self.anchors[columns[block, :width].flatten()].view(len(block), width, -1)
+            cosines[block, :width] = torch.bmm(gathered, queries[block, :, None])[:, :, 0]
+            start += rows
         return cosines
+
+
+def _largest(values: Tensor, width: int) -> tuple[Tensor, Tensor]:
+    """The largest values of each row and their columns, as `topk` finds them: first those groups whose largest value is large.
+
+    The largest values lie in as many groups at most; finding the largest of each group costs a fraction of sorting all.
+    """
+    import torch
+
+    num_groups = values.shape[1] // _GROUP_SIZE
+    if num_groups < 2 * width:
+        return tuple(values.topk(width, dim=1))  # type: ignore[return-value]
+    grouped = values[:, : num_groups * _GROUP_SIZE].view(len(values), _GROUP_SIZE, num_groups)
+    groups = grouped.amax(dim=1).topk(width, dim=1).indices
+    columns = (groups[:, :, None] + num_groups * torch.arange(_GROUP_SIZE)).flatten(1)
+    rest = torch.arange(num_groups * _GROUP_SIZE, values.shape[1]).expand(len(values), -1)
+    columns = torch.cat([columns, rest], dim=1)
+    largest = values.gather(1, columns).topk(width, dim=1)
+    return largest.values, columns.gather(1, largest.indices)
 
 
 def _leading_and_rest(rows: Tensor, rotation: Tensor, num_leading: int) -> Tensor:

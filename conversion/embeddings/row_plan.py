@@ -6,7 +6,7 @@ A method decides once, from tokens alone; the decision then serves input embeddi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
@@ -17,12 +17,12 @@ from scipy import sparse
 from conversion.embeddings.random_rows import RowStatistics, random_rows
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
 INPUT_LAYER = "input"
 
-_BLOCK_COLUMNS = 512
-_BLOCK_ROWS = 16384
+_BLOCK_VALUES = 1 << 22  # of rows that are made at once: 16 MiB in float32
 
 
 class Origin(StrEnum):
@@ -46,11 +46,12 @@ class MappedRows:
 
     Attributes:
         ids: target ids of the rows, in ascending order.
-        make: from a source matrix (num_rows, size) and whether it belongs to the output layer, (len(ids), size) float32.
+        fit: from a source matrix (num_rows, size) and whether it belongs to the output layer, a function that makes rows: from
+            places in `ids` (num_places,) to (num_places, size) float32.
     """
 
     ids: np.ndarray
-    make: Callable[[Tensor, bool], Tensor]
+    fit: Callable[[Tensor, bool], Callable[[np.ndarray], Tensor]]
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,16 @@ class RowPlan:
 def make_rows(
     plan: RowPlan, matrix: Tensor, *, keys: Sequence[str], statistics: Callable[[], RowStatistics], seed: int, layer: str
 ) -> Tensor:
-    """The target's rows of one matrix.
+    """The target's rows of one matrix, (num_target_tokens, size), in its dtype; arguments as of `row_blocks`."""
+    import torch
+
+    return torch.cat(list(row_blocks(plan, matrix, keys=keys, statistics=statistics, seed=seed, layer=layer)))
+
+
+def row_blocks(
+    plan: RowPlan, matrix: Tensor, *, keys: Sequence[str], statistics: Callable[[], RowStatistics], seed: int, layer: str
+) -> Iterator[Tensor]:
+    """The target's rows of one matrix from first to last, some at a time: who writes them need not hold them all.
 
     Copies are bit for bit; sums are accumulated in float32 and rounded once to the matrix's dtype.
 
@@ -100,31 +110,42 @@ def make_rows(
         statistics: of the matrix; called only where rows are drawn.
         layer: name of the matrix, `INPUT_LAYER` for the input embeddings.
 
-    Returns:
-        (num_target_tokens, size), dtype of the matrix
+    Yields:
+        (num_rows, size), dtype of the matrix
     """
     import torch
 
-    rows = torch.empty((len(plan.origins), matrix.shape[1]), dtype=matrix.dtype)
-    copied = np.flatnonzero(plan.source_ids >= 0)
-    for start in range(0, len(copied), _BLOCK_ROWS):
-        block = copied[start : start + _BLOCK_ROWS]
-        rows[torch.from_numpy(block)] = matrix[torch.from_numpy(plan.source_ids[block])]
-    combined = np.flatnonzero(np.diff(plan.weights.indptr))
-    weights = plan.weights[combined]
-    for start in range(0, matrix.shape[1], _BLOCK_COLUMNS):
-        columns = slice(start, start + _BLOCK_COLUMNS)
-        rows[torch.from_numpy(combined), columns] = weighted_sums(weights, matrix[:, columns]).to(matrix.dtype)
-    if plan.mapped is not None:
-        rows[torch.from_numpy(plan.mapped.ids)] = plan.mapped.make(matrix, layer != INPUT_LAYER).to(matrix.dtype)
-    drawn = np.flatnonzero(plan.is_drawn)
-    normal = statistics() if len(drawn) else None
-    for start in range(0, len(drawn), _BLOCK_ROWS):
-        assert normal is not None
-        block = drawn[start : start + _BLOCK_ROWS]
-        values = random_rows([keys[i] for i in block], normal, seed=seed, layer=layer)
-        rows[torch.from_numpy(block)] = torch.from_numpy(values).to(matrix.dtype)
-    return rows
+    is_drawn = plan.is_drawn
+    normal = statistics() if is_drawn.any() else None
+    summed = matrix.float() if plan.weights.nnz else matrix
+    mapping = plan.mapped.fit(matrix, layer != INPUT_LAYER) if plan.mapped is not None else None
+    block_rows = max(1, _BLOCK_VALUES // matrix.shape[1])
+    for start in range(0, len(plan.origins), block_rows):
+        block = slice(start, min(start + block_rows, len(plan.origins)))
+        rows = torch.empty((block.stop - start, matrix.shape[1]), dtype=matrix.dtype)
+        source_ids = plan.source_ids[block]
+        copied = np.flatnonzero(source_ids >= 0)
+        rows[torch.from_numpy(copied)] = matrix[torch.from_numpy(source_ids[copied])]
+        weights = plan.weights[block]
+        combined = np.flatnonzero(np.diff(weights.indptr))
+        rows[torch.from_numpy(combined)] = weighted_sums(weights[combined], summed).to(matrix.dtype)
+        if plan.mapped is not None and mapping is not None:
+            places = np.arange(*np.searchsorted(plan.mapped.ids, (start, block.stop)))
+            rows[torch.from_numpy(plan.mapped.ids[places] - start)] = mapping(places).to(matrix.dtype)
+        drawn = np.flatnonzero(is_drawn[block])
+        if normal is not None:
+            values = random_rows([keys[start + i] for i in drawn], normal, seed=seed, layer=layer)
+            rows[torch.from_numpy(drawn)] = torch.from_numpy(values).to(matrix.dtype)
+        yield rows
+
+
+def drawn_blocks(keys: Sequence[str], statistics: RowStatistics, dtype: torch.dtype, *, seed: int, layer: str) -> Iterator[Tensor]:
+    """Random rows of all tokens as `random_rows` draws them, some at a time, rounded to a dtype."""
+    import torch
+
+    block_rows = max(1, _BLOCK_VALUES // len(statistics.mean))
+    for start in range(0, len(keys), block_rows):
+        yield torch.from_numpy(random_rows(keys[start : start + block_rows], statistics, seed=seed, layer=layer)).to(dtype)
 
 
 def weighted_sums(weights: sparse.csr_matrix, matrix: Tensor) -> Tensor:

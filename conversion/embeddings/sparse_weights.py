@@ -11,9 +11,10 @@ import numpy as np
 from scipy import sparse
 
 from conversion.embeddings.nearest import nearest_anchors
+from conversion.embeddings.token_vectors import Rows
 
 
-def sparsemax_weights(new: np.ndarray, anchors: np.ndarray, *, temperature: float = 1.0) -> sparse.csr_matrix:
+def sparsemax_weights(new: Rows, anchors: Rows, *, temperature: float = 1.0) -> sparse.csr_matrix:
     """Sparsemax of the cosine similarities of new vectors to anchors (Martins and Astudillo 2016, algorithm 1).
 
     The Euclidean projection of the similarities on the simplex: most weights are exactly zero.  Only the largest similarities can
@@ -35,7 +36,7 @@ def sparsemax_weights(new: np.ndarray, anchors: np.ndarray, *, temperature: floa
     return _collect(len(anchors), nearest_anchors(new, anchors, project))
 
 
-def softmax_weights(new: np.ndarray, anchors: np.ndarray, *, num_neighbors: int, temperature: float) -> sparse.csr_matrix:
+def softmax_weights(new: Rows, anchors: Rows, *, num_neighbors: int, temperature: float) -> sparse.csr_matrix:
     """Softmax over the cosine similarities to the nearest anchors (WECHSEL: Minixhofer et al. 2022, equation 3).
 
     Args:

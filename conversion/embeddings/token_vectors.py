@@ -3,8 +3,41 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
+
+
+class Rows(Protocol):
+    """Rows that can be had some at a time: an array, or `ChosenRows`."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(number of rows, size)"""
+        ...
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, which: slice | np.ndarray, /) -> np.ndarray: ...
+
+
+@dataclass(frozen=True)
+class ChosenRows:
+    """Some rows of a table, gathered when they are asked for: all at once they would take the table's memory again."""
+
+    table: np.ndarray
+    indices: np.ndarray
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(number of chosen rows, size)"""
+        return (len(self.indices), *self.table.shape[1:])
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def __getitem__(self, which: slice | np.ndarray, /) -> np.ndarray:
+        return self.table[self.indices[which]]
 
 
 @dataclass(frozen=True)
@@ -32,6 +65,6 @@ class TokenVectors:
         """(num_tokens,) bool: the token has a vector."""
         return self.index >= 0
 
-    def rows(self, ids: np.ndarray) -> np.ndarray:
+    def rows(self, ids: np.ndarray) -> ChosenRows:
         """(len(ids), size) vectors of tokens that have one."""
-        return self.vectors[self.index[ids]]
+        return ChosenRows(self.vectors, self.index[ids])

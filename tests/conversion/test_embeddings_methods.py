@@ -499,7 +499,7 @@ def test_tokens_are_the_mean_of_words_that_contain_them(pair: TransferInputs, me
     expected = plain_pooling(words, len(pair.target), lambda word: pair.tokenize([word])[0], variants, method == "wechsel")
     for i, vector in expected.items():
         if pair.target.is_text[i]:
-            np.testing.assert_allclose(vectors.rows(np.array([i]))[0], vector, atol=1e-5)
+            np.testing.assert_allclose(vectors.rows(np.array([i]))[:][0], vector, atol=1e-5)
     assert set(np.flatnonzero(vectors.is_known)) == {i for i in expected if pair.target.is_text[i]}
 
 
@@ -763,7 +763,7 @@ def test_vectors_of_tokens_used_alike_are_alike() -> None:
     options = VectorOptions(size=16, epochs=30, min_count=5)
     inputs = prepare_like(prepare(target, target, text="\n\n".join(lines)), vectors=options)
     vectors = train_token_vectors(inputs)
-    groups = [vectors.rows(np.array([inputs.target.tokens.index(f"▁{letter}") for letter in topic])) for topic in topics]
+    groups = [vectors.rows(np.array([inputs.target.tokens.index(f"▁{letter}") for letter in topic]))[:] for topic in topics]
     one, other = (group / np.linalg.norm(group, axis=1, keepdims=True) for group in groups)
     assert (one @ one.T).mean() > (one @ other.T).mean() + 0.2
 
@@ -933,7 +933,7 @@ def test_focus_equals_deepfocus(tmp_path: Path, slovene: str) -> None:
     source.save_pretrained(str(tmp_path / "source"))
     target.save_pretrained(str(tmp_path / "target"))
     known = np.flatnonzero(vectors.is_known)
-    np.savez(tmp_path / "inputs.npz", ids=known, vectors=vectors.rows(known), matrix=matrix.numpy())
+    np.savez(tmp_path / "inputs.npz", ids=known, vectors=vectors.rows(known)[:], matrix=matrix.numpy())
     expected = run_peer("deepfocus", DEEPFOCUS, tmp_path)
     plan = focus_plan(inputs, vectors)
     rows = rows_of(inputs, plan, matrix).numpy()
