@@ -47,9 +47,13 @@ class Size:
 
 SIZES = {
     "gams": Size(50_272, 80_000, 28_810, 2048, 768),
+    "gams-double": Size(50_272, 160_000, 28_810, 2048, 768),  # what twice as many target tokens cost
     "small": Size(5_000, 8_000, 2_900, 256, 96),
 }
-OURS = ("mean", "merge", "align", "focus", "wechsel", "ofa", "clp", "clp-plus", "sava", "omp")
+OURS = (
+    *("random", "clp-random", "mean", "merge", "align", "focus", "focus-cse", "wechsel", "wechsel-cse", "ofa"),
+    *("clp", "clp-plus", "sava", "sava-plain", "sava-procrustes", "omp"),
+)
 # Slower than the others together, since its every step compares with all atoms: made only when named.
 BY_DEFAULT = tuple(name for name in OURS if name != "omp")
 
@@ -121,7 +125,7 @@ for first in range(0, len(ids), 1024):
 print(json.dumps([time.monotonic() - start, len(ids) / len(new)]))
 """
 
-_MERGE = """
+_MERGE_SHARE = """
 matrix, source = load("input"), json.load(open(f"{work}/source_vocabulary.json"))
 target, merges = json.load(open(f"{work}/target_vocabulary.json")), json.load(open(f"{work}/merges.json"))
 names = {i: token for token, i in target.items()}
@@ -139,12 +143,16 @@ def row(token):
     return np.mean([(row(first) + row(second)) / 2 for first, second in pairs], axis=0)
 ids = np.array(sorted(target[token] for token in parts))
 rows = np.array([row(names[i]) for i in ids])
-print(json.dumps([time.monotonic() - start, share / len(merges)]))
+merge_seconds, merge_share = time.monotonic() - start, share / len(merges)
 """
 
-_ALIGN = """
+_MERGE = _MERGE_SHARE + "print(json.dumps([merge_seconds, merge_share]))"
+
+# The published code makes all new rows by Merge, and then those again that the text has.
+_ALIGN = (
+    _MERGE_SHARE
+    + """
 from tokenizers import Tokenizer
-matrix = load("input")
 source, target = (Tokenizer.from_file(f"{work}/{side}/tokenizer.json") for side in ("source", "target"))
 wanted = set(new.tolist())
 lines = open(f"{work}/text.txt").read().splitlines()
@@ -167,8 +175,11 @@ rows = np.empty((len(ids), matrix.shape[1]))
 for n, i in enumerate(ids):
     total = sum(counts[i].values())
     rows[n] = sum(count / total * matrix[list(key)].astype(np.float64).mean(axis=0) for key, count in counts[i].items())
-print(json.dumps([time.monotonic() - start, 1.0]))
+align_seconds = time.monotonic() - start
+worked = merge_seconds + align_seconds
+print(json.dumps([worked, worked / (merge_seconds / merge_share + align_seconds)]))
 """
+)
 
 _MEAN = """
 from tokenizers import Tokenizer
@@ -248,7 +259,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Build the case, measure each method and each package, and print a table."""
     parser = command.parser(__doc__, prog="benchmarks.transfer", example="python -m benchmarks.transfer --size gams")
     parser.add_argument("--size", choices=SIZES, default="gams", help="how large the case is (default: gams)")
-    parser.add_argument("--methods", nargs="+", choices=OURS, default=BY_DEFAULT, help="which methods (default: all but omp)")
+    parser.add_argument(
+        "--methods", nargs="+", choices=OURS, default=BY_DEFAULT, metavar="METHOD", help="which methods (default: all but omp)"
+    )
+    parser.add_argument("--without-peers", action="store_true", help="measure this project alone")
     parser.add_argument("--worker", nargs=2, metavar=("METHOD", "DIR"), help=argparse.SUPPRESS)
     arguments = parser.parse_args(argv)
     if arguments.worker:
@@ -262,7 +276,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         for method in arguments.methods:
             ours = _measure([sys.executable, "-m", "benchmarks.transfer", "--worker", method, str(work)])
             print(f"{method:<12}{'Scion':<12}{ours.seconds:>9.1f}{ours.cpu_seconds:>9.1f}{ours.memory_gib:>7.2f}", flush=True)
-            if method in PEERS:
+            if method in PEERS and not arguments.without_peers:
                 _measure_peer(method, work, ours)
     return command.DONE
 
@@ -368,13 +382,14 @@ def _transfer(method: str, work: Path) -> None:
         plan = focus_plan(inputs, vectors_of("target", target))
     elif method in ("wechsel", "ofa"):
         plan = wechsel_plan(inputs, vectors_of("source", source), vectors_of("target", target))
-    elif method in ("mean", "merge", "align"):
-        text = (work / "text.txt").read_text().splitlines() if method == "align" else None
-        plan = METHODS[method].plan(replace(inputs, text=text))
     else:
-        helper = HelperModel("helper", target, np.load(work / "target_vectors.npy", mmap_mode="r"))
+        text = (work / "text.txt").read_text().splitlines() if method == "align" else None
+        helper, encoder = (
+            HelperModel(name, vocabulary, np.load(work / f"{side}_vectors.npy", mmap_mode="r"))
+            for name, side, vocabulary in (("helper", "target", target), ("encoder", "source", source))
+        )
         # The published pursuit compares atoms at their own length.
-        plan = METHODS[method].plan(replace(inputs, helper=helper, as_published=method == "omp"))
+        plan = METHODS[method].plan(replace(inputs, text=text, helper=helper, encoder=encoder, as_published=method == "omp"))
     for name in ("input", "output"):
         matrix = torch.from_numpy(np.load(work / f"{name}.npy", mmap_mode="c"))  # as a checkpoint's tensors are read
         statistics = partial(row_statistics, matrix, np.arange(len(source)))

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from scipy import sparse
 from transformers import PreTrainedTokenizerFast
 
-from conversion.embeddings import METHODS
+from conversion.embeddings import METHODS, row_plan
 from conversion.embeddings.affine_maps import fit_map
 from conversion.embeddings.helper_model import HelperModel
 from conversion.embeddings.matching_pursuit import pursuit_weights
@@ -634,6 +634,20 @@ def test_no_row_is_empty_or_a_twin_of_another(pair: TransferInputs, plans: dict[
     assert torch.isfinite(rows).all() and (rows.norm(dim=1) > 0).all()
     drawn = rows[np.flatnonzero(plans[method].is_drawn)]
     assert len(torch.unique(drawn, dim=0)) == len(drawn)
+
+
+@pytest.mark.parametrize("method", QUICK_METHODS)
+def test_size_of_blocks_changes_no_bit(
+    pair: TransferInputs, plans: dict[str, RowPlan], method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    matrix = matrix_for(pair, padding=3)
+    whole = rows_of(pair, plans[method], matrix)
+    monkeypatch.setattr(row_plan, "_BLOCK_VALUES", 37 * SIZE)
+    rows = rows_of(pair, plans[method], matrix)
+    if plans[method].mapped is None:
+        assert torch.equal(rows, whole)
+    else:  # products of other shapes are summed in another order
+        torch.testing.assert_close(rows, whole, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("method", QUICK_METHODS)

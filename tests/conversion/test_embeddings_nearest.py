@@ -91,3 +91,13 @@ def test_order_of_new_vectors_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     for i in range(len(new)):
         np.testing.assert_allclose(weights[i].toarray(), sparsemax_weights(new[i : i + 1], anchors).toarray(), atol=1e-5)
     assert np.diff(weights.indptr)[::7].min() > 100 > np.median(np.diff(weights.indptr))
+
+
+@pytest.mark.parametrize(("num_columns", "width"), [(20, 5), (640, 20), (655, 20), (2000, 1), (2000, 62), (2000, 63)])
+def test_largest_of_groups_are_the_largest_of_all(num_columns: int, width: int) -> None:
+    values = torch.randn(50, num_columns, generator=torch.Generator().manual_seed(0))
+    values[:25] = values[:25].round(decimals=1)  # many equal values
+    found, columns = nearest._largest(values, width)
+    torch.testing.assert_close(found, values.topk(width, dim=1).values, rtol=0, atol=0)
+    torch.testing.assert_close(values.gather(1, columns), found, rtol=0, atol=0)
+    assert all(len(set(row)) == width for row in columns.tolist())

@@ -88,6 +88,17 @@ def test_writes_the_bytes_of_the_library(tmp_path: Path) -> None:
         assert torch.equal(values.view(-1).view(torch.uint8), expected.contiguous().view(-1).view(torch.uint8))
 
 
+def test_tensors_that_come_in_blocks_are_written_as_whole_ones(tmp_path: Path) -> None:
+    matrix = torch.rand(11, 3, generator=torch.Generator().manual_seed(0))
+    in_blocks = LazyTensor.of_blocks("matrix", (11, 3), matrix.dtype, lambda: iter(matrix.split(4)))
+    digests = [
+        write_safetensors(tmp_path / "whole", [LazyTensor.of("matrix", matrix)]),
+        write_safetensors(tmp_path / "blocks", [in_blocks]),
+    ]
+    assert digests[0] == digests[1]
+    assert torch.equal(in_blocks.read(), matrix)
+
+
 def test_unaligned_header_is_read(tmp_path: Path) -> None:
     """Early versions of the library did not pad the header."""
     header = b'{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}'
