@@ -74,7 +74,7 @@ def edit(input_dir: Path, output_dir: Path, change: Edit, *, arguments: dict[str
 
 def _write_companions(hf: HFCheckpoint, tables: Tables, staging: Path) -> None:
     """Tokenizer, generation config, and config.json, whose bytes stay the same where no value changes."""
-    from conversion.embeddings.checkpoint import with_new_ids
+    from conversion.config_ids import with_new_ids
     from conversion.hf_checkpoint import copy_companions
     from conversion.hf_files import CONFIG_NAME, GENERATION_CONFIG_NAME, read_json, tied_by_config
 

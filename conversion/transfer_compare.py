@@ -22,7 +22,7 @@ from data_prep.artifacts import combined_digest, staged_directory, write_manifes
 from data_prep.named_texts import Text, read_texts
 
 if TYPE_CHECKING:
-    from conversion.embeddings.checkpoint import TransferRequest
+    from conversion.embeddings.request import TransferRequest
 
 STAGE = "conversion.transfer_compare"
 # Gives the rows of `sava` to four digits, in a hundred to a thousand times the time: compared only where it is named.
@@ -34,7 +34,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
     from conversion.comparison import SOURCE, Measurement, TrainingOptions, compare, sample_documents, score_texts
     from conversion.comparison_page import Comparison, write_comparison
-    from conversion.embeddings.checkpoint import Transfer, read_case
+    from conversion.embeddings.case import read_case
+    from conversion.embeddings.checkpoint import Transfer
     from conversion.hf_model import be_quiet_and_offline, default_device, inspect_checkpoint, load_model
 
     be_quiet_and_offline()
@@ -96,7 +97,7 @@ def choose_methods(named: Sequence[str] | None, request: TransferRequest, *, tra
     Raises:
         ValueError: if a named method lacks material, if none is left, or if some material serves none of them.
     """
-    from conversion.embeddings.checkpoint import MATERIAL, missing_material
+    from conversion.embeddings.request import MATERIAL, missing_material
 
     require_vocabulary_options(request.vocabulary, tokenizer=request.tokenizer, text=request.text)
     if request.vocabulary.strategy in COPYING_STRATEGIES:

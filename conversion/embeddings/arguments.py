@@ -18,7 +18,7 @@ from conversion.embeddings.word_vectors import VECTOR_SUFFIXES
 from data_prep.documents import SEPARATORS, SUFFIXES, Documents
 
 if TYPE_CHECKING:
-    from conversion.embeddings.checkpoint import TransferRequest
+    from conversion.embeddings.request import TransferRequest
 
 
 def add_transfer_arguments(parser: argparse.ArgumentParser) -> None:
@@ -135,7 +135,7 @@ def transfer_request(arguments: argparse.Namespace, *, method: str | None, seed:
     Raises:
         ValueError: if an option cannot be read.
     """
-    from conversion.embeddings.checkpoint import TransferRequest
+    from conversion.embeddings.request import TransferRequest
 
     separator = arguments.document_separator or "blank-line"
     text, source_text = (

@@ -14,7 +14,8 @@ from transformers import AutoModelForCausalLM
 
 from conversion.bits_per_byte import DocumentScore, TextScore, choose_start_token, score_documents
 from conversion.comparison import Measurement, TrainingOptions, difference_interval, pack, put_rows, sample_documents, train
-from conversion.embeddings.checkpoint import Transfer, TransferRequest, plan_transfer, write_transfer
+from conversion.embeddings.checkpoint import Transfer, plan_transfer, write_transfer
+from conversion.embeddings.request import TransferRequest
 from conversion.transfer_compare import main
 from data_prep.artifacts import read_manifest
 from data_prep.named_texts import Text

@@ -1,0 +1,116 @@
+"""What a transfer starts from: model, tokenizers and material, read and checked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from conversion.embeddings.factorisation import choose_factorised_size
+from conversion.embeddings.helper_model import HelperModel
+from conversion.embeddings.layers import TokenLayers, choose_output_layer, find_token_layers, require_same_padding
+from conversion.embeddings.method import TransferInputs
+from conversion.embeddings.request import TransferRequest
+from conversion.embeddings.vocabulary import Kind, Vocabulary
+from conversion.embeddings.vocabulary_map import map_vocabulary
+from conversion.embeddings.vocabulary_strategies import TargetTokenizer, target_tokenizer
+from conversion.embeddings.word_methods import read_dictionary
+from conversion.embeddings.word_vectors import WordVectors
+from conversion.hf_checkpoint import HFCheckpoint
+from data_prep.artifacts import read_manifest, require_same_tokenizer
+from data_prep.tokenizer_files import load_tokenizer, tokenizer_digest
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+
+@dataclass(frozen=True)
+class TransferCase:
+    """What a transfer starts from, read and checked; it serves any number of methods and seeds."""
+
+    checkpoint: HFCheckpoint
+    layers: TokenLayers
+    output_layer: str
+    factorised_size: int | None
+    inputs: TransferInputs
+    target: TargetTokenizer
+
+
+def read_case(request: TransferRequest) -> TransferCase:
+    """Read the model, both tokenizers and whatever material the request names, and refuse what does not fit; writes nothing.
+
+    Raises:
+        ValueError: for anything that the user has to change.
+    """
+    checkpoint = HFCheckpoint.open(request.source)
+    layers = find_token_layers(checkpoint)
+    output_layer = choose_output_layer(request.output_layer, source_is_tied=checkpoint.tie_word_embeddings, source=str(request.source))
+    source_tokenizer = load_tokenizer(request.source)
+    manifest = read_manifest(request.source)
+    if manifest is not None:
+        require_same_tokenizer(
+            tokenizer_digest(source_tokenizer),
+            manifest.facts.get("tokenizer_digest"),
+            found_in=str(request.source),
+            expected_by="its manifest",
+        )
+    source = Vocabulary.of(source_tokenizer)
+    if len(source) > layers.num_rows:
+        raise ValueError(
+            f"the tokenizer in {request.source} has {len(source)} ids, but {layers.input} has only {layers.num_rows} rows;"
+            " give the model with its own tokenizer"
+        )
+    num_tokens = int((source.kinds != Kind.HOLE).sum())
+    factorised_size = choose_factorised_size(request.factorised_size, num_tokens=num_tokens, hidden_size=checkpoint.shape(layers.input)[1])
+    for name in filter(None, (layers.input, layers.output)):
+        _require_finite(checkpoint.tensor(name)[: len(source)], name, request.source)
+    target_files = target_tokenizer(
+        request.vocabulary,
+        source=request.source,
+        source_tokenizer=source_tokenizer,
+        tokenizer=request.tokenizer,
+        text=request.text,
+        source_text=request.source_text,
+    )
+    target = Vocabulary.of(target_files.tokenizer)
+    require_same_padding(checkpoint, target.roles.get("pad"))
+    inputs = TransferInputs(
+        source=source,
+        target=target,
+        overlap=map_vocabulary(
+            source, target, special_tokens=request.special_tokens, known_ids=target_files.source_ids, matching=request.matching
+        ),
+        seed=request.seed,
+        tokenize=partial(_tokenize, target_files.tokenizer),
+        tokenize_source=partial(_tokenize, source_tokenizer),
+        text=request.text,
+        source_text=request.source_text,
+        vectors=request.vectors,
+        helper=HelperModel.open(request.helper) if request.helper else None,
+        encoder=HelperModel.open(request.encoder) if request.encoder else None,
+        word_vectors=WordVectors.read(request.word_vectors) if request.word_vectors else None,
+        source_word_vectors=WordVectors.read(request.source_word_vectors) if request.source_word_vectors else None,
+        dictionary=read_dictionary(request.dictionary) if request.dictionary else None,
+        parallel=request.parallel,
+        num_atoms=request.num_atoms,
+        as_published=bool(request.as_published),
+        fallback=request.fallback,
+    )
+    return TransferCase(checkpoint, layers, output_layer, factorised_size, inputs, target_files)
+
+
+def _tokenize(tokenizer: PreTrainedTokenizerFast, texts: list[str]) -> list[list[int]]:
+    return [encoding.ids for encoding in tokenizer.backend_tokenizer.encode_batch(texts, add_special_tokens=False)]
+
+
+def _require_finite(rows: Tensor, name: str, source: Path) -> None:
+    is_bad = ~torch.isfinite(rows.sum(dim=1, dtype=torch.float64))
+    if is_bad.any():
+        ids = torch.nonzero(is_bad).flatten().tolist()
+        raise ValueError(
+            f"{source}: {len(ids)} of {len(rows)} token rows of {name} hold NaN or infinite values, the first at id {ids[0]}; repair the checkpoint"
+        )

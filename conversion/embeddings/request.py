@@ -1,0 +1,113 @@
+"""What to transfer and how, and whether a method has all that it needs; nothing is read yet."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from conversion.embeddings import METHODS
+from conversion.embeddings.method import VectorOptions
+from conversion.embeddings.parallel_text import ParallelText
+from conversion.embeddings.vocabulary_strategies import COPYING_STRATEGIES, VocabularyOptions, read_by, require_vocabulary_options
+from data_prep.documents import Documents
+
+# What methods learn from or are told: field of the request -> its option and what it is.
+MATERIAL = {
+    "text": ("--text FILE", "text in the target language"),
+    "source_text": ("--source-text FILE", "text in the source language"),
+    "helper": ("--helper DIR", "a model in the target language with the target tokenizer"),
+    "encoder": ("--encoder DIR", "an encoder of both languages"),
+    "word_vectors": ("--vectors FILE", "vectors of words in the target language"),
+    "source_word_vectors": ("--source-vectors FILE", "vectors of words in the source language"),
+    "dictionary": ("--dictionary FILE", "a dictionary from the source to the target language"),
+    "parallel": ("--parallel FILE", "sentences with their translations"),
+    "as_published": ("--as-published", "another way in the published code"),
+    "num_atoms": ("--num-atoms N", "how many shared tokens make a new one"),
+}
+
+
+@dataclass(frozen=True)
+class TransferRequest:
+    """What to transfer and how.
+
+    Attributes:
+        source: folder of the model with its tokenizer.
+        tokenizer: folder of the target tokenizer; None where the vocabulary is made from the source's alone.
+        method: a name in `METHODS`; None where all rows are copies.
+        vocabulary: what the target's vocabulary is.
+        output_layer: one of `OUTPUT_LAYERS`; None keeps the source's way.
+        text, source_text, helper, encoder, word_vectors, source_word_vectors, dictionary, parallel: what some methods learn from, see `TransferInputs`.
+        num_atoms, as_published: what some methods are told, see `TransferInputs`.
+        fallback: `mean` or `random`, for tokens that the method has nothing for.
+        factorised_size: dimensions of the coordinates that are transferred in place of rows, `full`, or None to transfer rows.
+        random_statistics: drawn rows follow the mean and variance per `dimension` or over the `matrix`.
+        special_tokens: target token -> source token, over the rules of `map_vocabulary`.
+        matching: one of `MATCHINGS`, which tokens of text count as shared.
+    """
+
+    source: Path
+    tokenizer: Path | None
+    method: str | None
+    vocabulary: VocabularyOptions = field(default_factory=VocabularyOptions)
+    output_layer: str | None = None
+    seed: int = 42
+    text: Documents | None = None
+    source_text: Documents | None = None
+    vectors: VectorOptions = field(default_factory=VectorOptions)
+    helper: Path | None = None
+    encoder: Path | None = None
+    word_vectors: Path | None = None
+    source_word_vectors: Path | None = None
+    dictionary: Path | None = None
+    parallel: ParallelText | None = None
+    num_atoms: int | None = None
+    as_published: bool | None = None
+    fallback: str = "mean"
+    factorised_size: int | str | None = None
+    random_statistics: str = "dimension"
+    special_tokens: Mapping[str, str] = field(default_factory=dict)
+    matching: str = "exact"
+
+
+def require_options(request: TransferRequest) -> None:
+    """Refuse a request whose method is unknown, lacks material, or would ignore some.
+
+    Raises:
+        ValueError: naming the option.
+    """
+    require_vocabulary_options(request.vocabulary, tokenizer=request.tokenizer, text=request.text)
+    strategy, method = request.vocabulary.strategy, request.method
+    if strategy in COPYING_STRATEGIES:
+        if method is not None:
+            raise ValueError(f"--vocabulary {strategy} copies every row; leave out --method {method}")
+    elif method not in METHODS:
+        found = "no --method is given" if method is None else f"unknown method {method!r}"
+        raise ValueError(f"{found}; the known ones are {', '.join(METHODS)}")
+    if strategy == "keep" and request.factorised_size is not None:
+        raise ValueError("--vocabulary keep leaves the matrices as they are; leave out --factorised-size")
+    if request.special_tokens and (strategy == "keep" or (method is not None and not METHODS[method].copies)):
+        asked = f"--method {method} draws every row" if method else f"--vocabulary {strategy} leaves the matrices as they are"
+        raise ValueError(f"{asked}, so that --special-token changes nothing; leave it out")
+    if not 0 <= request.seed < 2**32:
+        raise ValueError(f"--seed is {request.seed}; expected 0 to {2**32 - 1}")
+    if method is not None and (missing := missing_material(request, method)):
+        raise ValueError(missing)
+    given = {name for name in MATERIAL if getattr(request, name) is not None} - read_by(request.vocabulary, request.tokenizer)
+    for name in (name for name in MATERIAL if name in given - (METHODS[method].uses if method is not None else frozenset())):
+        flag, users = MATERIAL[name][0], ", ".join(method for method, other in METHODS.items() if name in other.uses)
+        asked = f"--vocabulary {strategy}" if method is None else f"--method {method}"
+        raise ValueError(f"{asked} makes no use of {flag}; leave it out (it serves {users})")
+    for first, second in METHODS[method].either if method is not None else ():
+        if {first, second} <= given:
+            raise ValueError(f"--method {method} reads {MATERIAL[first][0]} or {MATERIAL[second][0]}; leave one of them out")
+
+
+def missing_material(request: TransferRequest, method: str) -> str:
+    """A sentence about what a method needs and the request does not give; empty where nothing is missing."""
+    needs = [*((name,) for name in METHODS[method].needs), *METHODS[method].either]
+    for names in sorted(needs, key=lambda names: list(MATERIAL).index(names[0])):
+        if all(getattr(request, name) is None for name in names):
+            flags, kinds = zip(*(MATERIAL[name] for name in names))
+            return f"--method {method} needs {' or '.join(kinds)}; give it with {' or '.join(flags)}"
+    return ""
