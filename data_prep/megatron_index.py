@@ -7,12 +7,17 @@ Read and written without Megatron, so that preparing data needs none of its impo
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from data_prep.artifacts import Manifest, check_files, require_manifest
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 PREFIX = "text"
 STAGE = "data_prep.to_megatron"
@@ -29,20 +34,21 @@ def token_dtype(vocab_size: int) -> np.dtype:
     return np.dtype(np.uint16 if vocab_size < 65_500 else np.int32)
 
 
-def index_bytes(lengths: np.ndarray, dtype: np.dtype) -> bytes:
-    """The content of an `.idx` file for documents of one sequence each.
+def index_parts(lengths: NDArray[np.int32], dtype: np.dtype) -> Iterator[Buffer]:
+    """The content of an `.idx` file for documents of one sequence each, in pieces.
 
     Args:
         lengths: (num_documents,) int32, tokens of each document.
         dtype: of the tokens in the `.bin` file.
     """
     num_documents = len(lengths)
+    yield _HEADER + struct.pack(_LAYOUT, _VERSION, _DTYPE_CODES[dtype], num_documents, num_documents + 1)
+    yield lengths.data
     offsets = np.zeros(num_documents, dtype=np.int64)  # in bytes
     np.cumsum(lengths[:-1], dtype=np.int64, out=offsets[1:])
     offsets *= dtype.itemsize
-    first_sequences = np.arange(num_documents + 1, dtype=np.int64)  # of each document, and one past the last
-    header = _HEADER + struct.pack(_LAYOUT, _VERSION, _DTYPE_CODES[dtype], num_documents, num_documents + 1)
-    return b"".join((header, lengths.tobytes(), offsets.tobytes(), first_sequences.tobytes()))
+    yield offsets.data
+    yield np.arange(num_documents + 1, dtype=np.int64).data  # first sequence of each document, and one past the last
 
 
 class TokenFile:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from data_prep.artifacts import DigestingWriter, digest_file
 from data_prep.documents import BadInput, Document
-from data_prep.megatron_index import PREFIX, TokenFile, index_bytes
+from data_prep.megatron_index import PREFIX, TokenFile, index_parts
 from data_prep.progress import Counter
 from data_prep.scanning import Reading
 from data_prep.shards import file_state
@@ -207,7 +207,7 @@ def shard_part(stem: Path, record: ShardRecord) -> Part:
 
 
 def join(parts: Iterable[Part], directory: Path, dtype: np.dtype) -> dict[str, str]:
-    """Write `text.bin`, `text.idx` and `lines.npy` of all parts in order, and return the digest of the first.
+    """Write `text.bin`, `text.idx` and `lines.npy` of all parts in order, and return the digests of the first two.
 
     Memory: 12 bytes a document, and 20 more while the index is written.
 
@@ -223,9 +223,11 @@ def join(parts: Iterable[Part], directory: Path, dtype: np.dtype) -> dict[str, s
             lines.append(part.lines)
             if writer.size - before != part.lengths.sum(dtype=np.int64) * dtype.itemsize:
                 raise ValueError(f"{part.tokens} has another number of tokens than its lengths say; tokenize its text again")
-    (directory / f"{PREFIX}.idx").write_bytes(index_bytes(np.concatenate(lengths), dtype))
+    with DigestingWriter(directory / f"{PREFIX}.idx") as index:
+        for piece in index_parts(np.concatenate(lengths), dtype):
+            index.write(piece)
     np.save(directory / LINES, np.concatenate(lines))
-    return {f"{PREFIX}.bin": writer.digest}
+    return {f"{PREFIX}.bin": writer.digest, f"{PREFIX}.idx": index.digest}
 
 
 def _append(part: Part, writer: DigestingWriter) -> None:

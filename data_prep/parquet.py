@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from data_prep.progress import Progress
+from data_prep.progress import Counter
 
 _ROWS = 256
 
 
 def read_rows(
-    path: Path, progress: Progress | None = None, bad: Callable[[int, str, str], None] | None = None
+    path: Path, progress: Counter | None = None, bad: Callable[[int, str, str], None] | None = None
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield the rows with their numbers from 1; values that JSON does not know (dates, decimals, bytes) as text.
 

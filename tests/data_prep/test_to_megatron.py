@@ -23,7 +23,7 @@ from data_prep import native
 from data_prep.artifacts import MANIFEST_NAME, digest_file, read_manifest, write_manifest
 from data_prep.documents import Documents
 from data_prep.join_megatron import main as join_main
-from data_prep.megatron_index import TokenFile, index_bytes, open_dataset, token_dtype
+from data_prep.megatron_index import TokenFile, index_parts, open_dataset, token_dtype
 from data_prep.megatron_shard import Part, ShardRecord, check, join
 from data_prep.to_megatron import main, to_megatron
 from data_prep.tokenizer_files import load_tokenizer, tokenizer_digest
@@ -77,7 +77,7 @@ def test_dtype_is_megatrons_choice(vocab_size: int) -> None:
 
 def test_offsets_beyond_two_gigabytes() -> None:
     """Megatron's own index once overflowed there (Megatron-LM issue 1672)."""
-    index = index_bytes(np.full(3, 2**31 - 1, dtype=np.int32), np.dtype(np.int32))
+    index = b"".join(index_parts(np.full(3, 2**31 - 1, dtype=np.int32), np.dtype(np.int32)))
     offsets = np.frombuffer(index, dtype=np.int64, count=3, offset=34 + 3 * 4)
     assert offsets.tolist() == [0, 4 * (2**31 - 1), 8 * (2**31 - 1)]
 
