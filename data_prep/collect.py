@@ -31,6 +31,7 @@ def collect(
     output_dir: Path,
     *,
     reading: Reading | None = None,
+    new_ids: bool = False,
     workers: int = 1,
     arguments: argparse.Namespace | None = None,
 ) -> Manifest:
@@ -40,6 +41,7 @@ def collect(
 
     Args:
         reading: limits and whether bad input is passed over; keys and separators are the sources' own.
+        new_ids: every document gets the id FILE:LINE; the one it had becomes its `original_id`.
 
     Raises:
         ValueError: if something cannot be read, an id is used twice in a corpus or the disk is full; finished shards wait for the same call.
@@ -48,6 +50,7 @@ def collect(
     plan = {
         "stage": "data_prep.collect",
         "reading": asdict(reading),
+        "new_ids": new_ids,
         "sources": [
             [source.corpus.name, source.corpus.facts, *map(str, source.corpus.paths), str(replace(source, corpus=Corpus("", ())))]
             for source in sources
@@ -56,7 +59,7 @@ def collect(
     parts = {source.corpus.name: _parts(source) for source in sources}
     with resumable_directory(output_dir, plan) as directory:
         jobs = [
-            CollectJob(source, paths, num_shards, index, f"{source.corpus.name}/{name}", directory, source.reading(reading))
+            CollectJob(source, paths, num_shards, index, f"{source.corpus.name}/{name}", directory, source.reading(reading), new_ids)
             for source in sources
             for paths, num_shards, index, name in parts[source.corpus.name]
         ]
@@ -69,7 +72,7 @@ def collect(
             places = [job.paths[0] if job.paths else Path(job.name) for job in mine]
             twice[source.corpus.name] = duplicate_ids([(directory / "ids" / f"{job.name}.npy", place) for job, place in zip(mine, places)])
         if not reading.skip_bad and (messages := [messages[0] for messages in twice.values() if messages]):
-            raise ValueError(messages[0])
+            raise ValueError(f"{messages[0]}, or give all of them new ones with --new-ids")
         shutil.rmtree(directory / "ids")
         files = {source.corpus.name: [f"text/{job.name}" for job in jobs if job.source is source] for source in sources}
         write_corpus_table(directory, [source.corpus for source in sources], files)
@@ -161,6 +164,7 @@ def _parser() -> argparse.ArgumentParser:
         )
     run = parser.add_argument_group("running")
     run.add_argument("--max-documents", type=int, metavar="N", help="no more than the first N of each corpus")
+    run.add_argument("--new-ids", action="store_true", help="every document gets the id FILE:LINE; its own becomes original_id")
     run.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)), metavar="N", help="processes (default: all cores)")
     run.add_argument("--skip-bad", action="store_true", help="pass over what cannot be read, and list it, instead of stopping")
     run.add_argument("--max-document-mib", type=int, default=64, metavar="N", help="longer lines and documents are bad input (default: 64)")
@@ -199,6 +203,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sources,
         arguments.output,
         reading=Reading(max_document_bytes=arguments.max_document_mib << 20, skip_bad=arguments.skip_bad),
+        new_ids=arguments.new_ids,
         workers=arguments.workers,
         arguments=arguments,
     )

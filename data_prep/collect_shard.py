@@ -50,6 +50,7 @@ class CollectJob:
         paths: its files; none for a part of a dataset.
         num_shards, index: which part of the dataset.
         name: of the shard, below `text/`.
+        new_ids: the id is FILE:LINE, and what the document had becomes its `original_id`.
     """
 
     source: Source
@@ -59,6 +60,7 @@ class CollectJob:
     name: str
     directory: Path
     reading: Reading
+    new_ids: bool = False
 
     def documents(self, bad: list[BadInput]) -> Iterator[tuple[str, Document]]:
         """Documents with the name that stands for them where they have no id."""
@@ -98,18 +100,15 @@ def collect_shard(job: CollectJob) -> CollectCounts:
             if not document.text.strip():
                 counts.num_empty += 1
                 continue
-            identity = document.fields.get("id", place)
+            fields = {key: value for key, value in document.fields.items() if key != "text"}
+            if job.new_ids and "id" in fields:
+                fields["original_id"] = fields.pop("id")
+            identity = fields.pop("id", place)
             ids.append((id_hash(json.dumps(identity)), document.line))
             counts.num_kept += 1
             counts.words += len(document.text.split())
             counts.text_bytes += len(document.text.encode())
-            file.write(
-                {
-                    "id": identity,
-                    **{key: value for key, value in document.fields.items() if key not in ("id", "text")},
-                    "text": document.text,
-                }
-            )
+            file.write({"id": identity, **fields, "text": document.text})
     for item in bad:
         counts.bad_input[item.reason] = counts.bad_input.get(item.reason, 0) + 1
     counts.messages = [item.message for item in bad[:_MAX_MESSAGES]]

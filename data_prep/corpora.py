@@ -66,6 +66,11 @@ def add_corpus_arguments(parser: argparse.ArgumentParser, *, order: str) -> None
         metavar="[NAME=]FILE",
         help=f"NAME=FILE... ({', '.join(SUFFIXES)}) or NAME=FOLDER, once per corpus; {order}",
     )
+    add_corpora_argument(parser)
+
+
+def add_corpora_argument(parser: argparse.ArgumentParser) -> None:
+    """Add --corpora."""
     parser.add_argument(
         "--corpora",
         type=Path,
@@ -84,6 +89,11 @@ def corpora_from_arguments(arguments: argparse.Namespace, separator: str | None 
     if (arguments.input is None) == (arguments.corpora is None):
         raise ValueError("give either --input NAME=FILE... or --corpora YAML")
     return _readable(_from_input(arguments.input) if arguments.input else _from_table(arguments.corpora), separator)
+
+
+def corpora_from_table(table: Path, separator: str | None = None) -> list[Corpus]:
+    """The corpora of a table; errors as `corpora_from_arguments`."""
+    return _readable(_from_table(table), separator)
 
 
 def corpora_from_input(groups: Sequence[Sequence[str]], separator: str | None = None) -> list[Corpus]:

@@ -64,16 +64,20 @@ class Documents:
         paths: files with a suffix of `SUFFIXES`.
         text_key: the key of the text in a JSON line.
         separator: what ends a document in a `.txt` file, one of `SEPARATORS`; None for a line where no line is empty.
+        max_document_bytes: as `read_documents`.
 
     Raises:
         ValueError: if a file is missing or of another kind; while reading, if a line is no UTF-8, no JSON or has no text
             (naming the line), and at the end if there was no document at all.
     """
 
-    def __init__(self, paths: Iterable[Path | str], *, text_key: str = "text", separator: str | None = None) -> None:
+    def __init__(
+        self, paths: Iterable[Path | str], *, text_key: str = "text", separator: str | None = None, max_document_bytes: int | None = None
+    ) -> None:
         self.paths = [Path(path) for path in paths]
         self.text_key = text_key
         self.separator = separator
+        self.max_document_bytes = max_document_bytes
         self.num_documents = self.num_empty = self.text_bytes = 0
         require_text_files(self.paths, separator)
 
@@ -90,7 +94,10 @@ class Documents:
         num_documents = num_empty = text_bytes = 0
         with Progress(label, total=sum(path.stat().st_size for path in self.paths), unit="B", is_bytes=True) as progress:
             for path in self.paths:
-                for document in read_documents(path, text_key=self.text_key, separator=self.separator, progress=progress):
+                documents = read_documents(
+                    path, text_key=self.text_key, separator=self.separator, progress=progress, max_document_bytes=self.max_document_bytes
+                )
+                for document in documents:
                     text = document.text
                     if not text.strip():
                         num_empty += 1

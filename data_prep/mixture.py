@@ -12,9 +12,12 @@ import argparse
 import json
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +27,7 @@ from data_prep.artifacts import Manifest, digest_file, write_manifest
 from data_prep.corpora import Corpus, add_corpus_arguments, corpora_from_arguments, write_corpus_table
 from data_prep.documents import add_format_arguments
 from data_prep.mixture_plan import Budget, Selector, chosen_corpora, fractions, held_out_groups, ranks, require_budgets, take
-from data_prep.mixture_report import CorpusCounts, Side, blend, commands, report
+from data_prep.mixture_report import CorpusCounts, Side, blend, megatron_inputs, next_steps, report
 from data_prep.mixture_shard import (
     LEFT_OUT,
     TRAIN,
@@ -124,9 +127,9 @@ def mixture(
         jobs = [
             CountJob(path, corpus.name, directory / "counts" / f"{name}.npz", units) for path, corpus, name in zip(paths, owners, names)
         ]
-        folders = (list(tokenizers.values()),)
+        loading = (list(tokenizers.values()), workers == 1)
         tables = list(
-            ordered_map(count_shard, jobs, workers=workers, name=lambda job: str(job.path), initializer=load_tokenizers, initargs=folders)
+            ordered_map(count_shard, jobs, workers=workers, name=lambda job: str(job.path), initializer=load_tokenizers, initargs=loading)
         )
         sides = decide(chosen, owners, tables, rules)
         for part in ("train", "validation", "documents"):
@@ -258,6 +261,12 @@ def _parser() -> argparse.ArgumentParser:
         "--tokenizer", nargs="+", required=True, metavar="NAME=DIR", help="what counts tokens; budgets are in those of the first"
     )
     parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="new directory")
+    parser.add_argument(
+        "--megatron",
+        type=Path,
+        metavar="DIR",
+        help="also make the training data, as data_prep.to_megatron, in DIR/CORPUS and DIR/validation",
+    )
     what = parser.add_argument_group("what is in it (default: all, once)")
     what.add_argument(
         "--budget",
@@ -292,6 +301,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     for option, value in (("workers", arguments.workers), ("max-document-mib", arguments.max_document_mib)):
         if value < 1:
             raise ValueError(f"--{option} is {value}; expected at least 1")
+    if arguments.megatron is not None and arguments.megatron.is_dir() and any(arguments.megatron.iterdir()):
+        raise ValueError(f"the directory {arguments.megatron} exists and is not empty; remove it or choose another --megatron")
     rules = MixtureRules(
         budgets=tuple(map(Budget.parse, arguments.budget)),
         total=_number(arguments.tokens, "--tokens") if arguments.tokens is not None else None,
@@ -302,8 +313,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         group_key=arguments.group_key,
         seed=arguments.seed,
     )
-    # Our processes are the parallel ones; the tokenizer library's threads would fight them.
-    os.environ["TOKENIZERS_PARALLELISM"] = "false" if arguments.workers > 1 else "true"
     manifest = mixture(
         corpora_from_arguments(arguments, arguments.document_separator),
         {name: Path(folder) for name, folder in _pairs(arguments.tokenizer, "--tokenizer").items()},
@@ -314,7 +323,29 @@ def main(argv: Sequence[str] | None = None) -> int:
         arguments=arguments,
     )
     print((arguments.output / "report.md").read_text(encoding="utf-8"), end="")
-    print("\nNext:\n\n" + commands(arguments.output, manifest.facts["blend"], arguments.tokenizer[0].partition("=")[2]), end="")
+    folder = arguments.tokenizer[0].partition("=")[2]
+    steps = next_steps(arguments.output, manifest.facts["blend"], folder, str(arguments.megatron or "data"))
+    print(f"\nNext:\n\n{steps}", end="", flush=True)
+    return _to_megatron(arguments, manifest.facts["blend"], folder) if arguments.megatron else command.DONE
+
+
+def _to_megatron(arguments: argparse.Namespace, made: dict[str, Any], tokenizer: str) -> int:
+    """Run `data_prep.to_megatron` for each corpus and the validation text; the first exit code that is not 0, or 0."""
+    options = ["--tokenizer", tokenizer, "--workers", str(arguments.workers)]
+    for name, paths in megatron_inputs(arguments.output, made).items():
+        words = [
+            sys.executable,
+            "-m",
+            "data_prep.to_megatron",
+            "--input",
+            *map(str, paths),
+            *options,
+            "--output",
+            str(arguments.megatron / name),
+        ]
+        code = subprocess.run(words).returncode
+        if code:
+            return code
     return command.DONE
 
 

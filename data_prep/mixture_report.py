@@ -108,22 +108,30 @@ def _sum(sides: Sequence[Side]) -> Side:
     return total
 
 
-def commands(mixture_dir: Path, made: Mapping[str, Any], tokenizer: str) -> str:
-    """The commands that make training data of a mixture, and the overrides of a recipe that trains on it.
+def megatron_inputs(mixture_dir: Path, made: Mapping[str, Any]) -> dict[str, list[Path]]:
+    """Name of each dataset -> the files that `data_prep.to_megatron` makes it of: one for each corpus, and `validation` where there is one.
 
     Args:
         made: what `blend` gives.
     """
+    inputs = {name: sorted((mixture_dir / "train" / name).iterdir()) for name in made["corpora"]}
+    held_out = sorted((mixture_dir / "validation").rglob("*.jsonl*"))
+    return inputs | ({"validation": held_out} if held_out else {})
+
+
+def next_steps(mixture_dir: Path, made: Mapping[str, Any], tokenizer: str, data_dir: str) -> str:
+    """The commands that make training data of a mixture, and the overrides of a recipe that trains on it."""
+    names = made["corpora"]
     lines = [
-        f"python -m data_prep.to_megatron --input {mixture_dir}/train/{name}/* --tokenizer {tokenizer} --output data/{name}"
-        for name in made["corpora"]
+        f"python -m data_prep.to_megatron --input {mixture_dir}/train/{name}/* --tokenizer {tokenizer} --output {data_dir}/{name}"
+        for name in names
     ]
-    overrides = f"data.train=[{','.join(f'data/{name}' for name in made['corpora'])}] data.weights=[{','.join(map(str, made['weights']))}]"
+    overrides = f"data.train=[{','.join(f'{data_dir}/{name}' for name in names)}] data.weights=[{','.join(map(str, made['weights']))}]"
     if (mixture_dir / "validation").is_dir():
         lines.append(
-            f"python -m data_prep.to_megatron --input {mixture_dir}/validation/*/* --tokenizer {tokenizer} --output data/validation"
+            f"python -m data_prep.to_megatron --input {mixture_dir}/validation/*/* --tokenizer {tokenizer} --output {data_dir}/validation"
         )
-        overrides += " data.validation=data/validation"
+        overrides += f" data.validation={data_dir}/validation"
     lines.append(f"# as many steps as see {made['tokens']:,} tokens; a step sees global_batch_size x sequence_length of them")
     lines.append(f"python -m recipes.train --recipe RECIPE --output run/ model.checkpoint=nemo/ {overrides}")
     return "\n".join(lines) + "\n"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep.documents import Document, batches, text_key_of
+from data_prep.documents import Document, batches
 from data_prep.scanning import Reading
 from data_prep.sentences import sentences
 from data_prep.shards import JsonLinesWriter, file_state, id_hash
@@ -31,7 +31,7 @@ class Unit(NamedTuple):
     """A document of the mixture.
 
     Attributes:
-        group: documents of one group stay on one side.
+        group: documents of one group, of any corpus, stay on one side.
     """
 
     document: Document
@@ -47,11 +47,11 @@ class Units:
     group_key: str = "group"
     by_sentence: bool = False
 
-    def read(self, path: Path) -> Iterator[Unit]:
-        """The documents with text."""
+    def read(self, path: Path, corpus: str) -> Iterator[Unit]:
+        """The documents with text; one without the group key is a group by itself, as are the sentences of one."""
         for document in self.reading.documents(path):
             identity = document.fields.get("id", f"{path.name}:{document.line}")
-            group = document.fields.get(self.group_key, identity)
+            group = document.fields.get(self.group_key, [corpus, identity])
             if self.by_sentence:
                 for number, sentence in enumerate(sentences([document.text]), start=1):
                     yield Unit(Document(sentence.strip(), document.line, document.fields), f"{identity}#{number}", group)
@@ -91,8 +91,14 @@ class CountJob:
 _TOKENIZERS: list[Tokenizer] = []  # of this process
 
 
-def load_tokenizers(directories: Sequence[Path]) -> None:
-    """Load the tokenizers of this process: they do not survive a fork in use."""
+def load_tokenizers(directories: Sequence[Path], is_alone: bool) -> None:
+    """Load the tokenizers of this process: they do not survive a fork in use.
+
+    Args:
+        is_alone: whether they may use all cores; a forked process that tries to would wait for threads that it does not have.
+    """
+    if not is_alone:
+        os.environ["TOKENIZERS_PARALLELISM"] = "false"
     _TOKENIZERS[:] = [plain_backend(load_tokenizer(directory)) for directory in directories]
 
 
@@ -112,7 +118,7 @@ def count_shard(job: CountJob) -> ShardTable:
     text_bytes: list[int] = []
 
     def texts() -> Iterator[str]:
-        for document, identity, group in job.units.read(job.path):
+        for document, identity, group in job.units.read(job.path, job.corpus):
             ids.append(id_hash(json.dumps([job.corpus, identity])))
             groups.append(id_hash(json.dumps(group)))
             text_bytes.append(len(document.text.encode()))
@@ -158,23 +164,22 @@ class WriteJob:
 
 
 def write_shard(job: WriteJob) -> None:
-    """Write the documents of both sides, and a line for each document that says where it went and how long it is.
+    """Write the documents of both sides, their text under `text`, and a line for each document that says where it went and how long it is.
 
     Raises:
         ValueError: if the file is not what was counted.
     """
-    key = text_key_of(job.path, job.units.reading.text_key)
     number = -1
     with (
         JsonLinesWriter(job.train_path) as train_file,
         JsonLinesWriter(job.validation_path) as validation_file,
         JsonLinesWriter(job.documents_path) as documents_file,
     ):
-        for number, (document, identity, _) in enumerate(job.units.read(job.path)):
+        for number, (document, identity, _) in enumerate(job.units.read(job.path, job.corpus)):
             if number >= len(job.table) or id_hash(json.dumps([job.corpus, identity])) != int(job.table.ids[number]):
                 raise ValueError(f"{job.path} was changed while the mixture was made; run again")
             side = int(job.sides[number])
-            record: dict[str, Any] = {**document.fields, "id": identity, "corpus": job.corpus, key: document.text}
+            record: dict[str, Any] = {**document.fields, "id": identity, "corpus": job.corpus, "text": document.text}
             if side == TRAIN:
                 train_file.write(record)
             elif side == VALIDATION:

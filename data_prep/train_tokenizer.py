@@ -18,14 +18,17 @@ from typing import Any
 
 from data_prep import command
 from data_prep.artifacts import Manifest, digest_file, staged_directory, write_manifest
-from data_prep.documents import Documents, add_input_arguments
+from data_prep.corpora import Corpus, add_corpora_argument, corpora_from_table
+from data_prep.documents import SUFFIXES, Documents, add_format_arguments, require_text_files
 from data_prep.sentencepiece_to_hf import HOSTILE_TEXTS, export, require_equal_ids, write_fast_tokenizer
+from data_prep.tokenizer_comparison import candidates, tokenizer_report
 from data_prep.tokenizer_files import load_tokenizer, start_without_torch, tokenizer_digest
 from data_prep.tokenizer_training import KINDS, SPECIAL_TOKEN_IDS, SPECIAL_TOKENS, train_byte_level, train_sentencepiece
 from data_prep.word_counts import WordCounts, count_words
 
 STAGE = "data_prep.train_tokenizer"
 _WORDS_IN_A_TEXT = 1000
+_REPORT_EVERY = 20
 
 
 def train_tokenizer(
@@ -133,7 +136,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         prog="data_prep.train_tokenizer",
         example="python -m data_prep.train_tokenizer --input news.jsonl.gz novels.txt --vocab-size 16000 32000 80000 --output tokenizers/",
     )
-    add_input_arguments(parser)
+    parser.add_argument("--input", type=Path, nargs="+", metavar="FILE", help=f"text files ({', '.join(SUFFIXES)})")
+    add_corpora_argument(parser)
+    add_format_arguments(parser)
     parser.add_argument(
         "--vocab-size",
         type=int,
@@ -160,11 +165,28 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--workers", type=int, default=len(os.sched_getaffinity(0)), metavar="N", help="processes that read (default: all cores)"
     )
+    parser.add_argument(
+        "--max-document-mib", type=int, default=64, metavar="N", help="longer lines and documents are bad input (default: 64)"
+    )
+    parser.add_argument(
+        "--report",
+        type=Path,
+        metavar="DIR",
+        help="also compare them, as data_prep.tokenizer_report, on every 20th document they were trained on",
+    )
+    parser.add_argument("--compare", nargs="+", default=[], metavar="[NAME=]DIR", help="other tokenizers for that report")
     arguments = parser.parse_args(argv)
-    if arguments.workers < 1:
-        raise ValueError(f"--workers is {arguments.workers}; expected at least 1")
+    for option, value in (("workers", arguments.workers), ("max-document-mib", arguments.max_document_mib)):
+        if value < 1:
+            raise ValueError(f"--{option} is {value}; expected at least 1")
+    if arguments.report is None and arguments.compare:
+        raise ValueError("--compare names tokenizers for a --report, which is not asked for; add --report DIR")
+    others = candidates(arguments.compare)  # refused before anything is trained
+    corpora = _corpora(arguments)
+    paths = [path for corpus in corpora for path in corpus.paths]
+    how = {"text_key": arguments.text_key, "separator": arguments.document_separator}
     manifest = train_tokenizers(
-        Documents.from_arguments(arguments),
+        Documents(paths, **how, max_document_bytes=arguments.max_document_mib << 20),
         arguments.output,
         kinds=arguments.model,
         vocab_sizes=arguments.vocab_size,
@@ -181,7 +203,19 @@ def main(argv: Sequence[str] | None = None) -> int:
             f"{where}: {found['vocab_size']:,} ids, trained on {facts['num_documents']:,} documents ({facts['text_bytes'] / 1e6:.1f} MB,"
             f" {facts['lost_bytes'] / facts['text_bytes']:.2%} of it left out){equal}"
         )
+    if arguments.report is not None:
+        tokenizer_report([*others, *candidates([str(arguments.output)])], corpora, arguments.report, every=_REPORT_EVERY, **how)
+        print((arguments.report / "report.md").read_text(encoding="utf-8"), end="")
     return command.DONE
+
+
+def _corpora(arguments: argparse.Namespace) -> list[Corpus]:
+    if (arguments.input is None) == (arguments.corpora is None):
+        raise ValueError("give either --input FILE... or --corpora YAML")
+    if arguments.input is None:
+        return corpora_from_table(arguments.corpora, arguments.document_separator)
+    require_text_files(arguments.input, arguments.document_separator)
+    return [Corpus("text", tuple(arguments.input))]
 
 
 if __name__ == "__main__":

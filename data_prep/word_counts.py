@@ -97,7 +97,10 @@ def count_words(documents: Documents, *, workers: int = 1, max_distinct: int = M
     workers = min(workers, len(documents.paths))
     with Progress("reading text", total=sum(path.stat().st_size for path in documents.paths), unit="B", is_bytes=True) as progress:
         seen_by_reader = progress if workers == 1 else None
-        jobs = [_Job(path, documents.text_key, documents.separator, max_distinct, seen_by_reader) for path in documents.paths]
+        jobs = [
+            _Job(path, documents.text_key, documents.separator, documents.max_document_bytes, max_distinct, seen_by_reader)
+            for path in documents.paths
+        ]
         for job, found in zip(jobs, ordered_map(_count_file, jobs, workers=workers, name=lambda job: str(job.path))):
             total.add(found, max_distinct=max_distinct)
             if seen_by_reader is None:
@@ -120,13 +123,17 @@ class _Job(NamedTuple):
     path: Path
     text_key: str
     separator: str | None
+    max_document_bytes: int | None
     max_distinct: int
     progress: Progress | None
 
 
 def _count_file(job: _Job) -> WordCounts:
     counts = WordCounts()
-    for document in read_documents(job.path, text_key=job.text_key, separator=job.separator, progress=job.progress):
+    documents = read_documents(
+        job.path, text_key=job.text_key, separator=job.separator, progress=job.progress, max_document_bytes=job.max_document_bytes
+    )
+    for document in documents:
         counts.count(document.text)
         if len(counts.words) > 2 * job.max_distinct:
             counts.forget_rare(job.max_distinct)

@@ -48,7 +48,7 @@ def documents_of(directory: Path, dtype: str) -> list[np.ndarray]:
     return np.split(tokens, np.cumsum(lengths)[:-1])
 
 
-def run_chain(table: Path, work: Path, *, vocab_size: int, num_raw: dict[str, int]) -> dict[str, Any]:
+def run_chain(table: Path, work: Path, *, vocab_size: int, num_raw: dict[str, int], new_ids: bool = False) -> dict[str, Any]:
     """All commands as a user types them; checks that documents add up from each to the next, and returns the manifests' facts."""
 
     def facts(name: str) -> dict[str, Any]:
@@ -62,7 +62,7 @@ def run_chain(table: Path, work: Path, *, vocab_size: int, num_raw: dict[str, in
     def output(name: str) -> list[str]:
         return ["--workers", "2", "--output", str(work / name)]
 
-    assert collect.main(["--corpora", str(table), *output("collected")]) == 0
+    assert collect.main(["--corpora", str(table), *(["--new-ids"] if new_ids else []), *output("collected")]) == 0
     collected = keys(work / "collected/text")
     for name, counts in facts("collected")["counts"].items():
         assert counts["num_read"] == num_raw[name] == counts["num_kept"] + counts["num_empty"]
@@ -167,10 +167,45 @@ def test_five_languages_from_raw_files_to_megatron(tmp_path: Path) -> None:
     assert [count["validation"]["documents"] > 0 for count in facts["mixture"]["corpora"]] == [True] * 5
 
 
+def test_three_folders_and_three_commands(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """A tokenizer report, a deduplicated mixture with its table, and data that is ready for training."""
+    random = np.random.default_rng(0)
+    words = ["".join(random.choice(list(LETTERS["sl"]), random.integers(2, 9))) for _ in range(150)]
+    for name in ("books", "news", "web"):
+        (tmp_path / name).mkdir()
+        lines = [json.dumps({"body": " ".join(random.choice(words, 40))}) for _ in range(30)]
+        (tmp_path / name / "a.jsonl").write_text("\n".join(lines) + "\n")
+    (tmp_path / "web/b.jsonl").write_bytes((tmp_path / "news/a.jsonl").read_bytes())
+    keys_ = ["--text-key", "body", "--workers", "1"]
+    unique, tokenizers, report, mixed, data = (tmp_path / name for name in ("unique", "tokenizers", "report", "mixture", "data"))
+    table = ["--corpora", str(unique / "corpora.yaml"), *keys_]
+    assert (
+        dedup.main(["--input", *(f"{name}={tmp_path / name}" for name in ("books", "news", "web")), *keys_, "--output", str(unique)]) == 0
+    )
+    sizes = ["--vocab-size", "320", "400", "480"]
+    assert train_tokenizer.main([*table, *sizes, "--report", str(report), "--output", str(tokenizers)]) == 0
+    capfd.readouterr()
+    assert mixture.main([*table, "--tokenizer", f"new={tokenizers / 'bpe-400'}", "--megatron", str(data), "--output", str(mixed)]) == 0
+    assert capfd.readouterr().out.startswith(
+        "# Mixture\n\nTokens per corpus, each text once, with one end-of-text token a document:\n\n| corpus "
+    )
+    assert {"report.html", "sizes.png"} <= {path.name for path in report.iterdir()}
+    manifest = read_manifest(mixed)
+    assert manifest is not None
+    trained = {count["name"]: count["train"] for count in manifest.facts["corpora"]}
+    assert trained["web"]["documents"] <= 30, "the copies of news are gone"
+    for name in ("books", "news", "web"):
+        facts = read_manifest(data / name).facts  # type: ignore[union-attr]
+        assert (facts["num_documents"], facts["num_tokens"]) == (trained[name]["documents"], trained[name]["tokens"][0])
+    assert read_manifest(data / "validation").facts["num_documents"] == 1  # type: ignore[union-attr]
+    with pytest.raises(ValueError, match=r"^the directory .*data exists and is not empty; remove it or choose another --megatron$"):
+        mixture.main([*table, "--tokenizer", f"new={tokenizers / 'bpe-400'}", "--megatron", str(data), "--output", str(tmp_path / "again")])
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(SHARED_DATA is None, reason="SCION_SHARED_DATA does not name the folder of real text")
 def test_real_text_of_five_languages(tmp_path: Path) -> None:
-    """All real text at hand: novels, statutes, help pages, news; every document from raw to `.idx`."""
+    """All real text at hand: novels, statutes, help pages, news; every document from raw to `.idx`.  Some of its ids are used twice."""
     text = Path(str(SHARED_DATA)) / "text"
     table, num_raw = [], {}
     for language in ("sl", "it", "en", "hr", "sr"):
@@ -179,7 +214,7 @@ def test_real_text_of_five_languages(tmp_path: Path) -> None:
             table.append({"name": name, "language": language, "files": [str(path)]})
             num_raw[name] = len(gzip.decompress(path.read_bytes()).splitlines())
     (tmp_path / "t.yaml").write_text(yaml.safe_dump(table))
-    facts = run_chain(tmp_path / "t.yaml", tmp_path, vocab_size=80_000, num_raw=num_raw)
+    facts = run_chain(tmp_path / "t.yaml", tmp_path, vocab_size=80_000, num_raw=num_raw, new_ids=True)
     by_language = dict.fromkeys(("sl", "it", "en", "hr", "sr"), 0)
     for count in facts["mixture"]["corpora"]:
         by_language[count["language"]] += count["train"]["tokens"][0]

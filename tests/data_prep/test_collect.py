@@ -341,8 +341,10 @@ def test_bad_input_is_named_or_passed_over(write: Write, tmp_path: Path) -> None
     report = (tmp_path / "other/report.md").read_text()
     assert f"{paths[2]} is no complete gzip file after line" in report
     assert f"Ids used twice: 1, the first: {paths[3]}, line 1 has the same id as {paths[0]}, line 1" in report
-    with pytest.raises(ValueError, match=r"d\.jsonl, line 1 has the same id as .*a\.jsonl, line 1 \(1 in all\)"):
+    with pytest.raises(ValueError, match=r"d\.jsonl, line 1 has the same id as .*a\.jsonl, line 1 \(1 in all\).* with --new-ids$"):
         collect([Source(Corpus("web", (write("a.jsonl", '{"id": "x", "text": "a"}\n'), paths[3])))], tmp_path / "third")
+    collect([Source(Corpus("web", (write("a.jsonl", '{"id": "x", "text": "a"}\n'), paths[3])))], tmp_path / "fourth", new_ids=True)
+    assert [(row["id"], row["original_id"]) for row in rows(tmp_path / "fourth/text")] == [("a.jsonl:1", "x"), ("d.jsonl:1", "x")]
 
 
 def test_a_repaired_file_is_read_again_and_the_others_are_not(write: Write, tmp_path: Path) -> None:

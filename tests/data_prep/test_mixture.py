@@ -135,6 +135,8 @@ def test_choices_do_not_depend_on_files(corpora: list[Corpus], tokenizer_dir: Pa
 def test_sentences_of_each_language(corpora: list[Corpus], tokenizer_dir: Path, tmp_path: Path) -> None:
     mixture(corpora, {"new": tokenizer_dir}, tmp_path / "out", rules=MixtureRules(sentences=50))
     train = rows(tmp_path / "out/train")
+    held_out = {row["id"].partition("#")[0] for row in rows(tmp_path / "out/validation")}
+    assert held_out and not held_out & {row["id"].partition("#")[0] for row in train}
     assert len(train) == 100 and sum(row["corpus"] == "wiki" for row in train) == 50
     texts = {row["id"]: row["text"] for corpus in corpora for path in corpus.paths for row in rows_of(path)}
     for row in train:

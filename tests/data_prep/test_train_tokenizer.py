@@ -331,6 +331,37 @@ def test_command(write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert manifest is not None and manifest.arguments["input"] == [str(path)] and manifest.facts["byte_fallback"] is True
 
 
+def test_options_that_contradict(write: Write, tmp_path: Path) -> None:
+    path = write("a.txt", "dan " * 300)
+    common = ["--vocab-size", "300", "--output", str(tmp_path / "out")]
+    for arguments, sentence in {
+        (): "give either --input FILE... or --corpora YAML",
+        ("--input", str(path), "--compare", "x"): "--compare names tokenizers for a --report, which is not asked for; add --report DIR",
+        ("--input", str(path), "--workers", "0"): "--workers is 0; expected at least 1",
+        ("--input", str(tmp_path)): f"the input {tmp_path} is not a file; name the files in it one by one",
+        ("--input", str(path), "--model", "bpe", "byte-level", "--vocab-size", "100", "266"): (
+            "--vocab-size 100 is too small for the characters of this text; the smallest possible is 264, or less with a smaller --character-coverage"
+        ),
+        ("--input", str(path), "--model", "byte-level", "--vocab-size", "100"): (
+            "--vocab-size 100 is too small for the bytes; the smallest possible is 260"
+        ),
+        ("--input", str(path), "--model", "byte-level", "--vocab-size", "9000"): (
+            "--vocab-size 9000 is too large for this text; the largest possible is 263"
+        ),
+    }.items():
+        with pytest.raises(ValueError) as error:
+            main([*common, *arguments])
+        assert str(error.value) == sentence
+        assert not (tmp_path / "out").exists()
+
+
+def test_long_lines_are_refused_where_they_stand(write: Write, tmp_path: Path) -> None:
+    path = write("a.txt", "dan\n" + "a" * (2 << 20) + "\n")
+    with pytest.raises(ValueError) as error:
+        main(["--input", str(path), "--vocab-size", "300", "--max-document-mib", "1", "--output", str(tmp_path / "out")])
+    assert str(error.value) == f"{path}, line 2: the line is longer than 1 MiB; split it, or allow more with --max-document-mib"
+
+
 @pytest.mark.skipif(SHARED_DATA is None, reason="SCION_SHARED_DATA does not name the folder of real text")
 @pytest.mark.parametrize("byte_fallback", [True, False])
 def test_real_text(tmp_path: Path, byte_fallback: bool) -> None:
