@@ -41,10 +41,10 @@ def collect(
 
     Args:
         reading: limits and whether bad input is passed over; keys and separators are the sources' own.
-        new_ids: every document gets the id FILE:LINE; the one it had becomes its `original_id`.
+        new_ids: every document gets the id CORPUS/FILE:LINE; the one it had becomes its `original_id`.
 
     Raises:
-        ValueError: if something cannot be read, an id is used twice in a corpus or the disk is full; finished shards wait for the same call.
+        ValueError: if something cannot be read, an id is used twice or the disk is full; finished shards wait for the same call.
     """
     reading = reading or Reading()
     plan = {
@@ -66,13 +66,10 @@ def collect(
         counts = {source.corpus.name: CollectCounts() for source in sources}
         for job, found in zip(jobs, ordered_map(collect_shard, jobs, workers=workers, name=lambda job: job.name)):
             counts[job.source.corpus.name].add(found)
-        twice = {}
-        for source in sources:
-            mine = [job for job in jobs if job.source is source]
-            places = [job.paths[0] if job.paths else Path(job.name) for job in mine]
-            twice[source.corpus.name] = duplicate_ids([(directory / "ids" / f"{job.name}.npy", place) for job, place in zip(mine, places)])
-        if not reading.skip_bad and (messages := [messages[0] for messages in twice.values() if messages]):
-            raise ValueError(f"{messages[0]}, or give all of them new ones with --new-ids")
+        places = [job.paths[0] if job.paths else Path(job.name) for job in jobs]
+        twice = duplicate_ids([(directory / "ids" / f"{job.name}.npy", place) for job, place in zip(jobs, places)])
+        if twice and not reading.skip_bad:
+            raise ValueError(f"{twice[0]}, or give all of them new ones with --new-ids")
         shutil.rmtree(directory / "ids")
         files = {source.corpus.name: [f"text/{job.name}" for job in jobs if job.source is source] for source in sources}
         write_corpus_table(directory, [source.corpus for source in sources], files)
@@ -80,7 +77,7 @@ def collect(
         return write_manifest(
             directory,
             stage="data_prep.collect",
-            facts={"counts": {name: asdict(count) for name, count in counts.items()}, "num_duplicate_ids": sum(map(len, twice.values()))},
+            facts={"counts": {name: asdict(count) for name, count in counts.items()}, "num_duplicate_ids": len(twice)},
             arguments=vars(arguments) if arguments else None,
             inputs={str(path): digest_file(path) for source in sources for path in source.corpus.paths},
         )
@@ -164,7 +161,7 @@ def _parser() -> argparse.ArgumentParser:
         )
     run = parser.add_argument_group("running")
     run.add_argument("--max-documents", type=int, metavar="N", help="no more than the first N of each corpus")
-    run.add_argument("--new-ids", action="store_true", help="every document gets the id FILE:LINE; its own becomes original_id")
+    run.add_argument("--new-ids", action="store_true", help="every document gets the id CORPUS/FILE:LINE; its own becomes original_id")
     run.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)), metavar="N", help="processes (default: all cores)")
     run.add_argument("--skip-bad", action="store_true", help="pass over what cannot be read, and list it, instead of stopping")
     run.add_argument("--max-document-mib", type=int, default=64, metavar="N", help="longer lines and documents are bad input (default: 64)")

@@ -50,7 +50,7 @@ class CollectJob:
         paths: its files; none for a part of a dataset.
         num_shards, index: which part of the dataset.
         name: of the shard, below `text/`.
-        new_ids: the id is FILE:LINE, and what the document had becomes its `original_id`.
+        new_ids: the id is CORPUS/FILE:LINE, and what the document had becomes its `original_id`.
     """
 
     source: Source
@@ -70,7 +70,7 @@ class CollectJob:
                 yield f"{self.source.corpus.name}/{self.index}:{document.line}", document
         for path in self.paths:
             for document in self.reading.documents(path, bad):
-                yield f"{path.name}:{document.line}", document
+                yield f"{self.source.corpus.name}/{path.name}:{document.line}", document
 
     def state(self) -> list[Any]:
         """What tells that the input is the one of an earlier run."""
@@ -121,7 +121,7 @@ def collect_shard(job: CollectJob) -> CollectCounts:
     return counts
 
 
-def report(sources: Sequence[Source], counts: Mapping[str, CollectCounts], twice: Mapping[str, Sequence[str]]) -> str:
+def report(sources: Sequence[Source], counts: Mapping[str, CollectCounts], twice: Sequence[str]) -> str:
     """The corpus table in Markdown, with what was passed over."""
     total = CollectCounts()
     rows = []
@@ -135,9 +135,8 @@ def report(sources: Sequence[Source], counts: Mapping[str, CollectCounts], twice
     text = "# Corpora\n\n" + markdown_table(header, rows, text_columns=5) + "\n"
     if total.messages:
         text += "\nPassed over:\n\n" + "".join(f"- {message}\n" for message in total.messages)
-    repeated = [message for messages in twice.values() for message in messages]
-    if repeated:
-        text += f"\nIds used twice: {len(repeated):,}, the first: {repeated[0]}\n"
+    if twice:
+        text += f"\nIds used twice: {len(twice):,}, the first: {twice[0]}\n"
     return text
 
 

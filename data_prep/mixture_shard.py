@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,14 +17,12 @@ from data_prep.scanning import Reading
 from data_prep.sentences import sentences
 from data_prep.shards import JsonLinesWriter, file_state, id_hash
 from data_prep.tokenizer_files import load_tokenizer
-from data_prep.tokenizer_metrics import plain_backend
-
-if TYPE_CHECKING:
-    from tokenizers import Tokenizer
+from data_prep.word_encoder import LibraryEncoder, WordEncoder, word_encoder
 
 LEFT_OUT, TRAIN, VALIDATION = 0, 1, 2
 SIDES = ("left out", "train", "validation")
 _BATCH_CHARACTERS = 1 << 20
+_ANY_TOKEN = 0  # stands for the end-of-text token, which only has to be counted
 
 
 class Unit(NamedTuple):
@@ -88,7 +86,7 @@ class CountJob:
     units: Units
 
 
-_TOKENIZERS: list[Tokenizer] = []  # of this process
+_ENCODERS: list[WordEncoder | LibraryEncoder] = []  # of this process
 
 
 def load_tokenizers(directories: Sequence[Path], is_alone: bool) -> None:
@@ -99,7 +97,7 @@ def load_tokenizers(directories: Sequence[Path], is_alone: bool) -> None:
     """
     if not is_alone:
         os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    _TOKENIZERS[:] = [plain_backend(load_tokenizer(directory)) for directory in directories]
+    _ENCODERS[:] = [word_encoder(load_tokenizer(directory).backend_tokenizer) for directory in directories]
 
 
 def count_shard(job: CountJob) -> ShardTable:
@@ -125,7 +123,7 @@ def count_shard(job: CountJob) -> ShardTable:
             yield document.text
 
     rows = [count_tokens(batch) for batch in batches(texts(), _BATCH_CHARACTERS)]
-    tokens = np.concatenate([*rows, np.zeros((0, len(_TOKENIZERS)), np.int64)])
+    tokens = np.concatenate([*rows, np.zeros((0, len(_ENCODERS)), np.int64)])
     table = ShardTable(np.array(ids, dtype=np.uint64), np.array(groups, dtype=np.uint64), tokens, np.array(text_bytes, dtype=np.int64))
     job.table_path.parent.mkdir(parents=True, exist_ok=True)
     partial = job.table_path.with_name(f".{job.table_path.name}.partial")
@@ -137,10 +135,7 @@ def count_shard(job: CountJob) -> ShardTable:
 
 def count_tokens(texts: Sequence[str]) -> NDArray[np.int64]:
     """(number of texts, number of tokenizers) tokens, an end-of-text token after each text."""
-    columns = [
-        [len(encoding.ids) + 1 for encoding in tokenizer.encode_batch_fast(texts, add_special_tokens=False)] for tokenizer in _TOKENIZERS
-    ]
-    return np.array(columns, dtype=np.int64).reshape(len(_TOKENIZERS), len(texts)).T
+    return np.stack([encoder.encode(texts, _ANY_TOKEN)[1] for encoder in _ENCODERS], axis=1)
 
 
 @dataclass(frozen=True)

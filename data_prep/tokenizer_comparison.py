@@ -15,8 +15,9 @@ from data_prep.artifacts import Manifest, digest_file, read_manifest, staged_dir
 from data_prep.corpora import Corpus
 from data_prep.documents import Documents
 from data_prep.tokenizer_files import load_tokenizer, tokenizer_digest
-from data_prep.tokenizer_metrics import advise_size, lexicon_share, plain_backend, sentence_tokens, text_figures
+from data_prep.tokenizer_metrics import advise_size, lexicon_share, sentence_tokens, text_figures
 from data_prep.tokenizer_report_page import Measurement, Report, Sample, write_report
+from data_prep.word_encoder import plain
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -152,7 +153,7 @@ def pieces(tokenizer: PreTrainedTokenizerFast, text: str) -> list[str]:
     """The parts of a text that its tokens stand for; a part of a character is shown with the token that ends it."""
     parts: list[str] = []
     shown_to = 0
-    for _, end in plain_backend(tokenizer).encode(text, add_special_tokens=False).offsets:
+    for _, end in plain(tokenizer.backend_tokenizer).encode(text, add_special_tokens=False).offsets:
         parts.append(text[shown_to:end] if end > shown_to else "")
         shown_to = max(shown_to, end)
     return parts

@@ -16,6 +16,7 @@ import regex
 
 from data_prep.documents import batches
 from data_prep.token_bytes import BYTE_TOKEN, bytes_of, spelling_of
+from data_prep.word_encoder import plain
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -104,15 +105,6 @@ def word_pieces(tokenizer: Tokenizer, words: Sequence[str]) -> list[int]:
     return counts
 
 
-def plain_backend(tokenizer: PreTrainedTokenizerFast) -> Tokenizer:
-    """The tokenizer without padding and truncation, and for which text that spells a special token is text."""
-    backend = tokenizer.backend_tokenizer
-    backend.no_padding()
-    backend.no_truncation()
-    backend.encode_special_tokens = True
-    return backend
-
-
 def text_figures(tokenizer: PreTrainedTokenizerFast, documents: Iterable[str], *, words: str = "whitespace") -> TextFigures:
     """Measure a tokenizer on a text.
 
@@ -121,7 +113,7 @@ def text_figures(tokenizer: PreTrainedTokenizerFast, documents: Iterable[str], *
     """
     import numpy as np
 
-    backend = plain_backend(tokenizer)
+    backend = plain(tokenizer.backend_tokenizer)
     vocab_size = max(tokenizer.get_vocab().values()) + 1
     is_byte = np.zeros(vocab_size, dtype=bool)
     is_byte[list(parts_of_characters(tokenizer))] = True
@@ -177,7 +169,7 @@ def sentence_tokens(tokenizer: PreTrainedTokenizerFast, sentences: Mapping[str, 
     Args:
         sentences: language -> its sentences, the same ones in all.
     """
-    backend = plain_backend(tokenizer)
+    backend = plain(tokenizer.backend_tokenizer)
     means = {}
     for language, texts in sentences.items():
         encodings = backend.encode_batch_fast(list(texts), add_special_tokens=False)

@@ -164,12 +164,12 @@ def test_three_folders(folders: Path, capsys: pytest.CaptureFixture[str]) -> Non
     output = folders / "out"
     assert main(["--input", *inputs, *facts, "--document-separator", "line", "--output", str(output), "--workers", "2"]) == 0
     assert rows(output / "text") == [
-        {"id": "a.txt:1", "text": "Prva vrsta"},
-        {"id": "a.txt:2", "text": "druga vrsta"},
-        {"id": "b.txt.zst:1", "text": "tretja"},
-        {"id": "b.txt.zst:3", "text": "četrta"},
-        {"id": "a.parquet:1", "url": "x", "text": "novica"},
-        {"id": "a.parquet:3", "url": "z", "text": "še ena"},
+        {"id": "books/a.txt:1", "text": "Prva vrsta"},
+        {"id": "books/a.txt:2", "text": "druga vrsta"},
+        {"id": "books/b.txt.zst:1", "text": "tretja"},
+        {"id": "books/b.txt.zst:3", "text": "četrta"},
+        {"id": "news/a.parquet:1", "url": "x", "text": "novica"},
+        {"id": "news/a.parquet:3", "url": "z", "text": "še ena"},
         {"id": "kas-1", "text": "Diploma"},
     ]
     manifest = read_manifest(output)
@@ -344,7 +344,7 @@ def test_bad_input_is_named_or_passed_over(write: Write, tmp_path: Path) -> None
     with pytest.raises(ValueError, match=r"d\.jsonl, line 1 has the same id as .*a\.jsonl, line 1 \(1 in all\).* with --new-ids$"):
         collect([Source(Corpus("web", (write("a.jsonl", '{"id": "x", "text": "a"}\n'), paths[3])))], tmp_path / "third")
     collect([Source(Corpus("web", (write("a.jsonl", '{"id": "x", "text": "a"}\n'), paths[3])))], tmp_path / "fourth", new_ids=True)
-    assert [(row["id"], row["original_id"]) for row in rows(tmp_path / "fourth/text")] == [("a.jsonl:1", "x"), ("d.jsonl:1", "x")]
+    assert [(row["id"], row["original_id"]) for row in rows(tmp_path / "fourth/text")] == [("web/a.jsonl:1", "x"), ("web/d.jsonl:1", "x")]
 
 
 def test_a_repaired_file_is_read_again_and_the_others_are_not(write: Write, tmp_path: Path) -> None:
