@@ -182,15 +182,15 @@ def _expression(cutters: Sequence[dict[str, Any]]) -> tuple[int, int, bool]:
 
 
 def _space_normalizer(normalizer: dict[str, Any] | None) -> tuple[bool, str, bool]:
-    """Whether it does nothing but write spaces as ▁, where it adds one in front, and whether it writes ▁."""
+    """Whether it does nothing but write spaces as ▁, where it adds one in front, and whether no space is left behind it."""
     steps = _steps(normalizer, "normalizers")
-    prepends = [step for step in steps if step["type"] == "Prepend"]
-    replaces = [step for step in steps if step["type"] == "Replace" and step["pattern"].get("String") == " " and step["content"] == SPACE]
-    if len(prepends) + len(replaces) < len(steps) or len(prepends) > 1 or any(step["prepend"] not in (" ", SPACE) for step in prepends):
-        return False, "no", bool(replaces)
-    if prepends and prepends[0]["prepend"] == " " and steps[-1]["type"] == "Prepend":
-        return False, "no", bool(replaces)  # a space that stays one
-    return True, "always" if prepends else "no", bool(replaces)
+    marks = [step["type"] == "Replace" and step["pattern"].get("String") == " " and step["content"] == SPACE for step in steps]
+    prepends = [place for place, step in enumerate(steps) if step["type"] == "Prepend"]
+    # A space in front is one only if it becomes a mark after that.
+    known = all(steps[place]["prepend"] == SPACE or (steps[place]["prepend"] == " " and any(marks[place:])) for place in prepends)
+    if known and len(prepends) < 2 and sum(marks) + len(prepends) == len(steps):
+        return True, "always" if prepends else "no", any(marks)
+    return False, "no", marks[-1]
 
 
 def _space_cutter(cutters: Sequence[dict[str, Any]], *, has_normalizer: bool) -> tuple[bool, str, bool]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import pty
 import subprocess
@@ -12,7 +13,7 @@ import time
 import pytest
 
 from data_prep import progress
-from data_prep.progress import Progress
+from data_prep.progress import Progress, SharedProgress
 from tests.processes import ROOT
 
 
@@ -64,3 +65,21 @@ def test_a_terminal_gets_a_bar() -> None:
     os.close(terminal)
     os.close(master)
     assert done.stdout == "done\n" and "reading:" in shown and "documents" in shown
+
+
+def test_processes_forked_from_this_one_advance_a_shared_progress(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(progress, "LOG_INTERVAL_SECONDS", 0.0)
+    monkeypatch.setattr(progress, "_POLL_SECONDS", 0.01)
+    with SharedProgress("tokenizing", total=4_000_000, unit="B", is_bytes=True) as bar:
+        bar.advance(1_000_000)
+        other = multiprocessing.get_context("fork").Process(target=bar.advance, args=(1_000_000,))
+        other.start()
+        other.join()
+        shown = ""
+        end = time.monotonic() + 10
+        while "2 of 4 MB (50 %)" not in shown and time.monotonic() < end:
+            time.sleep(0.01)
+            shown += capsys.readouterr().err
+    assert "tokenizing: 2 of 4 MB (50 %), " in shown and " s left, " in shown
