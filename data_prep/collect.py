@@ -17,9 +17,10 @@ from pathlib import Path
 from data_prep import command
 from data_prep.artifacts import Manifest, digest_file, write_manifest
 from data_prep.clean_shard import duplicate_ids
-from data_prep.collect_shard import CollectCounts, CollectJob, collect_shard, report
+from data_prep.collect_shard import CollectCounts, CollectJob, collect_shard, report, show_progress
 from data_prep.corpora import Corpus, corpora_from_input, write_corpus_table
 from data_prep.documents import SUFFIXES, add_format_arguments
+from data_prep.progress import SharedProgress
 from data_prep.scanning import Reading
 from data_prep.shards import ordered_map, resumable_directory, shard_names
 from data_prep.sources import KNOWN_TABLE, Source, read_sources, table_rows
@@ -64,8 +65,13 @@ def collect(
             for paths, num_shards, index, name in parts[source.corpus.name]
         ]
         counts = {source.corpus.name: CollectCounts() for source in sources}
-        for job, found in zip(jobs, ordered_map(collect_shard, jobs, workers=workers, name=lambda job: job.name)):
-            counts[job.source.corpus.name].add(found)
+        size = sum(path.stat().st_size for job in jobs for path in job.paths)
+        with SharedProgress("collecting", total=size or None, unit="B", is_bytes=True) as progress:
+            done = ordered_map(
+                collect_shard, jobs, workers=workers, name=lambda job: job.name, initializer=show_progress, initargs=(progress,)
+            )
+            for job, found in zip(jobs, done):
+                counts[job.source.corpus.name].add(found)
         places = [job.paths[0] if job.paths else Path(job.name) for job in jobs]
         twice = duplicate_ids([(directory / "ids" / f"{job.name}.npy", place) for job, place in zip(jobs, places)])
         if twice and not reading.skip_bad:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import islice
@@ -14,12 +13,19 @@ from typing import Any
 import numpy as np
 
 from data_prep.documents import BadInput, Document
+from data_prep.progress import Counter
 from data_prep.scanning import Reading
 from data_prep.shards import JsonLinesWriter, file_state, id_hash
 from data_prep.sources import Source, stream
 from data_prep.tables import markdown_table
 
 _MAX_MESSAGES = 20
+_PROGRESS: list[Counter] = []  # of this process
+
+
+def show_progress(progress: Counter) -> None:
+    """Where shards count the bytes that they read, in this process and those forked from it."""
+    _PROGRESS[:] = [progress]
 
 
 @dataclass
@@ -38,7 +44,9 @@ class CollectCounts:
         """Add what another shard has."""
         for name in ("num_read", "num_kept", "num_empty", "words", "text_bytes"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
-        self.bad_input = dict(Counter(self.bad_input) + Counter(other.bad_input))
+        self.bad_input = {
+            reason: self.bad_input.get(reason, 0) + other.bad_input.get(reason, 0) for reason in (*self.bad_input, *other.bad_input)
+        }
         self.messages = (self.messages + other.messages)[:_MAX_MESSAGES]
 
 
@@ -69,7 +77,7 @@ class CollectJob:
             for document in stream(dataset, self.reading, num_shards=self.num_shards, index=self.index, bad=bad):
                 yield f"{self.source.corpus.name}/{self.index}:{document.line}", document
         for path in self.paths:
-            for document in self.reading.documents(path, bad):
+            for document in self.reading.documents(path, bad, progress=_PROGRESS[0] if _PROGRESS else None):
                 yield f"{self.source.corpus.name}/{path.name}:{document.line}", document
 
     def state(self) -> list[Any]:

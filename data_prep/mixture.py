@@ -37,9 +37,11 @@ from data_prep.mixture_shard import (
     Units,
     WriteJob,
     count_shard,
-    load_tokenizers,
+    prepare_to_count,
+    show_progress,
     write_shard,
 )
+from data_prep.progress import SharedProgress
 from data_prep.scanning import Reading
 from data_prep.shards import ordered_map, resumable_directory, shard_names
 from data_prep.tokenizer_files import load_tokenizer, start_without_torch, tokenizer_digest
@@ -127,10 +129,13 @@ def mixture(
         jobs = [
             CountJob(path, corpus.name, directory / "counts" / f"{name}.npz", units) for path, corpus, name in zip(paths, owners, names)
         ]
-        loading = (list(tokenizers.values()), workers == 1)
-        tables = list(
-            ordered_map(count_shard, jobs, workers=workers, name=lambda job: str(job.path), initializer=load_tokenizers, initargs=loading)
-        )
+        size = sum(path.stat().st_size for path in paths)
+        with SharedProgress("counting tokens", total=size, unit="B", is_bytes=True) as progress:
+            prepared = (list(tokenizers.values()), workers == 1, progress)
+            found = ordered_map(
+                count_shard, jobs, workers=workers, name=lambda job: str(job.path), initializer=prepare_to_count, initargs=prepared
+            )
+            tables = list(found)
         sides = decide(chosen, owners, tables, rules)
         for part in ("train", "validation", "documents"):
             shutil.rmtree(directory / part, ignore_errors=True)  # of an earlier run
@@ -141,8 +146,12 @@ def mixture(
             )
             for path, corpus, name, table, side in zip(paths, owners, names, tables, sides)
         ]  # fmt: skip
-        for _ in ordered_map(write_shard, writes, workers=workers, name=lambda job: str(job.path)):
-            pass
+        with SharedProgress("writing", total=size, unit="B", is_bytes=True) as progress:
+            written = ordered_map(
+                write_shard, writes, workers=workers, name=lambda job: str(job.path), initializer=show_progress, initargs=(progress,)
+            )
+            for _ in written:
+                pass
         for job, side in zip(writes, sides):
             if not (side == VALIDATION).any():
                 job.validation_path.unlink()

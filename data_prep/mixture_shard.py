@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data_prep.documents import Document, batches
+from data_prep.progress import Counter
 from data_prep.scanning import Reading
 from data_prep.sentences import sentences
 from data_prep.shards import JsonLinesWriter, file_state, id_hash
@@ -22,6 +23,7 @@ from data_prep.word_encoder import LibraryEncoder, WordEncoder, word_encoder
 LEFT_OUT, TRAIN, VALIDATION = 0, 1, 2
 SIDES = ("left out", "train", "validation")
 _BATCH_CHARACTERS = 1 << 20
+_PROGRESS: list[Counter] = []
 _ANY_TOKEN = 0  # stands for the end-of-text token, which only has to be counted
 
 
@@ -47,7 +49,7 @@ class Units:
 
     def read(self, path: Path, corpus: str) -> Iterator[Unit]:
         """The documents with text; one without the group key is a group by itself, as are the sentences of one."""
-        for document in self.reading.documents(path):
+        for document in self.reading.documents(path, progress=_PROGRESS[0] if _PROGRESS else None):
             identity = document.fields.get("id", f"{path.name}:{document.line}")
             group = document.fields.get(self.group_key, [corpus, identity])
             if self.by_sentence:
@@ -86,15 +88,21 @@ class CountJob:
     units: Units
 
 
-_ENCODERS: list[WordEncoder | LibraryEncoder] = []  # of this process
+_ENCODERS: list[WordEncoder | LibraryEncoder] = []  # of this process, as the next
 
 
-def load_tokenizers(directories: Sequence[Path], is_alone: bool) -> None:
+def show_progress(progress: Counter) -> None:
+    """Where shards count the bytes that they read, in this process and those forked from it."""
+    _PROGRESS[:] = [progress]
+
+
+def prepare_to_count(directories: Sequence[Path], is_alone: bool, progress: Counter) -> None:
     """Load the tokenizers of this process: they do not survive a fork in use.
 
     Args:
         is_alone: whether they may use all cores; a forked process that tries to would wait for threads that it does not have.
     """
+    show_progress(progress)
     if not is_alone:
         os.environ["TOKENIZERS_PARALLELISM"] = "false"
     _ENCODERS[:] = [word_encoder(load_tokenizer(directory).backend_tokenizer) for directory in directories]
