@@ -8,8 +8,10 @@ import pickle
 import random
 import shutil
 import signal
+import tempfile
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -28,6 +30,9 @@ from tests.processes import Group
 
 Convert = Callable[[Path, Path], object]
 Damage = Callable[[Path, random.Random], None]
+
+# Hundreds of conversions, each flushed to disk, would mostly wait for it.
+MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 
 FORMS = {
     "safetensors": {},
@@ -98,7 +103,7 @@ def edit_json(path: Path, chance: random.Random) -> None:
 DAMAGES: tuple[Damage, ...] = (cut, flip, flip, overwrite, lengthen, empty, remove, make_directory, edit_json, edit_json)
 
 
-def try_damages(original: Path, work_dir: Path, convert: Convert, *, num_trials: int, seed: int, always_refused: bool = False) -> int:
+def try_damages(original: Path, convert: Convert, *, num_trials: int, seed: int, always_refused: bool = False) -> int:
     """Convert a copy with one file damaged, many times; returns how often that was refused.
 
     Args:
@@ -107,29 +112,36 @@ def try_damages(original: Path, work_dir: Path, convert: Convert, *, num_trials:
     names = sorted(path.relative_to(original) for path in original.rglob("*") if path.is_file())
     names = [name for name in names if always_refused or name.name != MANIFEST_NAME]
     refused = 0
-    for trial in range(num_trials):
-        chance = random.Random(f"{seed} {trial}")
-        damaged, output = work_dir / "damaged", work_dir / "output"
-        shutil.rmtree(damaged, ignore_errors=True)
-        shutil.copytree(original, damaged)
-        name, damage = chance.choice(names), chance.choice(DAMAGES)
-        before = (damaged / name).read_bytes()
-        damage(damaged / name, chance)
-        unchanged = (damaged / name).is_file() and (damaged / name).read_bytes() == before
-        what = f"trial {trial}: {damage.__name__} {name}"
-        try:
-            convert(damaged, output)
-        except ValueError as error:
-            refused += 1
-            assert_a_sentence(error, what)
-            assert not output.exists(), what
-        except Exception as error:
-            raise AssertionError(what) from error
-        else:
-            assert unchanged or not always_refused or name.name == MANIFEST_NAME, f"{what} was not found"
-            shutil.rmtree(output)
-        assert not list(work_dir.glob(".*")), what
+    with tempfile.TemporaryDirectory(dir=MEMORY) as work_dir:
+        for trial in range(num_trials):
+            chance = random.Random(f"{seed} {trial}")
+            name, damage = chance.choice(names), chance.choice(DAMAGES)
+            refused += try_damage(original, Path(work_dir), convert, name, partial(damage, chance=chance), always_refused=always_refused)
     return refused
+
+
+def try_damage(
+    original: Path, work_dir: Path, convert: Convert, name: Path, damage: Callable[[Path], None], *, always_refused: bool
+) -> bool:
+    """One trial: whether the damage was refused, with a sentence and without any output."""
+    damaged, output = work_dir / "damaged", work_dir / "output"
+    shutil.rmtree(damaged, ignore_errors=True)
+    shutil.copytree(original, damaged)
+    before = (damaged / name).read_bytes()
+    damage(damaged / name)
+    unchanged = (damaged / name).is_file() and (damaged / name).read_bytes() == before
+    try:
+        convert(damaged, output)
+    except ValueError as error:
+        assert_a_sentence(error, f"{damage} {name}")
+        assert not output.exists() and not list(work_dir.glob(".*")), f"{damage} {name}"
+        return True
+    except Exception as error:
+        raise AssertionError(f"{damage} {name}") from error
+    assert unchanged or not always_refused or name.name == MANIFEST_NAME, f"{damage} {name} was not found"
+    assert not list(work_dir.glob(".*")), f"{damage} {name}"
+    shutil.rmtree(output)
+    return False
 
 
 def assert_a_sentence(error: ValueError, what: str) -> None:
@@ -144,19 +156,19 @@ def assert_a_sentence(error: ValueError, what: str) -> None:
 @pytest.mark.parametrize("form", FORMS)
 def test_damaged_hugging_face_folders(make_opt: OPTMaker, tmp_path: Path, form: str) -> None:
     hf_dir = make_opt(saving=FORMS[form], tie_word_embeddings=False)
-    assert try_damages(hf_dir, tmp_path, hf_to_nemo.convert, num_trials=50, seed=1) > 20
+    assert try_damages(hf_dir, hf_to_nemo.convert, num_trials=50, seed=1) > 20
 
 
 def test_damaged_nemo_folders(make_opt: OPTMaker, tmp_path: Path) -> None:
     hf_to_nemo.convert(make_opt(), tmp_path / "nemo")
     (tmp_path / "nemo" / MANIFEST_NAME).unlink()
-    assert try_damages(tmp_path / "nemo", tmp_path, nemo_to_hf.export, num_trials=60, seed=2) > 12
+    assert try_damages(tmp_path / "nemo", nemo_to_hf.export, num_trials=60, seed=2) > 12
 
 
 @pytest.mark.parametrize("family", ["llama3", "gemma2", "qwen2"])
 def test_damaged_folders_of_other_families(tmp_path: Path, family: str) -> None:
     save_tiny_model(family, tmp_path / "hf")
-    assert try_damages(tmp_path / "hf", tmp_path, hf_to_nemo.convert, num_trials=25, seed=3) > 8
+    assert try_damages(tmp_path / "hf", hf_to_nemo.convert, num_trials=25, seed=3) > 8
 
 
 def test_with_a_manifest_every_flipped_bit_is_found(make_opt: OPTMaker, tmp_path: Path) -> None:
@@ -164,8 +176,8 @@ def test_with_a_manifest_every_flipped_bit_is_found(make_opt: OPTMaker, tmp_path
     hf_dir = make_opt()
     write_manifest(hf_dir, stage="conversion.transfer", facts={"tokenizer_digest": "xxh3:known"})
     hf_to_nemo.convert(hf_dir, tmp_path / "nemo")
-    assert try_damages(hf_dir, tmp_path, hf_to_nemo.convert, num_trials=40, seed=4, always_refused=True) > 30
-    assert try_damages(tmp_path / "nemo", tmp_path, nemo_to_hf.export, num_trials=60, seed=5, always_refused=True) > 45
+    assert try_damages(hf_dir, hf_to_nemo.convert, num_trials=40, seed=4, always_refused=True) > 30
+    assert try_damages(tmp_path / "nemo", nemo_to_hf.export, num_trials=60, seed=5, always_refused=True) > 45
 
 
 def test_damaged_folders_in_other_commands(make_opt: OPTMaker, tmp_path: Path) -> None:
@@ -184,10 +196,10 @@ def test_damaged_folders_in_other_commands(make_opt: OPTMaker, tmp_path: Path) -
             raise ValueError(problems[0])
         output.mkdir()
 
-    assert try_damages(tmp_path / "nemo", tmp_path, to_megatron, num_trials=40, seed=6) > 10
-    assert try_damages(hf_dir, tmp_path, untied, num_trials=40, seed=7) > 10
-    assert try_damages(tmp_path / "nemo", tmp_path, describe_into, num_trials=60, seed=8) > 10
-    assert try_damages(hf_dir, tmp_path, describe_into, num_trials=40, seed=9) > 5
+    assert try_damages(tmp_path / "nemo", to_megatron, num_trials=40, seed=6) > 10
+    assert try_damages(hf_dir, untied, num_trials=40, seed=7) > 10
+    assert try_damages(tmp_path / "nemo", describe_into, num_trials=60, seed=8) > 10
+    assert try_damages(hf_dir, describe_into, num_trials=40, seed=9) > 5
 
 
 @pytest.mark.slow
@@ -196,8 +208,8 @@ def test_damaged_folders_at_length(make_opt: OPTMaker, tmp_path: Path, seed: int
     hf_dir = make_opt(saving=FORMS[list(FORMS)[seed % 4]], tie_word_embeddings=bool(seed % 2))
     hf_to_nemo.convert(hf_dir, tmp_path / "nemo")
     (tmp_path / "nemo" / MANIFEST_NAME).unlink()
-    try_damages(hf_dir, tmp_path, hf_to_nemo.convert, num_trials=400, seed=100 + seed)
-    try_damages(tmp_path / "nemo", tmp_path, nemo_to_hf.export, num_trials=400, seed=200 + seed)
+    try_damages(hf_dir, hf_to_nemo.convert, num_trials=400, seed=100 + seed)
+    try_damages(tmp_path / "nemo", nemo_to_hf.export, num_trials=400, seed=200 + seed)
 
 
 # -- whole files that lie -------------------------------------------------------------------------------------------------
