@@ -14,7 +14,6 @@ import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -151,7 +150,7 @@ def _write_file(path: Path, part: Sequence[tuple[_Block, LazyTensor]], stop: thr
                 break
             stream.write(bytes(-stream.size % ALIGNMENT))
             start = stream.size
-            save_tensor(tensor.checked_bits().reshape(chunk.sizes), tensor.dtype_name, stream)
+            save_tensor(tensor, stream, shape=chunk.sizes)
             places[chunk] = Place(path.name, start, stream.size - start)
     return stream.digest, places
 
@@ -195,15 +194,10 @@ def _join_gate_and_up(tensors: Mapping[str, LazyTensor]) -> dict[str, LazyTensor
     for name, tensor in tensors.items():
         half = _GATE.fullmatch(name)
         if half and (up := tensors.get(f"{half[1]}_v")):
-            shape = (tensor.shape[0] + up.shape[0], *tensor.shape[1:])
-            joined[half[1]] = LazyTensor(half[1], shape, tensor.dtype_name, partial(_read_joined, tensor, up))
+            joined[half[1]] = LazyTensor.concatenated(half[1], [tensor, up])
         elif not (name.endswith("_v") and f"{name[:-1]}w" in tensors):
             joined[name] = tensor
     return joined
-
-
-def _read_joined(upper: LazyTensor, lower: LazyTensor) -> Bits:
-    return np.concatenate([upper.bits(), lower.bits()])
 
 
 def _layer(directory: Path, entry: Entry, name: str, number: int) -> LazyTensor:
@@ -218,16 +212,25 @@ def _block(directory: Path, entry: Entry, name: str, start: tuple[int, ...], siz
         raise ValueError(f"the chunks of {name} do not cover it exactly: the checkpoint is not complete")
 
     def read() -> Bits:
-        if len(overlaps) == 1 and overlaps[0][0].sizes == sizes:
-            return _read_chunk(directory, overlaps[0][0], entry).reshape(shape)
+        if len(overlaps) == 1:
+            return np.ascontiguousarray(_read_part(directory, entry, *overlaps[0])).reshape(shape)
         block = np.empty(sizes, bits_dtype(entry.dtype))
         for chunk, overlap in overlaps:
-            target = tuple(slice(begin - first, stop - first) for (begin, stop), first in zip(overlap, start, strict=True))
-            source = tuple(slice(begin - first, stop - first) for (begin, stop), first in zip(overlap, chunk.offsets, strict=True))
-            block[target] = _read_chunk(directory, chunk, entry)[source]
+            block[_slices(overlap, start)] = _read_part(directory, entry, chunk, overlap)
         return block.reshape(shape)
 
-    return LazyTensor(name, shape, entry.dtype, read)
+    def read_rows(first: int, last: int) -> Bits:
+        axis = len(sizes) - len(shape)
+        part_start = (*start[:axis], start[axis] + first, *start[axis + 1 :])
+        part_shape = (last - first, *shape[1:])
+        return _block(directory, entry, name, part_start, (*sizes[:axis], *part_shape), part_shape).bits()
+
+    return LazyTensor(name, shape, entry.dtype, read, read_rows if shape else None)
+
+
+def _slices(overlap: list[tuple[int, int]], start: tuple[int, ...]) -> tuple[slice, ...]:
+    """Where an overlap lies in what begins at `start`."""
+    return tuple(slice(begin - first, stop - first) for (begin, stop), first in zip(overlap, start, strict=True))
 
 
 def _overlap(start: tuple[int, ...], sizes: tuple[int, ...], chunk: Chunk) -> list[tuple[int, int]] | None:
@@ -238,9 +241,13 @@ def _overlap(start: tuple[int, ...], sizes: tuple[int, ...], chunk: Chunk) -> li
     return spans if all(begin < stop for begin, stop in spans) else None
 
 
-def _read_chunk(directory: Path, chunk: Chunk, entry: Entry) -> Bits:
+def _read_part(directory: Path, entry: Entry, chunk: Chunk, overlap: list[tuple[int, int]]) -> Bits:
+    """The part of a chunk that an overlap means."""
     path = directory / chunk.place.file
     tensor = read_tensor(path, start=chunk.place.offset, length=chunk.place.length)
     if tensor is None or (tensor.shape, tensor.dtype_name) != (chunk.sizes, entry.dtype):
         raise ValueError(f"{path} holds something else than {METADATA_NAME} says for {entry.key}; copy the checkpoint again")
-    return tensor.bits()
+    slices = _slices(overlap, chunk.offsets)
+    if tensor.rows is None:
+        return tensor.bits()[slices]
+    return tensor.rows(slices[0].start, slices[0].stop)[(slice(None), *slices[1:])]

@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 DEFAULT_MAX_SHARD_BYTES = 5_000_000_000  # as the transformers library
-_COMPARED = 1 << 20  # numbers at a time
 
 
 @dataclass(frozen=True)
@@ -197,11 +196,12 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
 
 
 def _equal(first: LazyTensor, second: LazyTensor) -> bool:
-    """Whether two tensors are the same bit for bit; compared in pieces, as the comparison of two tables is a third one."""
+    """Whether two tensors are the same bit for bit."""
     if (first.shape, first.dtype_name) != (second.shape, second.dtype_name):
         return False
-    a, b = first.bits().reshape(-1), second.bits().reshape(-1)
-    return all(np.array_equal(a[i : i + _COMPARED], b[i : i + _COMPARED]) for i in range(0, a.size, _COMPARED))
+    if first.rows is None or second.rows is None:
+        return np.array_equal(first.bits(), second.bits())
+    return all(np.array_equal(a, b) for a, b in zip(first.checked_blocks(), second.checked_blocks(), strict=True))
 
 
 def _split(tensors: Iterable[LazyTensor], max_shard_bytes: int) -> list[list[LazyTensor]]:

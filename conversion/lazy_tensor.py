@@ -11,7 +11,7 @@ import contextlib
 import ctypes
 import math
 import mmap
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Bits = np.ndarray[Any, Any]
+_BLOCK_BYTES = 32 << 20
 
 
 @dataclass(frozen=True)
@@ -35,13 +36,15 @@ class LazyTensor:
     Attributes:
         dtype_name: torch's name, one of DTYPE_BYTES.
         bits: gives the values as integers of the dtype's width, contiguous and of that shape, and keeps no hold of them.
-        blocks: gives the same values in order, some rows at a time; None where they are at hand anyway.
+        rows: gives those from one row to before another alone; None where that is no cheaper than the whole.
+        blocks: gives all of them in order, some rows at a time, where they are made so; None elsewhere.
     """
 
     name: str
     shape: tuple[int, ...]
     dtype_name: str
     bits: Callable[[], Bits]
+    rows: Callable[[int, int], Bits] | None = None
     blocks: Callable[[], Iterator[Bits]] | None = None
 
     @classmethod
@@ -79,28 +82,54 @@ class LazyTensor:
 
         return torch.from_numpy(self.bits()).view(self.dtype)
 
-    def checked_bits(self) -> Bits:
-        """The values, held to what was said of them."""
-        return self._checked(self.bits(), self.shape)
-
     def checked_blocks(self) -> Iterator[Bits]:
-        """The same in order, in as many pieces as they come in."""
-        if self.blocks is None:
-            yield self.checked_bits()
-            return
+        """The values in order, in blocks of rows where they can be had so, held to what was said of them."""
         num_rows = 0
-        for bits in self.blocks():
-            num_rows += len(bits)
-            yield self._checked(bits, (len(bits), *self.shape[1:]))
-        assert num_rows == self.shape[0], self.name
+        for bits in self._blocks():
+            assert bits.shape[1:] == self.shape[1:] and bits.flags.c_contiguous, self.name
+            assert bits.dtype.itemsize == DTYPE_BYTES[self.dtype_name], self.name
+            num_rows += len(bits) if self.shape else 1
+            yield bits
+        assert num_rows == (self.shape[0] if self.shape else 1), self.name
 
-    def _checked(self, bits: Bits, shape: tuple[int, ...]) -> Bits:
-        assert bits.shape == shape and bits.dtype.itemsize == DTYPE_BYTES[self.dtype_name] and bits.flags.c_contiguous, self.name
-        return bits
+    def _blocks(self) -> Iterator[Bits]:
+        if self.blocks is not None:
+            return self.blocks()
+        rows = self.rows
+        if rows is None or not self.nbytes:
+            return iter([self.bits()])
+        step = max(1, _BLOCK_BYTES * self.shape[0] // self.nbytes)
+        return (rows(start, min(start + step, self.shape[0])) for start in range(0, self.shape[0], step))
+
+    def row_range(self, name: str, start: int, stop: int) -> LazyTensor:
+        """A tensor of some of the rows."""
+        shape = (stop - start, *self.shape[1:])
+        rows = self.rows
+        if rows is None:
+            return LazyTensor(name, shape, self.dtype_name, lambda: self.bits()[start:stop])
+        return LazyTensor(name, shape, self.dtype_name, lambda: rows(start, stop), lambda first, last: rows(start + first, start + last))
+
+    @classmethod
+    def concatenated(cls, name: str, parts: Sequence[LazyTensor]) -> LazyTensor:
+        """Tensors of one dtype and width, one above the other."""
+        shape = (sum(part.shape[0] for part in parts), *parts[0].shape[1:])
+        rows = partial(_rows_of_parts, parts) if all(part.rows for part in parts) else None
+        return cls(name, shape, parts[0].dtype_name, lambda: np.concatenate([part.bits() for part in parts]), rows)
 
     def renamed(self, name: str) -> LazyTensor:
         """The same values under another name."""
         return replace(self, name=name)
+
+
+def _rows_of_parts(parts: Sequence[LazyTensor], start: int, stop: int) -> Bits:
+    found = []
+    for part in parts:
+        first, last = max(start, 0), min(stop, part.shape[0])
+        if first < last:
+            assert part.rows is not None
+            found.append(part.rows(first, last))
+        start, stop = start - part.shape[0], stop - part.shape[0]
+    return found[0] if len(found) == 1 else np.concatenate(found)
 
 
 def bits_of(tensor: Tensor) -> Bits:
@@ -144,10 +173,31 @@ def read_span(path: Path, offset: int, shape: tuple[int, ...], dtype_name: str) 
     return values if values.flags.aligned else values.copy()  # old safetensors headers end anywhere
 
 
+def lazy_span(name: str, path: Path, offset: int, shape: tuple[int, ...], dtype_name: str) -> LazyTensor:
+    """A tensor that lies contiguously in a file, from `offset` on; see `read_span`."""
+
+    def rows(start: int, stop: int) -> Bits:
+        row_bytes = math.prod(shape[1:]) * DTYPE_BYTES[dtype_name]
+        return read_span(path, offset + start * row_bytes, (stop - start, *shape[1:]), dtype_name)
+
+    return LazyTensor(name, shape, dtype_name, partial(read_span, path, offset, shape, dtype_name), rows if shape else None)
+
+
 def counted(tensors: Iterable[LazyTensor], advance: Callable[[int], object]) -> Iterator[LazyTensor]:
-    """The same tensors, each of which reports its bytes when it is read."""
+    """The same tensors, which report the bytes of what is read of them."""
     for tensor in tensors:
-        yield replace(tensor, bits=partial(_read_and_report, tensor, advance), blocks=None)
+        yield replace(
+            tensor,
+            bits=partial(_read_and_report, tensor.bits, advance),
+            rows=tensor.rows and partial(_read_and_report, tensor.rows, advance),
+            blocks=None,
+        )
+
+
+def _read_and_report(read: Callable[..., Bits], advance: Callable[[int], object], *span: int) -> Bits:
+    bits = read(*span)
+    advance(bits.nbytes)
+    return bits
 
 
 def _joined(blocks: Callable[[], Iterator[Tensor]], shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
@@ -159,12 +209,6 @@ def _joined(blocks: Callable[[], Iterator[Tensor]], shape: tuple[int, ...], dtyp
         values[start : start + len(block)] = block
         start += len(block)
     return values
-
-
-def _read_and_report(tensor: LazyTensor, advance: Callable[[int], object]) -> Bits:
-    bits = tensor.bits()
-    advance(tensor.nbytes)
-    return bits
 
 
 def return_freed_memory() -> None:

@@ -16,8 +16,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from conversion.lazy_tensor import Bits, LazyTensor, bits_of
 from conversion.qkv import interleave_qkv, joined_groups, separate_qkv
 
@@ -144,17 +142,14 @@ class FuseGateUp(Rule):
 
     def to_megatron(self, tensors: Tensors, names: Sequence[str], sizes: Sizes) -> Tensors:
         """See `Rule`."""
-        gate, up = tensors
         _require_one_dtype(tensors)
-        (shape,) = self.megatron_shapes(sizes)
-        return [LazyTensor(names[0], shape, gate.dtype_name, lambda: np.concatenate([gate.bits(), up.bits()]))]
+        return [LazyTensor.concatenated(names[0], tensors)]
 
     def to_hf(self, tensors: Tensors, names: Sequence[str], sizes: Sizes) -> Tensors:
         """See `Rule`."""
         (fused,) = tensors
-        (shape, _) = self.hf_shapes(sizes)
-        halves = (slice(shape[0]), slice(shape[0], None))
-        return [LazyTensor(name, shape, fused.dtype_name, partial(_rows, fused, half)) for name, half in zip(names, halves, strict=True)]
+        middle = fused.shape[0] // 2
+        return [fused.row_range(names[0], 0, middle), fused.row_range(names[1], middle, fused.shape[0])]
 
 
 @dataclass(frozen=True)
@@ -176,18 +171,13 @@ class SplitRows(Rule):
     def to_megatron(self, tensors: Tensors, names: Sequence[str], sizes: Sizes) -> Tensors:
         """See `Rule`."""
         (table,) = tensors
-        spans = (slice(self.num_kept_rows), slice(self.num_kept_rows, None))
-        shapes = self.megatron_shapes(sizes)
-        return [
-            LazyTensor(name, shape, table.dtype_name, partial(_rows, table, span))
-            for name, shape, span in zip(names, shapes, spans, strict=True)
-        ]
+        kept = self.num_kept_rows
+        return [table.row_range(names[0], 0, kept), table.row_range(names[1], kept, table.shape[0])]
 
     def to_hf(self, tensors: Tensors, names: Sequence[str], sizes: Sizes) -> Tensors:
         """See `Rule`; the kept rows take the dtype of the rest, which training may have changed."""
         kept, rest = tensors
-        (shape,) = self.hf_shapes(sizes)
-        return [LazyTensor(names[0], shape, rest.dtype_name, lambda: np.concatenate([_as_dtype_of(rest, kept), rest.bits()]))]
+        return [LazyTensor.concatenated(names[0], [_as_dtype_of(rest, kept), rest])]
 
 
 @dataclass(frozen=True)
@@ -251,19 +241,15 @@ def map_to_hf(table: Sequence[Rule], tensors: Mapping[str, LazyTensor], config: 
     ]
 
 
-def _rows(table: LazyTensor, span: slice) -> Bits:
-    return table.bits()[span]
-
-
-def _as_dtype_of(example: LazyTensor, tensor: LazyTensor) -> Bits:
-    return tensor.bits() if tensor.dtype_name == example.dtype_name else bits_of(tensor.read().to(example.dtype))
+def _as_dtype_of(example: LazyTensor, tensor: LazyTensor) -> LazyTensor:
+    if tensor.dtype_name == example.dtype_name:
+        return tensor
+    return LazyTensor(tensor.name, tensor.shape, example.dtype_name, lambda: bits_of(tensor.read().to(example.dtype)))
 
 
 def first_rows(tensor: LazyTensor, num_rows: int) -> LazyTensor:
     """A table without its rows from `num_rows` on, if it has any."""
-    if not tensor.shape or tensor.shape[0] <= num_rows:
-        return tensor
-    return LazyTensor(tensor.name, (num_rows, *tensor.shape[1:]), tensor.dtype_name, lambda: tensor.bits()[:num_rows])
+    return tensor.row_range(tensor.name, 0, num_rows) if tensor.shape and tensor.shape[0] > num_rows else tensor
 
 
 def expand(pattern: str, layer: int | None = None) -> list[str]:

@@ -13,6 +13,7 @@ import math
 import shutil
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,7 +26,7 @@ from data_prep.artifacts import Manifest, check_files, digest_files, read_manife
 from data_prep.progress import Progress
 
 if TYPE_CHECKING:
-    from conversion.lazy_tensor import LazyTensor
+    from conversion.lazy_tensor import Bits, LazyTensor
     from conversion.nemo_checkpoint import NeMoCheckpoint
 
 STAGE = "conversion.nemo_to_hf"
@@ -117,20 +118,22 @@ def _by_layer(tensor: LazyTensor) -> list[tuple[int, str]]:
 def _cast(tensor: LazyTensor, dtype_name: str) -> LazyTensor:
     import torch
 
-    from conversion.lazy_tensor import LazyTensor
+    from conversion.lazy_tensor import bits_of
 
     dtype = getattr(torch, dtype_name)
 
-    def cast_values() -> torch.Tensor:
-        values = tensor.read()
-        cast: torch.Tensor = values.to(dtype)
-        if not cast.isfinite().all() and values.isfinite().all():
+    def cast(bits: Bits) -> Bits:
+        values = torch.from_numpy(bits).view(tensor.dtype)
+        found = values.to(dtype)
+        if not found.isfinite().all() and values.isfinite().all():
             raise ValueError(
                 f"{tensor.name} has values of up to {values.abs().max():.3g}, which {dtype} cannot hold; choose another --dtype"
             )
-        return cast
+        return bits_of(found)
 
-    return LazyTensor.computed(tensor.name, tensor.shape, dtype, cast_values)
+    rows = tensor.rows
+    cast_rows = None if rows is None else lambda start, stop: cast(rows(start, stop))
+    return replace(tensor, dtype_name=dtype_name, bits=lambda: cast(tensor.bits()), rows=cast_rows)
 
 
 def _config(nemo: NeMoCheckpoint, tensors: Sequence[LazyTensor]) -> tuple[dict[str, Any], dict[str, Any]]:

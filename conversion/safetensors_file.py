@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from conversion.large_file import LargeFileWriter
-from conversion.lazy_tensor import LazyTensor, read_span
+from conversion.lazy_tensor import LazyTensor, lazy_span
 from conversion.safetensors_header import DTYPES, LENGTH_BYTES, read_header
 
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}
@@ -26,10 +25,7 @@ def read_safetensors(path: Path) -> list[LazyTensor]:
     Raises:
         ValueError: if the file is corrupt or truncated.
     """
-    return [
-        LazyTensor(span.name, span.shape, span.dtype, partial(read_span, path, span.offset, span.shape, span.dtype))
-        for span in read_header(path)
-    ]
+    return [lazy_span(span.name, path, span.offset, span.shape, span.dtype) for span in read_header(path)]
 
 
 def write_safetensors(path: Path, tensors: Sequence[LazyTensor]) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from conversion.dtypes import DTYPE_BYTES
-from conversion.lazy_tensor import Bits, LazyTensor, read_span
+from conversion.lazy_tensor import Bits, LazyTensor, lazy_span, read_span
 from conversion.torch_zip import StoredTensor, TorchFile, read_torch_file, stored_tensor, unsafe_names
 
 
@@ -60,10 +60,8 @@ def _lazy_tensor(file: TorchFile, name: str, tensor: StoredTensor) -> LazyTensor
     except (ValueError, OSError) as error:
         raise _corrupt(file.path) from error
     if tensor.is_contiguous:
-        read = partial(read_span, file.path, begin + tensor.offset * width, tensor.shape, tensor.dtype)
-    else:
-        read = partial(_read_strided, file.path, begin, tensor)
-    return LazyTensor(name, tensor.shape, tensor.dtype, read)
+        return lazy_span(name, file.path, begin + tensor.offset * width, tensor.shape, tensor.dtype)
+    return LazyTensor(name, tensor.shape, tensor.dtype, partial(_read_strided, file.path, begin, tensor))
 
 
 def _read_strided(path: Path, begin: int, tensor: StoredTensor) -> Bits:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import zipfile
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
 from conversion.large_file import LargeFileWriter
-from conversion.lazy_tensor import Bits
+from conversion.lazy_tensor import LazyTensor
 from conversion.plain_pickle import Call, Global, Outside, dump
 from conversion.torch_zip import LOCAL_HEADER, STORAGES
 from data_prep.artifacts import DigestingWriter
@@ -29,21 +30,25 @@ def save_value(value: Any, stream: Writer) -> None:
         _write_versions(archive)
 
 
-def save_tensor(bits: Bits, dtype_name: str, stream: Writer) -> None:
-    """Write one contiguous tensor, as `torch.save` would.
+def save_tensor(tensor: LazyTensor, stream: Writer, *, shape: tuple[int, ...] | None = None) -> None:
+    """Write one tensor, as `torch.save` would.
+
+    Args:
+        shape: to be viewed in.
 
     Raises:
         ValueError: if the format has no storage for the dtype.
     """
-    if dtype_name not in _STORAGES:
-        raise ValueError(f"a tensor is {dtype_name}, which cannot be saved here; expected one of {', '.join(_STORAGES)}")
-    storage = Outside(("storage", Global("torch", _STORAGES[dtype_name]), "0", "cpu", bits.size))
-    strides = tuple(math.prod(max(size, 1) for size in bits.shape[axis + 1 :]) for axis in range(bits.ndim))
+    if tensor.dtype_name not in _STORAGES:
+        raise ValueError(f"{tensor.name} is torch.{tensor.dtype_name}, which cannot be saved here; expected one of {', '.join(_STORAGES)}")
+    shape = tensor.shape if shape is None else shape
+    storage = Outside(("storage", Global("torch", _STORAGES[tensor.dtype_name]), "0", "cpu", math.prod(shape)))
+    strides = tuple(math.prod(max(size, 1) for size in shape[axis + 1 :]) for axis in range(len(shape)))
     hooks = Call(Global("collections", "OrderedDict"), ())
-    tensor = Call(Global("torch._utils", "_rebuild_tensor_v2"), (storage, 0, bits.shape, strides, False, hooks))
+    rebuilt = Call(Global("torch._utils", "_rebuild_tensor_v2"), (storage, 0, shape, strides, False, hooks))
     with zipfile.ZipFile(_Stream(stream), "w") as archive:
-        _write(archive, "data.pkl", dump(tensor))
-        _write(archive, "data/0", bits.reshape(-1).view(np.uint8))
+        _write(archive, "data.pkl", dump(rebuilt))
+        _write_parts(archive, "data/0", (block.reshape(-1).view(np.uint8) for block in tensor.checked_blocks()), tensor.nbytes)
         _write_versions(archive)
 
 
@@ -57,18 +62,23 @@ def _write_versions(archive: zipfile.ZipFile) -> None:
         _write(archive, name, content)
 
 
-def _write(archive: zipfile.ZipFile, name: str, content: Any) -> None:
+def _write(archive: zipfile.ZipFile, name: str, content: bytes) -> None:
+    _write_parts(archive, name, [content], len(content))
+
+
+def _write_parts(archive: zipfile.ZipFile, name: str, parts: Iterable[Any], nbytes: int) -> None:
     """One entry, stored, whose content is aligned within the stream."""
     info = zipfile.ZipInfo(f"archive/{name}")
-    is_large = len(content) >= 1 << 31
+    is_large = nbytes >= 1 << 31
     assert archive.fp is not None
     header = archive.fp.tell() + LOCAL_HEADER.size + len(info.filename) + (_ZIP64_BYTES if is_large else 0)
     padding = -(header + 4) % ALIGNMENT
     info.extra = b"FB" + padding.to_bytes(2, "little") + b"Z" * padding  # the mark that torch gives its padding
-    info.file_size = len(content)
+    info.file_size = nbytes
     with archive.open(info, "w", force_zip64=is_large) as entry:
-        for start in range(0, len(content), _PIECE_BYTES):
-            entry.write(content[start : start + _PIECE_BYTES])
+        for part in parts:
+            for start in range(0, len(part), _PIECE_BYTES):
+                entry.write(part[start : start + _PIECE_BYTES])
 
 
 class _Stream:

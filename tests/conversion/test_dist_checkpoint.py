@@ -6,14 +6,20 @@ import pickle
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch.distributed.checkpoint import FileSystemReader, FileSystemWriter
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
+from conversion import lazy_tensor
 from conversion.dist_checkpoint import read_dist_checkpoint, write_dist_checkpoint
+from conversion.dist_metadata import Chunk, Entry, Place
+from conversion.dist_metadata_writer import write_dist_metadata
+from conversion.large_file import LargeFileWriter
 from conversion.lazy_tensor import LazyTensor
+from conversion.torch_zip_writer import save_tensor
 from data_prep.artifacts import digest_file
 
 SHAPES = {
@@ -204,3 +210,36 @@ def test_a_pickle_that_asks_for_all_memory(written: Path) -> None:
     message = f"{written / '.metadata'} is corrupt (it numbers an object 4294967295); copy the checkpoint again"
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         read_dist_checkpoint(written, prefix="module.")
+
+
+def test_a_large_table_is_read_in_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of stacked layers and of tables that tensor parallelism cut by rows or by columns, in blocks that no cut divides."""
+    monkeypatch.setattr(lazy_tensor, "_BLOCK_BYTES", 3 * 4 * 8)  # three rows of eight numbers
+    generator = torch.Generator().manual_seed(0)
+    table, stacked = torch.randn(14, 8, generator=generator), torch.randn(3, 10, 8, generator=generator)
+    pieces = {"rows": [(0, table[:5]), (5, table[5:])], "columns": [(0, table[:, :3]), (3, table[:, 3:])], "stacked": [(0, stacked)]}
+    entries = []
+    for name, parts in pieces.items():
+        chunks = []
+        for number, (start, part) in enumerate(parts):
+            with LargeFileWriter(tmp_path / f"{name}{number}.distcp") as stream:
+                save_tensor(LazyTensor.of(name, part), stream)
+            offsets = [0] * part.dim()
+            offsets[name == "columns"] = start
+            chunks.append(Chunk(tuple(offsets), tuple(part.shape), Place(f"{name}{number}.distcp", 0, stream.size)))
+        key = "module.decoder.layers.w" if name == "stacked" else f"module.{name}"
+        entries.append(Entry(key, tuple((stacked if name == "stacked" else table).shape), "float32", tuple(chunks)))
+    write_dist_metadata(tmp_path, entries, {})
+    (tmp_path / "metadata.json").write_text('{"sharded_backend": "torch_dist"}')
+    found = read_dist_checkpoint(tmp_path, prefix="module.")
+    expected = {"rows": table, "columns": table, **{f"decoder.layers.{layer}.w": stacked[layer] for layer in range(3)}}
+    for name, tensor in expected.items():
+        blocks = list(found[name].checked_blocks())
+        assert [len(block) for block in blocks] == [3] * (len(tensor) // 3) + [len(tensor) % 3]
+        assert torch.equal(torch.from_numpy(np.concatenate(blocks)).view(torch.float32), tensor), name
+        part = found[name].row_range("part", 4, 9)
+        assert torch.equal(part.read(), tensor[4:9]) and torch.equal(
+            LazyTensor.concatenated("two", [part, part]).read()[4:6], tensor[[8, 4]]
+        )
+        both = LazyTensor.concatenated("two", [part, found[name]])
+        assert torch.equal(torch.from_numpy(np.concatenate(list(both.checked_blocks()))).view(torch.float32), torch.cat([tensor[4:9], tensor]))

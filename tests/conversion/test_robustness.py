@@ -330,7 +330,7 @@ from conversion import {module} as command
 from data_prep.tokenizer_files import load_tokenizer
 source, output_dir, num_kills = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
 read = lazy_tensor._read_and_report
-lazy_tensor._read_and_report = lambda tensor, advance: (time.sleep(0.002), read(tensor, advance))[1]
+lazy_tensor._read_and_report = lambda *arguments: (time.sleep(0.002), read(*arguments))[1]
 convert = getattr(command, {function!r})
 
 def start(output):

@@ -265,7 +265,7 @@ from pathlib import Path
 import conversion.lazy_tensor as lazy_tensor
 from data_prep import command
 read = lazy_tensor._read_and_report
-lazy_tensor._read_and_report = lambda tensor, advance: (time.sleep(0.02), read(tensor, advance))[1]
+lazy_tensor._read_and_report = lambda *arguments: (time.sleep(0.02), read(*arguments))[1]
 from conversion.{module} import main
 command.run(lambda _: main(["--input", sys.argv[1], "--output", sys.argv[2]]))
 """

@@ -15,7 +15,7 @@ from conversion import large_file
 from conversion.dist_metadata import Chunk, Entry, Place
 from conversion.dist_metadata_writer import write_dist_metadata
 from conversion.large_file import BUFFER_BYTES, LargeFileWriter
-from conversion.lazy_tensor import LazyTensor, bits_of
+from conversion.lazy_tensor import LazyTensor
 from conversion.torch_file import read_state_dict, read_tensor
 from conversion.torch_zip_writer import ALIGNMENT, save_tensor, save_value
 from data_prep.artifacts import digest_file
@@ -40,7 +40,7 @@ def test_torch_reads_a_tensor(tmp_path: Path, dtype: torch.dtype, shape: tuple[i
     tensor = torch.randint(0, 2, shape).to(dtype)
     with LargeFileWriter(tmp_path / "t") as stream:
         stream.write(b"x" * ALIGNMENT)  # a tensor is one of many in its file
-        save_tensor(bits_of(tensor), str(dtype).removeprefix("torch."), stream)
+        save_tensor(LazyTensor.of("t", tensor), stream)
     content = (tmp_path / "t").read_bytes()[ALIGNMENT:]
     found = torch.load(io.BytesIO(content), weights_only=True)
     assert (found.shape, found.dtype, found.stride()) == (tensor.shape, dtype, tensor.stride()) and torch.equal(found, tensor)
