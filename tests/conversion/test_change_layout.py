@@ -80,6 +80,20 @@ def test_there_and_back_bit_for_bit(moved: Path, tmp_path: Path, layout: str, na
             assert (tmp_path / "nemo/context" / path.relative_to(moved / "nemo" / name / "context")).read_bytes() == path.read_bytes()
 
 
+def test_what_nemo_itself_has_saved_can_be_exported(moved: Path, tmp_path: Path) -> None:
+    """Its context says nothing that this project needs, so the checkpoint that the training began with says it."""
+    saved = tmp_path / "saved"
+    shutil.copytree(moved / "nemo/llama2/weights", saved / "weights")
+    (saved / "context").mkdir()
+    shutil.copyfile(moved / "nemo/llama2/context/model.yaml", saved / "context/model.yaml")
+    with pytest.raises(ValueError, match=r"`python -m conversion\.change_layout --to nemo --context` adds them$"):
+        nemo_to_hf.export(saved, tmp_path / "hf")
+    change_layout.change(saved, tmp_path / "nemo", layout=NEMO, context_of=moved / "nemo/llama2")
+    nemo_to_hf.export(tmp_path / "nemo", tmp_path / "hf")
+    for name in ("model.safetensors", "config.json", "tokenizer.json"):
+        assert (tmp_path / "hf" / name).read_bytes() == (moved / "hf/llama2" / name).read_bytes()
+
+
 def test_from_one_to_the_other(moved: Path, tmp_path: Path) -> None:
     change_layout.change(moved / MEGATRON_BRIDGE / "llama2", tmp_path / "lm", layout=MEGATRON_LM)
     change_layout.change(tmp_path / "lm", tmp_path / "bridge", layout=MEGATRON_BRIDGE)

@@ -220,7 +220,8 @@ def test_folders_that_are_no_nemo_checkpoint(tmp_path: Path, make_opt: OPTMaker)
     hf_dir = make_opt()
     message = (
         f"{hf_dir} is no NeMo checkpoint of this project; expected weights/, context/model.json and context/hf/config.json,"
-        " as written by `python -m conversion.hf_to_nemo` or `python -m recipes.train`"
+        " as written by `python -m conversion.hf_to_nemo` or `python -m recipes.train`; to one that NeMo itself has saved,"
+        " `python -m conversion.change_layout --to nemo --context` adds them"
     )
     with pytest.raises(ValueError, match=expect(message)):
         nemo_to_hf.export(hf_dir, tmp_path / "back")
