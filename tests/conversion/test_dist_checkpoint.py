@@ -242,4 +242,6 @@ def test_a_large_table_is_read_in_blocks(tmp_path: Path, monkeypatch: pytest.Mon
             LazyTensor.concatenated("two", [part, part]).read()[4:6], tensor[[8, 4]]
         )
         both = LazyTensor.concatenated("two", [part, found[name]])
-        assert torch.equal(torch.from_numpy(np.concatenate(list(both.checked_blocks()))).view(torch.float32), torch.cat([tensor[4:9], tensor]))
+        assert torch.equal(
+            torch.from_numpy(np.concatenate(list(both.checked_blocks()))).view(torch.float32), torch.cat([tensor[4:9], tensor])
+        )
