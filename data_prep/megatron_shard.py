@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 LINES = "lines.npy"  # beside text.bin and text.idx
+MAX_SAMPLES = 256  # that are checked at the end
 _BATCH_CHARACTERS = 1 << 20
 _MAX_SAMPLE_CHARACTERS = 10_000
-_MAX_SAMPLES = 256  # that are checked at the end
 _MAX_BAD = 10  # that are listed
 _CHUNK_BYTES = 1 << 20
 
@@ -259,7 +259,7 @@ def check(directory: Path, records: Sequence[ShardRecord], tokenizer: Tokenizer,
     library = LibraryEncoder(tokenizer)
     firsts = accumulate((record.num_documents for record in records), initial=0)
     samples = [(first + number, text) for first, record in zip(firsts, records) for number, text in record.samples]
-    samples = samples[:: max(1, -(-len(samples) // _MAX_SAMPLES))]
+    samples = samples[:: max(1, -(-len(samples) // MAX_SAMPLES))]
     num_decoded = 0
     for number, text in samples:
         expected_ids, _ = library.encode([text], eos_token_id)

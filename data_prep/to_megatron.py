@@ -25,7 +25,7 @@ from data_prep.artifacts import Manifest, write_manifest
 from data_prep.dataset_facts import dataset_summary, totals
 from data_prep.documents import add_input_arguments, require_text_files
 from data_prep.megatron_index import STAGE, token_dtype
-from data_prep.megatron_shard import ShardRecord, check, join, shard_part, tokenize_shard
+from data_prep.megatron_shard import MAX_SAMPLES, ShardRecord, check, join, shard_part, tokenize_shard
 from data_prep.progress import SharedProgress
 from data_prep.scanning import Reading
 from data_prep.shards import ordered_map, resumable_directory
@@ -89,7 +89,11 @@ def to_megatron(
                 found = ordered_map(
                     _run, jobs, workers=min(workers, len(jobs)), name=lambda job: str(job[0]), initializer=_begin, initargs=(work,)
                 )
-                records = list(found)
+                records = []
+                for number, record in enumerate(found):
+                    if number % -(-len(jobs) // MAX_SAMPLES):
+                        record.samples.clear()  # of many shards only some are sampled: this process holds the texts
+                    records.append(record)
             if not any(record.num_documents for record in records):
                 shutil.rmtree(shards)
                 raise _no_text(records)
