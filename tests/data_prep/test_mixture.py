@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import gzip
 import json
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +16,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data_prep.artifacts import check_files, read_manifest
+from data_prep.collect import main as collect_main
 from data_prep.corpora import Corpus
 from data_prep.mixture import MixtureRules, main, mixture
 from data_prep.mixture_plan import Budget, Selector, chosen_corpora, fractions, held_out_groups, ranks, require_budgets, take
+from data_prep.mixture_report import next_steps
 from data_prep.tokenizer_files import load_tokenizer
+from tests.processes import ROOT
 
 WORDS = ["dan", "je", "lep", "in", "sonce", "sije", "nad", "mestom", "kjer", "ljudje", "hodijo", "po", "ulicah"]
 
@@ -283,3 +289,48 @@ def test_held_out_share_of_many_documents() -> None:
     for language in (0, 1):
         here = languages == language
         assert tokens[here & held_out].sum() / tokens[here].sum() == pytest.approx(0.0005, rel=0.05)
+
+
+def test_the_blend_is_a_recipe_s(corpora: list[Corpus], tokenizer_dir: Path, tmp_path: Path) -> None:
+    """The overrides that the command prints compose into a recipe with these data sets, weights and validation."""
+    from recipes.compose import compose_recipe
+
+    manifest = mixture(corpora, {"new": tokenizer_dir}, tmp_path / "out", rules=MixtureRules(epochs=(("novels", 3.0),)))
+    blend = manifest.facts["blend"]
+    line = next_steps(tmp_path / "out", blend, str(tokenizer_dir), "data").splitlines()[-1]
+    recipe = compose_recipe("demo_adapt", [word for word in line.split() if word.startswith(("data.", "model."))])
+    assert list(recipe.data.train) == ["data/novels", "data/crawl", "data/wiki"] and recipe.data.validation == "data/validation"
+    assert list(recipe.data.weights) == blend["weights"] and sum(recipe.data.weights) == pytest.approx(1)
+
+
+@pytest.mark.parametrize("stage", ["collect", "mixture"])
+def test_killed_midway(stage: str, tokenizer_dir: Path, tmp_path: Path) -> None:
+    """SIGKILL after the first shard: nothing has the output's name, the same command goes on, and gives what an undisturbed run gives."""
+    files = []
+    for number in range(6):
+        path = tmp_path / f"{number}.jsonl"
+        lines = [json.dumps({"id": f"{number}-{n}", "text": " ".join(WORDS) * (1 + n % 50)}) for n in range(4000)]
+        path.write_text("\n".join(lines) + "\n")
+        files.append(str(path))
+    output = tmp_path / "out"
+    arguments = ["--input", f"web={files[0]}", *files[1:], "--workers", "1"]
+    arguments += ["--tokenizer", f"new={tokenizer_dir}"] if stage == "mixture" else []
+    command = [sys.executable, "-m", f"data_prep.{stage}", *arguments]
+    process = subprocess.Popen([*command, "--output", str(output)], cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    finished = tmp_path / ".out.unfinished/counts/web"
+    while not (finished.is_dir() and any(not path.name.startswith(".") for path in finished.iterdir())):
+        assert process.poll() is None, "ended before it could be killed"
+        time.sleep(0.002)
+    process.kill()
+    process.wait()
+    assert not output.exists()
+    kept = {path: path.stat().st_mtime_ns for path in finished.iterdir() if not path.name.startswith(".")}
+    main_of = {"collect": collect_main, "mixture": main}[stage]
+    first = min(kept)
+    before = first.read_bytes()
+    assert 1 <= len(kept) < 6 and before
+    assert main_of([*arguments, "--output", str(output)]) == 0
+    assert main_of([*arguments, "--output", str(tmp_path / "undisturbed")]) == 0
+    found, expected = outputs(output), outputs(tmp_path / "undisturbed")
+    assert found.keys() == expected.keys() and all(found[name] == expected[name] for name in expected if name != "plan.json")
+    assert not list(tmp_path.rglob(".*"))
