@@ -228,7 +228,7 @@ def hub_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_hugging_face_dataset_is_streamed(hub_copy: Path, tmp_path: Path) -> None:
     table = tmp_path / "t.yaml"
     table.write_text(f"- {{name: web, language: sl, huggingface: {{path: {hub_copy}, config: sl}}}}\n")
-    assert main(["--corpora", str(table), "--output", str(tmp_path / "out"), "--workers", "1"]) == 0
+    assert main(["--corpora", str(table), "--output", str(tmp_path / "out"), "--workers", "2"]) == 0
     assert rows(tmp_path / "out/text") == [
         {"id": f"web/{number}:{n + 1}", "url": f"u{number}{n}", "text": f"sl besedilo {number}{n}"} for number in range(2) for n in range(3)
     ]
