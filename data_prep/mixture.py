@@ -91,6 +91,15 @@ class MixtureRules:
         return chosen
 
 
+@dataclass(frozen=True)
+class Shard:
+    """A file of a corpus; `name` is CORPUS/FILE."""
+
+    path: Path
+    corpus: Corpus
+    name: str
+
+
 def mixture(
     corpora: Sequence[Corpus],
     tokenizers: dict[str, Path],
@@ -122,49 +131,18 @@ def mixture(
         "corpora": [[corpus.name, corpus.facts, *map(str, corpus.paths)] for corpus in chosen],
         "tokenizers": digests,
     }
+    paths = [path for corpus in chosen for path in corpus.paths]
     with resumable_directory(output_dir, plan) as directory:
-        names = [f"{corpus.name}/{name}" for corpus in chosen for name in shard_names(corpus.paths)]
-        owners = [corpus for corpus in chosen for _ in corpus.paths]
-        paths = [path for corpus in chosen for path in corpus.paths]
-        jobs = [
-            CountJob(path, corpus.name, directory / "counts" / f"{name}.npz", units) for path, corpus, name in zip(paths, owners, names)
+        shards = [
+            Shard(path, corpus, f"{corpus.name}/{name}") for corpus in chosen for path, name in zip(corpus.paths, shard_names(corpus.paths))
         ]
-        size = sum(path.stat().st_size for path in paths)
-        with SharedProgress("counting tokens", total=size, unit="B", is_bytes=True) as progress:
-            prepared = (list(tokenizers.values()), workers == 1, progress)
-            found = ordered_map(
-                count_shard, jobs, workers=workers, name=lambda job: str(job.path), initializer=prepare_to_count, initargs=prepared
-            )
-            tables = list(found)
-        sides = decide(chosen, owners, tables, rules)
-        for part in ("train", "validation", "documents"):
-            shutil.rmtree(directory / part, ignore_errors=True)  # of an earlier run
-        writes = [
-            WriteJob(
-                path, corpus.name, units, table, side, tuple(tokenizers),
-                directory / "train" / name, directory / "validation" / _language(corpus) / name.replace("/", "-"), directory / "documents" / name,
-            )
-            for path, corpus, name, table, side in zip(paths, owners, names, tables, sides)
-        ]  # fmt: skip
-        with SharedProgress("writing", total=size, unit="B", is_bytes=True) as progress:
-            written = ordered_map(
-                write_shard, writes, workers=workers, name=lambda job: str(job.path), initializer=show_progress, initargs=(progress,)
-            )
-            for _ in written:
-                pass
-        for job, side in zip(writes, sides):
-            if not (side == VALIDATION).any():
-                job.validation_path.unlink()
-            if not (side == TRAIN).any():
-                job.train_path.unlink()
-        for folder in {job.validation_path.parent for job in writes} | {job.train_path.parent for job in writes}:
-            if not any(folder.iterdir()):
-                folder.rmdir()
+        tables = _count(shards, units, list(tokenizers.values()), directory, workers)
+        sides = decide(chosen, [shard.corpus for shard in shards], tables, rules)
+        counts = _counts(chosen, [shard.corpus for shard in shards], tables, sides, rules)
+        if not any(count.train.documents for count in counts):
+            raise ValueError(f"no document is left for training in {', '.join(map(str, paths))}; give more text or larger budgets")
+        _write(shards, units, tables, sides, tuple(tokenizers), directory, workers)
         shutil.rmtree(directory / "counts")
-        counts = _counts(chosen, owners, tables, sides, rules)
-        kept = [corpus for corpus in chosen if any((directory / "train" / corpus.name).glob("*"))]
-        files = {c.name: sorted(p.relative_to(directory).as_posix() for p in (directory / "train" / c.name).iterdir()) for c in kept}
-        write_corpus_table(directory, kept, files)
         (directory / "report.md").write_text(report(counts, list(tokenizers)), encoding="utf-8")
         (directory / "blend.json").write_text(json.dumps(blend(counts), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
         (directory / "plan.json").unlink()  # the manifest says it, and the same mixture has the same digest
@@ -176,6 +154,53 @@ def mixture(
             arguments=vars(arguments) if arguments else None,
             inputs={str(path): digest_file(path) for path in paths},
         )
+
+
+def _count(shards: Sequence[Shard], units: Units, tokenizers: Sequence[Path], directory: Path, workers: int) -> list[ShardTable]:
+    jobs = [CountJob(shard.path, shard.corpus.name, directory / "counts" / f"{shard.name}.npz", units) for shard in shards]
+    size = sum(shard.path.stat().st_size for shard in shards)
+    with SharedProgress("counting tokens", total=size, unit="B", is_bytes=True) as progress:
+        prepared = (tokenizers, workers == 1, progress)
+        return list(
+            ordered_map(count_shard, jobs, workers=workers, name=lambda job: str(job.path), initializer=prepare_to_count, initargs=prepared)
+        )
+
+
+def _write(
+    shards: Sequence[Shard],
+    units: Units,
+    tables: Sequence[ShardTable],
+    sides: Sequence[NDArray[np.int64]],
+    tokenizers: tuple[str, ...],
+    directory: Path,
+    workers: int,
+) -> None:
+    """Write `train/`, `validation/`, `documents/` and the corpus table; a shard with nothing on a side has no file there."""
+    for part in ("train", "validation", "documents"):
+        shutil.rmtree(directory / part, ignore_errors=True)  # of an earlier run
+    jobs = []
+    for shard, table, side in zip(shards, tables, sides):
+        held_out = directory / "validation" / _language(shard.corpus) / shard.name.replace("/", "-")
+        targets = directory / "train" / shard.name, held_out, directory / "documents" / shard.name
+        jobs.append(WriteJob(shard.path, shard.corpus.name, units, table, side, tokenizers, *targets))
+    size = sum(shard.path.stat().st_size for shard in shards)
+    with SharedProgress("writing", total=size, unit="B", is_bytes=True) as progress:
+        for _ in ordered_map(
+            write_shard, jobs, workers=workers, name=lambda job: str(job.path), initializer=show_progress, initargs=(progress,)
+        ):
+            pass
+    for job, side in zip(jobs, sides):
+        for target, number in ((job.train_path, TRAIN), (job.validation_path, VALIDATION)):
+            if not (side == number).any():
+                target.unlink()
+            if not any(target.parent.iterdir()):
+                target.parent.rmdir()
+    files: dict[str, list[str]] = {}
+    for shard, job in zip(shards, jobs):
+        if job.train_path.exists():
+            files.setdefault(shard.corpus.name, []).append(f"train/{shard.name}")
+    kept = dict.fromkeys(shard.corpus for shard in shards if shard.corpus.name in files)
+    write_corpus_table(directory, list(kept), files)
 
 
 def _language(corpus: Corpus) -> str:

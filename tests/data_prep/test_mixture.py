@@ -228,6 +228,15 @@ def test_a_run_that_was_stopped_goes_on(corpora: list[Corpus], tokenizer_dir: Pa
     assert outputs(tmp_path / "out") == outputs(tmp_path / "fresh")
 
 
+def test_nothing_left_for_training(tokenizer_dir: Path, tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"text": " "}\n')
+    with pytest.raises(ValueError) as error:
+        mixture([Corpus("web", (path,))], {"new": tokenizer_dir}, tmp_path / "out")
+    assert str(error.value) == f"no document is left for training in {path}; give more text or larger budgets"
+    assert not (tmp_path / "out").exists()
+
+
 def test_shares_by_hand() -> None:
     corpora = [Corpus("a", (), language="it"), Corpus("b", (), language="it"), Corpus("c", (), language="en")]
     available = {"a": 100, "b": 300, "c": 1000}
