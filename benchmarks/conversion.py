@@ -16,15 +16,17 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from data_prep import command
 from data_prep.tables import markdown_table
+
+Result = TypeVar("Result")
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -203,11 +205,9 @@ def run_shape(
     bridge_python: str | None,
 ) -> list[tuple[str, ...]]:
     """All measurements of one checkpoint, as rows of the table."""
-    # In a process of its own: Linux counts the largest resident set of a command from that of the process that starts it.
-    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
-        future = pool.submit(make_checkpoint, work_dir / "hf", SHAPES[shape], dtype=dtype, tokenizer_dir=tokenizer_dir)
-        nbytes = future.result()
-    digest = _weights_digest(work_dir / "hf")
+    make = partial(make_checkpoint, work_dir / "hf", SHAPES[shape], dtype=dtype, tokenizer_dir=tokenizer_dir)
+    nbytes = in_a_process_of_its_own(make)
+    digest = in_a_process_of_its_own(partial(weights_digest, work_dir / "hf"))
     runs = [*ours(work_dir), *peers(work_dir, nemo_python=nemo_python, bridge_python=bridge_python)]
     measured: dict[str, list[Measurement]] = {}
     for repetition in range(repetitions):
@@ -221,17 +221,33 @@ def run_shape(
             warm(work_dir / run.source)
             time.sleep(SETTLE_SECONDS)
             measured.setdefault(run.name, []).append(measure(run.command))
-            if run.target == "back" and _weights_digest(work_dir / "back") != digest:
+            if run.target == "back" and in_a_process_of_its_own(partial(weights_digest, work_dir / "back")) != digest:
                 raise RuntimeError("the weights did not come back")
             if run.target not in {other.source for other in runs}:
                 shutil.rmtree(work_dir / run.target)
     return list(_rows(f"{shape} {dtype}, {nbytes / 1e9:.2f} GB", measured, nbytes))
 
 
-def _weights_digest(directory: Path) -> str:
-    from data_prep.artifacts import digest_files
+def weights_digest(directory: Path) -> str:
+    """Identity of the tensors of a folder by name, whichever shards they are in."""
+    import xxhash
 
-    return digest_files(directory, sorted(path.name for path in directory.glob("model*")))
+    from conversion.hf_checkpoint import HFCheckpoint
+    from data_prep.artifacts import combined_digest
+
+    digests = {}
+    for name, tensor in HFCheckpoint.open(directory).tensors.items():
+        state = xxhash.xxh3_128()
+        for block in tensor.checked_blocks():
+            state.update(block.reshape(-1).data)
+        digests[name] = state.hexdigest()
+    return combined_digest(digests)
+
+
+def in_a_process_of_its_own(function: Callable[[], Result]) -> Result:
+    """Linux counts the largest resident set of a command from that of the process that starts it, so this one stays small."""
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        return pool.submit(function).result()
 
 
 def _rows(label: str, measured: Mapping[str, Sequence[Measurement]], nbytes: int) -> list[tuple[str, ...]]:
