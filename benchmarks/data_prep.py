@@ -1,7 +1,7 @@
 """Speed and memory of deduplication and cleaning, beside the usual ways of doing it, in one run on your text.
 
 Every measurement is a process of its own and gives MB of UTF-8 per CPU second (of it and its children) and the growth of its resident
-memory; in memory the fastest of --repeat runs.  The first table starts from documents in memory, the second from files to files.  A package is measured where the
+memory; in memory the fastest of --repeat runs.  Tokenization is measured by benchmarks.tokenization.  The first table starts from documents in memory, the second from files to files.  A package is measured where the
 Python in SCION_PEER_PYTHON can import it.
 """
 
