@@ -348,7 +348,8 @@ def _build(size: Size, work: Path) -> None:
     for name, values in (("shared_target", ids), ("shared_source", ids), ("new_ids", np.arange(ids[-1] + 1, size.num_target))):
         np.save(work / f"{name}.npy", values)
     (work / "merges.json").write_text(json.dumps(merges))
-    lines = (" ".join(generator.choice(new, size=_LINE_WORDS)).replace("▁", "") for _ in range(_TEXT_LINES))
+    words = np.array(new)
+    lines = (" ".join(generator.choice(words, size=_LINE_WORDS)).replace("▁", "") for _ in range(_TEXT_LINES))
     (work / "text.txt").write_text("".join(f" {line}\n" for line in lines))
 
 
