@@ -8,7 +8,6 @@ that was stopped goes on with the shards that are missing when the same command 
 from __future__ import annotations
 
 import argparse
-import os
 import shutil
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -130,19 +129,14 @@ def _parser() -> argparse.ArgumentParser:
     filters.add_argument("--max-characters", type=int, metavar="N", help="default: no limit")
     filters.add_argument("--min-words", type=int, default=0, metavar="N", help="default: 0")
     run = parser.add_argument_group("running")
-    run.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)), metavar="N", help="processes (default: all cores)")
-    run.add_argument("--skip-bad", action="store_true", help="pass over what cannot be read, and list it, instead of stopping")
-    run.add_argument("--max-document-mib", type=int, default=64, metavar="N", help="longer lines and documents are bad input (default: 64)")
+    command.add_running_arguments(run)
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Clean corpora into a new directory."""
     arguments = _parser().parse_args(argv)
-    if arguments.workers < 1:
-        raise ValueError(f"--workers is {arguments.workers}; expected at least 1")
-    if arguments.max_document_mib < 1:
-        raise ValueError(f"--max-document-mib is {arguments.max_document_mib}; expected at least 1")
+    command.require_positive(arguments)
     runs = None
     if arguments.problem_runs is not None:
         runs = ProblemRuns(

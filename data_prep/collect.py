@@ -8,7 +8,6 @@ on with the shards that are missing when the same command is given again.  The n
 from __future__ import annotations
 
 import argparse
-import os
 import shutil
 from collections.abc import Sequence
 from dataclasses import asdict, replace
@@ -168,9 +167,7 @@ def _parser() -> argparse.ArgumentParser:
     run = parser.add_argument_group("running")
     run.add_argument("--max-documents", type=int, metavar="N", help="no more than the first N of each corpus")
     run.add_argument("--new-ids", action="store_true", help="every document gets the id CORPUS/FILE:LINE; its own becomes original_id")
-    run.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)), metavar="N", help="processes (default: all cores)")
-    run.add_argument("--skip-bad", action="store_true", help="pass over what cannot be read, and list it, instead of stopping")
-    run.add_argument("--max-document-mib", type=int, default=64, metavar="N", help="longer lines and documents are bad input (default: 64)")
+    command.add_running_arguments(run)
     return parser
 
 
@@ -184,13 +181,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         raise ValueError("--output is missing; name a new directory")
     if sum(given is not None for given in (arguments.input, arguments.corpora, arguments.known)) != 1:
         raise ValueError("give one of --input NAME=FILE..., --corpora YAML and --known NAME...")
-    for option, value in (
-        ("workers", arguments.workers),
-        ("max-document-mib", arguments.max_document_mib),
-        ("max-documents", arguments.max_documents),
-    ):
-        if value is not None and value < 1:
-            raise ValueError(f"--{option} is {value}; expected at least 1")
+    command.require_positive(arguments, "max_documents")
     if arguments.input:
         sources = _from_input(arguments)
     elif arguments.corpora:

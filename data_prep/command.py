@@ -23,6 +23,27 @@ def parser(doc: str | None, *, prog: str, example: str) -> argparse.ArgumentPars
     )
 
 
+def add_running_arguments(parser: argparse._ActionsContainer, *, skips_bad: bool = True) -> None:
+    """How a command over many documents works: processes, the longest document, and what happens to input that cannot be read."""
+    parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)), metavar="N", help="processes (default: all cores)")
+    if skips_bad:
+        parser.add_argument("--skip-bad", action="store_true", help="pass over what cannot be read, and list it, instead of stopping")
+    parser.add_argument(
+        "--max-document-mib", type=int, default=64, metavar="N", help="longer lines and documents are bad input (default: 64)"
+    )
+
+
+def require_positive(arguments: argparse.Namespace, *names: str) -> None:
+    """Refuse counts below 1; those of `add_running_arguments` are among them.
+
+    Raises:
+        ValueError: naming the option.
+    """
+    for name in ("workers", "max_document_mib", *names):
+        if (value := getattr(arguments, name)) is not None and value < 1:
+            raise ValueError(f"--{name.replace('_', '-')} is {value}; expected at least 1")
+
+
 def run(main: Callable[[Sequence[str] | None], int]) -> None:
     """Run a command's main and exit: 0 done, 1 checked and found wrong, 2 misused (one clear sentence on stderr).
 

@@ -9,7 +9,6 @@ The same input gives the same bytes for any number of --workers, and with one or
 from __future__ import annotations
 
 import argparse
-import os
 import shutil
 from collections.abc import Sequence
 from dataclasses import replace
@@ -182,19 +181,14 @@ def _parser() -> argparse.ArgumentParser:
         default=1,
         help="2: memory does not grow with unique text, 8 bytes a token of disk instead (default: 1)",
     )
-    run.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)), metavar="N", help="processes (default: all cores)")
-    run.add_argument("--skip-bad", action="store_true", help="pass over what cannot be read, and list it, instead of stopping")
-    run.add_argument("--max-document-mib", type=int, default=64, metavar="N", help="longer lines and documents are bad input (default: 64)")
+    command.add_running_arguments(run)
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Deduplicate corpora into a new directory."""
     arguments = _parser().parse_args(argv)
-    if arguments.workers < 1:
-        raise ValueError(f"--workers is {arguments.workers}; expected at least 1")
-    if arguments.max_document_mib < 1:
-        raise ValueError(f"--max-document-mib is {arguments.max_document_mib}; expected at least 1")
+    command.require_positive(arguments)
     corpora = corpora_from_arguments(arguments, arguments.document_separator)
     require_text_files(arguments.against)
     dedup(

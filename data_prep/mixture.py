@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -324,17 +323,14 @@ def _parser() -> argparse.ArgumentParser:
     )
     run = parser.add_argument_group("running")
     run.add_argument("--seed", type=int, default=0, metavar="N", help="decides which documents (default: 0)")
-    run.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)), metavar="N", help="processes (default: all cores)")
-    run.add_argument("--max-document-mib", type=int, default=64, metavar="N", help="longer lines and documents are bad input (default: 64)")
+    command.add_running_arguments(run, skips_bad=False)
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Make a mixture in a new directory."""
     arguments = _parser().parse_args(argv)
-    for option, value in (("workers", arguments.workers), ("max-document-mib", arguments.max_document_mib)):
-        if value < 1:
-            raise ValueError(f"--{option} is {value}; expected at least 1")
+    command.require_positive(arguments)
     if arguments.megatron is not None and arguments.megatron.is_dir() and any(arguments.megatron.iterdir()):
         raise ValueError(f"the directory {arguments.megatron} exists and is not empty; remove it or choose another --megatron")
     rules = MixtureRules(

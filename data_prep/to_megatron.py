@@ -147,15 +147,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     add_input_arguments(parser)
     parser.add_argument("--tokenizer", type=Path, required=True, metavar="DIR", help="folder of a Hugging Face tokenizer")
     parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="new directory")
-    parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)), metavar="N", help="processes (default: all cores)")
-    parser.add_argument("--skip-bad", action="store_true", help="pass over what cannot be read, and list it, instead of stopping")
-    parser.add_argument(
-        "--max-document-mib", type=int, default=64, metavar="N", help="longer lines and documents are bad input (default: 64)"
-    )
+    command.add_running_arguments(parser)
     arguments = parser.parse_args(argv)
-    for option, value in (("workers", arguments.workers), ("max-document-mib", arguments.max_document_mib)):
-        if value < 1:
-            raise ValueError(f"--{option} is {value}; expected at least 1")
+    command.require_positive(arguments)
     # Read once, by the tokenizer library's thread pool at its first use; used where there is one file and no compiler.
     os.environ["RAYON_NUM_THREADS"] = str(arguments.workers)
     os.environ["TOKENIZERS_PARALLELISM"] = "true"

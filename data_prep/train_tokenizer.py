@@ -10,7 +10,6 @@ The special tokens are GaMS's, with the ids they have in OPT: <s> 0, <pad> 1, </
 from __future__ import annotations
 
 import argparse
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, islice
 from pathlib import Path
@@ -162,12 +161,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         metavar="SHARE",
         help="share of characters with ids of their own (default: 0.9995)",
     )
-    parser.add_argument(
-        "--workers", type=int, default=len(os.sched_getaffinity(0)), metavar="N", help="processes that read (default: all cores)"
-    )
-    parser.add_argument(
-        "--max-document-mib", type=int, default=64, metavar="N", help="longer lines and documents are bad input (default: 64)"
-    )
+    command.add_running_arguments(parser, skips_bad=False)
     parser.add_argument(
         "--report",
         type=Path,
@@ -176,9 +170,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--compare", nargs="+", default=[], metavar="[NAME=]DIR", help="other tokenizers for that report")
     arguments = parser.parse_args(argv)
-    for option, value in (("workers", arguments.workers), ("max-document-mib", arguments.max_document_mib)):
-        if value < 1:
-            raise ValueError(f"--{option} is {value}; expected at least 1")
+    command.require_positive(arguments)
     if arguments.report is None and arguments.compare:
         raise ValueError("--compare names tokenizers for a --report, which is not asked for; add --report DIR")
     others = candidates(arguments.compare)  # refused before anything is trained
