@@ -21,13 +21,13 @@ from typing import Any
 
 from data_prep import command
 from data_prep.clean import clean
-from data_prep.clean_shard import CleanRules
-from data_prep.corpora import Corpus
+from data_prep.cleaning.problem_runs import ProblemRuns
+from data_prep.cleaning.shard import CleanRules
 from data_prep.dedup import dedup
-from data_prep.documents import Documents
-from data_prep.onion import PlainEngine, engine
-from data_prep.onion_types import Decisions, OnionSettings
-from data_prep.problem_runs import ProblemRuns
+from data_prep.deduplication.onion import PlainEngine, engine
+from data_prep.deduplication.onion_types import Decisions, OnionSettings
+from data_prep.reading.corpora import Corpus
+from data_prep.reading.documents import Documents
 from data_prep.tables import markdown_table
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -25,12 +25,12 @@ import numpy as np
 
 from data_prep import command
 from data_prep.artifacts import digest_bytes, digest_file
-from data_prep.documents import Documents, batches
-from data_prep.megatron_shard import Part, join
+from data_prep.megatron.shard import Part, join
+from data_prep.megatron.word_encoder import LibraryEncoder, WordEncoder, word_encoder
+from data_prep.reading.documents import Documents, batches
 from data_prep.tables import markdown_table
 from data_prep.to_megatron import to_megatron
-from data_prep.tokenizer_files import load_tokenizer
-from data_prep.word_encoder import LibraryEncoder, WordEncoder, word_encoder
+from data_prep.tokenizers.files import load_tokenizer
 
 ROOT = Path(__file__).resolve().parent.parent
 NUM_FILES = 8

@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from data_prep import command
-from data_prep.documents import Documents
+from data_prep.reading.documents import Documents
 from data_prep.tables import markdown_table
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -57,7 +57,7 @@ def measure(way: str, paths: Sequence[Path], vocab_size: int) -> dict[str, float
             )  # fmt: skip
         share = lost[1] / lost[0]
     else:
-        from data_prep.tokenizer_files import start_without_torch
+        from data_prep.tokenizers.files import start_without_torch
         from data_prep.train_tokenizer import train_tokenizers
 
         start_without_torch()

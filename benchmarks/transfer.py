@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from data_prep import command
-from data_prep.tokenizer_files import start_without_torch
+from data_prep.tokenizers.files import start_without_torch
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -368,7 +368,7 @@ def _transfer(method: str, work: Path) -> None:
     from conversion.embeddings.vocabulary_map import map_vocabulary
     from conversion.lazy_tensor import LazyTensor
     from conversion.safetensors_file import write_safetensors
-    from data_prep.tokenizer_files import load_tokenizer
+    from data_prep.tokenizers.files import load_tokenizer
 
     tokenizers = [load_tokenizer(work / side) for side in ("source", "target")]
     source, target = map(Vocabulary.of, tokenizers)

@@ -107,7 +107,7 @@ def _run_config(source: Source, layout: str) -> dict[str, Any] | None:
 
 
 def _tokenizer_files(source: Source) -> list[Path]:
-    from data_prep.tokenizer_files import tokenizer_files
+    from data_prep.tokenizers.files import tokenizer_files
 
     return tokenizer_files(source.context / "hf")
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from conversion.bits_per_byte import TextScore, choose_start_token, choose_window_tokens, score_documents
 from conversion.embeddings.checkpoint import Transfer
-from data_prep.named_texts import Text
+from data_prep.reading.named_texts import Text
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast

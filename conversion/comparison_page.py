@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from conversion.comparison import SOURCE, Measurement, TrainingOptions, difference_interval, mean_bits_per_byte
 from data_prep.html_page import html_figure, html_page, html_table
-from data_prep.named_texts import Text
+from data_prep.reading.named_texts import Text
 from data_prep.tables import markdown_table
 
 if TYPE_CHECKING:

@@ -66,7 +66,7 @@ def edit(input_dir: Path, output_dir: Path, change: Edit, *, arguments: dict[str
             **after.facts,
         }
         if after.tokenizer_files is not None:
-            from data_prep.tokenizer_files import load_tokenizer, tokenizer_digest
+            from data_prep.tokenizers.files import load_tokenizer, tokenizer_digest
 
             facts["tokenizer_digest"] = tokenizer_digest(load_tokenizer(staging))
         return write_manifest(staging, stage=STAGE, facts=facts, arguments=arguments, inputs={"hf": hf.digest()}, known_digests=digests)

@@ -32,7 +32,7 @@ from conversion.safetensors_file import read_safetensors, write_safetensors
 from conversion.token_names import input_names, names_of, output_name
 from conversion.torch_file import read_state_dict
 from data_prep.artifacts import check_files, digest_files, read_manifest
-from data_prep.tokenizer_files import tokenizer_files
+from data_prep.tokenizers.files import tokenizer_files
 
 if TYPE_CHECKING:
     import torch

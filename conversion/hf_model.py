@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from data_prep.artifacts import combined_digest, read_manifest, require_same_tokenizer
-from data_prep.tokenizer_files import load_tokenizer, tokenizer_digest
+from data_prep.tokenizers.files import load_tokenizer, tokenizer_digest
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerFast

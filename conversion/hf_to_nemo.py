@@ -19,7 +19,7 @@ from conversion.summary import summary
 from data_prep import command
 from data_prep.artifacts import Manifest, check_files, read_manifest, staged_directory, write_manifest
 from data_prep.progress import Progress
-from data_prep.tokenizer_files import start_without_torch
+from data_prep.tokenizers.files import start_without_torch
 
 if TYPE_CHECKING:
     from conversion.hf_checkpoint import HFCheckpoint
@@ -89,7 +89,7 @@ def _tokenizer_digest(hf: HFCheckpoint, manifest: Manifest | None) -> str | None
     Raises:
         ValueError: if the tokenizer has more tokens than the model has rows.
     """
-    from data_prep.tokenizer_files import load_tokenizer, tokenizer_digest, tokenizer_files
+    from data_prep.tokenizers.files import load_tokenizer, tokenizer_digest, tokenizer_files
 
     rows = hf.config["vocab_size"]
     if manifest is not None and "tokenizer_digest" in manifest.facts:

@@ -16,7 +16,7 @@ from typing import Any
 
 from conversion.families.family import Family
 from conversion.hf_files import GENERATION_CONFIG_NAME
-from data_prep.tokenizer_files import tokenizer_files
+from data_prep.tokenizers.files import tokenizer_files
 
 IO_NAME = "io.json"
 YAML_NAME = "model.yaml"

@@ -34,7 +34,7 @@ def make(tokenizer_dir: Path, output_dir: Path, *, seed: int, config: dict[str, 
     from conversion.families import family_of
     from conversion.hf_checkpoint import copy_companions, write_hf_weights
     from conversion.lazy_tensor import LazyTensor
-    from data_prep.tokenizer_files import load_tokenizer, tokenizer_digest
+    from data_prep.tokenizers.files import load_tokenizer, tokenizer_digest
 
     family = family_of(config.get("model_type", DEFAULT_MODEL_TYPE), source="the new model")
     tokenizer = load_tokenizer(tokenizer_dir)

@@ -14,8 +14,8 @@ from pathlib import Path
 from conversion.embeddings import METHODS
 from conversion.embeddings.arguments import add_transfer_arguments, transfer_request
 from data_prep import command
-from data_prep.named_texts import read_texts
-from data_prep.tokenizer_files import start_without_torch
+from data_prep.reading.named_texts import read_texts
+from data_prep.tokenizers.files import start_without_torch
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -19,7 +19,7 @@ from conversion.embeddings.arguments import add_transfer_arguments, transfer_req
 from conversion.embeddings.vocabulary_strategies import COPYING_STRATEGIES, read_by, require_vocabulary_options
 from data_prep import command
 from data_prep.artifacts import combined_digest, staged_directory, write_manifest
-from data_prep.named_texts import Text, read_texts
+from data_prep.reading.named_texts import Text, read_texts
 
 if TYPE_CHECKING:
     from conversion.embeddings.request import TransferRequest

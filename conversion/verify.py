@@ -158,7 +158,7 @@ class TokenIds:
 
 def compare_token_ids(a: Side, b: Side, lines: Sequence[str]) -> TokenIds:
     """Ids of the same lines in both tokenizers."""
-    from data_prep.tokenizer_files import load_tokenizer, tokenizer_files
+    from data_prep.tokenizers.files import load_tokenizer, tokenizer_files
 
     present = [bool(tokenizer_files(side.tokenizer_dir)) for side in (a, b)]
     if not any(present):

@@ -20,7 +20,7 @@ from conversion.embeddings.random_rows import random_rows, row_statistics
 from conversion.hf_checkpoint import HFCheckpoint
 from conversion.lazy_tensor import LazyTensor
 from conversion.token_names import input_names, names_of
-from data_prep.tokenizer_files import load_tokenizer, tokenizer_files
+from data_prep.tokenizers.files import load_tokenizer, tokenizer_files
 
 NEW_ROWS = ("mean", "random")
 _BLOCK_ROWS = 4096
@@ -179,7 +179,7 @@ def _appended(tensor: LazyTensor, num_tokens: int, first: int, count: int, rows:
 
 def _with_tokens(directory: Path, tokens: Sequence[str]) -> dict[str, bytes]:
     """The tokenizer's files with tokens added to its list of added ones, which are found in a text before anything else."""
-    from data_prep.derived_tokenizer import derived_files, read_description
+    from data_prep.tokenizers.derived import derived_files, read_description
 
     tokenizer = load_tokenizer(directory)
     known = tokenizer.get_vocab()
@@ -197,7 +197,7 @@ def keep(tables: Tables, wanted: Sequence[str | int]) -> Tables:
     """Keep the rows of some tokens; the others go, and ids close up in their old order.
 
     Kept besides: added tokens, bytes, the single characters of those tokens, and every token on the way to one of them by the
-    merges; `data_prep.tokenizer_pruning` says why.
+    merges; `data_prep.tokenizers.pruning` says why.
 
     Args:
         wanted: tokens as the tokenizer writes them, or ids.
@@ -205,8 +205,8 @@ def keep(tables: Tables, wanted: Sequence[str | int]) -> Tables:
     Raises:
         ValueError: if there is no tokenizer, or a token is unknown to it.
     """
-    from data_prep.derived_tokenizer import derived_files, read_description
-    from data_prep.tokenizer_pruning import prune_tokenizer
+    from data_prep.tokenizers.derived import derived_files, read_description
+    from data_prep.tokenizers.pruning import prune_tokenizer
 
     tokenizer = load_tokenizer(tables.source)
     ids = _ids_of(wanted, tokenizer.get_vocab(), tables.source)

@@ -15,13 +15,13 @@ from pathlib import Path
 
 from data_prep import command
 from data_prep.artifacts import Manifest, digest_file, write_manifest
-from data_prep.clean_shard import CleanCounts, CleanRules, Lengths, clean_shard, duplicate_ids, report
-from data_prep.corpora import Corpus, add_corpus_arguments, corpora_from_arguments, write_corpus_table
-from data_prep.documents import add_format_arguments
-from data_prep.language_filter import LanguageFilter
-from data_prep.problem_runs import COUNTED, LETTERS, ProblemRuns
-from data_prep.scanning import Reading
-from data_prep.shards import ordered_map, resumable_directory, shard_names
+from data_prep.cleaning.language_filter import LanguageFilter
+from data_prep.cleaning.problem_runs import COUNTED, LETTERS, ProblemRuns
+from data_prep.cleaning.shard import CleanCounts, CleanRules, Lengths, clean_shard, duplicate_ids, report
+from data_prep.reading.corpora import Corpus, add_corpus_arguments, corpora_from_arguments, write_corpus_table
+from data_prep.reading.documents import add_format_arguments
+from data_prep.reading.scanning import Reading
+from data_prep.reading.shards import ordered_map, resumable_directory, shard_names
 
 
 @dataclass(frozen=True)

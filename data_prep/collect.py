@@ -15,14 +15,14 @@ from pathlib import Path
 
 from data_prep import command
 from data_prep.artifacts import Manifest, digest_file, write_manifest
-from data_prep.clean_shard import duplicate_ids
-from data_prep.collect_shard import CollectCounts, CollectJob, collect_shard, report, show_progress
-from data_prep.corpora import Corpus, corpora_from_input, write_corpus_table
-from data_prep.documents import SUFFIXES, add_format_arguments
+from data_prep.cleaning.shard import duplicate_ids
 from data_prep.progress import SharedProgress
-from data_prep.scanning import Reading
-from data_prep.shards import ordered_map, resumable_directory, shard_names
-from data_prep.sources import KNOWN_TABLE, Source, read_sources, table_rows
+from data_prep.reading.collect_shard import CollectCounts, CollectJob, collect_shard, report, show_progress
+from data_prep.reading.corpora import Corpus, corpora_from_input, write_corpus_table
+from data_prep.reading.documents import SUFFIXES, add_format_arguments
+from data_prep.reading.scanning import Reading
+from data_prep.reading.shards import ordered_map, resumable_directory, shard_names
+from data_prep.reading.sources import KNOWN_TABLE, Source, read_sources, table_rows
 from data_prep.tables import markdown_table
 
 

@@ -16,15 +16,15 @@ from pathlib import Path
 
 from data_prep import command
 from data_prep.artifacts import Manifest, digest_file, staged_directory, write_manifest
-from data_prep.comparison import IGNORABLE, Comparison
-from data_prep.corpora import Corpus, add_corpus_arguments, corpora_from_arguments, write_corpus_table
-from data_prep.dedup_decisions import DecisionLog, DocumentMethods, decide_all
-from data_prep.dedup_output import DedupCounts, Sources, report, write_shard
-from data_prep.documents import add_format_arguments, require_text_files
-from data_prep.onion_types import BOUNDARIES, PARAGRAPHS, SCORES, SMOOTHINGS, OnionSettings
-from data_prep.repeated_ngrams import find_repeated
-from data_prep.scanning import Protected, Reading, Scanner
-from data_prep.shards import ordered_map, shard_names
+from data_prep.deduplication.decisions import DecisionLog, DocumentMethods, decide_all
+from data_prep.deduplication.onion_types import BOUNDARIES, PARAGRAPHS, SCORES, SMOOTHINGS, OnionSettings
+from data_prep.deduplication.output import DedupCounts, Sources, report, write_shard
+from data_prep.deduplication.repeated_ngrams import find_repeated
+from data_prep.reading.comparison import IGNORABLE, Comparison
+from data_prep.reading.corpora import Corpus, add_corpus_arguments, corpora_from_arguments, write_corpus_table
+from data_prep.reading.documents import add_format_arguments, require_text_files
+from data_prep.reading.scanning import Protected, Reading, Scanner
+from data_prep.reading.shards import ordered_map, shard_names
 
 
 def dedup(

@@ -14,9 +14,9 @@ import numpy as np
 
 from data_prep import command
 from data_prep.artifacts import Manifest, check_files, staged_directory, write_manifest
-from data_prep.dataset_facts import dataset_summary, totals
-from data_prep.megatron_index import PREFIX, STAGE, TokenFile, open_dataset
-from data_prep.megatron_shard import LINES, Part, join
+from data_prep.megatron.facts import dataset_summary, totals
+from data_prep.megatron.index import PREFIX, STAGE, TokenFile, open_dataset
+from data_prep.megatron.shard import LINES, Part, join
 from data_prep.progress import Progress
 
 _SAME = ("tokenizer_digest", "vocab_size", "eos_token_id")

@@ -23,11 +23,9 @@ from numpy.typing import NDArray
 
 from data_prep import command
 from data_prep.artifacts import Manifest, digest_file, write_manifest
-from data_prep.corpora import Corpus, add_corpus_arguments, corpora_from_arguments, write_corpus_table
-from data_prep.documents import add_format_arguments
-from data_prep.mixture_plan import Budget, Selector, chosen_corpora, fractions, held_out_groups, ranks, require_budgets, take
-from data_prep.mixture_report import CorpusCounts, Side, blend, megatron_inputs, next_steps, report
-from data_prep.mixture_shard import (
+from data_prep.mixing.plan import Budget, Selector, chosen_corpora, fractions, held_out_groups, ranks, require_budgets, take
+from data_prep.mixing.report import CorpusCounts, Side, blend, megatron_inputs, next_steps, report
+from data_prep.mixing.shard import (
     LEFT_OUT,
     TRAIN,
     VALIDATION,
@@ -41,9 +39,11 @@ from data_prep.mixture_shard import (
     write_shard,
 )
 from data_prep.progress import SharedProgress
-from data_prep.scanning import Reading
-from data_prep.shards import ordered_map, resumable_directory, shard_names
-from data_prep.tokenizer_files import load_tokenizer, start_without_torch, tokenizer_digest
+from data_prep.reading.corpora import Corpus, add_corpus_arguments, corpora_from_arguments, write_corpus_table
+from data_prep.reading.documents import add_format_arguments
+from data_prep.reading.scanning import Reading
+from data_prep.reading.shards import ordered_map, resumable_directory, shard_names
+from data_prep.tokenizers.files import load_tokenizer, start_without_torch, tokenizer_digest
 
 UNKNOWN_LANGUAGE = "und"  # ISO 639 for "undetermined"
 

@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from data_prep import command
-from data_prep.corpora import add_corpus_arguments, corpora_from_arguments
-from data_prep.documents import add_format_arguments
-from data_prep.lexicon import read_lexicon
-from data_prep.parallel_sentences import read_parallel
-from data_prep.tokenizer_comparison import candidates, tokenizer_report
-from data_prep.tokenizer_files import start_without_torch
-from data_prep.tokenizer_metrics import WORDS
+from data_prep.reading.corpora import add_corpus_arguments, corpora_from_arguments
+from data_prep.reading.documents import add_format_arguments
+from data_prep.tokenizers.comparison import candidates, tokenizer_report
+from data_prep.tokenizers.files import start_without_torch
+from data_prep.tokenizers.lexicon import read_lexicon
+from data_prep.tokenizers.metrics import WORDS
+from data_prep.tokenizers.parallel_sentences import read_parallel
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -17,13 +17,13 @@ from typing import Any
 
 from data_prep import command
 from data_prep.artifacts import Manifest, digest_file, staged_directory, write_manifest
-from data_prep.corpora import Corpus, add_corpora_argument, corpora_from_table
-from data_prep.documents import SUFFIXES, Documents, add_format_arguments, require_text_files
-from data_prep.sentencepiece_to_hf import HOSTILE_TEXTS, export, require_equal_ids, write_fast_tokenizer
-from data_prep.tokenizer_comparison import candidates, tokenizer_report
-from data_prep.tokenizer_files import load_tokenizer, start_without_torch, tokenizer_digest
-from data_prep.tokenizer_training import KINDS, SPECIAL_TOKEN_IDS, SPECIAL_TOKENS, train_byte_level, train_sentencepiece
-from data_prep.word_counts import WordCounts, count_words
+from data_prep.reading.corpora import Corpus, add_corpora_argument, corpora_from_table
+from data_prep.reading.documents import SUFFIXES, Documents, add_format_arguments, require_text_files
+from data_prep.tokenizers.comparison import candidates, tokenizer_report
+from data_prep.tokenizers.files import load_tokenizer, start_without_torch, tokenizer_digest
+from data_prep.tokenizers.sentencepiece_to_hf import HOSTILE_TEXTS, export, require_equal_ids, write_fast_tokenizer
+from data_prep.tokenizers.training import KINDS, SPECIAL_TOKEN_IDS, SPECIAL_TOKENS, train_byte_level, train_sentencepiece
+from data_prep.tokenizers.word_counts import WordCounts, count_words
 
 STAGE = "data_prep.train_tokenizer"
 _WORDS_IN_A_TEXT = 1000

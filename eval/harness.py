@@ -21,8 +21,8 @@ from conversion.bits_per_byte import START_TOKEN_RULES, choose_start_token, choo
 from conversion.hf_model import DTYPES, Checkpoint, be_quiet_and_offline, default_device, inspect_checkpoint, load_model
 from data_prep import command
 from data_prep.artifacts import combined_digest, digest_bytes, digest_files, staged_directory, write_manifest
-from data_prep.documents import SUFFIXES, add_format_arguments
-from data_prep.named_texts import Text, read_texts
+from data_prep.reading.documents import SUFFIXES, add_format_arguments
+from data_prep.reading.named_texts import Text, read_texts
 from data_prep.tables import markdown_table
 from eval.model_names import named_checkpoints
 from eval.results import RESULT_FORMAT, find_earlier, write_lines, write_result

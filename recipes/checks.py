@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from data_prep.artifacts import Manifest, check_files, require_manifest
-from data_prep.megatron_index import open_dataset
+from data_prep.megatron.index import open_dataset
 from recipes import arithmetic
 from recipes.schema import PRECISIONS, Recipe, raise_all
 

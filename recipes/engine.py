@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from conversion.families import family_of
-from data_prep.megatron_index import PREFIX
+from data_prep.megatron.index import PREFIX
 from nemo_patches.cpu_device import present_cpu_as_device
 from nemo_patches.quiet import quiet_imports
 from recipes import arithmetic

@@ -15,7 +15,7 @@ from conversion.embeddings.random_rows import STATISTICS
 from conversion.embeddings.vocabulary_map import MATCHINGS
 from conversion.embeddings.vocabulary_strategies import NUM_SENTENCES, STRATEGIES, VocabularyOptions
 from conversion.embeddings.word_vectors import VECTOR_SUFFIXES
-from data_prep.documents import SEPARATORS, SUFFIXES, Documents
+from data_prep.reading.documents import SEPARATORS, SUFFIXES, Documents
 
 if TYPE_CHECKING:
     from conversion.embeddings.request import TransferRequest

@@ -22,7 +22,7 @@ from conversion.embeddings.word_methods import read_dictionary
 from conversion.embeddings.word_vectors import WordVectors
 from conversion.hf_checkpoint import HFCheckpoint
 from data_prep.artifacts import read_manifest, require_same_tokenizer
-from data_prep.tokenizer_files import load_tokenizer, tokenizer_digest
+from data_prep.tokenizers.files import load_tokenizer, tokenizer_digest
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast

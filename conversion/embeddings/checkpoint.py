@@ -31,8 +31,8 @@ from conversion.hf_files import GENERATION_CONFIG_NAME
 from conversion.lazy_tensor import LazyTensor
 from conversion.safetensors_file import write_safetensors
 from data_prep.artifacts import Manifest, digest_file, staged_directory, write_manifest
-from data_prep.named_texts import Text
-from data_prep.tokenizer_files import load_tokenizer, tokenizer_digest
+from data_prep.reading.named_texts import Text
+from data_prep.tokenizers.files import load_tokenizer, tokenizer_digest
 
 _COPY = "copy"  # what manifests call the method where nothing is new
 

@@ -37,7 +37,7 @@ class HelperModel:
             ValueError: if it has no input embeddings, too few of them for its tokenizer, or rows that are no numbers.
         """
         from conversion.hf_checkpoint import HFCheckpoint
-        from data_prep.tokenizer_files import load_tokenizer
+        from data_prep.tokenizers.files import load_tokenizer
 
         checkpoint = HFCheckpoint.open(directory)
         vocabulary = Vocabulary.of(load_tokenizer(directory))

@@ -14,7 +14,7 @@ from conversion.embeddings.method import TransferInputs, plan_rows
 from conversion.embeddings.row_plan import RowPlan
 from conversion.embeddings.subword_pieces import piece_weights
 from conversion.embeddings.vocabulary import Vocabulary
-from data_prep.documents import batches
+from data_prep.reading.documents import batches
 
 _BATCH_CHARACTERS = 1 << 20
 

@@ -13,7 +13,7 @@ import xxhash
 from conversion.embeddings.method import TransferInputs
 from conversion.embeddings.row_plan import Origin, RowPlan
 from conversion.embeddings.vocabulary import Kind, Vocabulary
-from data_prep.scripts import script_of
+from data_prep.cleaning.scripts import script_of
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -10,7 +10,7 @@ from conversion.embeddings import METHODS
 from conversion.embeddings.method import VectorOptions
 from conversion.embeddings.parallel_text import ParallelText
 from conversion.embeddings.vocabulary_strategies import COPYING_STRATEGIES, VocabularyOptions, read_by, require_vocabulary_options
-from data_prep.documents import Documents
+from data_prep.reading.documents import Documents
 
 # What methods learn from or are told: field of the request -> its option and what it is.
 MATERIAL = {

@@ -14,7 +14,7 @@ import numpy as np
 from conversion.embeddings.method import TransferInputs
 from conversion.embeddings.token_vectors import TokenVectors
 from conversion.embeddings.word_vectors import MAX_SENTENCE_TOKENS
-from data_prep.documents import batches
+from data_prep.reading.documents import batches
 
 if TYPE_CHECKING:
     from gensim.models.fasttext import FastText

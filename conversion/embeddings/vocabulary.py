@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from data_prep.token_bytes import BYTE_TO_CHARACTER, BYTE_TOKEN, Spelling, bytes_of, spelling_of, stands_alone
+from data_prep.tokenizers.token_bytes import BYTE_TO_CHARACTER, BYTE_TOKEN, Spelling, bytes_of, spelling_of, stands_alone
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from data_prep.auxiliary_tokenizer import train_candidates
-from data_prep.derived_tokenizer import derived_files, load_files, read_description
-from data_prep.documents import Documents, batches
-from data_prep.sentencepiece_file import SENTENCEPIECE_FILES
-from data_prep.sentences import sample_sentences
-from data_prep.tokenizer_extension import Candidate, Extension, candidates_of, extend_tokenizer, fits_a_word
-from data_prep.tokenizer_files import load_tokenizer, tokenizer_digest, tokenizer_files
-from data_prep.tokenizer_pruning import prune_tokenizer
+from data_prep.mixing.sentences import sample_sentences
+from data_prep.reading.documents import Documents, batches
+from data_prep.tokenizers.auxiliary import train_candidates
+from data_prep.tokenizers.derived import derived_files, load_files, read_description
+from data_prep.tokenizers.extension import Candidate, Extension, candidates_of, extend_tokenizer, fits_a_word
+from data_prep.tokenizers.files import load_tokenizer, tokenizer_digest, tokenizer_files
+from data_prep.tokenizers.pruning import prune_tokenizer
+from data_prep.tokenizers.sentencepiece_file import SENTENCEPIECE_FILES
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast

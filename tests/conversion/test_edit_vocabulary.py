@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from conversion import edit_vocabulary, hf_to_nemo
 from conversion.hf_checkpoint import HFCheckpoint
 from data_prep.artifacts import read_manifest
-from data_prep.tokenizer_files import tokenizer_digest
+from data_prep.tokenizers.files import tokenizer_digest
 from tests.conversion.conftest import VOCAB_SIZE, OPTMaker
 
 INPUT, OUTPUT = "model.decoder.embed_tokens.weight", "lm_head.weight"

@@ -15,7 +15,7 @@ from conversion.embeddings.factorisation import factorise
 from conversion.embeddings.row_plan import Origin
 from conversion.transfer import main
 from data_prep.artifacts import check_files, read_manifest
-from data_prep.tokenizer_files import load_tokenizer
+from data_prep.tokenizers.files import load_tokenizer
 from tests.conversion.embedding_fixtures import byte_level, demo_text, opt_config, opt_tensors, save_checkpoint, sentencepiece_like
 
 INPUT, OUTPUT = "model.decoder.embed_tokens.weight", "lm_head.weight"

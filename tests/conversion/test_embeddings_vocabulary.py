@@ -17,10 +17,10 @@ from transformers.models.gpt2.tokenization_gpt2 import bytes_to_unicode
 
 from conversion.embeddings.vocabulary import Kind, Vocabulary
 from conversion.embeddings.vocabulary_map import Match, map_vocabulary
-from data_prep.documents import Documents
-from data_prep.sentencepiece_to_hf import hf_tokenizer
-from data_prep.token_bytes import Spelling, byte_level_alphabet, bytes_of, spell
-from data_prep.tokenizer_files import load_tokenizer
+from data_prep.reading.documents import Documents
+from data_prep.tokenizers.files import load_tokenizer
+from data_prep.tokenizers.sentencepiece_to_hf import hf_tokenizer
+from data_prep.tokenizers.token_bytes import Spelling, byte_level_alphabet, bytes_of, spell
 from tests.conversion.embedding_fixtures import (
     SPECIALS,
     byte_level,

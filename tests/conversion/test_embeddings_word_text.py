@@ -17,7 +17,7 @@ from conversion.embeddings.vocabulary import Vocabulary
 from conversion.embeddings.vocabulary_map import map_vocabulary
 from conversion.embeddings.word_methods import read_dictionary, word_alignment
 from conversion.embeddings.word_vectors import WordCorpus, WordVectors, train_word_vectors
-from data_prep.documents import Documents
+from data_prep.reading.documents import Documents
 from tests.conversion.embedding_fixtures import demo_text, sentencepiece_like
 
 LETTERS = "abcdefghijklmnoprstuvzčšž"

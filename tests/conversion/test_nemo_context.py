@@ -64,7 +64,7 @@ def test_conversion_imports_neither_nemo_nor_torch(make_opt: OPTMaker, tmp_path:
     """Both ways, with a tokenizer, in a process like that of the command; importing torch takes longer than a gigabyte."""
     code = (
         "import sys; from pathlib import Path; from conversion import hf_to_nemo, nemo_to_hf, families;"
-        "from data_prep.tokenizer_files import start_without_torch; start_without_torch(); hf, nemo, back = map(Path, sys.argv[1:]);"
+        "from data_prep.tokenizers.files import start_without_torch; start_without_torch(); hf, nemo, back = map(Path, sys.argv[1:]);"
         "hf_to_nemo.convert(hf, nemo); nemo_to_hf.export(nemo, back); print(len(families.FAMILIES),"
         "[name for name in ('torch', 'nemo', 'megatron', 'fiddle', 'lightning') if name in sys.modules])"
     )

@@ -327,7 +327,7 @@ from pathlib import Path
 import conversion.lazy_tensor as lazy_tensor
 import conversion.families, conversion.hf_checkpoint, conversion.mapping, conversion.nemo_checkpoint
 from conversion import {module} as command
-from data_prep.tokenizer_files import load_tokenizer
+from data_prep.tokenizers.files import load_tokenizer
 source, output_dir, num_kills = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
 read = lazy_tensor._read_and_report
 lazy_tensor._read_and_report = lambda *arguments: (time.sleep(0.002), read(*arguments))[1]

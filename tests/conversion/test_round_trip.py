@@ -20,7 +20,7 @@ from conversion import hf_to_nemo, nemo_to_hf
 from conversion.large_file import LargeFileWriter
 from conversion.nemo_checkpoint import NeMoCheckpoint
 from data_prep.artifacts import read_manifest, write_manifest
-from data_prep.tokenizer_files import tokenizer_digest
+from data_prep.tokenizers.files import tokenizer_digest
 from tests.conversion.conftest import VOCAB_SIZE, OPTMaker
 from tests.processes import Group, run_command
 

@@ -16,7 +16,7 @@ from conversion.embeddings import METHODS
 from conversion.hf_checkpoint import HFCheckpoint
 from conversion.transfer import main
 from data_prep.artifacts import check_files, read_manifest
-from data_prep.tokenizer_files import load_tokenizer, tokenizer_digest
+from data_prep.tokenizers.files import load_tokenizer, tokenizer_digest
 from tests.conversion.embedding_fixtures import (
     byte_level,
     demo_text,

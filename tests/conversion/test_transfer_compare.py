@@ -18,8 +18,8 @@ from conversion.embeddings.checkpoint import Transfer, plan_transfer, write_tran
 from conversion.embeddings.request import TransferRequest
 from conversion.transfer_compare import main
 from data_prep.artifacts import read_manifest
-from data_prep.named_texts import Text
-from data_prep.tokenizer_files import load_tokenizer
+from data_prep.reading.named_texts import Text
+from data_prep.tokenizers.files import load_tokenizer
 from tests.conversion.embedding_fixtures import byte_level, demo_text, opt_config, opt_tensors, save_checkpoint, sentencepiece_like
 
 SOURCE_SPECIALS = {"bos": "</s>", "eos": "</s>", "pad": "<pad>"}

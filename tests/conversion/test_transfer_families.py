@@ -16,7 +16,7 @@ from conversion.hf_checkpoint import HFCheckpoint
 from conversion.hf_files import _UNTIED_BY_DEFAULT
 from conversion.token_names import TOKEN_NAMES
 from conversion.transfer import main
-from data_prep.tokenizer_files import load_tokenizer
+from data_prep.tokenizers.files import load_tokenizer
 from tests.conversion.embedding_fixtures import byte_level, demo_text, sentencepiece_like, unigram
 
 PADDING = 5

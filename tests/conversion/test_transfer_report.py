@@ -19,8 +19,8 @@ from conversion.embeddings.row_plan import RowPlan
 from conversion.embeddings.vocabulary import Vocabulary
 from conversion.embeddings.vocabulary_map import map_vocabulary
 from conversion.transfer import main
-from data_prep.scripts import script_of
-from data_prep.tokenizer_files import load_tokenizer
+from data_prep.cleaning.scripts import script_of
+from data_prep.tokenizers.files import load_tokenizer
 from tests.conversion.embedding_fixtures import byte_level, demo_text, opt_config, opt_tensors, save_checkpoint, sentencepiece_like
 
 INPUT, OUTPUT = "model.decoder.embed_tokens.weight", "lm_head.weight"

@@ -14,8 +14,8 @@ from transformers import AutoTokenizer, GPT2Tokenizer, OPTForCausalLM
 from conversion.embeddings import METHODS
 from conversion.transfer import main
 from data_prep.artifacts import check_files, read_manifest
-from data_prep.documents import Documents
-from data_prep.tokenizer_files import load_tokenizer, tokenizer_digest
+from data_prep.reading.documents import Documents
+from data_prep.tokenizers.files import load_tokenizer, tokenizer_digest
 from data_prep.train_tokenizer import train_tokenizer
 from tests.conversion.embedding_fixtures import byte_level, demo_text, opt_config, opt_tensors, save_checkpoint, sentencepiece_like
 

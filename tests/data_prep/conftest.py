@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from data_prep.documents import Documents
+from data_prep.reading.documents import Documents
 from data_prep.train_tokenizer import train_tokenizer
 from tests.processes import ROOT
 

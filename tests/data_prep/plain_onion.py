@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from data_prep.onion_types import OnionSettings
+from data_prep.deduplication.onion_types import OnionSettings
 
 
 @dataclass

@@ -18,7 +18,7 @@ from pyarrow import parquet
 
 from data_prep import clean, collect, dedup, mixture, to_megatron, train_tokenizer
 from data_prep.artifacts import read_manifest
-from data_prep.tokenizer_files import load_tokenizer
+from data_prep.tokenizers.files import load_tokenizer
 
 SHARED_DATA = os.environ.get("SCION_SHARED_DATA")
 LETTERS = {"sl": "aeioučšžtnrsl", "it": "aeiouàèòtnrsl", "en": "aeiouwythnrsl", "hr": "aeioućđžtnrsl", "sr": "аеиоучшжтнрсл"}

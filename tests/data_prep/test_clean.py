@@ -20,11 +20,11 @@ from hypothesis import strategies as st
 
 from data_prep.artifacts import check_files, read_manifest
 from data_prep.clean import clean, main
-from data_prep.clean_shard import CleanRules, Lengths
-from data_prep.corpora import Corpus
-from data_prep.problem_runs import ProblemRuns
-from data_prep.scanning import Reading
-from data_prep.text_hygiene import AFTER, BEFORE, control_characters, invisible_characters, line_ends, unicode_form, white_space
+from data_prep.cleaning.problem_runs import ProblemRuns
+from data_prep.cleaning.shard import CleanRules, Lengths
+from data_prep.cleaning.text_hygiene import AFTER, BEFORE, control_characters, invisible_characters, line_ends, unicode_form, white_space
+from data_prep.reading.corpora import Corpus
+from data_prep.reading.scanning import Reading
 from tests.processes import ROOT
 
 Write = Callable[[str, str | bytes], Path]
@@ -336,8 +336,8 @@ def test_one_enormous_line_takes_little_memory(tmp_path: Path) -> None:
         file.seek(500 << 20, os.SEEK_CUR)
         file.write(b"\nzadnja\n")
     code = (
-        "import resource, sys; from pathlib import Path; from data_prep.clean import clean; from data_prep.corpora import Corpus\n"
-        "from data_prep.scanning import Reading\n"
+        "import resource, sys; from pathlib import Path; from data_prep.clean import clean; from data_prep.reading.corpora import Corpus\n"
+        "from data_prep.reading.scanning import Reading\n"
         "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
         f"clean([Corpus('c', (Path({str(path)!r}),))], Path({str(tmp_path / 'o')!r}), reading=Reading(skip_bad=True, max_document_bytes=16 << 20))\n"
         "print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)\n"

@@ -20,10 +20,10 @@ from pyarrow import parquet
 
 from data_prep.artifacts import check_files, read_manifest
 from data_prep.collect import collect, main
-from data_prep.corpora import Corpus
-from data_prep.documents import Documents, kind_of, read_documents
-from data_prep.scanning import Reading
-from data_prep.sources import KNOWN_TABLE, HuggingFace, Source, read_sources, table_rows
+from data_prep.reading.corpora import Corpus
+from data_prep.reading.documents import Documents, kind_of, read_documents
+from data_prep.reading.scanning import Reading
+from data_prep.reading.sources import KNOWN_TABLE, HuggingFace, Source, read_sources, table_rows
 from tests.processes import ROOT
 
 Write = Callable[[str, str | bytes], Path]

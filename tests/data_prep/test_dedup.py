@@ -13,15 +13,16 @@ from typing import Any
 
 import pytest
 
-from data_prep import native, onion
+from data_prep import native
 from data_prep.artifacts import check_files, read_manifest
-from data_prep.comparison import Comparison
-from data_prep.corpora import Corpus
 from data_prep.dedup import dedup, main
-from data_prep.dedup_decisions import DocumentMethods
-from data_prep.onion_types import OnionSettings
-from data_prep.scanning import Protected, Reading
-from data_prep.shards import ordered_map
+from data_prep.deduplication import onion
+from data_prep.deduplication.decisions import DocumentMethods
+from data_prep.deduplication.onion_types import OnionSettings
+from data_prep.reading.comparison import Comparison
+from data_prep.reading.corpora import Corpus
+from data_prep.reading.scanning import Protected, Reading
+from data_prep.reading.shards import ordered_map
 from tests.data_prep.plain_onion import plain_onion
 
 Write = Callable[[str, str | bytes], Path]

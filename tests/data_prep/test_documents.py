@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_prep.documents import SUFFIXES, Documents, batches
+from data_prep.reading.documents import SUFFIXES, Documents, batches
 
 Write = Callable[[str, str | bytes], Path]
 

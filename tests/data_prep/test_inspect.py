@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from data_prep.inspect import main
-from data_prep.megatron_index import TokenFile, open_dataset
+from data_prep.megatron.index import TokenFile, open_dataset
+from data_prep.megatron.windows import TrainingWindows, one_process_group
 from data_prep.to_megatron import to_megatron
-from data_prep.tokenizer_files import load_tokenizer, tokenizer_digest
-from data_prep.training_windows import TrainingWindows, one_process_group
+from data_prep.tokenizers.files import load_tokenizer, tokenizer_digest
 from tests.processes import run_command
 
 Write = Callable[[str, str | bytes], Path]

@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 
 from data_prep.artifacts import check_files, read_manifest
 from data_prep.collect import main as collect_main
-from data_prep.corpora import Corpus
+from data_prep.mixing.plan import Budget, Selector, chosen_corpora, fractions, held_out_groups, ranks, require_budgets, take
+from data_prep.mixing.report import next_steps
 from data_prep.mixture import MixtureRules, main, mixture
-from data_prep.mixture_plan import Budget, Selector, chosen_corpora, fractions, held_out_groups, ranks, require_budgets, take
-from data_prep.mixture_report import next_steps
-from data_prep.tokenizer_files import load_tokenizer
+from data_prep.reading.corpora import Corpus
+from data_prep.tokenizers.files import load_tokenizer
 from tests.processes import ROOT
 
 WORDS = ["dan", "je", "lep", "in", "sonce", "sije", "nad", "mestom", "kjer", "ljudje", "hodijo", "po", "ulicah"]

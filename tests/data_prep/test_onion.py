@@ -12,9 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_prep import native, onion
-from data_prep.onion_plain import PlainEngine
-from data_prep.onion_types import STUB, Decisions, OnionSettings, Scan
+from data_prep import native
+from data_prep.deduplication import onion
+from data_prep.deduplication.onion_plain import PlainEngine
+from data_prep.deduplication.onion_types import STUB, Decisions, OnionSettings, Scan
 from tests.data_prep.plain_onion import plain_onion
 
 NATIVE = native.load(onion.SOURCE)

@@ -13,10 +13,10 @@ import pytest
 from sentencepiece import SentencePieceProcessor, SentencePieceTrainer
 from transformers import LlamaTokenizer, XLMRobertaTokenizer
 
-from data_prep.documents import Documents
-from data_prep.sentencepiece_file import read_settings
-from data_prep.sentencepiece_to_hf import HOSTILE_TEXTS
-from data_prep.tokenizer_files import load_tokenizer
+from data_prep.reading.documents import Documents
+from data_prep.tokenizers.files import load_tokenizer
+from data_prep.tokenizers.sentencepiece_file import read_settings
+from data_prep.tokenizers.sentencepiece_to_hf import HOSTILE_TEXTS
 from tests.processes import ROOT
 
 SLOVENE = (ROOT / "recipes/demo_text/sl.train.txt").read_text(encoding="utf-8")

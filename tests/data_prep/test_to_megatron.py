@@ -21,12 +21,12 @@ from transformers import PreTrainedTokenizerFast
 
 from data_prep import native
 from data_prep.artifacts import MANIFEST_NAME, digest_file, read_manifest, write_manifest
-from data_prep.documents import Documents
 from data_prep.join_megatron import main as join_main
-from data_prep.megatron_index import TokenFile, index_parts, open_dataset, token_dtype
-from data_prep.megatron_shard import Part, ShardRecord, check, join
+from data_prep.megatron.index import TokenFile, index_parts, open_dataset, token_dtype
+from data_prep.megatron.shard import Part, ShardRecord, check, join
+from data_prep.reading.documents import Documents
 from data_prep.to_megatron import main, to_megatron
-from data_prep.tokenizer_files import load_tokenizer, tokenizer_digest
+from data_prep.tokenizers.files import load_tokenizer, tokenizer_digest
 from tests.processes import ROOT, Group, run_command
 
 Write = Callable[[str, str | bytes], Path]

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, models
 from transformers import PreTrainedTokenizerFast
 
-from data_prep.auxiliary_tokenizer import train_candidates
-from data_prep.sentences import sample_sentences, sentences
-from data_prep.tokenizer_extension import Candidate, Extension, candidates_of, extend_tokenizer, fits_a_word, joined, joining_steps
-from data_prep.tokenizer_pruning import prune_tokenizer
+from data_prep.mixing.sentences import sample_sentences, sentences
+from data_prep.tokenizers.auxiliary import train_candidates
+from data_prep.tokenizers.extension import Candidate, Extension, candidates_of, extend_tokenizer, fits_a_word, joined, joining_steps
+from data_prep.tokenizers.pruning import prune_tokenizer
 from tests.conversion.embedding_fixtures import byte_level, demo_text, sentencepiece_like, unigram, wordpiece
 
 KINDS = {"byte-level": byte_level, "marked": sentencepiece_like, "unigram": unigram, "wordpiece": wordpiece}

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from data_prep.tokenizer_files import load_tokenizer, tokenizer_digest, tokenizer_files
+from data_prep.tokenizers.files import load_tokenizer, tokenizer_digest, tokenizer_files
 from tests.processes import ROOT
 
 
@@ -53,7 +53,7 @@ def test_digest_sees_what_decides_ids(tokenizer_dir: Path, tmp_path: Path) -> No
 
 def test_digest_is_the_same_in_every_process(tokenizer_dir: Path) -> None:
     code = (
-        "import sys; from pathlib import Path; from data_prep.tokenizer_files import *; start_without_torch();"
+        "import sys; from pathlib import Path; from data_prep.tokenizers.files import *; start_without_torch();"
         "print(tokenizer_digest(load_tokenizer(Path(sys.argv[1]))), 'torch' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code, tokenizer_dir], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)

@@ -14,12 +14,12 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from data_prep.artifacts import check_files, read_manifest
-from data_prep.documents import Documents
-from data_prep.lexicon import read_lexicon
-from data_prep.parallel_sentences import read_parallel
-from data_prep.tokenizer_comparison import candidates, pieces
-from data_prep.tokenizer_files import load_tokenizer
-from data_prep.tokenizer_metrics import (
+from data_prep.reading.documents import Documents
+from data_prep.tokenizer_report import main
+from data_prep.tokenizers.comparison import candidates, pieces
+from data_prep.tokenizers.files import load_tokenizer
+from data_prep.tokenizers.lexicon import read_lexicon
+from data_prep.tokenizers.metrics import (
     advise_size,
     lexicon_share,
     parts_of_characters,
@@ -28,7 +28,7 @@ from data_prep.tokenizer_metrics import (
     text_figures,
     word_pieces,
 )
-from data_prep.tokenizer_report import main
+from data_prep.tokenizers.parallel_sentences import read_parallel
 from data_prep.train_tokenizer import train_tokenizers
 
 Write = Callable[[str, str | bytes], Path]

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from data_prep import native
-from data_prep.documents import Documents
-from data_prep.sentencepiece_to_hf import HOSTILE_TEXTS
-from data_prep.tokenizer_files import load_tokenizer
+from data_prep.megatron.word_encoder import SOURCE, LibraryEncoder, NativeRules, WordEncoder, word_encoder
+from data_prep.megatron.word_rules import _INERT, LETTER, NUMBER, WHITE_SPACE, NotExactError, categories, word_rules
+from data_prep.reading.documents import Documents
+from data_prep.tokenizers.files import load_tokenizer
+from data_prep.tokenizers.sentencepiece_to_hf import HOSTILE_TEXTS
 from data_prep.train_tokenizer import train_tokenizer
-from data_prep.word_encoder import SOURCE, LibraryEncoder, NativeRules, WordEncoder, word_encoder
-from data_prep.word_rules import _INERT, LETTER, NUMBER, WHITE_SPACE, NotExactError, categories, word_rules
 from tests.data_prep.conftest import SLOVENE_TEXT
 
 SHARED_DATA = os.environ.get("SCION_SHARED_DATA")

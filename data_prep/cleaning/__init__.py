@@ -1,0 +1,1 @@
+"""What is removed from a document, or with it, and why."""

@@ -1,0 +1,1 @@
+"""Which paragraphs and documents repeat what was kept before."""

@@ -1,0 +1,234 @@
+"""What deduplication leaves: shards of kept text, lists of what was removed and why, and the tables over both."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data_prep.deduplication.decisions import PLACE, DecisionLog
+from data_prep.deduplication.onion_types import CONTAMINATED, NEAR_DUPLICATE, REASONS, SAME_DOCUMENT
+from data_prep.reading.documents import BadInput, Document, text_key_of
+from data_prep.reading.scanning import Scanner
+from data_prep.reading.shards import JsonLinesWriter
+from data_prep.tables import markdown_table
+
+PROTECTED = "(protected)"
+_MAX_MESSAGES = 20
+_GROUP = 256
+
+
+@dataclass
+class Sources:
+    """Finds the document of a paragraph's ordinal.
+
+    Attributes:
+        shards: corpus and file name of each shard.
+        first_documents: number of the first document of each shard.
+        protected: file and line of each protected document.
+    """
+
+    scratch: Path
+    shards: Sequence[tuple[str, str]]
+    first_documents: Sequence[int]
+    protected: Sequence[tuple[str, int]]
+    _places: NDArray[Any] | None = field(default=None, repr=False)
+
+    def __getstate__(self) -> dict[str, object]:
+        return {**self.__dict__, "_places": None}
+
+    def describe(self, verdict: int, source: int) -> tuple[str, dict[str, Any]]:
+        """Corpus and place of what a removed paragraph repeats.
+
+        Args:
+            source: see `DecisionLog.append`.
+        """
+        if source < 0:
+            return "", {}
+        if verdict == CONTAMINATED:
+            file, line = self.protected[source - 1]
+            return PROTECTED, {"corpus": PROTECTED, "file": file, "line": line}
+        if self._places is None:
+            self._places = np.memmap(self.scratch / "places", PLACE, mode="r")
+        document = int(np.searchsorted(self._places["first_paragraph"], source, side="right")) - 1
+        corpus, file = self.shards[bisect_right(self.first_documents, document) - 1]
+        place = {"corpus": corpus, "file": file, "line": int(self._places["line"][document])}
+        return corpus, {**place, "paragraph": source - int(self._places["first_paragraph"][document]) + 1}
+
+
+@dataclass
+class Amount:
+    """Some text: paragraphs, tokens and bytes."""
+
+    paragraphs: int = 0
+    tokens: int = 0
+    text_bytes: int = 0
+
+    def add(self, other: Amount) -> None:
+        """Add another amount to this."""
+        self.paragraphs += other.paragraphs
+        self.tokens += other.tokens
+        self.text_bytes += other.text_bytes
+
+
+@dataclass
+class DedupCounts:
+    """What went in and what became of it, of a shard or a corpus.
+
+    Attributes:
+        documents: how many were `whole` (kept as they are), `shortened`, `removed`, `empty`.
+        read, kept: text.
+        removed: (corpus that has it already or "", reason) -> text.
+        bad_input: reason -> how often; `messages` are the first of them.
+    """
+
+    documents: Counter[str] = field(default_factory=Counter)
+    read: Amount = field(default_factory=Amount)
+    kept: Amount = field(default_factory=Amount)
+    removed: dict[tuple[str, str], Amount] = field(default_factory=lambda: defaultdict(Amount))
+    bad_input: Counter[str] = field(default_factory=Counter)
+    messages: list[str] = field(default_factory=list)
+
+    def add(self, other: DedupCounts) -> None:
+        """Add what another shard has."""
+        self.documents.update(other.documents)
+        self.read.add(other.read)
+        self.kept.add(other.kept)
+        for pair, amount in other.removed.items():
+            self.removed[pair].add(amount)
+        self.bad_input.update(other.bad_input)
+        self.messages = (self.messages + other.messages)[:_MAX_MESSAGES]
+
+    def as_facts(self) -> dict[str, Any]:
+        """For the manifest."""
+        return {
+            "documents": dict(self.documents),
+            "read": vars(self.read),
+            "kept": vars(self.kept),
+            "removed": [
+                {"repeats_corpus": corpus, "reason": reason, **vars(amount)} for (corpus, reason), amount in sorted(self.removed.items())
+            ],
+            "bad_input": dict(self.bad_input),
+            "bad_input_messages": self.messages,
+        }
+
+
+Job = tuple[Scanner, Path, str, int, DecisionLog, Sources, Path, Path]
+
+
+def write_shard(job: Job) -> DedupCounts:
+    """Write what is kept of a shard and the list of what is not, and count both."""
+    scanner, path, corpus, shard, log, sources, text_path, removed_path = job
+    rows = _by_document(log.removed(shard))
+    counts = DedupCounts()
+    bad: list[BadInput] = []
+    number = 0
+    with JsonLinesWriter(text_path) as text_file, JsonLinesWriter(removed_path) as removed_file:
+        for documents in _groups(scanner.reading.documents(path, bad)):
+            texts = [document.text.encode() for document in documents]
+            scan = scanner.engine.scan(texts, scanner.settings)
+            start = 0
+            for document, text, first, last in zip(documents, texts, scan.document_paragraph, scan.document_paragraph[1:]):
+                spans = [*(scan.paragraph_byte[first:last] - start).tolist(), len(text)]
+                start += len(text)
+                tokens = scan.paragraph_tokens[first:last].tolist()
+                identity = document.fields.get("id", f"{path.name}:{document.line}")
+                gone = rows.get(number, {})
+                number += 1
+                counts.read.add(Amount(len(tokens), sum(tokens), len(text)))
+                kept = _kept_text(text, spans, gone)
+                for paragraph, row in gone.items():
+                    amount = Amount(1, tokens[paragraph], spans[paragraph + 1] - spans[paragraph])
+                    source_corpus, repeats = sources.describe(int(row["verdict"]), int(row["source"]))
+                    counts.removed[source_corpus, REASONS[row["verdict"]]].add(amount)
+                    place = {"corpus": corpus, "file": path.name, "line": document.line, "id": identity, "paragraph": paragraph + 1}
+                    removed_file.write(place | _why(row, repeats, scanner.settings.score))
+                if not tokens:
+                    counts.documents["empty"] += 1
+                elif not kept:
+                    counts.documents["removed"] += 1
+                else:
+                    counts.documents["shortened" if gone else "whole"] += 1
+                    counts.kept.add(Amount(len(tokens) - len(gone), sum(tokens) - sum(tokens[p] for p in gone), len(kept)))
+                    key = text_key_of(path, scanner.reading.text_key)
+                    text_file.write({"id": identity, **document.fields, key: kept.decode()})
+    counts.bad_input.update(item.reason for item in bad)
+    counts.messages = [item.message for item in bad[:_MAX_MESSAGES]]
+    return counts
+
+
+def _by_document(rows: NDArray[Any]) -> dict[int, dict[int, Any]]:
+    by_document: dict[int, dict[int, Any]] = defaultdict(dict)
+    for row in rows:
+        by_document[int(row["document"])][int(row["paragraph"])] = row
+    return by_document
+
+
+def _groups(documents: Iterator[Document]) -> Iterator[list[Document]]:
+    group: list[Document] = []
+    size = 0
+    for document in documents:
+        group.append(document)
+        size += len(document.text)
+        if len(group) == _GROUP or size > 1 << 20:
+            yield group
+            group, size = [], 0
+    if group:
+        yield group
+
+
+def _kept_text(text: bytes, spans: Sequence[int], gone: Mapping[int, Any]) -> bytes:
+    """The text without some paragraphs; without line breaks at its end if the last one went."""
+    if not gone:
+        return text
+    last = len(spans) - 2
+    kept = b"".join(text[spans[p] : spans[p + 1]] for p in range(last + 1) if p not in gone)
+    return kept.rstrip(b"\r\n") if last in gone else kept
+
+
+def _why(row: Any, repeats: dict[str, Any], score: str) -> dict[str, Any]:
+    tokens, possible, repeated = int(row["tokens"]), int(row["possible"]), int(row["repeated"])
+    why: dict[str, Any] = {"reason": REASONS[row["verdict"]], "tokens": tokens}
+    if row["verdict"] == NEAR_DUPLICATE:
+        share = repeated / possible if score == "ngrams" else int(row["covered"]) / tokens
+        # Of the seen n-grams, those that the named paragraph was the first to bring.
+        repeats["share_of_ngrams"] = round(int(row["source_ngrams"]) / possible, 4)
+        why["share"] = round(share, 4)
+    if repeats and row["verdict"] >= SAME_DOCUMENT:
+        repeats.pop("paragraph")
+    return why | ({"repeats": repeats} if repeats else {})
+
+
+def report(names: Sequence[str], counts: Sequence[DedupCounts]) -> str:
+    """The tables in Markdown."""
+    total = DedupCounts()
+    for count in counts:
+        total.add(count)
+    rows = [_corpus_row(name, count) for name, count in [*zip(names, counts), ("all", total)]]
+    header = ("corpus", "documents", "whole", "shortened", "removed", "empty", "tokens", "kept", "MB", "kept MB", "kept %")
+    text = "# Deduplication\n\n" + markdown_table(header, rows) + "\n"
+    pairs = [
+        (name, corpus or "-", reason, f"{amount.paragraphs:,}", f"{amount.tokens:,}", f"{amount.text_bytes / 1e6:.2f}")
+        for name, count in zip(names, counts)
+        for (corpus, reason), amount in sorted(count.removed.items())
+    ]
+    if pairs:
+        text += "\nRemoved, by the corpus that has it already:\n\n"
+        text += markdown_table(("from", "repeats", "reason", "paragraphs", "tokens", "MB"), pairs, text_columns=3) + "\n"
+    if total.bad_input:
+        text += "\nPassed over: " + ", ".join(f"{count:,} x {reason}" for reason, count in sorted(total.bad_input.items())) + "\n\n"
+        text += "".join(f"- {message}\n" for message in total.messages)
+    return text
+
+
+def _corpus_row(name: str, count: DedupCounts) -> list[str]:
+    states = [f"{count.documents[state]:,}" for state in ("whole", "shortened", "removed", "empty")]
+    share = 100 * count.kept.text_bytes / max(count.read.text_bytes, 1)
+    sizes = [f"{count.read.tokens:,}", f"{count.kept.tokens:,}", f"{count.read.text_bytes / 1e6:.2f}", f"{count.kept.text_bytes / 1e6:.2f}"]
+    return [name, f"{count.documents.total():,}", *states, *sizes, f"{share:.1f}"]

@@ -1,0 +1,1 @@
+"""Tokens in the files that Megatron reads."""

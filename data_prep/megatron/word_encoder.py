@@ -1,0 +1,168 @@
+"""Token ids of texts, equal to the tokenizer library's and several times faster: each word once, then from a cache of bounded size.
+
+`data_prep.megatron.word_rules` says which tokenizers allow it and why that is exact.  The loops are C (word_encoder.c).  Everything else, and everything
+where there is no compiler, is the library's `encode_batch_fast`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data_prep import native
+from data_prep.megatron.word_rules import BY_PAIRS, Merges, NotExactError, WordRules, categories, word_rules
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+SOURCE = Path(__file__).with_name("word_encoder.c")
+# A generation of the cache holds 393,216 words (3/4 of its slots of 16 bytes) in at most 24 MiB; there are two of them.
+NUM_SLOTS = 1 << 19
+ARENA_SIZE = 6 << 20  # in 4 bytes
+
+_int64 = ctypes.c_int64
+_NO_MERGES = Merges(np.zeros((0, 3), np.int32), np.zeros(0, np.int32))
+
+
+class LibraryEncoder:
+    """The tokenizer library itself.
+
+    Attributes:
+        reason: why it is used; for people.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, reason: str = "") -> None:
+        self._tokenizer = plain(tokenizer)
+        self.reason = reason
+
+    def for_threads(self, number: int) -> list[LibraryEncoder]:
+        """Itself: it has threads of its own."""
+        return [self]
+
+    def encode(self, texts: Sequence[str], behind: int) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+        """Ids of texts back to back, each with the token `behind` it, and their numbers, that token included."""
+        rows = [encoding.ids for encoding in self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)]
+        lengths = np.array([len(row) + 1 for row in rows], dtype=np.int64)
+        return np.fromiter(chain.from_iterable((*row, behind) for row in rows), dtype=np.int32, count=lengths.sum()), lengths
+
+
+class NativeRules:
+    """The rules of a tokenizer, in the C library's memory and in arrays that it reads where they are."""
+
+    def __init__(self, rules: WordRules, library: ctypes.CDLL) -> None:
+        self.rules, self.library = rules, library
+        library.word_rules_new.restype = library.word_encoder_new.restype = ctypes.c_void_p
+        merges = rules.merges or _NO_MERGES
+        self._arrays = (
+            categories() if rules.cutting != BY_PAIRS else np.zeros(0, np.uint8),
+            np.ascontiguousarray(rules.cuts),
+            merges.symbols,
+            merges.byte_ids,
+        )
+        offsets = np.zeros(len(merges.whole) + 1, dtype=np.int64)
+        np.cumsum([len(word) for word in merges.whole], out=offsets[1:])
+        whole_ids = np.array(list(merges.whole.values()), dtype=np.int32)
+        self.pointer = ctypes.c_void_p(
+            library.word_rules_new(
+                rules.cutting, rules.max_digits, *map(_at, self._arrays), merges.unknown, int(merges.fuse_unknown),
+                int(rules.merges is not None), _at(merges.triples), _int64(len(merges.triples)),
+                b"".join(merges.whole), _at(offsets), _at(whole_ids), _int64(len(merges.whole)),
+            )
+        )  # fmt: skip
+        if not self.pointer:
+            raise MemoryError("no memory for the merges of the tokenizer")
+
+    def __del__(self) -> None:
+        self.library.word_rules_free(self.pointer)
+
+
+class WordEncoder:
+    """Words from a cache; its memory is twice that of a generation.
+
+    Args:
+        num_slots: a power of two; a generation holds 3/4 as many words.
+        arena_size: for the bytes and ids of a generation's words, in 4 bytes.
+    """
+
+    def __init__(
+        self, tokenizer: Tokenizer, native_rules: NativeRules, *, num_slots: int = NUM_SLOTS, arena_size: int = ARENA_SIZE
+    ) -> None:
+        self._tokenizer, self._native_rules = tokenizer, native_rules
+        self._rules, self._library = native_rules.rules, native_rules.library
+        self._whole_texts = LibraryEncoder(tokenizer)
+        self._encoder = ctypes.c_void_p(self._library.word_encoder_new(native_rules.pointer, _int64(num_slots), _int64(arena_size)))
+        if not self._encoder:
+            raise MemoryError("no memory for the cache of words")
+
+    def __del__(self) -> None:
+        self._library.word_encoder_free(self._encoder)
+
+    def for_threads(self, number: int) -> list[WordEncoder]:
+        """So many encoders, at least this one, with caches of their own."""
+        return [self, *(WordEncoder(self._tokenizer, self._native_rules) for _ in range(number - 1))]
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        """Words found in the cache and words that were not."""
+        counts = np.zeros(2, dtype=np.int64)
+        self._library.word_counts(self._encoder, _at(counts))
+        return int(counts[0]), int(counts[1])
+
+    def encode(self, texts: Sequence[str], behind: int) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+        """See `LibraryEncoder.encode`."""
+        added = self._rules.added_tokens
+        if not added or not any(token in text for text in texts for token in added):
+            return self._encode(texts, behind)
+        parts = [(self._whole_texts.encode if any(token in text for token in added) else self._encode)([text], behind) for text in texts]
+        return np.concatenate([ids for ids, _ in parts]), np.concatenate([lengths for _, lengths in parts])
+
+    def _encode(self, texts: Sequence[str], behind: int) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+        documents = [self._rules.prepare(text).encode() for text in texts]
+        text = b"".join(documents)
+        offsets = np.zeros(len(documents) + 1, dtype=np.int64)
+        np.cumsum([len(document) for document in documents], out=offsets[1:])
+        ids = np.empty(len(text) + len(documents), dtype=np.int32)
+        lengths = np.empty(len(documents), dtype=np.int64)
+        state, word = np.zeros(4, dtype=np.int64), np.zeros(2, dtype=np.int64)
+        arguments = (self._encoder, text, _at(offsets), _int64(len(documents)), behind, _at(state), _at(word), _at(ids), _at(lengths))
+        while result := self._library.word_encode(*arguments):
+            if result < 0:
+                raise MemoryError("no memory for a long word")
+            self._ask_model(text[word[0] : word[1]], ids, state)
+        return ids[: state[2]], lengths
+
+    def _ask_model(self, word: bytes, ids: NDArray[np.int32], state: NDArray[np.int64]) -> None:
+        found = np.array([token.id for token in self._tokenizer.model.tokenize(self._rules.word_of(word))], dtype=np.int32)
+        ids[state[2] : state[2] + len(found)] = found
+        state[2] += len(found)
+        self._library.word_remember(self._encoder, word, _int64(len(word)), _at(found), _int64(len(found)))
+
+
+def plain(tokenizer: Tokenizer) -> Tokenizer:
+    """The tokenizer, set to give all of a text's own tokens and no others: "</s>" in a text is four characters, nothing is cut off."""
+    tokenizer.encode_special_tokens = True
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer
+
+
+def word_encoder(tokenizer: Tokenizer) -> WordEncoder | LibraryEncoder:
+    """The fastest exact encoder of a tokenizer."""
+    plain(tokenizer)
+    try:
+        rules = word_rules(tokenizer)
+    except NotExactError as error:
+        return LibraryEncoder(tokenizer, str(error))
+    library = native.load(SOURCE)
+    return LibraryEncoder(tokenizer, "there is no C compiler") if library is None else WordEncoder(tokenizer, NativeRules(rules, library))
+
+
+def _at(array: NDArray[Any] | None) -> ctypes.c_void_p:
+    assert array is None or array.flags.c_contiguous
+    return ctypes.c_void_p(None if array is None else array.ctypes.data)

@@ -1,0 +1,1 @@
+"""How much of each corpus, and what is held out."""

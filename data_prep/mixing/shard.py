@@ -1,0 +1,201 @@
+"""One shard of a mixture: its documents counted in tokens, then written to the side that each is on."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data_prep.megatron.word_encoder import LibraryEncoder, WordEncoder, word_encoder
+from data_prep.mixing.sentences import sentences
+from data_prep.progress import Counter
+from data_prep.reading.documents import Document, batches
+from data_prep.reading.scanning import Reading
+from data_prep.reading.shards import JsonLinesWriter, file_state, id_hash
+from data_prep.tokenizers.files import load_tokenizer
+
+LEFT_OUT, TRAIN, VALIDATION = 0, 1, 2
+SIDES = ("left out", "train", "validation")
+_BATCH_CHARACTERS = 1 << 20
+_PROGRESS: list[Counter] = []
+_ANY_TOKEN = 0  # stands for the end-of-text token, which only has to be counted
+
+
+class Unit(NamedTuple):
+    """A document of the mixture.
+
+    Attributes:
+        group: documents of one group, of any corpus, stay on one side.
+    """
+
+    document: Document
+    identity: Any
+    group: Any
+
+
+@dataclass(frozen=True)
+class Units:
+    """What a document of the mixture is: a document of the input, or a sentence of one."""
+
+    reading: Reading
+    group_key: str = "group"
+    by_sentence: bool = False
+
+    def read(self, path: Path, corpus: str) -> Iterator[Unit]:
+        """The documents with text; one without the group key is a group by itself, as are the sentences of one."""
+        for document in self.reading.documents(path, progress=_PROGRESS[0] if _PROGRESS else None):
+            identity = document.fields.get("id", f"{path.name}:{document.line}")
+            group = document.fields.get(self.group_key, [corpus, identity])
+            if self.by_sentence:
+                for number, sentence in enumerate(sentences([document.text]), start=1):
+                    yield Unit(Document(sentence.strip(), document.line, document.fields), f"{identity}#{number}", group)
+            elif document.text.strip():
+                yield Unit(document, identity, group)
+
+
+@dataclass(frozen=True)
+class ShardTable:
+    """The documents of a shard, in order.
+
+    Attributes:
+        ids, groups: (num_documents,) uint64, hashes of the corpus with the id, and of the group.
+        tokens: (num_documents, num_tokenizers) int64, each with the end-of-text token that will follow it.
+        text_bytes: (num_documents,) int64, of UTF-8.
+    """
+
+    ids: NDArray[np.uint64]
+    groups: NDArray[np.uint64]
+    tokens: NDArray[np.int64]
+    text_bytes: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+@dataclass(frozen=True)
+class CountJob:
+    """A file to count, and where its table goes."""
+
+    path: Path
+    corpus: str
+    table_path: Path
+    units: Units
+
+
+_ENCODERS: list[WordEncoder | LibraryEncoder] = []  # of this process, as the next
+
+
+def show_progress(progress: Counter) -> None:
+    """Where shards count the bytes that they read, in this process and those forked from it."""
+    _PROGRESS[:] = [progress]
+
+
+def prepare_to_count(directories: Sequence[Path], is_alone: bool, progress: Counter) -> None:
+    """Load the tokenizers of this process: they do not survive a fork in use.
+
+    Args:
+        is_alone: whether they may use all cores; a forked process that tries to would wait for threads that it does not have.
+    """
+    show_progress(progress)
+    if not is_alone:
+        os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    _ENCODERS[:] = [word_encoder(load_tokenizer(directory).backend_tokenizer) for directory in directories]
+
+
+def count_shard(job: CountJob) -> ShardTable:
+    """Count a file, or take its table from an earlier run.
+
+    Raises:
+        ValueError: if the file cannot be read.
+    """
+    state = json.dumps(file_state(job.path))
+    if job.table_path.exists():
+        with np.load(job.table_path) as saved:
+            if str(saved["state"]) == state:
+                return ShardTable(saved["ids"], saved["groups"], saved["tokens"], saved["text_bytes"])
+    ids: list[int] = []
+    groups: list[int] = []
+    text_bytes: list[int] = []
+
+    def texts() -> Iterator[str]:
+        for document, identity, group in job.units.read(job.path, job.corpus):
+            ids.append(id_hash(json.dumps([job.corpus, identity])))
+            groups.append(id_hash(json.dumps(group)))
+            text_bytes.append(len(document.text.encode()))
+            yield document.text
+
+    rows = [count_tokens(batch) for batch in batches(texts(), _BATCH_CHARACTERS)]
+    tokens = np.concatenate([*rows, np.zeros((0, len(_ENCODERS)), np.int64)])
+    table = ShardTable(np.array(ids, dtype=np.uint64), np.array(groups, dtype=np.uint64), tokens, np.array(text_bytes, dtype=np.int64))
+    job.table_path.parent.mkdir(parents=True, exist_ok=True)
+    partial = job.table_path.with_name(f".{job.table_path.name}.partial")
+    with open(partial, "wb") as file:
+        np.savez(file, state=np.array(state), **vars(table))
+    os.replace(partial, job.table_path)
+    return table
+
+
+def count_tokens(texts: Sequence[str]) -> NDArray[np.int64]:
+    """(number of texts, number of tokenizers) tokens, an end-of-text token after each text."""
+    return np.stack([encoder.encode(texts, _ANY_TOKEN)[1] for encoder in _ENCODERS], axis=1)
+
+
+@dataclass(frozen=True)
+class WriteJob:
+    """A file to divide.
+
+    Attributes:
+        sides: for each document `LEFT_OUT`, `TRAIN` or `VALIDATION`.
+        train_path, validation_path, documents_path: what is written.
+    """
+
+    path: Path
+    corpus: str
+    units: Units
+    table: ShardTable
+    sides: NDArray[np.int64]
+    tokenizers: tuple[str, ...]
+    train_path: Path
+    validation_path: Path
+    documents_path: Path
+
+
+def write_shard(job: WriteJob) -> None:
+    """Write the documents of both sides, their text under `text`, and a line for each document that says where it went and how long it is.
+
+    Raises:
+        ValueError: if the file is not what was counted.
+    """
+    number = -1
+    with (
+        JsonLinesWriter(job.train_path) as train_file,
+        JsonLinesWriter(job.validation_path) as validation_file,
+        JsonLinesWriter(job.documents_path) as documents_file,
+    ):
+        for number, (document, identity, _) in enumerate(job.units.read(job.path, job.corpus)):
+            if number >= len(job.table) or id_hash(json.dumps([job.corpus, identity])) != int(job.table.ids[number]):
+                raise ValueError(f"{job.path} was changed while the mixture was made; run again")
+            side = int(job.sides[number])
+            record: dict[str, Any] = {**document.fields, "id": identity, "corpus": job.corpus, "text": document.text}
+            if side == TRAIN:
+                train_file.write(record)
+            elif side == VALIDATION:
+                validation_file.write(record)
+            tokens = dict(zip(job.tokenizers, job.table.tokens[number].tolist()))
+            documents_file.write(
+                {
+                    "id": identity,
+                    "line": document.line,
+                    "side": SIDES[side],
+                    "bytes": int(job.table.text_bytes[number]),
+                    "tokens": tokens,
+                }
+            )
+        if number + 1 != len(job.table):
+            raise ValueError(f"{job.path} was changed while the mixture was made; run again")

@@ -1,0 +1,1 @@
+"""Documents from files and datasets, corpus tables, and work shard by shard."""

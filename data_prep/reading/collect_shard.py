@@ -1,0 +1,158 @@
+"""One shard collected: documents of any source as JSON Lines with an id, their own fields and the text; counted."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from data_prep.progress import Counter
+from data_prep.reading.documents import BadInput, Document
+from data_prep.reading.scanning import Reading
+from data_prep.reading.shards import JsonLinesWriter, file_state, id_hash
+from data_prep.reading.sources import Source, stream
+from data_prep.tables import markdown_table
+
+_MAX_MESSAGES = 20
+_PROGRESS: list[Counter] = []  # of this process
+
+
+def show_progress(progress: Counter) -> None:
+    """Where shards count the bytes that they read, in this process and those forked from it."""
+    _PROGRESS[:] = [progress]
+
+
+@dataclass
+class CollectCounts:
+    """What a shard or a corpus gave: `num_read` = `num_kept` + `num_empty`."""
+
+    num_read: int = 0
+    num_kept: int = 0
+    num_empty: int = 0
+    words: int = 0
+    text_bytes: int = 0
+    bad_input: dict[str, int] = field(default_factory=dict)
+    messages: list[str] = field(default_factory=list)
+
+    def add(self, other: CollectCounts) -> None:
+        """Add what another shard has."""
+        for name in ("num_read", "num_kept", "num_empty", "words", "text_bytes"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.bad_input = {
+            reason: self.bad_input.get(reason, 0) + other.bad_input.get(reason, 0) for reason in (*self.bad_input, *other.bad_input)
+        }
+        self.messages = (self.messages + other.messages)[:_MAX_MESSAGES]
+
+
+@dataclass(frozen=True)
+class CollectJob:
+    """A part of a source and where it goes.
+
+    Attributes:
+        paths: its files; none for a part of a dataset.
+        num_shards, index: which part of the dataset.
+        name: of the shard, below `text/`.
+        new_ids: the id is CORPUS/FILE:LINE, and what the document had becomes its `original_id`.
+    """
+
+    source: Source
+    paths: tuple[Path, ...]
+    num_shards: int
+    index: int
+    name: str
+    directory: Path
+    reading: Reading
+    new_ids: bool = False
+
+    def documents(self, bad: list[BadInput]) -> Iterator[tuple[str, Document]]:
+        """Documents with the name that stands for them where they have no id."""
+        dataset = self.source.huggingface
+        if dataset is not None:
+            for document in stream(dataset, self.reading, num_shards=self.num_shards, index=self.index, bad=bad):
+                yield f"{self.source.corpus.name}/{self.index}:{document.line}", document
+        for path in self.paths:
+            for document in self.reading.documents(path, bad, progress=_PROGRESS[0] if _PROGRESS else None):
+                yield f"{self.source.corpus.name}/{path.name}:{document.line}", document
+
+    def state(self) -> list[Any]:
+        """What tells that the input is the one of an earlier run."""
+        dataset = self.source.huggingface
+        return [asdict(dataset), self.num_shards, self.index] if dataset is not None else [file_state(path) for path in self.paths]
+
+
+def collect_shard(job: CollectJob) -> CollectCounts:
+    """Write a shard; its counts are written last, and a shard that has them is not done again.
+
+    Raises:
+        ValueError: if the input cannot be read.
+    """
+    done = job.directory / "counts" / f"{job.name}.json"
+    state = json.loads(json.dumps(job.state(), default=str))
+    if done.exists():
+        record = json.loads(done.read_text(encoding="utf-8"))
+        if record["input"] == state:
+            return CollectCounts(**record["counts"])
+        done.unlink()  # the file was repaired meanwhile
+    counts = CollectCounts()
+    bad: list[BadInput] = []
+    ids: list[tuple[int, int]] = []
+    with JsonLinesWriter(job.directory / "text" / job.name) as file:
+        for place, document in islice(job.documents(bad), job.source.max_documents):
+            counts.num_read += 1
+            if not document.text.strip():
+                counts.num_empty += 1
+                continue
+            fields = {key: value for key, value in document.fields.items() if key != "text"}
+            if job.new_ids and "id" in fields:
+                fields["original_id"] = fields.pop("id")
+            identity = fields.pop("id", place)
+            ids.append((id_hash(json.dumps(identity)), document.line))
+            counts.num_kept += 1
+            counts.words += len(document.text.split())
+            counts.text_bytes += len(document.text.encode())
+            file.write({"id": identity, **fields, "text": document.text})
+    for item in bad:
+        counts.bad_input[item.reason] = counts.bad_input.get(item.reason, 0) + 1
+    counts.messages = [item.message for item in bad[:_MAX_MESSAGES]]
+    for target in (done, job.directory / "ids" / f"{job.name}.npy"):
+        target.parent.mkdir(parents=True, exist_ok=True)
+    np.save(job.directory / "ids" / f"{job.name}.npy", np.array(ids, dtype=np.uint64).reshape(-1, 2))
+    partial = done.with_name(f".{done.name}.partial")
+    partial.write_text(json.dumps({"input": state, "counts": asdict(counts)}, ensure_ascii=False) + "\n", encoding="utf-8")
+    os.replace(partial, done)
+    return counts
+
+
+def report(sources: Sequence[Source], counts: Mapping[str, CollectCounts], twice: Sequence[str]) -> str:
+    """The corpus table in Markdown, with what was passed over."""
+    total = CollectCounts()
+    rows = []
+    for source in sources:
+        corpus, count = source.corpus, counts[source.corpus.name]
+        total.add(count)
+        facts = (corpus.language, corpus.domain, corpus.licence, corpus.source)
+        rows.append([corpus.name, *(fact or "-" for fact in facts), *_numbers(count)])
+    rows.append(["all", "", "", "", "", *_numbers(total)])
+    header = ("corpus", "language", "domain", "licence", "source", "documents", "empty", "passed over", "words", "MB")
+    text = "# Corpora\n\n" + markdown_table(header, rows, text_columns=5) + "\n"
+    if total.messages:
+        text += "\nPassed over:\n\n" + "".join(f"- {message}\n" for message in total.messages)
+    if twice:
+        text += f"\nIds used twice: {len(twice):,}, the first: {twice[0]}\n"
+    return text
+
+
+def _numbers(count: CollectCounts) -> list[str]:
+    return [
+        f"{count.num_kept:,}",
+        f"{count.num_empty:,}",
+        f"{sum(count.bad_input.values()):,}",
+        f"{count.words:,}",
+        f"{count.text_bytes / 1e6:.2f}",
+    ]

@@ -1,0 +1,192 @@
+"""Corpora: named groups of files, in an order that means something (for `dedup`, who keeps what both have)."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from data_prep.reading.documents import SUFFIXES, require_text_files
+
+TABLE_NAME = "corpora.yaml"
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_LANGUAGE = re.compile(r"[a-z]{2,3}(-[A-Za-z]+)*")
+_FACTS = ("language", "licence", "domain", "source")
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """A name and its files, in order, and what is known of them.
+
+    Attributes:
+        language: ISO 639 code, several joined by dashes; empty where it is not known.
+        licence, source: for people.
+        domain: news, academic, web ...
+    """
+
+    name: str
+    paths: tuple[Path, ...]
+    language: str = ""
+    licence: str = ""
+    domain: str = ""
+    source: str = ""
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """What is known, without what is not."""
+        return {key: getattr(self, key) for key in _FACTS if getattr(self, key)}
+
+
+def write_corpus_table(directory: Path, corpora: Sequence[Corpus], files: Mapping[str, Sequence[str]]) -> None:
+    """Write `corpora.yaml`, from which the next command takes these corpora with --corpora.
+
+    Args:
+        files: corpus name -> its files, relative to the directory.
+    """
+    rows = [{"name": corpus.name, "files": list(files[corpus.name]), **corpus.facts} for corpus in corpora]
+    text = yaml.safe_dump(rows, allow_unicode=True, sort_keys=False, width=1 << 20)
+    (directory / TABLE_NAME).write_text(text, encoding="utf-8")
+
+
+def add_corpus_arguments(parser: argparse.ArgumentParser, *, order: str) -> None:
+    """Add --input and --corpora, of which one is needed.
+
+    Args:
+        order: what the order of corpora decides.
+    """
+    parser.add_argument(
+        "--input",
+        nargs="+",
+        action="append",
+        metavar="[NAME=]FILE",
+        help=f"NAME=FILE... ({', '.join(SUFFIXES)}) or NAME=FOLDER, once per corpus; {order}",
+    )
+    add_corpora_argument(parser)
+
+
+def add_corpora_argument(parser: argparse.ArgumentParser) -> None:
+    """Add --corpora."""
+    parser.add_argument(
+        "--corpora",
+        type=Path,
+        metavar="YAML",
+        help="a list of {name: NAME, files: [FILE or pattern, ...], language: .., licence: .., domain: .., source: ..} in place of --input;"
+        f" {TABLE_NAME} in the output of the command before",
+    )
+
+
+def corpora_from_arguments(arguments: argparse.Namespace, separator: str | None = None) -> list[Corpus]:
+    """The corpora of a command line with `add_corpus_arguments`.
+
+    Raises:
+        ValueError: if there is none, a name is missing, used twice or no file name, or a file cannot be read.
+    """
+    if (arguments.input is None) == (arguments.corpora is None):
+        raise ValueError("give either --input NAME=FILE... or --corpora YAML")
+    return _readable(_from_input(arguments.input) if arguments.input else _from_table(arguments.corpora), separator)
+
+
+def corpora_from_table(table: Path, separator: str | None = None) -> list[Corpus]:
+    """The corpora of a table; errors as `corpora_from_arguments`."""
+    return _readable(_from_table(table), separator)
+
+
+def corpora_from_input(groups: Sequence[Sequence[str]], separator: str | None = None) -> list[Corpus]:
+    """The corpora of `NAME=FILE...` arguments; errors as `corpora_from_arguments`."""
+    return _readable(_from_input(groups), separator)
+
+
+def _readable(corpora: list[Corpus], separator: str | None) -> list[Corpus]:
+    seen: set[Path] = set()
+    for corpus in corpora:
+        require_text_files(corpus.paths, separator)
+        for path in corpus.paths:
+            if path.resolve() in seen:
+                raise ValueError(f"the input file {path} is given twice; a file belongs to one corpus")
+            seen.add(path.resolve())
+    return corpora
+
+
+def _from_input(groups: Sequence[Sequence[str]]) -> list[Corpus]:
+    files: dict[str, list[Path]] = {}
+    for group in groups:
+        name = ""
+        for argument in group:
+            head, equals, tail = argument.partition("=")
+            if equals and _NAME.fullmatch(head) and tail:
+                name = head
+                if name in files:
+                    raise ValueError(f"--input names the corpus {name} twice; give all its files together")
+                files[name] = [Path(tail)]
+            elif not name:
+                raise ValueError(f"--input {argument} has no corpus name; expected NAME=FILE, for example web={argument}")
+            else:
+                files[name].append(Path(argument))
+    return [Corpus(name, tuple(file for path in paths for file in _files_of(path))) for name, paths in files.items()]
+
+
+def _files_of(path: Path) -> list[Path]:
+    """A file itself; of a folder all text files in it and below, in alphabetical order."""
+    if not path.is_dir():
+        return [path]
+    files = sorted(file for file in path.rglob("*") if file.is_file() and file.name.endswith(SUFFIXES) and not file.name.startswith("."))
+    if not files:
+        raise ValueError(f"the folder {path} has no text file; expected names ending in {', '.join(SUFFIXES)}")
+    return files
+
+
+def _from_table(path: Path) -> list[Corpus]:
+    if not path.is_file():
+        raise ValueError(f"the corpus table {path} does not exist")
+    try:
+        rows = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} is no YAML: {error}") from error
+    if not isinstance(rows, list) or not rows:
+        raise ValueError(f"{path} holds no list of corpora; expected '- {{name: NAME, files: [FILE, ...]}}' for each")
+    corpora: list[Corpus] = []
+    for number, row in enumerate(rows, start=1):
+        if not isinstance(row, dict) or not {"name", "files"} <= set(row) or not isinstance(row["files"], list):
+            raise ValueError(f"{path}, corpus {number} is not of the form {{name: NAME, files: [FILE, ...]}}")
+        if any(corpus.name == str(row["name"]) for corpus in corpora):
+            raise ValueError(f"{path} names the corpus {row['name']} twice; give all its files together")
+        corpus = corpus_from_row(path, {key: value for key, value in row.items() if key != "files"})
+        corpora.append(replace(corpus, paths=tuple(files_of_patterns(path, row["files"]))))
+    return corpora
+
+
+def corpus_from_row(table: Path, row: Mapping[str, Any]) -> Corpus:
+    """The corpus of a row without its files.
+
+    Raises:
+        ValueError: if it has no name, an unknown key, or a language that is no ISO 639 code.
+    """
+    name = str(row["name"])
+    if not _NAME.fullmatch(name):
+        raise ValueError(f"{table} has a corpus {name!r}; expected a name of letters, digits, '.', '_' and '-'")
+    if unknown := sorted(map(str, set(row) - {"name", *_FACTS})):
+        raise ValueError(f"{table}: {name} has the unknown key {', '.join(unknown)}; the known ones are name, files, {', '.join(_FACTS)}")
+    facts = {key: str(row[key]) for key in _FACTS if row.get(key)}
+    if "language" in facts and not _LANGUAGE.fullmatch(facts["language"]):
+        raise ValueError(f"{table}: the language of {name} is {facts['language']!r}; expected an ISO 639 code such as sl")
+    return Corpus(name, (), **facts)
+
+
+def files_of_patterns(table: Path, patterns: Sequence[object]) -> list[Path]:
+    """Files of patterns, relative to the table, those of a pattern in alphabetical order.
+
+    Raises:
+        ValueError: if a pattern has no file.
+    """
+    paths = []
+    for pattern in map(str, patterns):
+        found = sorted(table.parent.glob(pattern)) if not Path(pattern).is_absolute() else [Path(pattern)]
+        if not found:
+            raise ValueError(f"{table}: no file is called {pattern}")
+        paths += found
+    return paths

@@ -1,0 +1,416 @@
+"""Documents: the text of plain, JSON Lines, Parquet and vertical files, one document at a time, with errors that name file and line.
+
+A `.jsonl` line is one document, under `--text-key`, and so is a row of a `.parquet` file.  So is a line of a `.txt` file, unless empty lines
+in it say that documents may be longer: then `--document-separator` must tell.  A `.vert` file has a token a line, see `data_prep.reading.vertical`.
+All but Parquet may be compressed (`.gz`, `.xz`, `.zst`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import io
+import json
+import lzma
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import IO, Any, BinaryIO, NamedTuple
+
+from data_prep.progress import Counter, Progress
+
+COMPRESSIONS = (".gz", ".xz", ".zst")
+_KINDS = (".txt", ".jsonl", ".vert")
+SUFFIXES = (*_KINDS, ".parquet", *(kind + compression for compression in COMPRESSIONS for kind in _KINDS))
+SEPARATORS = ("line", "blank-line", "file")
+_REPORT_BYTES = 1 << 18
+
+
+class Document(NamedTuple):
+    """A document and where it came from.
+
+    Attributes:
+        line: number of its (first) line in the file, from 1.
+        fields: the other keys of a JSON line; empty for plain text.
+    """
+
+    text: str
+    line: int
+    fields: dict[str, Any]
+
+
+class BadInput(NamedTuple):
+    """A part of a file that could not be read and was passed over.
+
+    Attributes:
+        line: where it is, from 1.
+        reason: a few words, the same for all of its kind.
+        message: the sentence that would have been the error.
+    """
+
+    path: Path
+    line: int
+    reason: str
+    message: str
+
+
+class Documents:
+    """The documents of some files, in order; can be read any number of times, and never holds more than one.
+
+    Documents of nothing but white space are left out and counted.  `num_documents`, `num_empty` and `text_bytes` (of
+    UTF-8) speak of the last complete reading.
+
+    Args:
+        paths: files with a suffix of `SUFFIXES`.
+        text_key: the key of the text in a JSON line.
+        separator: what ends a document in a `.txt` file, one of `SEPARATORS`; None for a line where no line is empty.
+        max_document_bytes: as `read_documents`.
+
+    Raises:
+        ValueError: if a file is missing or of another kind; while reading, if a line is no UTF-8, no JSON or has no text
+            (naming the line), and at the end if there was no document at all.
+    """
+
+    def __init__(
+        self, paths: Iterable[Path | str], *, text_key: str = "text", separator: str | None = None, max_document_bytes: int | None = None
+    ) -> None:
+        self.paths = [Path(path) for path in paths]
+        self.text_key = text_key
+        self.separator = separator
+        self.max_document_bytes = max_document_bytes
+        self.num_documents = self.num_empty = self.text_bytes = 0
+        require_text_files(self.paths, separator)
+
+    @classmethod
+    def from_arguments(cls, arguments: argparse.Namespace) -> Documents:
+        """The documents that a command line with `add_input_arguments` names."""
+        return cls(arguments.input, text_key=arguments.text_key, separator=arguments.document_separator)
+
+    def __iter__(self) -> Iterator[str]:
+        return self.read()
+
+    def read(self, label: str = "reading text") -> Iterator[str]:
+        """Yield the text of each document, counting the bytes read from disk under a label for the user."""
+        num_documents = num_empty = text_bytes = 0
+        with Progress(label, total=sum(path.stat().st_size for path in self.paths), unit="B", is_bytes=True) as progress:
+            for path in self.paths:
+                documents = read_documents(
+                    path, text_key=self.text_key, separator=self.separator, progress=progress, max_document_bytes=self.max_document_bytes
+                )
+                for document in documents:
+                    text = document.text
+                    if not text.strip():
+                        num_empty += 1
+                        continue
+                    num_documents += 1
+                    text_bytes += len(text.encode())
+                    yield text
+        if not num_documents:
+            names = ", ".join(map(str, self.paths))
+            raise ValueError(f"there is no text in {names} ({num_empty} empty documents); give files with text")
+        self.num_documents, self.num_empty, self.text_bytes = num_documents, num_empty, text_bytes
+
+
+def add_input_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add --input and the arguments of `add_format_arguments`."""
+    parser.add_argument("--input", type=Path, nargs="+", required=True, metavar="FILE", help=f"text files ({', '.join(SUFFIXES)})")
+    add_format_arguments(parser)
+
+
+def add_format_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add --text-key and --document-separator, the same for every command that reads documents."""
+    parser.add_argument("--text-key", default="text", help="key of the text in a .jsonl line (default: text)")
+    parser.add_argument(
+        "--document-separator",
+        choices=SEPARATORS,
+        help="what ends a document in a .txt file (default: a line, in a file without empty lines)",
+    )
+
+
+def batches(texts: Iterable[str], num_characters: int) -> Iterator[list[str]]:
+    """Group texts in order, each group ending with the text that brings it to so many characters."""
+    batch: list[str] = []
+    size = 0
+    for text in texts:
+        batch.append(text)
+        size += len(text)
+        if size >= num_characters:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+def require_text_files(paths: Iterable[Path], separator: str | None = None) -> None:
+    """Refuse what is no text file, before anything is read.
+
+    Raises:
+        ValueError: naming the file or the unknown separator.
+    """
+    if separator is not None and separator not in SEPARATORS:
+        raise ValueError(f"unknown document separator {separator!r}; the known ones are {', '.join(SEPARATORS)}")
+    for path in paths:
+        if not path.exists():
+            raise ValueError(f"the input file {path} does not exist")
+        if not path.is_file():
+            raise ValueError(f"the input {path} is not a file; name the files in it one by one")
+        if not path.name.endswith(SUFFIXES):
+            raise ValueError(f"the input file {path} is of an unknown kind; expected a name ending in {', '.join(SUFFIXES)}")
+
+
+def kind_of(path: Path) -> str:
+    """What a file is, by its name: `.txt`, `.jsonl`, `.vert` or `.parquet`, whatever its compression."""
+    return (path.with_suffix("") if path.suffix in COMPRESSIONS else path).suffix
+
+
+def text_key_of(path: Path, text_key: str) -> str:
+    """The key of the text in a record made from a document of this file; a file without keys has `text`."""
+    return text_key if kind_of(path) in (".jsonl", ".parquet") else "text"
+
+
+def read_documents(
+    path: Path,
+    *,
+    text_key: str | None = "text",
+    separator: str | None = None,
+    progress: Counter | None = None,
+    max_document_bytes: int | None = None,
+    on_bad: Callable[[BadInput], None] | None = None,
+) -> Iterator[Document]:
+    """Yield the documents of one file, empty ones included (but no empty line of a file of lines).
+
+    Args:
+        text_key: the key of the text in a JSON line; None takes all strings of the line as its text, one below the other.
+        max_document_bytes: refuse longer lines and documents after reading no more than that; None for no limit.
+        on_bad: told of each line (or rest of a compressed file) that cannot be read, which is then passed over; None makes it
+            an error.
+
+    Raises:
+        ValueError: naming file and line, as `Documents` says.
+    """
+
+    def bad(line: int, reason: str, message: str) -> None:
+        if on_bad is None:
+            raise ValueError(message)
+        on_bad(BadInput(path, line, reason, message))
+
+    kind = kind_of(path)
+    if kind == ".parquet":
+        from data_prep.reading.parquet import read_rows
+
+        yield from record_documents(path, read_rows(path, progress, bad), text_key, max_document_bytes, on_bad)
+        return
+    lines = _read_lines(path, progress, max_document_bytes, bad)
+    if kind == ".vert":
+        from data_prep.reading.vertical import vertical_documents
+
+        for text, number, fields in vertical_documents(path, lines, max_document_bytes, bad):
+            yield Document(text, number, fields)
+    elif kind == ".jsonl":
+        for number, line in lines:
+            if line.strip():
+                try:
+                    yield _json_document(path, number, line, text_key)
+                except _BadLineError as error:
+                    bad(number, error.reason, str(error))
+    elif separator in ("blank-line", "file"):
+        yield from _joined(path, lines, separator == "blank-line", max_document_bytes, bad)
+    else:
+        yield from _one_a_line(path, lines, separator)
+
+
+class _BadLineError(ValueError):
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+def _one_a_line(path: Path, lines: Iterator[tuple[int, str]], separator: str | None) -> Iterator[Document]:
+    has_text, empty = False, 0
+    for number, line in lines:
+        if not line.strip():
+            empty = number if has_text else 0
+        elif empty and separator is None:
+            raise ValueError(
+                f"{path}, line {empty} is empty, so a document may be longer than a line; say with --document-separator"
+                f" what ends one ({', '.join(SEPARATORS)})"
+            )
+        else:
+            has_text = True
+            yield Document(line, number, {})
+
+
+def _json_document(path: Path, number: int, line: str, text_key: str | None) -> Document:
+    try:
+        record = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise _BadLineError(
+            "no JSON", f"{path}, line {number} is no JSON: {error.msg} at column {error.colno}; expected one object per line"
+        ) from error
+    except RecursionError as error:
+        raise _BadLineError(
+            "no JSON", f"{path}, line {number} is JSON nested too deeply; expected one object with the text in it"
+        ) from error
+    if not isinstance(record, dict):
+        raise _BadLineError("no JSON object", f"{path}, line {number} holds a JSON {type(record).__name__}; expected one object per line")
+    return _record_document(path, f"line {number}", number, record, text_key)
+
+
+def record_documents(
+    path: Path,
+    rows: Iterable[tuple[int, dict[str, Any]]],
+    text_key: str | None,
+    max_bytes: int | None,
+    on_bad: Callable[[BadInput], None] | None = None,
+) -> Iterator[Document]:
+    """The documents of numbered rows; arguments and errors as `read_documents`."""
+    for number, record in rows:
+        try:
+            document = _record_document(path, f"row {number}", number, record, text_key)
+            if max_bytes is not None and len(document.text) > max_bytes:
+                raise _BadLineError("too long", _too_long(path, number, "text of the row", max_bytes))
+        except _BadLineError as error:
+            if on_bad is None:
+                raise ValueError(str(error)) from error
+            on_bad(BadInput(path, number, error.reason, str(error)))
+            continue
+        yield document
+
+
+def _record_document(path: Path, where: str, number: int, record: dict[str, Any], text_key: str | None) -> Document:
+    if text_key is None:
+        text = "\n".join(_strings(record))
+    elif text_key not in record:
+        raise _BadLineError(
+            "no text",
+            f"{path}, {where} has no key {text_key!r}, only {', '.join(map(repr, record)) or 'nothing'};"
+            " name the key of the text with --text-key",
+        )
+    else:
+        text = record.pop(text_key)
+    if not isinstance(text, str):
+        raise _BadLineError("no text", f"{path}, {where} holds a {type(text).__name__} under {text_key!r}; expected a string")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:  # JSON can spell half a surrogate pair (\ud83d), which no file or tokenizer can hold
+        raise _BadLineError(
+            "half a surrogate pair",
+            f"{path}, {where} holds half a surrogate pair, which is no Unicode text; repair or remove the line",
+        ) from error
+    return Document(text, number, record)
+
+
+def _strings(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict | list):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _strings(item)
+
+
+_Bad = Callable[[int, str, str], None]
+
+
+def _too_long(path: Path, number: int, what: str, limit: int) -> str:
+    return f"{path}, line {number}: the {what} is longer than {limit / 2**20:g} MiB; split it, or allow more with --max-document-mib"
+
+
+def _joined(path: Path, lines: Iterator[tuple[int, str]], ends_at_blank_line: bool, max_bytes: int | None, bad: _Bad) -> Iterator[Document]:
+    document: list[str] = []
+    first = size = 0
+    for number, line in lines:
+        if line.strip() or not ends_at_blank_line:
+            first = first or number
+            size += len(line)
+            if max_bytes is None or size <= max_bytes:
+                document.append(line)
+            elif document:
+                bad(first, "too long", _too_long(path, first, "document that begins there", max_bytes))
+                document = []
+        elif first:
+            if document:
+                yield Document("\n".join(document), first, {})
+            document, first, size = [], 0, 0
+    if document:
+        yield Document("\n".join(document), first, {})
+
+
+def _read_lines(path: Path, progress: Counter | None, max_bytes: int | None, bad: _Bad) -> Iterator[tuple[int, str]]:
+    """Lines with their numbers from 1.  Only a line feed ends one: U+2028 and its like are text."""
+    number = 0
+    with open(path, "rb") as file:
+        reported = 0
+        try:
+            for number, line in enumerate(_raw_lines(_decompressed(path, file), max_bytes), start=1):
+                if line is None:
+                    assert max_bytes is not None
+                    bad(number, "too long", _too_long(path, number, "line", max_bytes))
+                    continue
+                try:
+                    yield number, line.decode("utf-8-sig" if number == 1 else "utf-8").removesuffix("\n").removesuffix("\r")
+                except UnicodeDecodeError as error:
+                    bad(
+                        number,
+                        "no UTF-8",
+                        f"{path}, line {number} is not UTF-8: byte 0x{line[error.start]:02x} at position {error.start + 1};"
+                        " convert the file, for example with iconv",
+                    )
+                if progress is not None and (position := file.tell()) - reported >= _REPORT_BYTES:
+                    progress.advance(position - reported)
+                    reported = position
+        except (EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError, _BrokenZstdError) as error:
+            after = f" after line {number}" if number else ""
+            what = {".gz": "gzip", ".xz": "xz", ".zst": "zstd"}[path.suffix]
+            bad(number + 1, f"broken {what}", f"{path} is no complete {what} file{after}: {error}; copy or compress it again")
+        if progress is not None:
+            progress.advance(path.stat().st_size - reported)
+
+
+def _decompressed(path: Path, file: BinaryIO) -> IO[bytes]:
+    if path.suffix == ".gz":
+        return gzip.GzipFile(fileobj=file)  # type: ignore[return-value]
+    if path.suffix == ".xz":
+        return lzma.LZMAFile(file)  # type: ignore[return-value]
+    return io.BufferedReader(_ZstdFile(file), 1 << 18) if path.suffix == ".zst" else file  # type: ignore[type-var]
+
+
+class _BrokenZstdError(Exception):
+    """A file that is no zstd, or ends too early."""
+
+
+class _ZstdFile(io.RawIOBase):
+    """What a zstd file holds; pyarrow reads it, which `datasets` needs anyway."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        import pyarrow
+
+        self._stream = pyarrow.CompressedInputStream(file, "zstd")
+
+    def readable(self) -> bool:
+        """Yes."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Fill a buffer; see `io.RawIOBase`."""
+        try:
+            data = self._stream.read(len(buffer))
+        except OSError as error:
+            if error.errno is not None:  # the disk's fault
+                raise
+            raise _BrokenZstdError(str(error)) from error
+        buffer[: len(data)] = data
+        return len(data)
+
+
+def _raw_lines(file: IO[bytes], max_bytes: int | None) -> Iterator[bytes | None]:
+    """Lines with their line feeds; None for one that is too long, of which no more than the limit is held."""
+    if max_bytes is None:
+        yield from file
+        return
+    while line := file.readline(max_bytes + 1):
+        if len(line) <= max_bytes or line.endswith(b"\n"):
+            yield line
+            continue
+        while line and not line.endswith(b"\n"):
+            line = file.readline(1 << 20)
+        yield None

@@ -1,0 +1,209 @@
+"""Shards in, shards out: work on files in parallel with results in order, outputs that are complete or not there, and runs that resume."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import gzip
+import io
+import json
+import multiprocessing
+import os
+import shutil
+import signal
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TypeVar
+
+from data_prep.artifacts import digest_bytes, make_group_readable, require_free_space, sync_tree
+from data_prep.reading.documents import COMPRESSIONS, SUFFIXES
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+_LEVEL = 4  # of gzip: twice the speed of its default for 5 % more bytes
+_PLAN = "plan.json"
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+
+
+def ordered_map(
+    function: Callable[[Item], Result],
+    items: Iterable[Item],
+    *,
+    workers: int,
+    name: Callable[[Item], str] = str,
+    initializer: Callable[..., None] | None = None,
+    initargs: tuple[Any, ...] = (),
+) -> Iterator[Result]:
+    """Yield the results of a function in the order of its items; at most two more than `workers` are started and not yet taken.
+
+    One worker is this process; others end with it, however it ends, and at once when it is told to end.
+
+    Args:
+        name: what errors call an item.
+
+    Raises:
+        ValueError: if a worker dies (killed, out of memory), naming what was being worked on.
+    """
+    if workers == 1:
+        if initializer is not None:
+            initializer(*initargs)
+        yield from map(function, items)
+        return
+    waiting: deque[tuple[Item, Future[Result]]] = deque()
+    pool = ProcessPoolExecutor(workers, multiprocessing.get_context("fork"), _start_worker, (initializer, initargs))
+    try:
+        for item in items:
+            waiting.append((item, pool.submit(function, item)))
+            if len(waiting) >= workers + 2:
+                yield waiting.popleft()[1].result()
+        while waiting:
+            yield waiting[0][1].result()
+            waiting.popleft()
+    except BrokenProcessPool as error:
+        names = ", ".join(name(item) for item, _ in waiting)
+        raise ValueError(
+            f"a worker process died, killed or out of memory, while these were worked on: {names}; run again with fewer --workers"
+        ) from error
+    except (SystemExit, KeyboardInterrupt):
+        for process in multiprocessing.active_children():
+            process.kill()
+        raise
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _start_worker(initializer: Callable[..., None] | None, initargs: tuple[Any, ...]) -> None:
+    # A worker that outlives its parent would wait for work forever, and hold the lock of the output.
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if initializer is not None:
+        initializer(*initargs)
+
+
+class JsonLinesWriter:
+    """A new `.jsonl` or `.jsonl.gz` file that gets its name when it is complete; the same records give the same bytes."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._partial = path.with_name(f".{path.name}.partial")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = open(self._partial, "wb")  # noqa: SIM115 closed by __exit__
+        self._gzip = gzip.GzipFile("", "wb", _LEVEL, self._file, mtime=0) if path.suffix == ".gz" else None
+        self._stream = io.BufferedWriter(self._gzip, 1 << 18) if self._gzip else self._file  # type: ignore[arg-type]
+
+    def write(self, record: Mapping[str, Any]) -> None:
+        """Append one record."""
+        self._stream.write(json.dumps(record, ensure_ascii=False).encode() + b"\n")
+
+    def __enter__(self) -> JsonLinesWriter:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        try:
+            if kind is None:
+                self._stream.flush()
+                if self._gzip is not None:
+                    self._gzip.close()
+                self._file.close()
+                os.replace(self._partial, self._path)
+        finally:
+            try:
+                self._file.close()  # on a full disk this may fail once more
+            finally:
+                self._partial.unlink(missing_ok=True)
+
+
+@contextmanager
+def resumable_directory(output_dir: Path, plan: Mapping[str, Any]) -> Iterator[Path]:
+    """A hidden directory beside `output_dir` that becomes it when the block ends without an error, and waits for the next run otherwise.
+
+    What it holds from an earlier run with the same plan is there to be used.  The plan stays in it, as `plan.json`.
+
+    Args:
+        plan: all that the output depends on (options, inputs); a run with another plan does not touch what the first left.
+
+    Raises:
+        ValueError: if `output_dir` is there and not empty, if another run is at work on it, or if an unfinished one had another plan.
+    """
+    output_dir = Path(os.path.abspath(output_dir))
+    if output_dir.is_symlink() or (output_dir.exists() and not output_dir.is_dir()):
+        raise ValueError(f"the output {output_dir} exists and is not a directory; choose another --output")
+    if output_dir.is_dir() and any(output_dir.iterdir()):
+        raise ValueError(f"the output directory {output_dir} exists and is not empty; remove it or choose another --output")
+    output_dir.parent.mkdir(parents=True, exist_ok=True)
+    require_free_space(output_dir.parent, 0)
+    unfinished = output_dir.parent / f".{output_dir.name}.unfinished"
+    unfinished.mkdir(exist_ok=True)
+    lock = os.open(unfinished, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise ValueError(
+                f"another run is writing {output_dir} ({unfinished} is locked); wait for it or choose another --output"
+            ) from error
+        _require_plan(unfinished, plan)
+        for partial in unfinished.rglob(".*.partial"):  # of a run that was killed
+            partial.unlink()
+        yield unfinished
+        make_group_readable(unfinished)
+        sync_tree(unfinished)
+        if output_dir.is_dir():
+            output_dir.rmdir()
+        os.replace(unfinished, output_dir)
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise ValueError(
+                f"the disk is full while writing {output_dir}: {error}; free some space and run the same command again:"
+                f" finished shards wait in {unfinished}"
+            ) from error
+        raise
+    finally:
+        os.close(lock)
+
+
+def _require_plan(unfinished: Path, plan: Mapping[str, Any]) -> None:
+    text = json.dumps(plan, sort_keys=True, indent=1, default=str) + "\n"
+    path = unfinished / _PLAN
+    if not path.exists():
+        for left in unfinished.iterdir():  # by a run that died before it wrote its plan
+            if left.is_dir():
+                shutil.rmtree(left)
+            else:
+                left.unlink()
+        partial = unfinished / f".{_PLAN}.partial"
+        partial.write_text(text, encoding="utf-8")
+        os.replace(partial, path)
+    elif path.read_text(encoding="utf-8") != text:
+        raise ValueError(
+            f"{unfinished} was left by a run with other options or inputs; run the same command to finish it, remove it, or choose another"
+            " --output"
+        )
+
+
+def shard_names(paths: Iterable[Path]) -> list[str]:
+    """Names of output shards: number and stem of each input, so that they sort as given and never meet; compressed if the input is."""
+    names = []
+    for number, path in enumerate(paths):
+        stem = next(
+            (path.name.removesuffix(suffix) for suffix in sorted(SUFFIXES, key=len, reverse=True) if path.name.endswith(suffix)), path.name
+        )
+        names.append(f"{number:05d}_{stem}.jsonl" + (".gz" if path.suffix in (*COMPRESSIONS, ".parquet") else ""))
+    return names
+
+
+def file_state(path: Path) -> dict[str, Any]:
+    """What tells a changed input from the one that an unfinished run read, without reading it."""
+    stat = path.stat()
+    return {"path": str(path), "size": stat.st_size, "modified_ns": stat.st_mtime_ns}
+
+
+def id_hash(identity: str) -> int:
+    """64 bits of a document's id."""
+    return int(digest_bytes(identity.encode()).removeprefix("xxh3:")[:16], 16)

@@ -1,0 +1,167 @@
+"""Where corpora come from: a table in YAML of files or Hugging Face datasets, with language, licence and domain; and the papers' corpora in such a table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from data_prep.reading.corpora import Corpus, corpus_from_row, files_of_patterns
+from data_prep.reading.documents import BadInput, Document, require_text_files
+from data_prep.reading.scanning import Reading
+
+if TYPE_CHECKING:
+    from datasets import IterableDataset
+
+KNOWN_TABLE = Path(__file__).with_name("known_corpora.yaml")
+_HOW_KEYS = ("files", "huggingface", "text_key", "separator", "max_documents", "how")
+
+
+@dataclass(frozen=True)
+class HuggingFace:
+    """A dataset of the Hugging Face hub, or a local folder of one, that is streamed.
+
+    Attributes:
+        path: name or folder; `config`, `split`, `revision` and `data_files` as `datasets.load_dataset` takes them.
+    """
+
+    path: str
+    config: str | None = None
+    split: str = "train"
+    revision: str | None = None
+    data_files: str | None = None
+
+    def open(self) -> IterableDataset:
+        """The dataset, streamed: nothing but its file list is read yet.
+
+        Raises:
+            ValueError: if `datasets` is not installed or the dataset cannot be opened.
+        """
+        try:
+            from datasets import load_dataset
+        except ImportError as error:
+            raise ValueError(f"the dataset {self.path} needs the package datasets; pip install datasets") from error
+        try:
+            return load_dataset(
+                self.path, self.config, split=self.split, revision=self.revision, data_files=self.data_files, streaming=True
+            )
+        except Exception as error:  # the library raises anything from ConnectionError to KeyError
+            reason = (str(error).splitlines() or [type(error).__name__])[0]
+            raise ValueError(
+                f"the dataset {self.path} cannot be opened: {reason}; check its name, the network, and whether its terms must be accepted"
+            ) from error
+
+
+@dataclass(frozen=True)
+class Source:
+    """A corpus and how to read it.
+
+    Attributes:
+        corpus: its name, files (none for a dataset) and facts.
+        huggingface: the dataset; None for files.
+        text_key, separator: how its files are read, where it matters.
+        max_documents: no more than so many, the first; None for all.
+    """
+
+    corpus: Corpus
+    huggingface: HuggingFace | None = None
+    text_key: str = "text"
+    separator: str | None = None
+    max_documents: int | None = None
+
+    def reading(self, common: Reading) -> Reading:
+        """How its files are read.
+
+        Args:
+            common: what holds for all sources.
+        """
+        return Reading(self.text_key, self.separator, common.max_document_bytes, common.skip_bad)
+
+
+def stream(dataset: HuggingFace, reading: Reading, *, num_shards: int, index: int, bad: list[BadInput]) -> Iterator[Document]:
+    """The documents of one shard of a dataset; rows that have no text are bad input.
+
+    Args:
+        num_shards, index: which part of the dataset's own files.
+        bad: receives what was passed over.
+
+    Raises:
+        ValueError: if the dataset cannot be read, or a row has no text and `reading` does not skip it.
+    """
+    from data_prep.reading.documents import record_documents
+
+    name = f"{dataset.path}{f'/{dataset.config}' if dataset.config else ''}[{index}]"
+    rows = dataset.open().shard(num_shards=num_shards, index=index)
+    yield from record_documents(
+        Path(name), enumerate(rows, start=1), reading.text_key, reading.max_document_bytes, bad.append if reading.skip_bad else None
+    )
+
+
+def read_sources(table: Path, *, only: Sequence[str] = (), folder: Path | None = None) -> list[Source]:
+    """Sources of a table.
+
+    Args:
+        only: names to take, in this order; all where none is given.
+        folder: where the files are, in a folder by the name of each corpus; None for patterns relative to the table.
+
+    Raises:
+        ValueError: if the table cannot be read, a name is unknown, or a file is missing.
+    """
+    rows = table_rows(table)
+    if unknown := [name for name in only if name not in rows]:
+        raise ValueError(f"{table} has no corpus {', '.join(unknown)}; it has {', '.join(rows)}")
+    return [_source(table, rows[name], folder / name if folder is not None else None) for name in (only or rows)]
+
+
+def table_rows(table: Path) -> dict[str, dict[str, Any]]:
+    """Name -> row of a table.
+
+    Raises:
+        ValueError: if the file is missing, no YAML, or no list of corpora with names of their own.
+    """
+    if not table.is_file():
+        raise ValueError(f"the corpus table {table} does not exist")
+    try:
+        rows = yaml.safe_load(table.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ValueError(f"{table} is no YAML: {error}") from error
+    if not isinstance(rows, list) or not rows or not all(isinstance(row, dict) and "name" in row for row in rows):
+        raise ValueError(
+            f"{table} holds no list of corpora; expected '- {{name: NAME, files: [FILE, ...]}}' or '- {{name: NAME, huggingface: ...}}'"
+        )
+    by_name = {str(row["name"]): row for row in rows}
+    if len(by_name) < len(rows):
+        raise ValueError(f"{table} uses a name twice; give each corpus its own")
+    return by_name
+
+
+def _source(table: Path, row: Mapping[str, Any], folder: Path | None) -> Source:
+    name = str(row["name"])
+    if ("files" in row) == ("huggingface" in row):
+        raise ValueError(f"{table}: {name} needs either files or huggingface")
+    dataset = _huggingface(table, name, row["huggingface"]) if "huggingface" in row else None
+    corpus = corpus_from_row(table, {key: value for key, value in row.items() if key not in _HOW_KEYS})
+    options = {key: row[key] for key in ("text_key", "separator", "max_documents") if row.get(key) is not None}
+    limit = options.get("max_documents")
+    if limit is not None and (not isinstance(limit, int) or limit < 1):
+        raise ValueError(f"{table}: max_documents of {name} is {limit!r}; expected a number from 1")
+    if dataset is None:
+        try:
+            paths = files_of_patterns(table if folder is None else folder / "x", row["files"])
+        except ValueError as error:
+            hint = f"; get it: {row['how']}" if "how" in row else ""
+            raise ValueError(f"{error}{hint}") from error
+        require_text_files(paths, options.get("separator"))
+        corpus = Corpus(corpus.name, tuple(paths), **corpus.facts)
+    return Source(corpus, dataset, **options)
+
+
+def _huggingface(table: Path, name: str, row: Any) -> HuggingFace:
+    row = {"path": row} if isinstance(row, str) else row
+    known = [entry.name for entry in fields(HuggingFace)]
+    if not isinstance(row, dict) or "path" not in row or set(row) - set(known):
+        raise ValueError(f"{table}: huggingface of {name} is {row!r}; expected the name of a dataset or a table of {', '.join(known)}")
+    return HuggingFace(**row)

@@ -1,0 +1,1 @@
+"""Training, reading, extending, measuring and comparing tokenizers."""

@@ -1,0 +1,377 @@
+"""A comparison of tokenizers as tables, drawings and one page."""
+
+from __future__ import annotations
+
+import html
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from data_prep.figure_style import MARKERS, Palette, drawn
+from data_prep.html_page import html_figure, html_page, html_table
+from data_prep.tables import markdown_table
+from data_prep.tokenizers.metrics import MOST_PIECES, SizeAdvice, TextFigures
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_PIECES = [*(str(n) for n in range(1, MOST_PIECES)), f"{MOST_PIECES}+"]
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """All figures of one tokenizer.
+
+    Attributes:
+        family: see `Candidate`.
+        texts: corpus -> figures.
+        sentence_tokens: language -> mean tokens of a parallel sentence.
+        lexicon_share: None without a lexicon.
+    """
+
+    name: str
+    family: str | None
+    vocab_size: int
+    texts: Mapping[str, TextFigures]
+    sentence_tokens: Mapping[str, float]
+    lexicon_share: float | None
+
+    @property
+    def kind(self) -> str:
+        """What the family is called: the kind of model where it is known, the name of the tokenizer otherwise."""
+        return str(json.loads(self.family)["model"]) if self.family else self.name
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A text and the pieces that each tokenizer cuts it into."""
+
+    name: str
+    text: str
+    pieces: Mapping[str, Sequence[str]]
+
+
+@dataclass(frozen=True)
+class Report:
+    """Everything that is shown; sizes are chosen on the first corpus."""
+
+    measurements: tuple[Measurement, ...]
+    advice: Mapping[str, SizeAdvice]
+    samples: tuple[Sample, ...]
+    words: str
+    every: int
+
+    @property
+    def corpora(self) -> list[str]:
+        """Names of the corpora."""
+        return list(self.measurements[0].texts)
+
+    @property
+    def languages(self) -> list[str]:
+        """Names of the parallel languages."""
+        return list(self.measurements[0].sentence_tokens)
+
+    @property
+    def families(self) -> dict[str, list[Measurement]]:
+        """Tokenizers that differ in size only, smallest first, by family; those of one size are left out."""
+        groups: dict[str, list[Measurement]] = {}
+        for m in self.measurements:
+            if m.family is not None:
+                groups.setdefault(m.family, []).append(m)
+        return {family: sorted(group, key=lambda m: m.vocab_size) for family, group in groups.items() if len(group) > 1}
+
+    def sentences(self) -> list[str]:
+        """What the figures say about the size, and how they were taken."""
+        notes = []
+        for kind, advice in self.advice.items():
+            gains = ", ".join(
+                f"{small:,} to {large:,} saves {100 * (1 - after / before):.1f} %"
+                for small, large, before, after in zip(advice.sizes, advice.sizes[1:], advice.fertility, advice.fertility[1:])
+            )
+            edge = ""
+            if advice.recommended in (advice.sizes[-2], advice.sizes[1]) and len(advice.sizes) == 3:
+                edge = " Three sizes leave one that can be it: try more."
+            notes.append(
+                f"{kind}: take {advice.recommended:,} tokens, the knee of tokens per word on {self.corpora[0]} ({gains} of the tokens).{edge}"
+            )
+        what = "what stands between white space" if self.words == "whitespace" else "runs of letters"
+        notes.append(
+            f"Words are {what}, each tokenized after a space. Tokens of whole documents include line breaks and marks. "
+            "A byte token is no whole character."
+        )
+        if self.every > 1:
+            notes.append(f"Every {self.every}th document was measured.")
+        return notes
+
+
+def corpus_table(report: Report, corpus: str) -> tuple[list[str], list[list[str]]]:
+    """Header and rows: one tokenizer each, on one corpus."""
+    header = [
+        "tokenizer",
+        "vocabulary",
+        "tokens/word",
+        "in 2+ pieces",
+        "characters/token",
+        "bytes/token",
+        "unknown",
+        "byte tokens",
+        "tokens",
+    ]
+    rows = []
+    for m in report.measurements:
+        t = m.texts[corpus]
+        shares = [f"{100 * t.unknown_share:.3f} %", f"{100 * t.byte_share:.3f} %"]
+        rows.append(
+            [m.name, f"{m.vocab_size:,}", f"{t.fertility:.3f}", f"{100 * t.split_share:.1f} %", f"{t.characters_per_token:.2f}", f"{t.bytes_per_token:.2f}", *shares, f"{t.num_tokens:,}"]
+        )  # fmt: skip
+    return header, rows
+
+
+def histogram_table(report: Report, corpus: str) -> tuple[list[str], list[list[str]]]:
+    """Header and rows: share of the words of a corpus by pieces."""
+    rows = [
+        [m.name, *(f"{100 * n / max(m.texts[corpus].num_words, 1):.1f}" for n in m.texts[corpus].histogram)] for m in report.measurements
+    ]
+    return ["% of words in pieces", *_PIECES], rows
+
+
+def language_table(report: Report) -> tuple[list[str], list[list[str]]]:
+    """Header and rows: tokens of a parallel sentence in each language, and beside the first language."""
+    first, *others = report.languages
+    rows = []
+    for m in report.measurements:
+        means = m.sentence_tokens
+        rows.append([m.name, *(f"{means[language]:.1f}" for language in (first, *others)), *(f"{means[language] / means[first]:.2f}" for language in others)])  # fmt: skip
+    return ["tokenizer", first, *others, *(f"{language}/{first}" for language in others)], rows
+
+
+def lexicon_table(report: Report) -> tuple[list[str], list[list[str]]]:
+    """Header and rows: share of each vocabulary that the lexicon knows."""
+    rows = [[m.name, f"{m.vocab_size:,}", f"{100 * m.lexicon_share:.1f} %"] for m in report.measurements if m.lexicon_share is not None]
+    return ["tokenizer", "vocabulary", "in the lexicon"], rows
+
+
+def _tables(report: Report) -> list[tuple[str, tuple[list[str], list[list[str]]]]]:
+    tables = [(f"On {corpus}", corpus_table(report, corpus)) for corpus in report.corpora]
+    tables += [(f"Words of {corpus} by pieces", histogram_table(report, corpus)) for corpus in report.corpora]
+    if report.languages:
+        tables.append(("Tokens of a parallel sentence", language_table(report)))
+    if any(m.lexicon_share is not None for m in report.measurements):
+        tables.append(("Tokens that are words", lexicon_table(report)))
+    return tables
+
+
+def write_report(report: Report, directory: Path) -> None:
+    """Write report.md, report.json, report.html and the drawings."""
+    figures = [("words_by_pieces", lambda palette: draw_histograms(report, palette), *_HISTOGRAM_WORDS)]
+    figures += [("tokens", lambda palette: draw_tokens(report, palette), *_TOKENS_WORDS)]
+    if report.families:
+        figures.insert(0, ("sizes", lambda palette: draw_sizes(report, palette), *_SIZES_WORDS))
+    shown = []
+    for name, draw, alternative, caption in figures:
+        light, dark = drawn(draw, directory / f"{name}.png")
+        shown.append(html_figure(light, dark, alternative=alternative, caption=caption))
+    markdown = "# Tokenizers\n\n" + "\n".join(f"- {sentence}" for sentence in report.sentences()) + "\n"
+    for title, table in _tables(report):
+        markdown += f"\n## {title}\n\n{markdown_table(*table)}\n"
+    (directory / "report.md").write_text(markdown, encoding="utf-8")
+    (directory / "report.json").write_text(json.dumps(as_json(report), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    (directory / "report.html").write_text(page(report, shown), encoding="utf-8")
+
+
+def as_json(report: Report) -> dict[str, Any]:
+    """Every figure, unrounded."""
+    return {
+        "tokenizers": {
+            m.name: {
+                "vocab_size": m.vocab_size,
+                "texts": {
+                    name: asdict(t)
+                    | {key: getattr(t, key) for key in ("num_words", "fertility", "split_share", "characters_per_token", "bytes_per_token", "unknown_share", "byte_share")}
+                    for name, t in m.texts.items()
+                },
+                "tokens_per_parallel_sentence": dict(m.sentence_tokens),
+                "lexicon_share": m.lexicon_share,
+            }
+            for m in report.measurements
+        },
+        "size_advice": {kind: asdict(advice) for kind, advice in report.advice.items()},
+        "words": report.words,
+        "every": report.every,
+    }  # fmt: skip
+
+
+_SIZES_WORDS = (
+    "Share of words in two or more pieces, tokens per word and share of the vocabulary in the lexicon against vocabulary size; the figures are in the tables below.",
+    "What a larger vocabulary buys. The ringed point is the knee: furthest below the straight line from the smallest to the largest size. Dashed: tokenizers of one size.",
+)
+_HISTOGRAM_WORDS = (
+    "Share of words by the number of pieces they are cut into, one panel for each corpus; the figures are in the tables below.",
+    "Words by the number of their pieces.",
+)
+_TOKENS_WORDS = (
+    "Tokens per word on each corpus and tokens of a parallel sentence in each language, a row for each tokenizer; the figures are in the tables below.",
+    "Fewer tokens for the same text are cheaper to train on and to generate.",
+)
+
+
+def draw_sizes(report: Report, palette: Palette) -> Figure:
+    """The metrics of the first corpus against vocabulary size."""
+    from matplotlib import pyplot as plt
+
+    corpus = report.corpora[0]
+    has_lexicon = any(m.lexicon_share is not None for m in report.measurements)
+    panels = ["words in 2+ pieces (%)", "tokens per word", *(["vocabulary in the lexicon (%)"] if has_lexicon else [])]
+    figure, axes = plt.subplots(1, len(panels), figsize=(4.1 * len(panels), 3.7), layout="constrained", squeeze=False)
+
+    def values(m: Measurement) -> list[float]:
+        t = m.texts[corpus]
+        return [100 * t.split_share, t.fertility, *([100 * (m.lexicon_share or 0)] if has_lexicon else [])]
+
+    grouped = {m.name for group in report.families.values() for m in group}
+    for place, (axis, title) in enumerate(zip(axes[0], panels)):
+        for number, group in enumerate(report.families.values()):
+            colour = palette.series[number % len(palette.series)]
+            sizes = [m.vocab_size / 1000 for m in group]
+            heights = [values(m)[place] for m in group]
+            axis.plot(sizes, heights, color=colour, marker=MARKERS[number % len(MARKERS)], linewidth=1.8, label=group[0].kind)
+            advice = report.advice.get(group[0].kind)
+            if advice is not None and place == 1:
+                ends = [sizes[0], sizes[-1]], [heights[0], heights[-1]]
+                axis.plot(*ends, color=palette.muted, linewidth=0.8, linestyle=":", zorder=1)
+                knee = advice.sizes.index(advice.recommended)
+                axis.plot(
+                    sizes[knee],
+                    heights[knee],
+                    marker="o",
+                    markersize=13,
+                    markerfacecolor="none",
+                    markeredgecolor=colour,
+                    markeredgewidth=1.6,
+                )
+                axis.annotate(
+                    f"{advice.recommended:,}", (sizes[knee], heights[knee]), xytext=(8, 8), textcoords="offset points", color=colour
+                )
+        for number, m in enumerate(m for m in report.measurements if m.name not in grouped):
+            axis.axhline(values(m)[place], color=palette.muted, linewidth=1, linestyle=(0, (5, 4)), zorder=1)
+            # Side by side, since two such tokenizers may have almost the same figure.
+            where, side = ((1, "right"), (0.01, "left"), (0.5, "center"))[number % 3]
+            axis.text(
+                where, values(m)[place], m.name, transform=axis.get_yaxis_transform(), ha=side, va="bottom", fontsize=8, color=palette.muted
+            )
+        axis.set_title(title)
+        axis.set_xlabel("vocabulary size (thousands)")
+        axis.grid(axis="y")
+        axis.margins(y=0.12)
+    if len(report.families) > 1:
+        axes[0][0].legend(fontsize=8)
+    return figure
+
+
+def draw_histograms(report: Report, palette: Palette) -> Figure:
+    """Share of words by pieces, a panel for each corpus."""
+    from matplotlib import pyplot as plt
+
+    columns = 2 if len(report.corpora) == 4 else min(3, len(report.corpora))
+    rows = -(-len(report.corpora) // columns)
+    figure, axes = plt.subplots(rows, columns, figsize=(4.1 * columns + 1.6, 3.3 * rows), layout="constrained", squeeze=False, sharey=True)
+    flat: list[Axes] = list(axes.flat)
+    for axis, corpus in zip(flat, report.corpora):
+        for m, (number, strength) in zip(report.measurements, _series(report)):
+            figures = m.texts[corpus]
+            axis.plot(
+                range(MOST_PIECES),
+                [100 * n / max(figures.num_words, 1) for n in figures.histogram],
+                color=palette.series[number % len(palette.series)],
+                marker=MARKERS[number % len(MARKERS)],
+                linestyle=("-", "--", ":")[number // len(palette.series) % 3],
+                alpha=strength,
+                markersize=4.5,
+                linewidth=1.5,
+                label=m.name,
+            )
+        axis.set_title(corpus)
+        axis.set_xticks(range(MOST_PIECES), _PIECES)
+        axis.set_xlabel("pieces of a word")
+        axis.grid(axis="y")
+    for axis in flat[len(report.corpora) :]:
+        axis.set_visible(False)
+    flat[0].set_ylabel("% of the words")
+    handles, labels = flat[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside right center", fontsize=8)
+    return figure
+
+
+def _series(report: Report) -> list[tuple[int, float]]:
+    """Number of the colour and its strength for each tokenizer: sizes of one family share a colour, the largest strongest."""
+    keys = list(dict.fromkeys(m.family if m.family and m.family in report.families else m.name for m in report.measurements))
+    series = []
+    for m in report.measurements:
+        group = report.families.get(m.family or "", [m])
+        rank = [other.name for other in group].index(m.name)
+        series.append(
+            (
+                keys.index(m.family if m.family and len(group) > 1 else m.name),
+                1.0 if len(group) == 1 else 0.3 + 0.7 * rank / (len(group) - 1),
+            )
+        )
+    return series
+
+
+def draw_tokens(report: Report, palette: Palette) -> Figure:
+    """Tokens per word and per parallel sentence: a row for each tokenizer, a mark for each corpus or language."""
+    from matplotlib import pyplot as plt
+
+    panels: list[tuple[str, list[str], list[list[float]]]] = [
+        ("tokens per word", report.corpora, [[m.texts[corpus].fertility for corpus in report.corpora] for m in report.measurements])
+    ]
+    if report.languages:
+        values = [[m.sentence_tokens[language] for language in report.languages] for m in report.measurements]
+        panels.append(("tokens per parallel sentence", report.languages, values))
+    names = [m.name for m in report.measurements]
+    size = (5.2 * len(panels), 1.5 + 0.34 * len(names))
+    figure, axes = plt.subplots(1, len(panels), figsize=size, layout="constrained", squeeze=False, sharey=True)
+    keys = list(dict.fromkeys([*report.corpora, *report.languages]))
+    for axis, (title, columns, table) in zip(axes[0], panels):
+        for column, key in enumerate(columns):
+            number = keys.index(key)
+            colour, marker = palette.series[number % len(palette.series)], MARKERS[number % len(MARKERS)]
+            axis.plot([row[column] for row in table], range(len(names)), color=colour, marker=marker, linestyle="none", label=key)
+        axis.set_yticks(range(len(names)), names)
+        axis.set_ylim(len(names) - 0.5, -0.5)
+        axis.set_title(title)
+        axis.grid(axis="both")
+        axis.set_xlim(left=min(1.0, *(min(row) for row in table)) if title == "tokens per word" else 0)
+        axis.legend(fontsize=8, loc="upper left", bbox_to_anchor=(0, -0.12), ncols=min(6, len(columns)))
+    return figure
+
+
+_STYLE = """th, td { padding-left: 1.1rem; }
+.advice { border-left: 4px solid var(--accent); padding: .1rem 0 .1rem .9rem; margin: 1rem 0; }
+.pieces { font-size: .95rem; line-height: 1.9; margin: .15rem 0 .6rem; max-width: none; overflow-wrap: anywhere; }
+.pieces span { padding: .12rem 0; white-space: pre-wrap; border-bottom: 3px solid var(--accent); margin-right: 2px; }
+.pieces span:nth-child(even) { border-bottom-color: var(--warn); }
+.pieces small { color: var(--muted); }
+.who { font-size: .85rem; color: var(--muted); margin: .5rem 0 0; }
+"""
+
+
+def page(report: Report, figures: Sequence[str]) -> str:
+    """One HTML page that holds all it shows."""
+    *advice, notes = report.sentences() if report.every == 1 else report.sentences()[:-1]
+    body = ['<div class="advice">', *(f"<p>{html.escape(sentence)}</p>" for sentence in advice), "</div>"] if advice else []
+    body += figures
+    for title, table in _tables(report):
+        body.append(f'<h2>{html.escape(title)}</h2>\n<div class="scroll" tabindex="0" role="region" aria-label="{html.escape(title)}">')
+        body.append(html_table(*table) + "</div>")
+    for sample in report.samples:
+        body.append(f"<h2>A piece of {html.escape(sample.name)}</h2>")
+        for name, parts in sample.pieces.items():
+            spans = "".join(f"<span>{html.escape(part) or '·'}</span>" for part in parts)
+            body.append(f'<p class="who">{html.escape(name)}, {len(parts)} tokens</p>\n<p class="pieces">{spans}</p>')
+    every = "" if report.every == 1 else f" {report.sentences()[-1]}"
+    body.append(f'<p class="notes">{html.escape(notes + every)}</p>')
+    return html_page("Tokenizers compared", "\n".join(body), style=_STYLE)

@@ -1,0 +1,182 @@
+"""A SentencePiece BPE or Unigram model as a Hugging Face fast tokenizer with the same ids, and the proof that they are the same.
+
+Meant for models trained with the `identity` normalizer, a dummy prefix and kept white space.  (The default normalizer,
+`nmt_nfkc`, has no exact counterpart: the `Precompiled` normalizer of `tokenizers` works on grapheme clusters.)
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from data_prep.reading.documents import batches
+from data_prep.tokenizers.files import load_tokenizer
+
+if TYPE_CHECKING:
+    from sentencepiece import SentencePieceProcessor
+    from tokenizers import Tokenizer, models
+    from transformers import PreTrainedTokenizerFast
+
+SPACE = "▁"
+# Worse than any spelling in ordinary pieces, whose scores are logarithms of shares, about -20 at the lowest.
+_HIDDEN_SCORE = -1e4
+_BATCH_CHARACTERS = 1 << 20
+
+# What tokenizers are known to disagree on.
+HOSTILE_TEXTS = (
+    "", " ", "  ", " a", "a ", "  a  b  ", "a\u00a0b\u3000c\u2028d", "\n", "\n\n a\n", "a\tb\r\nc", "\0", "a\0b",
+    SPACE, f"{SPACE}a", f" {SPACE}", "<s>", "</s>", "<pad>", "<unk>", "a</s>b", " </s> ", "<s> a </s>", "<0x0A>", "<0xZZ>",
+    "č", "c\u030c", "\u030c", " \u030ca", "\u1e9b\u0323", "ﬁ½…²", "ＡＢＣ", "\ufeffa", "\u200b", "a\u00adb", "\u2585", "\ufffd", "\ufffe",
+    "😀", "😀😀 😀", "👩‍👩‍👧‍👦", "🇸🇮", "👍🏽", "漢字かな交じり文", "नमस्ते", "مرحبا", "𐍈𝔊", "\U0010ffff", "\u0001\u007f\u0080\u009f",
+    "x" * 5_000, "ab" * 3_000, "čš" * 1_000, "-" * 999, " " * 999, "aaaa aaa aa a", "1234567890" * 20, "a.b,c;d:e!f?g",
+)  # fmt: skip
+
+
+def hf_tokenizer(model: SentencePieceProcessor, *, is_unigram: bool = False) -> Tokenizer:
+    """The backend tokenizer with the pieces and ids of a SentencePiece model.
+
+    No piece holds a space but at its start, so that cutting the text before each space changes nothing.
+    """
+    from tokenizers import AddedToken, Tokenizer, decoders, normalizers, pre_tokenizers
+
+    tokenizer = Tokenizer(_unigram(model) if is_unigram else _bpe(model))
+    # Not the Metaspace pre-tokenizer: it adds no dummy prefix to a text that begins with a space.
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend(SPACE), normalizers.Replace(" ", SPACE)])
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(SPACE, "merged_with_next")
+    tokenizer.decoder = decoders.Sequence(
+        [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+    specials = [model.id_to_piece(i) for i in range(model.get_piece_size()) if model.is_control(i) or model.is_unknown(i)]
+    tokenizer.add_special_tokens([AddedToken(piece, special=True, normalized=False) for piece in specials])
+    return tokenizer
+
+
+def _bpe(model: SentencePieceProcessor) -> models.BPE:
+    """The merges of a BPE model.
+
+    SentencePiece joins the neighbours whose joint piece has the best score, leftmost first.  So every way to cut a piece in
+    two pieces is a merge, ranked by the score of the whole.
+    """
+    from tokenizers import models
+
+    ids = range(model.get_piece_size())
+    pieces = [model.id_to_piece(i) for i in ids]
+    scores = {pieces[i]: model.get_score(i) for i in ids if not (model.is_control(i) or model.is_unknown(i) or model.is_byte(i))}
+    merges = [
+        (piece[:cut], piece[cut:])
+        for piece in sorted(scores, key=lambda piece: -scores[piece])
+        for cut in range(1, len(piece))
+        if piece[:cut] in scores and piece[cut:] in scores
+    ]
+    return models.BPE(
+        vocab={piece: i for i, piece in enumerate(pieces)},
+        merges=merges,
+        unk_token=pieces[model.unk_id()],
+        fuse_unk=True,
+        byte_fallback=any(model.is_byte(i) for i in ids),
+    )
+
+
+def _unigram(model: SentencePieceProcessor) -> models.Unigram:
+    from tokenizers import models
+
+    byte_fallback = any(model.is_byte(i) for i in range(model.get_piece_size()))
+    return models.Unigram(hide_from_text(model), unk_id=model.unk_id(), byte_fallback=byte_fallback)
+
+
+def hide_from_text(model: SentencePieceProcessor) -> list[tuple[str, float]]:
+    """Pieces and scores of a Unigram model, so low for special and byte tokens that a text which spells one is not cut into it.
+
+    The `tokenizers` library looks for all pieces in a text; SentencePiece only for ordinary ones.
+    """
+    ids = range(model.get_piece_size())
+    hidden = (model.is_control(i) or model.is_unknown(i) or model.is_byte(i) for i in ids)
+    return [(model.id_to_piece(i), _HIDDEN_SCORE if hide else model.get_score(i)) for i, hide in zip(ids, hidden)]
+
+
+def export(model_proto: bytes, directory: Path, *, is_unigram: bool = False) -> None:
+    """Write `tokenizer.model` and the files from which `AutoTokenizer` loads the same tokenizer.
+
+    No token is added to a text, and text that spells a special token is text, as in SentencePiece.
+    """
+    from sentencepiece import SentencePieceProcessor
+
+    model = SentencePieceProcessor(model_proto=model_proto)
+    named_ids = {"bos_token": model.bos_id(), "eos_token": model.eos_id(), "pad_token": model.pad_id(), "unk_token": model.unk_id()}
+    specials = {name: model.id_to_piece(i) for name, i in named_ids.items() if i >= 0}
+    (directory / "tokenizer.model").write_bytes(model_proto)
+    write_fast_tokenizer(hf_tokenizer(model, is_unigram=is_unigram).to_str(pretty=True), specials, directory)
+
+
+def write_fast_tokenizer(backend: str, specials: Mapping[str, str], directory: Path) -> None:
+    """Write the files from which `AutoTokenizer` loads a tokenizer that adds no token and takes spelled special tokens for text.
+
+    Args:
+        backend: the content of `tokenizer.json`.
+        specials: role (`bos_token`) -> token.
+    """
+    config = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        **specials,
+        "add_bos_token": False,
+        "add_eos_token": False,
+        "split_special_tokens": True,
+        "clean_up_tokenization_spaces": False,
+        "model_input_names": ["input_ids", "attention_mask"],  # decoders take no token_type_ids
+    }
+    (directory / "tokenizer.json").write_text(backend, encoding="utf-8")
+    _write_json(directory / "tokenizer_config.json", config)
+    _write_json(directory / "special_tokens_map.json", specials)
+
+
+def require_equal_ids(directory: Path, texts: Iterable[str]) -> PreTrainedTokenizerFast:
+    """Compare `tokenizer.model` with the tokenizer that `AutoTokenizer` loads from a directory, and return the latter.
+
+    Args:
+        texts: compared whole and line by line, beside `HOSTILE_TEXTS`.
+
+    Raises:
+        ValueError: naming the first line (or else text) with different ids, and both lists of ids.
+    """
+    from sentencepiece import SentencePieceProcessor
+
+    model = SentencePieceProcessor(model_file=str(directory / "tokenizer.model"))
+    tokenizer = load_tokenizer(directory)
+
+    def ids(units: list[str]) -> tuple[list[list[int]], list[list[int]]]:
+        encodings = tokenizer.backend_tokenizer.encode_batch_fast(units)
+        return model.encode(units, num_threads=os.cpu_count()), [encoding.ids for encoding in encodings]
+
+    for batch in batches(chain(HOSTILE_TEXTS, texts), _BATCH_CHARACTERS):
+        lines = [line for text in batch for line in text.split("\n")]
+        # Both cut a text before each space, so alone a line differs from its place in a text by its first word only.
+        first_words = list({line.partition(" ")[0] for line in lines})
+        for units in (batch, first_words):
+            expected, found = ids(units)
+            if expected != found:
+                raise _difference(chain(_smallest_first(lines), batch), ids)
+    return tokenizer
+
+
+def _smallest_first(lines: Iterable[str]) -> Iterator[str]:
+    """Each line after its words, so that an error names no more than what differs."""
+    for line in lines:
+        yield from line.split(" ")
+        yield line
+
+
+def _difference(texts: Iterable[str], ids: Callable[[list[str]], tuple[list[list[int]], list[list[int]]]]) -> ValueError:
+    """The error that names the first of some texts with different ids."""
+    text, [expected], [found] = next((text, *both) for text in texts if (both := ids([text]))[0] != both[1])
+    return ValueError(
+        f"the ids of {text!r} are {expected} in SentencePiece, but {found} in the exported Hugging Face tokenizer;"
+        " train again with another --vocab-size or without the text that differs"
+    )
+
+
+def _write_json(path: Path, content: Mapping[str, object]) -> None:
+    path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
