@@ -123,7 +123,7 @@ def _parser() -> argparse.ArgumentParser:
     runs.add_argument("--problem-run-length", type=int, default=5, metavar="N", help="characters that make a run go (default: 5)")
     runs.add_argument("--problem-run-counts", choices=COUNTED, default="run", help="what has so many characters (default: run)")
     filters = parser.add_argument_group("which documents pass")
-    filters.add_argument("--language", nargs="+", default=[], metavar="LANG", help="only documents in these languages (needs py3langid)")
+    filters.add_argument("--language", nargs="+", default=[], metavar="LANG", help="only documents in these languages (ISO 639-1 codes)")
     filters.add_argument("--min-language-score", type=float, default=0.5, metavar="P", help="probability it must have (default: 0.5)")
     filters.add_argument("--min-characters", type=int, default=1, metavar="N", help="default: 1")
     filters.add_argument("--max-characters", type=int, metavar="N", help="default: no limit")

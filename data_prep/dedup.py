@@ -157,7 +157,7 @@ def _parser() -> argparse.ArgumentParser:
         "--similar-documents",
         type=float,
         metavar="SHARE",
-        help="also remove documents of about this Jaccard similarity of n-grams (MinHash; needs datasketch)",
+        help="also remove documents of about this Jaccard similarity of n-grams (MinHash)",
     )
     more.add_argument(
         "--against",

@@ -1,11 +1,10 @@
 """Which language a text is in, by py3langid: 97 languages, a model of 0.7 MB inside the package, no other dependency than numpy.
 
-It is not among the requirements: only the filter needs it.  Its answer depends on nothing but the text.
+Its answer depends on nothing but the text.
 """
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Sequence
 
 _CHARACTERS = 2000  # of a text are looked at, from its beginning
@@ -19,12 +18,10 @@ class LanguageFilter:
         min_score: probability that the best language must have; a text below it is of no language.
 
     Raises:
-        ValueError: if py3langid is not installed or does not know a language.
+        ValueError: if py3langid does not know a language.
     """
 
     def __init__(self, languages: Sequence[str], min_score: float = 0.5) -> None:
-        if importlib.util.find_spec("py3langid") is None:
-            raise ValueError("--language needs py3langid, which is not installed; pip install py3langid")
         from py3langid.langid import MODEL_FILE, LanguageIdentifier
 
         self._identifier = LanguageIdentifier.from_pickled_model(MODEL_FILE, norm_probs=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import struct
 from collections.abc import Iterable, Sequence
@@ -37,19 +36,15 @@ class DocumentMethods:
             (datasketch, 128 permutations); about 1.5 kB of memory a document.
 
     Raises:
-        ValueError: for a share outside of 0 to 1, or if datasketch is not installed.
+        ValueError: for a share outside of 0 to 1.
     """
 
     same: bool = False
     similar: float | None = None
 
     def __post_init__(self) -> None:
-        if self.similar is None:
-            return
-        if not 0 < self.similar <= 1:
+        if self.similar is not None and not 0 < self.similar <= 1:
             raise ValueError(f"--similar-documents is {self.similar}; expected a share above 0, at most 1")
-        if importlib.util.find_spec("datasketch") is None:
-            raise ValueError("--similar-documents needs datasketch, which is not installed; pip install 'datasketch>=2'")
 
 
 @dataclass

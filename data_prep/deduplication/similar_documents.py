@@ -1,4 +1,4 @@
-"""Documents that are much alike as a whole: MinHash, by the package datasketch (MIT; not among the requirements)."""
+"""Documents that are much alike as a whole: MinHash, by the package datasketch (MIT)."""
 
 from __future__ import annotations
 

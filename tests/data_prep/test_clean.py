@@ -358,7 +358,6 @@ def test_an_empty_file_gives_an_empty_shard(tmp_path: Path, write: Write) -> Non
 
 
 def test_language_filter(tmp_path: Path, write: Write) -> None:
-    pytest.importorskip("py3langid", reason="py3langid is not installed")
     texts = [
         "Danes je lep dan in otroci se igrajo na vrtu pred hišo, kjer rastejo jabolka.",
         "The weather is nice today and the children are playing in the garden behind the house.",

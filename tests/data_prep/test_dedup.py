@@ -203,7 +203,6 @@ def test_same_documents_however_short(tmp_path: Path, write: Write) -> None:
 
 
 def test_similar_documents(tmp_path: Path, write: Write) -> None:
-    pytest.importorskip("datasketch", reason="datasketch is not installed")
     words = [f"w{i}" for i in range(300)]
     edited = [*words[:150], "x", *words[151:]]  # Jaccard 283 / 301
     half = [*words[:150], *(f"v{i}" for i in range(150))]
