@@ -87,6 +87,7 @@ class Recipe:
 
 
 PRECISIONS = ("bf16", "32")
+Built = typing.TypeVar("Built")
 
 
 def recipe_from_mapping(content: Mapping[str, Any]) -> Recipe:
@@ -95,10 +96,22 @@ def recipe_from_mapping(content: Mapping[str, Any]) -> Recipe:
     Raises:
         ValueError: listing every unknown key (with the nearest known one), every missing key and every value of a wrong type.
     """
+    return build_from_mapping(Recipe, content, subject="the recipe")
+
+
+def build_from_mapping(kind: type[Built], content: Mapping[str, Any], *, subject: str) -> Built:
+    """A dataclass of sections, lists and plain values from a mapping, for example of a YAML file.
+
+    Args:
+        subject: what the errors speak of.
+
+    Raises:
+        ValueError: as `recipe_from_mapping`.
+    """
     problems: list[str] = []
-    recipe = _build(Recipe, content, "", problems)
-    raise_all(problems, subject="the recipe")
-    return recipe
+    built = _build(kind, content, "", problems)
+    raise_all(problems, subject=subject)
+    return built
 
 
 def raise_all(problems: list[str], *, subject: str) -> None:
@@ -137,7 +150,11 @@ def _value(kind: Any, value: Any, path: str, problems: list[str]) -> Any:
         if value is None:
             return None
         kind = next(option for option in typing.get_args(kind) if option is not type(None))
-    if typing.get_origin(kind) is tuple:
+    if typing.get_origin(kind) is dict:
+        if isinstance(value, Mapping):
+            item = typing.get_args(kind)[1]
+            return {str(key): _value(item, element, f"{path}.{key}", problems) for key, element in value.items()}
+    elif typing.get_origin(kind) is tuple:
         item = typing.get_args(kind)[0]
         if isinstance(value, str | int | float):
             value = [value]
@@ -149,6 +166,6 @@ def _value(kind: Any, value: Any, path: str, problems: list[str]) -> Any:
         return str(value)
     elif isinstance(value, kind) and not (kind is int and isinstance(value, bool)):
         return value
-    name = kind.__name__ if isinstance(kind, type) and typing.get_origin(kind) is None else "list"
+    name = {tuple: "list", dict: "section"}.get(typing.get_origin(kind), getattr(kind, "__name__", str(kind)))
     problems.append(f"{path} is {value!r}; expected {name}")
     return None

@@ -1,0 +1,245 @@
+"""The facts of a cluster: partitions, runtime, network; read from one YAML file per site and checked."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from recipes.schema import build_from_mapping, raise_all
+from slurm.job import CPU, GPU, Job, format_time_limit, job_problems, parse_time_limit
+
+CLUSTERS_DIR = Path(__file__).resolve().parent / "clusters"
+RUNTIMES = ("apptainer", "singularity", "pyxis", "modules", "venv")
+CONTAINERS = ("apptainer", "singularity", "pyxis")
+GPU_OPTIONS = ("gpus-per-node", "gres")
+
+_WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:@+-]*")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+@dataclass(frozen=True)
+class Partition:
+    """One partition and its nodes."""
+
+    name: str
+    num_nodes: int  # of the partition, or the most that one job may have
+    cpus_per_node: int  # as Slurm counts them, hardware threads where it counts those
+    memory_gib: int  # of a node, what a job may ask for
+    time_limit: str  # hours:minutes:seconds, with days- in front where there are any
+    gpus_per_node: int = 0
+    gpu: str | None = None  # a name that the planner knows, for example A100-40GB
+    qos: str | None = None
+    exclusive: bool = False  # whole nodes, also where the site shares them
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """How `python` and its packages come to a compute node."""
+
+    kind: str = "venv"  # apptainer, singularity, pyxis, modules (with a virtual environment), venv
+    image: str | None = None  # of a container
+    binds: tuple[str, ...] = ()  # host paths that the container sees too, besides the checkout and the directories of the run
+    modules: tuple[str, ...] = ()  # loaded before anything runs, for containers too (a site's apptainer may be a module)
+    venv: str | None = None  # virtual environment of modules and venv, made on the login node; a relative path starts at the checkout
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A site, and how this project runs there."""
+
+    name: str
+    gpu: Partition
+    cpu: Partition | None = None  # for stages without a GPU; they run in the GPU partition where there is none
+    account: str | None = None  # that pays; needed where account_required
+    account_required: bool = True
+    gpu_option: str = "gpus-per-node"  # how a job asks for GPUs: that or gres
+    runtime: Runtime = field(default_factory=Runtime)
+    environment: dict[str, str] = field(default_factory=dict)  # network variables and such, the same on every node
+    scratch: str | None = None  # a large shared file system; $VARIABLES of the login shell are replaced
+
+    def partition_of(self, kind: str) -> Partition:
+        """The partition for GPU or CPU jobs."""
+        return self.cpu if kind == CPU and self.cpu is not None else self.gpu
+
+
+def cluster_names() -> list[str]:
+    """All bundled clusters."""
+    return sorted(path.stem for path in CLUSTERS_DIR.glob("*.yaml"))
+
+
+def load_cluster(cluster: str, overrides: tuple[str, ...] = (), *, environment: Mapping[str, str] = os.environ) -> Cluster:
+    """The cluster of a bundled name or a YAML file.
+
+    A file may hold `extends: vega` and only what differs from that cluster (an account, an image).
+
+    Args:
+        overrides: `key=value` with a dotted key and a YAML value, for example `runtime.image=/scratch/nemo.sif`.
+        environment: where the variables of paths are looked up.
+
+    Raises:
+        ValueError: for an unknown name, and listing all unknown keys, wrong types, contradictions and undefined variables.
+    """
+    content = _read(cluster)
+    for override in overrides:
+        _set(content, override)
+    problems: list[str] = []
+    content = _expand(content, environment, problems)
+    raise_all(problems, subject=f"the cluster {cluster}")
+    built = build_from_mapping(Cluster, content, subject=f"the cluster {cluster}")
+    raise_all(_cluster_problems(built), subject=f"the cluster {cluster}")
+    return built
+
+
+def _read(cluster: str) -> dict[str, Any]:
+    import yaml
+
+    if cluster.endswith((".yaml", ".yml")):
+        path = Path(cluster)
+        if not path.is_file():
+            raise ValueError(f"the cluster file {cluster} does not exist; the bundled clusters are {', '.join(cluster_names())}")
+    elif cluster in cluster_names():
+        path = CLUSTERS_DIR / f"{cluster}.yaml"
+    else:
+        nearest = difflib.get_close_matches(cluster, cluster_names(), n=1, cutoff=0.0)[0]
+        raise ValueError(
+            f"there is no cluster {cluster}; did you mean {nearest}? The bundled clusters are {', '.join(cluster_names())};"
+            " a file of your own ends in .yaml"
+        )
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ValueError(f"the cluster file {path} is no valid YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(content, dict):
+        raise ValueError(f"the cluster file {path} holds no keys")
+    base = content.pop("extends", None)
+    if base is None:
+        return content
+    if base not in cluster_names():
+        raise ValueError(f"{path} extends {base!r}; the bundled clusters are {', '.join(cluster_names())}")
+    return _merge(_read(base), content)
+
+
+def _merge(base: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(base)
+    for key, value in changes.items():
+        merged[key] = _merge(merged[key], value) if isinstance(value, Mapping) and isinstance(merged.get(key), dict) else value
+    return merged
+
+
+def _set(content: dict[str, Any], override: str) -> None:
+    import yaml
+
+    key, equals, text = override.partition("=")
+    if not equals or not key:
+        raise ValueError(f"{override!r} is not of the form key=value, for example account=b25 or runtime.image=/scratch/nemo.sif")
+    try:
+        value = text if ":" in text else yaml.safe_load(text)  # YAML would read 24:00:00 as a number to the base 60
+    except yaml.YAMLError as error:
+        raise ValueError(f"the value of {override!r} is no valid YAML") from error
+    *sections, name = key.split(".")
+    for section in sections:
+        inner = content.setdefault(section, {})
+        if not isinstance(inner, dict):
+            raise ValueError(f"{override!r} cannot be set: {section} is no section")
+        content = inner
+    content[name] = value
+
+
+def _expand(value: Any, environment: Mapping[str, str], problems: list[str], path: str = "") -> Any:
+    """Replace $NAME and ${NAME} in all texts."""
+    if isinstance(value, dict):
+        return {key: _expand(inner, environment, problems, f"{path}{key}.") for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_expand(inner, environment, problems, path) for inner in value]
+    if not isinstance(value, str):
+        return value
+
+    def replace(match: re.Match[str]) -> str:
+        name = match["braced"] or match["plain"]
+        if name not in environment:
+            problems.append(f"{path.rstrip('.')} names the variable ${name}, which is not set here; set it or write the path out")
+            return ""
+        return environment[name]
+
+    return re.sub(r"\$(?:\{(?P<braced>\w+)\}|(?P<plain>\w+))", replace, value)
+
+
+def _cluster_problems(cluster: Cluster) -> list[str]:
+    problems = []
+    for label, partition in ((GPU, cluster.gpu), (CPU, cluster.cpu)):
+        if partition is not None:
+            problems += [f"{label}.{problem}" for problem in _partition_problems(partition)]
+    if cluster.account is not None and not _WORD.fullmatch(cluster.account):
+        problems.append(f"account is {cluster.account!r}; expected letters, digits and _ . : @ + -")
+    if cluster.gpu_option not in GPU_OPTIONS:
+        problems.append(f"gpu_option is {cluster.gpu_option!r}; expected one of {', '.join(GPU_OPTIONS)}")
+    problems += [f"{name!r} in environment is no name of a variable" for name in cluster.environment if not _VARIABLE.fullmatch(name)]
+    runtime = cluster.runtime
+    if runtime.kind not in RUNTIMES:
+        problems.append(f"runtime.kind is {runtime.kind!r}; expected one of {', '.join(RUNTIMES)}")
+    elif runtime.kind in CONTAINERS and runtime.image is None:
+        problems.append(f"runtime.image is missing; {runtime.kind} needs one (set it with runtime.image=PATH; slurm.prefetch can bring it)")
+    elif runtime.kind not in CONTAINERS and runtime.venv is None:
+        problems.append(f"runtime.venv is missing; {runtime.kind} needs a virtual environment (set it with runtime.venv=PATH)")
+    problems += [f"runtime.binds holds {bind!r}; expected an absolute path" for bind in runtime.binds if not bind.startswith("/")]
+    separators = {"pyxis": ",:", "apptainer": ",:", "singularity": ",:"}.get(runtime.kind, "")
+    problems += [
+        f"runtime.binds holds {bind!r}; {runtime.kind} cannot bind paths with any of {' '.join(separators)}"
+        for bind in runtime.binds
+        if set(bind) & set(separators)
+    ]
+    return problems
+
+
+def _partition_problems(partition: Partition) -> list[str]:
+    problems = []
+    for name in ("num_nodes", "cpus_per_node", "memory_gib"):
+        if getattr(partition, name) < 1:
+            problems.append(f"{name} is {getattr(partition, name)}; expected at least 1")
+    for name in ("name", "qos"):
+        value = getattr(partition, name)
+        if value is not None and not _WORD.fullmatch(value):
+            problems.append(f"{name} is {value!r}; expected letters, digits and _ . : @ + -")
+    try:
+        parse_time_limit(partition.time_limit)
+    except ValueError as error:
+        problems.append(f"time_limit: {error}")
+    return problems
+
+
+def check_job(job: Job, cluster: Cluster) -> None:
+    """Refuse what the cluster cannot run, before anything is submitted.
+
+    Raises:
+        ValueError: listing all problems, each with what was asked for and what there is.
+    """
+    raise_all(job_problems(job) or _fit_problems(job, cluster), subject=f"job {job.name!r} on {cluster.name}")
+
+
+def _fit_problems(job: Job, cluster: Cluster) -> list[str]:
+    partition = cluster.partition_of(job.kind)
+    place = f"of partition {partition.name}"
+    limit = parse_time_limit(partition.time_limit)
+    problems = []
+    if cluster.account_required and cluster.account is None:
+        problems.append("no account is given to pay for it; set it with account=NAME (`sacctmgr show assoc user=$USER` lists yours)")
+    if job.num_nodes > partition.num_nodes:
+        problems.append(f"it asks for {job.num_nodes} nodes; a job {place} can have {partition.num_nodes}")
+    if job.gpus_per_node > partition.gpus_per_node:
+        problems.append(f"it asks for {job.gpus_per_node} GPUs on a node; the nodes {place} have {partition.gpus_per_node}")
+    cpus = job.tasks_per_node * (job.cpus_per_task or 1)
+    if cpus > partition.cpus_per_node:
+        problems.append(
+            f"it asks for {job.tasks_per_node} tasks x {job.cpus_per_task or 1} CPUs = {cpus} CPUs on a node;"
+            f" the nodes {place} have {partition.cpus_per_node}"
+        )
+    if job.memory_gib is not None and job.memory_gib > partition.memory_gib:
+        problems.append(f"it asks for {job.memory_gib} GiB on a node; the nodes {place} have {partition.memory_gib} GiB")
+    if job.time_limit_seconds > limit:
+        problems.append(f"it asks for {format_time_limit(job.time_limit_seconds)}; the time limit {place} is {partition.time_limit}")
+    return problems

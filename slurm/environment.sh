@@ -1,0 +1,24 @@
+# shellcheck shell=bash
+# What every job needs, whatever the cluster; sourced by each job script after `cd` to the checkout.
+
+# The commands run from the checkout, in every process that they start.
+export PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}"
+
+# Nothing is downloaded on a compute node: a missing file is an error at once instead of a time-out after minutes.
+export HF_HUB_OFFLINE=1 TRANSFORMERS_OFFLINE=1 HF_DATASETS_OFFLINE=1 HF_EVALUATE_OFFLINE=1
+export WANDB_MODE="${WANDB_MODE:-offline}"
+export PIP_NO_INDEX=1
+
+# Caches that slurm.prefetch filled on the login node, where the cluster file names a scratch directory.
+if [ -n "${SCION_CACHE_DIR:-}" ]; then
+    export HF_HOME="$SCION_CACHE_DIR/huggingface"
+fi
+
+# Addresses: the first node of the allocation, and a port of the job's own, as jobs may share a node (array members have job ids of their own).
+MASTER_ADDR="$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)"
+MASTER_PORT="$((20000 + SLURM_JOB_ID % 10000))"
+export MASTER_ADDR MASTER_PORT
+
+# One thread per core that a task was given; Megatron overlaps communication only with one hardware queue.
+export OMP_NUM_THREADS="${OMP_NUM_THREADS:-$SLURM_CPUS_PER_TASK}"
+export CUDA_DEVICE_MAX_CONNECTIONS=1

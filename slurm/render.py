@@ -1,0 +1,197 @@
+"""A job and a cluster as the text of a job script; pure, so that the same two always give the same script.
+
+What comes from a user (names, paths, words of commands) is quoted for the place where it stands: bash's single quotes in commands, double
+quotes in #SBATCH lines, which sbatch reads itself.  What the latter cannot carry is refused by `slurm.job.job_problems`.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from slurm.cluster import CONTAINERS, Cluster, check_job
+from slurm.job import Job, format_time_limit
+
+_PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=./:,%@[]")
+_INDENT = "    "
+
+
+def render_job(job: Job, cluster: Cluster) -> str:
+    """The job script, for `sbatch`.
+
+    Raises:
+        ValueError: listing all that the cluster cannot run.
+    """
+    check_job(job, cluster)
+    sections = [
+        "\n".join(["#!/bin/bash", *_directives(job, cluster)]),
+        "set -euo pipefail",
+        _place(job, cluster),
+        _variables("The network and other settings of this cluster", cluster.environment),
+        _variables("Settings of this job", job.environment),
+        _software(job, cluster),
+        _commands("Before the step, on the first node; a failure ends the job", job.before),
+        _step(job, cluster),
+    ]
+    return "\n\n".join(section for section in sections if section) + "\n"
+
+
+def _directives(job: Job, cluster: Cluster) -> list[str]:
+    partition = cluster.partition_of(job.kind)
+    exclusive = job.memory_gib is None and partition.exclusive
+    gpu_option = f"{cluster.gpu_option}={'gpu:' if cluster.gpu_option == 'gres' else ''}{job.gpus_per_node}"
+    options = [
+        f"job-name={job.name}",
+        f"account={cluster.account}" if cluster.account else "",
+        f"partition={partition.name}",
+        f"qos={partition.qos}" if partition.qos else "",
+        f"nodes={job.num_nodes}",
+        f"ntasks-per-node={job.tasks_per_node}",
+        gpu_option if job.gpus_per_node else "",
+        f"cpus-per-task={cpus_per_task(job, cluster)}",
+        f"mem={job.memory_gib}G" if job.memory_gib else "mem=0",
+        "exclusive" if exclusive else "",
+        f"time={format_time_limit(job.time_limit_seconds)}",
+        f"signal=USR1@{job.signal_seconds_before_end}" if job.signal_seconds_before_end else "",
+        f"array={job.array}" if job.array else "",
+        f"dependency={','.join(job.dependencies)}" if job.dependencies else "",
+        "kill-on-invalid-dep=yes" if job.dependencies else "",
+        f"exclude={','.join(job.exclude)}" if job.exclude else "",
+        "requeue" if job.requeue else "no-requeue",
+        "open-mode=append",
+        f"output={log_pattern(job.log_dir)}/{job.log_name}",
+    ]
+    return [f"#SBATCH --{_quote_directive(option)}" for option in options if option]
+
+
+def log_pattern(log_dir: Path) -> str:
+    """A directory as Slurm takes it in --output, where % starts a replacement."""
+    return str(log_dir).replace("%", "%%")
+
+
+def cpus_per_task(job: Job, cluster: Cluster) -> int:
+    """CPUs of a task: what the job says, else its share of a node.
+
+    A job that takes fewer GPUs than the node has gets as large a part of its CPUs, so that others can use the rest.
+    """
+    if job.cpus_per_task is not None:
+        return job.cpus_per_task
+    partition = cluster.partition_of(job.kind)
+    cpus = partition.cpus_per_node
+    if job.gpus_per_node:
+        cpus = cpus * job.gpus_per_node // partition.gpus_per_node
+    return max(1, cpus // job.tasks_per_node)
+
+
+def _quote_directive(option: str) -> str:
+    """sbatch splits at spaces, ends at # and knows double quotes with backslashes; there is no other expansion."""
+    name, equals, value = option.partition("=")
+    if set(value) <= _PLAIN:
+        return option
+    escaped = value.replace('"', '\\"')
+    return f'{name}{equals}"{escaped}"'
+
+
+def _place(job: Job, cluster: Cluster) -> str:
+    lines = [
+        "# Everything runs from the checkout; environment.sh sets PYTHONPATH, offline switches and the address of the first node.",
+        f"cd -- {shlex.quote(str(job.work_dir))}",
+    ]
+    if cluster.scratch:
+        lines.append(f"export SCION_CACHE_DIR={shlex.quote(cache_dir(cluster.scratch))}")
+    return "\n".join([*lines, "source slurm/environment.sh"])
+
+
+def cache_dir(scratch: str) -> str:
+    """Where slurm.prefetch leaves what jobs read."""
+    return f"{scratch.rstrip('/')}/scion_cache"
+
+
+def _variables(title: str, variables: Mapping[str, str]) -> str:
+    lines = [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
+    return "\n".join([f"# {title}.", *lines]) if lines else ""
+
+
+def _software(job: Job, cluster: Cluster) -> str:
+    runtime = cluster.runtime
+    lines = []
+    if runtime.modules:
+        lines += ["module purge", f"module load {shlex.join(runtime.modules)}"]
+    if runtime.kind not in CONTAINERS and runtime.venv is not None:
+        lines.append(f'export PATH={shlex.quote(str(job.work_dir / runtime.venv / "bin"))}:"$PATH"')
+    return "\n".join(["# Software.", *lines]) if lines else ""
+
+
+def _commands(title: str, commands: Iterable[Sequence[str]]) -> str:
+    lines = [_wrapped(command) for command in commands]
+    return "\n".join([f"# {title}.", *lines]) if lines else ""
+
+
+def _step(job: Job, cluster: Cluster) -> str:
+    srun = ["srun", "--export=ALL", "--kill-on-bad-exit=1", *_pyxis_options(job, cluster)]
+    start = f'{shlex.join(srun)} --cpus-per-task="$SLURM_CPUS_PER_TASK" bash slurm/task.sh'
+    words = [*container_prefix(job, cluster), *job.command]
+    step = f"{start} \\\n{_INDENT}{_wrapped(words)}"
+    title = f"# The step: {job.num_nodes} x {job.tasks_per_node} tasks; slurm/task.sh gives each its rank and becomes the command."
+    if not job.after:
+        return f"{title}\n{step}"
+    after = "\n".join(_wrapped(command) for command in job.after)
+    return "\n".join(
+        [
+            title,
+            "# The time limit and scancel end this shell too, unless it waits for the step and does what follows.",
+            "trap ':' TERM",
+            "SCION_EXIT_CODE=0",
+            f"{step} || SCION_EXIT_CODE=$?",
+            "export SCION_EXIT_CODE",
+            "",
+            "# After the step.",
+            after,
+            'exit "$SCION_EXIT_CODE"',
+        ]
+    )
+
+
+def _bound_paths(job: Job, cluster: Cluster) -> list[str]:
+    """Host paths that a container must see."""
+    paths = [str(job.work_dir), *cluster.runtime.binds, *([cluster.scratch] if cluster.scratch else [])]
+    return list(dict.fromkeys(paths))
+
+
+def container_prefix(job: Job, cluster: Cluster) -> list[str]:
+    """Words ahead of a command that has to run in the runtime; empty where the host's environment is the runtime."""
+    runtime = cluster.runtime
+    if runtime.kind not in ("apptainer", "singularity"):
+        return []
+    assert runtime.image is not None  # checked when the cluster was read
+    binds = [word for path in _bound_paths(job, cluster) for word in ("--bind", path)]
+    gpus = ["--nv"] if job.gpus_per_node else []
+    return [runtime.kind, "exec", *gpus, *binds, "--pwd", str(job.work_dir), runtime.image]
+
+
+def _pyxis_options(job: Job, cluster: Cluster) -> list[str]:
+    runtime = cluster.runtime
+    if runtime.kind != "pyxis":
+        return []
+    mounts = ",".join(f"{path}:{path}" for path in _bound_paths(job, cluster))
+    return [
+        f"--container-image={runtime.image}",
+        f"--container-mounts={mounts}",
+        f"--container-workdir={job.work_dir}",
+        "--no-container-mount-home",
+    ]
+
+
+def _wrapped(words: Sequence[str]) -> str:
+    """Words quoted for bash, an option with its values a line, so that a long command can be read."""
+    lines: list[list[str]] = [[]]
+    for word in words:
+        if lines[-1] and (word.startswith("--") or _is_override(word)):
+            lines.append([])
+        lines[-1].append(shlex.quote(word))
+    return f" \\\n{_INDENT}".join(" ".join(line) for line in lines)
+
+
+def _is_override(word: str) -> bool:
+    return "=" in word.partition(" ")[0]

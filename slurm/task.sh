@@ -1,0 +1,15 @@
+#!/usr/bin/env bash
+# Started by srun once per task: derives the ranks from Slurm and becomes the command that it is given.
+set -euo pipefail
+
+export RANK="$SLURM_PROCID"
+export LOCAL_RANK="$SLURM_LOCALID"
+export WORLD_SIZE="$SLURM_NTASKS"
+export LOCAL_WORLD_SIZE="$((SLURM_NTASKS / SLURM_NNODES))"
+export GROUP_RANK="$SLURM_NODEID"
+
+# Slurm signals every process of a step.  Ignored here and in what this starts, SIGUSR1 ends nothing by accident (a container's parent,
+# a data loader); a training process that installs a handler gets it all the same.
+trap '' USR1
+
+exec "$@"

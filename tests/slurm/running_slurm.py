@@ -1,0 +1,101 @@
+"""A real Slurm of several nodes on this machine, and what tests ask of it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from slurm.cluster import Cluster, load_cluster
+
+TOOL_VARIABLE = "SCION_SLURM_CLUSTER"
+PACKAGES = {"slurmctld": "slurmctld", "slurmd": "slurmd", "sbatch": "slurm-client", "munged": "munge", "slurmdbd": "slurmdbd"}
+ACCOUNT, OTHER_ACCOUNT = "scion", "other"
+ENDED = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "BOOT_FAIL", "DEADLINE")
+
+
+@dataclass(frozen=True)
+class RunningSlurm:
+    """A cluster that runs.
+
+    Attributes:
+        environment: with Slurm's commands on PATH.
+    """
+
+    tool: Path
+    state: Path
+    environment: dict[str, str]
+
+    def run(
+        self, *words: str | Path, text: str | None = None, check: bool = True, timeout_seconds: float = 60
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a command with Slurm's commands on PATH."""
+        return subprocess.run(
+            [str(word) for word in words],
+            input=text,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            check=check,
+            timeout=timeout_seconds,
+        )
+
+    def submit(self, script: str, *options: str) -> int:
+        """Submit a job script; gives its job id."""
+        return int(self.run("sbatch", "--parsable", *options, text=script).stdout.split(";")[0])
+
+    def job(self, job_id: int) -> dict[str, str]:
+        """What `scontrol show job` says of a job."""
+        words = self.run("scontrol", "--oneliner", "show", "job", str(job_id)).stdout.split()
+        return dict(word.split("=", 1) for word in words if "=" in word)
+
+    def wait(self, job_id: int, *, timeout_seconds: float) -> str:
+        """The state in which a job ended."""
+        end = time.monotonic() + timeout_seconds
+        while (state := self.job(job_id)["JobState"]) not in ENDED:
+            if time.monotonic() > end:
+                self.run("scancel", str(job_id))
+                raise AssertionError(f"job {job_id} is still {state} after {timeout_seconds} s")
+            time.sleep(0.2)
+        return state
+
+    def node(self, action: str, name: str) -> None:
+        """A fault or its end: power-off, power-on, kill-slurmd, start-slurmd, unplug, plug."""
+        self.run(self.tool, "--state", self.state, "node", action, name)
+
+    def cluster(self, *overrides: str) -> Cluster:
+        """The `local` cluster file as it fits this Slurm."""
+        return load_cluster("local", (f"account={ACCOUNT}", f"runtime.venv={sys.prefix}", *overrides))
+
+
+@contextmanager
+def running_slurm(*, nodes: int, options: Sequence[str] = ()) -> Iterator[RunningSlurm]:
+    """Start a cluster and stop it; skip where there is none to be had.
+
+    Args:
+        options: of `slurm_cluster start`, beyond the accounts and partitions that all tests share.
+    """
+    tool = os.environ.get(TOOL_VARIABLE)
+    if not tool:
+        pytest.skip(f"{TOOL_VARIABLE} does not name the slurm_cluster tool, which starts a real Slurm")
+    missing = [package for program, package in PACKAGES.items() if shutil.which(program, path=f"{os.environ['PATH']}:/usr/sbin") is None]
+    if missing:
+        pytest.skip(f"Slurm is not installed: apt-get install {' '.join(missing)}")
+    state = Path(tempfile.mkdtemp(prefix="slc."))  # short, because Unix sockets live in it
+    start = [tool, "--state", state, "start", "--nodes", nodes, "--gpus-per-node", 4, "--partitions", "gpu,cpu", "--max-time", "24:00:00"]
+    policy = ["--accounts", f"{ACCOUNT},{OTHER_ACCOUNT}", "--qos", "debug", "--enforce"]
+    try:
+        subprocess.run([str(word) for word in [*start, *policy, *options]], check=True, timeout=120, capture_output=True, text=True)
+        path = f"{state}/bin:{os.environ['PATH']}"
+        yield RunningSlurm(Path(tool), state, {**os.environ, "PATH": path, "SLURM_CONF": f"{state}/etc/slurm.conf", "OMP_NUM_THREADS": "1"})
+    finally:
+        subprocess.run([tool, "--state", str(state), "stop", "--purge"], check=False, timeout=60, capture_output=True)

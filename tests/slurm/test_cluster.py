@@ -1,0 +1,94 @@
+"""Cluster files are checked when they are read, and jobs against them before anything is submitted."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from slurm.cluster import check_job, cluster_names, load_cluster
+from slurm.job import Job, format_time_limit, parse_time_limit
+
+JOB = Job(name="job", command=("true",), time_limit_seconds=3600, log_dir=Path("/logs"))
+
+
+def test_unknown_cluster_names_the_known() -> None:
+    with pytest.raises(ValueError) as error:
+        load_cluster("lokal")
+    assert str(error.value) == (
+        f"there is no cluster lokal; did you mean local? The bundled clusters are {', '.join(cluster_names())}; a file of your own ends in .yaml"
+    )
+
+
+def test_a_file_extends_a_bundled_cluster(tmp_path: Path) -> None:
+    mine = tmp_path / "mine.yaml"
+    mine.write_text("extends: local\nname: mine\naccount: b25\ngpu: {qos: long}\nscratch: $SPACE/me\n")
+    cluster = load_cluster(str(mine), ("gpu.time_limit=48:00:00",), environment={"SPACE": "/large"})
+    assert (cluster.name, cluster.account, cluster.gpu.qos, cluster.gpu.time_limit) == ("mine", "b25", "long", "48:00:00")
+    assert (cluster.scratch, cluster.gpu.gpus_per_node) == ("/large/me", 4)
+
+
+def test_all_problems_of_a_file_are_listed(tmp_path: Path) -> None:
+    mine = tmp_path / "mine.yaml"
+    mine.write_text('extends: local\naccount: "a b"\ngpu: {time_limit: 24h}\nruntime: {kind: pyxis, binds: [data]}\n')
+    with pytest.raises(ValueError) as error:
+        load_cluster(str(mine))
+    assert str(error.value) == (
+        f"the cluster {mine} cannot run, 4 problems:\n"
+        "  - gpu.time_limit: the time limit '24h' is not of the form hours:minutes:seconds or days-hours:minutes:seconds\n"
+        "  - account is 'a b'; expected letters, digits and _ . : @ + -\n"
+        "  - runtime.image is missing; pyxis needs one (set it with runtime.image=PATH; slurm.prefetch can bring it)\n"
+        "  - runtime.binds holds 'data'; expected an absolute path"
+    )
+
+
+def test_an_undefined_variable_and_an_unknown_key_are_named() -> None:
+    with pytest.raises(ValueError, match=r"scratch names the variable \$WORK, which is not set here"):
+        load_cluster("local", ("scratch=$WORK/x",), environment={})
+    with pytest.raises(ValueError, match="unknown key acount; the nearest known key is account"):
+        load_cluster("local", ("acount=x",))
+
+
+def test_a_job_that_does_not_fit_lists_what_there_is() -> None:
+    cluster = replace(load_cluster("local"), account_required=True)
+    with pytest.raises(ValueError) as error:
+        check_job(replace(JOB, num_nodes=65, tasks_per_node=8, gpus_per_task=1, cpus_per_task=8, time_limit_seconds=25 * 3600), cluster)
+    assert str(error.value) == (
+        "job 'job' on local cannot run, 5 problems:\n"
+        "  - no account is given to pay for it; set it with account=NAME (`sacctmgr show assoc user=$USER` lists yours)\n"
+        "  - it asks for 65 nodes; a job of partition gpu can have 64\n"
+        "  - it asks for 8 GPUs on a node; the nodes of partition gpu have 4\n"
+        "  - it asks for 8 tasks x 8 CPUs = 64 CPUs on a node; the nodes of partition gpu have 32\n"
+        "  - it asks for 25:00:00; the time limit of partition gpu is 24:00:00"
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"name": "a\nb"}, r"name is 'a\\nb', which a #SBATCH line cannot carry"),
+        ({"log_dir": Path("/a\\b")}, "log_dir is .* which a #SBATCH line cannot carry"),
+        ({"log_dir": Path("logs")}, "log_dir is 'logs'; expected an absolute path"),
+        ({"log_name": "a/b"}, "log_name is 'a/b'; expected a file name"),
+        ({"array": "0-3;reboot"}, "array is '0-3;reboot'; expected indices"),
+        ({"dependencies": ("afterok:x",)}, "the dependency 'afterok:x' is none that Slurm knows"),
+        ({"exclude": ("gn01 --x",)}, "'gn01 --x' in exclude is no name of a node"),
+        ({"environment": {"A=B": ""}}, "'A=B' is no name of an environment variable"),
+        ({"command": ("a\0b",)}, "holds a NUL"),
+        ({"command": ()}, "command is empty"),
+        ({"num_nodes": 0}, "num_nodes is 0; expected at least 1"),
+        ({"kind": "cpu", "gpus_per_task": 1}, "a job of the CPU partition asks for 1 GPUs per task"),
+        ({"signal_seconds_before_end": 3600}, "the signal 3600 s before the end comes before the start of a job of 3600 s"),
+    ],
+)
+def test_what_no_cluster_could_run(change: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        check_job(replace(JOB, **change), load_cluster("local"))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("00:01:00", 60), ("24:00:00", 86400), ("4-00:00:00", 345600)])
+def test_time_limits(text: str, seconds: int) -> None:
+    assert parse_time_limit(text) == seconds
+    assert parse_time_limit(format_time_limit(seconds)) == seconds
+    assert format_time_limit(61) == "00:02:00"
