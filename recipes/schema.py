@@ -144,12 +144,12 @@ def _build(kind: type, content: Any, path: str, problems: list[str]) -> Any:
 
 
 def _value(kind: Any, value: Any, path: str, problems: list[str]) -> Any:
-    if is_dataclass(kind):
-        return _build(typing.cast(type, kind), value, f"{path}.", problems)
     if isinstance(kind, types.UnionType):
         if value is None:
             return None
         kind = next(option for option in typing.get_args(kind) if option is not type(None))
+    if is_dataclass(kind):
+        return _build(typing.cast(type, kind), value, f"{path}.", problems)
     if typing.get_origin(kind) is dict:
         if isinstance(value, Mapping):
             item = typing.get_args(kind)[1]

@@ -42,7 +42,7 @@ class Runtime:
     """How `python` and its packages come to a compute node."""
 
     kind: str = "venv"  # apptainer, singularity, pyxis, modules (with a virtual environment), venv
-    image: str | None = None  # of a container
+    image: str | None = None  # of a container; a relative path starts at the scratch directory's cache, which slurm.prefetch fills
     binds: tuple[str, ...] = ()  # host paths that the container sees too, besides the checkout and the directories of the run
     modules: tuple[str, ...] = ()  # loaded before anything runs, for containers too (a site's apptainer may be a module)
     venv: str | None = None  # virtual environment of modules and venv, made on the login node; a relative path starts at the checkout
@@ -58,9 +58,23 @@ class Cluster:
     account: str | None = None  # that pays; needed where account_required
     account_required: bool = True
     gpu_option: str = "gpus-per-node"  # how a job asks for GPUs: that or gres
+    memory_option: bool = True  # whether a job may ask for memory; at some sites it follows from the cores
     runtime: Runtime = field(default_factory=Runtime)
     environment: dict[str, str] = field(default_factory=dict)  # network variables and such, the same on every node
     scratch: str | None = None  # a large shared file system; $VARIABLES of the login shell are replaced
+
+    @property
+    def cache_dir(self) -> str | None:
+        """Where slurm.prefetch leaves what jobs read."""
+        return f"{self.scratch.rstrip('/')}/scion_cache" if self.scratch else None
+
+    @property
+    def image_path(self) -> str:
+        """The container's image: a file, or the address of a registry for pyxis."""
+        assert self.runtime.image is not None  # checked when the cluster was read
+        if self.cache_dir is None or "#" in self.runtime.image or "://" in self.runtime.image:
+            return self.runtime.image
+        return str(Path(self.cache_dir) / self.runtime.image)
 
     def partition_of(self, kind: str) -> Partition:
         """The partition for GPU or CPU jobs."""
@@ -176,6 +190,8 @@ def _cluster_problems(cluster: Cluster) -> list[str]:
             problems += [f"{label}.{problem}" for problem in _partition_problems(partition)]
     if cluster.account is not None and not _WORD.fullmatch(cluster.account):
         problems.append(f"account is {cluster.account!r}; expected letters, digits and _ . : @ + -")
+    if cluster.scratch is not None and not cluster.scratch.startswith("/"):
+        problems.append(f"scratch is {cluster.scratch!r}; expected an absolute path")
     if cluster.gpu_option not in GPU_OPTIONS:
         problems.append(f"gpu_option is {cluster.gpu_option!r}; expected one of {', '.join(GPU_OPTIONS)}")
     problems += [f"{name!r} in environment is no name of a variable" for name in cluster.environment if not _VARIABLE.fullmatch(name)]
@@ -187,12 +203,6 @@ def _cluster_problems(cluster: Cluster) -> list[str]:
     elif runtime.kind not in CONTAINERS and runtime.venv is None:
         problems.append(f"runtime.venv is missing; {runtime.kind} needs a virtual environment (set it with runtime.venv=PATH)")
     problems += [f"runtime.binds holds {bind!r}; expected an absolute path" for bind in runtime.binds if not bind.startswith("/")]
-    separators = {"pyxis": ",:", "apptainer": ",:", "singularity": ",:"}.get(runtime.kind, "")
-    problems += [
-        f"runtime.binds holds {bind!r}; {runtime.kind} cannot bind paths with any of {' '.join(separators)}"
-        for bind in runtime.binds
-        if set(bind) & set(separators)
-    ]
     return problems
 
 
@@ -240,6 +250,18 @@ def _fit_problems(job: Job, cluster: Cluster) -> list[str]:
         )
     if job.memory_gib is not None and job.memory_gib > partition.memory_gib:
         problems.append(f"it asks for {job.memory_gib} GiB on a node; the nodes {place} have {partition.memory_gib} GiB")
+    if cluster.runtime.kind in CONTAINERS:
+        problems += [
+            f"{cluster.runtime.kind} cannot bind {path!r}: commas and colons separate its binds; use another path"
+            for path in bound_paths(job, cluster)
+            if set(path) & set(",:")
+        ]
     if job.time_limit_seconds > limit:
         problems.append(f"it asks for {format_time_limit(job.time_limit_seconds)}; the time limit {place} is {partition.time_limit}")
     return problems
+
+
+def bound_paths(job: Job, cluster: Cluster) -> list[str]:
+    """Host paths that a container must see."""
+    paths = [str(job.work_dir), *cluster.runtime.binds, *([cluster.scratch] if cluster.scratch else []), *map(str, job.paths)]
+    return list(dict.fromkeys(paths))

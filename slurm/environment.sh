@@ -3,6 +3,7 @@
 
 # The commands run from the checkout, in every process that they start.
 export PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}"
+export PYTHONNOUSERSITE=1 # packages in ~/.local would hide those of a container
 
 # Nothing is downloaded on a compute node: a missing file is an error at once instead of a time-out after minutes.
 export HF_HUB_OFFLINE=1 TRANSFORMERS_OFFLINE=1 HF_DATASETS_OFFLINE=1 HF_EVALUATE_OFFLINE=1

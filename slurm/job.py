@@ -31,7 +31,7 @@ class Job:
         tasks_per_node: processes that srun starts on each node; for training one per GPU.
         gpus_per_task: all GPUs of a node are visible to its tasks, and a task takes the one of its local rank.
         cpus_per_task: by default an equal share of the node's, all of them for a job with as many tasks as GPUs.
-        memory_gib: of each node; None asks for the whole node's.
+        memory_gib: of each node; by default an equal share of the node's, all of it for a job that takes all GPUs or CPUs.
         dependencies: each as Slurm writes it: "afterok:17", "afterany:17:18", "singleton".
         array: indices as Slurm writes them, "0-11%4": twelve jobs, four at a time; the command reads SLURM_ARRAY_TASK_ID.
         signal_seconds_before_end: when every task gets SIGUSR1 before the time limit (up to a minute earlier, as Slurm does it).
@@ -41,6 +41,7 @@ class Job:
         before: commands on the first node, outside the container, ahead of the step; one that fails ends the job.
         after: commands as in `before` after the step, whatever became of it; SCION_EXIT_CODE is the step's exit code.
         work_dir: the checkout, where everything runs.
+        paths: files and directories outside the checkout that the commands read or write; a container sees no others.
     """
 
     name: str
@@ -63,6 +64,7 @@ class Job:
     before: tuple[tuple[str, ...], ...] = ()
     after: tuple[tuple[str, ...], ...] = ()
     work_dir: Path = ROOT
+    paths: tuple[Path, ...] = ()
 
     @property
     def gpus_per_node(self) -> int:
@@ -116,8 +118,12 @@ def _text_problems(job: Job) -> list[str]:
         problems.append(f"log_name is {job.log_name!r}; expected a file name, with its directory in log_dir")
     if not job.log_dir.is_absolute():
         problems.append(f"log_dir is {str(job.log_dir)!r}; expected an absolute path, as nodes resolve it")
-    if not job.work_dir.is_absolute():
-        problems.append(f"work_dir is {str(job.work_dir)!r}; expected an absolute path, as nodes resolve it")
+    problems += [
+        f"{str(path)!r} in {name} is no absolute path, which nodes resolve alike"
+        for name, paths in (("work_dir", (job.work_dir,)), ("paths", job.paths))
+        for path in paths
+        if not path.is_absolute()
+    ]
     if job.array is not None and not _ARRAY.fullmatch(job.array):
         problems.append(f"array is {job.array!r}; expected indices such as 0-11 or 0-11%4")
     problems += [

@@ -10,11 +10,11 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from slurm.cluster import CONTAINERS, Cluster, check_job
+from slurm.cluster import CONTAINERS, Cluster, Partition, bound_paths, check_job
 from slurm.job import Job, format_time_limit
 
 _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=./:,%@[]")
-_INDENT = "    "
+_CONTINUED = " \\\n    "
 
 
 def render_job(job: Job, cluster: Cluster) -> str:
@@ -50,7 +50,7 @@ def _directives(job: Job, cluster: Cluster) -> list[str]:
         f"ntasks-per-node={job.tasks_per_node}",
         gpu_option if job.gpus_per_node else "",
         f"cpus-per-task={cpus_per_task(job, cluster)}",
-        f"mem={job.memory_gib}G" if job.memory_gib else "mem=0",
+        _memory(job, cluster),
         "exclusive" if exclusive else "",
         f"time={format_time_limit(job.time_limit_seconds)}",
         f"signal=USR1@{job.signal_seconds_before_end}" if job.signal_seconds_before_end else "",
@@ -63,6 +63,21 @@ def _directives(job: Job, cluster: Cluster) -> list[str]:
         f"output={log_pattern(job.log_dir)}/{job.log_name}",
     ]
     return [f"#SBATCH --{_quote_directive(option)}" for option in options if option]
+
+
+def _memory(job: Job, cluster: Cluster) -> str:
+    if not cluster.memory_option:
+        return ""
+    partition = cluster.partition_of(job.kind)
+    if job.memory_gib is not None:
+        return f"mem={job.memory_gib}G"
+    if job.gpus_per_node:
+        return _share(partition, job.gpus_per_node, partition.gpus_per_node)
+    return _share(partition, job.tasks_per_node * cpus_per_task(job, cluster), partition.cpus_per_node)
+
+
+def _share(partition: Partition, taken: int, available: int) -> str:
+    return "mem=0" if taken >= available else f"mem={partition.memory_gib * taken // available}G"  # 0: all that the node has
 
 
 def log_pattern(log_dir: Path) -> str:
@@ -98,14 +113,9 @@ def _place(job: Job, cluster: Cluster) -> str:
         "# Everything runs from the checkout; environment.sh sets PYTHONPATH, offline switches and the address of the first node.",
         f"cd -- {shlex.quote(str(job.work_dir))}",
     ]
-    if cluster.scratch:
-        lines.append(f"export SCION_CACHE_DIR={shlex.quote(cache_dir(cluster.scratch))}")
+    if cluster.cache_dir is not None:
+        lines.append(f"export SCION_CACHE_DIR={shlex.quote(cluster.cache_dir)}")
     return "\n".join([*lines, "source slurm/environment.sh"])
-
-
-def cache_dir(scratch: str) -> str:
-    """Where slurm.prefetch leaves what jobs read."""
-    return f"{scratch.rstrip('/')}/scion_cache"
 
 
 def _variables(title: str, variables: Mapping[str, str]) -> str:
@@ -117,26 +127,26 @@ def _software(job: Job, cluster: Cluster) -> str:
     runtime = cluster.runtime
     lines = []
     if runtime.modules:
-        lines += ["module purge", f"module load {shlex.join(runtime.modules)}"]
+        # Site scripts behind `module` read variables that are not set.
+        lines += ["set +u", "module purge", f"module load {shlex.join(runtime.modules)}", "set -u"]
     if runtime.kind not in CONTAINERS and runtime.venv is not None:
         lines.append(f'export PATH={shlex.quote(str(job.work_dir / runtime.venv / "bin"))}:"$PATH"')
     return "\n".join(["# Software.", *lines]) if lines else ""
 
 
 def _commands(title: str, commands: Iterable[Sequence[str]]) -> str:
-    lines = [_wrapped(command) for command in commands]
+    lines = [_CONTINUED.join(_lines(command)) for command in commands]
     return "\n".join([f"# {title}.", *lines]) if lines else ""
 
 
 def _step(job: Job, cluster: Cluster) -> str:
-    srun = ["srun", "--export=ALL", "--kill-on-bad-exit=1", *_pyxis_options(job, cluster)]
-    start = f'{shlex.join(srun)} --cpus-per-task="$SLURM_CPUS_PER_TASK" bash slurm/task.sh'
-    words = [*container_prefix(job, cluster), *job.command]
-    step = f"{start} \\\n{_INDENT}{_wrapped(words)}"
+    srun = ['srun --export=ALL --kill-on-bad-exit=1 --cpus-per-task="$SLURM_CPUS_PER_TASK"']
+    srun += [shlex.quote(option) for option in _pyxis_options(job, cluster)]
+    lines = [*srun, "bash slurm/task.sh", *_lines(container_prefix(job, cluster)), *_lines(job.command)]
+    step = _CONTINUED.join(lines)
     title = f"# The step: {job.num_nodes} x {job.tasks_per_node} tasks; slurm/task.sh gives each its rank and becomes the command."
     if not job.after:
         return f"{title}\n{step}"
-    after = "\n".join(_wrapped(command) for command in job.after)
     return "\n".join(
         [
             title,
@@ -146,17 +156,10 @@ def _step(job: Job, cluster: Cluster) -> str:
             f"{step} || SCION_EXIT_CODE=$?",
             "export SCION_EXIT_CODE",
             "",
-            "# After the step.",
-            after,
+            _commands("After the step", job.after),
             'exit "$SCION_EXIT_CODE"',
         ]
     )
-
-
-def _bound_paths(job: Job, cluster: Cluster) -> list[str]:
-    """Host paths that a container must see."""
-    paths = [str(job.work_dir), *cluster.runtime.binds, *([cluster.scratch] if cluster.scratch else [])]
-    return list(dict.fromkeys(paths))
 
 
 def container_prefix(job: Job, cluster: Cluster) -> list[str]:
@@ -164,34 +167,29 @@ def container_prefix(job: Job, cluster: Cluster) -> list[str]:
     runtime = cluster.runtime
     if runtime.kind not in ("apptainer", "singularity"):
         return []
-    assert runtime.image is not None  # checked when the cluster was read
-    binds = [word for path in _bound_paths(job, cluster) for word in ("--bind", path)]
+    binds = [word for path in bound_paths(job, cluster) for word in ("--bind", path)]
     gpus = ["--nv"] if job.gpus_per_node else []
-    return [runtime.kind, "exec", *gpus, *binds, "--pwd", str(job.work_dir), runtime.image]
+    return [runtime.kind, "exec", *gpus, *binds, "--pwd", str(job.work_dir), cluster.image_path]
 
 
 def _pyxis_options(job: Job, cluster: Cluster) -> list[str]:
     runtime = cluster.runtime
     if runtime.kind != "pyxis":
         return []
-    mounts = ",".join(f"{path}:{path}" for path in _bound_paths(job, cluster))
+    mounts = ",".join(f"{path}:{path}" for path in bound_paths(job, cluster))
     return [
-        f"--container-image={runtime.image}",
+        f"--container-image={cluster.image_path}",
         f"--container-mounts={mounts}",
         f"--container-workdir={job.work_dir}",
         "--no-container-mount-home",
     ]
 
 
-def _wrapped(words: Sequence[str]) -> str:
+def _lines(words: Sequence[str]) -> list[str]:
     """Words quoted for bash, an option with its values a line, so that a long command can be read."""
-    lines: list[list[str]] = [[]]
+    lines: list[list[str]] = []
     for word in words:
-        if lines[-1] and (word.startswith("--") or _is_override(word)):
+        if not lines or word.startswith("--") or "=" in word.partition(" ")[0]:
             lines.append([])
         lines[-1].append(shlex.quote(word))
-    return f" \\\n{_INDENT}".join(" ".join(line) for line in lines)
-
-
-def _is_override(word: str) -> bool:
-    return "=" in word.partition(" ")[0]
+    return [" ".join(line) for line in lines]

@@ -70,6 +70,7 @@ def test_a_job_that_does_not_fit_lists_what_there_is() -> None:
         ({"name": "a\nb"}, r"name is 'a\\nb', which a #SBATCH line cannot carry"),
         ({"log_dir": Path("/a\\b")}, "log_dir is .* which a #SBATCH line cannot carry"),
         ({"log_dir": Path("logs")}, "log_dir is 'logs'; expected an absolute path"),
+        ({"paths": (Path("data"),)}, "'data' in paths is no absolute path"),
         ({"log_name": "a/b"}, "log_name is 'a/b'; expected a file name"),
         ({"array": "0-3;reboot"}, "array is '0-3;reboot'; expected indices"),
         ({"dependencies": ("afterok:x",)}, "the dependency 'afterok:x' is none that Slurm knows"),

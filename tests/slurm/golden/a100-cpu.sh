@@ -1,0 +1,49 @@
+#!/bin/bash
+#SBATCH --job-name=data
+#SBATCH --account=b25
+#SBATCH --partition=gpu
+#SBATCH --nodes=1
+#SBATCH --ntasks-per-node=1
+#SBATCH --cpus-per-task=64
+#SBATCH --mem=0
+#SBATCH --time=01:00:00
+#SBATCH --array=0-11%4
+#SBATCH --dependency=afterok:17:18
+#SBATCH --kill-on-invalid-dep=yes
+#SBATCH --exclude=gn03
+#SBATCH --requeue
+#SBATCH --open-mode=append
+#SBATCH --output=/scratch/logs/%x-%j.log
+
+set -euo pipefail
+
+# Everything runs from the checkout; environment.sh sets PYTHONPATH, offline switches and the address of the first node.
+cd -- /home/ana/scion
+export SCION_CACHE_DIR=/home/ana/scratch/scion_cache
+source slurm/environment.sh
+
+# Settings of this job.
+export TOPIC='a b'
+
+# Before the step, on the first node; a failure ends the job.
+python -m slurm.provenance \
+    --output /scratch/text/run
+
+# The step: 1 x 1 tasks; slurm/task.sh gives each its rank and becomes the command.
+# The time limit and scancel end this shell too, unless it waits for the step and does what follows.
+trap ':' TERM
+SCION_EXIT_CODE=0
+srun --export=ALL --kill-on-bad-exit=1 --cpus-per-task="$SLURM_CPUS_PER_TASK" \
+    --container-image=/home/ana/scratch/scion_cache/nemo-25.11.sqsh \
+    --container-mounts=/home/ana/scion:/home/ana/scion,/home/ana/scratch:/home/ana/scratch,/scratch:/scratch \
+    --container-workdir=/home/ana/scion \
+    --no-container-mount-home \
+    bash slurm/task.sh \
+    python -m data_prep.dedup \
+    --corpora corpora.yaml \
+    --output /scratch/text || SCION_EXIT_CODE=$?
+export SCION_EXIT_CODE
+
+# After the step.
+touch /scratch/done
+exit "$SCION_EXIT_CODE"

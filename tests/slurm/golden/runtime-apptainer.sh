@@ -1,0 +1,39 @@
+#!/bin/bash
+#SBATCH --job-name=sl
+#SBATCH --account=b25
+#SBATCH --partition=gpu
+#SBATCH --nodes=4
+#SBATCH --ntasks-per-node=4
+#SBATCH --gpus-per-node=4
+#SBATCH --cpus-per-task=64
+#SBATCH --mem=0
+#SBATCH --time=24:00:00
+#SBATCH --signal=USR1@600
+#SBATCH --no-requeue
+#SBATCH --open-mode=append
+#SBATCH --output=/scratch/runs/sl/logs/%x-%j.log
+
+set -euo pipefail
+
+# Everything runs from the checkout; environment.sh sets PYTHONPATH, offline switches and the address of the first node.
+cd -- /home/ana/scion
+export SCION_CACHE_DIR=/home/ana/scratch/scion_cache
+source slurm/environment.sh
+
+# The network and other settings of this cluster.
+export NCCL_NET=IB
+
+# The step: 4 x 4 tasks; slurm/task.sh gives each its rank and becomes the command.
+srun --export=ALL --kill-on-bad-exit=1 --cpus-per-task="$SLURM_CPUS_PER_TASK" \
+    bash slurm/task.sh \
+    apptainer exec \
+    --nv \
+    --bind /home/ana/scion \
+    --bind /home/ana/scratch \
+    --bind /scratch/runs/sl \
+    --bind /scratch/data/sl \
+    --pwd /home/ana/scion /home/ana/scratch/scion_cache/nemo.sif \
+    python -m recipes.train \
+    --recipe opt_1b_gpu \
+    --output /scratch/runs/sl \
+    'data.train=[/scratch/data/sl]'
