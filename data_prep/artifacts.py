@@ -242,7 +242,7 @@ def write_manifest(
         inputs=dict(inputs or {}),
         files=files,
         versions=_versions(),
-        commit=_commit(),
+        commit=project_commit(),
     )
     text = json.dumps({"format": MANIFEST_FORMAT, **asdict(manifest)}, indent=2, ensure_ascii=False, sort_keys=True)
     partial = directory / f".{MANIFEST_NAME}.partial"
@@ -327,7 +327,8 @@ def _versions() -> dict[str, str]:
     return versions
 
 
-def _commit() -> str | None:
+def project_commit() -> str | None:
+    """Commit of this checkout, with `-dirty` appended when it was edited; None outside a git checkout."""
     checkout = Path(__file__).resolve().parent.parent
     command = ["git", "-C", str(checkout), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
     try:

@@ -1,0 +1,141 @@
+"""Why an attempt ended, read from its exit code and from what Slurm and the tasks wrote into its log."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+FINISHED = "finished"
+TIME_LIMIT = "time limit"  # saved and left in time
+SIGNALLED = "signalled"  # saved and left because somebody asked for it
+STOPPED = "stopped"  # by slurm.stop
+PREEMPTED = "preempted"
+NODE_FAILURE = "node failure"
+REQUEUED = "requeued"  # by hand
+CANCELLED = "cancelled"  # by hand
+TIMED_OUT = "killed at the time limit"  # did not save in time
+OUT_OF_MEMORY = "out of memory"
+DISK_FULL = "disk full"
+REFUSED = "refused"  # the command refused its input, which no further attempt changes
+FAILED = "failed"
+VANISHED = "killed without a word"
+
+SAVED = (FINISHED, TIME_LIMIT, SIGNALLED, STOPPED)  # ends without a failure, after a checkpoint
+OF_THE_RUN = (TIMED_OUT, OUT_OF_MEMORY, DISK_FULL, REFUSED, FAILED, VANISHED)  # the others are the cluster's or somebody's
+
+# As slurmstepd writes it for jobs and steps; without a reason somebody cancelled it.
+_CANCELLED = re.compile(r"error: \*\*\* (?P<what>JOB|STEP) \S+ ON \S+ CANCELLED AT \S+(?: DUE TO (?P<reason>[A-Z ]+?))?(?:,.*)? \*\*\*")
+_BY_REASON = {
+    "TIME LIMIT": TIMED_OUT,
+    "PREEMPTION": PREEMPTED,
+    "NODE FAILURE": NODE_FAILURE,
+    "JOB REQUEUE": REQUEUED,
+    None: CANCELLED,
+}
+_BY_STATE = {
+    "TIMEOUT": TIMED_OUT,
+    "DEADLINE": TIMED_OUT,
+    "PREEMPTED": PREEMPTED,
+    "NODE_FAIL": NODE_FAILURE,
+    "BOOT_FAIL": NODE_FAILURE,
+    "REQUEUED": REQUEUED,
+    "CANCELLED": CANCELLED,
+    "OUT_OF_MEMORY": OUT_OF_MEMORY,
+}
+_NODE_FAILED = re.compile(
+    r"(?:Node failure on (?P<lost>[\w.\-\[\],]+)"
+    r"|Task launch for \S+ failed on node (?P<launch>[\w.-]+)"
+    r"|(?P<step>[\w.-]+): .*(?:NODE FAILURE|Communication connection failure))"
+)
+_TASK_FAILED = re.compile(r"srun: error: (?P<node>[\w.-]+): tasks? (?P<task>[\d,-]+): (?P<how>.+)")
+_OUT_OF_MEMORY = re.compile(r"oom[-_ ]kill|OutOfMemoryError|out of memory", re.IGNORECASE)
+_DISK_FULL = re.compile(r"No space left on device|Disk quota exceeded|the disk is full")
+_MESSAGE = re.compile(r"^(?:\d+: )?(error: (?!\*\*\*).+|[A-Za-z_.]*(?:Error|Exception|Interrupt)\b.*)$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Cause:
+    """Why, the line that says more, and the nodes at fault."""
+
+    name: str
+    detail: str = ""
+    bad_nodes: tuple[str, ...] = ()
+
+
+def cause_of_clean_end(*, is_finished: bool, stop_requested: bool, seconds_left: float | None, signal_seconds: float) -> Cause:
+    """Why a training ended with exit code 0.
+
+    Args:
+        seconds_left: of the job's time limit when it ended; None where Slurm did not say.
+        signal_seconds: how long before the limit it was to be signalled; Slurm does so up to a minute earlier.
+    """
+    if is_finished:
+        return Cause(FINISHED)
+    if stop_requested:
+        return Cause(STOPPED)
+    if seconds_left is not None and seconds_left > signal_seconds + 90:
+        return Cause(SIGNALLED, f"{seconds_left:.0f} s before the time limit")
+    return Cause(TIME_LIMIT)
+
+
+def cause_of_failure(log: str, *, slurm_state: str | None = None, was_requeued: bool = False) -> Cause:
+    """Why an attempt ended with another exit code, or without one.
+
+    What Slurm did comes first, because tasks that it kills complain as well.
+
+    Args:
+        log: the end of the attempt's log.
+        slurm_state: the job's state, where Slurm still knows it and the job has not started again.
+        was_requeued: the same job has started again since.
+    """
+    if failed := _failed_nodes(log):
+        return Cause(NODE_FAILURE, _line_of(log, _NODE_FAILED), failed)
+    if (cancelled := _slurm_cancelled(log)) is not None:
+        return cancelled
+    if slurm_state in _BY_STATE:
+        return Cause(_BY_STATE[slurm_state], f"Slurm says {slurm_state}")
+    if _DISK_FULL.search(log):
+        return Cause(DISK_FULL, _line_of(log, _DISK_FULL))
+    if _OUT_OF_MEMORY.search(log):
+        return Cause(OUT_OF_MEMORY, _line_of(log, _OUT_OF_MEMORY))
+    task = _TASK_FAILED.search(log)
+    message = _MESSAGE.search(log) if task and task["how"].endswith("exit code 2") else None
+    if message:
+        return Cause(REFUSED, message[1].strip())
+    if task:
+        return Cause(FAILED, _with_message(f"task {task['task']} on {task['node']}: {task['how'].strip()}", log))
+    if was_requeued:  # its first node was lost with everything that could have written about it
+        return Cause(NODE_FAILURE, "Slurm started the job again")
+    return Cause(VANISHED if not _MESSAGE.search(log) else FAILED, _with_message("", log))
+
+
+def _slurm_cancelled(log: str) -> Cause | None:
+    # Steps are cancelled without a reason also when a task failed, so only a job's line says that somebody cancelled it.
+    for found in _CANCELLED.finditer(log):
+        reason = found["reason"]
+        if reason is not None or found["what"] == "JOB":
+            return Cause(_BY_REASON.get(reason, CANCELLED), found[0].removeprefix("error: "))
+    return None
+
+
+def _failed_nodes(log: str) -> tuple[str, ...]:
+    nodes = []
+    for found in _NODE_FAILED.finditer(log):
+        name = found["lost"] or found["launch"] or found["step"]
+        if name and "[" not in name:
+            nodes += [node for node in name.split(",") if node not in nodes]
+    return tuple(nodes)
+
+
+def _line_of(log: str, pattern: re.Pattern[str]) -> str:
+    found = pattern.search(log)
+    if found is None:
+        return ""
+    start = log.rfind("\n", 0, found.start()) + 1
+    return log[start : log.find("\n", found.end()) if "\n" in log[found.end() :] else len(log)].strip()
+
+
+def _with_message(what: str, log: str) -> str:
+    """What happened, with the last line that reads like an error message of ours or Python's."""
+    messages = [found[1].strip() for found in _MESSAGE.finditer(log)]
+    return "; ".join(part for part in (what, messages[-1] if messages else "") if part)

@@ -1,0 +1,123 @@
+"""Whether a run goes on: from its attempts and its checkpoints to continue, stop with a reason, or finished."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from slurm import causes
+from slurm.attempts import Attempt
+
+CONTINUE, STOP, FINISHED = "continue", "stop", "finished"
+
+# No further attempt would change these.
+_FINAL = {
+    causes.DISK_FULL: "free some space, then submit again",
+    causes.REFUSED: "correct that, then submit again",
+    causes.CANCELLED: "somebody cancelled it; submit again to go on",
+}
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How much failing is enough.
+
+    Attributes:
+        attempts_without_progress: in a row, none of which left a newer checkpoint; preempted ones do not count.
+        failures_in_a_row: attempts in a row that failed by themselves, with progress or without.
+    """
+
+    attempts_without_progress: int = 3
+    failures_in_a_row: int = 5
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What is to happen next.
+
+    Attributes:
+        reason: for `STOP`, a sentence with what to do; for `FINISHED`, what was reached; else what happened last.
+        exclude: nodes that failed and are not to be used again.
+    """
+
+    verdict: str
+    reason: str
+    exclude: tuple[str, ...] = ()
+
+
+def decide(
+    attempts: Sequence[Attempt],
+    *,
+    saved_step: int,
+    total_steps: int | None,
+    stop_requested: bool = False,
+    limits: Limits = Limits(),
+    submission: int | None = None,
+) -> Decision:
+    """Whether a run goes on.
+
+    Args:
+        attempts: all of the run, each with its end, in their order.
+        saved_step: of the newest complete checkpoint, 0 where there is none.
+        total_steps: of the recipe; None where no attempt came as far as to record it.
+        submission: only attempts of this submission are failures to count; submitting again is a new start.
+    """
+    exclude = tuple(sorted({node for attempt in attempts if attempt.end for node in attempt.end.bad_nodes}))
+    if total_steps is not None and saved_step >= total_steps:
+        return Decision(FINISHED, f"finished: {saved_step} of {total_steps} steps", exclude)
+    if stop_requested:
+        return Decision(STOP, f"slurm.stop was asked for, step {saved_step} is saved; submit again to go on", exclude)
+    recent = [attempt for attempt in attempts if submission is None or attempt.submission == submission]
+    reason = _too_much(recent, limits, saved_step=saved_step)
+    if reason is not None:
+        return Decision(STOP, reason, exclude)
+    return Decision(CONTINUE, _last_end(recent), exclude)
+
+
+def _too_much(attempts: Sequence[Attempt], limits: Limits, *, saved_step: int) -> str | None:
+    if not attempts or attempts[-1].end is None:
+        return None
+    last = attempts[-1].end
+    if last.cause in _FINAL:
+        return f"attempt {attempts[-1].number}: {_told(attempts[-1])}; {_FINAL[last.cause]}; step {saved_step} is saved"
+    idle = _count_last(attempts, _made_no_progress, ignored=(causes.PREEMPTED,))
+    if idle >= limits.attempts_without_progress:
+        return (
+            f"{idle} attempts in a row left no newer checkpoint than step {saved_step}, the last one: {_told(attempts[-1])};"
+            f" read its log, then submit again"
+        )
+    failures = _count_last(attempts, _failed_by_itself, ignored=(causes.PREEMPTED, causes.NODE_FAILURE, causes.REQUEUED))
+    if failures >= limits.failures_in_a_row:
+        return f"{failures} attempts in a row failed, the last one: {_told(attempts[-1])}; read its log, then submit again"
+    return None
+
+
+def _count_last(attempts: Sequence[Attempt], is_counted: Callable[[Attempt], bool], *, ignored: tuple[str, ...]) -> int:
+    """How many attempts at the end of the list are counted, without those that are nobody's fault."""
+    count = 0
+    for attempt in reversed(attempts):
+        if attempt.end is None or attempt.end.cause in ignored:
+            continue
+        if not is_counted(attempt):
+            break
+        count += 1
+    return count
+
+
+def _made_no_progress(attempt: Attempt) -> bool:
+    return attempt.end is not None and attempt.end.step <= attempt.start_step
+
+
+def _failed_by_itself(attempt: Attempt) -> bool:
+    return attempt.end is not None and attempt.end.cause in causes.OF_THE_RUN
+
+
+def _last_end(attempts: Sequence[Attempt]) -> str:
+    return f"attempt {attempts[-1].number}: {_told(attempts[-1])}" if attempts else "no attempt yet"
+
+
+def _told(attempt: Attempt) -> str:
+    end = attempt.end
+    if end is None:
+        return "no end yet"
+    return f"{end.cause} ({end.detail})" if end.detail else end.cause

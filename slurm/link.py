@@ -1,0 +1,203 @@
+"""One link of a chain: what happens on its first node before the training starts, and after it has ended.
+
+The job script calls it, users do not: `begin` decides whether there is anything to do and records the attempt, `end` records why it ended
+and cancels the links that are not needed any more.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from data_prep import command
+from slurm import causes, provenance
+from slurm.attempts import Attempt, End, attempt_dir, begin_attempt, end_attempt, read_attempts, read_log, write_json
+from slurm.causes import Cause, cause_of_clean_end, cause_of_failure
+from slurm.decision import CONTINUE, Decision, decide
+from slurm.queue import cancel_jobs, exclude_nodes, expand_nodes, failed_nodes, job_state, queued_jobs, seconds_left
+from slurm.run_state import RunState, read_run_state, set_damaged_aside
+from slurm.submissions import Submission, current_submission
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Begin or end one attempt; the exit code of `begin` says whether the training is to start."""
+    parser = command.parser(__doc__, prog="slurm.link", example="python -m slurm.link begin --run runs/sl --submission 1")
+    parser.add_argument("moment", choices=("begin", "end"), help="before or after the training")
+    parser.add_argument("--run", required=True, type=Path, help="directory of the run")
+    parser.add_argument("--submission", required=True, type=int, help="number of the submission that the link belongs to")
+    parser.add_argument("training", nargs="*", help="after --: the training's command, for the record")
+    arguments = parser.parse_args(argv)
+    link = Link(arguments.run, arguments.submission, os.environ)
+    try:
+        return link.begin(arguments.training) if arguments.moment == "begin" else link.end()
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        link.cancel_rest()
+        raise ValueError(f"the disk of {arguments.run} is full: the chain stops; free some space, then submit again") from error
+
+
+class Link:
+    """A job of a chain, seen from its first node."""
+
+    def __init__(self, run_dir: Path, submission: int, environment: Mapping[str, str]) -> None:
+        self._run_dir, self._number, self._environment = run_dir, submission, environment
+        self._job_id = own_job_id(environment)
+
+    def begin(self, training: Sequence[str]) -> int:
+        """Record an attempt, unless there is nothing to do.
+
+        Returns:
+            0 when the training is to start, else 1.
+        """
+        submission = current_submission(self._run_dir)
+        if submission is None or submission.number != self._number:
+            _say(f"this job is of submission {self._number} of {self._run_dir}, which is not the current one; it leaves the run alone")
+            return command.WRONG
+        others = [job for job in queued_jobs(set(submission.job_ids) - {self._job_id}) if not job.is_waiting]
+        if others:
+            _say(f"job {others[0].job_id} of this run is {others[0].state.lower()}; this one leaves the run alone")
+            return command.WRONG
+        nodes = expand_nodes(self._environment.get("SLURM_JOB_NODELIST", ""))
+        decision = self._close_and_decide(submission)
+        if decision.verdict != CONTINUE:
+            self._conclude(submission, decision)
+            return command.WRONG
+        self._exclude(submission, decision)
+        later = self._waiting(submission)
+        if later and (failed := sorted(set(nodes) & set(decision.exclude[: submission.claim.max_excluded]))):
+            _say(f"the allocation has {', '.join(failed)}, which failed before; the next link, job {later[0]}, takes over without")
+            return command.WRONG
+        for sentence in set_damaged_aside(self._run_dir):
+            _say(sentence)
+        self._record(nodes, training)
+        return command.DONE
+
+    def end(self) -> int:
+        """Record why the attempt ended, and cancel the links that are not needed any more."""
+        submission = current_submission(self._run_dir)
+        attempt = _open_attempt(self._run_dir, self._job_id)
+        if submission is None or attempt is None:
+            _say(f"job {self._job_id} has no attempt that runs in {self._run_dir}")
+            return command.WRONG
+        state = read_run_state(self._run_dir)
+        self._close(attempt, state, self._cause_now(attempt, state, submission))
+        decision = self._close_and_decide(submission)
+        self._exclude(submission, decision)
+        self._conclude(submission, decision)
+        return command.DONE
+
+    def cancel_rest(self) -> None:
+        """Cancel the links that wait."""
+        submission = current_submission(self._run_dir)
+        if submission is not None:
+            cancel_jobs(self._waiting(submission))
+
+    def _record(self, nodes: tuple[str, ...], training: Sequence[str]) -> None:
+        attempt = begin_attempt(
+            self._run_dir,
+            job_id=self._job_id,
+            restart=int(self._environment.get("SLURM_RESTART_COUNT", "0")),
+            submission=self._number,
+            nodes=nodes,
+            start_step=read_run_state(self._run_dir).saved_step,
+            started_at=time.time(),
+            job_log=_log_of_this_process(),
+        )
+        write_json(attempt_dir(self._run_dir, attempt.number) / "provenance.json", provenance.collect(self._environment, training))
+        _say(f"attempt {attempt.number} of {self._run_dir}: job {self._job_id} on {','.join(nodes)} from step {attempt.start_step}")
+
+    def _cause_now(self, attempt: Attempt, state: RunState, submission: Submission) -> Cause:
+        """Why the attempt of this job ended a moment ago."""
+        if self._environment.get("SCION_EXIT_CODE") == "0":
+            left = seconds_left(self._job_id)
+            return cause_of_clean_end(
+                is_finished=state.is_finished,
+                stop_requested=state.stop_requested,
+                seconds_left=left,
+                signal_seconds=submission.claim.signal_seconds,
+            )
+        return cause_of_failure(read_log(self._run_dir, attempt.number), slurm_state=job_state(self._job_id))
+
+    def _close_and_decide(self, submission: Submission) -> Decision:
+        """Say of earlier attempts that died without a word why, then decide."""
+        state = read_run_state(self._run_dir)
+        for attempt in read_attempts(self._run_dir):
+            if attempt.end is None:
+                self._close(attempt, state, cause_of_silent_end(self._run_dir, attempt, is_same_job=attempt.job_id == self._job_id))
+        return decide(
+            read_attempts(self._run_dir),
+            saved_step=state.saved_step,
+            total_steps=state.total_steps,
+            stop_requested=state.stop_requested,
+            limits=submission.claim.limits,
+            submission=submission.number,
+        )
+
+    def _close(self, attempt: Attempt, state: RunState, cause: Cause) -> None:
+        is_now = attempt.job_id == self._job_id
+        end_attempt(self._run_dir, attempt, End(cause.name, cause.detail, state.saved_step, time.time() if is_now else None, cause.bad_nodes))
+        detail = f" ({cause.detail})" if cause.detail else ""
+        _say(f"attempt {attempt.number} ended: {cause.name}{detail}, step {state.saved_step} is saved")
+
+    def _waiting(self, submission: Submission) -> list[str]:
+        return [job.job_id for job in queued_jobs(set(submission.job_ids) - {self._job_id}) if job.is_waiting]
+
+    def _exclude(self, submission: Submission, decision: Decision) -> None:
+        nodes = decision.exclude[: submission.claim.max_excluded]
+        if nodes and decision.verdict == CONTINUE:
+            for job_id in self._waiting(submission):
+                exclude_nodes(job_id, nodes)
+
+    def _conclude(self, submission: Submission, decision: Decision) -> None:
+        waiting = self._waiting(submission)
+        if decision.verdict != CONTINUE:
+            cancel_jobs(waiting)
+            _say(f"the chain ends: {decision.reason}")
+        elif not waiting:
+            _say(f"this was the last link of the submission, after {decision.reason}; submit again to go on")
+
+
+def cause_of_silent_end(run_dir: Path, attempt: Attempt, *, is_same_job: bool) -> Cause:
+    """Why an attempt ended that did not live to say so."""
+    state = None if is_same_job else job_state(attempt.job_id)
+    cause = cause_of_failure(read_log(run_dir, attempt.number), slurm_state=state, was_requeued=is_same_job)
+    if cause.name in (causes.NODE_FAILURE, causes.VANISHED) and not cause.bad_nodes:
+        return Cause(cause.name, cause.detail, failed_nodes(attempt.nodes))
+    return cause
+
+
+def own_job_id(environment: Mapping[str, str]) -> str:
+    """The id of the job that this process is part of, for a member of an array ARRAY_INDEX.
+
+    Raises:
+        ValueError: outside a job.
+    """
+    if "SLURM_JOB_ID" not in environment:
+        raise ValueError("this is not in a Slurm job; submit the run with `python -m slurm.submit`")
+    if "SLURM_ARRAY_JOB_ID" in environment:
+        return f"{environment['SLURM_ARRAY_JOB_ID']}_{environment['SLURM_ARRAY_TASK_ID']}"
+    return environment["SLURM_JOB_ID"]
+
+
+def _open_attempt(run_dir: Path, job_id: str) -> Attempt | None:
+    attempts = [attempt for attempt in read_attempts(run_dir) if attempt.job_id == job_id and attempt.end is None]
+    return attempts[-1] if attempts else None
+
+
+def _log_of_this_process() -> Path | None:
+    """The file that Slurm opened for the job's output, which is that of this process too."""
+    path = Path(os.readlink("/proc/self/fd/1"))
+    return path if path.is_file() else None
+
+
+def _say(sentence: str) -> None:
+    print(f"chain: {sentence}", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    command.run(main)

@@ -1,0 +1,141 @@
+"""What this project asks of Slurm: jobs in the queue, sending, cancelling, signalling; thin over its commands."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+_TIMEOUT_SECONDS = 60
+
+
+@dataclass(frozen=True)
+class QueuedJob:
+    """A job that has not ended.
+
+    Attributes:
+        job_id: as in SLURM_JOB_ID; of a member of an array, ARRAY_INDEX.
+        state: as in `squeue`: PENDING, RUNNING, COMPLETING, SUSPENDED ...
+        reason: why it waits.
+        nodes: that it runs on.
+    """
+
+    job_id: str
+    state: str
+    reason: str
+    nodes: tuple[str, ...]
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether it has not started."""
+        return self.state == "PENDING"
+
+
+def send_job(script: Path, *options: str) -> str:
+    """Give a job script to Slurm.
+
+    Returns:
+        The job's id.
+
+    Raises:
+        ValueError: with Slurm's own words, where it refuses the job.
+    """
+    return _slurm("sbatch", "--parsable", *options, str(script)).strip().partition(";")[0]
+
+
+def queued_jobs(job_ids: Iterable[str]) -> list[QueuedJob]:
+    """Those of the jobs that wait or run, whoever they belong to."""
+    wanted = set(job_ids)
+    if not wanted:
+        return []
+    # The whole queue: squeue refuses a list with an id that it has forgotten.
+    output = _slurm("squeue", "--noheader", "--format=%A|%F|%K|%T|%r|%N")
+    jobs = []
+    for line in output.splitlines():
+        job_id, array, indices, state, reason, nodes = line.strip().split("|", 5)
+        names = [job_id] if indices == "N/A" else [f"{array}_{index}" for index in _array_indices(indices)]
+        jobs += [QueuedJob(name, state, reason, expand_nodes(nodes)) for name in names if name in wanted]
+    return jobs
+
+
+def _array_indices(text: str) -> Iterator[int]:
+    """0-2,5%4 -> 0, 1, 2, 5."""
+    for part in text.partition("%")[0].split(","):
+        first, _, last = part.partition("-")
+        yield from range(int(first), int(last or first) + 1)
+
+
+def job_state(job_id: str) -> str | None:
+    """The state of one job, ended or not; None where Slurm has forgotten it."""
+    done = subprocess.run(["scontrol", "--oneliner", "show", "job", job_id], capture_output=True, text=True, timeout=_TIMEOUT_SECONDS)
+    for word in done.stdout.split():
+        if word.startswith("JobState="):
+            return word.removeprefix("JobState=")
+    try:
+        ended = subprocess.run(
+            ["sacct", "-n", "-P", "-X", "-j", job_id, "-o", "state"], capture_output=True, text=True, timeout=_TIMEOUT_SECONDS
+        )
+    except FileNotFoundError:
+        return None
+    states = ended.stdout.split("\n")[0].split()
+    return states[0] if states and ended.returncode == 0 else None
+
+
+def seconds_left(job_id: str) -> float | None:
+    """Of a job's time limit; None where Slurm does not say."""
+    done = subprocess.run(["squeue", "--noheader", f"--jobs={job_id}", "--format=%L"], capture_output=True, text=True, timeout=_TIMEOUT_SECONDS)
+    days, _, clock = done.stdout.strip().rpartition("-")
+    try:
+        parts = [int(part) for part in clock.split(":")]
+    except ValueError:
+        return None  # UNLIMITED, INVALID or nothing
+    seconds = 0
+    for part in parts:
+        seconds = seconds * 60 + part
+    return seconds + 86400 * int(days or 0)
+
+
+def cancel_jobs(job_ids: Sequence[str]) -> None:
+    """Cancel jobs; those that have ended are passed over."""
+    if job_ids:
+        subprocess.run(["scancel", *job_ids], capture_output=True, text=True, timeout=_TIMEOUT_SECONDS)
+
+
+def signal_steps(job_id: str, signal_name: str) -> None:
+    """Send a signal to all processes of a job's steps, not to its script."""
+    _slurm("scancel", f"--signal={signal_name}", job_id)
+
+
+def exclude_nodes(job_id: str, nodes: Sequence[str]) -> None:
+    """Keep a waiting job off some nodes."""
+    _slurm("scontrol", "update", f"JobId={job_id}", f"ExcNodeList={','.join(nodes)}")
+
+
+def failed_nodes(nodes: Sequence[str]) -> tuple[str, ...]:
+    """Those of the nodes that Slurm has lost or taken out."""
+    if not nodes:
+        return ()
+    output = _slurm("sinfo", "--noheader", "--Node", f"--nodes={','.join(nodes)}", "--format=%N %T")
+    states = dict(line.split(None, 1) for line in output.splitlines() if line.strip())
+    return tuple(node for node in nodes if states.get(node, "").startswith(("down", "fail", "drain", "unk")) or "*" in states.get(node, ""))
+
+
+def expand_nodes(nodes: str) -> tuple[str, ...]:
+    """The names that Slurm's short form stands for: gn[01-03] -> gn01, gn02, gn03."""
+    if "[" not in nodes:
+        return tuple(nodes.split(",")) if nodes else ()
+    return tuple(_slurm("scontrol", "show", "hostnames", nodes).split())
+
+
+def _slurm(program: str, *arguments: str) -> str:
+    try:
+        done = subprocess.run([program, *arguments], capture_output=True, text=True, timeout=_TIMEOUT_SECONDS)
+    except FileNotFoundError:
+        raise ValueError(f"there is no {program} on this machine; run this where Slurm's commands are, on a login node") from None
+    except subprocess.TimeoutExpired:
+        raise ValueError(f"{program} gave no answer within {_TIMEOUT_SECONDS} s; try again when Slurm's controller answers") from None
+    if done.returncode:
+        message = done.stderr.strip().removeprefix(f"{program}: ").removeprefix("error: ")
+        raise ValueError(f"{program} refused: {' / '.join(message.splitlines()) or f'exit code {done.returncode}'}")
+    return done.stdout

@@ -1,0 +1,113 @@
+"""How far a run is: its checkpoints, its recipe's steps, its last metrics, and whether it was asked to stop."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from data_prep.artifacts import check_files, read_manifest
+from recipes import arithmetic
+from recipes.run_dir import CHECKPOINTS_NAME, METRICS_NAME, RECIPE_NAME
+from recipes.schema import Recipe, recipe_from_mapping
+
+STOP_NAME = "STOP"  # slurm.stop leaves it; submitting again removes it
+_DAMAGED = "damaged_"
+_TAIL_BYTES = 1 << 16
+
+
+@dataclass(frozen=True)
+class RunState:
+    """What the files of a run say.
+
+    Attributes:
+        saved_step: of the newest complete checkpoint, 0 where there is none.
+        total_steps: of the recipe; None before the first start of the training.
+        metrics: the last line of `metrics.jsonl` with a training loss; empty before the first one.
+        stop_requested: whether `slurm.stop` asked for an end.
+    """
+
+    saved_step: int
+    total_steps: int | None
+    metrics: dict[str, Any]
+    stop_requested: bool
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the last step is saved."""
+        return self.total_steps is not None and self.saved_step >= self.total_steps
+
+
+def read_run_state(run_dir: Path) -> RunState:
+    """What the files of a run say; never writes."""
+    recipe = read_recipe(run_dir)
+    return RunState(
+        saved_step=next((step for step, _, problem in _checkpoints(run_dir) if problem is None), 0),
+        total_steps=arithmetic.total_steps(recipe) if recipe else None,
+        metrics=_last_metrics(run_dir / METRICS_NAME),
+        stop_requested=(run_dir / STOP_NAME).exists(),
+    )
+
+
+def read_recipe(run_dir: Path) -> Recipe | None:
+    """The recipe that the run started with, None before it did."""
+    path = run_dir / RECIPE_NAME
+    if not path.exists():
+        return None
+    try:
+        return recipe_from_mapping(json.loads(path.read_text(encoding="utf-8")))
+    except ValueError as error:
+        raise ValueError(f"{path} is no recipe: {error}") from error
+
+
+def set_damaged_aside(run_dir: Path) -> list[str]:
+    """Rename damaged checkpoints that are newer than the newest whole one, so that the training goes on from that.
+
+    The manifest tells missing and truncated files; a changed byte in a file of the right size it does not.
+
+    Returns:
+        A sentence for each.
+    """
+    sentences = []
+    for step, path, problem in _checkpoints(run_dir):
+        if problem is None:
+            break
+        aside = path.with_name(_DAMAGED + path.name)
+        path.replace(aside)
+        sentences.append(f"the checkpoint of step {step} is damaged ({problem}); it was renamed to {aside} and the one before is used")
+    return sentences
+
+
+def _checkpoints(run_dir: Path) -> Iterator[tuple[int, Path, str | None]]:
+    """Step and place of each checkpoint, the newest first, and what is wrong with it."""
+    found = ((int(path.name.removeprefix("step_")), path) for path in (run_dir / CHECKPOINTS_NAME).glob("step_[0-9]*"))
+    for step, path in sorted(found, reverse=True):
+        try:
+            manifest = read_manifest(path)
+            if manifest is None:
+                yield step, path, "it has no manifest"
+                continue
+            check_files(path, manifest, contents=False)
+        except ValueError as error:
+            yield step, path, str(error).partition(";")[0]
+        else:
+            yield step, path, None
+
+
+def _last_metrics(path: Path) -> dict[str, Any]:
+    try:
+        with path.open("rb") as stream:
+            stream.seek(max(0, path.stat().st_size - _TAIL_BYTES))
+            lines = stream.read().decode(errors="replace").splitlines()
+    except FileNotFoundError:
+        return {}
+    for line in reversed(lines):
+        try:
+            record: dict[str, Any] = json.loads(line)
+        except ValueError:
+            continue  # cut off by a crash, or by the start of the part that was read
+        if isinstance(record, dict) and "loss" in record:
+            return record
+    return {}
