@@ -42,11 +42,7 @@ _BY_STATE = {
     "CANCELLED": CANCELLED,
     "OUT_OF_MEMORY": OUT_OF_MEMORY,
 }
-_NODE_FAILED = re.compile(
-    r"(?:Node failure on (?P<lost>[\w.\-\[\],]+)"
-    r"|Task launch for \S+ failed on node (?P<launch>[\w.-]+)"
-    r"|(?P<step>[\w.-]+): .*(?:NODE FAILURE|Communication connection failure))"
-)
+_NODE_FAILED = re.compile(r"(?:Node failure on|Task launch for \S+ failed on node) (?P<nodes>[\w.,-]+)")
 _TASK_FAILED = re.compile(r"srun: error: (?P<node>[\w.-]+): tasks? (?P<task>[\d,-]+): (?P<how>.+)")
 _OUT_OF_MEMORY = re.compile(r"oom[-_ ]kill|OutOfMemoryError|out of memory", re.IGNORECASE)
 _DISK_FULL = re.compile(r"No space left on device|Disk quota exceeded|the disk is full")
@@ -119,12 +115,8 @@ def _slurm_cancelled(log: str) -> Cause | None:
 
 
 def _failed_nodes(log: str) -> tuple[str, ...]:
-    nodes = []
-    for found in _NODE_FAILED.finditer(log):
-        name = found["lost"] or found["launch"] or found["step"]
-        if name and "[" not in name:
-            nodes += [node for node in name.split(",") if node not in nodes]
-    return tuple(nodes)
+    names = [name for found in _NODE_FAILED.finditer(log) for name in found["nodes"].rstrip(".,:").split(",")]
+    return tuple(dict.fromkeys(names))
 
 
 def _line_of(log: str, pattern: re.Pattern[str]) -> str:

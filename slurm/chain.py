@@ -51,7 +51,7 @@ def link_job(job: Job, run_dir: Path, plan: ChainPlan, *, submission: int, after
         requeue=True,
         signal_seconds_before_end=plan.signal_seconds,
         dependencies=(*job.dependencies, *after),
-        before=(*job.before, (sys.executable, "-m", "slurm.link", "begin", *hook, "--", *job.command)),
+        before=(*job.before, (sys.executable, "-m", "slurm.link", "begin", *hook)),
         after=((sys.executable, "-m", "slurm.link", "end", *hook), *job.after),
     )
 
@@ -72,7 +72,7 @@ def submit_chain(job: Job, cluster: Cluster, run_dir: Path, plan: ChainPlan) -> 
         return []
     max_excluded = max(0, cluster.partition_of(job.kind).num_nodes - job.num_nodes)
     (run_dir / ATTEMPTS_NAME).mkdir(parents=True, exist_ok=True)
-    number = claim_run(run_dir, limits=plan.limits, signal_seconds=plan.signal_seconds, max_excluded=max_excluded)
+    number = claim_run(run_dir, command=job.command, limits=plan.limits, signal_seconds=plan.signal_seconds, max_excluded=max_excluded)
     (run_dir / STOP_NAME).unlink(missing_ok=True)
     job_ids: list[str] = []
     try:

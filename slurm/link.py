@@ -18,7 +18,7 @@ from slurm import causes, provenance
 from slurm.attempts import Attempt, End, attempt_dir, begin_attempt, end_attempt, read_attempts, read_log, write_json
 from slurm.causes import Cause, cause_of_clean_end, cause_of_failure
 from slurm.decision import CONTINUE, Decision, decide
-from slurm.queue import cancel_jobs, exclude_nodes, expand_nodes, failed_nodes, job_state, queued_jobs, seconds_left
+from slurm.queue import QueuedJob, cancel_jobs, exclude_nodes, expand_nodes, failed_nodes, job_state, queued_jobs, seconds_left
 from slurm.run_state import RunState, read_run_state, set_damaged_aside
 from slurm.submissions import Submission, current_submission
 
@@ -29,11 +29,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("moment", choices=("begin", "end"), help="before or after the training")
     parser.add_argument("--run", required=True, type=Path, help="directory of the run")
     parser.add_argument("--submission", required=True, type=int, help="number of the submission that the link belongs to")
-    parser.add_argument("training", nargs="*", help="after --: the training's command, for the record")
     arguments = parser.parse_args(argv)
     link = Link(arguments.run, arguments.submission, os.environ)
     try:
-        return link.begin(arguments.training) if arguments.moment == "begin" else link.end()
+        return link.begin() if arguments.moment == "begin" else link.end()
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
@@ -48,7 +47,7 @@ class Link:
         self._run_dir, self._number, self._environment = run_dir, submission, environment
         self._job_id = own_job_id(environment)
 
-    def begin(self, training: Sequence[str]) -> int:
+    def begin(self) -> int:
         """Record an attempt, unless there is nothing to do.
 
         Returns:
@@ -58,7 +57,7 @@ class Link:
         if submission is None or submission.number != self._number:
             _say(f"this job is of submission {self._number} of {self._run_dir}, which is not the current one; it leaves the run alone")
             return command.WRONG
-        others = [job for job in queued_jobs(set(submission.job_ids) - {self._job_id}) if not job.is_waiting]
+        others = [job for job in self._other_jobs(submission) if not job.is_waiting]
         if others:
             _say(f"job {others[0].job_id} of this run is {others[0].state.lower()}; this one leaves the run alone")
             return command.WRONG
@@ -74,7 +73,7 @@ class Link:
             return command.WRONG
         for sentence in set_damaged_aside(self._run_dir):
             _say(sentence)
-        self._record(nodes, training)
+        self._record(nodes, submission)
         return command.DONE
 
     def end(self) -> int:
@@ -97,18 +96,20 @@ class Link:
         if submission is not None:
             cancel_jobs(self._waiting(submission))
 
-    def _record(self, nodes: tuple[str, ...], training: Sequence[str]) -> None:
+    def _record(self, nodes: tuple[str, ...], submission: Submission) -> None:
         attempt = begin_attempt(
             self._run_dir,
             job_id=self._job_id,
             restart=int(self._environment.get("SLURM_RESTART_COUNT", "0")),
-            submission=self._number,
+            submission=submission.number,
             nodes=nodes,
             start_step=read_run_state(self._run_dir).saved_step,
             started_at=time.time(),
             job_log=_log_of_this_process(),
         )
-        write_json(attempt_dir(self._run_dir, attempt.number) / "provenance.json", provenance.collect(self._environment, training))
+        write_json(
+            attempt_dir(self._run_dir, attempt.number) / "provenance.json", provenance.collect(self._environment, submission.claim.command)
+        )
         _say(f"attempt {attempt.number} of {self._run_dir}: job {self._job_id} on {','.join(nodes)} from step {attempt.start_step}")
 
     def _cause_now(self, attempt: Attempt, state: RunState, submission: Submission) -> Cause:
@@ -140,12 +141,17 @@ class Link:
 
     def _close(self, attempt: Attempt, state: RunState, cause: Cause) -> None:
         is_now = attempt.job_id == self._job_id
-        end_attempt(self._run_dir, attempt, End(cause.name, cause.detail, state.saved_step, time.time() if is_now else None, cause.bad_nodes))
+        end_attempt(
+            self._run_dir, attempt, End(cause.name, cause.detail, state.saved_step, time.time() if is_now else None, cause.bad_nodes)
+        )
         detail = f" ({cause.detail})" if cause.detail else ""
         _say(f"attempt {attempt.number} ended: {cause.name}{detail}, step {state.saved_step} is saved")
 
+    def _other_jobs(self, submission: Submission) -> list[QueuedJob]:
+        return queued_jobs(job_id for job_id in submission.job_ids if job_id != self._job_id)
+
     def _waiting(self, submission: Submission) -> list[str]:
-        return [job.job_id for job in queued_jobs(set(submission.job_ids) - {self._job_id}) if job.is_waiting]
+        return [job.job_id for job in self._other_jobs(submission) if job.is_waiting]
 
     def _exclude(self, submission: Submission, decision: Decision) -> None:
         nodes = decision.exclude[: submission.claim.max_excluded]

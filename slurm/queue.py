@@ -45,8 +45,8 @@ def send_job(script: Path, *options: str) -> str:
 
 
 def queued_jobs(job_ids: Iterable[str]) -> list[QueuedJob]:
-    """Those of the jobs that wait or run, whoever they belong to."""
-    wanted = set(job_ids)
+    """Those of the jobs that wait or run, whoever they belong to, in the order asked for."""
+    wanted = {job_id: place for place, job_id in enumerate(job_ids)}
     if not wanted:
         return []
     # The whole queue: squeue refuses a list with an id that it has forgotten.
@@ -56,7 +56,7 @@ def queued_jobs(job_ids: Iterable[str]) -> list[QueuedJob]:
         job_id, array, indices, state, reason, nodes = line.strip().split("|", 5)
         names = [job_id] if indices == "N/A" else [f"{array}_{index}" for index in _array_indices(indices)]
         jobs += [QueuedJob(name, state, reason, expand_nodes(nodes)) for name in names if name in wanted]
-    return jobs
+    return sorted(jobs, key=lambda job: wanted[job.job_id])
 
 
 def _array_indices(text: str) -> Iterator[int]:
@@ -84,7 +84,9 @@ def job_state(job_id: str) -> str | None:
 
 def seconds_left(job_id: str) -> float | None:
     """Of a job's time limit; None where Slurm does not say."""
-    done = subprocess.run(["squeue", "--noheader", f"--jobs={job_id}", "--format=%L"], capture_output=True, text=True, timeout=_TIMEOUT_SECONDS)
+    done = subprocess.run(
+        ["squeue", "--noheader", f"--jobs={job_id}", "--format=%L"], capture_output=True, text=True, timeout=_TIMEOUT_SECONDS
+    )
     days, _, clock = done.stdout.strip().rpartition("-")
     try:
         parts = [int(part) for part in clock.split(":")]

@@ -42,6 +42,7 @@ class Claim:
     process_id: int
     started: str
     claimed_at: float
+    command: tuple[str, ...]
     limits: Limits
     signal_seconds: int
     max_excluded: int
@@ -68,12 +69,12 @@ def current_submission(run_dir: Path) -> Submission | None:
         return None
     directory = submission_dir(run_dir, number)
     content = json.loads((directory / "claim.json").read_text(encoding="utf-8"))
-    claim = Claim(**{**content, "limits": Limits(**content["limits"])})
+    claim = Claim(**{**content, "limits": Limits(**content["limits"]), "command": tuple(content["command"])})
     jobs = directory / "jobs.json"
     return Submission(number, claim, tuple(json.loads(jobs.read_text(encoding="utf-8"))["job_ids"]) if jobs.exists() else ())
 
 
-def claim_run(run_dir: Path, *, limits: Limits, signal_seconds: int, max_excluded: int) -> int:
+def claim_run(run_dir: Path, *, command: tuple[str, ...], limits: Limits, signal_seconds: int, max_excluded: int) -> int:
     """Make a new submission the current one.
 
     Returns:
@@ -90,7 +91,7 @@ def claim_run(run_dir: Path, *, limits: Limits, signal_seconds: int, max_exclude
     directory.parent.mkdir(parents=True, exist_ok=True)
     staging = directory.parent / f".claim-{uuid.uuid4().hex}"
     staging.mkdir()
-    claim = Claim(socket.gethostname(), os.getpid(), _start_of(os.getpid()), time.time(), limits, signal_seconds, max_excluded)
+    claim = Claim(socket.gethostname(), os.getpid(), _start_of(os.getpid()), time.time(), command, limits, signal_seconds, max_excluded)
     write_json(staging / "claim.json", asdict(claim))
     try:
         os.rename(staging, directory)  # refuses a directory that is not empty, and a claim never is

@@ -1,0 +1,100 @@
+"""Chains of light trainings on the tests' Slurm."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from recipes.run_dir import METRICS_NAME
+from slurm.attempts import Attempt, read_attempts
+from slurm.chain import ChainPlan, submit_chain
+from slurm.job import Job
+from slurm.queue import cancel_jobs, queued_jobs
+from tests.slurm.light_training import expected_losses
+from tests.slurm.running_slurm import RunningSlurm
+
+
+@dataclass
+class LightChain:
+    """A run of the light training; `stop_everything` ends all its jobs."""
+
+    slurm: RunningSlurm
+    run_dir: Path
+    job_ids: list[str]
+
+    def submit(self, *options: str | int, plan: ChainPlan | None = None, num_nodes: int = 2, exclude: tuple[str, ...] = ()) -> list[str]:
+        """Send the chain with options of the light training."""
+        job = Job(
+            name="light",
+            command=("python", "-m", "tests.slurm.light_training", "--output", str(self.run_dir), *map(str, options)),
+            time_limit_seconds=1200,
+            log_dir=self.run_dir,
+            num_nodes=num_nodes,
+            tasks_per_node=2,
+            gpus_per_task=1,
+            memory_gib=8,
+            exclude=exclude,
+        )
+        job_ids = submit_chain(job, self.slurm.cluster(), self.run_dir, plan or ChainPlan())
+        self.job_ids += job_ids
+        return job_ids
+
+    def attempts(self) -> list[Attempt]:
+        return read_attempts(self.run_dir)
+
+    def causes(self) -> list[str | None]:
+        return [attempt.end.cause if attempt.end else None for attempt in self.attempts()]
+
+    def steps(self) -> list[int]:
+        path = self.run_dir / METRICS_NAME
+        return [json.loads(line)["step"] for line in path.read_text().splitlines()] if path.exists() else []
+
+    def wait_for(self, condition: Callable[[], bool], *, timeout_seconds: float) -> None:
+        """Wait for a condition, or fail with the logs of all attempts."""
+        end = time.monotonic() + timeout_seconds
+        while not condition():
+            assert time.monotonic() < end, f"late after {timeout_seconds} s\n{self.logs()}"
+            time.sleep(0.05)
+
+    def wait_for_step(self, step: int) -> None:
+        self.wait_for(lambda: step in self.steps(), timeout_seconds=60)
+
+    def wait_for_end(self, *, timeout_seconds: float = 90) -> None:
+        """Wait until no job of the chain is left."""
+        self.wait_for(lambda: not queued_jobs(self.job_ids), timeout_seconds=timeout_seconds)
+
+    def logs(self) -> str:
+        return "\n".join(
+            f"== {path}\n{path.read_text(errors='replace')}" for path in sorted((self.run_dir / "attempts").glob("**/*lo[gt]*"))
+        )
+
+    def rank(self, rank: int) -> tuple[str, str]:
+        """Node and process id of a rank."""
+        node, _, process_id = (self.run_dir / f"rank_{rank}.pid").read_text().partition(" ")
+        return node, process_id
+
+    def check_losses(self, steps: int) -> None:
+        """Every step once, with the loss of a run that was never interrupted."""
+        lines = [json.loads(line) for line in (self.run_dir / METRICS_NAME).read_text().splitlines()]
+        assert [line["step"] for line in lines] == list(range(1, steps + 1)), self.logs()
+        assert [line["loss"] for line in lines] == expected_losses(steps)
+
+
+@contextlib.contextmanager
+def light_chain(slurm: RunningSlurm, run_dir: Path) -> Iterator[LightChain]:
+    """A chain whose jobs are all gone at the end of the block."""
+    before = dict(os.environ)
+    os.environ.update(slurm.environment)  # the code under test calls Slurm's commands as a user's shell would
+    chain = LightChain(slurm, run_dir, [])
+    run_dir.mkdir(exist_ok=True)
+    try:
+        yield chain
+    finally:
+        cancel_jobs(chain.job_ids)
+        os.environ.clear()
+        os.environ.update(before)

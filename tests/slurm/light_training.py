@@ -1,0 +1,119 @@
+"""A training that costs nothing: real recipe, metrics and checkpoints of `recipes.run_dir`, but a chain of hashes for a model.
+
+Rank 0 trains, the others wait for the end.  Each loss depends on all steps before it, so one step lost or done twice shows in all later ones.
+SIGUSR1 saves and leaves with exit code 0, as `recipes.train` does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import signal
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import xxhash
+
+from data_prep import command
+from data_prep.artifacts import write_manifest
+from recipes.run_dir import CHECKPOINTS_NAME, METRICS_NAME, checkpoint_name, newest_checkpoint, record_recipe
+from recipes.schema import Recipe, recipe_from_mapping
+
+
+def recipe(steps: int, every: int, nodes: int = 1) -> Recipe:
+    return recipe_from_mapping(
+        {
+            "name": "light",
+            "model": {"checkpoint": "none"},
+            "data": {"train": ["none"], "sequence_length": 8},
+            "schedule": {"global_batch_size": 2, "micro_batch_size": 1, "learning_rate": 0.1, "max_steps": steps},
+            "run": {"checkpoint_every_steps": every, "log_every_steps": 1},
+            "parallel": {"num_nodes": nodes},
+        }
+    )
+
+
+def loss_after(state: str) -> float:
+    return int(state[:8], 16) / 2**32
+
+
+def next_state(state: str) -> str:
+    return xxhash.xxh3_128_hexdigest(state.encode())
+
+
+def expected_losses(steps: int) -> list[float]:
+    state, losses = "", []
+    for _ in range(steps):
+        state = next_state(state)
+        losses.append(loss_after(state))
+    return losses
+
+
+def save(run_dir: Path, step: int, state: str) -> None:
+    final = run_dir / CHECKPOINTS_NAME / checkpoint_name(step)
+    partial = final.with_name(f".{final.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    (partial / "weights").mkdir(parents=True)
+    (partial / "weights" / "state").write_text(state)
+    write_manifest(partial, stage="recipes.train", facts={"step": step}, hash_files=False)
+    if not final.exists():
+        partial.replace(final)
+
+
+def train(arguments: argparse.Namespace) -> int:
+    run_dir: Path = arguments.output
+    leaving: list[int] = []
+    signal.signal(signal.SIGUSR1, lambda number, frame: leaving.append(number))
+    record_recipe(run_dir, recipe(arguments.steps, arguments.every, int(os.environ["SLURM_NNODES"])))
+    newest = newest_checkpoint(run_dir)
+    step, state = (newest[0], (newest[1] / "weights" / "state").read_text()) if newest else (0, "")
+    metrics = run_dir / METRICS_NAME
+    kept = [line for line in metrics.read_text().splitlines() if json.loads(line)["step"] <= step] if metrics.exists() else []
+    metrics.write_text("".join(f"{line}\n" for line in kept))
+    while step < arguments.steps and not leaving:
+        step, state = step + 1, next_state(state)
+        time.sleep(arguments.seconds_per_step)
+        if step == arguments.crash_at:
+            raise RuntimeError("the model is not a number")
+        with metrics.open("a") as stream:
+            stream.write(json.dumps({"step": step, "loss": loss_after(state), "tokens": 16 * step, "tokens_per_second": 16.0}) + "\n")
+        if step == arguments.full_disk_at:
+            Path("/dev/full").write_text("x")  # the kernel's own error
+        if step % arguments.every == 0 or step == arguments.steps:
+            save(run_dir, step, state)
+    if leaving:
+        save(run_dir, step, state)
+    return command.DONE
+
+
+def wait(run_dir: Path, steps: int) -> int:
+    leaving: list[int] = []
+    signal.signal(signal.SIGUSR1, lambda number, frame: leaving.append(number))
+    while not leaving and not (run_dir / CHECKPOINTS_NAME / checkpoint_name(steps)).exists():
+        time.sleep(0.05)
+    return command.DONE
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--output", type=Path, required=True)
+    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--every", type=int, default=5)
+    parser.add_argument("--seconds-per-step", type=float, default=0.05)
+    parser.add_argument("--crash-at", type=int)
+    parser.add_argument("--full-disk-at", type=int)
+    parser.add_argument("--refuse", action="store_true")
+    arguments = parser.parse_args(argv)
+    (arguments.output / f"rank_{os.environ['SLURM_PROCID']}.pid").write_text(f"{os.uname().nodename} {os.getpid()}")
+    if arguments.refuse:
+        raise ValueError("data.train is missing; give it in the recipe")
+    if os.environ["SLURM_PROCID"] == "0":
+        return train(arguments)
+    return wait(arguments.output, arguments.steps)
+
+
+if __name__ == "__main__":
+    command.run(main)

@@ -1,0 +1,98 @@
+"""Causes of an end, read from logs as Slurm 22.05 wrote them."""
+
+from __future__ import annotations
+
+import pytest
+
+from slurm import causes
+from slurm.causes import cause_of_clean_end, cause_of_failure
+
+STEP_ENDS = """srun: Job step aborted: Waiting up to 7 seconds for job step to finish.
+slurmstepd-gn01: error: *** STEP 36259650.0 ON gn01 CANCELLED AT 2026-11-21T11:14:35 ***
+"""
+
+
+def job_ends(reason: str) -> str:
+    return f"step 7/9  loss 1.0\nslurmstepd-gn01: error: *** JOB 36259651 ON gn01 CANCELLED AT 2026-11-21T11:14:59{reason} ***\n{STEP_ENDS}"
+
+
+@pytest.mark.parametrize(
+    ("log", "cause"),
+    [
+        (job_ends(""), causes.CANCELLED),
+        (job_ends(" DUE TO TIME LIMIT"), causes.TIMED_OUT),
+        (job_ends(" DUE TO PREEMPTION"), causes.PREEMPTED),
+        (job_ends(" DUE TO JOB REQUEUE"), causes.REQUEUED),
+        (job_ends(" DUE TO NODE FAILURE, SEE SLURMCTLD LOG FOR DETAILS"), causes.NODE_FAILURE),
+        ("step 3\n" + STEP_ENDS + "srun: error: gn01: task 1: Killed\n", causes.FAILED),
+        ("OSError: [Errno 28] No space left on device\nsrun: error: gn01: task 0: Exited with exit code 1\n", causes.DISK_FULL),
+        ("error: the disk is full while writing x\nsrun: error: gn01: task 0: Exited with exit code 2\n", causes.DISK_FULL),
+        (
+            "slurmstepd: error: Detected 1 oom_kill event in StepId=1.0. Some of the step tasks have been OOM Killed.\n",
+            causes.OUT_OF_MEMORY,
+        ),
+        ("torch.OutOfMemoryError: CUDA out of memory. Tried\nsrun: error: gn01: task 3: Exited with exit code 1\n", causes.OUT_OF_MEMORY),
+        ("error: data.train is missing\nsrun: error: gn01: task 0: Exited with exit code 2\n", causes.REFUSED),
+        ("RuntimeError: x\nsrun: error: gn01: task 0: Exited with exit code 1\n", causes.FAILED),
+        ("step 7\n", causes.VANISHED),
+        ("", causes.VANISHED),
+    ],
+)
+def test_what_the_log_says(log: str, cause: str) -> None:
+    assert cause_of_failure(log).name == cause
+
+
+@pytest.mark.parametrize(
+    ("line", "nodes"),
+    [
+        ("srun: error: Node failure on gn03", ("gn03",)),
+        ("srun: error: Task launch for StepId=36259653.0 failed on node gn03: Communication connection failure", ("gn03",)),
+        ("srun: error: Node failure on gn03,gn05\nsrun: error: Node failure on gn03", ("gn03", "gn05")),
+    ],
+)
+def test_nodes_that_failed(line: str, nodes: tuple[str, ...]) -> None:
+    cause = cause_of_failure(f"step 1\n{line}\n{STEP_ENDS}srun: error: gn02: tasks 0-2: Killed\n")
+    assert (cause.name, cause.bad_nodes, cause.detail) == (causes.NODE_FAILURE, nodes, line.splitlines()[0])
+
+
+@pytest.mark.parametrize(
+    ("state", "cause"),
+    [
+        ("TIMEOUT", causes.TIMED_OUT),
+        ("PREEMPTED", causes.PREEMPTED),
+        ("NODE_FAIL", causes.NODE_FAILURE),
+        ("CANCELLED", causes.CANCELLED),
+        ("OUT_OF_MEMORY", causes.OUT_OF_MEMORY),
+        ("FAILED", causes.VANISHED),
+        ("COMPLETING", causes.VANISHED),
+        (None, causes.VANISHED),
+    ],
+)
+def test_what_slurm_says_where_the_log_is_silent(state: str | None, cause: str) -> None:
+    assert cause_of_failure("step 7\n", slurm_state=state).name == cause
+
+
+def test_a_job_that_started_again_without_a_word_lost_its_node() -> None:
+    assert cause_of_failure("step 7\n", was_requeued=True).name == causes.NODE_FAILURE
+    assert cause_of_failure(job_ends(" DUE TO PREEMPTION"), was_requeued=True).name == causes.PREEMPTED
+
+
+def test_the_detail_names_the_task_and_its_error() -> None:
+    log = "Traceback (most recent call last):\nRuntimeError: the model is not a number\n" + STEP_ENDS
+    log += "srun: error: gn02: task 3: Exited with exit code 1\nsrun: error: gn01: task 0: Terminated\n"
+    assert cause_of_failure(log).detail == "task 3 on gn02: Exited with exit code 1; RuntimeError: the model is not a number"
+    assert cause_of_failure("error: no such recipe\nsrun: error: gn01: task 0: Exited with exit code 2\n").detail == "error: no such recipe"
+
+
+@pytest.mark.parametrize(
+    ("finished", "stop", "left", "cause"),
+    [
+        (True, True, 3.0, causes.FINISHED),
+        (False, True, 3.0, causes.STOPPED),
+        (False, False, 640.0, causes.TIME_LIMIT),
+        (False, False, None, causes.TIME_LIMIT),
+        (False, False, 5000.0, causes.SIGNALLED),
+    ],
+)
+def test_ends_with_exit_code_0(finished: bool, stop: bool, left: float | None, cause: str) -> None:
+    assert cause_of_clean_end(is_finished=finished, stop_requested=stop, seconds_left=left, signal_seconds=600).name == cause

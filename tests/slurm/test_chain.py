@@ -1,0 +1,203 @@
+"""Chains on a real Slurm: whatever ends a link, the run goes on, or stops with one clear message."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from slurm import causes
+from slurm.chain import ChainPlan
+from slurm.decision import Limits
+from slurm.queue import cancel_jobs, queued_jobs, signal_steps
+from tests.slurm import light_training
+from tests.slurm.chains import LightChain, light_chain
+from tests.slurm.running_slurm import RunningSlurm
+
+
+@pytest.fixture
+def chain(slurm: RunningSlurm, tmp_path: Path) -> Iterator[LightChain]:
+    with light_chain(slurm, tmp_path / "run") as made:
+        yield made
+
+
+def test_a_signalled_link_saves_and_the_next_goes_on_to_the_end(chain: LightChain) -> None:
+    first, *_ = chain.submit("--steps", 60, plan=ChainPlan(links=4))
+    chain.wait_for_step(12)
+    with pytest.raises(ValueError, match=rf"is submitted already: job {first} \(running\), job .* \(pending\)") as refused:
+        chain.submit("--steps", 60)
+    assert f"end it with `python -m slurm.stop {chain.run_dir}`" in str(refused.value)
+    signal_steps(first, "USR1")
+    chain.wait_for_end()
+    assert chain.causes() == [causes.SIGNALLED, causes.FINISHED], chain.logs()
+    chain.check_losses(60)
+    one, two = chain.attempts()
+    assert one.end is not None and one.end.step % 5 and two.start_step == one.end.step, "the second goes on from the step of the signal"
+    assert one.nodes == ("gn01", "gn02")
+    latest = chain.run_dir / "attempts" / "latest"
+    assert latest.readlink() == Path("002") and f"from step {two.start_step}" in (latest / "log.txt").read_text()
+    provenance = json.loads((latest / "provenance.json").read_text())
+    assert provenance["command"][:3] == ["python", "-m", "tests.slurm.light_training"]
+    assert provenance["nodes"] == ["gn01", "gn02"] and provenance["environment"]["SLURM_JOB_ID"] == two.job_id
+    assert chain.submit("--steps", 60) == [], "a finished run does not restart"
+    assert len(chain.attempts()) == 2
+
+
+def test_a_killed_rank_costs_one_attempt_and_no_saved_step(chain: LightChain) -> None:
+    chain.submit("--steps", 40, "--seconds-per-step", 0.1)
+    chain.wait_for_step(12)
+    node, process_id = chain.rank(3)
+    chain.slurm.run(chain.slurm.tool, "--state", chain.slurm.state, "exec", "--node", node, "--", "kill", "-9", process_id)
+    chain.wait_for_end()
+    assert chain.causes() == [causes.FAILED, causes.FINISHED], chain.logs()
+    killed, second = chain.attempts()
+    assert killed.end is not None and killed.end.detail == "task 3 on gn02: Killed"
+    assert second.start_step >= 10, "nothing is lost beyond the last interval"
+    chain.check_losses(40)
+
+
+def test_crashes_without_progress_stop_the_chain(chain: LightChain) -> None:
+    plan = ChainPlan(links=6, limits=Limits(attempts_without_progress=2))
+    chain.submit("--steps", 40, "--crash-at", 12, plan=plan)
+    chain.wait_for_end()
+    assert chain.causes() == [causes.FAILED] * 3, chain.logs()
+    assert [attempt.start_step for attempt in chain.attempts()] == [0, 10, 10]
+    assert (
+        "chain: the chain ends: 2 attempts in a row left no newer checkpoint than step 10, the last one: failed"
+        " (task 0 on gn01: Exited with exit code 1; RuntimeError: the model is not a number); read its log, then submit again\n"
+    ) in chain.logs()
+
+
+@pytest.mark.parametrize(
+    ("options", "saved", "cause", "sentence"),
+    [
+        (["--refuse"], 0, causes.REFUSED, "refused (error: data.train is missing; give it in the recipe); correct that, then submit again"),
+        (
+            ["--full-disk-at", 12],
+            10,
+            causes.DISK_FULL,
+            "disk full (OSError: [Errno 28] No space left on device); free some space, then submit again; step 10 is saved",
+        ),
+    ],
+)
+def test_what_no_further_attempt_changes_stops_the_chain_at_once(
+    chain: LightChain, options: list[str | int], saved: int, cause: str, sentence: str
+) -> None:
+    chain.submit("--steps", 40, *options)
+    chain.wait_for_end()
+    assert chain.causes() == [cause], chain.logs()
+    assert f"chain: the chain ends: attempt 1: {sentence}" in chain.logs()
+    assert chain.attempts()[0].end.step == saved  # type: ignore[union-attr]
+
+
+def test_damaged_checkpoints_and_another_number_of_nodes(chain: LightChain) -> None:
+    first, *_ = chain.submit("--steps", 60, plan=ChainPlan(links=1))
+    chain.wait_for_step(17)
+    signal_steps(first, "USR1")
+    chain.wait_for_end()
+    assert "this was the last link of the submission, after attempt 1: signalled" in chain.logs()
+    checkpoints = chain.run_dir / "checkpoints"
+    newest = sorted(checkpoints.glob("step_*"))[-1]
+    (newest / "weights" / "state").write_text("cut")
+    half_written = checkpoints / ".step_0000099.partial"
+    half_written.mkdir()
+    chain.submit("--steps", 60, num_nodes=3, plan=ChainPlan(links=1))
+    chain.wait_for_end()
+    assert chain.causes() == [causes.SIGNALLED, causes.FINISHED], chain.logs()
+    second = chain.attempts()[1]
+    assert second.nodes == ("gn01", "gn02", "gn03") and second.submission == 2 and second.start_step == 15
+    log = (chain.run_dir / "attempts" / "latest" / "log.txt").read_text()
+    assert log.count("is damaged") == 1 and f"it was renamed to {checkpoints}/damaged_{newest.name} and the one before is used" in log
+    chain.check_losses(60)
+
+
+def test_cancelling_a_link_by_hand_ends_the_chain(chain: LightChain) -> None:
+    first, *_ = chain.submit("--steps", 400)
+    chain.wait_for_step(7)
+    cancel_jobs([first])
+    chain.wait_for_end()
+    assert chain.causes() == [causes.CANCELLED], chain.logs()
+    assert "somebody cancelled it; submit again to go on; step 5 is saved" in chain.logs()
+
+
+def test_a_job_of_an_older_submission_leaves_the_run_alone(chain: LightChain) -> None:
+    held = chain.submit("--steps", 20, plan=ChainPlan(links=1))
+    # As after a crash of the submitting machine, whose jobs wait though nobody noted them.
+    submissions = chain.run_dir / "submissions"
+    chain.slurm.run("scontrol", "requeuehold", held[0], check=False)
+    chain.wait_for(lambda: queued_jobs(held)[0].is_waiting, timeout_seconds=30)
+    (submissions / "002").mkdir()
+    (submissions / "002" / "claim.json").write_text((submissions / "001" / "claim.json").read_text())
+    chain.slurm.run("scontrol", "release", held[0])
+    chain.wait_for_end()
+    assert "this job is of submission 1" in chain.logs() and "it leaves the run alone" in chain.logs()
+
+
+@pytest.mark.slow
+def test_a_requeued_job_makes_a_second_attempt_with_a_log_of_its_own(chain: LightChain) -> None:
+    (job_id,) = chain.submit("--steps", 60, "--seconds-per-step", 0.1, plan=ChainPlan(links=1))
+    chain.wait_for_step(12)
+    chain.slurm.run("scontrol", "requeue", job_id)
+    chain.wait_for_end()
+    assert chain.causes() == [causes.REQUEUED, causes.FINISHED], chain.logs()
+    first, second = chain.attempts()
+    assert (first.job_id, second.job_id, second.restart) == (job_id, job_id, 1)
+    logs = [(chain.run_dir / "attempts" / number / "log.txt").read_text() for number in ("001", "002")]
+    assert "DUE TO JOB REQUEUE" in logs[0] and "attempt 2 of" in logs[1] and "attempt 2 of" not in logs[0]
+    chain.check_losses(60)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", ["power-off", "kill-slurmd"])
+def test_a_lost_node_is_left_out_from_then_on(chain: LightChain, fault: str) -> None:
+    chain.submit("--steps", 600, "--seconds-per-step", 0.1, plan=ChainPlan(links=3))
+    chain.wait_for_step(12)
+    node = chain.attempts()[0].nodes[1]
+    try:
+        chain.slurm.node(fault, node)
+        chain.wait_for(lambda: len(chain.attempts()) == 2, timeout_seconds=120)
+        first, second = chain.attempts()
+        assert first.end is not None and first.end.cause == causes.NODE_FAILURE, chain.logs()
+        assert first.end.bad_nodes == (node,) and node not in second.nodes and second.start_step >= 10
+        waiting = [job.job_id for job in queued_jobs(chain.job_ids) if job.is_waiting]
+        assert waiting and all(chain.slurm.job(int(job_id))["ExcNodeList"] == node for job_id in waiting)
+    finally:
+        chain.slurm.node("power-off", node)
+        chain.slurm.node("power-on", node)
+
+
+@pytest.mark.slow
+def test_the_lost_first_node_takes_no_step_with_it(chain: LightChain) -> None:
+    chain.submit("--steps", 100, "--seconds-per-step", 0.1, plan=ChainPlan(links=2))
+    chain.wait_for_step(12)
+    node = chain.attempts()[0].nodes[0]
+    try:
+        chain.slurm.node("power-off", node)
+        chain.wait_for(lambda: len(chain.attempts()) == 2, timeout_seconds=120)
+        chain.wait_for_end(timeout_seconds=120)
+        assert chain.causes() == [causes.NODE_FAILURE, causes.FINISHED], chain.logs()
+        assert chain.attempts()[0].end.bad_nodes == (node,)  # type: ignore[union-attr]
+        chain.check_losses(100)
+    finally:
+        chain.slurm.node("power-on", node)
+
+
+@pytest.mark.slow
+def test_at_a_real_time_limit_the_next_link_takes_over(chain: LightChain) -> None:
+    first, *_ = chain.submit("--steps", 400, "--seconds-per-step", 0.1, plan=ChainPlan(links=3, signal_seconds=600))
+    chain.wait_for_step(3)
+    chain.slurm.run("scontrol", "update", f"JobId={first}", "TimeLimit=10")  # less than the notice: Slurm signals at its next look
+    chain.wait_for_end(timeout_seconds=150)
+    assert chain.causes() == [causes.TIME_LIMIT, causes.FINISHED], chain.logs()
+    chain.check_losses(400)
+
+
+def test_a_claim_that_cannot_be_sent_waits_for_nothing(chain: LightChain) -> None:
+    with pytest.raises(ValueError, match=r"sbatch refused: .*more processors|sbatch refused"):
+        chain.submit("--steps", 20, exclude=tuple(f"gn{number:02d}" for number in range(1, 17)))
+    assert not queued_jobs(chain.job_ids)
+    assert light_training.newest_checkpoint(chain.run_dir) is None
+    assert subprocess.run(["squeue", "-h", "-n", "light"], capture_output=True, text=True, check=True).stdout == ""
