@@ -14,12 +14,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from data_prep import command
-from slurm import causes, provenance
+from slurm import provenance
 from slurm.attempts import Attempt, End, attempt_dir, begin_attempt, end_attempt, read_attempts, read_log, write_json
 from slurm.causes import Cause, cause_of_clean_end, cause_of_failure
 from slurm.decision import CONTINUE, Decision, decide
-from slurm.queue import QueuedJob, cancel_jobs, exclude_nodes, expand_nodes, failed_nodes, job_state, queued_jobs, seconds_left
+from slurm.queue import QueuedJob, cancel_jobs, exclude_nodes, expand_nodes, job_state, queued_jobs, seconds_left
 from slurm.run_state import RunState, read_run_state, set_damaged_aside
+from slurm.silent_ends import cause_of_silent_end
 from slurm.submissions import Submission, current_submission
 
 
@@ -166,15 +167,6 @@ class Link:
             _say(f"the chain ends: {decision.reason}")
         elif not waiting:
             _say(f"this was the last link of the submission, after {decision.reason}; submit again to go on")
-
-
-def cause_of_silent_end(run_dir: Path, attempt: Attempt, *, is_same_job: bool) -> Cause:
-    """Why an attempt ended that did not live to say so."""
-    state = None if is_same_job else job_state(attempt.job_id)
-    cause = cause_of_failure(read_log(run_dir, attempt.number), slurm_state=state, was_requeued=is_same_job)
-    if cause.name in (causes.NODE_FAILURE, causes.VANISHED) and not cause.bad_nodes:
-        return Cause(cause.name, cause.detail, failed_nodes(attempt.nodes))
-    return cause
 
 
 def own_job_id(environment: Mapping[str, str]) -> str:

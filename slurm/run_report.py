@@ -1,0 +1,152 @@
+"""What there is to say about a run: state, attempts, step, loss, speed, time to the end; as data and as text."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from data_prep.tables import markdown_table
+from recipes import arithmetic
+from slurm.attempts import Attempt, End, read_attempts
+from slurm.decision import CONTINUE, FINISHED, Decision, Limits, decide
+from slurm.queue import QueuedJob, queued_jobs
+from slurm.run_state import RunState, read_recipe, read_run_state
+from slurm.silent_ends import cause_of_silent_end
+from slurm.submissions import Submission, current_submission
+
+RUNNING, WAITING, STOPPED, OUT_OF_LINKS, NOT_SUBMITTED = "running", "waiting", "stopped", "out of links", "not submitted"
+
+
+@dataclass(frozen=True)
+class RunReport:
+    """One run at one moment.
+
+    Attributes:
+        state: finished, running, waiting, stopped, out of links (submit again) or not submitted.
+        reason: why, or what happened last.
+        step: newest one in the metrics, at most an attempt ahead of `saved_step`.
+        seconds_to_end: of training at the speed of the last metrics; None where that is not known.
+        waiting_jobs: links that have not started.
+    """
+
+    run: str
+    state: str
+    reason: str
+    step: int
+    saved_step: int
+    total_steps: int | None
+    loss: float | None
+    tokens_per_second: float | None
+    seconds_to_end: float | None
+    running_job: str | None
+    waiting_jobs: tuple[str, ...]
+    attempts: tuple[Attempt, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        """As plain data."""
+        return asdict(self)
+
+
+def report_run(run_dir: Path) -> RunReport:
+    """Read everything; writes nothing.
+
+    Raises:
+        ValueError: if the directory is none, or Slurm does not answer.
+    """
+    if not run_dir.is_dir():
+        raise ValueError(f"{run_dir} is no directory of a run; submit one with `python -m slurm.submit`")
+    submission, state = current_submission(run_dir), read_run_state(run_dir)
+    jobs = queued_jobs(submission.job_ids) if submission else []
+    running = next((job for job in jobs if not job.is_waiting), None)
+    attempts = [_with_end(run_dir, attempt, state, running) for attempt in read_attempts(run_dir)]
+    decision = decide(
+        [attempt for attempt in attempts if attempt.end],
+        saved_step=state.saved_step,
+        total_steps=state.total_steps,
+        stop_requested=state.stop_requested,
+        limits=submission.claim.limits if submission else Limits(),
+        submission=submission.number if submission else None,
+    )
+    metrics = state.metrics
+    step = max(int(metrics.get("step", 0)), state.saved_step)
+    return RunReport(
+        run=str(run_dir),
+        state=_state(decision, jobs, running, submission),
+        reason=decision.reason,
+        step=step,
+        saved_step=state.saved_step,
+        total_steps=state.total_steps,
+        loss=metrics.get("loss"),
+        tokens_per_second=metrics.get("tokens_per_second"),
+        seconds_to_end=_seconds_to_end(run_dir, state, step),
+        running_job=running.job_id if running else None,
+        waiting_jobs=tuple(job.job_id for job in jobs if job.is_waiting),
+        attempts=tuple(attempts),
+    )
+
+
+def render_report(report: RunReport) -> str:
+    """The report as text for a terminal."""
+    total = report.total_steps if report.total_steps is not None else "?"
+    jobs = f", job {report.running_job}" if report.running_job else ""
+    waiting = f", {len(report.waiting_jobs)} links wait" if report.waiting_jobs else ""
+    numbers = [f"step {report.step} of {total}", f"step {report.saved_step} is saved"]
+    if report.loss is not None:
+        numbers.append(f"loss {report.loss:.4f}")
+    if report.tokens_per_second is not None:
+        numbers.append(f"{report.tokens_per_second:,.0f} tokens/s")
+    if report.seconds_to_end:
+        numbers.append(f"{_duration(report.seconds_to_end)} of training left")
+    lines = [f"{report.run}: {report.state}{jobs}{waiting}", report.reason, ", ".join(numbers)]
+    if report.attempts:
+        header = ["attempt", "job", "nodes", "began", "from step", "saved", "lasted", "cause of the end"]
+        lines += ["", markdown_table(header, [_row(attempt) for attempt in report.attempts], text_columns=4)]
+    return "\n".join(lines)
+
+
+def _with_end(run_dir: Path, attempt: Attempt, state: RunState, running: QueuedJob | None) -> Attempt:
+    if attempt.end is not None or (running is not None and running.job_id == attempt.job_id):
+        return attempt
+    cause = cause_of_silent_end(run_dir, attempt, is_same_job=False)
+    return replace(attempt, end=End(cause.name, cause.detail, state.saved_step, None, cause.bad_nodes))
+
+
+def _state(decision: Decision, jobs: Sequence[QueuedJob], running: QueuedJob | None, submission: Submission | None) -> str:
+    if decision.verdict == FINISHED:
+        return FINISHED
+    if running is not None:
+        return RUNNING
+    if decision.verdict != CONTINUE:
+        return STOPPED
+    if jobs:
+        return WAITING
+    return OUT_OF_LINKS if submission else NOT_SUBMITTED
+
+
+def _seconds_to_end(run_dir: Path, state: RunState, step: int) -> float | None:
+    recipe, speed = read_recipe(run_dir), state.metrics.get("tokens_per_second")
+    if recipe is None or not speed or state.total_steps is None:
+        return None
+    return max(0, state.total_steps - step) * arithmetic.tokens_per_step(recipe) / float(speed)
+
+
+def _row(attempt: Attempt) -> list[str]:
+    end = attempt.end
+    began = time.strftime("%Y-%m-%d %H:%M", time.localtime(attempt.started_at))
+    nodes = attempt.nodes[0] + (f" + {len(attempt.nodes) - 1}" if len(attempt.nodes) > 1 else "") if attempt.nodes else ""
+    cells = [str(attempt.number), attempt.job_id, nodes, began, str(attempt.start_step)]
+    if end is None:
+        return [*cells, "", _duration(time.time() - attempt.started_at), "it runs"]
+    lasted = _duration(end.ended_at - attempt.started_at) if end.ended_at else "?"
+    return [*cells, str(end.step), lasted, f"{end.cause}: {end.detail}" if end.detail else end.cause]
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours >= 48:
+        return f"{hours // 24} d {hours % 24} h"
+    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"

@@ -1,0 +1,60 @@
+"""End a run cleanly: no further link, and the one that runs saves a checkpoint and leaves.
+
+Submitting the run again goes on from there.  Interrupting this command only ends the waiting; the run stops all the same.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from data_prep import command
+from slurm.queue import cancel_jobs, queued_jobs, signal_steps
+from slurm.run_state import STOP_NAME, read_run_state
+from slurm.submissions import current_submission
+
+# A signal is lost while the training starts, before it listens.  Seldom, because one that meets it while it leaves may end it with an error.
+_SIGNAL_AGAIN_SECONDS = 30.0
+_LOOK_AGAIN_SECONDS = 1.0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Ask the run to stop and wait until it has."""
+    parser = command.parser(__doc__, prog="slurm.stop", example="python -m slurm.stop runs/sl")
+    parser.add_argument("run", type=Path, help="directory of a run")
+    parser.add_argument("--timeout", type=float, default=900.0, metavar="SECONDS", help="how long to wait for its end (default: 900)")
+    arguments = parser.parse_args(argv)
+    run_dir = arguments.run.resolve()
+    submission = current_submission(run_dir)
+    jobs = queued_jobs(submission.job_ids) if submission else []
+    if submission is None or not jobs:
+        print(f"{run_dir} has no job that waits or runs")
+        return command.WRONG
+    (run_dir / STOP_NAME).touch()
+    cancel_jobs([job.job_id for job in jobs if job.is_waiting])
+    if not _wait_for_end(submission.job_ids, timeout_seconds=arguments.timeout):
+        print(f"{run_dir} still runs after {arguments.timeout:.0f} s; it was told to stop; see its log, or end it with scancel")
+        return command.WRONG
+    print(f"{run_dir} has stopped; step {read_run_state(run_dir).saved_step} is saved; submit it again to go on")
+    return command.DONE
+
+
+def _wait_for_end(job_ids: Sequence[str], *, timeout_seconds: float) -> bool:
+    """Signal what runs until nothing does."""
+    start, signalled_at = time.monotonic(), float("-inf")
+    while jobs := queued_jobs(job_ids):
+        now = time.monotonic()
+        if now - start > timeout_seconds:
+            return False
+        if now - signalled_at >= _SIGNAL_AGAIN_SECONDS:
+            signalled_at = now
+            for job in jobs:
+                if job.state == "RUNNING":
+                    signal_steps(job.job_id, "USR1")
+        time.sleep(_LOOK_AGAIN_SECONDS)
+    return True
+
+
+if __name__ == "__main__":
+    command.run(main)
