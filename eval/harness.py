@@ -49,20 +49,25 @@ class Settings:
     dtype: str = "float32"
 
 
-def find_tasks(names: Sequence[str], *, task_dirs: Sequence[Path] = (TASKS_DIR,)) -> tuple[TaskManager, dict[str, str]]:
+def find_tasks(
+    names: Sequence[str], *, task_dirs: Sequence[Path] = (TASKS_DIR,), metadata: Mapping[str, Any] | None = None
+) -> tuple[TaskManager, dict[str, str]]:
     """Tasks by name, and the digest of each one's folder; groups and tags stand for their tasks.
 
     lm-eval's bundled tasks are left out: indexing them takes longer than evaluating a small model, and most want the network.
 
+    Args:
+        metadata: what the tasks' loaders get: `data` (folder of evaluation data), `shots`, `seed`, `split`, `items`.
+
     Raises:
-        ValueError: if a task folder is missing, or a name is unknown; the known ones are listed.
+        ValueError: if a task folder is missing, or a name is unknown; the known ones are listed; or a task's rows cannot be asked.
     """
     from lm_eval.tasks import TaskManager
 
     for directory in task_dirs:
         if not directory.is_dir():
             raise ValueError(f"the task folder {directory} does not exist")
-    manager = TaskManager(include_path=[str(directory) for directory in task_dirs], include_defaults=False)
+    manager = TaskManager(include_path=[str(directory) for directory in task_dirs], include_defaults=False, metadata=dict(metadata or {}))
     digests: dict[str, str] = {}
     for name in names:
         if name not in manager.task_index:

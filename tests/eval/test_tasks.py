@@ -51,9 +51,8 @@ def heldout_manager(path):
     return TaskManager(include_path=str(TASKS_DIR), include_defaults=False, metadata={"text": str(path)})
 
 
-def test_every_task_file_builds_requests(tmp_path):
-    names = [path.stem for path in TASKS_DIR.rglob("*.yaml")]
-    assert sorted(names) == ["completion_en", "completion_sl", "heldout_text"]
+def test_task_files_of_our_own_build_requests(tmp_path):
+    names = ["completion_en", "completion_sl", "heldout_text"]  # those of the papers are in test_paper_tasks.py
     for name, task in heldout_manager(text_file(tmp_path, ["megla"])).load(names)["tasks"].items():
         task.set_config(key="num_fewshot", value=0)
         task.build_all_requests(rank=0, world_size=1)

@@ -1,0 +1,127 @@
+"""SAVA's Italian protocols: translated multiple choice in Italian and English of the same items, and questions on SQuAD-it.
+
+A row of a translated set holds both languages side by side, `it` and `en`, and one `label`; so the English score of an adapted model is
+measured on the very items of the Italian one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from eval.protocols.protocol import Protocol, as_dataset, documents
+from eval.protocols.rows import Row, Rows, field
+from eval.protocols.text_overlap import Words, exact_match, rouge_l, word_f1
+
+if TYPE_CHECKING:
+    from datasets import DatasetDict
+
+_WORDS = {"it": ("Domanda", "Risposta"), "en": ("Question", "Answer")}
+_YES_NO = {"it": ["sì", "no"], "en": ["yes", "no"]}
+_LETTERS = "ABCDEFGHIJ"
+
+
+def _asked(row: Row, language: str) -> str:
+    question, answer = _WORDS[language]
+    return f"{question}: {field(row[language], 'question')}\n{answer}:"
+
+
+def _asked_with_letters(row: Row, language: str) -> str:
+    question, answer = _WORDS[language]
+    texts = field(row[language], "choices")
+    listed = "\n".join(f"{letter}. {text}" for letter, text in zip(_LETTERS, texts))
+    return f"{question}: {field(row[language], 'question')}\n{listed}\n{answer}:"
+
+
+def _asked_on_passage(row: Row, language: str) -> str:
+    return f"{field(row[language], 'passage')}\n{_asked(row, language)}"
+
+
+def _context(row: Row, language: str) -> str:
+    return str(field(row[language], "context"))
+
+
+def _own_choices(row: Row, language: str) -> list[str]:
+    return list(field(row[language], "choices"))
+
+
+def _letters(row: Row, language: str) -> list[str]:
+    return list(_LETTERS[: len(field(row[language], "choices"))])
+
+
+def _yes_no(row: Row, language: str) -> list[str]:
+    return _YES_NO[language]
+
+
+_ITA_BENCH: dict[str, tuple[Callable[[Row, str], str], Callable[[Row, str], list[str]]]] = {
+    "arc_easy": (_asked, _own_choices),
+    "boolq": (_asked_on_passage, _yes_no),
+    "hellaswag": (_context, _own_choices),
+    "mmlu": (_asked_with_letters, _letters),
+    "piqa": (_asked, _own_choices),
+    "sciq": (_asked_on_passage, _own_choices),
+}
+
+
+def _translated(name: str, language: str) -> Protocol:
+    question, choices = _ITA_BENCH[name]
+
+    def checked(row: Row) -> dict[str, Any]:
+        named = choices(_with_language(row, language), language)
+        label = field(row, "label")
+        if not isinstance(label, int) or not 0 <= label < len(named):
+            raise ValueError(f"the row {row['id']} has the label {label!r}; expected the number of one of its {len(named)} choices, from 0")
+        return {"choices": named, "label": label}
+
+    return Protocol(
+        evaluated=Rows(f"it/itabench/{name}"),
+        question=lambda row: question(_with_language(row, language), language),
+        answer=lambda row: checked(row)["choices"][checked(row)["label"]],
+        scored=checked,
+    )
+
+
+def _with_language(row: Row, language: str) -> Row:
+    """The row, with its id in each language's part so that an error can name it."""
+    return {language: {"id": f"{row['id']} ({language})", **field(row, language)}}
+
+
+def load_translated(*, protocol: str, language: str, data: str | None = None, split: str | None = None, **metadata: Any) -> DatasetDict:
+    """Documents of one ITA-Bench set in one language, asked without examples.
+
+    Args:
+        metadata: what else lm-eval hands over; not used.
+    """
+    return as_dataset(documents(_translated(protocol, language), data=data, split=split))
+
+
+SQUAD_IT = Protocol(
+    evaluated=Rows("it/squad_it_test"),
+    examples=Rows("it/squad_it_train"),
+    question=lambda row: f"Contesto: {field(row, 'context')}\nDomanda: {field(row, 'question')}\nRisposta:",
+    answer=lambda row: str(field(row, "answers")[0]),
+    scored=lambda row: {"references": list(field(row, "answers"))},
+    pool_rows=1000,
+)
+
+
+def load_squad(*, data: str | None = None, shots: int, seed: int, split: str | None = None, **metadata: Any) -> DatasetDict:
+    """Documents of SQuAD-it with all their right answers; examples come from the first 1000 training rows.
+
+    Args:
+        metadata: what else lm-eval hands over; not used.
+    """
+    return as_dataset(documents(SQUAD_IT, data=data, shots=int(shots), seed=int(seed), split=split))
+
+
+def score_squad(document: dict[str, Any], answers: Sequence[str]) -> dict[str, Any]:
+    """ROUGE-L with the first right answer (as SAVA) and the best of all; exact match and F1 as SQuAD."""
+    output, references = answers[0].strip(), document["references"]
+    overlaps = rouge_l(output, references, Words())
+    return {
+        "rougeL_first": overlaps[0],
+        "rougeL_max": max(overlaps),
+        "exact_match": exact_match(output, references),
+        "f1": word_f1(output, references),
+        "empty": float(not output),
+    }

@@ -1,0 +1,105 @@
+"""What one protocol is, and the documents that lm-eval gets from it: prompts are finished here, examples included."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from eval.protocols.few_shot import DEFAULT_SEED, draw_examples, example_pool
+from eval.protocols.rows import Row, Rows, data_folder, read_rows
+
+if TYPE_CHECKING:
+    from datasets import DatasetDict
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """How the rows of one set are asked.
+
+    Attributes:
+        evaluated: the rows that are asked.
+        question: what stands before the answer, which follows after a space (`Odgovor:`).
+        answer: the answer as a solved example shows it.
+        scored: fields that scoring needs (label, references ...), the same for every row.
+        examples: rows that examples are drawn from; None where there are never any.
+        instruction: stands once above everything; of a row, as it may name what is asked.
+        between: between two examples.
+        prepare: rows of the file -> rows that are asked, for sets that keep several in one.
+        like: only examples that agree with the document in this are drawn.
+        pool_rows: only so many rows of the file, from its start, are examples.
+    """
+
+    evaluated: Rows
+    question: Callable[[Row], str]
+    answer: Callable[[Row], str]
+    scored: Callable[[Row], dict[str, Any]]
+    examples: Rows | None = None
+    instruction: Callable[[Row], str] | None = None
+    between: str = "\n\n"
+    prepare: Callable[[Sequence[Row]], list[Row]] = list
+    like: Callable[[Row], Any] | None = None
+    pool_rows: int | None = None
+
+
+def documents(
+    protocol: Protocol,
+    *,
+    data: str | None = None,
+    shots: int = 0,
+    seed: int = DEFAULT_SEED,
+    split: str | None = None,
+    items: int | None = None,
+) -> list[dict[str, Any]]:
+    """Documents for lm-eval, each with `id`, `group`, `prompt`, `shot_ids` and what scoring needs.
+
+    Args:
+        data: folder of evaluation data.
+        shots: examples before every question.
+        split: other than the protocol's own.
+        items: ask only so many rows, drawn by the seed; None for all.
+
+    Raises:
+        ValueError: if files, fields or labels are missing, or the pool of examples is smaller than `shots`.
+    """
+    folder = data_folder(data)
+    source = protocol.evaluated if split is None else replace(protocol.evaluated, split=split)
+    evaluated = protocol.prepare(read_rows(folder, source))
+    if items is not None and items < len(evaluated):
+        evaluated = draw_examples(sorted(evaluated, key=lambda row: str(row["id"])), "evaluated items", items, seed=seed)
+    if shots and protocol.examples is None:
+        raise ValueError(f"{shots} examples were asked for, but this protocol has none to draw from; leave out the shots")
+    pool: list[Row] = []
+    if shots and protocol.examples is not None:
+        candidates = read_rows(folder, protocol.examples)[: protocol.pool_rows]
+        pool = example_pool(protocol.prepare(candidates), evaluated)
+    pools = _pools_by_likeness(protocol, pool)
+    return [_document(protocol, row, pools, shots=shots, seed=seed) for row in evaluated]
+
+
+def _pools_by_likeness(protocol: Protocol, pool: Sequence[Row]) -> dict[Any, list[Row]]:
+    pools: dict[Any, list[Row]] = {}
+    for row in pool:
+        pools.setdefault(None if protocol.like is None else protocol.like(row), []).append(row)
+    return pools
+
+
+def _document(protocol: Protocol, row: Row, pools: dict[Any, list[Row]], *, shots: int, seed: int) -> dict[str, Any]:
+    pool = pools.get(None if protocol.like is None else protocol.like(row), [])
+    examples = draw_examples(pool, str(row["id"]), shots, seed=seed)
+    solved = "".join(f"{protocol.question(example)} {protocol.answer(example)}{protocol.between}" for example in examples)
+    instruction = "" if protocol.instruction is None else f"{protocol.instruction(row)}\n\n"
+    return {
+        "id": str(row["id"]),
+        "group": str(row.get("group", row["id"])),
+        "prompt": f"{instruction}{solved}{protocol.question(row)}",
+        "shot_ids": [str(example["id"]) for example in examples],
+        **protocol.scored(row),
+    }
+
+
+def as_dataset(rows: Sequence[dict[str, Any]]) -> DatasetDict:
+    """One split, `test`, as lm-eval wants it."""
+    from datasets import Dataset, DatasetDict
+
+    return DatasetDict(test=Dataset.from_list(list(rows)))
