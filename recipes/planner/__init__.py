@@ -1,0 +1,1 @@
+"""What a training run needs and how long it takes: parameters, memory, operations, communication, step time, energy; without torch."""

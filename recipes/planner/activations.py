@@ -1,0 +1,152 @@
+"""What a transformer layer keeps from the forward for the backward pass, byte by byte.
+
+Counted from the operations that NeMo runs for our models, and equal to what autograd's hooks see on a CPU to a few
+bytes (tests/recipes/test_planner_memory.py).  In the manner of Korthikanti et al. 2022, section 4.1, whose 34 bytes per
+hidden unit hold for another layer: GELU, dropout and 16-bit masks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from recipes.arithmetic import LayerShape
+
+KERNELS = ("cpu", "gpu", "te")
+"""Who computes a layer: torch on a CPU, torch on a GPU, or TransformerEngine.
+
+On a CPU torch takes RMSNorm and gated units apart and keeps every intermediate result; "gpu" and "te" are read in their
+code and were not measured, as no GPU was at hand.
+"""
+
+
+@dataclass(frozen=True)
+class LayerBytes:
+    """Bytes kept on one tensor-parallel rank.
+
+    Attributes:
+        per_token: of each token of a micro batch.
+        per_micro_batch: whatever its number of samples: masks, rotations, weights that count from 1.
+    """
+
+    per_token: float
+    per_micro_batch: float
+
+    def of(self, num_tokens: int) -> float:
+        """Bytes of a micro batch of so many tokens."""
+        return self.per_token * num_tokens + self.per_micro_batch
+
+
+@dataclass(frozen=True)
+class _Layer:
+    """The numbers that every part of the count needs."""
+
+    model: Mapping[str, Any]
+    shape: LayerShape
+    sequence_length: int
+    item: int  # bytes of a number
+    kernels: str
+
+    @property
+    def heads(self) -> int:
+        return self.model["num_attention_heads"]
+
+    @property
+    def head_dim(self) -> int:
+        return self.shape.attention // self.heads
+
+    @property
+    def keys(self) -> int:
+        return (self.shape.qkv - self.shape.attention) // 2
+
+    @property
+    def is_rms(self) -> bool:
+        return self.model.get("normalization", "LayerNorm") == "RMSNorm"
+
+    @property
+    def is_centred(self) -> bool:
+        return self.model.get("layernorm_zero_centered_gamma", False)
+
+
+def layer_activations(
+    model: Mapping[str, Any],
+    *,
+    sequence_length: int,
+    tensor_parallel_size: int = 1,
+    is_half: bool = True,
+    hidden_dropout: bool = False,
+    kernels: str = "gpu",
+) -> LayerBytes:
+    """What one layer keeps for the backward pass.
+
+    Args:
+        model: the `config` of `context/model.json`.
+        is_half: 16-bit numbers, otherwise 32-bit ones.
+        kernels: one of `KERNELS`.
+    """
+    layer = _Layer(model, LayerShape.of(model), sequence_length, 2 if is_half else 4, kernels)
+    num_norms = 4 if model.get("post_norms", False) else 2
+    # The norms and the inputs of the column-parallel layers are whole on every rank, all else is split.
+    whole = num_norms * _norm_bytes(layer) + 2 * layer.item * layer.shape.hidden
+    whole += 2 * layer.shape.hidden if hidden_dropout else 0
+    split = _attention_bytes(layer) + _feed_forward_bytes(layer)
+    once = 4 * layer.head_dim * sequence_length * layer.item if model.get("position_embedding_type") == "rope" else 0
+    if model.get("attn_logit_softcapping"):
+        once += sequence_length**2  # which key each query sees
+    if layer.is_centred and kernels != "te":
+        once += 4 * layer.shape.hidden * num_norms
+    return LayerBytes(whole + split / tensor_parallel_size, once)
+
+
+def _norm_bytes(layer: _Layer) -> int:
+    """Per token: the norm's input in the precision in which it is kept, and its statistics; the output is its reader's to keep."""
+    hidden = layer.shape.hidden
+    if not layer.is_rms:
+        return layer.item * (hidden + 2)
+    return _rms_norm_bytes(layer, hidden) + 4
+
+
+def _rms_norm_bytes(layer: _Layer, width: int) -> int:
+    if layer.kernels == "cpu":
+        return 8 * width  # the input and the quotient, in 32 bit
+    if layer.is_centred and layer.kernels == "gpu":
+        return 4 * width  # ours converts its input first
+    return layer.item * width
+
+
+def _attention_bytes(layer: _Layer) -> float:
+    """Per token: queries, keys and values, what comes of them, and what their own norms keep."""
+    shape, item = layer.shape, layer.item
+    result = item * shape.attention
+    if layer.model.get("attn_logit_softcapping"):
+        # No kernel caps scores: queries, keys and values are laid out anew, a key for every query, and the scores are kept
+        # after tanh, after the softmax in 32 bit, and, where that is another precision, as weights.
+        scores = item + 4 + (item if item == 2 else 0)
+        return 3 * item * shape.attention + scores * layer.heads * layer.sequence_length + result
+    kept = item * shape.qkv  # one tensor, of which the values are a part
+    if layer.model.get("position_embedding_type") == "rope":
+        kept += item * (shape.attention + layer.keys)
+    if layer.model.get("qk_layernorm", False):
+        kept += _query_key_norm_bytes(layer)
+    return kept + result + 4 * layer.heads  # the sum of each softmax, in 32 bit
+
+
+def _query_key_norm_bytes(layer: _Layer) -> float:
+    """Per token: queries of grouped attention are copied before their norm; the rest is a view of what is kept anyway."""
+    is_grouped = layer.keys != layer.shape.attention
+    statistics = 4 * (layer.heads + layer.heads * layer.keys / layer.shape.attention)
+    if layer.kernels != "cpu":
+        return (layer.item * layer.shape.attention if is_grouped else 0) + statistics
+    copies = layer.shape.attention + layer.keys if layer.item == 2 else (layer.shape.attention if is_grouped else 0)
+    return 4 * (layer.shape.attention + layer.keys) + 4 * copies + statistics
+
+
+def _feed_forward_bytes(layer: _Layer) -> int:
+    """Per token: what goes into the second linear layer, and what the activation needs besides."""
+    ffn, item = layer.shape.ffn, layer.item
+    activation = layer.model.get("activation_func", "relu")
+    if not layer.shape.is_gated:
+        return item * ffn * (1 if activation == "relu" else 2)  # ReLU's output says where its input was above 0
+    is_fused = layer.kernels != "cpu" and activation == "silu"
+    return item * ffn * (3 if is_fused else 5)  # gate and up, the product; the activated gate, and up plus an offset

@@ -1,0 +1,111 @@
+"""What a run is expected to take on a GPU: one record for the plan and for the job scripts that ask for its hours."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from recipes.planner import costs
+from recipes.planner.hardware import Gpu, find_gpu
+from recipes.planner.layout import Layout, layout_of
+from recipes.planner.parameters import PlannedModel
+from recipes.planner.ranking import Choice, judge, ranked
+from recipes.schema import Recipe
+
+
+@dataclass(frozen=True)
+class RunEstimate:
+    """A run on a GPU, from its first step to its last.
+
+    Attributes:
+        choice: memory, time and rate of its layout.
+        hours: of the steps; saves, validation, queues and failures come on top.
+        save_seconds: of one checkpoint with optimizer state, at the assumed rate of the file system.
+        failure_seconds: mean time between failures of so many GPUs.
+        checkpoint_seconds: between two checkpoints, for the least loss (Young 1974, Daly 2006).
+        checkpoint_steps: the same in optimizer steps.
+    """
+
+    gpu: Gpu
+    choice: Choice
+    steps: int
+    hours: float
+    gpu_hours: float
+    kwh: float
+    carbon_kg: float
+    checkpoint_bytes: int
+    save_seconds: float
+    failure_seconds: float
+    checkpoint_seconds: float
+    checkpoint_steps: int
+
+
+def estimate_run(
+    model: PlannedModel,
+    layout: Layout,
+    gpu: Gpu,
+    *,
+    steps: int,
+    write_rate: float = costs.WRITE_RATE,
+    kg_per_kwh: float = costs.KG_PER_KWH,
+) -> RunEstimate:
+    """A run of so many steps.
+
+    Args:
+        write_rate: bytes per second of the file system, for a checkpoint.
+        kg_per_kwh: carbon dioxide of the grid.
+    """
+    choice = judge(model, layout, gpu)
+    hours = steps * choice.time.total / 3600
+    gpu_hours = hours * layout.num_devices
+    size = costs.checkpoint_bytes(model, layout)
+    save_seconds = size / write_rate
+    failure_seconds = costs.failure_seconds(layout.num_devices)
+    interval = costs.checkpoint_interval(save_seconds, failure_seconds)
+    return RunEstimate(
+        gpu=gpu,
+        choice=choice,
+        steps=steps,
+        hours=hours,
+        gpu_hours=gpu_hours,
+        kwh=costs.energy_kwh(gpu_hours, gpu.watts),
+        carbon_kg=costs.carbon_kg(gpu_hours, gpu.watts, kg_per_kwh=kg_per_kwh),
+        checkpoint_bytes=size,
+        save_seconds=save_seconds,
+        failure_seconds=failure_seconds,
+        checkpoint_seconds=interval,
+        checkpoint_steps=max(1, round(interval / choice.time.total)),
+    )
+
+
+def memory_problems(recipe: Recipe, model: PlannedModel) -> list[str]:
+    """What is wrong where the recipe names a GPU that its layout does not fit, unless it says to try all the same."""
+    parallel = recipe.parallel
+    if parallel.gpu is None:
+        return []
+    try:
+        gpu = find_gpu(parallel.gpu)
+    except ValueError as error:
+        return [f"parallel.gpu: {error}"]
+    if not parallel.check_memory:
+        return []
+    layout = layout_of(recipe)
+    return refusal(model, layout, gpu)
+
+
+def refusal(model: PlannedModel, layout: Layout, gpu: Gpu) -> list[str]:
+    """Nothing if a layout fits a GPU; else one sentence with the numbers and what fits."""
+    choice = judge(model, layout, gpu)
+    if choice.fit.fits:
+        return []
+    memory, gib = choice.memory, 2**30
+    parts = f"{memory.state / gib:.1f} of weights, gradients and optimizer, {memory.activations / gib:.1f} of activations"
+    best = ranked(model, layout, gpu, num_devices=layout.num_devices)
+    if best and best[0].fit.fits:
+        advice = f"the fastest that fits is {best[0].layout} ({best[0].fit.needed_gib:.1f} GiB)"
+    else:
+        advice = f"no layout on {layout.num_devices} of them fits"
+    return [
+        f"the layout ({layout}) needs {choice.fit.needed_gib:.1f} GiB on each {gpu.name}, which has {gpu.memory_gib:.1f}: {parts},"
+        f" {memory.logits / gib:.1f} of logits; {advice}; parallel.check_memory=false tries it all the same"
+    ]
+

@@ -1,0 +1,112 @@
+"""The GPUs that the planner knows: rates and sizes from their makers' data sheets, networks from their sites' documents."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass
+
+GIGA = 1e9
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One GPU in its node.
+
+    Attributes:
+        peak_flops: dense bfloat16 operations per second of the tensor cores.
+        memory_gib: what CUDA reports as its total, which is less than the name says.
+        memory_rate: bytes per second between the chip and its memory.
+        nvlink_rate: bytes per second that it sends to the others of its node, all links together.
+        network_rate: bytes per second that its node sends to other nodes, all cards together.
+        devices_per_node: GPUs of a node.
+        watts: thermal design power of the board, what SAVA's energy counts.
+        source: where the numbers come from.
+    """
+
+    name: str
+    peak_flops: float
+    memory_gib: float
+    memory_rate: float
+    nvlink_rate: float
+    network_rate: float
+    devices_per_node: int
+    watts: float
+    source: str
+
+
+_A100_SHEET = "NVIDIA A100 data sheet (2021)"
+_H100_SHEET = "NVIDIA H100 data sheet (2023), SXM"
+
+GPUS = {
+    gpu.name: gpu
+    for gpu in (
+        Gpu(
+            "a100-40gb",
+            peak_flops=312e12,
+            memory_gib=39.4,
+            memory_rate=1555 * GIGA,
+            nvlink_rate=300 * GIGA,
+            network_rate=25 * GIGA,
+            devices_per_node=4,
+            watts=400,
+            source=f"{_A100_SHEET}, SXM; network of Vega, two 100 Gbit/s cards per node of 4",
+        ),
+        Gpu(
+            "a100-64gb",
+            peak_flops=312e12,  # Leonardo's own variant has more units; that they run at the rate of the others is our choice
+            memory_gib=63.4,
+            memory_rate=1640 * GIGA,
+            nvlink_rate=300 * GIGA,
+            network_rate=50 * GIGA,
+            devices_per_node=4,
+            watts=400,  # SAVA, section on energy
+            source="Leonardo's documents; SAVA for the power; network of two cards with two 100 Gbit/s ports each per node of 4",
+        ),
+        Gpu(
+            "a100-80gb",
+            peak_flops=312e12,
+            memory_gib=79.2,
+            memory_rate=2039 * GIGA,
+            nvlink_rate=300 * GIGA,
+            network_rate=200 * GIGA,
+            devices_per_node=8,
+            watts=400,
+            source=f"{_A100_SHEET}, SXM; network of a DGX, eight 200 Gbit/s cards per node of 8",
+        ),
+        Gpu(
+            "h100-80gb",
+            peak_flops=989e12,
+            memory_gib=79.2,
+            memory_rate=3350 * GIGA,
+            nvlink_rate=450 * GIGA,
+            network_rate=400 * GIGA,
+            devices_per_node=8,
+            watts=700,
+            source=f"{_H100_SHEET}; network of a DGX, eight 400 Gbit/s cards per node of 8",
+        ),
+        Gpu(
+            "h200-141gb",
+            peak_flops=989e12,
+            memory_gib=139.8,
+            memory_rate=4800 * GIGA,
+            nvlink_rate=450 * GIGA,
+            network_rate=400 * GIGA,
+            devices_per_node=8,
+            watts=700,
+            source="NVIDIA H200 data sheet (2024), SXM; network of a DGX, eight 400 Gbit/s cards per node of 8",
+        ),
+    )
+}
+
+
+def find_gpu(name: str) -> Gpu:
+    """The GPU of a name, in upper or lower case.
+
+    Raises:
+        ValueError: listing the known names.
+    """
+    gpu = GPUS.get(name.lower())
+    if gpu is None:
+        nearest = difflib.get_close_matches(name.lower(), GPUS, n=1, cutoff=0.0)[0]
+        raise ValueError(f"there is no GPU {name}; did you mean {nearest}? Known are {', '.join(GPUS)}")
+    return gpu

@@ -1,0 +1,80 @@
+"""How a model is spread over GPUs and fed: the part of a recipe that memory and time depend on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from recipes import arithmetic
+from recipes.schema import Recipe
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Sizes of one step.
+
+    Attributes:
+        data_parallel_size: replicas of the model.
+        micro_batch_size: samples of one rank in one pass.
+        accumulation_steps: passes of one step.
+        devices_per_node: GPUs that talk over NVLink; tensor-parallel ranks are neighbours among them.
+        is_half: bfloat16 parameters with float32 gradients and optimizer state; otherwise all in float32.
+        overlaps: whether gradients are reduced and parameters gathered beside the computation.
+        hidden_dropout: whether dropout keeps masks.
+        recomputed: share of the forward pass that the backward pass does again to save memory; no recipe of ours does.
+        shards_parameters: parameters are spread over the replicas too and gathered in every pass (FSDP); no recipe of ours does.
+        gradient_bytes: of a number when gradients are reduced.
+    """
+
+    tensor_parallel_size: int
+    pipeline_parallel_size: int
+    data_parallel_size: int
+    micro_batch_size: int
+    accumulation_steps: int
+    sequence_length: int
+    devices_per_node: int
+    distributed_optimizer: bool = True
+    is_half: bool = True
+    overlaps: bool = True
+    hidden_dropout: bool = False
+    recomputed: float = 0.0
+    shards_parameters: bool = False
+    gradient_bytes: int = 4
+
+    @property
+    def num_devices(self) -> int:
+        """GPUs of the run."""
+        return self.tensor_parallel_size * self.pipeline_parallel_size * self.data_parallel_size
+
+    @property
+    def micro_batch_tokens(self) -> int:
+        """Tokens of one rank in one pass."""
+        return self.micro_batch_size * self.sequence_length
+
+    @property
+    def step_tokens(self) -> int:
+        """Tokens of one optimizer step over all ranks."""
+        return self.micro_batch_tokens * self.accumulation_steps * self.data_parallel_size
+
+    def __str__(self) -> str:
+        return (
+            f"TP {self.tensor_parallel_size} x PP {self.pipeline_parallel_size} x DP {self.data_parallel_size},"
+            f" micro batch {self.micro_batch_size}"
+        )
+
+
+def layout_of(recipe: Recipe) -> Layout:
+    """The layout that a recipe asks for."""
+    parallel = recipe.parallel
+    return Layout(
+        tensor_parallel_size=parallel.tensor_parallel_size,
+        pipeline_parallel_size=parallel.pipeline_parallel_size,
+        data_parallel_size=arithmetic.data_parallel_size(parallel),
+        micro_batch_size=recipe.schedule.micro_batch_size,
+        accumulation_steps=arithmetic.accumulation_steps(recipe),
+        sequence_length=recipe.data.sequence_length,
+        devices_per_node=parallel.devices_per_node,
+        distributed_optimizer=parallel.distributed_optimizer,
+        is_half=recipe.precision == "bf16",
+        overlaps=parallel.overlap_communication,
+        hidden_dropout=recipe.model.hidden_dropout > 0,
+    )

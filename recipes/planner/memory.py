@@ -1,0 +1,113 @@
+"""Bytes on the fullest GPU of a run, and whether they fit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from recipes.planner.activations import layer_activations
+from recipes.planner.layout import Layout
+from recipes.planner.parameters import PlannedModel
+
+GIB = 2**30
+# What CUDA, NCCL and the allocator's gaps take besides tensors: assumed, after the 2-3 GiB that runs of this size show.
+RUNTIME_GIB = 2.5
+
+
+@dataclass(frozen=True)
+class MemoryEstimate:
+    """Bytes of tensors on one GPU.
+
+    Attributes:
+        stage: the pipeline stage, the fullest of the run.
+        parameters: weights; the master copies are the optimizer's.
+        activations: kept for the backward passes of all micro batches that are on their way.
+        logits: the last layer's output and what the loss keeps and needs of it.
+        temporary: gradients of activations of the layer at work.
+    """
+
+    stage: int
+    parameters: float
+    gradients: float
+    optimizer: float
+    activations: float
+    logits: float
+    temporary: float
+
+    @property
+    def state(self) -> float:
+        """What stays from step to step."""
+        return self.parameters + self.gradients + self.optimizer
+
+    @property
+    def total(self) -> float:
+        """All tensors."""
+        return self.state + self.activations + self.logits + self.temporary
+
+    @property
+    def needed_gib(self) -> float:
+        """What a GPU has to have, in GiB, the runtime's share included."""
+        return self.total / GIB + RUNTIME_GIB
+
+
+def estimate_memory(model: PlannedModel, layout: Layout, *, kernels: str = "gpu") -> MemoryEstimate:
+    """Memory of the fullest pipeline stage."""
+    stages = [_stage_memory(model, layout, stage, kernels) for stage in range(layout.pipeline_parallel_size)]
+    return max(stages, key=lambda estimate: estimate.total)
+
+
+def _stage_memory(model: PlannedModel, layout: Layout, stage: int, kernels: str) -> MemoryEstimate:
+    tensor, pipeline = layout.tensor_parallel_size, layout.pipeline_parallel_size
+    rank = model.rank(tensor_parallel_size=tensor, pipeline_parallel_size=pipeline, stage=stage)
+    item = 2 if layout.is_half else 4
+    layer = layer_activations(
+        model.config,
+        sequence_length=layout.sequence_length,
+        tensor_parallel_size=tensor,
+        is_half=layout.is_half,
+        hidden_dropout=layout.hidden_dropout,
+        kernels=kernels,
+    )
+    in_flight = min(pipeline - stage, layout.accumulation_steps)  # 1F1B: the first stage is the furthest ahead of its backward passes
+    tokens = layout.micro_batch_tokens
+    logits = 0.0
+    if stage == pipeline - 1:
+        logits = _logit_bytes(model.config, item, kernels) * tokens * model.vocab_rows / tensor
+    return MemoryEstimate(
+        stage=stage,
+        parameters=rank.held * item,
+        gradients=rank.trained * 4,
+        optimizer=rank.trained * optimizer_bytes(layout) / (layout.data_parallel_size if layout.distributed_optimizer else 1),
+        activations=layer.of(tokens) * (model.config["num_layers"] // pipeline) * in_flight,
+        logits=logits,
+        temporary=tokens * item * (model.shape.ffn_input + model.shape.ffn) / tensor,
+    )
+
+
+def optimizer_bytes(layout: Layout) -> int:
+    """Bytes of Adam for a number: two moments, and in mixed precision the master copy, all in 32 bit."""
+    return 12 if layout.is_half else 8
+
+
+def _logit_bytes(model: Mapping[str, Any], item: int, kernels: str) -> int:
+    """Per token and vocabulary row: the logits, their softmax in 32 bit, on a GPU one 32-bit result between, and a cap's input."""
+    kept = 4 + (item if item == 2 else 0) + (item if model.get("final_logit_softcapping") else 0)
+    return kept + (0 if kernels == "cpu" else 4)
+
+
+@dataclass(frozen=True)
+class Fit:
+    """Whether a run fits a GPU."""
+
+    needed_gib: float
+    memory_gib: float
+
+    @property
+    def fits(self) -> bool:
+        """Whether it does."""
+        return self.needed_gib <= self.memory_gib
+
+    def __str__(self) -> str:
+        left = self.memory_gib - self.needed_gib
+        return f"{self.needed_gib:.1f} of {self.memory_gib:.1f} GiB, " + (f"{left:.1f} left" if self.fits else f"{-left:.1f} too many")

@@ -1,0 +1,158 @@
+"""Every parameter of a model by name: how many numbers, whether tensor parallelism splits it, and which pipeline stage holds it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from recipes.arithmetic import LayerShape
+
+FIRST, LAST = -1, -2  # places outside the layers: before the first, after the last
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One tensor of a model.
+
+    Attributes:
+        numel: numbers in it, over all ranks.
+        is_split: whether each tensor-parallel rank holds a part; otherwise each holds all of it.
+        place: number of its layer, counted from 0, or `FIRST` or `LAST`.
+    """
+
+    numel: int
+    is_split: bool
+    place: int
+
+
+def parameters(model: Mapping[str, Any], *, vocab_rows: int) -> dict[str, Parameter]:
+    """The parameters of a model by their name in the checkpoint.
+
+    Args:
+        model: the `config` of `context/model.json`; what it does not say has Megatron's default.
+        vocab_rows: rows of the vocabulary tables, with padding.
+    """
+    shape = LayerShape.of(model)
+    table = Parameter(vocab_rows * shape.hidden, is_split=True, place=FIRST)
+    found = {"embedding.word_embeddings.weight": table}
+    if model.get("position_embedding_type", "learned_absolute") == "learned_absolute":
+        found["embedding.position_embeddings.weight"] = Parameter(model["max_position_embeddings"] * shape.hidden, False, FIRST)
+    layer = _layer(model, shape)
+    for index in range(model["num_layers"]):
+        for name, (numel, is_split) in layer.items():
+            found[f"decoder.layers.{index}.{name}"] = Parameter(numel, is_split, index)
+    for name, numel in _norm(model, "decoder.final_layernorm.", shape.hidden).items():
+        found[name] = Parameter(numel, False, LAST)
+    if not model["share_embeddings_and_output_weights"]:
+        found["output_layer.weight"] = Parameter(table.numel, is_split=True, place=LAST)
+    return found
+
+
+def _layer(model: Mapping[str, Any], shape: LayerShape) -> dict[str, tuple[int, bool]]:
+    """Numbers and split of each parameter of one layer."""
+    qkv, proj, fc1, fc2 = "self_attention.linear_qkv.", "self_attention.linear_proj.", "mlp.linear_fc1.", "mlp.linear_fc2."
+    layer = {
+        f"{qkv}weight": (shape.qkv * shape.hidden, True),
+        f"{proj}weight": (shape.hidden * shape.attention, True),
+        f"{fc1}weight": (shape.ffn_input * shape.hidden, True),
+        f"{fc2}weight": (shape.hidden * shape.ffn, True),
+    }
+    has_biases = model.get("add_bias_linear", True)
+    if has_biases or model.get("add_qkv_bias", False):
+        layer[f"{qkv}bias"] = (shape.qkv, True)
+    if has_biases:
+        # The output of a row-parallel layer is whole on every rank, and so is its bias.
+        layer |= {f"{proj}bias": (shape.hidden, False), f"{fc1}bias": (shape.ffn_input, True), f"{fc2}bias": (shape.hidden, False)}
+    norms = _norm(model, f"{qkv}layer_norm_", shape.hidden) | _norm(model, f"{fc1}layer_norm_", shape.hidden)
+    if model.get("post_norms", False):
+        norms |= _norm(model, f"{proj}post_layernorm.", shape.hidden) | _norm(model, f"{fc2}post_layernorm.", shape.hidden)
+    if model.get("qk_layernorm", False):
+        head_dim = shape.attention // model["num_attention_heads"]
+        norms |= _norm(model, "self_attention.q_layernorm.", head_dim) | _norm(model, "self_attention.k_layernorm.", head_dim)
+    return layer | {name: (numel, False) for name, numel in norms.items()}
+
+
+def _norm(model: Mapping[str, Any], prefix: str, width: int) -> dict[str, int]:
+    has_bias = model.get("normalization", "LayerNorm") == "LayerNorm"
+    return {f"{prefix}weight": width} | ({f"{prefix}bias": width} if has_bias else {})
+
+
+@dataclass(frozen=True)
+class RankParameters:
+    """Parameters of one rank: all of them, and those that some step changes."""
+
+    held: int
+    trained: int
+
+
+@dataclass(frozen=True)
+class PlannedModel:
+    """A model as the planner sees it.
+
+    Attributes:
+        config: the `config` of `context/model.json`, in Megatron's words.
+        vocab_rows: rows of the vocabulary tables, with padding.
+        frozen: names of parameters that no step changes; they have neither gradient nor optimizer state.
+    """
+
+    config: Mapping[str, Any]
+    vocab_rows: int
+    frozen: frozenset[str] = frozenset()
+
+    @cached_property
+    def shape(self) -> LayerShape:
+        """Widths of a layer."""
+        return LayerShape.of(self.config)
+
+    @cached_property
+    def parameters(self) -> dict[str, Parameter]:
+        """All parameters by name."""
+        return parameters(self.config, vocab_rows=self.vocab_rows)
+
+    @property
+    def is_tied(self) -> bool:
+        """Whether the token table is the output layer's matrix too."""
+        return self.config["share_embeddings_and_output_weights"]
+
+    def rank(self, *, tensor_parallel_size: int, pipeline_parallel_size: int, stage: int) -> RankParameters:
+        """What a rank of a pipeline stage, counted from 0, holds."""
+        layers_per_stage = self.config["num_layers"] // pipeline_parallel_size
+        places = list(range(stage * layers_per_stage, (stage + 1) * layers_per_stage))
+        places += [FIRST] * (stage == 0) + [LAST] * (stage == pipeline_parallel_size - 1)
+        counts = [self._counts[place] for place in places]
+        if self.is_tied and stage == pipeline_parallel_size - 1 > 0:  # a copy of the token table, as the output layer
+            counts.append(self._token_table)
+        held = sum(split // tensor_parallel_size + whole for split, whole, _, _ in counts)
+        trained = sum(split // tensor_parallel_size + whole for _, _, split, whole in counts)
+        return RankParameters(held, trained)
+
+    @cached_property
+    def _counts(self) -> dict[int, _Counts]:
+        """Numbers of each place."""
+        totals: dict[int, list[int]] = {}
+        for name, parameter in self.parameters.items():
+            total = totals.setdefault(parameter.place, [0, 0, 0, 0])
+            for index, count in enumerate(_counts_of(parameter, is_trained=name not in self.frozen)):
+                total[index] += count
+        return {place: _Counts(*total) for place, total in totals.items()}
+
+    @cached_property
+    def _token_table(self) -> _Counts:
+        name = "embedding.word_embeddings.weight"
+        return _counts_of(self.parameters[name], is_trained=name not in self.frozen)
+
+
+class _Counts(NamedTuple):
+    """Numbers of parameters: split over ranks or whole on each, held or trained."""
+
+    split_held: int
+    whole_held: int
+    split_trained: int
+    whole_trained: int
+
+
+def _counts_of(parameter: Parameter, *, is_trained: bool) -> _Counts:
+    split, whole = (parameter.numel, 0) if parameter.is_split else (0, parameter.numel)
+    return _Counts(split, whole, split * is_trained, whole * is_trained)

@@ -1,0 +1,84 @@
+"""The layouts that a model can have on given GPUs, the fastest that fit first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from recipes.arithmetic import flops_per_token
+from recipes.planner.hardware import Gpu
+from recipes.planner.layout import Layout
+from recipes.planner.memory import Fit, MemoryEstimate, estimate_memory
+from recipes.planner.parameters import PlannedModel
+from recipes.planner.throughput import StepTime, step_time
+
+_MAX_MICRO_BATCH = 64  # samples; larger ones gain nothing at the sequence lengths of our recipes
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One layout with what it needs and how fast it is.
+
+    Attributes:
+        tokens_per_second: per GPU.
+        mfu: model operations per second over the GPU's peak.
+    """
+
+    layout: Layout
+    memory: MemoryEstimate
+    fit: Fit
+    time: StepTime
+    tokens_per_second: float
+    mfu: float
+
+
+def judge(model: PlannedModel, layout: Layout, gpu: Gpu) -> Choice:
+    """What a layout needs and gives on a GPU; of frozen parameters memory takes notice, time does not."""
+    memory = estimate_memory(model, layout)
+    time = step_time(model, layout, gpu)
+    rate = layout.step_tokens / layout.num_devices / time.total
+    flops = flops_per_token(model.config, vocab_size=model.vocab_rows, sequence_length=layout.sequence_length)
+    return Choice(layout, memory, Fit(memory.needed_gib, gpu.memory_gib), time, rate, rate * flops / gpu.peak_flops)
+
+
+def ranked(model: PlannedModel, asked: Layout, gpu: Gpu, *, num_devices: int) -> list[Choice]:
+    """All layouts of a batch on so many GPUs: those that fit, the fastest first, then the others, the smallest first.
+
+    Args:
+        asked: whose batch, sequence length, precision and other switches are kept.
+    """
+    choices = [judge(model, layout, gpu) for layout in layouts(model, asked, num_devices)]
+    return sorted(choices, key=lambda c: (0, -c.tokens_per_second) if c.fit.fits else (1, c.fit.needed_gib))
+
+
+def layouts(model: PlannedModel, asked: Layout, num_devices: int) -> Iterator[Layout]:
+    """Every legal layout with the distributed optimizer, tensor parallelism within a node, the batch as asked."""
+    batch = asked.micro_batch_size * asked.accumulation_steps * asked.data_parallel_size
+    for tensor in legal_tensor_sizes(model.config, model.vocab_rows, limit=asked.devices_per_node):
+        for pipeline in divisors(model.config["num_layers"]):
+            replicas, left = divmod(num_devices, tensor * pipeline)
+            if left or not replicas or batch % replicas:
+                continue
+            for micro in divisors(batch // replicas):
+                if micro <= _MAX_MICRO_BATCH:
+                    yield replace(
+                        asked,
+                        tensor_parallel_size=tensor,
+                        pipeline_parallel_size=pipeline,
+                        data_parallel_size=replicas,
+                        micro_batch_size=micro,
+                        accumulation_steps=batch // replicas // micro,
+                        distributed_optimizer=True,
+                    )
+
+
+def legal_tensor_sizes(model: Mapping[str, Any], vocab_rows: int, *, limit: int) -> list[int]:
+    """Tensor-parallel sizes that divide heads, feed-forward layer and vocabulary, up to a limit."""
+    groups = model.get("num_query_groups", model["num_attention_heads"])
+    return [n for n in divisors(groups) if n <= limit and model["ffn_hidden_size"] % n == 0 and vocab_rows % n == 0]
+
+
+def divisors(number: int) -> list[int]:
+    """All divisors, the smallest first."""
+    return [n for n in range(1, number + 1) if number % n == 0]

@@ -1,0 +1,131 @@
+"""The planner's part of a plan: sections of names and values, each title saying what is exact, counted, calibrated or assumed."""
+
+from __future__ import annotations
+
+from recipes.arithmetic import flops_per_token
+from recipes.planner.estimate import RunEstimate
+from recipes.planner.layout import Layout
+from recipes.planner.memory import GIB, MemoryEstimate
+from recipes.planner.parameters import PlannedModel
+from recipes.planner.ranking import Choice
+
+Section = dict[str, object]
+_PARTS = (
+    ("token table", "embedding.word_embeddings."),
+    ("position table", "embedding.position_embeddings."),
+    ("attention", "self_attention.linear_"),
+    ("feed-forward", "mlp.linear_"),
+    ("output layer", "output_layer."),
+)
+
+
+def parameter_section(model: PlannedModel) -> Section:
+    """Parameters by part; norms are what no other part claims."""
+    section: Section = {}
+    for name, parameter in model.parameters.items():
+        is_norm = "norm" in name
+        part = "norms" if is_norm else next(part for part, sign in _PARTS if sign in name)
+        section[part] = int(str(section.get(part, 0))) + parameter.numel
+    frozen = sum(parameter.numel for name, parameter in model.parameters.items() if name in model.frozen)
+    section["frozen for the whole run"] = frozen
+    return section
+
+
+def memory_section(memory: MemoryEstimate) -> Section:
+    """GiB on the fullest GPU."""
+    section: Section = {
+        name.replace("_", " "): round(getattr(memory, name) / GIB, 3)
+        for name in ("parameters", "gradients", "optimizer", "activations", "logits", "temporary")
+    }
+    return section | {"total": round(memory.total / GIB, 3), "with CUDA and NCCL (assumed)": round(memory.needed_gib, 3)}
+
+
+def work_section(model: PlannedModel, layout: Layout, *, steps: int) -> Section:
+    """Operations, and bytes that a GPU sends for tensor and data parallelism in a step."""
+    flops = flops_per_token(model.config, vocab_size=model.vocab_rows, sequence_length=layout.sequence_length)
+    return {
+        "operations per token (forward and backward)": f"{flops:.3e}",
+        "operations of the run": f"{flops * steps * layout.step_tokens:.3e}",
+        "tensor-parallel traffic per step and device (GB)": round(tensor_parallel_bytes(model, layout) / 1e9, 2),
+        "data-parallel traffic per step and device (GB)": round(data_parallel_bytes(model, layout) / 1e9, 2),
+    }
+
+
+def tensor_parallel_bytes(model: PlannedModel, layout: Layout) -> float:
+    """Bytes that a rank sends in the all-reduces of a step: four per layer and micro batch, and one at either end of the model."""
+    ranks = layout.tensor_parallel_size
+    reduces = 4 * model.config["num_layers"] / layout.pipeline_parallel_size + 1
+    message = (2 if layout.is_half else 4) * layout.micro_batch_tokens * model.shape.hidden
+    return reduces * layout.accumulation_steps * 2 * message * (ranks - 1) / ranks
+
+
+def data_parallel_bytes(model: PlannedModel, layout: Layout) -> float:
+    """Bytes that a rank of the first stage sends to reduce its gradients and to give others the parameters that it updated."""
+    rank = model.rank(tensor_parallel_size=layout.tensor_parallel_size, pipeline_parallel_size=layout.pipeline_parallel_size, stage=0)
+    replicas = layout.data_parallel_size
+    gathered = (2 if layout.is_half else 4) if layout.distributed_optimizer else layout.gradient_bytes
+    return rank.trained * (layout.gradient_bytes + gathered) * (replicas - 1) / replicas
+
+
+def time_section(run: RunEstimate) -> Section:
+    """Seconds of a step by part, and what follows for the run."""
+    choice, time = run.choice, run.choice.time
+    parts = ("products", "attention", "traffic", "tensor_parallel", "pipeline", "data_parallel", "optimizer")
+    return {
+        "seconds per step": round(time.total, 3),
+        **{f"  {part.replace('_', ' ')}": round(getattr(time, part), 3) for part in parts},
+        "tokens per second and device": round(choice.tokens_per_second),
+        "model FLOP utilisation": f"{choice.mfu:.1%}",
+        "hours": round(run.hours, 2),
+        "GPU hours": round(run.gpu_hours),
+        f"energy at {run.gpu.watts:.0f} W (kWh)": round(run.kwh),
+        "carbon dioxide (kg)": round(run.carbon_kg),
+    }
+
+
+def checkpoint_section(run: RunEstimate, *, every_steps: int) -> Section:
+    """Size of a checkpoint and how often it pays to write one."""
+    return {
+        "size with optimizer (GB)": round(run.checkpoint_bytes / 1e9, 2),
+        "seconds to write": round(run.save_seconds, 1),
+        "hours between failures": round(run.failure_seconds / 3600),
+        "steps between checkpoints, best (Young, Daly)": run.checkpoint_steps,
+        "steps between checkpoints, in the recipe": every_steps,
+    }
+
+
+def ranking_section(choices: list[Choice], *, count: int) -> Section:
+    """The fastest layouts that fit."""
+    return {str(choice.layout): _summary(choice) for choice in choices[:count] if choice.fit.fits}
+
+
+def _summary(choice: Choice) -> str:
+    return (
+        f"{choice.tokens_per_second:,.0f} tokens/s per device, MFU {choice.mfu:.1%}, {choice.time.total:.2f} s per step; {choice.fit}"
+    )
+
+
+def reasons(model: PlannedModel, asked: Choice, choices: list[Choice]) -> Section:
+    """Why the asked layout fits or not, and what each size of tensor parallelism costs on the same GPUs."""
+    section: Section = {"as asked": _summary(asked)}
+    memory, layout = asked.memory, asked.layout
+    if layout.distributed_optimizer and layout.data_parallel_size > 1:
+        whole = memory.optimizer * layout.data_parallel_size
+        needed = memory.needed_gib + (whole - memory.optimizer) / GIB
+        fits = "fits" if needed <= asked.fit.memory_gib else "does not fit"
+        section["without the distributed optimizer"] = (
+            f"{needed:.1f} GiB, {fits}: it spreads {whole / GIB:.1f} GiB of optimizer state over {layout.data_parallel_size} replicas"
+        )
+    for size in sorted({choice.layout.tensor_parallel_size for choice in choices}):
+        mine = [choice for choice in choices if choice.layout.tensor_parallel_size == size]
+        best = mine[0]  # the fastest that fits, or the smallest of those that do not
+        if not best.fit.fits:
+            section[f"tensor parallel {size}"] = f"fits in no form; the smallest, {best.layout}, needs {best.fit}"
+            continue
+        slower = 1 - best.tokens_per_second / choices[0].tokens_per_second
+        section[f"tensor parallel {size}, at its best"] = (
+            f"{best.layout}: {best.tokens_per_second:,.0f} tokens/s per device ({-slower:+.0%}), {best.time.tensor_parallel:.2f} s of"
+            f" {best.time.total:.2f} s per step in its all-reduces; {best.fit}"
+        )
+    return section
+

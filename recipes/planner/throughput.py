@@ -1,0 +1,200 @@
+"""Time of one optimizer step from operations, memory traffic and communication, with few calibrated shares of the hardware's rates.
+
+Each part is work divided by a rate: matrix products, attention, traffic of what lies between them, collectives.  What the
+hardware reaches of its rates is `Efficiency`; how it was found, and how far it carries, `python -m benchmarks.planner` shows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from recipes.planner.activations import layer_activations
+from recipes.planner.hardware import Gpu
+from recipes.planner.layout import Layout
+from recipes.planner.parameters import PlannedModel
+
+
+@dataclass(frozen=True)
+class Efficiency:
+    """Shares of the hardware's rates that are reached.
+
+    Attributes:
+        products: of the peak, by a matrix product whose operands are large; small ones also pay for reading them.
+        attention: of the peak, by a flash attention kernel with heads of 128.
+        recomputation: what doing the forward pass again adds to the time of both passes; a third by count of operations.
+        nvlink: of the links' rate, by the all-reduces of tensor parallelism.
+        network: of the cards' rate, by the collectives of data parallelism.
+    """
+
+    products: float
+    attention: float
+    recomputation: float
+    nvlink: float = 0.77  # assumed: NCCL's all-reduce reaches about 230 of an A100's 300 GB/s
+    network: float = 0.8  # assumed
+
+
+CALIBRATED = Efficiency(products=0.643, attention=0.358, recomputation=0.145)
+"""The least squares over published A100 throughput: `python -m benchmarks.planner` fits them again."""
+
+# Of each byte kept for the backward pass, counted: written and read forward, read backward, its gradient written and read.
+_PASSES = 5
+STEP_SECONDS = 0.02  # assumed: gradient norm, batch, logging, the first launch
+_FLASH_FORWARD, _FLASH_BACKWARD = 2, 5  # products over the scores; the backward pass computes the scores again
+
+
+@dataclass(frozen=True)
+class StepTime:
+    """Seconds of one optimizer step and their parts on the slowest pipeline stage.
+
+    Attributes:
+        products, attention, traffic, tensor_parallel: of all micro batches of the step.
+        pipeline: waiting for other stages, and sending to them.
+        data_parallel: reducing gradients and gathering parameters, what no computation hides.
+        optimizer: updating the parameters, and what happens once per step.
+    """
+
+    products: float
+    attention: float
+    traffic: float
+    tensor_parallel: float
+    pipeline: float
+    data_parallel: float
+    optimizer: float
+
+    @property
+    def total(self) -> float:
+        """Seconds of the step."""
+        parts = self.products + self.attention + self.traffic + self.tensor_parallel
+        return parts + self.pipeline + self.data_parallel + self.optimizer
+
+
+@dataclass(frozen=True)
+class _Pass:
+    """Seconds of forward and backward of one micro batch on one stage."""
+
+    products: float
+    attention: float
+    traffic: float
+    tensor_parallel: float
+
+    @property
+    def total(self) -> float:
+        return self.products + self.attention + self.traffic + self.tensor_parallel
+
+
+def step_time(model: PlannedModel, layout: Layout, gpu: Gpu, *, efficiency: Efficiency = CALIBRATED, kernels: str = "gpu") -> StepTime:
+    """The time of one step in bfloat16, with all parameters trained."""
+    passes, pipeline = layout.accumulation_steps, layout.pipeline_parallel_size
+    ends = {0, pipeline - 1}  # the first stage has the tables, the last one the output layer
+    slowest = max((_pass_time(model, layout, gpu, stage, efficiency, kernels) for stage in ends), key=lambda stage: stage.total)
+    most = max(
+        model.rank(tensor_parallel_size=layout.tensor_parallel_size, pipeline_parallel_size=pipeline, stage=stage).held for stage in ends
+    )
+    return StepTime(
+        products=passes * slowest.products,
+        attention=passes * slowest.attention,
+        traffic=passes * slowest.traffic,
+        tensor_parallel=passes * slowest.tensor_parallel,
+        pipeline=(pipeline - 1) * slowest.total + (passes + pipeline - 1) * _sending_seconds(model, layout, gpu, efficiency),
+        data_parallel=_data_parallel_time(most, layout, gpu, efficiency, pass_seconds=slowest.total),
+        optimizer=_optimizer_time(most, layout, gpu) + STEP_SECONDS,
+    )
+
+
+def _pass_time(model: PlannedModel, layout: Layout, gpu: Gpu, stage: int, efficiency: Efficiency, kernels: str) -> _Pass:
+    """One micro batch on one stage."""
+    shape, tensor, tokens = model.shape, layout.tensor_parallel_size, layout.micro_batch_tokens
+    num_layers = model.config["num_layers"] // layout.pipeline_parallel_size
+    vocab_columns = model.vocab_rows // tensor if stage == layout.pipeline_parallel_size - 1 else 0
+    again = 1 + layout.recomputed * efficiency.recomputation
+    layer_products = sum(
+        product_seconds(tokens, inputs, outputs, gpu, efficiency)
+        for inputs, outputs in (
+            (shape.hidden, shape.qkv // tensor),
+            (shape.attention // tensor, shape.hidden),
+            (shape.hidden, shape.ffn_input // tensor),
+            (shape.ffn // tensor, shape.hidden),
+        )
+    )
+    kept = layer_activations(
+        model.config,
+        sequence_length=layout.sequence_length,
+        tensor_parallel_size=tensor,
+        hidden_dropout=layout.hidden_dropout,
+        kernels=kernels,
+    ).of(tokens)
+    head_traffic = 10 * tokens * vocab_columns  # logits and what the loss makes of them: 16 bit, 32 bit and 32 bit
+    reduces = num_layers * (4 + 2 * layout.recomputed) + 1  # two forward, two backward, and one at either end of the model
+    return _Pass(
+        products=num_layers * layer_products * again + product_seconds(tokens, shape.hidden, vocab_columns, gpu, efficiency),
+        attention=num_layers * _attention_seconds(model, layout, gpu, efficiency) * again,
+        traffic=(num_layers * kept * again * _PASSES + head_traffic) / gpu.memory_rate,
+        tensor_parallel=reduces * _all_reduce_seconds(2 * tokens * shape.hidden, tensor, gpu.nvlink_rate * efficiency.nvlink),
+    )
+
+
+def _sending_seconds(model: PlannedModel, layout: Layout, gpu: Gpu, efficiency: Efficiency) -> float:
+    """Activations to the next stage and their gradients back, each rank of a node with its share of the network."""
+    if layout.pipeline_parallel_size == 1:
+        return 0.0
+    return 2 * 2 * layout.micro_batch_tokens * model.shape.hidden / (gpu.network_rate / gpu.devices_per_node * efficiency.network)
+
+
+def product_seconds(tokens: int, inputs: int, outputs: int, gpu: Gpu, efficiency: Efficiency) -> float:
+    """A linear layer's product and the two of its backward pass: arithmetic at its rate, and its operands through memory at theirs."""
+    flops = 2 * tokens * inputs * outputs
+    moved = 2 * (tokens * inputs + inputs * outputs + tokens * outputs)
+    return 3 * (flops / (gpu.peak_flops * efficiency.products) + moved / gpu.memory_rate)
+
+
+def _attention_seconds(model: PlannedModel, layout: Layout, gpu: Gpu, efficiency: Efficiency) -> float:
+    """Attention of one layer and micro batch, without its projections."""
+    width = model.shape.attention
+    head_dim = width // model.config["num_attention_heads"]
+    scores = layout.micro_batch_tokens * layout.sequence_length * width / layout.tensor_parallel_size
+    if model.config.get(
+        "attn_logit_softcapping"
+    ):  # all scores, also those that the mask hides, by products; their traffic counts as kept bytes
+        return 2 * scores * 6 / (gpu.peak_flops * efficiency.products)
+    products = _FLASH_FORWARD + _FLASH_BACKWARD
+    # Narrow heads fill the tensor cores less; the form follows the A100 figures of Dao 2023 (FlashAttention-2, section 4.1).
+    reached = efficiency.attention * (head_dim / (head_dim + 32)) / (128 / 160)
+    return scores * products / (gpu.peak_flops * reached)
+
+
+def _all_reduce_seconds(num_bytes: float, ranks: int, rate: float) -> float:
+    """A ring: every byte but each rank's own part passes twice."""
+    return 2 * num_bytes * (ranks - 1) / ranks / rate
+
+
+def _data_parallel_time(num_parameters: int, layout: Layout, gpu: Gpu, efficiency: Efficiency, *, pass_seconds: float) -> float:
+    """Seconds of a step that collectives over the replicas add to the computation."""
+    replicas = layout.data_parallel_size
+    if replicas == 1:
+        return 0.0
+    per_byte = (replicas - 1) / replicas / _data_parallel_rate(layout, gpu, efficiency)
+    reduce = num_parameters * layout.gradient_bytes * per_byte
+    gather = num_parameters * 2 * per_byte if layout.distributed_optimizer else reduce  # an all-reduce gathers what it reduced
+    forward, backward = pass_seconds / 3, pass_seconds * 2 / 3
+    if layout.shards_parameters:  # gathered for either pass of every micro batch
+        return layout.accumulation_steps * (max(0.0, gather - forward) + max(0.0, gather + reduce - backward))
+    if not layout.overlaps:
+        return reduce + gather
+    if not layout.distributed_optimizer:
+        return max(0.0, reduce + gather - backward)
+    return max(0.0, reduce - backward) + max(0.0, gather - forward)
+
+
+def _data_parallel_rate(layout: Layout, gpu: Gpu, efficiency: Efficiency) -> float:
+    """Bytes per second around a ring of replicas, which enters and leaves each node once and shares its cards with the other rings."""
+    neighbours = max(1, layout.devices_per_node // layout.tensor_parallel_size)
+    if layout.data_parallel_size <= neighbours:
+        return gpu.nvlink_rate * efficiency.nvlink
+    rings = min(layout.devices_per_node, layout.tensor_parallel_size)
+    return min(gpu.nvlink_rate * efficiency.nvlink, gpu.network_rate / rings * efficiency.network)
+
+
+def _optimizer_time(num_parameters: int, layout: Layout, gpu: Gpu) -> float:
+    """Adam is traffic: gradient read, three 32-bit numbers read and written, a 16-bit one written; before, the norm of all gradients."""
+    owned = num_parameters / (layout.data_parallel_size if layout.distributed_optimizer else 1)
+    return (30 * owned + 8 * num_parameters) / gpu.memory_rate
