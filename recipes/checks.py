@@ -11,6 +11,8 @@ from typing import Any, TypeVar
 from data_prep.artifacts import Manifest, check_files, require_manifest
 from data_prep.megatron.index import open_dataset
 from recipes import arithmetic
+from recipes.planner.estimate import memory_problems
+from recipes.planner.parameters import PlannedModel
 from recipes.schema import PRECISIONS, Recipe, raise_all
 
 Found = TypeVar("Found")
@@ -78,6 +80,11 @@ def padded_vocab_size(recipe: Recipe, inputs: RunInputs) -> int:
     return arithmetic.padded_vocab_size(inputs.model["vocab_size"], recipe.model.pad_vocabulary_to_multiple_of)
 
 
+def planned_model(recipe: Recipe, inputs: RunInputs) -> PlannedModel:
+    """The model of a run as the planner sees it."""
+    return PlannedModel(inputs.model, padded_vocab_size(recipe, inputs))
+
+
 def check_run(recipe: Recipe, inputs: RunInputs) -> None:
     """Refuse a recipe that contradicts itself or its inputs.
 
@@ -87,6 +94,8 @@ def check_run(recipe: Recipe, inputs: RunInputs) -> None:
     problems = _number_problems(recipe)
     if not problems:  # the rules below divide by these numbers
         problems += _layout_problems(recipe, inputs) + _schedule_problems(recipe) + _data_problems(recipe, inputs)
+    if not problems:  # an estimate of a layout that cannot be would mislead
+        problems = memory_problems(recipe, planned_model(recipe, inputs))
     raise_all(problems, subject=f"recipe {recipe.name}")
 
 

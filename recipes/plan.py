@@ -1,28 +1,54 @@
-"""Show what a recipe would do: layout, steps, tokens, parameters, memory; refuse contradictions.  Nothing is run."""
+"""Show what a recipe would do and what it costs: layout, steps, memory, time, energy; refuse contradictions.  Nothing is run.
+
+With a GPU, from the recipe (parallel.gpu) or --gpu, the plan says whether the layout fits, how long the run takes and which
+layouts are faster; --gpus ranks those of another number of GPUs.  Parameters, gradients and optimizer state are exact; activations
+are counted operation by operation; times are calibrated on published A100 runs (docs/planner.md); what is assumed says so.
+"""
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from data_prep import command
 from recipes import arithmetic
-from recipes.checks import RunInputs, check_run, padded_vocab_size, read_inputs
+from recipes.checks import RunInputs, check_run, padded_vocab_size, planned_model, read_inputs
 from recipes.compose import compose_recipe
+from recipes.planner import costs, report
+from recipes.planner.estimate import estimate_run
+from recipes.planner.hardware import GPUS, Gpu, find_gpu
+from recipes.planner.layout import layout_of
+from recipes.planner.memory import estimate_memory
+from recipes.planner.ranking import ranked
 from recipes.schema import Recipe
 
-GIB = 2**30
+
+@dataclass(frozen=True)
+class Options:
+    """What the planner is asked besides the recipe.
+
+    Attributes:
+        gpu: instead of the recipe's.
+        num_gpus: whose layouts are ranked, instead of the recipe's number.
+        count: how many layouts are shown.
+    """
+
+    gpu: Gpu | None = None
+    num_gpus: int | None = None
+    count: int = 5
+    write_rate: float = costs.WRITE_RATE
+    kg_per_kwh: float = costs.KG_PER_KWH
 
 
-def plan(recipe: Recipe, inputs: RunInputs) -> dict[str, dict[str, object]]:
+def plan(recipe: Recipe, inputs: RunInputs, options: Options = Options()) -> dict[str, dict[str, object]]:
     """The derived numbers of a run by section."""
     steps = arithmetic.total_steps(recipe)
     tokens_per_step = arithmetic.tokens_per_step(recipe)
     rows = padded_vocab_size(recipe, inputs)
     count = arithmetic.count_parameters(inputs.model, vocab_size=inputs.model["vocab_size"])
-    memory = arithmetic.estimate_memory(recipe, inputs.model, vocab_size=rows)
-    flops = arithmetic.flops_per_token(inputs.model, vocab_size=rows, sequence_length=recipe.data.sequence_length)
     data_tokens = sum(manifest.facts["num_tokens"] for manifest in inputs.train)
     return {
         "model": {
@@ -53,18 +79,33 @@ def plan(recipe: Recipe, inputs: RunInputs) -> dict[str, dict[str, object]]:
             "constant steps": recipe.schedule.constant_steps,
             "checkpoints": -(-steps // recipe.run.checkpoint_every_steps),
         },
-        "memory per device (GiB, estimate)": {
-            "parameters": round(memory.parameters / GIB, 3),
-            "gradients": round(memory.gradients / GIB, 3),
-            "optimizer": round(memory.optimizer / GIB, 3),
-            "activations": round(memory.activations / GIB, 3),
-            "logits": round(memory.logits / GIB, 3),
-            "total": round(memory.total / GIB, 3),
-        },
-        "work": {
-            "operations per token (forward and backward)": f"{flops:.3e}",
-            "operations of the run": f"{flops * steps * tokens_per_step:.3e}",
-        },
+        **planned_sections(recipe, inputs, options, steps=steps),
+    }
+
+
+def planned_sections(recipe: Recipe, inputs: RunInputs, options: Options, *, steps: int) -> dict[str, dict[str, object]]:
+    """The sections of the planner."""
+    model, layout = planned_model(recipe, inputs), layout_of(recipe)
+    gpu = options.gpu or (find_gpu(recipe.parallel.gpu) if recipe.parallel.gpu else None)
+    sections = {
+        "parameters by part": report.parameter_section(model),
+        "memory per device (GiB; state exact, activations counted)": report.memory_section(estimate_memory(model, layout)),
+        "work": report.work_section(model, layout, steps=steps),
+    }
+    if gpu is None:
+        return sections | {"time": {"not estimated": "no GPU is named; give --gpu or parallel.gpu"}}
+    if not layout.is_half:
+        return sections | {"time": {"not estimated": "the time model knows bfloat16 alone"}}
+    run = estimate_run(model, layout, gpu, steps=steps, write_rate=options.write_rate, kg_per_kwh=options.kg_per_kwh)
+    num_gpus = options.num_gpus or layout.num_devices
+    choices = ranked(model, replace(layout, devices_per_node=gpu.devices_per_node), gpu, num_devices=num_gpus)
+    return sections | {
+        f"time on {layout.num_devices} x {gpu.name} (calibrated)": report.time_section(run),
+        f"checkpoints (at an assumed {options.write_rate / 1e9:g} GB/s)": report.checkpoint_section(
+            run, every_steps=recipe.run.checkpoint_every_steps
+        ),
+        f"fastest layouts on {num_gpus} x {gpu.name} (calibrated)": report.ranking_section(choices, count=options.count),
+        "what fits and why": report.reasons(model, run.choice, choices),
     }
 
 
@@ -87,18 +128,36 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--recipe", required=True, help="name of a bundled recipe, or a YAML file")
     parser.add_argument("--json", action="store_true", help="print JSON instead of text")
+    parser.add_argument("--gpu", metavar="NAME", help=f"GPU to plan for: {', '.join(GPUS)} (default: parallel.gpu of the recipe)")
+    parser.add_argument("--gpus", type=int, metavar="N", help="rank the layouts of so many GPUs (default: those of the recipe)")
+    parser.add_argument("--best", type=int, default=5, metavar="N", help="layouts to show (default: 5)")
+    parser.add_argument(
+        "--write-gb-per-second", type=float, default=costs.WRITE_RATE / 1e9, metavar="X", help="of checkpoints (default: 2)"
+    )
+    parser.add_argument("--kg-co2-per-kwh", type=float, default=costs.KG_PER_KWH, metavar="X", help="of the grid (default: 0.432, Italy)")
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="overrides of the recipe, in Hydra's grammar")
     arguments = parser.parse_intermixed_args(argv)
     recipe = compose_recipe(arguments.recipe, arguments.overrides)
     inputs = read_inputs(recipe)
     check_run(recipe, inputs)
-    sections = plan(recipe, inputs)
+    sections = plan(recipe, inputs, _options(arguments))
     if arguments.json:
         json.dump(sections, sys.stdout, indent=2)
         print()
     else:
         print(render(sections))
     return command.DONE
+
+
+def _options(arguments: argparse.Namespace) -> Options:
+    command.require_positive(arguments, "best", "write_gb_per_second", "kg_co2_per_kwh")
+    return Options(
+        gpu=find_gpu(arguments.gpu) if arguments.gpu else None,
+        num_gpus=arguments.gpus,
+        count=arguments.best,
+        write_rate=arguments.write_gb_per_second * 1e9,
+        kg_per_kwh=arguments.kg_co2_per_kwh,
+    )
 
 
 if __name__ == "__main__":

@@ -29,6 +29,8 @@ class ParallelRecipe:
     tensor_parallel_size: int = 1
     pipeline_parallel_size: int = 1
     distributed_optimizer: bool = True  # optimizer state spread over the data-parallel ranks
+    gpu: str | None = None  # what the devices are, a name of recipes.planner.hardware; a layout that does not fit it is refused
+    check_memory: bool = True  # False tries a layout that by the estimate does not fit
 
 
 @dataclass(frozen=True)

@@ -47,6 +47,7 @@ class _Layer:
     sequence_length: int
     item: int  # bytes of a number
     kernels: str
+    tensor_parallel_size: int
 
     @property
     def heads(self) -> int:
@@ -85,7 +86,7 @@ def layer_activations(
         is_half: 16-bit numbers, otherwise 32-bit ones.
         kernels: one of `KERNELS`.
     """
-    layer = _Layer(model, LayerShape.of(model), sequence_length, 2 if is_half else 4, kernels)
+    layer = _Layer(model, LayerShape.of(model), sequence_length, 2 if is_half else 4, kernels, tensor_parallel_size)
     num_norms = 4 if model.get("post_norms", False) else 2
     # The norms and the inputs of the column-parallel layers are whole on every rank, all else is split.
     whole = num_norms * _norm_bytes(layer) + 2 * layer.item * layer.shape.hidden
@@ -124,7 +125,7 @@ def _attention_bytes(layer: _Layer) -> float:
         # after tanh, after the softmax in 32 bit, and, where that is another precision, as weights.
         scores = item + 4 + (item if item == 2 else 0)
         return 3 * item * shape.attention + scores * layer.heads * layer.sequence_length + result
-    kept = item * shape.qkv  # one tensor, of which the values are a part
+    kept = float(item * shape.qkv)  # one tensor, of which the values are a part
     if layer.model.get("position_embedding_type") == "rope":
         kept += item * (shape.attention + layer.keys)
     if layer.model.get("qk_layernorm", False):
@@ -133,13 +134,15 @@ def _attention_bytes(layer: _Layer) -> float:
 
 
 def _query_key_norm_bytes(layer: _Layer) -> float:
-    """Per token: queries of grouped attention are copied before their norm; the rest is a view of what is kept anyway."""
-    is_grouped = layer.keys != layer.shape.attention
-    statistics = 4 * (layer.heads + layer.heads * layer.keys / layer.shape.attention)
+    """Per token: queries of several groups are copied to come together; the rest is a view of what is kept anyway."""
+    num_groups = layer.heads * layer.keys // layer.shape.attention
+    copied = layer.shape.attention if layer.tensor_parallel_size < num_groups < layer.heads else 0
+    statistics = 4 * (layer.heads + num_groups)
     if layer.kernels != "cpu":
-        return (layer.item * layer.shape.attention if is_grouped else 0) + statistics
-    copies = layer.shape.attention + layer.keys if layer.item == 2 else (layer.shape.attention if is_grouped else 0)
-    return 4 * (layer.shape.attention + layer.keys) + 4 * copies + statistics
+        return layer.item * copied + statistics
+    if layer.item == 2:  # converted to 32 bit, which is a copy of all
+        copied = layer.shape.attention + layer.keys
+    return 4 * (layer.shape.attention + layer.keys) + 4 * copied + statistics
 
 
 def _feed_forward_bytes(layer: _Layer) -> int:

@@ -100,9 +100,7 @@ def ranking_section(choices: list[Choice], *, count: int) -> Section:
 
 
 def _summary(choice: Choice) -> str:
-    return (
-        f"{choice.tokens_per_second:,.0f} tokens/s per device, MFU {choice.mfu:.1%}, {choice.time.total:.2f} s per step; {choice.fit}"
-    )
+    return f"{choice.tokens_per_second:,.0f} tokens/s per device, MFU {choice.mfu:.1%}, {choice.time.total:.2f} s per step; {choice.fit}"
 
 
 def reasons(model: PlannedModel, asked: Choice, choices: list[Choice]) -> Section:
@@ -122,10 +120,9 @@ def reasons(model: PlannedModel, asked: Choice, choices: list[Choice]) -> Sectio
         if not best.fit.fits:
             section[f"tensor parallel {size}"] = f"fits in no form; the smallest, {best.layout}, needs {best.fit}"
             continue
-        slower = 1 - best.tokens_per_second / choices[0].tokens_per_second
+        slower = best.tokens_per_second / choices[0].tokens_per_second - 1
         section[f"tensor parallel {size}, at its best"] = (
-            f"{best.layout}: {best.tokens_per_second:,.0f} tokens/s per device ({-slower:+.0%}), {best.time.tensor_parallel:.2f} s of"
+            f"{best.layout}: {best.tokens_per_second:,.0f} tokens/s per device ({slower:+.0%}), {best.time.tensor_parallel:.2f} s of"
             f" {best.time.total:.2f} s per step in its all-reduces; {best.fit}"
         )
     return section
-

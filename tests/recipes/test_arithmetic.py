@@ -67,18 +67,6 @@ def test_parameters_are_those_of_the_model(name: str) -> None:
     assert arithmetic.count_parameters(model, vocab_size=model["vocab_size"]).total == expected
 
 
-def test_activations_of_a_layer() -> None:
-    """Per hidden unit: 26 for OPT; a gated layer of the same sizes keeps three times its width; capped scores grow with the sequence."""
-    assert arithmetic.activation_bytes(OPT_1B, sequence_length=2048, tensor_parallel_size=1) == 26 * 2048
-    assert arithmetic.activation_bytes(OPT_1B, sequence_length=2048, tensor_parallel_size=4) == 14 * 2048
-    gated = {**OPT_1B, "gated_linear_unit": True}
-    assert arithmetic.activation_bytes(gated, sequence_length=2048, tensor_parallel_size=1) == (26 + 16) * 2048
-    rotated = {**gated, "position_embedding_type": "rope"}
-    assert arithmetic.activation_bytes(rotated, sequence_length=2048, tensor_parallel_size=1) == (26 + 16 + 4) * 2048
-    capped = {**gated, "attn_logit_softcapping": 50.0}
-    assert arithmetic.activation_bytes(capped, sequence_length=100, tensor_parallel_size=2) == (10 + 16) * 2048 + 8 * 32 * 100 / 2
-
-
 def test_flops_of_gams_are_those_of_a_hand_calculation() -> None:
     # 6 operations for each of the 1.373 B weights in products, and causal attention.
     assert arithmetic.flops_per_token(OPT_1B, vocab_size=80_000, sequence_length=2048) == pytest.approx(8.84e9, rel=0.01)

@@ -13,7 +13,8 @@ import pytest
 from data_prep.artifacts import Manifest, write_manifest
 from recipes.checks import RunInputs, check_run, read_inputs
 from recipes.compose import compose_recipe, recipe_names
-from recipes.plan import plan, render
+from recipes.plan import Options, plan, render
+from recipes.planner.hardware import find_gpu
 from recipes.run_dir import newest_checkpoint, record_recipe
 from recipes.schema import Recipe, recipe_from_mapping
 
@@ -228,3 +229,29 @@ def test_newest_checkpoint_is_complete_or_refused(tmp_path: Path) -> None:
     (tmp_path / "checkpoints/step_0000010/weights").write_bytes(b"123")
     with pytest.raises(ValueError, match="has 3 bytes, but its manifest says 5: truncated or edited"):
         newest_checkpoint(tmp_path)
+
+
+def test_a_layout_too_big_for_the_gpu_is_refused_unless_told_to_try() -> None:
+    inputs = replace(_inputs(), model={**MODEL, "num_layers": 48, "hidden_size": 6144, "ffn_hidden_size": 24_576})
+    on_gpu = ("parallel.gpu=A100-40GB", "precision=bf16")
+    message = _problem(*on_gpu, inputs=inputs)
+    assert message.startswith("recipe demo_adapt cannot run: the layout (TP 2 x PP 1 x DP 1, micro batch 8) needs ")
+    assert "on each a100-40gb, which has 39.4" in message
+    check_run(compose_recipe("demo_adapt", [*OVERRIDES, *on_gpu, "parallel.check_memory=false"]), inputs)
+    assert _problem("parallel.gpu=a100") == (
+        "recipe demo_adapt cannot run: parallel.gpu: there is no GPU a100; did you mean a100-80gb?"
+        " Known are a100-40gb, a100-64gb, a100-80gb, h100-80gb, h200-141gb"
+    )
+
+
+def test_the_plan_says_what_it_knows_of_a_gpu() -> None:
+    recipe = compose_recipe("demo_adapt", [*OVERRIDES, "precision=bf16"])
+    without = render(plan(recipe, _inputs()))
+    assert "no GPU is named; give --gpu or parallel.gpu" in without
+    shown = plan(recipe, _inputs(), Options(gpu=find_gpu("h100-80gb"), num_gpus=8, count=3))
+    assert "time on 2 x h100-80gb (calibrated)" in shown
+    ranking = shown["fastest layouts on 8 x h100-80gb (calibrated)"]
+    assert len(ranking) == 3 and all("fits" not in str(line) and "GiB" in str(line) for line in ranking.values())
+    assert "time model knows bfloat16 alone" in render(
+        plan(compose_recipe("demo_adapt", OVERRIDES), _inputs(), Options(gpu=find_gpu("h100-80gb")))
+    )

@@ -1,0 +1,156 @@
+"""The planner: parameters by name, costs, ranked layouts, refusals, and its agreement with published throughput."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from conversion.families import FAMILIES
+from recipes import arithmetic
+from recipes.planner import costs
+from recipes.planner.estimate import estimate_run, refusal
+from recipes.planner.hardware import GPUS, find_gpu
+from recipes.planner.layout import Layout
+from recipes.planner.memory import estimate_memory
+from recipes.planner.parameters import PlannedModel
+from recipes.planner.published import mpt, rows
+from recipes.planner.ranking import judge, ranked
+from recipes.planner.throughput import step_time
+from tests.conversion.tiny_families import CASES, tiny_model
+from tests.processes import ROOT
+from tests.recipes.test_arithmetic import OPT_1B
+
+GAMS = PlannedModel(OPT_1B, vocab_rows=80_000)
+PAPER_GPU = GPUS["a100-40gb"]
+ON_64 = Layout(
+    tensor_parallel_size=1,
+    pipeline_parallel_size=1,
+    data_parallel_size=64,
+    micro_batch_size=4,
+    accumulation_steps=4,
+    sequence_length=2048,
+    devices_per_node=4,
+)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_parameters_by_name_are_those_of_the_model(name: str) -> None:
+    config = tiny_model(name).config
+    tied = bool(config.tie_word_embeddings)
+    model = FAMILIES[CASES[name].model_type].megatron_config(config.to_dict(), tied=tied, source=name)
+    planned = PlannedModel(model, vocab_rows=model["vocab_size"])
+    count = arithmetic.count_parameters(model, vocab_size=model["vocab_size"]).total
+    assert sum(parameter.numel for parameter in planned.parameters.values()) == count
+    assert planned.rank(tensor_parallel_size=1, pipeline_parallel_size=1, stage=0).held == count
+
+
+def test_frozen_parameters_need_neither_gradients_nor_optimizer() -> None:
+    body = frozenset(name for name in GAMS.parameters if name.startswith("decoder."))
+    whole, frozen = estimate_memory(GAMS, ON_64), estimate_memory(replace(GAMS, frozen=body), ON_64)
+    trained = 2 * 80_000 * 2048 + 2048 * 2048
+    assert frozen.parameters == whole.parameters
+    assert (frozen.gradients, frozen.optimizer) == (4 * trained, 12 * trained / 64)
+
+
+def test_mosaic_models_have_their_published_parameters() -> None:
+    """So that what the time model is calibrated on is the models that were measured."""
+    published = {("125m", 2048): 125_311_488, ("1b", 8192): 1_328_533_504, ("7b", 2048): 6_658_859_008, ("13b", 4096): 12_864_440_320}
+    for (size, length), count in published.items():
+        assert arithmetic.count_parameters(mpt(size, length), vocab_size=50_368).total == count
+
+
+def test_state_of_gams_is_that_of_a_hand_calculation() -> None:
+    """1.540 B parameters: 2 + 4 bytes each, and 12 over the replicas; activations of 2 sequences fill what is left."""
+    memory = estimate_memory(GAMS, ON_64)
+    parameters = 1_540_476_928
+    assert memory.state == pytest.approx(parameters * (2 + 4 + 12 / 64))
+    assert memory.activations == pytest.approx(4 * 2048 * 24 * (16 * 2048 + 2 * 8192 + 4 * 32 + 8))
+    split = estimate_memory(GAMS, replace(ON_64, tensor_parallel_size=4, data_parallel_size=16))
+    whole_on_each = 2048 * 2048 + 2048 * (2 * 24 * 2 + 2) + 24 * 2 * 2048  # positions, norms, biases of row-parallel layers
+    assert split.parameters == 2 * ((parameters - whole_on_each) / 4 + whole_on_each)
+
+
+def test_carbon_of_sava() -> None:
+    assert costs.energy_kwh(50_000, 400) == 20_000
+    assert costs.carbon_kg(50_000, 400) == pytest.approx(8_640)
+
+
+@pytest.mark.parametrize(("save", "failure"), [(10.0, 3e6), (60.0, 1e5), (600.0, 2e4)])
+def test_checkpoint_interval_loses_the_least(save: float, failure: float) -> None:
+    """Daly's closed form against the minimum of the expected time (his equation 20), and Young's root for short saves."""
+
+    def lost(interval: float) -> float:
+        return failure * math.expm1((interval + save) / failure) / interval
+
+    found = costs.checkpoint_interval(save, failure)
+    least = min(lost(found * (0.5 + step / 1000)) for step in range(1, 1000))
+    assert lost(found) <= least * 1.0001
+    if save < failure / 1e4:
+        assert found == pytest.approx(math.sqrt(2 * save * failure), rel=0.01)
+
+
+def test_gams_at_tensor_parallel_1_beats_the_papers_4_and_says_why() -> None:
+    choices = ranked(GAMS, ON_64, PAPER_GPU, num_devices=64)
+    assert choices[0].layout == ON_64
+    by_size = {size: next(c for c in choices if c.layout.tensor_parallel_size == size) for size in (1, 2, 4)}
+    assert by_size[1].tokens_per_second > by_size[2].tokens_per_second > by_size[4].tokens_per_second
+    assert by_size[4].time.tensor_parallel > 0.1 and by_size[1].time.tensor_parallel == 0.0
+    # What made 4 look natural: without the distributed optimizer 1 does not fit.
+    alone = judge(GAMS, replace(ON_64, distributed_optimizer=False), PAPER_GPU)
+    assert choices[0].fit.fits and not alone.fit.fits
+    assert alone.memory.optimizer == 64 * choices[0].memory.optimizer
+    fitting = [choice.fit.fits for choice in choices]
+    assert fitting == sorted(fitting, reverse=True)
+
+
+def test_ranked_layouts_are_legal() -> None:
+    model = PlannedModel({**OPT_1B, "num_query_groups": 8}, vocab_rows=80_128)
+    for choice in ranked(model, ON_64, PAPER_GPU, num_devices=48):
+        layout = choice.layout
+        assert layout.num_devices == 48 and layout.step_tokens == ON_64.step_tokens
+        assert 8 % layout.tensor_parallel_size == 0 and 24 % layout.pipeline_parallel_size == 0
+
+
+def test_a_layout_that_does_not_fit_is_refused_with_the_numbers() -> None:
+    assert refusal(GAMS, ON_64, PAPER_GPU) == []
+    assert refusal(GAMS, replace(ON_64, micro_batch_size=8, accumulation_steps=2), PAPER_GPU) == [
+        "the layout (TP 1 x PP 1 x DP 64, micro batch 8) needs 42.1 GiB on each a100-40gb, which has 39.4: 8.9 of weights, gradients and"
+        " optimizer, 18.0 of activations, 12.2 of logits; the fastest that fits is TP 1 x PP 1 x DP 64, micro batch 4 (26.8 GiB);"
+        " parallel.check_memory=false tries it all the same"
+    ]
+    one = replace(ON_64, data_parallel_size=1, accumulation_steps=1, micro_batch_size=1)
+    huge = PlannedModel({**OPT_1B, "num_layers": 240}, vocab_rows=80_000)
+    assert "no layout on 1 of them fits" in refusal(huge, one, PAPER_GPU)[0]
+
+
+def test_unknown_gpu_names_the_known_ones() -> None:
+    assert find_gpu("A100-40GB") is PAPER_GPU
+    with pytest.raises(ValueError) as error:
+        find_gpu("h100")
+    assert str(error.value) == f"there is no GPU h100; did you mean h100-80gb? Known are {', '.join(GPUS)}"
+
+
+def test_a_run_of_gams() -> None:
+    """13,413 steps on 64 A100: hours, energy and checkpoints hang together."""
+    run = estimate_run(GAMS, ON_64, PAPER_GPU, steps=13_413)
+    assert run.gpu_hours == pytest.approx(64 * 13_413 * run.choice.time.total / 3600)
+    assert run.kwh == pytest.approx(run.gpu_hours * 0.4)
+    assert run.checkpoint_bytes == 1_540_476_928 * 14
+    assert run.checkpoint_steps == round(run.checkpoint_seconds / run.choice.time.total)
+    assert 0.4 < run.choice.mfu < 0.6
+
+
+@pytest.mark.parametrize("row", [row for row in rows() if row.uncovered is None], ids=lambda row: f"{row.source} {row.name}")
+def test_published_throughput_within_15_percent(row: Any) -> None:
+    time = step_time(row.model, row.layout, row.gpu, kernels="te")
+    assert row.layout.step_tokens / row.layout.num_devices / time.total == pytest.approx(row.tokens_per_second, rel=0.15)
+
+
+def test_planning_needs_no_torch() -> None:
+    code = "import sys, recipes.plan, recipes.planner.ranking, recipes.planner.published; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False, timeout=60).returncode == 0
