@@ -279,6 +279,11 @@ def _applications(table: Iterable[Rule], config: Config) -> Iterable[_Applicatio
             yield _Application(rule, expand(rule.hf, layer), expand(rule.megatron, layer))
 
 
+def megatron_names(table: Sequence[Rule], config: Config) -> list[str]:
+    """Names of a model's parameters in the engine, without what is kept aside."""
+    return [name for application in _applications(table, config) for name in application.megatron if not name.startswith(KEPT)]
+
+
 def _require_config(table: Sequence[Rule], config: Config, num_tensors: int, source: str) -> None:
     """Hold the values that decide names and shapes to what they can be, wherever the configuration was read."""
     names = {*_BASE_SIZES, *(name for rule in table for name in rule.shape)} - _MADE_SIZES.keys()

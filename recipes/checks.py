@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
 from data_prep.artifacts import Manifest, check_files, require_manifest
 from data_prep.megatron.index import open_dataset
 from recipes import arithmetic
+from recipes.freezing import NEVER, first_trained_steps, model_parameter_names, pipeline_stages
 from recipes.planner.estimate import memory_problems
 from recipes.planner.parameters import PlannedModel
 from recipes.schema import PRECISIONS, Recipe, raise_all
@@ -28,14 +29,14 @@ class RunInputs:
         model: its sizes in Megatron's names (`context/model.json`).
         checkpoint: manifest of the checkpoint that the run starts from.
         train: manifest of each training set, in the recipe's order.
-        validation: manifest of the validation set.
+        validation: manifest of each validation set, by language.
     """
 
     family: str
     model: Mapping[str, Any]
     checkpoint: Manifest
     train: tuple[Manifest, ...]
-    validation: Manifest | None
+    validation: Mapping[str, Manifest] = field(default_factory=dict)
 
 
 def read_inputs(recipe: Recipe) -> RunInputs:
@@ -48,7 +49,7 @@ def read_inputs(recipe: Recipe) -> RunInputs:
     checkpoint_dir = Path(recipe.model.checkpoint)
     checkpoint = _collect(problems, _open_checkpoint, checkpoint_dir)
     train = [_collect(problems, open_dataset, Path(path)) for path in recipe.data.train]
-    validation = _collect(problems, open_dataset, Path(recipe.data.validation)) if recipe.data.validation is not None else None
+    validation = {language: _collect(problems, open_dataset, Path(path)) for language, path in recipe.data.validation.items()}
     raise_all(problems, subject=f"recipe {recipe.name}")
     assert checkpoint is not None
     description = json.loads((checkpoint_dir / "context" / "model.json").read_text(encoding="utf-8"))
@@ -57,7 +58,7 @@ def read_inputs(recipe: Recipe) -> RunInputs:
         model=description["config"],
         checkpoint=checkpoint,
         train=tuple(opened[1] for opened in train if opened is not None),
-        validation=validation[1] if validation is not None else None,
+        validation={language: opened[1] for language, opened in validation.items() if opened is not None},
     )
 
 
@@ -94,6 +95,7 @@ def check_run(recipe: Recipe, inputs: RunInputs) -> None:
     problems = _number_problems(recipe)
     if not problems:  # the rules below divide by these numbers
         problems += _layout_problems(recipe, inputs) + _schedule_problems(recipe) + _data_problems(recipe, inputs)
+        problems += _freeze_problems(recipe, inputs)
     if not problems:  # an estimate of a layout that cannot be would mislead
         problems = memory_problems(recipe, planned_model(recipe, inputs))
     raise_all(problems, subject=f"recipe {recipe.name}")
@@ -205,11 +207,10 @@ def _data_problems(recipe: Recipe, inputs: RunInputs) -> list[str]:
         problems.append(f"data.weights has {len(data.weights)} numbers for {len(data.train)} data sets in data.train")
     if any(weight <= 0 for weight in data.weights):
         problems.append(f"data.weights is {list(data.weights)}; expected numbers above 0")
-    if recipe.run.validate_every_steps is not None and data.validation is None:
+    if recipe.run.validate_every_steps is not None and not data.validation:
         problems.append("run.validate_every_steps is given without data.validation")
     named = [*zip(data.train, inputs.train, strict=True)]
-    if data.validation is not None and inputs.validation is not None:
-        named.append((data.validation, inputs.validation))
+    named += [(path, inputs.validation[language]) for language, path in data.validation.items()]
     expected = inputs.checkpoint.facts.get("tokenizer_digest")
     for path, manifest in named:
         found = manifest.facts["tokenizer_digest"]
@@ -224,6 +225,29 @@ def _data_problems(recipe: Recipe, inputs: RunInputs) -> list[str]:
             )
         if manifest.facts["num_tokens"] < data.sequence_length + 1:
             problems.append(f"the data set {path} has {manifest.facts['num_tokens']} tokens; one sample needs {data.sequence_length + 1}")
+    return problems
+
+
+def _freeze_problems(recipe: Recipe, inputs: RunInputs) -> list[str]:
+    steps, model = arithmetic.total_steps(recipe), inputs.model
+    problems = [
+        f"freeze[{index}].until_step is {rule.until_step}; expected 1 to {steps - 1}, or none for the whole run"
+        for index, rule in enumerate(recipe.freeze)
+        if rule.until_step is not None and not 1 <= rule.until_step < steps
+    ]
+    names = model_parameter_names(inputs.family, model, source=recipe.model.checkpoint)
+    tied = model["share_embeddings_and_output_weights"]
+    try:
+        trained = [name for name, step in first_trained_steps(recipe.freeze, names, tied=tied).items() if step < NEVER]
+    except ValueError as error:
+        return [*problems, str(error)]
+    stages = recipe.parallel.pipeline_parallel_size
+    used = {stage for name in trained for stage in pipeline_stages(name, num_layers=model["num_layers"], num_stages=stages, tied=tied)}
+    if len(used) < stages:
+        problems.append(
+            f"freeze leaves pipeline stages {', '.join(map(str, sorted(set(range(stages)) - used)))} of {stages} without anything to train,"
+            " which the engine cannot save; set parallel.pipeline_parallel_size=1"
+        )
     return problems
 
 

@@ -13,6 +13,7 @@ from nemo_patches.cpu_device import present_cpu_as_device
 from nemo_patches.quiet import quiet_imports
 from recipes import arithmetic
 from recipes.checks import RunInputs, padded_vocab_size
+from recipes.freezing import first_trained_steps, model_parameter_names
 from recipes.run_dir import CHECKPOINTS_NAME, METRICS_NAME
 from recipes.schema import Recipe
 
@@ -22,15 +23,17 @@ with quiet_imports():
     import nemo.lightning as nl
     import torch
     from lightning.pytorch.loggers import TensorBoardLogger
+    from megatron.core.distributed import DistributedDataParallelConfig
     from megatron.core.optimizer import USING_PYTORCH_OPTIMIZER, OptimizerConfig
     from nemo.collections.llm.gpt.data.pre_training import PreTrainingDataModule
-    from nemo.collections.llm.gpt.model.base import GPTModel
-    from nemo.lightning.pytorch.optim import LRSchedulerModule, MegatronOptimizerModule
+    from nemo.collections.llm.gpt.model.base import GPTConfig, GPTModel
+    from nemo.lightning.pytorch.optim import LRSchedulerModule
 
     from nemo_patches import torch_adam
     from nemo_patches.core import apply
     from nemo_patches.tokenizer import EndOfDocument
     from recipes.callbacks import Checkpoints, Metrics, StepSeed
+    from recipes.training.freezing import FreezingOptimizer, freeze_for_the_whole_run
 
 
 class ClosedFormSchedule(LRSchedulerModule):
@@ -49,6 +52,28 @@ class ClosedFormSchedule(LRSchedulerModule):
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step", "frequency": 1}}
 
 
+class TrainedModel(GPTModel):
+    """NeMo's GPT with what no step changes out of Megatron's sight from the start."""
+
+    def __init__(self, config: GPTConfig, *, first_trained: Mapping[str, float], **arguments: Any) -> None:
+        super().__init__(config, **arguments)
+        self._first_trained = first_trained
+
+    def configure_model(self, vp_stage: int | None = None) -> None:
+        """Build this rank's part of the model."""
+        super().configure_model(vp_stage)
+        freeze_for_the_whole_run(self.module, self._first_trained)
+
+
+class FreezingStrategy(nl.MegatronStrategy):
+    """NeMo's strategy with the optimizer state of every layer under a name of its own, as layers without any cannot be stacked."""
+
+    def optimizer_sharded_state_dict(self, is_loading: bool = False, metadata: dict[str, Any] | None = None) -> dict[str, Any]:
+        """See NeMo's class."""
+        metadata = {**(metadata or self.sharded_state_dict_metadata), "non_homogeneous_layers": True}
+        return super().optimizer_sharded_state_dict(is_loading=is_loading, metadata=metadata)
+
+
 def train(recipe: Recipe, inputs: RunInputs, *, run_dir: Path, resume_from: Path | None) -> None:
     """Train to the end of the recipe, from the recipe's checkpoint or from one of this run.
 
@@ -57,14 +82,24 @@ def train(recipe: Recipe, inputs: RunInputs, *, run_dir: Path, resume_from: Path
     Args:
         resume_from: a checkpoint of this run, with optimizer state.
     """
+    trainer = make_trainer(recipe, inputs, run_dir=run_dir, start_from_weights=resume_from is None)
+    data = make_data(recipe, inputs, index_dir=run_dir / "index")
+    trainer.fit(make_model(recipe, inputs), data, ckpt_path=str(resume_from / "weights") if resume_from else None)
+
+
+def make_trainer(recipe: Recipe, inputs: RunInputs, *, run_dir: Path, start_from_weights: bool) -> nl.Trainer:
+    """The trainer of a run.
+
+    Args:
+        start_from_weights: load the weights of the recipe's checkpoint; a run that is resumed loads more, from its own.
+    """
     if USING_PYTORCH_OPTIMIZER:  # TransformerEngine's and apex's Adam need no patch
         apply(torch_adam.PATCHES)
-    data = _data(recipe, inputs, index_dir=run_dir / "index")
     strategy = _strategy(recipe)
-    if resume_from is None:
+    if start_from_weights:
         weights = Path(recipe.model.checkpoint) / "weights"
         strategy.restore_config = nl.RestoreConfig(path=str(weights), load_model_state=True, load_optim_state=False, load_artifacts=False)
-    trainer = nl.Trainer(
+    return nl.Trainer(
         accelerator="cpu" if ON_CPU else "gpu",
         devices=recipe.parallel.devices_per_node,
         num_nodes=recipe.parallel.num_nodes,
@@ -82,10 +117,10 @@ def train(recipe: Recipe, inputs: RunInputs, *, run_dir: Path, resume_from: Path
         logger=TensorBoardLogger(str(run_dir), name="tensorboard", version=""),
         callbacks=_callbacks(recipe, inputs, run_dir=run_dir),
     )
-    trainer.fit(_model(recipe, inputs), data, ckpt_path=str(resume_from / "weights") if resume_from else None)
 
 
-def _model(recipe: Recipe, inputs: RunInputs) -> GPTModel:
+def make_model(recipe: Recipe, inputs: RunInputs) -> GPTModel:
+    """The model of a run with its optimizer, not yet built."""
     schedule = recipe.schedule
     config = family_of(inputs.family, source=recipe.model.checkpoint).engine_config(
         inputs.model,
@@ -93,7 +128,13 @@ def _model(recipe: Recipe, inputs: RunInputs) -> GPTModel:
         hidden_dropout=recipe.model.hidden_dropout,
         attention_dropout=recipe.model.attention_dropout,
     )
-    optimizer = MegatronOptimizerModule(
+    first_trained = first_trained_steps(
+        recipe.freeze,
+        model_parameter_names(inputs.family, inputs.model, source=recipe.model.checkpoint),
+        tied=inputs.model["share_embeddings_and_output_weights"],
+    )
+    optimizer = FreezingOptimizer(
+        first_trained,
         config=OptimizerConfig(
             optimizer="adam",
             lr=schedule.learning_rate,
@@ -107,7 +148,7 @@ def _model(recipe: Recipe, inputs: RunInputs) -> GPTModel:
         ),
         lr_scheduler=ClosedFormSchedule(recipe),
     )
-    return GPTModel(config, optim=optimizer, tokenizer=_tokenizer(inputs))
+    return TrainedModel(config, first_trained=first_trained, optim=optimizer, tokenizer=_tokenizer(inputs))
 
 
 def _tokenizer(inputs: RunInputs) -> EndOfDocument:
@@ -117,13 +158,14 @@ def _tokenizer(inputs: RunInputs) -> EndOfDocument:
     )
 
 
-def _data(recipe: Recipe, inputs: RunInputs, *, index_dir: Path) -> PreTrainingDataModule:
+def make_data(recipe: Recipe, inputs: RunInputs, *, index_dir: Path) -> PreTrainingDataModule:
+    """The samples of a run, in its order."""
     weights = recipe.data.weights or tuple(manifest.facts["num_tokens"] for manifest in inputs.train)
     train: list[str] = []
     for weight, path in zip(weights, recipe.data.train, strict=True):
         train += [str(weight), str(Path(path) / PREFIX)]
     train = train if len(recipe.data.train) > 1 else train[1:]
-    validation = [str(Path(recipe.data.validation) / PREFIX)] if recipe.data.validation else train
+    validation = [str(Path(path) / PREFIX) for path in recipe.data.validation.values()] or train
     steps, batch = arithmetic.total_steps(recipe), recipe.schedule.global_batch_size
     data = PreTrainingDataModule(
         paths={"train": train, "validation": validation, "test": validation},
@@ -142,9 +184,9 @@ def _data(recipe: Recipe, inputs: RunInputs, *, index_dir: Path) -> PreTrainingD
     return data
 
 
-def _strategy(recipe: Recipe) -> nl.MegatronStrategy:
+def _strategy(recipe: Recipe) -> FreezingStrategy:
     parallel = recipe.parallel
-    return nl.MegatronStrategy(
+    return FreezingStrategy(
         tensor_model_parallel_size=parallel.tensor_parallel_size,
         pipeline_model_parallel_size=parallel.pipeline_parallel_size,
         pipeline_dtype=torch.bfloat16 if recipe.precision == "bf16" else torch.float32,
@@ -152,6 +194,11 @@ def _strategy(recipe: Recipe) -> nl.MegatronStrategy:
         ckpt_optim_fully_reshardable=True,
         replace_progress_bar=False,
         process_group_backend="gloo" if ON_CPU else "nccl",
+        ddp=DistributedDataParallelConfig(
+            check_for_nan_in_grad=True,
+            overlap_grad_reduce=parallel.overlap_communication,
+            overlap_param_gather=parallel.overlap_communication and parallel.distributed_optimizer,
+        ),
     )
 
 
@@ -168,7 +215,7 @@ def _validation(recipe: Recipe) -> dict[str, Any]:
 def _callbacks(recipe: Recipe, inputs: RunInputs, *, run_dir: Path) -> list[Any]:
     steps = arithmetic.total_steps(recipe)
     facts: Mapping[str, Any] = inputs.checkpoint.facts
-    validation = inputs.validation.facts if inputs.validation else None
+    validation = next((manifest.facts for manifest in inputs.validation.values()), None)
     return [
         StepSeed(recipe.seed),
         Metrics(

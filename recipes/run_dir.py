@@ -54,7 +54,9 @@ def record_recipe(run_dir: Path, recipe: Recipe) -> None:
     before = _flat(asdict(recipe_from_mapping(json.loads(path.read_text(encoding="utf-8")))))
     now = _flat(asdict(recipe))
     changed = [
-        f"{key} was {before[key]!r} and is {now[key]!r}" for key in now if before[key] != now[key] and not key.startswith(_MAY_CHANGE)
+        f"{key} was {before.get(key)!r} and is {now.get(key)!r}"
+        for key in (*now, *(before.keys() - now))
+        if before.get(key) != now.get(key) and not key.startswith(_MAY_CHANGE)
     ]
     if changed:
         raise ValueError(f"{run_dir} holds a run of another recipe: {'; '.join(changed)}; choose another --output or the same recipe")

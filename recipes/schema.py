@@ -31,6 +31,7 @@ class ParallelRecipe:
     distributed_optimizer: bool = True  # optimizer state spread over the data-parallel ranks
     gpu: str | None = None  # what the devices are, a name of recipes.planner.hardware; a layout that does not fit it is refused
     check_memory: bool = True  # False tries a layout that by the estimate does not fit
+    overlap_communication: bool = True  # gradients are reduced, and parameters gathered, beside the computation
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class DataRecipe:
     train: tuple[str, ...]  # data sets, each the output of data_prep.to_megatron
     sequence_length: int  # tokens of one sample
     weights: tuple[float, ...] = ()  # share of the samples from each data set; by default in proportion to its tokens
-    validation: str | None = None  # one data set, held out
+    validation: dict[str, str] = field(default_factory=dict)  # language: held-out data set; one path alone is called "all"
     num_workers: int = 0  # loader processes per rank
 
 
@@ -64,6 +65,15 @@ class ScheduleRecipe:
 
 
 @dataclass(frozen=True)
+class FreezeRule:
+    """Parameters that stay as they are: `frozen` names them, or `trained` names all the others (see `recipes.freezing`)."""
+
+    frozen: tuple[str, ...] = ()  # names, patterns with *, or ready-made sets such as top_2_layers
+    trained: tuple[str, ...] = ()
+    until_step: int | None = None  # the first optimizer step, counted from 0, that changes them; None: no step does
+
+
+@dataclass(frozen=True)
 class RunRecipe:
     """What is written down and when."""
 
@@ -84,6 +94,7 @@ class Recipe:
     schedule: ScheduleRecipe
     run: RunRecipe
     parallel: ParallelRecipe = field(default_factory=ParallelRecipe)
+    freeze: tuple[FreezeRule, ...] = ()
     precision: str = "bf16"  # "bf16" (mixed: float32 gradients and optimizer) or "32"
     seed: int = 42
 
@@ -98,6 +109,9 @@ def recipe_from_mapping(content: Mapping[str, Any]) -> Recipe:
     Raises:
         ValueError: listing every unknown key (with the nearest known one), every missing key and every value of a wrong type.
     """
+    data = content.get("data")
+    if isinstance(data, Mapping) and isinstance(data.get("validation"), str):  # one set, perhaps of several languages
+        content = {**content, "data": {**data, "validation": {"all": data["validation"]}}}
     return build_from_mapping(Recipe, content, subject="the recipe")
 
 

@@ -24,10 +24,13 @@ from tests.processes import ROOT
 _parent: subprocess.Popen[str] | None = None
 
 
-def run_on_gloo(function: str, *, world_size: int, directory: Path, timeout_seconds: float = 120, **arguments: Any) -> list[Any]:
+def run_on_gloo(
+    function: str, *, world_size: int, directory: Path, timeout_seconds: float = 120, initialize: bool = True, **arguments: Any
+) -> list[Any]:
     """Call `module:function(**arguments)` on every rank, inside Megatron's parallel state.
 
     Args:
+        initialize: False for functions that set up process groups and parallel state themselves, as training does.
         directory: for what the ranks write to stdout and stderr, and what they return.
         timeout_seconds: after which all of them are killed.
         arguments: JSON values; `tensor_parallel_size` (default: all ranks) is used for the layout and passed on.
@@ -41,6 +44,7 @@ def run_on_gloo(function: str, *, world_size: int, directory: Path, timeout_seco
         free.bind(("localhost", 0))
         port = free.getsockname()[1]
     call = {"function": function, "arguments": arguments, "directory": str(directory), "world_size": world_size, "port": port}
+    call["initialize"] = initialize
     parent = _running_parent()
     assert parent.stdin is not None and parent.stdout is not None
     parent.stdin.write(json.dumps(call) + "\n")
@@ -119,9 +123,10 @@ def _run(call: dict[str, Any], rank: int) -> None:
 
     address = {"MASTER_ADDR": "localhost", "MASTER_PORT": str(call["port"])}
     os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(call["world_size"]), **address)
-    torch.distributed.init_process_group("gloo")
-    parallel_state.initialize_model_parallel(tensor_model_parallel_size=call["arguments"]["tensor_parallel_size"])
-    model_parallel_cuda_manual_seed(1234)
+    if call["initialize"]:
+        torch.distributed.init_process_group("gloo")
+        parallel_state.initialize_model_parallel(tensor_model_parallel_size=call["arguments"]["tensor_parallel_size"])
+        model_parallel_cuda_manual_seed(1234)
     module, _, name = call["function"].partition(":")
     result = getattr(importlib.import_module(module), name)(**call["arguments"])
     (directory / f"rank_{rank}.json").write_text(json.dumps(result))

@@ -308,7 +308,7 @@ def test_the_blend_is_a_recipe_s(corpora: list[Corpus], tokenizer_dir: Path, tmp
     blend = manifest.facts["blend"]
     line = next_steps(tmp_path / "out", blend, str(tokenizer_dir), "data").splitlines()[-1]
     recipe = compose_recipe("demo_adapt", [word for word in line.split() if word.startswith(("data.", "model."))])
-    assert list(recipe.data.train) == ["data/novels", "data/crawl", "data/wiki"] and recipe.data.validation == "data/validation"
+    assert list(recipe.data.train) == ["data/novels", "data/crawl", "data/wiki"] and recipe.data.validation == {"all": "data/validation"}
     assert list(recipe.data.weights) == blend["weights"] and sum(recipe.data.weights) == pytest.approx(1)
 
 

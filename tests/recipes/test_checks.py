@@ -37,7 +37,6 @@ def _inputs(**facts: Any) -> RunInputs:
         model=MODEL,
         checkpoint=Manifest(stage="conversion.hf_to_nemo", facts={"tokenizer_digest": "xxh3:a"}),
         train=(Manifest(stage="data_prep.to_megatron", facts=facts),),
-        validation=None,
     )
 
 
@@ -255,3 +254,19 @@ def test_the_plan_says_what_it_knows_of_a_gpu() -> None:
     assert "time model knows bfloat16 alone" in render(
         plan(compose_recipe("demo_adapt", OVERRIDES), _inputs(), Options(gpu=find_gpu("h100-80gb")))
     )
+
+
+def test_freeze_rules_are_checked_against_the_run_and_its_pipeline() -> None:
+    assert _problem("freeze=[{frozen:[body],until_step:100}]") == (
+        "recipe demo_adapt cannot run: freeze[0].until_step is 100; expected 1 to 99, or none for the whole run"
+    )
+    assert _problem("freeze=[{trained:[positions]}]", "parallel.tensor_parallel_size=1", "parallel.pipeline_parallel_size=2") == (
+        "recipe demo_adapt cannot run: freeze leaves pipeline stages 1 of 2 without anything to train, which the engine cannot save;"
+        " set parallel.pipeline_parallel_size=1"
+    )
+
+
+def test_validation_sets_have_languages_and_one_alone_is_called_all() -> None:
+    assert compose_recipe("demo_adapt", [*OVERRIDES, "data.validation=held"]).data.validation == {"all": "held"}
+    named = compose_recipe("demo_adapt", [*OVERRIDES, "data.validation={sl:held/sl,en:held/en}", "data.validation.it=held/it"])
+    assert named.data.validation == {"sl": "held/sl", "en": "held/en", "it": "held/it"}
