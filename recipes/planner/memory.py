@@ -53,11 +53,12 @@ class MemoryEstimate:
 
 def estimate_memory(model: PlannedModel, layout: Layout, *, kernels: str = "gpu") -> MemoryEstimate:
     """Memory of the fullest pipeline stage."""
-    stages = [_stage_memory(model, layout, stage, kernels) for stage in range(layout.pipeline_parallel_size)]
+    stages = [stage_memory(model, layout, stage, kernels=kernels) for stage in range(layout.pipeline_parallel_size)]
     return max(stages, key=lambda estimate: estimate.total)
 
 
-def _stage_memory(model: PlannedModel, layout: Layout, stage: int, kernels: str) -> MemoryEstimate:
+def stage_memory(model: PlannedModel, layout: Layout, stage: int, *, kernels: str = "gpu") -> MemoryEstimate:
+    """Memory of a pipeline stage, counted from 0."""
     tensor, pipeline = layout.tensor_parallel_size, layout.pipeline_parallel_size
     rank = model.rank(tensor_parallel_size=tensor, pipeline_parallel_size=pipeline, stage=stage)
     item = 2 if layout.is_half else 4

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
 from megatron.core import parallel_state
+from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
+from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
+from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
+from torch.overrides import TorchFunctionMode
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from conversion.families import family_of
 from nemo_patches.engine_model import causal_forward_step
@@ -50,3 +55,75 @@ def _kept_bytes(model: Mapping[str, Any], family: str, precision: str) -> int:
         loss = causal_forward_step(engine, {"tokens": tokens[:, :-1], "position_ids": positions, "labels": tokens[:, 1:]})
     del loss
     return sum(storage.nbytes() for storage in kept.values())
+
+
+class _PlainTypeNames(TorchFunctionMode):
+    """Names types of tensors without storage as if they had one; Megatron's optimizer knows no others."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = func(*args, **(kwargs or {}))
+        return found.replace("meta.", "") if func is torch.Tensor.type and isinstance(found, str) else found
+
+
+def allocated_by_ranks(cases: list[dict[str, Any]], num_ranks: int, **_: Any) -> list[dict[str, int]]:
+    """Bytes of weights, gradients and Adam's state on ranks of a large run: Megatron's own model and optimizer, without storage.
+
+    The ranks do not talk (torch's fake process group), so one process can be each of them in turn.
+
+    Args:
+        cases: family, model, tensor and pipeline parallel size, rank, precision, distributed_optimizer and names that are frozen.
+    """
+    torch.cuda.current_device = lambda: torch.device("meta")  # where Megatron puts its buffers
+    parallel_state.destroy_model_parallel()
+    torch.distributed.destroy_process_group()
+    return [_allocated(world_size=num_ranks, **case) for case in cases]
+
+
+def _allocated(
+    world_size: int,
+    family: str,
+    model: Mapping[str, Any],
+    tensor: int,
+    pipeline: int,
+    rank: int,
+    distributed_optimizer: bool = True,
+    frozen: str = "",
+) -> dict[str, int]:
+    torch.distributed.init_process_group("fake", rank=rank, world_size=world_size, store=FakeStore())
+    parallel_state.initialize_model_parallel(tensor, pipeline, create_gloo_process_groups=False)
+    model_parallel_cuda_manual_seed(1)
+    half = dict.fromkeys(("params_dtype", "pipeline_dtype", "autocast_dtype"), torch.bfloat16)
+    config = family_of(family, source=family).engine_config(
+        model, bf16=True, tensor_model_parallel_size=tensor, pipeline_model_parallel_size=pipeline, perform_initialization=False, **half
+    )
+    settings = DistributedDataParallelConfig(use_distributed_optimizer=distributed_optimizer, grad_reduce_in_fp32=True)
+    adam = OptimizerConfig(optimizer="adam", lr=1e-3, bf16=True, use_distributed_optimizer=distributed_optimizer)
+    with torch.device("meta"), _PlainTypeNames():
+        engine = config.configure_model(
+            tokenizer=None,
+            pre_process=parallel_state.is_pipeline_first_stage(),
+            post_process=parallel_state.is_pipeline_last_stage(),
+        ).bfloat16()
+        for name, parameter in engine.named_parameters():
+            parameter.requires_grad_(not frozen or not name.startswith(frozen))
+        replica = DistributedDataParallel(config, settings, engine)
+        [optimizer] = get_megatron_optimizer(adam, [replica], use_gloo_process_groups=False).chained_optimizers
+        if distributed_optimizer:
+            optimizer._init_optimizer_states_with_dummy_values()
+            masters = [tensor for group in optimizer.shard_fp32_from_float16_groups for tensor in group]
+            moments = [state[name] for state in optimizer.optimizer.state.values() for name in ("exp_avg", "exp_avg_sq")]
+        else:
+            masters = [tensor for group in optimizer.fp32_from_float16_groups for tensor in group]
+            moments = masters * 2  # of the same shapes, and made with the first step
+    found = {
+        "parameters": _bytes(engine.parameters()),
+        "gradients": _bytes(buffer.grad_data for buffer in replica.buffers),
+        "optimizer": _bytes([*masters, *moments]),
+    }
+    parallel_state.destroy_model_parallel()
+    torch.distributed.destroy_process_group()
+    return found
+
+
+def _bytes(tensors: Iterable[torch.Tensor]) -> int:
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,13 @@ import pytest
 
 from conversion.families import FAMILIES
 from recipes.planner.activations import layer_activations
+from recipes.planner.layout import Layout
+from recipes.planner.memory import stage_memory
+from recipes.planner.parameters import PlannedModel
+from tests.conversion.tiny_families import PUBLISHED
 from tests.gloo import run_on_gloo
 from tests.recipes.planner_ranks import LENGTH, MICRO_BATCH
+from tests.recipes.test_arithmetic import OPT_1B
 
 TOKENS = MICRO_BATCH * LENGTH
 # Grouped heads, a feed-forward layer that is no multiple of the hidden size, windows that bind, capped scores.
@@ -53,3 +59,46 @@ def test_activations_are_those_that_autograd_keeps(tensor_parallel_size: int, tm
                     kernels="cpu",
                 )
                 assert counted.of(TOKENS) == pytest.approx(kept[f"{name} {precision}"], rel=2e-3), (name, precision)  # statistics of norms
+
+
+_WORLD = 64
+_OPT = ("opt", {**OPT_1B, "vocab_size": 80_000})
+_LLAMA = ("llama", "llama-3.1-8b")
+_GEMMA = ("gemma2", "gemma-2-9b")  # one matrix for input and output: the last stage of a pipeline has a copy
+_CASES = [
+    {"model": _OPT, "tensor": 1, "pipeline": 1, "rank": 0},
+    {"model": _OPT, "tensor": 4, "pipeline": 1, "rank": 63},
+    {"model": _OPT, "tensor": 2, "pipeline": 2, "rank": 0},
+    {"model": _OPT, "tensor": 2, "pipeline": 2, "rank": 63},
+    {"model": _OPT, "tensor": 1, "pipeline": 1, "rank": 5, "distributed_optimizer": False},
+    {"model": _OPT, "tensor": 1, "pipeline": 1, "rank": 0, "frozen": "decoder."},
+    {"model": _LLAMA, "tensor": 4, "pipeline": 1, "rank": 1},
+    {"model": _LLAMA, "tensor": 2, "pipeline": 4, "rank": 20},
+    {"model": _GEMMA, "tensor": 2, "pipeline": 2, "rank": 0},
+    {"model": _GEMMA, "tensor": 2, "pipeline": 2, "rank": 63},
+]
+
+
+def test_state_is_what_megatron_allocates_on_ranks_of_64(tmp_path: Path) -> None:
+    """Weights, gradients and Adam's state of full-size models; to the bytes that Megatron adds to make its buckets divide."""
+    calls = []
+    for case in _CASES:
+        family, model = case["model"]
+        if isinstance(model, str):
+            tied = bool(PUBLISHED[model].get("tie_word_embeddings"))
+            model = FAMILIES[family].megatron_config(PUBLISHED[model], tied=tied, source=model)
+        calls.append({**case, "family": family, "model": model})
+    [found] = run_on_gloo(
+        "tests.recipes.planner_ranks:allocated_by_ranks", world_size=1, directory=tmp_path / "ranks", cases=calls, num_ranks=_WORLD
+    )
+    for call, allocated in zip(calls, found, strict=True):
+        tensor, pipeline = call["tensor"], call["pipeline"]
+        model = PlannedModel(call["model"], vocab_rows=call["model"]["vocab_size"])
+        frozen = frozenset(name for name in model.parameters if call.get("frozen") and name.startswith(call["frozen"]))
+        layout = Layout(
+            tensor, pipeline, _WORLD // tensor // pipeline, 1, 1, 64, 4, distributed_optimizer=call.get("distributed_optimizer", True)
+        )
+        stage = call["rank"] * pipeline // _WORLD
+        predicted = stage_memory(replace(model, frozen=frozen), layout, stage)
+        for part in ("parameters", "gradients", "optimizer"):
+            assert getattr(predicted, part) == pytest.approx(allocated[part], rel=1e-5), (call["family"], tensor, pipeline, part)
