@@ -57,6 +57,7 @@ class Cluster:
     cpu: Partition | None = None  # for stages without a GPU; they run in the GPU partition where there is none
     account: str | None = None  # that pays; needed where account_required
     account_required: bool = True
+    allocation_gpu_hours: float | None = None  # what the account may use, for the plan
     gpu_option: str = "gpus-per-node"  # how a job asks for GPUs: that or gres
     memory_option: bool = True  # whether a job may ask for memory; at some sites it follows from the cores
     runtime: Runtime = field(default_factory=Runtime)

@@ -15,8 +15,8 @@ import psutil
 import pytest
 
 from recipes.run_dir import newest_checkpoint
+from tests.conftest import Inputs
 from tests.processes import Group, run_command
-from tests.recipes.conftest import Inputs
 
 STEPS = 12
 EVERY = 3

@@ -9,8 +9,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from tests.conftest import Inputs
 from tests.processes import run_command
-from tests.recipes.conftest import Inputs
 
 SHAPE = ["--num-layers", "2", "--hidden-size", "32", "--num-attention-heads", "4", "--num-key-value-heads", "2", "--max-positions", "64"]
 

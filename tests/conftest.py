@@ -1,4 +1,4 @@
-"""A tiny model and data set, made by the commands that users run."""
+"""Fixtures that several stages share: a tiny model and data set, made by the commands that users run."""
 
 from __future__ import annotations
 

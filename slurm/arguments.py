@@ -1,0 +1,37 @@
+"""Command-line arguments that every command for a cluster takes, and what they mean."""
+
+from __future__ import annotations
+
+import argparse
+
+from slurm.cluster import Cluster, cluster_names, load_cluster
+from slurm.job import parse_time_limit
+
+
+def add_cluster_arguments(parser: argparse.ArgumentParser) -> None:
+    """The cluster and what differs from its file."""
+    parser.add_argument("--cluster", required=True, help=f"bundled ({', '.join(cluster_names())}), or a YAML file of your own")
+    parser.add_argument("--account", help="that pays; short for --set account=NAME")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="key=value",
+        help="override of the cluster file, for example runtime.image=/scratch/nemo.sif",
+    )
+
+
+def add_time_argument(parser: argparse.ArgumentParser) -> None:
+    """The time limit of a job."""
+    parser.add_argument("--time", metavar="HH:MM:SS", help="time limit of a job (default: that of the partition)")
+
+
+def cluster_of(arguments: argparse.Namespace) -> Cluster:
+    """The cluster that the arguments name."""
+    account = [f"account={arguments.account}"] if arguments.account else []
+    return load_cluster(arguments.cluster, (*arguments.set, *account))
+
+
+def time_limit_of(arguments: argparse.Namespace, cluster: Cluster, *, kind: str) -> int:
+    """Seconds that a job of a kind may take."""
+    return parse_time_limit(arguments.time or cluster.partition_of(kind).time_limit)

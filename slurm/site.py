@@ -1,0 +1,167 @@
+"""What the Slurm at hand says of itself: partitions, limits, accounts; asked before a job is sent, so that a refusal names what there is."""
+
+from __future__ import annotations
+
+import getpass
+import re
+import shutil
+import subprocess
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from recipes.schema import raise_all
+from slurm.cluster import Cluster, Partition
+from slurm.job import Job, format_time_limit
+
+_LIMIT = re.compile(r"(?:(?P<days>\d+)-)?(?:(?P<hours>\d+):)?(?P<minutes>\d+):(?P<seconds>\d+)")
+
+_TIMEOUT_SECONDS = 20
+
+
+@dataclass(frozen=True)
+class SitePartition:
+    """One partition as `sinfo` knows it; where its nodes differ, the most that one of them has."""
+
+    num_nodes: int
+    cpus_per_node: int
+    memory_mib: int
+    gpus_per_node: int
+    time_limit_seconds: int | None  # None: no limit
+
+
+@dataclass(frozen=True)
+class Association:
+    """What a user may charge to."""
+
+    account: str
+    partition: str  # "" for all
+    qos: tuple[str, ...]
+
+
+def is_here() -> bool:
+    """Whether this machine can talk to a Slurm."""
+    return shutil.which("sbatch") is not None and shutil.which("sinfo") is not None
+
+
+def site_partitions() -> dict[str, SitePartition]:
+    """All partitions that this user sees.
+
+    Raises:
+        ValueError: if Slurm does not answer.
+    """
+    return parse_partitions(_ask("sinfo", "--noheader", "--format=%R|%l|%D|%c|%m|%G"))
+
+
+def parse_partitions(text: str) -> dict[str, SitePartition]:
+    """Partitions from lines of name|time limit|nodes|CPUs|MiB|generic resources."""
+    partitions: dict[str, SitePartition] = {}
+    for line in text.splitlines():
+        name, limit, nodes, cpus, memory, resources = (part.strip() for part in line.split("|"))
+        found = SitePartition(int(nodes), _number(cpus), _number(memory), _gpus(resources), _seconds(limit))
+        known = partitions.get(name)
+        if known is not None:
+            found = SitePartition(
+                known.num_nodes + found.num_nodes,
+                max(known.cpus_per_node, found.cpus_per_node),
+                max(known.memory_mib, found.memory_mib),
+                max(known.gpus_per_node, found.gpus_per_node),
+                found.time_limit_seconds,
+            )
+        partitions[name] = found
+    return partitions
+
+
+def site_associations() -> list[Association]:
+    """The accounts of this user; empty where Slurm keeps no accounts."""
+    if shutil.which("sacctmgr") is None:
+        return []
+    user = getpass.getuser()
+    try:
+        text = _ask("sacctmgr", "--noheader", "--parsable2", "show", "associations", f"user={user}", "format=account,partition,qos")
+    except ValueError:  # "accounting storage is disabled"
+        return []
+    rows = [line.split("|") for line in text.splitlines()]
+    return [Association(account, partition, tuple(filter(None, qos.split(",")))) for account, partition, qos in rows]
+
+
+def check_site(job: Job, cluster: Cluster) -> None:
+    """Refuse what the Slurm at hand would refuse or leave waiting for ever.
+
+    Raises:
+        ValueError: listing all problems, each with the alternatives.
+    """
+    problems = site_problems(job, cluster, site_partitions(), site_associations())
+    raise_all(problems, subject=f"job {job.name!r} on this Slurm")
+
+
+def site_problems(job: Job, cluster: Cluster, partitions: dict[str, SitePartition], associations: Sequence[Association]) -> list[str]:
+    """What does not fit, a sentence each."""
+    asked = cluster.partition_of(job.kind)
+    problems = _account_problems(cluster.account, asked, associations)
+    found = partitions.get(asked.name)
+    if found is None:
+        return [*problems, f"there is no partition {asked.name}; there are {', '.join(sorted(partitions))} (set {job.kind}.name=NAME)"]
+    limit = found.time_limit_seconds
+    if limit is not None and job.time_limit_seconds > limit:
+        problems.append(
+            f"it asks for {format_time_limit(job.time_limit_seconds)}; the time limit of partition {asked.name} is {format_time_limit(limit)}"
+            + _others(partitions, lambda one: one.time_limit_seconds is None or one.time_limit_seconds >= job.time_limit_seconds)
+        )
+    if job.gpus_per_node > found.gpus_per_node:
+        problems.append(
+            f"it asks for {job.gpus_per_node} GPUs on a node; the nodes of partition {asked.name} have {found.gpus_per_node}"
+            + _others(partitions, lambda one: one.gpus_per_node >= job.gpus_per_node)
+        )
+    if job.num_nodes > found.num_nodes:
+        problems.append(f"it asks for {job.num_nodes} nodes; partition {asked.name} has {found.num_nodes}")
+    return problems
+
+
+def _account_problems(account: str | None, partition: Partition, associations: Sequence[Association]) -> list[str]:
+    if account is None or not associations:
+        return []
+    mine = [one for one in associations if one.account == account]
+    if not mine:
+        known = sorted({one.account for one in associations})
+        return [f"you have no account {account}; yours are {', '.join(known)} (set account=NAME)"]
+    there = [one for one in mine if one.partition in ("", partition.name)]
+    if not there:
+        places = sorted({one.partition for one in mine})
+        return [f"account {account} may not use partition {partition.name}; it may use {', '.join(places)}"]
+    allowed = sorted({qos for one in there for qos in one.qos})
+    if partition.qos is not None and allowed and partition.qos not in allowed:
+        return [f"account {account} may not use the QOS {partition.qos}; it may use {', '.join(allowed)}"]
+    return []
+
+
+def _others(partitions: dict[str, SitePartition], fits: Callable[[SitePartition], bool]) -> str:
+    names = sorted(name for name, partition in partitions.items() if fits(partition))
+    return f"; {', '.join(names)} would do" if names else ""
+
+
+def _seconds(limit: str) -> int | None:
+    """Seconds of a limit as sinfo writes it: 1-00:00:00, 24:00:00, 30:00, infinite."""
+    found = _LIMIT.fullmatch(limit)
+    if found is None:
+        return None
+    days, hours, minutes, seconds = (int(part or 0) for part in found.group("days", "hours", "minutes", "seconds"))
+    return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
+
+
+def _gpus(resources: str) -> int:
+    """GPUs of a node from its generic resources: gpu:a100:4(S:0-1),craynetwork:2."""
+    return sum(int(count) for count in re.findall(r"\bgpu(?::[^:,()]+)?:(\d+)", resources))
+
+
+def _number(text: str) -> int:
+    return int(text.rstrip("+"))  # "+" where nodes of a group differ
+
+
+def _ask(*words: str) -> str:
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, timeout=_TIMEOUT_SECONDS, check=False)
+    except subprocess.TimeoutExpired:
+        raise ValueError(f"Slurm did not answer `{words[0]}` within {_TIMEOUT_SECONDS} s; try again later") from None
+    if done.returncode:
+        raise ValueError(f"`{words[0]}` failed: {' '.join(done.stderr.split())}")
+    return done.stdout

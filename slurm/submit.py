@@ -1,0 +1,78 @@
+"""Submit a training run to a Slurm cluster: print the plan and the exact job script, and send it with --submit.
+
+The run is a chain of jobs: each is told to save and leave before the time limit, and the next goes on from there.  The same command
+again goes on with a run that was stopped.  Nothing is sent without --submit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from data_prep import command
+from recipes.checks import check_run, read_inputs
+from recipes.compose import compose_recipe
+from slurm.arguments import add_cluster_arguments, add_time_argument, cluster_of, time_limit_of
+from slurm.chain import ChainPlan, link_job, submit_chain
+from slurm.job import GPU
+from slurm.render import render_job
+from slurm.site import check_site, is_here
+from slurm.submission_plan import plan_lines
+from slurm.training import training_job
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Plan, check, print; with --submit send."""
+    parser = command.parser(
+        __doc__,
+        prog="slurm.submit",
+        example="python -m slurm.submit opt_1b_gpu --cluster vega --account b25 --output runs/sl model.checkpoint=nemo/sl data.train=[data/sl]",
+    )
+    parser.add_argument("recipe", help="name of a bundled recipe, or a YAML file")
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="overrides of the recipe, in Hydra's grammar")
+    parser.add_argument("--output", required=True, type=Path, help="directory of the run, on a file system that all nodes see")
+    add_cluster_arguments(parser)
+    add_time_argument(parser)
+    parser.add_argument("--name", help="of the job in the queue (default: the name of the output directory)")
+    parser.add_argument("--links", type=int, default=ChainPlan.links, metavar="N", help=f"jobs of the chain (default: {ChainPlan.links})")
+    parser.add_argument(
+        "--signal-seconds",
+        type=int,
+        default=ChainPlan.signal_seconds,
+        metavar="S",
+        help="before the limit: save and leave (default: %(default)s)",
+    )
+    parser.add_argument("--submit", action="store_true", help="send it")
+    arguments = parser.parse_intermixed_args(argv)
+    recipe = compose_recipe(arguments.recipe, arguments.overrides)
+    inputs = read_inputs(recipe)
+    check_run(recipe, inputs)
+    cluster = cluster_of(arguments)
+    job = training_job(
+        recipe,
+        recipe_argument=arguments.recipe,
+        overrides=arguments.overrides,
+        run_dir=arguments.output,
+        cluster=cluster,
+        time_limit_seconds=time_limit_of(arguments, cluster, kind=GPU),
+        name=arguments.name,
+    )
+    run_dir = arguments.output.absolute()
+    chain = ChainPlan(links=arguments.links, signal_seconds=arguments.signal_seconds)
+    script = render_job(link_job(job, run_dir, chain, submission=1), cluster)
+    if is_here():
+        check_site(job, cluster)
+    print("\n".join(plan_lines(recipe, inputs, job, cluster, chain, run_dir=run_dir, is_checked=is_here())))
+    if not arguments.submit:
+        print(f"\nThe script of the first job:\n\n{script}\nNothing was sent; add --submit to send it.")
+        return command.DONE
+    job_ids = submit_chain(job, cluster, run_dir, chain)
+    if not job_ids:
+        print(f"the run in {run_dir} is finished; nothing was sent")
+    else:
+        print(f"sent jobs {', '.join(job_ids)}; watch them with `python -m slurm.status {run_dir}`")
+    return command.DONE
+
+
+if __name__ == "__main__":
+    command.run(main)

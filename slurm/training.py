@@ -1,0 +1,57 @@
+"""A training run as a job: one task per GPU, the layout that the recipe asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from recipes.schema import Recipe
+from slurm.cluster import Cluster
+from slurm.job import ROOT, Job
+
+
+def training_job(
+    recipe: Recipe,
+    *,
+    recipe_argument: str,
+    overrides: Sequence[str],
+    run_dir: Path,
+    cluster: Cluster,
+    time_limit_seconds: int,
+    name: str | None = None,
+) -> Job:
+    """The job that trains a recipe in `run_dir`, or goes on with it.
+
+    Args:
+        recipe_argument: as `recipes.train --recipe` takes it: a bundled name or a file.
+        overrides: of the recipe, as given on the command line; `recipe` has them already.
+        name: of the job; by default that of the run's directory.
+
+    Raises:
+        ValueError: if the recipe's paths would mean other files in the job, which runs in the checkout.
+    """
+    run_dir = run_dir.absolute()
+    if recipe_argument.endswith((".yaml", ".yml")):
+        recipe_argument = str(Path(recipe_argument).absolute())
+    return Job(
+        name=name or run_dir.name,
+        command=("python", "-m", "recipes.train", "--recipe", recipe_argument, "--output", str(run_dir), *overrides),
+        time_limit_seconds=time_limit_seconds,
+        log_dir=run_dir / "logs",
+        num_nodes=recipe.parallel.num_nodes,
+        tasks_per_node=recipe.parallel.devices_per_node,
+        gpus_per_task=1 if cluster.gpu.gpus_per_node else 0,
+        paths=(run_dir, *_inputs(recipe, recipe_argument)),
+    )
+
+
+def _inputs(recipe: Recipe, recipe_argument: str) -> list[Path]:
+    """Files and directories that the training reads, absolute."""
+    named = [recipe.model.checkpoint, *recipe.data.train, *([recipe.data.validation] if recipe.data.validation else [])]
+    relative = [path for path in named if not Path(path).is_absolute()]
+    if relative and Path.cwd() != ROOT:
+        raise ValueError(
+            f"{relative[0]} is a relative path, and the job runs in {ROOT}; give absolute paths or submit from there (here is {Path.cwd()})"
+        )
+    files = [Path(recipe_argument)] if recipe_argument.endswith((".yaml", ".yml")) else []
+    return files + [Path(path).absolute() for path in named]
