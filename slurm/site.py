@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import getpass
 import re
-import shutil
 import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -38,16 +37,15 @@ class Association:
     qos: tuple[str, ...]
 
 
-def is_here() -> bool:
-    """Whether this machine can talk to a Slurm."""
-    return shutil.which("sbatch") is not None and shutil.which("sinfo") is not None
+class NoAnswer(ValueError):  # noqa: N818 it is a state of the site
+    """There is no Slurm on this machine, or it does not answer."""
 
 
 def site_partitions() -> dict[str, SitePartition]:
     """All partitions that this user sees.
 
     Raises:
-        ValueError: if Slurm does not answer.
+        NoAnswer: if Slurm does not answer.
     """
     return parse_partitions(_ask("sinfo", "--noheader", "--format=%R|%l|%D|%c|%m|%G"))
 
@@ -73,25 +71,35 @@ def parse_partitions(text: str) -> dict[str, SitePartition]:
 
 def site_associations() -> list[Association]:
     """The accounts of this user; empty where Slurm keeps no accounts."""
-    if shutil.which("sacctmgr") is None:
-        return []
     user = getpass.getuser()
     try:
         text = _ask("sacctmgr", "--noheader", "--parsable2", "show", "associations", f"user={user}", "format=account,partition,qos")
-    except ValueError:  # "accounting storage is disabled"
+    except NoAnswer:  # "accounting storage is disabled"
         return []
     rows = [line.split("|") for line in text.splitlines()]
     return [Association(account, partition, tuple(filter(None, qos.split(",")))) for account, partition, qos in rows]
 
 
-def check_site(job: Job, cluster: Cluster) -> None:
+def check_site(job: Job, cluster: Cluster, *, must_answer: bool) -> str:
     """Refuse what the Slurm at hand would refuse or leave waiting for ever.
 
+    Args:
+        must_answer: False to go on where there is no Slurm that answers, as when planning on a laptop.
+
+    Returns:
+        What was checked, in words.
+
     Raises:
-        ValueError: listing all problems, each with the alternatives.
+        ValueError: listing all problems, each with the alternatives; or that no Slurm answers.
     """
-    problems = site_problems(job, cluster, site_partitions(), site_associations())
-    raise_all(problems, subject=f"job {job.name!r} on this Slurm")
+    try:
+        partitions, associations = site_partitions(), site_associations()
+    except NoAnswer as error:
+        if must_answer:
+            raise
+        return f"with the cluster file alone: {error}"
+    raise_all(site_problems(job, cluster, partitions, associations), subject=f"job {job.name!r} on this Slurm")
+    return "account, partition, QOS and limits, with this Slurm"
 
 
 def site_problems(job: Job, cluster: Cluster, partitions: dict[str, SitePartition], associations: Sequence[Association]) -> list[str]:
@@ -160,8 +168,10 @@ def _number(text: str) -> int:
 def _ask(*words: str) -> str:
     try:
         done = subprocess.run(words, capture_output=True, text=True, timeout=_TIMEOUT_SECONDS, check=False)
+    except FileNotFoundError:
+        raise NoAnswer("there is no Slurm on this machine; submit from a login node") from None
     except subprocess.TimeoutExpired:
-        raise ValueError(f"Slurm did not answer `{words[0]}` within {_TIMEOUT_SECONDS} s; try again later") from None
+        raise NoAnswer(f"Slurm did not answer `{words[0]}` within {_TIMEOUT_SECONDS} s; try again later") from None
     if done.returncode:
-        raise ValueError(f"`{words[0]}` failed: {' '.join(done.stderr.split())}")
+        raise NoAnswer(f"`{words[0]}` failed: {' '.join(done.stderr.split())}")
     return done.stdout

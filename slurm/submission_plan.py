@@ -20,12 +20,12 @@ _LAST_RECORDS = 20  # of a run's metrics, for its speed
 
 
 def plan_lines(
-    recipe: Recipe, inputs: RunInputs, job: Job, cluster: Cluster, chain: ChainPlan, *, run_dir: Path, is_checked: bool
+    recipe: Recipe, inputs: RunInputs, job: Job, cluster: Cluster, chain: ChainPlan, *, run_dir: Path, checked: str
 ) -> list[str]:
     """The plan as aligned lines.
 
     Args:
-        is_checked: whether the Slurm at hand was asked about accounts, partitions and limits.
+        checked: what the Slurm at hand was asked, from `slurm.site.check_site`.
     """
     parallel = recipe.parallel
     steps, step = arithmetic.total_steps(recipe), _step_of(run_dir)
@@ -47,12 +47,7 @@ def plan_lines(
             f"{chain.links} x {format_time_limit(job.time_limit_seconds)} on {cluster.gpu.name}, one after the other until the run is finished",
         ),
         *_hours(recipe, job, cluster, chain, steps - step, _measured_step_seconds(run_dir, recipe)),
-        (
-            "checked",
-            "account, partition, QOS and limits, with this Slurm"
-            if is_checked
-            else "with the cluster file alone: no Slurm on this machine",
-        ),
+        ("checked", checked),
     ]
     return [f"{name:<10}{text}" for name, text in rows]
 

@@ -16,7 +16,7 @@ from slurm.arguments import add_cluster_arguments, add_time_argument, cluster_of
 from slurm.chain import ChainPlan, link_job, submit_chain
 from slurm.job import GPU
 from slurm.render import render_job
-from slurm.site import check_site, is_here
+from slurm.site import check_site
 from slurm.submission_plan import plan_lines
 from slurm.training import training_job
 
@@ -60,9 +60,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     run_dir = arguments.output.absolute()
     chain = ChainPlan(links=arguments.links, signal_seconds=arguments.signal_seconds)
     script = render_job(link_job(job, run_dir, chain, submission=1), cluster)
-    if is_here():
-        check_site(job, cluster)
-    print("\n".join(plan_lines(recipe, inputs, job, cluster, chain, run_dir=run_dir, is_checked=is_here())))
+    checked = check_site(job, cluster, must_answer=arguments.submit)
+    print("\n".join(plan_lines(recipe, inputs, job, cluster, chain, run_dir=run_dir, checked=checked)))
     if not arguments.submit:
         print(f"\nThe script of the first job:\n\n{script}\nNothing was sent; add --submit to send it.")
         return command.DONE

@@ -1,0 +1,102 @@
+"""Bringing files to a login node: resumed after an interruption, never in place before its checksum is right."""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import os
+import re
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+from data_prep.progress import Counter
+
+_CHUNK_BYTES = 1 << 20
+_TIMEOUT_SECONDS = 60
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+
+
+def sha256_of(path: Path) -> str:
+    """SHA-256 of a file, in hexadecimal."""
+    with open(path, "rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def require_sha256(text: str) -> str:
+    """A checksum as users paste it, with or without `sha256:` in front.
+
+    Raises:
+        ValueError: if it is none.
+    """
+    plain = text.strip().lower().removeprefix("sha256:")
+    if not _SHA256.fullmatch(plain):
+        raise ValueError(f"{text!r} is no SHA-256 checksum; expected 64 hexadecimal digits")
+    return plain
+
+
+def download(url: str, path: Path, *, sha256: str, progress: Counter | None = None) -> bool:
+    """Bring a file, going on where an interrupted download stopped.
+
+    Args:
+        progress: counts the bytes that come.
+
+    Returns:
+        False if it was there already.
+
+    Raises:
+        ValueError: if the server refuses, breaks off, or sends something else than the checksum says; nothing is in place then.
+    """
+    if path.exists():
+        require_content(path, sha256)
+        return False
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        _fetch(url, partial, progress)
+    except (urllib.error.URLError, http.client.HTTPException, TimeoutError, ConnectionError) as error:
+        here = partial.stat().st_size if partial.exists() else 0
+        raise ValueError(f"{url} could not be fetched: {error}; {here:,} bytes are kept, the same command goes on from there") from error
+    found = sha256_of(partial)
+    if found != sha256:
+        partial.unlink()
+        raise ValueError(f"{url} has the SHA-256 {found}, expected {sha256}; it was thrown away: check the address and the checksum")
+    os.replace(partial, path)
+    return True
+
+
+def require_content(path: Path, sha256: str) -> None:
+    """Refuse a file that is not what it should be.
+
+    Raises:
+        ValueError: naming both checksums.
+    """
+    found = sha256_of(path)
+    if found != sha256:
+        raise ValueError(
+            f"{path} has the SHA-256 {found}, expected {sha256}: it is damaged or of another version; remove it and fetch again"
+        )
+
+
+def _fetch(url: str, partial: Path, progress: Counter | None) -> None:
+    here = partial.stat().st_size if partial.exists() else 0
+    request = urllib.request.Request(url, headers={"Range": f"bytes={here}-"} if here else {})
+    try:
+        response = urllib.request.urlopen(request, timeout=_TIMEOUT_SECONDS)
+    except urllib.error.HTTPError as error:
+        if error.code == 416 and here:  # nothing is left to send: the checksum decides
+            return
+        raise
+    with response:
+        if response.status != 206:  # the server sends the whole file again
+            here = 0
+        length = response.headers.get("Content-Length")
+        total = here + int(length) if length else None
+        with open(partial, "ab" if here else "wb") as stream:
+            while chunk := response.read(_CHUNK_BYTES):
+                stream.write(chunk)
+                here += len(chunk)
+                if progress is not None:
+                    progress.advance(len(chunk))
+    if total is not None and here < total:
+        raise http.client.IncompleteRead(b"", total - here)

@@ -1,0 +1,137 @@
+"""Bring what jobs need to a cluster's cache, on its login node: compute nodes have no internet.
+
+Files, container images, models and data sets of the Hugging Face hub, and Python wheels.  Each has a checksum, given or that of its first
+download, and an interrupted command goes on where it stopped.  --check reads all of it again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from urllib.parse import urlparse
+
+from data_prep import command
+from data_prep.progress import Progress
+from slurm.arguments import add_cluster_arguments, cluster_of
+from slurm.cluster import Cluster
+from slurm.downloads import download, require_content, require_sha256
+from slurm.hub import check_blobs, fetch_repository, parse_repository
+from slurm.prefetched import add_to_record, check_record, read_record
+
+_PULL = {
+    "apptainer": ("apptainer", "pull", "{target}", "{source}"),
+    "singularity": ("singularity", "pull", "{target}", "{source}"),
+    "pyxis": ("enroot", "import", "--output", "{target}", "{source}"),
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Fetch what is missing, or check what is here."""
+    parser = command.parser(
+        __doc__,
+        prog="slurm.prefetch",
+        example="python -m slurm.prefetch --cluster vega --image docker://nvcr.io/nvidia/nemo:25.11 --hub facebook/opt-1.3b --wheels requirements.txt",
+    )
+    add_cluster_arguments(parser)
+    parser.add_argument("--image", metavar="SOURCE", help="of the cluster's runtime.image, for example docker://nvcr.io/nvidia/nemo:25.11")
+    parser.add_argument(
+        "--file", nargs=2, action="append", default=[], metavar=("URL", "SHA256"), help="a file, into files/ (may be repeated)"
+    )
+    parser.add_argument("--hub", nargs="+", default=[], metavar="NAME", help="owner/name, dataset:owner/name or owner/name@revision")
+    parser.add_argument("--wheels", type=Path, metavar="REQUIREMENTS", help="wheels of a requirements file, into wheels/")
+    parser.add_argument("--check", action="store_true", help="read all that was fetched again and compare its checksums")
+    arguments = parser.parse_args(argv)
+    cluster = cluster_of(arguments)
+    if cluster.cache_dir is None:
+        raise ValueError(f"the cluster {cluster.name} names no scratch directory; set it with --set scratch=DIRECTORY")
+    cache_dir = Path(cluster.cache_dir)
+    if arguments.check:
+        return _check(cache_dir)
+    fetch(arguments, cluster, cache_dir)
+    return command.DONE
+
+
+def fetch(arguments: argparse.Namespace, cluster: Cluster, cache_dir: Path) -> None:
+    """Bring all that the arguments name, cheap checks of the arguments first."""
+    files = [(url, require_sha256(checksum)) for url, checksum in arguments.file]
+    repositories = [parse_repository(name) for name in arguments.hub]
+    if arguments.wheels is not None and not arguments.wheels.is_file():
+        raise ValueError(f"the requirements file {arguments.wheels} does not exist")
+    if not (files or repositories or arguments.wheels or arguments.image):
+        raise ValueError("nothing to fetch; give --image, --file, --hub or --wheels, or --check for what is here")
+    for url, sha256 in files:
+        _fetch_file(url, sha256, cache_dir)
+    for repository in repositories:
+        print(f"{repository.name}: {fetch_repository(repository, cache_dir)}")
+    if arguments.wheels is not None:
+        _fetch_wheels(arguments.wheels, cache_dir)
+    if arguments.image is not None:
+        _fetch_image(arguments.image, cluster, cache_dir)
+
+
+def _fetch_file(url: str, sha256: str, cache_dir: Path) -> None:
+    name = Path(urlparse(url).path).name
+    if not name:
+        raise ValueError(f"{url} names no file")
+    path = cache_dir / "files" / name
+    progress = Progress(name, total=None, unit="B", is_bytes=True)
+    is_new = download(url, path, sha256=sha256, progress=progress)
+    add_to_record(cache_dir, path, source=url, sha256=sha256)
+    print(f"{path}: {'fetched' if is_new else 'was here'}, its checksum is right")
+
+
+def _fetch_wheels(requirements: Path, cache_dir: Path) -> None:
+    target = cache_dir / "wheels"
+    words = [sys.executable, "-m", "pip", "download", "--disable-pip-version-check", "--dest", str(target), "-r", str(requirements)]
+    if subprocess.run(words, check=False).returncode:  # pip compares the index's checksums, and keeps what it has
+        raise ValueError(f"pip could not fetch all wheels of {requirements}; its message is above, the same command goes on from there")
+    for wheel in sorted(target.iterdir()):
+        add_to_record(cache_dir, wheel, source=f"pip download -r {requirements}")
+    print(f"{target}: install with `python -m pip install --no-index --find-links {target} -r {requirements}`")
+
+
+def _fetch_image(source: str, cluster: Cluster, cache_dir: Path) -> None:
+    if cluster.runtime.kind not in _PULL:
+        raise ValueError(f"the runtime of {cluster.name} is {cluster.runtime.kind}, which takes no image")
+    path = Path(cluster.image_path)
+    if not path.is_relative_to(cache_dir):
+        raise ValueError(f"runtime.image is {path}, which is outside the cache {cache_dir}; give it as a file name")
+    known = read_record(cache_dir).get(path.relative_to(cache_dir).as_posix())
+    if path.exists() and known is not None and known.source == source:
+        require_content(path, known.sha256)
+        print(f"{path}: was here, its checksum is right")
+        return
+    if path.exists():
+        raise ValueError(f"{path} was made from {known.source if known else 'another place'}; remove it to make it from {source}")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.stem}.partial{path.suffix}")
+    partial.unlink(missing_ok=True)
+    words = [word.format(target=partial, source=source) for word in _PULL[cluster.runtime.kind]]
+    if shutil.which(words[0]) is None:
+        raise ValueError(f"{words[0]} is not installed on this machine; run this on a login node, where it may be a module")
+    environment = {**os.environ, "APPTAINER_CACHEDIR": str(cache_dir / "layers"), "SINGULARITY_CACHEDIR": str(cache_dir / "layers")}
+    if subprocess.run(words, check=False, env=environment).returncode:  # layers that are here are not fetched again
+        raise ValueError(f"{words[0]} could not make {path} from {source}; its message is above, the same command goes on from there")
+    os.replace(partial, path)
+    entry = add_to_record(cache_dir, path, source=source)
+    print(f"{path}: {entry.size / 2**30:.1f} GiB, SHA-256 {entry.sha256}")
+
+
+def _check(cache_dir: Path) -> int:
+    record = read_record(cache_dir)
+    problems = check_record(cache_dir)
+    hubs = [path for path in sorted((cache_dir / "huggingface" / "hub").glob("*--*")) if path.is_dir()]
+    problems += [problem for path in hubs for problem in check_blobs(path)]
+    for problem in problems:
+        print(f"problem: {problem}")
+    print(f"{cache_dir}: {len(record)} files and {len(hubs)} repositories, {len(problems)} problems")
+    return command.WRONG if problems else command.DONE
+
+
+if __name__ == "__main__":
+    command.run(main)

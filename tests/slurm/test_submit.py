@@ -1,0 +1,156 @@
+"""The command that users type: its plan and script, what it refuses, and a run on four nodes of a real Slurm."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from slurm.cluster import load_cluster
+from slurm.job import Job
+from slurm.site import Association, parse_partitions, site_problems
+from tests.conftest import Inputs
+from tests.processes import ROOT, run_command
+from tests.slurm.running_slurm import ACCOUNT, OTHER_ACCOUNT, RunningSlurm
+
+STEPS = 3
+SECONDS_TO_SUBMIT = 5  # the bound of the project
+
+
+def _overrides(inputs: Inputs, *parallel: str) -> list[str]:
+    return [
+        f"model.checkpoint={inputs.checkpoint}",
+        f"data.train=[{inputs.data}]",
+        "data.sequence_length=48",
+        "model.hidden_dropout=0.1",
+        "schedule.global_batch_size=8",
+        "schedule.micro_batch_size=4",
+        f"schedule.max_steps={STEPS}",
+        "schedule.warmup_steps=1",
+        f"run.checkpoint_every_steps={STEPS}",
+        "run.log_every_steps=1",
+        "parallel.tensor_parallel_size=2",
+        *parallel,
+    ]
+
+
+FOUR_NODES = ("parallel.num_nodes=4", "parallel.devices_per_node=1")
+
+
+def _submit(slurm: RunningSlurm, inputs: Inputs, run_dir: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    cluster = ["--cluster", "local", "--set", f"runtime.venv={sys.prefix}"]
+    words = (*cluster, "--output", str(run_dir), *_overrides(inputs, *FOUR_NODES), *words)
+    environment = {**slurm.environment, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "slurm.submit", "demo_adapt", *words]
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_plan_and_script_are_printed_and_nothing_is_sent(slurm: RunningSlurm, inputs: Inputs, tmp_path: Path) -> None:
+    start = time.monotonic()
+    done = _submit(slurm, inputs, tmp_path / "run", "--account", ACCOUNT, "--set", "allocation_gpu_hours=1000")
+    assert time.monotonic() - start < SECONDS_TO_SUBMIT
+    assert done.returncode == 0, done.stderr
+    plan, _, script = done.stdout.partition("\n\nThe script of the first job:\n\n")
+    assert plan.splitlines()[:3] == [
+        f"run       {tmp_path / 'run'} (new)",
+        "recipe    demo_adapt: 3 steps of 384 tokens",
+        "layout    4 nodes x 1 tasks = tensor 2 x pipeline 1 x data 2; micro batch 4, 1 accumulation steps",
+    ]
+    assert "GPU hours at most 384 of 1,000 (38.4% of the allocation at most)" in plan.splitlines()
+    assert plan.splitlines()[-1] == "checked   account, partition, QOS and limits, with this Slurm"
+    assert script.startswith("#!/bin/bash\n#SBATCH --job-name=run\n") and script.endswith("Nothing was sent; add --submit to send it.\n")
+    assert not (tmp_path / "run").exists()
+
+
+def test_submitting_imports_nothing_heavy(inputs: Inputs, tmp_path: Path) -> None:
+    arguments = ["demo_adapt", "--cluster", "local", "--output", str(tmp_path / "run"), *_overrides(inputs, *FOUR_NODES)]
+    code = f"import sys; from slurm.submit import main; main({arguments!r}); print(sorted({{'torch', 'nemo', 'transformers'}} & set(sys.modules)))"
+    environment = {**os.environ, "PATH": str(tmp_path)}  # a laptop: no Slurm
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+    assert "checked   with the cluster file alone: there is no Slurm on this machine; submit from a login node" in done.stdout.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--account", "nobody"], f"you have no account nobody; yours are {OTHER_ACCOUNT}, root, {ACCOUNT} (set account=NAME)"),
+        (["--set", "gpu.name=gpus"], "there is no partition gpus; there are cpu, gpu (set gpu.name=NAME)"),
+        (
+            ["--account", ACCOUNT, "--set", "gpu.qos=long"],
+            f"account {ACCOUNT} may not use the QOS long; it may use debug, normal",
+        ),
+        (
+            ["--set", "gpu.time_limit=48:00:00"],
+            "it asks for 48:00:00; the time limit of partition gpu is 24:00:00",
+        ),
+        (
+            ["--set", "gpu.gpus_per_node=8", "parallel.devices_per_node=8", "schedule.micro_batch_size=1", "schedule.global_batch_size=16"],
+            "it asks for 8 GPUs on a node; the nodes of partition gpu have 4",
+        ),
+    ],
+)
+def test_what_this_slurm_would_refuse_is_refused_first(
+    words: list[str], message: str, slurm: RunningSlurm, inputs: Inputs, tmp_path: Path
+) -> None:
+    done = _submit(slurm, inputs, tmp_path / "run", "--submit", *words)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f"error: job 'run' on this Slurm cannot run: {message}\n"
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_layout_that_does_not_divide_is_refused(slurm: RunningSlurm, inputs: Inputs, tmp_path: Path) -> None:
+    done = _submit(slurm, inputs, tmp_path / "run", "--submit", "parallel.num_nodes=3")
+    assert done.returncode == 2
+    assert done.stderr == (
+        "error: recipe demo_adapt cannot run: 3 nodes x 1 devices = 3 processes are no multiple of"
+        " tensor_parallel_size x pipeline_parallel_size (2 x 1 = 2)\n"
+    )
+
+
+def _losses(run_dir: Path) -> list[float]:
+    return [json.loads(line)["loss"] for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_four_nodes_train_at_tp_2_dp_2_as_one_machine_does(slurm: RunningSlurm, inputs: Inputs, tmp_path: Path) -> None:
+    done = _submit(slurm, inputs, tmp_path / "nodes", "--account", ACCOUNT, "--links", "1", "--submit")
+    assert done.returncode == 0, done.stderr
+    job_id = int(done.stdout.splitlines()[-1].removeprefix("sent jobs ").split(";")[0])
+    log = tmp_path / "nodes" / "attempts" / f"job-{job_id}.log"
+    assert slurm.wait(job_id, timeout_seconds=240) == "COMPLETED", log.read_text()
+    assert slurm.job(job_id)["NumNodes"] == "4"
+
+    here = _overrides(inputs, "parallel.num_nodes=1", "parallel.devices_per_node=4")
+    finished = run_command(
+        "recipes.train", "--recipe", "demo_adapt", "--output", tmp_path / "here", *here, log_dir=tmp_path / "logs", timeout_seconds=240
+    )
+    assert finished.code == 0, finished.stderr
+    assert len(_losses(tmp_path / "nodes")) == STEPS
+    assert _losses(tmp_path / "nodes") == _losses(tmp_path / "here")
+
+
+PARTITIONS = parse_partitions(
+    "gpu|1-00:00:00|60|256|510000+|gpu:a100:4(S:0-1)\ngpu|1-00:00:00|2|256|510000|gpu:8\nlong|infinite|3|64|1000|(null)\n"
+)
+JOB = Job(name="job", command=("true",), time_limit_seconds=48 * 3600, log_dir=Path("/logs"), tasks_per_node=8, gpus_per_task=1)
+
+
+def test_partitions_of_different_nodes_are_taken_together() -> None:
+    assert PARTITIONS["gpu"].num_nodes == 62
+    assert PARTITIONS["gpu"].gpus_per_node == 8
+    assert (PARTITIONS["gpu"].time_limit_seconds, PARTITIONS["long"].time_limit_seconds) == (86400, None)
+
+
+def test_what_else_would_do_is_named() -> None:
+    cluster = load_cluster("local", ("account=b25",))
+    associations = [Association("b25", "gpu", ("normal",))]
+    assert site_problems(JOB, cluster, PARTITIONS, associations) == [
+        "it asks for 48:00:00; the time limit of partition gpu is 24:00:00; long would do"
+    ]
+    other = [Association("b25", "long", ("normal",))]
+    assert site_problems(JOB, cluster, PARTITIONS, other)[0] == "account b25 may not use partition gpu; it may use long"
