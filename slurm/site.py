@@ -173,5 +173,5 @@ def _ask(*words: str) -> str:
     except subprocess.TimeoutExpired:
         raise NoAnswer(f"Slurm did not answer `{words[0]}` within {_TIMEOUT_SECONDS} s; try again later") from None
     if done.returncode:
-        raise NoAnswer(f"`{words[0]}` failed: {' '.join(done.stderr.split())}")
+        raise NoAnswer(f"`{words[0]}` failed: {(done.stderr.strip().splitlines() or ['no message'])[-1]}")
     return done.stdout

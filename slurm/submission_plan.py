@@ -4,52 +4,69 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import dataclass
 from pathlib import Path
 
 from recipes import arithmetic
-from recipes.checks import RunInputs, padded_vocab_size
+from recipes.checks import RunInputs, planned_model
+from recipes.planner.estimate import RunEstimate, estimate_run, refusal
+from recipes.planner.hardware import GPUS, find_gpu
+from recipes.planner.layout import layout_of
 from recipes.run_dir import METRICS_NAME, newest_checkpoint
-from recipes.schema import Recipe
+from recipes.schema import Recipe, raise_all
 from slurm.chain import ChainPlan
 from slurm.cluster import Cluster
 from slurm.job import Job, format_time_limit
 
-_GIB = 2**30
 _START_SECONDS = 300  # assumed of each job: containers, imports, reading a checkpoint
 _LAST_RECORDS = 20  # of a run's metrics, for its speed
 
+Row = tuple[str, str]
 
-def plan_lines(
-    recipe: Recipe, inputs: RunInputs, job: Job, cluster: Cluster, chain: ChainPlan, *, run_dir: Path, checked: str
-) -> list[str]:
-    """The plan as aligned lines.
 
-    Args:
+@dataclass(frozen=True)
+class Submission:
+    """All that the plan speaks of.
+
+    Attributes:
         checked: what the Slurm at hand was asked, from `slurm.site.check_site`.
     """
-    parallel = recipe.parallel
+
+    recipe: Recipe
+    inputs: RunInputs
+    job: Job
+    cluster: Cluster
+    chain: ChainPlan
+    run_dir: Path
+    checked: str
+
+
+def plan_lines(submission: Submission) -> list[str]:
+    """The plan as aligned lines.
+
+    Raises:
+        ValueError: if the layout does not fit the cluster's GPUs.
+    """
+    recipe, job, cluster, run_dir = submission.recipe, submission.job, submission.cluster, submission.run_dir
     steps, step = arithmetic.total_steps(recipe), _step_of(run_dir)
-    rows: list[tuple[str, str]] = [
+    estimate = _estimate(submission, steps - step)
+    rows: list[Row] = [
         ("run", f"{run_dir} ({f'goes on from step {step:,}' if step else 'new'})"),
         ("recipe", f"{recipe.name}: {steps:,} steps of {arithmetic.tokens_per_step(recipe):,} tokens"),
         (
             "layout",
-            f"{job.num_nodes} nodes x {job.tasks_per_node} tasks = tensor {parallel.tensor_parallel_size} x pipeline"
-            f" {parallel.pipeline_parallel_size} x data {arithmetic.data_parallel_size(parallel)};"
-            f" micro batch {recipe.schedule.micro_batch_size}, {arithmetic.accumulation_steps(recipe)} accumulation steps",
+            f"{job.num_nodes} nodes x {job.tasks_per_node} tasks = {layout_of(recipe)}, {arithmetic.accumulation_steps(recipe)} accumulation steps",
         ),
-        (
-            "memory",
-            f"{_memory_gib(recipe, inputs):.1f} GiB of a GPU (estimate; {cluster.gpu.gpu or 'the GPU is not named in the cluster file'})",
-        ),
+        ("memory", f"{estimate.choice.fit} on each {estimate.gpu.name}" if estimate else f"not estimated: {_why_not(submission)}"),
         (
             "jobs",
-            f"{chain.links} x {format_time_limit(job.time_limit_seconds)} on {cluster.gpu.name}, one after the other until the run is finished",
+            f"{submission.chain.links} x {format_time_limit(job.time_limit_seconds)} in {cluster.gpu.name}, one after the other until the run is finished",
         ),
-        *_hours(recipe, job, cluster, chain, steps - step, _measured_step_seconds(run_dir, recipe)),
-        ("checked", checked),
+        *_hours(submission, steps - step, estimate),
+        *_checkpoints(recipe, estimate),
+        ("checked", submission.checked),
     ]
-    return [f"{name:<10}{text}" for name, text in rows]
+    return [f"{name:<12}{text}" for name, text in rows]
 
 
 def _step_of(run_dir: Path) -> int:
@@ -57,8 +74,26 @@ def _step_of(run_dir: Path) -> int:
     return newest[0] if newest else 0
 
 
-def _memory_gib(recipe: Recipe, inputs: RunInputs) -> float:
-    return arithmetic.estimate_memory(recipe, inputs.model, vocab_size=padded_vocab_size(recipe, inputs)).total / _GIB
+def _why_not(submission: Submission) -> str:
+    """Why the planner cannot say anything; empty where it can."""
+    name = submission.cluster.gpu.gpu
+    if name is None:
+        return "the cluster file names no GPU (set gpu.gpu=NAME)"
+    if name.lower() not in GPUS:
+        return f"the planner does not know the {name}; it knows {', '.join(GPUS)} (set gpu.gpu=NAME)"
+    if submission.recipe.precision != "bf16":
+        return "the planner's times are those of bfloat16"
+    return ""
+
+
+def _estimate(submission: Submission, steps_left: int) -> RunEstimate | None:
+    if _why_not(submission):
+        return None
+    recipe = submission.recipe
+    model, layout, gpu = planned_model(recipe, submission.inputs), layout_of(recipe), find_gpu(str(submission.cluster.gpu.gpu))
+    if recipe.parallel.check_memory:
+        raise_all(refusal(model, layout, gpu), subject=f"recipe {recipe.name} on {submission.cluster.name}")
+    return estimate_run(model, layout, gpu, steps=steps_left)
 
 
 def _measured_step_seconds(run_dir: Path, recipe: Recipe) -> float | None:
@@ -71,26 +106,38 @@ def _measured_step_seconds(run_dir: Path, recipe: Recipe) -> float | None:
     return arithmetic.tokens_per_step(recipe) / speeds[len(speeds) // 2] if speeds else None
 
 
-def _hours(
-    recipe: Recipe, job: Job, cluster: Cluster, chain: ChainPlan, steps_left: int, step_seconds: float | None
-) -> list[tuple[str, str]]:
+def _hours(submission: Submission, steps_left: int, estimate: RunEstimate | None) -> list[Row]:
     """Time, jobs that it needs, GPU hours against the allocation; the most that the chain can use where the speed is not known."""
-    devices = arithmetic.world_size(recipe.parallel)
-    most = chain.links * job.time_limit_seconds / 3600 * devices
-    allocation = cluster.allocation_gpu_hours
+    job, chain, allocation = submission.job, submission.chain, submission.cluster.allocation_gpu_hours
+    devices = arithmetic.world_size(submission.recipe.parallel)
+    step_seconds, source = _measured_step_seconds(submission.run_dir, submission.recipe), "as the run went so far"
+    if step_seconds is None and estimate is not None:
+        step_seconds, source = estimate.choice.time.total, "estimated"
     rows = []
     if step_seconds is not None:
         seconds = steps_left * step_seconds
+        rows.append(("time", f"{seconds / 3600:.1f} h for {steps_left:,} steps of {step_seconds:.2f} s, {source}; checkpoints come on top"))
         usable = job.time_limit_seconds - chain.signal_seconds - _START_SECONDS
-        needed = math.ceil(seconds / usable) if usable > 0 else 0
-        rows.append(("time", f"{seconds / 3600:.1f} h for {steps_left:,} steps at {step_seconds:.2f} s each, as the run went so far"))
+        needed = math.ceil(seconds / usable) if usable > 0 else chain.links
         if needed > chain.links:
-            rows.append(("", f"that takes about {needed} jobs: --links {needed}"))
-        used = f"{seconds / 3600 * devices:,.0f}"
+            rows.append(("", f"that is more than the chain has: --links {needed} would be enough where nothing fails"))
+        hours, text = seconds / 3600 * devices, f"{seconds / 3600 * devices:,.0f}"
     else:
-        used = f"at most {most:,.0f}"
-    share = "" if allocation is None else f" of {allocation:,.0f} ({most / allocation:.1%} of the allocation at most)"
-    rows.append(("GPU hours", used + share))
-    if allocation is not None and most > allocation:
-        rows.append(("", "more than the allocation: Slurm may hold the last jobs back"))
-    return rows
+        hours = chain.links * job.time_limit_seconds / 3600 * devices
+        text = f"at most {hours:,.0f}"
+    if allocation is not None:
+        text += f" of the {allocation:,.0f} allocated ({hours / allocation:.1%})" + (": too many" if hours > allocation else "")
+    return [*rows, ("GPU hours", text)]
+
+
+def _checkpoints(recipe: Recipe, estimate: RunEstimate | None) -> list[Row]:
+    every = recipe.run.checkpoint_every_steps
+    if estimate is None:
+        return [("checkpoints", f"every {every:,} steps")]
+    return [
+        (
+            "checkpoints",
+            f"every {every:,} steps; best at {estimate.checkpoint_steps:,} (Daly 2006: {estimate.save_seconds:.1f} s to save, estimated,"
+            f" a failure every {estimate.failure_seconds / 3600:.0f} h)",
+        )
+    ]

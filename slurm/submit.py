@@ -17,7 +17,7 @@ from slurm.chain import ChainPlan, link_job, submit_chain
 from slurm.job import GPU
 from slurm.render import render_job
 from slurm.site import check_site
-from slurm.submission_plan import plan_lines
+from slurm.submission_plan import Submission, plan_lines
 from slurm.training import training_job
 
 
@@ -61,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     chain = ChainPlan(links=arguments.links, signal_seconds=arguments.signal_seconds)
     script = render_job(link_job(job, run_dir, chain, submission=1), cluster)
     checked = check_site(job, cluster, must_answer=arguments.submit)
-    print("\n".join(plan_lines(recipe, inputs, job, cluster, chain, run_dir=run_dir, checked=checked)))
+    print("\n".join(plan_lines(Submission(recipe, inputs, job, cluster, chain, run_dir, checked))))
     if not arguments.submit:
         print(f"\nThe script of the first job:\n\n{script}\nNothing was sent; add --submit to send it.")
         return command.DONE

@@ -47,7 +47,7 @@ def training_job(
 
 def _inputs(recipe: Recipe, recipe_argument: str) -> list[Path]:
     """Files and directories that the training reads, absolute."""
-    named = [recipe.model.checkpoint, *recipe.data.train, *([recipe.data.validation] if recipe.data.validation else [])]
+    named = [recipe.model.checkpoint, *recipe.data.train, *recipe.data.validation.values()]
     relative = [path for path in named if not Path(path).is_absolute()]
     if relative and Path.cwd() != ROOT:
         raise ValueError(

@@ -57,12 +57,12 @@ def test_plan_and_script_are_printed_and_nothing_is_sent(slurm: RunningSlurm, in
     assert done.returncode == 0, done.stderr
     plan, _, script = done.stdout.partition("\n\nThe script of the first job:\n\n")
     assert plan.splitlines()[:3] == [
-        f"run       {tmp_path / 'run'} (new)",
-        "recipe    demo_adapt: 3 steps of 384 tokens",
-        "layout    4 nodes x 1 tasks = tensor 2 x pipeline 1 x data 2; micro batch 4, 1 accumulation steps",
+        f"run         {tmp_path / 'run'} (new)",
+        "recipe      demo_adapt: 3 steps of 384 tokens",
+        "layout      4 nodes x 1 tasks = TP 2 x PP 1 x DP 2, micro batch 4, 1 accumulation steps",
     ]
-    assert "GPU hours at most 384 of 1,000 (38.4% of the allocation at most)" in plan.splitlines()
-    assert plan.splitlines()[-1] == "checked   account, partition, QOS and limits, with this Slurm"
+    assert "GPU hours   at most 384 of the 1,000 allocated (38.4%)" in plan.splitlines()
+    assert plan.splitlines()[-1] == "checked     account, partition, QOS and limits, with this Slurm"
     assert script.startswith("#!/bin/bash\n#SBATCH --job-name=run\n") and script.endswith("Nothing was sent; add --submit to send it.\n")
     assert not (tmp_path / "run").exists()
 
@@ -73,7 +73,9 @@ def test_submitting_imports_nothing_heavy(inputs: Inputs, tmp_path: Path) -> Non
     environment = {**os.environ, "PATH": str(tmp_path)}  # a laptop: no Slurm
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
-    assert "checked   with the cluster file alone: there is no Slurm on this machine; submit from a login node" in done.stdout.splitlines()
+    assert (
+        "checked     with the cluster file alone: there is no Slurm on this machine; submit from a login node" in done.stdout.splitlines()
+    )
 
 
 @pytest.mark.parametrize(
