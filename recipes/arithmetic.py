@@ -34,10 +34,17 @@ def tokens_per_step(recipe: Recipe) -> int:
 
 
 def total_steps(recipe: Recipe) -> int:
-    """Optimizer steps of the run."""
-    if recipe.schedule.max_steps is not None:
-        return recipe.schedule.max_steps
-    return math.ceil((recipe.schedule.train_tokens or 0) / tokens_per_step(recipe))
+    """Optimizer steps of the run: as many whole ones as its tokens fill.
+
+    Raises:
+        ValueError: if the recipe gives epochs: then the data decides, and `recipes.checks.check_run` gives the recipe with its steps.
+    """
+    schedule = recipe.schedule
+    if schedule.max_steps is not None:
+        return schedule.max_steps
+    if schedule.train_tokens is None:
+        raise ValueError(f"the steps of recipe {recipe.name} follow from its data; take the recipe that check_run gives")
+    return schedule.train_tokens // tokens_per_step(recipe)
 
 
 def padded_vocab_size(vocab_size: int, multiple: int) -> int:

@@ -11,10 +11,13 @@ from typing import Any, TypeVar
 from data_prep.artifacts import Manifest, check_files, require_manifest
 from data_prep.megatron.index import open_dataset
 from recipes import arithmetic
+from recipes.checkpoint_checks import checkpoint_problems
+from recipes.data_checks import blend_problems, data_problems
 from recipes.freezing import NEVER, first_trained_steps, model_parameter_names, pipeline_stages
 from recipes.planner.estimate import memory_problems
 from recipes.planner.parameters import PlannedModel
 from recipes.schema import PRECISIONS, Recipe, raise_all
+from recipes.steps import with_steps
 
 Found = TypeVar("Found")
 CHECKPOINT_STAGES = ("conversion.hf_to_nemo", "recipes.train")
@@ -47,7 +50,11 @@ def read_inputs(recipe: Recipe) -> RunInputs:
     """
     problems: list[str] = []
     checkpoint_dir = Path(recipe.model.checkpoint)
-    checkpoint = _collect(problems, _open_checkpoint, checkpoint_dir)
+    if not recipe.model.checkpoint:
+        problems.append("model.checkpoint is missing; give it in the recipe or as model.checkpoint=VALUE")
+    if not recipe.data.train:
+        problems.append("data.train names no data set; give outputs of data_prep.to_megatron in the recipe or as data.train=[VALUE,...]")
+    checkpoint = _collect(problems, _open_checkpoint, checkpoint_dir) if recipe.model.checkpoint else None
     train = [_collect(problems, open_dataset, Path(path)) for path in recipe.data.train]
     validation = {language: _collect(problems, open_dataset, Path(path)) for language, path in recipe.data.validation.items()}
     raise_all(problems, subject=f"recipe {recipe.name}")
@@ -86,19 +93,24 @@ def planned_model(recipe: Recipe, inputs: RunInputs) -> PlannedModel:
     return PlannedModel(inputs.model, padded_vocab_size(recipe, inputs))
 
 
-def check_run(recipe: Recipe, inputs: RunInputs) -> None:
-    """Refuse a recipe that contradicts itself or its inputs.
+def check_run(recipe: Recipe, inputs: RunInputs) -> Recipe:
+    """The recipe with its steps, where it gives epochs; refuse one that contradicts itself or its inputs.
 
     Raises:
         ValueError: listing all problems, each with what was found, what was expected and the nearest legal values.
     """
     problems = _number_problems(recipe)
     if not problems:  # the rules below divide by these numbers
-        problems += _layout_problems(recipe, inputs) + _schedule_problems(recipe) + _data_problems(recipe, inputs)
-        problems += _freeze_problems(recipe, inputs)
+        problems += _layout_problems(recipe, inputs) + checkpoint_problems(recipe, inputs)
+        without_steps = _length_problems(recipe) + blend_problems(recipe, inputs)
+        problems += without_steps
+        if not without_steps:
+            recipe = with_steps(recipe, inputs.train)
+            problems += _schedule_problems(recipe) + data_problems(recipe, inputs) + _freeze_problems(recipe, inputs)
     if not problems:  # an estimate of a layout that cannot be would mislead
         problems = memory_problems(recipe, planned_model(recipe, inputs))
     raise_all(problems, subject=f"recipe {recipe.name}")
+    return recipe
 
 
 def _number_problems(recipe: Recipe) -> list[str]:
@@ -151,7 +163,11 @@ def _layout_problems(recipe: Recipe, inputs: RunInputs) -> list[str]:
             f" set model.pad_vocabulary_to_multiple_of to a multiple of {tensor}, for example {_next_multiple(multiple, tensor)}"
         )
     if model["num_layers"] % pipeline:
-        problems.append(f"parallel.pipeline_parallel_size ({pipeline}) does not divide the {model['num_layers']} layers")
+        legal = [n for n in range(1, model["num_layers"] + 1) if model["num_layers"] % n == 0 and n <= 2 * pipeline]
+        problems.append(
+            f"parallel.pipeline_parallel_size ({pipeline}) does not divide the {model['num_layers']} layers;"
+            f" possible are {', '.join(map(str, legal))}"
+        )
     if processes % (tensor * pipeline):
         problems.append(
             f"{parallel.num_nodes} nodes x {parallel.devices_per_node} devices = {processes} processes are no multiple of"
@@ -173,58 +189,35 @@ def _layout_problems(recipe: Recipe, inputs: RunInputs) -> list[str]:
     return problems
 
 
+def _length_problems(recipe: Recipe) -> list[str]:
+    schedule = recipe.schedule
+    if schedule.max_steps is not None and schedule.train_tokens is not None:
+        return ["schedule.max_steps and schedule.train_tokens both say how long the run is; give one of them"]
+    if schedule.max_steps is None and schedule.train_tokens is None and schedule.epochs is None:
+        return ["nothing says how long the run is; give schedule.max_steps, schedule.train_tokens or schedule.epochs"]
+    return []
+
+
 def _schedule_problems(recipe: Recipe) -> list[str]:
     schedule = recipe.schedule
     problems = []
-    if (schedule.max_steps is None) == (schedule.train_tokens is None):
-        problems.append("give exactly one of schedule.max_steps and schedule.train_tokens")
-        return problems
     steps = arithmetic.total_steps(recipe)
+    if steps < 1:
+        return [
+            f"the run has less data than the {schedule.global_batch_size} samples of one step; give it more, or a smaller global_batch_size"
+        ]
     if schedule.warmup_steps + schedule.constant_steps > steps:
         problems.append(
-            f"schedule.warmup_steps ({schedule.warmup_steps}) + constant_steps ({schedule.constant_steps}) exceed the {steps} steps of the run"
+            f"schedule.warmup_steps ({schedule.warmup_steps}) + constant_steps ({schedule.constant_steps}) exceed the {steps} steps of the run;"
+            f" at most warmup_steps={max(steps - schedule.constant_steps, 0)} or constant_steps={max(steps - schedule.warmup_steps, 0)} fits the other"
         )
     if schedule.min_learning_rate > schedule.learning_rate:
         problems.append(
-            f"schedule.min_learning_rate ({schedule.min_learning_rate:g}) is above learning_rate ({schedule.learning_rate:g}); are they swapped?"
+            f"schedule.min_learning_rate ({schedule.min_learning_rate:g}) is above learning_rate ({schedule.learning_rate:g});"
+            " are they swapped?"
         )
     if schedule.learning_rate <= 0:
         problems.append(f"schedule.learning_rate is {schedule.learning_rate:g}; expected a number above 0")
-    return problems
-
-
-def _data_problems(recipe: Recipe, inputs: RunInputs) -> list[str]:
-    data, model = recipe.data, inputs.model
-    problems = []
-    positions = model["max_position_embeddings"]
-    if data.sequence_length > positions:
-        problems.append(
-            f"data.sequence_length ({data.sequence_length}) is longer than the sequences that the model knows ({positions} positions)"
-        )
-    if not data.train:
-        problems.append("data.train names no data set; give at least one output of data_prep.to_megatron")
-    if data.weights and len(data.weights) != len(data.train):
-        problems.append(f"data.weights has {len(data.weights)} numbers for {len(data.train)} data sets in data.train")
-    if any(weight <= 0 for weight in data.weights):
-        problems.append(f"data.weights is {list(data.weights)}; expected numbers above 0")
-    if recipe.run.validate_every_steps is not None and not data.validation:
-        problems.append("run.validate_every_steps is given without data.validation")
-    named = [*zip(data.train, inputs.train, strict=True)]
-    named += [(path, inputs.validation[language]) for language, path in data.validation.items()]
-    expected = inputs.checkpoint.facts.get("tokenizer_digest")
-    for path, manifest in named:
-        found = manifest.facts["tokenizer_digest"]
-        if expected is not None and found != expected:
-            problems.append(
-                f"the data set {path} uses tokenizer {found}, but the checkpoint {recipe.model.checkpoint} uses tokenizer {expected};"
-                " make both with the same tokenizer"
-            )
-        elif manifest.facts["vocab_size"] > model["vocab_size"]:
-            problems.append(
-                f"the data set {path} has ids up to {manifest.facts['vocab_size'] - 1}, but the checkpoint has {model['vocab_size']} rows"
-            )
-        if manifest.facts["num_tokens"] < data.sequence_length + 1:
-            problems.append(f"the data set {path} has {manifest.facts['num_tokens']} tokens; one sample needs {data.sequence_length + 1}")
     return problems
 
 

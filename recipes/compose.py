@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import difflib
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
 
 from recipes.schema import Recipe, recipe_from_mapping
+from recipes.tiny import Size, size_overrides
 
 CONF_DIR = Path(__file__).resolve().parent / "conf"
 
@@ -17,12 +19,61 @@ def recipe_names() -> list[str]:
     return sorted(path.relative_to(root).with_suffix("").as_posix() for path in root.rglob("*.yaml"))
 
 
+def recipe_descriptions() -> dict[str, str]:
+    """Name of each bundled recipe -> the comment that it begins with."""
+    descriptions = {}
+    for name in recipe_names():
+        lines = (CONF_DIR / "recipe" / f"{name}.yaml").read_text(encoding="utf-8").splitlines()
+        comments = itertools.takewhile(lambda line: line.startswith("#"), lines)
+        descriptions[name] = " ".join(line.removeprefix("# ") for line in comments if "@package" not in line)
+    return descriptions
+
+
 def compose_recipe(recipe: str, overrides: Sequence[str] = ()) -> Recipe:
-    """The recipe of a bundled name or a YAML file, with `key=value` overrides in Hydra's grammar.
+    """The recipe of a bundled name or a YAML file, with overrides in Hydra's grammar.
+
+    Args:
+        overrides: `key=value`; `group=choice` for another choice in the recipe's defaults, `+group=choice` for one more; `+size=tiny`
+            for the form that a laptop runs.
 
     Raises:
         ValueError: for an unknown recipe, a malformed override, and all that `recipe_from_mapping` refuses.
     """
+    choices, values, size = _sorted_overrides(overrides)
+    if size is not None:
+        values = size_overrides(_compose(recipe, choices), _read_size(size)) + values
+    return _compose(recipe, choices + values)
+
+
+def _sorted_overrides(overrides: Sequence[str]) -> tuple[list[str], list[str], str | None]:
+    """Choices of groups, values of keys, and the size if one is asked for."""
+    choices, values, size = [], [], None
+    for override in overrides:
+        key, equals, value = override.partition("=")
+        group = key.removeprefix("+")
+        if not equals or not group.replace(".", "").replace("_", "").isalnum():
+            raise ValueError(f"the override {override!r} is not of the form key=value, for example schedule.max_steps=100")
+        if not (CONF_DIR / group).is_dir():
+            values.append(
+                f"++{override.removeprefix('+')}"
+            )  # lets unknown keys through to our own check, which names the nearest known one
+        elif not (CONF_DIR / group / f"{value}.yaml").is_file():
+            known = sorted(path.stem for path in (CONF_DIR / group).glob("*.yaml"))
+            raise ValueError(f"there is no {group} {value}; there are {', '.join(known)}")
+        elif group == "size":
+            size = value
+        else:
+            choices.append(override)
+    return choices, values, size
+
+
+def _read_size(name: str) -> Size:
+    from omegaconf import OmegaConf
+
+    return Size(**OmegaConf.to_container(OmegaConf.load(CONF_DIR / "size" / f"{name}.yaml")))  # type: ignore[arg-type]
+
+
+def _compose(recipe: str, overrides: Sequence[str]) -> Recipe:
     from hydra import compose, initialize_config_dir
     from hydra.core.global_hydra import GlobalHydra
     from hydra.errors import HydraException
@@ -30,34 +81,28 @@ def compose_recipe(recipe: str, overrides: Sequence[str] = ()) -> Recipe:
     from omegaconf.errors import OmegaConfBaseException
     from yaml import YAMLError
 
-    config_dir, search_path = CONF_DIR, []
-    if recipe.endswith((".yaml", ".yml")):
-        file = Path(recipe).resolve()
-        if not file.is_file():
-            raise ValueError(f"the recipe file {recipe} does not exist; the bundled recipes are {', '.join(recipe_names())}")
-        config_dir, choice = file.parent, file.stem
-        search_path = [f"hydra.searchpath=[file://{CONF_DIR}]"]  # so that its defaults list can name our groups
-    elif recipe in recipe_names():
-        choice = f"recipe/{recipe}"
-    else:
-        nearest = difflib.get_close_matches(recipe, recipe_names(), n=1, cutoff=0.0)[0]
-        raise ValueError(f"there is no recipe {recipe}; did you mean {nearest}? The bundled recipes are {', '.join(recipe_names())}")
-
-    values = []
-    for override in overrides:
-        key, equals, _ = override.partition("=")
-        if not equals or not key.replace(".", "").replace("_", "").isalnum():
-            raise ValueError(f"the override {override!r} is not of the form key=value, for example schedule.max_steps=100")
-        # "++" lets unknown keys through to our own check, which names the nearest known one.
-        values.append(override if (CONF_DIR / key).is_dir() else f"++{override}")
+    config_dir, choice, search_path = _place(recipe)
     GlobalHydra.instance().clear()
     try:
         with initialize_config_dir(str(config_dir), version_base="1.3"):
-            content = OmegaConf.to_container(compose(choice, overrides=search_path + values), resolve=True)
+            content = OmegaConf.to_container(compose(choice, overrides=[*search_path, *overrides]), resolve=True)
     except (HydraException, OmegaConfBaseException) as error:
         raise ValueError(f"the recipe {recipe} cannot be composed: {str(error).splitlines()[0]}") from error
     except YAMLError as error:
         raise ValueError(f"the recipe {recipe} is no valid YAML: {' '.join(str(error).split())}") from error
     if not isinstance(content, dict):
         raise ValueError(f"the recipe {recipe} holds no keys")
-    return recipe_from_mapping({str(key): value for key, value in content.items()})
+    return recipe_from_mapping({"name": choice.removeprefix("recipe/"), **{str(key): value for key, value in content.items()}})
+
+
+def _place(recipe: str) -> tuple[Path, str, list[str]]:
+    """Directory and name of a recipe for Hydra, and the override that says where the groups are."""
+    if recipe.endswith((".yaml", ".yml")):
+        file = Path(recipe).resolve()
+        if not file.is_file():
+            raise ValueError(f"the recipe file {recipe} does not exist; the bundled recipes are {', '.join(recipe_names())}")
+        return file.parent, file.stem, [f"hydra.searchpath=[file://{CONF_DIR}]"]  # so that its defaults list can name our groups
+    if recipe not in recipe_names():
+        nearest = difflib.get_close_matches(recipe, recipe_names(), n=1, cutoff=0.0)[0]
+        raise ValueError(f"there is no recipe {recipe}; did you mean {nearest}? The bundled recipes are {', '.join(recipe_names())}")
+    return CONF_DIR, f"recipe/{recipe}", []

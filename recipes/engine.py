@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from recipes.checks import RunInputs, padded_vocab_size
 from recipes.freezing import first_trained_steps, model_parameter_names
 from recipes.run_dir import CHECKPOINTS_NAME, METRICS_NAME
 from recipes.schema import Recipe
+from recipes.steps import blend_of, weights_of
 
 with quiet_imports():
     ON_CPU = present_cpu_as_device()  # first, so that nothing keeps an unpatched name
@@ -34,6 +36,7 @@ with quiet_imports():
     from nemo_patches.tokenizer import EndOfDocument
     from recipes.callbacks import Checkpoints, Metrics, StepSeed
     from recipes.training.freezing import FreezingOptimizer, freeze_for_the_whole_run
+    from recipes.training.passes import PassesDataModule
 
 
 class ClosedFormSchedule(LRSchedulerModule):
@@ -160,14 +163,17 @@ def _tokenizer(inputs: RunInputs) -> EndOfDocument:
 
 def make_data(recipe: Recipe, inputs: RunInputs, *, index_dir: Path) -> PreTrainingDataModule:
     """The samples of a run, in its order."""
-    weights = recipe.data.weights or tuple(manifest.facts["num_tokens"] for manifest in inputs.train)
+    prefixes = [Path(path) / PREFIX for path in recipe.data.train]
     train: list[str] = []
-    for weight, path in zip(weights, recipe.data.train, strict=True):
-        train += [str(weight), str(Path(path) / PREFIX)]
+    for weight, prefix in zip(weights_of(recipe.data, inputs.train), prefixes, strict=True):
+        train += [str(weight), str(prefix)]
     train = train if len(recipe.data.train) > 1 else train[1:]
     validation = [str(Path(path) / PREFIX) for path in recipe.data.validation.values()] or train
     steps, batch = arithmetic.total_steps(recipe), recipe.schedule.global_batch_size
-    data = PreTrainingDataModule(
+    build: Callable[..., PreTrainingDataModule] = PreTrainingDataModule
+    if recipe.schedule.epochs is not None:
+        build = partial(PassesDataModule, prefixes, blend_of(recipe, inputs.train))
+    data = build(
         paths={"train": train, "validation": validation, "test": validation},
         seq_length=recipe.data.sequence_length,
         tokenizer=_tokenizer(inputs),

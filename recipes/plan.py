@@ -1,5 +1,6 @@
 """Show what a recipe would do and what it costs: layout, steps, memory, time, energy; refuse contradictions.  Nothing is run.
 
+Without a checkpoint and data, the recipe of a published run is planned with the model and the number of tokens that it had.
 With a GPU, from the recipe (parallel.gpu) or --gpu, the plan says whether the layout fits, how long the run takes and which
 layouts are faster; --gpus ranks those of another number of GPUs.  Parameters, gradients and optimizer state are exact; activations
 are counted operation by operation; times are calibrated on published A100 runs (docs/planner.md); what is assumed says so.
@@ -15,14 +16,15 @@ from dataclasses import dataclass, replace
 
 from data_prep import command
 from recipes import arithmetic
-from recipes.checks import RunInputs, check_run, padded_vocab_size, planned_model, read_inputs
-from recipes.compose import compose_recipe
+from recipes.checks import RunInputs, check_run, padded_vocab_size, planned_model
+from recipes.compose import compose_recipe, recipe_descriptions
 from recipes.planner import costs, report
 from recipes.planner.estimate import estimate_run
 from recipes.planner.hardware import GPUS, Gpu, find_gpu
 from recipes.planner.layout import layout_of
 from recipes.planner.memory import estimate_memory
 from recipes.planner.ranking import ranked
+from recipes.published import recipe_with_inputs
 from recipes.schema import Recipe
 
 
@@ -46,6 +48,7 @@ class Options:
 def plan(recipe: Recipe, inputs: RunInputs, options: Options = Options()) -> dict[str, dict[str, object]]:
     """The derived numbers of a run by section."""
     steps = arithmetic.total_steps(recipe)
+    published = recipe.schedule.published_steps
     tokens_per_step = arithmetic.tokens_per_step(recipe)
     rows = padded_vocab_size(recipe, inputs)
     count = arithmetic.count_parameters(inputs.model, vocab_size=inputs.model["vocab_size"])
@@ -70,6 +73,7 @@ def plan(recipe: Recipe, inputs: RunInputs, options: Options = Options()) -> dic
         },
         "schedule": {
             "steps": steps,
+            **({"steps as the paper rounds them": published} if published is not None else {}),
             "tokens per step": tokens_per_step,
             "tokens": steps * tokens_per_step,
             "tokens in the data": data_tokens,
@@ -124,9 +128,11 @@ def render(sections: dict[str, dict[str, object]]) -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     """Print the plan; exit 2 with all problems."""
     parser = command.parser(
-        __doc__, prog="recipes.plan", example="python -m recipes.plan --recipe opt_1b --json model.checkpoint=nemo data.train=[data/sl]"
+        __doc__, prog="recipes.plan", example="python -m recipes.plan --recipe gams/focus --json model.checkpoint=nemo data.train=[data/sl]"
     )
-    parser.add_argument("--recipe", required=True, help="name of a bundled recipe, or a YAML file")
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--recipe", help="name of a bundled recipe, or a YAML file")
+    what.add_argument("--list", action="store_true", help="print the bundled recipes, each with what it is")
     parser.add_argument("--json", action="store_true", help="print JSON instead of text")
     parser.add_argument("--gpu", metavar="NAME", help=f"GPU to plan for: {', '.join(GPUS)} (default: parallel.gpu of the recipe)")
     parser.add_argument("--gpus", type=int, metavar="N", help="rank the layouts of so many GPUs (default: those of the recipe)")
@@ -137,9 +143,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--kg-co2-per-kwh", type=float, default=costs.KG_PER_KWH, metavar="X", help="of the grid (default: 0.432, Italy)")
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="overrides of the recipe, in Hydra's grammar")
     arguments = parser.parse_intermixed_args(argv)
-    recipe = compose_recipe(arguments.recipe, arguments.overrides)
-    inputs = read_inputs(recipe)
-    check_run(recipe, inputs)
+    if arguments.list:
+        print(render({"recipes": dict(recipe_descriptions())}))
+        return command.DONE
+    recipe, inputs = recipe_with_inputs(compose_recipe(arguments.recipe, arguments.overrides))
+    recipe = check_run(recipe, inputs)
     sections = plan(recipe, inputs, _options(arguments))
     if arguments.json:
         json.dump(sections, sys.stdout, indent=2)

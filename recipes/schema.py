@@ -14,7 +14,11 @@ from typing import Any
 class ModelRecipe:
     """What is trained."""
 
-    checkpoint: str  # NeMo checkpoint to start from, the output of conversion.hf_to_nemo
+    checkpoint: str = ""  # NeMo checkpoint to start from, the output of conversion.hf_to_nemo; only plans do without
+    base: str | None = None  # published model whose shape the checkpoint must have, a name of recipes.base_models
+    vocab_size: int | None = None  # rows that the checkpoint must have
+    method: str | None = None  # conversion.transfer --method that must have made the checkpoint
+    output_layer: str | None = None  # conversion.transfer --output-layer that must have made it
     hidden_dropout: float = 0.0  # after attention and after the second linear layer; OPT was pretrained with 0.1
     attention_dropout: float = 0.0  # on the attention weights; OPT has none
     pad_vocabulary_to_multiple_of: int = 128  # rows of the table in the engine; padding rows change no loss
@@ -38,9 +42,13 @@ class ParallelRecipe:
 class DataRecipe:
     """What it is trained on."""
 
-    train: tuple[str, ...]  # data sets, each the output of data_prep.to_megatron
     sequence_length: int  # tokens of one sample
-    weights: tuple[float, ...] = ()  # share of the samples from each data set; by default in proportion to its tokens
+    train: tuple[str, ...] = ()  # data sets, each the output of data_prep.to_megatron; only plans do without
+    languages: tuple[str, ...] = ()  # language of each data set; needed where `shares` speak of languages
+    shares: dict[str, float] = field(default_factory=dict)  # language: its share of all samples; its data sets share by their tokens
+    weights: tuple[float, ...] = ()  # or the share of each data set; by default in proportion to tokens x epochs
+    epochs: tuple[float, ...] = ()  # how often one pass over the data sees each data set; one number for all; by default once
+    published_tokens: int | None = None  # tokens that the published run had; plans without data count with them
     validation: dict[str, str] = field(default_factory=dict)  # language: held-out data set; one path alone is called "all"
     num_workers: int = 0  # loader processes per rank
 
@@ -53,8 +61,10 @@ class ScheduleRecipe:
     micro_batch_size: int  # samples of one rank in one pass
     learning_rate: float  # the highest
     min_learning_rate: float = 0.0  # at the end of the decay and in the tail
-    max_steps: int | None = None  # optimizer steps; give this or train_tokens
-    train_tokens: int | None = None  # the steps follow: the fewest whole steps that see as many tokens
+    max_steps: int | None = None  # optimizer steps; give this, train_tokens or epochs; beside epochs it shortens the run
+    train_tokens: int | None = None  # the steps follow: as many as these tokens fill
+    epochs: float | None = None  # passes over the data; the steps follow, and each pass is over before the next begins
+    published_steps: int | None = None  # as the paper rounds them; the plan shows them beside the computed ones
     warmup_steps: int = 0
     constant_steps: int = 0  # at the end, at min_learning_rate
     weight_decay: float = 0.01
@@ -71,6 +81,7 @@ class FreezeRule:
     frozen: tuple[str, ...] = ()  # names, patterns with *, or ready-made sets such as top_2_layers
     trained: tuple[str, ...] = ()
     until_step: int | None = None  # the first optimizer step, counted from 0, that changes them; None: no step does
+    until_epoch: float | None = None  # the same in passes over the data, which schedule.epochs counts
 
 
 @dataclass(frozen=True)
@@ -167,6 +178,8 @@ def _value(kind: Any, value: Any, path: str, problems: list[str]) -> Any:
     if is_dataclass(kind):
         return _build(typing.cast(type, kind), value, f"{path}.", problems)
     if typing.get_origin(kind) is dict:
+        if isinstance(value, str):
+            value = {"all": value}
         if isinstance(value, Mapping):
             item = typing.get_args(kind)[1]
             return {str(key): _value(item, element, f"{path}.{key}", problems) for key, element in value.items()}

@@ -24,7 +24,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = command.parser(
         __doc__,
         prog="recipes.train",
-        example="python -m recipes.train --recipe opt_1b_gpu --output runs/sl model.checkpoint=nemo/sl data.train=[data/sl]",
+        example="python -m recipes.train --recipe gams/focus --output runs/sl model.checkpoint=nemo/sl data.train=[data/sl]",
     )
     parser.add_argument("--recipe", required=True, help="name of a bundled recipe, or a YAML file")
     parser.add_argument("--output", required=True, type=Path, help="directory of the run; an interrupted run in it is resumed")
@@ -33,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     die_with_launcher()
     recipe = compose_recipe(arguments.recipe, arguments.overrides)
     inputs = read_inputs(recipe)
-    check_run(recipe, inputs)
+    recipe = check_run(recipe, inputs)
     newest = newest_checkpoint(arguments.output)
     if newest is None and is_first_process():
         check_files(Path(recipe.model.checkpoint), inputs.checkpoint)  # every byte, once: 10 GB/s where the disk keeps up

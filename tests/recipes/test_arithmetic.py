@@ -34,8 +34,8 @@ def _recipe(**schedule: object) -> Recipe:
 
 def test_steps_of_gams() -> None:
     # The paper rounds to 13,400 and 22,000.
-    assert arithmetic.total_steps(_recipe(train_tokens=28_130_000_000)) == 13_414
-    assert arithmetic.total_steps(_recipe(train_tokens=47_440_000_000)) == 22_622
+    assert arithmetic.total_steps(_recipe(train_tokens=28_130_000_000)) == 13_413
+    assert arithmetic.total_steps(_recipe(train_tokens=47_440_000_000)) == 22_621
 
 
 def test_parameters_of_gams() -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from data_prep.artifacts import Manifest, write_manifest
 from recipes.checks import RunInputs, check_run, read_inputs
-from recipes.compose import compose_recipe, recipe_names
+from recipes.compose import compose_recipe
 from recipes.plan import Options, plan, render
 from recipes.planner.hardware import find_gpu
 from recipes.run_dir import newest_checkpoint, record_recipe
@@ -44,15 +44,6 @@ def _problem(*overrides: str, inputs: RunInputs | None = None) -> str:
     with pytest.raises(ValueError) as error:
         check_run(compose_recipe("demo_adapt", [*OVERRIDES, *overrides]), inputs or _inputs())
     return str(error.value)
-
-
-@pytest.mark.parametrize("name", recipe_names())
-def test_every_bundled_recipe_composes_checks_and_plans(name: str) -> None:
-    recipe = compose_recipe(name, OVERRIDES)
-    assert recipe.name == name
-    inputs = replace(_inputs(), model={**MODEL, "max_position_embeddings": recipe.data.sequence_length})
-    check_run(recipe, inputs)
-    assert "vocabulary rows with padding" in render(plan(recipe, inputs))
 
 
 def test_tensor_parallel_size_must_divide_the_heads() -> None:
@@ -124,7 +115,7 @@ def test_all_problems_come_together() -> None:
         "does not divide the 6 attention heads",
         "= 6 processes are no multiple of tensor_parallel_size x pipeline_parallel_size (4 x 1 = 4)",
         "longer than the sequences that the model knows",
-        "schedule.warmup_steps (90) + constant_steps (20) exceed the 100 steps of the run",
+        "schedule.warmup_steps (90) + constant_steps (20) exceed the 100 steps of the run; at most warmup_steps=80 or constant_steps=10 fits the other",
         "are they swapped?",
         "without data.validation",
         "precision is 'fp8'; expected one of bf16, 32",
@@ -148,11 +139,18 @@ def test_unknown_keys_name_the_nearest_known_one() -> None:
 
 def test_missing_and_mistyped_values_are_named() -> None:
     with pytest.raises(ValueError) as error:
-        compose_recipe("demo_adapt", ["data.train=[data]", "schedule.max_steps=many"])
+        compose_recipe("demo_adapt", ["run.checkpoint_every_steps=???", "schedule.max_steps=many"])
     assert str(error.value) == (
         "the recipe cannot run, 2 problems:\n"
+        "  - schedule.max_steps is 'many'; expected int\n"
+        "  - run.checkpoint_every_steps is missing; give it in the recipe or as run.checkpoint_every_steps=VALUE"
+    )
+    with pytest.raises(ValueError) as error:
+        read_inputs(compose_recipe("demo_adapt"))
+    assert str(error.value) == (
+        "recipe demo_adapt cannot run, 2 problems:\n"
         "  - model.checkpoint is missing; give it in the recipe or as model.checkpoint=VALUE\n"
-        "  - schedule.max_steps is 'many'; expected int"
+        "  - data.train names no data set; give outputs of data_prep.to_megatron in the recipe or as data.train=[VALUE,...]"
     )
 
 

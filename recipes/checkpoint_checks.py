@@ -1,0 +1,55 @@
+"""Whether a checkpoint is the one that a recipe is for: its shape, its vocabulary, how its embeddings were made."""
+
+from __future__ import annotations
+
+import difflib
+from typing import TYPE_CHECKING
+
+from recipes.base_models import BASE_MODELS, SHAPE_KEYS, base_model
+from recipes.schema import Recipe
+
+if TYPE_CHECKING:
+    from recipes.checks import RunInputs
+
+
+def checkpoint_problems(recipe: Recipe, inputs: RunInputs) -> list[str]:
+    """What differs between the checkpoint and what the recipe says of it."""
+    wanted, path = recipe.model, recipe.model.checkpoint
+    problems = []
+    if wanted.base is not None and wanted.base not in BASE_MODELS:
+        [nearest] = difflib.get_close_matches(wanted.base, list(BASE_MODELS), n=1, cutoff=0.0)
+        problems.append(f"model.base is {wanted.base!r}; did you mean {nearest}? The published models are {', '.join(BASE_MODELS)}")
+    elif wanted.base is not None and (differences := _shape_differences(wanted.base, inputs)):
+        problems.append(
+            f"the recipe is for {wanted.base}, but the checkpoint {path} has {'; '.join(differences)};"
+            " give that model's checkpoint, or model.base=null to train another"
+        )
+    rows = inputs.model["vocab_size"]
+    if wanted.vocab_size is not None and wanted.vocab_size != rows:
+        problems.append(
+            f"the recipe is for {wanted.vocab_size:,} tokens, but the checkpoint {path} has {rows:,}; set model.vocab_size={rows}, or make"
+            " the checkpoint with the recipe's tokenizer"
+        )
+    facts = inputs.checkpoint.facts
+    for option, value, found in (
+        ("--method", wanted.method, facts.get("method")),
+        ("--output-layer", wanted.output_layer, facts.get("head")),
+    ):
+        if value is not None and value != found:
+            key = option[2:].replace("-", "_")
+            problems.append(
+                f"the recipe is for `conversion.transfer {option} {value}`, but the checkpoint {path} was made with {found or 'none'};"
+                f" make it so, or set model.{key}={found or 'null'}"
+            )
+    return problems
+
+
+def _shape_differences(base: str, inputs: RunInputs) -> list[str]:
+    family, shape = base_model(base)
+    if family != inputs.family:
+        return [f"family {inputs.family} instead of {family}"]
+    return [
+        f"{key} {inputs.model.get(key)} instead of {shape[key]}"
+        for key in SHAPE_KEYS
+        if key in shape and inputs.model.get(key) != shape[key]
+    ]

@@ -1,0 +1,100 @@
+"""The rules between a recipe's data section and its data sets: shares, epochs, tokenizers, lengths."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from recipes import arithmetic
+from recipes.schema import Recipe
+from recipes.steps import largest_steps
+
+if TYPE_CHECKING:
+    from recipes.checks import RunInputs
+
+
+def blend_problems(recipe: Recipe, inputs: RunInputs) -> list[str]:
+    """What is wrong with how much of each data set is seen; steps are not needed for it."""
+    data, schedule = recipe.data, recipe.schedule
+    problems = []
+    for name, values in (("weights", data.weights), ("languages", data.languages)):
+        if values and len(values) != len(data.train):
+            problems.append(f"data.{name} has {len(values)} entries for {len(data.train)} data sets in data.train")
+    if data.epochs and len(data.epochs) not in (1, len(data.train)):
+        problems.append(
+            f"data.epochs has {len(data.epochs)} numbers for {len(data.train)} data sets in data.train; give one for all or one each"
+        )
+    for name, numbers in (("weights", data.weights), ("epochs", data.epochs), ("shares", tuple(data.shares.values()))):
+        if any(number <= 0 for number in numbers):
+            problems.append(f"data.{name} is {list(numbers)}; expected numbers above 0")
+    if schedule.epochs is not None and schedule.epochs <= 0:
+        problems.append(f"schedule.epochs is {schedule.epochs:g}; expected a number above 0")
+    if schedule.epochs is not None and (data.weights or data.shares):
+        given = "weights" if data.weights else "shares"
+        problems.append(f"schedule.epochs sees all of the data, but data.{given} takes parts of it; give one of them")
+    for number, rule in enumerate(recipe.freeze):
+        if rule.until_epoch is not None and (schedule.epochs is None or not 0 < rule.until_epoch < schedule.epochs):
+            known = "not given" if schedule.epochs is None else f"{schedule.epochs:g}"
+            problems.append(
+                f"freeze[{number}].until_epoch is {rule.until_epoch:g}; expected more than 0 and less than schedule.epochs ({known})"
+            )
+    return problems + _share_problems(recipe)
+
+
+def _share_problems(recipe: Recipe) -> list[str]:
+    data = recipe.data
+    if not data.shares:
+        return []
+    problems = []
+    if data.weights:
+        problems.append("data.weights and data.shares both say how much of each data set is seen; give one of them")
+    if abs(sum(data.shares.values()) - 1) > 1e-6:
+        problems.append(f"data.shares are {sum(data.shares.values()):g} together; expected 1")
+    if not data.languages:
+        problems.append(f"data.shares speak of {', '.join(data.shares)}; say with data.languages which language each data set is in")
+    else:
+        problems += [f"data.shares has {name}, but no data set is in it" for name in data.shares if name not in data.languages]
+        problems += [f"data.languages has {name}, which has no share in data.shares" for name in {*data.languages} - {*data.shares}]
+    return problems
+
+
+def data_problems(recipe: Recipe, inputs: RunInputs) -> list[str]:
+    """What is wrong between the data sets, the model and the steps."""
+    data, model = recipe.data, inputs.model
+    problems = []
+    positions = model["max_position_embeddings"]
+    if data.sequence_length > positions:
+        problems.append(
+            f"data.sequence_length ({data.sequence_length}) is longer than the sequences that the model knows ({positions} positions)"
+        )
+    if recipe.run.validate_every_steps is not None and not data.validation:
+        problems.append("run.validate_every_steps is given without data.validation")
+    steps, most = arithmetic.total_steps(recipe), largest_steps(recipe, inputs.train)
+    if most is not None and steps > most:
+        name = "max_steps" if recipe.schedule.max_steps is not None else "train_tokens"
+        value = most if name == "max_steps" else most * arithmetic.tokens_per_step(recipe)
+        problems.append(
+            f"the run's {steps:,} steps go beyond the data: data x epochs fill {most:,}; set schedule.{name}={value}, or more epochs"
+        )
+    return problems + _dataset_problems(recipe, inputs)
+
+
+def _dataset_problems(recipe: Recipe, inputs: RunInputs) -> list[str]:
+    data, model = recipe.data, inputs.model
+    problems = []
+    named = [*zip(data.train, inputs.train, strict=True)]
+    named += [(path, inputs.validation[language]) for language, path in data.validation.items()]
+    expected = inputs.checkpoint.facts.get("tokenizer_digest")
+    for path, manifest in named:
+        found = manifest.facts["tokenizer_digest"]
+        if expected is not None and found != expected:
+            problems.append(
+                f"the data set {path} uses tokenizer {found}, but the checkpoint {recipe.model.checkpoint} uses tokenizer {expected};"
+                " make both with the same tokenizer"
+            )
+        elif manifest.facts["vocab_size"] > model["vocab_size"]:
+            problems.append(
+                f"the data set {path} has ids up to {manifest.facts['vocab_size'] - 1}, but the checkpoint has {model['vocab_size']} rows"
+            )
+        if manifest.facts["num_tokens"] < data.sequence_length + 1:
+            problems.append(f"the data set {path} has {manifest.facts['num_tokens']} tokens; one sample needs {data.sequence_length + 1}")
+    return problems

@@ -1,0 +1,72 @@
+"""How many steps a recipe takes on its data: passes over data sets as samples and steps, shares of languages as weights."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from data_prep.artifacts import Manifest
+from recipes.blend import Blend, num_windows
+from recipes.schema import DataRecipe, FreezeRule, Recipe
+
+
+def epochs_of(data: DataRecipe) -> tuple[float, ...]:
+    """How often one pass over the data sees each data set."""
+    return data.epochs * len(data.train) if len(data.epochs) == 1 else data.epochs or (1.0,) * len(data.train)
+
+
+def weights_of(data: DataRecipe, train: Sequence[Manifest]) -> tuple[float, ...]:
+    """Share of the samples from each data set: as given, by the shares of the languages, or in proportion to tokens x epochs."""
+    if data.weights:
+        return data.weights
+    seen = [manifest.facts["num_tokens"] * epochs for manifest, epochs in zip(train, epochs_of(data), strict=True)]
+    if not data.shares:
+        return tuple(seen)
+    of_language = {
+        language: sum(tokens for tokens, mine in zip(seen, data.languages, strict=True) if mine == language) for language in data.shares
+    }
+    return tuple(data.shares[language] * tokens / of_language[language] for tokens, language in zip(seen, data.languages, strict=True))
+
+
+def blend_of(recipe: Recipe, train: Sequence[Manifest]) -> Blend:
+    """The samples of a run that is given in passes over its data (`schedule.epochs`)."""
+    sizes = tuple(num_windows(manifest.facts["num_tokens"], recipe.data.sequence_length) for manifest in train)
+    drawn = tuple(round(size * epochs) for size, epochs in zip(sizes, epochs_of(recipe.data), strict=True))
+    assert recipe.schedule.epochs is not None
+    return Blend(sizes, drawn, recipe.schedule.epochs)
+
+
+def with_steps(recipe: Recipe, train: Sequence[Manifest]) -> Recipe:
+    """The recipe with numbers of steps in place of passes: those of the run, and those until which something is frozen.
+
+    A run takes the whole steps that its samples fill; what is frozen for a pass is frozen in every step that sees a sample of it.
+    """
+    schedule = recipe.schedule
+    if schedule.epochs is None:
+        return recipe
+    blend, batch = blend_of(recipe, train), schedule.global_batch_size
+    if schedule.max_steps is None and schedule.train_tokens is None:
+        schedule = replace(schedule, max_steps=blend.num_samples // batch)
+    return replace(recipe, schedule=schedule, freeze=tuple(_rule_with_step(rule, blend.samples_per_pass, batch) for rule in recipe.freeze))
+
+
+def _rule_with_step(rule: FreezeRule, samples_per_pass: int, batch: int) -> FreezeRule:
+    if rule.until_epoch is None:
+        return rule
+    return replace(rule, until_step=math.ceil(rule.until_epoch * samples_per_pass / batch), until_epoch=None)
+
+
+def largest_steps(recipe: Recipe, train: Sequence[Manifest]) -> int | None:
+    """The most steps that data x epochs allow; None where the recipe sets no limit."""
+    batch = recipe.schedule.global_batch_size
+    if recipe.schedule.epochs is not None:
+        return blend_of(recipe, train).num_samples // batch
+    if not recipe.data.epochs:
+        return None
+    weights = weights_of(recipe.data, train)
+    sizes = [num_windows(manifest.facts["num_tokens"], recipe.data.sequence_length) for manifest in train]
+    allowed = [
+        int(size * epochs) * sum(weights) / weight for size, epochs, weight in zip(sizes, epochs_of(recipe.data), weights, strict=True)
+    ]
+    return int(min(allowed)) // batch

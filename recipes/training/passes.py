@@ -1,0 +1,59 @@
+"""Megatron's data sets in passes: each sample of a pass as often as the recipe says, in the order of `recipes.blend`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from megatron.core.datasets.blended_megatron_dataset_builder import BlendedMegatronDatasetBuilder
+from megatron.core.datasets.gpt_dataset import GPTDataset
+from nemo.collections.llm.gpt.data.pre_training import PreTrainingDataModule
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from recipes.blend import Blend, Order, sample_order
+
+
+class OrderedSamples(Dataset[Mapping[str, Tensor]]):
+    """The samples of several data sets in a given order.
+
+    Args:
+        data_sets: each cut into the samples that one pass over it has.
+    """
+
+    def __init__(self, data_sets: Sequence[GPTDataset], order: Order) -> None:
+        self._data_sets, self._order = data_sets, order
+
+    def __len__(self) -> int:
+        return len(self._order.samples)
+
+    def __getitem__(self, number: int) -> Mapping[str, Tensor]:
+        sample: Mapping[str, Tensor] = self._data_sets[self._order.data_sets[number]][int(self._order.samples[number])]
+        return sample
+
+
+class PassesDataModule(PreTrainingDataModule):
+    """NeMo's data module, with the training data in passes.
+
+    Its sampler hands out sample n of the run whatever the number of ranks, so neither an interruption nor another number of ranks
+    repeats or loses one.
+    """
+
+    def __init__(self, train: Sequence[Path], blend: Blend, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self._train, self._blend = [str(prefix) for prefix in train], blend
+
+    def build(self, *limits: Any, **named_limits: Any) -> None:
+        """Build the data sets; see NeMo's class for the arguments, which are about validation here."""
+        validation = self.build_kwargs["blend_per_split"][1]
+        self.build_kwargs["blend_per_split"] = [None, validation, None]
+        super().build(*limits, **named_limits)
+        self.build_kwargs["blend_per_split"] = [(self._train, None), None, None]
+        whole = BlendedMegatronDatasetBuilder(
+            GPTDataset, [None, 0, 0], is_built_on_rank=lambda: True, config=self.gpt_dataset_config
+        ).build()[0]
+        data_sets = list(getattr(whole, "datasets", [whole]))  # a single one is not blended
+        found = tuple(map(len, data_sets))
+        assert found == self._blend.sizes, f"Megatron cuts {found} samples; planned were {self._blend.sizes}"
+        self._train_ds = OrderedSamples(data_sets, sample_order(self._blend, seed=self.seed))
