@@ -23,6 +23,7 @@ from conversion.families.family import Family
 from conversion.hf_checkpoint import copy_companions
 from conversion.hf_files import CONFIG_NAME
 from conversion.lazy_tensor import LazyTensor
+from conversion.lora import merge_adapters
 from conversion.mapping import KEPT
 from conversion.nemo_context import write_context
 from conversion.safetensors_file import read_safetensors, write_safetensors
@@ -45,7 +46,7 @@ class NeMoCheckpoint:
         family: the Hugging Face `model_type`.
         config: Megatron's configuration.
         hf_dtype: dtype of the weights that were converted, for example `float16`.
-        tensors: name without `module.` -> tensor, one per layer, and what was kept aside.
+        tensors: name without `module.` -> tensor, one per layer, and what was kept aside; adapters are added to their weights.
     """
 
     directory: Path
@@ -71,7 +72,8 @@ class NeMoCheckpoint:
                 " `python -m conversion.change_layout --to nemo --context` adds them"
             )
         family, config, hf_dtype = read_model(directory)
-        tensors = {**read_dist_checkpoint(directory / WEIGHTS, prefix=PREFIX), **read_kept(directory)}
+        trained = merge_adapters(read_dist_checkpoint(directory / WEIGHTS, prefix=PREFIX), config, (directory / MODEL).parent)
+        tensors = {**trained, **read_kept(directory)}
         return cls(directory, family, config, hf_dtype, tensors)
 
     @property

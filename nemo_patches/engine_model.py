@@ -27,6 +27,14 @@ from nemo.collections.llm.gpt.model.llama import apply_rope_scaling
 from torch import Tensor, nn
 
 from nemo_patches.attention import CappedAttention, ScaledDotProductAttention
+from nemo_patches.lora import (
+    FirstLinearWithLoRA,
+    LoRA,
+    QKVWithLoRA,
+    RowParallelLinearWithLoRA,
+    RowParallelLinearWithLoRAAndNorm,
+    initialise_adapters,
+)
 from nemo_patches.norms import RMSNorm, RowParallelLinearWithNorm
 
 USE_TE = HAVE_TE and torch.cuda.is_available()
@@ -44,14 +52,21 @@ def causal_forward_step(model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor
 
 
 def layer_spec(config: EngineConfig, vp_stage: int | None = None) -> ModuleSpec | TransformerBlockSubmodules:
-    """The layers: TransformerEngine's on a GPU where it is installed, else Megatron's with torch's attention and norms."""
-    spec = transformer_engine_layer_spec(config) if USE_TE else _local_layer_spec(config)
+    """The layers: TransformerEngine's on a GPU where it is installed, else Megatron's with torch's attention and norms.
+
+    Adapters are on Megatron's own linear layers alone.
+    """
+    use_te = USE_TE and config.lora is None
+    spec = transformer_engine_layer_spec(config) if use_te else _local_layer_spec(config)
     attention, mlp = spec.submodules.self_attention.submodules, spec.submodules.mlp.submodules
     if config.attn_logit_softcapping:  # TransformerEngine has no such attention
         attention.core_attention = CappedAttention
     if config.post_norms:
-        attention.linear_proj = mlp.linear_fc2 = TERowParallelLinearLayerNorm if USE_TE else RowParallelLinearWithNorm
-    if USE_TE or config.normalization != "RMSNorm":
+        attention.linear_proj = mlp.linear_fc2 = TERowParallelLinearLayerNorm if use_te else RowParallelLinearWithNorm
+    if config.lora is not None:
+        attention.linear_qkv, mlp.linear_fc1 = QKVWithLoRA, FirstLinearWithLoRA
+        attention.linear_proj = mlp.linear_fc2 = RowParallelLinearWithLoRAAndNorm if config.post_norms else RowParallelLinearWithLoRA
+    if use_te or config.normalization != "RMSNorm":
         return spec
     # A block of its own, because Megatron's default for the final norm knows LayerNorm alone where apex is installed.
     return TransformerBlockSubmodules([spec] * get_num_layers_to_build(config, vp_stage), layer_norm=RMSNorm)
@@ -78,6 +93,7 @@ class EngineConfig(GPTConfig):
         attn_logit_softcapping, final_logit_softcapping: largest score and logit, approached as by tanh.
         post_norms: norms after attention and feed-forward part, before they are added to the residual stream.
         scale_embeddings: times the root of the hidden size.
+        lora: adapters on the linear layers of every block.
     """
 
     real_vocab_size: int = 0
@@ -90,6 +106,7 @@ class EngineConfig(GPTConfig):
     final_logit_softcapping: float | None = None
     post_norms: bool = False
     scale_embeddings: bool = False
+    lora: LoRA | None = None
 
     transformer_layer_spec: Callable[..., ModuleSpec | TransformerBlockSubmodules] = layer_spec
     forward_step_fn: Callable[..., Tensor] = causal_forward_step
@@ -110,6 +127,8 @@ class EngineConfig(GPTConfig):
             model.rotary_pos_emb.inv_freq = apply_rope_scaling(
                 model.rotary_pos_emb.inv_freq, self.scale_factor, self.low_freq_factor, self.high_freq_factor, self.old_context_len
             )
+        if self.lora is not None:
+            initialise_adapters(model, self.lora)
         if model.pre_process:
             # The families drop out after attention and after the second linear layer, and nowhere else; Megatron also after the embedding.
             model.embedding.embedding_dropout.p = 0.0

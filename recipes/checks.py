@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from data_prep.artifacts import Manifest, check_files, require_manifest
 from data_prep.megatron.index import open_dataset
+from nemo_patches.lora_parts import adapter_names
 from recipes import arithmetic
 from recipes.checkpoint_checks import checkpoint_problems
 from recipes.data_checks import blend_problems, data_problems
@@ -91,6 +92,14 @@ def padded_vocab_size(recipe: Recipe, inputs: RunInputs) -> int:
 def planned_model(recipe: Recipe, inputs: RunInputs) -> PlannedModel:
     """The model of a run as the planner sees it."""
     return PlannedModel(inputs.model, padded_vocab_size(recipe, inputs))
+
+
+def trained_names(recipe: Recipe, inputs: RunInputs) -> list[str]:
+    """Names of all parameters of a run's model, those that it adds among them."""
+    names = model_parameter_names(inputs.family, inputs.model, source=recipe.model.checkpoint)
+    if recipe.lora is not None:
+        names += adapter_names(num_layers=inputs.model["num_layers"], is_gated=inputs.model.get("gated_linear_unit", False))
+    return names
 
 
 def check_run(recipe: Recipe, inputs: RunInputs) -> Recipe:
@@ -228,7 +237,7 @@ def _freeze_problems(recipe: Recipe, inputs: RunInputs) -> list[str]:
         for index, rule in enumerate(recipe.freeze)
         if rule.until_step is not None and not 1 <= rule.until_step < steps
     ]
-    names = model_parameter_names(inputs.family, model, source=recipe.model.checkpoint)
+    names = trained_names(recipe, inputs)
     tied = model["share_embeddings_and_output_weights"]
     try:
         trained = [name for name, step in first_trained_steps(recipe.freeze, names, tied=tied).items() if step < NEVER]

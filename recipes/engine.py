@@ -13,8 +13,8 @@ from data_prep.megatron.index import PREFIX
 from nemo_patches.cpu_device import present_cpu_as_device
 from nemo_patches.quiet import quiet_imports
 from recipes import arithmetic
-from recipes.checks import RunInputs, padded_vocab_size
-from recipes.freezing import first_trained_steps, model_parameter_names
+from recipes.checks import RunInputs, padded_vocab_size, trained_names
+from recipes.freezing import first_trained_steps
 from recipes.run_dir import CHECKPOINTS_NAME, METRICS_NAME
 from recipes.schema import Recipe
 from recipes.steps import blend_of, weights_of
@@ -32,7 +32,9 @@ with quiet_imports():
     from nemo.lightning.pytorch.optim import LRSchedulerModule
 
     from nemo_patches import torch_adam
+    from nemo_patches.base_checkpoint import loading_base_checkpoint
     from nemo_patches.core import apply
+    from nemo_patches.lora import LoRA
     from nemo_patches.tokenizer import EndOfDocument
     from recipes.callbacks import Checkpoints, Metrics, StepSeed
     from recipes.training.freezing import FreezingOptimizer, freeze_for_the_whole_run
@@ -68,13 +70,18 @@ class TrainedModel(GPTModel):
         freeze_for_the_whole_run(self.module, self._first_trained)
 
 
-class FreezingStrategy(nl.MegatronStrategy):
-    """NeMo's strategy with the optimizer state of every layer under a name of its own, as layers without any cannot be stacked."""
+class RecipeStrategy(nl.MegatronStrategy):
+    """NeMo's strategy for models of which a part is frozen or added."""
 
     def optimizer_sharded_state_dict(self, is_loading: bool = False, metadata: dict[str, Any] | None = None) -> dict[str, Any]:
-        """See NeMo's class."""
+        """See NeMo's class; the state of every layer has a name of its own, as layers without any cannot be stacked."""
         metadata = {**(metadata or self.sharded_state_dict_metadata), "non_homogeneous_layers": True}
         return super().optimizer_sharded_state_dict(is_loading=is_loading, metadata=metadata)
+
+    def selective_restore(self) -> None:
+        """Start from the recipe's checkpoint, which does not have the parameters that the run adds."""
+        with loading_base_checkpoint():
+            super().selective_restore()
 
 
 def train(recipe: Recipe, inputs: RunInputs, *, run_dir: Path, resume_from: Path | None) -> None:
@@ -130,10 +137,11 @@ def make_model(recipe: Recipe, inputs: RunInputs) -> GPTModel:
         padded_vocab_size=padded_vocab_size(recipe, inputs),
         hidden_dropout=recipe.model.hidden_dropout,
         attention_dropout=recipe.model.attention_dropout,
+        lora=LoRA(**asdict(recipe.lora), seed=recipe.seed) if recipe.lora else None,
     )
     first_trained = first_trained_steps(
         recipe.freeze,
-        model_parameter_names(inputs.family, inputs.model, source=recipe.model.checkpoint),
+        trained_names(recipe, inputs),
         tied=inputs.model["share_embeddings_and_output_weights"],
     )
     optimizer = FreezingOptimizer(
@@ -190,9 +198,9 @@ def make_data(recipe: Recipe, inputs: RunInputs, *, index_dir: Path) -> PreTrain
     return data
 
 
-def _strategy(recipe: Recipe) -> FreezingStrategy:
+def _strategy(recipe: Recipe) -> RecipeStrategy:
     parallel = recipe.parallel
-    return FreezingStrategy(
+    return RecipeStrategy(
         tensor_model_parallel_size=parallel.tensor_parallel_size,
         pipeline_model_parallel_size=parallel.pipeline_parallel_size,
         pipeline_dtype=torch.bfloat16 if recipe.precision == "bf16" else torch.float32,

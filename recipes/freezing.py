@@ -27,6 +27,7 @@ READY_MADE: Mapping[str, tuple[str, ...]] = {
     "final_norm": ("decoder.final_layernorm.*",),
     "layers": ("decoder.layers.*",),
     "body": ("decoder.*",),
+    "adapters": ("*.lora.*",),
 }
 _LAYER = re.compile(r"decoder\.layers\.(\d+)\.")
 _ENDS = re.compile(r"(top|bottom)_(\d+)_layers")

@@ -85,6 +85,15 @@ class FreezeRule:
 
 
 @dataclass(frozen=True)
+class LoRARecipe:
+    """Low-rank adapters on all linear layers of every block; what else is trained, `freeze` says (its set `adapters` names them)."""
+
+    rank: int = 8
+    alpha: float = 32.0  # the product of the factors is scaled by alpha / rank
+    dropout: float = 0.05  # of the adapters' input
+
+
+@dataclass(frozen=True)
 class RunRecipe:
     """What is written down and when."""
 
@@ -106,6 +115,7 @@ class Recipe:
     run: RunRecipe
     parallel: ParallelRecipe = field(default_factory=ParallelRecipe)
     freeze: tuple[FreezeRule, ...] = ()
+    lora: LoRARecipe | None = None
     precision: str = "bf16"  # "bf16" (mixed: float32 gradients and optimizer) or "32"
     seed: int = 42
 
