@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from functools import partial
@@ -9,13 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from conversion.families import family_of
+from conversion.lora import write_lora
 from data_prep.megatron.index import PREFIX
 from nemo_patches.cpu_device import present_cpu_as_device
 from nemo_patches.quiet import quiet_imports
 from recipes import arithmetic
 from recipes.checks import RunInputs, padded_vocab_size, trained_names
 from recipes.freezing import first_trained_steps
-from recipes.run_dir import CHECKPOINTS_NAME, METRICS_NAME
+from recipes.launch import process_rank
+from recipes.run_dir import CHECKPOINTS_NAME, CONTEXT_NAME, METRICS_NAME
 from recipes.schema import Recipe
 from recipes.steps import blend_of, weights_of
 
@@ -226,6 +229,18 @@ def _validation(recipe: Recipe) -> dict[str, Any]:
     }
 
 
+def _context(recipe: Recipe, run_dir: Path) -> Path:
+    """What the checkpoints of a run have beside their weights: that of the one from which it starts, and what the run adds to it."""
+    source = Path(recipe.model.checkpoint) / "context"
+    if recipe.lora is None:
+        return source
+    context = run_dir / CONTEXT_NAME
+    if process_rank() == 0:  # which completes checkpoints
+        shutil.copytree(source, context, dirs_exist_ok=True)
+        write_lora(context, rank=recipe.lora.rank, alpha=recipe.lora.alpha)
+    return context
+
+
 def _callbacks(recipe: Recipe, inputs: RunInputs, *, run_dir: Path) -> list[Any]:
     steps = arithmetic.total_steps(recipe)
     facts: Mapping[str, Any] = inputs.checkpoint.facts
@@ -243,7 +258,7 @@ def _callbacks(recipe: Recipe, inputs: RunInputs, *, run_dir: Path) -> list[Any]
             run_dir / CHECKPOINTS_NAME,
             every_steps=recipe.run.checkpoint_every_steps,
             max_steps=steps,
-            source_context=Path(recipe.model.checkpoint) / "context",
+            source_context=_context(recipe, run_dir),
             facts={**facts, "padded_vocab_size": padded_vocab_size(recipe, inputs)},
             inputs={
                 "checkpoint": inputs.checkpoint.digest,

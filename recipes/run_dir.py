@@ -12,6 +12,7 @@ from recipes.schema import Recipe, recipe_from_mapping
 RECIPE_NAME = "recipe.json"
 CHECKPOINTS_NAME = "checkpoints"
 METRICS_NAME = "metrics.jsonl"
+CONTEXT_NAME = "context"
 
 # What may differ between the parts of an interrupted run: an allocation of another size, and what is written when.
 _MAY_CHANGE = ("parallel.", "run.", "schedule.micro_batch_size", "data.num_workers")

@@ -55,6 +55,7 @@ def _values(recipe: Recipe, size: Size) -> Iterator[tuple[str, object]]:
     yield "parallel.devices_per_node", size.devices
     yield "parallel.tensor_parallel_size", size.tensor_parallel_size
     yield "parallel.pipeline_parallel_size", 1
+    yield "parallel.gpu", None
     yield "run.checkpoint_every_steps", max(1, size.steps // 2)
     yield "run.log_every_steps", 1
     if run.validate_every_steps is not None:

@@ -68,7 +68,7 @@ def test_output_is_the_token_table_where_they_are_one_matrix() -> None:
         (
             FreezeRule(frozen=("embeding",)),
             "freeze[0] names embeding, which matches no parameter of the model; the nearest are embeddings, "
-            "embedding.word_embeddings.weight, and the ready-made sets are embeddings, positions, output, final_norm, layers, body,"
+            "embedding.word_embeddings.weight, and the ready-made sets are embeddings, positions, output, final_norm, layers, body, adapters,"
             " top_2_layers, bottom_2_layers",
         ),
     ],
