@@ -47,3 +47,12 @@ def test_multi_epoch(inputs: Inputs, small_data: Path, tmp_path: Path) -> None:
     recorded = json.loads((tmp_path / "run/recipe.json").read_text())
     assert recorded["schedule"]["max_steps"] == steps
     assert recorded["freeze"][0]["until_step"] == -(-((tokens - 1) // 48) // 8)
+
+
+def test_two_stages_of_adapters(inputs: Inputs, small_data: Path, tmp_path: Path) -> None:
+    """Embeddings and head first, then adapters too; the export has them in the weights, and the body apart from them is the source's."""
+    run = tmp_path / "run"
+    records = _train("low_resource/llama2", run, inputs, small_data, "procedure=2_stage", "schedule.learning_rate=1e-2")
+    steps = [record["step"] for record in records if "loss" in record]
+    half = json.loads((run / "recipe.json").read_text())["freeze"][1]["until_step"]
+    assert half * 2 in (len(steps), len(steps) + 1)
