@@ -6,14 +6,53 @@ from typing import Any
 
 import torch
 from lm_eval.models.huggingface import HFLM
+from transformers import LogitsProcessor, LogitsProcessorList
+
+from eval.finished_texts import FinishedTexts
+
+
+def require_numbers(logits: torch.Tensor) -> None:
+    """Refuse logits that are no numbers, which lm-eval would score as wrong answers.
+
+    Raises:
+        ValueError: if one is NaN or positive infinity; -inf is how a model may rule out padded rows of its vocabulary.
+    """
+    if bool(torch.isnan(logits).any()) or bool(torch.isposinf(logits).any()):
+        raise ValueError("the model's logits are not finite; check the checkpoint with `python -m conversion.verify`")
+
+
+class _RequireNumbers(LogitsProcessor):
+    def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
+        require_numbers(scores)
+        return scores
 
 
 class LocalModel(HFLM):
-    """lm-eval's own backend; logits that are no numbers end the run, where lm-eval would score them as wrong answers."""
+    """lm-eval's own backend; logits that are no numbers end the run, and texts that reached the last token allowed are known."""
+
+    def __init__(self, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self._ends = FinishedTexts()
+        self.cache_hook: Any = self._ends
+
+    @property
+    def finished(self) -> dict[str, bool]:
+        """Prompt -> whether its last text ended with a stop string or the end of text."""
+        return self._ends.by_prompt
+
+    def start_sampling(self, seed: int) -> None:
+        """Seed what samples the next texts."""
+        torch.manual_seed(seed)
 
     def _model_call(self, inps: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
         logits = super()._model_call(inps, *args, **kwargs)
-        # -inf is how a model may rule out padded rows of its vocabulary.
-        if bool(torch.isnan(logits).any()) or bool(torch.isposinf(logits).any()):
-            raise ValueError("the model's logits are not finite; check the checkpoint with `python -m conversion.verify`")
+        require_numbers(logits)
         return logits
+
+    def _model_generate(self, context: torch.Tensor, max_length: int, stop: list[str], **generation_kwargs: Any) -> torch.Tensor:
+        processors = LogitsProcessorList([_RequireNumbers()])
+        output = super()._model_generate(context, max_length, stop, logits_processor=processors, **generation_kwargs)
+        for row in output[:, context.shape[1] :].tolist():
+            text = str(self.tok_decode(row, skip_special_tokens=False))
+            self._ends.coming.append(self.eot_token_id in row or any(end in text for end in stop))
+        return output

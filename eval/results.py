@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 RESULT_NAME = "result.json"
-RESULT_FORMAT = 1
+RESULT_FORMAT = 2
 
 
 def write_result(directory: Path, result: Mapping[str, Any]) -> None:
@@ -22,6 +22,18 @@ def write_lines(path: Path, rows: Iterable[Any]) -> None:
     path.parent.mkdir(exist_ok=True)
     with open(path, "w", encoding="utf-8") as stream:
         stream.writelines(_strict_json(row) + "\n" for row in rows)
+
+
+def read_lines(path: Path) -> list[Any]:
+    """Rows of a file of lines as written here.
+
+    Raises:
+        ValueError: if it is missing or damaged.
+    """
+    try:
+        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{path} is missing or damaged ({error}); evaluate the model again") from error
 
 
 def _strict_json(value: Any, *, indent: int | None = None) -> str:

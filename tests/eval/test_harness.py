@@ -12,8 +12,9 @@ import pytest
 
 from conversion.bits_per_byte import choose_start_token, score_documents
 from data_prep.artifacts import read_manifest
-from eval.harness import TASKS_DIR, find_tasks, main
+from eval.harness import main
 from eval.model_names import named_checkpoints
+from eval.task_runs import TASKS_DIR
 from tests.eval.tiny_models import SENTENCES, tiny_llama, tiny_opt, tiny_tokenizer
 
 
@@ -95,9 +96,10 @@ def test_two_models_from_folders_to_results(save_checkpoint, texts, tmp_path, ca
 def test_tasks_score_as_with_the_stock_evaluator(save_checkpoint, tmp_path):
     """`lm_eval.simple_evaluate` with lm-eval's own backend, loading the folder itself; BOS before the prompt as the tokenizer has it."""
     import lm_eval
+    from lm_eval.tasks import TaskManager
 
     folder = save_checkpoint("llama", tiny_llama(), tiny_tokenizer(in_front="<s>"))
-    manager, _ = find_tasks(["completion_sl"])
+    manager = TaskManager(include_path=str(TASKS_DIR), include_defaults=False)
     stock = lm_eval.simple_evaluate(
         model="hf",
         model_args={"pretrained": str(folder), "dtype": "float32"},
@@ -111,6 +113,7 @@ def test_tasks_score_as_with_the_stock_evaluator(save_checkpoint, tmp_path):
     for metric in ("acc", "acc_norm"):
         assert metrics[metric]["value"] == stock["results"]["completion_sl"][f"{metric},none"]
         assert metrics[metric]["stderr"] == stock["results"]["completion_sl"][f"{metric}_stderr,none"]
+        assert metrics[metric]["low"] < metrics[metric]["value"] < metrics[metric]["high"]
     lines = (tmp_path / "results/llama/samples/completion_sl.jsonl").read_text().splitlines()
     for sample, expected in zip(map(json.loads, lines), stock["samples"]["completion_sl"], strict=True):
         assert [answer[0][0] for answer in sample["resps"]] == pytest.approx([answer[0][0] for answer in expected["resps"]], rel=1e-5)
@@ -129,7 +132,7 @@ def test_a_broken_model_is_reported_and_the_others_are_evaluated(save_checkpoint
     assert [path.name for path in output.iterdir()] == ["whole"], "a failed model leaves something behind"
     assert "whole" in capsys.readouterr().out
     fails_with(
-        "1 of 1 models could not be evaluated: broken: the model's logits are not finite;"
+        "1 of 1 models could not be evaluated: broken: task completion_sl: the model's logits are not finite;"
         " check the checkpoint with `python -m conversion.verify`",
         ["--model", models[0], "--tasks", "completion_sl", "--output", output],
     )

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eval.learning_curves import draw, main, read_comparison, spread_out, start_and_end_table, step_table
+from eval.results import RESULT_FORMAT
 
 TEXT = {"num_documents": 2, "text_bytes": 100, "unknown_bytes": 0}
 
@@ -24,7 +25,7 @@ def put(root: Path, name: str, sl: float, en: float, *, stage: str | None = "con
     """A result as eval.harness writes it, with the given bits per byte."""
     overrides, unknown_bytes = facts.pop("overrides", {}), facts.pop("unknown_bytes", 0)
     content = {
-        "format": 1,
+        "format": RESULT_FORMAT,
         "name": name,
         "facts": facts,
         "model": {"written_by": stage},
@@ -139,7 +140,9 @@ def test_refusals(results, tmp_path):
     broken = tmp_path / "broken" / "x" / "result.json"
     broken.parent.mkdir(parents=True)
     broken.write_text('{"format": 9}')
-    with pytest.raises(ValueError, match=rf"^{broken} is no result of eval.harness of format 1 \(format 9\); evaluate the model again$"):
+    with pytest.raises(
+        ValueError, match=rf"^{broken} is no result of eval.harness of format {RESULT_FORMAT} \(format 9\); evaluate the model again$"
+    ):
         read_comparison([tmp_path / "broken"])
 
 

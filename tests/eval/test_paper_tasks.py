@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from lm_eval.api.model import LM
 
-from eval.harness import TASKS_DIR, find_tasks, run_task
 from eval.protocols.text_overlap import hugging_face_tokenizer
+from eval.task_runs import TASKS_DIR, find_tasks, run_task
 from tests.eval.paper_rows import LANGUAGES, NUM_EVALUATED, write_rows
 from tests.eval.tiny_models import tiny_tokenizer
 
@@ -58,8 +58,7 @@ def ask(tmp_path_factory, rouge_folder, monkeypatch):
     own = write_rows(tmp_path_factory.mktemp("rows"))
 
     def run(task: str, lm: LM, *, data: Path = own, **metadata):
-        manager, _ = find_tasks([task], metadata={"data": str(data), **metadata})
-        summary, samples = run_task(lm, task, manager)
+        summary, samples = run_task(lm, find_tasks([task], metadata={"data": str(data), **metadata})[task])
         return {name: entry["value"] for name, entry in summary["metrics"].items()}, samples
 
     return run
@@ -214,9 +213,9 @@ def test_zero_shot_translation(ask, name):
     _, source, target = name.split("_")
     lm = Scripted(lambda document, run: document["references"][0] if run < 3 else "")
     found, samples = ask(name, lm)
-    assert found["chrf_sentence (runs)"] == pytest.approx(60)
+    assert found["chrf_sentence"] == pytest.approx(60)
     # Runs of 100, 100, 100, 0, 0: variance 12000 / 4.
-    assert found["chrf_sentence_sd (runs)"] == pytest.approx(3000**0.5)
+    assert found["chrf_sentence_sd"] == pytest.approx(3000**0.5)
     settings = {"until": ["\n"], "max_gen_toks": 128, "do_sample": True, "temperature": 0.8, "top_k": 40, "top_p": 0.9}
     assert lm.kwargs == {**settings, "repetition_penalty": 1.1}
     assert lm.prompts[0].endswith(f"\n{source} 0: Dober dan, hiša. =")
@@ -228,7 +227,7 @@ def test_zero_shot_translation(ask, name):
 def test_summaries(ask, language):
     lm = Scripted(lambda document, run: document["references"][0] if run else "")
     found, _ = ask(f"sum_{language}", lm)
-    assert (found["rougeL (runs)"], found["empty (runs)"]) == (pytest.approx(80), pytest.approx(0.2))
+    assert (found["rougeL"], found["empty"]) == (pytest.approx(80), pytest.approx(0.2))
     assert "Članek 0. Članek 0." in lm.prompts[0]
 
 
@@ -247,9 +246,7 @@ def test_prompts_are_the_same_for_any_number_of_ranks_and_any_limit(tmp_path):
     write_rows(tmp_path)
 
     def prompts(**how):
-        manager, _ = find_tasks(["sl_boolq_gen"], metadata={"data": str(tmp_path)})
-        (task,) = manager.load(["sl_boolq_gen"])["tasks"].values()
-        task.set_config(key="num_fewshot", value=0)
+        task = find_tasks(["sl_boolq_gen"], metadata={"data": str(tmp_path)})["sl_boolq_gen"].task
         task.build_all_requests(**{"rank": 0, "world_size": 1, **how})
         return {instance.doc_id: instance.args[0] for instance in task.instances}
 

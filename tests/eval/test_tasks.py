@@ -6,11 +6,10 @@ import random
 
 import pytest
 from lm_eval.api.model import LM
-from lm_eval.tasks import TaskManager
 
 from conversion.bits_per_byte import choose_start_token, score_documents
-from eval.harness import TASKS_DIR, find_tasks, run_task
 from eval.hf_backend import LocalModel
+from eval.task_runs import TASKS_DIR, find_tasks, run_task
 from tests.eval.tiny_models import SENTENCES, tiny_llama, tiny_opt, tiny_tokenizer
 
 LANGUAGES = ("sl", "en")
@@ -47,23 +46,21 @@ def text_file(tmp_path, documents):
     return path
 
 
-def heldout_manager(path):
-    return TaskManager(include_path=str(TASKS_DIR), include_defaults=False, metadata={"text": str(path)})
+def heldout(path):
+    return find_tasks(["heldout_text"], metadata={"text": str(path)})["heldout_text"]
 
 
 def test_task_files_of_our_own_build_requests(tmp_path):
     names = ["completion_en", "completion_sl", "heldout_text"]  # those of the papers are in test_paper_tasks.py
-    for name, task in heldout_manager(text_file(tmp_path, ["megla"])).load(names)["tasks"].items():
-        task.set_config(key="num_fewshot", value=0)
-        task.build_all_requests(rank=0, world_size=1)
-        assert task.instances, name
+    found = find_tasks(names, metadata={"text": str(text_file(tmp_path, ["megla"]))})
+    assert [len(task.task.instances) for task in found.values()] == [160, 160, 1]
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_the_prompt_is_the_sentence_and_the_answers_its_endings(language):
-    manager, tasks = find_tasks([f"completion_{language}"])
+    tasks = find_tasks([f"completion_{language}"])
     lm = Scripted(lambda context, ending: -1.0)
-    summary, samples = run_task(lm, f"completion_{language}", manager)
+    summary, samples = run_task(lm, tasks[f"completion_{language}"])
     assert list(tasks) == [f"completion_{language}"]
     assert lm.asked == [(item["context"], f" {choice}") for item in items(language) for choice in item["choices"]]
     assert summary["num_items"] == len(samples) == 40
@@ -79,8 +76,8 @@ def test_scores_are_those_computed_by_hand(language):
     lengths = [[len(choice) for choice in row["choices"]] for row in rows]
     right = [row["label"] == max(range(4), key=lambda i: s[i]) for row, s in zip(rows, scores)]
     right_by_length = [row["label"] == max(range(4), key=lambda i: s[i] / n[i]) for row, s, n in zip(rows, scores, lengths)]
-    manager, _ = find_tasks([f"completion_{language}"])
-    summary, samples = run_task(Scripted(lambda *asked: table[asked]), f"completion_{language}", manager)
+    found = find_tasks([f"completion_{language}"])[f"completion_{language}"]
+    summary, samples = run_task(Scripted(lambda *asked: table[asked]), found)
     accuracy = sum(right) / 40
     assert summary["metrics"]["acc"]["value"] == pytest.approx(accuracy)
     assert summary["metrics"]["acc"]["stderr"] == pytest.approx(math.sqrt(accuracy * (1 - accuracy) / 39))
@@ -88,7 +85,7 @@ def test_scores_are_those_computed_by_hand(language):
     assert [sample["acc"] for sample in samples] == right
     truth = {(row["context"], f" {row['choices'][row['label']]}") for row in rows}
     for sign, expected in ((1, 1.0), (-1, 0.0)):
-        summary, _ = run_task(Scripted(lambda *asked, sign=sign: sign * float(asked in truth)), f"completion_{language}", manager)
+        summary, _ = run_task(Scripted(lambda *asked, sign=sign: sign * float(asked in truth)), found)
         assert summary["metrics"]["acc"]["value"] == expected
 
 
@@ -113,7 +110,7 @@ def test_items_are_the_same_in_both_languages_and_give_nothing_away():
 def test_heldout_text_counts_bytes_of_utf8(tmp_path):
     documents = ["megla", "Žena je kupila češnje."]
     lm = Scripted(lambda _, text: -float(len(text.encode())))  # one nat a byte
-    summary, _ = run_task(lm, "heldout_text", heldout_manager(text_file(tmp_path, documents)))
+    summary, _ = run_task(lm, heldout(text_file(tmp_path, documents)))
     assert summary["metrics"]["bits_per_byte"]["value"] == pytest.approx(1 / math.log(2))
     assert [asked for (asked,) in lm.asked] == documents
 
@@ -125,10 +122,10 @@ def test_stock_lm_eval_agrees_once_it_is_told_the_start_token(make_model, in_fro
     model, tokenizer = make_model(), tiny_tokenizer(in_front=in_front)
     start = choose_start_token(tokenizer)
     ours = score_documents(model, tokenizer, SENTENCES, start_token=start, window_tokens=64).bits_per_byte
-    manager = heldout_manager(text_file(tmp_path, SENTENCES))
+    found = heldout(text_file(tmp_path, SENTENCES))
 
     def stock(**arguments):
-        summary, _ = run_task(LocalModel(pretrained=model, tokenizer=tokenizer, **arguments), "heldout_text", manager)
+        summary, _ = run_task(LocalModel(pretrained=model, tokenizer=tokenizer, **arguments), found)
         return summary["metrics"]["bits_per_byte"]["value"]
 
     assert stock(add_bos_token=False, prefix_token_id=start.id) == pytest.approx(ours, rel=1e-6)

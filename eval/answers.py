@@ -1,0 +1,212 @@
+"""Answers of a model that outlive the process: an evaluation that was killed goes on with the item after the last one written."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from lm_eval.api.instance import Instance
+from lm_eval.api.model import LM
+
+from data_prep.artifacts import digest_bytes
+
+Answer = dict[str, Any]
+
+
+class Journal:
+    """Answers by request, appended to a file as they come; a line cut off by a kill is dropped."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        self._answers: dict[str, Answer] = {}
+        if path is None:
+            return
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.is_file():
+            data = path.read_bytes()
+            whole = data[: data.rfind(b"\n") + 1]
+            for line in whole.splitlines():
+                answer = json.loads(line)
+                self._answers[answer["key"]] = answer
+            if len(whole) < len(data):
+                os.truncate(path, len(whole))
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._answers
+
+    def __getitem__(self, key: str) -> Answer:
+        return self._answers[key]
+
+    def __len__(self) -> int:
+        return len(self._answers)
+
+    def add(self, answers: Sequence[Answer]) -> None:
+        """Keep answers, on disk too before this returns."""
+        self._answers.update((answer["key"], answer) for answer in answers)
+        if self._path is None:
+            return
+        with open(self._path, "a", encoding="utf-8") as stream:
+            stream.writelines(json.dumps(answer, ensure_ascii=False, allow_nan=False) + "\n" for answer in answers)
+            stream.flush()
+            os.fsync(stream.fileno())
+
+
+def journal_of_samples(samples: Sequence[dict[str, Any]], kind: str) -> Journal:
+    """The journal that a task's saved samples were made from.
+
+    Args:
+        samples: in the order of their documents.
+        kind: the type of request that the task makes.
+    """
+    journal, runs = Journal(None), dict[str, int]()
+    for sample in samples:
+        finished = sample.get("finished", [])
+        for arguments, answers in zip(sample["arguments"], sample["resps"], strict=True):
+            first = request_key(kind, arguments)
+            for number, answer in enumerate(answers):
+                run = runs.get(first, 0)
+                runs[first] = run + 1
+                ended = finished[number] if number < len(finished) else None
+                cut = bool(sample.get("prompt_cut"))
+                journal.add([{"key": request_key(kind, arguments, run), "answer": answer, "finished": ended, "prompt_cut": cut}])
+    return journal
+
+
+def request_key(kind: str, arguments: Sequence[Any], run: int = 0) -> str:
+    """Identity of a request: equal for equal text and settings; `run` tells repeated ones apart."""
+    return digest_bytes(json.dumps([kind, list(arguments), run], ensure_ascii=False).encode())
+
+
+class RememberingModel(LM):
+    """A model as lm-eval sees it that answers from a journal what it can, and asks the backend for the rest in small pieces.
+
+    lm-eval's own cache is keyed by the request alone, so that a second checkpoint gets the first one's answers; a journal here belongs
+    to one model, backend and task.
+
+    Args:
+        backend: None answers from the journal alone.
+        requests_per_piece: answered, then written, together.
+        cut_prompts: let the backend drop the start of a prompt that is too long, instead of refusing.
+    """
+
+    def __init__(
+        self, backend: Any, journal: Journal, *, requests_per_piece: int = 8, cut_prompts: bool = False, sampling_seed: int = 1234
+    ) -> None:
+        super().__init__()
+        self._backend = backend
+        self._journal = journal
+        self._requests_per_piece = requests_per_piece
+        self._cut_prompts = cut_prompts
+        self._sampling_seed = sampling_seed
+        self._too_long: set[str] = set()
+
+    def loglikelihood(self, requests: list[Instance], **_: Any) -> list[tuple[float, bool]]:
+        """Log-likelihood of each continuation, and whether it is the greedy one."""
+        return [(float(answer["answer"][0]), bool(answer["answer"][1])) for answer in self._answers("loglikelihood", requests)]
+
+    def loglikelihood_rolling(self, requests: list[Instance], **_: Any) -> list[float]:
+        """Log-likelihood of each text."""
+        return [float(answer["answer"]) for answer in self._answers("loglikelihood_rolling", requests)]
+
+    def generate_until(self, requests: list[Instance], **_: Any) -> list[str]:
+        """Text after each prompt."""
+        return [str(answer["answer"]) for answer in self._answers("generate_until", requests)]
+
+    def prompt_was_cut(self, kind: str, arguments: Sequence[Any]) -> bool:
+        """Whether the model saw only the end of this request's prompt."""
+        return bool(self._journal[request_key(kind, arguments)].get("prompt_cut"))
+
+    def finished(self, arguments: Sequence[Any], *, runs: int) -> list[bool | None]:
+        """Whether each run's text after a prompt ended before the last token allowed; None where the backend does not say."""
+        return [self._journal[request_key("generate_until", arguments, run)].get("finished") for run in range(runs)]
+
+    def _answers(self, kind: str, requests: Sequence[Instance]) -> list[Answer]:
+        runs: dict[str, int] = {}
+        keys: list[str] = []
+        numbers: list[int] = []
+        for request in requests:
+            first = request_key(kind, request.args)
+            numbers.append(runs.get(first, 0))
+            runs[first] = numbers[-1] + 1
+            keys.append(request_key(kind, request.args, numbers[-1]))
+        self._measure(kind, requests)
+        if missing := sum(key not in self._journal for key in keys):
+            if self._backend is None:
+                raise ValueError(
+                    f"{missing} of {len(keys)} requests are not among the saved answers: prompts or settings of the task have changed;"
+                    " evaluate with `python -m eval.harness`"
+                )
+            self._ask(kind, requests, keys, numbers)
+        return [self._journal[key] for key in keys]
+
+    def _ask(self, kind: str, requests: Sequence[Instance], keys: Sequence[str], runs: Sequence[int]) -> None:
+        # Pieces are cut before looking for answers, so that sampling draws the same whether or not it was interrupted.
+        for number, piece in enumerate(_pieces(requests, runs, self._requests_per_piece)):
+            if all(keys[index] in self._journal for index in piece):
+                continue
+            if kind == "generate_until" and requests[piece[0]].args[1].get("do_sample"):
+                self._backend.start_sampling(_derived_seed(self._sampling_seed, runs[piece[0]], number))
+            answers = getattr(self._backend, kind)([requests[index] for index in piece], disable_tqdm=True)
+            finished = getattr(self._backend, "finished", {}) if kind == "generate_until" else {}
+            self._journal.add(
+                [
+                    {
+                        "key": keys[index],
+                        "answer": answer,
+                        "finished": finished.get(requests[index].args[0]),
+                        "prompt_cut": request_key(kind, requests[index].args) in self._too_long,
+                    }
+                    for index, answer in zip(piece, answers, strict=True)
+                ]
+            )
+
+    def _measure(self, kind: str, requests: Sequence[Instance]) -> None:
+        """Find requests that do not fit into the model's context."""
+        encode: Callable[[str], list[int]] | None = getattr(self._backend, "tok_encode", None)
+        if encode is None or kind == "loglikelihood_rolling":  # rolling windows need no cut
+            return
+        room = int(self._backend.max_length)
+        lengths: dict[str, int] = {}
+        too_long: dict[str, int] = {}
+        for request in requests:
+            prompt = request.args[0]
+            if prompt not in lengths:
+                lengths[prompt] = len(encode(prompt)) if prompt else 1
+            # The last token of a continuation is only predicted, so a pass has one position less.
+            after = int(request.args[1]["max_gen_toks"]) if kind == "generate_until" else len(encode(request.args[1])) - 1
+            if kind == "generate_until" and after >= room:
+                raise ValueError(
+                    f"the task asks for up to {after} new tokens, but the model has {room} positions; use a model or a"
+                    " --context-length with more"
+                )
+            if lengths[prompt] + after > room:
+                too_long[request_key(kind, request.args)] = lengths[prompt] + after
+        if too_long and not self._cut_prompts:
+            raise ValueError(
+                f"{len(too_long)} of {len(requests)} prompts do not fit into the {room} positions of the model (the longest needs"
+                f" {max(too_long.values())} with its answer); give fewer shots, or --cut-prompts to lose their beginnings"
+            )
+        self._too_long.update(too_long)
+
+
+def _pieces(requests: Sequence[Instance], runs: Sequence[int], size: int) -> Iterator[list[int]]:
+    """Indices of requests to ask together: one run, longest prompts first, choices after the same prompt side by side."""
+    piece: list[int] = []
+    order = sorted(range(len(requests)), key=lambda i: (runs[i], -len(requests[i].args[0]), requests[i].args[0]))
+    for index in order:
+        previous = piece[-1] if piece else index
+        same_prompt = requests[previous].args[0] == requests[index].args[0]
+        if piece and (runs[previous] != runs[index] or (len(piece) >= size and not same_prompt)):
+            yield piece
+            piece = []
+        piece.append(index)
+    if piece:
+        yield piece
+
+
+def _derived_seed(seed: int, run: int, piece: int) -> int:
+    return int.from_bytes(hashlib.sha256(f"{seed}|{run}|{piece}".encode()).digest()[:4], "big")

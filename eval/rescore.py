@@ -1,0 +1,106 @@
+"""Score saved answers again: after a metric was corrected, without asking any model.
+
+Prompts must be those that were answered; where a task asks otherwise today, the command says so and writes nothing.  Each model's folder
+is written anew below --output with all its other figures as they were.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from conversion.hf_model import be_quiet_and_offline
+from data_prep import command
+from data_prep.artifacts import MANIFEST_NAME, read_manifest, staged_directory, write_manifest
+from data_prep.tables import markdown_table
+from eval.results import RESULT_NAME, load_result, read_lines, write_lines, write_result
+from eval.task_runs import TASKS_DIR, FoundTask, find_tasks, item_scores, request_kind, run_task
+
+
+def rescore(results_dir: Path, output_dir: Path, tasks: Mapping[str, FoundTask]) -> dict[str, Any]:
+    """Score a model's saved answers to the given tasks; returns what the new `result.json` says.
+
+    Raises:
+        ValueError: if the model did not answer one of the tasks, if requests have changed, or if `output_dir` is not empty.
+    """
+    from eval.answers import RememberingModel, journal_of_samples
+
+    result = load_result(results_dir / RESULT_NAME)
+    manifest = read_manifest(results_dir)
+    scored = {}
+    for name, found in tasks.items():
+        if name not in result["tasks"]:
+            raise ValueError(f"{results_dir} has no answers to {name}; it has {', '.join(result['tasks']) or 'none'}")
+        saved = read_lines(results_dir / "samples" / f"{name}.jsonl")
+        try:
+            scored[name] = run_task(RememberingModel(None, journal_of_samples(saved, request_kind(found.task))), found)
+        except ValueError as error:
+            raise ValueError(f"{results_dir}, task {name}: {error}") from error
+    with staged_directory(output_dir) as staging:
+        shutil.copytree(results_dir, staging, dirs_exist_ok=True, ignore=shutil.ignore_patterns(MANIFEST_NAME))
+        for name, (summary, samples) in scored.items():
+            result["tasks"][name] = summary
+            write_lines(staging / "samples" / f"{name}.jsonl", samples)
+            write_lines(staging / "items" / f"{name}.jsonl", [item_scores(samples)])
+        write_result(staging, result)
+        write_manifest(
+            staging,
+            stage="eval.rescore",
+            facts=result["facts"],
+            arguments={"tasks": list(tasks)},
+            inputs={"results": manifest.digest if manifest is not None else ""},
+        )
+    return result
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = command.parser(
+        __doc__,
+        prog="eval.rescore",
+        example="python -m eval.rescore --results results/focus --tasks sl_senta_5shot --data eval_data/ --output rescored/",
+    )
+    parser.add_argument("--results", nargs="+", type=Path, required=True, metavar="DIR", help="models' folders of results of eval.harness")
+    parser.add_argument("--tasks", nargs="+", required=True, metavar="TASK", help="tasks to score again")
+    parser.add_argument("--task-dir", nargs="+", type=Path, default=[], metavar="DIR", help="more folders of lm-eval tasks")
+    parser.add_argument("--data", metavar="DIR", help="evaluation data, as the answers were given to")
+    parser.add_argument("--metadata", default="{}", metavar="JSON", help="for the tasks, as the answers were given with")
+    parser.add_argument("--rouge-tokenizer", metavar="DIR", help="Hugging Face tokenizer that summaries are compared with")
+    parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="a folder of results per model is written here")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Score all models given, and print each score before and after."""
+    arguments = _parser().parse_args(argv)
+    be_quiet_and_offline()
+    logging.getLogger("lm_eval").setLevel(logging.ERROR)
+    if arguments.rouge_tokenizer is not None:
+        os.environ["SCION_ROUGE_TOKENIZER"] = arguments.rouge_tokenizer
+    metadata = json.loads(arguments.metadata)
+    if arguments.data is not None:
+        metadata["data"] = arguments.data
+    tasks = find_tasks(arguments.tasks, task_dirs=(TASKS_DIR, *arguments.task_dir), metadata=metadata)
+    rows = []
+    for results_dir in arguments.results:
+        before = load_result(results_dir / RESULT_NAME)
+        after = rescore(results_dir, arguments.output / results_dir.resolve().name, tasks)
+        for name in tasks:
+            for metric, entry in after["tasks"][name]["metrics"].items():
+                earlier = before["tasks"][name]["metrics"].get(metric)
+                rows.append([after["name"], name, metric, _number(earlier), _number(entry)])
+    print(markdown_table(["model", "task", "score", "before", "after"], rows, text_columns=3))
+    return command.DONE
+
+
+def _number(entry: Mapping[str, Any] | None) -> str:
+    return "–" if entry is None or entry["value"] is None else f"{entry['value']:.4f}"
+
+
+if __name__ == "__main__":
+    command.run(main)

@@ -1,0 +1,190 @@
+"""lm-eval tasks by name: what identifies one, and what a model makes of it, with intervals and every item's scores."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from data_prep.artifacts import combined_digest, digest_bytes, digest_files
+from eval.statistics import majority_baseline
+
+if TYPE_CHECKING:
+    from lm_eval.api.task import ConfigurableTask
+
+    from eval.answers import RememberingModel
+
+_FEWSHOT_SEED = 1234  # as the stock command's
+_EVAL_DIR = Path(__file__).resolve().parent
+TASKS_DIR = _EVAL_DIR / "tasks"
+Sample = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class FoundTask:
+    """A loaded task and its identity.
+
+    Attributes:
+        digest: of its folder, of the protocols' code and of every request and target: equal digests ask and score alike.
+        prompts_digest: of the requests and targets alone.
+    """
+
+    name: str
+    task: ConfigurableTask
+    digest: str
+    prompts_digest: str
+
+
+def find_tasks(
+    names: Sequence[str], *, task_dirs: Sequence[Path] = (TASKS_DIR,), metadata: Mapping[str, Any] | None = None
+) -> dict[str, FoundTask]:
+    """Tasks by name; groups and tags stand for their tasks.
+
+    lm-eval's bundled tasks are left out: indexing them takes longer than evaluating a small model, and most want the network.
+
+    Args:
+        metadata: what the tasks' loaders get: `data` (folder of evaluation data), `shots`, `seed`, `split`, `items`.
+
+    Raises:
+        ValueError: if a task folder is missing, or a name is unknown; the known ones are listed; or a task's rows cannot be asked.
+    """
+    from lm_eval.tasks import TaskManager
+
+    for directory in task_dirs:
+        if not directory.is_dir():
+            raise ValueError(f"the task folder {directory} does not exist")
+    paths: list[str | Path] = [str(directory) for directory in task_dirs]
+    manager = TaskManager(include_path=paths, include_defaults=False, metadata=dict(metadata or {}))
+    found: dict[str, FoundTask] = {}
+    for name in names:
+        if name not in manager.task_index:
+            raise ValueError(f"unknown task {name}; known tasks are {', '.join(sorted(manager.all_tasks))}")
+        for task_name, task in manager.load([name])["tasks"].items():
+            yaml_path = manager.task_index[task_name].yaml_path
+            folder = _folder_digest(Path(yaml_path).parent) if yaml_path is not None else ""
+            found[task_name] = _found(task_name, task, folder)
+    return found
+
+
+def _found(name: str, task: Any, folder_digest: str) -> FoundTask:
+    if task.get_config("num_fewshot") is None:
+        task.set_config(key="num_fewshot", value=0)
+    task.set_fewshot_seed(seed=_FEWSHOT_SEED)
+    with contextlib.redirect_stderr(io.StringIO()):  # a progress bar
+        task.build_all_requests(rank=0, world_size=1)
+    asked = [[instance.request_type, list(instance.args), str(task.doc_to_target(instance.doc))] for instance in task.instances]
+    prompts = digest_bytes(json.dumps(asked, ensure_ascii=False).encode())
+    code = _folder_digest(_EVAL_DIR / "protocols")
+    return FoundTask(name, task, combined_digest({"folder": folder_digest, "code": code, "prompts": prompts}), prompts)
+
+
+def _folder_digest(directory: Path) -> str:
+    files = (path for path in directory.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
+    return digest_files(directory, [path.relative_to(directory).as_posix() for path in files])
+
+
+def run_task(lm: Any, found: FoundTask) -> tuple[dict[str, Any], list[Sample]]:
+    """One task on any lm-eval model: its metrics with intervals, and its samples.
+
+    Raises:
+        ValueError: if a log-likelihood is not finite, or a prompt does not fit.
+    """
+    import lm_eval
+
+    # Not simple_evaluate: it describes the machine after every task, for which it lists all installed packages and takes half a second.
+    # bootstrap_iters = 0 would also switch off the standard error of a mean, which needs no bootstrap.
+    with contextlib.redirect_stderr(io.StringIO()):  # three progress bars per task; logging has its own handle and is still heard
+        output = lm_eval.evaluate(lm=lm, task_dict={"tasks": {found.name: found.task}}, bootstrap_iters=2, log_samples=True)
+    assert output is not None, "lm-eval returns results on rank 0, and there is one rank"
+    samples = sorted(output["samples"][found.name], key=lambda sample: sample["doc_id"])
+    metrics = _metrics(output["results"][found.name], found.task, samples)
+    _mark_cuts(lm, samples, found.task)
+    metadata = found.task.get_config("metadata") or {}
+    summary = {
+        "metrics": metrics,
+        "num_items": len({sample["doc_id"] for sample in samples}),
+        "num_fewshot": metadata.get("shots", output["n-shot"].get(found.name)),
+        "version": output["versions"].get(found.name),
+        # Two results may be compared item by item only where these agree.
+        "task_hash": digest_bytes(json.dumps([[s["doc_hash"], s["prompt_hash"], s["target_hash"]] for s in samples]).encode()),
+        "digest": found.digest,
+        "prompts_digest": found.prompts_digest,
+        "higher_is_better": output["higher_is_better"].get(found.name),
+        "majority": _majority(samples),
+        **{
+            f"{what}_cut": _share([sample[f"{what}_cut"] for sample in samples if f"{what}_cut" in sample]) for what in ("prompt", "answer")
+        },
+    }
+    return summary, samples
+
+
+def _metrics(results: Mapping[str, Any], task: Any, samples: Sequence[Sample]) -> dict[str, dict[str, Any]]:
+    from eval.score_intervals import score_interval
+
+    clusters = [str(sample["doc"].get("group", sample["doc_id"])) for sample in samples]
+    metrics: dict[str, dict[str, Any]] = {}
+    for key, value in results.items():
+        name, _, filter_name = key.partition(",")
+        if not filter_name or name.endswith("_stderr"):
+            continue
+        stderr = results.get(f"{name}_stderr,{filter_name}")
+        chosen = [sample for sample in samples if sample["filter"] == filter_name and name in sample]
+        interval = None
+        if chosen and len(chosen) == len(samples):
+            interval = score_interval([sample[name] for sample in chosen], task.aggregation()[name], clusters=clusters)
+        metrics[name if filter_name in ("none", "runs") else f"{name} ({filter_name})"] = {
+            "value": value,
+            "stderr": stderr if isinstance(stderr, float) else None,
+            "low": interval.low if interval else None,
+            "high": interval.high if interval else None,
+            "n": interval.n if interval else len(samples),
+        }
+    return metrics
+
+
+def request_kind(task: Any) -> str:
+    """The type of request that a task makes."""
+    output_type = str(task.get_config("output_type"))
+    return "loglikelihood" if output_type == "multiple_choice" else output_type
+
+
+def _mark_cuts(lm: RememberingModel | Any, samples: Sequence[Sample], task: Any) -> None:
+    """Say in each sample whether its prompt lost its beginning and its answer its end."""
+    if not hasattr(lm, "prompt_was_cut"):
+        return
+    kind = request_kind(task)
+    for sample in samples:
+        sample["prompt_cut"] = float(any(lm.prompt_was_cut(kind, arguments) for arguments in sample["arguments"]))
+        if kind == "generate_until":
+            sample["finished"] = lm.finished(sample["arguments"][0], runs=len(sample["resps"][0]))
+            if None not in sample["finished"]:
+                sample["answer_cut"] = 1 - sum(sample["finished"]) / len(sample["finished"])
+
+
+def _share(values: Sequence[float]) -> float | None:
+    return sum(values) / len(values) if values else None
+
+
+def _majority(samples: Sequence[Sample]) -> dict[str, Any] | None:
+    """The most frequent right answer and its share, where answers are one of a few labels, the same for all items."""
+    documents = [sample["doc"] for sample in samples]
+    if not all(isinstance(doc.get("label"), int) and doc.get("choices") == documents[0].get("choices") for doc in documents):
+        return None
+    label, share = majority_baseline([document["label"] for document in documents])
+    return {"answer": documents[0]["choices"][label], "acc": share}
+
+
+def item_scores(samples: Sequence[Sample]) -> dict[str, Any]:
+    """What paired tests need, in little space: ids, prompts' hashes, and the numbers that each item scored."""
+    names = [name for name in samples[0]["metrics"] if isinstance(samples[0].get(name), int | float)]
+    return {
+        "ids": [str(sample["doc"].get("id", sample["doc_id"])) for sample in samples],
+        "groups": [str(sample["doc"].get("group", sample["doc_id"])) for sample in samples],
+        "prompts": [sample["prompt_hash"][:16] for sample in samples],
+        "scores": {name: [None if math.isnan(sample[name]) else sample[name] for sample in samples] for name in names},
+    }
