@@ -26,7 +26,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = command.parser(
         __doc__,
         prog="slurm.submit",
-        example="python -m slurm.submit opt_1b_gpu --cluster vega --account b25 --output runs/sl model.checkpoint=nemo/sl data.train=[data/sl]",
+        example="python -m slurm.submit gams/focus --cluster vega --account b25 --output runs/sl model.checkpoint=nemo/sl data.train=[data/sl]",
     )
     parser.add_argument("recipe", help="name of a bundled recipe, or a YAML file")
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="overrides of the recipe, in Hydra's grammar")
@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser.parse_intermixed_args(argv)
     recipe = compose_recipe(arguments.recipe, arguments.overrides)
     inputs = read_inputs(recipe)
-    check_run(recipe, inputs)
+    recipe = check_run(recipe, inputs)
     cluster = cluster_of(arguments)
     job = training_job(
         recipe,

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.recipes.conftest import TEXT, Inputs
 
 from tests.processes import run_command
-from tests.recipes.conftest import TEXT, Inputs
 
 TIMEOUT_SECONDS = 180
 
