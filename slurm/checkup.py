@@ -1,0 +1,91 @@
+"""What every task of `slurm.doctor`'s job does: say what its node is like, and reduce a tensor over all tasks.
+
+The job script calls it, users do not.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from datetime import timedelta
+from pathlib import Path
+
+from data_prep import command
+from slurm.node_facts import REDUCE_NAME, TOKEN_NAME, collect
+
+_REPETITIONS = 5
+_GPU_MIB, _CPU_MIB = 512, 16
+_TIMEOUT = timedelta(minutes=5)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Write this node's facts; rank 0 also writes the bandwidth."""
+    parser = command.parser(__doc__, prog="slurm.checkup", example="python -m slurm.checkup --output doctor --path /scratch")
+    parser.add_argument("--output", required=True, type=Path, help="directory that the doctor made")
+    parser.add_argument("--path", nargs="*", default=[], type=Path, help="file systems whose free space counts")
+    arguments = parser.parse_args(argv)
+    rank, world_size, local_rank = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
+    facts = collect([*arguments.path, Path("/tmp"), Path("/dev/shm")], token=arguments.output / TOKEN_NAME)
+    write = arguments.output / f"node-{facts.node}.json"
+    if local_rank == 0:
+        _write_json(write, asdict(facts))  # first of all without torch, so that a node whose torch is broken is heard too
+
+    import torch
+    from torch import distributed
+
+    on_gpu = torch.cuda.is_available()
+    if on_gpu:
+        torch.cuda.set_device(local_rank)
+    distributed.init_process_group("nccl" if on_gpu else "gloo", timeout=_TIMEOUT)
+    distributed.barrier()
+    facts = replace(facts, clock=time.time(), torch_cuda=torch.version.cuda, torch_gpus=torch.cuda.device_count())
+    if local_rank == 0:
+        _write_json(write, asdict(facts))
+    result = _reduce(rank, world_size, on_gpu=on_gpu)
+    if rank == 0:
+        _write_json(arguments.output / REDUCE_NAME, result)
+    distributed.destroy_process_group()
+    return command.DONE
+
+
+def _reduce(rank: int, world_size: int, *, on_gpu: bool) -> dict[str, object]:
+    """Time the all-reduce of a large tensor, and whether its sum is right.
+
+    The bandwidth is that of the bus, as nccl-tests count it: bytes times 2 (n - 1) / n over seconds.
+    """
+    import torch
+    from torch import distributed
+
+    mib = _GPU_MIB if on_gpu else _CPU_MIB
+    tensor = torch.empty(mib * 2**18, device="cuda" if on_gpu else "cpu")
+    seconds = []
+    for _ in range(_REPETITIONS):
+        tensor.fill_(rank)
+        distributed.barrier()
+        start = time.monotonic()
+        distributed.all_reduce(tensor)
+        if on_gpu:
+            torch.cuda.synchronize()
+        seconds.append(time.monotonic() - start)
+    expected = world_size * (world_size - 1) / 2
+    num_bytes = tensor.numel() * tensor.element_size()
+    return {
+        "backend": "nccl" if on_gpu else "gloo",
+        "mib": mib,
+        "tasks": world_size,
+        "is_right": bool((tensor == expected).all().item()),
+        "bytes_per_second": num_bytes * 2 * (world_size - 1) / world_size / min(seconds),
+    }
+
+
+def _write_json(path: Path, content: object) -> None:
+    partial = path.with_name(f".{path.name}.partial")
+    partial.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    os.replace(partial, path)
+
+
+if __name__ == "__main__":
+    command.run(main)

@@ -1,0 +1,159 @@
+"""Check a cluster before a long run: login node, driver, software, network, clocks, disks, all-reduce.
+
+Without --submit only the login node is checked and the job script printed.  Each check says ok, problem and what to do, or not
+applicable; exit code 1 when there is a problem.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from data_prep import command
+from slurm.arguments import add_cluster_arguments, add_time_argument, cluster_of
+from slurm.cluster import CONTAINERS, Cluster
+from slurm.findings import GIB, MIN_SCRATCH_GIB, NOT_APPLICABLE, OK, PROBLEM, Finding, judge
+from slurm.job import ROOT, Job, parse_time_limit
+from slurm.node_facts import REDUCE_NAME, TOKEN_NAME, NodeFacts
+from slurm.queue import cancel_jobs, queued_jobs, send_job
+from slurm.render import render_job
+from slurm.site import NoAnswer, check_site
+
+_POLL_SECONDS = 1.0
+_LOG_LINES = 20
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Check, print, and say by the exit code whether all is well."""
+    parser = command.parser(
+        __doc__, prog="slurm.doctor", example="python -m slurm.doctor --cluster vega --account b25 --nodes 4 --output doctor --submit"
+    )
+    add_cluster_arguments(parser)
+    add_time_argument(parser)
+    parser.add_argument("--nodes", type=int, default=2, metavar="N", help="to check (default: 2)")
+    parser.add_argument(
+        "--output", required=True, type=Path, help="new directory for what the nodes say, on a file system that all of them see"
+    )
+    parser.add_argument("--wait-seconds", type=int, default=3600, metavar="S", help="for the job, queue included (default: 3600)")
+    parser.add_argument("--submit", action="store_true", help="send the job and wait for it")
+    arguments = parser.parse_args(argv)
+    cluster, output = cluster_of(arguments), arguments.output.absolute()
+    job = checkup_job(cluster, output, num_nodes=arguments.nodes, time_limit_seconds=parse_time_limit(arguments.time or "00:10:00"))
+    script = render_job(job, cluster)
+    findings = login_findings(cluster, job)
+    print("\n".join(map(str, findings)))
+    if not arguments.submit:
+        print(f"\nThe job that checks {arguments.nodes} nodes:\n\n{script}\nNothing was sent; add --submit to send it.")
+    else:
+        checked = check_nodes(job, script, cluster, output, wait_seconds=arguments.wait_seconds)
+        print("\n".join(map(str, checked)))
+        findings += checked
+    return command.WRONG if any(finding.state == PROBLEM for finding in findings) else command.DONE
+
+
+def checkup_job(cluster: Cluster, output: Path, *, num_nodes: int, time_limit_seconds: int) -> Job:
+    """The job whose tasks, one per GPU, run `slurm.checkup`."""
+    scratch = ["--path", cluster.scratch] if cluster.scratch else []
+    return Job(
+        name="doctor",
+        command=("python", "-m", "slurm.checkup", "--output", str(output), *scratch),
+        time_limit_seconds=time_limit_seconds,
+        log_dir=output,
+        log_name="log",
+        num_nodes=num_nodes,
+        tasks_per_node=max(1, cluster.gpu.gpus_per_node if cluster.gpu.gpu else 1),
+        gpus_per_task=1 if cluster.gpu.gpu else 0,
+        paths=(output,),
+    )
+
+
+def login_findings(cluster: Cluster, job: Job) -> list[Finding]:
+    """What can be said without a job."""
+    return [_slurm(cluster, job), _runtime(cluster), _scratch(cluster)]
+
+
+def _slurm(cluster: Cluster, job: Job) -> Finding:
+    try:
+        return Finding("slurm", OK, f"{check_site(job, cluster, must_answer=True)} agree with the cluster file")
+    except NoAnswer as error:
+        return Finding("slurm", PROBLEM, str(error), "run this on a login node of the cluster")
+    except ValueError as error:
+        return Finding("slurm", PROBLEM, str(error), "mend it by --account, --set or a cluster file of your own")
+
+
+def _runtime(cluster: Cluster) -> Finding:
+    runtime = cluster.runtime
+    if runtime.kind in CONTAINERS:
+        if not cluster.image_path.startswith("/"):
+            return Finding("runtime", NOT_APPLICABLE, f"{cluster.image_path} is in a registry, which compute nodes must reach")
+        found, advice = Path(cluster.image_path), f"python -m slurm.prefetch --cluster {cluster.name} --image SOURCE"
+    else:
+        found = ROOT / str(runtime.venv) / "bin" / "python"
+        advice = "make it on the login node: `make setup`, or set runtime.venv to one on the shared file system"
+    if not found.is_file():
+        return Finding("runtime", PROBLEM, f"{found} does not exist", advice)
+    return Finding("runtime", OK, f"{runtime.kind}, {found}")
+
+
+def _scratch(cluster: Cluster) -> Finding:
+    if cluster.scratch is None:
+        return Finding("scratch", NOT_APPLICABLE, "the cluster file names no scratch directory")
+    scratch = Path(cluster.scratch)
+    if not scratch.is_dir() or not os.access(scratch, os.W_OK):
+        return Finding("scratch", PROBLEM, f"{scratch} is no directory that you can write to", "make it, or use --set scratch=DIRECTORY")
+    free = shutil.disk_usage(scratch).free / GIB
+    if free < MIN_SCRATCH_GIB:
+        return Finding("scratch", PROBLEM, f"{scratch} has {free:.1f} GiB free, expected {MIN_SCRATCH_GIB}", "remove old checkpoints")
+    return Finding("scratch", OK, f"{scratch}, {free:,.0f} GiB free")
+
+
+def check_nodes(job: Job, script: str, cluster: Cluster, output: Path, *, wait_seconds: float) -> list[Finding]:
+    """Send the job, wait for it and judge what the nodes said.
+
+    Raises:
+        ValueError: if the output directory is not new, Slurm refuses the job, or it does not end in time.
+    """
+    if output.exists() and any(output.iterdir()):
+        raise ValueError(f"the output directory {output} exists and is not empty; remove it or choose another --output")
+    output.mkdir(parents=True, exist_ok=True)
+    (output / TOKEN_NAME).write_text("written on the login node\n", encoding="utf-8")
+    (output / "job.sh").write_text(script, encoding="utf-8")
+    job_id = send_job(output / "job.sh")
+    print(f"job {job_id} checks {job.num_nodes} nodes; its log is {output / job.log_name}", file=sys.stderr, flush=True)
+    _wait(job_id, wait_seconds)
+    nodes = [_read_facts(path) for path in sorted(output.glob("node-*.json"))]
+    reduce_path = output / REDUCE_NAME
+    reduce = json.loads(reduce_path.read_text(encoding="utf-8")) if reduce_path.exists() else None
+    findings = judge(cluster, nodes, reduce, expected_nodes=job.num_nodes)
+    if any(finding.state == PROBLEM for finding in findings):
+        _print_log(output / job.log_name)
+    return findings
+
+
+def _wait(job_id: str, seconds: float) -> None:
+    end = time.monotonic() + seconds
+    while queued_jobs([job_id]):
+        if time.monotonic() > end:
+            cancel_jobs([job_id])
+            raise ValueError(f"job {job_id} had not ended after {seconds:.0f} s and was cancelled; try again later or with --wait-seconds")
+        time.sleep(_POLL_SECONDS)
+
+
+def _read_facts(path: Path) -> NodeFacts:
+    content = json.loads(path.read_text(encoding="utf-8"))
+    return NodeFacts(**{**content, "gpus": tuple(map(tuple, content["gpus"])), "interfaces": tuple(content["interfaces"])})
+
+
+def _print_log(path: Path) -> None:
+    if path.exists():
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()[-_LOG_LINES:]
+        print("\n".join([f"the end of {path}:", *(f"    {line}" for line in lines)]), file=sys.stderr)
+
+
+if __name__ == "__main__":
+    command.run(main)

@@ -1,0 +1,249 @@
+"""The judgement of `slurm.doctor`: from what nodes say of themselves to findings, each ok, a problem with what to do, or not applicable."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from recipes.planner.hardware import GPUS
+from slurm.cluster import Cluster
+from slurm.node_facts import NodeFacts
+
+OK, PROBLEM, NOT_APPLICABLE = "ok", "problem", "not applicable"
+GIB = 2**30
+MAX_CLOCK_SECONDS = 1.0  # make, caches and checkpoint times begin to lie beyond
+MIN_FREE_GIB = {"/dev/shm": 1, "/tmp": 1}  # NCCL's shared memory; temporary files
+MIN_SCRATCH_GIB = 100  # a few checkpoints of a 1 B model with optimizer state
+# The oldest driver for each CUDA, with minor-version compatibility: NVIDIA, "CUDA Compatibility", table 1.
+MIN_DRIVER = {11: (450, 80, 2), 12: (525, 60, 13), 13: (580, 65, 6)}
+PINNED = {"nemo-toolkit": "2.7.3", "megatron-core": "0.15.3"}  # what nemo_patches know
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One check: its name, its state, what was found, and for a problem what to do."""
+
+    check: str
+    state: str
+    found: str
+    advice: str = ""
+
+    def __str__(self) -> str:
+        line = f"{self.state:<15}{self.check}: {self.found}"
+        return f"{line}\n{'':<15}-> {self.advice}" if self.advice else line
+
+
+def judge(cluster: Cluster, nodes: Sequence[NodeFacts], reduce: Mapping[str, Any] | None, *, expected_nodes: int) -> list[Finding]:
+    """All findings about the nodes of a job.
+
+    Args:
+        reduce: what rank 0 measured, None where it did not get there.
+    """
+    answered = _answered(nodes, expected_nodes)
+    if not nodes:
+        return [answered]
+    checks: tuple[Callable[[Cluster, Sequence[NodeFacts]], Finding], ...] = (
+        _shared_directory,
+        _python,
+        _packages,
+        _apex,
+        _num_gpus,
+        _driver,
+        _fabric,
+        _clock,
+        _free_space,
+    )
+    return [answered, *(check(cluster, nodes) for check in checks), _all_reduce(cluster, nodes, reduce)]
+
+
+def _answered(nodes: Sequence[NodeFacts], expected: int) -> Finding:
+    if len(nodes) == expected:
+        return Finding("nodes", OK, f"{expected} of {expected} answered")
+    return Finding(
+        "nodes",
+        PROBLEM,
+        f"{len(nodes)} of {expected} answered{': ' + ', '.join(node.node for node in nodes) if nodes else ''}",
+        "the output directory is not on a file system that all nodes share, or a node failed: see the log; exclude a bad node",
+    )
+
+
+def _shared_directory(cluster: Cluster, nodes: Sequence[NodeFacts]) -> Finding:
+    blind = [node.node for node in nodes if not node.reads_token]
+    if blind:
+        return Finding("shared directory", PROBLEM, f"{', '.join(blind)} see no file of the login node", "use a directory under scratch")
+    return Finding("shared directory", OK, "every node reads what the login node wrote")
+
+
+def _python(cluster: Cluster, nodes: Sequence[NodeFacts]) -> Finding:
+    versions = _by_value({node.node: node.python for node in nodes})
+    if len(versions) > 1:
+        return Finding(
+            "python", PROBLEM, _told(versions), "let all nodes take the same image or virtual environment, on the shared file system"
+        )
+    [version] = versions
+    if not version.startswith("3.11."):
+        return Finding(
+            "python", PROBLEM, f"{version} on all nodes", "3.11 is the one version that is tested; take another image or make .venv again"
+        )
+    return Finding("python", OK, f"{version} on all nodes")
+
+
+def _packages(cluster: Cluster, nodes: Sequence[NodeFacts]) -> Finding:
+    versions = _by_value({node.node: ", ".join(f"{name} {version}" for name, version in node.packages.items()) for node in nodes})
+    if len(versions) > 1:
+        return Finding("packages", PROBLEM, _told(versions), "let all nodes take the same image or virtual environment")
+    packages = nodes[0].packages
+    if wrong := [f"{name} {packages.get(name, 'is missing')}" for name, version in PINNED.items() if packages.get(name) != version]:
+        wanted = ", ".join(f"{name} {version}" for name, version in PINNED.items())
+        return Finding("packages", PROBLEM, ", ".join(wrong), f"patches and recipes are made for {wanted}; install requirements.txt")
+    return Finding("packages", OK, next(iter(versions)))
+
+
+def _apex(cluster: Cluster, nodes: Sequence[NodeFacts]) -> Finding:
+    foreign = [node.node for node in nodes if node.apex == "foreign"]
+    if foreign:
+        return Finding(
+            "apex",
+            PROBLEM,
+            f"not NVIDIA's on {', '.join(foreign)}",
+            "the package index has another project of this name: pip uninstall apex",
+        )
+    return Finding("apex", OK, "NVIDIA's" if nodes[0].apex == "nvidia" else "not installed, and not needed")
+
+
+def _num_gpus(cluster: Cluster, nodes: Sequence[NodeFacts]) -> Finding:
+    if not any(node.gpus for node in nodes):
+        if cluster.gpu.gpu is None:
+            return Finding("gpus", NOT_APPLICABLE, "the cluster file names no GPU, and no node has an NVIDIA driver")
+        return Finding("gpus", PROBLEM, "nvidia-smi finds none on any node", "check the partition, and that the container sees them (--nv)")
+    wrong = [f"{node.node} has {len(node.gpus)}" for node in nodes if len(node.gpus) != cluster.gpu.gpus_per_node]
+    if wrong:
+        return Finding(
+            "gpus", PROBLEM, f"{', '.join(wrong)}; the cluster file says {cluster.gpu.gpus_per_node}", "exclude the node or mend the file"
+        )
+    unseen = [node.node for node in nodes if node.torch_gpus != len(node.gpus)]
+    if unseen:
+        return Finding(
+            "gpus", PROBLEM, f"torch does not see all GPUs on {', '.join(unseen)}", "a CPU build of torch, or a driver that is too old"
+        )
+    return Finding("gpus", OK, f"{cluster.gpu.gpus_per_node} x {nodes[0].gpus[0][0]} on each node")
+
+
+def _driver(cluster: Cluster, nodes: Sequence[NodeFacts]) -> Finding:
+    drivers = _by_value({node.node: node.gpus[0][1] for node in nodes if node.gpus})
+    cuda = nodes[0].torch_cuda
+    if not drivers or cuda is None:
+        return Finding(
+            "driver",
+            NOT_APPLICABLE,
+            f"torch is built for {f'CUDA {cuda}' if cuda else 'CPUs'}, and the driver is {_told(drivers) or 'absent'}",
+        )
+    needed = MIN_DRIVER.get(int(cuda.split(".")[0]))
+    old = [driver for driver in drivers if needed is not None and tuple(map(int, driver.split("."))) < needed]
+    if needed is not None and old:
+        return Finding(
+            "driver",
+            PROBLEM,
+            f"{_told({driver: drivers[driver] for driver in old})}; the image's CUDA {cuda} needs {'.'.join(map(str, needed))}",
+            "take an image with an older CUDA, or ask the centre for a newer driver",
+        )
+    if len(drivers) > 1:
+        return Finding("driver", PROBLEM, _told(drivers), "nodes differ: one may be in the middle of an update; exclude it")
+    return Finding("driver", OK, f"{next(iter(drivers))} with CUDA {cuda}")
+
+
+def _fabric(cluster: Cluster, nodes: Sequence[NodeFacts]) -> Finding:
+    """Whether NCCL will find the fast network."""
+    for node in nodes:
+        active = [port for port, state in node.infiniband.items() if "ACTIVE" in state]
+        wanted = node.fabric.get("NCCL_SOCKET_IFNAME", "")
+        if node.fabric.get("NCCL_IB_DISABLE") == "1" and active:
+            return Finding("fabric", PROBLEM, f"NCCL_IB_DISABLE=1 on {node.node}, which has InfiniBand", "unset it: NCCL would use TCP")
+        if node.fabric.get("NCCL_NET") == "IB" and not active:
+            return Finding(
+                "fabric",
+                PROBLEM,
+                f"NCCL_NET=IB, but {node.node} has no active InfiniBand port",
+                "take it out of the cluster file, or exclude the node",
+            )
+        if wanted and not wanted.startswith("^") and not _names_interface(wanted, node.interfaces):
+            return Finding(
+                "fabric",
+                PROBLEM,
+                f"NCCL_SOCKET_IFNAME={wanted}, but {node.node} has {', '.join(node.interfaces)}",
+                "name one of these, or unset it",
+            )
+    ports = _by_value({node.node: f"{sum('ACTIVE' in state for state in node.infiniband.values())} active ports" for node in nodes})
+    if len(ports) > 1:
+        return Finding("fabric", PROBLEM, _told(ports), "exclude the node with fewer ports, and tell the centre")
+    if not nodes[0].infiniband:
+        return Finding("fabric", NOT_APPLICABLE, "no InfiniBand on any node")
+    return Finding("fabric", OK, f"InfiniBand, {next(iter(ports))} on each node")
+
+
+def _names_interface(wanted: str, interfaces: Sequence[str]) -> bool:
+    """NCCL takes prefixes, and after = whole names; several with commas."""
+    names = wanted.removeprefix("=").split(",")
+    if wanted.startswith("="):
+        return any(name in interfaces for name in names)
+    return any(interface.startswith(name) for name in names for interface in interfaces)
+
+
+def _clock(cluster: Cluster, nodes: Sequence[NodeFacts]) -> Finding:
+    clocks = {node.node: node.clock for node in nodes if node.clock is not None}
+    if len(clocks) < 2:
+        return Finding("clock", NOT_APPLICABLE, "needs two nodes that got to their first barrier")
+    middle = sorted(clocks.values())[len(clocks) // 2]
+    wrong = {name: clock - middle for name, clock in clocks.items() if abs(clock - middle) > MAX_CLOCK_SECONDS}
+    if wrong:
+        told = ", ".join(f"{name} is {offset:+.1f} s off" for name, offset in wrong.items())
+        return Finding("clock", PROBLEM, told, "exclude the node and tell the centre: its time service does not run")
+    return Finding("clock", OK, f"within {max(clocks.values()) - min(clocks.values()):.3f} s of each other, the barrier included")
+
+
+def _free_space(cluster: Cluster, nodes: Sequence[NodeFacts]) -> Finding:
+    short = []
+    for node in nodes:
+        for path, free in node.free_bytes.items():
+            needed = MIN_FREE_GIB.get(path, MIN_SCRATCH_GIB)
+            if free < needed * GIB:
+                short.append(f"{path} on {node.node} has {free / GIB:.1f} GiB, expected {needed}")
+    if short:
+        return Finding("free space", PROBLEM, "; ".join(short), "remove old checkpoints or use another --set scratch=DIRECTORY")
+    least = {path: min(node.free_bytes.get(path, 0) for node in nodes) for path in nodes[0].free_bytes}
+    return Finding("free space", OK, ", ".join(f"{path} {free / GIB:,.0f} GiB" for path, free in least.items()))
+
+
+def _all_reduce(cluster: Cluster, nodes: Sequence[NodeFacts], reduce: Mapping[str, Any] | None) -> Finding:
+    if reduce is None:
+        return Finding(
+            "all-reduce", PROBLEM, "did not come to its end", "see the log; NCCL_DEBUG=INFO in the cluster's environment says more"
+        )
+    rate = reduce["bytes_per_second"]
+    told = f"{rate / 1e9:.2f} GB/s over {reduce['tasks']} tasks of {len(nodes)} nodes ({reduce['backend']}, {reduce['mib']} MiB)"
+    if not reduce["is_right"]:
+        return Finding("all-reduce", PROBLEM, f"gave a wrong sum; {told}", "do not train on these nodes; tell the centre")
+    gpu = GPUS.get((cluster.gpu.gpu or "").lower())
+    if reduce["backend"] != "nccl" or gpu is None:
+        return Finding("all-reduce", OK, f"{told}; there is nothing to compare it with")
+    expected = (gpu.network_rate if len(nodes) > 1 else gpu.nvlink_rate) / 2
+    if rate < expected:
+        return Finding(
+            "all-reduce",
+            PROBLEM,
+            f"{told}; at least {expected / 1e9:.0f} is usual",
+            "NCCL_DEBUG=INFO says which network it took; check binds and fabric",
+        )
+    return Finding("all-reduce", OK, told)
+
+
+def _by_value(values: Mapping[str, str]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for node, value in values.items():
+        found.setdefault(value, []).append(node)
+    return found
+
+
+def _told(values: Mapping[str, Sequence[str]]) -> str:
+    return "; ".join(f"{value} on {', '.join(nodes)}" for value, nodes in values.items())

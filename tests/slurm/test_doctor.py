@@ -1,0 +1,153 @@
+"""The doctor: every kind of trouble is found and named, on facts of nodes and on a real Slurm."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slurm.cluster import load_cluster
+from slurm.findings import GIB, NOT_APPLICABLE, OK, PROBLEM, Finding, judge
+from slurm.node_facts import NodeFacts, apex_kind, infiniband_ports
+from tests.processes import ROOT
+from tests.slurm.running_slurm import ACCOUNT, RunningSlurm
+
+VEGA = load_cluster("vega", ("account=b25",), environment={"HOME": "/home/ana"})
+NODE = NodeFacts(
+    node="gn01",
+    python="3.11.9",
+    executable="/usr/bin/python",
+    packages={"torch": "2.9.0", "nemo-toolkit": "2.7.3", "megatron-core": "0.15.3"},
+    apex="nvidia",
+    torch_cuda="12.8",
+    gpus=(("NVIDIA A100-SXM4-40GB", "535.183.01", 40960),) * 4,
+    torch_gpus=4,
+    infiniband={"mlx5_0/1": "4: ACTIVE", "mlx5_1/1": "4: ACTIVE"},
+    interfaces=("eth0", "ib0", "lo"),
+    free_bytes={"/home/ana/scratch": 500 * GIB, "/dev/shm": 200 * GIB},
+    reads_token=True,
+    clock=1000.0,
+)
+REDUCE = {"backend": "nccl", "mib": 512, "tasks": 8, "is_right": True, "bytes_per_second": 20e9}
+
+
+def _judge(second: NodeFacts, reduce: dict[str, Any] | None = REDUCE) -> dict[str, Finding]:
+    found = judge(VEGA, [NODE, replace(second, node="gn02")], reduce, expected_nodes=2)
+    return {finding.check: finding for finding in found}
+
+
+def test_sound_nodes_have_no_problem() -> None:
+    assert {finding.state for finding in _judge(NODE).values()} == {OK}
+
+
+@pytest.mark.parametrize(
+    ("change", "check", "found"),
+    [
+        ({"python": "3.9.18"}, "python", "3.11.9 on gn01; 3.9.18 on gn02"),
+        (
+            {"packages": {"torch": "2.9.0"}},
+            "packages",
+            "torch 2.9.0, nemo-toolkit 2.7.3, megatron-core 0.15.3 on gn01; torch 2.9.0 on gn02",
+        ),
+        ({"apex": "foreign"}, "apex", "not NVIDIA's on gn02"),
+        ({"gpus": NODE.gpus[:3]}, "gpus", "gn02 has 3; the cluster file says 4"),
+        ({"torch_gpus": 0}, "gpus", "torch does not see all GPUs on gn02"),
+        ({"gpus": (("A100", "470.82.01", 40960),) * 4}, "driver", "470.82.01 on gn02; the image's CUDA 12.8 needs 525.60.13"),
+        ({"gpus": (("A100", "550.1", 40960),) * 4}, "driver", "535.183.01 on gn01; 550.1 on gn02"),
+        ({"fabric": {"NCCL_IB_DISABLE": "1"}}, "fabric", "NCCL_IB_DISABLE=1 on gn02, which has InfiniBand"),
+        (
+            {"fabric": {"NCCL_NET": "IB"}, "infiniband": {"mlx5_0/1": "1: DOWN"}},
+            "fabric",
+            "NCCL_NET=IB, but gn02 has no active InfiniBand port",
+        ),
+        ({"fabric": {"NCCL_SOCKET_IFNAME": "hsn"}}, "fabric", "NCCL_SOCKET_IFNAME=hsn, but gn02 has eth0, ib0, lo"),
+        ({"infiniband": {"mlx5_0/1": "4: ACTIVE"}}, "fabric", "2 active ports on gn01; 1 active ports on gn02"),
+        ({"clock": 997.5}, "clock", "gn01 is +0.0 s off"),
+        ({"free_bytes": {"/dev/shm": GIB // 16}}, "free space", "/dev/shm on gn02 has 0.1 GiB, expected 1"),
+        ({"reads_token": False}, "shared directory", "gn02 see no file of the login node"),
+    ],
+)
+def test_each_trouble_is_found(change: dict[str, Any], check: str, found: str) -> None:
+    findings = _judge(replace(NODE, **change))
+    problems = {finding.check for finding in findings.values() if finding.state == PROBLEM}
+    assert problems == {check}
+    assert findings[check].advice
+    if check == "clock":  # of two clocks either may be wrong
+        assert "-2.5 s off" in findings[check].found
+    else:
+        assert findings[check].found == found
+
+
+@pytest.mark.parametrize(
+    ("reduce", "found"),
+    [
+        (None, "did not come to its end"),
+        ({**REDUCE, "is_right": False}, "gave a wrong sum; 20.00 GB/s over 8 tasks of 2 nodes (nccl, 512 MiB)"),
+        ({**REDUCE, "bytes_per_second": 1.2e9}, "1.20 GB/s over 8 tasks of 2 nodes (nccl, 512 MiB); at least 12 is usual"),
+    ],
+)
+def test_a_network_that_fails_or_is_slow_is_found(reduce: dict[str, Any] | None, found: str) -> None:
+    finding = _judge(NODE, reduce)["all-reduce"]
+    assert (finding.state, finding.found) == (PROBLEM, found)
+
+
+def test_a_node_that_did_not_answer_is_found() -> None:
+    [answered, *_] = judge(VEGA, [NODE], REDUCE, expected_nodes=2)
+    assert (answered.state, answered.found) == (PROBLEM, "1 of 2 answered: gn01")
+    assert [finding.check for finding in judge(VEGA, [], None, expected_nodes=2)] == ["nodes"]
+
+
+def test_without_gpus_their_checks_do_not_apply() -> None:
+    cluster = load_cluster("local")
+    found = judge(cluster, [replace(NODE, gpus=(), torch_gpus=0, torch_cuda=None, infiniband={})], None, expected_nodes=1)
+    assert [finding.check for finding in found if finding.state == NOT_APPLICABLE] == ["gpus", "driver", "fabric", "clock"]
+
+
+def test_the_other_apex_is_told_by_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert apex_kind() == "absent"
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "apex" / "optimizers").mkdir(parents=True)
+    (tmp_path / "apex" / "__init__.py").write_text("raise ImportError('looked at, not imported')")
+    assert apex_kind() == "foreign"
+    (tmp_path / "apex" / "optimizers" / "fused_adam.py").touch()
+    assert apex_kind() == "nvidia"
+
+
+def test_ports_of_infiniband_are_read(tmp_path: Path) -> None:
+    state = tmp_path / "mlx5_0" / "ports" / "1" / "state"
+    state.parent.mkdir(parents=True)
+    state.write_text("4: ACTIVE\n")
+    assert infiniband_ports(tmp_path) == {"mlx5_0/1": "4: ACTIVE"}
+
+
+def test_a_real_cluster_is_checked(slurm: RunningSlurm, tmp_path: Path) -> None:
+    cluster = [
+        "--cluster",
+        "local",
+        "--account",
+        ACCOUNT,
+        "--set",
+        f"runtime.venv={sys.prefix}",
+        "--set",
+        "environment.NCCL_SOCKET_IFNAME=ib7",
+    ]
+    words = [sys.executable, "-m", "slurm.doctor", *cluster, "--nodes", "2", "--output", str(tmp_path / "doctor")]
+    environment = {**slurm.environment, "PYTHONPATH": str(ROOT)}
+
+    def run(*more: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([*words, *more], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120, check=False)
+
+    plan = run()
+    assert plan.returncode == 0 and "#SBATCH --job-name=doctor" in plan.stdout and not (tmp_path / "doctor").exists()
+    done = run("--submit")
+    lines = [line for line in done.stdout.splitlines() if not line.startswith(" ")]
+    states = {line[15:].partition(":")[0]: line[:15].strip() for line in lines}
+    assert done.returncode == 1
+    assert {check for check, state in states.items() if state == PROBLEM} == {"fabric"}, done.stdout + done.stderr
+    assert {check for check, state in states.items() if state == NOT_APPLICABLE} == {"scratch", "gpus", "driver"}
+    assert "NCCL_SOCKET_IFNAME=ib7, but gn01 has eth0" in done.stdout
+    assert "over 2 tasks of 2 nodes (gloo, 16 MiB)" in done.stdout
