@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -9,13 +13,20 @@ from scipy import sparse
 
 from conversion.embeddings.nearest import row_lengths, unit_rows
 from conversion.embeddings.token_vectors import Rows
+from data_prep import native
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+SOURCE = Path(__file__).with_name("pursuit.c")
 _BLOCK_ROWS = 512
 _DEPENDENT = 1e-3  # an atom of which less is left beside the chosen ones adds nothing but rounding
 _EXACT = 1e-5  # a vector of which less is left is done
+_MAX_GRAM_BYTES = 4 << 30  # 46,000 atoms
+_LANES = 16  # numbers that the compiled loops treat as one
+
+Pursuit = Callable[["Tensor"], "tuple[Tensor, Tensor]"]
+"""From unit vectors (num_vectors, size) to ids of atoms and their coefficients, both (num_vectors, steps); 0 where unused."""
 
 
 def pursuit_weights(vectors: Rows, atoms: Rows, *, num_atoms: int, long_first: bool = False) -> sparse.csr_matrix:
@@ -38,23 +49,87 @@ def pursuit_weights(vectors: Rows, atoms: Rows, *, num_atoms: int, long_first: b
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     unit = torch.from_numpy(unit_rows(atoms)).to(device)
     lengths = row_lengths(atoms)
-    preference = torch.from_numpy(lengths.astype(np.float32)).to(device) if long_first else None
+    preference = torch.from_numpy(lengths.astype(np.float32) if long_first else np.ones(len(atoms), np.float32)).to(device)
     steps = min(num_atoms, len(atoms), atoms.shape[1])
+    library = native.load(SOURCE) if device.type == "cpu" and _pays(len(vectors), len(atoms), steps) else None
+    pursue: Pursuit = _GramPursuit(library, unit, steps, preference) if library else lambda block: _pursue(block, unit, steps, preference)
     parts = [sparse.csr_matrix((0, len(atoms)), dtype=np.float64)]
     for start in range(0, len(vectors), _BLOCK_ROWS):
         block = torch.from_numpy(vectors[start : start + _BLOCK_ROWS].astype(np.float32)).to(device)
-        chosen, coefficients = (result.cpu().numpy() for result in _pursue(block, unit, steps, preference))
+        scale = block.norm(dim=1, keepdim=True)
+        chosen, coefficients = pursue(block / scale.clamp_min(1e-30))
+        coefficients = (coefficients * scale).cpu().numpy()
         kept = coefficients != 0
+        ids = chosen.cpu().numpy()[kept]
         rows = np.repeat(np.arange(len(block)), kept.sum(axis=1))
-        values = coefficients[kept] / lengths[chosen[kept]]
-        parts.append(sparse.csr_matrix((values, (rows, chosen[kept])), shape=(len(block), len(atoms))))
+        parts.append(sparse.csr_matrix((coefficients[kept] / lengths[ids], (rows, ids)), shape=(len(block), len(atoms))))
     return sparse.vstack(parts, format="csr")
 
 
-def _pursue(vectors: Tensor, unit: Tensor, steps: int, preference: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Ids of the chosen unit atoms and their coefficients, both (num_vectors, steps); unused places have coefficient 0.
+def _pays(num_vectors: int, num_all_atoms: int, steps: int) -> bool:
+    """Whether the products of all pairs of atoms fit, and are fewer than those of the plain way."""
+    return 2 * num_all_atoms**2 <= _MAX_GRAM_BYTES and num_all_atoms <= num_vectors * steps
 
-    Similarities are multiplied by the preference (num_all_atoms,) where there is one.  The chosen atoms are kept as Q R with orthonormal Q, so that each step is one product with all atoms.
+
+class _GramPursuit:
+    """The same choices as `_pursue`, from the products of all pairs of atoms (Rubinstein et al. 2008) with compiled loops.
+
+    The products are kept in 16 bits: they only tell where a choice needs no second look (see pursuit.c).
+    """
+
+    def __init__(self, library: ctypes.CDLL, unit: Tensor, steps: int, preference: Tensor) -> None:
+        import torch
+
+        self._library, self._unit, self._steps, self._preference = library, unit, steps, preference
+        num, size = unit.shape
+        stride = -(-num // _LANES) * _LANES
+        self._atoms = torch.zeros(stride, -(-size // _LANES) * _LANES)
+        self._atoms[:num, :size] = unit
+        self._padded_preference = torch.zeros(stride)
+        self._padded_preference[:num] = preference
+        self._gram = torch.empty(num, stride, dtype=torch.int16)
+        for start in range(0, num, _BLOCK_ROWS):
+            products = self._atoms[start : min(start + _BLOCK_ROWS, num)] @ self._atoms.T
+            self._gram[start : start + len(products)] = products.mul_(32767).round_().clamp_(-32767, 32767)
+
+    def __call__(self, vectors: Tensor) -> tuple[Tensor, Tensor]:
+        import torch
+
+        size = vectors.shape[1]
+        padded = torch.zeros(len(vectors), self._atoms.shape[1])
+        padded[:, :size] = vectors
+        start = padded @ self._atoms.T
+        chosen = torch.zeros(len(vectors), self._steps, dtype=torch.int32)
+        coefficients = torch.zeros(len(vectors), self._steps, dtype=torch.float64)
+        nums = torch.empty(len(vectors), dtype=torch.int32)
+        parts = list(zip(*(x.tensor_split(torch.get_num_threads()) for x in (padded, start, chosen, coefficients, nums)), strict=True))
+        with ThreadPoolExecutor(len(parts)) as pool:
+            list(pool.map(self._pursue_part, parts))
+        left = nums < 0
+        if left.any():
+            ids, values = _pursue(vectors[left], self._unit, self._steps, self._preference)
+            chosen[left], coefficients[left] = ids.int(), values
+        return chosen.long(), coefficients
+
+    def _pursue_part(self, part: tuple[Tensor, ...]) -> None:
+        vectors, start, chosen, coefficients, nums = part
+        num_atoms, stride = self._gram.shape
+        arrays = (self._gram, self._atoms, self._padded_preference, vectors, start)
+        sizes = (num_atoms, stride, self._atoms.shape[1], len(vectors))
+        status = self._library.pursue_all(
+            *(ctypes.c_void_p(array.data_ptr()) for array in arrays),
+            *(ctypes.c_long(size) for size in sizes),
+            ctypes.c_int(self._steps),
+            *(ctypes.c_void_p(array.data_ptr()) for array in (chosen, coefficients, nums)),
+        )
+        if status != 0:
+            raise MemoryError("no memory for the pursuit of one vector")
+
+
+def _pursue(vectors: Tensor, unit: Tensor, steps: int, preference: Tensor) -> tuple[Tensor, Tensor]:
+    """Ids of the chosen unit atoms and their coefficients for vectors of length one, both (num_vectors, steps); unused places have coefficient 0.
+
+    Similarities are multiplied by the preference (num_all_atoms,).  The chosen atoms are kept as Q R with orthonormal Q, so that each step is one product with all atoms.
     """
     import torch
 
@@ -65,14 +140,11 @@ def _pursue(vectors: Tensor, unit: Tensor, steps: int, preference: Tensor | None
     chosen = torch.zeros(num, steps, device=vectors.device, dtype=torch.long)
     residual = vectors.clone()
     is_open = torch.ones(num, device=vectors.device, dtype=torch.bool)
-    scale = vectors.norm(dim=1)
     for step in range(steps):
-        is_open &= residual.norm(dim=1) > _EXACT * scale
+        is_open &= residual.norm(dim=1) > _EXACT
         if not is_open.any():
             break
-        similarity = (residual @ unit.T).abs_()
-        if preference is not None:
-            similarity *= preference
+        similarity = (residual @ unit.T).abs_().mul_(preference)
         similarity.scatter_(1, chosen[:, :step], -1.0)
         best = similarity.max(dim=1).indices  # three times as fast as argmax on a CPU
         atom = unit[best]
