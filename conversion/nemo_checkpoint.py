@@ -34,6 +34,8 @@ HF = "context/hf"
 KEPT_NAME = "kept.safetensors"
 PREFIX = "module."
 
+TRAINING_ONLY = ("second_head.weight",)  # what training adds and no export has
+
 # The layers of a block are stacked; NeMo passes this on to Megatron when it loads.
 COMMON = {"content_metadata": {"singleton_local_shards": False}}
 
@@ -73,7 +75,7 @@ class NeMoCheckpoint:
             )
         family, config, hf_dtype = read_model(directory)
         trained = merge_adapters(read_dist_checkpoint(directory / WEIGHTS, prefix=PREFIX), config, (directory / MODEL).parent)
-        tensors = {**trained, **read_kept(directory)}
+        tensors = {name: tensor for name, tensor in trained.items() if name not in TRAINING_ONLY} | read_kept(directory)
         return cls(directory, family, config, hf_dtype, tensors)
 
     @property

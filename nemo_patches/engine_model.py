@@ -36,6 +36,7 @@ from nemo_patches.lora import (
     initialise_adapters,
 )
 from nemo_patches.norms import RMSNorm, RowParallelLinearWithNorm
+from nemo_patches.second_head import add_second_head
 
 USE_TE = HAVE_TE and torch.cuda.is_available()
 
@@ -94,6 +95,7 @@ class EngineConfig(GPTConfig):
         post_norms: norms after attention and feed-forward part, before they are added to the residual stream.
         scale_embeddings: times the root of the hidden size.
         lora: adapters on the linear layers of every block.
+        predicts_two_tokens: a second head for the token after the next, in training.
     """
 
     real_vocab_size: int = 0
@@ -107,6 +109,7 @@ class EngineConfig(GPTConfig):
     post_norms: bool = False
     scale_embeddings: bool = False
     lora: LoRA | None = None
+    predicts_two_tokens: bool = False
 
     transformer_layer_spec: Callable[..., ModuleSpec | TransformerBlockSubmodules] = layer_spec
     forward_step_fn: Callable[..., Tensor] = causal_forward_step
@@ -135,12 +138,14 @@ class EngineConfig(GPTConfig):
             if self.scale_embeddings:
                 model.embedding.register_forward_hook(partial(_scale, factor=self.hidden_size**0.5))
         if model.post_process:
-            if self.final_logit_softcapping:
-                model.output_layer.register_forward_hook(partial(_cap, cap=self.final_logit_softcapping))
+            heads = [model.output_layer, *([add_second_head(model)] if self.predicts_two_tokens else [])]
             columns = self.vocab_size // parallel_state.get_tensor_model_parallel_world_size()
             first_column = parallel_state.get_tensor_model_parallel_rank() * columns
             real_columns = min(max(self.real_vocab_size - first_column, 0), columns)
-            model.output_layer.register_forward_hook(partial(_mask_padding, real_columns=real_columns))
+            for head in heads:
+                if self.final_logit_softcapping:
+                    head.register_forward_hook(partial(_cap, cap=self.final_logit_softcapping))
+                head.register_forward_hook(partial(_mask_padding, real_columns=real_columns))
         return model
 
 

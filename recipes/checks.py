@@ -14,10 +14,10 @@ from nemo_patches.lora_parts import adapter_names
 from recipes import arithmetic
 from recipes.checkpoint_checks import checkpoint_problems
 from recipes.data_checks import blend_problems, data_problems
-from recipes.freezing import NEVER, first_trained_steps, model_parameter_names, pipeline_stages
+from recipes.freezing import NEVER, SECOND_HEAD, first_trained_steps, model_parameter_names, pipeline_stages
 from recipes.planner.estimate import memory_problems
 from recipes.planner.parameters import PlannedModel
-from recipes.schema import PRECISIONS, Recipe, raise_all
+from recipes.schema import OBJECTIVES, PRECISIONS, Recipe, raise_all
 from recipes.steps import with_steps
 
 Found = TypeVar("Found")
@@ -99,6 +99,8 @@ def trained_names(recipe: Recipe, inputs: RunInputs) -> list[str]:
     names = model_parameter_names(inputs.family, inputs.model, source=recipe.model.checkpoint)
     if recipe.lora is not None:
         names += adapter_names(num_layers=inputs.model["num_layers"], is_gated=inputs.model.get("gated_linear_unit", False))
+    if recipe.objective == "two_tokens":
+        names.append(SECOND_HEAD)
     return names
 
 
@@ -193,6 +195,8 @@ def _layout_problems(recipe: Recipe, inputs: RunInputs) -> list[str]:
                 f"schedule.global_batch_size ({batch}) must be a multiple of micro_batch_size x data-parallel size"
                 f" ({schedule.micro_batch_size} x {replicas} = {unit}); the nearest are {nearest}"
             )
+    if recipe.objective not in OBJECTIVES:
+        problems.append(f"objective is {recipe.objective!r}; expected one of {', '.join(OBJECTIVES)}")
     if recipe.precision not in PRECISIONS:
         problems.append(f"precision is {recipe.precision!r}; expected one of {', '.join(PRECISIONS)}")
     return problems

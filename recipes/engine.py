@@ -38,6 +38,7 @@ with quiet_imports():
     from nemo_patches.base_checkpoint import loading_base_checkpoint
     from nemo_patches.core import apply
     from nemo_patches.lora import LoRA
+    from nemo_patches.second_head import copy_first_head
     from nemo_patches.tokenizer import EndOfDocument
     from recipes.callbacks import Checkpoints, Metrics, StepSeed
     from recipes.training.freezing import FreezingOptimizer, freeze_for_the_whole_run
@@ -85,6 +86,12 @@ class RecipeStrategy(nl.MegatronStrategy):
         """Start from the recipe's checkpoint, which does not have the parameters that the run adds."""
         with loading_base_checkpoint():
             super().selective_restore()
+        for model in self.megatron_parallel:
+            while hasattr(model, "module"):
+                model = model.module
+            copy_first_head(model)
+        for optimizer in self.optimizers:
+            optimizer.reload_model_params()
 
 
 def train(recipe: Recipe, inputs: RunInputs, *, run_dir: Path, resume_from: Path | None) -> None:
@@ -140,6 +147,7 @@ def make_model(recipe: Recipe, inputs: RunInputs) -> GPTModel:
         padded_vocab_size=padded_vocab_size(recipe, inputs),
         hidden_dropout=recipe.model.hidden_dropout,
         attention_dropout=recipe.model.attention_dropout,
+        predicts_two_tokens=recipe.objective == "two_tokens",
         lora=LoRA(**asdict(recipe.lora), seed=recipe.seed) if recipe.lora else None,
     )
     first_trained = first_trained_steps(

@@ -20,10 +20,11 @@ from recipes.schema import FreezeRule
 NEVER = math.inf  # the step from which a parameter is trained that is frozen for the whole run
 
 TOKEN_TABLE = "embedding.word_embeddings.weight"
+SECOND_HEAD = "second_head.weight"
 READY_MADE: Mapping[str, tuple[str, ...]] = {
     "embeddings": (TOKEN_TABLE,),
     "positions": ("embedding.position_embeddings.weight",),
-    "output": ("output_layer.*",),
+    "output": ("output_layer.*", SECOND_HEAD),
     "final_norm": ("decoder.final_layernorm.*",),
     "layers": ("decoder.layers.*",),
     "body": ("decoder.*",),
@@ -93,7 +94,7 @@ def _matching(entry: str, names: Iterable[str], *, tied: bool) -> set[str]:
         return _layers_at(end[1], int(end[2]), names)
     patterns = READY_MADE.get(entry, (entry,))
     if tied and entry == "output":
-        patterns = (TOKEN_TABLE,)
+        patterns = (TOKEN_TABLE, SECOND_HEAD)
     return {name for name in names if any(fnmatchcase(name, pattern) for pattern in patterns)}
 
 

@@ -116,10 +116,12 @@ class Recipe:
     parallel: ParallelRecipe = field(default_factory=ParallelRecipe)
     freeze: tuple[FreezeRule, ...] = ()
     lora: LoRARecipe | None = None
+    objective: str = "next_token"  # or "two_tokens": a second head for the token after the next, left out of exports
     precision: str = "bf16"  # "bf16" (mixed: float32 gradients and optimizer) or "32"
     seed: int = 42
 
 
+OBJECTIVES = ("next_token", "two_tokens")
 PRECISIONS = ("bf16", "32")
 Built = typing.TypeVar("Built")
 

@@ -171,3 +171,27 @@ def one_rank(tensor_parallel_size: int) -> dict[str, Any]:
     """All of the above on one rank: importing Megatron takes longer than the tests."""
     functions = (feed_forward_and_dropout, attention_is_causal, padding, loss_gradient, windows_and_caps)
     return {function.__name__: function(tensor_parallel_size) for function in functions}
+
+
+def two_token_losses(tensor_parallel_size: int, family: str) -> dict[str, list[float]]:
+    """Losses in training and evaluation of a model with a second head, and what they are by hand from the logits of the first."""
+    from nemo_patches.engine_model import causal_forward_step
+    from nemo_patches.second_head import copy_first_head
+
+    model = {"opt": _model, "gemma2": _gemma2}[family](padded_vocab_size=102, predicts_two_tokens=True)
+    copy_first_head(model)
+    stream = torch.arange(2 * 13).reshape(2, 13) * 7 % 101
+    batch = {"tokens": stream[:, :-1], "labels": stream[:, 1:], "position_ids": torch.arange(12).expand(2, -1)}
+    trained = causal_forward_step(model.train(), batch)
+    evaluated = causal_forward_step(model.eval(), batch)
+    with torch.no_grad():
+        logits = model(batch["tokens"], batch["position_ids"], None)  # (batch, sequence, this rank's columns)
+    first = vocab_parallel_cross_entropy(logits.clone(), stream[:, 1:])
+    second = vocab_parallel_cross_entropy(logits[:, :-1].contiguous(), stream[:, 2:])
+    by_hand = first.mean() + second.mean()
+    return {
+        "trained": [trained.mean().item()],
+        "by_hand": [by_hand.item()],
+        "evaluated": evaluated.flatten().tolist(),
+        "first": first.flatten().tolist(),
+    }

@@ -60,3 +60,13 @@ def test_windows_and_caps_are_those_of_the_formula(one_rank: dict[str, Any]) -> 
 
 def test_a_run_in_float32_keeps_the_precision_of_its_loss_gradient(one_rank: dict[str, Any]) -> None:
     assert not one_rank["loss_gradient"]["rounded"]
+
+
+@pytest.mark.parametrize("family", ["opt", "gemma2"])
+@pytest.mark.parametrize("tensor_parallel_size", [1, 2])
+def test_two_tokens_are_predicted_in_training_alone(family: str, tensor_parallel_size: int, tmp_path: Path) -> None:
+    """The second head starts as the first, so that both losses can be had from the same logits; caps and padding included."""
+    function = "tests.nemo_patches.engine_ranks:two_token_losses"
+    found = run_on_gloo(function, world_size=tensor_parallel_size, directory=tmp_path, family=family)[0]
+    assert found["trained"] == pytest.approx(found["by_hand"], abs=1e-5)
+    assert found["evaluated"] == pytest.approx(found["first"], abs=1e-5)

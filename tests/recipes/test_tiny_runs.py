@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.recipes.conftest import TEXT, Inputs
+import torch
+from safetensors.torch import load_file
 
+from tests.conftest import TEXT, VOCAB_SIZE, Inputs
 from tests.processes import run_command
 
 TIMEOUT_SECONDS = 180
@@ -19,7 +22,7 @@ def small_data(inputs: Inputs, tmp_path_factory: pytest.TempPathFactory) -> Path
     """A data set of which a pass takes a few steps."""
     base = tmp_path_factory.mktemp("small")
     text = base / "sl.txt"
-    text.write_text("\n".join(TEXT.read_text(encoding="utf-8").splitlines()[:25]) + "\n", encoding="utf-8")
+    text.write_text("\n".join(TEXT.read_text(encoding="utf-8").splitlines()[:8]) + "\n", encoding="utf-8")
     finished = run_command(
         "data_prep.to_megatron", "--input", text, "--tokenizer", inputs.tokenizer, "--output", base / "data", log_dir=base / "logs"
     )
@@ -49,10 +52,28 @@ def test_multi_epoch(inputs: Inputs, small_data: Path, tmp_path: Path) -> None:
     assert recorded["freeze"][0]["until_step"] == -(-((tokens - 1) // 48) // 8)
 
 
-def test_two_stages_of_adapters(inputs: Inputs, small_data: Path, tmp_path: Path) -> None:
-    """Embeddings and head first, then adapters too; the export has them in the weights, and the body apart from them is the source's."""
+def _export(checkpoint: Path, output: Path) -> dict[str, torch.Tensor]:
+    finished = run_command("conversion.nemo_to_hf", "--input", checkpoint, "--output", output, log_dir=output.with_suffix(".logs"))
+    assert finished.code == 0, finished.stderr[-4000:]
+    return load_file(output / "model.safetensors")
+
+
+def test_two_stages_of_adapters_with_two_tokens(inputs: Inputs, small_data: Path, tmp_path: Path) -> None:
+    """Embeddings and both heads first, then adapters too; exports have these in the weights, no second head, and the same names as ever."""
     run = tmp_path / "run"
-    records = _train("low_resource/llama2", run, inputs, small_data, "procedure=2_stage", "schedule.learning_rate=1e-2")
-    steps = [record["step"] for record in records if "loss" in record]
-    half = json.loads((run / "recipe.json").read_text())["freeze"][1]["until_step"]
-    assert half * 2 in (len(steps), len(steps) + 1)
+    overrides = ("procedure=2_stage", "schedule.learning_rate=1e-2", "run.checkpoint_every_steps=1", f"data.train=[{small_data}]")
+    records = _train("low_resource/llama2", run, inputs, small_data, *overrides)
+    steps = len([record for record in records if "loss" in record])
+    until = json.loads((run / "recipe.json").read_text())["freeze"][1]["until_step"]
+    assert 1 < until < steps
+    source = load_file(inputs.hf / "model.safetensors")
+    first, last = (_export(run / f"checkpoints/step_{step:07d}", tmp_path / f"hf_{step}") for step in (until, steps))
+    assert source.keys() == first.keys() == last.keys()
+    for name, tensor in source.items():
+        is_linear = any(part in name for part in ("proj.weight", "fc1.weight", "fc2.weight"))
+        is_table = "embed_tokens" in name or "lm_head" in name
+        assert torch.equal(first[name], tensor) != is_table, name
+        assert torch.equal(last[name], first[name]) != (is_table or is_linear), name
+    records = [record for record in records if "loss" in record]
+    assert records[-1]["loss"] < records[0]["loss"]
+    assert records[0]["loss"] > 1.9 * math.log(VOCAB_SIZE)  # the sum of two untrained heads' losses

@@ -1,0 +1,93 @@
+"""A second head that predicts the token after the next one, in training alone (Gloeckle et al. 2024, with two heads on the whole trunk).
+
+The low-resource paper trains the sum of both losses, with the second head starting as a copy of the first.  Not to be confused with
+Megatron's own prediction of several tokens, which adds layers and shares the head.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from megatron.core.dist_checkpointing.mapping import ShardedStateDict
+from megatron.core.models.gpt import GPTModel as MegatronGPTModel
+from megatron.core.tensor_parallel import ColumnParallelLinear
+from megatron.core.transformer.utils import make_sharded_tensors_for_checkpoint
+from torch import Tensor
+
+from nemo_patches.base_checkpoint import is_loading_base_checkpoint
+
+NAME = "second_head.weight"
+
+
+class SecondHead(ColumnParallelLinear):
+    """The matrix of the head, spread over the ranks as the first one is; it sees what the first one sees.
+
+    Attributes:
+        hidden: (sequence, batch, hidden size), what the first head was last given.
+    """
+
+    hidden: Tensor | None = None
+
+    def note_input(self, first_head: Any, inputs: tuple[Tensor, ...]) -> None:
+        """Hook before the first head."""
+        self.hidden = inputs[0]
+
+    def sharded_state_dict(self, prefix: str = "", sharded_offsets: Any = (), metadata: dict[str, Any] | None = None) -> ShardedStateDict:
+        """See Megatron's class; the base model has no such head."""
+        if is_loading_base_checkpoint():
+            return {}
+        sharded: ShardedStateDict = make_sharded_tensors_for_checkpoint({"weight": self.weight}, prefix, {"weight": 0}, sharded_offsets)
+        return sharded
+
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, *arguments: Any) -> None:
+        if not is_loading_base_checkpoint():
+            super()._load_from_state_dict(state_dict, prefix, *arguments)
+
+
+def add_second_head(model: MegatronGPTModel) -> SecondHead:
+    """Give the last stage of a model its second head; in training its losses are then the sums of both heads'."""
+    config = model.config
+    head = SecondHead(
+        config.hidden_size,
+        model.vocab_size,
+        config=config,
+        init_method=config.init_method,
+        bias=False,
+        skip_bias_add=False,
+        gather_output=False,
+    )
+    head.weight.is_embedding_or_output_parameter = True
+    model.second_head = head
+    model.output_layer.register_forward_pre_hook(head.note_input)
+    model.register_forward_hook(_add_loss, with_kwargs=True)
+    return head
+
+
+def copy_first_head(model: MegatronGPTModel) -> None:
+    """Have the second head start as the first, where there is one on this stage."""
+    if hasattr(model, "second_head"):
+        with torch.no_grad():
+            model.second_head.weight.copy_(model.shared_embedding_or_output_weight())
+
+
+def _add_loss(model: MegatronGPTModel, inputs: Any, options: Mapping[str, Any], losses: Tensor) -> Tensor:
+    """Hook behind the model.
+
+    Args:
+        losses: (batch, sequence), of the next token.
+
+    Returns:
+        (batch, sequence), with the losses of the token after the next added; the last position has none, the others are scaled so that
+        the mean stays that of the positions which have one.
+    """
+    hidden, model.second_head.hidden = model.second_head.hidden, None
+    labels = options.get("labels")
+    if not model.training or labels is None:
+        return losses
+    length = labels.shape[1]
+    logits, _ = model.second_head(hidden)
+    second = model.compute_language_model_loss(labels.roll(-1, dims=1), logits)
+    has_label = torch.arange(length, device=second.device) < length - 1
+    return losses + second * has_label * (length / (length - 1))
