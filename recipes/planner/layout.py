@@ -75,5 +75,6 @@ def layout_of(recipe: Recipe) -> Layout:
         devices_per_node=parallel.devices_per_node,
         distributed_optimizer=parallel.distributed_optimizer,
         is_half=recipe.precision == "bf16",
+        overlaps=parallel.overlap_communication,
         hidden_dropout=recipe.model.hidden_dropout > 0,
     )

@@ -12,6 +12,7 @@ import pytest
 from benchmarks.planner import BOUND, error, fit
 from conversion.families import FAMILIES
 from recipes import arithmetic
+from recipes.freezing import model_parameter_names
 from recipes.planner import costs
 from recipes.planner.estimate import estimate_run, refusal
 from recipes.planner.hardware import GPUS, find_gpu
@@ -47,6 +48,7 @@ def test_parameters_by_name_are_those_of_the_model(name: str) -> None:
     count = arithmetic.count_parameters(model, vocab_size=model["vocab_size"]).total
     assert sum(parameter.numel for parameter in planned.parameters.values()) == count
     assert planned.rank(tensor_parallel_size=1, pipeline_parallel_size=1, stage=0).held == count
+    assert set(planned.parameters) == set(model_parameter_names(CASES[name].model_type, model, source=name))
 
 
 def test_frozen_parameters_need_neither_gradients_nor_optimizer() -> None:
