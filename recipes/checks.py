@@ -91,9 +91,14 @@ def padded_vocab_size(recipe: Recipe, inputs: RunInputs) -> int:
 
 def planned_model(recipe: Recipe, inputs: RunInputs) -> PlannedModel:
     """The model of a run as the planner sees it; what a step unfreezes has gradients and optimizer state from the start."""
-    names = model_parameter_names(inputs.family, inputs.model, source=recipe.model.checkpoint)
+    names = trained_names(recipe, inputs)
     steps = first_trained_steps(recipe.freeze, names, tied=inputs.model["share_embeddings_and_output_weights"])
-    return PlannedModel(inputs.model, padded_vocab_size(recipe, inputs), frozenset(name for name in names if steps[name] == NEVER))
+    return PlannedModel(
+        inputs.model,
+        padded_vocab_size(recipe, inputs),
+        frozen=frozenset(name for name in names if steps[name] == NEVER),
+        adapter_rank=recipe.lora.rank if recipe.lora else 0,
+    )
 
 
 def trained_names(recipe: Recipe, inputs: RunInputs) -> list[str]:

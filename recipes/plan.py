@@ -158,7 +158,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _options(arguments: argparse.Namespace) -> Options:
-    command.require_positive(arguments, "best", "write_gb_per_second", "kg_co2_per_kwh")
+    for name in ("gpus", "best", "write_gb_per_second", "kg_co2_per_kwh"):
+        if (value := getattr(arguments, name)) is not None and value <= 0:
+            raise ValueError(f"--{name.replace('_', '-')} is {value:g}; expected a number above 0")
     return Options(
         gpu=find_gpu(arguments.gpu) if arguments.gpu else None,
         num_gpus=arguments.gpus,

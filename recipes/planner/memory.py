@@ -80,10 +80,22 @@ def stage_memory(model: PlannedModel, layout: Layout, stage: int, *, kernels: st
         parameters=rank.held * item,
         gradients=rank.trained * 4,
         optimizer=rank.trained * optimizer_bytes(layout) / (layout.data_parallel_size if layout.distributed_optimizer else 1),
-        activations=layer.of(tokens) * (model.config["num_layers"] // pipeline) * in_flight,
+        activations=(layer.of(tokens) + tokens * adapter_bytes(model, tensor, item)) * (model.config["num_layers"] // pipeline) * in_flight,
         logits=logits,
         temporary=tokens * item * (model.shape.ffn_input + model.shape.ffn) / tensor,
     )
+
+
+def adapter_bytes(model: PlannedModel, tensor_parallel_size: int, item: int) -> float:
+    """Per token and layer: the input of every low-rank adapter after dropout, and which numbers were dropped.
+
+    What Megatron saves by not keeping the inputs of frozen layers is not counted off.
+    """
+    if not model.adapter_rank:
+        return 0.0
+    shape = model.shape
+    whole = shape.hidden * (3 + (2 if shape.is_gated else 1))
+    return (item + 1) * (whole + (shape.attention + shape.ffn) / tensor_parallel_size)
 
 
 def optimizer_bytes(layout: Layout) -> int:

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
+from nemo_patches.lora_parts import FIRST, OUTPUT, QKV, SECOND, adapter_names
 from recipes.arithmetic import LayerShape
 
-FIRST, LAST = -1, -2  # places outside the layers: before the first, after the last
+BEFORE, AFTER = -1, -2  # places outside the layers: before the first and after the last layer
 
 
 @dataclass(frozen=True)
@@ -19,7 +20,7 @@ class Parameter:
     Attributes:
         numel: numbers in it, over all ranks.
         is_split: whether each tensor-parallel rank holds a part; otherwise each holds all of it.
-        place: number of its layer, counted from 0, or `FIRST` or `LAST`.
+        place: number of its layer, counted from 0, or `BEFORE` or `AFTER`.
     """
 
     numel: int
@@ -35,18 +36,18 @@ def parameters(model: Mapping[str, Any], *, vocab_rows: int) -> dict[str, Parame
         vocab_rows: rows of the vocabulary tables, with padding.
     """
     shape = LayerShape.of(model)
-    table = Parameter(vocab_rows * shape.hidden, is_split=True, place=FIRST)
+    table = Parameter(vocab_rows * shape.hidden, is_split=True, place=BEFORE)
     found = {"embedding.word_embeddings.weight": table}
     if model.get("position_embedding_type", "learned_absolute") == "learned_absolute":
-        found["embedding.position_embeddings.weight"] = Parameter(model["max_position_embeddings"] * shape.hidden, False, FIRST)
+        found["embedding.position_embeddings.weight"] = Parameter(model["max_position_embeddings"] * shape.hidden, False, BEFORE)
     layer = _layer(model, shape)
     for index in range(model["num_layers"]):
         for name, (numel, is_split) in layer.items():
             found[f"decoder.layers.{index}.{name}"] = Parameter(numel, is_split, index)
     for name, numel in _norm(model, "decoder.final_layernorm.", shape.hidden).items():
-        found[name] = Parameter(numel, False, LAST)
+        found[name] = Parameter(numel, False, AFTER)
     if not model["share_embeddings_and_output_weights"]:
-        found["output_layer.weight"] = Parameter(table.numel, is_split=True, place=LAST)
+        found["output_layer.weight"] = Parameter(table.numel, is_split=True, place=AFTER)
     return found
 
 
@@ -79,6 +80,27 @@ def _norm(model: Mapping[str, Any], prefix: str, width: int) -> dict[str, int]:
     return {f"{prefix}weight": width} | ({f"{prefix}bias": width} if has_bias else {})
 
 
+def adapters(model: Mapping[str, Any], *, rank: int) -> dict[str, Parameter]:
+    """The parameters of low-rank adapters by name; none for rank 0.
+
+    Of a layer whose outputs are split, the second factor is; of one whose inputs are, the first.
+    """
+    if not rank:
+        return {}
+    shape = LayerShape.of(model)
+    keys = (shape.qkv - shape.attention) // 2
+    inputs = {QKV: shape.hidden, OUTPUT: shape.attention, FIRST: shape.hidden, SECOND: shape.ffn}
+    outputs = {"q": shape.attention, "k": keys, "v": keys, "gate": shape.ffn, "up": shape.ffn}
+    found = {}
+    for name in adapter_names(num_layers=model["num_layers"], is_gated=shape.is_gated):
+        layer, rest = name.removeprefix("decoder.layers.").split(".", 1)
+        linear, _, part, factor = rest.rsplit(".", 3)
+        split = "b" if linear in (QKV, FIRST) else "a"
+        width = inputs[linear] if factor == "a" else outputs.get(part, shape.ffn if linear == FIRST else shape.hidden)
+        found[name] = Parameter(rank * width, factor == split, int(layer))
+    return found
+
+
 @dataclass(frozen=True)
 class RankParameters:
     """Parameters of one rank: all of them, and those that some step changes."""
@@ -95,11 +117,13 @@ class PlannedModel:
         config: the `config` of `context/model.json`, in Megatron's words.
         vocab_rows: rows of the vocabulary tables, with padding.
         frozen: names of parameters that no step changes; they have neither gradient nor optimizer state.
+        adapter_rank: of low-rank adapters on all linear layers; 0 where there are none.
     """
 
     config: Mapping[str, Any]
     vocab_rows: int
     frozen: frozenset[str] = frozenset()
+    adapter_rank: int = 0
 
     @cached_property
     def shape(self) -> LayerShape:
@@ -109,7 +133,7 @@ class PlannedModel:
     @cached_property
     def parameters(self) -> dict[str, Parameter]:
         """All parameters by name."""
-        return parameters(self.config, vocab_rows=self.vocab_rows)
+        return parameters(self.config, vocab_rows=self.vocab_rows) | adapters(self.config, rank=self.adapter_rank)
 
     @property
     def is_tied(self) -> bool:
@@ -120,7 +144,7 @@ class PlannedModel:
         """What a rank of a pipeline stage, counted from 0, holds."""
         layers_per_stage = self.config["num_layers"] // pipeline_parallel_size
         places = list(range(stage * layers_per_stage, (stage + 1) * layers_per_stage))
-        places += [FIRST] * (stage == 0) + [LAST] * (stage == pipeline_parallel_size - 1)
+        places += [BEFORE] * (stage == 0) + [AFTER] * (stage == pipeline_parallel_size - 1)
         counts = [self._counts[place] for place in places]
         if self.is_tied and stage == pipeline_parallel_size - 1 > 0:  # a copy of the token table, as the output layer
             counts.append(self._token_table)

@@ -11,6 +11,7 @@ from recipes.planner.ranking import Choice
 
 Section = dict[str, object]
 _PARTS = (
+    ("adapters", ".lora."),
     ("token table", "embedding.word_embeddings."),
     ("position table", "embedding.position_embeddings."),
     ("attention", "self_attention.linear_"),
@@ -77,9 +78,9 @@ def time_section(run: RunEstimate) -> Section:
         "tokens per second and device": round(choice.tokens_per_second),
         "model FLOP utilisation": f"{choice.mfu:.1%}",
         "hours": round(run.hours, 2),
-        "GPU hours": round(run.gpu_hours),
-        f"energy at {run.gpu.watts:.0f} W (kWh)": round(run.kwh),
-        "carbon dioxide (kg)": round(run.carbon_kg),
+        "GPU hours": round(run.gpu_hours, 1),
+        f"energy at {run.gpu.watts:.0f} W (kWh)": round(run.kwh, 1),
+        "carbon dioxide (kg)": round(run.carbon_kg, 1),
     }
 
 

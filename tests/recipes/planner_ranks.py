@@ -15,6 +15,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from conversion.families import family_of
 from nemo_patches.engine_model import causal_forward_step
+from nemo_patches.lora import LoRA
 
 MICRO_BATCH, LENGTH = 4, 64
 
@@ -71,7 +72,7 @@ def allocated_by_ranks(cases: list[dict[str, Any]], num_ranks: int, **_: Any) ->
     The ranks do not talk (torch's fake process group), so one process can be each of them in turn.
 
     Args:
-        cases: family, model, tensor and pipeline parallel size, rank, precision, distributed_optimizer and names that are frozen.
+        cases: family, model, tensor and pipeline parallel size, rank, precision, distributed_optimizer, beginning of the names that are frozen, rank of adapters.
     """
     torch.cuda.current_device = lambda: torch.device("meta")  # where Megatron puts its buffers
     parallel_state.destroy_model_parallel()
@@ -88,13 +89,21 @@ def _allocated(
     rank: int,
     distributed_optimizer: bool = True,
     frozen: str = "",
+    adapter_rank: int = 0,
 ) -> dict[str, int]:
     torch.distributed.init_process_group("fake", rank=rank, world_size=world_size, store=FakeStore())
     parallel_state.initialize_model_parallel(tensor, pipeline, create_gloo_process_groups=False)
     model_parallel_cuda_manual_seed(1)
+    lora = {"lora": LoRA(adapter_rank, 32.0, 0.05, seed=1)} if adapter_rank else {}
     half = dict.fromkeys(("params_dtype", "pipeline_dtype", "autocast_dtype"), torch.bfloat16)
     config = family_of(family, source=family).engine_config(
-        model, bf16=True, tensor_model_parallel_size=tensor, pipeline_model_parallel_size=pipeline, perform_initialization=False, **half
+        model,
+        bf16=True,
+        tensor_model_parallel_size=tensor,
+        pipeline_model_parallel_size=pipeline,
+        perform_initialization=False,
+        **half,
+        **lora,
     )
     settings = DistributedDataParallelConfig(use_distributed_optimizer=distributed_optimizer, grad_reduce_in_fp32=True)
     adam = OptimizerConfig(optimizer="adam", lr=1e-3, bf16=True, use_distributed_optimizer=distributed_optimizer)
@@ -105,7 +114,7 @@ def _allocated(
             post_process=parallel_state.is_pipeline_last_stage(),
         ).bfloat16()
         for name, parameter in engine.named_parameters():
-            parameter.requires_grad_(not frozen or not name.startswith(frozen))
+            parameter.requires_grad_(not frozen or not name.startswith(frozen) or ".lora." in name)
         replica = DistributedDataParallel(config, settings, engine)
         [optimizer] = get_megatron_optimizer(adam, [replica], use_gloo_process_groups=False).chained_optimizers
         if distributed_optimizer:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import subprocess
 import sys
@@ -11,8 +12,10 @@ import pytest
 
 from benchmarks.planner import BOUND, error, fit
 from conversion.families import FAMILIES
+from nemo_patches.lora_parts import adapter_names
 from recipes import arithmetic
 from recipes.freezing import model_parameter_names
+from recipes.plan import main
 from recipes.planner import costs
 from recipes.planner.estimate import estimate_run, refusal
 from recipes.planner.hardware import GPUS, find_gpu
@@ -57,6 +60,11 @@ def test_frozen_parameters_need_neither_gradients_nor_optimizer() -> None:
     trained = 2 * 80_000 * 2048 + 2048 * 2048
     assert frozen.parameters == whole.parameters
     assert (frozen.gradients, frozen.optimizer) == (4 * trained, 12 * trained / 64)
+
+
+def test_names_of_adapters_are_the_engines() -> None:
+    model = PlannedModel({**OPT_1B, "gated_linear_unit": True}, vocab_rows=80_000, adapter_rank=8)
+    assert {name for name in model.parameters if ".lora." in name} == set(adapter_names(num_layers=24, is_gated=True))
 
 
 def test_mosaic_models_have_their_published_parameters() -> None:
@@ -160,6 +168,16 @@ def test_the_calibration_is_the_fit_and_carries_to_rows_left_out() -> None:
     for row in calibrating:
         alone = fit([other for other in calibrating if other is not row])
         assert abs(error(row, alone)) < BOUND, row.name
+
+
+def test_the_command_ranks_layouts_of_another_number_of_gpus(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--recipe", "gams/focus", "--gpu", "A100-80GB", "--gpus", "8", "--best", "2", "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    first, second = shown["fastest layouts on 8 x a100-80gb (calibrated)"]
+    assert first.startswith("TP 1 x PP 1 x DP 8, micro batch ") and second != first
+    assert shown["time on 64 x a100-80gb (calibrated)"]["GPU hours"] > 100
+    with pytest.raises(ValueError, match=r"^--gpus is 0; expected a number above 0$"):
+        main(["--recipe", "gams/focus", "--gpus", "0"])
 
 
 def test_planning_needs_no_torch() -> None:

@@ -74,6 +74,7 @@ _CASES = [
     {"model": _OPT, "tensor": 1, "pipeline": 1, "rank": 0, "frozen": "decoder."},
     {"model": _LLAMA, "tensor": 4, "pipeline": 1, "rank": 1},
     {"model": _LLAMA, "tensor": 2, "pipeline": 4, "rank": 20},
+    {"model": _LLAMA, "tensor": 2, "pipeline": 1, "rank": 0, "frozen": "decoder.", "adapter_rank": 8},
     {"model": _GEMMA, "tensor": 2, "pipeline": 2, "rank": 0},
     {"model": _GEMMA, "tensor": 2, "pipeline": 2, "rank": 63},
 ]
@@ -94,11 +95,13 @@ def test_state_is_what_megatron_allocates_on_ranks_of_64(tmp_path: Path) -> None
     for call, allocated in zip(calls, found, strict=True):
         tensor, pipeline = call["tensor"], call["pipeline"]
         model = PlannedModel(call["model"], vocab_rows=call["model"]["vocab_size"])
-        frozen = frozenset(name for name in model.parameters if call.get("frozen") and name.startswith(call["frozen"]))
+        if start := call.get("frozen"):
+            frozen = frozenset(name for name in model.parameters if name.startswith(start))
+            model = replace(model, frozen=frozen, adapter_rank=call.get("adapter_rank", 0))
         layout = Layout(
             tensor, pipeline, _WORLD // tensor // pipeline, 1, 1, 64, 4, distributed_optimizer=call.get("distributed_optimizer", True)
         )
         stage = call["rank"] * pipeline // _WORLD
-        predicted = stage_memory(replace(model, frozen=frozen), layout, stage)
+        predicted = stage_memory(model, layout, stage)
         for part in ("parameters", "gradients", "optimizer"):
             assert getattr(predicted, part) == pytest.approx(allocated[part], rel=1e-5), (call["family"], tensor, pipeline, part)
