@@ -78,6 +78,16 @@ class LightChain:
         node, _, process_id = (self.run_dir / f"rank_{rank}.pid").read_text().partition(" ")
         return node, process_id
 
+    def on_node(self, node: str, *words: str) -> str:
+        """Run a command on a node; gives its output."""
+        return self.slurm.run(self.slurm.tool, "--state", self.slurm.state, "exec", "--node", node, "--", *words).stdout
+
+    def kill_script(self, job_id: str) -> None:
+        """SIGKILL to the job's shell, so that nobody is left to say why it ended."""
+        node = self.attempts()[-1].nodes[0]
+        (process_id,) = self.on_node(node, "pgrep", "-f", f"^/bin/bash .*job{job_id}/slurm_script").split()
+        self.on_node(node, "kill", "-9", process_id)
+
     def check_losses(self, steps: int) -> None:
         """Every step once, with the loss of a run that was never interrupted."""
         lines = [json.loads(line) for line in (self.run_dir / METRICS_NAME).read_text().splitlines()]

@@ -50,7 +50,7 @@ def test_a_killed_rank_costs_one_attempt_and_no_saved_step(chain: LightChain) ->
     chain.submit("--steps", 40, "--seconds-per-step", 0.1)
     chain.wait_for_step(12)
     node, process_id = chain.rank(3)
-    chain.slurm.run(chain.slurm.tool, "--state", chain.slurm.state, "exec", "--node", node, "--", "kill", "-9", process_id)
+    chain.on_node(node, "kill", "-9", process_id)
     chain.wait_for_end()
     assert chain.causes() == [causes.FAILED, causes.FINISHED], chain.logs()
     killed, second = chain.attempts()
