@@ -7,11 +7,11 @@ the files of the run whether there is anything left to do (`slurm.link`, `slurm.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from slurm.attempts import ATTEMPTS_NAME
+from slurm.attempts import ATTEMPTS_NAME, write_json
 from slurm.cluster import Cluster
 from slurm.decision import Limits
 from slurm.job import Job
@@ -43,17 +43,8 @@ def link_job(job: Job, run_dir: Path, plan: ChainPlan, *, submission: int, after
         job: the training alone; its command must go on from the newest checkpoint and leave with 0 on SIGUSR1, as `recipes.train` does.
         after: dependencies of this link, beside those of the job.
     """
-    hook = ("--run", str(run_dir), "--submission", str(submission))
-    return replace(
-        job,
-        log_dir=run_dir / ATTEMPTS_NAME,
-        log_name="job-%j.log",
-        requeue=True,
-        signal_seconds_before_end=plan.signal_seconds,
-        dependencies=(*job.dependencies, *after),
-        before=(*job.before, (sys.executable, "-m", "slurm.link", "begin", *hook)),
-        after=((sys.executable, "-m", "slurm.link", "end", *hook), *job.after),
-    )
+    link = _link(job, ("--run", str(run_dir), "--submission", str(submission)), plan, after)
+    return replace(link, log_dir=run_dir / ATTEMPTS_NAME, log_name="job-%j.log")
 
 
 def submit_chain(job: Job, cluster: Cluster, run_dir: Path, plan: ChainPlan) -> list[str]:
@@ -65,23 +56,84 @@ def submit_chain(job: Job, cluster: Cluster, run_dir: Path, plan: ChainPlan) -> 
     Raises:
         ValueError: if the run has jobs already, or if Slurm or the cluster's limits refuse the job; nothing waits then.
     """
-    render_job(link_job(job, run_dir, plan, submission=0), cluster)  # refusals before anything is written
-    if plan.links < 1:
-        raise ValueError(f"the chain has {plan.links} links; expected at least 1")
+    _check(link_job(job, run_dir, plan, submission=0), cluster, plan)
     if read_run_state(run_dir).is_finished:
         return []
+    number = _claim(job, cluster, run_dir, plan)
+
+    def send(index: int, after: Sequence[str]) -> str:
+        script = submission_dir(run_dir, number) / f"link-{index + 1}.sh"
+        script.write_text(render_job(link_job(job, run_dir, plan, submission=number, after=after), cluster), encoding="utf-8")
+        return send_job(script)
+
+    return _send_links(plan, send, lambda job_ids: record_jobs(run_dir, number, job_ids))
+
+
+def submit_chains(job: Job, cluster: Cluster, run_dirs: Mapping[int, Path], plan: ChainPlan, *, directory: Path) -> list[str]:
+    """Send the links of several runs as job arrays; each member is a link of its own run and cancels only that run's later ones.
+
+    Args:
+        job: what every member runs; it finds its run by SLURM_ARRAY_TASK_ID.
+        run_dirs: index in the array -> directory of an unfinished run.
+        directory: for the scripts.
+
+    Returns:
+        The ids of the arrays, in their order.
+
+    Raises:
+        ValueError: as `submit_chain`.
+    """
+    runs_path = directory / f"{job.name}.runs.json"
+    array = replace(_link(job, ("--runs", str(runs_path)), plan, ()), array=",".join(map(str, run_dirs)))
+    _check(array, cluster, plan)
+    numbers = {index: _claim(job, cluster, run_dir, plan) for index, run_dir in run_dirs.items()}
+    write_json(runs_path, {str(index): [str(run_dir), numbers[index]] for index, run_dir in run_dirs.items()})
+
+    def send(index: int, after: Sequence[str]) -> str:
+        script = directory / f"{job.name}.link-{index + 1}.sh"
+        script.write_text(render_job(replace(array, dependencies=(*array.dependencies, *after)), cluster), encoding="utf-8")
+        return send_job(script)
+
+    def record(job_ids: tuple[str, ...]) -> None:
+        for index, run_dir in run_dirs.items():
+            record_jobs(run_dir, numbers[index], tuple(f"{job_id}_{index}" for job_id in job_ids))
+
+    return _send_links(plan, send, record)
+
+
+def _link(job: Job, hook: tuple[str, ...], plan: ChainPlan, after: Sequence[str]) -> Job:
+    return replace(
+        job,
+        requeue=True,
+        signal_seconds_before_end=plan.signal_seconds,
+        dependencies=(*job.dependencies, *after),
+        before=(*job.before, (sys.executable, "-m", "slurm.link", "begin", *hook)),
+        after=((sys.executable, "-m", "slurm.link", "end", *hook), *job.after),
+    )
+
+
+def _check(link: Job, cluster: Cluster, plan: ChainPlan) -> None:
+    """Refuse before anything is written."""
+    if plan.links < 1:
+        raise ValueError(f"the chain has {plan.links} links; expected at least 1")
+    render_job(link, cluster)
+
+
+def _claim(job: Job, cluster: Cluster, run_dir: Path, plan: ChainPlan) -> int:
     max_excluded = max(0, cluster.partition_of(job.kind).num_nodes - job.num_nodes)
     (run_dir / ATTEMPTS_NAME).mkdir(parents=True, exist_ok=True)
     number = claim_run(run_dir, command=job.command, limits=plan.limits, signal_seconds=plan.signal_seconds, max_excluded=max_excluded)
     (run_dir / STOP_NAME).unlink(missing_ok=True)
+    return number
+
+
+def _send_links(plan: ChainPlan, send: Callable[[int, Sequence[str]], str], record: Callable[[tuple[str, ...]], None]) -> list[str]:
+    """Send link after link, each to wait for the one before; if one is refused, those before it are taken back."""
     job_ids: list[str] = []
     try:
         for index in range(plan.links):
-            after = (f"afterany:{job_ids[-1]}",) if job_ids else ()
-            script = submission_dir(run_dir, number) / f"link-{index + 1}.sh"
-            script.write_text(render_job(link_job(job, run_dir, plan, submission=number, after=after), cluster), encoding="utf-8")
-            job_ids.append(send_job(script))
-            record_jobs(run_dir, number, tuple(job_ids))
+            job_ids.append(send(index, (f"afterany:{job_ids[-1]}",) if job_ids else ()))
+            record(tuple(job_ids))
     except BaseException:
         cancel_jobs(job_ids)
         raise

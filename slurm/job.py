@@ -12,7 +12,7 @@ GPU, CPU = "gpu", "cpu"
 
 _TIME_LIMIT = re.compile(r"(?:(?P<days>\d+)-)?(?P<hours>\d+):(?P<minutes>[0-5]\d):(?P<seconds>[0-5]\d)")
 _ARRAY = re.compile(r"\d+(-\d+)?(,\d+(-\d+)?)*(%[1-9]\d*)?")
-_DEPENDENCY = re.compile(r"(singleton|(after|afterok|afterany|afternotok):\d+(:\d+)*)")
+_DEPENDENCY = re.compile(r"(singleton|(after|afterok|afterany|afternotok|aftercorr):\d+(:\d+)*)")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 

@@ -7,6 +7,7 @@ and cancels the links that are not needed any more.
 from __future__ import annotations
 
 import errno
+import json
 import os
 import sys
 import time
@@ -28,17 +29,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Begin or end one attempt; the exit code of `begin` says whether the training is to start."""
     parser = command.parser(__doc__, prog="slurm.link", example="python -m slurm.link begin --run runs/sl --submission 1")
     parser.add_argument("moment", choices=("begin", "end"), help="before or after the training")
-    parser.add_argument("--run", required=True, type=Path, help="directory of the run")
-    parser.add_argument("--submission", required=True, type=int, help="number of the submission that the link belongs to")
+    place = parser.add_mutually_exclusive_group(required=True)
+    place.add_argument("--run", type=Path, help="directory of the run")
+    place.add_argument("--runs", type=Path, help="in a job array: file with run and submission of every index")
+    parser.add_argument("--submission", type=int, default=0, help="number of the submission that the link belongs to, beside --run")
     arguments = parser.parse_args(argv)
-    link = Link(arguments.run, arguments.submission, os.environ)
+    run_dir, submission = arguments.run, arguments.submission
+    if arguments.runs:
+        run, submission = json.loads(arguments.runs.read_text(encoding="utf-8"))[os.environ["SLURM_ARRAY_TASK_ID"]]
+        run_dir = Path(run)
+    link = Link(run_dir, submission, os.environ)
     try:
         return link.begin() if arguments.moment == "begin" else link.end()
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
         link.cancel_rest()
-        raise ValueError(f"the disk of {arguments.run} is full: the chain stops; free some space, then submit again") from error
+        raise ValueError(f"the disk of {run_dir} is full: the chain stops; free some space, then submit again") from error
 
 
 class Link:

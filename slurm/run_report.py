@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from data_prep.tables import markdown_table
 from recipes import arithmetic
@@ -44,10 +43,6 @@ class RunReport:
     running_job: str | None
     waiting_jobs: tuple[str, ...]
     attempts: tuple[Attempt, ...]
-
-    def as_json(self) -> dict[str, Any]:
-        """As plain data."""
-        return asdict(self)
 
 
 def report_run(run_dir: Path) -> RunReport:

@@ -1,31 +1,40 @@
-"""How a run is doing: attempts with the cause of each end, step, loss, tokens per second, time left.
+"""How a run is doing: attempts with the cause of each end, step, loss, tokens per second, time left; or the stages of a pipeline.
 
-Exit code 1 when the run has stopped before its end.
+Exit code 1 when a run has stopped before its end or a stage has failed.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 from data_prep import command
-from slurm.run_report import OUT_OF_LINKS, STOPPED, RunReport, render_report, report_run
+from slurm.pipeline_report import FAILED, render_tasks, report_tasks
+from slurm.pipeline_submission import read_sent
+from slurm.run_report import OUT_OF_LINKS, STOPPED, render_report, report_run
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Print the state of one or more runs."""
+    """Print the state of runs and pipelines."""
     parser = command.parser(__doc__, prog="slurm.status", example="python -m slurm.status runs/sl --json")
-    parser.add_argument("run", nargs="+", type=Path, help="directory of a run")
-    parser.add_argument("--json", action="store_true", help="a line of JSON per run")
+    parser.add_argument("directory", nargs="+", type=Path, help="directory of a run or of a pipeline")
+    parser.add_argument("--json", action="store_true", help="a line of JSON for each")
     arguments = parser.parse_args(argv)
-    reports = [report_run(run.resolve()) for run in arguments.run]
-    print("\n\n".join(render_report(report) for report in reports) if not arguments.json else "\n".join(map(_line, reports)))
-    return command.WRONG if any(report.state in (STOPPED, OUT_OF_LINKS) for report in reports) else command.DONE
+    codes = [_show(directory.resolve(), as_json=arguments.json) for directory in arguments.directory]
+    return max(codes)
 
 
-def _line(report: RunReport) -> str:
-    return json.dumps(report.as_json())
+def _show(directory: Path, *, as_json: bool) -> int:
+    sent = read_sent(directory)
+    if sent is not None:
+        tasks = report_tasks(sent)
+        print(json.dumps([asdict(task) for task in tasks]) if as_json else render_tasks(directory, tasks))
+        return command.WRONG if any(task.state == FAILED for task in tasks) else command.DONE
+    report = report_run(directory)
+    print(json.dumps(asdict(report)) if as_json else render_report(report))
+    return command.WRONG if report.state in (STOPPED, OUT_OF_LINKS) else command.DONE
 
 
 if __name__ == "__main__":

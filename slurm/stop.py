@@ -1,4 +1,4 @@
-"""End a run cleanly: no further link, and the one that runs saves a checkpoint and leaves.
+"""End a run cleanly: no further link, and the one that runs saves a checkpoint and leaves.  Of a pipeline, all its runs and stages.
 
 Submitting the run again goes on from there.  Interrupting this command only ends the waiting; the run stops all the same.
 """
@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from data_prep import command
+from slurm.pipeline_file import output_of, tasks_of
+from slurm.pipeline_submission import SentPipeline, read_sent
 from slurm.queue import cancel_jobs, queued_jobs, signal_steps
 from slurm.run_state import STOP_NAME, read_run_state
 from slurm.submissions import current_submission
@@ -22,22 +24,39 @@ _LOOK_AGAIN_SECONDS = 1.0
 def main(argv: Sequence[str] | None = None) -> int:
     """Ask the run to stop and wait until it has."""
     parser = command.parser(__doc__, prog="slurm.stop", example="python -m slurm.stop runs/sl")
-    parser.add_argument("run", type=Path, help="directory of a run")
+    parser.add_argument("directory", type=Path, help="directory of a run or of a pipeline")
     parser.add_argument("--timeout", type=float, default=900.0, metavar="SECONDS", help="how long to wait for its end (default: 900)")
     arguments = parser.parse_args(argv)
-    run_dir = arguments.run.resolve()
-    submission = current_submission(run_dir)
-    jobs = queued_jobs(submission.job_ids) if submission else []
-    if submission is None or not jobs:
-        print(f"{run_dir} has no job that waits or runs")
+    directory = arguments.directory.resolve()
+    sent = read_sent(directory)
+    run_dirs = _run_dirs(sent) if sent else [directory]
+    job_ids = [job_id for run_dir in run_dirs for job_id in _jobs_of(run_dir)]
+    others = [job_id for job_id in _jobs_of(directory) if job_id not in job_ids]
+    jobs = queued_jobs([*job_ids, *others])
+    if not jobs:
+        print(f"{directory} has no job that waits or runs")
         return command.WRONG
-    (run_dir / STOP_NAME).touch()
-    cancel_jobs([job.job_id for job in jobs if job.is_waiting])
-    if not _wait_for_end(submission.job_ids, timeout_seconds=arguments.timeout):
-        print(f"{run_dir} still runs after {arguments.timeout:.0f} s; it was told to stop; see its log, or end it with scancel")
+    for run_dir in run_dirs:
+        (run_dir / STOP_NAME).touch()
+    cancel_jobs([job.job_id for job in jobs if job.is_waiting or job.job_id in others])
+    if not _wait_for_end([*job_ids, *others], timeout_seconds=arguments.timeout):
+        print(f"{directory} still runs after {arguments.timeout:.0f} s; it was told to stop; see its log, or end it with scancel")
         return command.WRONG
-    print(f"{run_dir} has stopped; step {read_run_state(run_dir).saved_step} is saved; submit it again to go on")
+    for run_dir in run_dirs:
+        print(f"{run_dir} has stopped; step {read_run_state(run_dir).saved_step} is saved; submit it again to go on")
     return command.DONE
+
+
+def _run_dirs(sent: SentPipeline) -> list[Path]:
+    """The runs of a pipeline that have begun."""
+    stages = [name for name, stage in sent.pipeline.stages.items() if stage.train is not None]
+    outputs = [output_of(sent.pipeline, task) for stage in stages for task in tasks_of(sent.pipeline, stage)]
+    return [output for output in outputs if output is not None and current_submission(output) is not None]
+
+
+def _jobs_of(directory: Path) -> tuple[str, ...]:
+    submission = current_submission(directory)
+    return submission.job_ids if submission else ()
 
 
 def _wait_for_end(job_ids: Sequence[str], *, timeout_seconds: float) -> bool:

@@ -1,0 +1,250 @@
+"""A pipeline as its YAML file says it: stages, what each runs and writes, and over which values it is repeated."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from recipes.schema import build_from_mapping, raise_all
+from slurm.job import ROOT
+
+_REFERENCE = re.compile(r"\{(?P<name>[A-Za-z_]\w*)(?::0(?P<width>\d+))?\}")
+_NAME = re.compile(r"[A-Za-z_]\w*")
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What one job of a stage gets."""
+
+    kind: str = "cpu"  # cpu or gpu: the cluster's partition
+    time_limit: str = "01:00:00"
+    cpus: int | None = None  # by default all of a node
+    gpus: int = 0
+    memory_gib: int | None = None  # by default all of a node
+    at_once: int | None = None  # members of an array that run at the same time
+
+
+@dataclass(frozen=True)
+class Training:
+    """A stage that is a chain of training jobs; nodes and tasks are those of the recipe."""
+
+    recipe: str  # name of a bundled recipe, or a YAML file
+    overrides: str = ""  # key=value ..., in a shell's quotes where there are spaces
+    links: int = 4
+    signal_seconds: int = 600  # before the time limit: save and leave
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One stage: a command of this project, or a training.
+
+    {name} in `command`, `overrides` and `output` stands for the output of another stage, for a value of an axis, or for {work_dir};
+    {step:07} pads with zeros.  A stage is repeated over the axes that its output names.
+    """
+
+    command: str | None = None  # module and arguments, without --output
+    train: Training | None = None
+    output: str | None = None  # below work_dir; None for a command that only checks
+    resources: str = "cpu"
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Which number of a sweep is to be tabled."""
+
+    stage: str  # whose outputs are results of eval.harness
+    text: str  # its bits per byte
+    rows: tuple[str, ...]  # axes that make a row each
+    over: str  # axis over which mean and deviation are taken
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """All stages of one piece of work."""
+
+    name: str
+    work_dir: str  # directory for all outputs; relative to the checkout
+    stages: dict[str, Stage]
+    axes: dict[str, tuple[str, ...]] = field(default_factory=dict)  # name -> values
+    resources: dict[str, Resources] = field(default_factory=lambda: {"cpu": Resources()})
+    paths: tuple[str, ...] = ()  # what stages read outside of checkout and work_dir, for containers to see
+    summary: Summary | None = None
+
+    @property
+    def root(self) -> Path:
+        """The directory for all outputs, absolute."""
+        return (ROOT / self.work_dir).absolute()
+
+
+@dataclass(frozen=True)
+class Task:
+    """One stage at one point of its axes.
+
+    Attributes:
+        index: of the point among those of the stage, in Slurm the index in the job array.
+    """
+
+    stage: str
+    index: int
+    point: tuple[tuple[str, str], ...]
+
+    @property
+    def name(self) -> str:
+        """For people and file names: export.method=focus.step=25."""
+        return ".".join([self.stage, *(f"{axis}={value}" for axis, value in self.point)])
+
+
+def load_pipeline(path: Path) -> Pipeline:
+    """The pipeline of a YAML file.
+
+    Raises:
+        ValueError: listing all that is wrong with it.
+    """
+    import yaml
+
+    if not path.is_file():
+        raise ValueError(f"the pipeline file {path} does not exist")
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except yaml.YAMLError as error:
+        raise ValueError(f"the pipeline {path} is no valid YAML: {' '.join(str(error).split())}") from error
+    return pipeline_from_mapping(content, subject=f"the pipeline {path}")
+
+
+def pipeline_from_mapping(content: Mapping[str, Any], *, subject: str = "the pipeline") -> Pipeline:
+    """A checked pipeline."""
+    pipeline = build_from_mapping(Pipeline, content, subject=subject)
+    problems = [problem for name in pipeline.stages for problem in _stage_problems(pipeline, name)]
+    problems += [f"{name!r} is no name for a stage or an axis" for name in (*pipeline.stages, *pipeline.axes) if not _NAME.fullmatch(name)]
+    problems += [f"{name} is both a stage and an axis" for name in pipeline.stages if name in pipeline.axes]
+    if not problems:
+        problems = _cycles(pipeline)
+    raise_all(problems, subject=subject)
+    return pipeline
+
+
+def axes_of(pipeline: Pipeline, stage: str) -> tuple[str, ...]:
+    """The axes over which a stage is repeated, in the pipeline's order."""
+    named = _names_in(pipeline.stages[stage].output or "")
+    return tuple(axis for axis in pipeline.axes if axis in named)
+
+
+def tasks_of(pipeline: Pipeline, stage: str) -> list[Task]:
+    """The stage at every point of its axes."""
+    axes = axes_of(pipeline, stage)
+    points = itertools.product(*(pipeline.axes[axis] for axis in axes))
+    return [Task(stage, index, tuple(zip(axes, values))) for index, values in enumerate(points)]
+
+
+def needs_of(pipeline: Pipeline, task: Task) -> list[Task]:
+    """The tasks whose outputs a task reads."""
+    stage = pipeline.stages[task.stage]
+    names = _names_in(stage.command or "") | _names_in(stage.train.overrides if stage.train else "")
+    return [need for name in pipeline.stages if name in names for need in _matching(pipeline, name, task)]
+
+
+def output_of(pipeline: Pipeline, task: Task) -> Path | None:
+    """Where a task writes."""
+    template = pipeline.stages[task.stage].output
+    return pipeline.root / next(_filled(pipeline, template, task)) if template else None
+
+
+def command_of(pipeline: Pipeline, task: Task) -> list[str]:
+    """The words of what a task runs, `python` first."""
+    stage, output = pipeline.stages[task.stage], output_of(pipeline, task)
+    if stage.train is not None:
+        words = ["recipes.train", "--recipe", _recipe_argument(stage.train.recipe), *_words(pipeline, stage.train.overrides, task)]
+    else:
+        words = _words(pipeline, stage.command or "", task)
+    return ["python", "-m", *words, *(["--output", str(output)] if output else [])]
+
+
+def training_overrides(pipeline: Pipeline, task: Task) -> list[str]:
+    """The overrides of a training's recipe."""
+    training = pipeline.stages[task.stage].train
+    return _words(pipeline, training.overrides, task) if training else []
+
+
+def _recipe_argument(recipe: str) -> str:
+    return str((ROOT / recipe).absolute()) if recipe.endswith((".yaml", ".yml")) else recipe
+
+
+def _words(pipeline: Pipeline, text: str, task: Task) -> list[str]:
+    return [filled for word in shlex.split(text) for filled in _filled(pipeline, word, task)]
+
+
+def _filled(pipeline: Pipeline, word: str, task: Task) -> Iterator[str]:
+    """The word with its references replaced; several where it names a stage with more points than the task has."""
+    choices: dict[str, list[str]] = {}
+    point = dict(task.point)
+    for name in _names_in(word):
+        if name == "work_dir":
+            choices[name] = [str(pipeline.root)]
+        elif name in point:
+            choices[name] = [point[name]]
+        else:
+            choices[name] = [str(output_of(pipeline, need)) for need in _matching(pipeline, name, task)]
+    for values in itertools.product(*choices.values()):
+        chosen = dict(zip(choices, values))
+        yield _REFERENCE.sub(lambda found, chosen=chosen: chosen[found["name"]].zfill(int(found["width"] or 0)), word)  # type: ignore[misc]
+
+
+def _matching(pipeline: Pipeline, stage: str, task: Task) -> list[Task]:
+    """The tasks of a stage that agree with the point of a task on the axes that both have."""
+    point = dict(task.point)
+    return [other for other in tasks_of(pipeline, stage) if all(point.get(axis, value) == value for axis, value in other.point)]
+
+
+def _names_in(text: str) -> set[str]:
+    return {found["name"] for found in _REFERENCE.finditer(text)}
+
+
+def _stage_problems(pipeline: Pipeline, name: str) -> Iterator[str]:
+    stage, known = pipeline.stages[name], [*pipeline.stages, *pipeline.axes, "work_dir"]
+    if (stage.command is None) == (stage.train is None):
+        yield f"stage {name} has {'neither command nor' if stage.command is None else 'both command and'} train; expected one of them"
+        return
+    if stage.train is not None and stage.output is None:
+        yield f"stage {name} trains but has no output; give the directory of the run"
+    if stage.resources not in pipeline.resources:
+        yield f"stage {name} asks for the resources {stage.resources}; there are {', '.join(pipeline.resources)}"
+    text = stage.command if stage.command is not None else stage.train.overrides if stage.train else ""
+    for unknown in sorted((_names_in(text) | _names_in(stage.output or "")) - set(known)):
+        yield f"stage {name} names {{{unknown}}}; there are {', '.join(known)}"
+    for axis in sorted(_names_in(text) & set(pipeline.axes) - _names_in(stage.output or "")):
+        yield f"stage {name} is repeated over {axis}, but all would write to one place; put {{{axis}}} into its output"
+    if other := sorted(_names_in(stage.output or "") & set(pipeline.stages)):
+        yield f"the output of stage {name} names stage {other[0]}; expected a path below work_dir"
+    if stage.command is not None:
+        yield from _command_problems(name, stage.command)
+
+
+def _command_problems(name: str, command: str) -> Iterator[str]:
+    try:
+        words = shlex.split(command)
+    except ValueError as error:
+        yield f"the command of stage {name} cannot be split into words: {error}"
+        return
+    if not words or "." not in words[0] or not _is_module(words[0]):
+        yield f"the command of stage {name} does not begin with a module of this project, for example data_prep.train_tokenizer"
+    if "--output" in words:
+        yield f"the command of stage {name} has --output; give it as `output`"
+
+
+def _is_module(name: str) -> bool:
+    return ROOT.joinpath(*name.split(".")).with_suffix(".py").is_file()
+
+
+def _cycles(pipeline: Pipeline) -> list[str]:
+    """Stages that need themselves by way of others."""
+    needs = {name: {need.stage for task in tasks_of(pipeline, name)[:1] for need in needs_of(pipeline, task)} for name in pipeline.stages}
+    done: set[str] = set()
+    while ready := [name for name in needs if name not in done and needs[name] <= done]:
+        done.update(ready)
+    left = [name for name in needs if name not in done]
+    return [f"the stages {', '.join(left)} wait for each other in a circle"] if left else []

@@ -1,0 +1,113 @@
+"""Sending a pipeline: claims its directory, freezes its file, sends every stage with what it waits for."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from slurm.attempts import write_json
+from slurm.chain import submit_chain, submit_chains
+from slurm.cluster import Cluster
+from slurm.decision import Limits
+from slurm.pipeline_file import Pipeline, output_of, pipeline_from_mapping, tasks_of
+from slurm.pipeline_jobs import LOGS_NAME, StageJob, dependencies, stage_jobs
+from slurm.pipeline_state import is_complete, tasks_to_run
+from slurm.queue import cancel_jobs, send_job
+from slurm.render import render_job
+from slurm.submissions import claim_run, current_submission, record_jobs, submission_dir
+
+FROZEN_NAME, STAGES_NAME = "pipeline.json", "stages.json"
+
+
+@dataclass(frozen=True)
+class SentPipeline:
+    """A pipeline as it was sent the last time, and its jobs.
+
+    Attributes:
+        job_ids: stage -> ids of its jobs; of an array each member's, of a chain every link's.
+    """
+
+    pipeline: Pipeline
+    job_ids: dict[str, tuple[str, ...]]
+
+
+def plan_pipeline(pipeline: Pipeline, cluster: Cluster) -> list[StageJob]:
+    """The jobs for all that is not complete.
+
+    Raises:
+        ValueError: if the cluster cannot run one of them, or an output was made by another command.
+    """
+    jobs = _stage_jobs(pipeline, cluster, pipeline.root / FROZEN_NAME)
+    for job in jobs:
+        render_job(job.job, cluster)
+    return jobs
+
+
+def submit_pipeline(pipeline: Pipeline, cluster: Cluster) -> dict[str, tuple[str, ...]]:
+    """Send what is not complete; gives the ids of the jobs of each stage.
+
+    Raises:
+        ValueError: as `plan_pipeline`, if the pipeline has jobs already, or if Slurm refuses one; then none of them is left waiting.
+    """
+    plan_pipeline(pipeline, cluster)  # refusals before anything is written
+    root = pipeline.root
+    root.mkdir(parents=True, exist_ok=True)
+    (root / LOGS_NAME).mkdir(exist_ok=True)
+    number = claim_run(root, command=(), limits=Limits(), signal_seconds=0, max_excluded=0)
+    directory = submission_dir(root, number)
+    write_json(directory / FROZEN_NAME, asdict(pipeline))
+    jobs = _stage_jobs(pipeline, cluster, directory / FROZEN_NAME)  # once more: since the claim nobody else can complete anything
+    sent: dict[str, Sequence[str]] = {}
+    named: dict[str, tuple[str, ...]] = {}
+    try:
+        for stage_job in jobs:
+            ready = replace(stage_job.job, dependencies=dependencies(pipeline, stage_job, jobs, sent))
+            sent[stage_job.stage] = _send(pipeline, cluster, replace(stage_job, job=ready), directory)
+            named[stage_job.stage] = _names(stage_job, sent[stage_job.stage])
+            write_json(directory / STAGES_NAME, {stage: list(names) for stage, names in named.items()})
+            record_jobs(root, number, tuple(name for names in named.values() for name in names))
+    except BaseException:
+        cancel_jobs([job_id for job_ids in sent.values() for job_id in job_ids])
+        raise
+    return named
+
+
+def read_sent(root: Path) -> SentPipeline | None:
+    """The last submission of a pipeline's directory; None for a directory of something else."""
+    submission = current_submission(root)
+    if submission is None or not (path := submission_dir(root, submission.number) / FROZEN_NAME).exists():
+        return None
+    stages = path.with_name(STAGES_NAME)
+    job_ids = json.loads(stages.read_text(encoding="utf-8")) if stages.exists() else {}
+    pipeline = pipeline_from_mapping(json.loads(path.read_text(encoding="utf-8")))
+    return SentPipeline(pipeline, {stage: tuple(names) for stage, names in job_ids.items()})
+
+
+def _stage_jobs(pipeline: Pipeline, cluster: Cluster, frozen_path: Path) -> list[StageJob]:
+    everything = [task for stage in pipeline.stages for task in tasks_of(pipeline, stage)]
+    complete = {task for task in everything if is_complete(pipeline, task)}
+    return stage_jobs(pipeline, cluster, tasks_to_run(pipeline, complete), frozen_path=frozen_path)
+
+
+def _send(pipeline: Pipeline, cluster: Cluster, stage_job: StageJob, directory: Path) -> list[str]:
+    if stage_job.chain is None:
+        script = directory / f"{stage_job.stage}.sh"
+        script.write_text(render_job(stage_job.job, cluster), encoding="utf-8")
+        return [send_job(script)]
+    run_dirs = {}
+    for task in stage_job.tasks:
+        output = output_of(pipeline, task)
+        assert output is not None  # checked when the pipeline was read
+        run_dirs[task.index] = output
+    if stage_job.is_array:
+        return submit_chains(stage_job.job, cluster, run_dirs, stage_job.chain, directory=directory)
+    return submit_chain(stage_job.job, cluster, run_dirs[0], stage_job.chain)
+
+
+def _names(stage_job: StageJob, job_ids: Sequence[str]) -> tuple[str, ...]:
+    """Ids as the queue has them, of arrays each member's."""
+    if not stage_job.is_array:
+        return tuple(job_ids)
+    return tuple(f"{job_id}_{task.index}" for job_id in job_ids for task in stage_job.tasks)

@@ -1,0 +1,95 @@
+"""One stage of a pipeline inside its job: check what it needs, run it, and say on failure which stage it was and what to do.
+
+The jobs of `slurm.pipeline` call it, users do not.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from data_prep import command
+from slurm.pipeline_file import Pipeline, Task, command_of, needs_of, pipeline_from_mapping, tasks_of
+from slurm.pipeline_state import Record, is_complete, read_record, write_record
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one task of a pipeline."""
+    parser = command.parser(
+        __doc__, prog="slurm.stage", example="python -m slurm.stage --pipeline work/submissions/001/pipeline.json --stage tokenizer"
+    )
+    parser.add_argument("--pipeline", required=True, type=Path, help="the frozen copy of the pipeline")
+    parser.add_argument("--stage", required=True, help="name of the stage")
+    parser.add_argument("--log-dir", type=Path, default=Path("."), help="where the job's log is, for the message of a failure")
+    arguments = parser.parse_args(argv)
+    pipeline = pipeline_from_mapping(json.loads(arguments.pipeline.read_text(encoding="utf-8")))
+    task = tasks_of(pipeline, arguments.stage)[int(os.environ.get("SLURM_ARRAY_TASK_ID", "0"))]
+    words = [sys.executable, *command_of(pipeline, task)[1:]]
+    if pipeline.stages[task.stage].train is not None:
+        os.execv(words[0], words)  # as every rank; the links of the chain say how it ended
+    log = str(arguments.log_dir / f"{task.stage}-{_job_name()}.log")
+    return run_task(pipeline, task, words, log=log)
+
+
+def run_task(pipeline: Pipeline, task: Task, words: Sequence[str], *, log: str) -> int:
+    """Run one task and record how it ended; gives an exit code."""
+    if is_complete(pipeline, task):
+        print(f"pipeline: stage {task.name} is complete")
+        return command.DONE
+    if missing := [need for need in needs_of(pipeline, task) if not is_complete(pipeline, need)]:
+        return _fail(pipeline, task, log, f"cannot start, because stage {missing[0].name} is not complete{_why(pipeline, missing[0])}")
+    code, message = _run(words)
+    if code:
+        return _fail(pipeline, task, log, f"failed with exit code {code}{': ' + message if message else ''}")
+    if not _is_recorded_whole(pipeline, task, log):
+        return _fail(pipeline, task, log, "ended without an error but left no complete output")
+    print(f"pipeline: stage {task.name} is done")
+    return command.DONE
+
+
+def _run(words: Sequence[str]) -> tuple[int, str]:
+    """Exit code of a command, and the last line of an error that it wrote."""
+    message = ""
+    with subprocess.Popen(words, stderr=subprocess.PIPE, text=True, errors="replace") as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            sys.stderr.write(line)
+            if line.startswith("error: ") or (line[:1].isalpha() and line.partition(":")[0].endswith(("Error", "Exception"))):
+                message = line.strip().removeprefix("error: ")
+    return process.returncode, message
+
+
+def _is_recorded_whole(pipeline: Pipeline, task: Task, log: str) -> bool:
+    write_record(pipeline, task, Record(tuple(command_of(pipeline, task)), True, "", log))
+    return is_complete(pipeline, task)
+
+
+def _fail(pipeline: Pipeline, task: Task, log: str, what: str) -> int:
+    write_record(pipeline, task, Record(tuple(command_of(pipeline, task)), False, what, log))
+    print(
+        f"pipeline: stage {task.name} {what}; all that it wrote is in {log}; put that right and submit the pipeline again,"
+        " what is complete is not done again",
+        file=sys.stderr,
+    )
+    return command.WRONG
+
+
+def _why(pipeline: Pipeline, task: Task) -> str:
+    if pipeline.stages[task.stage].train is not None:
+        return f" (see `python -m slurm.status {command_of(pipeline, task)[-1]}`)"
+    record = read_record(pipeline, task)
+    return f" ({record.message})" if record is not None and record.message else ""
+
+
+def _job_name() -> str:
+    if "SLURM_ARRAY_JOB_ID" in os.environ:
+        return f"{os.environ['SLURM_ARRAY_JOB_ID']}_{os.environ['SLURM_ARRAY_TASK_ID']}"
+    return os.environ.get("SLURM_JOB_ID", "0")
+
+
+if __name__ == "__main__":
+    command.run(main)
