@@ -69,7 +69,7 @@ def dependencies(pipeline: Pipeline, this: StageJob, others: Sequence[StageJob],
     found = []
     for other in others:
         if other.stage in this.waits_for:
-            same_points = this.chain is None and this.is_array and this.job.array == other.job.array
+            same_points = this.is_array and this.job.array == other.job.array
             same_points &= axes_of(pipeline, this.stage) == axes_of(pipeline, other.stage)
             kind = "afterany" if other.chain else "aftercorr" if same_points else "afterok"
             found.append(f"{kind}:{job_ids[other.stage][-1]}")

@@ -1,0 +1,218 @@
+"""Pipelines as files: references, axes, refusals, what has to run; without Slurm."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from data_prep.artifacts import write_manifest
+from slurm.cluster import load_cluster
+from slurm.job import ROOT
+from slurm.pipeline_file import Pipeline, Task, command_of, load_pipeline, needs_of, output_of, pipeline_from_mapping, tasks_of
+from slurm.pipeline_jobs import dependencies, stage_jobs
+from slurm.pipeline_state import Record, is_complete, tasks_to_run, write_record
+from slurm.render import render_job
+from slurm.stage import run_task
+
+PIPELINES = sorted((ROOT / "slurm" / "pipelines").glob("*.yaml"))
+
+
+def content(work_dir: Path) -> dict[str, Any]:
+    return {
+        "name": "small",
+        "work_dir": str(work_dir),
+        "axes": {"method": ["mean", "focus"], "step": [5, 10]},
+        "stages": {
+            "tokenizer": {"command": "data_prep.train_tokenizer --input 'a b.txt' --vocab-size 300", "output": "tokenizer"},
+            "transfer": {"command": "conversion.transfer --tokenizer {tokenizer} --method {method}", "output": "{method}/hf"},
+            "train": {
+                "train": {"recipe": "demo_adapt", "overrides": "model.checkpoint={transfer} data.train=[x]"},
+                "output": "{method}/run",
+            },
+            "export": {"command": "conversion.nemo_to_hf --input {train}/checkpoints/step_{step:07}", "output": "{method}/hf_{step}"},
+            "report": {"command": "eval.harness --model source={tokenizer} {export}", "output": "report"},
+        },
+    }
+
+
+@pytest.fixture
+def pipeline(tmp_path: Path) -> Pipeline:
+    return pipeline_from_mapping(content(tmp_path))
+
+
+def test_a_stage_is_repeated_over_the_axes_of_its_output(pipeline: Pipeline) -> None:
+    names = {stage: [task.name for task in tasks_of(pipeline, stage)] for stage in pipeline.stages}
+    assert names["tokenizer"] == ["tokenizer"] and names["train"] == ["train.method=mean", "train.method=focus"]
+    assert names["export"][1] == "export.method=mean.step=10" and len(names["export"]) == 4
+
+
+def test_references_become_paths_values_and_lists(pipeline: Pipeline, tmp_path: Path) -> None:
+    export = tasks_of(pipeline, "export")[2]
+    assert command_of(pipeline, export) == [
+        *("python", "-m", "conversion.nemo_to_hf", "--input", f"{tmp_path}/focus/run/checkpoints/step_0000005"),
+        *("--output", f"{tmp_path}/focus/hf_5"),
+    ]
+    report = command_of(pipeline, tasks_of(pipeline, "report")[0])
+    assert report[4:9] == [f"source={tmp_path}/tokenizer", *(f"{tmp_path}/{m}/hf_{s}" for m in ("mean", "focus") for s in (5, 10))]
+    assert command_of(pipeline, tasks_of(pipeline, "tokenizer")[0])[4] == "a b.txt"
+    assert command_of(pipeline, tasks_of(pipeline, "train")[0])[5:7] == [f"model.checkpoint={tmp_path}/mean/hf", "data.train=[x]"]
+
+
+def test_needs_follow_from_references(pipeline: Pipeline) -> None:
+    assert [need.name for need in needs_of(pipeline, tasks_of(pipeline, "export")[3])] == ["train.method=focus"]
+    assert len(needs_of(pipeline, tasks_of(pipeline, "report")[0])) == 5
+
+
+def test_a_frozen_copy_is_the_same_pipeline(pipeline: Pipeline) -> None:
+    assert pipeline_from_mapping(json.loads(json.dumps(asdict(pipeline)))) == pipeline
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            lambda c: c["stages"]["report"].update(command="eval.harness --model {eksport}"),
+            r"stage report names \{eksport\}; there are token",
+        ),
+        (
+            lambda c: c["stages"]["transfer"].update(output="hf"),
+            r"stage transfer is repeated over method, but all would write to one place",
+        ),
+        (lambda c: c["stages"]["report"].pop("command"), "stage report has neither command nor train; expected one of them"),
+        (lambda c: c["stages"]["report"].update(command="rm -rf /"), "the command of stage report does not begin with a module of this"),
+        (lambda c: c["stages"]["report"].update(command="os.path"), "the command of stage report does not begin with a module of this"),
+        (lambda c: c["stages"]["report"].update(command="eval.harness 'x"), "cannot be split into words: No closing quotation"),
+        (lambda c: c["stages"]["report"].update(command="eval.harness --output x"), "has --output; give it as `output`"),
+        (lambda c: c["stages"]["report"].update(resources="big"), "stage report asks for the resources big; there are cpu"),
+        (lambda c: c["stages"]["report"].update(output="{tokenizer}/x"), "the output of stage report names stage tokenizer"),
+        (
+            lambda c: c["stages"]["tokenizer"].update(command="data_prep.train_tokenizer --input {report}"),
+            "wait for each other in a circle",
+        ),
+        (lambda c: c["stages"]["train"].pop("output"), "stage train trains but has no output; give the directory of the run"),
+        (lambda c: c["axes"].update(report=[1]), "report is both a stage and an axis"),
+        (
+            lambda c: c["stages"]["report"].update(comand="x"),
+            "unknown key stages.report.comand; the nearest known key is stages.report.command",
+        ),
+    ],
+)
+def test_what_is_refused(tmp_path: Path, change: Callable[[dict[str, Any]], object], message: str) -> None:
+    changed = content(tmp_path)
+    change(changed)
+    with pytest.raises(ValueError, match=message):
+        pipeline_from_mapping(changed)
+
+
+def complete(pipeline: Pipeline, *names: str) -> list[str]:
+    everything = [task for stage in pipeline.stages for task in tasks_of(pipeline, stage)]
+    return [task.name for task in tasks_to_run(pipeline, [task for task in everything if task.name in names])]
+
+
+def test_what_is_complete_does_not_run_again(pipeline: Pipeline) -> None:
+    assert len(complete(pipeline)) == 10
+    done = ["tokenizer", "transfer.method=mean", "train.method=mean"]
+    assert complete(pipeline, *done)[:3] == ["transfer.method=focus", "train.method=focus", "export.method=mean.step=5"]
+    assert complete(pipeline, "report") == [], "what was removed to save space is not made again for nobody"
+    assert complete(pipeline, "export.method=mean.step=5") == [name for name in complete(pipeline) if name != "export.method=mean.step=5"]
+
+
+def test_jobs_of_the_rest(pipeline: Pipeline, tmp_path: Path) -> None:
+    cluster = load_cluster("local")
+    everything = [task for stage in pipeline.stages for task in tasks_of(pipeline, stage)]
+    rest = [task for task in everything if task.name not in ("tokenizer", "transfer.method=mean", "train.method=mean")]
+    jobs = stage_jobs(pipeline, cluster, rest, frozen_path=tmp_path / "p.json")
+    assert [(job.stage, job.job.array, job.waits_for) for job in jobs] == [
+        ("transfer", "1", ()),
+        ("train", "1", ("transfer",)),
+        ("export", "0,1,2,3", ("train",)),
+        ("report", None, ("export",)),
+    ]
+    ids = {"transfer": ["7"], "train": ["8", "9"], "export": ["10"]}
+    assert [dependencies(pipeline, job, jobs, ids) for job in jobs] == [(), ("aftercorr:7",), ("afterany:9",), ("afterok:10",)]
+    assert (jobs[1].job.tasks_per_node, jobs[1].job.kind, jobs[2].job.kind) == (2, "gpu", "cpu")
+    assert all(render_job(job.job, cluster) for job in jobs)
+
+
+def write_output(pipeline: Pipeline, task: Task, text: str = "x") -> Path:
+    output = output_of(pipeline, task)
+    assert output is not None
+    output.mkdir(parents=True)
+    (output / "file").write_text(text)
+    write_manifest(output, stage="data_prep.train_tokenizer", facts={})
+    return output
+
+
+def test_complete_by_manifest_and_not_when_damaged(pipeline: Pipeline) -> None:
+    (task,) = tasks_of(pipeline, "tokenizer")
+    assert not is_complete(pipeline, task)
+    output = write_output(pipeline, task)
+    assert is_complete(pipeline, task)
+    (output / "file").write_text("cut off here")
+    with pytest.raises(ValueError, match=r"tokenizer/file has 12 bytes, but its manifest says 1"):
+        is_complete(pipeline, task)
+
+
+def test_an_output_of_another_command_is_refused(pipeline: Pipeline, tmp_path: Path) -> None:
+    (task,) = tasks_of(pipeline, "tokenizer")
+    write_output(pipeline, task)
+    write_record(pipeline, task, Record(tuple(command_of(pipeline, task)), True, "", "log"))
+    assert is_complete(pipeline, task)
+    changed = replace(pipeline.stages["tokenizer"], command="data_prep.train_tokenizer --input 'a b.txt' --vocab-size 400")
+    other = replace(pipeline, stages={**pipeline.stages, "tokenizer": changed})
+    with pytest.raises(
+        ValueError, match=rf"was made by another command, with '300' where it now has '400'; remove {tmp_path}/tokenizer to"
+    ):
+        is_complete(other, task)
+
+
+def test_a_folder_of_outputs_is_complete_when_its_end_was_recorded(pipeline: Pipeline, tmp_path: Path) -> None:
+    (task,) = tasks_of(pipeline, "report")
+    part = tmp_path / "report" / "mean-5"
+    part.mkdir(parents=True)
+    (part / "result.json").write_text("{}")
+    write_manifest(part, stage="eval.harness", facts={})
+    assert not is_complete(pipeline, task)
+    write_record(pipeline, task, Record(tuple(command_of(pipeline, task)), True, "", "log"))
+    assert is_complete(pipeline, task)
+
+
+def test_a_failed_stage_names_itself_and_what_to_do(pipeline: Pipeline, capfd: pytest.CaptureFixture[str]) -> None:
+    (task,) = tasks_of(pipeline, "tokenizer")
+    assert run_task(pipeline, task, [sys.executable, *command_of(pipeline, task)[1:]], log="logs/tokenizer-7.log") == 1
+    written = capfd.readouterr().err
+    assert "pipeline: stage tokenizer failed with exit code 2: " in written and "a b.txt" in written
+    assert "all that it wrote is in logs/tokenizer-7.log; put that right and submit the pipeline again, what is complete is not" in written
+    after = tasks_of(pipeline, "transfer")[0]
+    assert run_task(pipeline, after, ["false"], log="logs/transfer-8_0.log") == 1
+    assert "stage transfer.method=mean cannot start, because stage tokenizer is not complete (failed with exit" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("path", PIPELINES, ids=lambda path: path.stem)
+def test_every_bundled_pipeline_is_sound(path: Path) -> None:
+    pipeline = load_pipeline(path)
+    everything = [task for stage in pipeline.stages for task in tasks_of(pipeline, stage)]
+    cluster = load_cluster("local")
+    for job in stage_jobs(pipeline, cluster, everything, frozen_path=Path("/p.json")):
+        render_job(job.job, cluster)
+
+
+def test_planning_a_whole_pipeline_is_quick_and_light() -> None:
+    code = (
+        "import sys, time; start = time.monotonic()\n"
+        "from slurm.pipeline import main\n"
+        "main(['slurm/pipelines/demo.yaml', '--cluster', 'local'])\n"
+        "heavy = {'torch', 'transformers', 'nemo', 'megatron', 'lightning'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+        "assert time.process_time() < 5, time.process_time()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert "chain of 3, gpu" in done.stdout and done.stdout.endswith("Nothing was sent; add --submit to send it.\n")
