@@ -46,12 +46,13 @@ def plan_pipeline(pipeline: Pipeline, cluster: Cluster) -> list[StageJob]:
 
 
 def submit_pipeline(pipeline: Pipeline, cluster: Cluster) -> dict[str, tuple[str, ...]]:
-    """Send what is not complete; gives the ids of the jobs of each stage.
+    """Send what is not complete; gives the ids of the jobs of each stage, none where everything is complete.
 
     Raises:
         ValueError: as `plan_pipeline`, if the pipeline has jobs already, or if Slurm refuses one; then none of them is left waiting.
     """
-    plan_pipeline(pipeline, cluster)  # refusals before anything is written
+    if not plan_pipeline(pipeline, cluster):  # refusals before anything is written
+        return {}
     root = pipeline.root
     root.mkdir(parents=True, exist_ok=True)
     (root / LOGS_NAME).mkdir(exist_ok=True)

@@ -1,0 +1,105 @@
+"""Pipelines on a real Slurm: one submission from text to report; failures that name themselves; nothing done twice."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from slurm import status
+from slurm.cluster import Cluster
+from slurm.job import ROOT
+from slurm.pipeline_file import pipeline_from_mapping
+from slurm.pipeline_submission import submit_pipeline
+from slurm.queue import cancel_jobs, queued_jobs
+from tests.slurm.running_slurm import RunningSlurm
+
+
+@pytest.fixture
+def environment(slurm: RunningSlurm, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+    """Slurm's commands as a user's shell has them, and the cluster with a CPU partition."""
+    for name, value in slurm.environment.items():
+        monkeypatch.setenv(name, value)
+    cpu = ("cpu.name=cpu", "cpu.num_nodes=16", "cpu.cpus_per_node=32", "cpu.memory_gib=480", "cpu.time_limit=24:00:00")
+    yield slurm.cluster(*cpu)
+    slurm.run("scancel", "--account=scion", check=False)
+
+
+def wait_for_end(job_ids: dict[str, tuple[str, ...]], *, timeout_seconds: float) -> None:
+    end = time.monotonic() + timeout_seconds
+    everything = [job_id for ids in job_ids.values() for job_id in ids]
+    while queued_jobs(everything):
+        if time.monotonic() > end:
+            cancel_jobs(everything)
+            raise AssertionError(f"not at its end after {timeout_seconds} s")
+        time.sleep(0.2)
+
+
+def small(work_dir: Path, text: Path) -> dict[str, Any]:
+    """Two tokenizers and the data made with them."""
+    return {
+        "name": "small",
+        "work_dir": str(work_dir),
+        "axes": {"size": [400, 420]},
+        "resources": {"cpu": {"cpus": 1, "memory_gib": 8, "time_limit": "00:10:00"}},
+        "stages": {
+            "tokenizer": {"command": f"data_prep.train_tokenizer --input '{text}' --vocab-size {{size}}", "output": "tokenizer_{size}"},
+            "data": {"command": f"data_prep.to_megatron --input '{text}' --tokenizer {{tokenizer}} --workers 1", "output": "data_{size}"},
+        },
+    }
+
+
+def test_a_failed_stage_names_itself_and_the_rest_is_not_done_twice(
+    environment: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text, work = tmp_path / "some text.txt", tmp_path / "work"
+    sent = (ROOT / "recipes" / "demo_text" / "sl.heldout.txt").read_text()
+    pipeline = pipeline_from_mapping(small(work, text))
+    job_ids = submit_pipeline(pipeline, environment)
+    with pytest.raises(ValueError, match=r"work is submitted already: job \d+_0"):
+        submit_pipeline(pipeline, environment)
+    wait_for_end(job_ids, timeout_seconds=60)
+    assert status.main([str(work)]) == 1
+    told = capsys.readouterr().out
+    assert "2 failed, 2 not started" in told and "some text.txt does not exist" in told and "logs/tokenizer-" in told
+
+    text.write_text(sent)
+    assert list(job_ids) == ["tokenizer", "data"]
+    wait_for_end(submit_pipeline(pipeline, environment), timeout_seconds=90)
+    assert status.main([str(work)]) == 0, capsys.readouterr().out
+    assert capsys.readouterr().out.startswith(f"{work}: 4 complete")
+    made = (work / "tokenizer_400" / "scion.json").stat().st_mtime_ns
+
+    assert submit_pipeline(pipeline, environment) == {}, "nothing is left to do"
+    (work / "data_420" / "scion.json").unlink()
+    for path in (work / "data_420").iterdir():
+        path.unlink()
+    again = submit_pipeline(pipeline, environment)
+    assert {stage: len(ids) for stage, ids in again.items()} == {"data": 1}
+    wait_for_end(again, timeout_seconds=60)
+    assert status.main([str(work)]) == 0 and (work / "tokenizer_400" / "scion.json").stat().st_mtime_ns == made
+
+
+@pytest.mark.slow
+def test_the_demo_as_a_pipeline(environment: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    content = yaml.safe_load((ROOT / "slurm" / "pipelines" / "demo.yaml").read_text())
+    content |= {"work_dir": str(tmp_path / "work"), "axes": {"method": ["mean"], "step": [5, 10]}}
+    for name, steps in (("en_train", 10), ("train", 10)):
+        content["stages"][name]["train"]["overrides"] += f" schedule.max_steps={steps} run.checkpoint_every_steps=5"
+    content["stages"]["en_model"]["command"] = content["stages"]["en_model"]["command"].replace("0000200", "0000010")
+    pipeline = pipeline_from_mapping(content)
+    start = time.monotonic()
+    job_ids = submit_pipeline(pipeline, environment)
+    assert time.monotonic() - start < 5
+    assert sum(map(len, job_ids.values())) == 21, "15 stages, of which two are chains of three and two are arrays of two"
+    wait_for_end(job_ids, timeout_seconds=540)
+    code = status.main([str(tmp_path / "work")])
+    told = capsys.readouterr().out
+    logs = {path.name: path.read_text(errors="replace")[-1500:] for path in (tmp_path / "work" / "logs").glob("*.log")}
+    assert code == 0 and "17 complete" in told, f"{told}\n{logs}"
+    assert (tmp_path / "work" / "report" / "learning_curves.html").exists()
+    assert submit_pipeline(pipeline, environment) == {}
