@@ -41,7 +41,7 @@ def run_task(pipeline: Pipeline, task: Task, words: Sequence[str], *, log: str) 
         print(f"pipeline: stage {task.name} is complete")
         return command.DONE
     if missing := [need for need in needs_of(pipeline, task) if not is_complete(pipeline, need)]:
-        return _fail(pipeline, task, log, f"cannot start, because stage {missing[0].name} is not complete{_why(pipeline, missing[0])}")
+        return _say_failed(task, log, f"cannot start, because stage {missing[0].name} is not complete{_why(pipeline, missing[0])}")
     code, message = _run(words)
     if code:
         return _fail(pipeline, task, log, f"failed with exit code {code}{': ' + message if message else ''}")
@@ -70,6 +70,10 @@ def _is_recorded_whole(pipeline: Pipeline, task: Task, log: str) -> bool:
 
 def _fail(pipeline: Pipeline, task: Task, log: str, what: str) -> int:
     write_record(pipeline, task, Record(tuple(command_of(pipeline, task)), False, what, log))
+    return _say_failed(task, log, what)
+
+
+def _say_failed(task: Task, log: str, what: str) -> int:
     print(
         f"pipeline: stage {task.name} {what}; all that it wrote is in {log}; put that right and submit the pipeline again,"
         " what is complete is not done again",

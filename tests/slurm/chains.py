@@ -7,7 +7,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from recipes.run_dir import METRICS_NAME
@@ -19,6 +19,19 @@ from tests.slurm.light_training import expected_losses
 from tests.slurm.running_slurm import RunningSlurm
 
 
+def light_job(run_dir: Path, *options: str | float) -> Job:
+    """The light training alone, two tasks on a node."""
+    return Job(
+        name="light",
+        command=("python", "-m", "tests.slurm.light_training", "--output", str(run_dir), *map(str, options)),
+        time_limit_seconds=1200,
+        log_dir=run_dir.parent,
+        tasks_per_node=2,
+        gpus_per_task=1,
+        memory_gib=8,
+    )
+
+
 @dataclass
 class LightChain:
     """A run of the light training; `stop_everything` ends all its jobs."""
@@ -27,19 +40,9 @@ class LightChain:
     run_dir: Path
     job_ids: list[str]
 
-    def submit(self, *options: str | int, plan: ChainPlan | None = None, num_nodes: int = 2, exclude: tuple[str, ...] = ()) -> list[str]:
+    def submit(self, *options: str | float, plan: ChainPlan | None = None, num_nodes: int = 2, exclude: tuple[str, ...] = ()) -> list[str]:
         """Send the chain with options of the light training."""
-        job = Job(
-            name="light",
-            command=("python", "-m", "tests.slurm.light_training", "--output", str(self.run_dir), *map(str, options)),
-            time_limit_seconds=1200,
-            log_dir=self.run_dir,
-            num_nodes=num_nodes,
-            tasks_per_node=2,
-            gpus_per_task=1,
-            memory_gib=8,
-            exclude=exclude,
-        )
+        job = replace(light_job(self.run_dir, *options), num_nodes=num_nodes, exclude=exclude)
         job_ids = submit_chain(job, self.slurm.cluster(), self.run_dir, plan or ChainPlan())
         self.job_ids += job_ids
         return job_ids

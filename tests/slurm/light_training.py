@@ -99,7 +99,7 @@ def wait(run_dir: Path, steps: int) -> int:
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--output", type=Path, required=True)
+    parser.add_argument("--output", type=Path, required=True, help="%%a stands for the index in a job array")
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--every", type=int, default=5)
     parser.add_argument("--seconds-per-step", type=float, default=0.05)
@@ -107,6 +107,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--full-disk-at", type=int)
     parser.add_argument("--refuse", action="store_true")
     arguments = parser.parse_args(argv)
+    arguments.output = Path(str(arguments.output).replace("%a", os.environ.get("SLURM_ARRAY_TASK_ID", "")))
     (arguments.output / f"rank_{os.environ['SLURM_PROCID']}.pid").write_text(f"{os.uname().nodename} {os.getpid()}")
     if arguments.refuse:
         raise ValueError("data.train is missing; give it in the recipe")

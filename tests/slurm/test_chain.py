@@ -5,17 +5,18 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from slurm import causes
-from slurm.chain import ChainPlan
+from slurm.chain import ChainPlan, submit_chains
 from slurm.decision import Limits
 from slurm.queue import cancel_jobs, queued_jobs, signal_steps
 from tests.slurm import light_training
-from tests.slurm.chains import LightChain, light_chain
-from tests.slurm.running_slurm import RunningSlurm
+from tests.slurm.chains import LightChain, light_chain, light_job
+from tests.slurm.running_slurm import RunningSlurm, running_slurm
 
 
 @pytest.fixture
@@ -136,6 +137,21 @@ def test_a_job_of_an_older_submission_leaves_the_run_alone(chain: LightChain) ->
     assert "this job is of submission 1" in chain.logs() and "it leaves the run alone" in chain.logs()
 
 
+def test_chains_in_an_array_end_each_by_itself(chain: LightChain, tmp_path: Path) -> None:
+    runs = {index: tmp_path / f"run_{index}" for index in (0, 2)}
+    job = replace(light_job(tmp_path / "run_%a", "--steps", 40), array="0,2", log_name="light-%A_%a.log")
+    first, second = submit_chains(job, chain.slurm.cluster(), runs, ChainPlan(links=2), directory=tmp_path)
+    chain.job_ids += [f"{job_id}_{index}" for job_id in (first, second) for index in runs]
+    one, other = (LightChain(chain.slurm, run_dir, []) for run_dir in runs.values())
+    one.wait_for_step(12)
+    signal_steps(f"{first}_0", "USR1")
+    chain.wait_for_end()
+    assert one.causes() == [causes.SIGNALLED, causes.FINISHED] and other.causes() == [causes.FINISHED], one.logs()
+    assert [attempt.job_id for attempt in one.attempts()] == [f"{first}_0", f"{second}_0"]
+    for run in (one, other):
+        run.check_losses(40)
+
+
 @pytest.mark.slow
 def test_a_requeued_job_makes_a_second_attempt_with_a_log_of_its_own(chain: LightChain) -> None:
     (job_id,) = chain.submit("--steps", 60, "--seconds-per-step", 0.1, plan=ChainPlan(links=1))
@@ -201,3 +217,19 @@ def test_a_claim_that_cannot_be_sent_waits_for_nothing(chain: LightChain) -> Non
     assert not queued_jobs(chain.job_ids)
     assert light_training.newest_checkpoint(chain.run_dir) is None
     assert subprocess.run(["squeue", "-h", "-n", "light"], capture_output=True, text=True, check=True).stdout == ""
+
+
+@pytest.mark.slow
+def test_a_preempted_link_goes_on_when_the_urgent_job_is_over(tmp_path: Path) -> None:
+    urgent = tmp_path / "urgent.conf"
+    urgent.write_text("PartitionName=urgent Nodes=ALL PriorityTier=9 MaxTime=1:00:00 State=UP\n")
+    preempting = ("--set", "PreemptType=preempt/partition_prio", "--set", "PreemptMode=REQUEUE", "--extra-conf", str(urgent))
+    with running_slurm(nodes=2, options=preempting) as two_nodes, light_chain(two_nodes, tmp_path / "run") as chain:
+        chain.submit("--steps", 150, "--seconds-per-step", 0.1, plan=ChainPlan(links=2))
+        chain.wait_for_step(12)
+        script = "#!/bin/bash\nsleep 3\n"
+        two_nodes.submit(script, "--account=scion", "--partition=urgent", "--nodes=2", "--exclusive", "--time=5", "--output=/dev/null")
+        chain.wait_for_end()
+        assert chain.causes() == [causes.PREEMPTED, causes.FINISHED], chain.logs()
+        assert chain.attempts()[1].start_step >= 10
+        chain.check_losses(150)
