@@ -14,6 +14,7 @@ from recipes.schema import build_from_mapping, raise_all
 from slurm.job import ROOT
 
 _REFERENCE = re.compile(r"\{(?P<name>[A-Za-z_]\w*)(?::0(?P<width>\d+))?\}")
+_OPTIONS = "_options"
 _NAME = re.compile(r"[A-Za-z_]\w*")
 
 
@@ -71,6 +72,7 @@ class Pipeline:
     work_dir: str  # directory for all outputs; relative to the checkout
     stages: dict[str, Stage]
     axes: dict[str, tuple[str, ...]] = field(default_factory=dict)  # name -> values
+    options: dict[str, dict[str, str]] = field(default_factory=dict)  # axis -> value -> words that {AXIS_options} stands for, else none
     resources: dict[str, Resources] = field(default_factory=lambda: {"cpu": Resources()})
     paths: tuple[str, ...] = ()  # what stages read outside of checkout and work_dir, for containers to see
     summary: Summary | None = None
@@ -122,6 +124,13 @@ def pipeline_from_mapping(content: Mapping[str, Any], *, subject: str = "the pip
     problems = [problem for name in pipeline.stages for problem in _stage_problems(pipeline, name)]
     problems += [f"{name!r} is no name for a stage or an axis" for name in (*pipeline.stages, *pipeline.axes) if not _NAME.fullmatch(name)]
     problems += [f"{name} is both a stage and an axis" for name in pipeline.stages if name in pipeline.axes]
+    for axis, by_value in pipeline.options.items():
+        known = pipeline.axes.get(axis, ())
+        problems += [
+            f"options.{axis}.{value} is for no value of an axis; {axis} has {', '.join(known) or 'none'}"
+            for value in by_value
+            if value not in known
+        ]
     if not problems:
         problems = _cycles(pipeline)
     raise_all(problems, subject=subject)
@@ -175,7 +184,11 @@ def _recipe_argument(recipe: str) -> str:
 
 
 def _words(pipeline: Pipeline, text: str, task: Task) -> list[str]:
-    return [filled for word in shlex.split(text) for filled in _filled(pipeline, word, task)]
+    options = {f"{{{axis}{_OPTIONS}}}": pipeline.options.get(axis, {}).get(value, "") for axis, value in task.point}
+    words: list[str] = []
+    for word in shlex.split(text):
+        words += shlex.split(options[word]) if word in options else _filled(pipeline, word, task)
+    return words
 
 
 def _filled(pipeline: Pipeline, word: str, task: Task) -> Iterator[str]:
@@ -205,7 +218,8 @@ def _names_in(text: str) -> set[str]:
 
 
 def _stage_problems(pipeline: Pipeline, name: str) -> Iterator[str]:
-    stage, known = pipeline.stages[name], [*pipeline.stages, *pipeline.axes, "work_dir"]
+    options = {f"{axis}{_OPTIONS}": axis for axis in pipeline.options}
+    stage, known = pipeline.stages[name], [*pipeline.stages, *pipeline.axes, *options, "work_dir"]
     if (stage.command is None) == (stage.train is None):
         yield f"stage {name} has {'neither command nor' if stage.command is None else 'both command and'} train; expected one of them"
         return
@@ -214,9 +228,10 @@ def _stage_problems(pipeline: Pipeline, name: str) -> Iterator[str]:
     if stage.resources not in pipeline.resources:
         yield f"stage {name} asks for the resources {stage.resources}; there are {', '.join(pipeline.resources)}"
     text = stage.command if stage.command is not None else stage.train.overrides if stage.train else ""
-    for unknown in sorted((_names_in(text) | _names_in(stage.output or "")) - set(known)):
+    named = {options.get(reference, reference) for reference in _names_in(text)}
+    for unknown in sorted((named | _names_in(stage.output or "")) - set(known)):
         yield f"stage {name} names {{{unknown}}}; there are {', '.join(known)}"
-    for axis in sorted(_names_in(text) & set(pipeline.axes) - _names_in(stage.output or "")):
+    for axis in sorted(named & set(pipeline.axes) - _names_in(stage.output or "")):
         yield f"stage {name} is repeated over {axis}, but all would write to one place; put {{{axis}}} into its output"
     if other := sorted(_names_in(stage.output or "") & set(pipeline.stages)):
         yield f"the output of stage {name} names stage {other[0]}; expected a path below work_dir"

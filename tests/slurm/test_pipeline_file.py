@@ -29,9 +29,13 @@ def content(work_dir: Path) -> dict[str, Any]:
         "name": "small",
         "work_dir": str(work_dir),
         "axes": {"method": ["mean", "focus"], "step": [5, 10]},
+        "options": {"method": {"focus": "--text 'c d.txt'"}},
         "stages": {
             "tokenizer": {"command": "data_prep.train_tokenizer --input 'a b.txt' --vocab-size 300", "output": "tokenizer"},
-            "transfer": {"command": "conversion.transfer --tokenizer {tokenizer} --method {method}", "output": "{method}/hf"},
+            "transfer": {
+                "command": "conversion.transfer --tokenizer {tokenizer} --method {method} {method_options}",
+                "output": "{method}/hf",
+            },
             "train": {
                 "train": {"recipe": "demo_adapt", "overrides": "model.checkpoint={transfer} data.train=[x]"},
                 "output": "{method}/run",
@@ -63,6 +67,12 @@ def test_references_become_paths_values_and_lists(pipeline: Pipeline, tmp_path: 
     assert report[4:9] == [f"source={tmp_path}/tokenizer", *(f"{tmp_path}/{m}/hf_{s}" for m in ("mean", "focus") for s in (5, 10))]
     assert command_of(pipeline, tasks_of(pipeline, "tokenizer")[0])[4] == "a b.txt"
     assert command_of(pipeline, tasks_of(pipeline, "train")[0])[5:7] == [f"model.checkpoint={tmp_path}/mean/hf", "data.train=[x]"]
+
+
+def test_options_of_some_values_are_words_for_these_alone(pipeline: Pipeline, tmp_path: Path) -> None:
+    mean, focus = (command_of(pipeline, task) for task in tasks_of(pipeline, "transfer"))
+    assert mean[5:] == ["--method", "mean", "--output", f"{tmp_path}/mean/hf"]
+    assert focus[5:] == ["--method", "focus", "--text", "c d.txt", "--output", f"{tmp_path}/focus/hf"]
 
 
 def test_needs_follow_from_references(pipeline: Pipeline) -> None:
@@ -97,6 +107,9 @@ def test_a_frozen_copy_is_the_same_pipeline(pipeline: Pipeline) -> None:
             "wait for each other in a circle",
         ),
         (lambda c: c["stages"]["train"].pop("output"), "stage train trains but has no output; give the directory of the run"),
+        (lambda c: c["options"]["method"].update(fokus="x"), "options.method.fokus is for no value of an axis; method has mean, focus"),
+        (lambda c: c["stages"]["report"].update(command="eval.harness {step_options}"), r"stage report names \{step_options\}; there are"),
+        (lambda c: c["stages"]["transfer"].update(output="hf", command="conversion.transfer {method_options}"), "all would write to one"),
         (lambda c: c["axes"].update(report=[1]), "report is both a stage and an axis"),
         (
             lambda c: c["stages"]["report"].update(comand="x"),
