@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import uuid
 from dataclasses import asdict
 from pathlib import Path
 
@@ -48,7 +49,7 @@ def record_recipe(run_dir: Path, recipe: Recipe) -> None:
     path = run_dir / RECIPE_NAME
     if not path.exists():
         run_dir.mkdir(parents=True, exist_ok=True)
-        partial = path.with_suffix(".partial")
+        partial = path.with_suffix(f".{uuid.uuid4().hex}.partial")  # every rank writes it, and all the same
         partial.write_text(json.dumps(asdict(recipe), indent=2) + "\n", encoding="utf-8")
         partial.replace(path)
         return

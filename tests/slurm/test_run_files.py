@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -162,3 +163,12 @@ def test_provenance_has_the_node_list_and_no_secret() -> None:
     assert found["environment"] == {"NCCL_DEBUG": "INFO", "SLURM_JOB_NODELIST": "gn01,gn02"}
     assert found["packages"]["xxhash"] and found["command"][-1] == "recipes.train" and found["python"].startswith("3.")
     assert kept_environment({"SLURM_AUTH": "x", "SLURM_JOB_ID": "1"}) == {"SLURM_JOB_ID": "1"}
+
+
+def test_ranks_that_start_at_once_record_one_recipe(tmp_path: Path) -> None:
+    recipe = light_training.recipe(20, 5)
+    for number in range(20):
+        with ThreadPoolExecutor(8) as ranks:
+            places = [tmp_path / str(number)] * 8
+            assert list(ranks.map(light_training.record_recipe, places, [recipe] * 8)) == [None] * 8
+        assert [path.name for path in places[0].iterdir()] == ["recipe.json"]
