@@ -3,7 +3,7 @@
 Every measurement is a process of its own.  The first table starts from documents in memory and gives MB of UTF-8 per CPU second; `again` is a second pass
 with the words known.  The second goes from files to .bin and .idx, for one and two processes, by the clock: Megatron's shape is a pool that is
 given JSON lines 32 at a time and gives back lists of ids, which the parent adds to an IndexedDatasetBuilder.  Loading a tokenizer and importing libraries
-count for nobody.
+count for nobody.  tiktoken, for the ids of a byte-level tokenizer, is measured where the Python in SCION_PEER_PYTHON can import it.
 """
 
 from __future__ import annotations
@@ -36,6 +36,27 @@ ROOT = Path(__file__).resolve().parent.parent
 NUM_FILES = 8
 END = 2
 IN_MEMORY = ("SentencePiece", "tokenizers", "Scion", "Scion, again")
+# tiktoken joins by the rank of what is joined; ranks become the tokenizer's ids afterwards.
+_TIKTOKEN = r"""
+import json, sys, time
+import numpy as np, tiktoken
+description, texts, ids_path = json.load(open(sys.argv[1]))["model"], json.load(open(sys.argv[2])), sys.argv[3]
+plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
+letters = {chr(byte): byte for byte in plain}
+letters |= {chr(256 + n): byte for n, byte in enumerate(b for b in range(256) if b not in plain)}
+joined = ["".join(m if isinstance(m, list) else m.split(" ")) for m in description["merges"]]
+names = [*letters, *joined]
+ranks = {bytes(letters[c] for c in name): rank for rank, name in enumerate(names)}
+pattern = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+encoding = tiktoken.Encoding("byte-level", pat_str=pattern, mergeable_ranks=ranks, special_tokens={})
+encoding.encode_ordinary("warm")
+start = time.process_time()
+rows = [np.array(encoding.encode_ordinary(text), dtype=np.int32) for text in texts]
+seconds = time.process_time() - start
+ids = np.array([description["vocab"].get(name, -1) for name in names], dtype=np.int32)
+np.save(ids_path, np.concatenate([np.append(ids[row], END) for row in rows]).astype(np.int32))
+print(seconds)
+"""
 PIPELINES = (("Megatron's shape", 1), ("Scion", 1), ("Scion", 4))  # and how often the text
 
 
@@ -47,6 +68,8 @@ def encoded(name: str, texts: list[str], tokenizer_dir: Path) -> tuple[float, st
     """CPU seconds and a digest of the ids."""
     tokenizer = load_tokenizer(tokenizer_dir)
     rows: list[np.ndarray] = []
+    if name == "tiktoken":
+        return _by_tiktoken(texts, tokenizer.backend_tokenizer.to_str())
     if name == "SentencePiece":
         from sentencepiece import SentencePieceProcessor
 
@@ -65,6 +88,16 @@ def encoded(name: str, texts: list[str], tokenizer_dir: Path) -> tuple[float, st
             rows = [encoder.encode(batch, END)[0] for batch in batches(texts, 1 << 20)]
             seconds = time.process_time() - start
     return seconds, digest_bytes(np.concatenate(rows).astype(np.int32).tobytes())
+
+
+def _by_tiktoken(texts: list[str], description: str) -> tuple[float, str]:
+    with tempfile.TemporaryDirectory() as folder:
+        paths = [Path(folder) / name for name in ("tokenizer.json", "texts.json", "ids.npy")]
+        paths[0].write_text(description, encoding="utf-8")
+        paths[1].write_text(json.dumps(texts), encoding="utf-8")
+        code = _TIKTOKEN.replace("END", str(END))
+        done = subprocess.run([os.environ["SCION_PEER_PYTHON"], "-c", code, *paths], stdout=subprocess.PIPE, text=True, check=True)
+        return float(done.stdout), digest_bytes(np.load(paths[2]).tobytes())
 
 
 _MODEL: list[Any] = []
@@ -147,7 +180,10 @@ def _in_memory(arguments: argparse.Namespace) -> str:
     rows = []
     for tokenizer in filter(None, (arguments.tokenizer, arguments.byte_level)):
         base: dict[str, Any] = {}
-        for name in IN_MEMORY if tokenizer == arguments.tokenizer else IN_MEMORY[1:]:
+        names = IN_MEMORY if tokenizer == arguments.tokenizer else IN_MEMORY[1:]
+        if tokenizer == arguments.byte_level and os.environ.get("SCION_PEER_PYTHON"):
+            names = (*names, "tiktoken")
+        for name in names:
             runs = [in_process(("memory", name, 1), arguments.input, tokenizer) for _ in range(arguments.repeat)]
             found = min(runs, key=lambda run: float(run["seconds"]))
             base = base or found
