@@ -23,7 +23,7 @@ GOLDEN = Path(__file__).parent / "golden"
 HOME = {"HOME": "/home/ana", "WORK": "/leonardo_work/EUHPC_X"}
 TRAIN = Job(
     name="sl",
-    command=("python", "-m", "recipes.train", "--recipe", "opt_1b_gpu", "--output", "/scratch/runs/sl", "data.train=[/scratch/data/sl]"),
+    command=("python", "-m", "recipes.train", "--recipe", "gams/focus", "--output", "/scratch/runs/sl", "data.train=[/scratch/data/sl]"),
     time_limit_seconds=24 * 3600,
     log_dir=Path("/scratch/runs/sl/logs"),
     num_nodes=4,

@@ -25,6 +25,6 @@ export PATH=/home/ana/scion/.venv/bin:"$PATH"
 srun --export=ALL --kill-on-bad-exit=1 --cpus-per-task="$SLURM_CPUS_PER_TASK" \
     bash slurm/task.sh \
     python -m recipes.train \
-    --recipe opt_1b_gpu \
+    --recipe gams/focus \
     --output /scratch/runs/sl \
     'data.train=[/scratch/data/sl]'

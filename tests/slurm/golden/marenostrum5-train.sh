@@ -40,6 +40,6 @@ srun --export=ALL --kill-on-bad-exit=1 --cpus-per-task="$SLURM_CPUS_PER_TASK" \
     --bind /scratch/data/sl \
     --pwd /home/ana/scion /home/ana/scratch/scion_cache/nemo-25.11.sif \
     python -m recipes.train \
-    --recipe opt_1b_gpu \
+    --recipe gams/focus \
     --output /scratch/runs/sl \
     'data.train=[/scratch/data/sl]'
