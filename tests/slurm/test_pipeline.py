@@ -87,7 +87,7 @@ def test_a_failed_stage_names_itself_and_the_rest_is_not_done_twice(
 @pytest.mark.slow
 def test_the_demo_as_a_pipeline(environment: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     content = yaml.safe_load((ROOT / "slurm" / "pipelines" / "demo.yaml").read_text())
-    content |= {"work_dir": str(tmp_path / "work"), "axes": {"method": ["mean"], "step": [5, 10]}}
+    content |= {"work_dir": str(tmp_path / "work"), "axes": {"method": ["focus"], "step": [5, 10]}}
     for name, steps in (("en_train", 10), ("train", 10)):
         content["stages"][name]["train"]["overrides"] += f" schedule.max_steps={steps} schedule.warmup_steps=2 run.checkpoint_every_steps=5"
     content["stages"]["en_model"]["command"] = content["stages"]["en_model"]["command"].replace("0000200", "0000010")
