@@ -42,6 +42,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not _wait_for_end([*job_ids, *others], timeout_seconds=arguments.timeout):
         print(f"{directory} still runs after {arguments.timeout:.0f} s; it was told to stop; see its log, or end it with scancel")
         return command.WRONG
+    if sent:
+        print(f"{directory}: no job of it is left")
     for run_dir in run_dirs:
         print(f"{run_dir} has stopped; step {read_run_state(run_dir).saved_step} is saved; submit it again to go on")
     return command.DONE

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from slurm import status
+from slurm import status, stop
 from slurm.cluster import Cluster
 from slurm.job import ROOT
 from slurm.pipeline_file import pipeline_from_mapping
@@ -82,6 +82,15 @@ def test_a_failed_stage_names_itself_and_the_rest_is_not_done_twice(
     assert {stage: len(ids) for stage, ids in again.items()} == {"data": 1}
     wait_for_end(again, timeout_seconds=60)
     assert status.main([str(work)]) == 0 and (work / "tokenizer_400" / "scion.json").stat().st_mtime_ns == made
+
+
+def test_stopping_a_pipeline_takes_all_its_jobs_back(environment: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = ROOT / "recipes" / "demo_text" / "sl.heldout.txt"
+    job_ids = submit_pipeline(pipeline_from_mapping(small(tmp_path / "work", text)), environment)
+    assert stop.main([str(tmp_path / "work"), "--timeout", "60"]) == 0
+    assert capsys.readouterr().out == f"{tmp_path / 'work'}: no job of it is left\n"
+    assert queued_jobs([job_id for ids in job_ids.values() for job_id in ids]) == []
+    assert stop.main([str(tmp_path / "work")]) == 1
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import subprocess
@@ -172,3 +173,26 @@ def test_ranks_that_start_at_once_record_one_recipe(tmp_path: Path) -> None:
             places = [tmp_path / str(number)] * 8
             assert list(ranks.map(light_training.record_recipe, places, [recipe] * 8)) == [None] * 8
         assert [path.name for path in places[0].iterdir()] == ["recipe.json"]
+
+
+FULL_DISK = """
+mount -t tmpfs -o size=200k tmpfs "$2" && cd "$2"
+"$1" -c "import sys; sys.argv = ['', 'run']
+$3"
+dd if=/dev/zero of=fill bs=1k 2>/dev/null
+"$1" -m slurm.link begin --run run --submission 1
+"""
+
+
+def test_a_full_disk_ends_the_chain_with_a_sentence_and_not_with_a_traceback(tmp_path: Path) -> None:
+    if subprocess.run(["unshare", "-rm", "true"], capture_output=True).returncode:
+        pytest.skip("this kernel lets nobody make a file system of his own (unshare -rm)")
+    done = subprocess.run(
+        ["unshare", "-rm", "bash", "-c", FULL_DISK, "_", sys.executable, tmp_path, CLAIMING],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "SLURM_JOB_ID": "7"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 2
+    assert done.stderr == "error: the disk of run is full: the chain stops; free some space, then submit again\n"
