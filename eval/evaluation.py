@@ -145,6 +145,7 @@ def _description(checkpoint: Checkpoint, texts: Sequence[Text], tasks: Mapping[s
 def _score_text(
     model: Any, checkpoint: Checkpoint, text: Text, start_token: StartToken, window_tokens: int, staging: Path
 ) -> dict[str, Any]:
+    start = time.monotonic()
     score = score_documents(
         model,
         checkpoint.tokenizer,
@@ -154,7 +155,9 @@ def _score_text(
         text_name=f"{text.path} with model {checkpoint.name}",
     )
     write_lines(staging / "documents" / f"{text.name}.jsonl", (asdict(document) for document in score.documents))
-    return {**score.figures(), **_interval(score), "digest": text.digest}
+    seconds = time.monotonic() - start
+    num_words = sum(len(document.split()) for document in text.documents)
+    return {**score.figures(), **_interval(score), "num_words": num_words, "seconds": round(seconds, 4), "digest": text.digest}
 
 
 def _interval(score: TextScore) -> dict[str, float]:

@@ -98,7 +98,8 @@ def run_task(lm: Any, found: FoundTask) -> tuple[dict[str, Any], list[Sample]]:
 
     # Not simple_evaluate: it describes the machine after every task, for which it lists all installed packages and takes half a second.
     # bootstrap_iters = 0 would also switch off the standard error of a mean, which needs no bootstrap.
-    with contextlib.redirect_stderr(io.StringIO()):  # three progress bars per task; logging has its own handle and is still heard
+    # Three progress bars per task and a line on stdout; logging has its own handle and is still heard.
+    with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
         output = lm_eval.evaluate(lm=lm, task_dict={"tasks": {found.name: found.task}}, bootstrap_iters=2, log_samples=True)
     assert output is not None, "lm-eval returns results on rank 0, and there is one rank"
     samples = sorted(output["samples"][found.name], key=lambda sample: sample["doc_id"])

@@ -36,16 +36,16 @@ def tiny_tokenizer(*, in_front: str | None = None, vocab_size: int = 320):
     )
 
 
-def tiny_opt(*, vocab_size: int = 320, num_positions: int = 64, seed: int = 0):
+def tiny_opt(*, vocab_size: int = 320, num_positions: int = 64, hidden_size: int = 32, seed: int = 0):
     import torch
     from transformers import OPTConfig, OPTForCausalLM
 
     torch.manual_seed(seed)
     config = OPTConfig(
         vocab_size=vocab_size,
-        hidden_size=32,
-        word_embed_proj_dim=32,
-        ffn_dim=64,
+        hidden_size=hidden_size,
+        word_embed_proj_dim=hidden_size,
+        ffn_dim=2 * hidden_size,
         num_hidden_layers=2,
         num_attention_heads=4,
         max_position_embeddings=num_positions,
@@ -58,15 +58,15 @@ def tiny_opt(*, vocab_size: int = 320, num_positions: int = 64, seed: int = 0):
     return OPTForCausalLM(config).eval()
 
 
-def tiny_llama(*, vocab_size: int = 320, num_positions: int = 64, seed: int = 0):
+def tiny_llama(*, vocab_size: int = 320, num_positions: int = 64, hidden_size: int = 32, seed: int = 0):
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(seed)
     config = LlamaConfig(
         vocab_size=vocab_size,
-        hidden_size=32,
-        intermediate_size=64,
+        hidden_size=hidden_size,
+        intermediate_size=2 * hidden_size,
         num_hidden_layers=2,
         num_attention_heads=4,
         num_key_value_heads=2,

@@ -1,0 +1,75 @@
+"""One report of many evaluated models: a page, Markdown, CSV and a LaTeX table, with intervals and paired tests.
+
+Every model's last checkpoint is compared with the baseline on the same items; models that were asked different prompts, or scored on
+different texts, are refused, and the first difference is named.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from data_prep import command
+from data_prep.artifacts import digest_file, staged_directory, write_manifest
+from data_prep.tables import markdown_table
+from eval.reporting.exports import latex, markdown, scores_rows, write_csv
+from eval.reporting.items_page import items_page
+from eval.reporting.page import report_page
+from eval.reporting.runs import Report, read_report
+from eval.reporting.scores import lines, paired_tests
+
+
+def write_report(report: Report, directory: Path, *, title: str, tokens_per_step: int | None, items: int) -> None:
+    """Write report.html, report.md, scores.csv, table.tex, and items.html where two models answered the same tasks."""
+    all_lines = lines(report)
+    tests = paired_tests(report, all_lines)
+    single = items_page(report, all_lines, title=title, items=items) if items else None
+    page = report_page(report, all_lines, tests, title=title, tokens_per_step=tokens_per_step, items_link=single is not None)
+    (directory / "report.html").write_text(page, encoding="utf-8")
+    if single is not None:
+        (directory / "items.html").write_text(single, encoding="utf-8")
+    (directory / "report.md").write_text(markdown(report, all_lines, tests, title=title), encoding="utf-8")
+    (directory / "table.tex").write_text(latex(report, all_lines), encoding="utf-8")
+    write_csv(directory / "scores.csv", report, all_lines)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = command.parser(
+        __doc__, prog="eval.report", example="python -m eval.report --results results/ --baseline source --output report/"
+    )
+    parser.add_argument("--results", nargs="+", type=Path, required=True, metavar="DIR", help="folders with results of eval.harness")
+    parser.add_argument(
+        "--output", type=Path, required=True, metavar="DIR", help="report.html, report.md, scores.csv, table.tex, items.html"
+    )
+    parser.add_argument("--baseline", metavar="NAME", help="run that the others are tested against; default: the first not trained here")
+    parser.add_argument("--tokens-per-step", type=int, metavar="N", help="as the plan prints it: draws curves against tokens and bytes too")
+    parser.add_argument("--items", type=int, default=20, metavar="N", help="wins and losses shown of each task (default: 20; 0: no page)")
+    parser.add_argument("--title", default="Evaluation", help="heading of the page (default: %(default)s)")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Write the report and print the table of scores."""
+    arguments = _parser().parse_args(argv)
+    if arguments.tokens_per_step is not None and arguments.tokens_per_step < 1:
+        raise ValueError(f"--tokens-per-step is {arguments.tokens_per_step}; it must be at least 1")
+    if arguments.items < 0:
+        raise ValueError(f"--items is {arguments.items}; it must be 0 or more")
+    report = read_report(arguments.results, baseline=arguments.baseline)
+    with staged_directory(arguments.output) as staging:
+        write_report(report, staging, title=arguments.title, tokens_per_step=arguments.tokens_per_step, items=arguments.items)
+        write_manifest(
+            staging,
+            stage="eval.report",
+            facts={"baseline": report.models[0].name},
+            arguments={"results": [str(path) for path in arguments.results], "title": arguments.title},
+            inputs={str(model.path): digest_file(model.path) for run in report.runs for model in run.checkpoints},
+        )
+    print(markdown_table(*scores_rows(report, lines(report)), text_columns=1))
+    print(f"\nreport: {arguments.output / 'report.html'}")
+    return command.DONE
+
+
+if __name__ == "__main__":
+    command.run(main)

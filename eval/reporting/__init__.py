@@ -1,0 +1,1 @@
+"""Results of many checkpoints made into one report."""

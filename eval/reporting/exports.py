@@ -1,0 +1,93 @@
+"""The report's tables for other programs and for papers: CSV, Markdown, LaTeX."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from pathlib import Path
+
+from data_prep.tables import markdown_table
+from eval.reporting.page import tests_rows, warnings
+from eval.reporting.runs import Report
+from eval.reporting.scores import Line, Score, Test, validity_rows
+from eval.reporting.sections import efficiency_rows, notes, retention_rows
+
+_TEX = {"&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}"}
+_TEX |= {"^": r"\textasciicircum{}", "\\": r"\textbackslash{}"}
+
+
+def write_csv(path: Path, report: Report, all_lines: Sequence[Line]) -> None:
+    """Every score of every checkpoint in one line."""
+    with open(path, "w", newline="", encoding="utf-8") as stream:
+        writer = csv.writer(stream)
+        writer.writerow(["run", "checkpoint", "step", "source", "metric", "value", "low", "high", "n", "model_digest", "backend"])
+        for run in report.runs:
+            for model in run.checkpoints:
+                identity = [model.content["model"]["digest"], model.content["settings"]["backend"]]
+                for line in all_lines:
+                    score = line.score(model)
+                    if score is not None:
+                        step = "" if model.step is None else model.step
+                        figures = [repr(score.value), *("" if end is None else repr(end) for end in (score.low, score.high)), score.n]
+                        writer.writerow([run.name, model.name, step, line.source, line.metric, *figures, *identity])
+
+
+def scores_rows(report: Report, all_lines: Sequence[Line]) -> tuple[list[str], list[list[str]]]:
+    """Header and rows: scores with intervals, models in columns."""
+    rows = []
+    for line in all_lines:
+        scores = [line.score(model) for model in report.models]
+        known = [score for score in scores if score is not None]
+        if known:
+            evaluated = next(model for model, score in zip(report.models, scores) if score is not None)
+            no_skill = line.no_skill(evaluated)
+            plain = "–" if no_skill is None else f"{no_skill[1]:.1f} ({no_skill[0]})"
+            rows.append([line.label, str(known[0].n), plain, *("–" if score is None else score.text() for score in scores)])
+    return ["score", "n", "no skill", *(model.name for model in report.models)], rows
+
+
+def markdown(report: Report, all_lines: Sequence[Line], tests: Sequence[Test], *, title: str) -> str:
+    """The report as Markdown, without drawings."""
+    parts = [f"# {title}", *warnings(report), "## Scores", "95 % intervals in brackets.", markdown_table(*scores_rows(report, all_lines))]
+    for heading, (header, rows) in (
+        (f"Against {report.models[0].name}, item by item", tests_rows(tests)),
+        ("What became of the answers", validity_rows(report)),
+        ("Text", efficiency_rows(report)),
+        ("English beside the target language", retention_rows(report, tests)),
+    ):
+        if rows:
+            parts += [f"## {heading}", markdown_table(header, rows)]
+    return "\n\n".join([*parts, "## How it was measured", *notes(report)]) + "\n"
+
+
+def latex(report: Report, all_lines: Sequence[Line]) -> str:
+    """The papers' table: models in rows, headline scores in columns, intervals below the figures; needs booktabs."""
+    headlines = [line for line in all_lines if line.headline and any(line.score(model) is not None for model in report.models)]
+    best: dict[Line, float] = {}
+    for line in headlines:
+        known = [score for model in report.models if (score := line.score(model)) is not None]
+        best[line] = (max if known[0].higher_is_better else min)(score.value for score in known)
+    rows = []
+    for model in report.models:
+        scores = [line.score(model) for line in headlines]
+        figures = " & ".join(_figure(score, best[line], alone=len(report.models) == 1) for line, score in zip(headlines, scores))
+        intervals = " & ".join("" if s is None or s.low is None else rf"{{\scriptsize {s.interval_text()}}}" for s in scores)
+        rows.append(f"{_tex(model.name)} & {figures} \\\\\n & {intervals} \\\\")
+    sources = " & ".join(rf"\textsc{{{_tex(line.source)}}}" for line in headlines)
+    metrics = " & ".join(_tex(line.label.removeprefix(f"{line.source}, ").split(", ")[-1]) for line in headlines)
+    return (
+        "% Needs \\usepackage{booktabs}. Below each figure its 95 % interval.\n"
+        f"\\begin{{tabular}}{{l{'r' * len(headlines)}}}\n\\toprule\n & {sources} \\\\\nModel & {metrics} \\\\\n\\midrule\n"
+        + "\n".join(rows)
+        + "\n\\bottomrule\n\\end{tabular}\n"
+    )
+
+
+def _figure(score: Score | None, best: float, *, alone: bool) -> str:
+    if score is None:
+        return "--"
+    return rf"\textbf{{{score.value_text()}}}" if score.value == best and not alone else score.value_text()
+
+
+def _tex(text: str) -> str:
+    return "".join(_TEX.get(letter, letter) for letter in text)

@@ -1,0 +1,206 @@
+"""The report as one HTML page."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Sequence
+from pathlib import Path
+
+from data_prep.html_page import html_page, html_table
+from eval.reporting.charts import NUM_COLOURS, STYLE, Point, Series, curve_panel, interval_strip
+from eval.reporting.runs import Report
+from eval.reporting.scores import Line, Score, Test, validity_rows
+from eval.reporting.sections import efficiency_rows, notes, retention_rows, x_axes
+
+_STYLE = (
+    STYLE
+    + """
+body { max-width: 76rem; }
+.scores td, .scores th { padding-left: 1.4rem; vertical-align: middle; line-height: 1.3; }
+.scores th:first-child { padding-left: 0; }
+.scores .best { font-weight: 700; }
+.scores small, .scores .n { color: var(--muted); font-size: .8rem; font-weight: 400; display: block; }
+.scores .group th { color: var(--muted); font-size: .8rem; text-transform: none; padding-top: .9rem; border-bottom-color: var(--muted); }
+.sure { color: var(--accent); font-weight: 700; } .worse { color: var(--warn); font-weight: 700; }
+.banner { border-left: 4px solid var(--warn); padding: .5rem .9rem; margin: 1rem 0; max-width: none; }
+"""
+)
+
+
+def report_page(
+    report: Report, all_lines: Sequence[Line], tests: Sequence[Test], *, title: str, tokens_per_step: int | None, items_link: bool
+) -> str:
+    """The whole page, without the items.
+
+    Args:
+        items_link: whether there is a page of single items to link to.
+    """
+    models = report.models
+    key = "".join(
+        f'<span class="c{n % NUM_COLOURS}">{html.escape(model.name)}{" (baseline)" if n == 0 else ""}</span>'
+        for n, model in enumerate(models)
+    )
+    sections = [
+        f"<p>{html.escape(_summary(report))}</p>",
+        *(f'<p class="banner">{html.escape(warning)}</p>' for warning in warnings(report)),
+        f'<h2>Scores</h2>\n<div class="key">{key}</div>',
+        _scores_table(report, all_lines, tests),
+        '<p class="notes">95 % intervals in brackets. Bold: the best figure of a line.'
+        + (" ▲ better and ▼ worse than the baseline, sure over all lines (paired tests, Holm)." if len(models) > 1 else "")
+        + " The upright mark is what needs no skill: always the most frequent answer, or a copy of the source.</p>",
+    ]
+    if tests:
+        sections += ["<h2>Against the baseline, item by item</h2>", _scroll(html_table(*tests_rows(tests)))]
+    if items_link:
+        sections.append('<p><a href="items.html">Wins and losses, with questions and answers</a></p>')
+    for heading, (header, rows), note in (
+        ("What became of the answers", validity_rows(report), _VALIDITY_NOTE),
+        ("Text: bits per byte, and what the tokenizer costs", efficiency_rows(report), _TEXT_NOTE),
+        ("English beside the target language", retention_rows(report, tests), _RETENTION_NOTE),
+    ):
+        if rows:
+            sections += [f"<h2>{heading}</h2>", _scroll(html_table(header, rows)), f'<p class="notes">{note}</p>']
+    if any(len(run.checkpoints) > 1 for run in report.runs):
+        sections.append(_curves(report, all_lines, tokens_per_step))
+    sections += [
+        "<h2>How it was measured</h2>",
+        '<div class="notes">',
+        *(f"<p>{html.escape(note)}</p>" for note in notes(report)),
+        "</div>",
+    ]
+    return html_page(title, "\n".join(sections), style=_STYLE)
+
+
+_VALIDITY_NOTE = (
+    "Percent of items. Strict: an invalid answer is a wrong one. Valid only is what the GaMS paper prints; with many invalid answers it is a"
+    " choice of easy items and can put the worse model first. Cut: reached the last token allowed, or lost the beginning of its prompt."
+)
+_TEXT_NOTE = (
+    "Perplexity per token compares models of the same tokenizer only. Fertility is tokens per word between spaces; speed is scoring on the"
+    " machine of the evaluation."
+)
+_RETENTION_NOTE = (
+    "Difference to the baseline with its 95 % interval, on the same items; bits per byte improve downwards, all else upwards."
+    " An asterisk: sure over all lines (Holm)."
+)
+
+
+def _summary(report: Report) -> str:
+    checkpoints = sum(len(run.checkpoints) for run in report.runs)
+    parts = [f"{len(report.runs)} models" if len(report.runs) > 1 else "1 model"]
+    if checkpoints > len(report.runs):
+        parts.append(f"{checkpoints} checkpoints")
+    if report.tasks:
+        parts.append(f"{len(report.tasks)} tasks")
+    if report.texts:
+        parts.append(f"{len(report.texts)} held-out texts")
+    return f"{', '.join(parts)}. Tables show the last checkpoint of every training; the baseline is {report.models[0].name}."
+
+
+def warnings(report: Report) -> list[str]:
+    """Differences that do not forbid a comparison but may explain one."""
+    models = [model for run in report.runs for model in run.checkpoints]
+    found = []
+    backends = sorted({str(model.content["settings"]["backend"]) for model in models if model.tasks})
+    if len(backends) > 1:
+        found.append(f"Tasks were run with different backends ({' and '.join(backends)}): last digits may differ for that alone.")
+    for package in ("lm_eval", "transformers"):
+        versions = sorted({str(model.content["versions"][package]) for model in models})
+        if len(versions) > 1:
+            found.append(f"Models were evaluated with different versions of {package} ({', '.join(versions)}).")
+    small = [t for t in report.tasks if max(m.tasks[t]["num_items"] for m in models if t in m.tasks) < 100]
+    if small:
+        names = ", ".join(small[:6]) + (" and others" if len(small) > 6 else "")
+        found.append(f"Fewer than 100 items: {names}. With 30 items an accuracy is known to about 18 points either way.")
+    return found
+
+
+def _scores_table(report: Report, all_lines: Sequence[Line], tests: Sequence[Test]) -> str:
+    models = report.models
+    marks = {(test.line, test.model.path): _mark(test) for test in tests if test.sure}
+    head = "".join(f'<th scope="col">{html.escape(model.name)}</th>' for model in models)
+    body, group = [], ""
+    for line in all_lines:
+        scores = [line.score(model) for model in models]
+        if all(score is None for score in scores):
+            continue
+        heading = "Held-out text" if line.is_text else line.source
+        if heading != group:
+            group = heading
+            body.append(f'<tr class="group"><th scope="colgroup" colspan="{len(models) + 2}">{html.escape(heading)}</th></tr>')
+        body.append(_scores_row(report, line, scores, marks))
+    return _scroll(
+        f'<table class="scores">\n<thead><tr><th scope="col">score</th>{head}<th></th></tr></thead>\n<tbody>\n{"".join(body)}</tbody></table>'
+    )
+
+
+def _scores_row(report: Report, line: Line, scores: Sequence[Score | None], marks: dict[tuple[Line, Path], str]) -> str:
+    known = [score for score in scores if score is not None]
+    best = (max if known[0].higher_is_better else min)(score.value for score in known)
+    cells = []
+    for model, score in zip(report.models, scores):
+        if score is None:
+            cells.append("<td>–</td>")
+            continue
+        weight = ' class="best"' if score.value == best and len(known) > 1 else ""
+        mark = marks.get((line, model.path), "")
+        cells.append(f"<td{weight}>{score.value_text()}{mark}<small>{score.interval_text()}</small></td>")
+    evaluated = next(model for model, score in zip(report.models, scores) if score is not None)
+    no_skill = line.no_skill(evaluated)
+    points = [(n % NUM_COLOURS, Point(0, s.value, s.low, s.high)) for n, s in enumerate(scores) if s is not None]
+    strip = interval_strip(points, no_skill=None if no_skill is None else no_skill[1])
+    name = line.label.removeprefix(f"{line.source}, ")
+    told = f"n = {known[0].n}" + ("" if no_skill is None else f"; {no_skill[0]}: {no_skill[1]:.1f}")
+    return f'<tr><th scope="row">{html.escape(name)}<span class="n">{html.escape(told)}</span></th>{"".join(cells)}<td>{strip}</td></tr>\n'
+
+
+def _mark(test: Test) -> str:
+    return '<span class="sure"> ▲</span>' if test.better else '<span class="worse"> ▼</span>'
+
+
+def tests_rows(tests: Sequence[Test]) -> tuple[list[str], list[list[str]]]:
+    """Header and rows of the paired tests."""
+    header = ["score and model", "difference", "95 % interval", "better on", "worse on", "of", "p", "p, Holm", ""]
+    rows = []
+    for test in tests:
+        d = test.difference
+        digits = 3 if test.line.is_text else 1
+        wins, losses = (d.losses, d.wins) if test.line.is_text else (d.wins, d.losses)
+        verdict = ("better" if test.better else "worse") if test.sure else "not sure"
+        interval = f"[{d.low:+.{digits}f}, {d.high:+.{digits}f}]"
+        numbers = [f"{d.value:+.{digits}f}", interval, str(wins), str(losses), str(d.n), _p_text(d.p_value), _p_text(test.adjusted_p_value)]
+        rows.append([f"{test.line.label}: {test.model.name}", *numbers, verdict])
+    return header, rows
+
+
+def _p_text(p_value: float) -> str:
+    return "< 0.001" if p_value < 0.001 else f"{p_value:.3f}"
+
+
+def _scroll(table: str) -> str:
+    return f'<div class="scroll">\n{table}\n</div>'
+
+
+def _curves(report: Report, all_lines: Sequence[Line], tokens_per_step: int | None) -> str:
+    sections = ["<h2>Along training</h2>"]
+    key = "".join(f'<span class="c{n % NUM_COLOURS}">{html.escape(run.name)}</span>' for n, run in enumerate(report.runs))
+    sections.append(f'<div class="key">{key}</div>')
+    sections.append('<p class="notes">Shaded: 95 % intervals. Dashed: models that were not trained here.</p>')
+    for number, (label, position) in enumerate(x_axes(report, tokens_per_step).items()):
+        panels = []
+        for line in (line for line in all_lines if line.headline):
+            series = []
+            for colour, run in enumerate(report.runs):
+                points = []
+                for model in run.checkpoints:
+                    score = line.score(model)
+                    if score is not None:
+                        points.append(Point(position(model), score.value, score.low, score.high))
+                if points:
+                    is_level = run.last.step is None
+                    series.append(Series(run.name, colour % NUM_COLOURS, tuple(points), is_level=is_level))
+            if any(not s.is_level for s in series):
+                panels.append(curve_panel(line.label, series, x_label=label))
+        drawn = f'<div class="panels">{"".join(panels)}</div>'
+        sections.append(drawn if number == 0 else f"<details><summary>Against {html.escape(label)}</summary>{drawn}</details>")
+    return "\n".join(sections)

@@ -1,0 +1,223 @@
+"""Scores as tables show them: name, value, interval, what no skill reaches, and whether two models differ."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from eval.reporting.runs import Evaluated, Report
+from eval.statistics import Difference, holm, paired_difference
+
+# Said beside the scores of a task, not scores of their own.
+_SIDE_METRICS = ("invalid", "empty", "instruction_repeated", "copied")
+_PERCENT = ("acc", "acc_valid", "acc_norm", "exact_match", "f1", "macro_f1", "f1_answers", "invalid", "empty")
+_NAMES = {
+    "acc": "accuracy",
+    "acc_norm": "accuracy, by length",
+    "acc_valid": "accuracy, valid only",
+    "macro_f1": "macro F1",
+    "f1_answers": "F1 of answers",
+    "exact_match": "exact match",
+    "f1": "F1",
+    "sari": "SARI",
+    "chrf": "chrF",
+    "bleu": "BLEU",
+    "chrf_sentence": "chrF of sentences",
+    "rougeL": "ROUGE-L",
+    "rougeL_first": "ROUGE-L, first answer",
+    "rougeL_max": "ROUGE-L, best answer",
+}
+LANGUAGES = {"sl": "Slovene", "en": "English", "it": "Italian", "hr": "Croatian", "sr": "Serbian"}
+
+
+@dataclass(frozen=True)
+class Score:
+    """One figure of one model, in the unit that is printed (percent for shares).
+
+    Attributes:
+        higher_is_better: of the metric.
+    """
+
+    value: float
+    low: float | None
+    high: float | None
+    n: int
+    higher_is_better: bool
+
+    def text(self) -> str:
+        """Value with its interval."""
+        return self.value_text() if self.low is None or self.high is None else f"{self.value_text()} {self.interval_text()}"
+
+    def value_text(self) -> str:
+        """Value alone."""
+        return _digits(self.value, self.value)
+
+    def interval_text(self) -> str:
+        """Interval alone, as many digits as the value."""
+        return "" if self.low is None or self.high is None else f"[{_digits(self.low, self.value)}, {_digits(self.high, self.value)}]"
+
+
+def _digits(number: float, like: float) -> str:
+    return f"{number:.3f}" if abs(like) < 10 and like != 0 else f"{number:.1f}"
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of the table of scores: a metric of a task, or bits per byte of a text.
+
+    Attributes:
+        source: name of task or text.
+        metric: lm-eval's name; `bits_per_byte` for a text.
+        headline: the one that tests and figures take.
+    """
+
+    source: str
+    metric: str
+    is_text: bool
+    headline: bool
+
+    @property
+    def label(self) -> str:
+        """For people."""
+        if self.is_text:
+            return f"{LANGUAGES.get(self.source, self.source)}, bits per byte"
+        return f"{self.source}, {_NAMES.get(self.metric, self.metric)}"
+
+    @property
+    def scale(self) -> float:
+        """100 where a share is printed as a percentage."""
+        return 100.0 if not self.is_text and self.metric in _PERCENT else 1.0
+
+    def score(self, model: Evaluated) -> Score | None:
+        """The model's figure, None if it was not evaluated so."""
+        if self.is_text:
+            figures = model.texts.get(self.source)
+            if figures is None:
+                return None
+            return Score(figures["bits_per_byte"], figures.get("low"), figures.get("high"), figures["num_documents"], False)
+        task = model.tasks.get(self.source)
+        entry = None if task is None else task["metrics"].get(self.metric)
+        if task is None or entry is None or entry["value"] is None:
+            return None
+        low, high = (None if entry[end] is None else self.scale * entry[end] for end in ("low", "high"))
+        better = bool((task["higher_is_better"] or {}).get(self.metric, True))
+        return Score(self.scale * entry["value"], low, high, entry["n"], better)
+
+    def no_skill(self, model: Evaluated) -> tuple[str, float] | None:
+        """What needs no skill and scores this: the most frequent answer, or a copy of the source."""
+        task = {} if self.is_text else model.tasks.get(self.source, {})
+        if self.metric == "acc" and task.get("majority"):
+            return f"always {task['majority']['answer']}", self.scale * task["majority"]["acc"]
+        copy = task.get("metrics", {}).get(f"{self.metric}_copy")
+        return None if copy is None else ("copy of the source", self.scale * copy["value"])
+
+
+def lines(report: Report) -> list[Line]:
+    """All lines of the table of scores: texts first, then tasks, each with its headline first."""
+    found = [Line(text, "bits_per_byte", True, True) for text in report.texts]
+    for task in report.tasks:
+        metrics = next(model.tasks[task]["metrics"] for run in report.runs for model in run.checkpoints if task in model.tasks)
+        shown = [m for m in metrics if m not in _SIDE_METRICS and not m.endswith(("_copy", "_empty", "_sd"))]
+        found += [Line(task, metric, False, number == 0) for number, metric in enumerate(shown)]
+    return found
+
+
+@dataclass(frozen=True)
+class Test:
+    """A model against the baseline on one headline score, and the p-value adjusted for all tests of that model."""
+
+    line: Line
+    model: Evaluated
+    difference: Difference
+    adjusted_p_value: float
+
+    @property
+    def better(self) -> bool:
+        """Whether the model scores better than the baseline, surely or not."""
+        lower_is_better = self.line.is_text
+        return (self.difference.value < 0) == lower_is_better and self.difference.value != 0
+
+    @property
+    def sure(self) -> bool:
+        """Whether the difference stays significant over the whole list."""
+        return self.adjusted_p_value < 0.05
+
+
+def paired_tests(report: Report, all_lines: Sequence[Line]) -> list[Test]:
+    """Every model against the baseline on every headline score that has figures of its items."""
+    baseline, *others = report.models
+    found = []
+    for model in others:
+        differences = [(line, _difference(line, model, baseline)) for line in all_lines if line.headline]
+        known = [(line, difference) for line, difference in differences if difference is not None]
+        for (line, difference), adjusted in zip(known, holm([difference.p_value for _, difference in known])):
+            found.append(Test(line, model, difference, adjusted))
+    return found
+
+
+def _difference(line: Line, model: Evaluated, baseline: Evaluated) -> Difference | None:
+    if line.score(model) is None or line.score(baseline) is None:
+        return None
+    if line.is_text:
+        ours, theirs = model.documents(line.source), baseline.documents(line.source)
+        return paired_difference(_bits(ours), _bits(theirs), [document["text_bytes"] for document in ours])
+    ours_items, theirs_items = model.items(line.source), baseline.items(line.source)
+    metric = _item_metric(line.metric, ours_items["scores"])
+    if metric is None:
+        return None
+    first, second = ([line.scale * value for value in items["scores"][metric]] for items in (ours_items, theirs_items))
+    clusters = ours_items["groups"] if len(set(ours_items["groups"])) < len(first) else None
+    if line.scale == 1 or clusters is not None:
+        return paired_difference(first, second, clusters=clusters)
+    return _scaled(paired_difference([value / line.scale for value in first], [value / line.scale for value in second]), line.scale)
+
+
+def _scaled(difference: Difference, scale: float) -> Difference:
+    d = difference
+    return Difference(scale * d.value, scale * d.low, scale * d.high, d.p_value, d.wins, d.losses, d.n)
+
+
+def _item_metric(metric: str, scores: Mapping[str, Sequence[float | None]]) -> str | None:
+    """A score of items that stands for the metric: itself, or for corpus scores that of sentences."""
+    for name in (metric, "chrf_sentence"):
+        if name in scores and None not in scores[name]:
+            return name
+    return None
+
+
+def _bits(documents: Sequence[Mapping[str, Any]]) -> list[float]:
+    return [document["nats"] / math.log(2) + 8 * document["unknown_bytes"] for document in documents]
+
+
+def validity_rows(report: Report) -> tuple[list[str], list[list[str]]]:
+    """Header and rows: for every model and generative task, what of its answers could be read and was whole."""
+    header = ["task and model", "n", "strict", "valid only", "invalid", "empty", "cut answers", "cut prompts"]
+    rows = []
+    for task in report.tasks:
+        for model in report.models:
+            summary = model.tasks.get(task)
+            if summary is None or not ({"invalid", "empty"} & set(summary["metrics"]) or summary.get("prompt_cut")):
+                continue
+            metrics = summary["metrics"]
+            rows.append(
+                [
+                    f"{task}, {model.name}",
+                    str(summary["num_items"]),
+                    *(_share_cell(metrics.get(name)) for name in ("acc", "acc_valid", "invalid", "empty")),
+                    *(_percent(summary.get(name)) for name in ("answer_cut", "prompt_cut")),
+                ]
+            )
+    return header, rows
+
+
+def _share_cell(entry: Mapping[str, Any] | None) -> str:
+    if entry is None or entry["value"] is None:
+        return "–"
+    interval = "" if entry["low"] is None else f" [{100 * entry['low']:.1f}, {100 * entry['high']:.1f}]"
+    return f"{100 * entry['value']:.1f}{interval}"
+
+
+def _percent(share: float | None) -> str:
+    return "–" if share is None else f"{100 * share:.1f}"

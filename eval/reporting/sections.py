@@ -1,0 +1,119 @@
+"""Tables of the report beside the scores: texts and tokenizers, English beside the target language, and how it was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from eval.reporting.runs import Evaluated, Report
+from eval.reporting.scores import LANGUAGES, Line, Test
+
+
+def efficiency_rows(report: Report) -> tuple[list[str], list[list[str]]]:
+    """Header and rows: every text and model with bits per byte, perplexity, fertility and speed."""
+    header = ["text and model", "bits per byte", "perplexity per token", "tokens per word", "bytes per token", "bytes per second"]
+    rows = []
+    for text in report.texts:
+        for model in report.models:
+            figures = model.texts.get(text)
+            if figures is None:
+                continue
+            tokens = max(figures["num_tokens"], 1)
+            perplexity = figures["perplexity_per_token"]
+            rows.append(
+                [
+                    f"{LANGUAGES.get(text, text)}, {model.name}",
+                    f"{figures['bits_per_byte']:.3f} [{figures['low']:.3f}, {figures['high']:.3f}]",
+                    "–" if perplexity is None else f"{perplexity:.4g}",
+                    f"{tokens / figures['num_words']:.2f}",
+                    f"{figures['text_bytes'] / tokens:.2f}",
+                    f"{figures['text_bytes'] / figures['seconds']:,.0f}",
+                ]
+            )
+    return header, rows
+
+
+def retention_rows(report: Report, tests: Sequence[Test]) -> tuple[list[str], list[list[str]]]:
+    """Header and rows: difference to the baseline in the target language and in English, where both were measured alike."""
+    pairs = _language_pairs(report)
+    if not pairs or not tests:
+        return [], []
+    by_line = {(test.line, test.model.path): test for test in tests}
+    rows = []
+    for target, english in pairs:
+        for model in report.models[1:]:
+            cells = [by_line.get((line, model.path)) for line in (target, english)]
+            if all(cell is not None for cell in cells):
+                rows.append([f"{target.label}: {model.name}", *(_gain(cell) for cell in cells if cell is not None)])
+    return ["score and model", "target language", "English"], rows
+
+
+def _language_pairs(report: Report) -> list[tuple[Line, Line]]:
+    pairs = []
+    if "en" in report.texts:
+        english = Line("en", "bits_per_byte", True, True)
+        pairs += [(Line(text, "bits_per_byte", True, True), english) for text in report.texts if text != "en"]
+    for task in report.tasks:
+        stem, _, language = task.rpartition("_")
+        twin = f"{stem}_en"
+        if language in LANGUAGES and language != "en" and twin in report.tasks:
+            metric = next(next(iter(m.tasks[task]["metrics"])) for run in report.runs for m in run.checkpoints if task in m.tasks)
+            pairs.append((Line(task, metric, False, True), Line(twin, metric, False, True)))
+    return pairs
+
+
+def _gain(test: Test) -> str:
+    d, digits = test.difference, 3 if test.line.is_text else 1
+    return f"{d.value:+.{digits}f} [{d.low:+.{digits}f}, {d.high:+.{digits}f}]{' *' if test.sure else ''}"
+
+
+def x_axes(report: Report, tokens_per_step: int | None) -> dict[str, Callable[[Evaluated], float]]:
+    """Label of an axis -> where a checkpoint stands on it: steps, and where the tokens of a step are known tokens and bytes too.
+
+    Bytes are tokens times the bytes per token of the first held-out text, under the model's own tokenizer.
+    """
+
+    def steps(model: Evaluated) -> float:
+        return float(model.step or 0)
+
+    axes: dict[str, Callable[[Evaluated], float]] = {"training step": steps}
+    if tokens_per_step is None:
+        return axes
+    axes["tokens seen"] = lambda model: steps(model) * tokens_per_step
+    if report.texts and all(report.texts[0] in model.texts for run in report.runs for model in run.checkpoints):
+        text = report.texts[0]
+
+        def num_bytes(model: Evaluated) -> float:
+            figures = model.texts[text]
+            return steps(model) * tokens_per_step * figures["text_bytes"] / max(figures["num_tokens"], 1)
+
+        axes[f"bytes seen, as of {LANGUAGES.get(text, text)} text"] = num_bytes
+    return axes
+
+
+def notes(report: Report) -> list[str]:
+    """How it was measured, in sentences."""
+    models = [model for run in report.runs for model in run.checkpoints]
+    first = models[0].content
+    found = []
+    if report.texts:
+        told = (f"{LANGUAGES.get(t, t)}: {f['num_documents']} documents, {f['text_bytes']:,} bytes" for t, f in models[0].texts.items())
+        starts = sorted({str(m.content["settings"]["start_token_used"]["token"]) for m in models if m.texts})
+        found.append(
+            f"Held-out texts: {'; '.join(told)}. Every document is scored apart after one start token ({', '.join(starts)}), with up to"
+            f" {first['settings']['window_tokens']} tokens at once; intervals by resampling documents."
+        )
+    if report.tasks:
+        shots = {task: next(m.tasks[task]["num_fewshot"] for m in models if task in m.tasks) for task in report.tasks}
+        told = (f"{task}: {k}" for task, k in shots.items() if k)
+        found.append(
+            f"Examples before each question: {', '.join(told) or 'none'}. They are drawn for each item by its id, never from evaluated"
+            " groups, and are the same for every model."
+        )
+    versions = ", ".join(f"{package} {version}" for package, version in first["versions"].items())
+    found.append(
+        "Intervals: Wilson for shares of items that stand alone; else 10,000 bootstrap resamples of items, groups of items drawn whole."
+        " Tests: McNemar's exact test for right and wrong answers, else the paired bootstrap; p-values adjusted by Holm over the scores of"
+        " each model."
+    )
+    found.append(f"Weights in {first['settings']['dtype']}; {versions}.")
+    return found

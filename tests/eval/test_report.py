@@ -1,0 +1,230 @@
+"""The report: what it compares, what it refuses, and pages that need nothing else."""
+
+import csv
+import json
+import re
+import time
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from eval.report import main
+from eval.reporting.charts import padded, tick_label, ticks
+from eval.reporting.exports import latex
+from eval.reporting.runs import read_report
+from eval.reporting.scores import Line, lines, paired_tests
+from eval.statistics import mcnemar_p_value
+from tests.eval.made_results import TASKS, make_result, make_results
+
+VOID = {"meta", "br", "hr", "img", "link", "input", "source"}
+
+
+class Page(HTMLParser):
+    """Every element closed, every link and id collected."""
+
+    def __init__(self, text: str):
+        super().__init__()
+        self.open, self.links, self.tags = [], [], set()
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.add(tag)
+        self.links += [value for name, value in attrs if name in ("src", "href", "srcset", "action", "data")]
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.tags.add(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open and self.open[-1] == tag, f"</{tag}> closes <{self.open[-1:]}>"
+        self.open.pop()
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory) -> Path:
+    return make_results(tmp_path_factory.mktemp("results"), steps=(0, 100, 200), items=60)
+
+
+@pytest.fixture(scope="module")
+def written(results, tmp_path_factory) -> Path:
+    output = tmp_path_factory.mktemp("report") / "out"
+    assert main(["--results", str(results), "--output", str(output), "--title", "A & <b>", "--tokens-per-step", "1000"]) == 0
+    return output
+
+
+def test_runs_are_ordered_and_the_source_model_is_the_baseline(results):
+    report = read_report([results])
+    assert [run.name for run in report.runs] == ["source", "focus, tied, seed 1", "mean, tied, seed 1"]
+    assert [[model.step for model in run.checkpoints] for run in report.runs] == [[None], [0, 100, 200], [0, 100, 200]]
+    assert [model.name for model in report.models] == ["source", "focus-200", "mean-200"]
+    assert read_report([results], baseline="mean-200").models[0].name == "mean-200"
+    assert read_report([results], baseline="focus, tied, seed 1").models[0].name == "focus-200"
+    with pytest.raises(ValueError, match=r"^there is no run called ofa; there are focus, tied, seed 1; mean, tied, seed 1; source$"):
+        read_report([results], baseline="ofa")
+
+
+def test_scores_are_those_of_the_results(results):
+    report = read_report([results])
+    found = lines(report)
+    assert [line.source for line in found if line.headline] == ["sl", "en", *TASKS]
+    strict, valid = (next(line for line in found if (line.source, line.metric) == ("sl_rte_gen", name)) for name in ("acc", "acc_valid"))
+    task = json.loads((results / "focus-200/result.json").read_text())["tasks"]["sl_rte_gen"]["metrics"]
+    score = strict.score(report.models[1])
+    assert score is not None
+    assert (score.value, score.low, score.high, score.n) == (
+        100 * task["acc"]["value"],
+        100 * task["acc"]["low"],
+        100 * task["acc"]["high"],
+        60,
+    )
+    assert re.fullmatch(r"\d\d\.\d \[\d\d\.\d, \d\d\.\d\]", score.text())
+    assert strict.no_skill(report.models[0]) == ("always Da.", 50.0)
+    assert valid.score(report.models[1]).value >= score.value
+    assert Line("sl", "bits_per_byte", True, True).score(report.models[0]).text().count(".") == 3
+
+
+def test_paired_tests_are_computed_from_items(results):
+    report = read_report([results])
+    tests = paired_tests(report, lines(report))
+    assert len(tests) == 2 * 6, "two models, six headline scores"
+    found = next(test for test in tests if (test.line.source, test.model.name) == ("sl_boolq_gen", "focus-200"))
+    ours, theirs = (
+        json.loads((results / name / "items/sl_boolq_gen.jsonl").read_text())["scores"]["acc"] for name in ("focus-200", "source")
+    )
+    wins = sum(a > b for a, b in zip(ours, theirs))
+    losses = sum(a < b for a, b in zip(ours, theirs))
+    assert (found.difference.wins, found.difference.losses) == (wins, losses)
+    assert found.difference.p_value == pytest.approx(mcnemar_p_value(wins, losses))
+    assert found.difference.value == pytest.approx(100 * (wins - losses) / 60)
+    assert found.adjusted_p_value >= found.difference.p_value
+    assert found.better and found.sure
+    bits = next(test for test in tests if (test.line.source, test.model.name) == ("sl", "focus-200"))
+    assert bits.difference.value < 0 and bits.better, "fewer bits are better"
+    english = next(test for test in tests if (test.line.source, test.model.name) == ("en", "focus-200"))
+    assert english.difference.value > 0 and not english.better
+
+
+def test_the_pages_hold_all_they_show(written):
+    assert {path.name for path in written.iterdir()} == {"report.html", "items.html", "report.md", "scores.csv", "table.tex", "scion.json"}
+    for name in ("report.html", "items.html"):
+        text = (written / name).read_text(encoding="utf-8")
+        page = Page(text)
+        assert page.open == []
+        assert not {"script", "iframe", "link"} & page.tags
+        assert not re.search(r"https?://|url\(", text)
+        assert all((written / link).is_file() for link in page.links), page.links
+        assert "A &amp; &lt;b&gt;" in text
+        assert "<b>" not in text, "an answer's own markup"
+    report = (written / "report.html").read_text(encoding="utf-8")
+    for heading in (
+        "Scores", "Against the baseline, item by item", "What became of the answers", "Text: bits per byte, and what the tokenizer costs",
+        "English beside the target language", "Along training", "How it was measured",
+    ):  # fmt: skip
+        assert f"<h2>{heading}</h2>" in report
+    assert report.count("<figure>") == 3 * 6, "six curves against steps, tokens and bytes"
+    assert "Fewer than 100 items: sl_boolq_gen, sl_rte_gen" in report
+
+
+def test_the_report_is_the_same_each_time(results, written, tmp_path):
+    arguments = ["--results", str(results), "--output", str(tmp_path / "again"), "--title", "A & <b>", "--tokens-per-step", "1000"]
+    assert main(arguments) == 0
+    for name in ("report.html", "items.html", "report.md", "scores.csv", "table.tex"):
+        assert (tmp_path / "again" / name).read_bytes() == (written / name).read_bytes()
+
+
+def test_csv_markdown_and_latex(results, written, tmp_path):
+    with open(written / "scores.csv", encoding="utf-8") as stream:
+        rows = list(csv.DictReader(stream))
+    assert len(rows) == 7 * (2 + 4 * 3)
+    (row,) = (r for r in rows if (r["checkpoint"], r["source"], r["metric"]) == ("mean-100", "sl", "bits_per_byte"))
+    figures = json.loads((results / "mean-100/result.json").read_text())["texts"]["sl"]
+    assert float(row["value"]) == figures["bits_per_byte"]
+    assert (row["step"], row["n"], row["run"], row["backend"]) == ("100", "40", "mean, tied, seed 1", "hf")
+    markdown = (written / "report.md").read_text(encoding="utf-8")
+    assert "## Against source, item by item" in markdown
+    tables = [block for block in markdown.split("\n\n") if block.startswith("|")]
+    assert len(tables) == 5
+    assert all(len({line.count(" | ") for line in table.splitlines()}) == 1 for table in tables)
+    table = (written / "table.tex").read_text(encoding="utf-8")
+    body = table[table.index(r"\midrule") : table.index(r"\bottomrule")]
+    assert table.count(r"\begin{tabular}{lrrrrrr}") == 1
+    assert r"\textsc{sl\_boolq\_gen}" in table
+    assert {line.count("&") for line in body.splitlines() if "&" in line} == {6}
+    assert body.count(r"\textbf{") >= 6
+    one = make_result(tmp_path / "one", "50%_{x}", None, None, skill=0.5, items=20)
+    alone = read_report([one.parent])
+    assert r"50\%\_\{x\} & " in latex(alone, lines(alone))
+    assert r"\textbf" not in latex(alone, lines(alone)), "of one model none is best"
+
+
+def test_other_prompts_are_refused_and_the_first_difference_is_named(tmp_path):
+    make_result(tmp_path, "a", None, None, skill=0.5, items=20)
+    paths = f"{tmp_path}/b/result.json and {tmp_path}/a/result.json"
+
+    def refused(sentence, **changes):
+        folder = make_result(tmp_path, "b", None, None, **{"skill": 0.5, "items": 20, **changes})
+        with pytest.raises(
+            ValueError, match=f"^{re.escape(f'{paths} asked sl_boolq_gen differently: {sentence}; evaluate all models alike')}$"
+        ):
+            main(["--results", str(tmp_path), "--output", str(tmp_path / "report")])
+        for path in sorted(folder.rglob("*"), reverse=True):
+            path.rmdir() if path.is_dir() else path.unlink()
+        folder.rmdir()
+        assert not (tmp_path / "report").exists()
+
+    refused("with 5 and 3 examples", shots=5)
+    refused("19 and 20 items", items=19)
+    refused("the prompts differ, first at item val:0", prompt="prosim ")
+
+
+def test_other_refusals(tmp_path):
+    def fails(sentence, *more):
+        with pytest.raises(ValueError, match=f"^{re.escape(sentence)}"):
+            main(["--results", str(tmp_path / "results"), "--output", str(tmp_path / "report"), *more])
+
+    fails(f"the results folder {tmp_path}/results does not exist")
+    (tmp_path / "results").mkdir()
+    fails(f"no result.json below {tmp_path}/results; make some with `python -m eval.harness`")
+    make_result(tmp_path / "results", "a", "focus", 10, skill=0.5, items=20)
+    fails("--tokens-per-step is 0; it must be at least 1", "--tokens-per-step", "0")
+    fails("--items is -1; it must be 0 or more", "--items", "-1")
+    make_result(tmp_path / "results", "b", "focus", 10, skill=0.5, items=20)
+    twice = f"{tmp_path}/results/a/result.json and {tmp_path}/results/b/result.json are both step 10 of one run; leave one of them out"
+    fails(twice)
+
+
+def test_backends_and_versions_are_told(tmp_path):
+    make_result(tmp_path, "a", None, None, skill=0.5, items=20)
+    make_result(tmp_path, "b", None, None, skill=0.6, items=20, backend="vllm")
+    assert main(["--results", str(tmp_path), "--output", str(tmp_path / "report"), "--items", "0"]) == 0
+    text = (tmp_path / "report/report.html").read_text(encoding="utf-8")
+    assert "Tasks were run with different backends (hf and vllm): last digits may differ for that alone." in text
+    assert not (tmp_path / "report/items.html").exists()
+    assert "items.html" not in text
+
+
+def test_ticks():
+    assert ticks(0, 100, 4) == [0, 25, 50, 75, 100]
+    assert ticks(0.93, 1.06, 4) == [0.95, 1.0, 1.05]
+    assert padded(2, 2) == (1.9, 2.1)
+    assert padded(0, 0) == (-1, 1)
+    assert [tick_label(v) for v in (0, 0.25, 800, 13400, 2e6, 1.5e9)] == ["0", "0.25", "800", "13.4k", "2M", "1.5G"]
+
+
+def test_a_hundred_checkpoints_of_twenty_tasks_are_fast(tmp_path):
+    """The budget is 5 s; processor time, as others may be working."""
+    tasks = [f"sl_task{n}_gen" for n in range(20)]
+    make_results(tmp_path, steps=range(0, 2500, 100), methods=("focus", "mean", "random", "ofa"), tasks=tasks[:1], items=30, source=False)
+    for path in tmp_path.glob("*/result.json"):  # the other tasks are the first one's copies: making them is not what is measured
+        content = json.loads(path.read_text())
+        content["tasks"] = dict.fromkeys(tasks, content["tasks"][tasks[0]])
+        path.write_text(json.dumps(content))
+        for kind in ("items", "samples"):
+            for task in tasks[1:]:
+                (path.parent / kind / f"{task}.jsonl").write_bytes((path.parent / kind / f"{tasks[0]}.jsonl").read_bytes())
+    start = time.process_time()
+    assert main(["--results", str(tmp_path), "--output", str(tmp_path / "report")]) == 0
+    assert time.process_time() - start < 5
