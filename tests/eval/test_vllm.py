@@ -33,6 +33,10 @@ SIZE = {"num_positions": 512, "hidden_size": 128}  # vLLM's attention on a CPU w
 SMALL = {"enforce_eager": True, "gpu_memory_utilization": 0.1, "max_num_seqs": 16}
 
 
+def whole_characters(runs):
+    return [[text.rstrip("\ufffd") for text in texts] for texts in runs]
+
+
 def save(folder, model):
     model.save_pretrained(folder)
     tiny_tokenizer().save_pretrained(folder)
@@ -81,7 +85,8 @@ def test_the_same_answers_to_a_task(pair, task, tmp_path):
     assert json.dumps(ours["metrics"]) == json.dumps(theirs["metrics"])  # NaN, which is no score, equals itself only so
     for one, other in zip(samples, other_samples, strict=True):
         if task.endswith("_gen"):
-            assert one["resps"] == other["resps"]
+            # Cut inside a character, a text ends in U+FFFD with transformers and before it with vLLM.
+            assert whole_characters(one["resps"]) == whole_characters(other["resps"])
             assert one["finished"] == other["finished"]
         else:
             assert [a[0][0] for a in one["resps"]] == pytest.approx([a[0][0] for a in other["resps"]], abs=1e-4)
