@@ -60,8 +60,8 @@ def submission_seconds(slurm: RunningSlurm, overrides: list[str], run_dir: Path,
     return time.monotonic() - start
 
 
-def start_seconds(slurm: RunningSlurm, overrides: list[str], run_dir: Path) -> dict[str, float]:
-    """Seconds of each stage between submission and the end of the first step."""
+def start_seconds(slurm: RunningSlurm, overrides: list[str], run_dir: Path) -> dict[str, tuple[float, float | None]]:
+    """Seconds of each stage between submission and the end of the first step, and those of rank 0's cores where they are known."""
     cluster = slurm.cluster()
     recipe = compose_recipe("demo_adapt", overrides)
     job = training_job(recipe, recipe_argument="demo_adapt", overrides=overrides, run_dir=run_dir, cluster=cluster, time_limit_seconds=600)
@@ -90,10 +90,13 @@ def start_seconds(slurm: RunningSlurm, overrides: list[str], run_dir: Path) -> d
     marks = json.loads((run_dir / "marks.json").read_text())
     started = datetime.fromisoformat(slurm.job(job_id)["StartTime"]).timestamp()
     print(f"  (Slurm says that the job started {started - submitted:+.0f} s after its submission, in whole seconds)", file=sys.stderr)
-    stages = {"queue, node, script": begin - submitted, "slurm.link, its imports": end - begin}
-    before = end
+    stages: dict[str, tuple[float, float | None]] = {
+        "queue, node, script": (begin - submitted, None),
+        "slurm.link, its imports": (end - begin, None),
+    }
+    before = (end, 0.0)
     for stage in STAGES:
-        stages[stage] = marks[stage] - before
+        stages[stage] = (marks[stage][0] - before[0], marks[stage][1] - before[1])
         before = marks[stage]
     return stages
 
@@ -113,9 +116,12 @@ def main() -> None:
         slurm.run("scancel", f"--account={ACCOUNT}")
         print(f"slurm.submit --submit, a chain of {ChainPlan.links} jobs: {statistics.median(sent):.2f} s")
         print(f"from submission to the end of the first step, {arguments.nodes} nodes with a task each:")
+        print(f"  {'':<28}{'clock':>9}{'rank 0':>9}")
         for stage in runs[0]:
-            print(f"  {stage:<28}{statistics.median(run[stage] for run in runs):6.2f} s")
-        print(f"  {'all':<28}{statistics.median(sum(run.values()) for run in runs):6.2f} s")
+            clock = statistics.median(run[stage][0] for run in runs)
+            cores = [run[stage][1] for run in runs if run[stage][1] is not None]
+            print(f"  {stage:<28}{clock:>7.2f} s" + (f"{statistics.median(cores):>7.2f} s" if cores else ""))
+        print(f"  {'all':<28}{statistics.median(sum(clock for clock, _ in run.values()) for run in runs):>7.2f} s")
 
 
 if __name__ == "__main__":

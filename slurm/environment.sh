@@ -23,3 +23,19 @@ export MASTER_ADDR MASTER_PORT
 # One thread per core that a task was given; Megatron overlaps communication only with one hardware queue.
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-$SLURM_CPUS_PER_TASK}"
 export CUDA_DEVICE_MAX_CONNECTIONS=1
+
+# Modules of the site, nothing else of what the login shell had loaded.  A batch shell is no login shell and may not know `module` yet, and the
+# sites' scripts behind it read variables that are not set.
+load_modules() {
+    set +u
+    if ! type module >/dev/null 2>&1; then
+        local file
+        for file in /etc/profile.d/modules.sh /etc/profile.d/lmod.sh /etc/profile.d/z00_lmod.sh; do
+            # shellcheck source=/dev/null
+            if [ -r "$file" ]; then source "$file"; fi
+        done
+    fi
+    module purge
+    module load "$@"
+    set -u
+}

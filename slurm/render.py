@@ -127,8 +127,7 @@ def _software(job: Job, cluster: Cluster) -> str:
     runtime = cluster.runtime
     lines = []
     if runtime.modules:
-        # Site scripts behind `module` read variables that are not set.
-        lines += ["set +u", "module purge", f"module load {shlex.join(runtime.modules)}", "set -u"]
+        lines.append(f"load_modules {shlex.join(runtime.modules)}")
     if runtime.kind not in CONTAINERS and runtime.venv is not None:
         lines.append(f'export PATH={shlex.quote(str(job.work_dir / runtime.venv / "bin"))}:"$PATH"')
     return "\n".join(["# Software.", *lines]) if lines else ""

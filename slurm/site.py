@@ -5,7 +5,7 @@ from __future__ import annotations
 import getpass
 import re
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from recipes.schema import raise_all
@@ -80,6 +80,28 @@ def site_associations() -> list[Association]:
     return [Association(account, partition, tuple(filter(None, qos.split(",")))) for account, partition, qos in rows]
 
 
+@dataclass(frozen=True)
+class SiteQos:
+    """Limit of a quality of service; some may go beyond that of the partition."""
+
+    time_limit_seconds: int | None
+    overrides_partition: bool
+
+
+def site_qos() -> dict[str, SiteQos]:
+    """All qualities of service; empty where Slurm keeps no accounts."""
+    try:
+        return parse_qos(_ask("sacctmgr", "--noheader", "--parsable2", "show", "qos", "format=name,maxwall,flags"))
+    except NoAnswer:
+        return {}
+
+
+def parse_qos(text: str) -> dict[str, SiteQos]:
+    """Qualities of service from lines of name|time limit|flags."""
+    rows = [line.split("|") for line in text.splitlines()]
+    return {name: SiteQos(_seconds(limit), "PartitionTimeLimit" in flags.split(",")) for name, limit, flags in rows}
+
+
 def check_site(job: Job, cluster: Cluster, *, must_answer: bool) -> str:
     """Refuse what the Slurm at hand would refuse or leave waiting for ever.
 
@@ -93,28 +115,29 @@ def check_site(job: Job, cluster: Cluster, *, must_answer: bool) -> str:
         ValueError: listing all problems, each with the alternatives; or that no Slurm answers.
     """
     try:
-        partitions, associations = site_partitions(), site_associations()
+        partitions, associations, qos = site_partitions(), site_associations(), site_qos()
     except NoAnswer as error:
         if must_answer:
             raise
         return f"with the cluster file alone: {error}"
-    raise_all(site_problems(job, cluster, partitions, associations), subject=f"job {job.name!r} on this Slurm")
+    raise_all(site_problems(job, cluster, partitions, associations, qos), subject=f"job {job.name!r} on this Slurm")
     return "account, partition, QOS and limits, with this Slurm"
 
 
-def site_problems(job: Job, cluster: Cluster, partitions: dict[str, SitePartition], associations: Sequence[Association]) -> list[str]:
+def site_problems(
+    job: Job,
+    cluster: Cluster,
+    partitions: Mapping[str, SitePartition],
+    associations: Sequence[Association],
+    qos: Mapping[str, SiteQos],
+) -> list[str]:
     """What does not fit, a sentence each."""
     asked = cluster.partition_of(job.kind)
     problems = _account_problems(cluster.account, asked, associations)
     found = partitions.get(asked.name)
     if found is None:
         return [*problems, f"there is no partition {asked.name}; there are {', '.join(sorted(partitions))} (set {job.kind}.name=NAME)"]
-    limit = found.time_limit_seconds
-    if limit is not None and job.time_limit_seconds > limit:
-        problems.append(
-            f"it asks for {format_time_limit(job.time_limit_seconds)}; the time limit of partition {asked.name} is {format_time_limit(limit)}"
-            + _others(partitions, lambda one: one.time_limit_seconds is None or one.time_limit_seconds >= job.time_limit_seconds)
-        )
+    problems += _time_problems(job, asked, partitions, qos.get(asked.qos or ""))
     if job.gpus_per_node > found.gpus_per_node:
         problems.append(
             f"it asks for {job.gpus_per_node} GPUs on a node; the nodes of partition {asked.name} have {found.gpus_per_node}"
@@ -125,10 +148,24 @@ def site_problems(job: Job, cluster: Cluster, partitions: dict[str, SitePartitio
     return problems
 
 
+def _time_problems(job: Job, asked: Partition, partitions: Mapping[str, SitePartition], qos: SiteQos | None) -> list[str]:
+    asks = f"it asks for {format_time_limit(job.time_limit_seconds)}"
+    problems = []
+    limit = partitions[asked.name].time_limit_seconds
+    if limit is not None and job.time_limit_seconds > limit and not (qos and qos.overrides_partition):
+        problems.append(
+            f"{asks}; the time limit of partition {asked.name} is {format_time_limit(limit)}"
+            + _others(partitions, lambda one: one.time_limit_seconds is None or one.time_limit_seconds >= job.time_limit_seconds)
+        )
+    if qos is not None and qos.time_limit_seconds is not None and job.time_limit_seconds > qos.time_limit_seconds:
+        problems.append(f"{asks}; the time limit of QOS {asked.qos} is {format_time_limit(qos.time_limit_seconds)}")
+    return problems
+
+
 def _account_problems(account: str | None, partition: Partition, associations: Sequence[Association]) -> list[str]:
     if account is None or not associations:
         return []
-    mine = [one for one in associations if one.account == account]
+    mine = [one for one in associations if one.account.lower() == account.lower()]  # Slurm keeps them in lower case
     if not mine:
         known = sorted({one.account for one in associations})
         return [f"you have no account {account}; yours are {', '.join(known)} (set account=NAME)"]
@@ -142,7 +179,7 @@ def _account_problems(account: str | None, partition: Partition, associations: S
     return []
 
 
-def _others(partitions: dict[str, SitePartition], fits: Callable[[SitePartition], bool]) -> str:
+def _others(partitions: Mapping[str, SitePartition], fits: Callable[[SitePartition], bool]) -> str:
     names = sorted(name for name, partition in partitions.items() if fits(partition))
     return f"; {', '.join(names)} would do" if names else ""
 

@@ -13,7 +13,7 @@ import pytest
 
 from slurm.cluster import load_cluster
 from slurm.job import Job
-from slurm.site import Association, parse_partitions, site_problems
+from slurm.site import Association, parse_partitions, parse_qos, site_problems
 from tests.conftest import Inputs
 from tests.processes import ROOT, run_command
 from tests.slurm.running_slurm import ACCOUNT, OTHER_ACCOUNT, RunningSlurm
@@ -148,11 +148,20 @@ def test_partitions_of_different_nodes_are_taken_together() -> None:
     assert (PARTITIONS["gpu"].time_limit_seconds, PARTITIONS["long"].time_limit_seconds) == (86400, None)
 
 
+QOS = parse_qos("normal||\ndebug|00:30:00|\nlprod|4-00:00:00|DenyOnLimit,PartitionTimeLimit\n")
+
+
 def test_what_else_would_do_is_named() -> None:
-    cluster = load_cluster("local", ("account=b25",))
+    cluster = load_cluster("local", ("account=B25",))  # as projects write it; Slurm keeps lower case
     associations = [Association("b25", "gpu", ("normal",))]
-    assert site_problems(JOB, cluster, PARTITIONS, associations) == [
+    assert site_problems(JOB, cluster, PARTITIONS, associations, QOS) == [
         "it asks for 48:00:00; the time limit of partition gpu is 24:00:00; long would do"
     ]
     other = [Association("b25", "long", ("normal",))]
-    assert site_problems(JOB, cluster, PARTITIONS, other)[0] == "account b25 may not use partition gpu; it may use long"
+    assert site_problems(JOB, cluster, PARTITIONS, other, QOS)[0] == "account B25 may not use partition gpu; it may use long"
+
+
+def test_a_qos_has_its_own_time_limit() -> None:
+    short, long = (load_cluster("local", (f"gpu.qos={name}",)) for name in ("debug", "lprod"))
+    assert site_problems(JOB, short, PARTITIONS, [], QOS)[1:] == ["it asks for 48:00:00; the time limit of QOS debug is 00:30:00"]
+    assert site_problems(JOB, long, PARTITIONS, [], QOS) == []

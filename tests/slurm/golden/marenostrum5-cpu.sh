@@ -29,10 +29,7 @@ export NCCL_NET=IB
 export TOPIC='a b'
 
 # Software.
-set +u
-module purge
-module load singularity
-set -u
+load_modules singularity
 
 # Before the step, on the first node; a failure ends the job.
 python -m slurm.provenance \

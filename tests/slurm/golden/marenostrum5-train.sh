@@ -24,10 +24,7 @@ source slurm/environment.sh
 export NCCL_NET=IB
 
 # Software.
-set +u
-module purge
-module load singularity
-set -u
+load_modules singularity
 
 # The step: 4 x 4 tasks; slurm/task.sh gives each its rank and becomes the command.
 srun --export=ALL --kill-on-bad-exit=1 --cpus-per-task="$SLURM_CPUS_PER_TASK" \

@@ -24,10 +24,7 @@ source slurm/environment.sh
 export NCCL_NET=IB
 
 # Software.
-set +u
-module purge
-module load python/3.11 cuda/12.6
-set -u
+load_modules python/3.11 cuda/12.6
 export PATH=/scratch/venv/bin:"$PATH"
 
 # The step: 4 x 4 tasks; slurm/task.sh gives each its rank and becomes the command.
