@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from conversion.dist_checkpoint import read_dist_checkpoint, write_dist_checkpoint
+from conversion.factors import fold_table
 from conversion.families.family import Family
 from conversion.hf_checkpoint import copy_companions
 from conversion.hf_files import CONFIG_NAME
@@ -48,7 +49,8 @@ class NeMoCheckpoint:
         family: the Hugging Face `model_type`.
         config: Megatron's configuration.
         hf_dtype: dtype of the weights that were converted, for example `float16`.
-        tensors: name without `module.` -> tensor, one per layer, and what was kept aside; adapters are added to their weights.
+        tensors: name without `module.` -> tensor, one per layer, and what was kept aside; adapters are
+            added to their weights, factors multiplied.
     """
 
     directory: Path
@@ -74,7 +76,8 @@ class NeMoCheckpoint:
                 " `python -m conversion.change_layout --to nemo --context` adds them"
             )
         family, config, hf_dtype = read_model(directory)
-        trained = merge_adapters(read_dist_checkpoint(directory / WEIGHTS, prefix=PREFIX), config, (directory / MODEL).parent)
+        trained = fold_table(read_dist_checkpoint(directory / WEIGHTS, prefix=PREFIX))
+        trained = merge_adapters(trained, config, (directory / MODEL).parent)
         tensors = {name: tensor for name, tensor in trained.items() if name not in TRAINING_ONLY} | read_kept(directory)
         return cls(directory, family, config, hf_dtype, tensors)
 

@@ -27,6 +27,7 @@ from nemo.collections.llm.gpt.model.llama import apply_rope_scaling
 from torch import Tensor, nn
 
 from nemo_patches.attention import CappedAttention, ScaledDotProductAttention
+from nemo_patches.factorised_embedding import factorise_embedding
 from nemo_patches.lora import (
     FirstLinearWithLoRA,
     LoRA,
@@ -96,6 +97,7 @@ class EngineConfig(GPTConfig):
         scale_embeddings: times the root of the hidden size.
         lora: adapters on the linear layers of every block.
         predicts_two_tokens: a second head for the token after the next, in training.
+        factorised_size: dimensions of a token's coordinates, where the table is trained as OFA's factors.
     """
 
     real_vocab_size: int = 0
@@ -110,6 +112,7 @@ class EngineConfig(GPTConfig):
     scale_embeddings: bool = False
     lora: LoRA | None = None
     predicts_two_tokens: bool = False
+    factorised_size: int | None = None
 
     transformer_layer_spec: Callable[..., ModuleSpec | TransformerBlockSubmodules] = layer_spec
     forward_step_fn: Callable[..., Tensor] = causal_forward_step
@@ -132,6 +135,8 @@ class EngineConfig(GPTConfig):
             )
         if self.lora is not None:
             initialise_adapters(model, self.lora)
+        if self.factorised_size is not None:
+            factorise_embedding(model, self.factorised_size)
         if model.pre_process:
             # The families drop out after attention and after the second linear layer, and nowhere else; Megatron also after the embedding.
             model.embedding.embedding_dropout.p = 0.0

@@ -20,6 +20,16 @@ BASE_MODELS: Mapping[str, Mapping[str, Any]] = {
         "max_position_embeddings": 2048,
         "tie_word_embeddings": True,
     },
+    "opt-125m": {
+        "model_type": "opt",
+        "vocab_size": 50_272,
+        "hidden_size": 768,
+        "num_hidden_layers": 12,
+        "num_attention_heads": 12,
+        "ffn_dim": 3072,
+        "max_position_embeddings": 2048,
+        "tie_word_embeddings": True,
+    },
     "llama-2-7b": {**_LLAMA, "vocab_size": 32_000, "intermediate_size": 11_008, "max_position_embeddings": 4096},
     "llama-3-8b": {
         **_LLAMA,

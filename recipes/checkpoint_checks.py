@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import difflib
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from conversion.factors import read_factors
 from recipes.base_models import BASE_MODELS, SHAPE_KEYS, base_model
 from recipes.schema import Recipe
 
@@ -41,6 +43,39 @@ def checkpoint_problems(recipe: Recipe, inputs: RunInputs) -> list[str]:
                 f"the recipe is for `conversion.transfer {option} {value}`, but the checkpoint {path} was made with {found or 'none'};"
                 f" make it so, or set model.{key}={found or 'null'}"
             )
+    return problems
+
+
+def factor_problems(recipe: Recipe, inputs: RunInputs) -> list[str]:
+    """What keeps a token table from being trained as factors."""
+    wanted, model = recipe.model, inputs.model
+    if wanted.factors is None:
+        if wanted.factorised_size is not None and wanted.checkpoint:
+            return [f"the recipe trains factors of {wanted.factorised_size} dimensions; give the file of the transfer as model.factors"]
+        return []
+    try:
+        found = read_factors(Path(wanted.factors))
+    except ValueError as error:
+        return [str(error)]
+    problems = []
+    size, shape = found["primitives"].shape[0], (found["coordinates"].shape[0], found["primitives"].shape[1])
+    if wanted.factorised_size not in (None, size):
+        problems.append(f"the recipe trains factors of {wanted.factorised_size} dimensions, but {wanted.factors} has {size}")
+    if shape != (model["vocab_size"], model["hidden_size"]):
+        problems.append(
+            f"{wanted.factors} makes a table of {shape[0]} x {shape[1]}, but the checkpoint has {model['vocab_size']} x {model['hidden_size']};"
+            " both have to be of one transfer"
+        )
+    if not model["share_embeddings_and_output_weights"]:
+        problems.append(
+            "model.factors needs a head that is the token table; make the checkpoint with conversion.transfer --output-layer tied"
+        )
+    for key, found_value, legal in (
+        ("parallel.pipeline_parallel_size", recipe.parallel.pipeline_parallel_size, 1),
+        ("objective", recipe.objective, "next_token"),
+    ):
+        if found_value != legal:
+            problems.append(f"{key} is {found_value}, but model.factors is trained with {legal} alone")
     return problems
 
 

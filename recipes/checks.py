@@ -8,13 +8,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+from conversion.factors import COORDINATES, PRIMITIVES
 from data_prep.artifacts import Manifest, check_files, require_manifest
 from data_prep.megatron.index import open_dataset
 from nemo_patches.lora_parts import adapter_names
 from recipes import arithmetic
-from recipes.checkpoint_checks import checkpoint_problems
+from recipes.checkpoint_checks import checkpoint_problems, factor_problems
 from recipes.data_checks import blend_problems, data_problems
-from recipes.freezing import NEVER, SECOND_HEAD, first_trained_steps, model_parameter_names, pipeline_stages
+from recipes.freezing import NEVER, SECOND_HEAD, TOKEN_TABLE, first_trained_steps, model_parameter_names, pipeline_stages
 from recipes.planner.estimate import memory_problems
 from recipes.planner.parameters import PlannedModel
 from recipes.schema import OBJECTIVES, PRECISIONS, Recipe, raise_all
@@ -104,6 +105,9 @@ def planned_model(recipe: Recipe, inputs: RunInputs) -> PlannedModel:
 def trained_names(recipe: Recipe, inputs: RunInputs) -> list[str]:
     """Names of all parameters of a run's model, those that it adds among them."""
     names = model_parameter_names(inputs.family, inputs.model, source=recipe.model.checkpoint)
+    if recipe.model.factors is not None:
+        place = names.index(TOKEN_TABLE)
+        names[place : place + 1] = [COORDINATES, PRIMITIVES]
     if recipe.lora is not None:
         names += adapter_names(num_layers=inputs.model["num_layers"], is_gated=inputs.model.get("gated_linear_unit", False))
     if recipe.objective == "two_tokens":
@@ -119,7 +123,7 @@ def check_run(recipe: Recipe, inputs: RunInputs) -> Recipe:
     """
     problems = _number_problems(recipe)
     if not problems:  # the rules below divide by these numbers
-        problems += _layout_problems(recipe, inputs) + checkpoint_problems(recipe, inputs)
+        problems += _layout_problems(recipe, inputs) + checkpoint_problems(recipe, inputs) + factor_problems(recipe, inputs)
         without_steps = _length_problems(recipe) + blend_problems(recipe, inputs)
         problems += without_steps
         if not without_steps:

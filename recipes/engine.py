@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from conversion.factors import read_factors
 from conversion.families import family_of
 from conversion.lora import write_lora
 from data_prep.megatron.index import PREFIX
@@ -75,7 +76,15 @@ class TrainedModel(GPTModel):
 
 
 class RecipeStrategy(nl.MegatronStrategy):
-    """NeMo's strategy for models of which a part is frozen or added."""
+    """NeMo's strategy for models of which a part is frozen or added.
+
+    Args:
+        factors: what the token table is trained as, where it is factorised.
+    """
+
+    def __init__(self, *, factors: Path | None, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self._factors = factors
 
     def optimizer_sharded_state_dict(self, is_loading: bool = False, metadata: dict[str, Any] | None = None) -> dict[str, Any]:
         """See NeMo's class; the state of every layer has a name of its own, as layers without any cannot be stacked."""
@@ -90,6 +99,9 @@ class RecipeStrategy(nl.MegatronStrategy):
             while hasattr(model, "module"):
                 model = model.module
             copy_first_head(model)
+            if self._factors is not None:
+                factors = {name: tensor.read() for name, tensor in read_factors(self._factors).items()}
+                model.embedding.word_embeddings.fill(factors)
         for optimizer in self.optimizers:
             optimizer.reload_model_params()
 
@@ -147,6 +159,7 @@ def make_model(recipe: Recipe, inputs: RunInputs) -> GPTModel:
         padded_vocab_size=padded_vocab_size(recipe, inputs),
         hidden_dropout=recipe.model.hidden_dropout,
         attention_dropout=recipe.model.attention_dropout,
+        factorised_size=read_factors(Path(recipe.model.factors))["primitives"].shape[0] if recipe.model.factors else None,
         predicts_two_tokens=recipe.objective == "two_tokens",
         lora=LoRA(**asdict(recipe.lora), seed=recipe.seed) if recipe.lora else None,
     )
@@ -212,6 +225,7 @@ def make_data(recipe: Recipe, inputs: RunInputs, *, index_dir: Path) -> PreTrain
 def _strategy(recipe: Recipe) -> RecipeStrategy:
     parallel = recipe.parallel
     return RecipeStrategy(
+        factors=Path(recipe.model.factors) if recipe.model.factors else None,
         tensor_model_parallel_size=parallel.tensor_parallel_size,
         pipeline_model_parallel_size=parallel.pipeline_parallel_size,
         pipeline_dtype=torch.bfloat16 if recipe.precision == "bf16" else torch.float32,

@@ -20,9 +20,10 @@ from recipes.schema import FreezeRule
 NEVER = math.inf  # the step from which a parameter is trained that is frozen for the whole run
 
 TOKEN_TABLE = "embedding.word_embeddings.weight"
+FACTORS = "embedding.word_embeddings.*"  # what stands for the table where it is factorised
 SECOND_HEAD = "second_head.weight"
 READY_MADE: Mapping[str, tuple[str, ...]] = {
-    "embeddings": (TOKEN_TABLE,),
+    "embeddings": (TOKEN_TABLE, FACTORS),
     "positions": ("embedding.position_embeddings.weight",),
     "output": ("output_layer.*", SECOND_HEAD),
     "final_norm": ("decoder.final_layernorm.*",),
@@ -94,7 +95,7 @@ def _matching(entry: str, names: Iterable[str], *, tied: bool) -> set[str]:
         return _layers_at(end[1], int(end[2]), names)
     patterns = READY_MADE.get(entry, (entry,))
     if tied and entry == "output":
-        patterns = (TOKEN_TABLE, SECOND_HEAD)
+        patterns = (TOKEN_TABLE, FACTORS, SECOND_HEAD)
     return {name for name in names if any(fnmatchcase(name, pattern) for pattern in patterns)}
 
 

@@ -19,6 +19,8 @@ class ModelRecipe:
     vocab_size: int | None = None  # rows that the checkpoint must have
     method: str | None = None  # conversion.transfer --method that must have made the checkpoint
     output_layer: str | None = None  # conversion.transfer --output-layer that must have made it
+    factors: str | None = None  # factors.safetensors of conversion.transfer --factorised-size: the table is trained as these (OFA)
+    factorised_size: int | None = None  # dimensions that the factors must have
     hidden_dropout: float = 0.0  # after attention and after the second linear layer; OPT was pretrained with 0.1
     attention_dropout: float = 0.0  # on the attention weights; OPT has none
     pad_vocabulary_to_multiple_of: int = 128  # rows of the table in the engine; padding rows change no loss

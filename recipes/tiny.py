@@ -38,7 +38,7 @@ def _values(recipe: Recipe, size: Size) -> Iterator[tuple[str, object]]:
     def scaled(number: int) -> int:
         return max(2, math.floor(number * size.steps / steps)) if number else 0  # from two on it shows: the first step has rate 0
 
-    yield from ((f"model.{key}", None) for key in ("base", "vocab_size", "method", "output_layer"))
+    yield from ((f"model.{key}", None) for key in ("base", "vocab_size", "method", "output_layer", "factorised_size"))
     yield "precision", "'32'"
     yield "data.sequence_length", size.sequence_length
     yield "data.published_tokens", None

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.recipes.conftest import Inputs
 
 from recipes.freezing import NEVER, first_trained_steps, model_parameter_names, pipeline_stages
 from recipes.schema import FreezeRule
+from tests.conftest import Inputs
 from tests.gloo import run_on_gloo
 
 MODEL = {"num_layers": 5, "share_embeddings_and_output_weights": False}

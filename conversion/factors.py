@@ -1,0 +1,47 @@
+"""The factors of a token table (OFA): those that a transfer wrote, and the table that trained ones stand for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from conversion.lazy_tensor import LazyTensor
+from conversion.safetensors_file import read_safetensors
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+TABLE = "embedding.word_embeddings.weight"
+COORDINATES, PRIMITIVES = "embedding.word_embeddings.coordinates.weight", "embedding.word_embeddings.primitives"
+
+
+def read_factors(path: Path) -> dict[str, LazyTensor]:
+    """`coordinates` and `primitives` of the input table in a `factors.safetensors`; nothing is read yet.
+
+    Raises:
+        ValueError: if the file is missing, is no such file, or its factors do not make a table.
+    """
+    made_by = "`python -m conversion.transfer --factorised-size N` writes it"
+    if not path.is_file():
+        raise ValueError(f"{path} does not exist; {made_by}")
+    tensors = {tensor.name.removeprefix("input."): tensor for tensor in read_safetensors(path) if tensor.name.startswith("input.")}
+    if not {"coordinates", "primitives"} <= tensors.keys() or tensors["coordinates"].shape[1] != tensors["primitives"].shape[0]:
+        raise ValueError(f"{path} does not hold coordinates and primitives of one size; {made_by}")
+    return {name: tensors[name] for name in ("coordinates", "primitives")}
+
+
+def fold_table(tensors: Mapping[str, LazyTensor]) -> dict[str, LazyTensor]:
+    """The tensors of a checkpoint with the token table in place of its factors; nothing is read yet.
+
+    The product is made in float32 and rounded once, to the dtype of the coordinates.
+    """
+    if COORDINATES not in tensors:
+        return dict(tensors)
+    coordinates, primitives = tensors[COORDINATES], tensors[PRIMITIVES]
+
+    def fold() -> Tensor:
+        return (coordinates.read().float() @ primitives.read().float()).to(coordinates.dtype)
+
+    table = LazyTensor.computed(TABLE, (coordinates.shape[0], primitives.shape[1]), coordinates.dtype, fold)
+    return {name: tensor for name, tensor in tensors.items() if name not in (COORDINATES, PRIMITIVES)} | {TABLE: table}
