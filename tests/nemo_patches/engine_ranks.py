@@ -195,3 +195,25 @@ def two_token_losses(tensor_parallel_size: int, family: str) -> dict[str, list[f
         "evaluated": evaluated.flatten().tolist(),
         "first": first.flatten().tolist(),
     }
+
+
+def factorised_table(tensor_parallel_size: int, family: str) -> dict[str, Any]:
+    """Losses of a model with a table, of one with the table's factors, and the squared norms of the gradients of these."""
+    from nemo_patches.engine_model import causal_forward_step
+
+    build = {"opt": _model, "gemma2": _gemma2}[family]
+    whole, factorised = build(padded_vocab_size=102), build(padded_vocab_size=102, factorised_size=6)
+    generator = torch.Generator().manual_seed(3)
+    factors = {"coordinates": torch.randn(101, 6, generator=generator) * 0.1, "primitives": torch.randn(6, 32, generator=generator) * 0.3}
+    factorised.embedding.word_embeddings.fill(factors)
+    table = whole.embedding.word_embeddings
+    rows = (factors["coordinates"] @ factors["primitives"])[table.vocab_start_index : table.vocab_end_index]
+    table.weight.data[: len(rows)] = rows
+    stream = torch.arange(2 * 13).reshape(2, 13) * 7 % 101
+    batch = {"tokens": stream[:, :-1], "labels": stream[:, 1:], "position_ids": torch.arange(12).expand(2, -1)}
+    losses = {name: causal_forward_step(model, batch) for name, model in (("whole", whole), ("factorised", factorised))}
+    losses["factorised"].mean().backward()
+    coordinates = factorised.embedding.word_embeddings.weight.grad.square().sum()
+    torch.distributed.all_reduce(coordinates, group=parallel_state.get_tensor_model_parallel_group())
+    primitives = factorised.embedding.word_embeddings.primitives.grad.square().sum()
+    return {**{name: value.flatten().tolist() for name, value in losses.items()}, "squares": [coordinates.item(), primitives.item()]}

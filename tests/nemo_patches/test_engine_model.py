@@ -70,3 +70,13 @@ def test_two_tokens_are_predicted_in_training_alone(family: str, tensor_parallel
     found = run_on_gloo(function, world_size=tensor_parallel_size, directory=tmp_path, family=family)[0]
     assert found["trained"] == pytest.approx(found["by_hand"], abs=1e-5)
     assert found["evaluated"] == pytest.approx(found["first"], abs=1e-5)
+
+
+def test_factors_are_the_table_that_they_make_up(tmp_path: Path) -> None:
+    """In the embedding and in the head that is tied to it; their gradients are those of one process at any tensor parallel size."""
+    function = "tests.nemo_patches.engine_ranks:factorised_table"
+    one, two = (run_on_gloo(function, world_size=size, directory=tmp_path / str(size), family="opt")[0] for size in (1, 2))
+    for found in (one, two):
+        assert found["factorised"] == pytest.approx(found["whole"], abs=1e-5)
+    assert two["factorised"] == pytest.approx(one["factorised"], abs=1e-5)
+    assert two["squares"] == pytest.approx(one["squares"], rel=1e-4)

@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import yaml
 
 from recipes import arithmetic
 from recipes.base_models import BASE_MODELS, base_model
@@ -16,6 +15,7 @@ from recipes.plan import main, plan, render
 from recipes.published import published_inputs
 from recipes.run_dir import record_recipe
 from recipes.schema import Recipe
+from recipes.sources import choices_of, settings_of, tables
 from tests.conversion.tiny_families import PUBLISHED
 
 PAPERS = ("gams/", "low_resource/", "ofa/", "sava/")
@@ -96,20 +96,6 @@ def test_ten_runs_of_gams_differ_in_their_checkpoint_alone() -> None:
     assert len({repr(replace(run, name="", model=replace(run.model, method=None, output_layer=None))) for run in runs}) == 1
 
 
-@pytest.mark.parametrize("path", sorted(CONF_DIR.rglob("*.yaml")), ids=lambda path: path.relative_to(CONF_DIR).as_posix())
-def test_every_value_of_a_published_run_names_its_source(path: Path) -> None:
-    """A comment beside the value, or one above the whole file where all its values share it."""
-    lines = path.read_text(encoding="utf-8").splitlines()
-    assert yaml.safe_load("\n".join(lines)) is not None
-    if path.parent.name in ("size", "recipe") or path.parent.name in ("model", "parallel", "frozen", "procedure", "objective", "adapter"):
-        return
-    groups = False
-    for line in lines:
-        groups = line == "defaults:" or (groups and line.startswith("  - "))
-        is_value = not groups and ": " in line and not line.lstrip().startswith(("#", "-"))
-        assert not is_value or "#" in line or line.lstrip().split(":")[0] in ("it", "en"), f"{path}: {line}"
-
-
 def test_base_models_are_what_their_config_json_says() -> None:
     for name, published in BASE_MODELS.items():
         known = PUBLISHED.get(name.removesuffix("-v0.1"))
@@ -129,3 +115,15 @@ def test_a_resolved_recipe_is_what_a_run_records(tmp_path: Path) -> None:
     recipe, _ = _planned("gams/multi_epoch")
     record_recipe(tmp_path, recipe)
     record_recipe(tmp_path, _planned("gams/multi_epoch")[0])
+
+
+def test_the_docs_have_the_tables_of_all_settings() -> None:
+    text = (CONF_DIR.parents[1] / "docs" / "recipes.md").read_text(encoding="utf-8")
+    assert f"<!-- tables -->\n\n{tables()}\n<!-- end -->" in text, "run python -m recipes.sources and put its tables into docs/recipes.md"
+
+
+@pytest.mark.parametrize("name", PUBLISHED_RUNS)
+def test_every_setting_names_its_source(name: str) -> None:
+    path = CONF_DIR / "recipe" / f"{name}.yaml"
+    files = [path, *(CONF_DIR / f"{choice}.yaml" for choice in choices_of(path))]
+    assert [setting for file in files for setting in settings_of(file) if len(setting.source) < 4] == []

@@ -77,3 +77,26 @@ def test_two_stages_of_adapters_with_two_tokens(inputs: Inputs, small_data: Path
     records = [record for record in records if "loss" in record]
     assert records[-1]["loss"] < records[0]["loss"]
     assert records[0]["loss"] > 1.9 * math.log(VOCAB_SIZE)  # the sum of two untrained heads' losses
+
+
+def test_factorised_embeddings(inputs: Inputs, small_data: Path, tmp_path: Path) -> None:
+    """The factors of a transfer are what is trained: exported before the first change they make its table, and later one of their rank."""
+    hf, nemo, run = tmp_path / "hf", tmp_path / "nemo", tmp_path / "run"
+    transfer = ("--source", inputs.hf, "--tokenizer", inputs.tokenizer, "--method", "mean", "--output-layer", "tied")
+    for module, *arguments in (
+        ("conversion.transfer", *transfer, "--factorised-size", "6", "--output", hf),
+        ("conversion.hf_to_nemo", "--input", hf, "--output", nemo),
+    ):
+        finished = run_command(module, *arguments, log_dir=tmp_path / "logs")
+        assert finished.code == 0, finished.stderr[-4000:]
+    overrides = ("schedule.warmup_steps=1", "schedule.learning_rate=1e-2", "schedule.max_steps=4", "run.checkpoint_every_steps=1")
+    _train("ofa/latent_400", run, inputs, small_data, *overrides, f"model.checkpoint={nemo}", f"model.factors={hf / 'factors.safetensors'}")
+    table = "model.decoder.embed_tokens.weight"
+    start, first, last = (
+        load_file(hf / "model.safetensors"),
+        *(_export(run / f"checkpoints/step_000000{n}", tmp_path / f"{n}") for n in (1, 4)),
+    )
+    assert (first[table] - start[table]).abs().max() < 1e-6
+    assert (last[table] - start[table]).abs().max() > 1e-3
+    assert torch.linalg.matrix_rank(last[table], rtol=1e-5) == 6
+    assert start.keys() == last.keys()
