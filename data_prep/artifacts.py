@@ -134,6 +134,22 @@ def digest_files(directory: Path, names: Iterable[str]) -> str:
     return combined_digest({name: digest_file(directory / name) for name in names})
 
 
+def free_output(output_dir: Path, required_bytes: int = 0) -> Path:
+    """The absolute path of a directory that may be written; its parent is made.
+
+    Raises:
+        ValueError: if it exists and is not empty, or if the file system has not enough free space.
+    """
+    output_dir = Path(os.path.abspath(output_dir))
+    if output_dir.is_symlink() or (output_dir.exists() and not output_dir.is_dir()):
+        raise ValueError(f"the output {output_dir} exists and is not a directory; choose another --output")
+    if output_dir.is_dir() and any(output_dir.iterdir()):
+        raise ValueError(f"the output directory {output_dir} exists and is not empty; remove it or choose another --output")
+    output_dir.parent.mkdir(parents=True, exist_ok=True)
+    require_free_space(output_dir.parent, required_bytes)
+    return output_dir
+
+
 @contextmanager
 def staged_directory(output_dir: Path, *, required_bytes: int = 0) -> Iterator[Path]:
     """A fresh directory that becomes `output_dir` when the block ends without an error, and vanishes otherwise.
@@ -146,13 +162,7 @@ def staged_directory(output_dir: Path, *, required_bytes: int = 0) -> Iterator[P
     Raises:
         ValueError: if `output_dir` exists and is not empty, or if the file system has not enough free space.
     """
-    output_dir = Path(os.path.abspath(output_dir))
-    if output_dir.is_symlink() or (output_dir.exists() and not output_dir.is_dir()):
-        raise ValueError(f"the output {output_dir} exists and is not a directory; choose another --output")
-    if output_dir.is_dir() and any(output_dir.iterdir()):
-        raise ValueError(f"the output directory {output_dir} exists and is not empty; remove it or choose another --output")
-    output_dir.parent.mkdir(parents=True, exist_ok=True)
-    require_free_space(output_dir.parent, required_bytes)
+    output_dir = free_output(output_dir, required_bytes)
     staging = output_dir.parent / f".{output_dir.name}.partial-{uuid.uuid4().hex[:8]}"
     staging.mkdir()
     try:

@@ -156,11 +156,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             languages=tuple(arguments.language),
             min_language_score=arguments.min_language_score,
         ),
-        reading=Reading(arguments.text_key, arguments.document_separator, arguments.max_document_mib << 20, arguments.skip_bad),
+        reading=Reading.of(arguments),
         workers=arguments.workers,
         arguments=arguments,
     )
-    print((arguments.output / "report.md").read_text(encoding="utf-8"), end="")
+    command.print_report(arguments.output)
     return command.DONE
 
 

@@ -201,7 +201,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         workers=arguments.workers,
         arguments=arguments,
     )
-    print((arguments.output / "report.md").read_text(encoding="utf-8"), end="")
+    command.print_report(arguments.output)
     return command.DONE
 
 

@@ -8,6 +8,7 @@ import signal
 import sys
 import warnings
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 DONE, WRONG, MISUSED = 0, 1, 2
 
@@ -42,6 +43,11 @@ def require_positive(arguments: argparse.Namespace, *names: str) -> None:
     for name in ("workers", "max_document_mib", *names):
         if (value := getattr(arguments, name)) is not None and value < 1:
             raise ValueError(f"--{name.replace('_', '-')} is {value}; expected at least 1")
+
+
+def print_report(directory: Path) -> None:
+    """Print the `report.md` that a command has written."""
+    print((directory / "report.md").read_text(encoding="utf-8"), end="")
 
 
 def run(main: Callable[[Sequence[str] | None], int]) -> None:

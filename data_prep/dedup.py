@@ -205,7 +205,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             max_stub_tokens=arguments.max_stub_tokens,
         ),
         comparison=Comparison(arguments.ignore, marks_apart=arguments.marks_apart),
-        reading=Reading(arguments.text_key, arguments.document_separator, arguments.max_document_mib << 20, arguments.skip_bad),
+        reading=Reading.of(arguments),
         methods=DocumentMethods(same=arguments.same_documents, similar=arguments.similar_documents),
         against=arguments.against,
         against_n=arguments.against_ngram,
@@ -214,8 +214,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         workers=arguments.workers,
         arguments=arguments,
     )
-    print((arguments.output / "report.md").read_text(encoding="utf-8"), end="")
-
+    command.print_report(arguments.output)
     return command.DONE
 
 

@@ -46,7 +46,7 @@ class Dataset:
         """
         if path.is_dir():
             if not (path / MANIFEST_NAME).exists():
-                raise ValueError(f"{path} has no {MANIFEST_NAME}; name a dataset of another tool by its file, {path}/NAME.bin")
+                raise ValueError(_no_dataset(path))
             prefix, manifest = open_dataset(path)
             return cls(path, prefix, TokenFile(prefix), manifest, np.load(path / LINES) if (path / LINES).exists() else None)
         prefix = path.with_suffix("") if path.suffix in (".bin", ".idx") else path
@@ -60,6 +60,13 @@ class Dataset:
         ends = list(accumulate(shard["num_documents"] for shard in shards))
         shard = shards[int(np.searchsorted(ends, number, side="right"))]
         return f"{shard['source']}, line {self.lines[number]}"
+
+
+def _no_dataset(path: Path) -> str:
+    inside = sorted(child.name for child in path.iterdir() if (child / MANIFEST_NAME).exists())
+    if inside:
+        return f"{path} is no dataset, but holds {len(inside)}: {', '.join(inside[:10])}; name them, as in {path / inside[0]}"
+    return f"{path} has no {MANIFEST_NAME}; name a dataset of another tool by its file, {path}/NAME.bin"
 
 
 def describe(dataset: Dataset) -> str:

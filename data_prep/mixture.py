@@ -348,11 +348,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         {name: Path(folder) for name, folder in _pairs(arguments.tokenizer, "--tokenizer").items()},
         arguments.output,
         rules=rules,
-        reading=Reading(arguments.text_key, arguments.document_separator, arguments.max_document_mib << 20),
+        reading=Reading.of(arguments),
         workers=arguments.workers,
         arguments=arguments,
     )
-    print((arguments.output / "report.md").read_text(encoding="utf-8"), end="")
+    command.print_report(arguments.output)
     folder = arguments.tokenizer[0].partition("=")[2]
     steps = next_steps(arguments.output, manifest.facts["blend"], folder, str(arguments.megatron or "data"))
     print(f"\nNext:\n\n{steps}", end="", flush=True)

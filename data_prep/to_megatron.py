@@ -157,7 +157,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         arguments.input,
         load_tokenizer(arguments.tokenizer),
         arguments.output,
-        reading=Reading(arguments.text_key, arguments.document_separator, arguments.max_document_mib << 20, arguments.skip_bad),
+        reading=Reading.of(arguments),
         workers=arguments.workers,
         arguments=arguments,
     )

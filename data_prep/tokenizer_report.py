@@ -53,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         lexicon=read_lexicon(arguments.lexicon, arguments.lexicon_columns) if arguments.lexicon else None,
         arguments=arguments,
     )
-    print((arguments.output / "report.md").read_text(encoding="utf-8"), end="")
+    command.print_report(arguments.output)
     return command.DONE
 
 

@@ -197,7 +197,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
     if arguments.report is not None:
         tokenizer_report([*others, *candidates([str(arguments.output)])], corpora, arguments.report, every=_REPORT_EVERY, **how)
-        print((arguments.report / "report.md").read_text(encoding="utf-8"), end="")
+        command.print_report(arguments.report)
     return command.DONE
 
 

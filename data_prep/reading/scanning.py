@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import pickle
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -29,6 +30,12 @@ class Reading:
     separator: str | None = None
     max_document_bytes: int = 64 << 20
     skip_bad: bool = False
+
+    @classmethod
+    def of(cls, arguments: argparse.Namespace) -> Reading:
+        """As the options of a command say."""
+        skip_bad = getattr(arguments, "skip_bad", False)
+        return cls(arguments.text_key, arguments.document_separator, arguments.max_document_mib << 20, skip_bad)
 
     def documents(
         self, path: Path, bad: list[BadInput] | None = None, *, text_key: str | None = "", progress: Counter | None = None

@@ -21,7 +21,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
-from data_prep.artifacts import digest_bytes, make_group_readable, require_free_space, sync_tree
+from data_prep.artifacts import digest_bytes, free_output, make_group_readable, sync_tree
 from data_prep.reading.documents import COMPRESSIONS, SUFFIXES
 
 Item = TypeVar("Item")
@@ -131,13 +131,7 @@ def resumable_directory(output_dir: Path, plan: Mapping[str, Any]) -> Iterator[P
     Raises:
         ValueError: if `output_dir` is there and not empty, if another run is at work on it, or if an unfinished one had another plan.
     """
-    output_dir = Path(os.path.abspath(output_dir))
-    if output_dir.is_symlink() or (output_dir.exists() and not output_dir.is_dir()):
-        raise ValueError(f"the output {output_dir} exists and is not a directory; choose another --output")
-    if output_dir.is_dir() and any(output_dir.iterdir()):
-        raise ValueError(f"the output directory {output_dir} exists and is not empty; remove it or choose another --output")
-    output_dir.parent.mkdir(parents=True, exist_ok=True)
-    require_free_space(output_dir.parent, 0)
+    output_dir = free_output(output_dir)
     unfinished = output_dir.parent / f".{output_dir.name}.unfinished"
     unfinished.mkdir(exist_ok=True)
     lock = os.open(unfinished, os.O_RDONLY)

@@ -370,22 +370,3 @@ def test_full_disk(write: Write, tmp_path: Path) -> None:
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, preexec_fn=limit)
     assert result.returncode == 2 and "error: the disk is full while writing " in result.stderr and "Traceback" not in result.stderr
     assert not (tmp_path / "out").exists() and not list(tmp_path.rglob("*.partial"))
-
-
-def test_one_enormous_line_takes_little_memory(tmp_path: Path) -> None:
-    """500 MB in one line, packed: named, and never in memory."""
-    path = tmp_path / "a.jsonl.zst"
-    with open(path, "wb") as file, pyarrow.CompressedOutputStream(file, "zstd") as stream:
-        stream.write(b'{"text": "')
-        for _ in range(500):
-            stream.write(b"a" * 1_000_000)
-        stream.write(b'"}\n{"id": "b", "text": "kratka"}\n')
-    code = (
-        "import re; from pathlib import Path; from data_prep.collect import main;"
-        f"main(['--input', 'web={path}', '--output', '{tmp_path / 'out'}', '--workers', '1', '--skip-bad']);"
-        "print(int(re.search(r'VmHWM:\\s+(\\d+)', Path('/proc/self/status').read_text())[1]) // 1024)"
-    )
-    result = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert int(result.stdout.split()[-1]) < 400, "MiB"
-    assert rows(tmp_path / "out/text") == [{"id": "b", "text": "kratka"}]
-    assert f"{path}, line 1: the line is longer than 64 MiB" in result.stdout

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
+import subprocess
+import sys
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from data_prep.artifacts import read_manifest
 from data_prep.reading.documents import SUFFIXES, Documents, batches
+from tests.processes import ROOT
 
 Write = Callable[[str, str | bytes], Path]
 
@@ -140,3 +146,43 @@ def test_batches_keep_order_and_end_when_full(texts: list[str], num_characters: 
     for group in groups:
         assert sum(map(len, group[:-1])) < num_characters
     assert all(sum(map(len, group)) >= num_characters for group in groups[:-1])
+
+
+@pytest.fixture(scope="module")
+def enormous_line(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """500 MB in one line, packed, and a short one after it."""
+    path = tmp_path_factory.mktemp("enormous") / "a.jsonl.zst"
+    with open(path, "wb") as file, pyarrow.CompressedOutputStream(file, "zstd") as stream:
+        stream.write(b'{"text": "')
+        for _ in range(500):
+            stream.write(b"a" * 1_000_000)
+        stream.write(b'"}\n{"id": "b", "text": "kratka"}\n')
+    return path
+
+
+@pytest.mark.parametrize("name", ["collect", "clean", "dedup", "to_megatron"])
+def test_one_enormous_line_is_named_and_never_in_memory(name: str, enormous_line: Path, tokenizer_dir: Path, tmp_path: Path) -> None:
+    inputs = ["--input", str(enormous_line) if name == "to_megatron" else f"web={enormous_line}"]
+    arguments = [*inputs, *(["--tokenizer", str(tokenizer_dir)] if name == "to_megatron" else []), "--workers", "1"]
+    code = (
+        f"import re; from pathlib import Path; from data_prep.{name} import main;"
+        f"main({[*arguments, '--output', str(tmp_path / 'out'), '--skip-bad']!r});"
+        "print(int(re.search(r'VmHWM:\\s+(\\d+)', Path('/proc/self/status').read_text())[1]) // 1024)"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True, env={**os.environ, "USE_TORCH": "0"}
+    )
+    assert int(result.stdout.split()[-1]) < 400, "MiB"
+    manifest = read_manifest(tmp_path / "out")
+    assert manifest is not None
+    assert f"{enormous_line}, line 1: the line is longer than 64 MiB" in result.stdout + json.dumps(manifest.facts)
+    refused = subprocess.run(
+        [sys.executable, "-m", f"data_prep.{name}", *arguments, "--output", str(tmp_path / "none")],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert refused.returncode == 2
+    assert f"error: {enormous_line}, line 1: the line is longer than 64 MiB; split it" in refused.stderr
+    assert not (tmp_path / "none").exists()

@@ -144,6 +144,10 @@ def test_refusals(datasets: list[Path], tmp_path: Path, write: Write, tokenizer_
     num_tokens = TokenFile(datasets[0] / "text").num_tokens
     for arguments, sentence in (
         ([str(tmp_path)], f"{tmp_path} has no scion.json; name a dataset of another tool by its file, {tmp_path}/NAME.bin"),
+        (
+            [str(datasets[0].parent)],
+            f"{datasets[0].parent} is no dataset, but holds 2: {datasets[0].name}, {datasets[1].name}; name them, as in {first}",
+        ),
         ([f"{tmp_path}/no"], f"{tmp_path}/no.idx does not exist; expected an indexed dataset of {tmp_path}/no.bin and {tmp_path}/no.idx"),
         ([first, "--document", "60"], f"{first} has documents 0 to 59, but no 60"),
         ([first, second, "--document", "0"], "--document speaks of one dataset; name only that"),
