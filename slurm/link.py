@@ -65,7 +65,7 @@ class Link:
         if submission is None or submission.number != self._number:
             _say(f"this job is of submission {self._number} of {self._run_dir}, which is not the current one; it leaves the run alone")
             return command.WRONG
-        others = [job for job in self._other_jobs(submission) if not job.is_waiting]
+        others = [job for job in self._other_jobs(submission) if job.state == "RUNNING"]
         if others:
             _say(f"job {others[0].job_id} of this run is {others[0].state.lower()}; this one leaves the run alone")
             return command.WRONG

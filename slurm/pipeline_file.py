@@ -167,7 +167,7 @@ def command_of(pipeline: Pipeline, task: Task) -> list[str]:
     """The words of what a task runs, `python` first."""
     stage, output = pipeline.stages[task.stage], output_of(pipeline, task)
     if stage.train is not None:
-        words = ["recipes.train", "--recipe", _recipe_argument(stage.train.recipe), *_words(pipeline, stage.train.overrides, task)]
+        words = ["recipes.train", "--recipe", recipe_argument(stage.train.recipe), *_words(pipeline, stage.train.overrides, task)]
     else:
         words = _words(pipeline, stage.command or "", task)
     return ["python", "-m", *words, *(["--output", str(output)] if output else [])]
@@ -179,7 +179,8 @@ def training_overrides(pipeline: Pipeline, task: Task) -> list[str]:
     return _words(pipeline, training.overrides, task) if training else []
 
 
-def _recipe_argument(recipe: str) -> str:
+def recipe_argument(recipe: str) -> str:
+    """A recipe as commands take it: a bundled name, or a file with its whole path."""
     return str((ROOT / recipe).absolute()) if recipe.endswith((".yaml", ".yml")) else recipe
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from recipes.compose import compose_recipe
 from slurm.chain import ChainPlan
 from slurm.cluster import Cluster
-from slurm.job import ROOT, Job, parse_time_limit
-from slurm.pipeline_file import Pipeline, Resources, Task, axes_of, needs_of, training_overrides
+from slurm.job import GPU, Job, parse_time_limit
+from slurm.pipeline_file import Pipeline, Resources, Task, axes_of, needs_of, recipe_argument, training_overrides
 
 LOGS_NAME = "logs"
 
@@ -105,22 +105,29 @@ def _stage_job(pipeline: Pipeline, cluster: Cluster, tasks: tuple[Task, ...], ne
     )
     if training is None:
         return StageJob(name, tasks, needs, job, None)
-    return StageJob(name, tasks, needs, _training_job(pipeline, cluster, tasks[0], job), ChainPlan(training.links, training.signal_seconds))
+    return StageJob(name, tasks, needs, _training_job(pipeline, cluster, tasks, job), ChainPlan(training.links, training.signal_seconds))
 
 
-def _training_job(pipeline: Pipeline, cluster: Cluster, task: Task, job: Job) -> Job:
-    """One task per device of the recipe, the same for all points."""
+def _training_job(pipeline: Pipeline, cluster: Cluster, tasks: Sequence[Task], job: Job) -> Job:
+    """One task per device of the recipe, which all members of an array have in common."""
+    layouts = {task: _layout(pipeline, task) for task in tasks}
+    num_nodes, devices_per_node = layouts[tasks[0]]
+    for task, layout in layouts.items():
+        if layout != (num_nodes, devices_per_node):
+            raise ValueError(
+                f"{task.name} wants {layout[0]} nodes x {layout[1]} tasks and {tasks[0].name} {num_nodes} x {devices_per_node}, but the members"
+                " of a job array are alike; make them two stages"
+            )
+    gpus_per_task = 1 if cluster.gpu.gpus_per_node else 0
+    return replace(job, kind=GPU, num_nodes=num_nodes, tasks_per_node=devices_per_node, gpus_per_task=gpus_per_task)
+
+
+def _layout(pipeline: Pipeline, task: Task) -> tuple[int, int]:
+    """Nodes and devices per node of a training's recipe."""
     training = pipeline.stages[task.stage].train
     assert training is not None
-    recipe_name = str(ROOT / training.recipe) if training.recipe.endswith((".yaml", ".yml")) else training.recipe
-    recipe = compose_recipe(recipe_name, training_overrides(pipeline, task))
-    return replace(
-        job,
-        kind="gpu",
-        num_nodes=recipe.parallel.num_nodes,
-        tasks_per_node=recipe.parallel.devices_per_node,
-        gpus_per_task=1 if cluster.gpu.gpus_per_node else 0,
-    )
+    parallel = compose_recipe(recipe_argument(training.recipe), training_overrides(pipeline, task)).parallel
+    return parallel.num_nodes, parallel.devices_per_node
 
 
 def _array(tasks: Sequence[Task], resources: Resources) -> str:

@@ -56,7 +56,7 @@ def report_run(run_dir: Path) -> RunReport:
     submission, state = current_submission(run_dir), read_run_state(run_dir)
     jobs = queued_jobs(submission.job_ids) if submission else []
     running = next((job for job in jobs if not job.is_waiting), None)
-    attempts = [_with_end(run_dir, attempt, state, running) for attempt in read_attempts(run_dir)]
+    attempts = [_with_end(run_dir, attempt, state, jobs) for attempt in read_attempts(run_dir)]
     decision = decide(
         [attempt for attempt in attempts if attempt.end],
         saved_step=state.saved_step,
@@ -102,10 +102,11 @@ def render_report(report: RunReport) -> str:
     return "\n".join(lines)
 
 
-def _with_end(run_dir: Path, attempt: Attempt, state: RunState, running: QueuedJob | None) -> Attempt:
-    if attempt.end is not None or (running is not None and running.job_id == attempt.job_id):
+def _with_end(run_dir: Path, attempt: Attempt, state: RunState, jobs: Sequence[QueuedJob]) -> Attempt:
+    mine = next((job for job in jobs if job.job_id == attempt.job_id), None)
+    if attempt.end is not None or (mine is not None and not mine.is_waiting):
         return attempt
-    cause = cause_of_silent_end(run_dir, attempt, is_same_job=False)
+    cause = cause_of_silent_end(run_dir, attempt, is_same_job=mine is not None)
     return replace(attempt, end=End(cause.name, cause.detail, state.saved_step, None, cause.bad_nodes))
 
 

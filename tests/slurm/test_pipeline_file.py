@@ -154,6 +154,17 @@ def test_jobs_of_the_rest(pipeline: Pipeline, tmp_path: Path) -> None:
     assert all(render_job(job.job, cluster) for job in jobs)
 
 
+def test_members_of_an_array_have_one_layout(tmp_path: Path) -> None:
+    changed = content(tmp_path)
+    changed["options"]["method"]["focus"] = "parallel.num_nodes=2"
+    changed["stages"]["train"]["train"]["overrides"] += " {method_options}"
+    pipeline = pipeline_from_mapping(changed)
+    with pytest.raises(
+        ValueError, match=r"train.method=focus wants 2 nodes x 2 tasks and train.method=mean 1 x 2, but the members of a job"
+    ):
+        stage_jobs(pipeline, load_cluster("local"), tasks_of(pipeline, "train"), frozen_path=Path("/p.json"))
+
+
 def write_output(pipeline: Pipeline, task: Task, text: str = "x") -> Path:
     output = output_of(pipeline, task)
     assert output is not None
