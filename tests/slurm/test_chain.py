@@ -167,6 +167,19 @@ def test_a_requeued_job_makes_a_second_attempt_with_a_log_of_its_own(chain: Ligh
 
 
 @pytest.mark.slow
+def test_an_ended_link_that_is_requeued_leaves_the_running_one_alone(chain: LightChain) -> None:
+    first, second = chain.submit("--steps", 900, "--seconds-per-step", 0.1, plan=ChainPlan(links=2))
+    chain.wait_for_step(7)
+    signal_steps(first, "USR1")
+    chain.wait_for(lambda: len(chain.attempts()) == 2, timeout_seconds=60)
+    chain.slurm.run("scontrol", "requeue", first)
+    log = chain.run_dir / "attempts" / f"job-{first}.log"
+    sentence = f"job {second} of this run is running; this one leaves the run alone"
+    chain.wait_for(lambda: log.exists() and sentence in log.read_text(), timeout_seconds=60)
+    assert chain.causes() == [causes.SIGNALLED, None]
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", ["power-off", "kill-slurmd"])
 def test_a_lost_node_is_left_out_from_then_on(chain: LightChain, fault: str) -> None:
     chain.submit("--steps", 600, "--seconds-per-step", 0.1, plan=ChainPlan(links=3))
