@@ -74,6 +74,16 @@ def cause_of_clean_end(*, is_finished: bool, stop_requested: bool, seconds_left:
     return Cause(TIME_LIMIT)
 
 
+def cause_by_slurm(log: str) -> Cause | None:
+    """What Slurm itself says that it ended the job for; None where it did not."""
+    # Steps are cancelled without a reason also when a task failed, so only a job's line says that somebody cancelled it.
+    for found in _CANCELLED.finditer(log):
+        reason = found["reason"]
+        if reason is not None or found["what"] == "JOB":
+            return Cause(_BY_REASON.get(reason, CANCELLED), found[0].removeprefix("error: "))
+    return None
+
+
 def cause_of_failure(log: str, *, slurm_state: str | None = None, was_requeued: bool = False) -> Cause:
     """Why an attempt ended with another exit code, or without one.
 
@@ -86,7 +96,7 @@ def cause_of_failure(log: str, *, slurm_state: str | None = None, was_requeued: 
     """
     if failed := _failed_nodes(log):
         return Cause(NODE_FAILURE, _line_of(log, _NODE_FAILED), failed)
-    if (cancelled := _slurm_cancelled(log)) is not None:
+    if (cancelled := cause_by_slurm(log)) is not None:
         return cancelled
     if slurm_state in _BY_STATE:
         return Cause(_BY_STATE[slurm_state], f"Slurm says {slurm_state}")
@@ -103,15 +113,6 @@ def cause_of_failure(log: str, *, slurm_state: str | None = None, was_requeued: 
     if was_requeued:  # its first node was lost with everything that could have written about it
         return Cause(NODE_FAILURE, "Slurm started the job again")
     return Cause(VANISHED if not _MESSAGE.search(log) else FAILED, _with_message("", log))
-
-
-def _slurm_cancelled(log: str) -> Cause | None:
-    # Steps are cancelled without a reason also when a task failed, so only a job's line says that somebody cancelled it.
-    for found in _CANCELLED.finditer(log):
-        reason = found["reason"]
-        if reason is not None or found["what"] == "JOB":
-            return Cause(_BY_REASON.get(reason, CANCELLED), found[0].removeprefix("error: "))
-    return None
 
 
 def _failed_nodes(log: str) -> tuple[str, ...]:

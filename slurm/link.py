@@ -17,7 +17,7 @@ from pathlib import Path
 from data_prep import command
 from slurm import provenance
 from slurm.attempts import Attempt, End, attempt_dir, begin_attempt, end_attempt, read_attempts, read_log, write_json
-from slurm.causes import Cause, cause_of_clean_end, cause_of_failure
+from slurm.causes import Cause, cause_by_slurm, cause_of_clean_end, cause_of_failure
 from slurm.decision import CONTINUE, Decision, decide
 from slurm.queue import QueuedJob, cancel_jobs, exclude_nodes, expand_nodes, job_state, queued_jobs, seconds_left
 from slurm.run_state import RunState, read_run_state, set_damaged_aside
@@ -122,15 +122,17 @@ class Link:
 
     def _cause_now(self, attempt: Attempt, state: RunState, submission: Submission) -> Cause:
         """Why the attempt of this job ended a moment ago."""
-        if self._environment.get("SCION_EXIT_CODE") == "0":
-            left = seconds_left(self._job_id)
-            return cause_of_clean_end(
-                is_finished=state.is_finished,
-                stop_requested=state.stop_requested,
-                seconds_left=left,
-                signal_seconds=submission.claim.signal_seconds,
-            )
-        return cause_of_failure(read_log(self._run_dir, attempt.number), slurm_state=job_state(self._job_id))
+        log = read_log(self._run_dir, attempt.number)
+        if self._environment.get("SCION_EXIT_CODE") != "0":
+            return cause_of_failure(log, slurm_state=job_state(self._job_id))
+        # A training that is cancelled or preempted may have had the time to save and leave as if it had been asked to.
+        by_slurm = None if state.is_finished else cause_by_slurm(log)
+        return by_slurm or cause_of_clean_end(
+            is_finished=state.is_finished,
+            stop_requested=state.stop_requested,
+            seconds_left=seconds_left(self._job_id),
+            signal_seconds=submission.claim.signal_seconds,
+        )
 
     def _close_and_decide(self, submission: Submission) -> Decision:
         """Say of earlier attempts that died without a word why, then decide."""

@@ -1,7 +1,7 @@
 """A training that costs nothing: real recipe, metrics and checkpoints of `recipes.run_dir`, but a chain of hashes for a model.
 
 Rank 0 trains, the others wait for the end.  Each loss depends on all steps before it, so one step lost or done twice shows in all later ones.
-SIGUSR1 saves and leaves with exit code 0, as `recipes.train` does.
+SIGUSR1 and SIGTERM save and leave with exit code 0, as they do in `recipes.train`.
 """
 
 from __future__ import annotations
@@ -66,7 +66,8 @@ def save(run_dir: Path, step: int, state: str) -> None:
 def train(arguments: argparse.Namespace) -> int:
     run_dir: Path = arguments.output
     leaving: list[int] = []
-    signal.signal(signal.SIGUSR1, lambda number, frame: leaving.append(number))
+    for number in (signal.SIGUSR1, signal.SIGTERM):
+        signal.signal(number, lambda number, frame: leaving.append(number))
     record_recipe(run_dir, recipe(arguments.steps, arguments.every, int(os.environ["SLURM_NNODES"])))
     newest = newest_checkpoint(run_dir)
     step, state = (newest[0], (newest[1] / "weights" / "state").read_text()) if newest else (0, "")
@@ -91,7 +92,8 @@ def train(arguments: argparse.Namespace) -> int:
 
 def wait(run_dir: Path, steps: int) -> int:
     leaving: list[int] = []
-    signal.signal(signal.SIGUSR1, lambda number, frame: leaving.append(number))
+    for number in (signal.SIGUSR1, signal.SIGTERM):
+        signal.signal(number, lambda number, frame: leaving.append(number))
     while not leaving and not (run_dir / CHECKPOINTS_NAME / checkpoint_name(steps)).exists():
         time.sleep(0.05)
     return command.DONE

@@ -121,7 +121,8 @@ def test_cancelling_a_link_by_hand_ends_the_chain(chain: LightChain) -> None:
     cancel_jobs([first])
     chain.wait_for_end()
     assert chain.causes() == [causes.CANCELLED], chain.logs()
-    assert "somebody cancelled it; submit again to go on; step 5 is saved" in chain.logs()
+    saved = chain.attempts()[0].end.step  # type: ignore[union-attr]
+    assert saved >= 5 and f"somebody cancelled it; submit again to go on; step {saved} is saved" in chain.logs()
 
 
 def test_a_job_of_an_older_submission_leaves_the_run_alone(chain: LightChain) -> None:
