@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -13,22 +14,32 @@ from slurm.cluster import Runtime
 from slurm.job import Job
 from slurm.render import render_job
 from tests.processes import ROOT
-from tests.slurm.running_slurm import RunningSlurm
+from tests.slurm.running_slurm import RunningSlurm, running_slurm
 
 LIGHT_RANKS = Path(__file__).with_name("light_rank.py")
 
 
-def test_every_rank_of_16_nodes_knows_its_place_and_sums_over_all(slurm: RunningSlurm, tmp_path: Path) -> None:
-    job = Job(
+def _light_job(log_dir: Path, output: Path, *, num_nodes: int, tasks_per_node: int) -> Job:
+    """A task per GPU that says where it is, and takes part in a sum over all."""
+    return Job(
         name="places",
-        command=("python", "-S", str(LIGHT_RANKS), str(tmp_path)),
+        command=("python", "-S", str(LIGHT_RANKS), str(output)),
         time_limit_seconds=120,
-        log_dir=tmp_path,
+        log_dir=log_dir,
         log_name="log",
-        num_nodes=16,
-        tasks_per_node=4,
+        num_nodes=num_nodes,
+        tasks_per_node=tasks_per_node,
         gpus_per_task=1,
+        paths=(output,),
     )
+
+
+def _sums(output: Path) -> list[int]:
+    return [json.loads(path.read_text())["sum"] for path in sorted(output.glob("rank_*.json"))]
+
+
+def test_every_rank_of_16_nodes_knows_its_place_and_sums_over_all(slurm: RunningSlurm, tmp_path: Path) -> None:
+    job = _light_job(tmp_path, tmp_path, num_nodes=16, tasks_per_node=4)
     job_id = slurm.submit(render_job(job, slurm.cluster()))
     assert slurm.wait(job_id, timeout_seconds=90) == "COMPLETED", (tmp_path / "log").read_text()
     places = [json.loads(path.read_text()) for path in sorted(tmp_path.glob("rank_*.json"))]
@@ -76,23 +87,35 @@ def test_a_container_sees_what_it_needs_and_the_ranks(kind: str, slurm: RunningS
     stand_in.write_text(APPTAINER)
     stand_in.chmod(0o755)
     image.touch()
-    job = Job(
-        name="container",
-        command=("python", "-S", str(LIGHT_RANKS), str(data)),
-        time_limit_seconds=120,
-        log_dir=home,
-        log_name="log",
-        num_nodes=2,
-        tasks_per_node=2,
-        gpus_per_task=1,
+    job = replace(
+        _light_job(home, data, num_nodes=2, tasks_per_node=2),
         environment={"IMAGE": str(image), "BINDS": str(tmp_path / "binds"), "PATH": f"{stand_in.parent}:{sys.prefix}/bin:/usr/bin:/bin"},
-        paths=(data,),
     )
     cluster = replace(slurm.cluster(), runtime=Runtime(kind, image=str(image)))
     job_id = slurm.submit(render_job(job, cluster))
     assert slurm.wait(job_id, timeout_seconds=60) == "COMPLETED", (home / "log").read_text()
-    assert [json.loads(path.read_text())["sum"] for path in sorted(data.glob("rank_*.json"))] == [6] * 4
+    assert _sums(data) == [6] * 4
     assert set((tmp_path / "binds").read_text().splitlines()) == {str(ROOT), str(data)}
+
+
+def test_pyxis_takes_the_options(tmp_path: Path) -> None:
+    """A plugin that stands in for pyxis: srun takes the options, and the task, which runs on the host, sees them."""
+    if not Path("/usr/include/slurm/spank.h").exists() or shutil.which("gcc") is None:
+        pytest.skip("the plugin cannot be compiled: apt-get install gcc libc6-dev libslurm-dev")
+    output = tmp_path / "a 'b\" č$x"
+    output.mkdir()
+    with running_slurm(nodes=2, options=["--pyxis-stub"]) as slurm:
+        job = _light_job(tmp_path, output, num_nodes=2, tasks_per_node=2)
+        job = replace(job, environment={"PATH": f"{sys.prefix}/bin:/usr/bin:/bin"})
+        cluster = replace(slurm.cluster(), runtime=Runtime("pyxis", image="nvcr.io#nvidia/nemo:25.11"))
+        job_id = slurm.submit(render_job(job, cluster))
+        assert slurm.wait(job_id, timeout_seconds=60) == "COMPLETED", (tmp_path / "log").read_text()
+        assert _sums(output) == [6] * 4
+        shown = replace(
+            job, command=("python", "-c", "import os; print(os.environ['PYXIS_STUB_CONTAINER_MOUNTS'])"), num_nodes=1, log_name="shown"
+        )
+        assert slurm.wait(slurm.submit(render_job(replace(shown, tasks_per_node=1), cluster)), timeout_seconds=60) == "COMPLETED"
+    assert (tmp_path / "shown").read_text() == f"{ROOT}:{ROOT},{output}:{output}\n"
 
 
 def test_modules_are_loaded_and_nothing_can_be_downloaded(slurm: RunningSlurm, tmp_path: Path) -> None:
