@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import itertools
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from recipes.schema import Recipe, recipe_from_mapping
 from recipes.tiny import Size, size_overrides
 
 CONF_DIR = Path(__file__).resolve().parent / "conf"
+_ROOT = "bundled"
 
 
 def recipe_names() -> list[str]:
@@ -81,28 +83,30 @@ def _compose(recipe: str, overrides: Sequence[str]) -> Recipe:
     from omegaconf.errors import OmegaConfBaseException
     from yaml import YAMLError
 
-    config_dir, choice, search_path = _place(recipe)
+    config_dir, choice, place = _place(recipe)
     GlobalHydra.instance().clear()
     try:
         with initialize_config_dir(str(config_dir), version_base="1.3"):
-            content = OmegaConf.to_container(compose(choice, overrides=[*search_path, *overrides]), resolve=True)
+            content = OmegaConf.to_container(compose(choice, overrides=[place, *overrides]), resolve=True)
     except (HydraException, OmegaConfBaseException) as error:
+        if found := re.search(r"Could not override '(\w+)'. No match in the defaults list", str(error)):
+            raise ValueError(f"the recipe {recipe} has no choice of {found[1]} to replace; add one with +{found[1]}=...") from error
         raise ValueError(f"the recipe {recipe} cannot be composed: {str(error).splitlines()[0]}") from error
     except YAMLError as error:
         raise ValueError(f"the recipe {recipe} is no valid YAML: {' '.join(str(error).split())}") from error
     if not isinstance(content, dict):
         raise ValueError(f"the recipe {recipe} holds no keys")
-    return recipe_from_mapping({"name": choice.removeprefix("recipe/"), **{str(key): value for key, value in content.items()}})
+    return recipe_from_mapping({"name": recipe if choice == _ROOT else choice, **{str(key): value for key, value in content.items()}})
 
 
-def _place(recipe: str) -> tuple[Path, str, list[str]]:
-    """Directory and name of a recipe for Hydra, and the override that says where the groups are."""
+def _place(recipe: str) -> tuple[Path, str, str]:
+    """Directory and name of the file that Hydra begins with, and the override that says what else belongs to it."""
     if recipe.endswith((".yaml", ".yml")):
         file = Path(recipe).resolve()
         if not file.is_file():
             raise ValueError(f"the recipe file {recipe} does not exist; the bundled recipes are {', '.join(recipe_names())}")
-        return file.parent, file.stem, [f"hydra.searchpath=[file://{CONF_DIR}]"]  # so that its defaults list can name our groups
+        return file.parent, file.stem, f"hydra.searchpath=[file://{CONF_DIR}]"  # so that its defaults list can name our groups
     if recipe not in recipe_names():
         nearest = difflib.get_close_matches(recipe, recipe_names(), n=1, cutoff=0.0)[0]
         raise ValueError(f"there is no recipe {recipe}; did you mean {nearest}? The bundled recipes are {', '.join(recipe_names())}")
-    return CONF_DIR, f"recipe/{recipe}", []
+    return CONF_DIR, _ROOT, f"recipe={recipe}"

@@ -1,0 +1,157 @@
+"""Recipes that ask for more or other data than there is, or for another checkpoint, are refused with what would be legal."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from data_prep.artifacts import Manifest
+from recipes.base_models import base_model
+from recipes.checks import RunInputs, check_run
+from recipes.compose import compose_recipe
+from recipes.schema import Recipe
+from recipes.steps import weights_of
+
+OVERRIDES = ("model.checkpoint=nemo", "data.train=[it,en]", "schedule.max_steps=10", "schedule.warmup_steps=0")
+MODEL = {
+    "num_layers": 4,
+    "hidden_size": 96,
+    "ffn_hidden_size": 384,
+    "num_attention_heads": 6,
+    "max_position_embeddings": 128,
+    "vocab_size": 1001,
+    "share_embeddings_and_output_weights": True,
+}
+
+
+def _inputs(*tokens: int, **facts: Any) -> RunInputs:
+    data = {"tokenizer_digest": "xxh3:a", "vocab_size": 1001, "text_bytes": 200_000, "eos_token_id": 2}
+    train = tuple(Manifest(stage="data_prep.to_megatron", facts={**data, "num_tokens": n}) for n in tokens or (50_000, 20_000))
+    checkpoint = Manifest(stage="conversion.hf_to_nemo", facts={"tokenizer_digest": "xxh3:a", **facts})
+    return RunInputs(family="opt", model=MODEL, checkpoint=checkpoint, train=train)
+
+
+def _problem(*overrides: str, inputs: RunInputs | None = None) -> str:
+    with pytest.raises(ValueError) as error:
+        check_run(compose_recipe("demo_adapt", [*OVERRIDES, *overrides]), inputs or _inputs())
+    return str(error.value).removeprefix("recipe demo_adapt cannot run: ")
+
+
+def _checked(*overrides: str, inputs: RunInputs | None = None) -> Recipe:
+    return check_run(compose_recipe("demo_adapt", [*OVERRIDES, *overrides]), inputs or _inputs())
+
+
+@pytest.mark.parametrize(
+    ("overrides", "sentence"),
+    [
+        (["data.weights=[1]"], "data.weights has 1 entries for 2 data sets in data.train"),
+        (["data.weights=[1,0]"], "data.weights is [1.0, 0.0]; expected numbers above 0"),
+        (["data.epochs=[1,2,3]"], "data.epochs has 3 numbers for 2 data sets in data.train; give one for all or one each"),
+        (["schedule.epochs=0"], "schedule.epochs is 0; expected a number above 0"),
+        (["schedule.train_tokens=1000"], "schedule.max_steps and schedule.train_tokens both say how long the run is; give one of them"),
+        (
+            ["schedule.max_steps=null"],
+            "nothing says how long the run is; give schedule.max_steps, schedule.train_tokens or schedule.epochs",
+        ),
+        (["data.shares.it=1"], "data.shares speak of it; say with data.languages which language each data set is in"),
+        (["data.shares={it:0.7,en:0.2}", "data.languages=[it,en]"], "data.shares are 0.9 together; expected 1"),
+        (["data.shares={it:0.7,en:0.2,sl:0.1}", "data.languages=[it,en]"], "data.shares has sl, but no data set is in it"),
+        (["data.shares={it:1}", "data.languages=[it,en]"], "data.languages has en, which has no share in data.shares"),
+        (
+            ["schedule.epochs=2", "data.weights=[1,1]"],
+            "schedule.epochs sees all of the data, but data.weights takes parts of it; give one of them",
+        ),
+        (
+            ["freeze=[{frozen: [body], until_epoch: 2}]", "schedule.epochs=2"],
+            "freeze[0].until_epoch is 2; expected more than 0 and less than schedule.epochs (2)",
+        ),
+        (
+            ["freeze=[{frozen: [body], until_epoch: 1}]"],
+            "freeze[0].until_epoch is 1; expected more than 0 and less than schedule.epochs (not given)",
+        ),
+        # 390 and 156 windows are 68 batches of 8.
+        (
+            ["schedule.epochs=1", "schedule.max_steps=69"],
+            "the run's 69 steps go beyond the data: data x epochs fill 68; set schedule.max_steps=68, or more epochs",
+        ),
+        # Equal shares of 156 windows of the smaller set are 312 samples.
+        (
+            ["data.epochs=1", "data.weights=[1,1]", "schedule.max_steps=40"],
+            "the run's 40 steps go beyond the data: data x epochs fill 39; set schedule.max_steps=39, or more epochs",
+        ),
+        (
+            ["schedule.epochs=1", "schedule.global_batch_size=1000", "schedule.micro_batch_size=1000", "schedule.max_steps=null"],
+            "the run has less data than the 1000 samples of one step; give it more, or a smaller global_batch_size",
+        ),
+    ],
+)
+def test_refused_with_what_is_legal(overrides: list[str], sentence: str) -> None:
+    assert _problem(*overrides) == sentence
+
+
+def test_steps_of_epochs_and_what_is_frozen_for_one() -> None:
+    recipe = _checked("schedule.epochs=2", "schedule.max_steps=null", "freeze=[{frozen: [body], until_epoch: 1}]")
+    assert (recipe.schedule.max_steps, recipe.freeze[0].until_step) == (1092 // 8, -(-546 // 8))
+    twice = _checked("schedule.epochs=1", "schedule.max_steps=null", "data.epochs=[1,2]")
+    assert twice.schedule.max_steps == (390 + 2 * 156) // 8
+
+
+def test_shares_of_languages_are_divided_by_tokens() -> None:
+    recipe = compose_recipe("demo_adapt", [*OVERRIDES, "data.train=[a,b,c]", "data.languages=[it,en,it]", "data.shares={it:0.75,en:0.25}"])
+    assert weights_of(recipe.data, _inputs(30_000, 99_000, 10_000).train) == pytest.approx((0.75 * 0.75, 0.25, 0.75 * 0.25))
+
+
+def test_another_model_is_refused() -> None:
+    assert _problem("model.base=opt-1.3b") == (
+        "the recipe is for opt-1.3b, but the checkpoint nemo has num_layers 4 instead of 24; hidden_size 96 instead of 2048;"
+        " ffn_hidden_size 384 instead of 8192; num_attention_heads 6 instead of 32; num_query_groups None instead of 32;"
+        " give that model's checkpoint, or model.base=null to train another"
+    )
+    assert "family opt instead of llama" in _problem("model.base=llama-2-7b")
+    assert _problem("model.base=opt-13b").startswith("model.base is 'opt-13b'; did you mean opt-1.3b? The published models are opt-1.3b, ")
+    family, model = base_model("opt-1.3b", tied=False)
+    inputs = replace(_inputs(), family=family, model={**model, "max_position_embeddings": 2048})
+    _checked("model.base=opt-1.3b", inputs=inputs)
+
+
+def test_another_vocabulary_or_transfer_is_refused() -> None:
+    assert _problem("model.vocab_size=80000") == (
+        "the recipe is for 80,000 tokens, but the checkpoint nemo has 1,001; set model.vocab_size=1001, or make the checkpoint with the"
+        " recipe's tokenizer"
+    )
+    assert _problem("model.method=focus", inputs=_inputs(method="mean")) == (
+        "the recipe is for `conversion.transfer --method focus`, but the checkpoint nemo was made with mean; make it so, or set model.method=mean"
+    )
+    assert _problem("model.output_layer=copied").endswith("was made with none; make it so, or set model.output_layer=null")
+    _checked("model.method=focus", "model.output_layer=copied", inputs=_inputs(method="focus", head="copied"))
+
+
+def test_factors_must_make_the_table(tmp_path: Path) -> None:
+    path = tmp_path / "factors.safetensors"
+    assert _problem("model.factorised_size=8") == (
+        "the recipe trains factors of 8 dimensions; give the file of the transfer as model.factors"
+    )
+    assert _problem(f"model.factors={path}") == f"{path} does not exist; `python -m conversion.transfer --factorised-size N` writes it"
+    save_file({"input.coordinates": torch.zeros(1001, 8), "input.primitives": torch.zeros(8, 95)}, path)
+    assert _problem(f"model.factors={path}", "model.factorised_size=4", "+objective=two_tokens") == (
+        "recipe demo_adapt cannot run, 3 problems:\n"
+        f"  - the recipe trains factors of 4 dimensions, but {path} has 8\n"
+        f"  - {path} makes a table of 1001 x 95, but the checkpoint has 1001 x 96; both have to be of one transfer\n"
+        "  - objective is two_tokens, but model.factors is trained with next_token alone"
+    )
+    save_file({"input.coordinates": torch.zeros(1001, 8), "input.primitives": torch.zeros(8, 96)}, path)
+    _checked(f"model.factors={path}")
+
+
+def test_a_choice_that_does_not_exist_lists_the_others() -> None:
+    with pytest.raises(ValueError) as error:
+        compose_recipe("low_resource/llama2", ["procedure=3x3_ls"])
+    assert str(error.value) == "there is no procedure 3x3_ls; there are 2_stage, 2x2_ls, lora"
+    with pytest.raises(ValueError) as error:
+        compose_recipe("demo_adapt", ["objective=two_tokens"])
+    assert str(error.value) == "the recipe demo_adapt has no choice of objective to replace; add one with +objective=..."
