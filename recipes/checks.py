@@ -8,16 +8,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from conversion.factors import COORDINATES, PRIMITIVES
+from conversion.factors import COORDINATES, PRIMITIVES, read_factors
 from data_prep.artifacts import Manifest, check_files, require_manifest
 from data_prep.megatron.index import open_dataset
 from nemo_patches.lora_parts import adapter_names
 from recipes import arithmetic
 from recipes.checkpoint_checks import checkpoint_problems, factor_problems
 from recipes.data_checks import blend_problems, data_problems
-from recipes.freezing import NEVER, SECOND_HEAD, TOKEN_TABLE, first_trained_steps, model_parameter_names, pipeline_stages
+from recipes.freezing import NEVER, TOKEN_TABLE, first_trained_steps, model_parameter_names, pipeline_stages
 from recipes.planner.estimate import memory_problems
-from recipes.planner.parameters import PlannedModel
+from recipes.planner.parameters import SECOND_HEAD, PlannedModel
 from recipes.schema import OBJECTIVES, PRECISIONS, Recipe, raise_all
 from recipes.steps import with_steps
 
@@ -99,6 +99,8 @@ def planned_model(recipe: Recipe, inputs: RunInputs) -> PlannedModel:
         padded_vocab_size(recipe, inputs),
         frozen=frozenset(name for name in names if steps[name] == NEVER),
         adapter_rank=recipe.lora.rank if recipe.lora else 0,
+        num_heads=2 if recipe.objective == "two_tokens" else 1,
+        factorised_size=read_factors(Path(recipe.model.factors))["primitives"].shape[0] if recipe.model.factors else 0,
     )
 
 

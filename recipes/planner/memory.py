@@ -74,7 +74,7 @@ def stage_memory(model: PlannedModel, layout: Layout, stage: int, *, kernels: st
     tokens = layout.micro_batch_tokens
     logits = 0.0
     if stage == pipeline - 1:
-        logits = _logit_bytes(model.config, item, kernels) * tokens * model.vocab_rows / tensor
+        logits = model.num_heads * _logit_bytes(model.config, item, kernels) * tokens * model.vocab_rows / tensor
     return MemoryEstimate(
         stage=stage,
         parameters=rank.held * item,

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
+from conversion.factors import COORDINATES, PRIMITIVES
 from nemo_patches.lora_parts import FIRST, OUTPUT, QKV, SECOND, adapter_names
 from recipes.arithmetic import LayerShape
 
+SECOND_HEAD = "second_head.weight"
 BEFORE, AFTER = -1, -2  # places outside the layers: before the first and after the last layer
 
 
@@ -118,12 +120,16 @@ class PlannedModel:
         vocab_rows: rows of the vocabulary tables, with padding.
         frozen: names of parameters that no step changes; they have neither gradient nor optimizer state.
         adapter_rank: of low-rank adapters on all linear layers; 0 where there are none.
+        num_heads: output layers, two where a second one predicts the token after the next.
+        factorised_size: dimensions of the coordinates that the token table is trained as, times primitives; 0 where it is one matrix.
     """
 
     config: Mapping[str, Any]
     vocab_rows: int
     frozen: frozenset[str] = frozenset()
     adapter_rank: int = 0
+    num_heads: int = 1
+    factorised_size: int = 0
 
     @cached_property
     def shape(self) -> LayerShape:
@@ -133,7 +139,14 @@ class PlannedModel:
     @cached_property
     def parameters(self) -> dict[str, Parameter]:
         """All parameters by name."""
-        return parameters(self.config, vocab_rows=self.vocab_rows) | adapters(self.config, rank=self.adapter_rank)
+        found = parameters(self.config, vocab_rows=self.vocab_rows) | adapters(self.config, rank=self.adapter_rank)
+        if self.factorised_size:
+            del found["embedding.word_embeddings.weight"]
+            found[COORDINATES] = Parameter(self.vocab_rows * self.factorised_size, is_split=True, place=BEFORE)
+            found[PRIMITIVES] = Parameter(self.factorised_size * self.shape.hidden, is_split=False, place=BEFORE)
+        if self.num_heads == 2:
+            found[SECOND_HEAD] = Parameter(self.vocab_rows * self.shape.hidden, is_split=True, place=AFTER)
+        return found
 
     @property
     def is_tied(self) -> bool:

@@ -17,6 +17,7 @@ _PARTS = (
     ("attention", "self_attention.linear_"),
     ("feed-forward", "mlp.linear_"),
     ("output layer", "output_layer."),
+    ("second output layer", "second_head."),
 )
 
 

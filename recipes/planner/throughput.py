@@ -105,7 +105,7 @@ def _pass_time(model: PlannedModel, layout: Layout, gpu: Gpu, stage: int, effici
     """One micro batch on one stage."""
     shape, tensor, tokens = model.shape, layout.tensor_parallel_size, layout.micro_batch_tokens
     num_layers = model.config["num_layers"] // layout.pipeline_parallel_size
-    vocab_columns = model.vocab_rows // tensor if stage == layout.pipeline_parallel_size - 1 else 0
+    vocab_columns = model.num_heads * model.vocab_rows // tensor if stage == layout.pipeline_parallel_size - 1 else 0
     again = 1 + layout.recomputed * efficiency.recomputation
     layer_products = sum(
         product_seconds(tokens, inputs, outputs, gpu, efficiency)

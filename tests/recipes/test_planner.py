@@ -67,6 +67,19 @@ def test_names_of_adapters_are_the_engines() -> None:
     assert {name for name in model.parameters if ".lora." in name} == set(adapter_names(num_layers=24, is_gated=True))
 
 
+def test_a_second_head_costs_a_matrix_and_its_logits() -> None:
+    one, two = estimate_memory(GAMS, ON_64), estimate_memory(replace(GAMS, num_heads=2), ON_64)
+    assert two.parameters - one.parameters == 2 * 80_000 * 2048
+    assert two.logits == 2 * one.logits
+
+
+def test_a_factorised_table_is_its_factors() -> None:
+    model = PlannedModel({**OPT_1B, "share_embeddings_and_output_weights": True}, vocab_rows=80_000)
+    whole = model.rank(tensor_parallel_size=2, pipeline_parallel_size=1, stage=0).held
+    factors = replace(model, factorised_size=100).rank(tensor_parallel_size=2, pipeline_parallel_size=1, stage=0).held
+    assert whole - factors == 40_000 * 2048 - (40_000 * 100 + 100 * 2048)
+
+
 def test_mosaic_models_have_their_published_parameters() -> None:
     """So that what the time model is calibrated on is the models that were measured."""
     published = {("125m", 2048): 125_311_488, ("1b", 8192): 1_328_533_504, ("7b", 2048): 6_658_859_008, ("13b", 4096): 12_864_440_320}
