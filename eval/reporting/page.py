@@ -37,7 +37,7 @@ def report_page(
     """
     models = report.models
     key = "".join(
-        f'<span class="c{n % NUM_COLOURS}">{html.escape(model.name)}{" (baseline)" if n == 0 else ""}</span>'
+        f'<span class="c{n % NUM_COLOURS}">{html.escape(model.name)}{" (baseline)" if n == 0 and len(models) > 1 else ""}</span>'
         for n, model in enumerate(models)
     )
     sections = [
@@ -94,7 +94,8 @@ def _summary(report: Report) -> str:
         parts.append(f"{len(report.tasks)} tasks")
     if report.texts:
         parts.append(f"{len(report.texts)} held-out texts")
-    return f"{', '.join(parts)}. Tables show the last checkpoint of every training; the baseline is {report.models[0].name}."
+    baseline = f"; the baseline is {report.models[0].name}" if len(report.runs) > 1 else ""
+    return f"{', '.join(parts)}. Tables show the last checkpoint of every training{baseline}."
 
 
 def warnings(report: Report) -> list[str]:
@@ -181,14 +182,20 @@ def _scroll(table: str) -> str:
     return f'<div class="scroll">\n{table}\n</div>'
 
 
+def _has_scores(report: Report, line: Line) -> bool:
+    return any(line.score(model) is not None for run in report.runs for model in run.checkpoints)
+
+
 def _curves(report: Report, all_lines: Sequence[Line], tokens_per_step: int | None) -> str:
     sections = ["<h2>Along training</h2>"]
+    drawn_lines = [line for line in all_lines if line.headline]
+    drawn_lines += [line for task in report.tasks if _has_scores(report, line := Line(task, "invalid", False, False))]
     key = "".join(f'<span class="c{n % NUM_COLOURS}">{html.escape(run.name)}</span>' for n, run in enumerate(report.runs))
     sections.append(f'<div class="key">{key}</div>')
     sections.append('<p class="notes">Shaded: 95 % intervals. Dashed: models that were not trained here.</p>')
     for number, (label, position) in enumerate(x_axes(report, tokens_per_step).items()):
         panels = []
-        for line in (line for line in all_lines if line.headline):
+        for line in drawn_lines:
             series = []
             for colour, run in enumerate(report.runs):
                 points = []

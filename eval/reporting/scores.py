@@ -15,6 +15,7 @@ _SIDE_METRICS = ("invalid", "empty", "instruction_repeated", "copied")
 _PERCENT = ("acc", "acc_valid", "acc_norm", "exact_match", "f1", "macro_f1", "f1_answers", "invalid", "empty")
 _NAMES = {
     "acc": "accuracy",
+    "invalid": "invalid answers",
     "acc_norm": "accuracy, by length",
     "acc_valid": "accuracy, valid only",
     "macro_f1": "macro F1",

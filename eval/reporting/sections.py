@@ -23,7 +23,7 @@ def efficiency_rows(report: Report) -> tuple[list[str], list[list[str]]]:
                 [
                     f"{LANGUAGES.get(text, text)}, {model.name}",
                     f"{figures['bits_per_byte']:.3f} [{figures['low']:.3f}, {figures['high']:.3f}]",
-                    "–" if perplexity is None else f"{perplexity:.4g}",
+                    "–" if perplexity is None else f"{perplexity:,.0f}" if perplexity >= 1000 else f"{perplexity:.4g}",
                     f"{tokens / figures['num_words']:.2f}",
                     f"{figures['text_bytes'] / tokens:.2f}",
                     f"{figures['text_bytes'] / figures['seconds']:,.0f}",
@@ -105,10 +105,8 @@ def notes(report: Report) -> list[str]:
     if report.tasks:
         shots = {task: next(m.tasks[task]["num_fewshot"] for m in models if task in m.tasks) for task in report.tasks}
         told = (f"{task}: {k}" for task, k in shots.items() if k)
-        found.append(
-            f"Examples before each question: {', '.join(told) or 'none'}. They are drawn for each item by its id, never from evaluated"
-            " groups, and are the same for every model."
-        )
+        drawn = ". They are drawn for each item by its id, never from evaluated groups, and are the same for every model."
+        found.append(f"Examples before each question: {', '.join(told)}{drawn}" if any(shots.values()) else "No examples before questions.")
     versions = ", ".join(f"{package} {version}" for package, version in first["versions"].items())
     found.append(
         "Intervals: Wilson for shares of items that stand alone; else 10,000 bootstrap resamples of items, groups of items drawn whole."

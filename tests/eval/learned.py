@@ -30,12 +30,12 @@ def write_questions(folder: Path) -> Path:
     return folder
 
 
-def training_texts(data: Path) -> list[str]:
-    """Prompts of the training rows with their answers."""
+def solved_texts(data: Path, split: str) -> list[str]:
+    """Prompts of the rows of a split with their answers."""
     from eval.protocols.protocol import documents
     from eval.protocols.slovene import PROTOCOLS
 
-    asked = documents(PROTOCOLS["boolq"], data=str(data), split="train")
+    asked = documents(PROTOCOLS["boolq"], data=str(data), split=split)
     return [f"{document['prompt']} {document['choices'][document['label']]}\n" for document in asked]
 
 

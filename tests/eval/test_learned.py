@@ -6,7 +6,7 @@ import pytest
 
 from eval.harness import main as evaluate
 from eval.report import main as report
-from tests.eval.learned import ENGLISH, train, train_tokenizer, training_texts, write_questions
+from tests.eval.learned import ENGLISH, solved_texts, train, train_tokenizer, write_questions
 from tests.eval.tiny_models import tiny_llama
 
 
@@ -15,7 +15,7 @@ def test_three_checkpoints_from_training_to_report(tmp_path):
     from data_prep.artifacts import write_manifest
 
     data = write_questions(tmp_path / "data")
-    texts = training_texts(data)
+    texts = solved_texts(data, "train")
     tokenizer = train_tokenizer(texts)
     model = tiny_llama(vocab_size=500, num_positions=256, hidden_size=64, seed=1)
 
@@ -29,11 +29,12 @@ def test_three_checkpoints_from_training_to_report(tmp_path):
     steps = (0, 25, 60)
     train(model, tokenizer, texts, save_at={step: lambda step=step: save(step) for step in steps}, learning_rate=3e-3)
 
-    heldout = {"sl": [text.split("\n\n")[1].replace("\n", " ") for text in texts[:20]], "en": ENGLISH}
+    heldout = {"sl": solved_texts(data, "val"), "en": ENGLISH}
     for name, documents in heldout.items():
-        (tmp_path / f"{name}.txt").write_text("\n".join(documents) + "\n", encoding="utf-8")
+        lines = "".join(json.dumps({"text": document}) + "\n" for document in documents)
+        (tmp_path / f"{name}.jsonl").write_text(lines, encoding="utf-8")
     models = [str(tmp_path / "models" / f"focus-{step}") for step in steps]
-    arguments = ["--text", *(f"{name}={tmp_path / name}.txt" for name in heldout), "--data", str(data), "--metadata", '{"shots": 0}']
+    arguments = ["--text", *(f"{name}={tmp_path / name}.jsonl" for name in heldout), "--data", str(data), "--metadata", '{"shots": 0}']
     arguments += ["--tasks", "sl_boolq_gen", "sl_boolq_mc", "--output", str(tmp_path / "results")]
     assert evaluate(["--model", *models, *arguments]) == 0
 
@@ -47,5 +48,5 @@ def test_three_checkpoints_from_training_to_report(tmp_path):
 
     assert report(["--results", str(tmp_path / "results"), "--output", str(tmp_path / "report")]) == 0
     page = (tmp_path / "report/report.html").read_text(encoding="utf-8")
-    assert page.count("<figure>") == 4, "two texts and two tasks along training"
+    assert page.count("<figure>") == 5, "two texts, two tasks and the invalid answers of one along training"
     assert f"{bits[2]:.3f}" in page

@@ -124,7 +124,7 @@ def test_the_pages_hold_all_they_show(written):
         "English beside the target language", "Along training", "How it was measured",
     ):  # fmt: skip
         assert f"<h2>{heading}</h2>" in report
-    assert report.count("<figure>") == 3 * 6, "six curves against steps, tokens and bytes"
+    assert report.count("<figure>") == 3 * 10, "six curves and four of invalid answers against steps, tokens and bytes"
     assert "Fewer than 100 items: sl_boolq_gen, sl_rte_gen" in report
 
 
