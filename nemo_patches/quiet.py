@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import logging
 import os
 import warnings
@@ -23,7 +24,8 @@ def quiet_imports() -> Iterator[None]:
     logging.disable(logging.WARNING)
     warnings.simplefilter("ignore")
     try:
-        yield
+        with contextlib.redirect_stdout(io.StringIO()):  # transformers prints a line in every process whose W&B is offline
+            yield
     finally:
         logging.disable(logging.NOTSET)
     from nemo.utils import logging as nemo_logging

@@ -9,6 +9,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 GPU, CPU = "gpu", "cpu"
+_INTERACTIVE = ("bash", "interactive")  # lightning.fabric.plugins.environments.slurm: such a job's ranks would each train alone
 
 _TIME_LIMIT = re.compile(r"(?:(?P<days>\d+)-)?(?P<hours>\d+):(?P<minutes>[0-5]\d):(?P<seconds>[0-5]\d)")
 _ARRAY = re.compile(r"\d+(-\d+)?(,\d+(-\d+)?)*(%[1-9]\d*)?")
@@ -114,6 +115,8 @@ def _text_problems(job: Job) -> list[str]:
             problems.append(
                 f"{name} is {text!r}, which a #SBATCH line cannot carry; expected some text without backslashes, line breaks and control characters"
             )
+    if job.name in _INTERACTIVE:
+        problems.append(f"name is {job.name!r}, by which Lightning tells interactive sessions from jobs; choose another")
     if "/" in job.log_name:
         problems.append(f"log_name is {job.log_name!r}; expected a file name, with its directory in log_dir")
     if not job.log_dir.is_absolute():

@@ -68,6 +68,7 @@ def test_a_job_that_does_not_fit_lists_what_there_is() -> None:
     ("change", "message"),
     [
         ({"name": "a\nb"}, r"name is 'a\\nb', which a #SBATCH line cannot carry"),
+        ({"name": "interactive"}, "name is 'interactive', by which Lightning tells interactive sessions from jobs"),
         ({"log_dir": Path("/a\\b")}, "log_dir is .* which a #SBATCH line cannot carry"),
         ({"log_dir": Path("logs")}, "log_dir is 'logs'; expected an absolute path"),
         ({"paths": (Path("data"),)}, "'data' in paths is no absolute path"),

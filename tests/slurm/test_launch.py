@@ -135,3 +135,14 @@ def test_modules_are_loaded_and_nothing_can_be_downloaded(slurm: RunningSlurm, t
     assert [environment[name] for name in offline] == ["1"] * 4
     assert environment["HF_HOME"] == f"{tmp_path}/scion_cache/huggingface"
     assert environment["WANDB_MODE"] == "offline"
+
+
+@pytest.mark.parametrize("name", ["a 'b\" č$(id)`x` #y;|&", "100%j 漢字 *?~", "--nodes=9"])
+def test_names_and_log_directories_reach_slurm_as_they_are(name: str, slurm: RunningSlurm, tmp_path: Path) -> None:
+    log_dir = tmp_path / name
+    log_dir.mkdir()
+    show = ("python", "-S", "-c", "import os; print(os.environ['SLURM_JOB_NAME'], os.environ['SLURM_NNODES'])")
+    job = Job(name=name, command=show, time_limit_seconds=60, log_dir=log_dir, log_name="%j.log")
+    job_id = slurm.submit(render_job(job, slurm.cluster()))
+    assert slurm.wait(job_id, timeout_seconds=60) == "COMPLETED"
+    assert (log_dir / f"{job_id}.log").read_text() == f"{name} 1\n"

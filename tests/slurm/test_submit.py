@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 import time
@@ -65,6 +66,25 @@ def test_plan_and_script_are_printed_and_nothing_is_sent(slurm: RunningSlurm, in
     assert plan.splitlines()[-1] == "checked     account, partition, QOS and limits, with this Slurm"
     assert script.startswith("#!/bin/bash\n#SBATCH --job-name=run\n") and script.endswith("Nothing was sent; add --submit to send it.\n")
     assert not (tmp_path / "run").exists()
+
+
+def test_the_command_of_the_readme_plans(slurm: RunningSlurm, inputs: Inputs, tmp_path: Path) -> None:
+    """As it stands there, but for the places of its files and a sequence that the smaller model of the tests can take."""
+    [line] = [line for line in (ROOT / "README.md").read_text().splitlines() if line.startswith("    python -m slurm.submit")]
+    for there, here in {"work/small/nemo": inputs.checkpoint, "work/small/data": inputs.data, "work/small/run": tmp_path / "run"}.items():
+        line = line.replace(there, str(here))
+    _, *words = shlex.split(line)
+    done = subprocess.run(
+        [sys.executable, *words, "data.sequence_length=48", "--account", ACCOUNT],
+        cwd=ROOT,
+        env={**slurm.environment, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "4 nodes x 1 tasks = TP 2 x PP 1 x DP 2" in done.stdout and "#SBATCH --nodes=4\n#SBATCH --ntasks-per-node=1\n" in done.stdout
 
 
 def test_submitting_imports_nothing_heavy(inputs: Inputs, tmp_path: Path) -> None:
