@@ -3,7 +3,7 @@
 All three train the same OPT with batches of the same shape, each in processes of its own, taking turns over several rounds.
 With a GPU the model is OPT-1.3B with 80,000 tokens (bfloat16, sequences of 2,048, torch's attention), and the targets are at most 3 % over
 the bare loop, 1.5 times the Trainer and, on an H100, 45 % of its peak.  Without one a small model in float32 shows what the loop adds.
-Times of the processor count where others use the machine too; on a CPU both are given, with the median over all steps.
+Medians over all steps; where others use the machine too, the times of the processor say more than those of the clock.
 """
 
 from __future__ import annotations
@@ -15,16 +15,20 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 from benchmarks.training_loops import LOOPS, Size, as_arguments
 from data_prep import command
 from data_prep.tables import markdown_table
 from recipes.arithmetic import flops_per_token
+from recipes.planner.layout import Layout
+from recipes.planner.memory import GIB, estimate_memory
+from recipes.planner.parameters import PlannedModel
 
 ROOT = Path(__file__).resolve().parent.parent
 TEXT = ROOT / "recipes" / "demo_text" / "sl.train.txt"
 SIZES = {
-    "cpu": Size(6, 256, 4, 4096, 256, 2, 2, "32", 14),
+    "cpu": Size(6, 256, 4, 4096, 256, 2, 4, "32", 10),
     "gpu": Size(24, 2048, 32, 80_000, 2048, 4, 4, "bf16", 24),
 }
 PEAKS = {"H100": 989e12, "H200": 989e12, "A100": 312e12}  # dense bfloat16 operations per second
@@ -47,8 +51,8 @@ def prepare(size: Size, base: Path) -> None:
         subprocess.run(words, cwd=ROOT, check=True, capture_output=True, timeout=_LOOP_TIMEOUT_SECONDS)
 
 
-def measure(loop: str, size: Size, inputs: Path, output: Path) -> dict[str, list[float]]:
-    """Seconds of each step of one loop, by the clock ("wall") and by the processor.
+def measure(loop: str, size: Size, inputs: Path, output: Path) -> dict[str, Any]:
+    """Seconds of each step of one loop, by the clock ("wall") and by the processor, `peak_bytes` of the GPU and the `device`.
 
     Raises:
         ValueError: if the loop fails, with its last words.
@@ -60,15 +64,38 @@ def measure(loop: str, size: Size, inputs: Path, output: Path) -> dict[str, list
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def rate_table(size: Size, steps: dict[str, dict[str, list[float]]], device: str) -> str:
-    """Seconds and tokens per second of each loop, and its time over the bare loop's."""
-    model = {
+def model_of(size: Size) -> PlannedModel:
+    """The model as the planner sees it."""
+    config = {
         "num_layers": size.num_layers,
         "hidden_size": size.hidden_size,
         "ffn_hidden_size": 4 * size.hidden_size,
         "num_attention_heads": size.num_heads,
+        "max_position_embeddings": size.sequence_length,
+        "share_embeddings_and_output_weights": False,
     }
-    flops = flops_per_token(model, vocab_size=size.vocab_rows, sequence_length=size.sequence_length)
+    return PlannedModel(config, vocab_rows=size.vocab_rows)
+
+
+def memory_line(size: Size, peak_bytes: float) -> str:
+    """The largest allocation of the project's loop beside the planner's estimate of all tensors."""
+    layout = Layout(
+        tensor_parallel_size=1,
+        pipeline_parallel_size=1,
+        data_parallel_size=1,
+        micro_batch_size=size.micro_batch_size,
+        accumulation_steps=size.accumulation_steps,
+        sequence_length=size.sequence_length,
+        devices_per_node=1,
+        is_half=size.precision == "bf16",
+    )
+    estimate = estimate_memory(model_of(size), layout).total
+    return f"peak memory of ours: {peak_bytes / GIB:.2f} GiB allocated, {estimate / GIB:.2f} GiB by the planner"
+
+
+def rate_table(size: Size, steps: dict[str, dict[str, list[float]]], device: str) -> str:
+    """Seconds and tokens per second of each loop, and its time over the bare loop's."""
+    flops = flops_per_token(model_of(size).config, vocab_size=size.vocab_rows, sequence_length=size.sequence_length)
     peak = next((rate for name, rate in PEAKS.items() if name in device), None)
     lines = []
     for loop, seconds in steps.items():
@@ -91,7 +118,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     size = SIZES[arguments.size or _size_here()]
     loops = list(dict.fromkeys(["bare", *arguments.loops]))
     steps: dict[str, dict[str, list[float]]] = {loop: {"wall": [], "processor": []} for loop in loops}
-    device = "cpu"
+    device, peak = "cpu", 0.0
     with tempfile.TemporaryDirectory() as temporary:
         base = Path(temporary)
         prepare(size, base)
@@ -99,11 +126,14 @@ def main(argv: Sequence[str] | None = None) -> int:
             for loop in loops:
                 found = measure(loop, size, base, base / f"{loop}_{turn}")
                 device = str(found["device"])
+                peak = max(peak, float(found["peak_bytes"])) if loop == "ours" else peak
                 for kind in ("wall", "processor"):
                     steps[loop][kind] += found[kind]
                 print(f"round {turn + 1}, {loop}: {median(found['wall']):.3f} s per step", file=sys.stderr, flush=True)
     print(f"{device}; {size}\n")
     print(rate_table(size, steps, device))
+    if peak:
+        print(f"\n{memory_line(size, peak)}")
     return command.DONE
 
 

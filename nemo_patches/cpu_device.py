@@ -126,6 +126,10 @@ def _torch_cuda(name: str, digest: str, wrap: Callable[[Callable[..., Any]], Any
     )
 
 
+def _set_seed(seed: int) -> None:
+    torch.default_generator.manual_seed(int(seed))  # torch.manual_seed writes down the call stack for every kind of absent device
+
+
 def _set_rng_state(new_state: torch.Tensor, device: int = -1, graph_safe: bool = False) -> None:
     torch.set_rng_state(new_state)
 
@@ -146,7 +150,7 @@ PATCHES = (
     _torch_cuda("max_memory_allocated", "fdd8b9f8c3e18487", _returning(0)),
     _torch_cuda("max_memory_reserved", "a1271c5f0233b4b8", _returning(0)),
     _torch_cuda("get_rng_state", "06f5d8d816379b5b", _being(lambda device=None: torch.get_rng_state())),
-    _torch_cuda("manual_seed", "7919ec0f7a7cf398", _being(torch.manual_seed)),
+    _torch_cuda("manual_seed", "7919ec0f7a7cf398", _being(_set_seed)),
     Patch(
         target="torch.cuda.random:get_rng_state",
         wrap=_being(lambda device=None: torch.get_rng_state()),
