@@ -18,6 +18,7 @@ from recipes.data_checks import blend_problems, data_problems
 from recipes.freezing import NEVER, TOKEN_TABLE, first_trained_steps, model_parameter_names, pipeline_stages
 from recipes.planner.estimate import memory_problems
 from recipes.planner.parameters import SECOND_HEAD, PlannedModel
+from recipes.planner.ranking import divisors
 from recipes.schema import OBJECTIVES, PRECISIONS, Recipe, raise_all
 from recipes.steps import with_steps
 
@@ -175,7 +176,7 @@ def _layout_problems(recipe: Recipe, inputs: RunInputs) -> list[str]:
         ("hidden units of the feed-forward layer", model["ffn_hidden_size"]),
     ):
         if size % tensor:
-            legal = [n for n in range(1, size + 1) if size % n == 0 and n <= 2 * tensor]
+            legal = [n for n in divisors(size) if n <= 2 * tensor]
             problems.append(
                 f"parallel.tensor_parallel_size ({tensor}) does not divide the {size} {name}; possible are {', '.join(map(str, legal))}"
             )
@@ -187,7 +188,7 @@ def _layout_problems(recipe: Recipe, inputs: RunInputs) -> list[str]:
             f" set model.pad_vocabulary_to_multiple_of to a multiple of {tensor}, for example {_next_multiple(multiple, tensor)}"
         )
     if model["num_layers"] % pipeline:
-        legal = [n for n in range(1, model["num_layers"] + 1) if model["num_layers"] % n == 0 and n <= 2 * pipeline]
+        legal = [n for n in divisors(model["num_layers"]) if n <= 2 * pipeline]
         problems.append(
             f"parallel.pipeline_parallel_size ({pipeline}) does not divide the {model['num_layers']} layers;"
             f" possible are {', '.join(map(str, legal))}"
@@ -195,18 +196,19 @@ def _layout_problems(recipe: Recipe, inputs: RunInputs) -> list[str]:
     if processes % (tensor * pipeline):
         problems.append(
             f"{parallel.num_nodes} nodes x {parallel.devices_per_node} devices = {processes} processes are no multiple of"
-            f" tensor_parallel_size x pipeline_parallel_size ({tensor} x {pipeline} = {tensor * pipeline})"
+            f" tensor_parallel_size x pipeline_parallel_size ({tensor} x {pipeline} = {tensor * pipeline});"
+            f" the nearest are {_nearest_multiples(processes, tensor * pipeline)}"
         )
     else:
         replicas = arithmetic.data_parallel_size(parallel)
         unit = schedule.micro_batch_size * replicas
         batch = schedule.global_batch_size
         if batch % unit:
-            below, above = batch // unit * unit, _next_multiple(batch, unit)
-            nearest = f"{below} and {above}" if below else str(above)
+            per_replica, left = divmod(batch, replicas)
+            micro = "" if left else f"; or a micro_batch_size of {', '.join(map(str, divisors(per_replica)))}"
             problems.append(
                 f"schedule.global_batch_size ({batch}) must be a multiple of micro_batch_size x data-parallel size"
-                f" ({schedule.micro_batch_size} x {replicas} = {unit}); the nearest are {nearest}"
+                f" ({schedule.micro_batch_size} x {replicas} = {unit}); the nearest are {_nearest_multiples(batch, unit)}{micro}"
             )
     if recipe.objective not in OBJECTIVES:
         problems.append(f"objective is {recipe.objective!r}; expected one of {', '.join(OBJECTIVES)}")
@@ -268,6 +270,11 @@ def _freeze_problems(recipe: Recipe, inputs: RunInputs) -> list[str]:
             " which the engine cannot save; set parallel.pipeline_parallel_size=1"
         )
     return problems
+
+
+def _nearest_multiples(value: int, unit: int) -> str:
+    below, above = value // unit * unit, _next_multiple(value, unit)
+    return f"{below} and {above}" if below else str(above)
 
 
 def _next_multiple(value: int, unit: int) -> int:

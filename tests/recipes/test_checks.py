@@ -80,6 +80,13 @@ def test_batch_sizes_must_divide() -> None:
     )
 
 
+def test_a_micro_batch_that_does_not_divide_is_told_which_do() -> None:
+    assert _problem("schedule.global_batch_size=24", "schedule.micro_batch_size=5", "parallel.num_nodes=2") == (
+        "recipe demo_adapt cannot run: schedule.global_batch_size (24) must be a multiple of micro_batch_size x data-parallel size"
+        " (5 x 2 = 10); the nearest are 20 and 30; or a micro_batch_size of 1, 2, 3, 4, 6, 12"
+    )
+
+
 def test_sequence_must_fit_the_position_table() -> None:
     assert _problem("data.sequence_length=256") == (
         "recipe demo_adapt cannot run: data.sequence_length (256) is longer than the sequences that the model knows (128 positions)"
@@ -113,7 +120,7 @@ def test_all_problems_come_together() -> None:
     assert message.startswith("recipe demo_adapt cannot run, 7 problems:\n  - ")
     for part in (
         "does not divide the 6 attention heads",
-        "= 6 processes are no multiple of tensor_parallel_size x pipeline_parallel_size (4 x 1 = 4)",
+        "= 6 processes are no multiple of tensor_parallel_size x pipeline_parallel_size (4 x 1 = 4); the nearest are 4 and 8",
         "longer than the sequences that the model knows",
         "schedule.warmup_steps (90) + constant_steps (20) exceed the 100 steps of the run; at most warmup_steps=80 or constant_steps=10 fits the other",
         "are they swapped?",
