@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ from recipes.planner.parameters import SECOND_HEAD, PlannedModel
 from recipes.planner.ranking import divisors
 from recipes.schema import OBJECTIVES, PRECISIONS, Recipe, raise_all
 from recipes.steps import with_steps
+from recipes.stopping import unknown_signals
 
 Found = TypeVar("Found")
 CHECKPOINT_STAGES = ("conversion.hf_to_nemo", "recipes.train")
@@ -161,7 +163,16 @@ def _number_problems(recipe: Recipe) -> list[str]:
     ):
         if optional is not None:
             positive[name] = optional
-    return [f"{name} is {value}; expected at least 1" for name, value in positive.items() if value < 1]
+    problems = [f"{name} is {value}; expected at least 1" for name, value in positive.items() if value < 1]
+    if run.skip_nonfinite_steps < 0:
+        problems.append(f"run.skip_nonfinite_steps is {run.skip_nonfinite_steps}; expected 0 or more")
+    if run.wandb_project is not None and importlib.util.find_spec("wandb") is None:
+        problems.append(f"run.wandb_project is {run.wandb_project}, but wandb is not installed; install it or leave the key out")
+    if unknown := unknown_signals(run.stop_signals):
+        problems.append(
+            f"run.stop_signals names {', '.join(unknown)}; expected signals that a process can handle, such as SIGTERM, SIGUSR1"
+        )
+    return problems
 
 
 def _layout_problems(recipe: Recipe, inputs: RunInputs) -> list[str]:

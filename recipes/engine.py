@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from functools import partial
@@ -11,24 +10,21 @@ from typing import Any
 
 from conversion.factors import read_factors
 from conversion.families import family_of
-from conversion.lora import write_lora
 from data_prep.megatron.index import PREFIX
 from nemo_patches.cpu_device import present_cpu_as_device
 from nemo_patches.quiet import quiet_imports
 from recipes import arithmetic
 from recipes.checks import RunInputs, padded_vocab_size, trained_names
 from recipes.freezing import first_trained_steps
-from recipes.launch import process_rank
-from recipes.run_dir import CHECKPOINTS_NAME, CONTEXT_NAME, METRICS_NAME
 from recipes.schema import Recipe
 from recipes.steps import blend_of, weights_of
+from recipes.stopping import StopSignals
 
 with quiet_imports():
     ON_CPU = present_cpu_as_device()  # first, so that nothing keeps an unpatched name
 
     import nemo.lightning as nl
     import torch
-    from lightning.pytorch.loggers import TensorBoardLogger
     from megatron.core.distributed import DistributedDataParallelConfig
     from megatron.core.optimizer import USING_PYTORCH_OPTIMIZER, OptimizerConfig
     from nemo.collections.llm.gpt.data.pre_training import PreTrainingDataModule
@@ -41,8 +37,10 @@ with quiet_imports():
     from nemo_patches.lora import LoRA
     from nemo_patches.second_head import copy_first_head
     from nemo_patches.tokenizer import EndOfDocument
-    from recipes.callbacks import Checkpoints, Metrics, StepSeed
+    from recipes.training.assembly import RunCallbacks, make_callbacks
     from recipes.training.freezing import FreezingOptimizer, freeze_for_the_whole_run
+    from recipes.training.loggers import make_loggers
+    from recipes.training.nonfinite import NonFiniteSteps
     from recipes.training.passes import PassesDataModule
 
 
@@ -63,16 +61,22 @@ class ClosedFormSchedule(LRSchedulerModule):
 
 
 class TrainedModel(GPTModel):
-    """NeMo's GPT with what no step changes out of Megatron's sight from the start."""
+    """NeMo's GPT with what no step changes out of Megatron's sight from the start, and an eye on the losses."""
 
-    def __init__(self, config: GPTConfig, *, first_trained: Mapping[str, float], **arguments: Any) -> None:
+    def __init__(self, config: GPTConfig, *, first_trained: Mapping[str, float], nonfinite: NonFiniteSteps, **arguments: Any) -> None:
         super().__init__(config, **arguments)
-        self._first_trained = first_trained
+        self._first_trained, self._nonfinite = first_trained, nonfinite
 
     def configure_model(self, vp_stage: int | None = None) -> None:
         """Build this rank's part of the model."""
         super().configure_model(vp_stage)
         freeze_for_the_whole_run(self.module, self._first_trained)
+
+    def training_step(self, batch: Any, batch_idx: int | None = None) -> torch.Tensor:
+        """Losses of a micro batch, or what the next pipeline stage gets."""
+        output: torch.Tensor = super().training_step(batch, batch_idx)
+        self._nonfinite.note_loss(output)
+        return output
 
 
 class RecipeStrategy(nl.MegatronStrategy):
@@ -106,20 +110,30 @@ class RecipeStrategy(nl.MegatronStrategy):
             optimizer.reload_model_params()
 
 
-def train(recipe: Recipe, inputs: RunInputs, *, run_dir: Path, resume_from: Path | None) -> None:
+def train(recipe: Recipe, inputs: RunInputs, *, run_dir: Path, resume_from: Path | None, signals: StopSignals) -> str | None:
     """Train to the end of the recipe, from the recipe's checkpoint or from one of this run.
 
     Every process of the run calls this.
 
     Args:
         resume_from: a checkpoint of this run, with optimizer state.
+        signals: that end the run before its last step.
+
+    Returns:
+        What ended the run before its last step, or None.
+
+    Raises:
+        NonFiniteError: on every rank, if the run meets more losses or gradients that are not finite than the recipe allows.
     """
-    trainer = make_trainer(recipe, inputs, run_dir=run_dir, start_from_weights=resume_from is None)
+    callbacks = make_callbacks(recipe, inputs, run_dir=run_dir, signals=signals)
+    trainer = make_trainer(recipe, callbacks, run_dir=run_dir, start_from_weights=resume_from is None)
     data = make_data(recipe, inputs, index_dir=run_dir / "index")
-    trainer.fit(make_model(recipe, inputs), data, ckpt_path=str(resume_from / "weights") if resume_from else None)
+    model = make_model(recipe, inputs, callbacks.nonfinite)
+    trainer.fit(model, data, ckpt_path=str(resume_from / "weights") if resume_from else None)
+    return callbacks.stopping.reason
 
 
-def make_trainer(recipe: Recipe, inputs: RunInputs, *, run_dir: Path, start_from_weights: bool) -> nl.Trainer:
+def make_trainer(recipe: Recipe, callbacks: RunCallbacks, *, run_dir: Path, start_from_weights: bool) -> nl.Trainer:
     """The trainer of a run.
 
     Args:
@@ -141,17 +155,18 @@ def make_trainer(recipe: Recipe, inputs: RunInputs, *, run_dir: Path, start_from
         else nl.MegatronMixedPrecision(precision="32"),
         max_steps=arithmetic.total_steps(recipe),
         log_every_n_steps=recipe.run.log_every_steps,
-        **_validation(recipe),
+        limit_val_batches=0,  # Validation does it
+        num_sanity_val_steps=0,
         use_distributed_sampler=False,
-        enable_checkpointing=False,  # recipes.callbacks.Checkpoints does it
+        enable_checkpointing=False,  # Checkpoints does it
         enable_progress_bar=False,
         enable_model_summary=False,
-        logger=TensorBoardLogger(str(run_dir), name="tensorboard", version=""),
-        callbacks=_callbacks(recipe, inputs, run_dir=run_dir),
+        logger=make_loggers(run_dir, name=recipe.name, wandb_project=recipe.run.wandb_project, settings=asdict(recipe)),
+        callbacks=callbacks.in_order(),
     )
 
 
-def make_model(recipe: Recipe, inputs: RunInputs) -> GPTModel:
+def make_model(recipe: Recipe, inputs: RunInputs, nonfinite: NonFiniteSteps) -> TrainedModel:
     """The model of a run with its optimizer, not yet built."""
     schedule = recipe.schedule
     config = family_of(inputs.family, source=recipe.model.checkpoint).engine_config(
@@ -170,6 +185,7 @@ def make_model(recipe: Recipe, inputs: RunInputs) -> GPTModel:
     )
     optimizer = FreezingOptimizer(
         first_trained,
+        nonfinite,
         config=OptimizerConfig(
             optimizer="adam",
             lr=schedule.learning_rate,
@@ -183,7 +199,7 @@ def make_model(recipe: Recipe, inputs: RunInputs) -> GPTModel:
         ),
         lr_scheduler=ClosedFormSchedule(recipe),
     )
-    return TrainedModel(config, first_trained=first_trained, optim=optimizer, tokenizer=_tokenizer(inputs))
+    return TrainedModel(config, first_trained=first_trained, nonfinite=nonfinite, optim=optimizer, tokenizer=_tokenizer(inputs))
 
 
 def _tokenizer(inputs: RunInputs) -> EndOfDocument:
@@ -200,13 +216,12 @@ def make_data(recipe: Recipe, inputs: RunInputs, *, index_dir: Path) -> PreTrain
     for weight, prefix in zip(weights_of(recipe.data, inputs.train), prefixes, strict=True):
         train += [str(weight), str(prefix)]
     train = train if len(recipe.data.train) > 1 else train[1:]
-    validation = [str(Path(path) / PREFIX) for path in recipe.data.validation.values()] or train
     steps, batch = arithmetic.total_steps(recipe), recipe.schedule.global_batch_size
     build: Callable[..., PreTrainingDataModule] = PreTrainingDataModule
     if recipe.schedule.epochs is not None:
         build = partial(PassesDataModule, prefixes, blend_of(recipe, inputs.train))
     data = build(
-        paths={"train": train, "validation": validation, "test": validation},
+        paths={"train": train, "validation": train, "test": train},  # Validation reads its own
         seq_length=recipe.data.sequence_length,
         tokenizer=_tokenizer(inputs),
         micro_batch_size=recipe.schedule.micro_batch_size,
@@ -229,64 +244,12 @@ def _strategy(recipe: Recipe) -> RecipeStrategy:
         tensor_model_parallel_size=parallel.tensor_parallel_size,
         pipeline_model_parallel_size=parallel.pipeline_parallel_size,
         pipeline_dtype=torch.bfloat16 if recipe.precision == "bf16" else torch.float32,
-        ckpt_async_save=False,
+        ckpt_async_save=recipe.run.asynchronous_save,
         ckpt_optim_fully_reshardable=True,
         replace_progress_bar=False,
         process_group_backend="gloo" if ON_CPU else "nccl",
         ddp=DistributedDataParallelConfig(
-            check_for_nan_in_grad=True,
             overlap_grad_reduce=parallel.overlap_communication,
             overlap_param_gather=parallel.overlap_communication and parallel.distributed_optimizer,
         ),
     )
-
-
-def _validation(recipe: Recipe) -> dict[str, Any]:
-    if recipe.run.validate_every_steps is None:
-        return {"limit_val_batches": 0, "num_sanity_val_steps": 0}
-    return {
-        "limit_val_batches": recipe.run.validation_batches,
-        "val_check_interval": recipe.run.validate_every_steps,
-        "num_sanity_val_steps": 0,
-    }
-
-
-def _context(recipe: Recipe, run_dir: Path) -> Path:
-    """What the checkpoints of a run have beside their weights: that of the one from which it starts, and what the run adds to it."""
-    source = Path(recipe.model.checkpoint) / "context"
-    if recipe.lora is None:
-        return source
-    context = run_dir / CONTEXT_NAME
-    if process_rank() == 0:  # which completes checkpoints
-        shutil.copytree(source, context, dirs_exist_ok=True)
-        write_lora(context, rank=recipe.lora.rank, alpha=recipe.lora.alpha)
-    return context
-
-
-def _callbacks(recipe: Recipe, inputs: RunInputs, *, run_dir: Path) -> list[Any]:
-    steps = arithmetic.total_steps(recipe)
-    facts: Mapping[str, Any] = inputs.checkpoint.facts
-    validation = next((manifest.facts for manifest in inputs.validation.values()), None)
-    return [
-        StepSeed(recipe.seed),
-        Metrics(
-            run_dir / METRICS_NAME,
-            every_steps=recipe.run.log_every_steps,
-            tokens_per_step=arithmetic.tokens_per_step(recipe),
-            max_steps=steps,
-            bytes_per_token=validation["text_bytes"] / validation["num_tokens"] if validation else None,
-        ),
-        Checkpoints(
-            run_dir / CHECKPOINTS_NAME,
-            every_steps=recipe.run.checkpoint_every_steps,
-            max_steps=steps,
-            source_context=_context(recipe, run_dir),
-            facts={**facts, "padded_vocab_size": padded_vocab_size(recipe, inputs)},
-            inputs={
-                "checkpoint": inputs.checkpoint.digest,
-                **{path: manifest.digest for path, manifest in zip(recipe.data.train, inputs.train, strict=True)},
-            },
-            arguments=asdict(recipe),
-            optimizer_in_last=recipe.run.keep_optimizer_in_last_checkpoint,
-        ),
-    ]

@@ -31,8 +31,11 @@ def must_launch(recipe: Recipe) -> bool:
     return True
 
 
-def launch(module: str, processes: int, arguments: Sequence[str]) -> int:
+def launch(module: str, processes: int, arguments: Sequence[str], *, forward: Sequence[str] = ()) -> int:
     """Run `python -m module arguments` once per device with torchrun's agent, which ends all when one dies.
+
+    Args:
+        forward: signals that are the ranks' to handle; the agent's own answer to SIGTERM would kill them after half a minute.
 
     Returns:
         0, or 1 after naming the rank that failed first.
@@ -42,13 +45,23 @@ def launch(module: str, processes: int, arguments: Sequence[str]) -> int:
 
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // processes)))
     os.environ[_LAUNCHED] = "1"
+    agents_own = ",".join(name for name in ("SIGINT", "SIGHUP", "SIGQUIT", "SIGTERM") if name not in forward)
+    for name in forward:
+        signal.signal(signal.Signals[name], _forward)
     try:
-        torchrun(["--standalone", f"--nproc-per-node={processes}", "--module", module, *arguments])
+        torchrun(["--standalone", f"--nproc-per-node={processes}", f"--signals-to-handle={agents_own}", "--module", module, *arguments])
     except ChildFailedError as error:
         rank, failure = error.get_first_failure()
         print(f"error: rank {rank} ended with exit code {failure.exitcode}; its messages are above", file=sys.stderr)
         return 1
     return 0
+
+
+def _forward(number: int, frame: object) -> None:
+    import psutil
+
+    for rank in psutil.Process().children():
+        rank.send_signal(number)
 
 
 def process_rank() -> int:

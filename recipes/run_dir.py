@@ -14,6 +14,7 @@ RECIPE_NAME = "recipe.json"
 CHECKPOINTS_NAME = "checkpoints"
 METRICS_NAME = "metrics.jsonl"
 CONTEXT_NAME = "context"
+WANDB_NAME = "wandb"  # what the library itself calls it
 
 # What may differ between the parts of an interrupted run: an allocation of another size, and what is written when.
 _MAY_CHANGE = ("parallel.", "run.", "schedule.micro_batch_size", "data.num_workers")
@@ -38,6 +39,11 @@ def newest_checkpoint(run_dir: Path) -> tuple[int, Path] | None:
         raise ValueError(f"{found[-1]} has no manifest, so it is not complete; remove it to go on from the one before")
     check_files(found[-1], manifest, contents=False)
     return manifest.facts["step"], found[-1]
+
+
+def sync_command(run_dir: Path) -> str:
+    """What sends the parts of a run to Weights & Biases, to be called where there is a network."""
+    return f"wandb sync {run_dir / WANDB_NAME}/offline-run-*"
 
 
 def record_recipe(run_dir: Path, recipe: Recipe) -> None:

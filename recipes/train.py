@@ -13,10 +13,14 @@ from pathlib import Path
 from data_prep import command
 from data_prep.artifacts import check_files
 from recipes import arithmetic
-from recipes.checks import check_run, read_inputs
+from recipes.checks import RunInputs, check_run, read_inputs
 from recipes.compose import compose_recipe
+from recipes.kernels import installed_kernels
 from recipes.launch import die_with_launcher, die_with_parent, is_first_process, launch, must_launch, process_rank
-from recipes.run_dir import CHECKPOINTS_NAME, newest_checkpoint, record_recipe
+from recipes.resume import check_resume
+from recipes.run_dir import CHECKPOINTS_NAME, newest_checkpoint, record_recipe, sync_command
+from recipes.schema import Recipe, RunRecipe
+from recipes.stopping import StopSignals, ignore_signals
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -37,25 +41,53 @@ def main(argv: Sequence[str] | None = None) -> int:
     newest = newest_checkpoint(arguments.output)
     if newest is None and is_first_process():
         check_files(Path(recipe.model.checkpoint), inputs.checkpoint)  # every byte, once: 10 GB/s where the disk keeps up
+        for path, manifest in zip(recipe.data.train, inputs.train, strict=True):
+            check_files(Path(path), manifest)
+        for language, path in recipe.data.validation.items():
+            check_files(Path(path), inputs.validation[language])
+    if newest is not None:
+        check_resume(newest[1], recipe, inputs)
     record_recipe(arguments.output, recipe)
     if newest is not None and newest[0] >= arithmetic.total_steps(recipe):
         print(f"the run is finished: {newest[1]}")
         return command.DONE
     if must_launch(recipe):
-        return launch("recipes.train", arithmetic.world_size(recipe.parallel), argv if argv is not None else sys.argv[1:])
+        processes = arithmetic.world_size(recipe.parallel)
+        return launch("recipes.train", processes, argv if argv is not None else sys.argv[1:], forward=recipe.run.stop_signals)
+
+    return _train(recipe, inputs, run_dir=arguments.output, newest=newest)
+
+
+def _train(recipe: Recipe, inputs: RunInputs, *, run_dir: Path, newest: tuple[int, Path] | None) -> int:
+    """Be one of the processes of the run."""
+    signals = StopSignals(recipe.run.stop_signals)
+    signals.listen()  # before the engine is imported, which takes long enough for a signal to come
 
     from recipes.engine import train
+    from recipes.training.nonfinite import NonFiniteError
 
-    if process_rank() == 0:
+    says = process_rank() == 0
+    if says:
         where = f"resuming from {newest[1]}" if newest else f"starting from {recipe.model.checkpoint}"
-        print(f"{recipe.name}: {where}, {arithmetic.total_steps(recipe)} steps", file=sys.stderr, flush=True)
-    train(recipe, inputs, run_dir=arguments.output, resume_from=newest[1] if newest else None)
-    if process_rank() == 0:
-        print(f"trained: {arguments.output / CHECKPOINTS_NAME}")
+        print(f"{recipe.name}: {where}, {arithmetic.total_steps(recipe)} steps; {installed_kernels()}", file=sys.stderr, flush=True)
+    try:
+        reason = train(recipe, inputs, run_dir=run_dir, resume_from=newest[1] if newest else None, signals=signals)
+    except NonFiniteError as error:
+        if says:
+            print(f"error: {error}", file=sys.stderr)
+        return command.WRONG
+    if says and recipe.run.wandb_project is not None:
+        print(f"to send the run to Weights & Biases: {sync_command(run_dir)}")
+    if says and reason is not None:
+        saved = newest_checkpoint(run_dir)
+        print(f"ended by {reason}: {saved[1] if saved else run_dir}; the same command goes on from there")
+    elif says:
+        print(f"trained: {run_dir / CHECKPOINTS_NAME}")
     return command.DONE
 
 
 if __name__ == "__mp_main__":  # Megatron started this process to write checkpoints; it would wait for work for ever
     die_with_parent()
+    ignore_signals(RunRecipe(checkpoint_every_steps=1).stop_signals)
 if __name__ == "__main__":
     command.run(main)

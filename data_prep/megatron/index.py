@@ -106,6 +106,10 @@ class TokenFile:
         start = self._offsets[first] // self.dtype.itemsize
         return self._tokens[start : start + self.lengths[first:end].sum(dtype=np.int64)]
 
+    def slice(self, start: int, end: int) -> NDArray:
+        """Token ids from one place to another of all documents, one behind the other as they are in the file."""
+        return self._tokens[start:end]
+
 
 def open_dataset(directory: Path, *, contents: bool = False) -> tuple[Path, Manifest]:
     """The path prefix that Megatron's `IndexedDataset` takes, and the manifest of a folder that `data_prep.to_megatron` wrote.

@@ -25,6 +25,7 @@ from torch import Tensor, nn
 
 from nemo_patches.torch_adam import begin_adam
 from recipes.freezing import NEVER
+from recipes.training.nonfinite import NonFiniteSteps
 
 # Names that modules have without TransformerEngine, and those of the checkpoint.
 _NAMES_IN_CHECKPOINT = {
@@ -70,18 +71,18 @@ class _Gate(NamedTuple):
 
 
 class FreezingOptimizer(MegatronOptimizerModule):
-    """Megatron's optimizer, which leaves every parameter as it is until its first step comes."""
+    """Megatron's optimizer, which leaves every parameter as it is until its first step comes, and all in steps that are passed over."""
 
-    def __init__(self, first_trained: Mapping[str, float], **arguments: Any) -> None:
+    def __init__(self, first_trained: Mapping[str, float], nonfinite: NonFiniteSteps, **arguments: Any) -> None:
         super().__init__(**arguments)
-        self._first_trained, self._gates, self._step = first_trained, list[_Gate](), 0
+        self._first_trained, self._nonfinite, self._gates, self._step = first_trained, nonfinite, list[_Gate](), 0
 
     def optimizers(self, model: Any) -> list[torch.optim.Optimizer]:
         """See NeMo's class."""
         (optimizer,) = super().optimizers(model)
         for part in optimizer.mcore_optimizer.chained_optimizers:
             gates = list(self._gates_of(part, model))
-            if gates:
+            if part.optimizer is not None:
                 part.optimizer.register_step_pre_hook(partial(self._pass_over, part, gates))
             self._gates += gates
         return [optimizer]
@@ -98,14 +99,17 @@ class FreezingOptimizer(MegatronOptimizerModule):
         super().on_train_batch_start(trainer, pl_module, batch, batch_idx)
 
     def finalize_model_grads(self, *args: Any, **kwargs: Any) -> None:
-        """Reduce the gradients over all ranks, then forget those of frozen parameters."""
+        """Reduce the gradients over all ranks, look whether they are finite, and forget those of frozen parameters."""
         super().finalize_model_grads(*args, **kwargs)
+        self._nonfinite.look_at(args[0])
         for gate in self._frozen(self._gates):
             gate.parameter.main_grad.zero_()  # type: ignore[attr-defined]
 
     def _pass_over(self, part: MegatronOptimizer, gates: Iterable[_Gate], optimizer: torch.optim.Optimizer, *arguments: Any) -> None:
         """Have Adam skip what is frozen, and count the step nevertheless."""
         frozen = [gate.updated for gate in self._frozen(gates) if gate.updated is not None]
+        if self._nonfinite.passes_over:
+            frozen = part.get_parameters()
         if not frozen:
             return
         counts_by_parameter = isinstance(optimizer, torch.optim.Adam)  # TransformerEngine's and apex's count by group

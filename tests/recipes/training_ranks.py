@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
 import torch
 from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.utilities.rank_zero import rank_zero_only
 
 from recipes.checks import check_run, read_inputs
 from recipes.compose import compose_recipe
 from recipes.engine import make_data, make_model, make_trainer
 from recipes.run_dir import newest_checkpoint, record_recipe
+from recipes.stopping import StopSignals
+from recipes.training.assembly import make_callbacks
 from recipes.training.freezing import parameters_by_name
+from recipes.training.nonfinite import NonFiniteError
 
 
 class Watch(Callback):
@@ -52,19 +58,97 @@ def _moments(trainer: Any, optimizer: Any) -> float:
     return float(total) ** 0.5
 
 
-def train(output: str, overrides: list[str], tensor_parallel_size: int, recipe: str = "demo_adapt") -> dict[str, Any]:
-    """Train or resume, and give back what was seen."""
+class SignalAt(Callback):
+    """A signal to one rank, in the middle of a step."""
+
+    def __init__(self, step: int, rank: int) -> None:
+        self._step, self._rank = step, rank
+
+    def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
+        if trainer.global_step == self._step and torch.distributed.get_rank() == self._rank:
+            os.kill(os.getpid(), signal.SIGUSR1)
+
+
+class FileAt(Callback):
+    """A file in the run's directory, in the middle of a step."""
+
+    def __init__(self, step: int, path: str) -> None:
+        self._step, self._path = step, Path(path)
+
+    def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
+        if trainer.global_step == self._step and trainer.is_global_zero:
+            self._path.touch()
+
+
+class CrashAt(Callback):
+    """Rank 0 dies at the beginning of a step."""
+
+    def __init__(self, step: int) -> None:
+        self._step = step
+
+    def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
+        if trainer.global_step == self._step and trainer.is_global_zero:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+class NonFiniteAt(Callback):
+    """In some steps a gradient or the loss of one micro batch of the last rank is not finite."""
+
+    def __init__(self, steps: list[int], what: str) -> None:
+        self._steps, self._what, self._batch = steps, what, 0
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        if torch.distributed.get_rank() != torch.distributed.get_world_size() - 1:
+            return
+        model = trainer.strategy.megatron_parallel[0]
+
+        def spoil(x: torch.Tensor) -> torch.Tensor:
+            return x * float("nan") if trainer.global_step in self._steps else x
+
+        if self._what == "gradient":
+            dict(parameters_by_name(model))["decoder.final_layernorm.bias"].register_hook(spoil)
+        else:
+            while hasattr(model, "module"):
+                model = model.module
+            model.decoder.layers[0].mlp.register_forward_hook(lambda module, inputs, output: self._second(spoil, output))
+
+    def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
+        self._batch = 0
+
+    def _second(self, spoil: Any, output: Any) -> Any:
+        self._batch += 1
+        return (spoil(output[0]), output[1]) if self._batch == 2 else output
+
+
+_AT_STEP = {"signal": SignalAt, "file": FileAt, "crash": CrashAt, "nonfinite": NonFiniteAt}
+
+
+def train(
+    output: str, overrides: list[str], tensor_parallel_size: int, recipe: str = "demo_adapt", at_step: list[Any] | None = None
+) -> dict[str, Any]:
+    """Train or resume, and give back what was seen.
+
+    Args:
+        at_step: what happens in the middle of a step: the name of a callback above and its arguments.
+    """
+    rank_zero_only.rank = int(os.environ["RANK"])  # Lightning has looked before the fork
     run_dir = Path(output)
     made = compose_recipe(recipe, [*overrides, f"parallel.tensor_parallel_size={tensor_parallel_size}"])
     inputs = read_inputs(made)
     check_run(made, inputs)
     newest = newest_checkpoint(run_dir)
     record_recipe(run_dir, made)
-    trainer = make_trainer(made, inputs, run_dir=run_dir, start_from_weights=newest is None)
+    callbacks = make_callbacks(made, inputs, run_dir=run_dir, signals=StopSignals(made.run.stop_signals))
+    trainer = make_trainer(made, callbacks, run_dir=run_dir, start_from_weights=newest is None)
     watch = Watch()
     trainer.callbacks.insert(0, watch)
     data = make_data(made, inputs, index_dir=run_dir / "index")
-    trainer.fit(make_model(made, inputs), data, ckpt_path=str(newest[1] / "weights") if newest else None)
+    if at_step is not None:
+        trainer.callbacks.insert(0, _AT_STEP[at_step[0]](*at_step[1:]))
+    try:
+        trainer.fit(make_model(made, inputs, callbacks.nonfinite), data, ckpt_path=str(newest[1] / "weights") if newest else None)
+    except NonFiniteError as error:
+        return {"error": str(error)}
     return {
         "losses": watch.losses,
         "gradient_norms": watch.gradient_norms,
@@ -72,4 +156,5 @@ def train(output: str, overrides: list[str], tensor_parallel_size: int, recipe: 
         "gradients": watch.gradients,
         "moments": watch.moments,
         "parameters": list(watch.parameters),
+        "reason": callbacks.stopping.reason,
     }

@@ -1,0 +1,152 @@
+"""The callbacks of a run, made from its recipe and put into the order in which they have to act."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.pytorch.callbacks import Callback
+
+from conversion.lora import write_lora
+from data_prep.artifacts import Manifest
+from data_prep.megatron.index import PREFIX
+from recipes import arithmetic
+from recipes.checks import RunInputs, padded_vocab_size
+from recipes.launch import process_rank
+from recipes.planner.hardware import GPUS
+from recipes.run_dir import CHECKPOINTS_NAME, CONTEXT_NAME, METRICS_NAME
+from recipes.schema import Recipe
+from recipes.steps import weights_of
+from recipes.stopping import StopSignals
+from recipes.training.checkpoints import Checkpoints
+from recipes.training.metrics import Metrics, Rates
+from recipes.training.nonfinite import NonFiniteSteps
+from recipes.training.random_state import StepSeed
+from recipes.training.stopping import Stopping
+from recipes.training.validation import Validation
+
+
+@dataclass(frozen=True)
+class RunCallbacks:
+    """What acts before and after the steps."""
+
+    seed: StepSeed
+    nonfinite: NonFiniteSteps
+    metrics: Metrics
+    validation: Validation | None
+    checkpoints: Checkpoints
+    stopping: Stopping
+
+    def in_order(self) -> list[Callback]:
+        """A step is logged and measured before it is saved, so that a run that goes on from a checkpoint has both; stopping saves too."""
+        found = [self.seed, self.nonfinite, self.metrics, self.validation, self.checkpoints, self.stopping]
+        return [callback for callback in found if callback is not None]
+
+
+def make_callbacks(recipe: Recipe, inputs: RunInputs, *, run_dir: Path, signals: StopSignals) -> RunCallbacks:
+    """The callbacks of a run."""
+    steps = arithmetic.total_steps(recipe)
+    metrics = Metrics(
+        run_dir / METRICS_NAME,
+        every_steps=recipe.run.log_every_steps,
+        max_steps=steps,
+        rates=_rates(recipe, inputs),
+        new_rows=new_rows(inputs.checkpoint.facts, vocab_size=inputs.model["vocab_size"]),
+    )
+    checkpoints = Checkpoints(
+        run_dir / CHECKPOINTS_NAME,
+        every_steps=recipe.run.checkpoint_every_steps,
+        max_steps=steps,
+        source_context=_context(recipe, run_dir),
+        facts={**inputs.checkpoint.facts, "padded_vocab_size": padded_vocab_size(recipe, inputs)},
+        inputs={
+            "checkpoint": inputs.checkpoint.digest,
+            **{path: manifest.digest for path, manifest in zip(recipe.data.train, inputs.train, strict=True)},
+        },
+        arguments=asdict(recipe),
+        optimizer_in_last=recipe.run.keep_optimizer_in_last_checkpoint,
+        asynchronous=recipe.run.asynchronous_save,
+    )
+    return RunCallbacks(
+        seed=StepSeed(recipe.seed),
+        nonfinite=NonFiniteSteps(
+            run_dir,
+            budget=recipe.run.skip_nonfinite_steps,
+            global_batch_size=recipe.schedule.global_batch_size,
+            micro_batch_size=recipe.schedule.micro_batch_size,
+        ),
+        metrics=metrics,
+        validation=_validation(recipe, metrics),
+        checkpoints=checkpoints,
+        stopping=Stopping(run_dir, checkpoints, signals),
+    )
+
+
+def new_rows(facts: Mapping[str, Any], *, vocab_size: int) -> range:
+    """Rows of the token table that a transfer has made: those behind the old ones where it expanded a vocabulary, else all."""
+    vocabulary = facts.get("vocabulary") or {}
+    return range(vocab_size - vocabulary.get("num_new_tokens", vocab_size), vocab_size)
+
+
+def _context(recipe: Recipe, run_dir: Path) -> Path:
+    """What the checkpoints of a run have beside their weights: that of the one from which it starts, and what the run adds to it."""
+    source = Path(recipe.model.checkpoint) / "context"
+    if recipe.lora is None:
+        return source
+    context = run_dir / CONTEXT_NAME
+    if process_rank() == 0:  # which completes checkpoints
+        shutil.copytree(source, context, dirs_exist_ok=True)
+        write_lora(context, rank=recipe.lora.rank, alpha=recipe.lora.alpha)
+    return context
+
+
+def _validation(recipe: Recipe, metrics: Metrics) -> Validation | None:
+    if recipe.run.validate_every_steps is None:
+        return None
+    return Validation(
+        {language: Path(path) / PREFIX for language, path in recipe.data.validation.items()},
+        metrics,
+        every_steps=recipe.run.validate_every_steps,
+        max_steps=arithmetic.total_steps(recipe),
+        max_samples=recipe.run.validation_batches * recipe.schedule.global_batch_size,
+        sequence_length=recipe.data.sequence_length,
+        micro_batch_size=recipe.schedule.micro_batch_size,
+    )
+
+
+def _rates(recipe: Recipe, inputs: RunInputs) -> Rates:
+    weights = weights_of(recipe.data, inputs.train)
+    bytes_per_token = sum(weight * _bytes_per_token(manifest) for weight, manifest in zip(weights, inputs.train, strict=True)) / sum(
+        weights
+    )
+    return Rates(
+        tokens_per_step=arithmetic.tokens_per_step(recipe),
+        bytes_per_token=bytes_per_token,
+        held_out_bytes_per_token={language: _bytes_per_token(manifest) for language, manifest in inputs.validation.items()},
+        flops_per_token=arithmetic.flops_per_token(
+            inputs.model, vocab_size=padded_vocab_size(recipe, inputs), sequence_length=recipe.data.sequence_length
+        ),
+        num_devices=arithmetic.world_size(recipe.parallel),
+        peak_flops=_peak_flops(recipe),
+    )
+
+
+def _bytes_per_token(manifest: Manifest) -> float:
+    return float(manifest.facts["text_bytes"] / manifest.facts["num_tokens"])
+
+
+def _peak_flops(recipe: Recipe) -> float | None:
+    """Of one device in bfloat16: that of the GPU which the recipe names, else of the one that is there and known."""
+    if recipe.precision != "bf16":
+        return None
+    if recipe.parallel.gpu is not None:
+        return GPUS[recipe.parallel.gpu.lower()].peak_flops
+    if not torch.cuda.is_available():
+        return None
+    found = torch.cuda.get_device_name().lower()
+    rates = {gpu.peak_flops for name, gpu in GPUS.items() if name.partition("-")[0] in found}
+    return rates.pop() if len(rates) == 1 else None

@@ -1,0 +1,98 @@
+"""Checkpoints of a run: complete or invisible, saved beside the training where that is asked for."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from functools import partial as partial_function
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import Callback
+
+from data_prep.artifacts import make_group_readable, sync_tree, write_manifest
+from recipes.run_dir import checkpoint_name
+
+
+class Checkpoints(Callback):
+    """Saves NeMo checkpoints `step_0000100` ..., each complete in itself and renamed into place when it is.
+
+    A directory with the final name has weights, context and manifest; whatever a crash leaves has a hidden name.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        every_steps: int,
+        max_steps: int,
+        source_context: Path,
+        facts: Mapping[str, Any],
+        inputs: Mapping[str, str],
+        arguments: Mapping[str, Any],
+        optimizer_in_last: bool,
+        asynchronous: bool,
+    ) -> None:
+        self._directory, self._every, self._max_steps = directory, every_steps, max_steps
+        self._source_context, self._facts, self._inputs, self._arguments = source_context, facts, inputs, arguments
+        self._optimizer_in_last, self._asynchronous = optimizer_in_last, asynchronous
+        self._last_saved = -1
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Remove what interrupted saves left behind."""
+        self._last_saved = trainer.global_step
+        if trainer.is_global_zero:
+            for partial in self._directory.glob(".step_*.partial"):
+                shutil.rmtree(partial, ignore_errors=True)
+        trainer.strategy.barrier("checkpoints cleaned")
+
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """Save where a checkpoint is due."""
+        step = trainer.global_step
+        if step % self._every == 0 or step == self._max_steps:
+            self.save(trainer)
+
+    def save(self, trainer: Trainer) -> None:
+        """Write a checkpoint of this step, if there is none yet; every rank takes part.
+
+        A save that runs beside the training is ended by NeMo's callback at a later step, or at the end of the run.
+        """
+        step = trainer.global_step
+        if step == self._last_saved:
+            return
+        self._last_saved = step
+        partial = self._directory / f".{checkpoint_name(step)}.partial"
+        weights_only = step == self._max_steps and not self._optimizer_in_last
+        finish = partial_function(self._finish, trainer, partial, step)
+        if not self._asynchronous:
+            trainer.save_checkpoint(str(partial), weights_only=weights_only)
+            finish()
+            return
+        trainer.strategy.checkpoint_io.maybe_finalize_save_checkpoint(blocking=True)  # type: ignore[attr-defined]
+        trainer.save_checkpoint(str(partial), weights_only=weights_only, storage_options={"finalize_fn": finish})
+
+    def _finish(self, trainer: Trainer, partial: Path, step: int) -> None:
+        """Give a written checkpoint the rest of its files and its name; every rank calls this at the same time."""
+        final = self._directory / checkpoint_name(step)
+        trainer.strategy.barrier("checkpoint written")
+        if trainer.is_global_zero:
+            self._complete(partial, step)
+            if final.exists():  # a resumed run may pass a step that was saved with other data
+                shutil.rmtree(final)
+            partial.replace(final)
+        trainer.strategy.barrier("checkpoint renamed")
+
+    def _complete(self, partial: Path, step: int) -> None:
+        shutil.copytree(self._source_context, partial / "context", dirs_exist_ok=True)
+        make_group_readable(partial)
+        # Hashing a large checkpoint would keep the GPUs waiting, so sizes have to do.
+        write_manifest(
+            partial,
+            stage="recipes.train",
+            facts={**self._facts, "step": step},
+            arguments=self._arguments,
+            inputs=self._inputs,
+            hash_files=False,
+        )
+        sync_tree(partial)

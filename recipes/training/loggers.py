@@ -1,0 +1,30 @@
+"""Where numbers go besides `metrics.jsonl`: TensorBoard, and Weights & Biases where it is installed and asked for."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch.loggers import Logger, TensorBoardLogger
+
+from data_prep.artifacts import digest_bytes
+
+
+def make_loggers(run_dir: Path, *, name: str, wandb_project: str | None, settings: dict[str, Any]) -> list[Logger]:
+    """The loggers of a run; what Weights & Biases gets stays in the directory of the run until somebody sends it.
+
+    All parts of an interrupted run have one id there, which is made from the run's directory.
+    """
+    loggers: list[Logger] = [TensorBoardLogger(str(run_dir), name="tensorboard", version="")]
+    if wandb_project is not None:
+        from lightning.pytorch.loggers import WandbLogger
+
+        os.environ.setdefault("WANDB_SILENT", "true")
+        identity = digest_bytes(str(run_dir.resolve()).encode()).replace(":", "-")
+        loggers.append(
+            WandbLogger(
+                name=name, project=wandb_project, save_dir=str(run_dir), id=identity, offline=True, config=settings, log_model=False
+            )
+        )
+    return loggers

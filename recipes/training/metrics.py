@@ -1,0 +1,166 @@
+"""What a run says about itself: a line of JSON per logged step, the same to TensorBoard and Weights & Biases, a short line to stderr."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import Callback
+from megatron.core import parallel_state
+
+from recipes.training.freezing import parameters_by_name
+
+_ROWS = {"new_row_norm": "embedding.word_embeddings.weight", "new_output_row_norm": "output_layer.weight"}
+
+
+@dataclass(frozen=True)
+class Rates:
+    """What turns steps into tokens, bytes and work.
+
+    Attributes:
+        tokens_per_step: over all ranks.
+        bytes_per_token: of the training text, and by language of the held-out text; None where a set's manifest does not tell.
+        flops_per_token: forward and backward.
+        num_devices: that share the work.
+        peak_flops: of one device in the run's precision; None where it is not known.
+    """
+
+    tokens_per_step: int
+    bytes_per_token: float
+    held_out_bytes_per_token: Mapping[str, float]
+    flops_per_token: float
+    num_devices: int
+    peak_flops: float | None
+
+    def of_work(self, tokens_per_second: float) -> dict[str, float]:
+        """TFLOP/s of one device, and which share of the possible that is (MFU, Chowdhery et al. 2022, appendix B)."""
+        flops = tokens_per_second * self.flops_per_token / self.num_devices
+        shares = {} if self.peak_flops is None else {"mfu": round(flops / self.peak_flops, 4)}
+        return {"tflops_per_device": round(flops / 1e12, 6), **shares}
+
+
+class Metrics(Callback):
+    """Writes `metrics.jsonl`; what is written where is in docs/training.md.
+
+    NeMo's own printer calls a collective on rank 0 alone, and hangs a run of several processes.
+
+    Args:
+        new_rows: those of the vocabulary tables that the transfer has made.
+    """
+
+    def __init__(self, path: Path, *, every_steps: int, max_steps: int, rates: Rates, new_rows: range) -> None:
+        self._path, self._every, self._max_steps, self._rates, self._new_rows = path, every_steps, max_steps, rates, new_rows
+        self._last_time, self._last_step, self._learning_rate = time.monotonic(), 0, 0.0
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Forget what an interrupted run logged after the checkpoint that this one resumes from."""
+        self._last_time, self._last_step = time.monotonic(), trainer.global_step
+        if trainer.is_global_zero and self._path.exists():
+            lines = self._path.read_text(encoding="utf-8").splitlines()
+            kept = [line for line in lines if _step_of(line) <= trainer.global_step]
+            partial = self._path.with_suffix(".partial")
+            partial.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
+            partial.replace(self._path)
+
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+        """Note the learning rate that the step will use; afterwards the optimizer holds that of the next."""
+        self._learning_rate = trainer.optimizers[0].param_groups[0]["lr"]
+
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """Log the step that ended; every rank takes part."""
+        step = trainer.global_step
+        if (step % self._every and step != self._max_steps) or step == self._last_step:
+            return
+        logged = trainer.callback_metrics
+        loss = float(logged["reduced_train_loss"])  # waits for the device, so the time behind it is that of finished steps
+        now = time.monotonic()
+        steps_per_second = (step - self._last_step) / (now - self._last_time)
+        norms = mean_row_norms(trainer, self._new_rows)
+        self._last_time, self._last_step = time.monotonic(), step
+        if not trainer.is_global_zero:
+            return
+        tokens, tokens_per_second = step * self._rates.tokens_per_step, steps_per_second * self._rates.tokens_per_step
+        record = {
+            "step": step,
+            "loss": loss if math.isfinite(loss) else None,
+            "learning_rate": self._learning_rate,
+            "gradient_norm": float(logged["grad_norm"]) if "grad_norm" in logged else None,
+            **norms,
+            "tokens": tokens,
+            "bytes": round(tokens * self._rates.bytes_per_token),
+            "tokens_per_second": round(tokens_per_second, 1),
+            **self._rates.of_work(tokens_per_second),
+        }
+        self._write(trainer, record)
+        print(
+            f"step {step}/{self._max_steps}  loss {loss:.4f}  learning rate {self._learning_rate:.2e}"
+            f"  {tokens_per_second:,.0f} tokens/s  {(self._max_steps - step) / steps_per_second:.0f} s left",
+            file=sys.stderr,
+            flush=True,
+        )
+
+    def write_validation(self, trainer: Trainer, losses: Mapping[str, float], *, seconds: float) -> None:
+        """Log losses on held-out text, also in bits per byte, which compares runs with different vocabularies.
+
+        Args:
+            losses: nats per token, by language; the language `all` is left out of the names.
+            seconds: that the measurement took, which are not counted as training.
+        """
+        record: dict[str, Any] = {"step": trainer.global_step}
+        for language, loss in losses.items():
+            suffix = "" if language == "all" else f"_{language}"
+            record[f"validation_loss{suffix}"] = loss
+            record[f"validation_bits_per_byte{suffix}"] = loss / math.log(2) / self._rates.held_out_bytes_per_token[language]
+        self._write(trainer, record)
+        text = "  ".join(f"{name.replace('_', ' ')} {value:.4f}" for name, value in record.items() if name != "step")
+        print(f"step {trainer.global_step}/{self._max_steps}  {text}", file=sys.stderr, flush=True)
+        self._last_time += seconds
+
+    def _write(self, trainer: Trainer, record: Mapping[str, Any]) -> None:
+        with self._path.open("a", encoding="utf-8") as stream:
+            stream.write(json.dumps(record) + "\n")
+        for logger in trainer.loggers:
+            logger.log_metrics({name: value for name, value in record.items() if value is not None and name != "step"}, step=record["step"])
+
+
+def gather_parameters(trainer: Trainer) -> None:
+    """Give every rank the parameters after the last step; with overlapped communication the next forward pass would."""
+    if trainer.strategy.ddp_config.overlap_param_gather:  # type: ignore[attr-defined]
+        trainer.strategy.megatron_parallel.force_param_sync()  # type: ignore[attr-defined]
+
+
+def mean_row_norms(trainer: Trainer, rows: range) -> dict[str, float]:
+    """Mean length of rows of the token table, and of the output layer where it is a matrix of its own; every rank takes part."""
+    gather_parameters(trainer)
+    sums = torch.zeros(len(_ROWS), dtype=torch.float64, device="cuda")
+    rank = parallel_state.get_tensor_model_parallel_rank()
+    if parallel_state.get_data_parallel_rank() == 0:
+        for chunk in trainer.strategy.megatron_parallel:  # type: ignore[attr-defined]
+            stage = dict(parameters_by_name(chunk))
+            for index, name in enumerate(_ROWS.values()):
+                if name in stage and _is_first_copy(name):
+                    first = rank * stage[name].shape[0]
+                    shard = stage[name].detach()[max(rows.start - first, 0) : max(rows.stop - first, 0)]
+                    sums[index] += shard.float().norm(dim=1).sum().double()
+    torch.distributed.all_reduce(sums)
+    return {key: float(total) / len(rows) for key, total in zip(_ROWS, sums, strict=True) if float(total)}
+
+
+def _is_first_copy(name: str) -> bool:
+    """A table that is the output layer's too is on two pipeline stages."""
+    return not name.startswith("embedding.") or parallel_state.is_pipeline_first_stage()
+
+
+def _step_of(line: str) -> int:
+    try:
+        return int(json.loads(line)["step"])
+    except (ValueError, KeyError):
+        return sys.maxsize  # a line that was cut off by a crash

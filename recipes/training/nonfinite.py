@@ -1,0 +1,107 @@
+"""What happens when a loss or a gradient is not finite: the step changes nothing, and the run goes on within a budget or ends."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import Callback
+from megatron.core import parallel_state
+from torch import Tensor, nn
+
+from recipes.run_dir import CHECKPOINTS_NAME, METRICS_NAME, newest_checkpoint
+
+
+class NonFiniteError(RuntimeError):
+    """A loss or gradient is not finite, and no more steps may be passed over."""
+
+
+class NonFiniteSteps(Callback):
+    """Finds such steps before the optimizer has seen them, on all ranks together.
+
+    Attributes:
+        passes_over: whether the step under way is to change nothing.
+    """
+
+    def __init__(self, run_dir: Path, *, budget: int, global_batch_size: int, micro_batch_size: int) -> None:
+        self._run_dir, self._budget = run_dir, budget
+        self._global_batch_size, self._micro_batch_size = global_batch_size, micro_batch_size
+        self._step, self._passed_over = 0, 0
+        self._finite_losses: list[Tensor] = []
+        self.passes_over = False
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Count what the run has passed over before it was interrupted."""
+        path = self._run_dir / METRICS_NAME
+        records = [_record(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
+        self._passed_over = sum("passed_over" in record and record["step"] <= trainer.global_step for record in records)
+
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+        """Forget the step before."""
+        self._step, self.passes_over = trainer.global_step, False
+        self._finite_losses.clear()
+
+    def note_loss(self, losses: Tensor) -> None:
+        """Note whether the losses of a micro batch are finite; waits for nothing."""
+        self._finite_losses.append(torch.isfinite(losses.detach().sum()))
+
+    def look_at(self, chunks: Iterable[nn.Module]) -> None:
+        """Decide about the step, with its losses and its reduced gradients.
+
+        Raises:
+            NonFiniteError: naming the step, the samples and the newest checkpoint, when the budget is spent.
+        """
+        sums = [buffer.grad_data.sum() for chunk in chunks for buffer in (*chunk.buffers, *chunk.expert_parallel_buffers)]  # type: ignore[union-attr,misc]
+        finite = torch.stack([*self._finite_losses, *(torch.isfinite(total) for total in sums)]).all()
+        worst = (~finite).to(torch.int32)
+        torch.distributed.all_reduce(worst, op=torch.distributed.ReduceOp.MAX)
+        if not worst.item():
+            return
+        samples, what = self._samples()
+        if self._passed_over >= self._budget:
+            raise NonFiniteError(self._sentence(samples, what))
+        self._passed_over += 1
+        self.passes_over = True
+        for chunk in chunks:
+            chunk.zero_grad_buffer()  # type: ignore[operator]
+        if torch.distributed.get_rank() == 0:
+            record = {"step": self._step + 1, "passed_over": what, "samples": [samples[0], samples[-1]]}
+            with (self._run_dir / METRICS_NAME).open("a", encoding="utf-8") as stream:
+                stream.write(json.dumps(record) + "\n")
+
+    def _samples(self) -> tuple[Sequence[int], str]:
+        """The samples whose losses are not finite, counted in the order of the data; all of the step if it is the gradient alone."""
+        first = self._step * self._global_batch_size
+        size, replicas = self._micro_batch_size, parallel_state.get_data_parallel_world_size()
+        starts = [
+            first + (number * replicas + parallel_state.get_data_parallel_rank()) * size
+            for number, finite in enumerate(self._finite_losses)
+            if not finite.item()
+        ]
+        everywhere: list[list[int]] = [[] for _ in range(torch.distributed.get_world_size())]
+        torch.distributed.all_gather_object(everywhere, starts)
+        found = sorted({start for one in everywhere for start in one})
+        if not found:
+            return range(first, first + self._global_batch_size), "gradient"
+        return [start + offset for start in found for offset in range(size)], "loss"
+
+    def _sentence(self, samples: Sequence[int], what: str) -> str:
+        newest = newest_checkpoint(self._run_dir)
+        shown = f"{samples[0]} to {samples[-1]}" if len(samples) == samples[-1] - samples[0] + 1 else ", ".join(map(str, samples))
+        return (
+            f"step {self._step} has a {what} that is not finite, in samples {shown} of the order of the data;"
+            f" {self._passed_over} such steps were passed over and run.skip_nonfinite_steps allows {self._budget}."
+            f" The last good checkpoint is {newest[1] if newest else f'none in {self._run_dir / CHECKPOINTS_NAME}'}; look at the samples,"
+            " lower schedule.learning_rate, or allow to pass over more steps"
+        )
+
+
+def _record(line: str) -> dict[str, Any]:
+    try:
+        return dict(json.loads(line))
+    except ValueError:
+        return {}  # cut off by a crash

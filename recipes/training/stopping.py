@@ -1,0 +1,50 @@
+"""Ending a run in good order, or saving it out of turn, when a signal or a colleague asks for it."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import Callback
+
+from recipes.stopping import EXIT_FILE, SAVE_FILE, StopSignals
+from recipes.training.checkpoints import Checkpoints
+
+
+class Stopping(Callback):
+    """Looks after every step, on all ranks together, whether to save or to end; has to come after `Checkpoints`.
+
+    A signal may reach some ranks alone, or between two steps of different ranks, and files appear at any time, so the
+    ranks take the largest of what each has seen.
+
+    Attributes:
+        reason: what ended the run before its last step; None if nothing did.
+    """
+
+    def __init__(self, run_dir: Path, checkpoints: Checkpoints, signals: StopSignals) -> None:
+        self._run_dir, self._checkpoints, self._signals = run_dir, checkpoints, signals
+        self.reason: str | None = None
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Listen to the signals; Lightning takes SIGTERM, and under Slurm SIGUSR1, for its own way of starting again."""
+        self._signals.listen()
+
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """Save and end where that is asked for."""
+        files = [trainer.is_global_zero and (self._run_dir / name).exists() for name in (SAVE_FILE, EXIT_FILE)]
+        asked = torch.tensor([*files, self._signals.received], dtype=torch.int32, device="cuda")
+        torch.distributed.all_reduce(asked, op=torch.distributed.ReduceOp.MAX)
+        save, leave, number = asked.tolist()
+        if not (save or leave or number):
+            return
+        self._checkpoints.save(trainer)
+        if leave or number:
+            trainer.should_stop = True
+            self.reason = signal.Signals(number).name if number else f"the file {self._run_dir / EXIT_FILE}"
+        if trainer.is_global_zero:  # behind the save, so that a request survives a crash
+            for name, found in ((SAVE_FILE, save), (EXIT_FILE, leave)):
+                if found:
+                    (self._run_dir / name).unlink(missing_ok=True)

@@ -1,0 +1,100 @@
+"""Loss on held-out text of each language, in the order of the text and without padding."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import Callback
+from megatron.core import parallel_state
+from megatron.core.pipeline_parallel import get_forward_backward_func
+from torch import Tensor
+
+from data_prep.megatron.index import TokenFile
+from recipes.training.metrics import Metrics, gather_parameters
+
+
+class Validation(Callback):
+    """Measures after every so many steps, and after the last one, what the model makes of each held-out set.
+
+    A set is cut into samples of the run's length from its beginning, as many as were asked for or as it has; the same
+    ones each time and at every layout.
+    """
+
+    def __init__(
+        self,
+        sets: Mapping[str, Path],
+        metrics: Metrics,
+        *,
+        every_steps: int,
+        max_steps: int,
+        max_samples: int,
+        sequence_length: int,
+        micro_batch_size: int,
+    ) -> None:
+        self._sets = {language: TokenFile(prefix) for language, prefix in sets.items()}
+        self._metrics, self._every, self._max_steps = metrics, every_steps, max_steps
+        self._max_samples, self._length, self._micro_batch_size = max_samples, sequence_length, micro_batch_size
+
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """Measure where it is due."""
+        if trainer.global_step % self._every and trainer.global_step != self._max_steps:
+            return
+        start = time.monotonic()
+        gather_parameters(trainer)  # not all replicas may have samples, and the forward pass of each would gather
+        chunks = list(trainer.strategy.megatron_parallel)  # type: ignore[attr-defined]
+        for chunk in chunks:
+            chunk.eval()
+        with torch.no_grad():
+            losses = {language: self._loss(chunks, tokens) for language, tokens in self._sets.items()}
+        for chunk in chunks:
+            chunk.train()
+        if trainer.is_global_zero:
+            self._metrics.write_validation(trainer, losses, seconds=time.monotonic() - start)
+
+    def _loss(self, chunks: list[Any], tokens: TokenFile) -> float:
+        """Mean loss per token in nats; every rank takes part, and gets it."""
+        samples = range(min(self._max_samples, (tokens.num_tokens - 1) // self._length))
+        mine = samples[parallel_state.get_data_parallel_rank() :: parallel_state.get_data_parallel_world_size()]
+        whole = len(mine) // self._micro_batch_size * self._micro_batch_size
+        total = torch.zeros(2, dtype=torch.float64, device="cuda")  # sum and number of losses
+        for numbers, size in ((mine[:whole], self._micro_batch_size), (mine[whole:], 1)):
+            if numbers:
+                total += self._sums(chunks, tokens, numbers, size)
+        torch.distributed.all_reduce(total)
+        return float(total[0] / total[1])
+
+    def _sums(self, chunks: list[Any], tokens: TokenFile, numbers: range, micro_batch_size: int) -> Tensor:
+        """Sum and number of the losses of samples; 0 on ranks that have none, or the same as another."""
+
+        def forward(batches: Iterator[Tensor], chunk: Any) -> tuple[Tensor, Any]:
+            batch = next(batches).to("cuda", non_blocking=True)
+            positions = torch.arange(self._length, device="cuda").expand(micro_batch_size, -1)
+            losses = chunk(batch[:, :-1].contiguous(), positions, None, labels=batch[:, 1:].contiguous())
+            return losses, lambda output: (output.float().mean(), output.double().sum())
+
+        sums = get_forward_backward_func()(
+            forward_step_func=forward,
+            data_iterator=_batches(tokens, numbers, micro_batch_size, self._length),
+            model=chunks if len(chunks) > 1 else chunks[0],
+            num_microbatches=len(numbers) // micro_batch_size,
+            seq_length=self._length,
+            micro_batch_size=micro_batch_size,
+            forward_only=True,
+        )
+        if not sums or parallel_state.get_tensor_model_parallel_rank():
+            return torch.zeros(2, dtype=torch.float64, device="cuda")
+        total = torch.stack(sums).sum()
+        return torch.stack([total, torch.full_like(total, len(numbers) * self._length)])
+
+
+def _batches(tokens: TokenFile, numbers: range, size: int, length: int) -> Iterator[Tensor]:
+    """(size, length + 1) token ids each."""
+    for first in range(0, len(numbers), size):
+        rows = [tokens.slice(number * length, (number + 1) * length + 1) for number in numbers[first : first + size]]
+        yield torch.from_numpy(np.stack(rows).astype(np.int64))

@@ -1,0 +1,272 @@
+"""How a run behaves around its steps: it ends and goes on, saves, resists what is not finite, and says what it does."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import torch
+from tests.recipes.conftest import Inputs
+
+from conversion.dist_checkpoint import read_dist_checkpoint
+from recipes import arithmetic
+from recipes.run_dir import newest_checkpoint, sync_command
+from recipes.schema import ScheduleRecipe
+from tests.gloo import run_on_gloo
+from tests.processes import Group
+
+STEPS, SEQUENCE_LENGTH, BATCH = 6, 48, 8
+# Layouts sum in another order, so float32 losses differ in the last digits.
+LAYOUT_TOLERANCE = 1e-5
+TIMEOUT_SECONDS = 300
+TIMES = {"tokens_per_second", "tflops_per_device", "mfu"}  # what depends on the clock
+
+
+class Runs:
+    """Starts runs of the tiny model on two processes and gives back what rank 0 saw."""
+
+    def __init__(self, inputs: Inputs, directory: Path) -> None:
+        self.inputs, self.directory = inputs, directory
+
+    def settings(self, *overrides: str) -> list[str]:
+        return [
+            f"model.checkpoint={self.inputs.checkpoint}",
+            f"data.train=[{self.inputs.data}]",
+            f"data.validation={{sl:{self.inputs.held_out},en:{self.inputs.data}}}",
+            f"data.sequence_length={SEQUENCE_LENGTH}",
+            f"schedule.global_batch_size={BATCH}",
+            "schedule.micro_batch_size=2",
+            f"schedule.max_steps={STEPS}",
+            "schedule.warmup_steps=2",
+            "schedule.constant_steps=2",
+            "run.checkpoint_every_steps=3",
+            "run.validate_every_steps=3",
+            "run.validation_batches=2",
+            "run.log_every_steps=1",
+            *overrides,
+        ]
+
+    def train(
+        self, name: str, *overrides: str, tensor_parallel_size: int = 2, at_step: Sequence[Any] | None = None, after: str | None = None
+    ) -> dict[str, Any]:
+        """Train to the end, or go on in a copy of another run's directory."""
+        if after is not None:
+            shutil.copytree(self.directory / after, self.directory / name)
+        ranks = run_on_gloo(
+            "tests.recipes.training_ranks:train",
+            world_size=2,
+            directory=self.directory / f"{name}.logs",
+            timeout_seconds=TIMEOUT_SECONDS,
+            initialize=False,
+            tensor_parallel_size=tensor_parallel_size,
+            output=str(self.directory / name),
+            overrides=self.settings(*overrides),
+            at_step=at_step,
+        )
+        return dict(ranks[0])
+
+    def records(self, name: str) -> list[dict[str, Any]]:
+        lines = (self.directory / name / "metrics.jsonl").read_text().splitlines()
+        return [{key: value for key, value in json.loads(line).items() if key not in TIMES} for line in lines]
+
+    def checkpoints(self, name: str) -> list[str]:
+        return sorted(path.name for path in (self.directory / name / "checkpoints").iterdir())
+
+
+@pytest.fixture(scope="module")
+def runs(inputs: Inputs, tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    return Runs(inputs, tmp_path_factory.mktemp("behaviour"))
+
+
+@pytest.fixture(scope="module")
+def whole(runs: Runs) -> dict[str, Any]:
+    """An uninterrupted run at tensor parallel 2."""
+    return runs.train("whole")
+
+
+@pytest.fixture(scope="module")
+def ended(runs: Runs) -> dict[str, Any]:
+    """A run at data parallel 2 whose second rank alone gets a signal in its second step."""
+    return runs.train("ended", "run.wandb_project=tests", tensor_parallel_size=1, at_step=["signal", 1, 1])
+
+
+def test_a_signal_to_one_rank_saves_and_ends_all(runs: Runs, ended: dict[str, Any]) -> None:
+    assert (ended["reason"], len(ended["losses"])) == ("SIGUSR1", 2)
+    assert runs.checkpoints("ended") == ["step_0000002"]
+    assert newest_checkpoint(runs.directory / "ended") == (2, runs.directory / "ended/checkpoints/step_0000002")
+
+
+def test_a_run_goes_on_from_data_parallel_2_at_tensor_parallel_2_with_the_same_samples(
+    runs: Runs, whole: dict[str, Any], ended: dict[str, Any]
+) -> None:
+    seen = runs.train("went_on", "run.wandb_project=tests", after="ended")
+    assert ended["losses"] + seen["losses"] == pytest.approx(whole["losses"], abs=LAYOUT_TOLERANCE)
+
+
+def test_a_run_goes_on_from_tensor_parallel_2_at_data_parallel_2(runs: Runs, whole: dict[str, Any]) -> None:
+    half = runs.directory / "half"
+    shutil.copytree(runs.directory / "whole", half)
+    shutil.rmtree(half / "checkpoints/step_0000006")
+    seen = runs.train("other_half", after="half", tensor_parallel_size=1)
+    assert seen["losses"] == pytest.approx(whole["losses"][3:], abs=LAYOUT_TOLERANCE)
+
+
+def test_the_learning_rate_is_the_closed_form_over_an_interruption(runs: Runs, whole: dict[str, Any], ended: dict[str, Any]) -> None:
+    if not (runs.directory / "went_on").exists():
+        runs.train("went_on", "run.wandb_project=tests", after="ended")
+    schedule = ScheduleRecipe(
+        global_batch_size=BATCH, micro_batch_size=2, learning_rate=1e-3, min_learning_rate=1e-4, warmup_steps=2, constant_steps=2
+    )
+    expected = [arithmetic.learning_rate(step, schedule, steps=STEPS) for step in range(STEPS)]
+    assert expected[0] == 0 and expected[-2:] == [1e-4, 1e-4]
+    for name in ("whole", "went_on"):
+        rates = [record["learning_rate"] for record in runs.records(name) if "learning_rate" in record]
+        assert rates == pytest.approx(expected, rel=1e-12, abs=0)
+
+
+def test_a_trigger_file_saves_and_disappears_and_an_asynchronous_save_has_the_same_content(runs: Runs, whole: dict[str, Any]) -> None:
+    options = ("run.asynchronous_save=true", "run.checkpoint_every_steps=2")
+    seen = runs.train("beside", *options, at_step=["file", 2, str(runs.directory / "beside/save")])
+    assert seen["losses"] == whole["losses"]
+    assert not (runs.directory / "beside/save").exists()
+    assert runs.checkpoints("beside") == [f"step_000000{step}" for step in (2, 3, 4, 6)]
+    for step in (3, 6):
+        expected, found = (_tensors(runs.directory / name / f"checkpoints/step_000000{step}") for name in ("whole", "beside"))
+        assert found.keys() == expected.keys()
+        assert all(torch.equal(found[name], expected[name]) for name in expected)
+    for late in (4, 6):
+        shutil.rmtree(runs.directory / f"beside/checkpoints/step_000000{late}")
+    assert runs.train("beside_on", *options, after="beside")["losses"] == whole["losses"][3:], "optimizer state differs"
+
+
+def test_a_crash_during_an_asynchronous_save_leaves_no_checkpoint_half_written(runs: Runs) -> None:
+    with pytest.raises(AssertionError, match=r"rank . failed"):
+        runs.train("crashed", "run.asynchronous_save=true", "run.checkpoint_every_steps=2", at_step=["crash", 2])
+    assert [name for name in runs.checkpoints("crashed") if not name.startswith(".")] == []
+    assert newest_checkpoint(runs.directory / "crashed") is None
+
+
+def test_an_exit_file_ends_the_run(runs: Runs) -> None:
+    path = runs.directory / "left/exit"
+    seen = runs.train("left", at_step=["file", 0, str(path)])
+    assert seen["reason"] == f"the file {path}"
+    assert not path.exists() and runs.checkpoints("left") == ["step_0000001"]
+
+
+def test_what_is_not_finite_changes_nothing_within_the_budget(runs: Runs) -> None:
+    seen = runs.train("passed_over", "run.skip_nonfinite_steps=2", at_step=["nonfinite", [2, 4], "gradient"])
+    moments = seen["moments"]
+    assert [later == earlier for earlier, later in zip(moments, moments[1:])] == [False, True, False, True, False]
+    assert all(math.isfinite(loss) for loss in seen["losses"])
+    records = runs.records("passed_over")
+    assert [(r["step"], r["passed_over"], r["samples"]) for r in records if "passed_over" in r] == [
+        (3, "gradient", [16, 23]),
+        (5, "gradient", [32, 39]),
+    ]
+    norms = [record["new_row_norm"] for record in records if "new_row_norm" in record]
+    assert (norms[1] == norms[2], norms[2] == norms[3]) == (True, False)
+
+
+def test_the_run_stops_beyond_the_budget_and_says_where(runs: Runs) -> None:
+    seen = runs.train(
+        "stopped",
+        "run.skip_nonfinite_steps=1",
+        "run.checkpoint_every_steps=2",
+        tensor_parallel_size=1,
+        at_step=["nonfinite", [1, 3], "loss"],
+    )
+    # Rank 1 of 2, second micro batch of 2 samples: samples 6 and 7 of the 8 of step 3.
+    assert seen["error"] == (
+        "step 3 has a loss that is not finite, in samples 30 to 31 of the order of the data; 1 such steps were passed over and"
+        f" run.skip_nonfinite_steps allows 1. The last good checkpoint is {runs.directory}/stopped/checkpoints/step_0000002; look at the"
+        " samples, lower schedule.learning_rate, or allow to pass over more steps"
+    )
+    again = runs.train(
+        "stopped_again", "run.skip_nonfinite_steps=1", tensor_parallel_size=1, at_step=["nonfinite", [3], "loss"], after="stopped"
+    )
+    assert "1 such steps were passed over" in again["error"], "the budget is the run's, not the attempt's"
+
+
+def test_what_is_logged(runs: Runs, whole: dict[str, Any], inputs: Inputs) -> None:
+    records = runs.records("whole")
+    steps = [record for record in records if "loss" in record]
+    assert [record["step"] for record in steps] == list(range(1, STEPS + 1))
+    facts = json.loads((inputs.data / "scion.json").read_text())["facts"]
+    tokens = BATCH * SEQUENCE_LENGTH
+    for record in steps:
+        assert record["tokens"] == record["step"] * tokens
+        assert record["bytes"] == round(record["tokens"] * facts["text_bytes"] / facts["num_tokens"])
+        assert record["gradient_norm"] > 0 and record["new_row_norm"] > 0
+    table = _tensors(runs.directory / "whole/checkpoints/step_0000006")["embedding.word_embeddings.weight"]
+    assert steps[-1]["new_row_norm"] == pytest.approx(float(table[:601].norm(dim=1).mean()), rel=1e-5)
+    line = json.loads((runs.directory / "whole/metrics.jsonl").read_text().splitlines()[-2])
+    operations = arithmetic.flops_per_token(
+        json.loads((inputs.checkpoint / "context/model.json").read_text())["config"], vocab_size=640, sequence_length=SEQUENCE_LENGTH
+    )
+    assert line["tflops_per_device"] == pytest.approx(line["tokens_per_second"] * operations / 2 / 1e12, abs=1e-6)
+
+
+def test_validation_is_by_language_exact_and_the_same_at_every_layout(runs: Runs, whole: dict[str, Any], inputs: Inputs) -> None:
+    if not (runs.directory / "other_half").exists():
+        pytest.skip("runs behind the test of another layout")
+    found = [record for record in runs.records("whole") if "validation_loss_sl" in record]
+    assert [record["step"] for record in found] == [3, 6]
+    for language, data in (("sl", inputs.held_out), ("en", inputs.data)):
+        facts = json.loads((data / "scion.json").read_text())["facts"]
+        for record in found:
+            expected = record[f"validation_loss_{language}"] * facts["num_tokens"] / facts["text_bytes"] / math.log(2)
+            assert record[f"validation_bits_per_byte_{language}"] == pytest.approx(expected)
+    other = [record for record in runs.records("other_half") if "validation_loss_sl" in record]
+    assert other[1]["validation_loss_sl"] == pytest.approx(found[1]["validation_loss_sl"], abs=LAYOUT_TOLERANCE)
+
+
+def test_tensorboard_and_weights_and_biases_get_it_too(runs: Runs, ended: dict[str, Any]) -> None:
+    events = b"".join(path.read_bytes() for path in (runs.directory / "whole/tensorboard").glob("events*"))
+    assert b"validation_bits_per_byte_sl" in events and b"new_row_norm" in events
+    command = sync_command(runs.directory / "ended")
+    found = list((runs.directory / "ended/wandb").glob("offline-run-*/*.wandb"))
+    assert command == f"wandb sync {runs.directory}/ended/wandb/offline-run-*" and len(found) == 1
+    assert b"gradient_norm" in found[0].read_bytes()
+
+
+def test_positions_beyond_the_sequence_length_stay_in_the_model(runs: Runs, whole: dict[str, Any], inputs: Inputs) -> None:
+    """The table keeps its 64 rows in a run over sequences of 48; those that no token has used get weight decay alone."""
+    name = "embedding.position_embeddings.weight"
+    before, after = (_tensors(path)[name] for path in (inputs.checkpoint, runs.directory / "whole/checkpoints/step_0000006"))
+    assert after.shape == before.shape == (64, 32)
+    kept = math.prod(1 - 0.01 * record["learning_rate"] for record in runs.records("whole") if "learning_rate" in record)
+    torch.testing.assert_close(after[SEQUENCE_LENGTH:], before[SEQUENCE_LENGTH:] * kept, rtol=1e-6, atol=1e-8)
+    assert ((after - before)[:SEQUENCE_LENGTH].abs().amax(dim=1) > 1e-4).all()
+
+
+def _tensors(checkpoint: Path) -> dict[str, torch.Tensor]:
+    return {name: tensor.read() for name, tensor in read_dist_checkpoint(checkpoint / "weights", prefix="module.").items()}
+
+
+def test_sigterm_to_the_command_ends_it_well(runs: Runs, tmp_path: Path) -> None:
+    """As a scheduler or a colleague would send it: to the process that was started, which hands it on to its ranks."""
+    run_dir = tmp_path / "run"
+    settings = runs.settings("schedule.max_steps=5000", "run.checkpoint_every_steps=5000", "run.validate_every_steps=5000")
+    group = Group(["-m", "recipes.train", "--recipe", "demo_adapt", "--output", str(run_dir), *settings], log_dir=tmp_path / "logs")
+    metrics = run_dir / "metrics.jsonl"
+    group.wait_until(lambda: metrics.exists() and metrics.stat().st_size > 0, timeout_seconds=TIMEOUT_SECONDS)
+    started = group.descendants()
+    group.process.send_signal(signal.SIGTERM)
+    finished = group.wait(timeout_seconds=TIMEOUT_SECONDS)
+    _, alive = psutil.wait_procs(started, timeout=20)
+    for process in alive:
+        process.kill()
+    assert not alive
+    assert finished.code == 0, finished.stderr
+    newest = newest_checkpoint(run_dir)
+    assert newest is not None
+    assert finished.stdout.endswith(f"ended by SIGTERM: {newest[1]}; the same command goes on from there\n")
+    assert f"step {newest[0]}/5000" in finished.stderr
+    assert "without TransformerEngine, apex, flash-attention" in finished.stderr
