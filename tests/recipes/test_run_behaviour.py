@@ -227,7 +227,7 @@ def test_validation_is_by_language_exact_and_the_same_at_every_layout(runs: Runs
     assert other[1]["validation_loss_sl"] == pytest.approx(found[1]["validation_loss_sl"], abs=LAYOUT_TOLERANCE)
 
 
-def test_tensorboard_and_weights_and_biases_get_it_too(runs: Runs, ended: dict[str, Any]) -> None:
+def test_tensorboard_and_weights_and_biases_get_it_too(runs: Runs, whole: dict[str, Any], ended: dict[str, Any]) -> None:
     events = b"".join(path.read_bytes() for path in (runs.directory / "whole/tensorboard").glob("events*"))
     assert b"validation_bits_per_byte_sl" in events and b"new_row_norm" in events
     command = sync_command(runs.directory / "ended")
