@@ -78,6 +78,8 @@ def ours(size: Size, inputs: Path, output: Path) -> Clock:
     from recipes.checks import read_inputs
     from recipes.compose import compose_recipe
     from recipes.engine import make_data, make_model, make_trainer
+    from recipes.stopping import StopSignals
+    from recipes.training.assembly import make_callbacks
 
     recipe = compose_recipe("demo_adapt", [*recipe_overrides(size, inputs), *OVERRIDES])
     found = read_inputs(recipe)
@@ -90,9 +92,10 @@ def ours(size: Size, inputs: Path, output: Path) -> Clock:
             clock.tick()
 
     output.mkdir(parents=True)
-    trainer = make_trainer(recipe, found, run_dir=output, start_from_weights=True)
+    callbacks = make_callbacks(recipe, found, run_dir=output, signals=StopSignals(()))
+    trainer = make_trainer(recipe, callbacks, run_dir=output, start_from_weights=True)
     trainer.callbacks.append(Ticks())  # type: ignore[attr-defined]
-    trainer.fit(make_model(recipe, found), make_data(recipe, found, index_dir=output / "index"))
+    trainer.fit(make_model(recipe, found, callbacks.nonfinite), make_data(recipe, found, index_dir=output / "index"))
     return clock
 
 

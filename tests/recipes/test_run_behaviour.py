@@ -13,12 +13,12 @@ from typing import Any
 import psutil
 import pytest
 import torch
-from tests.recipes.conftest import Inputs
 
 from conversion.dist_checkpoint import read_dist_checkpoint
 from recipes import arithmetic
 from recipes.run_dir import newest_checkpoint, sync_command
 from recipes.schema import ScheduleRecipe
+from tests.conftest import Inputs
 from tests.gloo import run_on_gloo
 from tests.processes import Group
 

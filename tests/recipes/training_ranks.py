@@ -135,7 +135,7 @@ def train(
     run_dir = Path(output)
     made = compose_recipe(recipe, [*overrides, f"parallel.tensor_parallel_size={tensor_parallel_size}"])
     inputs = read_inputs(made)
-    check_run(made, inputs)
+    made = check_run(made, inputs)
     newest = newest_checkpoint(run_dir)
     record_recipe(run_dir, made)
     callbacks = make_callbacks(made, inputs, run_dir=run_dir, signals=StopSignals(made.run.stop_signals))
