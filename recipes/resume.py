@@ -7,7 +7,7 @@ from pathlib import Path
 
 from data_prep.artifacts import read_manifest
 from recipes.checks import RunInputs
-from recipes.schema import Recipe, raise_all
+from recipes.schema import Recipe
 
 
 def check_resume(checkpoint: Path, recipe: Recipe, inputs: RunInputs) -> None:
@@ -36,4 +36,7 @@ def check_resume(checkpoint: Path, recipe: Recipe, inputs: RunInputs) -> None:
     for path, data in zip(recipe.data.train, inputs.train, strict=True):
         if manifest.inputs.get(path) != data.digest:
             problems.append(f"the data set {path} was made again since, so that samples would be lost or repeated")
-    raise_all([f"{problem}; choose another --output or bring back what was there" for problem in problems], subject=str(checkpoint))
+    if problems:
+        raise ValueError(
+            f"the run cannot go on from {checkpoint}: {'; '.join(problems)}. Choose another --output or bring back what was there"
+        )

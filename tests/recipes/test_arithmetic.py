@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from conversion.families import FAMILIES
 from recipes import arithmetic
@@ -96,6 +98,36 @@ def test_learning_rate_against_the_closed_form() -> None:
     assert rates[45] == pytest.approx(2e-5 + 1.8e-4 * (1 + math.cos(math.pi / 4)) / 2)
     assert rates[120:] == [pytest.approx(2e-5)] * 11
     assert all(later <= earlier for earlier, later in zip(rates[20:], rates[21:]))
+
+
+@given(
+    warmup=st.integers(0, 40),
+    decay=st.integers(1, 60),
+    constant=st.integers(0, 30),
+    highest=st.floats(1e-6, 1e-2),
+    lowest_share=st.floats(0.0, 1.0),
+)
+def test_learning_rate_has_its_closed_form_at_every_step(
+    warmup: int, decay: int, constant: int, highest: float, lowest_share: float
+) -> None:
+    """Written with the other form of the cosine; from 0 upwards, then never upwards again, and constant in the tail and behind it."""
+    lowest, steps = highest * lowest_share, warmup + decay + constant
+    schedule = ScheduleRecipe(
+        global_batch_size=1,
+        micro_batch_size=1,
+        learning_rate=highest,
+        min_learning_rate=lowest,
+        warmup_steps=warmup,
+        constant_steps=constant,
+    )
+    rates = [arithmetic.learning_rate(step, schedule, steps=steps) for step in range(steps + 2)]
+    for step, rate in enumerate(rates):
+        done = min((step - warmup) / decay, 1.0)
+        expected = highest * step / warmup if step < warmup else lowest + (highest - lowest) * math.cos(math.pi / 2 * done) ** 2
+        assert rate == pytest.approx(expected, rel=1e-9, abs=1e-18)
+    assert rates[warmup] == pytest.approx(highest) and (not warmup or rates[0] == 0.0)
+    assert all(later <= earlier * (1 + 1e-12) for earlier, later in zip(rates[warmup:], rates[warmup + 1 :]))
+    assert set(rates[warmup + decay :]) == {rates[-1]}
 
 
 def test_learning_rate_can_be_constant() -> None:

@@ -275,3 +275,10 @@ def test_validation_sets_have_languages_and_one_alone_is_called_all() -> None:
     assert compose_recipe("demo_adapt", [*OVERRIDES, "data.validation=held"]).data.validation == {"all": "held"}
     named = compose_recipe("demo_adapt", [*OVERRIDES, "data.validation={sl:held/sl,en:held/en}", "data.validation.it=held/it"])
     assert named.data.validation == {"sl": "held/sl", "en": "held/en", "it": "held/it"}
+
+
+def test_signals_and_budgets_are_checked() -> None:
+    assert _problem("run.stop_signals=[SIGTERM,SIGKILL,USR1]") == (
+        "recipe demo_adapt cannot run: run.stop_signals names SIGKILL, USR1; expected signals that a process can handle, such as SIGTERM, SIGUSR1"
+    )
+    assert _problem("run.skip_nonfinite_steps=-1") == "recipe demo_adapt cannot run: run.skip_nonfinite_steps is -1; expected 0 or more"
