@@ -36,6 +36,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser.parse_intermixed_args(argv)
     die_with_launcher()
     recipe = compose_recipe(arguments.recipe, arguments.overrides)
+    signals = StopSignals(recipe.run.stop_signals)
+    signals.listen()  # from the beginning: reading every byte of large inputs, and importing the engine, take their time
     inputs = read_inputs(recipe)
     recipe = check_run(recipe, inputs)
     newest = newest_checkpoint(arguments.output)
@@ -51,18 +53,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     if newest is not None and newest[0] >= arithmetic.total_steps(recipe):
         print(f"the run is finished: {newest[1]}")
         return command.DONE
+    if signals.received:
+        print("ended by a signal before the first step; the same command starts again")
+        return command.DONE
     if must_launch(recipe):
         processes = arithmetic.world_size(recipe.parallel)
         return launch("recipes.train", processes, argv if argv is not None else sys.argv[1:], forward=recipe.run.stop_signals)
 
-    return _train(recipe, inputs, run_dir=arguments.output, newest=newest)
+    return _train(recipe, inputs, run_dir=arguments.output, newest=newest, signals=signals)
 
 
-def _train(recipe: Recipe, inputs: RunInputs, *, run_dir: Path, newest: tuple[int, Path] | None) -> int:
+def _train(recipe: Recipe, inputs: RunInputs, *, run_dir: Path, newest: tuple[int, Path] | None, signals: StopSignals) -> int:
     """Be one of the processes of the run."""
-    signals = StopSignals(recipe.run.stop_signals)
-    signals.listen()  # before the engine is imported, which takes long enough for a signal to come
-
     from recipes.engine import train
     from recipes.training.nonfinite import NonFiniteError
 
