@@ -183,6 +183,22 @@ def test_wrong_tokenizer_is_refused_before_anything_is_written(inputs: Inputs, t
     assert not (tmp_path / "run").exists()
 
 
+def test_an_edited_data_shard_is_refused_before_the_first_step(inputs: Inputs, tmp_path: Path) -> None:
+    """Of the same size, so that only its digest tells."""
+    edited = tmp_path / "data"
+    shutil.copytree(inputs.data, edited)
+    tokens = next(edited.glob("*.bin"))
+    content = bytearray(tokens.read_bytes())
+    content[100] ^= 1
+    tokens.write_bytes(content)
+    finished = run_command(*_arguments(inputs, tmp_path / "run", f"data.train=[{edited}]"), log_dir=tmp_path / "logs")
+    assert finished.code == 2
+    assert finished.stderr == (
+        f"error: {tokens} was edited after data_prep.to_megatron wrote it: its digest is not that of its manifest; make {edited} again\n"
+    )
+    assert not (tmp_path / "run").exists()
+
+
 def test_edited_weights_are_refused_before_anything_is_written(inputs: Inputs, tmp_path: Path) -> None:
     edited = tmp_path / "nemo"
     shutil.copytree(inputs.checkpoint, edited)
