@@ -53,10 +53,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     if newest is not None and newest[0] >= arithmetic.total_steps(recipe):
         print(f"the run is finished: {newest[1]}")
         return command.DONE
-    if signals.received:
-        print("ended by a signal before the first step; the same command starts again")
-        return command.DONE
     if must_launch(recipe):
+        if signals.received:  # a rank may not decide alone, but ends with the others behind the first step
+            print("ended by a signal before the first step; the same command starts again")
+            return command.DONE
         processes = arithmetic.world_size(recipe.parallel)
         return launch("recipes.train", processes, argv if argv is not None else sys.argv[1:], forward=recipe.run.stop_signals)
 
