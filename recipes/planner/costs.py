@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 
 from recipes.planner.layout import Layout
-from recipes.planner.memory import optimizer_bytes
 from recipes.planner.parameters import PlannedModel
 
 KG_PER_KWH = 0.432  # of the Italian grid, in SAVA's estimate (Moroni et al. 2025)
@@ -25,10 +24,10 @@ def carbon_kg(gpu_hours: float, watts: float, *, kg_per_kwh: float = KG_PER_KWH)
 
 
 def checkpoint_bytes(model: PlannedModel, layout: Layout) -> int:
-    """Size of a checkpoint with optimizer state: weights, and for what is trained the master copy and both moments."""
+    """Size of a checkpoint with optimizer state: weights, and for what is trained a 32-bit copy and both moments, in any precision."""
     weights = sum(parameter.numel for parameter in model.parameters.values())
     trained = sum(parameter.numel for name, parameter in model.parameters.items() if name not in model.frozen)
-    return weights * (2 if layout.is_half else 4) + trained * optimizer_bytes(layout)
+    return weights * (2 if layout.is_half else 4) + trained * 12
 
 
 def failure_seconds(num_devices: int) -> float:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from recipes.arithmetic import flops_per_token
 from recipes.planner.estimate import RunEstimate
 from recipes.planner.layout import Layout
@@ -23,14 +25,10 @@ _PARTS = (
 
 def parameter_section(model: PlannedModel) -> Section:
     """Parameters by part; norms are what no other part claims."""
-    section: Section = {}
+    parts: Counter[str] = Counter()
     for name, parameter in model.parameters.items():
-        is_norm = "norm" in name
-        part = "norms" if is_norm else next(part for part, sign in _PARTS if sign in name)
-        section[part] = int(str(section.get(part, 0))) + parameter.numel
-    frozen = sum(parameter.numel for name, parameter in model.parameters.items() if name in model.frozen)
-    section["frozen for the whole run"] = frozen
-    return section
+        parts["norms" if "norm" in name else next(part for part, sign in _PARTS if sign in name)] += parameter.numel
+    return {**parts, "frozen for the whole run": sum(model.parameters[name].numel for name in model.frozen)}
 
 
 def memory_section(memory: MemoryEstimate) -> Section:
