@@ -1,8 +1,8 @@
 # shellcheck shell=bash
 # What every job needs, whatever the cluster; sourced by each job script after `cd` to the checkout.
 
-# The commands run from the checkout, in every process that they start.
-export PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}"
+# The commands run from the checkout, in every process that they start; what the login shell had on its path may be for another Python.
+export PYTHONPATH="$PWD"
 export PYTHONNOUSERSITE=1 # packages in ~/.local would hide those of a container
 
 # Nothing is downloaded on a compute node: a missing file is an error at once instead of a time-out after minutes.
