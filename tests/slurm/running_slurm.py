@@ -78,11 +78,12 @@ class RunningSlurm:
 
 
 @contextmanager
-def running_slurm(*, nodes: int, options: Sequence[str] = ()) -> Iterator[RunningSlurm]:
+def running_slurm(*, nodes: int, options: Sequence[str] = (), accounting: bool = True) -> Iterator[RunningSlurm]:
     """Start a cluster and stop it; skip where there is none to be had.
 
     Args:
         options: of `slurm_cluster start`, beyond the accounts and partitions that all tests share.
+        accounting: with accounts and `sacct`; without, it starts faster.
     """
     tool = os.environ.get(TOOL_VARIABLE)
     if not tool:
@@ -92,7 +93,7 @@ def running_slurm(*, nodes: int, options: Sequence[str] = ()) -> Iterator[Runnin
         pytest.skip(f"Slurm is not installed: apt-get install {' '.join(missing)}")
     state = Path(tempfile.mkdtemp(prefix="slc."))  # short, because Unix sockets live in it
     start = [tool, "--state", state, "start", "--nodes", nodes, "--gpus-per-node", 4, "--partitions", "gpu,cpu", "--max-time", "24:00:00"]
-    policy = ["--accounts", f"{ACCOUNT},{OTHER_ACCOUNT}", "--qos", "debug", "--enforce"]
+    policy = ["--accounts", f"{ACCOUNT},{OTHER_ACCOUNT}", "--qos", "debug", "--enforce"] if accounting else ["--accounting", "off"]
     try:
         subprocess.run([str(word) for word in [*start, *policy, *options]], check=True, timeout=120, capture_output=True, text=True)
         path = f"{state}/bin:{os.environ['PATH']}"

@@ -104,7 +104,7 @@ def test_pyxis_takes_the_options(tmp_path: Path) -> None:
         pytest.skip("the plugin cannot be compiled: apt-get install gcc libc6-dev libslurm-dev")
     output = tmp_path / "a 'b\" č$x"
     output.mkdir()
-    with running_slurm(nodes=2, options=["--pyxis-stub"]) as slurm:
+    with running_slurm(nodes=2, options=["--pyxis-stub"], accounting=False) as slurm:
         job = _light_job(tmp_path, output, num_nodes=2, tasks_per_node=2)
         job = replace(job, environment={"PATH": f"{sys.prefix}/bin:/usr/bin:/bin"})
         cluster = replace(slurm.cluster(), runtime=Runtime("pyxis", image="nvcr.io#nvidia/nemo:25.11"))
