@@ -153,7 +153,9 @@ def _set(content: dict[str, Any], override: str) -> None:
     if not equals or not key:
         raise ValueError(f"{override!r} is not of the form key=value, for example account=b25 or runtime.image=/scratch/nemo.sif")
     try:
-        value = text if ":" in text else yaml.safe_load(text)  # YAML would read 24:00:00 as a number to the base 60
+        value = (
+            text if ":" in text and not text.startswith("{") else yaml.safe_load(text)
+        )  # YAML would read 24:00:00 as a number to the base 60
     except yaml.YAMLError as error:
         raise ValueError(f"the value of {override!r} is no valid YAML") from error
     *sections, name = key.split(".")

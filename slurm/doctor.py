@@ -18,11 +18,11 @@ from data_prep import command
 from slurm.arguments import add_cluster_arguments, add_time_argument, cluster_of
 from slurm.cluster import CONTAINERS, Cluster
 from slurm.findings import GIB, MIN_SCRATCH_GIB, NOT_APPLICABLE, OK, PROBLEM, Finding, judge
-from slurm.job import ROOT, Job, parse_time_limit
+from slurm.job import Job, parse_time_limit
 from slurm.node_facts import REDUCE_NAME, TOKEN_NAME, NodeFacts
 from slurm.queue import cancel_jobs, queued_jobs, send_job
 from slurm.render import render_job
-from slurm.site import NoAnswer, check_site
+from slurm.site import NoAnswer, check_site, missing_runtime
 
 _POLL_SECONDS = 1.0
 _LOG_LINES = 20
@@ -88,17 +88,12 @@ def _slurm(cluster: Cluster, job: Job) -> Finding:
 
 
 def _runtime(cluster: Cluster) -> Finding:
-    runtime = cluster.runtime
-    if runtime.kind in CONTAINERS:
-        if not cluster.image_path.startswith("/"):
-            return Finding("runtime", NOT_APPLICABLE, f"{cluster.image_path} is in a registry, which compute nodes must reach")
-        found, advice = Path(cluster.image_path), f"python -m slurm.prefetch --cluster {cluster.name} --image SOURCE"
-    else:
-        found = ROOT / str(runtime.venv) / "bin" / "python"
-        advice = "make it on the login node: `make setup`, or set runtime.venv to one on the shared file system"
-    if not found.is_file():
-        return Finding("runtime", PROBLEM, f"{found} does not exist", advice)
-    return Finding("runtime", OK, f"{runtime.kind}, {found}")
+    missing = missing_runtime(cluster)
+    if missing is not None:
+        return Finding("runtime", PROBLEM, *missing)
+    return Finding(
+        "runtime", OK, f"{cluster.runtime.kind}, {cluster.image_path if cluster.runtime.kind in CONTAINERS else cluster.runtime.venv}"
+    )
 
 
 def _scratch(cluster: Cluster) -> Finding:

@@ -7,10 +7,11 @@ import re
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from recipes.schema import raise_all
-from slurm.cluster import Cluster, Partition
-from slurm.job import Job, format_time_limit
+from slurm.cluster import CONTAINERS, Cluster, Partition
+from slurm.job import ROOT, Job, format_time_limit
 
 _LIMIT = re.compile(r"(?:(?P<days>\d+)-)?(?:(?P<hours>\d+):)?(?P<minutes>\d+):(?P<seconds>\d+)")
 
@@ -122,6 +123,29 @@ def check_site(job: Job, cluster: Cluster, *, must_answer: bool) -> str:
         return f"with the cluster file alone: {error}"
     raise_all(site_problems(job, cluster, partitions, associations, qos), subject=f"job {job.name!r} on this Slurm")
     return "account, partition, QOS and limits, with this Slurm"
+
+
+def missing_runtime(cluster: Cluster) -> tuple[str, str] | None:
+    """What a job would start and is not here, and what to do; None where all is there, or in a registry."""
+    runtime = cluster.runtime
+    if runtime.kind in CONTAINERS:
+        found, advice = Path(cluster.image_path), f"bring it with `python -m slurm.prefetch --cluster {cluster.name} --image SOURCE`"
+        if not found.is_absolute():
+            return None
+    else:
+        found = ROOT / str(runtime.venv) / "bin" / "python"
+        advice = "make it with `make setup`, or set runtime.venv to one on the shared file system"
+    return None if found.is_file() else (f"{found} does not exist", advice)
+
+
+def require_runtime(cluster: Cluster) -> None:
+    """Refuse to send a job that would wait in the queue to find that its image or environment is not there.
+
+    Raises:
+        ValueError: naming it, and what to do.
+    """
+    if missing := missing_runtime(cluster):
+        raise ValueError("; ".join(missing))
 
 
 def site_problems(

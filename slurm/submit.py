@@ -16,7 +16,7 @@ from slurm.arguments import add_cluster_arguments, add_time_argument, cluster_of
 from slurm.chain import ChainPlan, link_job, submit_chain
 from slurm.job import GPU
 from slurm.render import render_job
-from slurm.site import check_site
+from slurm.site import check_site, require_runtime
 from slurm.submission_plan import Submission, plan_lines
 from slurm.training import training_job
 
@@ -60,6 +60,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     run_dir = arguments.output.absolute()
     chain = ChainPlan(links=arguments.links, signal_seconds=arguments.signal_seconds)
     script = render_job(link_job(job, run_dir, chain, submission=1), cluster)
+    if arguments.submit:
+        require_runtime(cluster)
     checked = check_site(job, cluster, must_answer=arguments.submit)
     print("\n".join(plan_lines(Submission(recipe, inputs, job, cluster, chain, run_dir, checked))))
     if not arguments.submit:

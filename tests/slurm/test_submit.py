@@ -126,12 +126,33 @@ def test_what_this_slurm_would_refuse_is_refused_first(
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        (
+            "runtime.venv=/nowhere",
+            "/nowhere/bin/python does not exist; make it with `make setup`, or set runtime.venv to one on the shared file system",
+        ),
+        (
+            "runtime={kind: apptainer, image: /nowhere.sif}",
+            "/nowhere.sif does not exist; bring it with `python -m slurm.prefetch --cluster local --image SOURCE`",
+        ),
+    ],
+)
+def test_nothing_waits_in_the_queue_for_a_runtime_that_is_not_there(
+    setting: str, message: str, slurm: RunningSlurm, inputs: Inputs, tmp_path: Path
+) -> None:
+    done = _submit(slurm, inputs, tmp_path / "run", "--submit", "--set", setting)
+    assert (done.returncode, done.stderr) == (2, f"error: {message}\n")
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_layout_that_does_not_divide_is_refused(slurm: RunningSlurm, inputs: Inputs, tmp_path: Path) -> None:
     done = _submit(slurm, inputs, tmp_path / "run", "--submit", "parallel.num_nodes=3")
     assert done.returncode == 2
     assert done.stderr == (
         "error: recipe demo_adapt cannot run: 3 nodes x 1 devices = 3 processes are no multiple of"
-        " tensor_parallel_size x pipeline_parallel_size (2 x 1 = 2)\n"
+        " tensor_parallel_size x pipeline_parallel_size (2 x 1 = 2); the nearest are 2 and 4\n"
     )
 
 
