@@ -79,7 +79,7 @@ def login_findings(cluster: Cluster, job: Job) -> list[Finding]:
 
 def _slurm(cluster: Cluster, job: Job) -> Finding:
     try:
-        check_site(job, cluster, must_answer=True)
+        check_site([job], cluster, must_answer=True)
     except NoAnswer as error:
         return Finding("slurm", PROBLEM, str(error), "run this on a login node of the cluster")
     except ValueError as error:

@@ -16,6 +16,7 @@ from slurm.pipeline_jobs import LOGS_NAME, StageJob, dependencies, stage_jobs
 from slurm.pipeline_state import is_complete, tasks_to_run
 from slurm.queue import cancel_jobs, send_job
 from slurm.render import render_job
+from slurm.site import check_site, require_runtime
 from slurm.submissions import claim_run, current_submission, record_jobs, submission_dir
 
 FROZEN_NAME, STAGES_NAME = "pipeline.json", "stages.json"
@@ -51,8 +52,11 @@ def submit_pipeline(pipeline: Pipeline, cluster: Cluster) -> dict[str, tuple[str
     Raises:
         ValueError: as `plan_pipeline`, if the pipeline has jobs already, or if Slurm refuses one; then none of them is left waiting.
     """
-    if not plan_pipeline(pipeline, cluster):  # refusals before anything is written
+    planned = plan_pipeline(pipeline, cluster)  # refusals before anything is written
+    if not planned:
         return {}
+    require_runtime(cluster)
+    check_site([stage_job.job for stage_job in planned], cluster, must_answer=True)
     root = pipeline.root
     root.mkdir(parents=True, exist_ok=True)
     (root / LOGS_NAME).mkdir(exist_ok=True)

@@ -103,7 +103,7 @@ def parse_qos(text: str) -> dict[str, SiteQos]:
     return {name: SiteQos(_seconds(limit), "PartitionTimeLimit" in flags.split(",")) for name, limit, flags in rows}
 
 
-def check_site(job: Job, cluster: Cluster, *, must_answer: bool) -> str:
+def check_site(jobs: Sequence[Job], cluster: Cluster, *, must_answer: bool) -> str:
     """Refuse what the Slurm at hand would refuse or leave waiting for ever.
 
     Args:
@@ -113,7 +113,7 @@ def check_site(job: Job, cluster: Cluster, *, must_answer: bool) -> str:
         What was checked, in words.
 
     Raises:
-        ValueError: listing all problems, each with the alternatives; or that no Slurm answers.
+        ValueError: listing all problems of the first job that has any, each with the alternatives; or that no Slurm answers.
     """
     try:
         partitions, associations, qos = site_partitions(), site_associations(), site_qos()
@@ -121,7 +121,8 @@ def check_site(job: Job, cluster: Cluster, *, must_answer: bool) -> str:
         if must_answer:
             raise
         return f"with the cluster file alone: {error}"
-    raise_all(site_problems(job, cluster, partitions, associations, qos), subject=f"job {job.name!r} on this Slurm")
+    for job in jobs:
+        raise_all(site_problems(job, cluster, partitions, associations, qos), subject=f"job {job.name!r} on this Slurm")
     return "account, partition, QOS and limits, with this Slurm"
 
 

@@ -62,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     script = render_job(link_job(job, run_dir, chain, submission=1), cluster)
     if arguments.submit:
         require_runtime(cluster)
-    checked = check_site(job, cluster, must_answer=arguments.submit)
+    checked = check_site([job], cluster, must_answer=arguments.submit)
     print("\n".join(plan_lines(Submission(recipe, inputs, job, cluster, chain, run_dir, checked))))
     if not arguments.submit:
         print(f"\nThe script of the first job:\n\n{script}\nNothing was sent; add --submit to send it.")
