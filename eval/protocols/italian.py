@@ -86,13 +86,15 @@ def _with_language(row: Row, language: str) -> Row:
     return {language: {"id": f"{row['id']} ({language})", **field(row, language)}}
 
 
-def load_translated(*, protocol: str, language: str, data: str | None = None, split: str | None = None, **metadata: Any) -> DatasetDict:
+def load_translated(
+    *, protocol: str, language: str, data: str | None = None, split: str | None = None, items: int | None = None, **metadata: Any
+) -> DatasetDict:
     """Documents of one ITA-Bench set in one language, asked without examples.
 
     Args:
         metadata: what else lm-eval hands over; not used.
     """
-    return as_dataset(documents(_translated(protocol, language), data=data, split=split))
+    return as_dataset(documents(_translated(protocol, language), data=data, split=split, items=items))
 
 
 SQUAD_IT = Protocol(
@@ -105,13 +107,15 @@ SQUAD_IT = Protocol(
 )
 
 
-def load_squad(*, data: str | None = None, shots: int, seed: int, split: str | None = None, **metadata: Any) -> DatasetDict:
+def load_squad(
+    *, data: str | None = None, shots: int, seed: int, split: str | None = None, items: int | None = None, **metadata: Any
+) -> DatasetDict:
     """Documents of SQuAD-it with all their right answers; examples come from the first 1000 training rows.
 
     Args:
         metadata: what else lm-eval hands over; not used.
     """
-    return as_dataset(documents(SQUAD_IT, data=data, shots=int(shots), seed=int(seed), split=split))
+    return as_dataset(documents(SQUAD_IT, data=data, shots=int(shots), seed=int(seed), split=split, items=items))
 
 
 def score_squad(document: dict[str, Any], answers: Sequence[str]) -> dict[str, Any]:

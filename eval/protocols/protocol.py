@@ -65,14 +65,16 @@ def documents(
     folder = data_folder(data)
     source = protocol.evaluated if split is None else replace(protocol.evaluated, split=split)
     evaluated = protocol.prepare(read_rows(folder, source))
-    if items is not None and items < len(evaluated):
-        evaluated = draw_examples(sorted(evaluated, key=lambda row: str(row["id"])), "evaluated items", items, seed=seed)
     if shots and protocol.examples is None:
         raise ValueError(f"{shots} examples were asked for, but this protocol has none to draw from; leave out the shots")
     pool: list[Row] = []
     if shots and protocol.examples is not None:
         candidates = read_rows(folder, protocol.examples)[: protocol.pool_rows]
         pool = example_pool(protocol.prepare(candidates), evaluated)
+    if items is not None and int(items) < len(evaluated):  # after the pool, which holds none of them, asked or not
+        if int(items) < 1:
+            raise ValueError(f"{items} items were asked for; expected 1 or more")
+        evaluated = draw_examples(sorted(evaluated, key=lambda row: str(row["id"])), "evaluated items", int(items), seed=seed)
     pools = _pools_by_likeness(protocol, pool)
     return [_document(protocol, row, pools, shots=shots, seed=seed) for row in evaluated]
 

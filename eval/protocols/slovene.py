@@ -222,10 +222,12 @@ PROTOCOLS = {
 }
 
 
-def load(*, protocol: str, data: str | None = None, shots: int, seed: int, split: str | None = None, **metadata: Any) -> DatasetDict:
+def load(
+    *, protocol: str, data: str | None = None, shots: int, seed: int, split: str | None = None, items: int | None = None, **metadata: Any
+) -> DatasetDict:
     """Documents of one set.
 
     Args:
         metadata: what else lm-eval hands over; not used.
     """
-    return as_dataset(documents(PROTOCOLS[protocol], data=data, shots=int(shots), seed=int(seed), split=split))
+    return as_dataset(documents(PROTOCOLS[protocol], data=data, shots=int(shots), seed=int(seed), split=split, items=items))

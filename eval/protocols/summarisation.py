@@ -56,7 +56,7 @@ def load(
     from data_prep.tokenizers.files import tokenizer_digest
 
     protocol = _protocol(language, tokenizer_digest(hugging_face_tokenizer()))
-    return as_dataset(documents(protocol, data=data, items=None if items is None else int(items), seed=int(seed), split=split))
+    return as_dataset(documents(protocol, data=data, seed=int(seed), split=split, items=items))
 
 
 def score_runs(document: dict[str, Any], answers: Sequence[Sequence[str]]) -> dict[str, Any]:

@@ -66,18 +66,18 @@ def _zero_shot(direction: str) -> Protocol:
 
 
 def load_few_shot(
-    *, direction: str, data: str | None = None, shots: int, seed: int, split: str | None = None, **metadata: Any
+    *, direction: str, data: str | None = None, shots: int, seed: int, split: str | None = None, items: int | None = None, **metadata: Any
 ) -> DatasetDict:
     """Documents of one direction, examples from `dev`.
 
     Args:
         metadata: what else lm-eval hands over; not used.
     """
-    return as_dataset(documents(_few_shot(direction), data=data, shots=int(shots), seed=int(seed), split=split))
+    return as_dataset(documents(_few_shot(direction), data=data, shots=int(shots), seed=int(seed), split=split, items=items))
 
 
 def load_zero_shot(
-    *, direction: str, data: str | None = None, items: int | None = None, seed: int, split: str | None = None, **metadata: Any
+    *, direction: str, data: str | None = None, seed: int, split: str | None = None, items: int | None = None, **metadata: Any
 ) -> DatasetDict:
     """Documents of one direction; `items` of them are drawn by the seed (which 500 the paper took is not published).
 
@@ -85,7 +85,7 @@ def load_zero_shot(
         metadata: what else lm-eval hands over; not used.
     """
     protocol = _zero_shot(direction)
-    return as_dataset(documents(protocol, data=data, items=None if items is None else int(items), seed=int(seed), split=split))
+    return as_dataset(documents(protocol, data=data, seed=int(seed), split=split, items=items))
 
 
 def score(document: dict[str, Any], answers: Sequence[str]) -> dict[str, Any]:

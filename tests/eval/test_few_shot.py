@@ -64,6 +64,17 @@ def test_prompts_do_not_depend_on_the_order_of_the_file_or_on_other_documents(tm
     assert all(first[identity] == prompt for identity, prompt in second.items())
 
 
+def test_fewer_items_are_asked_as_among_all(tmp_path):
+    rows = [boolq(f"t{n}", "train", group=f"v{n}") for n in range(8)] + [boolq(f"v{n}", "val") for n in range(4)]
+    write(tmp_path / "sl/superglue_human/BoolQ.jsonl", rows)
+    whole = {d["id"]: d for d in documents(PROTOCOLS["boolq"], data=str(tmp_path), shots=3)}
+    some = documents(PROTOCOLS["boolq"], data=str(tmp_path), shots=3, items=2)
+    assert len(some) == 2
+    assert all(whole[d["id"]] == d for d in some), "a passage that is not asked this time is evaluation data too"
+    with pytest.raises(ValueError, match=r"^0 items were asked for; expected 1 or more$"):
+        documents(PROTOCOLS["boolq"], data=str(tmp_path), items=0)
+
+
 def test_copa_shows_causes_before_a_cause(tmp_path):
     def row(identity, split, question):
         return {
