@@ -1,0 +1,76 @@
+"""The plan of a submission: GaMS on Vega, as the planner sees it and as a run that has begun says itself."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from data_prep.artifacts import Manifest
+from recipes.base_models import base_model
+from recipes.checks import RunInputs
+from recipes.compose import compose_recipe
+from slurm.chain import ChainPlan
+from slurm.cluster import load_cluster
+from slurm.submission_plan import Submission, plan_lines
+from slurm.training import training_job
+
+HOUR = 3600
+
+
+def _plan(
+    run_dir: Path, *overrides: str, cluster: tuple[str, ...] = (), hours: int = 24, links: int = 4, steps: int = 13_400
+) -> dict[str, str]:
+    arguments = ["model.checkpoint=/data/nemo", "data.train=[/data/sl]", *overrides]
+    recipe = compose_recipe("gams/focus", arguments)
+    recipe = replace(recipe, schedule=replace(recipe.schedule, epochs=None, max_steps=steps))
+    family, model = base_model("opt-1.3b", vocab_size=80_000, tied=False)
+    vega = load_cluster("vega", ("account=b25", *cluster), environment={"HOME": "/home/ana"})
+    job = training_job(
+        recipe, recipe_argument="gams/focus", overrides=arguments, run_dir=run_dir, cluster=vega, time_limit_seconds=hours * HOUR
+    )
+    inputs = RunInputs(family, model, Manifest("x"), (Manifest("x", facts={"num_tokens": 28_000_000_000}),))
+    lines = plan_lines(Submission(recipe, inputs, job, vega, ChainPlan(links=links), run_dir, "nothing"))
+    return {line[:12].strip(): line[12:] for line in lines}
+
+
+def test_the_planner_says_memory_hours_and_checkpoints(tmp_path: Path) -> None:
+    plan = _plan(tmp_path / "run", cluster=("allocation_gpu_hours=5000",))
+    assert plan["layout"].startswith("16 nodes x 4 tasks = TP 1 x PP 1 x DP 64, micro batch 4")
+    assert re.fullmatch(r"\d+\.\d of 39\.4 GiB, \d+\.\d left on each a100-40gb", plan["memory"])
+    time = re.fullmatch(r"(\d+\.\d) h for 13,400 steps of (\d+\.\d\d) s, estimated; checkpoints come on top", plan["time"])
+    assert time and float(time[1]) == pytest.approx(13_400 * float(time[2]) / HOUR, abs=0.1)
+    used = re.fullmatch(r"(\d+) of the 5,000 allocated \((\d+\.\d)%\)", plan["GPU hours"])
+    assert used and float(used[1]) == pytest.approx(float(time[1]) * 64, abs=5)
+    assert re.match(r"every 500 steps; best at [\d,]+ \(Daly 2006: \d+\.\d s to save, estimated", plan["checkpoints"])
+
+
+def test_a_chain_that_is_too_short_and_an_allocation_that_is_too_small_are_told(tmp_path: Path) -> None:
+    plan = _plan(tmp_path / "run", cluster=("allocation_gpu_hours=100",), hours=1, links=2)
+    needed = re.fullmatch(r"that is more than the chain has: --links (\d+) would be enough where nothing fails", plan[""])
+    assert needed and int(needed[1]) > 2
+    assert plan["GPU hours"].endswith(": too many")
+
+
+def test_a_run_that_has_begun_says_how_fast_it_is(tmp_path: Path) -> None:
+    records = [{"step": step, "loss": 3.0, "tokens_per_second": 2_097_152 / 2.5} for step in range(1, 30)]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    assert _plan(tmp_path)["time"] == "9.3 h for 13,400 steps of 2.50 s, as the run went so far; checkpoints come on top"
+
+
+def test_a_layout_that_does_not_fit_the_cluster_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(
+        ValueError, match=r"on vega cannot run: the layout \(TP 1 x PP 1 x DP 64, micro batch 16\) needs .* on each a100-40gb"
+    ):
+        _plan(tmp_path, "schedule.micro_batch_size=16")
+    assert _plan(tmp_path, "schedule.micro_batch_size=16", "parallel.check_memory=false")["memory"].endswith("too many on each a100-40gb")
+
+
+def test_a_gpu_that_the_planner_does_not_know_leaves_the_most_that_can_be_used(tmp_path: Path) -> None:
+    plan = _plan(tmp_path, cluster=("gpu.gpu=X100",))
+    assert plan["memory"].startswith("not estimated: the planner does not know the X100; it knows a100-40gb")
+    assert plan["GPU hours"] == "at most 6,144"
+    assert "time" not in plan
