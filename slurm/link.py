@@ -9,12 +9,14 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from data_prep import command
+from recipes.run_dir import RECIPE_NAME
 from slurm import provenance
 from slurm.attempts import Attempt, End, attempt_dir, begin_attempt, end_attempt, read_attempts, read_log, write_json
 from slurm.causes import Cause, cause_by_slurm, cause_of_clean_end, cause_of_failure
@@ -151,6 +153,8 @@ class Link:
 
     def _close(self, attempt: Attempt, state: RunState, cause: Cause) -> None:
         is_now = attempt.job_id == self._job_id
+        if (recipe := self._run_dir / RECIPE_NAME).exists():
+            shutil.copyfile(recipe, attempt_dir(self._run_dir, attempt.number) / RECIPE_NAME)
         end_attempt(
             self._run_dir, attempt, End(cause.name, cause.detail, state.saved_step, time.time() if is_now else None, cause.bad_nodes)
         )

@@ -43,6 +43,7 @@ def test_a_signalled_link_saves_and_the_next_goes_on_to_the_end(chain: LightChai
     provenance = json.loads((latest / "provenance.json").read_text())
     assert provenance["command"][:3] == ["python", "-m", "tests.slurm.light_training"]
     assert provenance["nodes"] == ["gn01", "gn02"] and provenance["environment"]["SLURM_JOB_ID"] == two.job_id
+    assert json.loads((latest / "recipe.json").read_text())["schedule"]["max_steps"] == 60
     assert chain.submit("--steps", 60) == [], "a finished run does not restart"
     assert len(chain.attempts()) == 2
 
