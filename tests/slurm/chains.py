@@ -78,7 +78,7 @@ class LightChain:
 
     def rank(self, rank: int) -> tuple[str, str]:
         """Node and process id of a rank."""
-        node, _, process_id = (self.run_dir / f"rank_{rank}.pid").read_text().partition(" ")
+        node, process_id, _ = (self.run_dir / f"rank_{rank}.pid").read_text().split()
         return node, process_id
 
     def on_node(self, node: str, *words: str) -> str:

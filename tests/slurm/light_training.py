@@ -63,11 +63,24 @@ def save(run_dir: Path, step: int, state: str) -> None:
         partial.replace(final)
 
 
-def train(arguments: argparse.Namespace) -> int:
-    run_dir: Path = arguments.output
+def meet(run_dir: Path) -> list[int]:
+    """Listen to signals, then wait for all ranks, as the first collective does; gives the list that signals are added to."""
     leaving: list[int] = []
     for number in (signal.SIGUSR1, signal.SIGTERM):
         signal.signal(number, lambda number, frame: leaving.append(number))
+    start = f"{os.environ['SLURM_JOB_ID']}.{os.environ.get('SLURM_RESTART_COUNT', '0')}"
+    own = run_dir / f"rank_{os.environ['SLURM_PROCID']}.pid"
+    own.with_suffix(".partial").write_text(f"{os.uname().nodename} {os.getpid()} {start}")
+    own.with_suffix(".partial").replace(own)
+    ranks = [run_dir / f"rank_{rank}.pid" for rank in range(int(os.environ["SLURM_NTASKS"]))]
+    while not all(rank.exists() and rank.read_text().endswith(f" {start}") for rank in ranks):
+        time.sleep(0.02)
+    return leaving
+
+
+def train(arguments: argparse.Namespace) -> int:
+    run_dir: Path = arguments.output
+    leaving = meet(run_dir)
     record_recipe(run_dir, recipe(arguments.steps, arguments.every, int(os.environ["SLURM_NNODES"])))
     newest = newest_checkpoint(run_dir)
     step, state = (newest[0], (newest[1] / "weights" / "state").read_text()) if newest else (0, "")
@@ -91,9 +104,7 @@ def train(arguments: argparse.Namespace) -> int:
 
 
 def wait(run_dir: Path, steps: int) -> int:
-    leaving: list[int] = []
-    for number in (signal.SIGUSR1, signal.SIGTERM):
-        signal.signal(number, lambda number, frame: leaving.append(number))
+    leaving = meet(run_dir)
     while not leaving and not (run_dir / CHECKPOINTS_NAME / checkpoint_name(steps)).exists():
         time.sleep(0.05)
     return command.DONE
@@ -110,7 +121,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--refuse", action="store_true")
     arguments = parser.parse_args(argv)
     arguments.output = Path(str(arguments.output).replace("%a", os.environ.get("SLURM_ARRAY_TASK_ID", "")))
-    (arguments.output / f"rank_{os.environ['SLURM_PROCID']}.pid").write_text(f"{os.uname().nodename} {os.getpid()}")
     if arguments.refuse:
         raise ValueError("data.train is missing; give it in the recipe")
     if os.environ["SLURM_PROCID"] == "0":
