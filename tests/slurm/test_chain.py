@@ -139,6 +139,7 @@ def test_a_job_of_an_older_submission_leaves_the_run_alone(chain: LightChain) ->
     assert "this job is of submission 1" in chain.logs() and "it leaves the run alone" in chain.logs()
 
 
+@pytest.mark.slow
 def test_chains_in_an_array_end_each_by_itself(chain: LightChain, tmp_path: Path) -> None:
     runs = {index: tmp_path / f"run_{index}" for index in (0, 2)}
     job = replace(light_job(tmp_path / "run_%a", "--steps", 40), array="0,2", log_name="light-%A_%a.log")
