@@ -90,7 +90,8 @@ def layer_activations(
     num_norms = 4 if model.get("post_norms", False) else 2
     # The norms and the inputs of the column-parallel layers are whole on every rank, all else is split.
     whole = num_norms * _norm_bytes(layer) + 2 * layer.item * layer.shape.hidden
-    whole += 2 * layer.shape.hidden if hidden_dropout else 0
+    if hidden_dropout:  # what was dropped: a byte per number, which torch on a CPU keeps as a factor
+        whole += 2 * layer.shape.hidden * (layer.item if kernels == "cpu" else 1)
     split = _attention_bytes(layer) + _feed_forward_bytes(layer)
     once = 4 * layer.head_dim * sequence_length * layer.item if model.get("position_embedding_type") == "rope" else 0
     if model.get("attn_logit_softcapping"):

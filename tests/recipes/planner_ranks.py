@@ -39,6 +39,7 @@ def _kept_bytes(model: Mapping[str, Any], family: str, precision: str) -> int:
         pipeline_dtype=dtype,
         autocast_dtype=dtype,
         tensor_model_parallel_size=parallel_state.get_tensor_model_parallel_world_size(),
+        hidden_dropout=0.1 if "dropout" in family else 0.0,
     )
     engine = config.configure_model(tokenizer=None).to(dtype)
     weights = {parameter.untyped_storage().data_ptr() for parameter in engine.parameters()}

@@ -23,6 +23,7 @@ TOKENS = MICRO_BATCH * LENGTH
 _SIZES = {"hidden_size": 128, "num_attention_heads": 4, "max_position_embeddings": LENGTH, "vocab_size": 512}
 _HF: dict[str, dict[str, Any]] = {
     "opt": {"ffn_dim": 320, "word_embed_proj_dim": 128},
+    "opt dropout": {"ffn_dim": 320, "word_embed_proj_dim": 128},
     "llama": {},
     "llama ungrouped": {"num_key_value_heads": 4},
     "gemma2": {"head_dim": 48, "sliding_window": 16, "query_pre_attn_scalar": 48, "attn_logit_softcapping": 50.0},
@@ -56,6 +57,7 @@ def test_activations_are_those_that_autograd_keeps(tensor_parallel_size: int, tm
                     sequence_length=LENGTH,
                     tensor_parallel_size=tensor_parallel_size,
                     is_half=precision == "bf16",
+                    hidden_dropout="dropout" in name,
                     kernels="cpu",
                 )
                 assert counted.of(TOKENS) == pytest.approx(kept[f"{name} {precision}"], rel=2e-3), (name, precision)  # statistics of norms
