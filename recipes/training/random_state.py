@@ -24,5 +24,5 @@ class StepSeed(Callback):
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         """Seed the step that begins."""
         seed = (self._seed * _SEED_STRIDE + trainer.global_step) % 2**31
-        torch.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)  # torch.manual_seed writes down the call stack for every kind of absent device
         model_parallel_cuda_manual_seed(seed, force_reset_rng=True)
