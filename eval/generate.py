@@ -1,0 +1,188 @@
+"""Generate texts with the papers' settings, token ids kept, and measure the inference efficiency of models beside the source model.
+
+Every model gets the same prompts, those of a task or a file, as often as --repeats says after one warm-up that is not counted.  Tokens per
+second are another unit for every vocabulary, so characters and bytes per second stand beside them, and the speedup is in bytes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from conversion.hf_model import DTYPES, Checkpoint, be_quiet_and_offline, default_device, inspect_checkpoint, load_model
+from data_prep import command
+from data_prep.artifacts import digest_bytes, staged_directory, write_manifest
+from data_prep.tables import markdown_table
+from eval.generation import (
+    SETTINGS,
+    Generator,
+    Pace,
+    Settings,
+    per_second,
+    speedup,
+    target_token_ratio,
+    transformers_generator,
+    vllm_generator,
+)
+from eval.model_names import named_checkpoints
+from eval.relative_embeddings import token_rows
+from eval.results import write_lines
+from eval.statistics import Estimate
+
+
+def read_prompts(path: Path) -> list[dict[str, str]]:
+    """Prompts of a JSON Lines file, each with `prompt` and, if it has one, `id`.
+
+    Raises:
+        ValueError: if the file is missing or empty, or a line has no prompt.
+    """
+    if not path.is_file():
+        raise ValueError(f"the file of prompts {path} does not exist")
+    prompts = []
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+        try:
+            row = json.loads(line)
+            prompts.append({"id": str(row.get("id", number)), "prompt": str(row["prompt"])})
+        except (ValueError, KeyError, AttributeError, TypeError) as error:
+            raise ValueError(f'line {number} of {path} is no prompt ({error!r}); expected {{"prompt": ...}}') from error
+    if not prompts:
+        raise ValueError(f"{path} holds no prompts")
+    return prompts
+
+
+def task_prompts(task: str, *, data: str | None, items: int | None) -> list[dict[str, str]]:
+    """Prompts of a generative task, each once.
+
+    Raises:
+        ValueError: if the task is not known or generates nothing.
+    """
+    from eval.task_runs import find_tasks, request_kind
+
+    chosen = {"data": data, "items": items}
+    found = find_tasks([task], metadata={name: value for name, value in chosen.items() if value is not None})
+    if task not in found or request_kind(found[task].task) != "generate_until":
+        raise ValueError(f"{task} is no generative task; choose one such as mt_en_sw or sl_senta_0shot, or give --prompts")
+    documents = {instance.doc_id: instance for instance in found[task].task.instances}
+    return [{"id": str(i.doc.get("id", number)), "prompt": str(i.args[0])} for number, i in documents.items()]
+
+
+def _generator(checkpoint: Checkpoint, settings: Settings, arguments: argparse.Namespace) -> Generator:
+    if arguments.backend == "vllm":
+        from vllm import LLM
+
+        positions = checkpoint.num_positions or 4096
+        engine = LLM(model=str(checkpoint.directory), dtype=arguments.dtype, max_model_len=positions, max_num_seqs=arguments.batch_size)
+        return vllm_generator(engine, checkpoint.tokenizer, settings, positions=positions)
+    model = load_model(checkpoint, device=arguments.device or default_device(), dtype=arguments.dtype)
+    return transformers_generator(model, checkpoint.tokenizer, settings, batch_size=arguments.batch_size)
+
+
+def generate_for(
+    checkpoint: Checkpoint, generator: Generator, prompts: Sequence[dict[str, str]], *, repeats: int, seed: int, known: frozenset[bytes]
+) -> tuple[list[dict[str, Any]], list[Pace], dict[str, Any]]:
+    """Texts of every repeat, their pace, and figures that do not depend on time.
+
+    Args:
+        known: bytes of text of the source vocabulary's tokens.
+    """
+    asked = [row["prompt"] for row in prompts]
+    generator(asked[:1], seed)  # warm-up
+    new_ids = frozenset(index for data, index in token_rows(checkpoint.tokenizer).items() if data not in known)
+    lines, paces, everything = [], [], []
+    for repeat in range(repeats):
+        texts, seconds = generator(asked, seed + 1_000_000 * repeat)
+        paces.append(Pace.of(texts, seconds))
+        everything += texts
+        lines += [{"id": row["id"], "repeat": repeat, **asdict(text)} for row, text in zip(prompts, texts, strict=True)]
+    prompt_tokens = sum(text.num_prompt_tokens for text in everything) / len(everything)
+    return lines, paces, {"prompt_tokens_per_item": prompt_tokens, "target_token_ratio": target_token_ratio(everything, new_ids)}
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = command.parser(
+        __doc__,
+        prog="eval.generate",
+        example="python -m eval.generate --model source=opt/ sl=work/trained --prompts prompts.jsonl --settings speed --output generated/",
+    )
+    parser.add_argument("--model", nargs="+", required=True, metavar="[NAME=]FOLDER", help="Hugging Face folders, the source model first")
+    prompts = parser.add_mutually_exclusive_group(required=True)
+    prompts.add_argument("--prompts", type=Path, metavar="FILE", help="JSON Lines with `prompt`")
+    prompts.add_argument("--task", metavar="TASK", help="a generative task of eval/tasks: its prompts")
+    parser.add_argument("--data", metavar="DIR", help="evaluation data of the task, see docs/evaluation.md")
+    parser.add_argument("--items", type=int, metavar="N", help="only so many prompts of the task, drawn by its seed")
+    parser.add_argument("--settings", choices=SETTINGS, required=True, help="sava: greedy; lowres: sampled; speed: greedy, of fixed length")
+    parser.add_argument("--max-new-tokens", type=int, metavar="N", help="other than the settings'")
+    parser.add_argument("--repeats", type=int, default=5, metavar="N", help="runs over all prompts (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=1234, help="of sampling (default: %(default)s)")
+    parser.add_argument("--backend", choices=("hf", "vllm"), default="hf", help="default: %(default)s")
+    parser.add_argument("--dtype", choices=DTYPES, default="float32", help="of the weights in memory (default: %(default)s)")
+    parser.add_argument("--device", help="cpu, cuda, cuda:1 ...; default: cuda where there is one")
+    parser.add_argument("--batch-size", type=int, default=8, help="prompts at once, the same for all models (default: %(default)s)")
+    parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="texts/MODEL.jsonl and efficiency.json")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Generate with every model, and print the table of efficiency."""
+    arguments = _parser().parse_args(argv)
+    for name in ("repeats", "batch_size", "max_new_tokens", "items"):
+        if (value := getattr(arguments, name)) is not None and value < 1:
+            raise ValueError(f"--{name.replace('_', '-')} is {value}; it must be at least 1")
+    be_quiet_and_offline()
+    logging.getLogger("lm_eval").setLevel(logging.ERROR)
+    if arguments.task is None:
+        prompts = read_prompts(arguments.prompts)
+    else:
+        prompts = task_prompts(arguments.task, data=arguments.data, items=arguments.items)
+    settings = SETTINGS[arguments.settings]
+    if arguments.max_new_tokens is not None:
+        settings = replace(settings, max_new_tokens=arguments.max_new_tokens)
+    checkpoints = [inspect_checkpoint(folder, name=name) for name, folder in named_checkpoints(arguments.model).items()]
+    known = frozenset(token_rows(checkpoints[0].tokenizer))
+    source: list[Pace] = []
+    figures: dict[str, Any] = {}
+    rows = []
+    with staged_directory(arguments.output) as staging:
+        for checkpoint in checkpoints:
+            generator = _generator(checkpoint, settings, arguments)
+            lines, paces, told = generate_for(checkpoint, generator, prompts, repeats=arguments.repeats, seed=arguments.seed, known=known)
+            source = source or paces
+            write_lines(staging / "texts" / f"{checkpoint.name}.jsonl", lines)
+            rates = {what: per_second(paces, f"num_{what}") for what in ("tokens", "characters", "bytes")}
+            gain = speedup(paces, source)
+            figures[checkpoint.name] = {
+                **told,
+                **{f"{what}_per_second": asdict(rate) for what, rate in rates.items()},
+                "speedup": asdict(gain),
+                "repeats": [asdict(pace) for pace in paces],
+            }
+            ratio = told["target_token_ratio"]
+            shown = ["–" if ratio is None else f"{100 * ratio:.1f} %", f"{told['prompt_tokens_per_item']:.1f}"]
+            rows.append([checkpoint.name, *(_cell(rate) for rate in rates.values()), *shown, _cell(gain)])
+            print(f"{checkpoint.name}: {sum(pace.seconds for pace in paces):.1f} s", file=sys.stderr, flush=True)
+        content = {"settings": asdict(settings), "backend": arguments.backend, "batch_size": arguments.batch_size, "models": figures}
+        (staging / "efficiency.json").write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+        write_manifest(
+            staging,
+            stage="eval.generate",
+            facts={"source": checkpoints[0].name},
+            arguments={"settings": arguments.settings, "repeats": arguments.repeats, "seed": arguments.seed, "backend": arguments.backend},
+            inputs={c.name: c.digest for c in checkpoints} | {"prompts": digest_bytes(json.dumps(prompts).encode())},
+        )
+    header = ["model", "tokens/s", "characters/s", "bytes/s", "new tokens", "prompt tokens", f"speedup to {checkpoints[0].name}"]
+    print(markdown_table(header, rows))
+    return command.DONE
+
+
+def _cell(estimate: Estimate) -> str:
+    return f"{estimate.value:,.2f} [{estimate.low:,.2f}, {estimate.high:,.2f}]"
+
+
+if __name__ == "__main__":
+    command.run(main)
