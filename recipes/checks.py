@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from conversion.factors import COORDINATES, PRIMITIVES, read_factors
 from data_prep.artifacts import Manifest, check_files, require_manifest
-from data_prep.megatron.index import open_dataset
+from data_prep.megatron.index import open_dataset, open_training_data
 from nemo_patches.lora_parts import adapter_names
 from recipes import arithmetic
 from recipes.checkpoint_checks import checkpoint_problems, factor_problems
@@ -60,7 +60,7 @@ def read_inputs(recipe: Recipe) -> RunInputs:
     if not recipe.data.train:
         problems.append("data.train names no data set; give outputs of data_prep.to_megatron in the recipe or as data.train=[VALUE,...]")
     checkpoint = _collect(problems, _open_checkpoint, checkpoint_dir) if recipe.model.checkpoint else None
-    train = [_collect(problems, open_dataset, Path(path)) for path in recipe.data.train]
+    train = [_collect(problems, open_training_data, Path(path)) for path in recipe.data.train]
     validation = {language: _collect(problems, open_dataset, Path(path)) for language, path in recipe.data.validation.items()}
     raise_all(problems, subject=f"recipe {recipe.name}")
     assert checkpoint is not None

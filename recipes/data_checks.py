@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from recipes import arithmetic
 from recipes.schema import Recipe
-from recipes.steps import largest_steps
+from recipes.steps import has_answers, largest_steps
 
 if TYPE_CHECKING:
     from recipes.checks import RunInputs
@@ -37,7 +37,20 @@ def blend_problems(recipe: Recipe, inputs: RunInputs) -> list[str]:
             problems.append(
                 f"freeze[{number}].until_epoch is {rule.until_epoch:g}; expected more than 0 and less than schedule.epochs ({known})"
             )
-    return problems + _share_problems(recipe)
+    return problems + _share_problems(recipe) + _answer_problems(recipe, inputs)
+
+
+def _answer_problems(recipe: Recipe, inputs: RunInputs) -> list[str]:
+    data, problems = recipe.data, []
+    for path, manifest in zip(data.train, inputs.train, strict=True):
+        if has_answers(manifest) and manifest.facts["longest_pair"] > data.sequence_length + 1:
+            problems.append(
+                f"the data set {path} has a pair of {manifest.facts['longest_pair']} tokens, which is a sample of its own;"
+                f" set data.sequence_length to at least {manifest.facts['longest_pair'] - 1}"
+            )
+    if any(map(has_answers, inputs.train)) and recipe.schedule.epochs is None:
+        problems.append("questions with answers are seen in passes; give schedule.epochs")
+    return problems
 
 
 def _share_problems(recipe: Recipe) -> list[str]:
@@ -95,6 +108,6 @@ def _dataset_problems(recipe: Recipe, inputs: RunInputs) -> list[str]:
             problems.append(
                 f"the data set {path} has ids up to {manifest.facts['vocab_size'] - 1}, but the checkpoint has {model['vocab_size']} rows"
             )
-        if manifest.facts["num_tokens"] < data.sequence_length + 1:
+        if not has_answers(manifest) and manifest.facts["num_tokens"] < data.sequence_length + 1:
             problems.append(f"the data set {path} has {manifest.facts['num_tokens']} tokens; one sample needs {data.sequence_length + 1}")
     return problems

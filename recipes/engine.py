@@ -17,7 +17,7 @@ from recipes import arithmetic
 from recipes.checks import RunInputs, padded_vocab_size, trained_names
 from recipes.freezing import first_trained_steps
 from recipes.schema import Recipe
-from recipes.steps import blend_of, weights_of
+from recipes.steps import blend_of, has_answers, weights_of
 from recipes.stopping import StopSignals
 
 with quiet_imports():
@@ -219,7 +219,8 @@ def make_data(recipe: Recipe, inputs: RunInputs, *, index_dir: Path) -> PreTrain
     steps, batch = arithmetic.total_steps(recipe), recipe.schedule.global_batch_size
     build: Callable[..., PreTrainingDataModule] = PreTrainingDataModule
     if recipe.schedule.epochs is not None:
-        build = partial(PassesDataModule, prefixes, blend_of(recipe, inputs.train))
+        with_answers = [has_answers(manifest) for manifest in inputs.train]
+        build = partial(PassesDataModule, prefixes, blend_of(recipe, inputs.train), with_answers=with_answers)
     data = build(
         paths={"train": train, "validation": train, "test": train},  # Validation reads its own
         seq_length=recipe.data.sequence_length,

@@ -128,7 +128,9 @@ def render(sections: dict[str, dict[str, object]]) -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     """Print the plan; exit 2 with all problems."""
     parser = command.parser(
-        __doc__, prog="recipes.plan", example="python -m recipes.plan --recipe gams/focus --json model.checkpoint=nemo data.train=[data/sl]"
+        __doc__,
+        prog="recipes.plan",
+        example="python -m recipes.plan --recipe gams/focus --json model.checkpoint=nemo data.train=[data/sl] data.validation=data/heldout",
     )
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--recipe", help="name of a bundled recipe, or a YAML file")

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from data_prep.artifacts import Manifest
+from data_prep.megatron.index import QA_STAGE
 from recipes.blend import Blend, num_windows
 from recipes.schema import DataRecipe, FreezeRule, Recipe
 
@@ -29,9 +30,21 @@ def weights_of(data: DataRecipe, train: Sequence[Manifest]) -> tuple[float, ...]
     return tuple(data.shares[language] * tokens / of_language[language] for tokens, language in zip(seen, data.languages, strict=True))
 
 
+def has_answers(manifest: Manifest) -> bool:
+    """Whether a data set has questions with answers, each pair a sample."""
+    return manifest.stage == QA_STAGE
+
+
+def num_samples(manifest: Manifest, sequence_length: int) -> int:
+    """Samples of a data set seen once."""
+    if has_answers(manifest):
+        return int(manifest.facts["num_pairs"])
+    return num_windows(manifest.facts["num_tokens"], sequence_length)
+
+
 def blend_of(recipe: Recipe, train: Sequence[Manifest]) -> Blend:
     """The samples of a run that is given in passes over its data (`schedule.epochs`)."""
-    sizes = tuple(num_windows(manifest.facts["num_tokens"], recipe.data.sequence_length) for manifest in train)
+    sizes = tuple(num_samples(manifest, recipe.data.sequence_length) for manifest in train)
     drawn = tuple(round(size * epochs) for size, epochs in zip(sizes, epochs_of(recipe.data), strict=True))
     assert recipe.schedule.epochs is not None
     return Blend(sizes, drawn, recipe.schedule.epochs)
@@ -65,7 +78,7 @@ def largest_steps(recipe: Recipe, train: Sequence[Manifest]) -> int | None:
     if not recipe.data.epochs:
         return None
     weights = weights_of(recipe.data, train)
-    sizes = [num_windows(manifest.facts["num_tokens"], recipe.data.sequence_length) for manifest in train]
+    sizes = [num_samples(manifest, recipe.data.sequence_length) for manifest in train]
     allowed = [
         int(size * epochs) * sum(weights) / weight for size, epochs, weight in zip(sizes, epochs_of(recipe.data), weights, strict=True)
     ]

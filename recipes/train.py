@@ -28,7 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = command.parser(
         __doc__,
         prog="recipes.train",
-        example="python -m recipes.train --recipe gams/focus --output runs/sl model.checkpoint=nemo/sl data.train=[data/sl]",
+        example="python -m recipes.train --recipe gams/focus --output runs/sl model.checkpoint=nemo/sl data.train=[data/sl] data.validation=data/heldout",
     )
     parser.add_argument("--recipe", required=True, help="name of a bundled recipe, or a YAML file")
     parser.add_argument("--output", required=True, type=Path, help="directory of the run; an interrupted run in it is resumed")

@@ -26,7 +26,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = command.parser(
         __doc__,
         prog="slurm.submit",
-        example="python -m slurm.submit gams/focus --cluster vega --account b25 --output runs/sl model.checkpoint=nemo/sl data.train=[data/sl]",
+        example="python -m slurm.submit gams/focus --cluster vega --account b25 --output runs/sl model.checkpoint=nemo/sl data.train=[data/sl] data.validation=data/heldout",
     )
     parser.add_argument("recipe", help="name of a bundled recipe, or a YAML file")
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="overrides of the recipe, in Hydra's grammar")

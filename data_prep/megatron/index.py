@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 PREFIX = "text"
 STAGE = "data_prep.to_megatron"
+QA_STAGE = "data_prep.question_answers"  # each document with an even number is a prompt, the next one its answer
 _HEADER = b"MMIDIDX\x00\x00"
 _VERSION = 1
 _LAYOUT = "<QBQQ"  # version, type, sequences, document bounds
@@ -109,6 +110,13 @@ class TokenFile:
     def slice(self, start: int, end: int) -> NDArray:
         """Token ids from one place to another of all documents, one behind the other as they are in the file."""
         return self._tokens[start:end]
+
+
+def open_training_data(directory: Path) -> tuple[Path, Manifest]:
+    """As `open_dataset`, also for a folder that `data_prep.question_answers` wrote."""
+    manifest = require_manifest(directory, stages=[STAGE, QA_STAGE], made_by="python -m data_prep.to_megatron")
+    check_files(directory, manifest, contents=False)
+    return directory / PREFIX, manifest
 
 
 def open_dataset(directory: Path, *, contents: bool = False) -> tuple[Path, Manifest]:

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from recipes.blend import Blend, Order, sample_order
+from recipes.training.answers import Answers
 
 
 class OrderedSamples(Dataset[Mapping[str, Tensor]]):
@@ -22,7 +23,7 @@ class OrderedSamples(Dataset[Mapping[str, Tensor]]):
         data_sets: each cut into the samples that one pass over it has.
     """
 
-    def __init__(self, data_sets: Sequence[GPTDataset], order: Order) -> None:
+    def __init__(self, data_sets: Sequence[Any], order: Order) -> None:
         self._data_sets, self._order = data_sets, order
 
     def __len__(self) -> int:
@@ -40,20 +41,26 @@ class PassesDataModule(PreTrainingDataModule):
     repeats or loses one.
     """
 
-    def __init__(self, train: Sequence[Path], blend: Blend, **arguments: Any) -> None:
+    def __init__(self, train: Sequence[Path], blend: Blend, *, with_answers: Sequence[bool] = (), **arguments: Any) -> None:
         super().__init__(**arguments)
         self._train, self._blend = [str(prefix) for prefix in train], blend
+        self._with_answers = with_answers or [False] * len(train)
 
     def build(self, *limits: Any, **named_limits: Any) -> None:
         """Build the data sets; see NeMo's class for the arguments, which are about validation here."""
         validation = self.build_kwargs["blend_per_split"][1]
         self.build_kwargs["blend_per_split"] = [None, validation, None]
         super().build(*limits, **named_limits)
-        self.build_kwargs["blend_per_split"] = [(self._train, None), None, None]
-        whole = BlendedMegatronDatasetBuilder(
-            GPTDataset, [None, 0, 0], is_built_on_rank=lambda: True, config=self.gpt_dataset_config
-        ).build()[0]
-        data_sets = list(getattr(whole, "datasets", [whole]))  # a single one is not blended
+        data_sets = [self._data_set(prefix, has_answers) for prefix, has_answers in zip(self._train, self._with_answers, strict=True)]
         found = tuple(map(len, data_sets))
         assert found == self._blend.sizes, f"Megatron cuts {found} samples; planned were {self._blend.sizes}"
         self._train_ds = OrderedSamples(data_sets, sample_order(self._blend, seed=self.seed))
+
+    def _data_set(self, prefix: str, has_answers: bool) -> Any:
+        """The samples of one data set, each once."""
+        if has_answers:
+            return Answers(prefix, sequence_length=self.seq_length, eos_token_id=self.tokenizer.eod)
+        self.build_kwargs["blend_per_split"] = [([prefix], None), None, None]
+        return BlendedMegatronDatasetBuilder(
+            GPTDataset, [None, 0, 0], is_built_on_rank=lambda: True, config=self.gpt_dataset_config
+        ).build()[0]

@@ -101,6 +101,19 @@ def test_steps_of_epochs_and_what_is_frozen_for_one() -> None:
     assert twice.schedule.max_steps == (390 + 2 * 156) // 8
 
 
+def test_pairs_must_fit_and_are_seen_in_passes() -> None:
+    facts = {"tokenizer_digest": "xxh3:a", "vocab_size": 1001, "num_tokens": 900, "eos_token_id": 2, "num_pairs": 40, "longest_pair": 131}
+    inputs = replace(_inputs(), train=(Manifest(stage="data_prep.question_answers", facts=facts),))
+    assert _problem("data.train=[pairs]", inputs=inputs) == (
+        "recipe demo_adapt cannot run, 2 problems:\n"
+        "  - the data set pairs has a pair of 131 tokens, which is a sample of its own; set data.sequence_length to at least 130\n"
+        "  - questions with answers are seen in passes; give schedule.epochs"
+    )
+    facts["longest_pair"] = 129
+    recipe = _checked("data.train=[pairs]", "schedule.epochs=2", "schedule.max_steps=null", inputs=inputs)
+    assert recipe.schedule.max_steps == 2 * 40 // 8
+
+
 def test_shares_of_languages_are_divided_by_tokens() -> None:
     recipe = compose_recipe("demo_adapt", [*OVERRIDES, "data.train=[a,b,c]", "data.languages=[it,en,it]", "data.shares={it:0.75,en:0.25}"])
     assert weights_of(recipe.data, _inputs(30_000, 99_000, 10_000).train) == pytest.approx((0.75 * 0.75, 0.25, 0.75 * 0.25))

@@ -1,49 +1,21 @@
-"""The tiny forms of published runs, trained on two processes: one for each behaviour in the fast tests, all of them in the slow ones."""
+"""The tiny forms of published runs, trained on two processes: one for each behaviour; `test_all_tiny.py` has all of them."""
 
 from __future__ import annotations
 
 import json
 import math
 from pathlib import Path
-from typing import Any
 
-import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests.conftest import TEXT, VOCAB_SIZE, Inputs
+from tests.conftest import VOCAB_SIZE, Inputs
 from tests.processes import run_command
-
-TIMEOUT_SECONDS = 180
-
-
-@pytest.fixture(scope="session")
-def small_data(inputs: Inputs, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A data set of which a pass takes a few steps."""
-    base = tmp_path_factory.mktemp("small")
-    text = base / "sl.txt"
-    text.write_text("\n".join(TEXT.read_text(encoding="utf-8").splitlines()[:8]) + "\n", encoding="utf-8")
-    finished = run_command(
-        "data_prep.to_megatron", "--input", text, "--tokenizer", inputs.tokenizer, "--output", base / "data", log_dir=base / "logs"
-    )
-    assert finished.code == 0, finished.stderr
-    return base / "data"
-
-
-def _train(recipe: str, run_dir: Path, inputs: Inputs, data: Path, *overrides: str) -> list[dict[str, Any]]:
-    finished = run_command(
-        *("recipes.train", "--recipe", recipe, "--output", run_dir, "+size=tiny"),
-        *(f"model.checkpoint={inputs.checkpoint}", f"data.train=[{data}]", f"data.validation={inputs.held_out}"),
-        *overrides,
-        log_dir=run_dir.with_suffix(".logs"),
-        timeout_seconds=TIMEOUT_SECONDS,
-    )
-    assert finished.code == 0, finished.stderr[-4000:]
-    return [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+from tests.recipes.tiny_runs import export, train_tiny
 
 
 def test_multi_epoch(inputs: Inputs, small_data: Path, tmp_path: Path) -> None:
-    records = _train("gams/multi_epoch", tmp_path / "run", inputs, small_data)
+    records = train_tiny("gams/multi_epoch", tmp_path / "run", inputs, small_data)
     tokens = json.loads((small_data / "scion.json").read_text())["facts"]["num_tokens"]
     steps = 4 * ((tokens - 1) // 48) // 8
     assert [record["step"] for record in records if "loss" in record] == list(range(1, steps + 1))
@@ -52,22 +24,16 @@ def test_multi_epoch(inputs: Inputs, small_data: Path, tmp_path: Path) -> None:
     assert recorded["freeze"][0]["until_step"] == -(-((tokens - 1) // 48) // 8)
 
 
-def _export(checkpoint: Path, output: Path) -> dict[str, torch.Tensor]:
-    finished = run_command("conversion.nemo_to_hf", "--input", checkpoint, "--output", output, log_dir=output.with_suffix(".logs"))
-    assert finished.code == 0, finished.stderr[-4000:]
-    return load_file(output / "model.safetensors")
-
-
 def test_two_stages_of_adapters_with_two_tokens(inputs: Inputs, small_data: Path, tmp_path: Path) -> None:
     """Embeddings and both heads first, then adapters too; exports have these in the weights, no second head, and the same names as ever."""
     run = tmp_path / "run"
     overrides = ("procedure=2_stage", "schedule.learning_rate=1e-2", "run.checkpoint_every_steps=1", f"data.train=[{small_data}]")
-    records = _train("low_resource/llama2", run, inputs, small_data, *overrides)
+    records = train_tiny("low_resource/llama2", run, inputs, small_data, *overrides)
     steps = len([record for record in records if "loss" in record])
     until = json.loads((run / "recipe.json").read_text())["freeze"][1]["until_step"]
     assert 1 < until < steps
     source = load_file(inputs.hf / "model.safetensors")
-    first, last = (_export(run / f"checkpoints/step_{step:07d}", tmp_path / f"hf_{step}") for step in (until, steps))
+    first, last = (export(run / f"checkpoints/step_{step:07d}", tmp_path / f"hf_{step}") for step in (until, steps))
     assert source.keys() == first.keys() == last.keys()
     for name, tensor in source.items():
         is_linear = any(part in name for part in ("proj.weight", "fc1.weight", "fc2.weight"))
@@ -90,13 +56,32 @@ def test_factorised_embeddings(inputs: Inputs, small_data: Path, tmp_path: Path)
         finished = run_command(module, *arguments, log_dir=tmp_path / "logs")
         assert finished.code == 0, finished.stderr[-4000:]
     overrides = ("schedule.warmup_steps=1", "schedule.learning_rate=1e-2", "schedule.max_steps=4", "run.checkpoint_every_steps=1")
-    _train("ofa/latent_400", run, inputs, small_data, *overrides, f"model.checkpoint={nemo}", f"model.factors={hf / 'factors.safetensors'}")
+    train_tiny(
+        "ofa/latent_400", run, inputs, small_data, *overrides, f"model.checkpoint={nemo}", f"model.factors={hf / 'factors.safetensors'}"
+    )
     table = "model.decoder.embed_tokens.weight"
     start, first, last = (
         load_file(hf / "model.safetensors"),
-        *(_export(run / f"checkpoints/step_000000{n}", tmp_path / f"{n}") for n in (1, 4)),
+        *(export(run / f"checkpoints/step_000000{n}", tmp_path / f"{n}") for n in (1, 4)),
     )
     assert (first[table] - start[table]).abs().max() < 1e-6
     assert (last[table] - start[table]).abs().max() > 1e-3
     assert torch.linalg.matrix_rank(last[table], rtol=1e-5) == 6
     assert start.keys() == last.keys()
+
+
+def test_adapters_tuned_on_answers(inputs: Inputs, tmp_path: Path) -> None:
+    """All that is trained are the adapters; what they learn shows in the loss of the answers."""
+    pairs = tmp_path / "pairs.jsonl"
+    lines = [{"question": f"Koliko je {n}?", "answer": f"Je {n}."} for n in range(24)]
+    pairs.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    options = ("--input", pairs, "--tokenizer", inputs.tokenizer, "--output", tmp_path / "data")
+    finished = run_command("data_prep.question_answers", *options, log_dir=tmp_path / "logs")
+    assert finished.code == 0, finished.stderr
+    records = train_tiny("gams/inz", tmp_path / "run", inputs, tmp_path / "data", "schedule.learning_rate=3e-2", "schedule.warmup_steps=1")
+    losses = [record["loss"] for record in records if "loss" in record]
+    assert len(losses) == 3 * 24 // 8
+    assert losses[-1] < losses[0] - 0.1  # a random body of two layers, of which the adapters alone move
+    trained, source = export(tmp_path / "run/checkpoints/step_0000009", tmp_path / "hf"), load_file(inputs.hf / "model.safetensors")
+    changed = {name for name, tensor in source.items() if not torch.equal(trained[name], tensor)}
+    assert changed and all(any(part in name for part in ("proj.weight", "fc1.weight", "fc2.weight")) for name in changed)

@@ -1,0 +1,126 @@
+"""Tokenize questions with their answers for tuning on the answers alone: JSON lines -> Megatron's indexed format.
+
+Each pair is two documents, one behind the other: the prompt, made of the question, and the answer with the end-of-text token.  Training
+(`recipes.train`) takes a pair as one sample and counts the loss of the answer's tokens.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from data_prep import command
+from data_prep.artifacts import DigestingWriter, Manifest, digest_file, staged_directory, write_manifest
+from data_prep.megatron.index import PREFIX, QA_STAGE, index_parts, token_dtype
+from data_prep.reading.documents import read_documents, require_text_files
+from data_prep.tokenizers.files import load_tokenizer, start_without_torch, tokenizer_digest
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+TEMPLATE = "{question}\n"
+_FIELD = "{question}"
+
+
+def question_answers(
+    paths: Sequence[Path],
+    tokenizer_dir: Path,
+    output_dir: Path,
+    *,
+    template: str = TEMPLATE,
+    question_key: str = "question",
+    answer_key: str = "answer",
+    arguments: argparse.Namespace | None = None,
+) -> Manifest:
+    """Write a data set of pairs and return its manifest.
+
+    Args:
+        paths: JSON lines, each with a question and an answer.
+        template: of the prompt, with `{question}` in it once.
+
+    Raises:
+        ValueError: if an input is missing or a line of it lacks one of both, the tokenizer has no end-of-text token, or the template
+            has no question.
+    """
+    if template.count(_FIELD) != 1:
+        raise ValueError(f"--template is {template!r}; expected {_FIELD} in it once, for example {TEMPLATE!r}")
+    tokenizer = load_tokenizer(tokenizer_dir)
+    if tokenizer.eos_token_id is None:
+        raise ValueError(f"the tokenizer in {tokenizer_dir} has no end-of-text token (eos_token); answers have to end")
+    require_text_files(paths)
+    lengths: list[int] = []
+    with staged_directory(output_dir) as staging:
+        dtype = token_dtype(len(tokenizer))
+        with DigestingWriter(staging / f"{PREFIX}.bin") as stream:
+            for part in (part for path in paths for part in _parts(path, tokenizer, template, question_key, answer_key)):
+                lengths.append(len(part))
+                stream.write(np.array(part, dtype=dtype).tobytes())
+        with (staging / f"{PREFIX}.idx").open("wb") as index:
+            for content in index_parts(np.array(lengths, dtype=np.int32), dtype):
+                index.write(content)
+        if not lengths:
+            raise ValueError(f"there is no question in {', '.join(map(str, paths))}")
+        facts = {
+            "tokenizer_digest": tokenizer_digest(tokenizer),
+            "vocab_size": len(tokenizer),
+            "eos_token_id": tokenizer.eos_token_id,
+            "num_pairs": len(lengths) // 2,
+            "num_tokens": sum(lengths),
+            "longest_pair": max(a + b for a, b in zip(lengths[::2], lengths[1::2])),
+            "template": template,
+        }
+        return write_manifest(
+            staging,
+            stage=QA_STAGE,
+            facts=facts,
+            arguments=vars(arguments) if arguments else None,
+            inputs={str(path): digest_file(path) for path in paths},
+        )
+
+
+def _parts(path: Path, tokenizer: PreTrainedTokenizerFast, template: str, question_key: str, answer_key: str) -> Iterator[list[int]]:
+    """Token ids: prompt, answer, prompt, answer ..."""
+    encode = tokenizer.backend_tokenizer.encode
+    for document in read_documents(path, text_key=answer_key):
+        question = document.fields.get(question_key)
+        if not isinstance(question, str) or not question.strip() or not document.text.strip():
+            raise ValueError(
+                f"{path}, line {document.line}: expected texts as {question_key!r} and {answer_key!r}, and one of them is missing"
+            )
+        yield encode(template.replace(_FIELD, question), add_special_tokens=False).ids
+        yield [*encode(document.text, add_special_tokens=False).ids, tokenizer.eos_token_id]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Make a data set in a new directory."""
+    parser = command.parser(
+        __doc__, prog=QA_STAGE, example=f"python -m {QA_STAGE} --input pairs.jsonl --tokenizer opt-1.3b/ --output work/pairs"
+    )
+    parser.add_argument("--input", type=Path, nargs="+", required=True, metavar="FILE", help="JSON lines, also compressed")
+    parser.add_argument("--tokenizer", type=Path, required=True, metavar="DIR", help="folder of the tokenizer")
+    parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="new directory")
+    parser.add_argument("--template", default=TEMPLATE, help="of the prompt; \\n in it is a new line (default: {question}\\n)")
+    parser.add_argument("--question-key", default="question", metavar="KEY", help="of a line's question (default: question)")
+    parser.add_argument("--answer-key", default="answer", metavar="KEY", help="of a line's answer (default: answer)")
+    arguments = parser.parse_args(argv)
+    manifest = question_answers(
+        arguments.input,
+        arguments.tokenizer,
+        arguments.output,
+        template=arguments.template.replace("\\n", "\n"),
+        question_key=arguments.question_key,
+        answer_key=arguments.answer_key,
+        arguments=arguments,
+    )
+    facts = manifest.facts
+    print(f"{arguments.output}: {facts['num_pairs']:,} pairs, {facts['num_tokens']:,} tokens, the longest pair has {facts['longest_pair']}")
+    return command.DONE
+
+
+if __name__ == "__main__":
+    start_without_torch()
+    command.run(main)

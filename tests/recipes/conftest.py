@@ -1,0 +1,23 @@
+"""A data set of which a pass takes a few steps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import TEXT, Inputs
+from tests.processes import run_command
+
+
+@pytest.fixture(scope="session")
+def small_data(inputs: Inputs, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data set of which a pass takes a few steps."""
+    base = tmp_path_factory.mktemp("small")
+    text = base / "sl.txt"
+    text.write_text("\n".join(TEXT.read_text(encoding="utf-8").splitlines()[:8]) + "\n", encoding="utf-8")
+    finished = run_command(
+        "data_prep.to_megatron", "--input", text, "--tokenizer", inputs.tokenizer, "--output", base / "data", log_dir=base / "logs"
+    )
+    assert finished.code == 0, finished.stderr
+    return base / "data"

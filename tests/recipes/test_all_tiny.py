@@ -1,0 +1,84 @@
+"""Every published run in its tiny form, trained on two processes and exported."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from recipes.base_models import BASE_MODELS
+from recipes.compose import compose_recipe
+from recipes.sources import published_recipes
+from tests.conftest import Inputs
+from tests.processes import run_command
+from tests.recipes.tiny_runs import export, train_tiny
+
+SHAPE = ["--num-layers", "6", "--hidden-size", "32", "--num-attention-heads", "4", "--ffn-size", "64", "--max-positions", "64"]
+LOW_RESOURCE = [name for name in published_recipes() if name.startswith("low_resource/")]
+RUNS = [
+    *((name, ()) for name in published_recipes()),
+    *((name, (f"procedure={procedure}",)) for name in LOW_RESOURCE for procedure in ("lora", "2_stage")),
+    *((name, ("objective=clm",)) for name in LOW_RESOURCE),
+]
+
+
+@pytest.fixture(scope="session")
+def checkpoints(inputs: Inputs, tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, bool], Path]:
+    """A tiny checkpoint of each family, tied and untied; of the tied OPT, the factors too."""
+    base, made = tmp_path_factory.mktemp("families"), {}
+    for family, tied in [("opt", True), ("opt", False), ("llama", False), ("mistral", False), ("gemma2", True)]:
+        hf, nemo = base / f"{family}_{tied}_hf", base / f"{family}_{tied}"
+        grouped = [] if family == "opt" else ["--num-key-value-heads", "2"]
+        new = ["--model-type", family, *SHAPE, *grouped, *([] if tied else ["--untied"])]
+        for module, *arguments in (
+            ("conversion.new_model", *new, "--tokenizer", inputs.tokenizer, "--output", hf),
+            ("conversion.hf_to_nemo", "--input", hf, "--output", nemo),
+        ):
+            finished = run_command(module, *arguments, log_dir=base / "logs")
+            assert finished.code == 0, finished.stderr
+        made[family, tied] = nemo
+    factors = ["--source", base / "opt_True_hf", "--tokenizer", inputs.tokenizer, "--method", "mean", "--factorised-size", "6"]
+    finished = run_command("conversion.transfer", *factors, "--output", base / "factors", log_dir=base / "logs")
+    assert finished.code == 0, finished.stderr
+    return {**made, ("factors", True): base / "factors" / "factors.safetensors"}
+
+
+@pytest.fixture(scope="session")
+def pairs(inputs: Inputs, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    base = tmp_path_factory.mktemp("pairs")
+    lines = [{"question": f"Koliko je {n}?", "answer": f"Je {n}."} for n in range(24)]
+    (base / "pairs.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    options = ("--input", base / "pairs.jsonl", "--tokenizer", inputs.tokenizer, "--output", base / "data")
+    finished = run_command("data_prep.question_answers", *options, log_dir=base / "logs")
+    assert finished.code == 0, finished.stderr
+    return base / "data"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "choices"), RUNS, ids=lambda value: value if isinstance(value, str) else "-".join(value))
+def test_it_trains_and_is_exported(
+    name: str,
+    choices: tuple[str, ...],
+    inputs: Inputs,
+    small_data: Path,
+    pairs: Path,
+    checkpoints: dict[tuple[str, bool], Path],
+    tmp_path: Path,
+) -> None:
+    recipe = compose_recipe(name, choices)
+    published = BASE_MODELS[recipe.model.base or ""]
+    tied = recipe.model.output_layer == "tied" or (recipe.model.output_layer is None and bool(published.get("tie_word_embeddings")))
+    overrides = [f"model.checkpoint={checkpoints[published['model_type'], tied]}", *choices]
+    if recipe.data.shares:
+        overrides += [f"data.train=[{small_data},{inputs.data}]", "data.languages=[it,en]"]
+    if recipe.model.factorised_size is not None:
+        overrides.append(f"model.factors={checkpoints['factors', True]}")
+    data = pairs if name == "gams/inz" else small_data
+    losses = [record["loss"] for record in train_tiny(name, tmp_path / "run", inputs, data, *overrides) if "loss" in record]
+    recorded = json.loads((tmp_path / "run/recipe.json").read_text())
+    assert len(losses) == recorded["schedule"]["max_steps"]
+    assert all(map(math.isfinite, losses))
+    [*_, last] = sorted((tmp_path / "run/checkpoints").glob("step_*"))
+    assert all(tensor.isfinite().all() for tensor in export(last, tmp_path / "hf").values())
