@@ -57,7 +57,7 @@ def stage_jobs(pipeline: Pipeline, cluster: Cluster, to_run: Sequence[Task], *, 
     return list(jobs.values())
 
 
-def dependencies(pipeline: Pipeline, this: StageJob, others: Sequence[StageJob], job_ids: dict[str, Sequence[str]]) -> tuple[str, ...]:
+def dependencies(this: StageJob, others: Sequence[StageJob], job_ids: dict[str, Sequence[str]]) -> tuple[str, ...]:
     """What Slurm has to wait for before it starts a stage.
 
     A chain says by its files, not by exit codes, whether it got to its end, so that its followers wait for its last link, whatever
@@ -69,8 +69,7 @@ def dependencies(pipeline: Pipeline, this: StageJob, others: Sequence[StageJob],
     found = []
     for other in others:
         if other.stage in this.waits_for:
-            same_points = this.is_array and this.job.array == other.job.array
-            same_points &= axes_of(pipeline, this.stage) == axes_of(pipeline, other.stage)
+            same_points = this.is_array and [task.point for task in this.tasks] == [task.point for task in other.tasks]
             kind = "afterany" if other.chain else "aftercorr" if same_points else "afterok"
             found.append(f"{kind}:{job_ids[other.stage][-1]}")
     return tuple(found)

@@ -68,7 +68,7 @@ def submit_pipeline(pipeline: Pipeline, cluster: Cluster) -> dict[str, tuple[str
     named: dict[str, tuple[str, ...]] = {}
     try:
         for stage_job in jobs:
-            ready = replace(stage_job.job, dependencies=dependencies(pipeline, stage_job, jobs, sent))
+            ready = replace(stage_job.job, dependencies=dependencies(stage_job, jobs, sent))
             sent[stage_job.stage] = _send(pipeline, cluster, replace(stage_job, job=ready), directory)
             named[stage_job.stage] = _names(stage_job, sent[stage_job.stage])
             write_json(directory / STAGES_NAME, {stage: list(names) for stage, names in named.items()})

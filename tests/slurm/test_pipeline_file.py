@@ -15,7 +15,7 @@ import pytest
 from data_prep.artifacts import write_manifest
 from slurm.cluster import load_cluster
 from slurm.job import ROOT
-from slurm.pipeline_file import Pipeline, Task, command_of, load_pipeline, needs_of, output_of, pipeline_from_mapping, tasks_of
+from slurm.pipeline_file import Pipeline, Resources, Task, command_of, load_pipeline, needs_of, output_of, pipeline_from_mapping, tasks_of
 from slurm.pipeline_jobs import dependencies, stage_jobs
 from slurm.pipeline_state import Record, is_complete, tasks_to_run, write_record
 from slurm.render import render_job
@@ -149,7 +149,11 @@ def test_jobs_of_the_rest(pipeline: Pipeline, tmp_path: Path) -> None:
         ("report", None, ("export",)),
     ]
     ids = {"transfer": ["7"], "train": ["8", "9"], "export": ["10"]}
-    assert [dependencies(pipeline, job, jobs, ids) for job in jobs] == [(), ("aftercorr:7",), ("afterany:9",), ("afterok:10",)]
+    assert [dependencies(job, jobs, ids) for job in jobs] == [(), ("aftercorr:7",), ("afterany:9",), ("afterok:10",)]
+    everywhere = stage_jobs(
+        replace(pipeline, resources={"cpu": Resources(at_once=1)}), cluster, everything, frozen_path=tmp_path / "p.json"
+    )
+    assert everywhere[2].job.array == "0,1%1" and dependencies(everywhere[2], everywhere, ids) == ("aftercorr:7",)
     assert (jobs[1].job.tasks_per_node, jobs[1].job.kind, jobs[2].job.kind) == (2, "gpu", "cpu")
     assert all(render_job(job.job, cluster) for job in jobs)
 
