@@ -23,7 +23,7 @@ from slurm.causes import Cause, cause_by_slurm, cause_of_clean_end, cause_of_fai
 from slurm.decision import CONTINUE, Decision, decide
 from slurm.queue import QueuedJob, cancel_jobs, exclude_nodes, expand_nodes, job_state, queued_jobs, seconds_left
 from slurm.run_state import RunState, read_run_state, set_damaged_aside
-from slurm.silent_ends import cause_of_silent_end
+from slurm.silent_ends import cause_of_silent_end, with_failed_nodes
 from slurm.submissions import Submission, current_submission
 
 
@@ -126,7 +126,7 @@ class Link:
         """Why the attempt of this job ended a moment ago."""
         log = read_log(self._run_dir, attempt.number)
         if self._environment.get("SCION_EXIT_CODE") != "0":
-            return cause_of_failure(log, slurm_state=job_state(self._job_id))
+            return with_failed_nodes(cause_of_failure(log, slurm_state=job_state(self._job_id)), attempt)
         # A training that is cancelled or preempted may have had the time to save and leave as if it had been asked to.
         by_slurm = None if state.is_finished else cause_by_slurm(log)
         return by_slurm or cause_of_clean_end(

@@ -18,6 +18,11 @@ def cause_of_silent_end(run_dir: Path, attempt: Attempt, *, is_same_job: bool) -
     """
     state = None if is_same_job else job_state(attempt.job_id)
     cause = cause_of_failure(read_log(run_dir, attempt.number), slurm_state=state, was_requeued=is_same_job)
+    return with_failed_nodes(cause, attempt)
+
+
+def with_failed_nodes(cause: Cause, attempt: Attempt) -> Cause:
+    """The cause with the nodes that Slurm has lost, where it may have been a node and the log does not name it."""
     if cause.name in (causes.NODE_FAILURE, causes.VANISHED) and not cause.bad_nodes:
         return Cause(cause.name, cause.detail, failed_nodes(attempt.nodes))
     return cause
