@@ -76,6 +76,8 @@ def cause_of_clean_end(*, is_finished: bool, stop_requested: bool, seconds_left:
 
 def cause_by_slurm(log: str) -> Cause | None:
     """What Slurm itself says that it ended the job for; None where it did not."""
+    if failed := _failed_nodes(log):
+        return Cause(NODE_FAILURE, _line_of(log, _NODE_FAILED), failed)
     # Steps are cancelled without a reason also when a task failed, so only a job's line says that somebody cancelled it.
     for found in _CANCELLED.finditer(log):
         reason = found["reason"]
@@ -94,8 +96,6 @@ def cause_of_failure(log: str, *, slurm_state: str | None = None, was_requeued: 
         slurm_state: the job's state, where Slurm still knows it and the job has not started again.
         was_requeued: the same job has started again since.
     """
-    if failed := _failed_nodes(log):
-        return Cause(NODE_FAILURE, _line_of(log, _NODE_FAILED), failed)
     if (cancelled := cause_by_slurm(log)) is not None:
         return cancelled
     if slurm_state in _BY_STATE:

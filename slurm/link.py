@@ -129,7 +129,9 @@ class Link:
             return with_failed_nodes(cause_of_failure(log, slurm_state=job_state(self._job_id)), attempt)
         # A training that is cancelled or preempted may have had the time to save and leave as if it had been asked to.
         by_slurm = None if state.is_finished else cause_by_slurm(log)
-        return by_slurm or cause_of_clean_end(
+        if by_slurm is not None:
+            return with_failed_nodes(by_slurm, attempt)
+        return cause_of_clean_end(
             is_finished=state.is_finished,
             stop_requested=state.stop_requested,
             seconds_left=seconds_left(self._job_id),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from slurm import causes
-from slurm.causes import cause_of_clean_end, cause_of_failure
+from slurm.causes import cause_by_slurm, cause_of_clean_end, cause_of_failure
 
 STEP_ENDS = """srun: Job step aborted: Waiting up to 7 seconds for job step to finish.
 slurmstepd-gn01: error: *** STEP 36259650.0 ON gn01 CANCELLED AT 2026-11-21T11:14:35 ***
@@ -53,6 +53,14 @@ def test_what_the_log_says(log: str, cause: str) -> None:
 def test_nodes_that_failed(line: str, nodes: tuple[str, ...]) -> None:
     cause = cause_of_failure(f"step 1\n{line}\n{STEP_ENDS}srun: error: gn02: tasks 0-2: Killed\n")
     assert (cause.name, cause.bad_nodes, cause.detail) == (causes.NODE_FAILURE, nodes, line.splitlines()[0])
+
+
+def test_what_slurm_did_to_a_training_that_had_time_to_save() -> None:
+    assert cause_by_slurm("step 9\n" + STEP_ENDS) is None
+    lost = cause_by_slurm(f"srun: error: Node failure on gn02\n{job_ends(' DUE TO NODE FAILURE, SEE SLURMCTLD LOG FOR DETAILS')}")
+    assert lost is not None and (lost.name, lost.bad_nodes) == (causes.NODE_FAILURE, ("gn02",))
+    cancelled = cause_by_slurm(job_ends(""))
+    assert cancelled is not None and cancelled.name == causes.CANCELLED
 
 
 @pytest.mark.parametrize(
