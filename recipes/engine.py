@@ -39,7 +39,7 @@ with quiet_imports():
     from nemo_patches.tokenizer import EndOfDocument
     from recipes.training.assembly import RunCallbacks, make_callbacks
     from recipes.training.freezing import FreezingOptimizer, freeze_for_the_whole_run
-    from recipes.training.loggers import make_loggers
+    from recipes.training.loggers import finish, make_loggers
     from recipes.training.nonfinite import NonFiniteSteps
     from recipes.training.passes import PassesDataModule
 
@@ -129,7 +129,10 @@ def train(recipe: Recipe, inputs: RunInputs, *, run_dir: Path, resume_from: Path
     trainer = make_trainer(recipe, callbacks, run_dir=run_dir, start_from_weights=resume_from is None)
     data = make_data(recipe, inputs, index_dir=run_dir / "index")
     model = make_model(recipe, inputs, callbacks.nonfinite)
-    trainer.fit(model, data, ckpt_path=str(resume_from / "weights") if resume_from else None)
+    try:
+        trainer.fit(model, data, ckpt_path=str(resume_from / "weights") if resume_from else None)
+    finally:
+        finish(trainer.loggers)
     return callbacks.stopping.reason
 
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from lightning.pytorch.callbacks import Callback
@@ -18,12 +16,13 @@ from recipes import arithmetic
 from recipes.checks import RunInputs, padded_vocab_size
 from recipes.launch import process_rank
 from recipes.planner.hardware import GPUS
+from recipes.rates import Rates, new_rows
 from recipes.run_dir import CHECKPOINTS_NAME, CONTEXT_NAME, METRICS_NAME
 from recipes.schema import Recipe
 from recipes.steps import weights_of
 from recipes.stopping import StopSignals
 from recipes.training.checkpoints import Checkpoints
-from recipes.training.metrics import Metrics, Rates
+from recipes.training.metrics import Metrics
 from recipes.training.nonfinite import NonFiniteSteps
 from recipes.training.random_state import StepSeed
 from recipes.training.stopping import Stopping
@@ -84,12 +83,6 @@ def make_callbacks(recipe: Recipe, inputs: RunInputs, *, run_dir: Path, signals:
         checkpoints=checkpoints,
         stopping=Stopping(run_dir, checkpoints, signals),
     )
-
-
-def new_rows(facts: Mapping[str, Any], *, vocab_size: int) -> range:
-    """Rows of the token table that a transfer has made: those behind the old ones where it expanded a vocabulary, else all."""
-    vocabulary = facts.get("vocabulary") or {}
-    return range(vocab_size - vocabulary.get("num_new_tokens", vocab_size), vocab_size)
 
 
 def _context(recipe: Recipe, run_dir: Path) -> Path:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from lightning.pytorch.loggers import Logger, TensorBoardLogger
+from lightning.pytorch.loggers import Logger, TensorBoardLogger, WandbLogger
 
 from data_prep.artifacts import digest_bytes
 
@@ -18,8 +19,6 @@ def make_loggers(run_dir: Path, *, name: str, wandb_project: str | None, setting
     """
     loggers: list[Logger] = [TensorBoardLogger(str(run_dir), name="tensorboard", version="")]
     if wandb_project is not None:
-        from lightning.pytorch.loggers import WandbLogger
-
         os.environ.setdefault("WANDB_SILENT", "true")
         identity = digest_bytes(str(run_dir.resolve()).encode()).replace(":", "-")
         loggers.append(
@@ -28,3 +27,10 @@ def make_loggers(run_dir: Path, *, name: str, wandb_project: str | None, setting
             )
         )
     return loggers
+
+
+def finish(loggers: Iterable[Logger]) -> None:
+    """Have everything written; Weights & Biases keeps some of it in a process of its own until then."""
+    for logger in loggers:
+        if isinstance(logger, WandbLogger):
+            logger.experiment.finish()

@@ -7,7 +7,6 @@ import math
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,35 +15,10 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 from megatron.core import parallel_state
 
+from recipes.rates import Rates
 from recipes.training.freezing import parameters_by_name
 
 _ROWS = {"new_row_norm": "embedding.word_embeddings.weight", "new_output_row_norm": "output_layer.weight"}
-
-
-@dataclass(frozen=True)
-class Rates:
-    """What turns steps into tokens, bytes and work.
-
-    Attributes:
-        tokens_per_step: over all ranks.
-        bytes_per_token: of the training text, and by language of the held-out text; None where a set's manifest does not tell.
-        flops_per_token: forward and backward.
-        num_devices: that share the work.
-        peak_flops: of one device in the run's precision; None where it is not known.
-    """
-
-    tokens_per_step: int
-    bytes_per_token: float
-    held_out_bytes_per_token: Mapping[str, float]
-    flops_per_token: float
-    num_devices: int
-    peak_flops: float | None
-
-    def of_work(self, tokens_per_second: float) -> dict[str, float]:
-        """TFLOP/s of one device, and which share of the possible that is (MFU, Chowdhery et al. 2022, appendix B)."""
-        flops = tokens_per_second * self.flops_per_token / self.num_devices
-        shares = {} if self.peak_flops is None else {"mfu": round(flops / self.peak_flops, 4)}
-        return {"tflops_per_device": round(flops / 1e12, 6), **shares}
 
 
 class Metrics(Callback):

@@ -253,7 +253,9 @@ def _tensors(checkpoint: Path) -> dict[str, torch.Tensor]:
 def test_sigterm_to_the_command_ends_it_well(runs: Runs, tmp_path: Path) -> None:
     """As a scheduler or a colleague would send it: to the process that was started, which hands it on to its ranks."""
     run_dir = tmp_path / "run"
-    settings = runs.settings("schedule.max_steps=5000", "run.checkpoint_every_steps=5000", "run.validate_every_steps=5000")
+    settings = runs.settings(
+        "schedule.max_steps=5000", "run.checkpoint_every_steps=5000", "run.validate_every_steps=5000", "run.wandb_project=tests"
+    )
     group = Group(["-m", "recipes.train", "--recipe", "demo_adapt", "--output", str(run_dir), *settings], log_dir=tmp_path / "logs")
     metrics = run_dir / "metrics.jsonl"
     group.wait_until(lambda: metrics.exists() and metrics.stat().st_size > 0, timeout_seconds=TIMEOUT_SECONDS)
@@ -267,6 +269,7 @@ def test_sigterm_to_the_command_ends_it_well(runs: Runs, tmp_path: Path) -> None
     assert finished.code == 0, finished.stderr
     newest = newest_checkpoint(run_dir)
     assert newest is not None
+    assert f"to send the run to Weights & Biases: {sync_command(run_dir)}\n" in finished.stdout
     assert finished.stdout.endswith(f"ended by SIGTERM: {newest[1]}; the same command goes on from there\n")
     assert f"step {newest[0]}/5000" in finished.stderr
     assert "without TransformerEngine, apex, flash-attention" in finished.stderr

@@ -18,6 +18,7 @@ from recipes.run_dir import newest_checkpoint, record_recipe
 from recipes.stopping import StopSignals
 from recipes.training.assembly import make_callbacks
 from recipes.training.freezing import parameters_by_name
+from recipes.training.loggers import finish
 from recipes.training.nonfinite import NonFiniteError
 
 
@@ -149,6 +150,8 @@ def train(
         trainer.fit(make_model(made, inputs, callbacks.nonfinite), data, ckpt_path=str(newest[1] / "weights") if newest else None)
     except NonFiniteError as error:
         return {"error": str(error)}
+    finally:
+        finish(trainer.loggers)
     return {
         "losses": watch.losses,
         "gradient_norms": watch.gradient_norms,
