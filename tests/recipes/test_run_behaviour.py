@@ -10,11 +10,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 import pytest
 import torch
+import torch.nn.functional as F  # noqa: N812
+from transformers import AutoModelForCausalLM
 
 from conversion.dist_checkpoint import read_dist_checkpoint
+from data_prep.megatron.index import PREFIX, TokenFile
 from recipes import arithmetic
 from recipes.run_dir import newest_checkpoint, sync_command
 from recipes.schema import ScheduleRecipe
@@ -114,7 +118,7 @@ def test_a_run_goes_on_from_tensor_parallel_2_at_data_parallel_2(runs: Runs, who
     half = runs.directory / "half"
     shutil.copytree(runs.directory / "whole", half)
     shutil.rmtree(half / "checkpoints/step_0000006")
-    seen = runs.train("other_half", after="half", tensor_parallel_size=1)
+    seen = runs.train("other_half", "schedule.micro_batch_size=4", after="half", tensor_parallel_size=1)
     assert seen["losses"] == pytest.approx(whole["losses"][3:], abs=LAYOUT_TOLERANCE)
 
 
@@ -153,11 +157,22 @@ def test_a_crash_during_an_asynchronous_save_leaves_no_checkpoint_half_written(r
     assert newest_checkpoint(runs.directory / "crashed") is None
 
 
-def test_an_exit_file_ends_the_run(runs: Runs) -> None:
+def test_an_exit_file_ends_the_run_and_validation_is_the_loss_of_the_reference(runs: Runs, inputs: Inputs) -> None:
+    """The first step has the rate 0, so what is measured behind it is the model that the run started from."""
     path = runs.directory / "left/exit"
-    seen = runs.train("left", at_step=["file", 0, str(path)])
+    seen = runs.train("left", "run.validate_every_steps=1", at_step=["file", 0, str(path)])
     assert seen["reason"] == f"the file {path}"
     assert not path.exists() and runs.checkpoints("left") == ["step_0000001"]
+
+    tokens = TokenFile(inputs.held_out / PREFIX)
+    windows = [tokens.slice(start, start + SEQUENCE_LENGTH + 1) for start in range(0, 2 * BATCH * SEQUENCE_LENGTH, SEQUENCE_LENGTH)]
+    samples = torch.from_numpy(np.stack(windows).astype(np.int64))
+    model = AutoModelForCausalLM.from_pretrained(inputs.hf, dtype=torch.float32).eval()
+    with torch.no_grad():
+        logits = model(samples[:, :-1]).logits
+    expected = F.cross_entropy(logits.flatten(0, 1), samples[:, 1:].flatten())
+    found = [record["validation_loss_sl"] for record in runs.records("left") if "validation_loss_sl" in record]
+    assert found == pytest.approx([float(expected)], rel=1e-5)
 
 
 def test_what_is_not_finite_changes_nothing_within_the_budget(runs: Runs) -> None:
