@@ -144,27 +144,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments.max_new_tokens is not None:
         settings = replace(settings, max_new_tokens=arguments.max_new_tokens)
     checkpoints = [inspect_checkpoint(folder, name=name) for name, folder in named_checkpoints(arguments.model).items()]
-    known = frozenset(token_rows(checkpoints[0].tokenizer))
-    source: list[Pace] = []
     figures: dict[str, Any] = {}
     rows = []
     with staged_directory(arguments.output) as staging:
+        known, source = frozenset(token_rows(checkpoints[0].tokenizer)), list[Pace]()
         for checkpoint in checkpoints:
             generator = _generator(checkpoint, settings, arguments)
             lines, paces, told = generate_for(checkpoint, generator, prompts, repeats=arguments.repeats, seed=arguments.seed, known=known)
             source = source or paces
             write_lines(staging / "texts" / f"{checkpoint.name}.jsonl", lines)
-            rates = {what: per_second(paces, f"num_{what}") for what in ("tokens", "characters", "bytes")}
-            gain = speedup(paces, source)
-            figures[checkpoint.name] = {
-                **told,
-                **{f"{what}_per_second": asdict(rate) for what, rate in rates.items()},
-                "speedup": asdict(gain),
-                "repeats": [asdict(pace) for pace in paces],
-            }
-            ratio = told["target_token_ratio"]
-            shown = ["–" if ratio is None else f"{100 * ratio:.1f} %", f"{told['prompt_tokens_per_item']:.1f}"]
-            rows.append([checkpoint.name, *(_cell(rate) for rate in rates.values()), *shown, _cell(gain)])
+            figures[checkpoint.name], row = _efficiency(paces, source, told)
+            rows.append([checkpoint.name, *row])
             print(f"{checkpoint.name}: {sum(pace.seconds for pace in paces):.1f} s", file=sys.stderr, flush=True)
         content = {"settings": asdict(settings), "backend": arguments.backend, "batch_size": arguments.batch_size, "models": figures}
         (staging / "efficiency.json").write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
@@ -178,6 +168,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     header = ["model", "tokens/s", "characters/s", "bytes/s", "new tokens", "prompt tokens", f"speedup to {checkpoints[0].name}"]
     print(markdown_table(header, rows))
     return command.DONE
+
+
+def _efficiency(paces: Sequence[Pace], source: Sequence[Pace], told: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """A model's figures for JSON, and the cells of its row."""
+    rates = {what: per_second(paces, f"num_{what}") for what in ("tokens", "characters", "bytes")}
+    gain, ratio = speedup(paces, source), told["target_token_ratio"]
+    figures = {
+        **told,
+        **{f"{what}_per_second": asdict(rate) for what, rate in rates.items()},
+        "speedup": asdict(gain),
+        "repeats": [asdict(pace) for pace in paces],
+    }
+    shown = ["–" if ratio is None else f"{100 * ratio:.1f} %", f"{told['prompt_tokens_per_item']:.1f}"]
+    return figures, [*(_cell(rate) for rate in rates.values()), *shown, _cell(gain)]
 
 
 def _cell(estimate: Estimate) -> str:

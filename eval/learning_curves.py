@@ -21,7 +21,7 @@ from data_prep import command
 from data_prep.artifacts import digest_file, staged_directory, write_manifest
 from data_prep.html_page import html_figure, html_page, html_table
 from data_prep.tables import markdown_table
-from eval.results import RESULT_NAME, load_result
+from eval.results import find_results, load_result
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -87,14 +87,7 @@ def read_comparison(results_dirs: Sequence[Path]) -> Comparison:
         ValueError: if there is nothing to draw, a step is missing or comes twice, or two results were made from different texts or
             with different settings; the first difference is named.
     """
-    paths = []
-    for directory in results_dirs:
-        if not directory.is_dir():
-            raise ValueError(f"the results folder {directory} does not exist")
-        # Folders with a dot are results that are still being written.
-        paths += sorted(p for p in directory.rglob(RESULT_NAME) if not any(part.startswith(".") for part in p.relative_to(directory).parts))
-    if not paths:
-        raise ValueError(f"no {RESULT_NAME} below {' '.join(map(str, results_dirs))}; make some with `python -m eval.harness`")
+    paths = find_results(results_dirs)
     contents = [load_result(path) for path in paths]
     texts = _common_texts(contents, paths)
     results = [_read_result(content, path) for content, path in zip(contents, paths)]

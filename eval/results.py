@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +47,23 @@ def _finite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_finite(entry) for entry in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def find_results(folders: Sequence[Path]) -> list[Path]:
+    """Every `result.json` below some folders; folders with a dot are results that are still being written.
+
+    Raises:
+        ValueError: if a folder is missing, or there is none.
+    """
+    paths: list[Path] = []
+    for folder in folders:
+        if not folder.is_dir():
+            raise ValueError(f"the results folder {folder} does not exist")
+        found = (p for p in folder.rglob(RESULT_NAME) if not any(part.startswith(".") for part in p.relative_to(folder).parts))
+        paths += sorted(found)
+    if not paths:
+        raise ValueError(f"no {RESULT_NAME} below {' '.join(map(str, folders))}; make some with `python -m eval.harness`")
+    return paths
 
 
 def load_result(path: Path) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from eval.results import RESULT_NAME, load_result, read_lines
+from eval.results import find_results, load_result, read_lines
 
 # Settings that change figures of texts; tasks have their prompts' digest.
 _TEXT_SETTINGS = ("start_token", "context_length", "dtype")
@@ -109,15 +109,7 @@ def read_report(folders: Sequence[Path], *, baseline: str | None = None) -> Repo
 
 
 def _read(folders: Sequence[Path]) -> list[Evaluated]:
-    paths = []
-    for folder in folders:
-        if not folder.is_dir():
-            raise ValueError(f"the results folder {folder} does not exist")
-        # Folders with a dot are results that are still being written.
-        found = (p for p in folder.rglob(RESULT_NAME) if not any(part.startswith(".") for part in p.relative_to(folder).parts))
-        paths += sorted(found)
-    if not paths:
-        raise ValueError(f"no {RESULT_NAME} below {' '.join(map(str, folders))}; make some with `python -m eval.harness`")
+    paths = find_results(folders)
     models = [Evaluated(load_result(path), path) for path in dict.fromkeys(path.resolve() for path in paths)]
     if not any(model.texts or model.tasks for model in models):
         raise ValueError(f"{paths[0]} has neither texts nor tasks; there is nothing to report")
