@@ -165,12 +165,12 @@ def test_four_nodes_train_at_tp_2_dp_2_as_one_machine_does(slurm: RunningSlurm, 
     assert done.returncode == 0, done.stderr
     job_id = int(done.stdout.splitlines()[-1].removeprefix("sent jobs ").split(";")[0])
     log = tmp_path / "nodes" / "attempts" / f"job-{job_id}.log"
-    assert slurm.wait(job_id, timeout_seconds=240) == "COMPLETED", log.read_text()
+    assert slurm.wait(job_id, timeout_seconds=400) == "COMPLETED", log.read_text()
     assert slurm.job(job_id)["NumNodes"] == "4"
 
     here = _overrides(inputs, "parallel.num_nodes=1", "parallel.devices_per_node=4")
     finished = run_command(
-        "recipes.train", "--recipe", "demo_adapt", "--output", tmp_path / "here", *here, log_dir=tmp_path / "logs", timeout_seconds=240
+        "recipes.train", "--recipe", "demo_adapt", "--output", tmp_path / "here", *here, log_dir=tmp_path / "logs", timeout_seconds=400
     )
     assert finished.code == 0, finished.stderr
     assert len(_losses(tmp_path / "nodes")) == STEPS
