@@ -129,7 +129,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                 peak = max(peak, float(found["peak_bytes"])) if loop == "ours" else peak
                 for kind in ("wall", "processor"):
                     steps[loop][kind] += found[kind]
-                print(f"round {turn + 1}, {loop}: {median(found['wall']):.3f} s per step", file=sys.stderr, flush=True)
+                clock, processor = median(found["wall"]), median(found["processor"])
+                print(f"round {turn + 1}, {loop}: {clock:.3f} s per step, {processor:.3f} of the processor", file=sys.stderr, flush=True)
     print(f"{device}; {size}\n")
     print(rate_table(size, steps, device))
     if peak:
