@@ -53,11 +53,13 @@ def question_answers(
         raise ValueError(f"the tokenizer in {tokenizer_dir} has no end-of-text token (eos_token); answers have to end")
     require_text_files(paths)
     lengths: list[int] = []
+    text_bytes = 0
     with staged_directory(output_dir) as staging:
         dtype = token_dtype(len(tokenizer))
         with DigestingWriter(staging / f"{PREFIX}.bin") as stream:
-            for part in (part for path in paths for part in _parts(path, tokenizer, template, question_key, answer_key)):
+            for text, part in (pair for path in paths for pair in _parts(path, tokenizer, template, question_key, answer_key)):
                 lengths.append(len(part))
+                text_bytes += len(text.encode())
                 stream.write(np.array(part, dtype=dtype).tobytes())
         with (staging / f"{PREFIX}.idx").open("wb") as index:
             for content in index_parts(np.array(lengths, dtype=np.int32), dtype):
@@ -70,6 +72,7 @@ def question_answers(
             "eos_token_id": tokenizer.eos_token_id,
             "num_pairs": len(lengths) // 2,
             "num_tokens": sum(lengths),
+            "text_bytes": text_bytes,
             "longest_pair": max(a + b for a, b in zip(lengths[::2], lengths[1::2])),
             "template": template,
         }
@@ -82,8 +85,10 @@ def question_answers(
         )
 
 
-def _parts(path: Path, tokenizer: PreTrainedTokenizerFast, template: str, question_key: str, answer_key: str) -> Iterator[list[int]]:
-    """Token ids: prompt, answer, prompt, answer ..."""
+def _parts(
+    path: Path, tokenizer: PreTrainedTokenizerFast, template: str, question_key: str, answer_key: str
+) -> Iterator[tuple[str, list[int]]]:
+    """Text and token ids: prompt, answer, prompt, answer ..."""
     encode = tokenizer.backend_tokenizer.encode
     for document in read_documents(path, text_key=answer_key):
         question = document.fields.get(question_key)
@@ -91,8 +96,9 @@ def _parts(path: Path, tokenizer: PreTrainedTokenizerFast, template: str, questi
             raise ValueError(
                 f"{path}, line {document.line}: expected texts as {question_key!r} and {answer_key!r}, and one of them is missing"
             )
-        yield encode(template.replace(_FIELD, question), add_special_tokens=False).ids
-        yield [*encode(document.text, add_special_tokens=False).ids, tokenizer.eos_token_id]
+        prompt = template.replace(_FIELD, question)
+        yield prompt, encode(prompt, add_special_tokens=False).ids
+        yield document.text, [*encode(document.text, add_special_tokens=False).ids, tokenizer.eos_token_id]
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -33,6 +33,7 @@ def test_prompt_and_answer_are_documents_that_read_back(pairs: Path, tokenizer_d
         assert tokenizer.decode(data[2 * number]).strip() == f"V: {question}\nO:"
         *text, last = data[2 * number + 1].tolist()
         assert (tokenizer.decode(text).strip(), last) == (answer, tokenizer.eos_token_id)
+    assert manifest.facts["text_bytes"] == sum(len(f"V: {question}\nO:{answer}".encode()) for question, answer in PAIRS)
     assert manifest.facts["longest_pair"] == max(len(data[n]) + len(data[n + 1]) for n in (0, 2, 4))
     with pytest.raises(ValueError, match=r"data_prep\.question_answers"):
         open_dataset(tmp_path / "data")
