@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from pathlib import Path
 
 import pytest
@@ -82,3 +83,25 @@ def test_it_trains_and_is_exported(
     assert all(map(math.isfinite, losses))
     [*_, last] = sorted((tmp_path / "run/checkpoints").glob("step_*"))
     assert all(tensor.isfinite().all() for tensor in export(last, tmp_path / "hf").values())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", ["adapters and two heads", "factors"])
+def test_what_a_run_adds_goes_on_at_another_layout(
+    what: str, inputs: Inputs, small_data: Path, checkpoints: dict[tuple[str, bool], Path], tmp_path: Path
+) -> None:
+    """Saved at tensor parallel 2, resumed at 1: the losses of a run without a break, to float32's last digits."""
+    if what == "factors":
+        name = "ofa/latent_100"
+        overrides = [f"model.checkpoint={checkpoints['opt', True]}", f"model.factors={checkpoints['factors', True]}"]
+    else:
+        name = "low_resource/llama2"
+        overrides = [f"model.checkpoint={checkpoints['llama', False]}", "procedure=lora", "lora.dropout=0", "schedule.epochs=4"]
+    overrides += ["schedule.max_steps=4", "run.checkpoint_every_steps=2", "schedule.warmup_steps=1", "schedule.learning_rate=1e-2"]
+    whole = train_tiny(name, tmp_path / "whole", inputs, small_data, *overrides)
+    shutil.copytree(tmp_path / "whole", tmp_path / "resumed")
+    shutil.rmtree(tmp_path / "resumed/checkpoints/step_0000004")
+    resumed = train_tiny(name, tmp_path / "resumed", inputs, small_data, *overrides, "parallel.tensor_parallel_size=1")
+    losses = [[record["loss"] for record in records if "loss" in record] for records in (whole, resumed)]
+    assert len(losses[0]) == 4
+    assert losses[1] == pytest.approx(losses[0], abs=1e-5)
