@@ -20,9 +20,9 @@ from datetime import datetime
 from pathlib import Path
 
 from recipes.compose import compose_recipe
-from slurm.chain import ChainPlan, link_job
-from slurm.render import render_job
-from slurm.training import training_job
+from slurm.chains.chain import ChainPlan, link_job
+from slurm.jobs.render import render_job
+from slurm.jobs.training import training_job
 from tests.slurm.running_slurm import ACCOUNT, RunningSlurm, running_slurm
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -14,7 +14,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from data_prep import command
-from slurm.node_facts import REDUCE_NAME, TOKEN_NAME, collect
+from slurm.checks.node_facts import REDUCE_NAME, TOKEN_NAME, collect
 
 _REPETITIONS = 5
 _GPU_MIB, _CPU_MIB = 512, 16

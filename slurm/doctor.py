@@ -15,14 +15,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from data_prep import command
-from slurm.arguments import add_cluster_arguments, add_time_argument, cluster_of
-from slurm.cluster import CONTAINERS, Cluster
-from slurm.findings import GIB, MIN_SCRATCH_GIB, NOT_APPLICABLE, OK, PROBLEM, Finding, judge
-from slurm.job import Job, parse_time_limit
-from slurm.node_facts import REDUCE_NAME, TOKEN_NAME, NodeFacts
-from slurm.queue import cancel_jobs, queued_jobs, send_job
-from slurm.render import render_job
-from slurm.site import NoAnswer, check_site, missing_runtime
+from slurm.checks.findings import GIB, MIN_SCRATCH_GIB, NOT_APPLICABLE, OK, PROBLEM, Finding, judge
+from slurm.checks.node_facts import REDUCE_NAME, TOKEN_NAME, NodeFacts
+from slurm.jobs.arguments import add_cluster_arguments, add_time_argument, cluster_of
+from slurm.jobs.job import Job, parse_time_limit
+from slurm.jobs.queue import cancel_jobs, queued_jobs, send_job
+from slurm.jobs.render import render_job
+from slurm.sites.cluster import CONTAINERS, Cluster
+from slurm.sites.site import NoAnswer, check_site, missing_runtime
 
 _POLL_SECONDS = 1.0
 _LOG_LINES = 20

@@ -17,14 +17,14 @@ from pathlib import Path
 
 from data_prep import command
 from recipes.run_dir import RECIPE_NAME
-from slurm import provenance
-from slurm.attempts import Attempt, End, attempt_dir, begin_attempt, end_attempt, read_attempts, read_log, write_json
-from slurm.causes import Cause, cause_by_slurm, cause_of_clean_end, cause_of_failure
-from slurm.decision import CONTINUE, Decision, decide
-from slurm.queue import QueuedJob, cancel_jobs, exclude_nodes, expand_nodes, job_state, queued_jobs, seconds_left
-from slurm.run_state import RunState, read_run_state, set_damaged_aside
-from slurm.silent_ends import cause_of_silent_end, with_failed_nodes
-from slurm.submissions import Submission, current_submission
+from slurm.chains.attempts import Attempt, End, attempt_dir, begin_attempt, end_attempt, read_attempts, read_log, write_json
+from slurm.chains.causes import Cause, cause_by_slurm, cause_of_clean_end, cause_of_failure
+from slurm.chains.decision import CONTINUE, Decision, decide
+from slurm.chains.run_state import RunState, read_run_state, set_damaged_aside
+from slurm.chains.silent_ends import cause_of_silent_end, with_failed_nodes
+from slurm.chains.submissions import Submission, current_submission
+from slurm.jobs import provenance
+from slurm.jobs.queue import QueuedJob, cancel_jobs, exclude_nodes, expand_nodes, job_state, queued_jobs, seconds_left
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -11,11 +11,11 @@ from pathlib import Path
 
 from data_prep import command
 from data_prep.tables import markdown_table
-from slurm.arguments import add_cluster_arguments, cluster_of
-from slurm.job import format_time_limit
-from slurm.pipeline_file import Pipeline, load_pipeline, tasks_of
-from slurm.pipeline_jobs import StageJob
-from slurm.pipeline_submission import plan_pipeline, submit_pipeline
+from slurm.jobs.arguments import add_cluster_arguments, cluster_of
+from slurm.jobs.job import format_time_limit
+from slurm.stages.pipeline_file import Pipeline, load_pipeline, tasks_of
+from slurm.stages.pipeline_jobs import StageJob
+from slurm.stages.pipeline_submission import plan_pipeline, submit_pipeline
 
 
 def main(argv: Sequence[str] | None = None) -> int:

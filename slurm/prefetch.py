@@ -17,11 +17,11 @@ from urllib.parse import urlparse
 
 from data_prep import command
 from data_prep.progress import Progress
-from slurm.arguments import add_cluster_arguments, cluster_of
-from slurm.cluster import Cluster
-from slurm.downloads import download, require_content, require_sha256
-from slurm.hub import check_blobs, fetch_repository, parse_repository
-from slurm.prefetched import add_to_record, check_record, read_record
+from slurm.fetching.downloads import download, require_content, require_sha256
+from slurm.fetching.hub import check_blobs, fetch_repository, parse_repository
+from slurm.fetching.prefetched import add_to_record, check_record, read_record
+from slurm.jobs.arguments import add_cluster_arguments, cluster_of
+from slurm.sites.cluster import Cluster
 
 _PULL = {
     "apptainer": ("apptainer", "pull", "{target}", "{source}"),

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from data_prep import command
-from slurm.pipeline_file import Pipeline, Task, command_of, needs_of, pipeline_from_mapping, tasks_of
-from slurm.pipeline_state import Record, is_complete, read_record, write_record
+from slurm.stages.pipeline_file import Pipeline, Task, command_of, needs_of, pipeline_from_mapping, tasks_of
+from slurm.stages.pipeline_state import Record, is_complete, read_record, write_record
 
 
 def main(argv: Sequence[str] | None = None) -> int:

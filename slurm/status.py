@@ -11,9 +11,9 @@ from dataclasses import asdict
 from pathlib import Path
 
 from data_prep import command
-from slurm.pipeline_report import FAILED, render_tasks, report_tasks
-from slurm.pipeline_submission import read_sent
-from slurm.run_report import OUT_OF_LINKS, STOPPED, render_report, report_run
+from slurm.chains.run_report import OUT_OF_LINKS, STOPPED, render_report, report_run
+from slurm.stages.pipeline_report import FAILED, render_tasks, report_tasks
+from slurm.stages.pipeline_submission import read_sent
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from data_prep import command
-from slurm.pipeline_file import output_of, tasks_of
-from slurm.pipeline_submission import SentPipeline, read_sent
-from slurm.queue import cancel_jobs, queued_jobs, signal_steps
-from slurm.run_state import STOP_NAME, read_run_state
-from slurm.submissions import current_submission
+from slurm.chains.run_state import STOP_NAME, read_run_state
+from slurm.chains.submissions import current_submission
+from slurm.jobs.queue import cancel_jobs, queued_jobs, signal_steps
+from slurm.stages.pipeline_file import output_of, tasks_of
+from slurm.stages.pipeline_submission import SentPipeline, read_sent
 
 # A signal is lost while the training starts, before it listens.  Seldom, because one that meets it while it leaves may end it with an error.
 _SIGNAL_AGAIN_SECONDS = 30.0

@@ -12,13 +12,13 @@ from pathlib import Path
 from data_prep import command
 from recipes.checks import check_run, read_inputs
 from recipes.compose import compose_recipe
-from slurm.arguments import add_cluster_arguments, add_time_argument, cluster_of, time_limit_of
-from slurm.chain import ChainPlan, link_job, submit_chain
-from slurm.job import GPU
-from slurm.render import render_job
-from slurm.site import check_site, require_runtime
-from slurm.submission_plan import Submission, plan_lines
-from slurm.training import training_job
+from slurm.chains.chain import ChainPlan, link_job, submit_chain
+from slurm.jobs.arguments import add_cluster_arguments, add_time_argument, cluster_of, time_limit_of
+from slurm.jobs.job import GPU
+from slurm.jobs.render import render_job
+from slurm.jobs.submission_plan import Submission, plan_lines
+from slurm.jobs.training import training_job
+from slurm.sites.site import check_site, require_runtime
 
 
 def main(argv: Sequence[str] | None = None) -> int:

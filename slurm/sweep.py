@@ -15,7 +15,7 @@ from statistics import fmean, stdev
 
 from data_prep import command
 from data_prep.tables import markdown_table
-from slurm.pipeline_file import Pipeline, Summary, Task, axes_of, load_pipeline, output_of, tasks_of
+from slurm.stages.pipeline_file import Pipeline, Summary, Task, axes_of, load_pipeline, output_of, tasks_of
 
 RESULT_NAME = "result.json"
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from recipes.run_dir import METRICS_NAME
-from slurm.attempts import Attempt, read_attempts
-from slurm.chain import ChainPlan, submit_chain
-from slurm.job import Job
-from slurm.queue import cancel_jobs, queued_jobs
+from slurm.chains.attempts import Attempt, read_attempts
+from slurm.chains.chain import ChainPlan, submit_chain
+from slurm.jobs.job import Job
+from slurm.jobs.queue import cancel_jobs, queued_jobs
 from tests.slurm.light_training import expected_losses
 from tests.slurm.running_slurm import RunningSlurm
 

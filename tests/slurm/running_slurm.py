@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm.cluster import Cluster, load_cluster
+from slurm.sites.cluster import Cluster, load_cluster
 
 TOOL_VARIABLE = "SCION_SLURM_CLUSTER"
 PACKAGES = {"slurmctld": "slurmctld", "slurmd": "slurmd", "sbatch": "slurm-client", "munged": "munge", "slurmdbd": "slurmdbd"}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from slurm import causes
-from slurm.causes import cause_by_slurm, cause_of_clean_end, cause_of_failure
+from slurm.chains import causes
+from slurm.chains.causes import cause_by_slurm, cause_of_clean_end, cause_of_failure
 
 STEP_ENDS = """srun: Job step aborted: Waiting up to 7 seconds for job step to finish.
 slurmstepd-gn01: error: *** STEP 36259650.0 ON gn01 CANCELLED AT 2026-11-21T11:14:35 ***

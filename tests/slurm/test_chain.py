@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from slurm import causes
-from slurm.chain import ChainPlan, submit_chains
-from slurm.decision import Limits
-from slurm.queue import cancel_jobs, queued_jobs, signal_steps
+from slurm.chains import causes
+from slurm.chains.chain import ChainPlan, submit_chains
+from slurm.chains.decision import Limits
+from slurm.jobs.queue import cancel_jobs, queued_jobs, signal_steps
 from tests.slurm import light_training
 from tests.slurm.chains import LightChain, light_chain, light_job
 from tests.slurm.running_slurm import RunningSlurm, running_slurm

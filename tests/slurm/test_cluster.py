@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from slurm.cluster import check_job, cluster_names, load_cluster
-from slurm.job import Job, format_time_limit, parse_time_limit
+from slurm.jobs.job import Job, format_time_limit, parse_time_limit
+from slurm.sites.cluster import check_job, cluster_names, load_cluster
 
 JOB = Job(name="job", command=("true",), time_limit_seconds=3600, log_dir=Path("/logs"))
 

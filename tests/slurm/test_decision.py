@@ -6,9 +6,9 @@ import itertools
 
 import pytest
 
-from slurm import causes
-from slurm.attempts import Attempt, End
-from slurm.decision import CONTINUE, FINISHED, STOP, Limits, decide
+from slurm.chains import causes
+from slurm.chains.attempts import Attempt, End
+from slurm.chains.decision import CONTINUE, FINISHED, STOP, Limits, decide
 
 ALL_CAUSES = (*causes.SAVED, *causes.OF_THE_RUN, causes.PREEMPTED, causes.NODE_FAILURE, causes.REQUEUED, causes.CANCELLED)
 GOES_ON = set(ALL_CAUSES) - {causes.DISK_FULL, causes.REFUSED, causes.CANCELLED}

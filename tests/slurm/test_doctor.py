@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from slurm.cluster import load_cluster
-from slurm.findings import GIB, NOT_APPLICABLE, OK, PROBLEM, Finding, judge
-from slurm.node_facts import NodeFacts, apex_kind, infiniband_ports
+from slurm.checks.findings import GIB, NOT_APPLICABLE, OK, PROBLEM, Finding, judge
+from slurm.checks.node_facts import NodeFacts, apex_kind, infiniband_ports
+from slurm.sites.cluster import load_cluster
 from tests.processes import ROOT
 from tests.slurm.running_slurm import ACCOUNT, RunningSlurm
 

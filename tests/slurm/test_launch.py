@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from slurm.cluster import Runtime
-from slurm.job import Job
-from slurm.render import render_job
+from slurm.jobs.job import Job
+from slurm.jobs.render import render_job
+from slurm.sites.cluster import Runtime
 from tests.processes import ROOT
 from tests.slurm.running_slurm import RunningSlurm, running_slurm
 

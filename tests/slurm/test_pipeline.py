@@ -11,11 +11,11 @@ import pytest
 import yaml
 
 from slurm import status, stop
-from slurm.cluster import Cluster
-from slurm.job import ROOT
-from slurm.pipeline_file import pipeline_from_mapping
-from slurm.pipeline_submission import submit_pipeline
-from slurm.queue import cancel_jobs, queued_jobs
+from slurm.jobs.job import ROOT
+from slurm.jobs.queue import cancel_jobs, queued_jobs
+from slurm.sites.cluster import Cluster
+from slurm.stages.pipeline_file import pipeline_from_mapping
+from slurm.stages.pipeline_submission import submit_pipeline
 from tests.slurm.running_slurm import RunningSlurm
 
 

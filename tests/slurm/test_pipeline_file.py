@@ -13,13 +13,23 @@ from typing import Any
 import pytest
 
 from data_prep.artifacts import write_manifest
-from slurm.cluster import load_cluster
-from slurm.job import ROOT
-from slurm.pipeline_file import Pipeline, Resources, Task, command_of, load_pipeline, needs_of, output_of, pipeline_from_mapping, tasks_of
-from slurm.pipeline_jobs import dependencies, stage_jobs
-from slurm.pipeline_state import Record, is_complete, tasks_to_run, write_record
-from slurm.render import render_job
+from slurm.jobs.job import ROOT
+from slurm.jobs.render import render_job
+from slurm.sites.cluster import load_cluster
 from slurm.stage import run_task
+from slurm.stages.pipeline_file import (
+    Pipeline,
+    Resources,
+    Task,
+    command_of,
+    load_pipeline,
+    needs_of,
+    output_of,
+    pipeline_from_mapping,
+    tasks_of,
+)
+from slurm.stages.pipeline_jobs import dependencies, stage_jobs
+from slurm.stages.pipeline_state import Record, is_complete, tasks_to_run, write_record
 
 PIPELINES = sorted((ROOT / "slurm" / "pipelines").glob("*.yaml"))
 

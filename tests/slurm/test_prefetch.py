@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from slurm.downloads import download, require_sha256
-from slurm.hub import Repository, check_blobs, hub_dir, parse_repository
+from slurm.fetching.downloads import download, require_sha256
+from slurm.fetching.hub import Repository, check_blobs, hub_dir, parse_repository
 from tests.processes import ROOT
 
 CONTENT = bytes(range(256)) * 20_000  # 5 MB

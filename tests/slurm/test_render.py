@@ -14,9 +14,9 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from slurm.cluster import Cluster, Runtime, check_job, cluster_names, load_cluster
-from slurm.job import Job
-from slurm.render import render_job
+from slurm.jobs.job import Job
+from slurm.jobs.render import render_job
+from slurm.sites.cluster import Cluster, Runtime, check_job, cluster_names, load_cluster
 from tests.processes import ROOT
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -44,7 +44,7 @@ COUNT = Job(
     array="0-11%4",
     requeue=True,
     environment={"TOPIC": "a b"},
-    before=(("python", "-m", "slurm.provenance", "--output", "/scratch/text/run"),),
+    before=(("python", "-m", "slurm.jobs.provenance", "--output", "/scratch/text/run"),),
     after=(("touch", "/scratch/done"),),
     work_dir=Path("/home/ana/scion"),
     paths=(Path("/scratch"),),

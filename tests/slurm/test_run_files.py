@@ -12,18 +12,16 @@ from pathlib import Path
 
 import pytest
 
-from slurm.attempts import End, begin_attempt, end_attempt, read_attempts, read_log
-from slurm.decision import Limits
-from slurm.provenance import collect, kept_environment
-from slurm.run_state import STOP_NAME, read_run_state, set_damaged_aside
-from slurm.submissions import claim_run, current_submission
+from slurm.chains.attempts import End, begin_attempt, end_attempt, read_attempts, read_log
+from slurm.chains.decision import Limits
+from slurm.chains.run_state import STOP_NAME, read_run_state, set_damaged_aside
+from slurm.chains.submissions import claim_run, current_submission
+from slurm.jobs.provenance import collect, kept_environment
 from tests.processes import ROOT
 from tests.slurm import light_training
 
 CLAIM = "claim_run(Path(sys.argv[1]), command=('x',), limits=Limits(), signal_seconds=1, max_excluded=0)"
-CLAIMING = (
-    f"import sys, time\nfrom pathlib import Path\nfrom slurm.submissions import claim_run\nfrom slurm.decision import Limits\n{CLAIM}\n"
-)
+CLAIMING = f"import sys, time\nfrom pathlib import Path\nfrom slurm.chains.submissions import claim_run\nfrom slurm.chains.decision import Limits\n{CLAIM}\n"
 
 
 def begin(run_dir: Path, job_id: str = "7", log: Path | None = None) -> int:

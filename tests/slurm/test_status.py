@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from slurm import causes, status, stop
-from slurm.attempts import Attempt, End
-from slurm.chain import ChainPlan
-from slurm.run_report import RunReport, render_report, report_run
+from slurm import status, stop
+from slurm.chains import causes
+from slurm.chains.attempts import Attempt, End
+from slurm.chains.chain import ChainPlan
+from slurm.chains.run_report import RunReport, render_report, report_run
 from tests.slurm.chains import light_chain
 from tests.slurm.running_slurm import RunningSlurm
 

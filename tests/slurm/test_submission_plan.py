@@ -13,10 +13,10 @@ from data_prep.artifacts import Manifest
 from recipes.base_models import base_model
 from recipes.checks import RunInputs
 from recipes.compose import compose_recipe
-from slurm.chain import ChainPlan
-from slurm.cluster import load_cluster
-from slurm.submission_plan import Submission, plan_lines
-from slurm.training import training_job
+from slurm.chains.chain import ChainPlan
+from slurm.jobs.submission_plan import Submission, plan_lines
+from slurm.jobs.training import training_job
+from slurm.sites.cluster import load_cluster
 
 HOUR = 3600
 

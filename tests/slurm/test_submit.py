@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from slurm.cluster import load_cluster
-from slurm.job import Job
-from slurm.site import Association, parse_partitions, parse_qos, site_problems
+from slurm.jobs.job import Job
+from slurm.sites.cluster import load_cluster
+from slurm.sites.site import Association, parse_partitions, parse_qos, site_problems
 from tests.conftest import Inputs
 from tests.processes import ROOT, run_command
 from tests.slurm.running_slurm import ACCOUNT, OTHER_ACCOUNT, RunningSlurm

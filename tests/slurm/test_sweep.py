@@ -10,8 +10,8 @@ import pytest
 import yaml
 
 from slurm import sweep
-from slurm.job import ROOT
-from slurm.pipeline_file import Pipeline, output_of, pipeline_from_mapping, tasks_of
+from slurm.jobs.job import ROOT
+from slurm.stages.pipeline_file import Pipeline, output_of, pipeline_from_mapping, tasks_of
 from slurm.sweep import require_summary, summarise
 
 

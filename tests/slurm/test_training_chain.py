@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from recipes.run_dir import METRICS_NAME
-from slurm import causes, submit
-from slurm.queue import queued_jobs
-from slurm.submissions import current_submission
+from slurm import submit
+from slurm.chains import causes
+from slurm.chains.submissions import current_submission
+from slurm.jobs.queue import queued_jobs
 from tests.conftest import Inputs
 from tests.processes import run_command
 from tests.slurm.chains import LightChain, light_chain

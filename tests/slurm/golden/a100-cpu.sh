@@ -26,7 +26,7 @@ source slurm/environment.sh
 export TOPIC='a b'
 
 # Before the step, on the first node; a failure ends the job.
-python -m slurm.provenance \
+python -m slurm.jobs.provenance \
     --output /scratch/text/run
 
 # The step: 1 x 1 tasks; slurm/task.sh gives each its rank and becomes the command.

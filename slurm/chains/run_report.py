@@ -9,12 +9,12 @@ from pathlib import Path
 
 from data_prep.tables import markdown_table
 from recipes import arithmetic
-from slurm.attempts import Attempt, End, read_attempts
-from slurm.decision import CONTINUE, FINISHED, Decision, Limits, decide
-from slurm.queue import QueuedJob, queued_jobs
-from slurm.run_state import RunState, read_recipe, read_run_state
-from slurm.silent_ends import cause_of_silent_end
-from slurm.submissions import Submission, current_submission
+from slurm.chains.attempts import Attempt, End, read_attempts
+from slurm.chains.decision import CONTINUE, FINISHED, Decision, Limits, decide
+from slurm.chains.run_state import RunState, read_recipe, read_run_state
+from slurm.chains.silent_ends import cause_of_silent_end
+from slurm.chains.submissions import Submission, current_submission
+from slurm.jobs.queue import QueuedJob, queued_jobs
 
 RUNNING, WAITING, STOPPED, OUT_OF_LINKS, NOT_SUBMITTED = "running", "waiting", "stopped", "out of links", "not submitted"
 

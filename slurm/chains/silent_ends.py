@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from slurm import causes
-from slurm.attempts import Attempt, read_log
-from slurm.causes import Cause, cause_of_failure
-from slurm.queue import failed_nodes, job_state
+from slurm.chains import causes
+from slurm.chains.attempts import Attempt, read_log
+from slurm.chains.causes import Cause, cause_of_failure
+from slurm.jobs.queue import failed_nodes, job_state
 
 
 def cause_of_silent_end(run_dir: Path, attempt: Attempt, *, is_same_job: bool) -> Cause:

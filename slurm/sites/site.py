@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from recipes.schema import raise_all
-from slurm.cluster import CONTAINERS, Cluster, Partition
-from slurm.job import ROOT, Job, format_time_limit
+from slurm.jobs.job import ROOT, Job, format_time_limit
+from slurm.sites.cluster import CONTAINERS, Cluster, Partition
 
 _LIMIT = re.compile(r"(?:(?P<days>\d+)-)?(?:(?P<hours>\d+):)?(?P<minutes>\d+):(?P<seconds>\d+)")
 

@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from slurm.downloads import sha256_of
+from slurm.fetching.downloads import sha256_of
 
 KINDS = ("model", "dataset")
 _NAME = re.compile(r"(?:(?P<kind>\w+):)?(?P<repository>[\w.-]+/[\w.-]+)(?:@(?P<revision>[\w./-]+))?")

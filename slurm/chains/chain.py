@@ -1,7 +1,7 @@
 """A training run as a chain of jobs, each of which goes on where the one before left off.
 
 All links are sent at once, each waiting for the end of the one before, whatever that was; nothing has to run on the login node.  Each asks
-the files of the run whether there is anything left to do (`slurm.link`, `slurm.decision`).
+the files of the run whether there is anything left to do (`slurm.link`, `slurm.chains.decision`).
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from slurm.attempts import ATTEMPTS_NAME, write_json
-from slurm.cluster import Cluster
-from slurm.decision import Limits
-from slurm.job import Job
-from slurm.queue import cancel_jobs, send_job
-from slurm.render import render_job
-from slurm.run_state import STOP_NAME, read_run_state
-from slurm.submissions import claim_run, record_jobs, submission_dir
+from slurm.chains.attempts import ATTEMPTS_NAME, write_json
+from slurm.chains.decision import Limits
+from slurm.chains.run_state import STOP_NAME, read_run_state
+from slurm.chains.submissions import claim_run, record_jobs, submission_dir
+from slurm.jobs.job import Job
+from slurm.jobs.queue import cancel_jobs, send_job
+from slurm.jobs.render import render_job
+from slurm.sites.cluster import Cluster
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,9 @@ from recipes.planner.hardware import GPUS, find_gpu
 from recipes.planner.layout import layout_of
 from recipes.run_dir import METRICS_NAME, newest_checkpoint
 from recipes.schema import Recipe, raise_all
-from slurm.chain import ChainPlan
-from slurm.cluster import Cluster
-from slurm.job import Job, format_time_limit
+from slurm.chains.chain import ChainPlan
+from slurm.jobs.job import Job, format_time_limit
+from slurm.sites.cluster import Cluster
 
 _START_SECONDS = 300  # assumed of each job: containers, imports, reading a checkpoint
 _LAST_RECORDS = 20  # of a run's metrics, for its speed
@@ -29,7 +29,7 @@ class Submission:
     """All that the plan speaks of.
 
     Attributes:
-        checked: what the Slurm at hand was asked, from `slurm.site.check_site`.
+        checked: what the Slurm at hand was asked, from `slurm.sites.site.check_site`.
     """
 
     recipe: Recipe

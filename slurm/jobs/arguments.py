@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from slurm.cluster import Cluster, cluster_names, load_cluster
-from slurm.job import parse_time_limit
+from slurm.jobs.job import parse_time_limit
+from slurm.sites.cluster import Cluster, cluster_names, load_cluster
 
 
 def add_cluster_arguments(parser: argparse.ArgumentParser) -> None:

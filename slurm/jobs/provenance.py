@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from data_prep.artifacts import project_commit
-from slurm.queue import expand_nodes
+from slurm.jobs.queue import expand_nodes
 
 # Names that decide how a training runs.  Everything else stays out, so that no secret slips in with a name that nobody thought of.
 _KEPT = re.compile(

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from recipes.schema import Recipe
-from slurm.cluster import Cluster
-from slurm.job import ROOT, Job
+from slurm.jobs.job import ROOT, Job
+from slurm.sites.cluster import Cluster
 
 
 def training_job(

@@ -20,9 +20,9 @@ import uuid
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from slurm.attempts import write_json
-from slurm.decision import Limits
-from slurm.queue import QueuedJob, queued_jobs
+from slurm.chains.attempts import write_json
+from slurm.chains.decision import Limits
+from slurm.jobs.queue import QueuedJob, queued_jobs
 
 SUBMISSIONS_NAME = "submissions"
 _SENDING_SECONDS = 300  # a claim of another host without jobs is given up after that; sending takes a few seconds

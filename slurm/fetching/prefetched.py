@@ -7,7 +7,7 @@ import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from slurm.downloads import require_content, sha256_of
+from slurm.fetching.downloads import require_content, sha256_of
 
 RECORD_NAME = "prefetched.json"
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 GPU, CPU = "gpu", "cpu"
 _INTERACTIVE = ("bash", "interactive")  # lightning.fabric.plugins.environments.slurm: such a job's ranks would each train alone
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from data_prep.tables import markdown_table
-from slurm.pipeline_file import Task, output_of, tasks_of
-from slurm.pipeline_state import is_complete, read_record
-from slurm.pipeline_submission import SentPipeline
-from slurm.queue import queued_jobs
-from slurm.run_report import OUT_OF_LINKS, STOPPED, report_run
+from slurm.chains.run_report import OUT_OF_LINKS, STOPPED, report_run
+from slurm.jobs.queue import queued_jobs
+from slurm.stages.pipeline_file import Task, output_of, tasks_of
+from slurm.stages.pipeline_state import is_complete, read_record
+from slurm.stages.pipeline_submission import SentPipeline
 
 COMPLETE, FAILED, RUNNING, WAITING, NOT_STARTED = "complete", "failed", "running", "waiting", "not started"
 

@@ -8,9 +8,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from data_prep.artifacts import MANIFEST_NAME, check_files, read_manifest
-from slurm.attempts import write_json
-from slurm.pipeline_file import Pipeline, Task, command_of, needs_of, output_of, tasks_of
-from slurm.run_state import read_run_state
+from slurm.chains.attempts import write_json
+from slurm.chains.run_state import read_run_state
+from slurm.stages.pipeline_file import Pipeline, Task, command_of, needs_of, output_of, tasks_of
 
 RECORDS_NAME = "stages"
 

@@ -3,7 +3,7 @@
 A link of a chain makes one attempt each time it starts; a job that Slurm puts back into the queue makes several.
 
     RUN/attempts/001/attempt.json     when, where and from which step
-    RUN/attempts/001/provenance.json  what ran (`slurm.provenance`)
+    RUN/attempts/001/provenance.json  what ran (`slurm.jobs.provenance`)
     RUN/attempts/001/recipe.json      copy of the run's, made at the end
     RUN/attempts/001/log.txt          everything that the job and its tasks wrote
     RUN/attempts/001/end.json         cause and step of the end; absent while it runs, and where it died without a word
@@ -30,7 +30,7 @@ class End:
     """How an attempt ended.
 
     Attributes:
-        cause: one of `slurm.causes`.
+        cause: one of `slurm.chains.causes`.
         detail: the line of the log that says more, or "".
         step: of the newest complete checkpoint at the end.
         ended_at: seconds since 1970, or None where nobody was there to look at the clock.
@@ -50,7 +50,7 @@ class Attempt:
 
     Attributes:
         restart: how often Slurm had put the job back into the queue.
-        submission: number of the submission that it belongs to (`slurm.submissions`).
+        submission: number of the submission that it belongs to (`slurm.chains.submissions`).
         start_step: step of the checkpoint that it went on from, 0 for the beginning.
         started_at: seconds since 1970.
         end: None while it runs, and where it was killed before it could say why.

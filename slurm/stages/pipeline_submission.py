@@ -7,17 +7,17 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from slurm.attempts import write_json
-from slurm.chain import submit_chain, submit_chains
-from slurm.cluster import Cluster
-from slurm.decision import Limits
-from slurm.pipeline_file import Pipeline, output_of, pipeline_from_mapping, tasks_of
-from slurm.pipeline_jobs import LOGS_NAME, StageJob, dependencies, stage_jobs
-from slurm.pipeline_state import is_complete, tasks_to_run
-from slurm.queue import cancel_jobs, send_job
-from slurm.render import render_job
-from slurm.site import check_site, require_runtime
-from slurm.submissions import claim_run, current_submission, record_jobs, submission_dir
+from slurm.chains.attempts import write_json
+from slurm.chains.chain import submit_chain, submit_chains
+from slurm.chains.decision import Limits
+from slurm.chains.submissions import claim_run, current_submission, record_jobs, submission_dir
+from slurm.jobs.queue import cancel_jobs, send_job
+from slurm.jobs.render import render_job
+from slurm.sites.cluster import Cluster
+from slurm.sites.site import check_site, require_runtime
+from slurm.stages.pipeline_file import Pipeline, output_of, pipeline_from_mapping, tasks_of
+from slurm.stages.pipeline_jobs import LOGS_NAME, StageJob, dependencies, stage_jobs
+from slurm.stages.pipeline_state import is_complete, tasks_to_run
 
 FROZEN_NAME, STAGES_NAME = "pipeline.json", "stages.json"
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from recipes.compose import compose_recipe
-from slurm.chain import ChainPlan
-from slurm.cluster import Cluster
-from slurm.job import GPU, Job, parse_time_limit
-from slurm.pipeline_file import Pipeline, Resources, Task, axes_of, needs_of, recipe_argument, training_overrides
+from slurm.chains.chain import ChainPlan
+from slurm.jobs.job import GPU, Job, parse_time_limit
+from slurm.sites.cluster import Cluster
+from slurm.stages.pipeline_file import Pipeline, Resources, Task, axes_of, needs_of, recipe_argument, training_overrides
 
 LOGS_NAME = "logs"
 

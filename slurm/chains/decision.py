@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from slurm import causes
-from slurm.attempts import Attempt
+from slurm.chains import causes
+from slurm.chains.attempts import Attempt
 
 CONTINUE, STOP, FINISHED = "continue", "stop", "finished"
 

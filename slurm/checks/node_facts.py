@@ -1,4 +1,4 @@
-"""What one node says of itself: software, driver, network, disks.  Reads only; the judgement is `slurm.findings`."""
+"""What one node says of itself: software, driver, network, disks.  Reads only; the judgement is `slurm.checks.findings`."""
 
 from __future__ import annotations
 

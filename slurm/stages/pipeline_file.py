@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from recipes.schema import build_from_mapping, raise_all
-from slurm.job import ROOT
+from slurm.jobs.job import ROOT
 
 _REFERENCE = re.compile(r"\{(?P<name>[A-Za-z_]\w*)(?::0(?P<width>\d+))?\}")
 _OPTIONS = "_options"

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from recipes.schema import build_from_mapping, raise_all
-from slurm.job import CPU, GPU, Job, format_time_limit, job_problems, parse_time_limit
+from slurm.jobs.job import CPU, GPU, Job, format_time_limit, job_problems, parse_time_limit
 
-CLUSTERS_DIR = Path(__file__).resolve().parent / "clusters"
+CLUSTERS_DIR = Path(__file__).resolve().parents[1] / "clusters"
 RUNTIMES = ("apptainer", "singularity", "pyxis", "modules", "venv")
 CONTAINERS = ("apptainer", "singularity", "pyxis")
 GPU_OPTIONS = ("gpus-per-node", "gres")

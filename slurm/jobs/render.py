@@ -1,7 +1,7 @@
 """A job and a cluster as the text of a job script; pure, so that the same two always give the same script.
 
 What comes from a user (names, paths, words of commands) is quoted for the place where it stands: bash's single quotes in commands, double
-quotes in #SBATCH lines, which sbatch reads itself.  What the latter cannot carry is refused by `slurm.job.job_problems`.
+quotes in #SBATCH lines, which sbatch reads itself.  What the latter cannot carry is refused by `slurm.jobs.job.job_problems`.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from slurm.cluster import CONTAINERS, Cluster, Partition, bound_paths, check_job
-from slurm.job import Job, format_time_limit
+from slurm.jobs.job import Job, format_time_limit
+from slurm.sites.cluster import CONTAINERS, Cluster, Partition, bound_paths, check_job
 
 _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=./:,%@[]")
 _CONTINUED = " \\\n    "

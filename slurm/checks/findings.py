@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from recipes.planner.hardware import GPUS
-from slurm.cluster import Cluster
-from slurm.node_facts import NodeFacts
+from slurm.checks.node_facts import NodeFacts
+from slurm.sites.cluster import Cluster
 
 OK, PROBLEM, NOT_APPLICABLE = "ok", "problem", "not applicable"
 GIB = 2**30

@@ -1,0 +1,1 @@
+"""One training run over many jobs: attempts, why they ended, what comes next."""

@@ -1,0 +1,1 @@
+"""Files from the network, with their checksums."""

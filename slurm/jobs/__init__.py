@@ -1,0 +1,1 @@
+"""A job as data, as a script, and in Slurm's queue."""
