@@ -12,10 +12,10 @@ from typing import Any
 import yaml
 
 from data_prep.reading.documents import SUFFIXES, require_text_files
+from data_prep.reading.languages import is_language
 
 TABLE_NAME = "corpora.yaml"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-_LANGUAGE = re.compile(r"[a-z]{2,3}(-[A-Za-z]+)*")
 _FACTS = ("language", "licence", "domain", "source")
 
 
@@ -172,7 +172,7 @@ def corpus_from_row(table: Path, row: Mapping[str, Any]) -> Corpus:
     if unknown := sorted(map(str, set(row) - {"name", *_FACTS})):
         raise ValueError(f"{table}: {name} has the unknown key {', '.join(unknown)}; the known ones are name, files, {', '.join(_FACTS)}")
     facts = {key: str(row[key]) for key in _FACTS if row.get(key)}
-    if "language" in facts and not _LANGUAGE.fullmatch(facts["language"]):
+    if "language" in facts and not is_language(facts["language"]):
         raise ValueError(f"{table}: the language of {name} is {facts['language']!r}; expected an ISO 639 code such as sl")
     return Corpus(name, (), **facts)
 

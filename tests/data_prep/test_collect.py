@@ -286,6 +286,7 @@ def test_list(capsys: pytest.CaptureFixture[str]) -> None:
     "table, sentence",
     [
         ("- {name: a, files: [x.txt], language: slovene!}", "{t}: the language of a is 'slovene!'; expected an ISO 639 code such as sl"),
+        ("- {name: a, files: [x.txt], language: xx}", "{t}: the language of a is 'xx'; expected an ISO 639 code such as sl"),
         ("- {name: a, files: [x.txt], colour: red}", "{t}: a has the unknown key colour; the known ones are name, files, language, licence, domain, source"),
         ("- {name: a}", "{t}: a needs either files or huggingface"),
         ("- {name: a, files: [x.txt], huggingface: b}", "{t}: a needs either files or huggingface"),
