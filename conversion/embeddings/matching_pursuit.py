@@ -88,9 +88,11 @@ class _GramPursuit:
         self._padded_preference = torch.zeros(stride)
         self._padded_preference[:num] = preference
         self._gram = torch.empty(num, stride, dtype=torch.int16)
-        for start in range(0, num, _BLOCK_ROWS):
-            products = self._atoms[start : min(start + _BLOCK_ROWS, num)] @ self._atoms.T
-            self._gram[start : start + len(products)] = products.mul_(32767).round_().clamp_(-32767, 32767)
+        for start in range(0, num, _BLOCK_ROWS):  # half of the products, as the matrix is symmetric
+            stop = min(start + _BLOCK_ROWS, num)
+            products = (self._atoms[start:stop] @ self._atoms[start:].T).mul_(32767).round_().clamp_(-32767, 32767).to(torch.int16)
+            self._gram[start:stop, start:] = products
+            self._gram[stop:, start:stop] = products[:, stop - start : num - start].T
 
     def __call__(self, vectors: Tensor) -> tuple[Tensor, Tensor]:
         import torch

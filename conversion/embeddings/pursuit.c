@@ -20,6 +20,8 @@
 #define EXACT 1e-5      /* a vector of which less is left is done */
 
 typedef float lanes __attribute__((vector_size(LANES * sizeof(float))));
+typedef float half_lanes __attribute__((vector_size(LANES / 2 * sizeof(float))));
+typedef float quarter_lanes __attribute__((vector_size(LANES / 4 * sizeof(float))));
 typedef int32_t int_lanes __attribute__((vector_size(LANES * sizeof(int32_t))));
 typedef int16_t short_lanes __attribute__((vector_size(LANES * sizeof(int16_t))));
 
@@ -51,22 +53,31 @@ static float dot(const float *a, const float *b, long size) {
   }
   for (; i < size; i += LANES) sum0 += *(const lanes *)(a + i) * *(const lanes *)(b + i);
   sum0 += sum1 + sum2;
-  float sum = 0;
-  for (int l = 0; l < LANES; l++) sum += sum0[l];
-  return sum;
+  half_lanes halves[2];
+  memcpy(halves, &sum0, sizeof sum0);
+  halves[0] += halves[1];
+  quarter_lanes quarters[2];
+  memcpy(quarters, halves, sizeof quarters);
+  quarters[0] += quarters[1];
+  return (quarters[0][0] + quarters[0][1]) + (quarters[0][2] + quarters[0][3]);
 }
 
 static void subtract(float *from, float factor, const float *what, long size) {
   for (long i = 0; i < size; i += LANES) *(lanes *)(from + i) -= factor * *(const lanes *)(what + i);
 }
 
-/* Candidates: atoms whose score is at least `share` of the highest; `share` is changed until they are neither few nor many.  Returns the least score. */
-static float select_candidates(Work *w, const float *products, float *share, int *num_candidates) {
-  float highest = 0, least = 0;
+static float highest_score(const Work *w, const float *products) {
+  float highest = 0;
   for (long a = 0; a < w->num_atoms; a++) {
     float score = fabsf(products[a]) * w->preference[a];
     highest = score > highest ? score : highest;
   }
+  return highest;
+}
+
+/* Candidates: atoms whose score is at least `share` of the highest; `share` is changed until they are neither few nor many.  Returns the least score. */
+static float select_candidates(Work *w, const float *products, float *share, int *num_candidates) {
+  float highest = highest_score(w, products), least = 0;
   int num = 0;
   for (int attempt = 0; attempt < 40; attempt++) {
     least = *share * highest;
