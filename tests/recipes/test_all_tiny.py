@@ -76,7 +76,8 @@ def test_it_trains_and_is_exported(
         overrides += [f"data.train=[{small_data},{inputs.data}]", "data.languages=[it,en]"]
     if recipe.model.factorised_size is not None:
         overrides.append(f"model.factors={checkpoints['factors', True]}")
-    data = pairs if name == "gams/inz" else small_data
+    one_pass = recipe.schedule.epochs == 1  # it has to hold the warmup and the constant tail
+    data = pairs if name == "gams/inz" else inputs.data if one_pass else small_data
     losses = [record["loss"] for record in train_tiny(name, tmp_path / "run", inputs, data, *overrides) if "loss" in record]
     recorded = json.loads((tmp_path / "run/recipe.json").read_text())
     assert len(losses) == recorded["schedule"]["max_steps"]
