@@ -14,7 +14,7 @@
 #define NUM_PARTS 256
 #define NUM_TABLES 16 /* of an onion_table */
 #define SMALLEST_TABLE 341 /* a page */
-#define AHEAD 24
+#define AHEAD 10
 
 static inline uint64_t finish(uint64_t x) {
     x ^= x >> 30;

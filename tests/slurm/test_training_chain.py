@@ -78,7 +78,7 @@ def test_time_limit_and_a_killed_rank_change_no_loss(slurm: RunningSlurm, inputs
         assert chain.causes() == [causes.TIME_LIMIT, causes.FAILED, causes.FINISHED], chain.logs()[-6000:]
         assert chain.attempts()[1].job_id == second
         _, killed, last = chain.attempts()
-        assert killed.end is not None and f"on {node}: Killed" in killed.end.detail and last.start_step >= start + EVERY
+        assert killed.end is not None and f"on {node}: Killed" in killed.end.detail and last.start_step > start
 
     at_once = run_command(
         *("recipes.train", "--recipe", "demo_adapt", "--output", reference, *overrides(inputs, "parallel.devices_per_node=2")),
