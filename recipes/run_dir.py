@@ -25,8 +25,11 @@ def checkpoint_name(step: int) -> str:
     return f"step_{step:07d}"
 
 
-def newest_checkpoint(run_dir: Path) -> tuple[int, Path] | None:
+def newest_checkpoint(run_dir: Path, *, contents: bool = False) -> tuple[int, Path] | None:
     """Step and directory of the newest complete checkpoint, or None.
+
+    Args:
+        contents: also read every byte of it.
 
     Raises:
         ValueError: if it was damaged after it had been written.
@@ -37,7 +40,10 @@ def newest_checkpoint(run_dir: Path) -> tuple[int, Path] | None:
     manifest = read_manifest(found[-1])
     if manifest is None:
         raise ValueError(f"{found[-1]} has no manifest, so it is not complete; remove it to go on from the one before")
-    check_files(found[-1], manifest, contents=False)
+    try:
+        check_files(found[-1], manifest, contents=contents)
+    except ValueError as error:
+        raise ValueError(f"{str(error).rpartition('; ')[0]}; remove {found[-1]} to go on from the checkpoint before") from error
     return manifest.facts["step"], found[-1]
 
 

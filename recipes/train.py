@@ -53,6 +53,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if newest is not None and newest[0] >= arithmetic.total_steps(recipe):
         print(f"the run is finished: {newest[1]}")
         return command.DONE
+    if newest is not None and is_first_process():
+        newest_checkpoint(arguments.output, contents=True)
     if must_launch(recipe):
         if signals.received:  # a rank may not decide alone, but ends with the others behind the first step
             print("ended by a signal before the first step; the same command starts again")

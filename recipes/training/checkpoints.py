@@ -8,10 +8,11 @@ from functools import partial as partial_function
 from pathlib import Path
 from typing import Any
 
+import torch.distributed as distributed
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 
-from data_prep.artifacts import make_group_readable, sync_tree, write_manifest
+from data_prep.artifacts import digest_file, make_group_readable, sync_tree, write_manifest
 from recipes.run_dir import checkpoint_name
 
 
@@ -76,23 +77,33 @@ class Checkpoints(Callback):
         """Give a written checkpoint the rest of its files and its name; every rank calls this at the same time."""
         final = self._directory / checkpoint_name(step)
         trainer.strategy.barrier("checkpoint written")
+        digests = _digests_of_all_ranks(partial)
         if trainer.is_global_zero:
-            self._complete(partial, step)
+            self._complete(partial, step, digests)
             if final.exists():  # a resumed run may pass a step that was saved with other data
                 shutil.rmtree(final)
             partial.replace(final)
         trainer.strategy.barrier("checkpoint renamed")
 
-    def _complete(self, partial: Path, step: int) -> None:
+    def _complete(self, partial: Path, step: int, digests: Mapping[str, str]) -> None:
         shutil.copytree(self._source_context, partial / "context", dirs_exist_ok=True)
         make_group_readable(partial)
-        # Hashing a large checkpoint would keep the GPUs waiting, so sizes have to do.
         write_manifest(
             partial,
             stage="recipes.train",
             facts={**self._facts, "step": step},
             arguments=self._arguments,
             inputs=self._inputs,
-            hash_files=False,
+            known_digests=digests,
         )
         sync_tree(partial)
+
+
+def _digests_of_all_ranks(checkpoint: Path) -> dict[str, str]:
+    """Digest of each file of tensors, made by the rank that wrote it: its own memory still holds it, and all work at the same time."""
+    own = {
+        path.relative_to(checkpoint).as_posix(): digest_file(path) for path in checkpoint.glob(f"**/__{distributed.get_rank()}_*.distcp")
+    }
+    of_ranks: list[dict[str, str]] = [{} for _ in range(distributed.get_world_size())]
+    distributed.all_gather_object(of_ranks, own)
+    return {name: digest for of_rank in of_ranks for name, digest in of_rank.items()}

@@ -65,13 +65,13 @@ def read_recipe(run_dir: Path) -> Recipe | None:
 def set_damaged_aside(run_dir: Path) -> list[str]:
     """Rename damaged checkpoints that are newer than the newest whole one, so that the training goes on from that.
 
-    The manifest tells missing and truncated files; a changed byte in a file of the right size it does not.
+    Every byte of the newest is read, so that a changed one is found before it is trained on.
 
     Returns:
         A sentence for each.
     """
     sentences = []
-    for step, path, problem in _checkpoints(run_dir):
+    for step, path, problem in _checkpoints(run_dir, contents=True):
         if problem is None:
             break
         aside = path.with_name(_DAMAGED + path.name)
@@ -80,7 +80,7 @@ def set_damaged_aside(run_dir: Path) -> list[str]:
     return sentences
 
 
-def _checkpoints(run_dir: Path) -> Iterator[tuple[int, Path, str | None]]:
+def _checkpoints(run_dir: Path, *, contents: bool = False) -> Iterator[tuple[int, Path, str | None]]:
     """Step and place of each checkpoint, the newest first, and what is wrong with it."""
     found = ((int(path.name.removeprefix("step_")), path) for path in (run_dir / CHECKPOINTS_NAME).glob("step_[0-9]*"))
     for step, path in sorted(found, reverse=True):
@@ -89,7 +89,7 @@ def _checkpoints(run_dir: Path) -> Iterator[tuple[int, Path, str | None]]:
             if manifest is None:
                 yield step, path, "it has no manifest"
                 continue
-            check_files(path, manifest, contents=False)
+            check_files(path, manifest, contents=contents)
         except ValueError as error:
             yield step, path, str(error).partition(";")[0]
         else:

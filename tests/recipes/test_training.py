@@ -14,6 +14,7 @@ from typing import Any
 import psutil
 import pytest
 
+from data_prep.artifacts import check_files, read_manifest
 from recipes.run_dir import newest_checkpoint
 from tests.conftest import Inputs
 from tests.processes import Group, run_command
@@ -102,6 +103,10 @@ def test_checkpoints_are_complete_and_readable_by_the_group(uninterrupted: Path)
         assert {"weights", "context", "scion.json"} <= {child.name for child in path.iterdir()}
         assert (path / "context" / "hf" / "tokenizer.json").is_file()
         assert all(file.stat().st_mode & 0o044 == 0o044 for file in path.rglob("*") if file.is_file())
+        manifest = read_manifest(path)
+        assert manifest is not None and all(record.digest for record in manifest.files.values()), "the ranks know what they wrote"
+        assert sum(name.endswith(".distcp") for name in manifest.files) >= 2
+        check_files(path, manifest)
 
 
 def test_killed_twice_and_resumed_is_bit_identical(uninterrupted: Path, inputs: Inputs, tmp_path: Path) -> None:
@@ -141,6 +146,23 @@ def test_killed_twice_and_resumed_is_bit_identical(uninterrupted: Path, inputs: 
 def test_a_finished_run_says_so(uninterrupted: Path, inputs: Inputs, tmp_path: Path) -> None:
     finished = run_command(*_arguments(inputs, uninterrupted), log_dir=tmp_path)
     assert (finished.code, finished.stdout) == (0, f"the run is finished: {uninterrupted}/checkpoints/step_{STEPS:07d}\n")
+
+
+def test_a_run_does_not_go_on_from_a_checkpoint_with_a_flipped_bit(uninterrupted: Path, inputs: Inputs, tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    shutil.copytree(uninterrupted, run_dir)
+    shutil.rmtree(run_dir / "checkpoints" / f"step_{STEPS:07d}")
+    newest = run_dir / "checkpoints" / f"step_{STEPS - EVERY:07d}"
+    weights = next((newest / "weights").glob("__1_*.distcp"))
+    content = bytearray(weights.read_bytes())
+    content[len(content) // 2] ^= 1
+    weights.write_bytes(content)
+    finished = run_command(*_arguments(inputs, run_dir), log_dir=tmp_path / "logs")
+    assert (finished.code, finished.stderr) == (
+        2,
+        f"error: {weights} was edited after recipes.train wrote it: its digest is not that of its manifest;"
+        f" remove {newest} to go on from the checkpoint before\n",
+    )
 
 
 def test_wrong_tokenizer_is_refused_before_anything_is_written(inputs: Inputs, tmp_path: Path) -> None:

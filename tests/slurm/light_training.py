@@ -58,7 +58,7 @@ def save(run_dir: Path, step: int, state: str) -> None:
     shutil.rmtree(partial, ignore_errors=True)
     (partial / "weights").mkdir(parents=True)
     (partial / "weights" / "state").write_text(state)
-    write_manifest(partial, stage="recipes.train", facts={"step": step}, hash_files=False)
+    write_manifest(partial, stage="recipes.train", facts={"step": step})
     if not final.exists():
         partial.replace(final)
 

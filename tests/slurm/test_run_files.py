@@ -133,6 +133,15 @@ def test_a_half_written_checkpoint_is_ignored(run_dir: Path) -> None:
     assert set_damaged_aside(run_dir) == []
 
 
+def test_a_flipped_bit_is_found_before_it_is_trained_on(run_dir: Path) -> None:
+    newest = run_dir / "checkpoints" / "step_0000015"
+    (newest / "weights" / "state").write_text("stave 15")
+    assert read_run_state(run_dir).saved_step == 15, "a status is not worth reading every byte"
+    (sentence,) = set_damaged_aside(run_dir)
+    assert sentence.startswith(f"the checkpoint of step 15 is damaged ({newest}/weights/state was edited after recipes.train wrote it")
+    assert read_run_state(run_dir).saved_step == 10
+
+
 def test_damaged_checkpoints_are_set_aside_until_a_whole_one(run_dir: Path) -> None:
     checkpoints = run_dir / "checkpoints"
     (checkpoints / "step_0000015" / "scion.json").unlink()
