@@ -47,6 +47,14 @@ def newest_checkpoint(run_dir: Path, *, contents: bool = False) -> tuple[int, Pa
     return manifest.facts["step"], found[-1]
 
 
+def measured_save_seconds(run_dir: Path) -> float | None:
+    """Seconds for which the newest save stopped the training; None where there is none, or no record of it."""
+    for path in sorted((run_dir / CHECKPOINTS_NAME).glob("step_[0-9]*"), reverse=True):
+        if (manifest := read_manifest(path)) is not None:
+            return manifest.facts.get("save_seconds")
+    return None
+
+
 def sync_command(run_dir: Path) -> str:
     """What sends the parts of a run to Weights & Biases, to be called where there is a network."""
     return f"wandb sync {run_dir / WANDB_NAME}/offline-run-*"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Mapping
 from functools import partial as partial_function
 from pathlib import Path
@@ -39,6 +40,7 @@ class Checkpoints(Callback):
         self._source_context, self._facts, self._inputs, self._arguments = source_context, facts, inputs, arguments
         self._optimizer_in_last, self._asynchronous = optimizer_in_last, asynchronous
         self._last_saved = -1
+        self._stopped_seconds = 0.0  # for which the newest save has stopped the training
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Remove what interrupted saves left behind."""
@@ -66,32 +68,36 @@ class Checkpoints(Callback):
         partial = self._directory / f".{checkpoint_name(step)}.partial"
         weights_only = step == self._max_steps and not self._optimizer_in_last
         finish = partial_function(self._finish, trainer, partial, step)
+        options = {}
+        if self._asynchronous:
+            trainer.strategy.checkpoint_io.maybe_finalize_save_checkpoint(blocking=True)  # type: ignore[attr-defined]
+            options = {"storage_options": {"finalize_fn": finish}}
+        start = time.monotonic()
+        trainer.save_checkpoint(str(partial), weights_only=weights_only, **options)
+        self._stopped_seconds = time.monotonic() - start
         if not self._asynchronous:
-            trainer.save_checkpoint(str(partial), weights_only=weights_only)
             finish()
-            return
-        trainer.strategy.checkpoint_io.maybe_finalize_save_checkpoint(blocking=True)  # type: ignore[attr-defined]
-        trainer.save_checkpoint(str(partial), weights_only=weights_only, storage_options={"finalize_fn": finish})
 
     def _finish(self, trainer: Trainer, partial: Path, step: int) -> None:
         """Give a written checkpoint the rest of its files and its name; every rank calls this at the same time."""
         final = self._directory / checkpoint_name(step)
+        start = time.monotonic()
         trainer.strategy.barrier("checkpoint written")
         digests = _digests_of_all_ranks(partial)
         if trainer.is_global_zero:
-            self._complete(partial, step, digests)
+            self._complete(partial, {"step": step, "save_seconds": self._stopped_seconds + time.monotonic() - start}, digests)
             if final.exists():  # a resumed run may pass a step that was saved with other data
                 shutil.rmtree(final)
             partial.replace(final)
         trainer.strategy.barrier("checkpoint renamed")
 
-    def _complete(self, partial: Path, step: int, digests: Mapping[str, str]) -> None:
+    def _complete(self, partial: Path, facts: Mapping[str, Any], digests: Mapping[str, str]) -> None:
         shutil.copytree(self._source_context, partial / "context", dirs_exist_ok=True)
         make_group_readable(partial)
         write_manifest(
             partial,
             stage="recipes.train",
-            facts={**self._facts, "step": step},
+            facts={**self._facts, **facts},
             arguments=self._arguments,
             inputs=self._inputs,
             known_digests=digests,

@@ -9,12 +9,14 @@ from pathlib import Path
 
 from recipes import arithmetic
 from recipes.checks import RunInputs, planned_model
+from recipes.planner import costs
 from recipes.planner.estimate import RunEstimate, estimate_run, refusal
 from recipes.planner.hardware import GPUS, find_gpu
 from recipes.planner.layout import layout_of
-from recipes.run_dir import METRICS_NAME, newest_checkpoint
+from recipes.run_dir import METRICS_NAME, measured_save_seconds
 from recipes.schema import Recipe, raise_all
 from slurm.chains.chain import ChainPlan
+from slurm.chains.run_state import read_run_state
 from slurm.jobs.job import Job, format_time_limit
 from slurm.sites.cluster import Cluster
 
@@ -48,7 +50,7 @@ def plan_lines(submission: Submission) -> list[str]:
         ValueError: if the layout does not fit the cluster's GPUs.
     """
     recipe, job, cluster, run_dir = submission.recipe, submission.job, submission.cluster, submission.run_dir
-    steps, step = arithmetic.total_steps(recipe), _step_of(run_dir)
+    steps, step = arithmetic.total_steps(recipe), read_run_state(run_dir).saved_step
     estimate = _estimate(submission, steps - step)
     rows: list[Row] = [
         ("run", f"{run_dir} ({f'goes on from step {step:,}' if step else 'new'})"),
@@ -63,15 +65,10 @@ def plan_lines(submission: Submission) -> list[str]:
             f"{submission.chain.links} x {format_time_limit(job.time_limit_seconds)} in {cluster.gpu.name}, one after the other until the run is finished",
         ),
         *_hours(submission, steps - step, estimate),
-        *_checkpoints(recipe, estimate),
+        ("checkpoints", _checkpoints(submission, estimate)),
         ("checked", submission.checked),
     ]
     return [f"{name:<12}{text}" for name, text in rows]
-
-
-def _step_of(run_dir: Path) -> int:
-    newest = newest_checkpoint(run_dir)
-    return newest[0] if newest else 0
 
 
 def _why_not(submission: Submission) -> str:
@@ -130,14 +127,16 @@ def _hours(submission: Submission, steps_left: int, estimate: RunEstimate | None
     return [*rows, ("GPU hours", text)]
 
 
-def _checkpoints(recipe: Recipe, estimate: RunEstimate | None) -> list[Row]:
-    every = recipe.run.checkpoint_every_steps
-    if estimate is None:
-        return [("checkpoints", f"every {every:,} steps")]
-    return [
-        (
-            "checkpoints",
-            f"every {every:,} steps; best at {estimate.checkpoint_steps:,} (Daly 2006: {estimate.save_seconds:.1f} s to save, estimated,"
-            f" a failure every {estimate.failure_seconds / 3600:.0f} h)",
-        )
-    ]
+def _checkpoints(submission: Submission, estimate: RunEstimate | None) -> str:
+    """How often the run saves, and how often would lose the least time, for as far as save and step are known."""
+    recipe, run_dir = submission.recipe, submission.run_dir
+    every = f"every {recipe.run.checkpoint_every_steps:,} steps"
+    save_seconds, source = measured_save_seconds(run_dir), "as measured"
+    if save_seconds is None and estimate is not None:
+        save_seconds, source = estimate.save_seconds, "estimated"
+    step_seconds = _measured_step_seconds(run_dir, recipe) or (estimate.choice.time.total if estimate else None)
+    if save_seconds is None or step_seconds is None:
+        return every
+    failure_seconds = costs.failure_seconds(arithmetic.world_size(recipe.parallel))
+    best = max(1, round(costs.checkpoint_interval(save_seconds, failure_seconds) / step_seconds))
+    return f"{every}; best at {best:,} (Daly 2006: {save_seconds:.1f} s to save, {source}, a failure every {failure_seconds / 3600:.0f} h)"

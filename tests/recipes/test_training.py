@@ -107,6 +107,7 @@ def test_checkpoints_are_complete_and_readable_by_the_group(uninterrupted: Path)
         assert manifest is not None and all(record.digest for record in manifest.files.values()), "the ranks know what they wrote"
         assert sum(name.endswith(".distcp") for name in manifest.files) >= 2
         check_files(path, manifest)
+        assert manifest.facts["save_seconds"] > 0, "for how often to save, in the plan of the next submission"
 
 
 def test_killed_twice_and_resumed_is_bit_identical(uninterrupted: Path, inputs: Inputs, tmp_path: Path) -> None:

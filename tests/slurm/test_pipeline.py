@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 import yaml
 
-from slurm import status, stop
+from slurm import status, stop, sweep
 from slurm.jobs.job import ROOT
 from slurm.jobs.queue import cancel_jobs, queued_jobs
 from slurm.sites.cluster import Cluster
 from slurm.stages.pipeline_file import pipeline_from_mapping
 from slurm.stages.pipeline_submission import submit_pipeline
+from tests.conftest import Inputs
 from tests.slurm.running_slurm import RunningSlurm
 
 
@@ -112,3 +113,30 @@ def test_the_demo_as_a_pipeline(environment: Cluster, tmp_path: Path, capsys: py
     assert code == 0 and "17 complete" in told, f"{told}\n{logs}"
     assert (tmp_path / "work" / "report" / "learning_curves.html").exists()
     assert submit_pipeline(pipeline, environment) == {}
+
+
+@pytest.mark.slow
+def test_a_sweep_of_methods_and_seeds_ends_in_its_table(
+    environment: Cluster, inputs: Inputs, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = (ROOT / "slurm" / "pipelines" / "sweep.yaml").read_text()
+    for name, path in (("en/hf", inputs.hf), ("sl/tokenizer", inputs.tokenizer), ("sl/data", inputs.data)):
+        text = text.replace(f"demo_output/{name}", str(path))
+    content = yaml.safe_load(text.replace("0000100", "0000004").replace("_steps=100", "_steps=4"))
+    content |= {"work_dir": str(tmp_path / "work"), "axes": {"method": ["random", "focus"], "seed": [1, 2]}}
+    content["stages"]["train"]["train"]["overrides"] += " data.sequence_length=64 schedule.warmup_steps=1"
+    file = tmp_path / "sweep.yaml"
+    file.write_text(yaml.safe_dump(content, sort_keys=False))
+    job_ids = submit_pipeline(pipeline_from_mapping(content), environment)
+    assert {stage: len(ids) for stage, ids in job_ids.items()} == {"transfer": 4, "convert": 4, "train": 12, "export": 4, "evaluate": 4}
+    wait_for_end(job_ids, timeout_seconds=540)
+    code = status.main([str(tmp_path / "work")])
+    told = capsys.readouterr().out
+    logs = {path.name: path.read_text(errors="replace")[-1500:] for path in (tmp_path / "work" / "logs").glob("*.log")}
+    assert code == 0 and "20 complete" in told, f"{told}\n{logs}"
+    assert sweep.main([str(file)]) == 0
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in capsys.readouterr().out.splitlines()[4:]]
+    assert [row[0] for row in rows] == ["random", "focus"]
+    for _, mean, deviation, *seeds in rows:
+        assert len(set(seeds)) == 2, "each seed has a result of its own"
+        assert abs(float(mean) - sum(map(float, seeds)) / 2) < 1e-4 and float(deviation) > 0

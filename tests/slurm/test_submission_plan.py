@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from data_prep.artifacts import Manifest
+from data_prep.artifacts import Manifest, write_manifest
 from recipes.base_models import base_model
 from recipes.checks import RunInputs
 from recipes.compose import compose_recipe
@@ -59,6 +59,19 @@ def test_a_run_that_has_begun_says_how_fast_it_is(tmp_path: Path) -> None:
     records = [{"step": step, "loss": 3.0, "tokens_per_second": 2_097_152 / 2.5} for step in range(1, 30)]
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
     assert _plan(tmp_path)["time"] == "9.3 h for 13,400 steps of 2.50 s, as the run went so far; checkpoints come on top"
+
+
+def test_how_often_to_save_follows_from_the_measured_save_and_step(tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").write_text(json.dumps({"step": 500, "loss": 3.0, "tokens_per_second": 2_097_152 / 2.0}) + "\n")
+    (tmp_path / "checkpoints" / "step_0000500").mkdir(parents=True)
+    write_manifest(tmp_path / "checkpoints" / "step_0000500", stage="recipes.train", facts={"step": 500, "save_seconds": 30.0})
+    plan = _plan(tmp_path, cluster=("gpu.gpu=X100",))
+    best = re.fullmatch(
+        r"every 500 steps; best at ([\d,]+) \(Daly 2006: 30\.0 s to save, as measured, a failure every 792 h\)", plan["checkpoints"]
+    )
+    assert best is not None
+    young = (2 * 30 * 792.2 * HOUR) ** 0.5 / 2.0
+    assert int(best[1].replace(",", "")) == pytest.approx(young, rel=0.01)
 
 
 def test_a_layout_that_does_not_fit_the_cluster_is_refused(tmp_path: Path) -> None:
