@@ -26,7 +26,7 @@ def chain(slurm: RunningSlurm, tmp_path: Path) -> Iterator[LightChain]:
 
 
 def test_a_signalled_link_saves_and_the_next_goes_on_to_the_end(chain: LightChain) -> None:
-    first, *_ = chain.submit("--steps", 60, plan=ChainPlan(links=4))
+    first, *_ = chain.submit("--steps", 60, "--every", 1000, plan=ChainPlan(links=4))
     chain.wait_for_step(12)
     with pytest.raises(ValueError, match=rf"is submitted already: job {first} \(running\), job .* \(pending\)") as refused:
         chain.submit("--steps", 60)
@@ -36,7 +36,7 @@ def test_a_signalled_link_saves_and_the_next_goes_on_to_the_end(chain: LightChai
     assert chain.causes() == [causes.SIGNALLED, causes.FINISHED], chain.logs()
     chain.check_losses(60)
     one, two = chain.attempts()
-    assert one.end is not None and one.end.step % 5 and two.start_step == one.end.step, "the second goes on from the step of the signal"
+    assert one.end is not None and 12 <= one.end.step == two.start_step < 60, "the second goes on from the step of the signal"
     assert one.nodes == ("gn01", "gn02")
     latest = chain.run_dir / "attempts" / "latest"
     assert latest.readlink() == Path("002") and f"from step {two.start_step}" in (latest / "log.txt").read_text()
@@ -139,7 +139,6 @@ def test_a_job_of_an_older_submission_leaves_the_run_alone(chain: LightChain) ->
     assert "this job is of submission 1" in chain.logs() and "it leaves the run alone" in chain.logs()
 
 
-@pytest.mark.slow
 def test_chains_in_an_array_end_each_by_itself(chain: LightChain, tmp_path: Path) -> None:
     runs = {index: tmp_path / f"run_{index}" for index in (0, 2)}
     job = replace(light_job(tmp_path / "run_%a", "--steps", 40), array="0,2", log_name="light-%A_%a.log")
@@ -155,7 +154,6 @@ def test_chains_in_an_array_end_each_by_itself(chain: LightChain, tmp_path: Path
         run.check_losses(40)
 
 
-@pytest.mark.slow
 def test_a_requeued_job_makes_a_second_attempt_with_a_log_of_its_own(chain: LightChain) -> None:
     (job_id,) = chain.submit("--steps", 60, "--seconds-per-step", 0.1, plan=ChainPlan(links=1))
     chain.wait_for_step(12)
@@ -169,7 +167,6 @@ def test_a_requeued_job_makes_a_second_attempt_with_a_log_of_its_own(chain: Ligh
     chain.check_losses(60)
 
 
-@pytest.mark.slow
 def test_an_ended_link_that_is_requeued_leaves_the_running_one_alone(chain: LightChain) -> None:
     first, second = chain.submit("--steps", 900, "--seconds-per-step", 0.1, plan=ChainPlan(links=2))
     chain.wait_for_step(7)
@@ -182,7 +179,6 @@ def test_an_ended_link_that_is_requeued_leaves_the_running_one_alone(chain: Ligh
     assert chain.causes() == [causes.SIGNALLED, None]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("fault", ["power-off", "kill-slurmd"])
 def test_a_lost_node_is_left_out_from_then_on(chain: LightChain, fault: str) -> None:
     chain.submit("--steps", 600, "--seconds-per-step", 0.1, plan=ChainPlan(links=3))
@@ -201,7 +197,6 @@ def test_a_lost_node_is_left_out_from_then_on(chain: LightChain, fault: str) -> 
         chain.slurm.node("power-on", node)
 
 
-@pytest.mark.slow
 def test_the_lost_first_node_takes_no_step_with_it(chain: LightChain) -> None:
     chain.submit("--steps", 100, "--seconds-per-step", 0.1, plan=ChainPlan(links=2))
     chain.wait_for_step(12)
@@ -217,7 +212,6 @@ def test_the_lost_first_node_takes_no_step_with_it(chain: LightChain) -> None:
         chain.slurm.node("power-on", node)
 
 
-@pytest.mark.slow
 def test_at_a_real_time_limit_the_next_link_takes_over(chain: LightChain) -> None:
     first, *_ = chain.submit("--steps", 400, "--seconds-per-step", 0.1, plan=ChainPlan(links=3, signal_seconds=600))
     chain.wait_for_step(3)
@@ -235,7 +229,6 @@ def test_a_claim_that_cannot_be_sent_waits_for_nothing(chain: LightChain) -> Non
     assert subprocess.run(["squeue", "-h", "-n", "light"], capture_output=True, text=True, check=True).stdout == ""
 
 
-@pytest.mark.slow
 def test_a_preempted_link_goes_on_when_the_urgent_job_is_over(tmp_path: Path) -> None:
     urgent = tmp_path / "urgent.conf"
     urgent.write_text("PartitionName=urgent Nodes=ALL PriorityTier=9 MaxTime=1:00:00 State=UP\n")
