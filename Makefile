@@ -4,17 +4,20 @@ SHELL := bash
 PYTHON ?= python3.11
 VENV ?= .venv
 VLLM_VENV ?= .venv-vllm
+COMET_VENV ?= .venv-comet
 READY := $(VENV)/.ready
 RUN := $(VENV)/bin/python
 OUTPUT ?= demo_output
 
-.PHONY: help setup demo test test-all test-vllm check bench clean
+.PHONY: help setup demo test test-all test-vllm comet-environment test-comet check bench clean
 help:
 	@echo "make setup     virtual environment with the pinned requirements (about 3 minutes)"
 	@echo "make demo      adapt a tiny English OPT to Slovene, all stages, into $(OUTPUT)/ (under 5 minutes on 2 cores)"
 	@echo "make test      lint, types and the tests (about 20 minutes on 2 cores)"
 	@echo "make test-all  the slow tests too"
 	@echo "make test-vllm vLLM on a CPU against transformers, in an environment of its own (4 GB; about 10 minutes)"
+	@echo "make test-comet COMET on a CPU with a tiny checkpoint, in an environment of its own (1.5 GB; about 4 minutes)"
+	@echo "make comet-environment  that environment alone, in $(COMET_VENV): for eval.comet"
 	@echo "make check     lint and types only"
 	@echo "make bench     benchmarks; figures go to stdout"
 
@@ -39,6 +42,16 @@ test-vllm:
 	@# Their builds for CUDA come along as dependencies, and vLLM cannot be imported beside them on a CPU.
 	@$(VLLM_VENV)/bin/python -m pip uninstall --yes --quiet torchvision torchaudio torchcodec
 	@$(VLLM_VENV)/bin/python -m pytest tests/eval/test_vllm.py
+
+$(COMET_VENV)/.ready: requirements-comet.txt
+	@$(PYTHON) -m venv $(COMET_VENV)
+	@$(COMET_VENV)/bin/python -m pip install --disable-pip-version-check --progress-bar off --quiet -r requirements-comet.txt
+	@touch $@
+
+comet-environment: $(COMET_VENV)/.ready
+
+test-comet: comet-environment
+	@$(COMET_VENV)/bin/python -m pytest tests/eval/test_comet.py
 
 check: $(READY)
 	@$(VENV)/bin/ruff check .

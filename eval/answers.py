@@ -4,55 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 from lm_eval.api.instance import Instance
 from lm_eval.api.model import LM
 
 from data_prep.artifacts import digest_bytes
-
-Answer = dict[str, Any]
-
-
-class Journal:
-    """Answers by request, appended to a file as they come; a line cut off by a kill is dropped."""
-
-    def __init__(self, path: Path | None) -> None:
-        self._path = path
-        self._answers: dict[str, Answer] = {}
-        if path is None:
-            return
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if path.is_file():
-            data = path.read_bytes()
-            whole = data[: data.rfind(b"\n") + 1]
-            for line in whole.splitlines():
-                answer = json.loads(line)
-                self._answers[answer["key"]] = answer
-            if len(whole) < len(data):
-                os.truncate(path, len(whole))
-
-    def __contains__(self, key: str) -> bool:
-        return key in self._answers
-
-    def __getitem__(self, key: str) -> Answer:
-        return self._answers[key]
-
-    def __len__(self) -> int:
-        return len(self._answers)
-
-    def add(self, answers: Sequence[Answer]) -> None:
-        """Keep answers, on disk too before this returns."""
-        self._answers.update((answer["key"], answer) for answer in answers)
-        if self._path is None:
-            return
-        with open(self._path, "a", encoding="utf-8") as stream:
-            stream.writelines(json.dumps(answer, ensure_ascii=False, allow_nan=False) + "\n" for answer in answers)
-            stream.flush()
-            os.fsync(stream.fileno())
+from eval.journal import Answer, Journal
 
 
 def journal_of_samples(samples: Sequence[dict[str, Any]], kind: str) -> Journal:

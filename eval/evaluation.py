@@ -179,7 +179,8 @@ def _open_backend(model: Any, checkpoint: Checkpoint, window_tokens: int, settin
 
 
 def _answer_task(backend: Any, found: FoundTask, answers_dir: Path, staging: Path, settings: Settings, machine: Machine) -> dict[str, Any]:
-    from eval.answers import Journal, RememberingModel
+    from eval.answers import RememberingModel
+    from eval.journal import Journal
 
     digest = digest_bytes(found.digest.encode()).removeprefix("xxh3:")[:16]
     lm = RememberingModel(

@@ -30,7 +30,7 @@ def items_page(report: Report, all_lines: Sequence[Line], *, title: str, items: 
     sections = []
     for line in (line for line in all_lines if line.headline and not line.is_text):
         for model in others:
-            if line.source in model.tasks and line.source in baseline.tasks:
+            if line.score(model) is not None and line.score(baseline) is not None:
                 sections += _section(line, model, baseline, items)
     if not sections:
         return None

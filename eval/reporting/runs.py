@@ -98,11 +98,12 @@ def read_report(folders: Sequence[Path], *, baseline: str | None = None) -> Repo
 
     Raises:
         ValueError: if there are no results, two are of the same run and step, two were asked different prompts or scored on different
-            texts, or there is no such baseline.
+            texts or by different COMET checkpoints, or there is no such baseline.
     """
     models = _read(folders)
     _require_same_texts(models)
     _require_same_prompts(models)
+    _require_same_comet(models)
     runs = _runs(models)
     first = _baseline(runs, baseline)
     return Report((first, *(run for run in runs if run is not first)))
@@ -141,6 +142,17 @@ def _require_same_prompts(models: Sequence[Evaluated]) -> None:
                     f"{other.path} and {first.path} asked {task} differently: {_first_difference(first, other, task)};"
                     " evaluate all models alike"
                 )
+
+
+def _require_same_comet(models: Sequence[Evaluated]) -> None:
+    scored = [(model, task, facts) for model in models for task in model.tasks if (facts := model.tasks[task].get("comet"))]
+    for model, task, facts in scored:
+        first_model, first_task, first = scored[0]
+        if facts["digest"] != first["digest"]:
+            raise ValueError(
+                f"{task} of {model.path} was scored by the COMET checkpoint {facts['name']} ({facts['digest']}), but {first_task} of"
+                f" {first_model.path} by {first['name']} ({first['digest']}); score all with one, by `python -m eval.comet`"
+            )
 
 
 def _first_difference(first: Evaluated, other: Evaluated, task: str) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from eval.comet_scores import METRIC as COMET
 from eval.reporting.runs import Evaluated, Report
 from eval.statistics import Difference, holm, paired_difference
 
@@ -26,6 +27,7 @@ _NAMES = {
     "chrf": "chrF",
     "bleu": "BLEU",
     "chrf_sentence": "chrF of sentences",
+    "comet": "COMET",
     "rougeL": "ROUGE-L",
     "rougeL_first": "ROUGE-L, first answer",
     "rougeL_max": "ROUGE-L, best answer",
@@ -71,7 +73,7 @@ class Line:
     Attributes:
         source: name of task or text.
         metric: lm-eval's name; `bits_per_byte` for a text.
-        headline: the one that tests and figures take.
+        headline: one of those that tests and figures take.
     """
 
     source: str
@@ -116,12 +118,13 @@ class Line:
 
 
 def lines(report: Report) -> list[Line]:
-    """All lines of the table of scores: texts first, then tasks, each with its headline first."""
+    """All lines of the table of scores: texts first, then tasks, each with its headline first; COMET is one more headline."""
     found = [Line(text, "bits_per_byte", True, True) for text in report.texts]
     for task in report.tasks:
-        metrics = next(model.tasks[task]["metrics"] for run in report.runs for model in run.checkpoints if task in model.tasks)
+        asked = [model.tasks[task]["metrics"] for run in report.runs for model in run.checkpoints if task in model.tasks]
+        metrics = dict.fromkeys(metric for metrics in asked for metric in metrics)  # COMET may be scored for some models only
         shown = [m for m in metrics if m not in _SIDE_METRICS and not m.endswith(("_copy", "_empty", "_sd"))]
-        found += [Line(task, metric, False, number == 0) for number, metric in enumerate(shown)]
+        found += [Line(task, metric, False, number == 0 or metric == COMET) for number, metric in enumerate(shown)]
     return found
 
 

@@ -107,6 +107,8 @@ def notes(report: Report) -> list[str]:
         told = (f"{task}: {k}" for task, k in shots.items() if k)
         drawn = ". They are drawn for each item by its id, never from evaluated groups, and are the same for every model."
         found.append(f"Examples before each question: {', '.join(told)}{drawn}" if any(shots.values()) else "No examples before questions.")
+    if comet := next((m.tasks[t]["comet"] for m in models for t in m.tasks if m.tasks[t].get("comet")), None):
+        found.append(f"COMET, times 100: {comet['name']} ({comet['digest']}) with {comet['package']}, on the first reference.")
     versions = ", ".join(f"{package} {version}" for package, version in first["versions"].items())
     found.append(
         "Intervals: Wilson for shares of items that stand alone; else 10,000 bootstrap resamples of items, groups of items drawn whole."

@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from eval.answers import Journal, RememberingModel, journal_of_samples, request_key
+from eval.answers import RememberingModel, journal_of_samples, request_key
 from eval.harness import main
 from eval.hf_backend import LocalModel
+from eval.journal import Journal
 from eval.rescore import main as rescore
 from eval.task_runs import find_tasks, run_task
 from tests.eval.paper_rows import write_rows

@@ -1,0 +1,216 @@
+"""Score saved translations with COMET (Rei et al. 2020), beside chrF and BLEU, so that `eval.report` shows it like any other score.
+
+Runs in an environment of its own (requirements-comet.txt), as unbabel-comet needs older libraries than lm-eval.  Nothing is downloaded:
+fetch the checkpoint and its encoder's tokenizer beforehand, where there is a network:
+
+  hf download Unbabel/wmt22-comet-da --local-dir comet-22
+  hf download FacebookAI/xlm-roberta-large --include config.json "*token*" sentencepiece.bpe.model --local-dir xlm-roberta-large
+
+Each model's folder is written anew below --output with all its other figures as they were.  What was scored before a kill is not scored
+again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+import tempfile
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from conversion.hf_model import be_quiet_and_offline, default_device
+from data_prep import command
+from data_prep.artifacts import combined_digest, digest_file
+from data_prep.tables import markdown_table
+from eval.comet_scores import METRIC, RememberedScores, Scorer, Triple, score_results, scored_before, translation_tasks
+from eval.results import find_results, load_result
+
+_PACKAGE = "unbabel-comet"
+_FETCH = "`hf download Unbabel/wmt22-comet-da --local-dir comet-22`"
+_FETCH_ENCODER = (
+    '`hf download FacebookAI/xlm-roberta-large --include config.json "*token*" sentencepiece.bpe.model --local-dir xlm-roberta-large`'
+)
+
+
+@dataclass(frozen=True)
+class CometFiles:
+    """A COMET model on disk.
+
+    Attributes:
+        settings: of its `hparams.yaml`, with the encoder's folder in place of its name.
+    """
+
+    checkpoint: Path
+    settings: dict[str, Any]
+    digest: str
+
+    @property
+    def name(self) -> str:
+        """Name of the folder that was fetched."""
+        return self.checkpoint.parents[1].name
+
+
+def find_comet_files(path: Path, encoder: Path | None) -> CometFiles:
+    """The files of a COMET model: a checkpoint, or the folder that was fetched, with `checkpoints/model.ckpt` and `hparams.yaml`.
+
+    Args:
+        encoder: folder with config and tokenizer of the encoder; None where `hparams.yaml` itself names one on disk.
+
+    Raises:
+        ValueError: if a file is missing, with how to fetch it.
+    """
+    import yaml
+
+    checkpoint = (path / "checkpoints" / "model.ckpt" if path.is_dir() else path).resolve()
+    if not checkpoint.is_file():
+        raise ValueError(f"the COMET checkpoint {checkpoint} does not exist; fetch it where there is a network, such as by {_FETCH}")
+    hparams = checkpoint.parents[1] / "hparams.yaml"
+    if not hparams.is_file():
+        raise ValueError(f"{hparams} is missing; COMET needs it beside the folder of its checkpoint; fetch both, such as by {_FETCH}")
+    settings = yaml.safe_load(hparams.read_text(encoding="utf-8"))
+    if not isinstance(settings, dict) or "class_identifier" not in settings or "pretrained_model" not in settings:
+        raise ValueError(f"{hparams} names no class_identifier and pretrained_model; it is not of a COMET checkpoint")
+    folder = encoder or Path(str(settings["pretrained_model"]))
+    if not (folder / "config.json").is_file():
+        needed = f"the encoder {settings['pretrained_model']} of {checkpoint} needs its config and tokenizer"
+        given = f"{encoder} has no config.json" if encoder is not None else "no --encoder names them"
+        raise ValueError(f"{needed}, but {given}; fetch them where there is a network, such as by {_FETCH_ENCODER}")
+    digest = combined_digest({"checkpoint": digest_file(checkpoint), "hparams": digest_file(hparams)})
+    return CometFiles(checkpoint, {**settings, "pretrained_model": str(folder.resolve())}, digest)
+
+
+def require_package() -> str:
+    """The version of unbabel-comet.
+
+    Raises:
+        ValueError: if this environment has none.
+    """
+    try:
+        return metadata.version(_PACKAGE)
+    except metadata.PackageNotFoundError:
+        raise ValueError(
+            f"{_PACKAGE} is not installed in this environment ({sys.prefix}); make one with `make comet-environment` and run"
+            " `.venv-comet/bin/python -m eval.comet ...`"
+        ) from None
+
+
+def open_scorer(files: CometFiles, *, device: str, batch_size: int) -> Scorer:
+    """The model, loaded, as a function of triples.
+
+    Raises:
+        ValueError: if the checkpoint cannot be read or lacks tensors, which COMET itself would fill with random numbers.
+    """
+    import yaml
+
+    warnings.filterwarnings("ignore")
+    from comet import load_from_checkpoint
+
+    for name in ("pytorch_lightning", "lightning_fabric", "comet"):  # which set their own levels when they are imported
+        logging.getLogger(name).setLevel(logging.ERROR)
+    _require_whole(files.checkpoint)
+    # The package takes the encoder from hparams.yaml beside the checkpoint, which names one of the hub.
+    with tempfile.TemporaryDirectory() as folder:
+        linked = Path(folder) / "checkpoints" / files.checkpoint.name
+        linked.parent.mkdir()
+        linked.symlink_to(files.checkpoint)
+        (Path(folder) / "hparams.yaml").write_text(yaml.safe_dump(files.settings), encoding="utf-8")
+        try:
+            model = load_from_checkpoint(str(linked), reload_hparams=True, local_files_only=True)
+        except (OSError, RuntimeError, KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"COMET cannot load {files.checkpoint}: {' '.join(str(error).split())[:300]}") from error
+    lacking = sorted(set(model.state_dict()) - set(_saved_tensors(files.checkpoint)))
+    if lacking:
+        raise ValueError(f"{files.checkpoint} lacks {len(lacking)} tensors of the model, first {lacking[0]}; fetch it again")
+    num_gpus = int(device.startswith("cuda"))
+    chosen = [int(device.partition(":")[2] or 0)] if num_gpus else None
+
+    def score(triples: Sequence[Triple]) -> list[float]:
+        rows = [{"src": triple.source, "mt": triple.output, "ref": triple.reference} for triple in triples]
+        output = model.predict(rows, batch_size=batch_size, gpus=num_gpus, devices=chosen, num_workers=0, progress_bar=False)
+        return [float(value) for value in output.scores]
+
+    return score
+
+
+def _require_whole(checkpoint: Path) -> None:
+    try:
+        _saved_tensors(checkpoint)
+    except Exception as error:  # torch raises many kinds for a damaged file
+        first = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise ValueError(f"{checkpoint} is no readable checkpoint ({first}); fetch it again, such as by {_FETCH}") from error
+
+
+def _saved_tensors(checkpoint: Path) -> list[str]:
+    import torch
+
+    # COMET's checkpoints hold settings as objects, which weights_only refuses; the package itself loads them so.
+    return list(torch.load(checkpoint, map_location="cpu", mmap=True, weights_only=False)["state_dict"])
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = command.parser(
+        __doc__,
+        prog="eval.comet",
+        example=".venv-comet/bin/python -m eval.comet --results results/ --checkpoint comet-22/ --encoder xlm-roberta-large/ --output scored/",
+    )
+    parser.add_argument("--results", nargs="+", type=Path, required=True, metavar="DIR", help="folders with results of eval.harness")
+    parser.add_argument("--checkpoint", type=Path, required=True, metavar="PATH", help="COMET's folder, or its checkpoint file")
+    parser.add_argument("--encoder", type=Path, metavar="DIR", help="config and tokenizer of the encoder that COMET was trained from")
+    parser.add_argument("--tasks", nargs="+", default=[], metavar="TASK", help="translation tasks; default: all that were evaluated")
+    parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="a folder of results per model is written here")
+    parser.add_argument("--device", help="cpu, cuda, cuda:1 ...; default: cuda where there is one")
+    parser.add_argument("--batch-size", type=int, default=16, help="translations per pass (default: %(default)s)")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Score all models given and print chrF and COMET of each task."""
+    arguments = _parser().parse_args(argv)
+    if arguments.batch_size < 1:
+        raise ValueError(f"--batch-size is {arguments.batch_size}; it must be at least 1")
+    folders = _folders_by_name(arguments.results)
+    tasks = {name: translation_tasks(load_result(folder / "result.json"), folder, arguments.tasks) for name, folder in folders.items()}
+    files = find_comet_files(arguments.checkpoint, arguments.encoder)
+    model = {"name": files.name, "digest": files.digest, "package": f"{_PACKAGE} {require_package()}"}
+    results = {name: scored_before(arguments.output / name, folder, model=model, tasks=tasks[name]) for name, folder in folders.items()}
+    be_quiet_and_offline()
+    scores = None
+    for number, (name, folder) in enumerate(folders.items(), start=1):
+        told = "scored before"
+        if results[name] is None:
+            scores = scores or RememberedScores(
+                open_scorer(files, device=arguments.device or default_device(), batch_size=arguments.batch_size)
+            )
+            results[name] = score_results(folder, arguments.output / name, scores=scores, model=model, tasks=tasks[name])
+            told = "scored"
+        print(f"[{number}/{len(folders)}] {name}: {told}", file=sys.stderr, flush=True)
+    rows = []
+    for name, result in results.items():
+        assert result is not None
+        for task in tasks[name]:
+            metrics = result["tasks"][task]["metrics"]
+            comet = metrics[METRIC]
+            interval = f"{comet['value']:.2f} [{comet['low']:.2f}, {comet['high']:.2f}]"
+            chrf = f"{metrics['chrf_sentence']['value']:.2f}"
+            rows.append([name, task, str(comet["n"]), chrf, interval, f"{metrics[f'{METRIC}_copy']['value']:.2f}"])
+    print(markdown_table(["model", "task", "n", "chrF of sentences", "COMET", "COMET of a copy"], rows, text_columns=2))
+    return command.DONE
+
+
+def _folders_by_name(folders: Sequence[Path]) -> dict[str, Path]:
+    found: dict[str, Path] = {}
+    for path in find_results(folders):
+        name = path.resolve().parent.name
+        if name in found and found[name] != path.resolve().parent:
+            raise ValueError(f"two models are called {name} ({found[name]} and {path.parent}); score them into two --output folders")
+        found[name] = path.resolve().parent
+    return found
+
+
+if __name__ == "__main__":
+    command.run(main)
