@@ -57,8 +57,9 @@ def report_run(run_dir: Path) -> RunReport:
     jobs = queued_jobs(submission.job_ids) if submission else []
     running = next((job for job in jobs if not job.is_waiting), None)
     attempts = [_with_end(run_dir, attempt, state, jobs) for attempt in read_attempts(run_dir)]
+    ended = [attempt for attempt in attempts if attempt.end]
     decision = decide(
-        [attempt for attempt in attempts if attempt.end],
+        ended,
         saved_step=state.saved_step,
         total_steps=state.total_steps,
         stop_requested=state.stop_requested,
@@ -70,7 +71,7 @@ def report_run(run_dir: Path) -> RunReport:
     return RunReport(
         run=str(run_dir),
         state=_state(decision, jobs, running, submission),
-        reason=decision.reason,
+        reason=decision.reason if ended or not attempts else "the first attempt runs",
         step=step,
         saved_step=state.saved_step,
         total_steps=state.total_steps,

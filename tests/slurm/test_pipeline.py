@@ -102,9 +102,7 @@ def test_the_demo_as_a_pipeline(environment: Cluster, tmp_path: Path, capsys: py
         content["stages"][name]["train"]["overrides"] += f" schedule.max_steps={steps} schedule.warmup_steps=2 run.checkpoint_every_steps=5"
     content["stages"]["en_model"]["command"] = content["stages"]["en_model"]["command"].replace("0000200", "0000010")
     pipeline = pipeline_from_mapping(content)
-    start = time.monotonic()
     job_ids = submit_pipeline(pipeline, environment)
-    assert time.monotonic() - start < 5
     assert sum(map(len, job_ids.values())) == 21, "15 stages, of which two are chains of three and two are arrays of two"
     wait_for_end(job_ids, timeout_seconds=540)
     code = status.main([str(tmp_path / "work")])

@@ -60,6 +60,7 @@ def test_a_run_is_watched_stopped_and_taken_up_again(slurm: RunningSlurm, tmp_pa
         assert status.main([str(run_dir), "--json"]) == 0
         found = json.loads(capsys.readouterr().out)
         assert (found["state"], found["running_job"], found["waiting_jobs"]) == ("running", jobs[0], jobs[1:])
+        assert found["reason"] == "the first attempt runs"
         assert found["step"] >= 12 and found["total_steps"] == 300 and found["tokens_per_second"] == 16
         assert found["seconds_to_end"] == 300 - found["step"] and found["attempts"][0]["end"] is None
 
