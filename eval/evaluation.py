@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import json
 import math
-import shutil
+import os
+import tempfile
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from conversion.bits_per_byte import StartToken, TextScore, choose_start_token, choose_window_tokens, score_documents
 from conversion.hf_model import Checkpoint, load_model
-from data_prep.artifacts import combined_digest, digest_bytes, staged_directory, write_manifest
+from data_prep.artifacts import combined_digest, digest_bytes, make_group_readable, staged_directory, write_manifest
 from data_prep.reading.named_texts import Text
 from eval.results import RESULT_FORMAT, write_lines, write_result
 from eval.statistics import ratio_interval
@@ -44,17 +45,31 @@ class Settings:
     sampling_seed: int = 1234
 
 
-def result_key(checkpoint: Checkpoint, texts: Iterable[Text], tasks: Mapping[str, FoundTask], settings: Settings) -> str:
-    """Identity of an evaluation: equal for equal weights, tokenizer, texts, tasks with their prompts, settings and library versions."""
-    parts = {f"text {text.name}": text.digest for text in texts} | {f"task {name}": found.digest for name, found in tasks.items()}
-    return combined_digest({**parts, "model": checkpoint.digest, "rest": _rest(settings)})
+def result_key(model_digest: str, parts: Mapping[str, str], settings: Settings) -> str:
+    """Identity of results: equal for equal weights, tokenizer, texts, tasks with their prompts, settings and library versions.
+
+    Args:
+        parts: of `parts_of`.
+    """
+    return combined_digest({**parts, "model": model_digest, "rest": _rest(settings)})
+
+
+def parts_of(texts: Iterable[Text], tasks: Mapping[str, FoundTask]) -> dict[str, str]:
+    """What is evaluated -> its digest."""
+    return {f"text {text.name}": text.digest for text in texts} | {f"task {name}": found.digest for name, found in tasks.items()}
+
+
+def parts_of_result(result: Mapping[str, Any]) -> dict[str, str]:
+    """What was evaluated -> its digest, as `parts_of`."""
+    return {f"{kind} {name}": part["digest"] for kind in ("text", "task") for name, part in result[f"{kind}s"].items()}
 
 
 def _rest(settings: Settings) -> str:
-    return json.dumps([RESULT_FORMAT, asdict(settings), _versions(settings.backend)])
+    return json.dumps([RESULT_FORMAT, asdict(settings), versions_of(settings.backend)])
 
 
-def _versions(backend: str) -> dict[str, str]:
+def versions_of(backend: str) -> dict[str, str]:
+    """Versions of the packages that a figure may depend on."""
     from importlib.metadata import version
 
     packages = ("lm_eval", "torch", "transformers", "tokenizers", *(("vllm",) if backend == "vllm" else ()))
@@ -77,42 +92,104 @@ def evaluate_checkpoint(
     tasks: Mapping[str, FoundTask],
     settings: Settings,
     machine: Machine,
+    earlier: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Evaluate one model and write its folder of results; returns what `result.json` says.
 
+    A task that fails does not keep the others from being kept: `failures` of the result says of each why, and its answers wait for the
+    next attempt.
+
+    Args:
+        texts, tasks: those that the folder does not hold yet.
+        earlier: what the folder's `result.json` says, whose figures stay; None where there is no folder.
+
     Raises:
-        ValueError: if the model cannot be loaded or its logits are not finite, if prompts do not fit, or if `output_dir` is not empty.
+        ValueError: if the model cannot be loaded or its logits are not finite on a text, if nothing at all could be evaluated, or if
+            `output_dir` is not empty and there is no earlier result.
     """
     start = time.monotonic()
-    window_tokens = choose_window_tokens(checkpoint.num_positions, settings.context_length)
+    result: dict[str, Any] = _description(checkpoint, settings) if earlier is None else json.loads(json.dumps(earlier))
+    result.setdefault("failures", {})
     answers_dir = _answers_dir(checkpoint, output_dir, settings)
-    with staged_directory(output_dir) as staging:
-        model = load_model(checkpoint, device=machine.device, dtype=settings.dtype) if texts or settings.backend == "hf" else None
-        result = _description(checkpoint, texts, tasks, settings)
-        result["settings"] |= {"window_tokens": window_tokens, **asdict(machine)}
-        result["model"]["num_parameters"] = model.num_parameters() if model is not None else None
-        if texts:
-            start_token = choose_start_token(checkpoint.tokenizer, settings.start_token)
-            result["settings"]["start_token_used"] = asdict(start_token)
-            for text in texts:
-                result["texts"][text.name] = _score_text(model, checkpoint, text, start_token, window_tokens, staging)
-        if tasks:
-            lm = _open_backend(model, checkpoint, window_tokens, settings, machine)
-            for name, found in tasks.items():
-                result["tasks"][name] = _answer_task(lm, found, answers_dir, staging, settings, machine)
-        result["seconds"] = round(time.monotonic() - start, 2)
-        write_result(staging, result)
-        write_manifest(
-            staging,
-            stage="eval.harness",
-            facts=checkpoint.facts,
-            arguments={**asdict(settings), "tasks": list(tasks), "texts": [text.name for text in texts]},
-            inputs={"model": checkpoint.digest, **{f"text {text.name}": text.digest for text in texts}},
-        )
-    shutil.rmtree(answers_dir, ignore_errors=True)  # the samples hold them now
-    if answers_dir.parent.is_dir() and not any(answers_dir.parent.iterdir()):
-        answers_dir.parent.rmdir()
+
+    def evaluate(staging: Path) -> None:
+        result["settings"] |= asdict(machine)
+        _evaluate_parts(result, staging, checkpoint, texts, tasks, settings, machine, answers_dir)
+        result["key"] = result_key(checkpoint.digest, parts_of_result(result), settings)
+        result["seconds"] = round(result.get("seconds", 0.0) + time.monotonic() - start, 2)
+
+    if earlier is None:
+        with staged_directory(output_dir) as staging:
+            evaluate(staging)
+            _seal(staging, result, settings)
+    else:
+        with tempfile.TemporaryDirectory(prefix=f".{output_dir.name}.partial-", dir=output_dir.parent) as folder:
+            evaluate(Path(folder))
+            _move_files(Path(folder), output_dir)
+        _seal(output_dir, result, settings)  # nothing reads a new file before the result names it
+        make_group_readable(output_dir)
+    _remove_answers(answers_dir, tasks, done=result["tasks"])
     return result
+
+
+def _seal(directory: Path, result: Mapping[str, Any], settings: Settings) -> None:
+    write_result(directory, result)
+    write_manifest(
+        directory,
+        stage="eval.harness",
+        facts=result["facts"],
+        arguments={**asdict(settings), "tasks": list(result["tasks"]), "texts": list(result["texts"])},
+        inputs={"model": result["model"]["digest"], **{f"text {name}": text["digest"] for name, text in result["texts"].items()}},
+    )
+
+
+def _move_files(source: Path, target: Path) -> None:
+    for path in sorted(path for path in source.rglob("*") if path.is_file()):
+        moved = target / path.relative_to(source)
+        moved.parent.mkdir(exist_ok=True)
+        os.replace(path, moved)
+
+
+def _evaluate_parts(
+    result: dict[str, Any],
+    staging: Path,
+    checkpoint: Checkpoint,
+    texts: Sequence[Text],
+    tasks: Mapping[str, FoundTask],
+    settings: Settings,
+    machine: Machine,
+    answers_dir: Path,
+) -> None:
+    """Add texts, tasks and failures to a result, and their files to a folder."""
+    window_tokens = choose_window_tokens(checkpoint.num_positions, settings.context_length)
+    result["settings"]["window_tokens"] = window_tokens
+    model = load_model(checkpoint, device=machine.device, dtype=settings.dtype) if texts or settings.backend == "hf" else None
+    if model is not None:
+        result["model"]["num_parameters"] = model.num_parameters()
+    if texts:
+        start_token = choose_start_token(checkpoint.tokenizer, settings.start_token)
+        result["settings"]["start_token_used"] = asdict(start_token)
+        for text in texts:
+            result["texts"][text.name] = _score_text(model, checkpoint, text, start_token, window_tokens, staging)
+    if not tasks:
+        return
+    lm = _open_backend(model, checkpoint, window_tokens, settings, machine)
+    for name, found in tasks.items():
+        result["failures"].pop(name, None)
+        try:
+            result["tasks"][name] = _answer_task(lm, found, _journal_path(answers_dir, found), staging, settings, machine)
+        except ValueError as error:
+            result["failures"][name] = str(error)
+    if not result["texts"] and not result["tasks"]:
+        raise ValueError(failures_sentence(result["failures"]))
+
+
+def failures_sentence(failures: Mapping[str, str]) -> str:
+    """Which tasks failed and why, tasks of one reason together."""
+    tasks_of: dict[str, list[str]] = {}
+    for name, reason in failures.items():
+        tasks_of.setdefault(reason, []).append(name)
+    return "; ".join(f"{'task' if len(names) == 1 else 'tasks'} {', '.join(names)}: {reason}" for reason, names in tasks_of.items())
 
 
 def _answers_dir(checkpoint: Checkpoint, output_dir: Path, settings: Settings) -> Path:
@@ -121,10 +198,25 @@ def _answers_dir(checkpoint: Checkpoint, output_dir: Path, settings: Settings) -
     return output_dir.parent / ".answers" / digest.removeprefix("xxh3:")[:16]
 
 
-def _description(checkpoint: Checkpoint, texts: Sequence[Text], tasks: Mapping[str, FoundTask], settings: Settings) -> dict[str, Any]:
+def _journal_path(answers_dir: Path, found: FoundTask) -> Path:
+    digest = digest_bytes(found.digest.encode()).removeprefix("xxh3:")[:16]
+    return answers_dir / f"{found.name}.{digest}.jsonl"
+
+
+def _remove_answers(answers_dir: Path, tasks: Mapping[str, FoundTask], *, done: Container[str]) -> None:
+    """Remove the answers to tasks that are done, which the samples hold now; those to tasks that failed wait."""
+    for name, found in tasks.items():
+        if name in done:
+            _journal_path(answers_dir, found).unlink(missing_ok=True)
+    for directory in (answers_dir, answers_dir.parent):
+        if directory.is_dir() and not any(directory.iterdir()):
+            directory.rmdir()
+
+
+def _description(checkpoint: Checkpoint, settings: Settings) -> dict[str, Any]:
     return {
         "format": RESULT_FORMAT,
-        "key": result_key(checkpoint, texts, tasks, settings),
+        "key": "",
         "name": checkpoint.name,
         "model": {
             "digest": checkpoint.digest,
@@ -133,12 +225,14 @@ def _description(checkpoint: Checkpoint, texts: Sequence[Text], tasks: Mapping[s
             "vocab_size": checkpoint.vocab_size,
             "tie_word_embeddings": checkpoint.tie_word_embeddings,
             "written_by": checkpoint.stage,
+            "num_parameters": None,
         },
         "facts": checkpoint.facts,
         "settings": asdict(settings),
         "texts": {},
         "tasks": {},
-        "versions": _versions(settings.backend),
+        "failures": {},
+        "versions": versions_of(settings.backend),
     }
 
 
@@ -178,22 +272,18 @@ def _open_backend(model: Any, checkpoint: Checkpoint, window_tokens: int, settin
     return LocalModel(pretrained=model, tokenizer=checkpoint.tokenizer, max_length=window_tokens, batch_size=machine.batch_size)
 
 
-def _answer_task(backend: Any, found: FoundTask, answers_dir: Path, staging: Path, settings: Settings, machine: Machine) -> dict[str, Any]:
+def _answer_task(backend: Any, found: FoundTask, answers: Path, staging: Path, settings: Settings, machine: Machine) -> dict[str, Any]:
     from eval.answers import RememberingModel
     from eval.journal import Journal
 
-    digest = digest_bytes(found.digest.encode()).removeprefix("xxh3:")[:16]
     lm = RememberingModel(
         backend,
-        Journal(answers_dir / f"{found.name}.{digest}.jsonl"),
+        Journal(answers),
         requests_per_piece=_VLLM_PIECE if settings.backend == "vllm" else machine.batch_size,
         cut_prompts=settings.cut_prompts,
         sampling_seed=settings.sampling_seed,
     )
-    try:
-        summary, samples = run_task(lm, found)
-    except ValueError as error:
-        raise ValueError(f"task {found.name}: {error}") from error
+    summary, samples = run_task(lm, found)
     write_lines(staging / "samples" / f"{found.name}.jsonl", samples)
     write_lines(staging / "items" / f"{found.name}.jsonl", [item_scores(samples)])
     return summary

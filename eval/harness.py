@@ -1,8 +1,8 @@
 """Evaluate checkpoints: bits per byte on held-out texts, and lm-eval tasks from local task folders.
 
 Every model gets a folder of its own below --output with `result.json`, the samples and items' scores of every task, the figures of every
-document and its manifest.  A folder that exists with the same model, texts, tasks and settings is not computed again, and an evaluation
-that was killed goes on after the last answer it wrote.
+document and its manifest.  What a folder holds of the same model and settings is not computed again: a second command adds what is new,
+what failed or what was interrupted, which goes on after the last answer it wrote.
 """
 
 from __future__ import annotations
@@ -11,21 +11,22 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from conversion.bits_per_byte import START_TOKEN_RULES, choose_start_token, choose_window_tokens
-from conversion.hf_model import DTYPES, be_quiet_and_offline, default_device, inspect_checkpoint
+from conversion.hf_model import DTYPES, Checkpoint, be_quiet_and_offline, default_device, inspect_checkpoint
 from data_prep import command
 from data_prep.reading.documents import SUFFIXES, add_format_arguments
 from data_prep.reading.named_texts import read_texts
 from data_prep.tables import markdown_table
-from eval.evaluation import BACKENDS, Machine, Settings, evaluate_checkpoint, result_key
+from eval.earlier import Work, work_left
+from eval.evaluation import BACKENDS, Machine, Settings, evaluate_checkpoint, failures_sentence
 from eval.model_names import named_checkpoints
-from eval.results import find_earlier
-from eval.task_runs import TASKS_DIR, FoundTask, find_tasks
+from eval.task_runs import TASKS_DIR, FoundTask, find_usable_tasks
 
 
 def results_table(results: Sequence[Mapping[str, Any]]) -> str:
@@ -78,7 +79,8 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _tasks(arguments: argparse.Namespace) -> dict[str, FoundTask]:
+def _tasks(arguments: argparse.Namespace) -> tuple[dict[str, FoundTask], dict[str, str]]:
+    """Tasks that can be asked, and why the others cannot."""
     try:
         metadata = json.loads(arguments.metadata)
     except ValueError as error:
@@ -90,12 +92,15 @@ def _tasks(arguments: argparse.Namespace) -> dict[str, FoundTask]:
     if arguments.rouge_tokenizer is not None:
         os.environ["SCION_ROUGE_TOKENIZER"] = arguments.rouge_tokenizer
     if not arguments.tasks:
-        return {}
-    return find_tasks(arguments.tasks, task_dirs=(TASKS_DIR, *arguments.task_dir), metadata=metadata)
+        return {}, {}
+    found, unusable = find_usable_tasks(arguments.tasks, task_dirs=(TASKS_DIR, *arguments.task_dir), metadata=metadata)
+    if unusable and not found and not arguments.text:
+        raise ValueError(next(iter(unusable.values())) if len(set(unusable.values())) == 1 else failures_sentence(unusable))
+    return found, unusable
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Evaluate all models given; one that fails is reported at the end and does not keep the others from being evaluated."""
+    """Evaluate all models given; a model or task that fails is named at the end and does not keep the others from being evaluated."""
     arguments = _parser().parse_args(argv)
     if not arguments.text and not arguments.tasks:
         raise ValueError("nothing to evaluate: give --text, --tasks or both")
@@ -107,44 +112,76 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     logging.getLogger("lm_eval").setLevel(logging.ERROR)
     checkpoints = [inspect_checkpoint(folder, name=name) for name, folder in named_checkpoints(arguments.model).items()]
-    tasks = _tasks(arguments)
+    tasks, unusable = _tasks(arguments)
     settings = Settings(**{name: getattr(arguments, name) for name in asdict(Settings())})
     for checkpoint in checkpoints:  # before any model is loaded
         choose_window_tokens(checkpoint.num_positions, settings.context_length)
         choose_start_token(checkpoint.tokenizer, settings.start_token)
-    earlier = {c.name: find_earlier(arguments.output / c.name, result_key(c, texts, tasks, settings)) for c in checkpoints}
-    machine = Machine(arguments.device or default_device(), arguments.batch_size)
-
-    results, failures = [], []
-    for number, checkpoint in enumerate(checkpoints, start=1):
-        found = earlier[checkpoint.name]
-        if found is None:
-            try:
-                found = evaluate_checkpoint(
-                    checkpoint,
-                    arguments.output / checkpoint.name,
-                    texts=texts,
-                    tasks=tasks,
-                    settings=settings,
-                    machine=machine,
-                )
-                print(f"[{number}/{len(checkpoints)}] {checkpoint.name}: {found['seconds']:.1f} s", file=sys.stderr, flush=True)
-            except ValueError as error:
-                failures.append(f"{checkpoint.name}: {error}")
-                continue
-        else:
-            print(f"[{number}/{len(checkpoints)}] {checkpoint.name}: evaluated before", file=sys.stderr, flush=True)
-        results.append(found)
+    work = {c.name: work_left(arguments.output / c.name, c, texts, tasks, settings) for c in checkpoints}
+    for name in unusable:  # known before hours of work, told again at the end
+        print(f"task {name} is left out: {unusable[name]}", file=sys.stderr, flush=True)
+    results, failures = _evaluate_all(checkpoints, work, arguments, settings)
     if results:
         print(results_table(results))
+    _print_notes(results)
+    problems = []
+    if failures:
+        problems.append(f"{len(failures)} of {len(checkpoints)} models could not be evaluated: {'; '.join(failures)}")
+    if unfinished := _unfinished_tasks(results, unusable, set(tasks)):
+        problems.append(f"{unfinished}; what is done is kept, and the same command does the rest")
+    if problems:
+        raise ValueError("; ".join(problems))
+    return command.DONE
+
+
+def _evaluate_all(
+    checkpoints: Sequence[Checkpoint], work: Mapping[str, Work], arguments: argparse.Namespace, settings: Settings
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """Results of the models that could be evaluated, and why the others could not."""
+    machine = Machine(arguments.device or default_device(), arguments.batch_size)
+    results, failures = [], []
+    for number, checkpoint in enumerate(checkpoints, start=1):
+        left = work[checkpoint.name]
+        if left.is_done and left.earlier is not None:
+            results.append(left.earlier)
+            print(f"[{number}/{len(checkpoints)}] {checkpoint.name}: evaluated before", file=sys.stderr, flush=True)
+            continue
+        start = time.monotonic()
+        try:
+            found = evaluate_checkpoint(
+                checkpoint,
+                arguments.output / checkpoint.name,
+                texts=left.texts,
+                tasks=left.tasks,
+                settings=settings,
+                machine=machine,
+                earlier=left.earlier,
+            )
+        except ValueError as error:
+            failures.append(f"{checkpoint.name}: {error}")
+            continue
+        results.append(found)
+        print(f"[{number}/{len(checkpoints)}] {checkpoint.name}: {time.monotonic() - start:.1f} s", file=sys.stderr, flush=True)
+    return results, failures
+
+
+def _unfinished_tasks(results: Sequence[Mapping[str, Any]], unusable: Mapping[str, str], asked: Container[str]) -> str:
+    """Which tasks are not done and why; empty if all are."""
+    parts = [failures_sentence(unusable)] if unusable else []
+    count = len(unusable)
+    for result in results:
+        if failed := {name: reason for name, reason in result.get("failures", {}).items() if name in asked}:
+            count += len(failed)
+            parts.append(f"{result['name']}, {failures_sentence(failed)}")
+    return f"{count} {'task' if count == 1 else 'tasks'} could not be evaluated: {'; '.join(parts)}" if parts else ""
+
+
+def _print_notes(results: Sequence[Mapping[str, Any]]) -> None:
     for result in results:
         for name, figures in result["texts"].items():
             if figures["unknown_bytes"]:
                 share = figures["unknown_bytes"] / figures["text_bytes"]
                 print(f"note: {share:.1%} of the bytes of {name} are unknown to the tokenizer of {result['name']}; each counts 8 bits")
-    if failures:
-        raise ValueError(f"{len(failures)} of {len(checkpoints)} models could not be evaluated: {'; '.join(failures)}")
-    return command.DONE
 
 
 if __name__ == "__main__":

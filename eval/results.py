@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,10 @@ RESULT_FORMAT = 2
 
 
 def write_result(directory: Path, result: Mapping[str, Any]) -> None:
-    """Write `result.json`; figures that are no numbers become null."""
-    (directory / RESULT_NAME).write_text(_strict_json(result, indent=2) + "\n", encoding="utf-8")
+    """Write `result.json`, at once; figures that are no numbers become null."""
+    partial = directory / f".{RESULT_NAME}.partial"
+    partial.write_text(_strict_json(result, indent=2) + "\n", encoding="utf-8")
+    os.replace(partial, directory / RESULT_NAME)
 
 
 def write_lines(path: Path, rows: Iterable[Any]) -> None:
@@ -79,23 +82,3 @@ def load_result(path: Path) -> dict[str, Any]:
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path} is no result of eval.harness of format {RESULT_FORMAT} ({error}); evaluate the model again") from error
     return result
-
-
-def find_earlier(output_dir: Path, key: str) -> dict[str, Any] | None:
-    """The result that is in `output_dir` already, or None where there is none yet.
-
-    Raises:
-        ValueError: if there is something else.
-    """
-    if not output_dir.exists():
-        return None
-    path = output_dir / RESULT_NAME
-    if path.is_file():
-        result = load_result(path)
-        if result["key"] == key:
-            return result
-        raise ValueError(
-            f"{output_dir} holds the result of another model, text, task or setting;"
-            " name the model with --model NAME=FOLDER, choose another --output, or remove it"
-        )
-    raise ValueError(f"{output_dir} exists and holds no result; remove it or choose another --output")

@@ -16,6 +16,7 @@ from eval.statistics import majority_baseline
 
 if TYPE_CHECKING:
     from lm_eval.api.task import ConfigurableTask
+    from lm_eval.tasks import TaskManager
 
     from eval.answers import RememberingModel
 
@@ -43,15 +44,32 @@ class FoundTask:
 def find_tasks(
     names: Sequence[str], *, task_dirs: Sequence[Path] = (TASKS_DIR,), metadata: Mapping[str, Any] | None = None
 ) -> dict[str, FoundTask]:
-    """Tasks by name; groups and tags stand for their tasks.
+    """Tasks by name, as `find_usable_tasks`.
+
+    Raises:
+        ValueError: also if a task's rows cannot be asked.
+    """
+    found, unusable = find_usable_tasks(names, task_dirs=task_dirs, metadata=metadata)
+    if unusable:
+        raise ValueError(next(iter(unusable.values())))
+    return found
+
+
+def find_usable_tasks(
+    names: Sequence[str], *, task_dirs: Sequence[Path] = (TASKS_DIR,), metadata: Mapping[str, Any] | None = None
+) -> tuple[dict[str, FoundTask], dict[str, str]]:
+    """Tasks by name, and why each of the others cannot be asked; groups and tags stand for their tasks.
 
     lm-eval's bundled tasks are left out: indexing them takes longer than evaluating a small model, and most want the network.
 
     Args:
         metadata: what the tasks' loaders get: `data` (folder of evaluation data), `shots`, `seed`, `split`, `items`.
 
+    Returns:
+        (tasks, name of a task whose rows are missing or wrong -> the reason)
+
     Raises:
-        ValueError: if a task folder is missing, or a name is unknown; the known ones are listed; or a task's rows cannot be asked.
+        ValueError: if a task folder is missing, or a name is unknown; the known ones are listed.
     """
     from lm_eval.tasks import TaskManager
 
@@ -61,13 +79,25 @@ def find_tasks(
     paths: list[str | Path] = [str(directory) for directory in task_dirs]
     manager = TaskManager(include_path=paths, include_defaults=False, metadata=dict(metadata or {}))
     found: dict[str, FoundTask] = {}
+    unusable: dict[str, str] = {}
     for name in names:
         if name not in manager.task_index:
             raise ValueError(f"unknown task {name}; known tasks are {', '.join(sorted(manager.all_tasks))}")
-        for task_name, task in manager.load([name])["tasks"].items():
-            yaml_path = manager.task_index[task_name].yaml_path
-            folder = _folder_digest(Path(yaml_path).parent) if yaml_path is not None else ""
-            found[task_name] = _found(task_name, task, folder)
+        # A tag's tasks one by one, so that rows missing of one do not stand in the way of the others.
+        for member in sorted(manager.task_index[name].tags) if name in manager.all_tags else [name]:
+            try:
+                found |= _load(manager, member)
+            except ValueError as error:
+                unusable[member] = str(error)
+    return found, unusable
+
+
+def _load(manager: TaskManager, name: str) -> dict[str, FoundTask]:
+    found = {}
+    for task_name, task in manager.load([name])["tasks"].items():
+        yaml_path = manager.task_index[task_name].yaml_path
+        folder = _folder_digest(Path(yaml_path).parent) if yaml_path is not None else ""
+        found[task_name] = _found(task_name, task, folder)
     return found
 
 

@@ -109,6 +109,10 @@ def warnings(report: Report) -> list[str]:
         versions = sorted({str(model.content["versions"][package]) for model in models})
         if len(versions) > 1:
             found.append(f"Models were evaluated with different versions of {package} ({', '.join(versions)}).")
+    failed = [f"{task} of {model.name} ({reason})" for model in models for task, reason in model.content.get("failures", {}).items()]
+    if failed:
+        more = f"; and {len(failed) - 6} more" if len(failed) > 6 else ""
+        found.append(f"Could not be evaluated: {'; '.join(failed[:6])}{more}.")
     small = [t for t in report.tasks if max(m.tasks[t]["num_items"] for m in models if t in m.tasks) < 100]
     if small:
         names = ", ".join(small[:6]) + (" and others" if len(small) > 6 else "")

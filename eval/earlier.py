@@ -1,0 +1,63 @@
+"""What of an evaluation was done before: a model's folder gathers what is asked of the model, and nothing is computed twice."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from conversion.hf_model import Checkpoint
+from data_prep.reading.named_texts import Text
+from eval.evaluation import Settings, parts_of, parts_of_result, versions_of
+from eval.results import RESULT_NAME, load_result
+from eval.task_runs import FoundTask
+
+
+@dataclass(frozen=True)
+class Work:
+    """What is left to do for one model.
+
+    Attributes:
+        earlier: the result that its folder holds; None where there is none yet.
+    """
+
+    earlier: dict[str, Any] | None
+    texts: Sequence[Text]
+    tasks: Mapping[str, FoundTask]
+
+    @property
+    def is_done(self) -> bool:
+        """Whether nothing is left."""
+        return self.earlier is not None and not self.texts and not self.tasks
+
+
+def work_left(output_dir: Path, checkpoint: Checkpoint, texts: Sequence[Text], tasks: Mapping[str, FoundTask], settings: Settings) -> Work:
+    """What a folder of results lacks of an evaluation: tasks that failed, were interrupted, or are asked for the first time.
+
+    Raises:
+        ValueError: if it holds the result of another model, of other settings or versions, or of another text or task of the same name.
+    """
+    if not output_dir.exists():
+        return Work(None, texts, tasks)
+    path = output_dir / RESULT_NAME
+    if not path.is_file():
+        raise ValueError(f"{output_dir} exists and holds no result; remove it or choose another --output")
+    result = load_result(path)
+    wanted, held = parts_of(texts, tasks), parts_of_result(result)
+    if not _is_of(result, checkpoint, settings) or any(held.get(part, digest) != digest for part, digest in wanted.items()):
+        raise ValueError(
+            f"{output_dir} holds the result of another model, text, task or setting;"
+            " name the model with --model NAME=FOLDER, choose another --output, or remove it"
+        )
+    return Work(
+        result,
+        [text for text in texts if f"text {text.name}" not in held],
+        {name: found for name, found in tasks.items() if f"task {name}" not in held},
+    )
+
+
+def _is_of(result: Mapping[str, Any], checkpoint: Checkpoint, settings: Settings) -> bool:
+    if result["model"]["digest"] != checkpoint.digest or result["versions"] != versions_of(settings.backend):
+        return False
+    return all(result["settings"].get(name) == value for name, value in asdict(settings).items())
