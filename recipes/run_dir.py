@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import uuid
 from dataclasses import asdict
 from pathlib import Path
@@ -15,6 +17,7 @@ CHECKPOINTS_NAME = "checkpoints"
 METRICS_NAME = "metrics.jsonl"
 CONTEXT_NAME = "context"
 WANDB_NAME = "wandb"  # what the library itself calls it
+_PROBE_BYTES = 8 << 20
 
 # What may differ between the parts of an interrupted run: an allocation of another size, and what is written when.
 _MAY_CHANGE = ("parallel.", "run.", "schedule.micro_batch_size", "data.num_workers")
@@ -53,6 +56,19 @@ def measured_save_seconds(run_dir: Path) -> float | None:
         if (manifest := read_manifest(path)) is not None:
             return manifest.facts.get("save_seconds")
     return None
+
+
+def is_disk_full(directory: Path) -> bool:
+    """Whether not even a few MiB can be written to a directory; what a file system tells of its free space knows no quotas."""
+    probe = directory / f".space.{os.getpid()}"
+    try:
+        with probe.open("wb") as stream:
+            os.posix_fallocate(stream.fileno(), 0, _PROBE_BYTES)
+    except OSError as error:
+        return error.errno in (errno.ENOSPC, errno.EDQUOT)
+    finally:
+        probe.unlink(missing_ok=True)
+    return False
 
 
 def sync_command(run_dir: Path) -> str:

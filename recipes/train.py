@@ -18,7 +18,7 @@ from recipes.compose import compose_recipe
 from recipes.kernels import installed_kernels
 from recipes.launch import die_with_launcher, die_with_parent, is_first_process, launch, must_launch, process_rank
 from recipes.resume import check_resume
-from recipes.run_dir import CHECKPOINTS_NAME, newest_checkpoint, record_recipe, sync_command
+from recipes.run_dir import CHECKPOINTS_NAME, is_disk_full, newest_checkpoint, record_recipe, sync_command
 from recipes.schema import Recipe, RunRecipe
 from recipes.stopping import StopSignals, ignore_signals
 
@@ -79,6 +79,16 @@ def _train(recipe: Recipe, inputs: RunInputs, *, run_dir: Path, newest: tuple[in
     except NonFiniteError as error:
         if says:
             print(f"error: {error}", file=sys.stderr)
+        return command.WRONG
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # torch's CheckpointException is no Exception, and a full disk may be any error of a writer
+        if not is_disk_full(run_dir):
+            raise
+        saved = newest_checkpoint(run_dir)
+        step = f"step {saved[0]} is saved" if saved else "nothing is saved yet"
+        said = str(error).strip().splitlines()[-1:] or [type(error).__name__]
+        print(f"error: the disk of {run_dir} is full ({said[0]}); free some space and give the same command again; {step}", file=sys.stderr)
         return command.WRONG
     if says and recipe.run.wandb_project is not None:
         print(f"to send the run to Weights & Biases: {sync_command(run_dir)}")

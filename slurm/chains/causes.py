@@ -45,7 +45,7 @@ _BY_STATE = {
 _NODE_FAILED = re.compile(r"(?:Node failure on|Task launch for \S+ failed on node) (?P<nodes>[\w.,-]+)")
 _TASK_FAILED = re.compile(r"srun: error: (?P<node>[\w.-]+): tasks? (?P<task>[\d,-]+): (?P<how>.+)")
 _OUT_OF_MEMORY = re.compile(r"oom[-_ ]kill|OutOfMemoryError|out of memory", re.IGNORECASE)
-_DISK_FULL = re.compile(r"No space left on device|Disk quota exceeded|the disk is full")
+_DISK_FULL = re.compile(r"No space left on device|Disk quota exceeded|the disk (of .* )?is full")
 _MESSAGE = re.compile(r"^(?:\d+: )?(error: (?!\*\*\*).+|[A-Za-z_.]*(?:Error|Exception|Interrupt)\b.*)$", re.MULTILINE)
 
 

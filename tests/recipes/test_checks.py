@@ -15,7 +15,7 @@ from recipes.checks import RunInputs, check_run, read_inputs
 from recipes.compose import compose_recipe
 from recipes.plan import Options, plan, render
 from recipes.planner.hardware import find_gpu
-from recipes.run_dir import newest_checkpoint, record_recipe
+from recipes.run_dir import is_disk_full, newest_checkpoint, record_recipe
 from recipes.schema import Recipe, recipe_from_mapping
 
 MODEL = {
@@ -233,6 +233,11 @@ def test_newest_checkpoint_is_complete_or_refused(tmp_path: Path) -> None:
     (tmp_path / "checkpoints/step_0000010/weights").write_bytes(b"123")
     with pytest.raises(ValueError, match=r"has 3 bytes, but its manifest says 5: truncated or edited; remove .*step_0000010 to go on"):
         newest_checkpoint(tmp_path)
+
+
+def test_a_disk_with_space_is_not_full(tmp_path: Path) -> None:
+    assert not is_disk_full(tmp_path) and not list(tmp_path.iterdir())
+    assert not is_disk_full(tmp_path / "none"), "another error is not taken for a full disk"
 
 
 def test_a_layout_too_big_for_the_gpu_is_refused_unless_told_to_try() -> None:

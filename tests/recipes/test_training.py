@@ -8,6 +8,8 @@ import os
 import re
 import shutil
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ import pytest
 from data_prep.artifacts import check_files, read_manifest
 from recipes.run_dir import newest_checkpoint
 from tests.conftest import Inputs
-from tests.processes import Group, run_command
+from tests.processes import ROOT, Group, run_command
 
 STEPS = 12
 EVERY = 3
@@ -164,6 +166,23 @@ def test_a_run_does_not_go_on_from_a_checkpoint_with_a_flipped_bit(uninterrupted
         f"error: {weights} was edited after recipes.train wrote it: its digest is not that of its manifest;"
         f" remove {newest} to go on from the checkpoint before\n",
     )
+
+
+def test_a_full_disk_ends_the_run_with_one_sentence(inputs: Inputs, tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    namespace = ["unshare", "--user", "--map-root-user", "--mount"]
+    if subprocess.run([*namespace, "mount", "-t", "tmpfs", "tmpfs", disk], capture_output=True).returncode:
+        pytest.skip("this kernel lets no user mount a small disk of their own")
+    one_device = ("parallel.tensor_parallel_size=1", "parallel.devices_per_node=1", "run.checkpoint_every_steps=2")
+    training = [sys.executable, "-m", *_arguments(inputs, disk / "run", *one_device)]
+    script = 'mount -t tmpfs -o size=4m tmpfs "$0"; "$@"; code=$?; ls -a "$0/run/checkpoints"; exit $code'
+    words = [*namespace, "bash", "-c", script, str(disk), *training]
+    finished = subprocess.run(words, capture_output=True, text=True, timeout=TIMEOUT_SECONDS, check=False, cwd=ROOT)
+    saved = re.findall(r"^step_0*(\d+)$", finished.stdout, re.M)
+    assert saved and finished.returncode == 1, finished.stderr[-4000:]
+    last = finished.stderr.splitlines()[-1]
+    assert last.startswith(f"error: the disk of {disk}/run is full (") and last.endswith(f" again; step {saved[-1]} is saved")
 
 
 def test_wrong_tokenizer_is_refused_before_anything_is_written(inputs: Inputs, tmp_path: Path) -> None:

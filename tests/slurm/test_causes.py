@@ -28,6 +28,10 @@ def job_ends(reason: str) -> str:
         ("OSError: [Errno 28] No space left on device\nsrun: error: gn01: task 0: Exited with exit code 1\n", causes.DISK_FULL),
         ("error: the disk is full while writing x\nsrun: error: gn01: task 0: Exited with exit code 2\n", causes.DISK_FULL),
         (
+            "error: the disk of /runs/sl is full (unexpected pos 704 vs 598); free some space and give the same command again\n",
+            causes.DISK_FULL,
+        ),
+        (
             "slurmstepd: error: Detected 1 oom_kill event in StepId=1.0. Some of the step tasks have been OOM Killed.\n",
             causes.OUT_OF_MEMORY,
         ),
