@@ -255,9 +255,9 @@ def _fit_problems(job: Job, cluster: Cluster) -> list[str]:
         problems.append(f"it asks for {job.memory_gib} GiB on a node; the nodes {place} have {partition.memory_gib} GiB")
     if cluster.runtime.kind in CONTAINERS:
         problems += [
-            f"{cluster.runtime.kind} cannot bind {path!r}: commas and colons separate its binds; use another path"
+            f"{cluster.runtime.kind} cannot bind {path!r}: commas, colons and backslashes mean something in its binds, and spaces at the end are lost; use another path"
             for path in bound_paths(job, cluster)
-            if set(path) & set(",:")
+            if set(path) & set(",:\\") or path != path.strip()
         ]
     if job.time_limit_seconds > limit:
         problems.append(f"it asks for {format_time_limit(job.time_limit_seconds)}; the time limit {place} is {partition.time_limit}")

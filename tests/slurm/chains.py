@@ -15,6 +15,7 @@ from slurm.chains.attempts import Attempt, read_attempts
 from slurm.chains.chain import ChainPlan, submit_chain
 from slurm.jobs.job import Job
 from slurm.jobs.queue import cancel_jobs, queued_jobs
+from slurm.sites.cluster import Cluster
 from tests.slurm.light_training import expected_losses
 from tests.slurm.running_slurm import RunningSlurm
 
@@ -40,10 +41,17 @@ class LightChain:
     run_dir: Path
     job_ids: list[str]
 
-    def submit(self, *options: str | float, plan: ChainPlan | None = None, num_nodes: int = 2, exclude: tuple[str, ...] = ()) -> list[str]:
+    def submit(
+        self,
+        *options: str | float,
+        plan: ChainPlan | None = None,
+        num_nodes: int = 2,
+        exclude: tuple[str, ...] = (),
+        cluster: Cluster | None = None,
+    ) -> list[str]:
         """Send the chain with options of the light training."""
         job = replace(light_job(self.run_dir, *options), num_nodes=num_nodes, exclude=exclude)
-        job_ids = submit_chain(job, self.slurm.cluster(), self.run_dir, plan or ChainPlan())
+        job_ids = submit_chain(job, cluster or self.slurm.cluster(), self.run_dir, plan or ChainPlan())
         self.job_ids += job_ids
         return job_ids
 

@@ -79,7 +79,7 @@ exec "$@"
 
 @pytest.mark.parametrize("kind", ["apptainer", "singularity"])
 def test_a_container_sees_what_it_needs_and_the_ranks(kind: str, slurm: RunningSlurm, tmp_path: Path) -> None:
-    """Paths with spaces, quotes and letters; the real program is at no hand here."""
+    """Paths with spaces, quotes and letters, also where the real program is not installed (`test_apptainer.py` is for where it is)."""
     home = tmp_path / "a 'b\" č$x"
     stand_in, image, data = home / "bin" / kind, home / "images" / "nemo.sif", home / "data"
     for directory in (stand_in.parent, image.parent, data):
