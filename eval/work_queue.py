@@ -32,17 +32,18 @@ class WorkQueue:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        for state in STATES:
-            (folder / state).mkdir(parents=True, exist_ok=True)
 
     def names(self, state: str) -> list[str]:
         """What is in a state, by name."""
-        return sorted(path.name for path in (self._folder / state).iterdir())
+        folder = self._folder / state
+        return sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
 
     def add(self, names: Iterable[str]) -> list[str]:
         """Put new work in; what is in any state already stays there.  Returns what was added."""
         known = {name for state in STATES for name in self.names(state)}
         added = [name for name in names if name not in known]
+        for state in STATES:
+            (self._folder / state).mkdir(parents=True, exist_ok=True)
         for name in added:
             (self._folder / "pending" / name).touch()
         return added
@@ -66,6 +67,11 @@ class WorkQueue:
         path = self._folder / "running" / claim.name
         path.write_text(json.dumps(record, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
         os.rename(path, self._folder / ("failed" if failed else "done") / claim.name)
+        os.close(claim.descriptor)
+
+    def give_back(self, claim: Claim) -> None:
+        """Put a claimed piece back, for another worker."""
+        os.rename(self._folder / "running" / claim.name, self._folder / "pending" / claim.name)
         os.close(claim.descriptor)
 
     def record(self, state: str, name: str) -> dict[str, Any]:

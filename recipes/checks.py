@@ -20,6 +20,7 @@ from recipes.freezing import NEVER, TOKEN_TABLE, first_trained_steps, model_para
 from recipes.planner.estimate import memory_problems
 from recipes.planner.parameters import SECOND_HEAD, PlannedModel
 from recipes.planner.ranking import divisors
+from recipes.retention import MIN_KEPT
 from recipes.schema import OBJECTIVES, PRECISIONS, Recipe, raise_all
 from recipes.steps import with_steps
 from recipes.stopping import unknown_signals
@@ -164,6 +165,12 @@ def _number_problems(recipe: Recipe) -> list[str]:
         if optional is not None:
             positive[name] = optional
     problems = [f"{name} is {value}; expected at least 1" for name, value in positive.items() if value < 1]
+    if run.keep_checkpoints is not None and run.keep_checkpoints < MIN_KEPT:
+        problems.append(
+            f"run.keep_checkpoints is {run.keep_checkpoints}; expected at least {MIN_KEPT}, so that a damaged newest one leaves the one before"
+        )
+    if run.keep_held_checkpoints < 0:
+        problems.append(f"run.keep_held_checkpoints is {run.keep_held_checkpoints}; expected 0 or more")
     if run.skip_nonfinite_steps < 0:
         problems.append(f"run.skip_nonfinite_steps is {run.skip_nonfinite_steps}; expected 0 or more")
     if run.wandb_project is not None and importlib.util.find_spec("wandb") is None:

@@ -9,7 +9,7 @@ import uuid
 from dataclasses import asdict
 from pathlib import Path
 
-from data_prep.artifacts import check_files, read_manifest
+from data_prep.artifacts import MANIFEST_NAME, check_files, read_manifest
 from recipes.schema import Recipe, recipe_from_mapping
 
 RECIPE_NAME = "recipe.json"
@@ -26,6 +26,14 @@ _MAY_CHANGE = ("parallel.", "run.", "schedule.micro_batch_size", "data.num_worke
 def checkpoint_name(step: int) -> str:
     """Directory name of the checkpoint after `step` optimizer steps."""
     return f"step_{step:07d}"
+
+
+def complete_checkpoints(run_dir: Path) -> list[str]:
+    """Names of the checkpoints that are written whole, in the order of their steps.
+
+    A checkpoint gets its name last, and its manifest before that.
+    """
+    return sorted(path.parent.name for path in (run_dir / CHECKPOINTS_NAME).glob(f"step_[0-9]*/{MANIFEST_NAME}"))
 
 
 def newest_checkpoint(run_dir: Path, *, contents: bool = False) -> tuple[int, Path] | None:

@@ -104,6 +104,8 @@ class RunRecipe:
     validation_batches: int = 1  # global batches of one validation
     log_every_steps: int = 10
     keep_optimizer_in_last_checkpoint: bool = True  # False saves space when the run will not be continued
+    keep_checkpoints: int | None = None  # the newest so many stay, older ones are removed; None: all stay
+    keep_held_checkpoints: int = 8  # of the older ones that eval.watch still waits for, the newest so many stay too
     asynchronous_save: bool = False  # checkpoints are written beside the next steps, from a copy in the memory of the host
     stop_signals: tuple[str, ...] = ("SIGTERM", "SIGUSR1", "SIGUSR2")  # that save the run and end it with exit code 0
     skip_nonfinite_steps: int = 0  # steps of the whole run that may be passed over because a loss or gradient is not finite

@@ -17,6 +17,7 @@ from recipes.checks import RunInputs, padded_vocab_size
 from recipes.launch import process_rank
 from recipes.planner.hardware import GPUS
 from recipes.rates import Rates, new_rows
+from recipes.retention import Retention
 from recipes.run_dir import CHECKPOINTS_NAME, CONTEXT_NAME, METRICS_NAME
 from recipes.schema import Recipe
 from recipes.steps import weights_of
@@ -69,6 +70,7 @@ def make_callbacks(recipe: Recipe, inputs: RunInputs, *, run_dir: Path, signals:
         arguments=asdict(recipe),
         optimizer_in_last=recipe.run.keep_optimizer_in_last_checkpoint,
         asynchronous=recipe.run.asynchronous_save,
+        retention=None if recipe.run.keep_checkpoints is None else Retention(recipe.run.keep_checkpoints, recipe.run.keep_held_checkpoints),
     )
     return RunCallbacks(
         seed=StepSeed(recipe.seed),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 import time
 from collections.abc import Mapping
 from functools import partial as partial_function
@@ -14,6 +15,7 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 
 from data_prep.artifacts import digest_file, make_group_readable, sync_tree, write_manifest
+from recipes.retention import REMOVED_PATTERN, Retention, remove_old_checkpoints
 from recipes.run_dir import checkpoint_name
 
 
@@ -21,6 +23,10 @@ class Checkpoints(Callback):
     """Saves NeMo checkpoints `step_0000100` ..., each complete in itself and renamed into place when it is.
 
     A directory with the final name has weights, context and manifest; whatever a crash leaves has a hidden name.
+
+    Args:
+        directory: below that of the run.
+        retention: None lets all checkpoints stay.
     """
 
     def __init__(
@@ -35,19 +41,21 @@ class Checkpoints(Callback):
         arguments: Mapping[str, Any],
         optimizer_in_last: bool,
         asynchronous: bool,
+        retention: Retention | None,
     ) -> None:
         self._directory, self._every, self._max_steps = directory, every_steps, max_steps
         self._source_context, self._facts, self._inputs, self._arguments = source_context, facts, inputs, arguments
-        self._optimizer_in_last, self._asynchronous = optimizer_in_last, asynchronous
+        self._optimizer_in_last, self._asynchronous, self._retention = optimizer_in_last, asynchronous, retention
         self._last_saved = -1
         self._stopped_seconds = 0.0  # for which the newest save has stopped the training
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Remove what interrupted saves left behind."""
+        """Remove what interrupted saves and removals left behind."""
         self._last_saved = trainer.global_step
         if trainer.is_global_zero:
-            for partial in self._directory.glob(".step_*.partial"):
-                shutil.rmtree(partial, ignore_errors=True)
+            for pattern in (".step_*.partial", REMOVED_PATTERN):
+                for left in self._directory.glob(pattern):
+                    shutil.rmtree(left, ignore_errors=True)
         trainer.strategy.barrier("checkpoints cleaned")
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
@@ -89,6 +97,9 @@ class Checkpoints(Callback):
             if final.exists():  # a resumed run may pass a step that was saved with other data
                 shutil.rmtree(final)
             partial.replace(final)
+            if self._retention is not None:
+                for sentence in remove_old_checkpoints(self._directory.parent, self._retention):
+                    print(sentence, file=sys.stderr, flush=True)
         trainer.strategy.barrier("checkpoint renamed")
 
     def _complete(self, partial: Path, facts: Mapping[str, Any], digests: Mapping[str, str]) -> None:

@@ -6,13 +6,17 @@ import re
 import signal
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
 from data_prep.artifacts import write_manifest
-from eval.watch import Watch, main
+from eval.watch import main
+from eval.watched_run import WatchedRun
 from eval.work_queue import WorkQueue
+from recipes.holds import read_holds
+from recipes.retention import Retention, remove_old_checkpoints
 from tests.eval.made_results import make_result
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -80,9 +84,19 @@ def run_dir(tmp_path) -> Path:
     return tmp_path / "run"
 
 
+def write_recipe(run_dir: Path, *, steps: int) -> None:
+    from recipes.compose import compose_recipe
+
+    overrides = ["model.checkpoint=m", "data.train=[d]", f"schedule.max_steps={steps}"]
+    (run_dir / "recipe.json").write_text(json.dumps(asdict(compose_recipe("demo_adapt", overrides))))
+
+
+def held(run_dir: Path) -> list[str]:
+    return [hold.checkpoint for hold in read_holds(run_dir)]
+
+
 def test_only_whole_checkpoints_are_seen(run_dir, tmp_path):
-    watch = Watch(run_dir, tmp_path / "out")
-    assert watch.complete_checkpoints() == ["step_0000010", "step_0000020"]
+    watch = WatchedRun(run_dir, tmp_path / "out")
     make_result(tmp_path / "out/results", "step_0000010", "focus", 10, skill=0.5, items=20)
     watch.queue.add(["step_0000010"])
     claim = watch.queue.claim()
@@ -99,16 +113,73 @@ def test_only_whole_checkpoints_are_seen(run_dir, tmp_path):
 
 
 def test_the_run_is_over_when_its_last_step_was_evaluated(run_dir, tmp_path):
-    watch = Watch(run_dir, tmp_path / "out")
+    watch = WatchedRun(run_dir, tmp_path / "out")
     assert not watch.is_over()
-    (run_dir / "recipe.json").write_text(json.dumps({"schedule": {"max_steps": 20}}))
-    watch.queue.add(watch.complete_checkpoints())
+    write_recipe(run_dir, steps=20)
+    watch.hold_and_queue()
     for name in ("step_0000020", "step_0000010"):
         assert not watch.is_over()
         claim = watch.queue.claim()
         assert claim is not None and claim.name == name
         watch.queue.finish(claim, failed=name.endswith("10"), record={})
     assert watch.is_over()
+
+
+def test_what_waits_is_held_against_the_trainings_retention(run_dir, tmp_path, capsys):
+    watch, other = WatchedRun(run_dir, tmp_path / "out"), WatchedRun(run_dir, tmp_path / "other")
+    watch.hold_and_queue()
+    assert held(run_dir) == ["step_0000010", "step_0000020"]
+    for step in (50, 60):  # the training goes on, and keeps its newest two
+        (run_dir / f"checkpoints/step_{step:07d}").mkdir()
+        write_manifest(run_dir / f"checkpoints/step_{step:07d}", stage="recipes.train", facts={"step": step})
+    assert remove_old_checkpoints(run_dir, Retention(2, 8)) == []
+    assert (run_dir / "checkpoints/step_0000010").is_dir()
+    for name in ("step_0000020", "step_0000010"):
+        claim = watch.queue.claim()
+        assert claim is not None and claim.name == name
+        watch.queue.finish(claim, failed=False, record={})
+    other.hold_and_queue()
+    arguments = ["--run", str(run_dir), "--release", "--output"]
+    assert main([*arguments, str(tmp_path / "out")]) == 0
+    assert capsys.readouterr().out == "released step_0000010, step_0000020\n"
+    assert main([*arguments, str(tmp_path / "out")]) == 0
+    assert capsys.readouterr().out == f"{tmp_path}/out holds no checkpoint of {run_dir}\n"
+    assert remove_old_checkpoints(run_dir, Retention(2, 8)) == [], "the other evaluation holds all that there is"
+    assert len(other.release_all()) == 4
+    assert remove_old_checkpoints(run_dir, Retention(2, 8)) == []
+    assert sorted(path.name for path in (run_dir / "checkpoints").glob("step_*0")) == ["step_0000040", "step_0000050", "step_0000060"]
+
+
+def test_a_run_that_cannot_be_written_to_is_evaluated_without_holds(run_dir, tmp_path, capsys):
+    (run_dir / "holds").write_text("in the way")
+    watch = WatchedRun(run_dir, tmp_path / "out")
+    watch.hold_and_queue()
+    assert watch.queue.names("pending") == ["step_0000010", "step_0000020"]
+    assert "step_0000010 is not held, training may remove it: " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGUSR1, 0), (signal.SIGTERM, 143)])
+def test_a_worker_that_is_told_to_leave_gives_its_checkpoint_back(run_dir, tmp_path, number, code):
+    words = ["--run", str(run_dir), "--output", str(tmp_path / "out"), "--", "--text", "sl=none.txt"]
+    worker = subprocess.Popen([sys.executable, "-m", "eval.watch", *words], cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    assert worker.stderr is not None and worker.stderr.readline() == "step_0000020: started\n"
+    worker.send_signal(number)
+    _, told = worker.communicate(timeout=60)
+    assert worker.returncode == code, told
+    assert told.endswith("step_0000020: given back\n")
+    queue = WorkQueue(tmp_path / "out/queue")
+    assert (queue.names("pending"), queue.names("running"), queue.names("failed")) == (["step_0000010", "step_0000020"], [], [])
+    assert held(run_dir) == ["step_0000010", "step_0000020"], "until another worker has evaluated them"
+
+
+def test_a_worker_leaves_when_nothing_comes(run_dir, tmp_path, capsys):
+    watch = WatchedRun(run_dir, tmp_path / "out")
+    watch.hold_and_queue()
+    while (claim := watch.queue.claim()) is not None:
+        watch.queue.finish(claim, failed=False, record={})
+    words = ["--run", str(run_dir), "--output", str(tmp_path / "out"), "--every", "0.1", "--idle-minutes", "0.002", "--", "--text", "sl=x"]
+    assert main(words) == 0
+    assert capsys.readouterr().err == "nothing to evaluate for 0.002 minutes; this worker leaves\n"
 
 
 def test_refusals_and_failures(run_dir, tmp_path, capsys):
@@ -120,7 +191,8 @@ def test_refusals_and_failures(run_dir, tmp_path, capsys):
     text = ["--", "--text", f"sl={tmp_path}/none.txt"]
     fails(f"{tmp_path}/no has no checkpoints; expected the output of `python -m recipes.train`", "--run", tmp_path / "no", "--output", out)
     fails("nothing to evaluate: give --text or --tasks after --, as for eval.harness", "--run", run_dir, "--output", out)
-    fails("--every is 0.0; it must be more than 0", "--run", run_dir, "--output", out, "--every", "0", *text)
+    for option in ("--every", "--idle-minutes", "--hold-hours"):
+        fails(f"{option} is 0.0; it must be more than 0", "--run", run_dir, "--output", out, option, "0", *text)
     taken = "--model after --: the command gives them itself; leave them out"
     fails(taken, "--run", run_dir, "--output", out, *text, "--model", "x")
     (run_dir / "checkpoints/step_0000010/scion.json").unlink()
@@ -130,6 +202,7 @@ def test_refusals_and_failures(run_dir, tmp_path, capsys):
     assert failure.endswith(f"; see {out}/logs/step_0000020.log")
     assert "| step_0000020 | failed |" in capsys.readouterr().out
     assert not (out / "exports").exists() or not any((out / "exports").iterdir())
+    assert held(run_dir) == ["step_0000020"], "it can be mended and tried again, until the hold ends"
 
 
 @pytest.mark.slow  # NeMo is started four times

@@ -20,6 +20,7 @@ from transformers import AutoModelForCausalLM
 from conversion.dist_checkpoint import read_dist_checkpoint
 from data_prep.megatron.index import PREFIX, TokenFile
 from recipes import arithmetic
+from recipes.holds import read_holds, take_hold
 from recipes.run_dir import newest_checkpoint, sync_command
 from recipes.schema import ScheduleRecipe
 from tests.conftest import Inputs
@@ -147,7 +148,13 @@ def test_a_trigger_file_saves_and_disappears_and_an_asynchronous_save_has_the_sa
         assert all(torch.equal(found[name], expected[name]) for name in expected)
     for late in (4, 6):
         shutil.rmtree(runs.directory / f"beside/checkpoints/step_000000{late}")
-    assert runs.train("beside_on", *options, after="beside")["losses"] == whole["losses"][3:], "optimizer state differs"
+    # The newest two stay, and of the older ones that which somebody holds.
+    assert take_hold(runs.directory / "beside", "step_0000002", holder="evaluation", seconds=3600)
+    assert take_hold(runs.directory / "beside", "step_0000003", holder="a dead one", seconds=-1)
+    seen = runs.train("beside_on", *options, "run.keep_checkpoints=2", after="beside")
+    assert seen["losses"] == whole["losses"][3:], "optimizer state differs"
+    assert runs.checkpoints("beside_on") == [f"step_000000{step}" for step in (2, 4, 6)]
+    assert [hold.checkpoint for hold in read_holds(runs.directory / "beside_on")] == ["step_0000002"]
 
 
 def test_a_crash_during_an_asynchronous_save_leaves_no_checkpoint_half_written(runs: Runs) -> None:

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from slurm.jobs.job import Job
 from slurm.jobs.render import render_job
+from slurm.jobs.watching import WatchPlan, watch_job
 from slurm.sites.cluster import Cluster, Runtime, check_job, cluster_names, load_cluster
 from tests.processes import ROOT
 
@@ -50,6 +51,17 @@ COUNT = Job(
     work_dir=Path("/home/ana/scion"),
     paths=(Path("/scratch"),),
 )
+WATCH = replace(
+    watch_job(
+        Path("/scratch/runs/sl"),
+        Path("/scratch/runs/sl_evaluations"),
+        ["--text", "sl=/scratch/held out.txt", "--tasks", "sl_generative", "--data", "/scratch/eval_data"],
+        WatchPlan("gpu", workers=2, rounds=3, options=("--idle-minutes", "30")),
+        time_limit_seconds=4 * 3600,
+        paths=(Path("/scratch/held out.txt"), Path("/scratch/eval_data")),
+    ),
+    work_dir=Path("/home/ana/scion"),
+)
 NUM_DIRECTIVES = 13
 RUNTIMES = {
     "apptainer": Runtime("apptainer", image="nemo.sif"),
@@ -68,6 +80,8 @@ def _cluster(name: str) -> Cluster:
 CASES = {
     **{f"{name}-train": (TRAIN, _cluster(name)) for name in cluster_names()},
     **{f"{name}-cpu": (COUNT, _cluster(name)) for name in cluster_names()},
+    **{f"{name}-watch": (WATCH, _cluster(name)) for name in ("vega", "leonardo")},
+    "local-watch": (replace(WATCH, kind="cpu", gpus_per_task=0), _cluster("local")),
     **{f"runtime-{kind}": (TRAIN, replace(_cluster("vega"), runtime=runtime)) for kind, runtime in RUNTIMES.items()},
 }
 

@@ -1,0 +1,94 @@
+"""Evaluate the checkpoints of a run on a cluster, as they appear: a job array of eval.watch, whose members share the work.
+
+Prints what is evaluated and the exact job script, and sends it with --submit.  A worker that comes near its time limit gives its checkpoint
+back and leaves; with --rounds others take its place.  What follows `--` goes to eval.harness.  Nothing is sent without --submit.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from data_prep import command
+from slurm.jobs.arguments import add_cluster_arguments, add_time_argument, cluster_of, time_limit_of
+from slurm.jobs.job import CPU, GPU, ROOT
+from slurm.jobs.queue import send_job
+from slurm.jobs.render import render_job
+from slurm.jobs.watching import LOGS_NAME, WatchPlan, watch_job, with_absolute_paths
+from slurm.sites.site import check_site, require_runtime
+
+SCRIPT_NAME = "job.sh"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Check, print; with --submit send."""
+    parser = command.parser(
+        __doc__,
+        prog="slurm.watch",
+        example="python -m slurm.watch --cluster vega --account b25 --run runs/sl --output runs/sl_evaluations --workers 2 --time 04:00:00"
+        " -- --text sl=heldout.sl.txt --tasks sl_generative --data eval_data",
+    )
+    parser.add_argument("--run", type=Path, required=True, metavar="DIR", help="output of recipes.train")
+    parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="for queue, results and logs, where all nodes see it")
+    add_cluster_arguments(parser)
+    add_time_argument(parser)
+    parser.add_argument("--workers", type=int, default=1, metavar="N", help="checkpoints that are evaluated at the same time (default: 1)")
+    parser.add_argument("--rounds", type=int, default=1, metavar="N", help="jobs of each worker, one after the other (default: 1)")
+    parser.add_argument("--gpus", type=int, metavar="N", help="of a worker (default: 1 where the cluster has some)")
+    parser.add_argument("--on-cpus", action="store_true", help="use the CPU partition")
+    parser.add_argument(
+        "--signal-seconds", type=int, default=WatchPlan.signal_seconds, metavar="S", help="before the limit: leave (default: %(default)s)"
+    )
+    parser.add_argument("--once", action="store_true", help="workers leave when nothing waits, instead of watching until the run is over")
+    parser.add_argument("--every", type=float, metavar="SECONDS", help="between two looks (default: that of eval.watch)")
+    parser.add_argument("--idle-minutes", type=float, metavar="M", help="workers leave when nothing came for so long")
+    parser.add_argument("--submit", action="store_true", help="send it")
+    parser.add_argument("harness", nargs="*", help="after --: texts, tasks and settings for eval.harness")
+    arguments = parser.parse_args(argv)
+
+    if not arguments.harness:
+        raise ValueError("nothing to evaluate: give --text or --tasks after --, as for eval.harness")
+    run_dir, output = arguments.run.absolute(), arguments.output.absolute()
+    harness, paths = with_absolute_paths(arguments.harness)
+    options = [*(["--once"] if arguments.once else [])]
+    for name in ("every", "idle_minutes"):
+        if (value := getattr(arguments, name)) is not None:
+            options += [f"--{name.replace('_', '-')}", f"{value:g}"]
+    cluster, kind = cluster_of(arguments), CPU if arguments.on_cpus else GPU
+    gpus = arguments.gpus if arguments.gpus is not None else int(kind == GPU and cluster.gpu.gpus_per_node > 0)
+    plan = WatchPlan(kind, arguments.workers, arguments.rounds, gpus, arguments.signal_seconds, tuple(options))
+    job = watch_job(run_dir, output, harness, plan, time_limit_seconds=time_limit_of(arguments, cluster, kind=kind), paths=paths)
+    script = render_job(job, cluster)
+    status = _status(run_dir, output, options, harness)
+    if arguments.submit:
+        require_runtime(cluster)
+    checked = check_site([job], cluster, must_answer=arguments.submit)
+    print(f"{status}\n\nchecked: {checked}")
+    if not arguments.submit:
+        print(f"\nThe script of the array:\n\n{script}\nNothing was sent; add --submit to send it.")
+        return command.DONE
+    (output / LOGS_NAME).mkdir(parents=True, exist_ok=True)
+    path = output / LOGS_NAME / SCRIPT_NAME
+    path.write_text(script, encoding="utf-8")
+    print(f"sent job {send_job(path)}; watch it with `python -m eval.watch --run {run_dir} --output {output} --status`")
+    return command.DONE
+
+
+def _status(run_dir: Path, output: Path, options: Sequence[str], harness: Sequence[str]) -> str:
+    """The matrix of what is evaluated, from eval.watch itself, which refuses now what its workers would refuse.
+
+    Raises:
+        ValueError: with its sentence.
+    """
+    only_worker = [word for word in options if word != "--once"]
+    words = [sys.executable, "-m", "eval.watch", "--run", str(run_dir), "--output", str(output), "--status", *only_worker, "--", *harness]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise ValueError((done.stderr.strip().splitlines() or ["eval.watch failed without a word"])[-1].removeprefix("error: "))
+    return done.stdout.rstrip()
+
+
+if __name__ == "__main__":
+    command.run(main)

@@ -1,0 +1,35 @@
+#!/bin/bash
+#SBATCH --job-name=watch-sl
+#SBATCH --partition=gpu
+#SBATCH --nodes=1
+#SBATCH --ntasks-per-node=1
+#SBATCH --cpus-per-task=32
+#SBATCH --mem=0
+#SBATCH --time=04:00:00
+#SBATCH --signal=USR1@120
+#SBATCH --array=0-5%2
+#SBATCH --requeue
+#SBATCH --open-mode=append
+#SBATCH --output=/scratch/runs/sl_evaluations/slurm_logs/%A_%a.log
+
+set -euo pipefail
+
+# Everything runs from the checkout; environment.sh sets PYTHONPATH, offline switches and the address of the first node.
+cd -- /home/ana/scion
+source slurm/environment.sh
+
+# Software.
+export PATH=/home/ana/scion/.venv/bin:"$PATH"
+
+# The step: 1 x 1 tasks; slurm/task.sh gives each its rank and becomes the command.
+srun --export=ALL --kill-on-bad-exit=1 --cpus-per-task="$SLURM_CPUS_PER_TASK" \
+    bash slurm/task.sh \
+    python -m eval.watch \
+    --run /scratch/runs/sl \
+    --output /scratch/runs/sl_evaluations \
+    --idle-minutes 30 \
+    -- \
+    --text \
+    'sl=/scratch/held out.txt' \
+    --tasks sl_generative \
+    --data /scratch/eval_data
