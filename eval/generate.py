@@ -12,6 +12,7 @@ import logging
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, replace
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,13 @@ from data_prep import command
 from data_prep.artifacts import digest_bytes, staged_directory, write_manifest
 from data_prep.tables import markdown_table
 from eval.generation import (
+    EFFICIENCY_FORMAT,
+    EFFICIENCY_NAME,
     SETTINGS,
     Generator,
     Pace,
     Settings,
+    machine,
     per_second,
     speedup,
     target_token_ratio,
@@ -153,11 +157,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             lines, paces, told = generate_for(checkpoint, generator, prompts, repeats=arguments.repeats, seed=arguments.seed, known=known)
             source = source or paces
             write_lines(staging / "texts" / f"{checkpoint.name}.jsonl", lines)
-            figures[checkpoint.name], row = _efficiency(paces, source, told)
+            figures[checkpoint.name], row = _efficiency(paces, source, {"digest": checkpoint.digest, **told})
             rows.append([checkpoint.name, *row])
             print(f"{checkpoint.name}: {sum(pace.seconds for pace in paces):.1f} s", file=sys.stderr, flush=True)
-        content = {"settings": asdict(settings), "backend": arguments.backend, "batch_size": arguments.batch_size, "models": figures}
-        (staging / "efficiency.json").write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+        content = {"format": EFFICIENCY_FORMAT, "conditions": _conditions(arguments, settings, prompts, checkpoints[0]), "models": figures}
+        (staging / EFFICIENCY_NAME).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
         write_manifest(
             staging,
             stage="eval.generate",
@@ -168,6 +172,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     header = ["model", "tokens/s", "characters/s", "bytes/s", "new tokens", "prompt tokens", f"speedup to {checkpoints[0].name}"]
     print(markdown_table(header, rows))
     return command.DONE
+
+
+def _conditions(arguments: argparse.Namespace, settings: Settings, prompts: Sequence[dict[str, str]], source: Checkpoint) -> dict[str, Any]:
+    """All that has to be the same for two measurements to compare."""
+    packages = ("torch", "vllm" if arguments.backend == "vllm" else "transformers")
+    return {
+        "backend": arguments.backend,
+        "machine": machine(arguments.device or default_device()),
+        "settings": asdict(settings),
+        "batch size": arguments.batch_size,
+        "dtype": arguments.dtype,
+        "prompts": len(prompts),
+        "digest of prompts": digest_bytes(json.dumps(prompts).encode()),
+        "source model": source.digest,
+        "versions": {package: metadata.version(package) for package in packages},
+    }
 
 
 def _efficiency(paces: Sequence[Pace], source: Sequence[Pace], told: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:

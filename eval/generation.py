@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import platform
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -54,6 +56,9 @@ class Text:
     text: str
     num_prompt_tokens: int
 
+
+EFFICIENCY_NAME = "efficiency.json"
+EFFICIENCY_FORMAT = 2
 
 # prompts, seed -> texts in their order, and the seconds that generation took
 Generator = Callable[[Sequence[str], int], tuple[list[Text], float]]
@@ -207,3 +212,19 @@ def target_token_ratio(texts: Sequence[Text], new_ids: frozenset[int]) -> float 
     """Share of generated tokens that the source vocabulary has not; None if nothing was generated."""
     ids = [index for text in texts for index in text.token_ids]
     return sum(index in new_ids for index in ids) / len(ids) if ids else None
+
+
+def machine(device: str) -> dict[str, Any]:
+    """What seconds depend on: the device, and on a CPU the threads."""
+    import torch
+
+    if device.startswith("cuda"):
+        return {"device": torch.cuda.get_device_name(device), "threads": None}
+    return {"device": _processor(), "threads": torch.get_num_threads()}
+
+
+def _processor() -> str:
+    for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines() if Path("/proc/cpuinfo").exists() else []:
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()

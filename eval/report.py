@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from data_prep import command
 from data_prep.artifacts import digest_file, staged_directory, write_manifest
 from data_prep.tables import markdown_table
-from eval.reporting.exports import latex, markdown, scores_rows, write_csv
+from eval.generation import EFFICIENCY_NAME
+from eval.reporting.exports import latex, latex_generation, markdown, scores_rows, write_csv
+from eval.reporting.generation import read_generation
 from eval.reporting.items_page import items_page
 from eval.reporting.page import report_page
 from eval.reporting.runs import Report, read_report
@@ -30,8 +33,14 @@ def write_report(report: Report, directory: Path, *, title: str, tokens_per_step
     if single is not None:
         (directory / "items.html").write_text(single, encoding="utf-8")
     (directory / "report.md").write_text(markdown(report, all_lines, tests, title=title), encoding="utf-8")
-    (directory / "table.tex").write_text(latex(report, all_lines), encoding="utf-8")
+    (directory / "table.tex").write_text(
+        "\n".join(filter(None, [latex(report, all_lines), latex_generation(report, all_lines)])), encoding="utf-8"
+    )
     write_csv(directory / "scores.csv", report, all_lines)
+
+
+def _inputs(report: Report, efficiency: Sequence[Path]) -> list[Path]:
+    return [*(model.path for run in report.runs for model in run.checkpoints), *(folder / EFFICIENCY_NAME for folder in efficiency)]
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -45,6 +54,14 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--baseline", metavar="NAME", help="run that the others are tested against; default: the first not trained here")
     parser.add_argument("--tokens-per-step", type=int, metavar="N", help="as the plan prints it: draws curves against tokens and bytes too")
     parser.add_argument("--items", type=int, default=20, metavar="N", help="wins and losses shown of each task (default: 20; 0: no page)")
+    parser.add_argument(
+        "--efficiency",
+        nargs="+",
+        type=Path,
+        default=[],
+        metavar="DIR",
+        help="outputs of eval.generate: speed beside accuracy and tokenizer",
+    )
     parser.add_argument("--title", default="Evaluation", help="heading of the page (default: %(default)s)")
     return parser
 
@@ -57,6 +74,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments.items < 0:
         raise ValueError(f"--items is {arguments.items}; it must be 0 or more")
     report = read_report(arguments.results, baseline=arguments.baseline)
+    report = replace(report, generation=read_generation(arguments.efficiency, report))
     with staged_directory(arguments.output) as staging:
         write_report(report, staging, title=arguments.title, tokens_per_step=arguments.tokens_per_step, items=arguments.items)
         write_manifest(
@@ -64,7 +82,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             stage="eval.report",
             facts={"baseline": report.models[0].name},
             arguments={"results": [str(path) for path in arguments.results], "title": arguments.title},
-            inputs={str(model.path): digest_file(model.path) for run in report.runs for model in run.checkpoints},
+            inputs={str(path): digest_file(path) for path in _inputs(report, arguments.efficiency)},
         )
     print(markdown_table(*scores_rows(report, lines(report)), text_columns=1))
     print(f"\nreport: {arguments.output / 'report.html'}")

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from data_prep.tables import markdown_table
+from eval.reporting.generation import SOURCE, generation_note, generation_records, generation_rows
 from eval.reporting.page import tests_rows, warnings
 from eval.reporting.runs import Report
 from eval.reporting.scores import Line, Score, Test, validity_rows
@@ -23,13 +24,20 @@ def write_csv(path: Path, report: Report, all_lines: Sequence[Line]) -> None:
         writer.writerow(["run", "checkpoint", "step", "source", "metric", "value", "low", "high", "n", "model_digest", "backend"])
         for run in report.runs:
             for model in run.checkpoints:
-                identity = [model.content["model"]["digest"], model.content["settings"]["backend"]]
+                digest, step = model.content["model"]["digest"], "" if model.step is None else model.step
                 for line in all_lines:
                     score = line.score(model)
                     if score is not None:
-                        step = "" if model.step is None else model.step
-                        figures = [repr(score.value), *("" if end is None else repr(end) for end in (score.low, score.high)), score.n]
-                        writer.writerow([run.name, model.name, step, line.source, line.metric, *figures, *identity])
+                        backend = model.content["settings"]["backend"]
+                        row = [line.source, line.metric, *_numbers(score.value, score.low, score.high), score.n, digest, backend]
+                        writer.writerow([run.name, model.name, step, *row])
+                for metric, value, low, high, repeats in generation_records(report, model):
+                    row = [SOURCE, metric, *_numbers(value, low, high), repeats, digest, report.generation[digest]["conditions"]["backend"]]
+                    writer.writerow([run.name, model.name, step, *row])
+
+
+def _numbers(*values: float | None) -> list[str]:
+    return ["" if value is None else repr(value) for value in values]
 
 
 def scores_rows(report: Report, all_lines: Sequence[Line]) -> tuple[list[str], list[list[str]]]:
@@ -53,11 +61,12 @@ def markdown(report: Report, all_lines: Sequence[Line], tests: Sequence[Test], *
         (f"Against {report.models[0].name}, item by item", tests_rows(tests)),
         ("What became of the answers", validity_rows(report)),
         ("Text", efficiency_rows(report)),
+        ("Speed of generation beside accuracy and tokenizer", generation_rows(report, all_lines)),
         ("English beside the target language", retention_rows(report, tests)),
     ):
         if rows:
             parts += [f"## {heading}", markdown_table(header, rows)]
-    return "\n\n".join([*parts, "## How it was measured", *notes(report)]) + "\n"
+    return "\n\n".join([*parts, "## How it was measured", *filter(None, [*notes(report), generation_note(report)])]) + "\n"
 
 
 def latex(report: Report, all_lines: Sequence[Line]) -> str:
@@ -80,6 +89,26 @@ def latex(report: Report, all_lines: Sequence[Line]) -> str:
         f"\\begin{{tabular}}{{l{'r' * len(headlines)}}}\n\\toprule\n & {sources} \\\\\nModel & {metrics} \\\\\n\\midrule\n"
         + "\n".join(rows)
         + "\n\\bottomrule\n\\end{tabular}\n"
+    )
+
+
+def latex_generation(report: Report, all_lines: Sequence[Line]) -> str:
+    """Accuracy, fertility and speed of generation as another table; empty where no speed was measured."""
+    header, rows = generation_rows(report, all_lines)
+    if not rows:
+        return ""
+    cells = [" & ".join("--" if cell == "–" else _tex(cell) for cell in row) + r" \\" for row in (header, *rows)]
+    return "\n".join(
+        [
+            f"\\begin{{tabular}}{{l{'r' * (len(header) - 1)}}}",
+            r"\toprule",
+            cells[0],
+            r"\midrule",
+            *cells[1:],
+            r"\bottomrule",
+            r"\end{tabular}",
+            "",
+        ]
     )
 
 

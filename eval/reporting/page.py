@@ -8,6 +8,7 @@ from pathlib import Path
 
 from data_prep.html_page import html_page, html_table
 from eval.reporting.charts import NUM_COLOURS, STYLE, Point, Series, curve_panel, interval_strip
+from eval.reporting.generation import generation_note, generation_rows
 from eval.reporting.runs import Report
 from eval.reporting.scores import Line, Score, Test, validity_rows
 from eval.reporting.sections import efficiency_rows, notes, retention_rows, x_axes
@@ -56,6 +57,7 @@ def report_page(
     for heading, (header, rows), note in (
         ("What became of the answers", validity_rows(report), _VALIDITY_NOTE),
         ("Text: bits per byte, and what the tokenizer costs", efficiency_rows(report), _TEXT_NOTE),
+        ("Speed of generation beside accuracy and tokenizer", generation_rows(report, all_lines), html.escape(generation_note(report))),
         ("English beside the target language", retention_rows(report, tests), _RETENTION_NOTE),
     ):
         if rows:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -73,6 +73,7 @@ class Report:
     """All that a report needs, in order."""
 
     runs: tuple[Run, ...]
+    generation: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # digest of a model -> its figures of eval.generate
 
     @property
     def models(self) -> list[Evaluated]:

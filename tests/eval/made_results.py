@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import random
 from collections.abc import Sequence
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from data_prep.artifacts import digest_bytes
+from eval.generation import EFFICIENCY_FORMAT, EFFICIENCY_NAME
 from eval.protocols.scoring import yes_no
 from eval.results import RESULT_FORMAT, write_lines, write_result
 from eval.statistics import f1_intervals, ratio_interval, wilson_interval
@@ -122,3 +124,32 @@ def _sample(task: str, number: int, skill: float, rng: random.Random, prompt: st
         "doc_id": number, "doc": document, "target": document["choices"][document["label"]], "arguments": [[asked, {"until": ["\n"]}]],
         "resps": [[answer]], "prompt_hash": digest_bytes(asked.encode()).removeprefix("xxh3:"), "metrics": list(scores), **scores,
     }  # fmt: skip
+
+
+def make_efficiency(folder: Path, speeds: dict[str, float], **conditions: Any) -> Path:
+    """`efficiency.json` of some of the models made here, the source model first, as eval.generate writes it.
+
+    Args:
+        speeds: name of a model -> bytes per second.
+        conditions: other than usual.
+    """
+    source = next(iter(speeds))
+    models = {}
+    for name, speed in speeds.items():
+        rates = {"tokens_per_second": speed / 3, "characters_per_second": 0.9 * speed, "bytes_per_second": speed}
+        rates["speedup"] = speed / speeds[source]
+        models[name] = {
+            "digest": digest_bytes(name.encode()), "prompt_tokens_per_item": 40.0, "repeats": [{}] * 5,
+            "target_token_ratio": 0.0 if name == source else 0.625,
+            **{key: {"value": value, "low": 0.95 * value, "high": 1.05 * value, "n": 5} for key, value in rates.items()},
+        }  # fmt: skip
+    told = {
+        "backend": "hf", "machine": {"device": "A100", "threads": None},
+        "settings": {"max_new_tokens": 128, "temperature": 0.0, "fixed_length": True},
+        "batch size": 8, "dtype": "float32", "prompts": 100, "digest of prompts": "xxh3:p",
+        "source model": models[source]["digest"], "versions": {"torch": "2.13.0"},
+    }  # fmt: skip
+    folder.mkdir(parents=True)
+    content = {"format": EFFICIENCY_FORMAT, "conditions": {**told, **conditions}, "models": models}
+    (folder / EFFICIENCY_NAME).write_text(json.dumps(content))
+    return folder

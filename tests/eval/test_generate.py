@@ -86,7 +86,13 @@ def test_the_command_counts_new_tokens_and_keeps_ids(tmp_path, prompts, capsys):
     output = tmp_path / "out"
     arguments = ["--model", str(source), str(adapted), "--prompts", str(prompts), "--settings", "speed", "--max-new-tokens", "6"]
     assert main([*arguments, "--repeats", "2", "--output", str(output)]) == 0
-    found = json.loads((output / "efficiency.json").read_text())["models"]
+    content = json.loads((output / "efficiency.json").read_text())
+    found = content["models"]
+    assert found["adapted"]["digest"] == inspect_checkpoint(adapted, name="x").digest
+    told = content["conditions"]
+    assert (told["backend"], told["batch size"], told["dtype"], told["prompts"]) == ("hf", 8, "float32", 4)
+    assert told["source model"] == found["source"]["digest"] and told["settings"]["max_new_tokens"] == 6
+    assert told["machine"]["device"] and told["versions"]["torch"]
     lines = [json.loads(line) for line in (output / "texts/adapted.jsonl").read_text().splitlines()]
     assert [(line["id"], line["repeat"]) for line in lines] == [(f"p{n}", r) for r in range(2) for n in range(4)]
     assert all(len(line["token_ids"]) == 6 for line in lines)
