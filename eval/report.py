@@ -24,7 +24,7 @@ from eval.reporting.scores import lines, paired_tests
 
 
 def write_report(report: Report, directory: Path, *, title: str, tokens_per_step: int | None, items: int) -> None:
-    """Write report.html, report.md, scores.csv, table.tex, and items.html where two models answered the same tasks."""
+    """Write report.html, report.md, scores.csv, tables.tex, and items.html where two models answered the same tasks."""
     all_lines = lines(report)
     tests = paired_tests(report, all_lines)
     single = items_page(report, all_lines, title=title, items=items) if items else None
@@ -33,7 +33,7 @@ def write_report(report: Report, directory: Path, *, title: str, tokens_per_step
     if single is not None:
         (directory / "items.html").write_text(single, encoding="utf-8")
     (directory / "report.md").write_text(markdown(report, all_lines, tests, title=title), encoding="utf-8")
-    (directory / "table.tex").write_text(
+    (directory / "tables.tex").write_text(
         "\n".join(filter(None, [latex(report, all_lines), latex_generation(report, all_lines)])), encoding="utf-8"
     )
     write_csv(directory / "scores.csv", report, all_lines)
@@ -49,7 +49,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--results", nargs="+", type=Path, required=True, metavar="DIR", help="folders with results of eval.harness")
     parser.add_argument(
-        "--output", type=Path, required=True, metavar="DIR", help="report.html, report.md, scores.csv, table.tex, items.html"
+        "--output", type=Path, required=True, metavar="DIR", help="report.html, report.md, scores.csv, tables.tex, items.html"
     )
     parser.add_argument("--baseline", metavar="NAME", help="run that the others are tested against; default: the first not trained here")
     parser.add_argument("--tokens-per-step", type=int, metavar="N", help="as the plan prints it: draws curves against tokens and bytes too")

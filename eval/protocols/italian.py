@@ -1,5 +1,8 @@
 """SAVA's Italian protocols: translated multiple choice in Italian and English of the same items, and questions on SQuAD-it.
 
+How a question is put is a fact of each protocol, a few functional words: SQuAD-it's field names (Contesto, Domanda, Risposta) are those
+of SAVA's public code; the others have the shape of lm-eval's tasks of the English sets, in the language of the row.
+
 A row of a translated set holds both languages side by side, `it` and `en`, and one `label`; so the English score of an adapted model is
 measured on the very items of the Italian one.
 """

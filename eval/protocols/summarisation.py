@@ -1,7 +1,8 @@
 """Zero-shot summaries of the low-resource paper (MLSUM, GreekSUM, XL-Sum), sampled, scored by ROUGE-L on pieces of a tokenizer.
 
-Prompts are the paper's own words (the published task file of lowres-cve, MIT).  Its public script joins the pieces and lets rouge_score
-cut them again, which deletes all that is not ASCII; here the pieces are what ROUGE compares.
+Prompts are the paper's own words (the published task file of lowres-cve, MIT): one functional sentence each, a fact of the protocol that
+scores depend on.  Its public script joins the pieces and lets rouge_score cut them again, which deletes all that is not ASCII; here the
+pieces are what ROUGE compares.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Machine translation of FLORES rows: few-shot as SAVA, and zero-shot and sampled as the low-resource paper.
 
 A row holds one sentence in all languages, each under its code.  The prompts are the papers' own words (SAVA, section 5; the published
-task file of lowres-cve, MIT); those for Slovene are ours, in the form of SAVA's.
+task file of lowres-cve, MIT): one functional phrase each, a fact of the protocol that scores depend on.  Those for Slovene are ours, in the
+form of SAVA's.
 """
 
 from __future__ import annotations

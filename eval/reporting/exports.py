@@ -9,9 +9,10 @@ from pathlib import Path
 from data_prep.tables import markdown_table
 from eval.reporting.generation import SOURCE, generation_note, generation_records, generation_rows
 from eval.reporting.page import tests_rows, warnings
-from eval.reporting.runs import Report
+from eval.reporting.runs import Evaluated, Report
 from eval.reporting.scores import Line, Score, Test, validity_rows
 from eval.reporting.sections import efficiency_rows, notes, retention_rows
+from eval.reporting.suites import Suite, by_suite, glance_rows, mean_score, place
 
 _TEX = {"&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}"}
 _TEX |= {"^": r"\textasciicircum{}", "\\": r"\textbackslash{}"}
@@ -56,7 +57,11 @@ def scores_rows(report: Report, all_lines: Sequence[Line]) -> tuple[list[str], l
 
 def markdown(report: Report, all_lines: Sequence[Line], tests: Sequence[Test], *, title: str) -> str:
     """The report as Markdown, without drawings."""
-    parts = [f"# {title}", *warnings(report), "## Scores", "95 % intervals in brackets.", markdown_table(*scores_rows(report, all_lines))]
+    parts = [f"# {title}", *warnings(report)]
+    header, rows = glance_rows(report, all_lines, tests)
+    if len(rows) > 1:
+        parts += ["## At a glance", "Means over the tasks of a suite.", markdown_table(header, rows, text_columns=2)]
+    parts += ["## Scores", "95 % intervals in brackets.", markdown_table(*scores_rows(report, all_lines))]
     for heading, (header, rows) in (
         (f"Against {report.models[0].name}, item by item", tests_rows(tests)),
         ("What became of the answers", validity_rows(report)),
@@ -70,26 +75,47 @@ def markdown(report: Report, all_lines: Sequence[Line], tests: Sequence[Test], *
 
 
 def latex(report: Report, all_lines: Sequence[Line]) -> str:
-    """The papers' table: models in rows, headline scores in columns, intervals below the figures; needs booktabs."""
+    """The papers' tables, one of each suite: models in rows, headline scores in columns, intervals below the figures; needs booktabs."""
     headlines = [line for line in all_lines if line.headline and any(line.score(model) is not None for model in report.models)]
+    tables = [_latex_table(report, suite, lines) for suite, lines in by_suite(headlines).items()]
+    return "% Needs \\usepackage{booktabs}.\n\n" + "\n".join(tables)
+
+
+def _latex_table(report: Report, suite: Suite, lines: Sequence[Line]) -> str:
     best: dict[Line, float] = {}
-    for line in headlines:
+    for line in lines:
         known = [score for model in report.models if (score := line.score(model)) is not None]
         best[line] = (max if known[0].higher_is_better else min)(score.value for score in known)
+    averaged = suite.has_average and len(lines) > 1
     rows = []
     for model in report.models:
-        scores = [line.score(model) for line in headlines]
-        figures = " & ".join(_figure(score, best[line], alone=len(report.models) == 1) for line, score in zip(headlines, scores))
-        intervals = " & ".join("" if s is None or s.low is None else rf"{{\scriptsize {s.interval_text()}}}" for s in scores)
-        rows.append(f"{_tex(model.name)} & {figures} \\\\\n & {intervals} \\\\")
-    sources = " & ".join(rf"\textsc{{{_tex(line.source)}}}" for line in headlines)
-    metrics = " & ".join(_tex(line.label.removeprefix(f"{line.source}, ").split(", ")[-1]) for line in headlines)
+        scores = [line.score(model) for line in lines]
+        figures = [_figure(score, best[line], alone=len(report.models) == 1) for line, score in zip(lines, scores)]
+        below = ["" if s is None or s.low is None else rf"{{\scriptsize {s.interval_text()}}}" for s in scores]
+        if averaged:
+            mean = mean_score(lines, model)
+            figures, below = [*figures, "--" if mean is None else f"{mean:.1f}"], [*below, ""]
+        rows += [f"{_tex(model.name)} & {' & '.join(figures)} \\\\", f" & {' & '.join(below)} \\\\"]
+        if any(invalid := [_invalid(line, model) for line in lines]):
+            rows.append(f" & {' & '.join(invalid)} \\\\")
+    tasks = [_tex(place(line)[1]) for line in lines] + (["Average"] if averaged else [])
+    metrics = [_tex(line.label.removeprefix(f"{line.source}, ").split(", ")[-1]) for line in lines] + ([""] if averaged else [])
     return (
-        "% Needs \\usepackage{booktabs}. Below each figure its 95 % interval.\n"
-        f"\\begin{{tabular}}{{l{'r' * len(headlines)}}}\n\\toprule\n & {sources} \\\\\nModel & {metrics} \\\\\n\\midrule\n"
+        f"\\begin{{table}}\n\\centering\n\\caption{{{_tex(suite.title)}. Below each figure its 95\\,\\% interval{_invalid_note(report, lines)}.}}\n"
+        f"\\begin{{tabular}}{{l{'r' * len(tasks)}}}\n\\toprule\n & {' & '.join(tasks)} \\\\\nModel & {' & '.join(metrics)} \\\\\n\\midrule\n"
         + "\n".join(rows)
-        + "\n\\bottomrule\n\\end{tabular}\n"
+        + "\n\\bottomrule\n\\end{tabular}\n\\end{table}\n"
     )
+
+
+def _invalid(line: Line, model: Evaluated) -> str:
+    """The share of answers of no valid form, as the GaMS paper prints it; empty where there can be none."""
+    share = Line(line.source, "invalid", False, False).score(model)
+    return "" if share is None else rf"{{\scriptsize {share.value:.1f}\,\%}}"
+
+
+def _invalid_note(report: Report, lines: Sequence[Line]) -> str:
+    return r" and the share of invalid answers" if any(_invalid(line, model) for line in lines for model in report.models) else ""
 
 
 def latex_generation(report: Report, all_lines: Sequence[Line]) -> str:

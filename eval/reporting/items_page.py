@@ -67,7 +67,7 @@ def _article(kind: str, ours: Mapping[str, Any], theirs: Mapping[str, Any], our_
     ]
     told = "".join(f"<dt>{html.escape(name)}</dt><dd>{html.escape(text)}</dd>" for name, text in rows)
     identity = html.escape(str(document.get("id", ours["doc_id"])))
-    return f'<article><strong class="{kind}">{kind}</strong> {identity}<pre>{html.escape(shown)}</pre><dl>{told}</dl></article>'
+    return f'<article><h3><span class="{kind}">{kind}</span> {identity}</h3><pre>{html.escape(shown)}</pre><dl>{told}</dl></article>'
 
 
 def _right(sample: Mapping[str, Any]) -> str:

@@ -12,7 +12,9 @@ from eval.reporting.generation import generation_note, generation_rows
 from eval.reporting.runs import Report
 from eval.reporting.scores import Line, Score, Test, validity_rows
 from eval.reporting.sections import efficiency_rows, notes, retention_rows, x_axes
+from eval.reporting.suites import TEXTS, by_suite, glance_rows, place
 
+_MANY_TASKS, _MANY_ROWS = 16, 48
 _STYLE = (
     STYLE
     + """
@@ -21,6 +23,8 @@ body { max-width: 76rem; }
 .scores th:first-child { padding-left: 0; }
 .scores .best { font-weight: 700; }
 .scores small, .scores .n { color: var(--muted); font-size: .8rem; font-weight: 400; display: block; }
+.scores .group small { display: inline; font-family: ui-monospace, monospace; }
+summary { margin-top: 1rem; }
 .scores .group th { color: var(--muted); font-size: .8rem; text-transform: none; padding-top: .9rem; border-bottom-color: var(--muted); }
 .sure { color: var(--accent); font-weight: 700; } .worse { color: var(--warn); font-weight: 700; }
 .banner { border-left: 4px solid var(--warn); padding: .5rem .9rem; margin: 1rem 0; max-width: none; }
@@ -44,14 +48,15 @@ def report_page(
     sections = [
         f"<p>{html.escape(_summary(report))}</p>",
         *(f'<p class="banner">{html.escape(warning)}</p>' for warning in warnings(report)),
+        *_glance(report, all_lines, tests),
         f'<h2>Scores</h2>\n<div class="key">{key}</div>',
-        _scores_table(report, all_lines, tests),
+        *_scores_tables(report, all_lines, tests),
         '<p class="notes">95 % intervals in brackets. Bold: the best figure of a line.'
         + (" ▲ better and ▼ worse than the baseline, sure over all lines (paired tests, Holm)." if len(models) > 1 else "")
         + " The upright mark is what needs no skill: always the most frequent answer, or a copy of the source.</p>",
     ]
     if tests:
-        sections += ["<h2>Against the baseline, item by item</h2>", _scroll(html_table(*tests_rows(tests)))]
+        sections += ["<h2>Against the baseline, item by item</h2>", _table(*tests_rows(tests))]
     if items_link:
         sections.append('<p><a href="items.html">Wins and losses, with questions and answers</a></p>')
     for heading, (header, rows), note in (
@@ -61,7 +66,7 @@ def report_page(
         ("English beside the target language", retention_rows(report, tests), _RETENTION_NOTE),
     ):
         if rows:
-            sections += [f"<h2>{heading}</h2>", _scroll(html_table(header, rows)), f'<p class="notes">{note}</p>']
+            sections += [f"<h2>{heading}</h2>", _table(header, rows), f'<p class="notes">{note}</p>']
     if any(len(run.checkpoints) > 1 for run in report.runs):
         sections.append(_curves(report, all_lines, tokens_per_step))
     sections += [
@@ -122,22 +127,42 @@ def warnings(report: Report) -> list[str]:
     return found
 
 
-def _scores_table(report: Report, all_lines: Sequence[Line], tests: Sequence[Test]) -> str:
-    models = report.models
+def _glance(report: Report, all_lines: Sequence[Line], tests: Sequence[Test]) -> list[str]:
+    """Every suite in one line, where there is more than one table of them."""
+    header, rows = glance_rows(report, all_lines, tests)
+    if len(rows) < 2:
+        return []
+    note = "Mean of the scores of a suite's tasks"
+    if tests:
+        note += "; ▲ and ▼: how many of them are better and worse than the baseline, sure over all lines (paired tests, Holm)"
+    return ["<h2>At a glance</h2>", _scroll(html_table(header, rows)), f'<p class="notes">{note}.</p>']
+
+
+def _scores_tables(report: Report, all_lines: Sequence[Line], tests: Sequence[Test]) -> list[str]:
+    """A table of each suite; where there are many tasks, they are folded away below their names."""
     marks = {(test.line, test.model.path): _mark(test) for test in tests if test.sure}
+    known = [line for line in all_lines if any(line.score(model) is not None for model in report.models)]
+    opened = " open" if len(report.tasks) <= _MANY_TASKS else ""
+    return [
+        f"<details{' open' if suite is TEXTS else opened}><summary>{html.escape(suite.title)}</summary>\n"
+        f"{_scores_table(report, lines, marks)}\n</details>"
+        for suite, lines in by_suite(known).items()
+    ]
+
+
+def _scores_table(report: Report, lines: Sequence[Line], marks: dict[tuple[Line, Path], str]) -> str:
+    models = report.models
     head = "".join(f'<th scope="col">{html.escape(model.name)}</th>' for model in models)
     body, group = [], ""
-    for line in all_lines:
-        scores = [line.score(model) for model in models]
-        if all(score is None for score in scores):
-            continue
-        heading = "Held-out text" if line.is_text else line.source
-        if heading != group:
-            group = heading
-            body.append(f'<tr class="group"><th scope="colgroup" colspan="{len(models) + 2}">{html.escape(heading)}</th></tr>')
-        body.append(_scores_row(report, line, scores, marks))
+    for line in lines:
+        if not line.is_text and line.source != group:
+            group = line.source
+            title = html.escape(place(line)[1])
+            name = "" if title == line.source else f" <small>{html.escape(line.source)}</small>"
+            body.append(f'<tr class="group"><th scope="rowgroup" colspan="{len(models) + 2}">{title}{name}</th></tr>')
+        body.append(_scores_row(report, line, [line.score(model) for model in models], marks))
     return _scroll(
-        f'<table class="scores">\n<thead><tr><th scope="col">score</th>{head}<th></th></tr></thead>\n<tbody>\n{"".join(body)}</tbody></table>'
+        f'<table class="scores">\n<thead><tr><th scope="col">score</th>{head}<td></td></tr></thead>\n<tbody>\n{"".join(body)}</tbody></table>'
     )
 
 
@@ -184,6 +209,12 @@ def _p_text(p_value: float) -> str:
     return "< 0.001" if p_value < 0.001 else f"{p_value:.3f}"
 
 
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table that scrolls sideways; a long one is folded away below the number of its lines."""
+    table = _scroll(html_table(header, rows))
+    return table if len(rows) <= _MANY_ROWS else f"<details><summary>{len(rows)} lines</summary>\n{table}\n</details>"
+
+
 def _scroll(table: str) -> str:
     return f'<div class="scroll">\n{table}\n</div>'
 
@@ -200,7 +231,7 @@ def _curves(report: Report, all_lines: Sequence[Line], tokens_per_step: int | No
     sections.append(f'<div class="key">{key}</div>')
     sections.append('<p class="notes">Shaded: 95 % intervals. Dashed: models that were not trained here.</p>')
     for number, (label, position) in enumerate(x_axes(report, tokens_per_step).items()):
-        panels = []
+        panels: dict[str, list[str]] = {}
         for line in drawn_lines:
             series = []
             for colour, run in enumerate(report.runs):
@@ -213,7 +244,17 @@ def _curves(report: Report, all_lines: Sequence[Line], tokens_per_step: int | No
                     is_level = run.last.step is None
                     series.append(Series(run.name, colour % NUM_COLOURS, tuple(points), is_level=is_level))
             if any(not s.is_level for s in series):
-                panels.append(curve_panel(line.label, series, x_label=label))
-        drawn = f'<div class="panels">{"".join(panels)}</div>'
+                panels.setdefault(place(line)[0].title, []).append(curve_panel(line.label, series, x_label=label))
+        drawn = _panels(panels, folded=len(report.tasks) > _MANY_TASKS)
         sections.append(drawn if number == 0 else f"<details><summary>Against {html.escape(label)}</summary>{drawn}</details>")
     return "\n".join(sections)
+
+
+def _panels(panels: dict[str, list[str]], *, folded: bool) -> str:
+    if not folded:
+        return f'<div class="panels">{"".join(panel for drawn in panels.values() for panel in drawn)}</div>'
+    parts = []
+    for title, drawn in panels.items():
+        opened = " open" if title == TEXTS.title else ""
+        parts.append(f'<details{opened}><summary>{html.escape(title)}</summary><div class="panels">{"".join(drawn)}</div></details>')
+    return "\n".join(parts)

@@ -88,7 +88,7 @@ def test_scores_stand_beside_the_others_and_reach_the_report(tmp_path):
     assert f"COMET, times 100: tiny ({MODEL['digest']}) with unbabel-comet 2.2.7, on the first reference." in page
     assert "flores_en_sl, COMET: focus-10" in page, "a paired test"
     assert f"copy of the source: {100 * sum(copies) / 4:.1f}" in page
-    assert "COMET" in (tmp_path / "report/table.tex").read_text(encoding="utf-8")
+    assert "COMET" in (tmp_path / "report/tables.tex").read_text(encoding="utf-8")
 
 
 def test_no_triple_is_scored_twice_and_a_kill_loses_one_piece(tmp_path):

@@ -2,7 +2,9 @@
 
 import csv
 import json
+import os
 import re
+import subprocess
 import time
 from html.parser import HTMLParser
 from pathlib import Path
@@ -14,7 +16,9 @@ from eval.reporting.charts import padded, tick_label, ticks
 from eval.reporting.exports import latex
 from eval.reporting.runs import read_report
 from eval.reporting.scores import Line, lines, paired_tests
+from eval.reporting.suites import OTHERS, TEXTS, glance_rows, place
 from eval.statistics import mcnemar_p_value
+from eval.task_runs import TASKS_DIR
 from tests.eval.made_results import TASKS, make_result, make_results
 
 VOID = {"meta", "br", "hr", "img", "link", "input", "source"}
@@ -25,12 +29,13 @@ class Page(HTMLParser):
 
     def __init__(self, text: str):
         super().__init__()
-        self.open, self.links, self.tags = [], [], set()
+        self.open, self.links, self.ids, self.tags = [], [], [], set()
         self.feed(text)
         self.close()
 
     def handle_starttag(self, tag, attrs):
         self.tags.add(tag)
+        self.ids += [value for name, value in attrs if name == "id"]
         self.links += [value for name, value in attrs if name in ("src", "href", "srcset", "action", "data")]
         if tag not in VOID:
             self.open.append(tag)
@@ -41,6 +46,17 @@ class Page(HTMLParser):
     def handle_endtag(self, tag):
         assert self.open and self.open[-1] == tag, f"</{tag}> closes <{self.open[-1:]}>"
         self.open.pop()
+
+
+def link_leads_somewhere(link: str, page: Page, folder: Path) -> bool:
+    """To a file beside the page, to a place inside either, or to data that the link itself holds."""
+    path, _, place = link.partition("#")
+    if link.startswith("data:"):
+        return True
+    if path and not (folder / path).is_file():
+        return False
+    ids = Page((folder / path).read_text(encoding="utf-8")).ids if path else page.ids
+    return not place or ids.count(place) == 1
 
 
 @pytest.fixture(scope="module")
@@ -108,14 +124,14 @@ def test_paired_tests_are_computed_from_items(results):
 
 
 def test_the_pages_hold_all_they_show(written):
-    assert {path.name for path in written.iterdir()} == {"report.html", "items.html", "report.md", "scores.csv", "table.tex", "scion.json"}
+    assert {path.name for path in written.iterdir()} == {"report.html", "items.html", "report.md", "scores.csv", "tables.tex", "scion.json"}
     for name in ("report.html", "items.html"):
         text = (written / name).read_text(encoding="utf-8")
         page = Page(text)
         assert page.open == []
         assert not {"script", "iframe", "link"} & page.tags
         assert not re.search(r"https?://|url\(", text)
-        assert all((written / link).is_file() for link in page.links), page.links
+        assert all(link_leads_somewhere(link, page, written) for link in page.links), page.links
         assert "A &amp; &lt;b&gt;" in text
         assert "<b>" not in text, "an answer's own markup"
     report = (written / "report.html").read_text(encoding="utf-8")
@@ -131,7 +147,7 @@ def test_the_pages_hold_all_they_show(written):
 def test_the_report_is_the_same_each_time(results, written, tmp_path):
     arguments = ["--results", str(results), "--output", str(tmp_path / "again"), "--title", "A & <b>", "--tokens-per-step", "1000"]
     assert main(arguments) == 0
-    for name in ("report.html", "items.html", "report.md", "scores.csv", "table.tex"):
+    for name in ("report.html", "items.html", "report.md", "scores.csv", "tables.tex"):
         assert (tmp_path / "again" / name).read_bytes() == (written / name).read_bytes()
 
 
@@ -146,14 +162,18 @@ def test_csv_markdown_and_latex(results, written, tmp_path):
     markdown = (written / "report.md").read_text(encoding="utf-8")
     assert "## Against source, item by item" in markdown
     tables = [block for block in markdown.split("\n\n") if block.startswith("|")]
-    assert len(tables) == 5
+    assert len(tables) == 6
     assert all(len({line.count(" | ") for line in table.splitlines()}) == 1 for table in tables)
-    table = (written / "table.tex").read_text(encoding="utf-8")
-    body = table[table.index(r"\midrule") : table.index(r"\bottomrule")]
-    assert table.count(r"\begin{tabular}{lrrrrrr}") == 1
-    assert r"\textsc{sl\_boolq\_gen}" in table
-    assert {line.count("&") for line in body.splitlines() if "&" in line} == {6}
-    assert body.count(r"\textbf{") >= 6
+    table = (written / "tables.tex").read_text(encoding="utf-8")
+    texts, generated, *completions = table.split(r"\begin{table}")[1:]
+    for part, columns in ((texts, 2), (generated, 2), *((part, 1) for part in completions)):
+        body = part[part.index(r"\midrule") : part.index(r"\bottomrule")]
+        assert part.count(rf"\begin{{tabular}}{{l{'r' * columns}}}") == 1
+        assert {line.count("&") for line in body.splitlines() if "&" in line} == {columns}
+        assert body.count(r"\textbf{") >= columns
+    assert " & BoolQ & RTE \\\\\nModel & accuracy & accuracy \\\\\n" in generated
+    invalid = json.loads((results / "focus-200/result.json").read_text())["tasks"]["sl_rte_gen"]["metrics"]["invalid"]["value"]
+    assert rf"{{\scriptsize {100 * invalid:.1f}\,\%}} \\" in generated
     one = make_result(tmp_path / "one", "50%_{x}", None, None, skill=0.5, items=20)
     alone = read_report([one.parent])
     assert r"50\%\_\{x\} & " in latex(alone, lines(alone))
@@ -204,6 +224,73 @@ def test_backends_and_versions_are_told(tmp_path):
     assert "Tasks were run with different backends (hf and vllm): last digits may differ for that alone." in text
     assert not (tmp_path / "report/items.html").exists()
     assert "items.html" not in text
+
+
+def test_every_task_has_its_place_in_a_suite():
+    names = sorted({path.stem for path in TASKS_DIR.rglob("*.yaml")} - {"heldout_text"})
+    places = [place(Line(name, "acc", False, True)) for name in names]
+    assert OTHERS not in {suite for suite, _ in places}
+    assert len(set(places)) == len(names) == 64
+    assert place(Line("sl_senta_10shot", "sari", False, True))[1] == "10 examples"
+    assert place(Line("flores_en_sl", "chrf", False, True))[1] == "English to Slovene"
+    assert place(Line("mt_my_en", "chrf", False, True))[0].title == "Translation into English, sampled"
+    assert place(Line("sl", "bits_per_byte", True, True)) == (TEXTS, "Slovene")
+    assert place(Line("my_task", "acc", False, True)) == (OTHERS, "my_task")
+
+
+def test_suites_at_a_glance_and_the_papers_average(tmp_path):
+    tasks = ["itabench_piqa_it", "itabench_sciq_it", "itabench_mmlu_it", "my_task"]
+    make_results(tmp_path, steps=(0, 100), methods=("focus",), tasks=tasks)
+    report = read_report([tmp_path])
+    all_lines = lines(report)
+    _, ((suite, metric, count, source, focus),) = glance_rows(report, all_lines, paired_tests(report, all_lines))
+
+    def mean(name):
+        found = json.loads((tmp_path / name / "result.json").read_text())["tasks"]
+        return sum(100 * found[task]["metrics"]["acc"]["value"] for task in tasks[:3]) / 3
+
+    assert (suite, metric, count) == ("ITA-Bench, Italian", "accuracy", "3")
+    assert source == f"{mean('source'):.1f}"
+    assert focus == f"{mean('focus-100'):.1f} ▲3", "sure on all three"
+    table = latex(report, all_lines)
+    assert " & PIQA & SciQ & MMLU & Average \\\\\n" in table
+    assert f" & {mean('focus-100'):.1f} \\\\" in table
+
+
+def test_many_tasks_are_folded_away_below_their_suites(tmp_path):
+    tasks = [f"mt_en_{language}" for language in ("ar", "de", "el", "hi", "ja", "my", "si", "sw", "te", "th")]
+    tasks += [f"sum_{language}" for language in ("ar", "de", "el", "hi", "ja", "my", "si")]
+    make_results(tmp_path, steps=(0, 100), methods=("focus",), tasks=tasks, items=20)
+    assert main(["--results", str(tmp_path), "--output", str(tmp_path / "report")]) == 0
+    text = (tmp_path / "report/report.html").read_text(encoding="utf-8")
+    assert Page(text).open == []
+    assert text.count("<details open><summary>Held-out text</summary>") == 2, "scores and curves"
+    assert text.count("<details><summary>Summaries, sampled</summary>") == 2
+    assert "<h2>At a glance</h2>" in text
+
+
+CHECKER = """
+import html5lib, pathlib, sys
+for name in ("report.html", "items.html"):
+    html5lib.HTMLParser(strict=True).parse(pathlib.Path(sys.argv[1], name).read_text(encoding="utf-8"))
+"""
+
+
+@pytest.mark.peer
+def test_the_pages_are_html_to_the_letter(written):
+    """html5lib's strict parser ends at the first thing that the standard calls a parse error."""
+    python = os.environ.get("SCION_PEER_PYTHON")
+    if not python or subprocess.run([python, "-c", "import html5lib"], capture_output=True, check=False).returncode:
+        pytest.skip("SCION_PEER_PYTHON does not name a Python that has html5lib")
+    checked = subprocess.run([python, "-c", CHECKER, str(written)], capture_output=True, text=True, check=False, timeout=60)
+    assert checked.returncode == 0, checked.stderr
+    broken = written.parent / "broken"
+    broken.mkdir()
+    for name in ("report.html", "items.html"):
+        page = (written / name).read_text(encoding="utf-8")
+        (broken / name).write_text(page.replace("</table>", "</tabel>", 1), encoding="utf-8")
+    checked = subprocess.run([python, "-c", CHECKER, str(broken)], capture_output=True, text=True, check=False, timeout=60)
+    assert "ParseError" in checked.stderr, "the check can fail"
 
 
 def test_ticks():

@@ -48,7 +48,7 @@ def test_speed_stands_beside_accuracy_and_fertility(results, tmp_path):
     assert {row["checkpoint"] for row in made} == {"source", "focus-100"}
     (speedup,) = (row for row in made if row["metric"] == "speedup" and row["checkpoint"] == "focus-100")
     assert [float(speedup[key]) for key in ("value", "low", "high", "n")] == [2.5, 2.375, 2.625, 5]
-    table = (tmp_path / "report/table.tex").read_text()
+    table = (tmp_path / "report/tables.tex").read_text()
     assert table.count(r"\begin{tabular}") == table.count(r"\end{tabular}") == 2
     assert r"new tokens & 0.0 \% & 62.5 \% & -- \\" in table
 
