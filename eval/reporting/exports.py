@@ -126,6 +126,9 @@ def latex_generation(report: Report, all_lines: Sequence[Line]) -> str:
     cells = [" & ".join("--" if cell == "–" else _tex(cell) for cell in row) + r" \\" for row in (header, *rows)]
     return "\n".join(
         [
+            r"\begin{table}",
+            r"\centering",
+            r"\caption{Speed of generation beside accuracy and tokenizer, with 95\,\% intervals.}",
             f"\\begin{{tabular}}{{l{'r' * (len(header) - 1)}}}",
             r"\toprule",
             cells[0],
@@ -133,6 +136,7 @@ def latex_generation(report: Report, all_lines: Sequence[Line]) -> str:
             *cells[1:],
             r"\bottomrule",
             r"\end{tabular}",
+            r"\end{table}",
             "",
         ]
     )
