@@ -1,4 +1,4 @@
-"""The derived numbers of a run: data-parallel size, accumulation, steps, learning rate, parameters, memory, operations.
+"""The derived numbers of a run: data-parallel size, accumulation, steps, learning rate, operations.
 
 Pure functions without torch; the plan shows them and the engine uses them, so they cannot disagree.
 """
@@ -70,20 +70,6 @@ def learning_rate(step: int, schedule: ScheduleRecipe, *, steps: int) -> float:
 
 
 @dataclass(frozen=True)
-class ParameterCount:
-    """Parameters of a model by part."""
-
-    body: int
-    tables: int  # token table, and the output table where it is a matrix of its own
-    positions: int
-
-    @property
-    def total(self) -> int:
-        """All of them."""
-        return self.body + self.tables + self.positions
-
-
-@dataclass(frozen=True)
 class LayerShape:
     """Widths of a layer, from the `config` of `context/model.json`; what that does not say has Megatron's default."""
 
@@ -111,30 +97,6 @@ class LayerShape:
     def products(self) -> int:
         """Weights of the linear layers."""
         return self.hidden * (self.qkv + self.attention + self.ffn_input + self.ffn)
-
-
-def count_parameters(model: Mapping[str, Any], *, vocab_size: int) -> ParameterCount:
-    """Parameters of a model with `vocab_size` rows.
-
-    Args:
-        model: the `config` of `context/model.json`; what it does not say has Megatron's default.
-    """
-    shape = LayerShape.of(model)
-    norm = shape.hidden * (2 if model.get("normalization", "LayerNorm") == "LayerNorm" else 1)
-    num_norms = 4 if model.get("post_norms", False) else 2
-    biases = 0
-    if model.get("add_bias_linear", True):
-        biases = shape.qkv + shape.hidden + shape.ffn_input + shape.hidden
-    elif model.get("add_qkv_bias", False):
-        biases = shape.qkv
-    qk_norms = 2 * shape.attention // model["num_attention_heads"] if model.get("qk_layernorm", False) else 0
-    has_position_table = model.get("position_embedding_type", "learned_absolute") == "learned_absolute"
-    tables = 1 if model["share_embeddings_and_output_weights"] else 2
-    return ParameterCount(
-        body=model["num_layers"] * (shape.products + biases + num_norms * norm + qk_norms) + norm,
-        tables=tables * vocab_size * shape.hidden,
-        positions=model["max_position_embeddings"] * shape.hidden if has_position_table else 0,
-    )
 
 
 def flops_per_token(model: Mapping[str, Any], *, vocab_size: int, sequence_length: int) -> float:

@@ -18,6 +18,7 @@ from recipes.checkpoint_checks import checkpoint_problems, factor_problems
 from recipes.data_checks import blend_problems, data_problems
 from recipes.freezing import NEVER, TOKEN_TABLE, first_trained_steps, model_parameter_names, pipeline_stages
 from recipes.planner.estimate import memory_problems
+from recipes.planner.hardware import Gpu
 from recipes.planner.parameters import SECOND_HEAD, PlannedModel
 from recipes.planner.ranking import divisors
 from recipes.retention import MIN_KEPT
@@ -121,8 +122,11 @@ def trained_names(recipe: Recipe, inputs: RunInputs) -> list[str]:
     return names
 
 
-def check_run(recipe: Recipe, inputs: RunInputs) -> Recipe:
+def check_run(recipe: Recipe, inputs: RunInputs, *, visible: Gpu | None = None) -> Recipe:
     """The recipe with its steps, where it gives epochs; refuse one that contradicts itself or its inputs.
+
+    Args:
+        visible: the GPU of this machine, which has to hold the run where the recipe names none.
 
     Raises:
         ValueError: listing all problems, each with what was found, what was expected and the nearest legal values.
@@ -136,7 +140,7 @@ def check_run(recipe: Recipe, inputs: RunInputs) -> Recipe:
             recipe = with_steps(recipe, inputs.train)
             problems += _schedule_problems(recipe) + data_problems(recipe, inputs) + _freeze_problems(recipe, inputs)
     if not problems:  # an estimate of a layout that cannot be would mislead
-        problems = memory_problems(recipe, planned_model(recipe, inputs))
+        problems = memory_problems(recipe, planned_model(recipe, inputs), visible=visible)
     raise_all(problems, subject=f"recipe {recipe.name}")
     return recipe
 
@@ -215,7 +219,7 @@ def _layout_problems(recipe: Recipe, inputs: RunInputs) -> list[str]:
         problems.append(
             f"{parallel.num_nodes} nodes x {parallel.devices_per_node} devices = {processes} processes are no multiple of"
             f" tensor_parallel_size x pipeline_parallel_size ({tensor} x {pipeline} = {tensor * pipeline});"
-            f" the nearest are {_nearest_multiples(processes, tensor * pipeline)}"
+            f" the nearest {_nearest_multiples(processes, tensor * pipeline)}"
         )
     else:
         replicas = arithmetic.data_parallel_size(parallel)
@@ -226,7 +230,7 @@ def _layout_problems(recipe: Recipe, inputs: RunInputs) -> list[str]:
             micro = "" if left else f"; or a micro_batch_size of {', '.join(map(str, divisors(per_replica)))}"
             problems.append(
                 f"schedule.global_batch_size ({batch}) must be a multiple of micro_batch_size x data-parallel size"
-                f" ({schedule.micro_batch_size} x {replicas} = {unit}); the nearest are {_nearest_multiples(batch, unit)}{micro}"
+                f" ({schedule.micro_batch_size} x {replicas} = {unit}); the nearest {_nearest_multiples(batch, unit)}{micro}"
             )
     if recipe.objective not in OBJECTIVES:
         problems.append(f"objective is {recipe.objective!r}; expected one of {', '.join(OBJECTIVES)}")
@@ -292,7 +296,7 @@ def _freeze_problems(recipe: Recipe, inputs: RunInputs) -> list[str]:
 
 def _nearest_multiples(value: int, unit: int) -> str:
     below, above = value // unit * unit, _next_multiple(value, unit)
-    return f"{below} and {above}" if below else str(above)
+    return f"are {below} and {above}" if below else f"is {above}"
 
 
 def _next_multiple(value: int, unit: int) -> int:

@@ -1,7 +1,7 @@
 """Show what a recipe would do and what it costs: layout, steps, memory, time, energy; refuse contradictions.  Nothing is run.
 
 Without a checkpoint and data, the recipe of a published run is planned with the model and the number of tokens that it had.
-With a GPU, from the recipe (parallel.gpu) or --gpu, the plan says whether the layout fits, how long the run takes and which
+With a GPU, from --gpu, the recipe (parallel.gpu) or this machine, the plan says whether the layout fits, how long the run takes and which
 layouts are faster; --gpus ranks those of another number of GPUs.  Parameters, gradients and optimizer state are exact; activations
 are counted operation by operation; times are calibrated on published A100 runs (docs/planner.md); what is assumed says so.
 """
@@ -23,7 +23,9 @@ from recipes.planner.estimate import estimate_run
 from recipes.planner.hardware import GPUS, Gpu, find_gpu
 from recipes.planner.layout import layout_of
 from recipes.planner.memory import estimate_memory
+from recipes.planner.parameters import count_parameters
 from recipes.planner.ranking import ranked
+from recipes.planner.visible import has_known_rates, visible_gpu
 from recipes.published import recipe_with_inputs
 from recipes.schema import Recipe
 
@@ -51,13 +53,13 @@ def plan(recipe: Recipe, inputs: RunInputs, options: Options = Options()) -> dic
     published = recipe.schedule.published_steps
     tokens_per_step = arithmetic.tokens_per_step(recipe)
     rows = padded_vocab_size(recipe, inputs)
-    count = arithmetic.count_parameters(inputs.model, vocab_size=inputs.model["vocab_size"])
+    count = count_parameters(inputs.model, vocab_size=inputs.model["vocab_size"])
     data_tokens = sum(manifest.facts["num_tokens"] for manifest in inputs.train)
     return {
         "model": {
             "family": inputs.family,
             "parameters": count.total,
-            "parameters outside the vocabulary tables": count.body + count.positions,
+            "parameters outside the vocabulary tables": count.outside_tables,
             "vocabulary rows": inputs.model["vocab_size"],
             "vocabulary rows with padding": rows,
             "one matrix for input and output": inputs.model["share_embeddings_and_output_weights"],
@@ -136,7 +138,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     what.add_argument("--recipe", help="name of a bundled recipe, or a YAML file")
     what.add_argument("--list", action="store_true", help="print the bundled recipes, each with what it is")
     parser.add_argument("--json", action="store_true", help="print JSON instead of text")
-    parser.add_argument("--gpu", metavar="NAME", help=f"GPU to plan for: {', '.join(GPUS)} (default: parallel.gpu of the recipe)")
+    parser.add_argument(
+        "--gpu", metavar="NAME", help=f"GPU to plan for: {', '.join(GPUS)} (default: parallel.gpu of the recipe, else that of this machine)"
+    )
     parser.add_argument("--gpus", type=int, metavar="N", help="rank the layouts of so many GPUs (default: those of the recipe)")
     parser.add_argument("--best", type=int, default=5, metavar="N", help="layouts to show (default: 5)")
     parser.add_argument(
@@ -149,8 +153,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(render({"recipes": dict(recipe_descriptions())}))
         return command.DONE
     recipe, inputs = recipe_with_inputs(compose_recipe(arguments.recipe, arguments.overrides))
-    recipe = check_run(recipe, inputs)
-    sections = plan(recipe, inputs, _options(arguments))
+    options, visible = _options(arguments), None
+    if options.gpu is None and recipe.parallel.gpu is None and (visible := visible_gpu()) and has_known_rates(visible):
+        options = replace(options, gpu=visible)
+    recipe = check_run(recipe, inputs, visible=visible)
+    sections = plan(recipe, inputs, options)
     if arguments.json:
         json.dump(sections, sys.stdout, indent=2)
         print()

@@ -17,6 +17,7 @@ from recipes.checks import RunInputs, check_run, read_inputs
 from recipes.compose import compose_recipe
 from recipes.kernels import installed_kernels
 from recipes.launch import die_with_launcher, die_with_parent, is_first_process, launch, must_launch, process_rank
+from recipes.planner.visible import visible_gpu
 from recipes.resume import check_resume
 from recipes.run_dir import CHECKPOINTS_NAME, is_disk_full, newest_checkpoint, record_recipe, sync_command
 from recipes.schema import Recipe, RunRecipe
@@ -39,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     signals = StopSignals(recipe.run.stop_signals)
     signals.listen()  # from the beginning: reading every byte of large inputs, and importing the engine, take their time
     inputs = read_inputs(recipe)
-    recipe = check_run(recipe, inputs)
+    recipe = check_run(recipe, inputs, visible=visible_gpu())
     newest = newest_checkpoint(arguments.output)
     if newest is None and is_first_process():
         check_files(Path(recipe.model.checkpoint), inputs.checkpoint)  # every byte, once: 10 GB/s where the disk keeps up

@@ -6,6 +6,7 @@ Ranks that hang ignore SIGTERM, so a group that is late gets SIGKILL.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import signal
 import subprocess
@@ -93,3 +94,9 @@ def run_command(
     """Run `python -m module arguments` to its end."""
     group = Group(["-m", *map(str, arguments)], log_dir=log_dir, environment=environment)
     return group.wait(timeout_seconds=timeout_seconds)
+
+
+def call_command(module: str, *arguments: str | Path | int) -> None:
+    """Do what `python -m module arguments` does in this process: for the making of inputs, where starting one takes longer than the work."""
+    code = importlib.import_module(module).main([*map(str, arguments)])
+    assert code == 0, f"{module} ended with {code}"

@@ -9,6 +9,7 @@ from recipes.planner.hardware import Gpu, find_gpu
 from recipes.planner.layout import Layout, layout_of
 from recipes.planner.parameters import PlannedModel
 from recipes.planner.ranking import Choice, judge, ranked
+from recipes.planner.visible import has_known_rates
 from recipes.schema import Recipe
 
 
@@ -77,19 +78,20 @@ def estimate_run(
     )
 
 
-def memory_problems(recipe: Recipe, model: PlannedModel) -> list[str]:
-    """What is wrong where the recipe names a GPU that its layout does not fit, unless it says to try all the same."""
+def memory_problems(recipe: Recipe, model: PlannedModel, *, visible: Gpu | None) -> list[str]:
+    """What is wrong where a layout does not fit its GPU, unless the recipe says to try all the same.
+
+    Args:
+        visible: the GPU of this machine, which counts where the recipe names none.
+    """
     parallel = recipe.parallel
-    if parallel.gpu is None:
-        return []
     try:
-        gpu = find_gpu(parallel.gpu)
+        gpu = find_gpu(parallel.gpu) if parallel.gpu is not None else visible
     except ValueError as error:
         return [f"parallel.gpu: {error}"]
-    if not parallel.check_memory:
+    if gpu is None or not parallel.check_memory:
         return []
-    layout = layout_of(recipe)
-    return refusal(model, layout, gpu)
+    return refusal(model, layout_of(recipe), gpu)
 
 
 def refusal(model: PlannedModel, layout: Layout, gpu: Gpu) -> list[str]:
@@ -101,7 +103,8 @@ def refusal(model: PlannedModel, layout: Layout, gpu: Gpu) -> list[str]:
     parts = f"{memory.state / gib:.1f} of weights, gradients and optimizer, {memory.activations / gib:.1f} of activations"
     best = ranked(model, layout, gpu, num_devices=layout.num_devices)
     if best and best[0].fit.fits:
-        advice = f"the fastest that fits is {best[0].layout} ({best[0].fit.needed_gib:.1f} GiB)"
+        which = "the fastest that fits" if has_known_rates(gpu) else "one that fits"
+        advice = f"{which} is {best[0].layout} ({best[0].fit.needed_gib:.1f} GiB)"
     else:
         advice = f"no layout on {layout.num_devices} of them fits"
     return [

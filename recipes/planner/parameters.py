@@ -12,6 +12,7 @@ from nemo_patches.lora_parts import FIRST, OUTPUT, QKV, SECOND, adapter_names
 from recipes.arithmetic import LayerShape
 
 SECOND_HEAD = "second_head.weight"
+_TABLES = ("embedding.word_embeddings.weight", "output_layer.weight")
 BEFORE, AFTER = -1, -2  # places outside the layers: before the first and after the last layer
 
 
@@ -51,6 +52,21 @@ def parameters(model: Mapping[str, Any], *, vocab_rows: int) -> dict[str, Parame
     if not model["share_embeddings_and_output_weights"]:
         found["output_layer.weight"] = Parameter(table.numel, is_split=True, place=AFTER)
     return found
+
+
+class ParameterCount(NamedTuple):
+    """Numbers in a model: all of them, and those outside the vocabulary tables."""
+
+    total: int
+    outside_tables: int
+
+
+def count_parameters(model: Mapping[str, Any], *, vocab_size: int) -> ParameterCount:
+    """Parameters of a model with `vocab_size` rows; see `parameters` for the arguments."""
+    found = parameters(model, vocab_rows=vocab_size)
+    tables = sum(found[name].numel for name in _TABLES if name in found)
+    total = sum(parameter.numel for parameter in found.values())
+    return ParameterCount(total, total - tables)
 
 
 def _layer(model: Mapping[str, Any], shape: LayerShape) -> dict[str, tuple[int, bool]]:

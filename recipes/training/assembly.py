@@ -6,7 +6,6 @@ import shutil
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import torch
 from lightning.pytorch.callbacks import Callback
 
 from conversion.lora import write_lora
@@ -16,6 +15,7 @@ from recipes import arithmetic
 from recipes.checks import RunInputs, padded_vocab_size
 from recipes.launch import process_rank
 from recipes.planner.hardware import GPUS
+from recipes.planner.visible import has_known_rates, visible_gpu
 from recipes.rates import Rates, new_rows
 from recipes.retention import Retention
 from recipes.run_dir import CHECKPOINTS_NAME, CONTEXT_NAME, METRICS_NAME
@@ -140,8 +140,5 @@ def _peak_flops(recipe: Recipe) -> float | None:
         return None
     if recipe.parallel.gpu is not None:
         return GPUS[recipe.parallel.gpu.lower()].peak_flops
-    if not torch.cuda.is_available():
-        return None
-    found = torch.cuda.get_device_name().lower()
-    rates = {gpu.peak_flops for name, gpu in GPUS.items() if name.partition("-")[0] in found}
-    return rates.pop() if len(rates) == 1 else None
+    gpu = visible_gpu()
+    return gpu.peak_flops if gpu is not None and has_known_rates(gpu) else None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from recipes.base_models import BASE_MODELS
 from recipes.compose import compose_recipe
 from recipes.sources import published_recipes
 from tests.conftest import Inputs
-from tests.processes import run_command
+from tests.processes import call_command
 from tests.recipes.tiny_runs import export, train_tiny
 
 SHAPE = ["--num-layers", "6", "--hidden-size", "32", "--num-attention-heads", "4", "--ffn-size", "64", "--max-positions", "64"]
@@ -25,25 +26,40 @@ RUNS = [
 ]
 
 
+@dataclass(frozen=True)
+class Checkpoints:
+    """Tiny checkpoints, each made when it is first asked for."""
+
+    tokenizer: Path
+    base: Path
+
+    def hf(self, family: str, *, tied: bool) -> Path:
+        """On the Hugging Face side."""
+        made = self.base / f"{family}_{tied}_hf"
+        if not made.exists():
+            grouped = [] if family == "opt" else ["--num-key-value-heads", "2"]
+            options = ["--model-type", family, *SHAPE, *grouped, *([] if tied else ["--untied"])]
+            call_command("conversion.new_model", *options, "--tokenizer", self.tokenizer, "--output", made)
+        return made
+
+    def nemo(self, family: str, *, tied: bool) -> Path:
+        made = self.base / f"{family}_{tied}"
+        if not made.exists():
+            call_command("conversion.hf_to_nemo", "--input", self.hf(family, tied=tied), "--output", made)
+        return made
+
+    def factors(self) -> Path:
+        """Of the tied OPT's table."""
+        made = self.base / "factors"
+        if not made.exists():
+            options = ["--source", self.hf("opt", tied=True), "--tokenizer", self.tokenizer, "--method", "mean", "--factorised-size", 6]
+            call_command("conversion.transfer", *options, "--output", made)
+        return made / "factors.safetensors"
+
+
 @pytest.fixture(scope="session")
-def checkpoints(inputs: Inputs, tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, bool], Path]:
-    """A tiny checkpoint of each family, tied and untied; of the tied OPT, the factors too."""
-    base, made = tmp_path_factory.mktemp("families"), {}
-    for family, tied in [("opt", True), ("opt", False), ("llama", False), ("mistral", False), ("gemma2", True)]:
-        hf, nemo = base / f"{family}_{tied}_hf", base / f"{family}_{tied}"
-        grouped = [] if family == "opt" else ["--num-key-value-heads", "2"]
-        new = ["--model-type", family, *SHAPE, *grouped, *([] if tied else ["--untied"])]
-        for module, *arguments in (
-            ("conversion.new_model", *new, "--tokenizer", inputs.tokenizer, "--output", hf),
-            ("conversion.hf_to_nemo", "--input", hf, "--output", nemo),
-        ):
-            finished = run_command(module, *arguments, log_dir=base / "logs")
-            assert finished.code == 0, finished.stderr
-        made[family, tied] = nemo
-    factors = ["--source", base / "opt_True_hf", "--tokenizer", inputs.tokenizer, "--method", "mean", "--factorised-size", "6"]
-    finished = run_command("conversion.transfer", *factors, "--output", base / "factors", log_dir=base / "logs")
-    assert finished.code == 0, finished.stderr
-    return {**made, ("factors", True): base / "factors" / "factors.safetensors"}
+def checkpoints(inputs: Inputs, tmp_path_factory: pytest.TempPathFactory) -> Checkpoints:
+    return Checkpoints(inputs.tokenizer, tmp_path_factory.mktemp("families"))
 
 
 @pytest.fixture(scope="session")
@@ -52,8 +68,7 @@ def pairs(inputs: Inputs, tmp_path_factory: pytest.TempPathFactory) -> Path:
     lines = [{"question": f"Koliko je {n}?", "answer": f"Je {n}."} for n in range(24)]
     (base / "pairs.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
     options = ("--input", base / "pairs.jsonl", "--tokenizer", inputs.tokenizer, "--output", base / "data")
-    finished = run_command("data_prep.question_answers", *options, log_dir=base / "logs")
-    assert finished.code == 0, finished.stderr
+    call_command("data_prep.question_answers", *options)
     return base / "data"
 
 
@@ -65,17 +80,17 @@ def test_it_trains_and_is_exported(
     inputs: Inputs,
     small_data: Path,
     pairs: Path,
-    checkpoints: dict[tuple[str, bool], Path],
+    checkpoints: Checkpoints,
     tmp_path: Path,
 ) -> None:
     recipe = compose_recipe(name, choices)
     published = BASE_MODELS[recipe.model.base or ""]
     tied = recipe.model.output_layer == "tied" or (recipe.model.output_layer is None and bool(published.get("tie_word_embeddings")))
-    overrides = [f"model.checkpoint={checkpoints[published['model_type'], tied]}", *choices]
+    overrides = [f"model.checkpoint={checkpoints.nemo(published['model_type'], tied=tied)}", *choices]
     if recipe.data.shares:
         overrides += [f"data.train=[{small_data},{inputs.data}]", "data.languages=[it,en]"]
     if recipe.model.factorised_size is not None:
-        overrides.append(f"model.factors={checkpoints['factors', True]}")
+        overrides.append(f"model.factors={checkpoints.factors()}")
     one_pass = recipe.schedule.epochs == 1  # it has to hold the warmup and the constant tail
     data = pairs if name == "gams/inz" else inputs.data if one_pass else small_data
     losses = [record["loss"] for record in train_tiny(name, tmp_path / "run", inputs, data, *overrides) if "loss" in record]
@@ -89,15 +104,15 @@ def test_it_trains_and_is_exported(
 @pytest.mark.slow
 @pytest.mark.parametrize("what", ["adapters and two heads", "factors"])
 def test_what_a_run_adds_goes_on_at_another_layout(
-    what: str, inputs: Inputs, small_data: Path, checkpoints: dict[tuple[str, bool], Path], tmp_path: Path
+    what: str, inputs: Inputs, small_data: Path, checkpoints: Checkpoints, tmp_path: Path
 ) -> None:
     """Saved at tensor parallel 2, resumed at 1: the losses of a run without a break, to float32's last digits."""
     if what == "factors":
         name = "ofa/latent_100"
-        overrides = [f"model.checkpoint={checkpoints['opt', True]}", f"model.factors={checkpoints['factors', True]}"]
+        overrides = [f"model.checkpoint={checkpoints.nemo('opt', tied=True)}", f"model.factors={checkpoints.factors()}"]
     else:
         name = "low_resource/llama2"
-        overrides = [f"model.checkpoint={checkpoints['llama', False]}", "procedure=lora", "lora.dropout=0", "schedule.epochs=4"]
+        overrides = [f"model.checkpoint={checkpoints.nemo('llama', tied=False)}", "procedure=lora", "lora.dropout=0", "schedule.epochs=4"]
     overrides += ["schedule.max_steps=4", "run.checkpoint_every_steps=2", "schedule.warmup_steps=1", "schedule.learning_rate=1e-2"]
     whole = train_tiny(name, tmp_path / "whole", inputs, small_data, *overrides)
     shutil.copytree(tmp_path / "whole", tmp_path / "resumed")

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from conversion.families import FAMILIES
 from recipes import arithmetic
+from recipes.planner.parameters import count_parameters
 from recipes.schema import DataRecipe, ModelRecipe, ParallelRecipe, Recipe, RunRecipe, ScheduleRecipe
 from tests.conversion.tiny_families import CASES, PUBLISHED, tiny_model
 
@@ -42,8 +43,8 @@ def test_steps_of_gams() -> None:
 
 def test_parameters_of_gams() -> None:
     # 1.540 B with 80,000 tokens and 1.419 B with OPT's 50,272 rows, both untied.
-    assert round(arithmetic.count_parameters(OPT_1B, vocab_size=80_000).total / 1e9, 3) == 1.540
-    assert round(arithmetic.count_parameters(OPT_1B, vocab_size=50_272).total / 1e9, 3) == 1.419
+    assert round(count_parameters(OPT_1B, vocab_size=80_000).total / 1e9, 3) == 1.540
+    assert round(count_parameters(OPT_1B, vocab_size=50_272).total / 1e9, 3) == 1.419
 
 
 @pytest.mark.parametrize(
@@ -54,7 +55,7 @@ def test_parameters_of_published_models(name: str, billions: float) -> None:
     published = PUBLISHED[name]
     tied = bool(published.get("tie_word_embeddings"))
     model = FAMILIES[published["model_type"]].megatron_config(published, tied=tied, source=name)
-    assert round(arithmetic.count_parameters(model, vocab_size=model["vocab_size"]).total / 1e9, 2) == billions
+    assert round(count_parameters(model, vocab_size=model["vocab_size"]).total / 1e9, 2) == billions
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -66,7 +67,7 @@ def test_parameters_are_those_of_the_model(name: str) -> None:
     model = FAMILIES[CASES[name].model_type].megatron_config(config, tied=tied, source=name)
     kept_aside = 2 * 32 if name == "opt" else 0  # the position rows 0 and 1, which the engine does not have
     expected = sum(parameter.numel() for parameter in hf.parameters()) - kept_aside
-    assert arithmetic.count_parameters(model, vocab_size=model["vocab_size"]).total == expected
+    assert count_parameters(model, vocab_size=model["vocab_size"]).total == expected
 
 
 def test_flops_of_gams_are_those_of_a_hand_calculation() -> None:

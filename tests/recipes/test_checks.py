@@ -10,100 +10,84 @@ from typing import Any
 
 import pytest
 
-from data_prep.artifacts import Manifest, write_manifest
-from recipes.checks import RunInputs, check_run, read_inputs
+from data_prep.artifacts import write_manifest
+from recipes.checks import RunInputs, read_inputs
 from recipes.compose import compose_recipe
 from recipes.plan import Options, plan, render
 from recipes.planner.hardware import find_gpu
+from recipes.planner.visible import gpu_of
 from recipes.run_dir import is_disk_full, newest_checkpoint, record_recipe
 from recipes.schema import Recipe, recipe_from_mapping
+from tests.recipes.small_inputs import MODEL, checked, problem, small_inputs
 
-MODEL = {
-    "num_layers": 4,
-    "hidden_size": 96,
-    "ffn_hidden_size": 384,
-    "num_attention_heads": 6,
-    "max_position_embeddings": 128,
-    "vocab_size": 1001,
-    "share_embeddings_and_output_weights": True,
-}
 OVERRIDES = ("model.checkpoint=nemo", "data.train=[data]")
 
 
 def _inputs(**facts: Any) -> RunInputs:
-    facts = {"tokenizer_digest": "xxh3:a", "vocab_size": 1001, "num_tokens": 50_000, "text_bytes": 200_000, "eos_token_id": 2, **facts}
-    return RunInputs(
-        family="opt",
-        model=MODEL,
-        checkpoint=Manifest(stage="conversion.hf_to_nemo", facts={"tokenizer_digest": "xxh3:a"}),
-        train=(Manifest(stage="data_prep.to_megatron", facts=facts),),
-    )
+    return small_inputs(50_000, data=facts)
 
 
 def _problem(*overrides: str, inputs: RunInputs | None = None) -> str:
-    with pytest.raises(ValueError) as error:
-        check_run(compose_recipe("demo_adapt", [*OVERRIDES, *overrides]), inputs or _inputs())
-    return str(error.value)
+    return problem(inputs or _inputs(), *OVERRIDES, *overrides)
 
 
 def test_tensor_parallel_size_must_divide_the_heads() -> None:
     assert _problem("parallel.tensor_parallel_size=4", "parallel.devices_per_node=4") == (
-        "recipe demo_adapt cannot run: parallel.tensor_parallel_size (4) does not divide the 6 attention heads; possible are 1, 2, 3, 6"
+        "parallel.tensor_parallel_size (4) does not divide the 6 attention heads; possible are 1, 2, 3, 6"
     )
 
 
 def test_tensor_parallel_size_must_divide_the_key_and_value_heads() -> None:
     inputs = replace(_inputs(), model={**MODEL, "num_query_groups": 3})
     assert _problem("parallel.tensor_parallel_size=2", inputs=inputs) == (
-        "recipe demo_adapt cannot run: parallel.tensor_parallel_size (2) does not divide the 3 key and value heads; possible are 1, 3"
+        "parallel.tensor_parallel_size (2) does not divide the 3 key and value heads; possible are 1, 3"
     )
 
 
 def test_tensor_parallel_size_must_divide_the_padded_vocabulary() -> None:
     assert _problem("parallel.tensor_parallel_size=3", "parallel.devices_per_node=3") == (
-        "recipe demo_adapt cannot run: parallel.tensor_parallel_size (3) does not divide the 1024 rows of the vocabulary padded to a"
+        "parallel.tensor_parallel_size (3) does not divide the 1024 rows of the vocabulary padded to a"
         " multiple of 128; set model.pad_vocabulary_to_multiple_of to a multiple of 3, for example 129"
     )
-    check_run(
-        compose_recipe(
-            "demo_adapt",
-            [*OVERRIDES, "parallel.tensor_parallel_size=3", "parallel.devices_per_node=3", "model.pad_vocabulary_to_multiple_of=129"],
-        ),
-        _inputs(),
-    )
+    padded = "model.pad_vocabulary_to_multiple_of=129"
+    checked(_inputs(), *OVERRIDES, "parallel.tensor_parallel_size=3", "parallel.devices_per_node=3", padded)
 
 
 def test_batch_sizes_must_divide() -> None:
     assert _problem("schedule.global_batch_size=1000", "schedule.micro_batch_size=4", "parallel.num_nodes=32") == (
-        "recipe demo_adapt cannot run: schedule.global_batch_size (1000) must be a multiple of micro_batch_size x data-parallel size"
+        "schedule.global_batch_size (1000) must be a multiple of micro_batch_size x data-parallel size"
         " (4 x 32 = 128); the nearest are 896 and 1024"
     )
 
 
 def test_a_micro_batch_that_does_not_divide_is_told_which_do() -> None:
     assert _problem("schedule.global_batch_size=24", "schedule.micro_batch_size=5", "parallel.num_nodes=2") == (
-        "recipe demo_adapt cannot run: schedule.global_batch_size (24) must be a multiple of micro_batch_size x data-parallel size"
+        "schedule.global_batch_size (24) must be a multiple of micro_batch_size x data-parallel size"
         " (5 x 2 = 10); the nearest are 20 and 30; or a micro_batch_size of 1, 2, 3, 4, 6, 12"
+    )
+
+
+def test_a_batch_below_the_smallest_is_told_that_one() -> None:
+    assert _problem("parallel.tensor_parallel_size=1") == (
+        "schedule.global_batch_size (8) must be a multiple of micro_batch_size x data-parallel size (8 x 2 = 16); the nearest is 16;"
+        " or a micro_batch_size of 1, 2, 4"
     )
 
 
 def test_sequence_must_fit_the_position_table() -> None:
     assert _problem("data.sequence_length=256") == (
-        "recipe demo_adapt cannot run: data.sequence_length (256) is longer than the sequences that the model knows (128 positions)"
+        "data.sequence_length (256) is longer than the sequences that the model knows (128 positions)"
     )
 
 
 def test_tokenizer_of_data_and_checkpoint_must_be_one() -> None:
     assert _problem(inputs=_inputs(tokenizer_digest="xxh3:b")) == (
-        "recipe demo_adapt cannot run: the data set data uses tokenizer xxh3:b, but the checkpoint nemo uses tokenizer xxh3:a;"
-        " make both with the same tokenizer"
+        "the data set data uses tokenizer xxh3:b, but the checkpoint nemo uses tokenizer xxh3:a; make both with the same tokenizer"
     )
 
 
 def test_text_shorter_than_a_sample_is_refused() -> None:
-    assert _problem(inputs=_inputs(num_tokens=100)) == (
-        "recipe demo_adapt cannot run: the data set data has 100 tokens; one sample needs 129"
-    )
+    assert _problem(inputs=_inputs(num_tokens=100)) == ("the data set data has 100 tokens; one sample needs 129")
 
 
 def test_all_problems_come_together() -> None:
@@ -131,7 +115,7 @@ def test_all_problems_come_together() -> None:
 
 
 def test_numbers_below_one_are_refused() -> None:
-    assert _problem("schedule.micro_batch_size=0") == "recipe demo_adapt cannot run: schedule.micro_batch_size is 0; expected at least 1"
+    assert _problem("schedule.micro_batch_size=0") == "schedule.micro_batch_size is 0; expected at least 1"
 
 
 def test_unknown_keys_name_the_nearest_known_one() -> None:
@@ -244,13 +228,25 @@ def test_a_layout_too_big_for_the_gpu_is_refused_unless_told_to_try() -> None:
     inputs = replace(_inputs(), model={**MODEL, "num_layers": 48, "hidden_size": 6144, "ffn_hidden_size": 24_576})
     on_gpu = ("parallel.gpu=A100-40GB", "precision=bf16")
     message = _problem(*on_gpu, inputs=inputs)
-    assert message.startswith("recipe demo_adapt cannot run: the layout (TP 2 x PP 1 x DP 1, micro batch 8) needs ")
+    assert message.startswith("the layout (TP 2 x PP 1 x DP 1, micro batch 8) needs ")
     assert "on each a100-40gb, which has 39.4" in message
-    check_run(compose_recipe("demo_adapt", [*OVERRIDES, *on_gpu, "parallel.check_memory=false"]), inputs)
+    checked(inputs, *OVERRIDES, *on_gpu, "parallel.check_memory=false")
     assert _problem("parallel.gpu=a100") == (
-        "recipe demo_adapt cannot run: parallel.gpu: there is no GPU a100; did you mean a100-80gb?"
-        " Known are a100-40gb, a100-64gb, a100-80gb, h100-80gb, h200-141gb"
+        "parallel.gpu: there is no GPU a100; did you mean a100-80gb? Known are a100-40gb, a100-64gb, a100-80gb, h100-80gb, h200-141gb"
     )
+
+
+def test_a_layout_too_big_for_the_gpu_of_the_machine_is_refused_where_the_recipe_names_none() -> None:
+    inputs = replace(_inputs(), model={**MODEL, "num_layers": 5, "hidden_size": 6144, "ffn_hidden_size": 24_576})
+    there = gpu_of("NVIDIA GeForce RTX 4090", 24 * 2**30)
+    settings = (*OVERRIDES, "precision=bf16", "parallel.tensor_parallel_size=1", "schedule.micro_batch_size=4")
+    assert problem(inputs, *settings, visible=there) == (
+        "the layout (TP 1 x PP 1 x DP 2, micro batch 4) needs 28.3 GiB on each NVIDIA GeForce RTX 4090, which has 24.0: 25.4 of weights,"
+        " gradients and optimizer, 0.4 of activations, 0.0 of logits; one that fits is TP 2 x PP 1 x DP 1, micro batch 8 (22.1 GiB);"
+        " parallel.check_memory=false tries it all the same"
+    )
+    checked(inputs, *settings, "parallel.check_memory=false", visible=there)
+    checked(inputs, *settings, "parallel.gpu=h200-141gb", visible=there)  # the recipe's is the one that counts
 
 
 def test_the_plan_says_what_it_knows_of_a_gpu() -> None:
@@ -268,10 +264,10 @@ def test_the_plan_says_what_it_knows_of_a_gpu() -> None:
 
 def test_freeze_rules_are_checked_against_the_run_and_its_pipeline() -> None:
     assert _problem("freeze=[{frozen:[body],until_step:100}]") == (
-        "recipe demo_adapt cannot run: freeze[0].until_step is 100; expected 1 to 99, or none for the whole run"
+        "freeze[0].until_step is 100; expected 1 to 99, or none for the whole run"
     )
     assert _problem("freeze=[{trained:[positions]}]", "parallel.tensor_parallel_size=1", "parallel.pipeline_parallel_size=2") == (
-        "recipe demo_adapt cannot run: freeze leaves pipeline stages 1 of 2 without anything to train, which the engine cannot save;"
+        "freeze leaves pipeline stages 1 of 2 without anything to train, which the engine cannot save;"
         " set parallel.pipeline_parallel_size=1"
     )
 
@@ -284,6 +280,6 @@ def test_validation_sets_have_languages_and_one_alone_is_called_all() -> None:
 
 def test_signals_and_budgets_are_checked() -> None:
     assert _problem("run.stop_signals=[SIGTERM,SIGKILL,USR1]") == (
-        "recipe demo_adapt cannot run: run.stop_signals names SIGKILL, USR1; expected signals that a process can handle, such as SIGTERM, SIGUSR1"
+        "run.stop_signals names SIGKILL, USR1; expected signals that a process can handle, such as SIGTERM, SIGUSR1"
     )
-    assert _problem("run.skip_nonfinite_steps=-1") == "recipe demo_adapt cannot run: run.skip_nonfinite_steps is -1; expected 0 or more"
+    assert _problem("run.skip_nonfinite_steps=-1") == "run.skip_nonfinite_steps is -1; expected 0 or more"

@@ -12,38 +12,25 @@ from safetensors.torch import save_file
 
 from data_prep.artifacts import Manifest
 from recipes.base_models import base_model
-from recipes.checks import RunInputs, check_run
+from recipes.checks import RunInputs
 from recipes.compose import compose_recipe
 from recipes.schema import Recipe
 from recipes.steps import weights_of
+from tests.recipes.small_inputs import checked, problem, small_inputs
 
 OVERRIDES = ("model.checkpoint=nemo", "data.train=[it,en]", "schedule.max_steps=10", "schedule.warmup_steps=0")
-MODEL = {
-    "num_layers": 4,
-    "hidden_size": 96,
-    "ffn_hidden_size": 384,
-    "num_attention_heads": 6,
-    "max_position_embeddings": 128,
-    "vocab_size": 1001,
-    "share_embeddings_and_output_weights": True,
-}
 
 
 def _inputs(*tokens: int, **facts: Any) -> RunInputs:
-    data = {"tokenizer_digest": "xxh3:a", "vocab_size": 1001, "text_bytes": 200_000, "eos_token_id": 2}
-    train = tuple(Manifest(stage="data_prep.to_megatron", facts={**data, "num_tokens": n}) for n in tokens or (50_000, 20_000))
-    checkpoint = Manifest(stage="conversion.hf_to_nemo", facts={"tokenizer_digest": "xxh3:a", **facts})
-    return RunInputs(family="opt", model=MODEL, checkpoint=checkpoint, train=train)
+    return small_inputs(*(tokens or (50_000, 20_000)), checkpoint=facts)
 
 
 def _problem(*overrides: str, inputs: RunInputs | None = None) -> str:
-    with pytest.raises(ValueError) as error:
-        check_run(compose_recipe("demo_adapt", [*OVERRIDES, *overrides]), inputs or _inputs())
-    return str(error.value).removeprefix("recipe demo_adapt cannot run: ")
+    return problem(inputs or _inputs(), *OVERRIDES, *overrides)
 
 
 def _checked(*overrides: str, inputs: RunInputs | None = None) -> Recipe:
-    return check_run(compose_recipe("demo_adapt", [*OVERRIDES, *overrides]), inputs or _inputs())
+    return checked(inputs or _inputs(), *OVERRIDES, *overrides)
 
 
 @pytest.mark.parametrize(

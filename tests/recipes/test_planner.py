@@ -7,13 +7,13 @@ import math
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from benchmarks.planner import BOUND, error, fit
 from conversion.families import FAMILIES
 from nemo_patches.lora_parts import adapter_names
-from recipes import arithmetic
 from recipes.freezing import model_parameter_names
 from recipes.plan import main
 from recipes.planner import costs
@@ -21,10 +21,11 @@ from recipes.planner.estimate import estimate_run, refusal
 from recipes.planner.hardware import GPUS, find_gpu
 from recipes.planner.layout import Layout
 from recipes.planner.memory import estimate_memory
-from recipes.planner.parameters import PlannedModel
+from recipes.planner.parameters import PlannedModel, count_parameters
 from recipes.planner.published import Row, mpt, rows
 from recipes.planner.ranking import judge, ranked
 from recipes.planner.throughput import CALIBRATED
+from recipes.planner.visible import gpu_of, has_known_rates, visible_gpu
 from tests.conversion.tiny_families import CASES, tiny_model
 from tests.processes import ROOT
 from tests.recipes.test_arithmetic import OPT_1B
@@ -48,7 +49,7 @@ def test_parameters_by_name_are_those_of_the_model(name: str) -> None:
     tied = bool(config.tie_word_embeddings)
     model = FAMILIES[CASES[name].model_type].megatron_config(config.to_dict(), tied=tied, source=name)
     planned = PlannedModel(model, vocab_rows=model["vocab_size"])
-    count = arithmetic.count_parameters(model, vocab_size=model["vocab_size"]).total
+    count = count_parameters(model, vocab_size=model["vocab_size"]).total  # that of the model itself, as test_arithmetic.py shows
     assert sum(parameter.numel for parameter in planned.parameters.values()) == count
     assert planned.rank(tensor_parallel_size=1, pipeline_parallel_size=1, stage=0).held == count
     assert set(planned.parameters) == set(model_parameter_names(CASES[name].model_type, model, source=name))
@@ -84,7 +85,7 @@ def test_mosaic_models_have_their_published_parameters() -> None:
     """So that what the time model is calibrated on is the models that were measured."""
     published = {("125m", 2048): 125_311_488, ("1b", 8192): 1_328_533_504, ("7b", 2048): 6_658_859_008, ("13b", 4096): 12_864_440_320}
     for (size, length), count in published.items():
-        assert arithmetic.count_parameters(mpt(size, length), vocab_size=50_368).total == count
+        assert count_parameters(mpt(size, length), vocab_size=50_368).total == count
 
 
 def test_state_of_gams_is_that_of_a_hand_calculation() -> None:
@@ -156,6 +157,33 @@ def test_unknown_gpu_names_the_known_ones() -> None:
     with pytest.raises(ValueError) as error:
         find_gpu("h100")
     assert str(error.value) == f"there is no GPU h100; did you mean h100-80gb? Known are {', '.join(GPUS)}"
+
+
+@pytest.mark.parametrize(
+    ("name", "gib", "known"),
+    [
+        ("NVIDIA A100-SXM4-40GB", 39.4, "a100-40gb"),
+        ("NVIDIA A100-SXM-64GB", 63.4, "a100-64gb"),
+        ("NVIDIA A100 80GB PCIe", 79.2, "a100-80gb"),
+        ("NVIDIA H100 80GB HBM3", 79.1, "h100-80gb"),
+        ("NVIDIA H200", 139.8, "h200-141gb"),
+        ("NVIDIA H100 PCIe", 79.1, None),
+        ("NVIDIA GH200 480GB", 94.5, None),
+        ("NVIDIA A100-SXM4-40GB MIG 3g.20gb", 19.6, None),
+        ("NVIDIA GeForce RTX 4090", 23.6, None),
+    ],
+)
+def test_the_gpu_of_a_machine_is_known_by_name_and_memory(name: str, gib: float, known: str | None) -> None:
+    found = gpu_of(name, round(gib * 2**30))
+    assert (found.name, has_known_rates(found)) == (known or name, known is not None)
+    assert found.memory_gib == pytest.approx(gib), "its own, not the table's"
+    assert find_gpu(known or "a100-40gb").peak_flops == found.peak_flops
+
+
+def test_a_machine_without_a_driver_has_no_gpu() -> None:
+    if any(Path("/dev").glob("nvidia[0-9]*")) or Path("/dev/dxg").exists():
+        pytest.skip("this machine has a driver")
+    assert visible_gpu() is None
 
 
 def test_a_run_of_gams() -> None:

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 
 from tests.conftest import VOCAB_SIZE, Inputs
-from tests.processes import run_command
+from tests.processes import call_command
 from tests.recipes.tiny_runs import export, train_tiny
 
 
@@ -49,12 +49,11 @@ def test_factorised_embeddings(inputs: Inputs, small_data: Path, tmp_path: Path)
     """The factors of a transfer are what is trained: exported before the first change they make its table, and later one of their rank."""
     hf, nemo, run = tmp_path / "hf", tmp_path / "nemo", tmp_path / "run"
     transfer = ("--source", inputs.hf, "--tokenizer", inputs.tokenizer, "--method", "mean", "--output-layer", "tied")
-    for module, *arguments in (
+    for command in (
         ("conversion.transfer", *transfer, "--factorised-size", "6", "--output", hf),
         ("conversion.hf_to_nemo", "--input", hf, "--output", nemo),
     ):
-        finished = run_command(module, *arguments, log_dir=tmp_path / "logs")
-        assert finished.code == 0, finished.stderr[-4000:]
+        call_command(*command)
     overrides = ("schedule.warmup_steps=1", "schedule.learning_rate=1e-2", "schedule.max_steps=4", "run.checkpoint_every_steps=1")
     train_tiny(
         "ofa/latent_400", run, inputs, small_data, *overrides, f"model.checkpoint={nemo}", f"model.factors={hf / 'factors.safetensors'}"
@@ -76,8 +75,7 @@ def test_adapters_tuned_on_answers(inputs: Inputs, tmp_path: Path) -> None:
     lines = [{"question": f"Koliko je {n}?", "answer": f"Je {n}."} for n in range(24)]
     pairs.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
     options = ("--input", pairs, "--tokenizer", inputs.tokenizer, "--output", tmp_path / "data")
-    finished = run_command("data_prep.question_answers", *options, log_dir=tmp_path / "logs")
-    assert finished.code == 0, finished.stderr
+    call_command("data_prep.question_answers", *options)
     records = train_tiny("gams/inz", tmp_path / "run", inputs, tmp_path / "data", "schedule.learning_rate=3e-2", "schedule.warmup_steps=1")
     losses = [record["loss"] for record in records if "loss" in record]
     assert len(losses) == 3 * 24 // 8

@@ -16,6 +16,7 @@ from recipes.compose import compose_recipe
 from recipes.engine import make_data, make_model, make_trainer
 from recipes.run_dir import newest_checkpoint, record_recipe
 from recipes.stopping import StopSignals
+from recipes.train import main
 from recipes.training.assembly import make_callbacks
 from recipes.training.freezing import parameters_by_name
 from recipes.training.loggers import finish
@@ -122,6 +123,12 @@ class NonFiniteAt(Callback):
 
 
 _AT_STEP = {"signal": SignalAt, "file": FileAt, "crash": CrashAt, "nonfinite": NonFiniteAt}
+
+
+def command(arguments: list[str], **_: Any) -> int:
+    """Be one rank of `python -m recipes.train arguments`."""
+    rank_zero_only.rank = int(os.environ["RANK"])  # Lightning has looked before the fork
+    return main(arguments)
 
 
 def train(
