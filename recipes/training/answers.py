@@ -18,10 +18,13 @@ class Answers(Dataset[Mapping[str, Tensor]]):
 
     Args:
         prefix: path of what `data_prep.question_answers` wrote, without suffix.
+
+    Attributes:
+        prefix: as given.
     """
 
     def __init__(self, prefix: str, *, sequence_length: int, eos_token_id: int) -> None:
-        self._tokens = TokenFile(Path(prefix))
+        self.prefix, self._tokens = prefix, TokenFile(Path(prefix))
         self._length, self._eos_token_id = sequence_length, eos_token_id
 
     def __len__(self) -> int:

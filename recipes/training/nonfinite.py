@@ -14,6 +14,7 @@ from megatron.core import parallel_state
 from torch import Tensor, nn
 
 from recipes.run_dir import CHECKPOINTS_NAME, METRICS_NAME, newest_checkpoint
+from recipes.training.origins import Documents, counted, documents_of, in_words
 
 
 class NonFiniteError(RuntimeError):
@@ -31,11 +32,13 @@ class NonFiniteSteps(Callback):
         self._run_dir, self._budget = run_dir, budget
         self._global_batch_size, self._micro_batch_size = global_batch_size, micro_batch_size
         self._step, self._passed_over = 0, 0
+        self._data: Any = None
         self._finite_losses: list[Tensor] = []
         self.passes_over = False
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Count what the run has passed over before it was interrupted."""
+        """Count what the run has passed over before it was interrupted, and keep its data, of which the sentences speak."""
+        self._data = trainer.datamodule._train_ds  # type: ignore[attr-defined]
         path = self._run_dir / METRICS_NAME
         records = [_record(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
         self._passed_over = sum("passed_over" in record and record["step"] <= trainer.global_step for record in records)
@@ -45,9 +48,14 @@ class NonFiniteSteps(Callback):
         self._step, self.passes_over = trainer.global_step, False
         self._finite_losses.clear()
 
-    def note_loss(self, losses: Tensor) -> None:
-        """Note whether the losses of a micro batch are finite; waits for nothing."""
-        self._finite_losses.append(torch.isfinite(losses.detach().sum()))
+    def note_loss(self, output: Tensor) -> None:
+        """Note which samples of a micro batch are finite; waits for nothing.
+
+        Args:
+            output: (samples, tokens) losses, or what the next pipeline stage gets: (tokens, samples, width).
+        """
+        totals = output.detach().sum(dim=1 if output.dim() == 2 else (0, 2))
+        self._finite_losses.append(torch.isfinite(totals))
 
     def look_at(self, chunks: Iterable[nn.Module]) -> None:
         """Decide about the step, with its losses and its reduced gradients.
@@ -56,20 +64,21 @@ class NonFiniteSteps(Callback):
             NonFiniteError: naming the step, the samples and the newest checkpoint, when the budget is spent.
         """
         sums = [buffer.grad_data.sum() for chunk in chunks for buffer in (*chunk.buffers, *chunk.expert_parallel_buffers)]  # type: ignore[union-attr,misc]
-        finite = torch.stack([*self._finite_losses, *(torch.isfinite(total) for total in sums)]).all()
+        finite = torch.cat([*self._finite_losses, *(torch.isfinite(total).reshape(1) for total in sums)]).all()
         worst = (~finite).to(torch.int32)
         torch.distributed.all_reduce(worst, op=torch.distributed.ReduceOp.MAX)
         if not worst.item():
             return
         samples, what = self._samples()
+        documents = documents_of(self._data, samples)
         if self._passed_over >= self._budget:
-            raise NonFiniteError(self._sentence(samples, what))
+            raise NonFiniteError(self._sentence(samples, what, documents))
         self._passed_over += 1
         self.passes_over = True
         for chunk in chunks:
             chunk.zero_grad_buffer()  # type: ignore[operator]
         if torch.distributed.get_rank() == 0:
-            record = {"step": self._step + 1, "passed_over": what, "samples": [samples[0], samples[-1]]}
+            record = {"step": self._step + 1, "passed_over": what, "samples": [samples[0], samples[-1]], "documents": documents}
             with (self._run_dir / METRICS_NAME).open("a", encoding="utf-8") as stream:
                 stream.write(json.dumps(record) + "\n")
 
@@ -77,26 +86,27 @@ class NonFiniteSteps(Callback):
         """The samples whose losses are not finite, counted in the order of the data; all of the step if it is the gradient alone."""
         first = self._step * self._global_batch_size
         size, replicas = self._micro_batch_size, parallel_state.get_data_parallel_world_size()
-        starts = [
-            first + (number * replicas + parallel_state.get_data_parallel_rank()) * size
+        mine = [
+            first + (number * replicas + parallel_state.get_data_parallel_rank()) * size + place
             for number, finite in enumerate(self._finite_losses)
-            if not finite.item()
+            for place, is_finite in enumerate(finite.tolist())
+            if not is_finite
         ]
         everywhere: list[list[int]] = [[] for _ in range(torch.distributed.get_world_size())]
-        torch.distributed.all_gather_object(everywhere, starts)
-        found = sorted({start for one in everywhere for start in one})
+        torch.distributed.all_gather_object(everywhere, mine)
+        found = sorted({sample for one in everywhere for sample in one})
         if not found:
             return range(first, first + self._global_batch_size), "gradient"
-        return [start + offset for start in found for offset in range(size)], "loss"
+        return found, "loss"
 
-    def _sentence(self, samples: Sequence[int], what: str) -> str:
+    def _sentence(self, samples: Sequence[int], what: str, documents: Documents) -> str:
         newest = newest_checkpoint(self._run_dir)
-        shown = f"{samples[0]} to {samples[-1]}" if len(samples) == samples[-1] - samples[0] + 1 else ", ".join(map(str, samples))
         return (
-            f"step {self._step} has a {what} that is not finite, in samples {shown} of the order of the data;"
+            f"step {self._step} has a {what} that is not finite, in {counted('sample', samples)} of the order of the data"
+            f" ({in_words(documents)});"
             f" {self._passed_over} such steps were passed over and run.skip_nonfinite_steps allows {self._budget}."
-            f" The last good checkpoint is {newest[1] if newest else f'none in {self._run_dir / CHECKPOINTS_NAME}'}; look at the samples,"
-            " lower schedule.learning_rate, or allow to pass over more steps"
+            f" The last good checkpoint is {newest[1] if newest else f'none in {self._run_dir / CHECKPOINTS_NAME}'}; look at the"
+            " documents with `python -m data_prep.inspect`, lower schedule.learning_rate, or allow to pass over more steps"
         )
 
 

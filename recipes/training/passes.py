@@ -29,9 +29,14 @@ class OrderedSamples(Dataset[Mapping[str, Tensor]]):
     def __len__(self) -> int:
         return len(self._order.samples)
 
+    def place(self, number: int) -> tuple[Any, int]:
+        """The data set of a sample, and its number there."""
+        return self._data_sets[self._order.data_sets[number]], int(self._order.samples[number])
+
     def __getitem__(self, number: int) -> Mapping[str, Tensor]:
-        sample: Mapping[str, Tensor] = self._data_sets[self._order.data_sets[number]][int(self._order.samples[number])]
-        return sample
+        data_set, sample = self.place(number)
+        found: Mapping[str, Tensor] = data_set[sample]
+        return found
 
 
 class PassesDataModule(PreTrainingDataModule):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -69,30 +71,85 @@ def _data_set(prefix: Path, lengths: list[int], first_token: int) -> int:
     return sum(lengths)
 
 
-def test_no_sample_is_lost_or_repeated_over_resumes_and_numbers_of_ranks(tmp_path: Path) -> None:
-    """Real Megatron data sets: two ranks for some steps, then one, then two again, see what one rank sees in a run without a break."""
-    lengths = {tmp_path / "a": [5, 40, 70, 30], tmp_path / "b": [33, 50]}
-    firsts = {tmp_path / "a": 0, tmp_path / "b": 1000}
-    tokens = [_data_set(prefix, lengths[prefix], firsts[prefix]) for prefix in lengths]
-    blend = Blend(tuple(num_windows(n, SEQUENCE_LENGTH) for n in tokens), (9, 10), 2)
-    assert blend.sizes == (9, 5)
-    arguments = {
-        "prefixes": list(map(str, lengths)),
-        "sizes": blend.sizes,
-        "drawn": blend.drawn,
-        "passes": blend.passes,
-        "sequence_length": SEQUENCE_LENGTH,
-        "batch": 4,
-    }
-    function = "tests.recipes.data_ranks:steps_seen"
-    index = {"index": str(tmp_path / "index")}
-    [whole] = run_on_gloo(function, world_size=1, directory=tmp_path / "whole", start=0, stop=9, **index, **arguments)
-    parts: list[list[int]] = []
-    for ranks, start, stop in ((2, 0, 3), (1, 3, 4), (2, 4, 9)):
-        layout = {"world_size": ranks, "tensor_parallel_size": 1, "directory": tmp_path / f"part_{start}"}
-        seen = run_on_gloo(function, start=start, stop=stop, **layout, **index, **arguments)
-        parts += [[window for rank in seen for window in rank[step]] for step in range(stop - start)]
-    assert [sorted(step) for step in parts] == [sorted(step) for step in whole]
-    first_pass = Counter([window for step in whole for window in step][: blend.samples_per_pass])
-    assert sorted(first_pass.values()) == [1] * 9 + [2] * 5
-    assert {count for window, count in first_pass.items() if window >= firsts[tmp_path / "b"]} == {2}
+# Ranks, tensor parallel size, first and last step: another layout after every interruption.
+PARTS = [(2, 1, 0, 3), (1, 1, 3, 4), (2, 2, 4, 6), (2, 1, 6, 9)]
+STEPS, BATCH = 9, 4
+
+
+@dataclass(frozen=True)
+class Corpora:
+    """Real Megatron data sets in which every token is another one, so that it says from which document it is."""
+
+    directory: Path
+    first_tokens: dict[str, int]
+    lengths: dict[str, list[int]]
+
+    @classmethod
+    def make(cls, directory: Path) -> Corpora:
+        lengths, firsts = {"a": [5, 40, 70, 30], "b": [33, 50]}, {"a": 0, "b": 1000}
+        for name in lengths:
+            (directory / name).mkdir()
+            _data_set(directory / name / "text", lengths[name], firsts[name])
+        return cls(directory, firsts, lengths)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        return tuple(num_windows(sum(lengths), SEQUENCE_LENGTH) for lengths in self.lengths.values())
+
+    def steps(self, world_size: int, tensor_parallel_size: int, start: int, stop: int, **order: Any) -> list[list[dict[str, Any]]]:
+        """The samples of each step, those of all replicas together."""
+        ranks = run_on_gloo(
+            "tests.recipes.data_ranks:steps_seen",
+            world_size=world_size,
+            directory=self.directory / f"ranks_{start}_{stop}_{len(order)}",
+            tensor_parallel_size=tensor_parallel_size,
+            prefixes=[str(self.directory / name / "text") for name in self.lengths],
+            sequence_length=SEQUENCE_LENGTH,
+            batch=BATCH,
+            start=start,
+            stop=stop,
+            end=STEPS,
+            index=str(self.directory / "index"),
+            **order,
+        )
+        if tensor_parallel_size == 2:
+            assert ranks[0] == ranks[1], "the parts of one model have to see the same"
+            ranks = ranks[:1]
+        return [[sample for rank in ranks for sample in rank[step]] for step in range(stop - start)]
+
+    def documents(self, sample: dict[str, Any]) -> dict[str, list[int]]:
+        """Those whose tokens a sample has."""
+        name = "b" if sample["tokens"][0] >= self.first_tokens["b"] else "a"
+        ends = np.cumsum(self.lengths[name])
+        numbers = {int(np.searchsorted(ends, token - self.first_tokens[name], side="right")) for token in sample["tokens"]}
+        return {str(self.directory / name): sorted(numbers)}
+
+
+@pytest.fixture(scope="module")
+def corpora(tmp_path_factory: pytest.TempPathFactory) -> Corpora:
+    return Corpora.make(tmp_path_factory.mktemp("corpora"))
+
+
+def _firsts(steps: list[list[dict[str, Any]]]) -> list[list[int]]:
+    return [[sample["tokens"][0] for sample in step] for step in steps]
+
+
+@pytest.mark.parametrize("order", ["passes", "shares"])
+def test_no_sample_is_lost_or_repeated_over_resumes_and_layouts(corpora: Corpora, order: str) -> None:
+    """Runs whose layout changes with every interruption see what one rank sees in a run without a break, and know from where it is."""
+    assert corpora.sizes == (9, 5)
+    given = {"blend": [corpora.sizes, (9, 10), 2]} if order == "passes" else {"weights": [0.75, 0.25]}
+    whole = corpora.steps(1, 1, 0, STEPS, **given)
+    parts = [step for part in PARTS for step in corpora.steps(*part, **given)]
+    assert [sorted(step) for step in _firsts(parts)] == [sorted(step) for step in _firsts(whole)]
+    assert [sample["documents"] for step in parts for sample in step] == [corpora.documents(sample) for step in parts for sample in step]
+    seen = Counter(first for step in _firsts(whole) for first in step)
+    if order == "passes":
+        first_pass = Counter([first for step in _firsts(whole) for first in step][:19])
+        assert sorted(first_pass.values()) == [1] * 9 + [2] * 5
+        assert {count for first, count in first_pass.items() if first >= corpora.first_tokens["b"]} == {2}
+    else:  # within one sample of its share at every moment
+        assert sum(count for first, count in seen.items() if first >= corpora.first_tokens["b"]) == STEPS * BATCH // 4
+        for done in range(1, STEPS):
+            of_b = sum(first >= corpora.first_tokens["b"] for step in _firsts(whole)[:done] for first in step)
+            assert abs(of_b - done * BATCH / 4) <= 1
