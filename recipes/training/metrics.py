@@ -67,7 +67,7 @@ class Metrics(Callback):
             "loss": loss if math.isfinite(loss) else None,
             "learning_rate": self._learning_rate,
             "gradient_norm": float(logged["grad_norm"]) if "grad_norm" in logged else None,
-            **norms,
+            **{name: norm if math.isfinite(norm) else None for name, norm in norms.items()},
             "tokens": tokens,
             "bytes": round(tokens * self._rates.bytes_per_token),
             "tokens_per_second": round(tokens_per_second, 1),

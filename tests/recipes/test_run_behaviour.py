@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import shutil
 import signal
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,17 +17,19 @@ import psutil
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from conversion.dist_checkpoint import read_dist_checkpoint
 from data_prep.megatron.index import PREFIX, TokenFile
 from recipes import arithmetic
+from recipes.blend import num_windows
 from recipes.holds import read_holds, take_hold
 from recipes.run_dir import newest_checkpoint, sync_command
 from recipes.schema import ScheduleRecipe
 from tests.conftest import Inputs
 from tests.gloo import run_on_gloo
-from tests.processes import Group
+from tests.processes import Group, call_command
 
 STEPS, SEQUENCE_LENGTH, BATCH = 6, 48, 8
 # Layouts sum in another order, so float32 losses differ in the last digits.
@@ -98,8 +102,9 @@ def whole(runs: Runs) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def ended(runs: Runs) -> dict[str, Any]:
-    """A run at data parallel 2 whose second rank alone gets a signal in its second step."""
-    return runs.train("ended", "run.wandb_project=tests", tensor_parallel_size=1, at_step=["signal", 1, 1])
+    """A run at data parallel 2 whose second rank alone gets a signal in its second step; its checkpoint is written asynchronously."""
+    options = ("run.wandb_project=tests", "run.asynchronous_save=true")
+    return runs.train("ended", *options, tensor_parallel_size=1, at_step=["signal", 1, 1])
 
 
 def test_a_signal_to_one_rank_saves_and_ends_all(runs: Runs, ended: dict[str, Any]) -> None:
@@ -108,24 +113,32 @@ def test_a_signal_to_one_rank_saves_and_ends_all(runs: Runs, ended: dict[str, An
     assert newest_checkpoint(runs.directory / "ended") == (2, runs.directory / "ended/checkpoints/step_0000002")
 
 
+@pytest.fixture(scope="module")
+def went_on(runs: Runs, ended: dict[str, Any]) -> dict[str, Any]:
+    """What was ended, to its end at tensor parallel 2."""
+    return runs.train("went_on", "run.wandb_project=tests", after="ended")
+
+
 def test_a_run_goes_on_from_data_parallel_2_at_tensor_parallel_2_with_the_same_samples(
-    runs: Runs, whole: dict[str, Any], ended: dict[str, Any]
+    whole: dict[str, Any], ended: dict[str, Any], went_on: dict[str, Any]
 ) -> None:
-    seen = runs.train("went_on", "run.wandb_project=tests", after="ended")
-    assert ended["losses"] + seen["losses"] == pytest.approx(whole["losses"], abs=LAYOUT_TOLERANCE)
+    assert ended["losses"] + went_on["losses"] == pytest.approx(whole["losses"], abs=LAYOUT_TOLERANCE)
 
 
-def test_a_run_goes_on_from_tensor_parallel_2_at_data_parallel_2(runs: Runs, whole: dict[str, Any]) -> None:
+@pytest.fixture(scope="module")
+def other_half(runs: Runs, whole: dict[str, Any]) -> dict[str, Any]:
+    """The whole run from its middle on, at data parallel 2."""
     half = runs.directory / "half"
     shutil.copytree(runs.directory / "whole", half)
     shutil.rmtree(half / "checkpoints/step_0000006")
-    seen = runs.train("other_half", "schedule.micro_batch_size=4", after="half", tensor_parallel_size=1)
-    assert seen["losses"] == pytest.approx(whole["losses"][3:], abs=LAYOUT_TOLERANCE)
+    return runs.train("other_half", "schedule.micro_batch_size=4", after="half", tensor_parallel_size=1)
 
 
-def test_the_learning_rate_is_the_closed_form_over_an_interruption(runs: Runs, whole: dict[str, Any], ended: dict[str, Any]) -> None:
-    if not (runs.directory / "went_on").exists():
-        runs.train("went_on", "run.wandb_project=tests", after="ended")
+def test_a_run_goes_on_from_tensor_parallel_2_at_data_parallel_2(whole: dict[str, Any], other_half: dict[str, Any]) -> None:
+    assert other_half["losses"] == pytest.approx(whole["losses"][3:], abs=LAYOUT_TOLERANCE)
+
+
+def test_the_learning_rate_is_the_closed_form_over_an_interruption(runs: Runs, whole: dict[str, Any], went_on: dict[str, Any]) -> None:
     schedule = ScheduleRecipe(
         global_batch_size=BATCH, micro_batch_size=2, learning_rate=1e-3, min_learning_rate=1e-4, warmup_steps=2, constant_steps=2
     )
@@ -167,7 +180,7 @@ def test_a_crash_during_an_asynchronous_save_leaves_no_checkpoint_half_written(r
 def test_an_exit_file_ends_the_run_and_validation_is_the_loss_of_the_reference(runs: Runs, inputs: Inputs) -> None:
     """The first step has the rate 0, so what is measured behind it is the model that the run started from."""
     path = runs.directory / "left/exit"
-    seen = runs.train("left", "run.validate_every_steps=1", at_step=["file", 0, str(path)])
+    seen = runs.train("left", "run.validate_every_steps=1", tensor_parallel_size=1, at_step=["file", 0, str(path)])
     assert seen["reason"] == f"the file {path}"
     assert not path.exists() and runs.checkpoints("left") == ["step_0000001"]
 
@@ -183,7 +196,7 @@ def test_an_exit_file_ends_the_run_and_validation_is_the_loss_of_the_reference(r
 
 
 def test_what_is_not_finite_changes_nothing_within_the_budget(runs: Runs) -> None:
-    seen = runs.train("passed_over", "run.skip_nonfinite_steps=2", at_step=["nonfinite", [2, 4], "gradient"])
+    seen = runs.train("passed_over", "run.skip_nonfinite_steps=2", at_step=["nonfinite", [2, 4]])
     moments = seen["moments"]
     assert [later == earlier for earlier, later in zip(moments, moments[1:])] == [False, True, False, True, False]
     assert all(math.isfinite(loss) for loss in seen["losses"])
@@ -192,32 +205,60 @@ def test_what_is_not_finite_changes_nothing_within_the_budget(runs: Runs) -> Non
         (3, "gradient", [16, 23]),
         (5, "gradient", [32, 39]),
     ]
+    assert all(list(r["documents"]) == [str(runs.inputs.data)] for r in records if "passed_over" in r)
     norms = [record["new_row_norm"] for record in records if "new_row_norm" in record]
     assert (norms[1] == norms[2], norms[2] == norms[3]) == (True, False)
 
 
-def test_the_run_stops_beyond_the_budget_and_says_where(runs: Runs) -> None:
-    seen = runs.train(
-        "stopped",
-        "run.skip_nonfinite_steps=1",
-        "run.checkpoint_every_steps=2",
-        tensor_parallel_size=1,
-        at_step=["nonfinite", [1, 3], "loss"],
-    )
-    # Rank 1 of 2, second micro batch of 2 samples: samples 6 and 7 of the 8 of step 3.
-    assert seen["error"] == (
-        "step 3 has a loss that is not finite, in samples 30 to 31 of the order of the data; 1 such steps were passed over and"
-        f" run.skip_nonfinite_steps allows 1. The last good checkpoint is {runs.directory}/stopped/checkpoints/step_0000002; look at the"
-        " samples, lower schedule.learning_rate, or allow to pass over more steps"
-    )
-    again = runs.train(
-        "stopped_again", "run.skip_nonfinite_steps=1", tensor_parallel_size=1, at_step=["nonfinite", [3], "loss"], after="stopped"
-    )
-    assert "1 such steps were passed over" in again["error"], "the budget is the run's, not the attempt's"
+@pytest.fixture(scope="module")
+def broken(small_data: Path, inputs: Inputs, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
+    """A checkpoint in which the row of one token is so large that float32 overflows, and the one document that has the token."""
+    base, tokens = tmp_path_factory.mktemp("broken"), TokenFile(small_data / PREFIX)
+    counts = Counter(int(token) for document in range(len(tokens)) for token in tokens[document][:-1])
+    document = len(tokens) // 2
+    token = next(int(token) for token in tokens[document] if counts[int(token)] == 1)
+    shape = ("--num-layers", 2, "--hidden-size", 32, "--num-attention-heads", 4, "--ffn-size", 64, "--max-positions", 64)
+    call_command("conversion.new_model", *shape, "--untied", "--tokenizer", inputs.tokenizer, "--output", base / "hf")
+    weights = load_file(base / "hf/model.safetensors")
+    weights["model.decoder.embed_tokens.weight"][token] = 3e38
+    save_file(weights, base / "hf/model.safetensors", metadata={"format": "pt"})
+    (base / "hf/scion.json").unlink()
+    call_command("conversion.hf_to_nemo", "--input", base / "hf", "--output", base / "nemo")
+    return base / "nemo", document
 
 
-def test_what_is_logged(runs: Runs, whole: dict[str, Any], inputs: Inputs) -> None:
-    records = runs.records("whole")
+def test_a_batch_that_is_not_finite_stops_the_run_beyond_the_budget_and_is_named(
+    runs: Runs, broken: tuple[Path, int], small_data: Path
+) -> None:
+    """Passes over text of which one document breaks the model: the first time is allowed, the second is not."""
+    checkpoint, document = broken
+    options = (
+        *(f"model.checkpoint={checkpoint}", f"data.train=[{small_data}]", "schedule.epochs=4", "schedule.max_steps=null"),
+        *("run.skip_nonfinite_steps=1", "run.checkpoint_every_steps=1", "run.validate_every_steps=null"),
+    )
+    sentence = re.compile(
+        r"step (\d+) has a loss that is not finite, in samples? ([\d, to]+) of the order of the data \(documents? ([\d, to]+) of (\S+)\);"
+        r" 1 such steps were passed over and run.skip_nonfinite_steps allows 1\. The last good checkpoint is (\S+); look at the documents with"
+        r" `python -m data_prep\.inspect`, lower schedule\.learning_rate, or allow to pass over more steps"
+    )
+    found = sentence.fullmatch(runs.train("stopped", *options, tensor_parallel_size=1)["error"])
+    assert found is not None
+    [passed_over] = [record for record in runs.records("stopped") if "passed_over" in record]
+    samples = [*passed_over["samples"], *map(int, re.findall(r"\d+", found[2]))]
+    windows = num_windows(TokenFile(small_data / PREFIX).num_tokens, SEQUENCE_LENGTH)
+    assert [sample // windows for sample in samples] == [0, 1, 2, 3], "the document is in one sample of each pass"
+    assert {sample // BATCH for sample in samples} == {passed_over["step"] - 1, int(found[1])}
+    for documents in (passed_over["documents"][str(small_data)], list(map(int, re.findall(r"\d+", found[3])))):
+        assert document in documents and len(documents) <= 4
+    assert (found[4], found[5]) == (str(small_data), f"{runs.directory}/stopped/checkpoints/step_{int(found[1]):07d}")
+    # At another layout, and the budget is the run's, not the attempt's.
+    again = sentence.fullmatch(runs.train("stopped_again", *options, after="stopped")["error"])
+    assert again is not None and again.groups()[:4] == found.groups()[:4]
+
+
+@pytest.mark.parametrize("name", ["whole", "other_half"], ids=["tensor parallel", "data parallel"])
+def test_what_is_logged(runs: Runs, other_half: dict[str, Any], inputs: Inputs, name: str) -> None:
+    records = runs.records(name)
     steps = [record for record in records if "loss" in record]
     assert [record["step"] for record in steps] == list(range(1, STEPS + 1))
     facts = json.loads((inputs.data / "scion.json").read_text())["facts"]
@@ -226,18 +267,16 @@ def test_what_is_logged(runs: Runs, whole: dict[str, Any], inputs: Inputs) -> No
         assert record["tokens"] == record["step"] * tokens
         assert record["bytes"] == round(record["tokens"] * facts["text_bytes"] / facts["num_tokens"])
         assert record["gradient_norm"] > 0 and record["new_row_norm"] > 0
-    table = _tensors(runs.directory / "whole/checkpoints/step_0000006")["embedding.word_embeddings.weight"]
+    table = _tensors(runs.directory / name / "checkpoints/step_0000006")["embedding.word_embeddings.weight"]
     assert steps[-1]["new_row_norm"] == pytest.approx(float(table[:601].norm(dim=1).mean()), rel=1e-5)
-    line = json.loads((runs.directory / "whole/metrics.jsonl").read_text().splitlines()[-2])
+    line = json.loads((runs.directory / name / "metrics.jsonl").read_text().splitlines()[-2])
     operations = arithmetic.flops_per_token(
         json.loads((inputs.checkpoint / "context/model.json").read_text())["config"], vocab_size=640, sequence_length=SEQUENCE_LENGTH
     )
     assert line["tflops_per_device"] == pytest.approx(line["tokens_per_second"] * operations / 2 / 1e12, abs=1e-6)
 
 
-def test_validation_is_by_language_exact_and_the_same_at_every_layout(runs: Runs, whole: dict[str, Any], inputs: Inputs) -> None:
-    if not (runs.directory / "other_half").exists():
-        pytest.skip("runs behind the test of another layout")
+def test_validation_is_by_language_exact_and_the_same_at_every_layout(runs: Runs, other_half: dict[str, Any], inputs: Inputs) -> None:
     found = [record for record in runs.records("whole") if "validation_loss_sl" in record]
     assert [record["step"] for record in found] == [3, 6]
     for language, data in (("sl", inputs.held_out), ("en", inputs.data)):
@@ -258,10 +297,11 @@ def test_tensorboard_and_weights_and_biases_get_it_too(runs: Runs, whole: dict[s
     assert b"gradient_norm" in found[0].read_bytes()
 
 
-def test_positions_beyond_the_sequence_length_stay_in_the_model(runs: Runs, whole: dict[str, Any], inputs: Inputs) -> None:
+@pytest.mark.parametrize("run", ["whole", "other_half"], ids=["tensor parallel", "data parallel"])
+def test_positions_beyond_the_sequence_length_stay_in_the_model(runs: Runs, other_half: dict[str, Any], inputs: Inputs, run: str) -> None:
     """The table keeps its 64 rows in a run over sequences of 48; those that no token has used get weight decay alone."""
     name = "embedding.position_embeddings.weight"
-    before, after = (_tensors(path)[name] for path in (inputs.checkpoint, runs.directory / "whole/checkpoints/step_0000006"))
+    before, after = (_tensors(path)[name] for path in (inputs.checkpoint, runs.directory / run / "checkpoints/step_0000006"))
     assert after.shape == before.shape == (64, 32)
     kept = math.prod(1 - 0.01 * record["learning_rate"] for record in runs.records("whole") if "learning_rate" in record)
     torch.testing.assert_close(after[SEQUENCE_LENGTH:], before[SEQUENCE_LENGTH:] * kept, rtol=1e-6, atol=1e-8)

@@ -94,32 +94,19 @@ class CrashAt(Callback):
 
 
 class NonFiniteAt(Callback):
-    """In some steps a gradient or the loss of one micro batch of the last rank is not finite."""
+    """In some steps a gradient of the last rank is not finite, while all losses are."""
 
-    def __init__(self, steps: list[int], what: str) -> None:
-        self._steps, self._what, self._batch = steps, what, 0
+    def __init__(self, steps: list[int]) -> None:
+        self._steps = steps
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         if torch.distributed.get_rank() != torch.distributed.get_world_size() - 1:
             return
-        model = trainer.strategy.megatron_parallel[0]
 
-        def spoil(x: torch.Tensor) -> torch.Tensor:
-            return x * float("nan") if trainer.global_step in self._steps else x
+        def spoil(gradient: torch.Tensor) -> torch.Tensor:
+            return gradient * float("nan") if trainer.global_step in self._steps else gradient
 
-        if self._what == "gradient":
-            dict(parameters_by_name(model))["decoder.final_layernorm.bias"].register_hook(spoil)
-        else:
-            while hasattr(model, "module"):
-                model = model.module
-            model.decoder.layers[0].mlp.register_forward_hook(lambda module, inputs, output: self._second(spoil, output))
-
-    def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
-        self._batch = 0
-
-    def _second(self, spoil: Any, output: Any) -> Any:
-        self._batch += 1
-        return (spoil(output[0]), output[1]) if self._batch == 2 else output
+        dict(parameters_by_name(trainer.strategy.megatron_parallel[0]))["decoder.final_layernorm.bias"].register_hook(spoil)
 
 
 _AT_STEP = {"signal": SignalAt, "file": FileAt, "crash": CrashAt, "nonfinite": NonFiniteAt}
