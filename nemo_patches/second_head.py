@@ -67,9 +67,13 @@ def add_second_head(model: MegatronGPTModel) -> SecondHead:
 
 def copy_first_head(model: MegatronGPTModel) -> None:
     """Have the second head start as the first, where there is one on this stage."""
-    if hasattr(model, "second_head"):
-        with torch.no_grad():
-            model.second_head.weight.copy_(model.shared_embedding_or_output_weight())
+    if not hasattr(model, "second_head"):
+        return
+    first = model.output_layer.weight
+    if first is None:  # the token table of the same stage is the head
+        first = model.shared_embedding_or_output_weight()
+    with torch.no_grad():
+        model.second_head.weight.copy_(first)
 
 
 def _add_loss(model: MegatronGPTModel, inputs: Any, options: Mapping[str, Any], losses: Tensor) -> Tensor:

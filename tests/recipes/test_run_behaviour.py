@@ -211,14 +211,13 @@ def test_what_is_not_finite_changes_nothing_within_the_budget(runs: Runs) -> Non
 
 
 @pytest.fixture(scope="module")
-def broken(small_data: Path, inputs: Inputs, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
+def broken(small_data: Path, untied_hf: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
     """A checkpoint in which the row of one token is so large that float32 overflows, and the one document that has the token."""
     base, tokens = tmp_path_factory.mktemp("broken"), TokenFile(small_data / PREFIX)
     counts = Counter(int(token) for document in range(len(tokens)) for token in tokens[document][:-1])
     document = len(tokens) // 2
     token = next(int(token) for token in tokens[document] if counts[int(token)] == 1)
-    shape = ("--num-layers", 2, "--hidden-size", 32, "--num-attention-heads", 4, "--ffn-size", 64, "--max-positions", 64)
-    call_command("conversion.new_model", *shape, "--untied", "--tokenizer", inputs.tokenizer, "--output", base / "hf")
+    shutil.copytree(untied_hf, base / "hf")
     weights = load_file(base / "hf/model.safetensors")
     weights["model.decoder.embed_tokens.weight"][token] = 3e38
     save_file(weights, base / "hf/model.safetensors", metadata={"format": "pt"})
