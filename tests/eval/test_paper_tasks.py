@@ -270,34 +270,68 @@ def real_data() -> Path:
     return Path(shared) / "eval"
 
 
+KINDS = ("right", "wrong", "invalid", "empty", "endless")
+
+
+def kind_of(document) -> str:
+    return KINDS[sum(map(ord, document["id"])) % len(KINDS)]
+
+
+def answer_of(document, run):
+    """Every kind of answer that a model may give, each to a fifth of the rows."""
+    if "right" in document:  # MultiRC: all numbers of right answers, or all others
+        right = document["right"]
+        wrong = sorted(set(range(1, len(document["choices"]) + 1)) - set(right)) or right[:-1]
+        texts = [", ".join(map(str, numbers)) for numbers in (right, wrong)]
+    else:
+        choices, label = document["choices"], document["label"]
+        texts = [choices[label], choices[(label + 1) % len(choices)]]
+    return [f" {texts[0]}", texts[1], "Tega pa res ne vem", "", ENDLESS][KINDS.index(kind_of(document))]
+
+
 @pytest.mark.parametrize("task", REAL)
 def test_real_rows_are_asked_and_scored(ask, real_data, task):
-    """A third of the answers right, a third of no valid form, a third endless; examples never from an evaluated group."""
-
-    def answer(document, run):
-        right = ", ".join(map(str, document["right"])) if "right" in document else document["choices"][document["label"]]
-        return [f" {right}", "Tega pa res ne vem", ENDLESS][sum(map(ord, document["id"])) % 3]
-
-    lm = Scripted(answer)
+    """As counted by hand; examples never from an evaluated group."""
+    lm = Scripted(answer_of)
     found, samples = ask(task, lm, data=real_data)
     assert len(samples) == REAL[task]
     evaluated = {sample["doc"]["id"] for sample in samples} | {sample["doc"]["group"] for sample in samples}
     assert not evaluated & {identity for sample in samples for identity in sample["doc"]["shot_ids"]}
-    kinds = [sum(map(ord, sample["doc"]["id"])) % 3 for sample in samples]
-    endless = ENDLESS if "boolq" in task or "wsc" in task else None
-    right = sum(kind == 0 or (kind == 2 and endless is not None and sample["doc"]["label"] == 0) for kind, sample in zip(kinds, samples))
-    invalid = sum(kind == 1 or (kind == 2 and endless is None) for kind in kinds)
+    kinds = [kind_of(sample["doc"]) for sample in samples]
+    assert set(kinds) == set(KINDS)
+    endless_is_da = "boolq" in task or "wsc" in task
+    right = sum(k == "right" or (k == "endless" and endless_is_da and s["doc"]["label"] == 0) for k, s in zip(kinds, samples))
+    invalid = sum(k in ("invalid", "empty") or (k == "endless" and not endless_is_da) for k in kinds)
     assert found["acc"] == pytest.approx(right / len(samples))
     assert found["invalid"] == pytest.approx(invalid / len(samples))
+    assert found["acc_valid"] == pytest.approx(right / (len(samples) - invalid))
     if task == "sl_wsc_gen":
         assert all(sample["doc"]["prompt"].count("**") == 4 * 5 + 4 * 5 + 1 for sample in samples), "four marks, and four in the question"
 
 
+@pytest.mark.parametrize("task", REAL)
+def test_likeliest_labels_of_real_rows(ask, real_data, task):
+    def choice(document):
+        return document["label"] if kind_of(document) != "wrong" else (document["label"] + 1) % len(document["choices"])
+
+    found, samples = ask(task.replace("_gen", "_mc"), Scripted(choice=choice), data=real_data, items=40)
+    wrong = sum(kind_of(sample["doc"]) == "wrong" for sample in samples)
+    assert 0 < wrong < len(samples) <= 40
+    assert found["acc"] == pytest.approx(1 - wrong / len(samples))
+
+
 def test_real_squad_it(ask, real_data):
-    found, samples = ask("squad_it", Scripted(lambda document, run: document["references"][0]), data=real_data, shots=0)
+    def answer(document, run):
+        first = document["references"][0]
+        return [first, "boh", "??", "", f"{first} {ENDLESS}"][KINDS.index(kind_of(document))]
+
+    found, samples = ask("squad_it", Scripted(answer), data=real_data, shots=0)
     assert len(samples) == 789
-    assert found["rougeL_first"] > 98  # an answer of punctuation alone has no words
-    assert found["exact_match"] == 1.0
+    share = {kind: sum(kind_of(sample["doc"]) == kind for sample in samples) / 789 for kind in KINDS}
+    # One right answer is a punctuation mark, which has no words, like `??`; the endless ones share a few of theirs.
+    assert found["exact_match"] == pytest.approx(share["right"], abs=1.1 / 789)
+    assert found["empty"] == pytest.approx(share["empty"])
+    assert 98 * share["right"] < found["rougeL_first"] <= 100 * (share["right"] + 0.15 * share["endless"])
 
 
 def test_real_parallel_sentences_as_flores(ask, real_data, tmp_path):
