@@ -4,7 +4,8 @@ Runs in an environment of its own (requirements-comet.txt), as unbabel-comet nee
 fetch the checkpoint and its encoder's tokenizer beforehand, where there is a network:
 
   hf download Unbabel/wmt22-comet-da --local-dir comet-22
-  hf download FacebookAI/xlm-roberta-large --include config.json "*token*" sentencepiece.bpe.model --local-dir xlm-roberta-large
+  hf download FacebookAI/xlm-roberta-large config.json tokenizer.json tokenizer_config.json sentencepiece.bpe.model \\
+    --local-dir xlm-roberta-large
 
 Each model's folder is written anew below --output with all its other figures as they were.  What was scored before a kill is not scored
 again.
@@ -33,7 +34,8 @@ from eval.results import find_results, load_result
 _PACKAGE = "unbabel-comet"
 _FETCH = "`hf download Unbabel/wmt22-comet-da --local-dir comet-22`"
 _FETCH_ENCODER = (
-    '`hf download FacebookAI/xlm-roberta-large --include config.json "*token*" sentencepiece.bpe.model --local-dir xlm-roberta-large`'
+    "`hf download FacebookAI/xlm-roberta-large config.json tokenizer.json tokenizer_config.json sentencepiece.bpe.model"
+    " --local-dir xlm-roberta-large`"
 )
 
 
@@ -72,7 +74,10 @@ def find_comet_files(path: Path, encoder: Path | None) -> CometFiles:
     hparams = checkpoint.parents[1] / "hparams.yaml"
     if not hparams.is_file():
         raise ValueError(f"{hparams} is missing; COMET needs it beside the folder of its checkpoint; fetch both, such as by {_FETCH}")
-    settings = yaml.safe_load(hparams.read_text(encoding="utf-8"))
+    try:
+        settings = yaml.load(hparams.read_text(encoding="utf-8"), Loader=yaml.FullLoader)  # as the package itself: it may hold tuples
+    except yaml.YAMLError:
+        settings = None
     if not isinstance(settings, dict) or "class_identifier" not in settings or "pretrained_model" not in settings:
         raise ValueError(f"{hparams} names no class_identifier and pretrained_model; it is not of a COMET checkpoint")
     folder = encoder or Path(str(settings["pretrained_model"]))
@@ -118,7 +123,7 @@ def open_scorer(files: CometFiles, *, device: str, batch_size: int) -> Scorer:
         linked = Path(folder) / "checkpoints" / files.checkpoint.name
         linked.parent.mkdir()
         linked.symlink_to(files.checkpoint)
-        (Path(folder) / "hparams.yaml").write_text(yaml.safe_dump(files.settings), encoding="utf-8")
+        (Path(folder) / "hparams.yaml").write_text(yaml.dump(files.settings), encoding="utf-8")
         try:
             model = load_from_checkpoint(str(linked), reload_hparams=True, local_files_only=True)
         except (OSError, RuntimeError, KeyError, TypeError, ValueError) as error:

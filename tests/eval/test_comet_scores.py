@@ -207,8 +207,8 @@ def test_files_that_are_not_there(tmp_path, monkeypatch):
     folder, encoder = comet_folder(tmp_path), tmp_path / "xlmr"
     needs = f"the encoder xlm-roberta-large of {folder}/checkpoints/model.ckpt needs its config and tokenizer"
     how = (
-        'fetch them where there is a network, such as by `hf download FacebookAI/xlm-roberta-large --include config.json "*token*"'
-        " sentencepiece.bpe.model --local-dir xlm-roberta-large`"
+        "fetch them where there is a network, such as by `hf download FacebookAI/xlm-roberta-large config.json tokenizer.json"
+        " tokenizer_config.json sentencepiece.bpe.model --local-dir xlm-roberta-large`"
     )
     fails(f"{needs}, but no --encoder names them; {how}", find_comet_files, folder, None)
     fails(f"{needs}, but {encoder} has no config.json; {how}", find_comet_files, folder, encoder)
@@ -219,9 +219,12 @@ def test_files_that_are_not_there(tmp_path, monkeypatch):
     assert find_comet_files(folder / "checkpoints/model.ckpt", encoder) == found
     (folder / "checkpoints/model.ckpt").write_bytes(b"other weights")
     assert find_comet_files(folder, encoder).digest != found.digest
-    (folder / "hparams.yaml").write_text("a: b\n")
+    (folder / "hparams.yaml").write_text("hidden_sizes: !!python/tuple [3072, 1024]\nclass_identifier: a\npretrained_model: b\n")
+    assert find_comet_files(folder, encoder).settings["hidden_sizes"] == (3072, 1024)
     no_names = f"{folder}/hparams.yaml names no class_identifier and pretrained_model; it is not of a COMET checkpoint"
-    fails(no_names, find_comet_files, folder, encoder)
+    for text in ("a: b\n", "a: [b\n", ""):
+        (folder / "hparams.yaml").write_text(text)
+        fails(no_names, find_comet_files, folder, encoder)
     (folder / "hparams.yaml").unlink()
     beside = f"{folder}/hparams.yaml is missing; COMET needs it beside the folder of its checkpoint; fetch both, such as by {fetch}"
     fails(beside, find_comet_files, folder, encoder)
