@@ -159,10 +159,10 @@ def _metrics(results: Mapping[str, Any], task: Any, samples: Sequence[Sample]) -
 
     clusters = [str(sample["doc"].get("group", sample["doc_id"])) for sample in samples]
     metrics: dict[str, dict[str, Any]] = {}
-    for key, value in results.items():
-        name, _, filter_name = key.partition(",")
-        if not filter_name or name.endswith("_stderr"):
-            continue
+    aggregations = list(task.aggregation())  # in the order of the task's file, whose first metric is the headline of tables
+    found = [key.partition(",") for key in results if "," in key and not key.partition(",")[0].endswith("_stderr")]
+    for name, _, filter_name in sorted(found, key=lambda parts: aggregations.index(parts[0])):
+        value = results[f"{name},{filter_name}"]
         stderr = results.get(f"{name}_stderr,{filter_name}")
         chosen = [sample for sample in samples if sample["filter"] == filter_name and name in sample]
         interval = None

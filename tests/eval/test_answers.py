@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from eval.answers import RememberingModel, journal_of_samples, request_key
+from eval.evaluation import Settings, result_key
 from eval.harness import main
 from eval.hf_backend import LocalModel
 from eval.journal import Journal
@@ -200,12 +201,21 @@ def test_results_are_keyed_by_prompts_and_settings(save_checkpoint, data, tmp_pa
     with pytest.raises(ValueError, match=r"^--metadata 2 is no JSON object; expected one such as"):
         main(harness(model, output, data, "--metadata", "2"))
     task = result_of(output / "model")["tasks"]["sl_copa_gen"]
+    assert list(task["metrics"]) == ["acc", "acc_valid", "invalid", "macro_f1"], "as in the task's file: tables take the first"
     assert task["num_fewshot"] == 1
     assert task["majority"] == {"answer": "1", "acc": 0.5}
     assert (task["prompt_cut"], task["answer_cut"]) == (0.0, 1.0)
     items = json.loads((output / "model/items/sl_copa_gen.jsonl").read_text())
     assert items["ids"] == [f"val:{n}" for n in range(6)]
     assert set(items["scores"]) == {"acc", "acc_valid", "invalid"}
+
+
+def test_the_key_tells_backends_and_versions_apart(monkeypatch):
+    keys = set()
+    for installed in ("1.0", "1.1"):
+        monkeypatch.setattr("importlib.metadata.version", lambda name, installed=installed: installed)
+        keys |= {result_key("xxh3:m", {}, Settings(backend=backend)) for backend in ("hf", "vllm")}
+    assert len(keys) == 4
 
 
 def test_saved_answers_are_scored_again_without_a_model(save_checkpoint, data, tmp_path, monkeypatch, capsys):

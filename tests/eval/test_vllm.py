@@ -1,31 +1,22 @@
 """vLLM and transformers answer alike; needs the environment of `make test-vllm`."""
 
-import importlib.metadata
 import importlib.util
 import json
-import os
 
 import pytest
 
 if importlib.util.find_spec("vllm") is None:
     pytest.skip("vLLM is not installed here; run `make test-vllm`", allow_module_level=True)
 
-# Before vLLM is imported: on a CPU it takes a share of all memory, starts processes and binds threads unless told otherwise.
-os.environ |= {
-    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-    "VLLM_CPU_KVCACHE_SPACE": "1",
-    "VLLM_NO_USAGE_STATS": "1",
-    "DO_NOT_TRACK": "1",
-}
-_version = importlib.metadata.version
-# lm-eval asks for the version of `vllm`; the CPU build is packaged under another name, and is told by "+cpu".
-importlib.metadata.version = lambda name: f"{_version('vllm-cpu')}+cpu" if name == "vllm" else _version(name)
+from tests.eval.vllm_on_cpu import prepare
 
-from eval.answers import Journal, RememberingModel  # noqa: E402
+prepare()
+
+from eval.answers import RememberingModel  # noqa: E402
 from eval.generation import Settings, transformers_generator, vllm_generator  # noqa: E402
 from eval.harness import main  # noqa: E402
 from eval.hf_backend import LocalModel  # noqa: E402
+from eval.journal import Journal  # noqa: E402
 from eval.task_runs import find_tasks, run_task  # noqa: E402
 from tests.eval.paper_rows import write_rows  # noqa: E402
 from tests.eval.tiny_models import SENTENCES, tiny_llama, tiny_opt, tiny_tokenizer  # noqa: E402
