@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import math
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -128,6 +129,8 @@ def run_task(lm: Any, found: FoundTask) -> tuple[dict[str, Any], list[Sample]]:
 
     # Not simple_evaluate: it describes the machine after every task, for which it lists all installed packages and takes half a second.
     # bootstrap_iters = 0 would also switch off the standard error of a mean, which needs no bootstrap.
+    # For some metrics (acc_valid's mean among them) it would fork a process per core, whatever threads hold locks: a run stood still for ever.
+    os.environ["DISABLE_MULTIPROC"] = "1"
     # Three progress bars per task and a line on stdout; logging has its own handle and is still heard.
     with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
         output = lm_eval.evaluate(lm=lm, task_dict={"tasks": {found.name: found.task}}, bootstrap_iters=2, log_samples=True)
@@ -155,6 +158,8 @@ def run_task(lm: Any, found: FoundTask) -> tuple[dict[str, Any], list[Sample]]:
 
 
 def _metrics(results: Mapping[str, Any], task: Any, samples: Sequence[Sample]) -> dict[str, dict[str, Any]]:
+    from lm_eval.api.metrics import mean
+
     from eval.score_intervals import score_interval
 
     clusters = [str(sample["doc"].get("group", sample["doc_id"])) for sample in samples]
@@ -163,7 +168,8 @@ def _metrics(results: Mapping[str, Any], task: Any, samples: Sequence[Sample]) -
     found = [key.partition(",") for key in results if "," in key and not key.partition(",")[0].endswith("_stderr")]
     for name, _, filter_name in sorted(found, key=lambda parts: aggregations.index(parts[0])):
         value = results[f"{name},{filter_name}"]
-        stderr = results.get(f"{name}_stderr,{filter_name}")
+        # That of others is a bootstrap of two resamples, see run_task.
+        stderr = results.get(f"{name}_stderr,{filter_name}") if task.aggregation()[name] is mean else None
         chosen = [sample for sample in samples if sample["filter"] == filter_name and name in sample]
         interval = None
         if chosen and len(chosen) == len(samples):

@@ -108,6 +108,19 @@ def test_generated_answers_right_wrong_invalid_empty_and_endless(ask, name):
     assert sum(prompt.count(f": {label}\n\n") for label in LABELS[name]) == SHOTS[name]
 
 
+def test_no_process_is_forked_for_a_standard_error(tmp_path, monkeypatch):
+    """lm-eval would fork one per core for some metrics, beside the threads of torch; that has stood still for ever."""
+
+    def fork():
+        raise AssertionError("forked")
+
+    found = find_tasks(["sl_copa_gen"], metadata={"data": str(write_rows(tmp_path))})["sl_copa_gen"]
+    monkeypatch.setattr(os, "fork", fork)
+    summary, _ = run_task(Scripted(lambda document, run: f" {document['label'] + 1}"), found)
+    errors = {name: entry["stderr"] for name, entry in summary["metrics"].items()}
+    assert errors == {"acc": 0, "acc_valid": None, "invalid": 0, "macro_f1": None}, "intervals are our own"
+
+
 @pytest.mark.parametrize("name", LABELS)
 def test_likeliest_label(ask, name):
     lm = Scripted(choice=lambda document: document["label"] if int(document["id"][-1]) < 4 else (document["label"] + 1) % 2)
