@@ -26,26 +26,31 @@ from data_prep.tables import markdown_table
 from eval.earlier import Work, work_left
 from eval.evaluation import BACKENDS, Machine, Settings, evaluate_checkpoint, failures_sentence
 from eval.model_names import named_checkpoints
+from eval.results import headline_score, score_names
 from eval.task_runs import TASKS_DIR, FoundTask, find_usable_tasks
 
 
 def results_table(results: Sequence[Mapping[str, Any]]) -> str:
-    """Models in rows; bits per byte of every text and the first metric of every task in columns."""
+    """Bits per byte of every text and the headline of every task in rows, models in columns."""
     texts = list(dict.fromkeys(name for result in results for name in result["texts"]))
     tasks = list(dict.fromkeys(name for result in results for name in result["tasks"]))
     rows = []
-    for result in results:
-        row = [result["name"]]
-        row += [f"{result['texts'][name]['bits_per_byte']:.4f}" if name in result["texts"] else "–" for name in texts]
-        row += [_first_metric(result["tasks"][name]) if name in result["tasks"] else "–" for name in tasks]
-        rows.append([*row, f"{result['seconds']:.1f}"])
-    return markdown_table(["model", *(f"bits per byte, {name}" for name in texts), *tasks, "seconds"], rows)
+    for name in texts:
+        figures = [result["texts"].get(name) for result in results]
+        rows.append([name, "bits per byte", *("–" if f is None else f"{f['bits_per_byte']:.4f}" for f in figures)])
+    for name in tasks:
+        summaries = [result["tasks"].get(name) for result in results]
+        metric = next(score_names(summary["metrics"])[0] for summary in summaries if summary is not None)
+        rows.append([name, metric, *("–" if summary is None else _score_text(headline_score(summary)) for summary in summaries)])
+    rows.append(["", "seconds", *(f"{result['seconds']:.1f}" for result in results)])
+    return markdown_table(["text or task", "score", *(result["name"] for result in results)], rows, text_columns=2)
 
 
-def _first_metric(task: Mapping[str, Any]) -> str:
-    name, entry = next(iter(task["metrics"].items()))
-    interval = f" [{entry['low']:.3f}, {entry['high']:.3f}]" if entry["low"] is not None else ""
-    return f"{name} {entry['value']:.3f}{interval}"
+def _score_text(score: Mapping[str, Any]) -> str:
+    if score["value"] is None or score["value"] != score["value"]:
+        return "–"
+    interval = f" [{score['low']:.3f}, {score['high']:.3f}]" if score["low"] is not None else ""
+    return f"{score['value']:.3f}{interval}"
 
 
 def _parser() -> argparse.ArgumentParser:

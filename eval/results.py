@@ -11,6 +11,19 @@ from typing import Any
 
 RESULT_NAME = "result.json"
 RESULT_FORMAT = 2
+# Said beside the scores of a task, not scores of their own.
+_SIDE_METRICS = ("invalid", "empty", "instruction_repeated", "copied")
+
+
+def score_names(metrics: Iterable[str]) -> list[str]:
+    """Names of a task's scores, the headline first: without what only stands beside them (invalid answers, a copy's score, spread)."""
+    return [name for name in metrics if name not in _SIDE_METRICS and not name.endswith(("_copy", "_empty", "_sd"))]
+
+
+def headline_score(task: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Value and interval of a task's headline."""
+    entry: Mapping[str, Any] = task["metrics"][score_names(task["metrics"])[0]]
+    return entry
 
 
 def write_result(directory: Path, result: Mapping[str, Any]) -> None:

@@ -16,7 +16,9 @@ _CHRF_ORDER = 6
 _BLEU_ORDER = 4
 
 
-def score_interval(values: Sequence[Any], aggregation: Callable[..., Any], *, clusters: Sequence[str] | None = None) -> Estimate | None:
+def score_interval(
+    values: Sequence[Any], aggregation: Callable[..., Any], *, clusters: Sequence[str] | None = None, out_of: int = 1
+) -> Estimate | None:
     """Score and interval from the items' values; None for aggregations that have none here (spread between runs, perplexities).
 
     A share of items that stand alone has Wilson's interval, everything else the percentile bootstrap over items.
@@ -24,6 +26,7 @@ def score_interval(values: Sequence[Any], aggregation: Callable[..., Any], *, cl
     Args:
         values: one per item, of the kind that the aggregation takes.
         clusters: items of one passage or story are resampled together; the interval of their share is then a bootstrap's too.
+        out_of: the highest score of an item; only zeros and ones of 1 are shares, while a chrF of 0 of 100 for all items is none.
     """
     if clusters is not None and len(set(clusters)) == len(clusters):
         clusters = None
@@ -44,14 +47,14 @@ def score_interval(values: Sequence[Any], aggregation: Callable[..., Any], *, cl
         return corpus_interval(statistics, score)
     if name not in ("mean", "nanmean") or not all(isinstance(value, int | float) for value in values):
         return None
-    return _mean_interval([float(value) for value in values], clusters)
+    return _mean_interval([float(value) for value in values], clusters, out_of)
 
 
-def _mean_interval(values: Sequence[float], clusters: Sequence[str] | None) -> Estimate | None:
+def _mean_interval(values: Sequence[float], clusters: Sequence[str] | None, out_of: int) -> Estimate | None:
     counts = [float(not math.isnan(value)) for value in values]
     if not any(counts):
         return None
-    if all(counts) and clusters is None and set(values) <= {0.0, 1.0}:
+    if all(counts) and clusters is None and out_of == 1 and set(values) <= {0.0, 1.0}:
         return wilson_interval(int(sum(values)), len(values))
     return ratio_interval([0.0 if math.isnan(value) else value for value in values], counts, clusters=clusters)
 

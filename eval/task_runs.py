@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 _FEWSHOT_SEED = 1234  # as the stock command's
 _EVAL_DIR = Path(__file__).resolve().parent
 TASKS_DIR = _EVAL_DIR / "tasks"
+_OUT_OF_100 = ("sari", "chrf", "bleu", "rouge")  # how names of scores begin that are no shares
 Sample = dict[str, Any]
 
 
@@ -173,7 +174,8 @@ def _metrics(results: Mapping[str, Any], task: Any, samples: Sequence[Sample]) -
         chosen = [sample for sample in samples if sample["filter"] == filter_name and name in sample]
         interval = None
         if chosen and len(chosen) == len(samples):
-            interval = score_interval([sample[name] for sample in chosen], task.aggregation()[name], clusters=clusters)
+            out_of = 100 if name.startswith(_OUT_OF_100) else 1
+            interval = score_interval([sample[name] for sample in chosen], task.aggregation()[name], clusters=clusters, out_of=out_of)
         metrics[name if filter_name in ("none", "runs") else f"{name} ({filter_name})"] = {
             "value": value,
             "stderr": stderr if isinstance(stderr, float) else None,

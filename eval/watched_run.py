@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TextIO
 
 from data_prep.tables import markdown_table
-from eval.results import RESULT_NAME, load_result
+from eval.results import RESULT_NAME, headline_score, load_result
 from eval.work_queue import STATES, WorkQueue
 from recipes import arithmetic
 from recipes.holds import read_holds, release_hold, take_hold
@@ -161,7 +161,7 @@ class WatchedRun:
             result = results.get(name)
             cells = [f"{result['texts'][text]['bits_per_byte']:.4f}" if result and text in result["texts"] else "–" for text in texts]
             for task in tasks:
-                headline = next(iter(result["tasks"][task]["metrics"].values())) if result and task in result["tasks"] else None
+                headline = headline_score(result["tasks"][task]) if result and task in result["tasks"] else None
                 cells.append("–" if headline is None or headline["value"] is None else f"{headline['value']:.3f}")
             rows.append([name, states[name], *cells])
         return markdown_table(["checkpoint", "state", *(f"{text}, bits per byte" for text in texts), *tasks], rows, text_columns=2)

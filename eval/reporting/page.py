@@ -95,13 +95,10 @@ _RETENTION_NOTE = (
 
 def _summary(report: Report) -> str:
     checkpoints = sum(len(run.checkpoints) for run in report.runs)
-    parts = [f"{len(report.runs)} models" if len(report.runs) > 1 else "1 model"]
+    counts = [(len(report.runs), "model"), (len(report.tasks), "task"), (len(report.texts), "held-out text")]
     if checkpoints > len(report.runs):
-        parts.append(f"{checkpoints} checkpoints")
-    if report.tasks:
-        parts.append(f"{len(report.tasks)} tasks")
-    if report.texts:
-        parts.append(f"{len(report.texts)} held-out texts")
+        counts.insert(1, (checkpoints, "checkpoint"))
+    parts = [f"{count} {what}{'' if count == 1 else 's'}" for count, what in counts if count]
     baseline = f"; the baseline is {report.models[0].name}" if len(report.runs) > 1 else ""
     return f"{', '.join(parts)}. Tables show the last checkpoint of every training{baseline}."
 

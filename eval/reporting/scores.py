@@ -9,10 +9,9 @@ from typing import Any
 
 from eval.comet_scores import METRIC as COMET
 from eval.reporting.runs import Evaluated, Report
+from eval.results import score_names
 from eval.statistics import Difference, holm, paired_difference
 
-# Said beside the scores of a task, not scores of their own.
-_SIDE_METRICS = ("invalid", "empty", "instruction_repeated", "copied")
 _PERCENT = ("acc", "acc_valid", "acc_norm", "exact_match", "f1", "macro_f1", "f1_answers", "invalid", "empty")
 _NAMES = {
     "acc": "accuracy",
@@ -122,8 +121,7 @@ def lines(report: Report) -> list[Line]:
     found = [Line(text, "bits_per_byte", True, True) for text in report.texts]
     for task in report.tasks:
         asked = [model.tasks[task]["metrics"] for run in report.runs for model in run.checkpoints if task in model.tasks]
-        metrics = dict.fromkeys(metric for metrics in asked for metric in metrics)  # COMET may be scored for some models only
-        shown = [m for m in metrics if m not in _SIDE_METRICS and not m.endswith(("_copy", "_empty", "_sd"))]
+        shown = score_names(dict.fromkeys(metric for metrics in asked for metric in metrics))  # COMET may be scored for some models only
         found += [Line(task, metric, False, number == 0 or metric == COMET) for number, metric in enumerate(shown)]
     return found
 

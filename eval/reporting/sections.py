@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from eval.reporting.runs import Evaluated, Report
 from eval.reporting.scores import LANGUAGES, Line, Test
+from eval.results import score_names
 
 
 def efficiency_rows(report: Report) -> tuple[list[str], list[list[str]]]:
@@ -56,7 +57,7 @@ def _language_pairs(report: Report) -> list[tuple[Line, Line]]:
         stem, _, language = task.rpartition("_")
         twin = f"{stem}_en"
         if language in LANGUAGES and language != "en" and twin in report.tasks:
-            metric = next(next(iter(m.tasks[task]["metrics"])) for run in report.runs for m in run.checkpoints if task in m.tasks)
+            metric = next(score_names(m.tasks[task]["metrics"])[0] for run in report.runs for m in run.checkpoints if task in m.tasks)
             pairs.append((Line(task, metric, False, True), Line(twin, metric, False, True)))
     return pairs
 

@@ -69,11 +69,11 @@ def _title(part: str) -> str:
 
 
 def by_suite(lines: Sequence[Line]) -> dict[Suite, list[Line]]:
-    """Lines of each suite, in their order."""
-    found: dict[Suite, list[Line]] = {}
+    """Lines of each suite, in their order: texts, the papers' suites, others."""
+    found: dict[Suite, list[Line]] = {suite: [] for suite in (TEXTS, *_SUITES, OTHERS)}
     for line in lines:
-        found.setdefault(place(line)[0], []).append(line)
-    return found
+        found[place(line)[0]].append(line)
+    return {suite: members for suite, members in found.items() if members}
 
 
 def mean_score(lines: Sequence[Line], model: Evaluated) -> float | None:

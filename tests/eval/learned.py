@@ -39,8 +39,8 @@ def solved_texts(data: Path, split: str) -> list[str]:
     return [f"{document['prompt']} {document['choices'][document['label']]}\n" for document in asked]
 
 
-def train_tokenizer(texts: list[str]):
-    """Byte-level BPE of 500 tokens."""
+def train_tokenizer(texts: list[str], *, vocab_size: int = 500):
+    """Byte-level BPE."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
@@ -48,7 +48,7 @@ def train_tokenizer(texts: list[str]):
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     specials, alphabet = ["<s>", "</s>", "<pad>"], pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(vocab_size=500, special_tokens=specials, initial_alphabet=alphabet, show_progress=False)
+    trainer = trainers.BpeTrainer(vocab_size=vocab_size, special_tokens=specials, initial_alphabet=alphabet, show_progress=False)
     tokenizer.train_from_iterator([*texts, *ENGLISH], trainer)
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>", pad_token="<pad>", clean_up_tokenization_spaces=False

@@ -41,6 +41,8 @@ def test_corpus_scores_of_every_resample_are_sacrebleus():
 def test_shares_means_and_valid_only_means():
     mean, nanmean = get_aggregation("mean"), get_aggregation("nanmean")
     assert score_interval([1.0, 0.0, 1.0], mean) == wilson_interval(2, 3)
+    silent = score_interval([0.0, 0.0, 0.0], mean, out_of=100)
+    assert (silent.low, silent.high) == (0.0, 0.0), "chrF of nothing is not a share of no right answers"
     graded = score_interval([10.0, 20.0, 60.0], mean)
     assert graded is not None and graded.value == 30 and graded.low < 30 < graded.high
     valid = score_interval([1.0, math.nan, 0.0, 1.0], nanmean)
