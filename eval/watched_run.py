@@ -66,8 +66,8 @@ class WatchedRun:
         if claim is None:
             return None
         start = time.monotonic()
-        print(f"{claim.name}: started", file=sys.stderr, flush=True)
         try:
+            print(f"{claim.name}: started", file=sys.stderr, flush=True)  # a signal may come here already
             failure = self._evaluate(claim.name)
         except BaseException:
             self.queue.give_back(claim)
