@@ -15,7 +15,10 @@ from data_prep.artifacts import read_manifest
 from eval.harness import main
 from eval.model_names import named_checkpoints
 from eval.task_runs import TASKS_DIR
+from tests.eval.paper_rows import write_rows
 from tests.eval.tiny_models import SENTENCES, tiny_llama, tiny_opt, tiny_tokenizer
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
@@ -212,29 +215,33 @@ def test_help_and_tables_do_not_load_torch():
         "import sys, eval.harness, eval.learning_curves;"
         "print({'torch', 'transformers', 'lm_eval', 'matplotlib', 'datasets'} & set(sys.modules) or 'light')"
     )
-    root = Path(__file__).resolve().parents[2]
-    found = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True, timeout=60)
+    found = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60)
     assert found.stdout.strip() == "light"
 
 
 @pytest.mark.slow  # the stock command indexes 13,000 files first
 def test_the_task_folder_works_with_the_stock_command(save_checkpoint, texts, tmp_path):
-    tokenizer = tiny_tokenizer(in_front="<s>")
-    folder = save_checkpoint("llama", tiny_llama(), tokenizer)
-    output = tmp_path / "results"
-    assert main(["--model", str(folder), *texts, "--tasks", "completion_sl", "--output", str(output)]) == 0
+    folder = save_checkpoint("llama", tiny_llama(num_positions=512), tiny_tokenizer(in_front="<s>"))
+    output, data = tmp_path / "results", write_rows(tmp_path / "data")
+    tasks = ["completion_sl", "sl_copa_mc", "sl_copa_gen"]
+    asked = ["--tasks", *tasks, "--data", str(data), "--metadata", '{"shots": 1}']
+    assert main(["--model", str(folder), *texts, *asked, "--output", str(output)]) == 0
     ours = strict(output / "llama" / "result.json")
     start_id = ours["settings"]["start_token_used"]["id"]
 
-    def stock(task: str, arguments: str, *more: str) -> dict:
-        out = tmp_path / f"stock_{task}"
+    def stock(names: str, arguments: str, **metadata) -> dict:
+        out = tmp_path / f"stock_{names}"
         command = [sys.executable, "-m", "lm_eval", "run", "--model", "hf", "--model_args", f"pretrained={folder},dtype=float32{arguments}"]
-        command += ["--device", "cpu", "--include_path", str(TASKS_DIR), "--tasks", task, "--output_path", str(out), *more]
+        command += ["--device", "cpu", "--include_path", str(TASKS_DIR), "--tasks", names, "--output_path", str(out)]
         environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
-        subprocess.run(command, cwd=tmp_path, env=environment, check=True, timeout=300, capture_output=True)
-        return json.loads(next(out.rglob("results_*.json")).read_text())["results"][task]
+        # From the checkout, where the papers' tasks find their protocols.
+        command += ["--metadata", json.dumps(metadata)]
+        subprocess.run(command, cwd=ROOT, env=environment, check=True, timeout=300, capture_output=True)
+        return json.loads(next(out.rglob("results_*.json")).read_text())["results"]
 
-    assert stock("completion_sl", "")["acc,none"] == pytest.approx(ours["tasks"]["completion_sl"]["metrics"]["acc"]["value"])
-    metadata = json.dumps({"text": texts[1].removeprefix("sl=")})
-    found = stock("heldout_text", f",add_bos_token=False,prefix_token_id={start_id}", "--metadata", metadata)
-    assert found["bits_per_byte,none"] == pytest.approx(ours["texts"]["sl"]["bits_per_byte"], rel=1e-6)
+    found = stock(",".join(tasks), "", data=str(data), shots=1)
+    for task in tasks:
+        assert found[task]["acc,none"] == pytest.approx(ours["tasks"][task]["metrics"]["acc"]["value"]), task
+    assert found["sl_copa_gen"]["invalid,none"] == ours["tasks"]["sl_copa_gen"]["metrics"]["invalid"]["value"]
+    found = stock("heldout_text", f",add_bos_token=False,prefix_token_id={start_id}", text=texts[1].removeprefix("sl="))
+    assert found["heldout_text"]["bits_per_byte,none"] == pytest.approx(ours["texts"]["sl"]["bits_per_byte"], rel=1e-6)
