@@ -118,6 +118,12 @@ def test_numbers_below_one_are_refused() -> None:
     assert _problem("schedule.micro_batch_size=0") == "schedule.micro_batch_size is 0; expected at least 1"
 
 
+def test_too_few_checkpoints_are_refused() -> None:
+    sentence = "run.keep_checkpoints is 1; expected at least 2, so that a damaged newest one leaves the one before"
+    assert _problem("run.keep_checkpoints=1") == sentence
+    assert _problem("run.keep_held_checkpoints=-1") == "run.keep_held_checkpoints is -1; expected 0 or more"
+
+
 def test_unknown_keys_name_the_nearest_known_one() -> None:
     with pytest.raises(ValueError) as error:
         compose_recipe("demo_adapt", [*OVERRIDES, "schedule.learnig_rate=1e-3", "data.sequence_lenght=64"])
