@@ -6,6 +6,7 @@ back and leaves; with --rounds others take its place.  What follows `--` goes to
 
 from __future__ import annotations
 
+import argparse
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -17,6 +18,7 @@ from slurm.jobs.job import CPU, GPU, ROOT
 from slurm.jobs.queue import send_job
 from slurm.jobs.render import render_job
 from slurm.jobs.watching import LOGS_NAME, WatchPlan, watch_job, with_absolute_paths
+from slurm.sites.cluster import Cluster
 from slurm.sites.site import check_site, require_runtime
 
 SCRIPT_NAME = "job.sh"
@@ -24,6 +26,31 @@ SCRIPT_NAME = "job.sh"
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Check, print; with --submit send."""
+    arguments = _parser().parse_args(argv)
+    if not arguments.harness:
+        raise ValueError("nothing to evaluate: give --text or --tasks after --, as for eval.harness")
+    run_dir, output = arguments.run.absolute(), arguments.output.absolute()
+    harness, paths = with_absolute_paths(arguments.harness)
+    cluster = cluster_of(arguments)
+    plan = _plan(arguments, cluster)
+    job = watch_job(run_dir, output, harness, plan, time_limit_seconds=time_limit_of(arguments, cluster, kind=plan.kind), paths=paths)
+    script = render_job(job, cluster)
+    status = _status(run_dir, output, plan.options, harness)
+    if arguments.submit:
+        require_runtime(cluster)
+    checked = check_site([job], cluster, must_answer=arguments.submit)
+    print(f"{status}\n\nchecked: {checked}")
+    if not arguments.submit:
+        print(f"\nThe script of the array:\n\n{script}\nNothing was sent; add --submit to send it.")
+        return command.DONE
+    path = output / LOGS_NAME / SCRIPT_NAME
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(script, encoding="utf-8")
+    print(f"sent job {send_job(path)}; watch it with `python -m eval.watch --run {run_dir} --output {output} --status`")
+    return command.DONE
+
+
+def _parser() -> argparse.ArgumentParser:
     parser = command.parser(
         __doc__,
         prog="slurm.watch",
@@ -46,34 +73,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--idle-minutes", type=float, metavar="M", help="workers leave when nothing came for so long")
     parser.add_argument("--submit", action="store_true", help="send it")
     parser.add_argument("harness", nargs="*", help="after --: texts, tasks and settings for eval.harness")
-    arguments = parser.parse_args(argv)
+    return parser
 
-    if not arguments.harness:
-        raise ValueError("nothing to evaluate: give --text or --tasks after --, as for eval.harness")
-    run_dir, output = arguments.run.absolute(), arguments.output.absolute()
-    harness, paths = with_absolute_paths(arguments.harness)
-    options = [*(["--once"] if arguments.once else [])]
+
+def _plan(arguments: argparse.Namespace, cluster: Cluster) -> WatchPlan:
+    options = ["--once"] if arguments.once else []
     for name in ("every", "idle_minutes"):
         if (value := getattr(arguments, name)) is not None:
             options += [f"--{name.replace('_', '-')}", f"{value:g}"]
-    cluster, kind = cluster_of(arguments), CPU if arguments.on_cpus else GPU
+    kind = CPU if arguments.on_cpus else GPU
     gpus = arguments.gpus if arguments.gpus is not None else int(kind == GPU and cluster.gpu.gpus_per_node > 0)
-    plan = WatchPlan(kind, arguments.workers, arguments.rounds, gpus, arguments.signal_seconds, tuple(options))
-    job = watch_job(run_dir, output, harness, plan, time_limit_seconds=time_limit_of(arguments, cluster, kind=kind), paths=paths)
-    script = render_job(job, cluster)
-    status = _status(run_dir, output, options, harness)
-    if arguments.submit:
-        require_runtime(cluster)
-    checked = check_site([job], cluster, must_answer=arguments.submit)
-    print(f"{status}\n\nchecked: {checked}")
-    if not arguments.submit:
-        print(f"\nThe script of the array:\n\n{script}\nNothing was sent; add --submit to send it.")
-        return command.DONE
-    (output / LOGS_NAME).mkdir(parents=True, exist_ok=True)
-    path = output / LOGS_NAME / SCRIPT_NAME
-    path.write_text(script, encoding="utf-8")
-    print(f"sent job {send_job(path)}; watch it with `python -m eval.watch --run {run_dir} --output {output} --status`")
-    return command.DONE
+    return WatchPlan(kind, arguments.workers, arguments.rounds, gpus, arguments.signal_seconds, tuple(options))
 
 
 def _status(run_dir: Path, output: Path, options: Sequence[str], harness: Sequence[str]) -> str:
