@@ -140,7 +140,8 @@ def backend_rows(model: Path, data: Path) -> list[list[str]]:
 
     checkpoint = inspect_checkpoint(model, name="model")
     local = LocalModel(pretrained=load_model(checkpoint, device="cpu", dtype="float32"), tokenizer=checkpoint.tokenizer, batch_size=8)
-    small = {"enforce_eager": True, "gpu_memory_utilization": 0.1, "max_num_seqs": 32}
+    # Without the cache of prefixes, as the warm-up asks the same.
+    small = {"enforce_eager": True, "gpu_memory_utilization": 0.1, "max_num_seqs": 32, "enable_prefix_caching": False}
     backends = {"hf": local, "vllm": VllmModel(pretrained=str(model), dtype="float32", max_model_len=1024, **small)}
     rows = []
     for task in ("sl_copa_gen", "sl_copa_mc"):
