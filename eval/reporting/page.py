@@ -28,6 +28,7 @@ summary { margin-top: 1rem; }
 .scores .group th { color: var(--muted); font-size: .8rem; text-transform: none; padding-top: .9rem; border-bottom-color: var(--muted); }
 .sure { color: var(--accent); font-weight: 700; } .worse { color: var(--warn); font-weight: 700; }
 @media (max-width: 40rem) { th, td, .scores td, .scores th { padding-left: 1rem; } th:first-child { white-space: normal; min-width: 8rem; } }
+@media print { details::details-content { content-visibility: visible; block-size: auto; } }
 .banner { border-left: 4px solid var(--warn); padding: .5rem .9rem; margin: 1rem 0; max-width: none; }
 """
 )

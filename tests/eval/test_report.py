@@ -267,6 +267,7 @@ def test_many_tasks_are_folded_away_below_their_suites(tmp_path):
     assert text.count("<details open><summary>Held-out text</summary>") == 2, "scores and curves"
     assert text.count("<details><summary>Summaries, sampled</summary>") == 2
     assert "<h2>At a glance</h2>" in text
+    assert "@media print { details::details-content { content-visibility: visible;" in text, "on paper nothing is folded away"
 
 
 CHECKER = """
