@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.planner import BOUND, error, fit
+from benchmarks.planner import BOUND, error, fit, table
 from conversion.families import FAMILIES
 from nemo_patches.lora_parts import adapter_names
 from recipes.freezing import model_parameter_names
@@ -199,6 +199,16 @@ def test_a_run_of_gams() -> None:
 @pytest.mark.parametrize("row", [row for row in rows() if row.uncovered is None], ids=lambda row: f"{row.source} {row.name}")
 def test_published_throughput_within_15_percent(row: Row) -> None:
     assert abs(error(row)) < BOUND
+
+
+def test_the_docs_show_every_published_row_and_name_those_that_are_not_covered() -> None:
+    """As `python -m benchmarks.planner --fit` prints them."""
+    text = (ROOT / "docs" / "planner.md").read_text(encoding="utf-8")
+    calibrating = [row for row in rows() if row.calibrates]
+    assert len(calibrating) == 13
+    left_out = {row.name: error(row, fit([other for other in calibrating if other is not row])) for row in calibrating}
+    assert table(rows(), left_out) in text
+    assert [row.name for row in rows() if row.uncovered and f"- Not covered: {row.name}: {row.uncovered}." not in text] == []
 
 
 def test_the_calibration_is_the_fit_and_carries_to_rows_left_out() -> None:

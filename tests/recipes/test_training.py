@@ -20,6 +20,7 @@ from data_prep.artifacts import check_files, read_manifest
 from recipes.run_dir import newest_checkpoint
 from tests.conftest import Inputs
 from tests.processes import ROOT, Group, run_command
+from tests.recipes.tiny_runs import train_on_ranks
 
 STEPS = 12
 EVERY = 3
@@ -27,12 +28,13 @@ TIMEOUT_SECONDS = 180
 
 
 def _arguments(inputs: Inputs, run_dir: Path, *overrides: str) -> list[str]:
+    return ["recipes.train", "--output", str(run_dir), *_settings(inputs), *overrides]
+
+
+def _settings(inputs: Inputs) -> list[str]:
     return [
-        "recipes.train",
         "--recipe",
         "demo_adapt",
-        "--output",
-        str(run_dir),
         f"model.checkpoint={inputs.checkpoint}",
         f"data.train=[{inputs.data}]",
         f"data.validation={inputs.held_out}",
@@ -45,13 +47,7 @@ def _arguments(inputs: Inputs, run_dir: Path, *overrides: str) -> list[str]:
         f"run.checkpoint_every_steps={EVERY}",
         "run.validate_every_steps=6",
         "run.log_every_steps=1",
-        *overrides,
     ]
-
-
-def _train(inputs: Inputs, run_dir: Path, *overrides: str) -> None:
-    finished = run_command(*_arguments(inputs, run_dir, *overrides), log_dir=run_dir.with_suffix(".logs"), timeout_seconds=TIMEOUT_SECONDS)
-    assert finished.code == 0, finished.stderr[-4000:]
 
 
 def _records(run_dir: Path) -> list[dict[str, Any]]:
@@ -76,7 +72,7 @@ def _all_end(processes: list[psutil.Process]) -> None:
 def uninterrupted(inputs: Inputs, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run at tensor parallel 2."""
     run_dir = tmp_path_factory.mktemp("uninterrupted") / "run"
-    _train(inputs, run_dir)
+    train_on_ranks(run_dir, *_settings(inputs))
     return run_dir
 
 
@@ -141,7 +137,8 @@ def test_killed_twice_and_resumed_is_bit_identical(uninterrupted: Path, inputs: 
     assert due.exists(), "the save was over before the kill"
     assert newest_checkpoint(run_dir) == first_end
 
-    _train(inputs, run_dir)
+    finished = run_command(*_arguments(inputs, run_dir), log_dir=tmp_path / "third", timeout_seconds=TIMEOUT_SECONDS)
+    assert finished.code == 0, finished.stderr[-4000:]
     assert not due.exists()
     assert _records(run_dir) == _records(uninterrupted)  # no step and no validation is lost or changed
 

@@ -10,40 +10,34 @@ import torch
 from safetensors.torch import load_file
 
 from tests.conftest import Inputs
-from tests.processes import run_command
+from tests.processes import call_command
+from tests.recipes.tiny_runs import export, train_on_ranks
 
 SHAPE = ["--num-layers", "2", "--hidden-size", "32", "--num-attention-heads", "4", "--num-key-value-heads", "2", "--max-positions", "64"]
 
 
-def run(module: str, *arguments: str | Path, logs: Path) -> str:
-    finished = run_command(module, *arguments, log_dir=logs / module, timeout_seconds=180)
-    assert finished.code == 0, finished.stderr[-4000:]
-    return finished.stdout
-
-
-def test_llama_is_planned_trained_and_exported(inputs: Inputs, tmp_path: Path) -> None:
+def test_llama_is_planned_trained_and_exported(inputs: Inputs, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     hf, nemo = tmp_path / "hf", tmp_path / "nemo"
-    run("conversion.new_model", "--model-type", "llama", *SHAPE, "--tokenizer", inputs.tokenizer, "--output", hf, logs=tmp_path)
-    run("conversion.hf_to_nemo", "--input", hf, "--output", nemo, logs=tmp_path)
+    call_command("conversion.new_model", "--model-type", "llama", *SHAPE, "--tokenizer", inputs.tokenizer, "--output", hf)
+    call_command("conversion.hf_to_nemo", "--input", hf, "--output", nemo)
     recipe = ["--recipe", "demo_adapt", f"model.checkpoint={nemo}", f"data.train=[{inputs.data}]", "data.sequence_length=48"]
     recipe += ["schedule.max_steps=4", "schedule.warmup_steps=1", "run.checkpoint_every_steps=4", "run.log_every_steps=1"]
 
-    plan = json.loads(run("recipes.plan", "--json", *recipe, logs=tmp_path))
+    capsys.readouterr()
+    call_command("recipes.plan", "--json", *recipe)
+    plan = json.loads(capsys.readouterr().out)
     assert plan["model"]["family"] == "llama"
     assert plan["model"]["parameters"] == sum(tensor.numel() for tensor in load_file(hf / "model.safetensors").values())
 
     losses = {}
     for layout, overrides in {"tensor": (), "pipeline": ("parallel.tensor_parallel_size=1", "parallel.pipeline_parallel_size=2")}.items():
-        run("recipes.train", *recipe, "--output", tmp_path / layout, *overrides, logs=tmp_path / layout)
-        lines = (tmp_path / layout / "metrics.jsonl").read_text().splitlines()
-        losses[layout] = [record["loss"] for record in map(json.loads, lines) if "loss" in record]
+        losses[layout] = [record["loss"] for record in train_on_ranks(tmp_path / layout, *recipe, *overrides) if "loss" in record]
     assert len(losses["tensor"]) == 4
     assert losses["pipeline"] == pytest.approx(losses["tensor"], abs=1e-5)
 
     trained = tmp_path / "tensor/checkpoints/step_0000004"
     assert {path.name for path in (trained / "context").iterdir()} == {"model.json", "io.json", "model.yaml", "hf"}
-    run("conversion.nemo_to_hf", "--input", trained, "--output", tmp_path / "back", logs=tmp_path)
-    before, after = (load_file(directory / "model.safetensors") for directory in (hf, tmp_path / "back"))
+    before, after = load_file(hf / "model.safetensors"), export(trained, tmp_path / "back")
     assert before.keys() == after.keys()
     for name, tensor in before.items():
         assert after[name].shape == tensor.shape
