@@ -121,3 +121,23 @@ def test_what_a_run_adds_goes_on_at_another_layout(
     losses = [[record["loss"] for record in records if "loss" in record] for records in (whole, resumed)]
     assert len(losses[0]) == 4
     assert losses[1] == pytest.approx(losses[0], abs=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["sava/llama", "gams/inz"])
+def test_shares_and_answers_are_the_same_over_a_pipeline(
+    name: str, inputs: Inputs, small_data: Path, pairs: Path, checkpoints: Checkpoints, tmp_path: Path
+) -> None:
+    """As `test_tiny_runs.py` shows of passes, adapters and two heads."""
+    family = "llama" if name == "sava/llama" else "opt"
+    overrides = [f"model.checkpoint={checkpoints.nemo(family, tied=False)}", "model.hidden_dropout=0", "schedule.max_steps=4"]
+    if name == "sava/llama":
+        overrides += [f"data.train=[{small_data},{inputs.data}]", "data.languages=[it,en]"]
+    else:
+        overrides.append("lora.dropout=0")
+    pipeline = ("parallel.tensor_parallel_size=1", "parallel.pipeline_parallel_size=2")
+    data = small_data if name == "sava/llama" else pairs
+    found = [train_tiny(name, tmp_path / str(len(layout)), inputs, data, *overrides, *layout) for layout in ((), pipeline)]
+    losses = [[record["loss"] for record in records if "loss" in record] for records in found]
+    assert len(losses[0]) == 4
+    assert losses[1] == pytest.approx(losses[0], abs=1e-5)

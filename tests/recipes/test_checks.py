@@ -90,6 +90,44 @@ def test_text_shorter_than_a_sample_is_refused() -> None:
     assert _problem(inputs=_inputs(num_tokens=100)) == ("the data set data has 100 tokens; one sample needs 129")
 
 
+@pytest.mark.parametrize(
+    ("overrides", "sentence"),
+    [
+        (
+            ["schedule.min_learning_rate=1"],
+            "schedule.min_learning_rate (1) is above learning_rate (0.001); are they swapped?",
+        ),
+        (
+            ["schedule.learning_rate=0", "schedule.min_learning_rate=0"],
+            "schedule.learning_rate is 0; expected a number above 0",
+        ),
+        (
+            ["schedule.warmup_steps=90", "schedule.constant_steps=20"],
+            "schedule.warmup_steps (90) + constant_steps (20) exceed the 100 steps of the run;"
+            " at most warmup_steps=80 or constant_steps=10 fits the other",
+        ),
+        (
+            ["parallel.tensor_parallel_size=1", "parallel.pipeline_parallel_size=3", "parallel.devices_per_node=3"],
+            "parallel.pipeline_parallel_size (3) does not divide the 4 layers; possible are 1, 2, 4",
+        ),
+        (
+            ["parallel.devices_per_node=3"],
+            "1 nodes x 3 devices = 3 processes are no multiple of tensor_parallel_size x pipeline_parallel_size (2 x 1 = 2);"
+            " the nearest are 2 and 4",
+        ),
+        (["run.validate_every_steps=10"], "run.validate_every_steps is given without data.validation"),
+        (["precision=fp8"], "precision is 'fp8'; expected one of bf16, 32"),
+    ],
+)
+def test_refused_with_what_is_legal(overrides: list[str], sentence: str) -> None:
+    assert _problem(*overrides) == sentence
+
+
+def test_data_of_a_larger_vocabulary_is_refused() -> None:
+    inputs = small_inputs(50_000, data={"vocab_size": 1100})
+    assert _problem(inputs=inputs) == "the data set data has ids up to 1099, but the checkpoint has 1001 rows"
+
+
 def test_all_problems_come_together() -> None:
     message = _problem(
         "parallel.tensor_parallel_size=4",
@@ -177,6 +215,23 @@ def test_missing_inputs_are_all_named(tmp_path: Path) -> None:
         "recipe demo_adapt cannot run, 2 problems:\n"
         f"  - {tmp_path / 'nemo'} is no directory; make it with `python -m conversion.hf_to_nemo`\n"
         f"  - {tmp_path / 'data'} is no directory; make it with `python -m data_prep.to_megatron`"
+    )
+
+
+def test_a_missing_data_shard_is_refused(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    for name in ("text.bin", "text.idx"):
+        (data / name).write_bytes(b"x" * 100)
+    write_manifest(data, stage="data_prep.to_megatron", facts={})
+    (data / "text.bin").unlink()
+    recipe = compose_recipe("demo_adapt", [f"model.checkpoint={tmp_path / 'nemo'}", f"data.train=[{data}]"])
+    with pytest.raises(ValueError) as error:
+        read_inputs(recipe)
+    assert str(error.value) == (
+        "recipe demo_adapt cannot run, 2 problems:\n"
+        f"  - {tmp_path / 'nemo'} is no directory; make it with `python -m conversion.hf_to_nemo`\n"
+        f"  - {data / 'text.bin'} is missing; its manifest lists it with 100 bytes; make {data} again"
     )
 
 

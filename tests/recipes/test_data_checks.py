@@ -138,10 +138,12 @@ def test_factors_must_make_the_table(tmp_path: Path) -> None:
     )
     assert _problem(f"model.factors={path}") == f"{path} does not exist; `python -m conversion.transfer --factorised-size N` writes it"
     save_file({"input.coordinates": torch.zeros(1001, 8), "input.primitives": torch.zeros(8, 95)}, path)
-    assert _problem(f"model.factors={path}", "model.factorised_size=4", "+objective=two_tokens") == (
-        "recipe demo_adapt cannot run, 3 problems:\n"
+    pipeline = ("parallel.tensor_parallel_size=1", "parallel.pipeline_parallel_size=2")
+    assert _problem(f"model.factors={path}", "model.factorised_size=4", "+objective=two_tokens", *pipeline) == (
+        "recipe demo_adapt cannot run, 4 problems:\n"
         f"  - the recipe trains factors of 4 dimensions, but {path} has 8\n"
         f"  - {path} makes a table of 1001 x 95, but the checkpoint has 1001 x 96; both have to be of one transfer\n"
+        "  - parallel.pipeline_parallel_size is 2, but model.factors is trained with 1 alone\n"
         "  - objective is two_tokens, but model.factors is trained with next_token alone"
     )
     save_file({"input.coordinates": torch.zeros(1001, 8), "input.primitives": torch.zeros(8, 96)}, path)
