@@ -17,10 +17,10 @@ from recipes import arithmetic
 from recipes.checkpoint_checks import checkpoint_problems, factor_problems
 from recipes.data_checks import blend_problems, data_problems
 from recipes.freezing import NEVER, TOKEN_TABLE, first_trained_steps, model_parameter_names, pipeline_stages
+from recipes.layout_checks import layout_problems
 from recipes.planner.estimate import memory_problems
 from recipes.planner.hardware import Gpu
 from recipes.planner.parameters import SECOND_HEAD, PlannedModel
-from recipes.planner.ranking import divisors
 from recipes.retention import MIN_KEPT
 from recipes.schema import OBJECTIVES, PRECISIONS, Recipe, raise_all
 from recipes.steps import with_steps
@@ -133,7 +133,8 @@ def check_run(recipe: Recipe, inputs: RunInputs, *, visible: Gpu | None = None) 
     """
     problems = _number_problems(recipe)
     if not problems:  # the rules below divide by these numbers
-        problems += _layout_problems(recipe, inputs) + checkpoint_problems(recipe, inputs) + factor_problems(recipe, inputs)
+        problems += _choice_problems(recipe) + layout_problems(recipe, inputs, vocab_rows=padded_vocab_size(recipe, inputs))
+        problems += checkpoint_problems(recipe, inputs) + factor_problems(recipe, inputs)
         without_steps = _length_problems(recipe) + blend_problems(recipe, inputs)
         problems += without_steps
         if not without_steps:
@@ -186,57 +187,9 @@ def _number_problems(recipe: Recipe) -> list[str]:
     return problems
 
 
-def _layout_problems(recipe: Recipe, inputs: RunInputs) -> list[str]:
-    parallel, schedule, model = recipe.parallel, recipe.schedule, inputs.model
-    tensor, pipeline = parallel.tensor_parallel_size, parallel.pipeline_parallel_size
-    processes = arithmetic.world_size(parallel)
-    problems = []
-    heads = model["num_attention_heads"]
-    groups = model.get("num_query_groups", heads)  # which divide the heads
-    for name, size in (
-        ("attention heads" if groups == heads else "key and value heads", groups),
-        ("hidden units of the feed-forward layer", model["ffn_hidden_size"]),
-    ):
-        if size % tensor:
-            legal = [n for n in divisors(size) if n <= 2 * tensor]
-            problems.append(
-                f"parallel.tensor_parallel_size ({tensor}) does not divide the {size} {name}; possible are {', '.join(map(str, legal))}"
-            )
-    multiple = recipe.model.pad_vocabulary_to_multiple_of
-    rows = padded_vocab_size(recipe, inputs)
-    if rows % tensor:
-        problems.append(
-            f"parallel.tensor_parallel_size ({tensor}) does not divide the {rows} rows of the vocabulary padded to a multiple of {multiple};"
-            f" set model.pad_vocabulary_to_multiple_of to a multiple of {tensor}, for example {_next_multiple(multiple, tensor)}"
-        )
-    if model["num_layers"] % pipeline:
-        legal = [n for n in divisors(model["num_layers"]) if n <= 2 * pipeline]
-        problems.append(
-            f"parallel.pipeline_parallel_size ({pipeline}) does not divide the {model['num_layers']} layers;"
-            f" possible are {', '.join(map(str, legal))}"
-        )
-    if processes % (tensor * pipeline):
-        problems.append(
-            f"{parallel.num_nodes} nodes x {parallel.devices_per_node} devices = {processes} processes are no multiple of"
-            f" tensor_parallel_size x pipeline_parallel_size ({tensor} x {pipeline} = {tensor * pipeline});"
-            f" the nearest {_nearest_multiples(processes, tensor * pipeline)}"
-        )
-    else:
-        replicas = arithmetic.data_parallel_size(parallel)
-        unit = schedule.micro_batch_size * replicas
-        batch = schedule.global_batch_size
-        if batch % unit:
-            per_replica, left = divmod(batch, replicas)
-            micro = "" if left else f"; or a micro_batch_size of {', '.join(map(str, divisors(per_replica)))}"
-            problems.append(
-                f"schedule.global_batch_size ({batch}) must be a multiple of micro_batch_size x data-parallel size"
-                f" ({schedule.micro_batch_size} x {replicas} = {unit}); the nearest {_nearest_multiples(batch, unit)}{micro}"
-            )
-    if recipe.objective not in OBJECTIVES:
-        problems.append(f"objective is {recipe.objective!r}; expected one of {', '.join(OBJECTIVES)}")
-    if recipe.precision not in PRECISIONS:
-        problems.append(f"precision is {recipe.precision!r}; expected one of {', '.join(PRECISIONS)}")
-    return problems
+def _choice_problems(recipe: Recipe) -> list[str]:
+    choices = (("objective", recipe.objective, OBJECTIVES), ("precision", recipe.precision, PRECISIONS))
+    return [f"{name} is {value!r}; expected one of {', '.join(known)}" for name, value, known in choices if value not in known]
 
 
 def _length_problems(recipe: Recipe) -> list[str]:
@@ -292,12 +245,3 @@ def _freeze_problems(recipe: Recipe, inputs: RunInputs) -> list[str]:
             " which the engine cannot save; set parallel.pipeline_parallel_size=1"
         )
     return problems
-
-
-def _nearest_multiples(value: int, unit: int) -> str:
-    below, above = value // unit * unit, _next_multiple(value, unit)
-    return f"are {below} and {above}" if below else f"is {above}"
-
-
-def _next_multiple(value: int, unit: int) -> int:
-    return (value // unit + 1) * unit

@@ -15,10 +15,9 @@ from recipes.checks import RunInputs, read_inputs
 from recipes.compose import compose_recipe
 from recipes.plan import Options, plan, render
 from recipes.planner.hardware import find_gpu
-from recipes.planner.visible import gpu_of
 from recipes.run_dir import is_disk_full, newest_checkpoint, record_recipe
 from recipes.schema import Recipe, recipe_from_mapping
-from tests.recipes.small_inputs import MODEL, checked, problem, small_inputs
+from tests.recipes.small_inputs import problem, small_inputs
 
 OVERRIDES = ("model.checkpoint=nemo", "data.train=[data]")
 
@@ -29,49 +28,6 @@ def _inputs(**facts: Any) -> RunInputs:
 
 def _problem(*overrides: str, inputs: RunInputs | None = None) -> str:
     return problem(inputs or _inputs(), *OVERRIDES, *overrides)
-
-
-def test_tensor_parallel_size_must_divide_the_heads() -> None:
-    assert _problem("parallel.tensor_parallel_size=4", "parallel.devices_per_node=4") == (
-        "parallel.tensor_parallel_size (4) does not divide the 6 attention heads; possible are 1, 2, 3, 6"
-    )
-
-
-def test_tensor_parallel_size_must_divide_the_key_and_value_heads() -> None:
-    inputs = replace(_inputs(), model={**MODEL, "num_query_groups": 3})
-    assert _problem("parallel.tensor_parallel_size=2", inputs=inputs) == (
-        "parallel.tensor_parallel_size (2) does not divide the 3 key and value heads; possible are 1, 3"
-    )
-
-
-def test_tensor_parallel_size_must_divide_the_padded_vocabulary() -> None:
-    assert _problem("parallel.tensor_parallel_size=3", "parallel.devices_per_node=3") == (
-        "parallel.tensor_parallel_size (3) does not divide the 1024 rows of the vocabulary padded to a"
-        " multiple of 128; set model.pad_vocabulary_to_multiple_of to a multiple of 3, for example 129"
-    )
-    padded = "model.pad_vocabulary_to_multiple_of=129"
-    checked(_inputs(), *OVERRIDES, "parallel.tensor_parallel_size=3", "parallel.devices_per_node=3", padded)
-
-
-def test_batch_sizes_must_divide() -> None:
-    assert _problem("schedule.global_batch_size=1000", "schedule.micro_batch_size=4", "parallel.num_nodes=32") == (
-        "schedule.global_batch_size (1000) must be a multiple of micro_batch_size x data-parallel size"
-        " (4 x 32 = 128); the nearest are 896 and 1024"
-    )
-
-
-def test_a_micro_batch_that_does_not_divide_is_told_which_do() -> None:
-    assert _problem("schedule.global_batch_size=24", "schedule.micro_batch_size=5", "parallel.num_nodes=2") == (
-        "schedule.global_batch_size (24) must be a multiple of micro_batch_size x data-parallel size"
-        " (5 x 2 = 10); the nearest are 20 and 30; or a micro_batch_size of 1, 2, 3, 4, 6, 12"
-    )
-
-
-def test_a_batch_below_the_smallest_is_told_that_one() -> None:
-    assert _problem("parallel.tensor_parallel_size=1") == (
-        "schedule.global_batch_size (8) must be a multiple of micro_batch_size x data-parallel size (8 x 2 = 16); the nearest is 16;"
-        " or a micro_batch_size of 1, 2, 4"
-    )
 
 
 def test_sequence_must_fit_the_position_table() -> None:
@@ -283,31 +239,6 @@ def test_newest_checkpoint_is_complete_or_refused(tmp_path: Path) -> None:
 def test_a_disk_with_space_is_not_full(tmp_path: Path) -> None:
     assert not is_disk_full(tmp_path) and not list(tmp_path.iterdir())
     assert not is_disk_full(tmp_path / "none"), "another error is not taken for a full disk"
-
-
-def test_a_layout_too_big_for_the_gpu_is_refused_unless_told_to_try() -> None:
-    inputs = replace(_inputs(), model={**MODEL, "num_layers": 48, "hidden_size": 6144, "ffn_hidden_size": 24_576})
-    on_gpu = ("parallel.gpu=A100-40GB", "precision=bf16")
-    message = _problem(*on_gpu, inputs=inputs)
-    assert message.startswith("the layout (TP 2 x PP 1 x DP 1, micro batch 8) needs ")
-    assert "on each a100-40gb, which has 39.4" in message
-    checked(inputs, *OVERRIDES, *on_gpu, "parallel.check_memory=false")
-    assert _problem("parallel.gpu=a100") == (
-        "parallel.gpu: there is no GPU a100; did you mean a100-80gb? Known are a100-40gb, a100-64gb, a100-80gb, h100-80gb, h200-141gb"
-    )
-
-
-def test_a_layout_too_big_for_the_gpu_of_the_machine_is_refused_where_the_recipe_names_none() -> None:
-    inputs = replace(_inputs(), model={**MODEL, "num_layers": 5, "hidden_size": 6144, "ffn_hidden_size": 24_576})
-    there = gpu_of("NVIDIA GeForce RTX 4090", 24 * 2**30)
-    settings = (*OVERRIDES, "precision=bf16", "parallel.tensor_parallel_size=1", "schedule.micro_batch_size=4")
-    assert problem(inputs, *settings, visible=there) == (
-        "the layout (TP 1 x PP 1 x DP 2, micro batch 4) needs 28.3 GiB on each NVIDIA GeForce RTX 4090, which has 24.0: 25.4 of weights,"
-        " gradients and optimizer, 0.4 of activations, 0.0 of logits; one that fits is TP 2 x PP 1 x DP 1, micro batch 8 (22.1 GiB);"
-        " parallel.check_memory=false tries it all the same"
-    )
-    checked(inputs, *settings, "parallel.check_memory=false", visible=there)
-    checked(inputs, *settings, "parallel.gpu=h200-141gb", visible=there)  # the recipe's is the one that counts
 
 
 def test_the_plan_says_what_it_knows_of_a_gpu() -> None:

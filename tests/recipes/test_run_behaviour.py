@@ -1,14 +1,11 @@
-"""How a run behaves around its steps: it ends and goes on, saves, resists what is not finite, and says what it does."""
+"""How a run behaves around its steps: it ends and goes on, saves, and says what it does."""
 
 from __future__ import annotations
 
 import json
 import math
-import re
 import shutil
 import signal
-from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,76 +14,20 @@ import psutil
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
-from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from conversion.dist_checkpoint import read_dist_checkpoint
 from data_prep.megatron.index import PREFIX, TokenFile
 from recipes import arithmetic
-from recipes.blend import num_windows
 from recipes.holds import read_holds, take_hold
 from recipes.run_dir import newest_checkpoint, sync_command
 from recipes.schema import ScheduleRecipe
 from tests.conftest import Inputs
-from tests.gloo import run_on_gloo
-from tests.processes import Group, call_command
+from tests.processes import Group
+from tests.recipes.watched_runs import BATCH, SEQUENCE_LENGTH, STEPS, TIMEOUT_SECONDS, Runs
 
-STEPS, SEQUENCE_LENGTH, BATCH = 6, 48, 8
 # Layouts sum in another order, so float32 losses differ in the last digits.
 LAYOUT_TOLERANCE = 1e-5
-TIMEOUT_SECONDS = 300
-TIMES = {"tokens_per_second", "tflops_per_device", "mfu"}  # what depends on the clock
-
-
-class Runs:
-    """Starts runs of the tiny model on two processes and gives back what rank 0 saw."""
-
-    def __init__(self, inputs: Inputs, directory: Path) -> None:
-        self.inputs, self.directory = inputs, directory
-
-    def settings(self, *overrides: str) -> list[str]:
-        return [
-            f"model.checkpoint={self.inputs.checkpoint}",
-            f"data.train=[{self.inputs.data}]",
-            f"data.validation={{sl:{self.inputs.held_out},en:{self.inputs.data}}}",
-            f"data.sequence_length={SEQUENCE_LENGTH}",
-            f"schedule.global_batch_size={BATCH}",
-            "schedule.micro_batch_size=2",
-            f"schedule.max_steps={STEPS}",
-            "schedule.warmup_steps=2",
-            "schedule.constant_steps=2",
-            "run.checkpoint_every_steps=3",
-            "run.validate_every_steps=3",
-            "run.validation_batches=2",
-            "run.log_every_steps=1",
-            *overrides,
-        ]
-
-    def train(
-        self, name: str, *overrides: str, tensor_parallel_size: int = 2, at_step: Sequence[Any] | None = None, after: str | None = None
-    ) -> dict[str, Any]:
-        """Train to the end, or go on in a copy of another run's directory."""
-        if after is not None:
-            shutil.copytree(self.directory / after, self.directory / name)
-        ranks = run_on_gloo(
-            "tests.recipes.training_ranks:train",
-            world_size=2,
-            directory=self.directory / f"{name}.logs",
-            timeout_seconds=TIMEOUT_SECONDS,
-            initialize=False,
-            tensor_parallel_size=tensor_parallel_size,
-            output=str(self.directory / name),
-            overrides=self.settings(*overrides),
-            at_step=at_step,
-        )
-        return dict(ranks[0])
-
-    def records(self, name: str) -> list[dict[str, Any]]:
-        lines = (self.directory / name / "metrics.jsonl").read_text().splitlines()
-        return [{key: value for key, value in json.loads(line).items() if key not in TIMES} for line in lines]
-
-    def checkpoints(self, name: str) -> list[str]:
-        return sorted(path.name for path in (self.directory / name / "checkpoints").iterdir())
 
 
 @pytest.fixture(scope="module")
@@ -193,66 +134,6 @@ def test_an_exit_file_ends_the_run_and_validation_is_the_loss_of_the_reference(r
     expected = F.cross_entropy(logits.flatten(0, 1), samples[:, 1:].flatten())
     found = [record["validation_loss_sl"] for record in runs.records("left") if "validation_loss_sl" in record]
     assert found == pytest.approx([float(expected)], rel=1e-5)
-
-
-def test_what_is_not_finite_changes_nothing_within_the_budget(runs: Runs) -> None:
-    seen = runs.train("passed_over", "run.skip_nonfinite_steps=2", at_step=["nonfinite", [2, 4]])
-    moments = seen["moments"]
-    assert [later == earlier for earlier, later in zip(moments, moments[1:])] == [False, True, False, True, False]
-    assert all(math.isfinite(loss) for loss in seen["losses"])
-    records = runs.records("passed_over")
-    assert [(r["step"], r["passed_over"], r["samples"]) for r in records if "passed_over" in r] == [
-        (3, "gradient", [16, 23]),
-        (5, "gradient", [32, 39]),
-    ]
-    assert all(list(r["documents"]) == [str(runs.inputs.data)] for r in records if "passed_over" in r)
-    norms = [record["new_row_norm"] for record in records if "new_row_norm" in record]
-    assert (norms[1] == norms[2], norms[2] == norms[3]) == (True, False)
-
-
-@pytest.fixture(scope="module")
-def broken(small_data: Path, untied_hf: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
-    """A checkpoint in which the row of one token is so large that float32 overflows, and the one document that has the token."""
-    base, tokens = tmp_path_factory.mktemp("broken"), TokenFile(small_data / PREFIX)
-    counts = Counter(int(token) for document in range(len(tokens)) for token in tokens[document][:-1])
-    document = len(tokens) // 2
-    token = next(int(token) for token in tokens[document] if counts[int(token)] == 1)
-    shutil.copytree(untied_hf, base / "hf")
-    weights = load_file(base / "hf/model.safetensors")
-    weights["model.decoder.embed_tokens.weight"][token] = 3e38
-    save_file(weights, base / "hf/model.safetensors", metadata={"format": "pt"})
-    (base / "hf/scion.json").unlink()
-    call_command("conversion.hf_to_nemo", "--input", base / "hf", "--output", base / "nemo")
-    return base / "nemo", document
-
-
-def test_a_batch_that_is_not_finite_stops_the_run_beyond_the_budget_and_is_named(
-    runs: Runs, broken: tuple[Path, int], small_data: Path
-) -> None:
-    """Passes over text of which one document breaks the model: the first time is allowed, the second is not."""
-    checkpoint, document = broken
-    options = (
-        *(f"model.checkpoint={checkpoint}", f"data.train=[{small_data}]", "schedule.epochs=4", "schedule.max_steps=null"),
-        *("run.skip_nonfinite_steps=1", "run.checkpoint_every_steps=1", "run.validate_every_steps=null"),
-    )
-    sentence = re.compile(
-        r"step (\d+) has a loss that is not finite, in samples? ([\d, to]+) of the order of the data \(documents? ([\d, to]+) of (\S+)\);"
-        r" 1 such steps were passed over and run.skip_nonfinite_steps allows 1\. The last good checkpoint is (\S+); look at the documents with"
-        r" `python -m data_prep\.inspect`, lower schedule\.learning_rate, or allow to pass over more steps"
-    )
-    found = sentence.fullmatch(runs.train("stopped", *options, tensor_parallel_size=1)["error"])
-    assert found is not None
-    [passed_over] = [record for record in runs.records("stopped") if "passed_over" in record]
-    samples = [*passed_over["samples"], *map(int, re.findall(r"\d+", found[2]))]
-    windows = num_windows(TokenFile(small_data / PREFIX).num_tokens, SEQUENCE_LENGTH)
-    assert [sample // windows for sample in samples] == [0, 1, 2, 3], "the document is in one sample of each pass"
-    assert {sample // BATCH for sample in samples} == {passed_over["step"] - 1, int(found[1])}
-    for documents in (passed_over["documents"][str(small_data)], list(map(int, re.findall(r"\d+", found[3])))):
-        assert document in documents and len(documents) <= 4
-    assert (found[4], found[5]) == (str(small_data), f"{runs.directory}/stopped/checkpoints/step_{int(found[1]):07d}")
-    # At another layout, and the budget is the run's, not the attempt's.
-    again = sentence.fullmatch(runs.train("stopped_again", *options, after="stopped")["error"])
-    assert again is not None and again.groups()[:4] == found.groups()[:4]
 
 
 @pytest.mark.parametrize("name", ["whole", "other_half"], ids=["tensor parallel", "data parallel"])
