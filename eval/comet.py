@@ -161,7 +161,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = command.parser(
         __doc__,
         prog="eval.comet",
-        example=".venv-comet/bin/python -m eval.comet --results results/ --checkpoint comet-22/ --encoder xlm-roberta-large/ --output scored/",
+        example="python -m eval.comet --results results/ --checkpoint comet-22/ --encoder xlm-roberta-large/ --output scored/",
     )
     parser.add_argument("--results", nargs="+", type=Path, required=True, metavar="DIR", help="folders with results of eval.harness")
     parser.add_argument("--checkpoint", type=Path, required=True, metavar="PATH", help="COMET's folder, or its checkpoint file")

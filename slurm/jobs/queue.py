@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 _TIMEOUT_SECONDS = 60
+_WHOLE_ARRAYS = {"SLURM_BITSTR_LEN": "0"}  # squeue would cut a long list of indices
 
 
 @dataclass(frozen=True)
@@ -60,10 +62,11 @@ def queued_jobs(job_ids: Iterable[str]) -> list[QueuedJob]:
 
 
 def _array_indices(text: str) -> Iterator[int]:
-    """0-2,5%4 -> 0, 1, 2, 5."""
+    """0-2,5%4 -> 0, 1, 2, 5; 0-198:3 -> 0, 3, 6 ... 198."""
     for part in text.partition("%")[0].split(","):
-        first, _, last = part.partition("-")
-        yield from range(int(first), int(last or first) + 1)
+        span, _, stride = part.partition(":")
+        first, _, last = span.partition("-")
+        yield from range(int(first), int(last or first) + 1, int(stride or 1))
 
 
 def job_state(job_id: str) -> str | None:
@@ -106,7 +109,20 @@ def cancel_jobs(job_ids: Sequence[str]) -> None:
 
 def signal_steps(job_id: str, signal_name: str) -> None:
     """Send a signal to all processes of a job's steps, not to its script."""
-    _slurm("scancel", f"--signal={signal_name}", job_id)
+    _slurm("scancel", f"--signal={signal_name}", _own_id(job_id))
+
+
+def _own_id(job_id: str) -> str:
+    """The id under which a member of an array can be signalled.
+
+    While other members wait, scancel fails for ARRAY_INDEX though it sends the signal (22.05), so it is the id that the member got when it
+    started.  The last to start keeps the array's own, which would mean all of them, but then none waits.
+    """
+    array, underscore, _ = job_id.partition("_")
+    if not underscore:
+        return job_id
+    own = _slurm("squeue", "--noheader", f"--jobs={job_id}", "--format=%A").strip()
+    return own if own and own != array else job_id
 
 
 def exclude_nodes(job_id: str, nodes: Sequence[str]) -> None:
@@ -132,7 +148,9 @@ def expand_nodes(nodes: str) -> tuple[str, ...]:
 
 def _slurm(program: str, *arguments: str) -> str:
     try:
-        done = subprocess.run([program, *arguments], capture_output=True, text=True, timeout=_TIMEOUT_SECONDS)
+        done = subprocess.run(
+            [program, *arguments], capture_output=True, text=True, timeout=_TIMEOUT_SECONDS, env=os.environ | _WHOLE_ARRAYS
+        )
     except FileNotFoundError:
         raise ValueError(f"there is no {program} on this machine; run this where Slurm's commands are, on a login node") from None
     except subprocess.TimeoutExpired:

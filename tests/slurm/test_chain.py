@@ -116,6 +116,20 @@ def test_damaged_checkpoints_and_another_number_of_nodes(chain: LightChain) -> N
     chain.check_losses(60)
 
 
+def test_members_of_large_arrays_are_found_in_the_queue(slurm: RunningSlurm, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in slurm.environment.items():
+        monkeypatch.setenv(name, value)
+    indices = {*range(0, 300, 3), *range(1, 200, 7), 301}
+    job_id = slurm.submit("#!/bin/bash\nsleep 1\n", "--hold", "--account=scion", f"--array={','.join(map(str, sorted(indices)))}%4")
+    regular = slurm.submit("#!/bin/bash\nsleep 1\n", "--hold", "--account=scion", "--array=0-198:3")
+    try:
+        found = [job.job_id for job in queued_jobs([f"{job_id}_{index}" for index in range(400)])]
+        assert found == [f"{job_id}_{index}" for index in sorted(indices)]
+        assert len(queued_jobs([f"{regular}_{index}" for index in range(400)])) == 67
+    finally:
+        cancel_jobs([str(job_id), str(regular)])
+
+
 def test_cancelling_a_link_by_hand_ends_the_chain(chain: LightChain) -> None:
     first, *_ = chain.submit("--steps", 400)
     chain.wait_for_step(7)
@@ -141,12 +155,12 @@ def test_a_job_of_an_older_submission_leaves_the_run_alone(chain: LightChain) ->
 
 def test_chains_in_an_array_end_each_by_itself(chain: LightChain, tmp_path: Path) -> None:
     runs = {index: tmp_path / f"run_{index}" for index in (0, 2)}
-    job = replace(light_job(tmp_path / "run_%a", "--steps", 40), array="0,2", log_name="light-%A_%a.log")
+    job = replace(light_job(tmp_path / "run_%a", "--steps", 40), array="0,2%1", log_name="light-%A_%a.log")
     first, second = submit_chains(job, chain.slurm.cluster(), runs, ChainPlan(links=2), directory=tmp_path)
     chain.job_ids += [f"{job_id}_{index}" for job_id in (first, second) for index in runs]
     one, other = (LightChain(chain.slurm, run_dir, []) for run_dir in runs.values())
     one.wait_for_step(12)
-    signal_steps(f"{first}_0", "USR1")
+    signal_steps(f"{first}_0", "USR1")  # while the other member waits
     chain.wait_for_end()
     assert one.causes() == [causes.SIGNALLED, causes.FINISHED] and other.causes() == [causes.FINISHED], one.logs()
     assert [attempt.job_id for attempt in one.attempts()] == [f"{first}_0", f"{second}_0"]
