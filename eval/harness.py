@@ -14,17 +14,16 @@ import sys
 import time
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
-from conversion.bits_per_byte import START_TOKEN_RULES, choose_start_token, choose_window_tokens
-from conversion.hf_model import DTYPES, Checkpoint, be_quiet_and_offline, default_device, inspect_checkpoint
+from conversion.bits_per_byte import choose_start_token, choose_window_tokens
+from conversion.hf_model import Checkpoint, be_quiet_and_offline, default_device, inspect_checkpoint
 from data_prep import command
-from data_prep.reading.documents import SUFFIXES, add_format_arguments
 from data_prep.reading.named_texts import read_texts
 from data_prep.tables import markdown_table
 from eval.earlier import Work, work_left
-from eval.evaluation import BACKENDS, Machine, Settings, evaluate_checkpoint, failures_sentence
+from eval.evaluation import Machine, Settings, evaluate_checkpoint, failures_sentence
+from eval.harness_options import add_harness_arguments
 from eval.model_names import named_checkpoints
 from eval.results import headline_score, score_names
 from eval.task_runs import TASKS_DIR, FoundTask, find_usable_tasks
@@ -59,28 +58,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="eval.harness",
         example="python -m eval.harness --model hf/ --text sl=heldout.sl.txt en=heldout.en.txt --tasks completion_sl --output results/",
     )
-    parser.add_argument("--model", nargs="+", required=True, metavar="[NAME=]FOLDER", help="Hugging Face folders; the name is the result's")
-    parser.add_argument("--text", nargs="+", default=[], metavar="NAME=FILE", help=f"held-out texts ({', '.join(SUFFIXES)})")
-    add_format_arguments(parser)
-    parser.add_argument("--tasks", nargs="+", default=[], metavar="TASK", help="lm-eval tasks of eval/tasks and of --task-dir")
-    parser.add_argument("--task-dir", nargs="+", type=Path, default=[], metavar="DIR", help="more folders of lm-eval tasks")
-    parser.add_argument("--data", metavar="DIR", help="evaluation data of the papers' tasks, see docs/evaluation.md")
-    parser.add_argument("--metadata", default="{}", metavar="JSON", help="for the tasks, as lm-eval's: shots, seed, split, items")
-    parser.add_argument("--rouge-tokenizer", metavar="DIR", help="Hugging Face tokenizer that summaries are compared with")
-    parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="a folder of results per model is written here")
-    parser.add_argument(
-        "--start-token",
-        choices=START_TOKEN_RULES,
-        default="auto",
-        help="before every document of a text: the token that the tokenizer itself puts there, else EOS (auto); BOS; EOS",
-    )
-    parser.add_argument("--context-length", type=int, metavar="TOKENS", help="positions per pass; default: the model's, at most 2048")
-    parser.add_argument("--cut-prompts", action="store_true", help="let prompts that do not fit lose their beginning; reports say so")
-    parser.add_argument("--sampling-seed", type=int, default=1234, help="of the protocols that sample (default: %(default)s)")
-    parser.add_argument("--backend", choices=BACKENDS, default="hf", help="what runs the tasks (default: %(default)s)")
-    parser.add_argument("--dtype", choices=DTYPES, default="float32", help="of the weights in memory (default: %(default)s)")
-    parser.add_argument("--device", help="cpu, cuda, cuda:1 ...; default: cuda where there is one")
-    parser.add_argument("--batch-size", type=int, default=8, help="requests per pass in tasks (default: %(default)s)")
+    add_harness_arguments(parser)
     return parser
 
 

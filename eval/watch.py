@@ -17,6 +17,7 @@ from pathlib import Path
 from types import FrameType
 
 from data_prep import command
+from eval.harness_options import add_harness_arguments
 from eval.watched_run import WatchedRun
 from recipes.run_dir import CHECKPOINTS_NAME
 
@@ -78,6 +79,9 @@ def _check(arguments: argparse.Namespace) -> None:
         raise ValueError("nothing to evaluate: give --text or --tasks after --, as for eval.harness")
     if taken := {"--model", "--output"} & set(arguments.harness):
         raise ValueError(f"{' and '.join(sorted(taken))} after --: the command gives them itself; leave them out")
+    harness = argparse.ArgumentParser(prog="eval.harness")
+    add_harness_arguments(harness)
+    harness.parse_args(["--model", "any", "--output", "any", *arguments.harness])  # ends this command where it would end that one
 
 
 def main(argv: Sequence[str] | None = None) -> int:

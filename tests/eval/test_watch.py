@@ -195,6 +195,10 @@ def test_refusals_and_failures(run_dir, tmp_path, capsys):
         fails(f"{option} is 0.0; it must be more than 0", "--run", run_dir, "--output", out, option, "0", *text)
     taken = "--model after --: the command gives them itself; leave them out"
     fails(taken, "--run", run_dir, "--output", out, *text, "--model", "x")
+    with pytest.raises(SystemExit, match="2"):
+        main(["--run", str(run_dir), "--output", str(out), *text, "--tsaks", "sl_copa_mc"])
+    assert capsys.readouterr().err.splitlines()[-1].endswith("error: unrecognized arguments: --tsaks sl_copa_mc")
+    assert not out.exists()
     (run_dir / "checkpoints/step_0000010/scion.json").unlink()
     assert main(["--run", str(run_dir), "--output", str(out), "--once", *text]) == 1
     failure = WorkQueue(out / "queue").record("failed", "step_0000020")["failure"]

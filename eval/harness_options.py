@@ -1,0 +1,37 @@
+"""The options of `eval.harness`, in one place: `eval.watch` reads them too, before it starts the command for a checkpoint."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from conversion.bits_per_byte import START_TOKEN_RULES
+from conversion.hf_model import DTYPES
+from data_prep.reading.documents import SUFFIXES, add_format_arguments
+from eval.evaluation import BACKENDS
+
+
+def add_harness_arguments(parser: argparse.ArgumentParser) -> None:
+    """Models, texts, tasks and settings."""
+    parser.add_argument("--model", nargs="+", required=True, metavar="[NAME=]FOLDER", help="Hugging Face folders; the name is the result's")
+    parser.add_argument("--text", nargs="+", default=[], metavar="NAME=FILE", help=f"held-out texts ({', '.join(SUFFIXES)})")
+    add_format_arguments(parser)
+    parser.add_argument("--tasks", nargs="+", default=[], metavar="TASK", help="lm-eval tasks of eval/tasks and of --task-dir")
+    parser.add_argument("--task-dir", nargs="+", type=Path, default=[], metavar="DIR", help="more folders of lm-eval tasks")
+    parser.add_argument("--data", metavar="DIR", help="evaluation data of the papers' tasks, see docs/evaluation.md")
+    parser.add_argument("--metadata", default="{}", metavar="JSON", help="for the tasks, as lm-eval's: shots, seed, split, items")
+    parser.add_argument("--rouge-tokenizer", metavar="DIR", help="Hugging Face tokenizer that summaries are compared with")
+    parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="a folder of results per model is written here")
+    parser.add_argument(
+        "--start-token",
+        choices=START_TOKEN_RULES,
+        default="auto",
+        help="before every document of a text: the token that the tokenizer itself puts there, else EOS (auto); BOS; EOS",
+    )
+    parser.add_argument("--context-length", type=int, metavar="TOKENS", help="positions per pass; default: the model's, at most 2048")
+    parser.add_argument("--cut-prompts", action="store_true", help="let prompts that do not fit lose their beginning; reports say so")
+    parser.add_argument("--sampling-seed", type=int, default=1234, help="of the protocols that sample (default: %(default)s)")
+    parser.add_argument("--backend", choices=BACKENDS, default="hf", help="what runs the tasks (default: %(default)s)")
+    parser.add_argument("--dtype", choices=DTYPES, default="float32", help="of the weights in memory (default: %(default)s)")
+    parser.add_argument("--device", help="cpu, cuda, cuda:1 ...; default: cuda where there is one")
+    parser.add_argument("--batch-size", type=int, default=8, help="requests per pass in tasks (default: %(default)s)")
