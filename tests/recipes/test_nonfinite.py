@@ -23,12 +23,14 @@ def runs(inputs: Inputs, tmp_path_factory: pytest.TempPathFactory) -> Runs:
     return Runs(inputs, tmp_path_factory.mktemp("nonfinite"))
 
 
-def test_what_is_not_finite_changes_nothing_within_the_budget(runs: Runs) -> None:
-    seen = runs.train("passed_over", "run.skip_nonfinite_steps=2", at_step=["nonfinite", [2, 4]])
+@pytest.mark.parametrize("tensor_parallel_size", [1, 2])
+def test_what_is_not_finite_changes_nothing_within_the_budget(runs: Runs, tensor_parallel_size: int) -> None:
+    name = f"passed_over_{tensor_parallel_size}"
+    seen = runs.train(name, "run.skip_nonfinite_steps=2", at_step=["nonfinite", [2, 4]], tensor_parallel_size=tensor_parallel_size)
     moments = seen["moments"]
     assert [later == earlier for earlier, later in zip(moments, moments[1:])] == [False, True, False, True, False]
     assert all(math.isfinite(loss) for loss in seen["losses"])
-    records = runs.records("passed_over")
+    records = runs.records(name)
     assert [(r["step"], r["passed_over"], r["samples"]) for r in records if "passed_over" in r] == [
         (3, "gradient", [16, 23]),
         (5, "gradient", [32, 39]),
