@@ -13,7 +13,7 @@ OUTPUT ?= demo_output
 help:
 	@echo "make setup     virtual environment with the pinned requirements (about 3 minutes)"
 	@echo "make demo      adapt a tiny English OPT to Slovene, all stages, into $(OUTPUT)/ (under 5 minutes on 2 cores)"
-	@echo "make test      lint, types and the tests (about 20 minutes on 2 cores)"
+	@echo "make test      lint, types and the tests (about 25 minutes on 2 cores)"
 	@echo "make test-all  the slow tests too"
 	@echo "make test-vllm vLLM on a CPU against transformers, in an environment of its own (4 GB; about 10 minutes)"
 	@echo "make test-comet COMET on a CPU with a tiny checkpoint, in an environment of its own (1.5 GB; about 4 minutes)"
