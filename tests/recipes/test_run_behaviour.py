@@ -111,6 +111,17 @@ def test_a_trigger_file_saves_and_disappears_and_an_asynchronous_save_has_the_sa
     assert [hold.checkpoint for hold in read_holds(runs.directory / "beside_on")] == ["step_0000002"]
 
 
+@pytest.mark.parametrize("tensor_parallel_size", [1, 2])
+def test_trigger_files_save_and_end_a_run_at_every_layout(runs: Runs, tensor_parallel_size: int) -> None:
+    name = f"triggered_{tensor_parallel_size}"
+    save, leave = runs.directory / name / "save", runs.directory / name / "exit"
+    options = ("run.checkpoint_every_steps=6", "run.validate_every_steps=null")
+    seen = runs.train(name, *options, tensor_parallel_size=tensor_parallel_size, at_step=["file", 0, str(save), 2, str(leave)])
+    assert seen["reason"] == f"the file {leave}" and len(seen["losses"]) == 3
+    assert runs.checkpoints(name) == ["step_0000001", "step_0000003"]
+    assert not save.exists() and not leave.exists()
+
+
 def test_a_crash_during_an_asynchronous_save_leaves_no_checkpoint_half_written(runs: Runs) -> None:
     with pytest.raises(AssertionError, match=r"rank . failed"):
         runs.train("crashed", "run.asynchronous_save=true", "run.checkpoint_every_steps=2", at_step=["crash", 2])

@@ -72,14 +72,14 @@ class SignalAt(Callback):
 
 
 class FileAt(Callback):
-    """A file in the run's directory, in the middle of a step."""
+    """Files in the run's directory, each in the middle of a step: step, path, step, path ..."""
 
-    def __init__(self, step: int, path: str) -> None:
-        self._step, self._path = step, Path(path)
+    def __init__(self, *steps_and_paths: int | str) -> None:
+        self._paths = dict(zip(steps_and_paths[::2], steps_and_paths[1::2], strict=True))
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
-        if trainer.global_step == self._step and trainer.is_global_zero:
-            self._path.touch()
+        if trainer.is_global_zero and (path := self._paths.get(trainer.global_step)) is not None:
+            Path(str(path)).touch()
 
 
 class CrashAt(Callback):
