@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import io
 import os
+import select
 import signal
 import sys
+import traceback
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
+
+from data_prep import system_errors
 
 DONE, WRONG, MISUSED = 0, 1, 2
 
@@ -53,22 +59,85 @@ def print_report(directory: Path) -> None:
 def run(main: Callable[[Sequence[str] | None], int]) -> None:
     """Run a command's main and exit: 0 done, 1 checked and found wrong, 2 misused (one clear sentence on stderr).
 
-    A ValueError is what a user can cause, so it is printed as a sentence; anything else is our defect and keeps its
-    traceback.  SIGTERM (Slurm, `kill`) ends like an exception, so that half-written outputs are removed.
+    A ValueError is what a user can cause, so it is printed as a sentence, and what the system says (files that cannot be read, outputs
+    that cannot be written, too little memory) becomes one; anything else is our defect and keeps its traceback, which SCION_TRACEBACK=1
+    shows of the former too.  Who stops reading what is printed (`| head`) ends the command quietly.  SIGTERM (Slurm, `kill`) ends like an
+    exception, so that half-written outputs are removed.
     """
     signal.signal(signal.SIGTERM, _terminate)
     # torch says so at every import, also in processes that we start, of a package that NeMo's dependencies ask for.
     warnings.filterwarnings("ignore", message="The pynvml package is deprecated", category=FutureWarning)
     os.environ.setdefault("PYTHONWARNINGS", "ignore:The pynvml package is deprecated:FutureWarning")
-    try:
-        code = main(None)
-    except ValueError as error:
-        print(f"error: {error}", file=sys.stderr)
-        code = MISUSED
-    except KeyboardInterrupt:
-        print("error: interrupted; nothing was kept", file=sys.stderr)
-        code = 130
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a terminal without our letters, a name that is no UTF-8: still an answer
+    code = _exit_code(main)
+    _discard_what_cannot_be_printed()
     sys.exit(code)
+
+
+def _exit_code(main: Callable[[Sequence[str] | None], int]) -> int | str | None:
+    try:
+        try:
+            _require_unicode_arguments()
+            code: int | str | None = main(None)
+        except SystemExit as end:  # of --help, of wrong arguments, of SIGTERM
+            code = end.code
+        if sys.stdout is not None:
+            sys.stdout.flush()
+        return code
+    except KeyboardInterrupt as error:
+        _say(f"interrupted; {error}" if str(error) else "interrupted")
+        return 128 + signal.SIGINT
+    except Exception as error:
+        if isinstance(error, BrokenPipeError) and _nobody_reads():
+            return 128 + signal.SIGPIPE
+        # Unicode errors are ValueErrors that name no file, so the system's sentences are asked first.
+        told = system_errors.sentence(error) or (str(error) if isinstance(error, ValueError) else None)
+        if told is None:
+            raise
+        if os.environ.get(system_errors.TRACEBACK):
+            traceback.print_exc()
+        _say(told)
+        return MISUSED
+
+
+def _say(sentence: str) -> None:
+    with contextlib.suppress(OSError):
+        print(f"error: {sentence}", file=sys.stderr, flush=True)
+
+
+def _nobody_reads() -> bool:
+    """Whether the reader of stdout or stderr is gone: a broken pipe may also be one to a process of ours, which is another matter."""
+    poll = select.poll()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError, AttributeError):  # closed, or no file at all
+            poll.register(stream.fileno(), 0)
+    return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))
+
+
+def _discard_what_cannot_be_printed() -> None:
+    """Let Python's own last flush succeed: it would turn a full disk or a reader that left into another exit code and four lines."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            if stream is not None:
+                stream.flush()
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def _require_unicode_arguments() -> None:
+    """Refuse arguments that no manifest or report can hold, before anything is read or written.
+
+    Raises:
+        ValueError: naming the first.
+    """
+    for argument in sys.argv[1:]:
+        try:
+            argument.encode()
+        except UnicodeEncodeError:
+            raise ValueError(
+                f"the argument {system_errors.shown_name(argument)} is no UTF-8, which an output's manifest could not hold; rename the file"
+            ) from None
 
 
 def _terminate(signum: int, frame: object) -> None:
