@@ -17,6 +17,13 @@ from pathlib import Path
 from data_prep import system_errors
 
 DONE, WRONG, MISUSED = 0, 1, 2
+IN_USE, LOST, HUNG = 3, 4, 5  # somebody else works in the directory; has taken it over; no step for too long
+
+
+class StoppedError(Exception):
+    """Ends a command with one sentence and an exit code of its own."""
+
+    exit_code = WRONG
 
 
 def parser(doc: str | None, *, prog: str, example: str) -> argparse.ArgumentParser:
@@ -57,7 +64,7 @@ def print_report(directory: Path) -> None:
 
 
 def run(main: Callable[[Sequence[str] | None], int]) -> None:
-    """Run a command's main and exit: 0 done, 1 checked and found wrong, 2 misused (one clear sentence on stderr).
+    """Run a command's main and exit: 0 done, 1 checked and found wrong, 2 misused (one clear sentence on stderr), 3 to 5 as named above.
 
     A ValueError is what a user can cause, so it is printed as a sentence, and what the system says (files that cannot be read, outputs
     that cannot be written, too little memory) becomes one; anything else is our defect and keeps its traceback, which SCION_TRACEBACK=1
@@ -92,13 +99,13 @@ def _exit_code(main: Callable[[Sequence[str] | None], int]) -> int | str | None:
         if isinstance(error, BrokenPipeError) and _nobody_reads():
             return 128 + signal.SIGPIPE
         # Unicode errors are ValueErrors that name no file, so the system's sentences are asked first.
-        told = system_errors.sentence(error) or (str(error) if isinstance(error, ValueError) else None)
+        told = system_errors.sentence(error) or (str(error) if isinstance(error, ValueError | StoppedError) else None)
         if told is None:
             raise
         if os.environ.get(system_errors.TRACEBACK):
             traceback.print_exc()
         _say(told)
-        return MISUSED
+        return getattr(error, "exit_code", MISUSED)
 
 
 def _say(sentence: str) -> None:
