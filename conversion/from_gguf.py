@@ -1,0 +1,159 @@
+"""Make a Hugging Face checkpoint of a GGUF file, llama.cpp's format: weights dequantized, config, tokenizer and chat template.
+
+For models that are at hand in this form alone.  What quantization took is gone: the manifest says which types the tensors had, and how
+large the steps of their rounding are beside the weights.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from data_prep import command
+from data_prep.artifacts import Manifest, digest_file, staged_directory, write_manifest
+
+if TYPE_CHECKING:
+    import torch
+
+    from conversion.gguf.architectures import Architecture, Change
+    from conversion.gguf.file import GGUFFile
+    from conversion.lazy_tensor import LazyTensor
+
+STAGE = "conversion.from_gguf"
+DTYPES = ("bfloat16", "float16", "float32")
+ROPE_FACTORS = "rope_freqs.weight"
+
+
+def convert(gguf_path: Path, output_dir: Path, *, dtype_name: str, tokenizer_dir: Path | None = None) -> Manifest:
+    """Write the checkpoint, holding one tensor at a time.
+
+    Args:
+        dtype_name: of the weights that are written.
+        tokenizer_dir: folder of a Hugging Face tokenizer to take instead of the one in the file.
+
+    Raises:
+        ValueError: if the file is damaged or holds what is not covered, if the tokenizer has more tokens than the model, or the output exists.
+    """
+    from conversion.families import family_of
+    from conversion.gguf.architectures import architecture_of, hf_config
+    from conversion.gguf.file import GGUFFile
+    from conversion.gguf.rounding import describe_quantization
+    from conversion.hf_checkpoint import write_hf_checkpoint
+    from conversion.lazy_tensor import counted
+    from data_prep.progress import Progress
+    from data_prep.tokenizers.files import tokenizer_digest
+
+    file = GGUFFile.open(gguf_path)
+    architecture = architecture_of(file.metadata, str(gguf_path))
+    factors = next(file.rows(ROPE_FACTORS)) if ROPE_FACTORS in file.tensors else None
+    config = hf_config(architecture, file.metadata, rope_factors=factors, source=str(gguf_path))
+    config |= {"torch_dtype": dtype_name, "tie_word_embeddings": "output.weight" not in file.tensors, "use_cache": True}
+    tensors = list(_tensors(file, architecture, config, dtype_name))
+    config["vocab_size"] = tensors[0].shape[0]
+    family = family_of(architecture.model_type, source=str(gguf_path))
+    family.megatron_config(config, tied=config["tie_word_embeddings"], source=str(gguf_path))
+    tokenizer = _tokenizer(file, tokenizer_dir)
+    if len(tokenizer) > config["vocab_size"]:
+        raise ValueError(
+            f"the tokenizer has {len(tokenizer)} tokens, but {gguf_path} has rows for {config['vocab_size']}; give another --tokenizer"
+        )
+    ids = {f"{role}_token_id": getattr(tokenizer, f"{role}_token_id") for role in ("bos", "eos", "pad")}
+    required = sum(tensor.nbytes for tensor in tensors)
+    with staged_directory(output_dir, required_bytes=required) as staging:
+        tokenizer.save_pretrained(staging)
+        with Progress("dequantizing", total=required, unit="B", is_bytes=True) as progress:
+            digests = write_hf_checkpoint(staging, {**config, **ids}, counted(tensors, progress.advance))
+        _write_generation_config(staging, ids)
+        return write_manifest(
+            staging,
+            stage=STAGE,
+            facts={
+                "model_type": architecture.model_type,
+                "vocab_size": config["vocab_size"],
+                "tie_word_embeddings": config["tie_word_embeddings"],
+                "tokenizer_digest": tokenizer_digest(tokenizer),
+                "name": file.metadata.get("general.name"),
+                "license": file.metadata.get("general.license"),
+                "quantization": describe_quantization(file),
+            },
+            arguments={"input": str(gguf_path), "dtype": dtype_name, "tokenizer": str(tokenizer_dir) if tokenizer_dir else None},
+            inputs={"gguf": digest_file(gguf_path)},
+            known_digests=digests,
+        )
+
+
+def _tensors(file: GGUFFile, architecture: Architecture, config: dict[str, Any], dtype_name: str) -> Iterator[LazyTensor]:
+    """The tensors under Hugging Face's names, the token table first."""
+    import torch
+
+    from conversion.gguf.architectures import hf_names
+    from conversion.lazy_tensor import LazyTensor
+
+    named = sorted(
+        hf_names(architecture, list(file.tensors), config["num_hidden_layers"], str(file.path)),
+        key=lambda row: row[0] != "token_embd.weight",
+    )
+    for name, hf_name, change in named:
+        blocks = partial(_blocks, file, name, change, config, getattr(torch, dtype_name))
+        yield LazyTensor.of_blocks(hf_name, file.tensors[name].shape, getattr(torch, dtype_name), blocks)
+
+
+def _blocks(file: GGUFFile, name: str, change: Change, config: dict[str, Any], dtype: torch.dtype) -> Iterator[torch.Tensor]:
+    import numpy as np
+    import torch
+
+    from conversion.gguf.architectures import Change, undone
+
+    blocks = file.rows(name)
+    if change in (Change.QUERY, Change.KEY):  # heads are undone as a whole
+        blocks = iter([np.concatenate(list(blocks))])
+    heads = config["num_attention_heads"]
+    for values in blocks:
+        yield torch.from_numpy(
+            undone(values, change, num_heads=heads, num_key_value_heads=config.get("num_key_value_heads", heads)).copy()
+        ).to(dtype)
+
+
+def _tokenizer(file: GGUFFile, tokenizer_dir: Path | None) -> Any:
+    from conversion.gguf.tokenizer import read_tokenizer
+    from data_prep.tokenizers.files import load_tokenizer
+
+    return load_tokenizer(tokenizer_dir) if tokenizer_dir else read_tokenizer(file.metadata, str(file.path))
+
+
+def _write_generation_config(directory: Path, ids: dict[str, int | None]) -> None:
+    from transformers import GenerationConfig
+
+    GenerationConfig(**{key: value for key, value in ids.items() if value is not None}).save_pretrained(directory)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Parse arguments and convert."""
+    parser = command.parser(
+        __doc__, prog=STAGE, example=f"python -m {STAGE} --input smollm2-135m.Q8_0.gguf --dtype float32 --output work/smollm2"
+    )
+    parser.add_argument("--input", type=Path, required=True, help="a .gguf file of one part")
+    parser.add_argument("--dtype", choices=DTYPES, default="bfloat16", help="of the weights that are written (default: bfloat16)")
+    parser.add_argument("--tokenizer", type=Path, help="folder of a Hugging Face tokenizer to take instead of the one in the file")
+    parser.add_argument("--output", type=Path, required=True, help="folder to write")
+    arguments = parser.parse_args(argv)
+    start = time.monotonic()
+    manifest = convert(arguments.input, arguments.output, dtype_name=arguments.dtype, tokenizer_dir=arguments.tokenizer)
+    from conversion.summary import summary
+
+    print(summary(arguments.output, manifest, seconds=time.monotonic() - start))
+    for kind, figures in manifest.facts["quantization"].items():
+        print(f"  {kind}: {figures['tensors']} tensors, {figures['bits_per_weight']:.1f} bits a weight{_said(figures)}")
+    return command.DONE
+
+
+def _said(figures: dict[str, Any]) -> str:
+    share = figures["rounding_share"]
+    return "" if not share else f", steps of rounding about {share:.1%} of the weights' size"
+
+
+if __name__ == "__main__":
+    command.run(main)
