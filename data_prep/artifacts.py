@@ -8,11 +8,13 @@ and size and digest of each file.
 from __future__ import annotations
 
 import errno
+import glob
 import json
 import os
 import platform
 import shutil
 import subprocess
+import sys
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -25,6 +27,9 @@ from typing import TYPE_CHECKING, Any
 
 import xxhash
 
+from data_prep.process_identity import ProcessIdentity
+from data_prep.system_errors import shown_name
+
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
@@ -32,6 +37,7 @@ MANIFEST_NAME = "scion.json"
 MANIFEST_FORMAT = 1
 _CHUNK_BYTES = 1 << 20
 _READERS = 4
+_MAX_NAME_BYTES = 255
 _WRITE_BYTES = 128 << 10
 _RECORDED_PACKAGES = ("torch", "transformers", "tokenizers", "sentencepiece", "nemo-toolkit", "megatron-core", "gensim", "lm_eval")
 
@@ -140,16 +146,72 @@ def free_output(output_dir: Path, required_bytes: int = 0) -> Path:
     """The absolute path of a directory that may be written; its parent is made.
 
     Raises:
-        ValueError: if it exists and is not empty, or if the file system has not enough free space.
+        ValueError: if it exists and is not empty, cannot be made where it is to be, or if the file system has not enough free space.
     """
     output_dir = Path(os.path.abspath(output_dir))
+    _require_place(output_dir)
     if output_dir.is_symlink() or (output_dir.exists() and not output_dir.is_dir()):
         raise ValueError(f"the output {output_dir} exists and is not a directory; choose another --output")
     if output_dir.is_dir() and any(output_dir.iterdir()):
         raise ValueError(f"the output directory {output_dir} exists and is not empty; remove it or choose another --output")
-    output_dir.parent.mkdir(parents=True, exist_ok=True)
+    make_place(output_dir, output_dir.parent)
     require_free_space(output_dir.parent, required_bytes)
     return output_dir
+
+
+def make_place(output_dir: Path, directory: Path) -> None:
+    """Make a directory that an output needs, if it is not there.
+
+    Raises:
+        ValueError: naming the output, if the system refuses.
+    """
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(f"the output {output_dir} cannot be made: {directory}: {error.strerror}; choose another --output") from error
+
+
+def _require_place(output_dir: Path) -> None:
+    """Refuse a place where no directory can be, before any work is done for it."""
+    beside = _partial_name(output_dir)
+    if (too_many := len(os.fsencode(beside)) - _MAX_NAME_BYTES) > 0:
+        raise ValueError(
+            f"the name of the output {shown_name(output_dir)} is {too_many} bytes too long, as it is written aside under a longer one;"
+            " choose a shorter --output"
+        )
+    there = next(path for path in output_dir.parents if os.path.lexists(path))
+    if not there.is_dir():
+        raise ValueError(f"the output {output_dir} is to lie below {there}, which is no directory; choose another --output")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise ValueError(
+            f"the output {output_dir} cannot be made: {there} may not be written to by this user, or its file system by nobody;"
+            " choose another --output"
+        )
+
+
+def _partial_name(output_dir: Path) -> str:
+    return f".{output_dir.name}.partial-{ProcessIdentity.own().label}_{uuid.uuid4().hex[:4]}"
+
+
+@contextmanager
+def partial_directory(output_dir: Path) -> Iterator[Path]:
+    """A fresh hidden directory beside `output_dir`, which vanishes when the block ends unless it was renamed.
+
+    Its name says which process writes it: what killed ones left of the same output is removed before.  Left of another machine's, which may
+    still be at work, or under a name of another form, it stays, and stderr says so.
+    """
+    for left in output_dir.parent.glob(f".{glob.escape(output_dir.name)}.partial-*"):
+        writer = ProcessIdentity.from_label(left.name.rpartition(".partial-")[2].rpartition("_")[0])
+        if writer is not None and writer.is_gone:
+            shutil.rmtree(left, ignore_errors=True)
+        elif writer is None or not writer.is_here:
+            print(f"note: {left} is of {writer or 'an unknown process'}; remove it if that has ended", file=sys.stderr)
+    staging = output_dir.parent / _partial_name(output_dir)
+    make_place(output_dir, staging)
+    try:
+        yield staging
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
 
 
 @contextmanager
@@ -157,23 +219,23 @@ def staged_directory(output_dir: Path, *, required_bytes: int = 0) -> Iterator[P
     """A fresh directory that becomes `output_dir` when the block ends without an error, and vanishes otherwise.
 
     All of it is readable by the group whatever the umask, as colleagues of a project share results, and by others as the umask says.
+    What killed runs left of the same output is removed, see `partial_directory`.
 
     Args:
         required_bytes: free space to ask for before anything is written.
 
     Raises:
-        ValueError: if `output_dir` exists and is not empty, or if the file system has not enough free space.
+        ValueError: if `output_dir` exists and is not empty, cannot be made, or if the file system has not enough free space.
     """
     output_dir = free_output(output_dir, required_bytes)
-    staging = output_dir.parent / f".{output_dir.name}.partial-{uuid.uuid4().hex[:8]}"
-    staging.mkdir()
     try:
-        yield staging
-        make_group_readable(staging)
-        sync_tree(staging)
-        if output_dir.is_dir():
-            output_dir.rmdir()
-        os.replace(staging, output_dir)
+        with partial_directory(output_dir) as staging:
+            yield staging
+            make_group_readable(staging)
+            sync_tree(staging)
+            if output_dir.is_dir():
+                output_dir.rmdir()
+            os.replace(staging, output_dir)
     except OSError as error:
         if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
             raise ValueError(f"the output directory {output_dir} is not empty any more: something else wrote it meanwhile") from error
@@ -182,8 +244,6 @@ def staged_directory(output_dir: Path, *, required_bytes: int = 0) -> Iterator[P
                 f"the disk is full while writing {output_dir}: {error}; nothing was kept; free some space or choose another --output"
             ) from error
         raise
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
 
 
 def require_free_space(directory: Path, required_bytes: int) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import tempfile
 import time
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -14,7 +13,7 @@ from typing import Any
 
 from conversion.bits_per_byte import StartToken, TextScore, choose_start_token, choose_window_tokens, score_documents
 from conversion.hf_model import Checkpoint, load_model
-from data_prep.artifacts import combined_digest, digest_bytes, make_group_readable, staged_directory, write_manifest
+from data_prep.artifacts import combined_digest, digest_bytes, make_group_readable, partial_directory, staged_directory, write_manifest
 from data_prep.reading.named_texts import Text
 from eval.results import RESULT_FORMAT, write_lines, write_result
 from eval.statistics import ratio_interval
@@ -123,9 +122,9 @@ def evaluate_checkpoint(
             evaluate(staging)
             _seal(staging, result, settings)
     else:
-        with tempfile.TemporaryDirectory(prefix=f".{output_dir.name}.partial-", dir=output_dir.parent) as folder:
-            evaluate(Path(folder))
-            _move_files(Path(folder), output_dir)
+        with partial_directory(output_dir) as folder:
+            evaluate(folder)
+            _move_files(folder, output_dir)
         _seal(output_dir, result, settings)  # nothing reads a new file before the result names it
         make_group_readable(output_dir)
     _remove_answers(answers_dir, tasks, done=result["tasks"])

@@ -21,7 +21,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
-from data_prep.artifacts import digest_bytes, free_output, make_group_readable, sync_tree
+from data_prep.artifacts import digest_bytes, free_output, make_group_readable, make_place, sync_tree
 from data_prep.reading.documents import COMPRESSIONS, SUFFIXES
 
 Item = TypeVar("Item")
@@ -133,7 +133,7 @@ def resumable_directory(output_dir: Path, plan: Mapping[str, Any]) -> Iterator[P
     """
     output_dir = free_output(output_dir)
     unfinished = output_dir.parent / f".{output_dir.name}.unfinished"
-    unfinished.mkdir(exist_ok=True)
+    make_place(output_dir, unfinished)
     lock = os.open(unfinished, os.O_RDONLY)
     try:
         try:

@@ -5,7 +5,11 @@ from __future__ import annotations
 import errno
 import json
 import os
+import signal
 import stat
+import subprocess
+import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -30,6 +34,8 @@ from data_prep.artifacts import (
     staged_directory,
     write_manifest,
 )
+from data_prep.process_identity import ProcessIdentity
+from tests.processes import ROOT
 
 
 def test_output_appears_when_complete(tmp_path: Path) -> None:
@@ -96,6 +102,103 @@ def test_a_full_disk_is_a_sentence(tmp_path: Path) -> None:
         " free some space or choose another --output"
     )
     assert not list(tmp_path.iterdir())
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from data_prep.artifacts import staged_directory
+with staged_directory(Path(sys.argv[1])) as staging:
+    (staging / "half").write_text("x" * 1000)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_what_a_killed_process_left_is_removed_by_the_next_of_the_same_output(tmp_path: Path) -> None:
+    for name in ("out", "other"):
+        done = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path / name)], cwd=ROOT, timeout=30)
+        assert done.returncode == -signal.SIGKILL
+    (other,) = tmp_path.glob(".other.partial-*")
+    assert len(list(tmp_path.iterdir())) == 2
+    with staged_directory(tmp_path / "out"):
+        assert len(list(tmp_path.glob(".out.partial-*"))) == 1
+    assert {path.name for path in tmp_path.iterdir()} == {"out", other.name}
+
+
+def test_only_what_is_certainly_left_over_is_removed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    own = ProcessIdentity.own()
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    processes = {
+        "ended": replace(own, process_id=ended.pid),
+        "its id used again": replace(own, started=own.started - 1),
+        "before the machine was started again": replace(own, boot="00000000"),
+        "at work": own,
+        "elsewhere": replace(own, host="node7", machine="00000000"),
+        "elsewhere, with ids of another boot": replace(own, host="node8", machine="00000000", boot="00000000", process_id=ended.pid),
+    }
+    places = {what: tmp_path / f".out.partial-{process.label}_0123" for what, process in processes.items()}
+    places["of another form"] = tmp_path / ".out.partial-0123abcd"
+    for place in places.values():
+        (place / "inner").mkdir(parents=True)
+    with staged_directory(tmp_path / "out"):
+        pass
+    stay = ("at work", "elsewhere", "elsewhere, with ids of another boot", "of another form")
+    assert {path for path in tmp_path.iterdir() if path.name != "out"} == {places[what] for what in stay}
+    assert sorted(capsys.readouterr().err.splitlines()) == sorted(
+        f"note: {places[what]} is of {whose}; remove it if that has ended"
+        for what, whose in zip(stay[1:], (f"process {own.process_id} on node7", f"process {ended.pid} on node8", "an unknown process"))
+    )
+
+
+def test_a_process_is_known_by_its_label() -> None:
+    own = ProcessIdentity.own()
+    assert ProcessIdentity.from_label(own.label) == own and not own.is_gone and own.is_here and len(own.label) < 70
+    assert ProcessIdentity.from_label("0123abcd") is None and ProcessIdentity.from_label(f"{own.label}_x") is None
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    started = int(Path(f"/proc/{child.pid}/stat").read_text().rpartition(")")[2].split()[19])
+    seen = replace(own, process_id=child.pid, started=started)
+    assert not seen.is_gone
+    child.kill()
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    assert seen.is_gone, "killed, though its parent has not noticed"
+    child.wait()
+    assert seen.is_gone
+
+
+def test_places_where_no_output_can_be_are_refused_at_once(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "nowhere").symlink_to(tmp_path / "gone")
+    longest = "n" * (255 - len(os.fsencode(f"..partial-{ProcessIdentity.own().label}_0123")))
+    for path, sentence in {
+        tmp_path / "file/a/out": f"the output {tmp_path}/file/a/out is to lie below {tmp_path}/file, which is no directory;"
+        " choose another --output",
+        tmp_path / "nowhere/out": f"the output {tmp_path}/nowhere/out is to lie below {tmp_path}/nowhere, which is no directory;"
+        " choose another --output",
+        Path("/proc/out"): ": No such file or directory; choose another --output",
+        Path("/proc/deep/out"): "the output /proc/deep/out cannot be made: /proc/deep: No such file or directory; choose another --output",
+        tmp_path / f"{longest}čč": "4 bytes too long, as it is written aside under a longer one; choose a shorter --output",
+    }.items():
+        with pytest.raises(ValueError) as error, staged_directory(path):
+            raise AssertionError("never gets here")
+        assert str(error.value).startswith("the ") and str(error.value).endswith(sentence)
+    with staged_directory(tmp_path / longest):
+        pass
+    assert {path.name for path in tmp_path.iterdir()} == {"file", "nowhere", longest}
+
+
+READ_ONLY = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs -o ro none /sys/kernel && exec "$@"', "sh"]
+
+
+@pytest.mark.skipif(subprocess.run([*READ_ONLY, "true"], capture_output=True).returncode != 0, reason="no right to mount")
+def test_a_place_that_nobody_can_write_to_is_refused_at_once() -> None:
+    """On a file system that is read-only, in a namespace of its own: permissions alone would not stop root."""
+    code = "from data_prep.artifacts import free_output; from pathlib import Path; free_output(Path('/sys/kernel/out'))"
+    done = subprocess.run([*READ_ONLY, sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=30)
+    assert done.stderr.splitlines()[-1] == (
+        "ValueError: the output /sys/kernel/out cannot be made: /sys/kernel may not be written to by this user, or its file system by nobody;"
+        " choose another --output"
+    )
 
 
 def test_too_little_space_is_refused_before_writing(tmp_path: Path) -> None:
