@@ -15,6 +15,7 @@ from typing import Any
 
 def main(argv: list[str]) -> None:
     """The argument is a folder with `task.json` and `batch.safetensors`, into which the results go."""
+    from conversion.float64 import in_float64
     from nemo_patches.cpu_device import present_cpu_as_device
     from nemo_patches.quiet import quiet_imports
 
@@ -33,6 +34,9 @@ def main(argv: list[str]) -> None:
             with torch.inference_mode():
                 model = load_model(Path(directory), tensor_parallel_size=size)
                 seen = {"whole": forward(model, batch["ids"]), "padded": forward(model, batch["ids"], batch["real"])}
+                if task["rounding"] and number == 0 and size == task["tensor_parallel_sizes"][0]:
+                    with in_float64(model):
+                        seen["float64"] = forward(model, batch["ids"])
             if torch.distributed.get_rank() == 0:
                 for kind, tensors in seen.items():
                     save_file(tensors, work_dir / f"{kind}_{number}_{size}.safetensors")
@@ -92,7 +96,7 @@ def forward(model: Any, ids: Any, real: Any = None) -> dict[str, Any]:
     seen: dict[str, torch.Tensor] = {}
 
     def keep(name: str, hidden: torch.Tensor) -> None:
-        seen[name] = hidden.transpose(0, 1).float().contiguous()  # Megatron puts the sequence first
+        seen[name] = hidden.transpose(0, 1).contiguous()  # Megatron puts the sequence first
 
     hooks = [
         model.decoder.layers[0].register_forward_pre_hook(
@@ -108,7 +112,7 @@ def forward(model: Any, ids: Any, real: Any = None) -> dict[str, Any]:
     logits = gather_from_tensor_model_parallel_region(model(ids, positions, padding))
     for hook in hooks:
         hook.remove()
-    return {**seen, "logits": logits[..., : model.config.real_vocab_size].float().contiguous()}
+    return {**seen, "logits": logits[..., : model.config.real_vocab_size].contiguous()}
 
 
 if __name__ == "__main__":

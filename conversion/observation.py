@@ -1,6 +1,6 @@
 """What each layer of a model gives for the same token ids: by transformers for a Hugging Face folder, by the engine for the others.
 
-Everything is float32 on the CPU.
+Everything is float32 on the CPU; how far that is from the truth is measured beside it, in float64 and by another attention.
 """
 
 from __future__ import annotations
@@ -12,10 +12,12 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from conversion.float64 import in_float64
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -39,11 +41,39 @@ class Batch:
 
 
 @dataclass(frozen=True)
+class Distance:
+    """How far two tensors are apart: the largest difference of two values, and the root of the mean of the squared differences."""
+
+    largest: float
+    root_mean_square: float
+
+    @classmethod
+    def between(cls, a: Tensor, b: Tensor) -> Distance:
+        """Of two tensors of one shape; NaN where one of them has it."""
+        difference = a.double() - b.double()
+        return cls(difference.abs().max().item(), difference.square().mean().sqrt().item())
+
+
+@dataclass(frozen=True)
 class Observation:
-    """What the layers gave for a batch without padding, and for the same ids with some of them as padding (zeros there)."""
+    """What the layers gave for a batch without padding, and for the same ids with some of them as padding (zeros there).
+
+    Attributes:
+        rounding: name -> how far it moved when the batch without padding was computed in float64, or by another attention;
+            the larger of the two.  Empty where it was not measured.
+    """
 
     whole: Seen
     padded: Seen
+    rounding: Mapping[str, Distance] = field(default_factory=dict)
+
+
+def rounding_of(whole: Seen, others: Iterable[Seen]) -> dict[str, Distance]:
+    """How far each output of a run is at most from those of the same run with other roundings."""
+    found = [{name: Distance.between(tensor, other[name]) for name, tensor in whole.items()} for other in others]
+    return {
+        name: Distance(max(other[name].largest for other in found), max(other[name].root_mean_square for other in found)) for name in whole
+    }
 
 
 def token_batch(lines: Sequence[Sequence[int]], *, vocab_size: int, length: int) -> Batch:
@@ -87,7 +117,13 @@ def observe_hf(directory: Path, batch: Batch) -> Observation:
         return dict(seen)
 
     with torch.inference_mode():
-        return Observation(run(None), without_padding(run(batch.real.long()), batch.real))
+        whole, padded = run(None), without_padding(run(batch.real.long()), batch.real)
+        with in_float64(model):
+            others = [run(None)]
+        if getattr(model.config, "attn_logit_softcapping", None) is None:
+            model.set_attn_implementation("sdpa")
+            others.append(run(None))
+        return Observation(whole, padded, rounding_of(whole, others))
 
 
 def without_padding(seen: Seen, real: Tensor) -> Seen:
@@ -96,9 +132,12 @@ def without_padding(seen: Seen, real: Tensor) -> Seen:
 
 
 def observe_engine(
-    directories: Sequence[Path], batch: Batch, *, tensor_parallel_sizes: Sequence[int], timeout_seconds: float
+    directories: Sequence[Path], batch: Batch, *, tensor_parallel_sizes: Sequence[int], timeout_seconds: float, rounding: bool = False
 ) -> list[dict[int, Observation]]:
     """Run checkpoints in one start of the engine: for each of them, tensor parallel size -> observation.
+
+    Args:
+        rounding: measure how far the first checkpoint is from float64, at the first size.
 
     Raises:
         ValueError: if the time is over.
@@ -112,6 +151,7 @@ def observe_engine(
         task = {
             "directories": [str(directory.resolve()) for directory in directories],
             "tensor_parallel_sizes": list(tensor_parallel_sizes),
+            "rounding": rounding,
         }
         (work_dir / "task.json").write_text(json.dumps(task), encoding="utf-8")
         launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={math.lcm(*tensor_parallel_sizes)}", "--module"]
@@ -119,7 +159,9 @@ def observe_engine(
 
         def load(number: int, size: int) -> Observation:
             whole, padded = (load_file(work_dir / f"{kind}_{number}_{size}.safetensors") for kind in ("whole", "padded"))
-            return Observation(whole, without_padding(padded, batch.real))
+            in_double = work_dir / f"float64_{number}_{size}.safetensors"
+            moved = rounding_of(whole, [load_file(in_double)]) if in_double.is_file() else {}
+            return Observation(whole, without_padding(padded, batch.real), moved)
 
         return [{size: load(number, size) for size in tensor_parallel_sizes} for number in range(len(directories))]
 

@@ -15,11 +15,12 @@ from conversion.dist_checkpoint import read_dist_checkpoint
 from conversion.families import FAMILIES
 from conversion.observation import Observation, token_batch
 from tests.conversion.engine_functions import PADDING
-from tests.conversion.tiny_families import CASES, SEQUENCE_LENGTH, save_tiny_model
+from tests.conversion.tiny_families import CASES, SEQUENCE_LENGTH, save_real_sized_model, save_tiny_model
 from tests.gloo import run_on_gloo
 from tests.processes import run_command
 
 LAYOUTS = ((2, 1), (1, 1), (4, 1), (1, 2), (2, 2))  # tensor parallel x pipeline parallel; four ranks, the rest is data parallel
+REAL_SIZED = "real_sized"
 OTHER_PROGRAMS = {MEGATRON_LM: "Megatron-LM", MEGATRON_BRIDGE: "Megatron-Bridge"}
 
 
@@ -41,6 +42,8 @@ def converted(tmp_path_factory: pytest.TempPathFactory, tokenizer_dir: Path) -> 
             hf_to_nemo.convert(directory / "hf" / variant, directory / "nemo" / variant)
     for layout in OTHER_PROGRAMS:
         change(directory / "nemo/llama2", directory / layout, layout=layout)
+    save_real_sized_model(directory / "hf" / REAL_SIZED)
+    hf_to_nemo.convert(directory / "hf" / REAL_SIZED, directory / "nemo" / REAL_SIZED)
     return directory
 
 
@@ -50,12 +53,13 @@ def converted(tmp_path_factory: pytest.TempPathFactory, tokenizer_dir: Path) -> 
 @pytest.fixture(scope="module")
 def observed(converted: Path) -> dict[str, dict[str, Observation]]:
     """What the layers of each case give in both libraries, from one start of the engine."""
-    sides = [verify.Side.open(converted / kind / name) for name in CASES for kind in ("hf", "nemo")]
+    names = (*CASES, REAL_SIZED)
+    sides = [verify.Side.open(converted / kind / name) for name in names for kind in ("hf", "nemo")]
     sides += [verify.Side.open(converted / layout) for layout in OTHER_PROGRAMS]
     batch = token_batch([], vocab_size=min(side.vocab_size for side in sides), length=SEQUENCE_LENGTH)
     seen = verify.observe(sides, batch, (1, 2), timeout_seconds=300)
-    of_others = dict(zip(OTHER_PROGRAMS, seen[2 * len(CASES) :], strict=True))
-    return {name: seen[2 * number] | seen[2 * number + 1] for number, name in enumerate(CASES)} | of_others
+    of_others = dict(zip(OTHER_PROGRAMS, seen[2 * len(names) :], strict=True))
+    return {name: seen[2 * number] | seen[2 * number + 1] for number, name in enumerate(names)} | of_others
 
 
 @pytest.mark.parametrize("padding", ["whole", "padded"])
@@ -66,16 +70,29 @@ def test_logits_are_those_of_hugging_face(observed: dict[str, dict[str, Observat
     expected, found = (getattr(observed[name][label], padding) for label in ("Hugging Face", f"NeMo at tensor parallel {size}"))
     assert found.keys() == expected.keys() == {"embedding", "layer 0", "layer 1", "layer 2", "layer 3", "logits"}
     assert expected["logits"].std() > 0.1
+    rounding = observed[name]["Hugging Face"].rounding
+    assert rounding["logits"].largest < 2e-5
     for layer in expected:
-        assert (found[layer] - expected[layer]).abs().max() <= verify.TOLERANCE, layer
+        assert verify.compare_outputs(layer, *({"logits": of[layer]} for of in (expected, found, rounding))).same, layer
+
+
+@pytest.mark.parametrize("padding", ["whole", "padded"])
+@pytest.mark.parametrize("size", [1, 2])
+def test_large_logits_of_a_correct_conversion(observed: dict[str, dict[str, Observation]], size: int, padding: str) -> None:
+    """Rounding grows with the logits and the layers, in both libraries alike."""
+    of_hf, of_engine = (observed[REAL_SIZED][label] for label in ("Hugging Face", f"NeMo at tensor parallel {size}"))
+    expected, found = getattr(of_hf, padding), getattr(of_engine, padding)
+    assert 30 < expected["logits"].abs().max() < 42
+    assert (found["logits"] - expected["logits"]).abs().max() > 1e-4
+    assert verify.compare_outputs("logits", expected, found, of_hf.rounding).same
 
 
 @pytest.mark.parametrize("layout", OTHER_PROGRAMS)
 def test_verify_runs_the_folders_of_other_programs(observed: dict[str, dict[str, Observation]], layout: str) -> None:
-    expected = observed["llama2"]["Hugging Face"].padded["logits"]
+    hf = observed["llama2"]["Hugging Face"]
     assert list(observed[layout]) == [f"{OTHER_PROGRAMS[layout]} at tensor parallel {size}" for size in (1, 2)]
     for found in observed[layout].values():
-        assert (found.padded["logits"] - expected).abs().max() <= verify.TOLERANCE
+        assert verify.compare_outputs("logits", hf.padded, found.padded, hf.rounding).same
 
 
 def test_two_checkpoints_of_nemo(converted: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

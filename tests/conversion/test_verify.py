@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterator
+import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -9,9 +11,10 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from conversion import hf_to_nemo, verify
-from conversion.observation import run_group
+from conversion.observation import Distance, run_group
 from tests.conversion.conftest import OPTMaker
 from tests.conversion.embedding_fixtures import byte_level, demo_text
+from tests.conversion.tiny_families import save_real_sized_model, save_tiny_model
 
 
 def edit_weights(directory: Path, **changes: object) -> None:
@@ -37,7 +40,7 @@ def test_the_same_checkpoint(pair: tuple[Path, Path], capsys: pytest.CaptureFixt
     code, lines = report(*pair, capsys=capsys)
     assert code == 0
     assert all(line.startswith("same") for line in lines.values())
-    assert lines["logits, Hugging Face against Hugging Face"].endswith("largest difference 0.0e+00")
+    assert "largest difference 0.0e+00 (allowed" in lines["logits, Hugging Face against Hugging Face"]
     assert lines["values"].endswith("52 of 52 tensors equal bit for bit")
 
 
@@ -46,7 +49,7 @@ def test_the_first_layer_that_differs_is_named(pair: tuple[Path, Path], capsys: 
     code, lines = report(*pair, capsys=capsys)
     assert code == 1
     assert re.match(
-        r"DIFFERENT  logits, .*: largest difference \S+ \(allowed 1e-04\); it begins at layer 1 with \S+$",
+        r"DIFFERENT  logits, .*: largest difference \S+ \(allowed \S+e-0[56]\), root mean square \S+ \(allowed \S+\); it begins at layer 1 with \S+$",
         lines["logits, Hugging Face against Hugging Face"],
     )
     assert lines["values"].endswith(
@@ -68,6 +71,69 @@ def test_a_difference_in_the_head_alone(make_opt: OPTMaker, capsys: pytest.Captu
     code, lines = report(a, b, capsys=capsys)
     assert code == 1
     assert "it begins at logits with" in lines["logits, Hugging Face against Hugging Face"]
+
+
+@pytest.fixture(scope="module")
+def real_sized(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_real_sized_model(tmp_path_factory.mktemp("real_sized") / "hf")
+
+
+def _swapped_heads(weight: torch.Tensor) -> torch.Tensor:
+    return weight.unflatten(0, (8, 4))[[1, 0, *range(2, 8)]].flatten(0, 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("self_attn.q_proj.weight", _swapped_heads),
+        ("self_attn.o_proj.weight", lambda weight: weight * 1.001),
+        ("input_layernorm.weight", torch.ones_like),
+        ("post_attention_layernorm.weight", lambda weight: weight + 1e-3),
+        ("mlp.down_proj.weight", lambda weight: weight.to(torch.bfloat16).float()),
+    ],
+)
+def test_one_wrong_tensor_is_found_among_large_logits(
+    real_sized: Path, tmp_path: Path, name: str, change: Callable[[torch.Tensor], torch.Tensor], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Though rounding alone is more than 1e-4 there."""
+    other = shutil.copytree(real_sized, tmp_path / "b")
+    edit_weights(other, **{f"model.layers.7.{name}": change})
+    code, lines = report(real_sized, other, capsys=capsys)
+    assert code == 1
+    assert "it begins at layer 7 with" in lines["logits, Hugging Face against Hugging Face"]
+
+
+@pytest.mark.parametrize(("key", "value", "shown"), [("rope_theta", 10001.0, "rotary_base"), ("rms_norm_eps", 1e-5, "layernorm_epsilon")])
+def test_a_number_of_the_configuration_that_logits_hardly_show(
+    real_sized: Path, tmp_path: Path, key: str, value: float, shown: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = shutil.copytree(real_sized, tmp_path / "b")
+    config = json.loads((other / "config.json").read_text(encoding="utf-8"))
+    (other / "config.json").write_text(json.dumps({**config, key: value}), encoding="utf-8")
+    code, lines = report(real_sized, other, capsys=capsys)
+    assert code == 1
+    assert lines["configuration"] == f"DIFFERENT  configuration: {shown} {config[key]} and {value}"
+
+
+def test_the_tolerance_is_that_of_the_rounding_and_of_the_size() -> None:
+    values = {"logits": torch.tensor([[30.0, -36.0]])}
+
+    def same(difference: float, rounding: float) -> bool:
+        other = {"logits": values["logits"] + difference}
+        return verify.compare_outputs("logits", values, other, {"logits": Distance(rounding, rounding)}).same
+
+    assert same(4e-4, 1.3e-4) and not same(6e-4, 1.3e-4)
+    assert same(1e-5, 0.0) and not same(1e-4, 0.0)  # some units in the last place
+    assert not same(0.05, 1.0)  # no rounding of a sound model is so large
+    assert not same(float("nan"), 1e-3) and not same(0.0, float("nan"))
+
+
+def test_key_value_heads_are_called_so(tmp_path: Path) -> None:
+    save_tiny_model("llama2", tmp_path / "hf", num_attention_heads=9, num_key_value_heads=3, hidden_size=36)
+    hf_to_nemo.convert(tmp_path / "hf", tmp_path / "nemo")
+    message = f"--tensor-parallel-size 2 does not divide the 3 key-value heads (of 9 attention heads) of {tmp_path / 'nemo'}"
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        verify.main([str(tmp_path / "hf"), str(tmp_path / "nemo"), "--tensor-parallel-size", "2"])
 
 
 def test_other_names_and_shapes(make_opt: OPTMaker, capsys: pytest.CaptureFixture[str]) -> None:

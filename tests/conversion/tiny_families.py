@@ -104,3 +104,13 @@ def save_tiny_model(name: str, directory: Path, *, tokenizer_dir: Path | None = 
     if tokenizer_dir is not None:
         shutil.copytree(tokenizer_dir, directory, dirs_exist_ok=True)
     return directory
+
+
+def save_real_sized_model(directory: Path) -> Path:
+    """A Llama whose logits reach 36 and whose rounding moves them by more than 1e-4, as those of real models: twelve sharp layers."""
+    model = tiny_model("llama2", num_hidden_layers=12, num_key_value_heads=4)
+    for parameter in model.parameters():
+        parameter.data.normal_(mean=0.0 if parameter.dim() == 2 else 1.0, std=0.3)
+    model.get_output_embeddings().weight.data.mul_(4.1)
+    model.save_pretrained(directory)
+    return directory
