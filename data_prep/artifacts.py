@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 import xxhash
 
+from data_prep.plain_files import read_json
 from data_prep.process_identity import ProcessIdentity
 from data_prep.system_errors import shown_name
 
@@ -333,14 +334,34 @@ def read_manifest(directory: Path) -> Manifest | None:
     if not path.exists():
         return None
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = read_json(path)
         found = content.pop("format")
         if found != MANIFEST_FORMAT:
             raise ValueError(f"format {found}")
         content["files"] = {name: FileRecord(**record) for name, record in content["files"].items()}
-        return Manifest(**content)
+        manifest = Manifest(**content)
+        _require_types(manifest)
+        return manifest
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{path} is no manifest of format {MANIFEST_FORMAT} ({error}); make the folder again") from error
+
+
+def _require_types(manifest: Manifest) -> None:
+    """Refuse what no command writes, so that those who read a manifest need not ask what its parts are."""
+    for name in ("facts", "arguments", "inputs", "versions"):
+        if not isinstance(getattr(manifest, name), dict):
+            raise ValueError(f"its {name} are {json.dumps(getattr(manifest, name))[:40]}; expected names and values")
+    for name, kinds in (("stage", str), ("commit", str | None)):
+        if not isinstance(getattr(manifest, name), kinds):
+            raise ValueError(f"its {name} is {json.dumps(getattr(manifest, name))[:40]}; expected text")
+    for name, digest in (*manifest.inputs.items(), *manifest.versions.items()):
+        if not isinstance(digest, str):
+            raise ValueError(f"it has {json.dumps(digest)[:40]} for {name}; expected text")
+    for name, record in manifest.files.items():
+        if name.startswith("/") or ".." in name.split("/") or "\0" in name:
+            raise ValueError(f"it lists {shown_name(name)}, which does not lie in its folder")
+        if type(record.size) is not int or record.size < 0 or not isinstance(record.digest, str | None):
+            raise ValueError(f"it lists {name} with {json.dumps(asdict(record))[:80]}; expected a size and a digest")
 
 
 def require_manifest(directory: Path, *, stages: Iterable[str], made_by: str) -> Manifest:

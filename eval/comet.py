@@ -27,6 +27,7 @@ from typing import Any
 from conversion.hf_model import be_quiet_and_offline, default_device
 from data_prep import command
 from data_prep.artifacts import combined_digest, digest_file
+from data_prep.plain_files import read_yaml
 from data_prep.tables import markdown_table
 from eval.comet_scores import METRIC, RememberedScores, Scorer, Triple, score_results, scored_before, translation_tasks
 from eval.results import find_results, load_result
@@ -66,8 +67,6 @@ def find_comet_files(path: Path, encoder: Path | None) -> CometFiles:
     Raises:
         ValueError: if a file is missing, with how to fetch it.
     """
-    import yaml
-
     checkpoint = (path / "checkpoints" / "model.ckpt" if path.is_dir() else path).resolve()
     if not checkpoint.is_file():
         raise ValueError(f"the COMET checkpoint {checkpoint} does not exist; fetch it where there is a network, such as by {_FETCH}")
@@ -75,8 +74,8 @@ def find_comet_files(path: Path, encoder: Path | None) -> CometFiles:
     if not hparams.is_file():
         raise ValueError(f"{hparams} is missing; COMET needs it beside the folder of its checkpoint; fetch both, such as by {_FETCH}")
     try:
-        settings = yaml.load(hparams.read_text(encoding="utf-8"), Loader=yaml.FullLoader)  # as the package itself: it may hold tuples
-    except yaml.YAMLError:
+        settings = read_yaml(hparams, loader=_tuple_loader())
+    except ValueError:
         settings = None
     if not isinstance(settings, dict) or "class_identifier" not in settings or "pretrained_model" not in settings:
         raise ValueError(f"{hparams} names no class_identifier and pretrained_model; it is not of a COMET checkpoint")
@@ -87,6 +86,17 @@ def find_comet_files(path: Path, encoder: Path | None) -> CometFiles:
         raise ValueError(f"{needed}, but {given}; fetch them where there is a network, such as by {_FETCH_ENCODER}")
     digest = combined_digest({"checkpoint": digest_file(checkpoint), "hparams": digest_file(hparams)})
     return CometFiles(checkpoint, {**settings, "pretrained_model": str(folder.resolve())}, digest)
+
+
+def _tuple_loader() -> type:
+    """A loader that also knows tuples, which the package writes."""
+    import yaml
+
+    class TupleLoader(yaml.SafeLoader):
+        """Makes nothing else of Python's."""
+
+    TupleLoader.add_constructor("tag:yaml.org,2002:python/tuple", lambda loader, node: tuple(loader.construct_sequence(node, deep=True)))
+    return TupleLoader
 
 
 def require_package() -> str:

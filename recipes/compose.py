@@ -8,6 +8,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from data_prep.plain_files import read_yaml
 from recipes.schema import Recipe, recipe_from_mapping
 from recipes.tiny import Size, size_overrides
 
@@ -81,7 +82,6 @@ def _compose(recipe: str, overrides: Sequence[str]) -> Recipe:
     from hydra.errors import HydraException
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
-    from yaml import YAMLError
 
     config_dir, choice, place = _place(recipe)
     GlobalHydra.instance().clear()
@@ -92,8 +92,6 @@ def _compose(recipe: str, overrides: Sequence[str]) -> Recipe:
         if found := re.search(r"Could not override '(\w+)'. No match in the defaults list", str(error)):
             raise ValueError(f"the recipe {recipe} has no choice of {found[1]} to replace; add one with +{found[1]}=...") from error
         raise ValueError(f"the recipe {recipe} cannot be composed: {str(error).splitlines()[0]}") from error
-    except YAMLError as error:
-        raise ValueError(f"the recipe {recipe} is no valid YAML: {' '.join(str(error).split())}") from error
     if not isinstance(content, dict):
         raise ValueError(f"the recipe {recipe} holds no keys")
     return recipe_from_mapping({"name": recipe if choice == _ROOT else choice, **{str(key): value for key, value in content.items()}})
@@ -105,8 +103,40 @@ def _place(recipe: str) -> tuple[Path, str, str]:
         file = Path(recipe).resolve()
         if not file.is_file():
             raise ValueError(f"the recipe file {recipe} does not exist; the bundled recipes are {', '.join(recipe_names())}")
+        _require_plain_files(file, {file})
         return file.parent, file.stem, f"hydra.searchpath=[file://{CONF_DIR}]"  # so that its defaults list can name our groups
     if recipe not in recipe_names():
         nearest = difflib.get_close_matches(recipe, recipe_names(), n=1, cutoff=0.0)[0]
         raise ValueError(f"there is no recipe {recipe}; did you mean {nearest}? The bundled recipes are {', '.join(recipe_names())}")
     return CONF_DIR, _ROOT, f"recipe={recipe}"
+
+
+def _require_plain_files(file: Path, seen: set[Path]) -> None:
+    """Refuse a recipe's file, and those beside it that its defaults name, that Hydra would work on for ever or not understand.
+
+    Raises:
+        ValueError: naming the file.
+    """
+    content = read_yaml(file)
+    if not isinstance(content, dict):
+        found = "nothing" if content is None else f"{type(content).__name__} {str(content)[:40]!r}"
+        raise ValueError(f"the recipe {file} holds {found}; expected keys and values, such as those of {CONF_DIR}/recipe/demo_adapt.yaml")
+    defaults = content.get("defaults", [])
+    if not isinstance(defaults, list):
+        raise ValueError(f"the recipe {file} has defaults {defaults!r}; expected a list, such as [/model: opt_1b, _self_]")
+    for name in (name for entry in defaults for name in _named(entry)):
+        beside = (file.parent / f"{name}.yaml").resolve()
+        if beside not in seen and beside.is_file():
+            seen.add(beside)
+            _require_plain_files(beside, seen)
+
+
+def _named(entry: object) -> list[str]:
+    """The files that an entry of a defaults list may mean, without suffix: `group: choice`, `group: [choice, ...]` or a name alone."""
+    if not isinstance(entry, dict):
+        return [str(entry).partition("@")[0].lstrip("/")]
+    names = []
+    for key, value in entry.items():
+        group = str(key).removeprefix("optional ").removeprefix("override ").partition("@")[0].strip("/")
+        names += [f"{group}/{choice}" for choice in (value if isinstance(value, list) else [value])]
+    return names

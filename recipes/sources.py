@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from data_prep import command
+from data_prep.plain_files import parse_yaml, read_text, read_yaml
 from recipes.compose import CONF_DIR, recipe_descriptions, recipe_names
 
 PAPERS = {"gams": "GaMS", "sava": "SAVA", "low_resource": "Low-resource", "ofa": "OFA"}
@@ -32,24 +33,20 @@ def published_recipes() -> list[str]:
 
 def settings_of(path: Path) -> list[Setting]:
     """All settings of a file, with the whole key, lists as they are."""
-    import yaml
-
-    lines = path.read_text(encoding="utf-8").splitlines()
+    lines = read_text(path).splitlines()
     is_global = any("@package _global_" in line for line in lines)
     prefix = "" if is_global else f"{path.parent.name}."
     comments = dict(_comments(lines))
     return [
         Setting(prefix + key, value, comments.get(key) or _header(lines))
-        for key, value in _flat(yaml.safe_load("\n".join(lines)))
+        for key, value in _flat(parse_yaml("\n".join(lines), subject=str(path)))
         if not key.startswith("defaults")
     ]
 
 
 def choices_of(path: Path) -> list[str]:
     """The group files of a recipe's defaults list, for example `model/opt_1b`."""
-    import yaml
-
-    defaults = yaml.safe_load(path.read_text(encoding="utf-8")).get("defaults", [])
+    defaults = read_yaml(path).get("defaults", [])
     return [f"{group.lstrip('/')}/{choice}" for entry in defaults if isinstance(entry, dict) for group, choice in entry.items()]
 
 

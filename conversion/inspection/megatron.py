@@ -13,6 +13,7 @@ from conversion.inspection.description import Description, check_manifest, count
 from conversion.inspection.places import MEGATRON_BRIDGE, MEGATRON_LM, NEMO, RUN_CONFIG, TRAIN_STATE, Place
 from conversion.torch_zip import TorchFile, read_torch_file, unsafe_names
 from data_prep.artifacts import MANIFEST_NAME
+from data_prep.plain_files import any_tag_loader, read_yaml
 
 MODEL = "context/model.json"
 STOCK_MODEL = "context/model.yaml"
@@ -197,22 +198,9 @@ def _count_tokens_seen(description: Description, sequence_length: object) -> Non
 
 def _read_yaml(description: Description, path: Path) -> dict[str, Any]:
     """A YAML mapping, with tags of Python objects as plain mappings."""
-    import yaml
-
-    class Plain(yaml.SafeLoader):
-        """Never makes an object."""
-
-    Plain.add_multi_constructor("", _plain_node)
     try:
-        content = yaml.load(path.read_text(encoding="utf-8"), Loader=Plain)
-    except (OSError, ValueError, yaml.YAMLError) as error:
+        content = read_yaml(path, loader=any_tag_loader())
+    except (OSError, ValueError) as error:
         description.problems.append(f"{path} cannot be read ({error})")
         return {}
     return content if isinstance(content, dict) else {}
-
-
-def _plain_node(loader: Any, _suffix: str, node: Any) -> Any:
-    kind = type(node).__name__
-    if kind == "MappingNode":
-        return loader.construct_mapping(node, deep=True)
-    return loader.construct_sequence(node, deep=True) if kind == "SequenceNode" else loader.construct_scalar(node)

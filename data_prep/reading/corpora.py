@@ -11,6 +11,7 @@ from typing import Any
 
 import yaml
 
+from data_prep.plain_files import read_yaml
 from data_prep.reading.documents import SUFFIXES, require_text_files
 from data_prep.reading.languages import is_language
 
@@ -143,10 +144,7 @@ def _files_of(path: Path) -> list[Path]:
 def _from_table(path: Path) -> list[Corpus]:
     if not path.is_file():
         raise ValueError(f"the corpus table {path} does not exist")
-    try:
-        rows = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} is no YAML: {error}") from error
+    rows = read_yaml(path)
     if not isinstance(rows, list) or not rows:
         raise ValueError(f"{path} holds no list of corpora; expected '- {{name: NAME, files: [FILE, ...]}}' for each")
     corpora: list[Corpus] = []

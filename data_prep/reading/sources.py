@@ -7,8 +7,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import yaml
-
+from data_prep.plain_files import read_yaml
 from data_prep.reading.corpora import Corpus, corpus_from_row, files_of_patterns
 from data_prep.reading.documents import BadInput, Document, require_text_files
 from data_prep.reading.scanning import Reading
@@ -124,10 +123,7 @@ def table_rows(table: Path) -> dict[str, dict[str, Any]]:
     """
     if not table.is_file():
         raise ValueError(f"the corpus table {table} does not exist")
-    try:
-        rows = yaml.safe_load(table.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ValueError(f"{table} is no YAML: {error}") from error
+    rows = read_yaml(table)
     if not isinstance(rows, list) or not rows or not all(isinstance(row, dict) and "name" in row for row in rows):
         raise ValueError(
             f"{table} holds no list of corpora; expected '- {{name: NAME, files: [FILE, ...]}}' or '- {{name: NAME, huggingface: ...}}'"

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from data_prep.plain_files import parse_yaml, read_yaml
 from recipes.schema import build_from_mapping, raise_all
 from slurm.jobs.job import CPU, GPU, Job, format_time_limit, job_problems, parse_time_limit
 
@@ -111,8 +112,6 @@ def load_cluster(cluster: str, overrides: tuple[str, ...] = (), *, environment: 
 
 
 def _read(cluster: str) -> dict[str, Any]:
-    import yaml
-
     if cluster.endswith((".yaml", ".yml")):
         path = Path(cluster)
         if not path.is_file():
@@ -125,10 +124,7 @@ def _read(cluster: str) -> dict[str, Any]:
             f"there is no cluster {cluster}; did you mean {nearest}? The bundled clusters are {', '.join(cluster_names())};"
             " a file of your own ends in .yaml"
         )
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ValueError(f"the cluster file {path} is no valid YAML: {' '.join(str(error).split())}") from error
+    content = read_yaml(path)
     if not isinstance(content, dict):
         raise ValueError(f"the cluster file {path} holds no keys")
     base = content.pop("extends", None)
@@ -147,17 +143,11 @@ def _merge(base: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _set(content: dict[str, Any], override: str) -> None:
-    import yaml
-
     key, equals, text = override.partition("=")
     if not equals or not key:
         raise ValueError(f"{override!r} is not of the form key=value, for example account=b25 or runtime.image=/scratch/nemo.sif")
-    try:
-        value = (
-            text if ":" in text and not text.startswith("{") else yaml.safe_load(text)
-        )  # YAML would read 24:00:00 as a number to the base 60
-    except yaml.YAMLError as error:
-        raise ValueError(f"the value of {override!r} is no valid YAML") from error
+    # YAML would read 24:00:00 as a number to the base 60.
+    value = text if ":" in text and not text.startswith("{") else parse_yaml(text, subject=f"the value of {override!r}")
     *sections, name = key.split(".")
     for section in sections:
         inner = content.setdefault(section, {})

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from data_prep.plain_files import read_yaml
 from recipes.schema import build_from_mapping, raise_all
 from slurm.jobs.job import ROOT
 
@@ -107,15 +108,9 @@ def load_pipeline(path: Path) -> Pipeline:
     Raises:
         ValueError: listing all that is wrong with it.
     """
-    import yaml
-
     if not path.is_file():
         raise ValueError(f"the pipeline file {path} does not exist")
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except yaml.YAMLError as error:
-        raise ValueError(f"the pipeline {path} is no valid YAML: {' '.join(str(error).split())}") from error
-    return pipeline_from_mapping(content, subject=f"the pipeline {path}")
+    return pipeline_from_mapping(read_yaml(path), subject=f"the pipeline {path}")
 
 
 def pipeline_from_mapping(content: Mapping[str, Any], *, subject: str = "the pipeline") -> Pipeline:

@@ -265,10 +265,33 @@ def test_damage_is_named(directory: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "content", ["", "[]", '{"format": 1}', '{"format": 99, "stage": "s", "files": {}}', '{"format": 1, "files": {}, "x": 1}']
+    "content",
+    [
+        "",
+        "[]",
+        "5",
+        "[" * 9999,
+        '{"format": 1}',
+        '{"format": 99, "stage": "s", "files": {}}',
+        '{"format": 1, "files": {}, "x": 1}',
+        '{"format": 1, "files": {}, "stage": 5}',
+        '{"format": 1, "files": {}, "stage": "s", "facts": 5}',
+        '{"format": 1, "files": {}, "stage": "s", "inputs": [["a", "b"]]}',
+        '{"format": 1, "files": {}, "stage": "s", "inputs": {"a": 5}}',
+        '{"format": 1, "files": {}, "stage": "s", "versions": "3"}',
+        '{"format": 1, "files": {}, "stage": "s", "commit": {}}',
+        '{"format": 1, "files": {}, "stage": "s", "arguments": null}',
+        '{"format": 1, "stage": "s", "files": ["a"]}',
+        '{"format": 1, "stage": "s", "files": {"a": {"size": 1.5, "digest": null}}}',
+        '{"format": 1, "stage": "s", "files": {"a": {"size": true, "digest": null}}}',
+        '{"format": 1, "stage": "s", "files": {"a": {"size": 1, "digest": 5}}}',
+        '{"format": 1, "stage": "s", "files": {"../a": {"size": 1, "digest": null}}}',
+        '{"format": 1, "stage": "s", "files": {"/etc/hosts": {"size": 1, "digest": null}}}',
+    ],
 )
 def test_a_broken_manifest_is_a_sentence(directory: Path, content: str) -> None:
     (directory / MANIFEST_NAME).write_text(content)
+    (directory / "a").write_text("x")
     with pytest.raises(ValueError) as error:
         read_manifest(directory)
     assert str(error.value).startswith(f"{directory / MANIFEST_NAME} is no manifest of format 1 (")

@@ -43,7 +43,9 @@ def test_our_own_defects_keep_their_traceback(tmp_path: Path) -> None:
 @pytest.mark.parametrize("signum, code, stderr", [(signal.SIGTERM, 143, ""), (signal.SIGINT, 130, "error: interrupted\n")])
 def test_signals_let_finally_run(tmp_path: Path, signum: signal.Signals, code: int, stderr: str) -> None:
     # Short sleeps: a signal that comes before the system call begins would not end a long one.
-    body = "\n    ".join(["try:", "    print('ready', flush=True)", "    [time.sleep(0.1) for _ in range(600)]", "finally:", "    print('cleaned')"])
+    body = "\n    ".join(
+        ["try:", "    print('ready', flush=True)", "    [time.sleep(0.1) for _ in range(600)]", "finally:", "    print('cleaned')"]
+    )
     group = Group(["-c", PREAMBLE.format(body=body)], log_dir=tmp_path)
     group.wait_until(lambda: "ready" in (tmp_path / "stdout").read_text(), timeout_seconds=30)
     group.process.send_signal(signum)

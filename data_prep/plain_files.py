@@ -1,0 +1,179 @@
+"""Text, JSON and YAML from small files: errors that name the file, and no file that costs more than its size.
+
+YAML lets a file of a kilobyte stand for gigabytes (aliases of aliases), for a structure that contains itself, and for objects of any
+program.  Here it is looked at as a tree first: how deep it is and how much it would be if every alias were written out.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from yaml import Mark, Node
+
+MAX_DEPTH = 50
+_MAX_BYTES = 32 << 20
+_MAX_NUMBER_CHARACTERS = 400
+# What aliases may make of a file: so many times its length, and as much more, which leaves honest files room.
+_MAX_GROWTH, _MAX_GROWTH_START = 10, 100_000
+
+
+def read_text(path: Path) -> str:
+    """The text of a file, without a byte-order mark.
+
+    Raises:
+        ValueError: if it is no UTF-8, or too large to be a file of settings.
+        OSError: if it cannot be read.
+    """
+    if (size := path.stat().st_size) > _MAX_BYTES:
+        raise ValueError(f"{path} has {size} bytes; expected a file of settings of at most {_MAX_BYTES >> 20} MiB")
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"{path} is no UTF-8: byte 0x{error.object[error.start]:02x} at position {error.start + 1}; convert it, for example with iconv"
+        ) from error
+
+
+def read_json(path: Path) -> Any:
+    """What a JSON file holds.
+
+    Raises:
+        ValueError: if it is no JSON, or nested too deeply.
+        OSError: if it cannot be read.
+    """
+    text = read_text(path)
+    try:
+        return json.loads(text)
+    except RecursionError as error:
+        raise ValueError(f"{path} is nested too deeply to be read; make it again") from error
+    except ValueError as error:  # also of a number of more than 4,300 digits
+        raise ValueError(f"{path} is no JSON: {error}; make it again") from error
+
+
+def read_yaml(path: Path, *, loader: type | None = None) -> Any:
+    """What a YAML file holds; arguments and errors as `parse_yaml`, and an OSError if it cannot be read."""
+    return parse_yaml(read_text(path), subject=str(path), loader=loader)
+
+
+def parse_yaml(text: str, *, subject: str, loader: type | None = None) -> Any:
+    """The content of YAML text; of a safe loader, so that nothing in it runs.
+
+    Args:
+        subject: what errors call it.
+        loader: another subclass of `yaml.SafeLoader`, which knows more tags.
+
+    Raises:
+        ValueError: if it is no YAML, deeper than `MAX_DEPTH`, contains itself, uses a key twice, or is many times as large once its
+            aliases are written out.
+    """
+    import yaml
+
+    try:
+        reader = type("Shallow", (_Shallow, loader or yaml.SafeLoader), {})(text)
+        node = reader.get_single_node()
+        if node is None:
+            return None
+        _require_bounded(node, _MAX_GROWTH * len(text) + _MAX_GROWTH_START)
+        return reader.construct_document(node)
+    except yaml.YAMLError as error:
+        raise ValueError(f"{subject} is no valid YAML: {' '.join(str(error).split())}") from error
+    except _RefusedError as error:
+        raise ValueError(f"{subject}, {error}") from None
+    except (ValueError, OverflowError) as error:  # such as a date without such a day
+        raise ValueError(f"{subject} holds a value that cannot be read: {error}; write it in quotes if it is text") from error
+
+
+def any_tag_loader() -> type:
+    """A loader for `read_yaml` that takes what has an unknown tag, such as a Python object's, as the plain list, mapping or text under it."""
+    import yaml
+
+    class AnyTagLoader(yaml.SafeLoader):
+        """Never makes an object."""
+
+    def plain(loader: Any, _suffix: str, node: Node) -> Any:
+        if isinstance(node, yaml.MappingNode):
+            return loader.construct_mapping(node, deep=True)
+        return loader.construct_sequence(node, deep=True) if isinstance(node, yaml.SequenceNode) else loader.construct_scalar(node)
+
+    AnyTagLoader.add_multi_constructor("", plain)
+    return AnyTagLoader
+
+
+class _RefusedError(ValueError):
+    """What is wrong, from its line on."""
+
+    def __init__(self, mark: Mark, wrong: str) -> None:
+        super().__init__(f"line {mark.line + 1} {wrong}")
+
+
+class _Shallow:
+    """A loader that stops before Python's stack ends, as composing a node calls itself for what is in it."""
+
+    _depth = 0
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        """See `yaml.composer.Composer`."""
+        if self._depth > MAX_DEPTH:
+            raise _RefusedError(self.peek_event().start_mark, f"is nested more than {MAX_DEPTH} levels deep; write it flatter")  # type: ignore[attr-defined]
+        self._depth += 1
+        try:
+            return super().compose_node(parent, index)  # type: ignore[misc]
+        finally:
+            self._depth -= 1
+
+
+def _require_bounded(root: Node, limit: int) -> None:
+    """Refuse a node that contains itself, uses a key twice, or has more than so many characters and nodes once aliases are written out."""
+    sizes: dict[int, int] = {}  # of nodes that are measured; an alias is the node itself
+    stack = [(root, _children(root))]
+    above = {id(root)}
+    while stack:
+        node, waiting = stack[-1]
+        child = next((child for child in waiting if id(child) not in sizes), None)
+        if child is None:
+            size = 1 + (len(node.value) if isinstance(node.value, str) else 0) + sum(sizes[id(child)] for child in _children(node))
+            if size > limit:
+                wrong = f"stands for more than {limit:,} characters once its aliases are written out; write out what is meant"
+                raise _RefusedError(node.start_mark, wrong)
+            _require_keys_once(node)
+            _require_sane_number(node)
+            sizes[id(node)] = size
+            above.remove(id(node))
+            stack.pop()
+        elif id(child) in above:
+            raise _RefusedError(child.start_mark, "contains itself by an alias; write out what is meant")
+        else:
+            above.add(id(child))
+            stack.append((child, _children(child)))
+
+
+def _require_keys_once(node: Node) -> None:
+    """Of two equal keys one would be lost without a word."""
+    from yaml import MappingNode, ScalarNode
+
+    seen = set()
+    for key, _ in node.value if isinstance(node, MappingNode) else ():
+        if isinstance(key, ScalarNode):
+            if (key.tag, key.value) in seen:
+                raise _RefusedError(key.start_mark, f"gives {key.value!r} a second time; keep one of them")
+            seen.add((key.tag, key.value))
+
+
+def _require_sane_number(node: Node) -> None:
+    """YAML also knows numbers to the base 60, which Python's own limit does not see."""
+    if node.tag in ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float") and len(node.value) > _MAX_NUMBER_CHARACTERS:
+        raise _RefusedError(node.start_mark, f"holds a number of {len(node.value):,} characters; write it in quotes if it is text")
+
+
+def _children(node: Node) -> Iterator[Node]:
+    from yaml import MappingNode, SequenceNode
+
+    if isinstance(node, MappingNode):
+        for pair in node.value:
+            yield from pair
+    elif isinstance(node, SequenceNode):
+        yield from node.value
