@@ -213,7 +213,7 @@ def test_damaged_and_hostile_files_are_refused_before_work_is_done_for_them(tmp_
     }
     for name, content in hostile.items():
         path.write_bytes(content)
-        with pytest.raises(ValueError, match="is no GGUF file|version 99|is corrupt or truncated"):
+        with pytest.raises(ValueError, match=r"is no GGUF file|version 99|is corrupt or truncated"):
             GGUFFile.open(path)
         assert not (tmp_path / "hf").exists(), name
 
