@@ -80,11 +80,19 @@ def parse_yaml(text: str, *, subject: str, loader: type | None = None) -> Any:
         _require_bounded(node, _MAX_GROWTH * len(text) + _MAX_GROWTH_START)
         return reader.construct_document(node)
     except yaml.YAMLError as error:
-        raise ValueError(f"{subject} is no valid YAML: {' '.join(str(error).split())}") from error
+        raise ValueError(f"{subject} is no valid YAML: {_what_is_wrong(error)}") from error
     except _RefusedError as error:
         raise ValueError(f"{subject}, {error}") from None
     except (ValueError, OverflowError) as error:  # such as a date without such a day
         raise ValueError(f"{subject} holds a value that cannot be read: {error}; write it in quotes if it is text") from error
+
+
+def _what_is_wrong(error: Exception) -> str:
+    """In one line: the library's own text shows the line again, and where it has no name for the text."""
+    parts = [getattr(error, name, None) for name in ("context", "problem")]
+    mark = getattr(error, "problem_mark", None)
+    place = f", line {mark.line + 1}, column {mark.column + 1}" if mark is not None else ""
+    return " ".join(": ".join(filter(None, parts)).split()) + place if any(parts) else " ".join(str(error).split())
 
 
 def any_tag_loader() -> type:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from data_prep.plain_files import read_yaml
+from data_prep.plain_files import parse_yaml, read_text
 from recipes.schema import Recipe, recipe_from_mapping
 from recipes.tiny import Size, size_overrides
 
@@ -117,7 +117,7 @@ def _require_plain_files(file: Path, seen: set[Path]) -> None:
     Raises:
         ValueError: naming the file.
     """
-    content = read_yaml(file)
+    content = parse_yaml(read_text(file), subject=f"the recipe {file}")
     if not isinstance(content, dict):
         found = "nothing" if content is None else f"{type(content).__name__} {str(content)[:40]!r}"
         raise ValueError(f"the recipe {file} holds {found}; expected keys and values, such as those of {CONF_DIR}/recipe/demo_adapt.yaml")

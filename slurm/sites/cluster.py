@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from data_prep.plain_files import parse_yaml, read_yaml
+from data_prep.plain_files import parse_yaml, read_text
 from recipes.schema import build_from_mapping, raise_all
 from slurm.jobs.job import CPU, GPU, Job, format_time_limit, job_problems, parse_time_limit
 
@@ -124,7 +124,7 @@ def _read(cluster: str) -> dict[str, Any]:
             f"there is no cluster {cluster}; did you mean {nearest}? The bundled clusters are {', '.join(cluster_names())};"
             " a file of your own ends in .yaml"
         )
-    content = read_yaml(path)
+    content = parse_yaml(read_text(path), subject=f"the cluster file {path}")
     if not isinstance(content, dict):
         raise ValueError(f"the cluster file {path} holds no keys")
     base = content.pop("extends", None)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from data_prep.plain_files import read_yaml
+from data_prep.plain_files import parse_yaml, read_text
 from recipes.schema import build_from_mapping, raise_all
 from slurm.jobs.job import ROOT
 
@@ -110,7 +110,7 @@ def load_pipeline(path: Path) -> Pipeline:
     """
     if not path.is_file():
         raise ValueError(f"the pipeline file {path} does not exist")
-    return pipeline_from_mapping(read_yaml(path), subject=f"the pipeline {path}")
+    return pipeline_from_mapping(parse_yaml(read_text(path), subject=f"the pipeline {path}"), subject=f"the pipeline {path}")
 
 
 def pipeline_from_mapping(content: Mapping[str, Any], *, subject: str = "the pipeline") -> Pipeline:
