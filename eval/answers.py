@@ -40,6 +40,20 @@ def request_key(kind: str, arguments: Sequence[Any], run: int = 0) -> str:
     return digest_bytes(json.dumps([kind, list(arguments), run], ensure_ascii=False).encode())
 
 
+def tokens_after(instance: Instance, encode: Callable[[str], list[int]]) -> int:
+    """Positions that a request takes after its prompt."""
+    if instance.request_type == "generate_until":
+        return int(instance.args[1]["max_gen_toks"])
+    # The last token of a continuation is only predicted, so a pass has one position less.
+    return len(encode(instance.args[1])) - 1 if instance.request_type == "loglikelihood" else 0
+
+
+def tokens_needed(instances: Sequence[Instance], encode: Callable[[str], list[int]]) -> int:
+    """Positions that the longest of some requests takes with its answer; rolling windows fit into any number."""
+    asked = [instance for instance in instances if instance.request_type != "loglikelihood_rolling"]
+    return max((len(encode(instance.args[0])) + tokens_after(instance, encode) for instance in asked), default=0)
+
+
 class RememberingModel(LM):
     """A model as lm-eval sees it that answers from a journal what it can, and asks the backend for the rest in small pieces.
 
@@ -135,8 +149,7 @@ class RememberingModel(LM):
             prompt = request.args[0]
             if prompt not in lengths:
                 lengths[prompt] = len(encode(prompt)) if prompt else 1
-            # The last token of a continuation is only predicted, so a pass has one position less.
-            after = int(request.args[1]["max_gen_toks"]) if kind == "generate_until" else len(encode(request.args[1])) - 1
+            after = tokens_after(request, encode)
             if kind == "generate_until" and after >= room:
                 raise ValueError(
                     f"the task asks for up to {after} new tokens, but the model has {room} positions; use a model or a"

@@ -151,16 +151,15 @@ def metric_of_items(items: Sequence[Item], scores: Sequence[Sequence[float]]) ->
     runs = [[_SCALE * score for score in item[:-1]] for item in scores]
     values: dict[str, list[Any]] = {METRIC: [fmean(run) for run in runs], f"{METRIC}_copy": [_SCALE * item[-1] for item in scores]}
     groups = [item.group for item in items]
-    clusters = groups if len(set(groups)) < len(groups) else None
     metrics: dict[str, Any] = {}
     for name, column in values.items():
-        estimate = ratio_interval(column, clusters=clusters)
+        estimate = ratio_interval(column, clusters=groups)
         stderr = stdev(column) / math.sqrt(len(column)) if len(column) > 1 else None
-        metrics[name] = {"value": estimate.value, "stderr": stderr, "low": estimate.low, "high": estimate.high, "n": estimate.n}
+        metrics[name] = {**estimate.figures(), "stderr": stderr}
     if len(runs[0]) > 1:
         values[f"{METRIC}_sd"] = runs
         spread = stdev(fmean(run) for run in zip(*runs, strict=True))
-        metrics[f"{METRIC}_sd"] = {"value": spread, "stderr": None, "low": None, "high": None, "n": len(runs)}
+        metrics[f"{METRIC}_sd"] = {"value": spread, "stderr": None, "low": None, "high": None, "n": len(runs), "units": len(set(groups))}
     return metrics, values
 
 

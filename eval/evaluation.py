@@ -11,7 +11,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from conversion.bits_per_byte import StartToken, TextScore, choose_start_token, choose_window_tokens, score_documents
+from conversion.bits_per_byte import (
+    DEFAULT_WINDOW_TOKENS,
+    StartToken,
+    TextScore,
+    choose_start_token,
+    choose_window_tokens,
+    score_documents,
+)
 from conversion.hf_model import Checkpoint, load_model
 from data_prep.artifacts import combined_digest, digest_bytes, make_group_readable, partial_directory, staged_directory, write_manifest
 from data_prep.reading.named_texts import Text
@@ -29,7 +36,8 @@ class Settings:
 
     Attributes:
         start_token: rule for the token before every document, see `conversion.bits_per_byte.choose_start_token`.
-        context_length: positions per pass; None for the smaller of the model's position table and 2048.
+        context_length: positions per pass; None for all that the model has in tasks, and for at most 2048 of them in texts, whose bits per
+            byte depend on it.
         dtype: of the weights in memory.
         backend: what runs the tasks; texts are always scored by transformers.
         cut_prompts: prompts that do not fit lose their beginning instead of being refused.
@@ -172,7 +180,9 @@ def _evaluate_parts(
             result["texts"][text.name] = _score_text(model, checkpoint, text, start_token, window_tokens, staging)
     if not tasks:
         return
-    lm = _open_backend(model, checkpoint, window_tokens, settings, machine)
+    positions = _task_positions(checkpoint, tasks, settings)
+    result["settings"]["task_positions"] = max(positions, result["settings"].get("task_positions", 0))
+    lm = _open_backend(model, checkpoint, positions, settings, machine)
     for name, found in tasks.items():
         result["failures"].pop(name, None)
         try:
@@ -253,22 +263,37 @@ def _score_text(
     return {**score.figures(), **_interval(score), "num_words": num_words, "seconds": round(seconds, 4), "digest": text.digest}
 
 
-def _interval(score: TextScore) -> dict[str, float]:
-    """95 % interval of bits per byte, by resampling documents."""
+def _interval(score: TextScore) -> dict[str, float | None]:
+    """95 % interval of bits per byte over documents; no ends where one document says nothing of others."""
     bits = [document.nats / math.log(2) + 8 * document.unknown_bytes for document in score.documents]
-    estimate = ratio_interval(bits, [document.text_bytes for document in score.documents])
-    return {"low": estimate.low, "high": estimate.high}
+    estimate = ratio_interval(bits, [document.text_bytes for document in score.documents], bounds=(0, math.inf))
+    return {end: estimate.figures()[end] for end in ("low", "high")}
 
 
-def _open_backend(model: Any, checkpoint: Checkpoint, window_tokens: int, settings: Settings, machine: Machine) -> Any:
+def _task_positions(checkpoint: Checkpoint, tasks: Mapping[str, FoundTask], settings: Settings) -> int:
+    """Positions that prompts and answers may take: as wanted, else the model's, or without a limit as many as these tasks need.
+
+    vLLM keeps memory for every position it is told of, so it is told of no more than these tasks need either.
+    """
+    if settings.context_length is not None:
+        return settings.context_length
+    if settings.backend == "hf" and checkpoint.num_positions is not None:
+        return checkpoint.num_positions
+    from eval.answers import tokens_needed
+
+    needed = max(tokens_needed(found.task.instances, checkpoint.tokenizer.encode) for found in tasks.values())
+    return min(max(needed, DEFAULT_WINDOW_TOKENS), checkpoint.num_positions or needed + DEFAULT_WINDOW_TOKENS)
+
+
+def _open_backend(model: Any, checkpoint: Checkpoint, positions: int, settings: Settings, machine: Machine) -> Any:
     # The tokenizer's own special tokens stay in front of a task's prompt, as with the stock command.
     if settings.backend == "vllm":
         from eval.vllm_backend import VllmModel
 
-        return VllmModel(pretrained=str(checkpoint.directory), dtype=settings.dtype, max_model_len=window_tokens)
+        return VllmModel(pretrained=str(checkpoint.directory), dtype=settings.dtype, max_model_len=positions)
     from eval.hf_backend import LocalModel
 
-    return LocalModel(pretrained=model, tokenizer=checkpoint.tokenizer, max_length=window_tokens, batch_size=machine.batch_size)
+    return LocalModel(pretrained=model, tokenizer=checkpoint.tokenizer, max_length=positions, batch_size=machine.batch_size)
 
 
 def _answer_task(backend: Any, found: FoundTask, answers: Path, staging: Path, settings: Settings, machine: Machine) -> dict[str, Any]:

@@ -36,7 +36,7 @@ from eval.generation import (
 )
 from eval.model_names import named_checkpoints
 from eval.relative_embeddings import token_rows
-from eval.results import write_lines
+from eval.results import strict_json, write_lines
 from eval.statistics import Estimate
 
 
@@ -161,7 +161,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             rows.append([checkpoint.name, *row])
             print(f"{checkpoint.name}: {sum(pace.seconds for pace in paces):.1f} s", file=sys.stderr, flush=True)
         content = {"format": EFFICIENCY_FORMAT, "conditions": _conditions(arguments, settings, prompts, checkpoints[0]), "models": figures}
-        (staging / EFFICIENCY_NAME).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+        (staging / EFFICIENCY_NAME).write_text(strict_json(content, indent=2) + "\n", encoding="utf-8")
         write_manifest(
             staging,
             stage="eval.generate",
@@ -196,8 +196,8 @@ def _efficiency(paces: Sequence[Pace], source: Sequence[Pace], told: dict[str, A
     gain, ratio = speedup(paces, source), told["target_token_ratio"]
     figures = {
         **told,
-        **{f"{what}_per_second": asdict(rate) for what, rate in rates.items()},
-        "speedup": asdict(gain),
+        **{f"{what}_per_second": rate.figures() for what, rate in rates.items()},
+        "speedup": gain.figures(),
         "repeats": [asdict(pace) for pace in paces],
     }
     shown = ["–" if ratio is None else f"{100 * ratio:.1f} %", f"{told['prompt_tokens_per_item']:.1f}"]
@@ -205,7 +205,8 @@ def _efficiency(paces: Sequence[Pace], source: Sequence[Pace], told: dict[str, A
 
 
 def _cell(estimate: Estimate) -> str:
-    return f"{estimate.value:,.2f} [{estimate.low:,.2f}, {estimate.high:,.2f}]"
+    known = estimate.is_known and estimate.low < estimate.high
+    return f"{estimate.value:,.2f}" + (f" [{estimate.low:,.2f}, {estimate.high:,.2f}]" if known else "")
 
 
 if __name__ == "__main__":

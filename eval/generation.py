@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import platform
 import time
 from collections.abc import Callable, Sequence
@@ -9,9 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from eval.statistics import Estimate, ratio_interval, resampled_sums
+from eval.statistics import Estimate, ratio_interval, t_quantile
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
@@ -58,7 +57,7 @@ class Text:
 
 
 EFFICIENCY_NAME = "efficiency.json"
-EFFICIENCY_FORMAT = 2
+EFFICIENCY_FORMAT = 3
 
 # prompts, seed -> texts in their order, and the seconds that generation took
 Generator = Callable[[Sequence[str], int], tuple[list[Text], float]]
@@ -191,21 +190,26 @@ class Pace:
 
 def per_second(paces: Sequence[Pace], what: str) -> Estimate:
     """Tokens, characters or bytes per second over repeats, with an interval between them."""
-    return ratio_interval([getattr(pace, what) for pace in paces], [pace.seconds for pace in paces])
+    return ratio_interval([getattr(pace, what) for pace in paces], [pace.seconds for pace in paces], bounds=(0, math.inf))
 
 
 def speedup(paces: Sequence[Pace], source: Sequence[Pace]) -> Estimate:
-    """Bytes per second beside the source model's, both models' repeats drawn anew.
+    """Bytes per second beside the source model's, by both models' spread between repeats; the source's own is 1 by definition.
 
-    Bytes, because tokens of another vocabulary are another unit.
+    Bytes, because tokens of another vocabulary are another unit.  The interval is t's of the logarithm, whose two errors add up.
     """
-    rates = []
-    for seed, repeats in enumerate((paces, source)):
-        sums = resampled_sums(np.array([[pace.num_bytes, pace.seconds] for pace in repeats], dtype=float), seed=seed)
-        rates.append(sums[:, 0] / sums[:, 1])
-    low, high = np.quantile(rates[0] / rates[1], [0.025, 0.975])
-    point = per_second(paces, "num_bytes").value / per_second(source, "num_bytes").value
-    return Estimate(point, float(low), float(high), len(paces))
+    if paces is source:
+        return Estimate(1.0, 1.0, 1.0, len(paces), len(paces))
+    ours, theirs = per_second(paces, "num_bytes"), per_second(source, "num_bytes")
+    if theirs.value == 0 or ours.value == 0:
+        return Estimate(0.0 if theirs.value else math.nan, -math.inf, math.inf, len(paces), len(paces))
+    point, errors = ours.value / theirs.value, 0.0
+    for repeats, rate in ((paces, ours), (source, theirs)):
+        if not math.isfinite(rate.high):
+            return Estimate(point, -math.inf, math.inf, len(paces), len(paces))
+        errors += ((rate.high - rate.value) / t_quantile(len(repeats)) / rate.value) ** 2
+    factor = math.exp(t_quantile(min(len(paces), len(source))) * math.sqrt(errors))
+    return Estimate(point, point / factor, point * factor, len(paces), len(paces))
 
 
 def target_token_ratio(texts: Sequence[Text], new_ids: frozenset[int]) -> float | None:

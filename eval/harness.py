@@ -48,7 +48,7 @@ def results_table(results: Sequence[Mapping[str, Any]]) -> str:
 def _score_text(score: Mapping[str, Any]) -> str:
     if score["value"] is None or score["value"] != score["value"]:
         return "–"
-    interval = f" [{score['low']:.3f}, {score['high']:.3f}]" if score["low"] is not None else ""
+    interval = "" if None in (score["low"], score["high"]) else f" [{score['low']:.3f}, {score['high']:.3f}]"
     return f"{score['value']:.3f}{interval}"
 
 

@@ -28,7 +28,9 @@ def add_harness_arguments(parser: argparse.ArgumentParser) -> None:
         default="auto",
         help="before every document of a text: the token that the tokenizer itself puts there, else EOS (auto); BOS; EOS",
     )
-    parser.add_argument("--context-length", type=int, metavar="TOKENS", help="positions per pass; default: the model's, at most 2048")
+    parser.add_argument(
+        "--context-length", type=int, metavar="TOKENS", help="positions per pass; default: all of the model's, in texts at most 2048"
+    )
     parser.add_argument("--cut-prompts", action="store_true", help="let prompts that do not fit lose their beginning; reports say so")
     parser.add_argument("--sampling-seed", type=int, default=1234, help="of the protocols that sample (default: %(default)s)")
     parser.add_argument("--backend", choices=BACKENDS, default="hf", help="what runs the tasks (default: %(default)s)")

@@ -10,9 +10,16 @@ from pathlib import Path
 from typing import Any
 
 RESULT_NAME = "result.json"
-RESULT_FORMAT = 2
+RESULT_FORMAT = 3
 # Said beside the scores of a task, not scores of their own.
 _SIDE_METRICS = ("invalid", "empty", "instruction_repeated", "copied")
+SHARES = ("acc", "acc_valid", "acc_norm", "exact_match", "f1", "macro_f1", "f1_answers", "invalid", "empty")
+_OUT_OF_100 = ("sari", "chrf", "bleu", "rouge")  # how names of scores begin that are no shares
+
+
+def highest_score(metric: str) -> float:
+    """What an item can score at most, where the least is 0; inf where that is not known."""
+    return 100.0 if metric.startswith(_OUT_OF_100) else 1.0 if metric in SHARES else math.inf
 
 
 def score_names(metrics: Iterable[str]) -> list[str]:
@@ -29,7 +36,7 @@ def headline_score(task: Mapping[str, Any]) -> Mapping[str, Any]:
 def write_result(directory: Path, result: Mapping[str, Any]) -> None:
     """Write `result.json`, at once; figures that are no numbers become null."""
     partial = directory / f".{RESULT_NAME}.partial"
-    partial.write_text(_strict_json(result, indent=2) + "\n", encoding="utf-8")
+    partial.write_text(strict_json(result, indent=2) + "\n", encoding="utf-8")
     os.replace(partial, directory / RESULT_NAME)
 
 
@@ -37,7 +44,7 @@ def write_lines(path: Path, rows: Iterable[Any]) -> None:
     """Write strict JSON Lines, one row a line, into a folder that is made if need be."""
     path.parent.mkdir(exist_ok=True)
     with open(path, "w", encoding="utf-8") as stream:
-        stream.writelines(_strict_json(row) + "\n" for row in rows)
+        stream.writelines(strict_json(row) + "\n" for row in rows)
 
 
 def read_lines(path: Path) -> list[Any]:
@@ -52,7 +59,7 @@ def read_lines(path: Path) -> list[Any]:
         raise ValueError(f"{path} is missing or damaged ({error}); evaluate the model again") from error
 
 
-def _strict_json(value: Any, *, indent: int | None = None) -> str:
+def strict_json(value: Any, *, indent: int | None = None) -> str:
     """JSON without NaN and Infinity, which no other reader accepts; they become null."""
     return json.dumps(_finite(value), ensure_ascii=False, allow_nan=False, indent=indent, default=str)
 

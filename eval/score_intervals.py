@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from eval.protocols import scoring
-from eval.statistics import Estimate, Floats, corpus_interval, f1_intervals, ratio_interval, wilson_interval
+from eval.statistics import Estimate, Floats, counted_interval, f1_interval, ratio_interval, share_interval
 
 _CHRF_BETA_SQUARED = 4
 _CHRF_ORDER = 6
@@ -21,42 +21,49 @@ def score_interval(
 ) -> Estimate | None:
     """Score and interval from the items' values; None for aggregations that have none here (spread between runs, perplexities).
 
-    A share of items that stand alone has Wilson's interval, everything else the percentile bootstrap over items.
-
     Args:
         values: one per item, of the kind that the aggregation takes.
-        clusters: items of one passage or story are resampled together; the interval of their share is then a bootstrap's too.
+        clusters: of each item; items of one passage or story are one unit.
         out_of: the highest score of an item; only zeros and ones of 1 are shares, while a chrF of 0 of 100 for all items is none.
     """
-    if clusters is not None and len(set(clusters)) == len(clusters):
-        clusters = None
     if aggregation is scoring.macro_f1:
         gold, predicted = [v[0] for v in values], [None if v[1] < 0 else v[1] for v in values]
-        return f1_intervals(gold, predicted, num_classes=values[0][2])[0]
+        return f1_interval(gold, predicted, num_classes=values[0][2], clusters=clusters)
     if aggregation is scoring.f1_over_answers:
         hits, sizes = [2 * v[0] for v in values], [v[1] + v[2] for v in values]
-        return ratio_interval(hits, sizes, clusters=clusters) if any(sizes) else None
+        return ratio_interval(hits, sizes, clusters=clusters, bounds=(0, 1)) if any(sizes) else None
     if aggregation is scoring.share_all_right:
-        questions: dict[str, float] = {}
-        for question, right in values:
-            questions[question] = min(questions.get(question, 1.0), right)
-        return wilson_interval(int(sum(questions.values())), len(questions))
+        return _questions_interval(values, clusters)
     name = getattr(aggregation, "__name__", "")
     if name in ("chrf", "bleu"):
         statistics, score = (_chrf_counts(values), chrf_of_counts) if name == "chrf" else (_bleu_counts(values), bleu_of_counts)
-        return corpus_interval(statistics, score)
+        return counted_interval(statistics, score, clusters=clusters, most=100)
     if name not in ("mean", "nanmean") or not all(isinstance(value, int | float) for value in values):
         return None
     return _mean_interval([float(value) for value in values], clusters, out_of)
 
 
+def _questions_interval(answers: Sequence[tuple[str, float]], clusters: Sequence[str] | None) -> Estimate:
+    """Share of questions all of whose answers are right."""
+    questions: dict[str, float] = {}
+    group_of: dict[str, str] = {}
+    for number, (question, right) in enumerate(answers):
+        questions[question] = min(questions.get(question, 1.0), right)
+        group_of[question] = question if clusters is None else clusters[number]
+    return share_interval(list(questions.values()), list(group_of.values()))
+
+
 def _mean_interval(values: Sequence[float], clusters: Sequence[str] | None, out_of: int) -> Estimate | None:
-    counts = [float(not math.isnan(value)) for value in values]
-    if not any(counts):
+    """Of the items that count: accuracy on valid answers is of those alone."""
+    counting = [number for number, value in enumerate(values) if not math.isnan(value)]
+    if not counting:
         return None
-    if all(counts) and clusters is None and out_of == 1 and set(values) <= {0.0, 1.0}:
-        return wilson_interval(int(sum(values)), len(values))
-    return ratio_interval([0.0 if math.isnan(value) else value for value in values], counts, clusters=clusters)
+    counted = [values[number] for number in counting]
+    groups = None if clusters is None else [clusters[number] for number in counting]
+    if out_of == 1 and set(counted) <= {0.0, 1.0}:
+        return share_interval(counted, groups)
+    is_bounded = min(counted) >= 0 and max(counted) <= out_of  # a user's own mean may be of anything
+    return ratio_interval(counted, clusters=groups, bounds=(0, out_of) if is_bounded else (-math.inf, math.inf))
 
 
 def _chrf_counts(pairs: Sequence[tuple[str, str]]) -> Floats:

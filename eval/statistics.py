@@ -1,8 +1,10 @@
-"""How sure a score is: 95 % intervals, tests between two runs on the same items, and what no skill at all would reach.
+"""How sure a score is: 95 % intervals that stay true of few items, and what no skill at all would reach.
 
-Every score here is a ratio of sums over items (a mean is a sum over a count; accuracy on valid answers, rights over valids; bits per
-byte, bits over bytes), so one resampling of items serves all of them, and all runs of a task at once: the intervals of differences are
-paired for free.  Scores that are no ratios (F1) are functions of such sums.
+A score is a function of sums over items (a mean; bits over bytes; F1; BLEU), and items of one passage or story hang together, so what is
+counted is units: items that stand alone, or whole groups.  Shares have Wilson's interval; everything else Student's t over the units,
+which is exact for a mean of normal units at every number of them, where resampling them is far too sure of few.  No interval is ever of
+width zero: where the units do not vary, or there is only one, it says what so many units can exclude, and of a score without bounds
+nothing.
 """
 
 from __future__ import annotations
@@ -10,26 +12,43 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-RESAMPLES = 10_000
 LEVEL = 0.95
-_CHUNK_CELLS = 4_000_000  # counts held at once while resampling: 16 MB
+FEW_UNITS = 30  # below so many, an interval is told with a warning
+_NO_VARIATION = 1e-12  # of the sum's own size: differences between units that are rounding alone
 
 Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A score with its 95 % interval and the number of items behind it."""
+    """A score with its 95 % interval.
+
+    Attributes:
+        low, high: -inf or inf where nothing is known: of one unit whose score has no bounds.
+        n: items that count.
+        units: how many of them are independent: items, or groups of items.
+    """
 
     value: float
     low: float
     high: float
     n: int
+    units: int
+
+    @property
+    def is_known(self) -> bool:
+        """Whether both ends are numbers."""
+        return math.isfinite(self.high - self.low)
+
+    def figures(self) -> dict[str, Any]:
+        """For JSON: an interval that is not known has no ends."""
+        return {**asdict(self), **({} if self.is_known else {"low": None, "high": None})}
 
 
 def wilson_interval(successes: int, n: int) -> Estimate:
@@ -38,17 +57,31 @@ def wilson_interval(successes: int, n: int) -> Estimate:
     Raises:
         ValueError: if there are no items, or more successes than items.
     """
-    from scipy.stats import norm
-
     if n < 1 or not 0 <= successes <= n:
         raise ValueError(f"a share needs at least one item and at most as many successes; found {successes} of {n}")
-    z = float(norm.ppf(0.5 + LEVEL / 2))
-    share = successes / n
-    centre = (share + z * z / (2 * n)) / (1 + z * z / n)
-    half = z / (1 + z * z / n) * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
+    return Estimate(successes / n, *_wilson(successes / n, n, normal_quantile()), n, n)
+
+
+def normal_quantile() -> float:
+    """Of both sides' 95 %: 1.96."""
+    from scipy.stats import norm
+
+    return float(norm.ppf(0.5 + LEVEL / 2))
+
+
+def t_quantile(units: int) -> float:
+    """Of both sides' 95 %, for the mean of so many units."""
+    from scipy.stats import t
+
+    return float(t.ppf(0.5 + LEVEL / 2, units - 1))
+
+
+def _wilson(share: float, n: float, quantile: float) -> tuple[float, float]:
+    """Both ends, for a number of items that need not be whole."""
+    centre = (share + quantile**2 / (2 * n)) / (1 + quantile**2 / n)
+    half = quantile / (1 + quantile**2 / n) * math.sqrt(share * (1 - share) / n + quantile**2 / (4 * n * n))
     # Rounding would leave the ends a last bit away from 0 and 1.
-    low, high = (0.0 if successes == 0 else centre - half), (1.0 if successes == n else centre + half)
-    return Estimate(share, low, high, n)
+    return (0.0 if share == 0 else centre - half), (1.0 if share == 1 else centre + half)
 
 
 def t_interval(values: ArrayLike) -> Estimate:
@@ -57,64 +90,81 @@ def t_interval(values: ArrayLike) -> Estimate:
     Raises:
         ValueError: if there are fewer than two items.
     """
-    from scipy.stats import t
-
     array = np.asarray(values, dtype=float)
     if len(array) < 2:
         raise ValueError(f"the t interval needs at least 2 items; found {len(array)}")
-    half = float(t.ppf(0.5 + LEVEL / 2, len(array) - 1)) * float(array.std(ddof=1)) / math.sqrt(len(array))
+    half = t_quantile(len(array)) * float(array.std(ddof=1)) / math.sqrt(len(array))
     mean = float(array.mean())
-    return Estimate(mean, mean - half, mean + half, len(array))
+    return Estimate(mean, mean - half, mean + half, len(array), len(array))
 
 
-def resampled_sums(values: Floats, *, resamples: int = RESAMPLES, seed: int = 0, clusters: Sequence[Hashable] | None = None) -> Floats:
-    """Column sums over items drawn with replacement, as many as there are.
+def unit_sums(values: ArrayLike, clusters: Sequence[Hashable] | None = None) -> Floats:
+    """Columns summed over the items of each unit.
 
     Args:
-        values: (num_items, num_columns)
-        clusters: items of one cluster are drawn together (questions of one passage); None if every item stands alone.
+        values: (items,) or (items, columns)
+        clusters: items of one cluster are one unit (questions of one passage); None if every item stands alone.
 
     Returns:
-        (resamples, num_columns)
+        (units, columns)
 
     Raises:
         ValueError: if there are no items.
     """
-    if len(values) == 0:
-        raise ValueError("there are no items to resample")
-    if clusters is not None:
-        codes = {cluster: code for code, cluster in enumerate(dict.fromkeys(clusters))}
-        grouped = np.zeros((len(codes), values.shape[1]))
-        np.add.at(grouped, [codes[cluster] for cluster in clusters], values)
-        values = grouped
-    n = len(values)
-    rng = np.random.default_rng(seed)
-    sums = np.empty((resamples, values.shape[1]))
-    chunk = max(1, _CHUNK_CELLS // n)
-    for start in range(0, resamples, chunk):
-        rows = min(chunk, resamples - start)
-        drawn = rng.integers(0, n, size=(rows, n), dtype=np.int32)
-        drawn += (np.arange(rows, dtype=np.int32) * n)[:, None]
-        counts = np.bincount(drawn.ravel(), minlength=rows * n).reshape(rows, n)
-        sums[start : start + rows] = counts.astype(np.float64) @ values
-    return sums
+    array = np.asarray(values, dtype=float)
+    if len(array) == 0:
+        raise ValueError("there are no items, so nothing can be said of a score")
+    array = array.reshape(len(array), -1)
+    if clusters is None:
+        return array
+    codes = {cluster: code for code, cluster in enumerate(dict.fromkeys(clusters))}
+    grouped = np.zeros((len(codes), array.shape[1]))
+    np.add.at(grouped, [codes[cluster] for cluster in clusters], array)
+    return grouped
+
+
+def share_interval(right: Sequence[float], clusters: Sequence[Hashable] | None = None) -> Estimate:
+    """A share of items that are 0 or 1.
+
+    In groups it is Wilson's interval of as many items as vary as much by themselves as the groups do, with t's quantile for the number
+    of groups (after Korn and Graubard 1998); of groups that do not vary, each counts as one item.
+
+    Raises:
+        ValueError: if there are no items.
+    """
+    sums = unit_sums(np.column_stack([right, np.ones(len(right))]), clusters)
+    units, n = len(sums), len(right)
+    share = float(sums[:, 0].sum() / n)
+    if units == n:
+        return wilson_interval(round(share * n), n)
+    variance = _ratio_variance(sums[:, 0], sums[:, 1])
+    if units == 1 or variance == 0:
+        return Estimate(share, *_wilson(share, units, normal_quantile()), n, units)
+    effective = min(float(n), share * (1 - share) / variance)
+    return Estimate(share, *_wilson(share, effective, t_quantile(units)), n, units)
+
+
+def _ratio_variance(above: Floats, below: Floats) -> float:
+    """Variance of a ratio of sums, by its linear part over the units; 0 for one unit, or where they do not vary beyond rounding."""
+    units, total = len(above), below.sum()
+    residuals = above - above.sum() / total * below
+    if units < 2 or np.abs(residuals).max() <= _NO_VARIATION * max(np.abs(above).max(), np.finfo(float).tiny):
+        return 0.0
+    return float(units / (units - 1) * (residuals**2).sum() / total**2)
 
 
 def ratio_interval(
     numerators: ArrayLike,
     denominators: ArrayLike | None = None,
     *,
-    resamples: int = RESAMPLES,
-    seed: int = 0,
     clusters: Sequence[Hashable] | None = None,
+    bounds: tuple[float, float] = (-math.inf, math.inf),
 ) -> Estimate:
-    """Sum of numerators over sum of denominators, with the percentile interval of the bootstrap over items.
-
-    All items are drawn, also those whose denominator is 0, so that the interval of accuracy on valid answers carries how many are
-    valid.  Resamples without any denominator are left out.
+    """Sum of numerators over sum of denominators, with t's interval over the units that have a denominator.
 
     Args:
         denominators: None for a mean.
+        bounds: least and highest value of the score.
 
     Raises:
         ValueError: if there are no items, or all denominators are 0.
@@ -123,75 +173,96 @@ def ratio_interval(
     below = np.ones(len(above)) if denominators is None else np.asarray(denominators, dtype=float)
     if len(above) and not below.any():
         raise ValueError(f"none of the {len(above)} items counts, so the score is not defined")
-    sums = resampled_sums(np.column_stack([above, below]), resamples=resamples, seed=seed, clusters=clusters)
-    defined = sums[sums[:, 1] > 0]
-    low, high = _percentiles(defined[:, 0] / defined[:, 1])
-    return Estimate(float(above.sum() / below.sum()), low, high, len(above))
+    sums = unit_sums(np.column_stack([above, below]), clusters)
+    sums = sums[sums[:, 1] > 0]
+    value = float(sums[:, 0].sum() / sums[:, 1].sum())
+    spread = math.sqrt(_ratio_variance(sums[:, 0], sums[:, 1]))
+    return Estimate(value, *_around(value, spread, len(sums), bounds), int((below > 0).sum()), len(sums))
 
 
-@dataclass(frozen=True)
-class Accuracy:
-    """Accuracy of answers that can be invalid.
-
-    Attributes:
-        strict: an invalid answer is a wrong one; Wilson's interval.
-        valid_only: over valid answers alone, as the GaMS paper has it; None if there are none.  It can rank the worse model first.
-        invalid: share of invalid answers; Wilson's interval.
-    """
-
-    strict: Estimate
-    valid_only: Estimate | None
-    invalid: Estimate
+def _around(value: float, spread: float, units: int, bounds: tuple[float, float]) -> tuple[float, float]:
+    """The interval of t around a value of so many units, whose standard error is `spread`, within the bounds of the score."""
+    least, most = bounds
+    if units > 1 and spread > 0:
+        half = t_quantile(units) * spread
+        return max(least, value - half), min(most, value + half)
+    # The units say nothing of how they vary; a score between bounds varies at most as a share of the way between them.
+    if not math.isfinite(most - least):
+        return least, most
+    low, high = _wilson((value - least) / (most - least), units, normal_quantile())
+    return least + low * (most - least), least + high * (most - least)
 
 
-def accuracy(right: Sequence[bool], valid: Sequence[bool], *, resamples: int = RESAMPLES, seed: int = 0) -> Accuracy:
-    """Strict accuracy, accuracy on valid answers and the share of invalid ones.
+def counted_interval(
+    counts: ArrayLike, score: Callable[[Floats], Floats], *, clusters: Sequence[Hashable] | None = None, most: float = 1.0
+) -> Estimate:
+    """A score of summed counts (F1, BLEU, chrF) with t's interval over the jackknife: the score without each unit in turn (Tukey 1958).
 
-    Raises:
-        ValueError: if there are no items, or an answer is right but not valid.
-    """
-    if any(r and not v for r, v in zip(right, valid, strict=True)):
-        raise ValueError("an answer is marked as right but not as valid")
-    n, num_valid, num_right = len(right), sum(valid), sum(right)
-    valid_only = ratio_interval(right, valid, resamples=resamples, seed=seed) if num_valid else None
-    return Accuracy(wilson_interval(num_right, n), valid_only, wilson_interval(n - num_valid, n))
-
-
-def macro_f1(gold: Sequence[int], predicted: Sequence[int | None], *, num_classes: int) -> float:
-    """Mean over classes of F1; an invalid answer (None) is a miss of its class and an error of none."""
-    return float(_f1_of_counts(_confusion(gold, predicted, num_classes)[None])[0].mean())
-
-
-def f1_intervals(
-    gold: Sequence[int], predicted: Sequence[int | None], *, num_classes: int, resamples: int = RESAMPLES, seed: int = 0
-) -> tuple[Estimate, list[Estimate]]:
-    """Macro F1 and the F1 of each class, by resampling the table of gold and predicted classes.
+    Args:
+        counts: (items, num_counts), what the score adds up over items.
+        score: (corpora, num_counts) of summed counts -> (corpora,)
+        most: the highest score; the least is 0.
 
     Raises:
         ValueError: if there are no items.
     """
-    if not gold:
-        raise ValueError("there are no items to resample")
-    counts = _confusion(gold, predicted, num_classes)
-    drawn = np.random.default_rng(seed).multinomial(len(gold), counts.ravel() / len(gold), size=resamples)
-    point, replicates = _f1_of_counts(counts[None])[0], _f1_of_counts(drawn.reshape(resamples, num_classes, num_classes + 1))
-    classes = [Estimate(float(point[i]), *_percentiles(replicates[:, i]), len(gold)) for i in range(num_classes)]
-    return Estimate(float(point.mean()), *_percentiles(replicates.mean(axis=1)), len(gold)), classes
+    sums = unit_sums(counts, clusters)
+    units, total = len(sums), sums.sum(axis=0)
+    value = float(score(total[None])[0])
+    spread = 0.0
+    if units > 1:
+        without = score(total - sums)
+        spread = math.sqrt((units - 1) / units * float(((without - without.mean()) ** 2).sum()))
+    if spread <= _NO_VARIATION * most:
+        spread = 0.0
+    return Estimate(value, *_around(value, spread, units, (0.0, most)), len(np.asarray(counts)), units)
 
 
-def _confusion(gold: Sequence[int], predicted: Sequence[int | None], num_classes: int) -> NDArray[np.int64]:
-    """(num_classes, num_classes + 1): gold classes in rows, predicted ones in columns, invalid answers in the last."""
-    counts = np.zeros((num_classes, num_classes + 1), dtype=np.int64)
-    for truth, answer in zip(gold, predicted, strict=True):
-        counts[truth, num_classes if answer is None else answer] += 1
-    return counts
+def macro_f1(gold: Sequence[int], predicted: Sequence[int | None], *, num_classes: int) -> float:
+    """Mean over classes of F1; an invalid answer (None) is a miss of its class and an error of none."""
+    return float(_f1_of_counts(confusions(gold, predicted, num_classes=num_classes).sum(axis=0)[None], num_classes)[0].mean())
 
 
-def _f1_of_counts(counts: NDArray[np.int64]) -> Floats:
+def class_f1(gold: Sequence[int], predicted: Sequence[int | None], *, num_classes: int) -> list[float]:
+    """F1 of each class; 0 where a class is neither."""
+    return [float(f1) for f1 in _f1_of_counts(confusions(gold, predicted, num_classes=num_classes).sum(axis=0)[None], num_classes)[0]]
+
+
+def f1_interval(
+    gold: Sequence[int],
+    predicted: Sequence[int | None],
+    *,
+    num_classes: int,
+    of_class: int | None = None,
+    clusters: Sequence[Hashable] | None = None,
+) -> Estimate:
+    """F1 of one class, or with None the mean over all.
+
+    Raises:
+        ValueError: if there are no items.
+    """
+
+    def score(counts: Floats) -> Floats:
+        by_class = _f1_of_counts(counts, num_classes)
+        chosen: Floats = by_class.mean(axis=1) if of_class is None else by_class[:, of_class]
+        return chosen
+
+    return counted_interval(confusions(gold, predicted, num_classes=num_classes), score, clusters=clusters)
+
+
+def confusions(gold: Sequence[int], predicted: Sequence[int | None], *, num_classes: int) -> Floats:
+    """(items, classes * (classes + 1)), one 1 in each row: gold classes, then predicted ones, an invalid answer the last of them."""
+    counts = np.zeros((len(gold), num_classes, num_classes + 1))
+    for item, (truth, answer) in enumerate(zip(gold, predicted, strict=True)):
+        counts[item, truth, num_classes if answer is None else answer] = 1
+    return counts.reshape(len(gold), num_classes * (num_classes + 1))
+
+
+def _f1_of_counts(counts: Floats, num_classes: int) -> Floats:
     """F1 of each class, (tables, classes), from tables of gold and predicted classes; 0 where a class is neither."""
-    num_classes = counts.shape[1]
-    hits = np.diagonal(counts[:, :, :num_classes], axis1=1, axis2=2)
-    both = counts.sum(axis=2) + counts.sum(axis=1)[:, :num_classes]
+    tables = counts.reshape(len(counts), num_classes, num_classes + 1)
+    hits = np.diagonal(tables[:, :, :num_classes], axis1=1, axis2=2)
+    both = tables.sum(axis=2) + tables.sum(axis=1)[:, :num_classes]
     return np.divide(2 * hits, both, out=np.zeros(hits.shape), where=both > 0)
 
 
@@ -205,95 +276,3 @@ def majority_baseline(gold: Sequence[Hashable]) -> tuple[Hashable, float]:
         raise ValueError("a majority needs at least one item")
     label, count = Counter(gold).most_common(1)[0]
     return label, count / len(gold)
-
-
-@dataclass(frozen=True)
-class Difference:
-    """How much higher the first of two runs scores on the same items.
-
-    Attributes:
-        p_value: of no difference, two-sided.
-        wins, losses: items on which the first run scores higher, and lower.
-    """
-
-    value: float
-    low: float
-    high: float
-    p_value: float
-    wins: int
-    losses: int
-    n: int
-
-
-def mcnemar_p_value(wins: int, losses: int) -> float:
-    """Exact two-sided p-value that two runs are equally often right, from the items only one of them has right (McNemar 1947)."""
-    from scipy.stats import binomtest
-
-    return 1.0 if wins + losses == 0 else float(binomtest(wins, wins + losses, 0.5).pvalue)
-
-
-def paired_difference(
-    first: ArrayLike,
-    second: ArrayLike,
-    denominators: ArrayLike | None = None,
-    *,
-    resamples: int = RESAMPLES,
-    seed: int = 0,
-    clusters: Sequence[Hashable] | None = None,
-) -> Difference:
-    """Difference of two runs' scores with its bootstrap interval, the same items drawn for both.
-
-    The p-value is McNemar's exact one where all items are 0 or 1 and stand alone, else the bootstrap's: twice the smaller share of
-    resamples on one side of 0, never below 1 / resamples.
-
-    Args:
-        first, second: of the same items in the same order.
-        denominators: of both runs, for ratios such as bits per byte; None for means.
-
-    Raises:
-        ValueError: if the runs have different numbers of items, or none.
-    """
-    a, b = np.asarray(first, dtype=float), np.asarray(second, dtype=float)
-    if len(a) != len(b):
-        raise ValueError(f"paired runs must have the same items; found {len(a)} and {len(b)}")
-    below = np.ones(len(a)) if denominators is None else np.asarray(denominators, dtype=float)
-    sums = resampled_sums(np.column_stack([a - b, below]), resamples=resamples, seed=seed, clusters=clusters)
-    replicates = sums[:, 0] / sums[:, 1]
-    wins, losses = int((a > b).sum()), int((a < b).sum())
-    if denominators is None and clusters is None and np.isin(a, (0, 1)).all() and np.isin(b, (0, 1)).all():
-        p_value = mcnemar_p_value(wins, losses)
-    else:
-        one_side = min(int((replicates <= 0).sum()), int((replicates >= 0).sum()))
-        p_value = min(1.0, max(2 * one_side, 1) / resamples)
-    low, high = _percentiles(replicates)
-    return Difference(float((a - b).sum() / below.sum()), low, high, p_value, wins, losses, len(a))
-
-
-def holm(p_values: Sequence[float]) -> list[float]:
-    """p-values adjusted for being many (Holm 1979), in the order given; below 0.05 stays significant over the whole list."""
-    adjusted = [0.0] * len(p_values)
-    highest = 0.0
-    for rank, index in enumerate(sorted(range(len(p_values)), key=lambda i: p_values[i])):
-        highest = max(highest, min(1.0, (len(p_values) - rank) * p_values[index]))
-        adjusted[index] = highest
-    return adjusted
-
-
-def corpus_interval(statistics: ArrayLike, score: Callable[[Floats], Floats], *, resamples: int = RESAMPLES, seed: int = 0) -> Estimate:
-    """A corpus score (BLEU, chrF) with the percentile interval of the bootstrap over sentences.
-
-    Args:
-        statistics: (num_sentences, num_counts), what the score adds up over sentences.
-        score: (corpora, num_counts) of summed counts -> (corpora,)
-
-    Raises:
-        ValueError: if there are no sentences.
-    """
-    counts = np.asarray(statistics, dtype=float)
-    low, high = _percentiles(score(resampled_sums(counts, resamples=resamples, seed=seed)))
-    return Estimate(float(score(counts.sum(axis=0)[None])[0]), low, high, len(counts))
-
-
-def _percentiles(replicates: Floats) -> tuple[float, float]:
-    low, high = np.quantile(replicates, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return float(low), float(high)

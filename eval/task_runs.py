@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from data_prep.artifacts import combined_digest, digest_bytes, digest_files
+from eval.results import highest_score
 from eval.statistics import majority_baseline
 
 if TYPE_CHECKING:
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 _FEWSHOT_SEED = 1234  # as the stock command's
 _EVAL_DIR = Path(__file__).resolve().parent
 TASKS_DIR = _EVAL_DIR / "tasks"
-_OUT_OF_100 = ("sari", "chrf", "bleu", "rouge")  # how names of scores begin that are no shares
 Sample = dict[str, Any]
 
 
@@ -143,6 +143,7 @@ def run_task(lm: Any, found: FoundTask) -> tuple[dict[str, Any], list[Sample]]:
     summary = {
         "metrics": metrics,
         "num_items": len({sample["doc_id"] for sample in samples}),
+        "num_groups": len(set(_groups(samples))),
         "num_fewshot": metadata.get("shots", output["n-shot"].get(found.name)),
         "version": output["versions"].get(found.name),
         # Two results may be compared item by item only where these agree.
@@ -163,7 +164,7 @@ def _metrics(results: Mapping[str, Any], task: Any, samples: Sequence[Sample]) -
 
     from eval.score_intervals import score_interval
 
-    clusters = [str(sample["doc"].get("group", sample["doc_id"])) for sample in samples]
+    clusters = _groups(samples)
     metrics: dict[str, dict[str, Any]] = {}
     aggregations = list(task.aggregation())  # in the order of the task's file, whose first metric is the headline of tables
     found = [key.partition(",") for key in results if "," in key and not key.partition(",")[0].endswith("_stderr")]
@@ -174,16 +175,17 @@ def _metrics(results: Mapping[str, Any], task: Any, samples: Sequence[Sample]) -
         chosen = [sample for sample in samples if sample["filter"] == filter_name and name in sample]
         interval = None
         if chosen and len(chosen) == len(samples):
-            out_of = 100 if name.startswith(_OUT_OF_100) else 1
+            out_of = 100 if highest_score(name) == 100 else 1
             interval = score_interval([sample[name] for sample in chosen], task.aggregation()[name], clusters=clusters, out_of=out_of)
-        metrics[name if filter_name in ("none", "runs") else f"{name} ({filter_name})"] = {
-            "value": value,
-            "stderr": stderr if isinstance(stderr, float) else None,
-            "low": interval.low if interval else None,
-            "high": interval.high if interval else None,
-            "n": interval.n if interval else len(samples),
-        }
+        told = interval.figures() if interval else {"low": None, "high": None, "n": len(samples), "units": len(set(clusters))}
+        told |= {"value": value, "stderr": stderr if isinstance(stderr, float) else None}
+        metrics[name if filter_name in ("none", "runs") else f"{name} ({filter_name})"] = told
     return metrics
+
+
+def _groups(samples: Sequence[Sample]) -> list[str]:
+    """What each item hangs together with: its passage or story, else itself."""
+    return [str(sample["doc"].get("group", sample["doc_id"])) for sample in samples]
 
 
 def request_kind(task: Any) -> str:
@@ -223,7 +225,7 @@ def item_scores(samples: Sequence[Sample]) -> dict[str, Any]:
     names = [name for name in samples[0]["metrics"] if isinstance(samples[0].get(name), int | float)]
     return {
         "ids": [str(sample["doc"].get("id", sample["doc_id"])) for sample in samples],
-        "groups": [str(sample["doc"].get("group", sample["doc_id"])) for sample in samples],
+        "groups": _groups(samples),
         "prompts": [sample["prompt_hash"][:16] for sample in samples],
         "scores": {name: [None if math.isnan(sample[name]) else sample[name] for sample in samples] for name in names},
     }

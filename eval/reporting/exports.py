@@ -8,11 +8,12 @@ from pathlib import Path
 
 from data_prep.tables import markdown_table
 from eval.reporting.generation import SOURCE, generation_note, generation_records, generation_rows
-from eval.reporting.page import tests_rows, warnings
+from eval.reporting.page import tests_rows
 from eval.reporting.runs import Evaluated, Report
 from eval.reporting.scores import Line, Score, Test, validity_rows
 from eval.reporting.sections import efficiency_rows, notes, retention_rows
 from eval.reporting.suites import Suite, by_suite, glance_rows, mean_score, place
+from eval.reporting.warnings import warnings
 
 _TEX = {"&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}"}
 _TEX |= {"^": r"\textasciicircum{}", "\\": r"\textbackslash{}"}
@@ -51,7 +52,8 @@ def scores_rows(report: Report, all_lines: Sequence[Line]) -> tuple[list[str], l
             evaluated = next(model for model, score in zip(report.models, scores) if score is not None)
             no_skill = line.no_skill(evaluated)
             plain = "–" if no_skill is None else f"{no_skill[1]:.1f} ({no_skill[0]})"
-            rows.append([line.label, str(known[0].n), plain, *("–" if score is None else score.text() for score in scores)])
+            counts = " / ".join(dict.fromkeys(score.count_text() for score in known))
+            rows.append([line.label, counts, plain, *("–" if score is None else score.text() for score in scores)])
     return ["score", "n", "no skill", *(model.name for model in report.models)], rows
 
 
@@ -91,7 +93,7 @@ def _latex_table(report: Report, suite: Suite, lines: Sequence[Line]) -> str:
     for model in report.models:
         scores = [line.score(model) for line in lines]
         figures = [_figure(score, best[line], alone=len(report.models) == 1) for line, score in zip(lines, scores)]
-        below = ["" if s is None or s.low is None else rf"{{\scriptsize {s.interval_text()}}}" for s in scores]
+        below = ["" if s is None or not s.interval_text() else rf"{{\scriptsize {s.interval_text()}}}" for s in scores]
         if averaged:
             mean = mean_score(lines, model)
             figures, below = [*figures, "--" if mean is None else f"{mean:.1f}"], [*below, ""]

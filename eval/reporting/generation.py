@@ -117,9 +117,14 @@ def _column(report: Report, model: Evaluated, accuracies: Sequence[Sequence[Line
     return [*cells, *(_rate(made[name]) for name in RATES)]
 
 
-def _rate(estimate: Mapping[str, float]) -> str:
-    digits = 2 if estimate["value"] < 100 else 0
-    return f"{estimate['value']:,.{digits}f} [{estimate['low']:,.{digits}f}, {estimate['high']:,.{digits}f}]"
+def _rate(estimate: Mapping[str, float | None]) -> str:
+    value, low, high = (estimate[name] for name in ("value", "low", "high"))
+    if value is None:
+        return "–"
+    digits = 2 if value < 100 else 0
+    # One repeat says nothing of others, and the source model's speedup is 1 by definition.
+    interval = "" if low is None or high is None or low == high else f" [{low:,.{digits}f}, {high:,.{digits}f}]"
+    return f"{value:,.{digits}f}{interval}"
 
 
 def generation_records(report: Report, model: Evaluated) -> Iterator[tuple[str, float, float | None, float | None, int]]:

@@ -44,7 +44,9 @@ def _section(line: Line, model: Evaluated, baseline: Evaluated, items: int) -> l
     metric = line.metric if isinstance(ours[0].get(line.metric), int | float) else "chrf_sentence"
     if not isinstance(ours[0].get(metric), int | float):
         return []
-    gains = sorted(((one[metric] or 0) - (other[metric] or 0), n) for n, (one, other) in enumerate(zip(ours, theirs)))
+    score = line.score(model)
+    sign = 1 if score is None or score.higher_is_better else -1
+    gains = sorted((sign * ((one[metric] or 0) - (other[metric] or 0)), n) for n, (one, other) in enumerate(zip(ours, theirs)))
     wins, losses = [n for gain, n in reversed(gains) if gain > 0], [n for gain, n in gains if gain < 0]
     name = html.escape(f"{line.source}: {model.name}")
     parts = [f"<details><summary>{name}: wins {len(wins)}, losses {len(losses)}, of {len(ours)}</summary>"]

@@ -10,9 +10,10 @@ from data_prep.html_page import html_page, html_table
 from eval.reporting.charts import NUM_COLOURS, STYLE, Point, Series, curve_panel, interval_strip
 from eval.reporting.generation import generation_note, generation_rows
 from eval.reporting.runs import Report
-from eval.reporting.scores import Line, Score, Test, validity_rows
+from eval.reporting.scores import Line, Score, Test, difference_texts, validity_rows
 from eval.reporting.sections import efficiency_rows, notes, retention_rows, x_axes
 from eval.reporting.suites import TEXTS, by_suite, glance_rows, place
+from eval.reporting.warnings import warnings
 
 _MANY_TASKS, _MANY_ROWS = 16, 48
 _STYLE = (
@@ -89,7 +90,7 @@ _TEXT_NOTE = (
     " machine of the evaluation."
 )
 _RETENTION_NOTE = (
-    "Difference to the baseline with its 95 % interval, on the same items; bits per byte improve downwards, all else upwards."
+    "Difference to the baseline with its 95 % interval, on the same items; of bits per byte less is better."
     " An asterisk: sure over all lines (Holm)."
 )
 
@@ -102,28 +103,6 @@ def _summary(report: Report) -> str:
     parts = [f"{count} {what}{'' if count == 1 else 's'}" for count, what in counts if count]
     baseline = f"; the baseline is {report.models[0].name}" if len(report.runs) > 1 else ""
     return f"{', '.join(parts)}. Tables show the last checkpoint of every training{baseline}."
-
-
-def warnings(report: Report) -> list[str]:
-    """Differences that do not forbid a comparison but may explain one."""
-    models = [model for run in report.runs for model in run.checkpoints]
-    found = []
-    backends = sorted({str(model.content["settings"]["backend"]) for model in models if model.tasks})
-    if len(backends) > 1:
-        found.append(f"Tasks were run with different backends ({' and '.join(backends)}): last digits may differ for that alone.")
-    for package in ("lm_eval", "transformers"):
-        versions = sorted({str(model.content["versions"][package]) for model in models})
-        if len(versions) > 1:
-            found.append(f"Models were evaluated with different versions of {package} ({', '.join(versions)}).")
-    failed = [f"{task} of {model.name} ({reason})" for model in models for task, reason in model.content.get("failures", {}).items()]
-    if failed:
-        more = f"; and {len(failed) - 6} more" if len(failed) > 6 else ""
-        found.append(f"Could not be evaluated: {'; '.join(failed[:6])}{more}.")
-    small = [t for t in report.tasks if max(m.tasks[t]["num_items"] for m in models if t in m.tasks) < 100]
-    if small:
-        names = ", ".join(small[:6]) + (" and others" if len(small) > 6 else "")
-        found.append(f"Fewer than 100 items: {names}. With 30 items an accuracy is known to about 18 points either way.")
-    return found
 
 
 def _glance(report: Report, all_lines: Sequence[Line], tests: Sequence[Test]) -> list[str]:
@@ -167,6 +146,7 @@ def _scores_table(report: Report, lines: Sequence[Line], marks: dict[tuple[Line,
 
 def _scores_row(report: Report, line: Line, scores: Sequence[Score | None], marks: dict[tuple[Line, Path], str]) -> str:
     known = [score for score in scores if score is not None]
+    counts = list(dict.fromkeys(score.count_text() for score in known))  # valid answers are as many as a model gave
     best = (max if known[0].higher_is_better else min)(score.value for score in known)
     cells = []
     for model, score in zip(report.models, scores):
@@ -181,7 +161,7 @@ def _scores_row(report: Report, line: Line, scores: Sequence[Score | None], mark
     points = [(n % NUM_COLOURS, Point(0, s.value, s.low, s.high)) for n, s in enumerate(scores) if s is not None]
     strip = interval_strip(points, no_skill=None if no_skill is None else no_skill[1])
     name = line.label.removeprefix(f"{line.source}, ")
-    told = f"n = {known[0].n}" + ("" if no_skill is None else f"; {no_skill[0]}: {no_skill[1]:.1f}")
+    told = f"n = {' / '.join(counts)}" + ("" if no_skill is None else f"; {no_skill[0]}: {no_skill[1]:.1f}")
     return f'<tr><th scope="row">{html.escape(name)}<span class="n">{html.escape(told)}</span></th>{"".join(cells)}<td>{strip}</td></tr>\n'
 
 
@@ -195,12 +175,9 @@ def tests_rows(tests: Sequence[Test]) -> tuple[list[str], list[list[str]]]:
     rows = []
     for test in tests:
         d = test.difference
-        digits = 3 if test.line.is_text else 1
-        wins, losses = (d.losses, d.wins) if test.line.is_text else (d.wins, d.losses)
-        verdict = ("better" if test.better else "worse") if test.sure else "not sure"
-        interval = f"[{d.low:+.{digits}f}, {d.high:+.{digits}f}]"
-        numbers = [f"{d.value:+.{digits}f}", interval, str(wins), str(losses), str(d.n), _p_text(d.p_value), _p_text(test.adjusted_p_value)]
-        rows.append([f"{test.line.label}: {test.model.name}", *numbers, verdict])
+        items = str(d.n) if d.units == d.n else f"{d.n} in {d.units}"
+        numbers = [*difference_texts(test), str(test.better_on), str(test.worse_on), items]
+        rows.append([f"{test.label}: {test.model.name}", *numbers, _p_text(d.p_value), _p_text(test.adjusted_p_value), test.verdict])
     return header, rows
 
 

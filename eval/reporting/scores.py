@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from eval.comet_scores import METRIC as COMET
 from eval.reporting.runs import Evaluated, Report
-from eval.results import score_names
-from eval.statistics import Difference, holm, paired_difference
+from eval.results import SHARES, highest_score, score_names
+from eval.significance import Difference, holm, paired_difference
 
-_PERCENT = ("acc", "acc_valid", "acc_norm", "exact_match", "f1", "macro_f1", "f1_answers", "invalid", "empty")
 _NAMES = {
     "acc": "accuracy",
     "invalid": "invalid answers",
@@ -31,6 +30,7 @@ _NAMES = {
     "rougeL_first": "ROUGE-L, first answer",
     "rougeL_max": "ROUGE-L, best answer",
 }
+LEVEL = 0.05  # of all tests of a model together
 LANGUAGES = {"sl": "Slovene", "en": "English", "it": "Italian", "hr": "Croatian", "sr": "Serbian"}
 
 
@@ -39,6 +39,8 @@ class Score:
     """One figure of one model, in the unit that is printed (percent for shares).
 
     Attributes:
+        n: items that count; of accuracy on valid answers the valid ones.
+        units: how many of them are independent.
         higher_is_better: of the metric.
     """
 
@@ -46,6 +48,7 @@ class Score:
     low: float | None
     high: float | None
     n: int
+    units: int
     higher_is_better: bool
 
     def text(self) -> str:
@@ -59,6 +62,10 @@ class Score:
     def interval_text(self) -> str:
         """Interval alone, as many digits as the value."""
         return "" if self.low is None or self.high is None else f"[{_digits(self.low, self.value)}, {_digits(self.high, self.value)}]"
+
+    def count_text(self) -> str:
+        """Items, and groups of them where they do not stand alone."""
+        return str(self.n) if self.units == self.n else f"{self.n} in {self.units} group{'' if self.units == 1 else 's'}"
 
 
 def _digits(number: float, like: float) -> str:
@@ -90,7 +97,7 @@ class Line:
     @property
     def scale(self) -> float:
         """100 where a share is printed as a percentage."""
-        return 100.0 if not self.is_text and self.metric in _PERCENT else 1.0
+        return 100.0 if not self.is_text and self.metric in SHARES else 1.0
 
     def score(self, model: Evaluated) -> Score | None:
         """The model's figure, None if it was not evaluated so."""
@@ -98,14 +105,15 @@ class Line:
             figures = model.texts.get(self.source)
             if figures is None:
                 return None
-            return Score(figures["bits_per_byte"], figures.get("low"), figures.get("high"), figures["num_documents"], False)
+            documents = figures["num_documents"]
+            return Score(figures["bits_per_byte"], figures["low"], figures["high"], documents, documents, False)
         task = model.tasks.get(self.source)
         entry = None if task is None else task["metrics"].get(self.metric)
         if task is None or entry is None or entry["value"] is None:
             return None
         low, high = (None if entry[end] is None else self.scale * entry[end] for end in ("low", "high"))
         better = bool((task["higher_is_better"] or {}).get(self.metric, True))
-        return Score(self.scale * entry["value"], low, high, entry["n"], better)
+        return Score(self.scale * entry["value"], low, high, entry["n"], entry["units"], better)
 
     def no_skill(self, model: Evaluated) -> tuple[str, float] | None:
         """What needs no skill and scores this: the most frequent answer, or a copy of the source."""
@@ -128,23 +136,51 @@ def lines(report: Report) -> list[Line]:
 
 @dataclass(frozen=True)
 class Test:
-    """A model against the baseline on one headline score, and the p-value adjusted for all tests of that model."""
+    """A model against the baseline on one headline score, and the p-value adjusted for all tests of that model.
+
+    Attributes:
+        metric: what was compared: the line's own score, or that of sentences where it is one of the corpus.
+    """
 
     line: Line
     model: Evaluated
+    metric: str
     difference: Difference
     adjusted_p_value: float
+    higher_is_better: bool
+
+    @property
+    def label(self) -> str:
+        """What was compared, for people."""
+        return replace(self.line, metric=self.metric).label
 
     @property
     def better(self) -> bool:
         """Whether the model scores better than the baseline, surely or not."""
-        lower_is_better = self.line.is_text
-        return (self.difference.value < 0) == lower_is_better and self.difference.value != 0
+        value = self.difference.value
+        return value > 0 if self.higher_is_better else value < 0
 
     @property
     def sure(self) -> bool:
         """Whether the difference stays significant over the whole list."""
-        return self.adjusted_p_value < 0.05
+        return self.difference.can_decide and self.adjusted_p_value < LEVEL
+
+    @property
+    def verdict(self) -> str:
+        """What can be said, in a word or two."""
+        if not self.difference.can_decide:
+            return "too few to tell"
+        return ("better" if self.better else "worse") if self.sure else "not sure"
+
+    @property
+    def better_on(self) -> int:
+        """Items on which the model scores better than the baseline."""
+        return self.difference.wins if self.higher_is_better else self.difference.losses
+
+    @property
+    def worse_on(self) -> int:
+        """Items on which it scores worse."""
+        return self.difference.losses if self.higher_is_better else self.difference.wins
 
 
 def paired_tests(report: Report, all_lines: Sequence[Line]) -> list[Test]:
@@ -152,39 +188,47 @@ def paired_tests(report: Report, all_lines: Sequence[Line]) -> list[Test]:
     baseline, *others = report.models
     found = []
     for model in others:
-        differences = [(line, _difference(line, model, baseline)) for line in all_lines if line.headline]
-        known = [(line, difference) for line, difference in differences if difference is not None]
-        for (line, difference), adjusted in zip(known, holm([difference.p_value for _, difference in known])):
-            found.append(Test(line, model, difference, adjusted))
+        compared = [(line, found_of_line) for line in all_lines if line.headline and (found_of_line := _difference(line, model, baseline))]
+        adjusted = holm([difference.p_value for _, (_, difference) in compared])
+        for (line, (metric, difference)), p_value in zip(compared, adjusted):
+            score = line.score(model)
+            assert score is not None, "only what both models have is compared"
+            found.append(Test(line, model, metric, difference, p_value, score.higher_is_better))
     return found
 
 
-def _difference(line: Line, model: Evaluated, baseline: Evaluated) -> Difference | None:
+def _difference(line: Line, model: Evaluated, baseline: Evaluated) -> tuple[str, Difference] | None:
+    """What can be compared item by item, and the difference; None where nothing can."""
     if line.score(model) is None or line.score(baseline) is None:
         return None
     if line.is_text:
         ours, theirs = model.documents(line.source), baseline.documents(line.source)
-        return paired_difference(_bits(ours), _bits(theirs), [document["text_bytes"] for document in ours])
+        return line.metric, paired_difference(_bits(ours), _bits(theirs), [document["text_bytes"] for document in ours])
     ours_items, theirs_items = model.items(line.source), baseline.items(line.source)
-    metric = _item_metric(line.metric, ours_items["scores"])
+    metric = _item_metric(line.metric, ours_items["scores"], theirs_items["scores"])
     if metric is None:
         return None
-    first, second = ([line.scale * value for value in items["scores"][metric]] for items in (ours_items, theirs_items))
-    clusters = ours_items["groups"] if len(set(ours_items["groups"])) < len(first) else None
-    if line.scale == 1 or clusters is not None:
-        return paired_difference(first, second, clusters=clusters)
-    return _scaled(paired_difference([value / line.scale for value in first], [value / line.scale for value in second]), line.scale)
+    first, second = (items["scores"][metric] for items in (ours_items, theirs_items))
+    difference = paired_difference(first, second, clusters=ours_items["groups"], most=highest_score(metric))
+    return metric, _scaled(difference, line.scale)
 
 
 def _scaled(difference: Difference, scale: float) -> Difference:
     d = difference
-    return Difference(scale * d.value, scale * d.low, scale * d.high, d.p_value, d.wins, d.losses, d.n)
+    return replace(d, value=scale * d.value, low=scale * d.low, high=scale * d.high)
 
 
-def _item_metric(metric: str, scores: Mapping[str, Sequence[float | None]]) -> str | None:
-    """A score of items that stands for the metric: itself, or for corpus scores that of sentences."""
-    for name in (metric, "chrf_sentence"):
-        if name in scores and None not in scores[name]:
+def difference_texts(test: Test) -> tuple[str, str]:
+    """A difference and its interval, which may not be known."""
+    d, digits = test.difference, 3 if test.line.is_text else 1
+    known = math.isfinite(d.low) and math.isfinite(d.high)
+    return f"{d.value:+.{digits}f}", f"[{d.low:+.{digits}f}, {d.high:+.{digits}f}]" if known else "–"
+
+
+def _item_metric(metric: str, *scores: Mapping[str, Sequence[float | None]]) -> str | None:
+    """A score of items that stands for the metric: itself, or for chrF and BLEU of the corpus chrF of sentences."""
+    for name in (metric, "chrf_sentence") if metric in ("chrf", "bleu") else (metric,):
+        if all(name in of_model and None not in of_model[name] for of_model in scores):
             return name
     return None
 
@@ -217,7 +261,7 @@ def validity_rows(report: Report) -> tuple[list[str], list[list[str]]]:
 def _share_cell(entry: Mapping[str, Any] | None) -> str:
     if entry is None or entry["value"] is None:
         return "–"
-    interval = "" if entry["low"] is None else f" [{100 * entry['low']:.1f}, {100 * entry['high']:.1f}]"
+    interval = "" if None in (entry["low"], entry["high"]) else f" [{100 * entry['low']:.1f}, {100 * entry['high']:.1f}]"
     return f"{100 * entry['value']:.1f}{interval}"
 
 

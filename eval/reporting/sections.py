@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from eval.reporting.runs import Evaluated, Report
-from eval.reporting.scores import LANGUAGES, Line, Test
+from eval.reporting.scores import LANGUAGES, Line, Test, difference_texts
+from eval.reporting.suites import OTHERS, place
 from eval.results import score_names
 
 
@@ -23,7 +24,7 @@ def efficiency_rows(report: Report) -> tuple[list[str], list[list[str]]]:
             rows.append(
                 [
                     f"{LANGUAGES.get(text, text)}, {model.name}",
-                    f"{figures['bits_per_byte']:.3f} [{figures['low']:.3f}, {figures['high']:.3f}]",
+                    "–" if (score := Line(text, "bits_per_byte", True, True).score(model)) is None else score.text(),
                     "–" if perplexity is None else f"{perplexity:,.0f}" if perplexity >= 1000 else f"{perplexity:.4g}",
                     f"{tokens / figures['num_words']:.2f}",
                     f"{figures['text_bytes'] / tokens:.2f}",
@@ -63,8 +64,7 @@ def _language_pairs(report: Report) -> list[tuple[Line, Line]]:
 
 
 def _gain(test: Test) -> str:
-    d, digits = test.difference, 3 if test.line.is_text else 1
-    return f"{d.value:+.{digits}f} [{d.low:+.{digits}f}, {d.high:+.{digits}f}]{' *' if test.sure else ''}"
+    return f"{' '.join(difference_texts(test))}{' *' if test.sure else ''}"
 
 
 def x_axes(report: Report, tokens_per_step: int | None) -> dict[str, Callable[[Evaluated], float]]:
@@ -97,24 +97,37 @@ def notes(report: Report) -> list[str]:
     first = models[0].content
     found = []
     if report.texts:
-        told = (f"{LANGUAGES.get(t, t)}: {f['num_documents']} documents, {f['text_bytes']:,} bytes" for t, f in models[0].texts.items())
+        figures = {text: next(model.texts[text] for model in models if text in model.texts) for text in report.texts}
+        told = (f"{LANGUAGES.get(t, t)}: {f['num_documents']} documents, {f['text_bytes']:,} bytes" for t, f in figures.items())
+        windows = sorted({int(model.content["settings"]["window_tokens"]) for model in models if model.texts})
         starts = sorted({str(m.content["settings"]["start_token_used"]["token"]) for m in models if m.texts})
         found.append(
             f"Held-out texts: {'; '.join(told)}. Every document is scored apart after one start token ({', '.join(starts)}), with up to"
-            f" {first['settings']['window_tokens']} tokens at once; intervals by resampling documents."
+            f" {' or '.join(f'{window:,}' for window in windows)} tokens at once; intervals over documents."
         )
     if report.tasks:
-        shots = {task: next(m.tasks[task]["num_fewshot"] for m in models if task in m.tasks) for task in report.tasks}
-        told = (f"{task}: {k}" for task, k in shots.items() if k)
-        drawn = ". They are drawn for each item by its id, never from evaluated groups, and are the same for every model."
-        found.append(f"Examples before each question: {', '.join(told)}{drawn}" if any(shots.values()) else "No examples before questions.")
+        found.append(_examples_note(report))
     if comet := next((m.tasks[t]["comet"] for m in models for t in m.tasks if m.tasks[t].get("comet")), None):
         found.append(f"COMET, times 100: {comet['name']} ({comet['digest']}) with {comet['package']}, on the first reference.")
     versions = ", ".join(f"{package} {version}" for package, version in first["versions"].items())
     found.append(
-        "Intervals: Wilson for shares of items that stand alone; else 10,000 bootstrap resamples of items, groups of items drawn whole."
-        " Tests: McNemar's exact test for right and wrong answers, else the paired bootstrap; p-values adjusted by Holm over the scores of"
-        " each model."
+        "Intervals, 95 %: Wilson's for shares; else Student's t over items, groups of items being one (of F1, chrF and BLEU over the"
+        " jackknife). Tests: McNemar's exact test for right and wrong answers to items that stand alone, else the exact test of signs over"
+        " items or groups; p-values adjusted by Holm over the scores of each model. Fewer than six items or groups decide nothing."
     )
-    found.append(f"Weights in {first['settings']['dtype']}; {versions}.")
+    found.append(f"Weights in {' or '.join(sorted({str(m.content['settings']['dtype']) for m in models}))}; {versions}.")
     return found
+
+
+def _examples_note(report: Report) -> str:
+    models = [model for run in report.runs for model in run.checkpoints]
+    asked = {task: [model.tasks[task] for model in models if task in model.tasks] for task in report.tasks}
+    shots = {task: summaries[0]["num_fewshot"] for task, summaries in asked.items() if summaries[0]["num_fewshot"]}
+    if not shots:
+        return "No examples before questions."
+    told = ", ".join(f"{task}: {k}" for task, k in shots.items())
+    of_papers = all(place(Line(task, "", False, True))[0] is not OTHERS for task in shots)
+    drawn = " They are drawn for each item by its id, never from evaluated groups." if of_papers else ""
+    were_cut = any(summary.get("prompt_cut") for summaries in asked.values() for summary in summaries)
+    same = "Prompts are the same for every model" + (", but for what was cut of those that were too long" if were_cut else "")
+    return f"Examples before each question: {told}.{drawn} {same}."

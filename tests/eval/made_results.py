@@ -13,7 +13,7 @@ from data_prep.artifacts import digest_bytes
 from eval.generation import EFFICIENCY_FORMAT, EFFICIENCY_NAME
 from eval.protocols.scoring import yes_no
 from eval.results import RESULT_FORMAT, write_lines, write_result
-from eval.statistics import f1_intervals, ratio_interval, wilson_interval
+from eval.statistics import f1_interval, ratio_interval, wilson_interval
 from eval.task_runs import item_scores
 
 TASKS = ("sl_boolq_gen", "sl_rte_gen", "completion_sl", "completion_en")
@@ -66,7 +66,7 @@ def make_result(
         "model": {"digest": digest_bytes(name.encode()), "written_by": "conversion.nemo_to_hf", "model_type": "opt"},
         "facts": facts,
         "settings": {
-            "start_token": "auto", "context_length": None, "dtype": "float32", "window_tokens": 512, "backend": backend,
+            "start_token": "auto", "context_length": None, "dtype": "float32", "window_tokens": 512, "task_positions": 512, "backend": backend,
             "start_token_used": {"id": 1, "token": "</s>", "reason": ""},
         },
         "versions": {"lm_eval": "0.4.13", "transformers": "4.57.6", "torch": "2.13.0"},
@@ -87,7 +87,7 @@ def _text(folder: Path, text: str, bits_per_byte: float, name: str) -> dict[str,
     bits = [size * (bits_per_byte + rng.gauss(0, 0.03)) for size in sizes]
     documents = [{"nats": b * math.log(2), "num_tokens": size // 4, "text_bytes": size, "unknown_bytes": 0} for b, size in zip(bits, sizes)]
     write_lines(folder / "documents" / f"{text}.jsonl", documents)
-    estimate = ratio_interval(bits, sizes, resamples=1000)
+    estimate = ratio_interval(bits, sizes)
     return {
         "bits_per_byte": estimate.value, "low": estimate.low, "high": estimate.high, "num_documents": 40, "text_bytes": sum(sizes),
         "num_tokens": sum(size // 4 for size in sizes), "num_words": sum(sizes) // 6, "unknown_bytes": 0, "seconds": 0.5,
@@ -102,13 +102,13 @@ def _task(folder: Path, task: str, skill: float, name: str, items: int, shots: i
     write_lines(folder / "items" / f"{task}.jsonl", [item_scores(samples)])
     right, valid = [s["acc"] for s in samples], [1 - s["invalid"] for s in samples]
     strict, invalid = wilson_interval(int(sum(right)), items), wilson_interval(items - int(sum(valid)), items)
-    valid_only = ratio_interval(right, valid, resamples=1000)
+    valid_only = wilson_interval(int(sum(right)), int(sum(valid)))
     gold, predicted = [s["macro_f1"][0] for s in samples], [None if s["macro_f1"][1] < 0 else s["macro_f1"][1] for s in samples]
-    macro, _ = f1_intervals(gold, predicted, num_classes=2, resamples=1000)
+    macro = f1_interval(gold, predicted, num_classes=2)
     estimates = {"acc": strict, "acc_valid": valid_only, "invalid": invalid, "macro_f1": macro}
     return {
-        "metrics": {key: {"value": e.value, "low": e.low, "high": e.high, "n": e.n, "stderr": None} for key, e in estimates.items()},
-        "num_items": items, "num_fewshot": shots, "higher_is_better": {"acc": True, "acc_valid": True, "macro_f1": True, "invalid": False},
+        "metrics": {key: {**e.figures(), "stderr": None} for key, e in estimates.items()},
+        "num_items": items, "num_groups": items, "num_fewshot": shots, "higher_is_better": {"acc": True, "acc_valid": True, "macro_f1": True, "invalid": False},
         "prompts_digest": digest_bytes(f"{task} {items} {shots} {prompt}".encode()), "majority": {"answer": "Da.", "acc": 0.5},
         "prompt_cut": 0.0, "answer_cut": 0.1 * (1 - skill),
     }  # fmt: skip

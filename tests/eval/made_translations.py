@@ -35,7 +35,14 @@ def make_translations(folder: Path, tasks: Mapping[str, Sequence[Sequence[str]]]
         "name": folder.name,
         "model": {"digest": digest_bytes(folder.name.encode()), "written_by": "conversion.nemo_to_hf", "model_type": "opt"},
         "facts": facts,
-        "settings": {"start_token": "auto", "context_length": None, "dtype": "float32", "window_tokens": 512, "backend": "hf"},
+        "settings": {
+            "start_token": "auto",
+            "context_length": None,
+            "dtype": "float32",
+            "window_tokens": 512,
+            "task_positions": 512,
+            "backend": "hf",
+        },
         "versions": {"lm_eval": "0.4.13", "transformers": "4.57.6", "torch": "2.13.0"},
         "texts": {},
         "tasks": summaries,
@@ -64,9 +71,8 @@ def _task(folder: Path, task: str, outputs: Sequence[Sequence[str]]) -> dict[str
     write_lines(folder / "items" / f"{task}.jsonl", [items])
     shown = {}
     for name in items["scores"]:
-        e = ratio_interval(items["scores"][name], resamples=500)
-        shown[name] = {"value": e.value, "low": e.low, "high": e.high, "n": e.n, "stderr": None}
+        shown[name] = {**ratio_interval(items["scores"][name]).figures(), "stderr": None}
     return {
-        "metrics": shown, "num_items": len(samples), "num_fewshot": 0, "higher_is_better": {"chrf_sentence": True, "empty": False},
+        "metrics": shown, "num_items": len(samples), "num_groups": len(set(items["groups"])), "num_fewshot": 0, "higher_is_better": {"chrf_sentence": True, "empty": False},
         "prompts_digest": digest_bytes(task.encode()), "majority": None, "prompt_cut": 0.0, "answer_cut": 0.0,
     }  # fmt: skip

@@ -1,6 +1,7 @@
 """Generated texts with their ids, and efficiency in units that compare vocabularies."""
 
 import json
+import math
 import re
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from conversion.hf_model import inspect_checkpoint, load_model
 from eval.generate import main, task_prompts
 from eval.generation import SETTINGS, Pace, Settings, Text, per_second, speedup, target_token_ratio, transformers_generator
+from eval.statistics import Estimate
 from tests.eval.paper_rows import write_rows
 from tests.eval.tiny_models import SENTENCES, tiny_llama, tiny_opt, tiny_tokenizer
 
@@ -70,12 +72,15 @@ def test_rates_by_hand():
     fast = [Pace(1.0, 4, 10, 20), Pace(2.0, 8, 20, 40)]
     slow = [Pace(2.0, 8, 10, 10), Pace(4.0, 16, 20, 20)]
     rate = per_second(fast, "num_bytes")
-    assert (rate.value, rate.low, rate.high) == pytest.approx((20, 20, 20))
-    gain = speedup(fast, slow)
-    assert (gain.value, gain.low, gain.high) == pytest.approx((4, 4, 4))
-    assert speedup(slow, slow).value == 1
-    uneven = speedup([Pace(1.0, 1, 1, 10), Pace(1.0, 1, 1, 30)], [Pace(1.0, 1, 1, 10)])
-    assert (uneven.low, uneven.value, uneven.high) == (1, 2, 3)
+    assert rate.value == 20 and not rate.is_known, "repeats that are all alike say nothing of others"
+    assert speedup(fast, slow).value == 4
+    assert speedup(slow, slow) == Estimate(1.0, 1.0, 1.0, 2, 2), "the source beside itself"
+    once = speedup([Pace(1.0, 1, 1, 20)], slow)
+    assert once.value == 4 and not once.is_known
+    uneven = speedup([Pace(1.0, 1, 1, 29), Pace(1.0, 1, 1, 31)], [Pace(1.0, 1, 1, 10), Pace(1.0, 1, 1, 10.1)])
+    # By hand: relative standard errors 1 / 30 and 0.05 / 10.05, t of one degree of freedom 12.706.
+    factor = math.exp(12.7062 * math.hypot(1 / 30, 0.05 / 10.05))
+    assert (uneven.value, uneven.low, uneven.high) == pytest.approx((30 / 10.05, 30 / 10.05 / factor, 30 / 10.05 * factor), rel=1e-4)
     assert target_token_ratio(texts, frozenset({2, 3})) == 0.5
     assert target_token_ratio([Text((), "", 1)], frozenset({2})) is None
 

@@ -14,10 +14,14 @@ import pytest
 from eval.report import main
 from eval.reporting.charts import padded, tick_label, ticks
 from eval.reporting.exports import latex
+from eval.reporting.items_page import items_page
+from eval.reporting.page import report_page
 from eval.reporting.runs import read_report
 from eval.reporting.scores import Line, lines, paired_tests
+from eval.reporting.sections import notes
 from eval.reporting.suites import OTHERS, TEXTS, glance_rows, place
-from eval.statistics import mcnemar_p_value
+from eval.reporting.warnings import warnings
+from eval.significance import mcnemar_p_value
 from eval.task_runs import TASKS_DIR
 from tests.eval.made_results import TASKS, make_result, make_results
 
@@ -224,6 +228,99 @@ def test_backends_and_versions_are_told(tmp_path):
     assert "Tasks were run with different backends (hf and vllm): last digits may differ for that alone." in text
     assert not (tmp_path / "report/items.html").exists()
     assert "items.html" not in text
+
+
+def test_where_less_is_better_less_is_called_better(tmp_path):
+    """A task of one's own whose headline is an error: of 40 items the model errs on 10, the baseline on 30."""
+    for name, errors in (("a", 30), ("b", 10)):
+        folder = make_result(tmp_path, name, None, None, skill=0.5, items=40, tasks=["my_task"])
+        path = folder / "items/my_task.jsonl"
+        items = json.loads(path.read_text())
+        items["scores"] = {"error": [float(number < errors) for number in range(40)]}
+        path.write_text(json.dumps(items) + "\n")
+        path = folder / "samples/my_task.jsonl"
+        samples = [{**json.loads(line), "error": float(n < errors)} for n, line in enumerate(path.read_text().splitlines())]
+        path.write_text("".join(json.dumps(sample) + "\n" for sample in samples))
+        result = json.loads((folder / "result.json").read_text())
+        entry = {"value": errors / 40, "low": 0.0, "high": 1.0, "n": 40, "units": 40, "stderr": None}
+        result["tasks"]["my_task"] |= {"metrics": {"error": entry}, "higher_is_better": {"error": False}}
+        (folder / "result.json").write_text(json.dumps(result))
+    report = read_report([tmp_path], baseline="a")
+    (test,) = (test for test in paired_tests(report, lines(report)) if test.line.source == "my_task")
+    assert (test.better, test.verdict, test.better_on, test.worse_on) == (True, "better", 20, 0)
+    assert test.difference.value == -0.5
+    page = items_page(report, lines(report), title="", items=1)
+    assert page is not None and "my_task: b: wins 20, losses 0, of 40" in page
+
+
+def test_few_items_are_told_and_decide_nothing(tmp_path):
+    make_result(tmp_path, "a", None, None, skill=0.1, items=5)
+    make_result(tmp_path, "b", None, None, skill=0.9, items=5)
+    for folder in (tmp_path / "a", tmp_path / "b"):  # one document
+        path = folder / "documents/sl.jsonl"
+        path.write_text(path.read_text().splitlines()[0] + "\n")
+        result = json.loads((folder / "result.json").read_text())
+        result["texts"]["sl"] |= {"num_documents": 1, "low": 0.0, "high": None}
+        (folder / "result.json").write_text(json.dumps(result))
+    assert main(["--results", str(tmp_path), "--output", str(tmp_path / "report")]) == 0
+    text = (tmp_path / "report/report.html").read_text(encoding="utf-8")
+    assert (
+        "Fewer than 30 that are independent (documents, or items and groups of them): sl (1), sl_boolq_gen (5), sl_rte_gen (5),"
+        " completion_sl (5), completion_en (5). Intervals are wide, and assume that others would vary as these do; fewer than 6 decide"
+        " nothing." in text
+    )
+    report = read_report([tmp_path])
+    verdicts = {test.line.source: test.verdict for test in paired_tests(report, lines(report))}
+    assert {name for name, verdict in verdicts.items() if verdict == "too few to tell"} == {"sl", *TASKS}
+    assert text.count("too few to tell") == 5
+    assert "inf" not in re.sub(r"[a-z]inf|inf[a-z]", "", text)
+
+
+def test_questions_of_a_few_passages_are_told(tmp_path):
+    """33 questions on 3 passages, as MultiRC of the papers: all right for one model and all wrong for the other decides nothing."""
+    for name, right in (("a", 0.0), ("b", 1.0)):
+        folder = make_result(tmp_path, name, None, None, skill=0.5, items=33, tasks=["sl_multirc_gen"])
+        path = folder / "items/sl_multirc_gen.jsonl"
+        items = json.loads(path.read_text())
+        items["groups"] = [f"passage {number // 11}" for number in range(33)]
+        items["scores"]["acc"] = [right] * 33
+        path.write_text(json.dumps(items) + "\n")
+        result = json.loads((folder / "result.json").read_text())
+        result["tasks"]["sl_multirc_gen"]["num_groups"] = 3
+        result["tasks"]["sl_multirc_gen"]["metrics"]["acc"] |= {"n": 33, "units": 3}
+        (folder / "result.json").write_text(json.dumps(result))
+    report = read_report([tmp_path], baseline="a")
+    (test,) = (test for test in paired_tests(report, lines(report)) if test.line.source == "sl_multirc_gen")
+    assert (test.difference.p_value, test.verdict, test.difference.units) == (0.25, "too few to tell", 3)
+    page = report_page(report, lines(report), [test], title="", tokens_per_step=None, items_link=False)
+    assert "n = 33 in 3 groups" in page and "sl_multirc_gen (3)" in page and "<td>33 in 3</td>" in page
+
+
+def test_what_was_asked_unlike_is_told(tmp_path):
+    def settings(folder, **changes):
+        path = folder / "result.json"
+        result = json.loads(path.read_text())
+        result["settings"] |= changes
+        result["tasks"]["sl_boolq_gen"]["prompt_cut"] = 0.5 if changes["task_positions"] == 512 else 0.0
+        path.write_text(json.dumps(result))
+
+    settings(make_result(tmp_path, "a", None, None, skill=0.5), task_positions=8192)
+    settings(make_result(tmp_path, "b", None, None, skill=0.5), task_positions=512)
+    told = "\n".join(warnings(read_report([tmp_path])))
+    assert "Tasks were asked with 512 (b) and 8192 (a) positions: a difference may be due to that alone." in told
+    cut = "Prompts did not fit and were cut, so that models may have been asked different things: sl_boolq_gen (a: 0 %, b: 50 %)."
+    assert cut in told
+    notes_told = "\n".join(notes(read_report([tmp_path])))
+    assert "Prompts are the same for every model, but for what was cut of those that were too long." in notes_told
+    for folder, dtype in ((tmp_path / "a", "float32"), (tmp_path / "b", "bfloat16")):
+        path = folder / "result.json"
+        result = json.loads(path.read_text())
+        result["texts"] = {}
+        result["settings"]["dtype"] = dtype
+        path.write_text(json.dumps(result))
+    told = "\n".join(warnings(read_report([tmp_path])))
+    assert "Weights were bfloat16 (b) and float32 (a): a difference may be due to that alone." in told
+    assert "Weights in bfloat16 or float32;" in "\n".join(notes(read_report([tmp_path])))
 
 
 def test_every_task_has_its_place_in_a_suite():

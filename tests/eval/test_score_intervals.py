@@ -42,21 +42,21 @@ def test_shares_means_and_valid_only_means():
     mean, nanmean = get_aggregation("mean"), get_aggregation("nanmean")
     assert score_interval([1.0, 0.0, 1.0], mean) == wilson_interval(2, 3)
     silent = score_interval([0.0, 0.0, 0.0], mean, out_of=100)
-    assert (silent.low, silent.high) == (0.0, 0.0), "chrF of nothing is not a share of no right answers"
+    assert silent.low == 0 and 50 < silent.high < 100, "three silent answers do not show that all are; and chrF is out of 100"
     graded = score_interval([10.0, 20.0, 60.0], mean)
     assert graded is not None and graded.value == 30 and graded.low < 30 < graded.high
     valid = score_interval([1.0, math.nan, 0.0, 1.0], nanmean)
-    assert valid is not None and valid.value == pytest.approx(2 / 3) and valid.n == 4
+    assert valid is not None and valid.value == pytest.approx(2 / 3) and (valid.n, valid.units) == (3, 3)
     assert score_interval([math.nan], nanmean) is None
     assert score_interval([(1.0, 2.0)], sd_over_runs) is None
 
 
-def test_passages_are_drawn_whole():
+def test_passages_are_one_unit():
     mean = get_aggregation("mean")
     values, passages = [1.0] * 30 + [0.0] * 30, [str(n // 10) for n in range(60)]
     alone, together = score_interval(values, mean), score_interval(values, mean, clusters=passages)
     assert alone is not None and together is not None
-    assert together.high - together.low > 2 * (alone.high - alone.low)
+    assert together.high - together.low > 2 * (alone.high - alone.low) and (together.n, together.units) == (60, 6)
     assert score_interval(values, mean, clusters=list(map(str, range(60)))) == alone
 
 

@@ -1,25 +1,19 @@
-"""Intervals and tests against the papers' tables, scipy, and what can be computed by hand."""
+"""Intervals against the papers' tables, scipy, and what can be computed by hand."""
 
 import math
 import re
-import time
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from eval.statistics import (
-    accuracy,
-    corpus_interval,
-    f1_intervals,
-    holm,
+    class_f1,
+    counted_interval,
+    f1_interval,
     macro_f1,
     majority_baseline,
-    mcnemar_p_value,
-    paired_difference,
     ratio_interval,
-    resampled_sums,
+    share_interval,
     t_interval,
     wilson_interval,
 )
@@ -51,46 +45,56 @@ def test_wilson_interval():
         wilson_interval(0, 0)
 
 
-def test_bootstrap_of_a_mean_against_scipy():
-    from scipy.stats import bootstrap
+def test_a_mean_has_students_interval():
+    from scipy.stats import t
 
-    values = np.random.default_rng(5).gamma(2.0, size=80)
-    theirs = bootstrap((values,), np.mean, n_resamples=10_000, method="percentile", random_state=7).confidence_interval
-    ours = ratio_interval(values)
-    spread = theirs.high - theirs.low
-    # Two seeds of the same bootstrap differ by about 2 % of the interval's width at 10,000 resamples.
-    assert ours.low == pytest.approx(theirs.low, abs=0.05 * spread)
-    assert ours.high == pytest.approx(theirs.high, abs=0.05 * spread)
-    assert ours.value == pytest.approx(values.mean())
-    assert ratio_interval(values) == ours, "the seed alone decides"
+    values = np.random.default_rng(5).gamma(2.0, size=12)
+    low, high = t.interval(0.95, 11, loc=values.mean(), scale=values.std(ddof=1) / math.sqrt(12))
+    found = ratio_interval(values)
+    assert (found.value, found.low, found.high) == pytest.approx((values.mean(), low, high))
+    assert (found.n, found.units) == (12, 12)
+    assert ratio_interval(values, bounds=(1.9, 2.05)) == type(found)(found.value, 1.9, 2.05, 12, 12), "cut at what a score can be"
 
 
-def test_a_ratio_resamples_pairs_not_parts():
-    bits, sizes = np.array([80.0, 8.0, 40.0, 4.0]), np.array([20.0, 2.0, 10.0, 1.0])  # four bits a byte in every document
+def test_a_ratio_goes_by_pairs_not_parts():
+    bits, sizes = np.array([80.0, 8.0, 40.0, 4.0]), np.array([20.0, 2.0, 10.0, 1.0])  # four bits a byte, but for a little in one document
+    bits[0] += 0.2
     found = ratio_interval(bits, sizes)
-    assert (found.value, found.low, found.high) == pytest.approx((4, 4, 4))
+    assert found.low < found.value < found.high
+    assert found.high - found.low < 0.04, "documents differ twentyfold in size, and hardly in bits per byte"
 
 
-def test_valid_only_accuracy_carries_how_many_are_valid():
-    right, valid = [True] * 9 + [False] * 21, [True] * 15 + [False] * 15
-    found = accuracy(right, valid)
-    assert (found.strict.value, found.invalid.value) == (0.3, 0.5)
-    assert found.valid_only is not None
-    assert found.valid_only.value == 0.6
-    assert found.valid_only.low < 0.40 < 0.80 < found.valid_only.high + 0.05
-    assert accuracy([False] * 3, [False] * 3).valid_only is None
-    with pytest.raises(ValueError, match=r"^an answer is marked as right but not as valid$"):
-        accuracy([True], [False])
+def test_units_that_do_not_vary_have_no_interval_of_width_zero():
+    nothing = (-math.inf, math.inf)
+    for values, sizes in (([80.0], [20.0]), ([80.0, 8.0], [20.0, 2.0]), ([0.1] * 7, [0.3] * 7)):
+        found = ratio_interval(values, sizes)
+        assert (found.low, found.high) == nothing, "one document, or all alike, say nothing of others"
+        assert ratio_interval(values, sizes, bounds=(0, math.inf)).low == 0
+    sixteen = share_interval([0.0] * 16, ["a"] * 4 + ["b"] * 4 + ["c"] * 4 + ["d"] * 4)
+    assert (sixteen.value, sixteen.low, sixteen.n, sixteen.units) == (0.0, 0.0, 16, 4)
+    assert sixteen.high == wilson_interval(0, 4).high > 0.4
+    assert share_interval([1.0] * 16, ["a"] * 16).low == pytest.approx(wilson_interval(1, 1).low)
+    half = share_interval([1.0, 0.0] * 8, ["a"] * 16)
+    assert half.low < 0.06 and half.high > 0.94, "one passage"
+    silent = ratio_interval([0.0, 0.0, 0.0], bounds=(0, 100))
+    assert (silent.low, silent.high) == (0.0, pytest.approx(100 * wilson_interval(0, 3).high))
+    for gold, predicted in (([0], [0]), ([0, 1, 0], [0, 1, 0]), ([0, 1, 1], [1, 0, 0])):
+        found = f1_interval(gold, predicted, num_classes=2)
+        assert found.low < found.high
 
 
-def test_clusters_are_drawn_whole():
+def test_clusters_are_one_unit():
     """Ten passages of twenty questions all right or all wrong say as much as ten questions."""
     values = np.repeat([1.0, 0.0] * 5, 20)
     passages = np.repeat(np.arange(10), 20).tolist()
     alone, together = ratio_interval(values), ratio_interval(values, clusters=passages)
     assert together.high - together.low > 3 * (alone.high - alone.low)
     ten = ratio_interval(np.array([1.0, 0.0] * 5))
-    assert (together.low, together.high) == (ten.low, ten.high)
+    assert (together.low, together.high) == pytest.approx((ten.low, ten.high))
+    assert (together.n, together.units) == (200, 10)
+    share = share_interval(values.tolist(), passages)
+    assert share.high - share.low > 3 * (wilson_interval(100, 200).high - wilson_interval(100, 200).low)
+    assert share_interval(values.tolist(), list(range(200))) == wilson_interval(100, 200), "groups of one are none"
 
 
 def test_f1_against_scikit_learn():
@@ -99,49 +103,13 @@ def test_f1_against_scikit_learn():
     rng = np.random.default_rng(2)
     gold, predicted = rng.integers(0, 3, 200).tolist(), rng.integers(0, 3, 200).tolist()
     assert macro_f1(gold, predicted, num_classes=3) == pytest.approx(f1_score(gold, predicted, average="macro"))
-    macro, classes = f1_intervals(gold, predicted, num_classes=3)
-    assert [c.value for c in classes] == pytest.approx(f1_score(gold, predicted, average=None).tolist())
+    assert class_f1(gold, predicted, num_classes=3) == pytest.approx(f1_score(gold, predicted, average=None).tolist())
+    macro, second = (f1_interval(gold, predicted, num_classes=3, of_class=c) for c in (None, 1))
+    assert second.value == pytest.approx(class_f1(gold, predicted, num_classes=3)[1])
     assert macro.low < macro.value < macro.high
+    assert macro.high - macro.low < second.high - second.low
     # By hand: class 0 has one hit of two, one answer invalid: F1 = 2 / (2 + 1); class 1 has one hit, no error: 1.
     assert macro_f1([0, 0, 1], [0, None, 1], num_classes=2) == pytest.approx((2 / 3 + 1) / 2)
-
-
-def test_mcnemar_by_hand():
-    assert mcnemar_p_value(0, 0) == 1.0
-    assert mcnemar_p_value(5, 0) == pytest.approx(2 / 2**5)
-    assert mcnemar_p_value(1, 7) == pytest.approx(2 * (1 + 8) / 2**8)
-    first, second = [1] * 8 + [0] * 12, [0] * 7 + [1] + [0] * 12
-    found = paired_difference(first, second)
-    assert (found.wins, found.losses, found.value) == (7, 0, 7 / 20)
-    assert found.p_value == pytest.approx(2 / 2**7)
-
-
-def test_a_paired_difference_is_surer_than_two_intervals():
-    rng = np.random.default_rng(0)
-    hardness = rng.normal(size=200)
-    first, second = hardness + 0.1 + rng.normal(scale=0.05, size=200), hardness
-    found = paired_difference(first, second)
-    assert 0.08 < found.low < found.value < found.high < 0.12
-    assert found.p_value == pytest.approx(1 / 10_000)
-    back = paired_difference(second, first)
-    assert (back.value, back.low, back.high) == pytest.approx((-found.value, -found.high, -found.low))
-    assert paired_difference(first, first).p_value == 1.0
-    with pytest.raises(ValueError, match=r"^paired runs must have the same items; found 2 and 3$"):
-        paired_difference([1, 2], [1, 2, 3])
-
-
-def test_holm_by_hand():
-    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
-    assert holm([]) == []
-    assert holm([0.6, 0.9]) == [1.0, 1.0]
-
-
-@given(st.lists(st.floats(0, 1), min_size=1, max_size=30))
-def test_holm_keeps_the_order_and_never_lowers(p_values):
-    adjusted = holm(p_values)
-    assert all(p <= a <= 1 for p, a in zip(p_values, adjusted))
-    order = sorted(range(len(p_values)), key=lambda i: p_values[i])
-    assert all(adjusted[i] <= adjusted[j] for i, j in zip(order, order[1:]))
 
 
 def test_majority():
@@ -150,33 +118,21 @@ def test_majority():
         majority_baseline([])
 
 
-def test_corpus_score_of_counts():
+def test_a_score_of_counts_is_jackknifed():
+    """By hand: without each sentence in turn the ratio is 6/8, 3/6 and 4/6."""
     counts = np.array([[1.0, 2.0], [3.0, 4.0], [2.0, 4.0]])  # matches, n-grams
-    found = corpus_interval(counts, lambda sums: sums[:, 0] / sums[:, 1])
-    assert found.value == 0.6
-    assert 0.5 <= found.low < 0.6 < found.high <= 0.75
+    found = counted_interval(counts, lambda sums: sums[:, 0] / sums[:, 1])
+    without = np.array([5 / 8, 3 / 6, 4 / 6])
+    half = 4.302653 * math.sqrt(2 / 3 * ((without - without.mean()) ** 2).sum())
+    assert (found.value, found.low, found.high) == pytest.approx((0.6, max(0.0, 0.6 - half), min(1.0, 0.6 + half)), abs=1e-6)
+    values = np.random.default_rng(3).random(9)
+    mean = counted_interval(np.column_stack([values, np.ones(9)]), lambda sums: sums[:, 0] / sums[:, 1])
+    assert (mean.low, mean.high) == pytest.approx((ratio_interval(values).low, ratio_interval(values).high)), "of a mean it is t's interval"
 
 
-def test_nothing_to_resample():
-    for call in (lambda: ratio_interval([]), lambda: f1_intervals([], [], num_classes=2), lambda: resampled_sums(np.zeros((0, 1)))):
-        with pytest.raises(ValueError, match=r"^there are no items to resample$"):
+def test_nothing_to_say_of_no_items():
+    for call in (lambda: ratio_interval([]), lambda: f1_interval([], [], num_classes=2)):
+        with pytest.raises(ValueError, match=r"^there are no items, so nothing can be said of a score$"):
             call()
     with pytest.raises(ValueError, match=re.escape("none of the 2 items counts, so the score is not defined")):
         ratio_interval([0, 0], [0, 0])
-
-
-def test_resampling_is_the_same_in_one_chunk_and_in_many(monkeypatch):
-    values = np.random.default_rng(1).normal(size=(50, 3))
-    whole = resampled_sums(values, resamples=100)
-    monkeypatch.setattr("eval.statistics._CHUNK_CELLS", 50 * 7)
-    assert resampled_sums(values, resamples=100) == pytest.approx(whole, rel=1e-9)  # matrix products of other shapes round otherwise
-    assert whole.mean(axis=0) == pytest.approx(values.sum(axis=0), abs=4 * math.sqrt(50 / 100))
-
-
-def test_ten_runs_of_twenty_tasks_are_fast():
-    """The budget is 5 s on a quiet core; 1.2 s are what it takes."""
-    rng = np.random.default_rng(0)
-    start = time.process_time()
-    for task in range(20):
-        resampled_sums(rng.random((500, 10)), seed=task)
-    assert time.process_time() - start < 5

@@ -1,0 +1,85 @@
+"""What a reader has to know before comparing: models evaluated unlike, tasks that failed, and scores of too few items."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from eval.reporting.runs import Evaluated, Report
+from eval.significance import LEAST_UNITS
+from eval.statistics import FEW_UNITS
+
+_NAMED = 6  # of a kind in one sentence
+_FEW_ITEMS = 100
+
+
+def warnings(report: Report) -> list[str]:
+    """Differences that do not forbid a comparison but may explain one, and what few items cannot tell; a sentence each."""
+    models = [model for run in report.runs for model in run.checkpoints]
+    found = [*_unlike(models), *_cut_prompts(report, models)]
+    failed = [f"{task} of {model.name} ({reason})" for model in models for task, reason in model.content.get("failures", {}).items()]
+    if failed:
+        found.append(f"Could not be evaluated: {_listed(failed, '; ')}.")
+    return found + _few(report, models)
+
+
+def _listed(names: Sequence[str], separator: str = ", ") -> str:
+    more = f"{separator}and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return separator.join(names[:_NAMED]) + more
+
+
+def _unlike(models: Sequence[Evaluated]) -> Iterable[str]:
+    """Settings and versions in which models differ."""
+    asked, read = [model for model in models if model.tasks], [model for model in models if model.texts]
+    backends = _values(asked, "settings", "backend")
+    if len(backends) > 1:
+        yield f"Tasks were run with different backends ({' and '.join(backends)}): last digits may differ for that alone."
+    for group, name, what in (
+        (models, "dtype", "Weights were {}"),
+        (asked, "task_positions", "Tasks were asked with {} positions"),
+        (read, "window_tokens", "Held-out texts were scored with {} positions"),
+    ):
+        values = _values(group, "settings", name)
+        if len(values) > 1:
+            told = " and ".join(f"{value} ({_listed(names)})" for value, names in values.items())
+            yield f"{what.format(told)}: a difference may be due to that alone."
+    for package in ("lm_eval", "transformers"):
+        versions = _values(models, "versions", package)
+        if len(versions) > 1:
+            yield f"Models were evaluated with different versions of {package} ({', '.join(versions)})."
+
+
+def _values(models: Sequence[Evaluated], part: str, name: str) -> dict[str, list[str]]:
+    """Value of a setting or version -> names of the models that have it, by value."""
+    found: dict[str, list[str]] = {}
+    for model in models:
+        found.setdefault(str(model.content[part][name]), []).append(model.name)
+    return dict(sorted(found.items()))
+
+
+def _cut_prompts(report: Report, models: Sequence[Evaluated]) -> list[str]:
+    """Tasks some of whose prompts a model saw only in part."""
+    cut = []
+    for task in report.tasks:
+        shares = {model.name: model.tasks[task].get("prompt_cut") or 0.0 for model in models if task in model.tasks}
+        if any(shares.values()):
+            cut.append(f"{task} ({_listed([f'{name}: {100 * share:.0f} %' for name, share in shares.items()])})")
+    if not cut:
+        return []
+    return [f"Prompts did not fit and were cut, so that models may have been asked different things: {_listed(cut)}."]
+
+
+def _few(report: Report, models: Sequence[Evaluated]) -> list[str]:
+    """Scores of few items, and of few independent ones."""
+    found = []
+    items = {task: max(model.tasks[task]["num_items"] for model in models if task in model.tasks) for task in report.tasks}
+    if small := [task for task, count in items.items() if count < _FEW_ITEMS]:
+        names = ", ".join(small[:_NAMED]) + (" and others" if len(small) > _NAMED else "")
+        found.append(f"Fewer than {_FEW_ITEMS} items: {names}. With 30 items an accuracy is known to about 18 points either way.")
+    units = {text: next(model.texts[text]["num_documents"] for model in models if text in model.texts) for text in report.texts}
+    units |= {task: next(model.tasks[task]["num_groups"] for model in models if task in model.tasks) for task in report.tasks}
+    if scarce := [f"{name} ({count})" for name, count in units.items() if count < FEW_UNITS]:
+        found.append(
+            f"Fewer than {FEW_UNITS} that are independent (documents, or items and groups of them): {_listed(scarce)}. Intervals are wide,"
+            f" and assume that others would vary as these do; fewer than {LEAST_UNITS} decide nothing."
+        )
+    return found
