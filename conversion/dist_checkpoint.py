@@ -33,6 +33,7 @@ from conversion.dist_metadata import (
 from conversion.dist_metadata_writer import write_dist_metadata
 from conversion.large_file import LargeFileWriter
 from conversion.lazy_tensor import Bits, LazyTensor, bits_dtype
+from conversion.loading_safety import unsafe_parts
 from conversion.torch_file import read_tensor
 from conversion.torch_zip_writer import ALIGNMENT, save_tensor, save_value
 from data_prep.artifacts import DigestingWriter
@@ -173,10 +174,11 @@ def read_dist_checkpoint(directory: Path, *, prefix: str) -> dict[str, LazyTenso
     A checkpoint of any tensor, pipeline and data parallel size reads the same; optimizer state has other names.
 
     Raises:
-        ValueError: if a file is missing, corrupt or truncated, or a tensor has gaps.
+        ValueError: if a file is missing, corrupt or truncated, a tensor has gaps, or a part would run something when it is loaded.
     """
-    weights = replace(read_dist_metadata(directory).weights(prefix), objects={})
-    if problems := file_problems(directory, weights.ends()):
+    metadata = read_dist_metadata(directory)
+    weights = replace(metadata.weights(prefix), objects={})
+    if problems := [*unsafe_parts(metadata), *file_problems(directory, weights.ends())]:
         raise ValueError(problems[0])
     tensors: list[LazyTensor] = []
     for entry in weights.entries:

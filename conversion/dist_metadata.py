@@ -10,13 +10,14 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from conversion.dtypes import DTYPE_BYTES
-from conversion.inert_pickle import load_inert
+from conversion.inert_pickle import Record, load_inert
+from conversion.pickle_names import INDEX, refusal, unknown_names
 from conversion.plain_name import is_plain_name
 
 METADATA_NAME = ".metadata"
@@ -99,13 +100,18 @@ def read_dist_metadata(directory: Path) -> DistMetadata:
         ValueError: if the folder is of another format, or a file of it is missing or corrupt.
     """
     _require_backend(directory)
+    path = directory / METADATA_NAME
     try:
-        with open(directory / METADATA_NAME, "rb") as stream:
-            return _parse(load_inert(stream)[0], directory)
+        found = load_inert(path.read_bytes())
+        unknown = unknown_names(found.names, INDEX)
+        metadata = None if unknown else _parse(found.content, directory)
     except FileNotFoundError:
         raise ValueError(f"{directory} has no {METADATA_NAME}: the checkpoint is not complete") from None
     except Exception as error:  # what a damaged pickle raises is anybody's guess
-        raise ValueError(f"{directory / METADATA_NAME} is corrupt ({error}); copy the checkpoint again") from error
+        raise ValueError(f"{path} is corrupt ({error}); copy the checkpoint again") from error
+    if metadata is None:
+        raise ValueError(refusal(path, unknown))
+    return metadata
 
 
 def file_problems(directory: Path, ends: dict[str, int]) -> list[str]:
@@ -130,27 +136,58 @@ def _require_backend(directory: Path) -> None:
 
 
 def _parse(metadata: Any, directory: Path) -> DistMetadata:
+    """What the index says.
+
+    Torch makes objects of the same pickle and looks places up in a dictionary of them, so an index by which it could find another
+    place than is found here, such as two for one tensor, is refused.
+    """
+    index = _fields(metadata, "Metadata")
     places: dict[tuple[str, tuple[int, ...]], Place] = {}
     objects: dict[str, Place] = {}
-    for index, info in metadata.storage_data.items():
-        if not is_plain_name(info.relative_path):
-            raise ValueError(f"it names the file {info.relative_path!r}, which is not inside its folder")
-        place = Place(info.relative_path, _count(info.offset), _count(info.length))
-        if getattr(index, "offset", None) is None:
-            objects[index.fqn] = place
+    for key, stored in index["storage_data"].items():
+        name, offset = (_fields(key, "MetadataIndex").get(field) for field in ("fqn", "offset"))
+        place = _place(stored)
+        if not isinstance(name, str) or name in objects or (offset is not None and (name, _sizes(offset)) in places):
+            raise ValueError("it has two places for one name")
+        if offset is None:
+            objects[name] = place
         else:
-            places[index.fqn, _sizes(index.offset)] = place
-    entries = []
-    for key, entry in metadata.state_dict_metadata.items():
-        if hasattr(entry, "chunks"):
-            chunks = tuple(Chunk(_sizes(c.offsets), _sizes(c.sizes), places[key, _sizes(c.offsets)]) for c in entry.chunks)
-            shape, dtype = _sizes(entry.size), entry.properties.state[0]
-            if dtype not in DTYPE_BYTES:
-                raise ValueError(f"{key} has no dtype that is known")
-            if any(len(chunk.offsets) != len(shape) or len(chunk.sizes) != len(shape) for chunk in chunks):
-                raise ValueError(f"{key} has chunks of other dimensions")
-            entries.append(Entry(key, shape, dtype, chunks))
+            places[name, _sizes(offset)] = place
+    described = index["state_dict_metadata"]
+    entries = [_entry(key, entry, places) for key, entry in described.items() if entry.called.endswith(".TensorStorageMetadata")]
+    without_place = [key for key, entry in described.items() if entry.called.endswith(".BytesStorageMetadata") and key not in objects]
+    if without_place or any(name not in described for name in objects):
+        raise ValueError("its objects and their places are not the same")
     return DistMetadata(directory, tuple(entries), objects)
+
+
+def _place(stored: Any) -> Place:
+    fields = _fields(stored, "_StorageInfo")
+    if not is_plain_name(fields["relative_path"]):
+        raise ValueError(f"it names the file {fields['relative_path']!r}, which is not inside its folder")
+    if fields.get("transform_descriptors"):
+        raise ValueError("its files are compressed, which Megatron does not do")
+    return Place(fields["relative_path"], _count(fields["offset"]), _count(fields["length"]))
+
+
+def _entry(key: str, described: Any, places: Mapping[tuple[str, tuple[int, ...]], Place]) -> Entry:
+    fields = _fields(described, "TensorStorageMetadata")
+    chunks = []
+    for chunk in (_fields(chunk, "ChunkStorageMetadata") for chunk in fields["chunks"]):
+        offsets = _sizes(chunk["offsets"])
+        chunks.append(Chunk(offsets, _sizes(chunk["sizes"]), places[key, offsets]))
+    shape, dtype = _sizes(fields["size"]), fields["properties"].state[0]
+    if dtype not in DTYPE_BYTES:
+        raise ValueError(f"{key} has no dtype that is known")
+    if any(len(chunk.offsets) != len(shape) or len(chunk.sizes) != len(shape) for chunk in chunks):
+        raise ValueError(f"{key} has chunks of other dimensions")
+    return Entry(key, shape, dtype, tuple(chunks))
+
+
+def _fields(value: Any, kind: str) -> dict[str, Any]:
+    if not isinstance(value, Record) or value.called.rpartition(".")[2] != kind:
+        raise ValueError(f"it has something else where a {kind} should be")
+    return value.fields()
 
 
 def _sizes(values: Sequence[Any]) -> tuple[int, ...]:
@@ -158,6 +195,6 @@ def _sizes(values: Sequence[Any]) -> tuple[int, ...]:
 
 
 def _count(value: Any) -> int:
-    if not isinstance(value, int) or value < 0:
-        raise ValueError(f"it has {value!r} where a size should be")
+    if type(value) is not int or value < 0:
+        raise ValueError(f"it has {value if type(value) is int else type(value).__name__} where a size should be")
     return value

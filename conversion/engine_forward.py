@@ -65,7 +65,10 @@ def load_model(checkpoint_dir: Path, *, tensor_parallel_size: int, pipeline_para
     from conversion.dist_metadata import read_dist_metadata
     from conversion.families import family_of
     from conversion.inspection.places import locate
+    from conversion.loading_safety import require_safe
 
+    weights = locate(checkpoint_dir).weights
+    require_safe(weights)  # Megatron runs what it reads
     description = json.loads((checkpoint_dir / "context" / "model.json").read_text(encoding="utf-8"))
     multiple = math.lcm(128, tensor_parallel_size)
     config = family_of(description["family"], source=str(checkpoint_dir)).engine_config(
@@ -76,7 +79,6 @@ def load_model(checkpoint_dir: Path, *, tensor_parallel_size: int, pipeline_para
         pipeline_dtype=torch.float32,
     )
     model = config.configure_model(tokenizer=None).eval()
-    weights = locate(checkpoint_dir).weights
     prefix = read_dist_metadata(weights).prefix
     wanted = {"model": model.sharded_state_dict(prefix=prefix, metadata=dist_checkpointing.load_content_metadata(str(weights)))}
     loaded = dist_checkpointing.load(wanted, str(weights))["model"]

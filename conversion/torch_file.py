@@ -12,7 +12,8 @@ import numpy as np
 
 from conversion.dtypes import DTYPE_BYTES
 from conversion.lazy_tensor import Bits, LazyTensor, lazy_span, read_span
-from conversion.torch_zip import StoredTensor, TorchFile, read_torch_file, stored_tensor, unsafe_names
+from conversion.pickle_names import TENSORS, unknown_names
+from conversion.torch_zip import StoredTensor, TorchFile, read_torch_file, stored_tensor
 
 
 def read_state_dict(path: Path) -> list[LazyTensor]:
@@ -47,7 +48,7 @@ def _open(path: Path, **stretch: int) -> TorchFile | None:
     except ValueError as error:
         raise _corrupt(path) from error
     if file is not None:
-        _require_safe(path, unsafe_names(file.names, is_state_dict=True))
+        _require_safe(path, unknown_names(file.names, TENSORS))
     return file
 
 

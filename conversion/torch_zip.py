@@ -8,33 +8,17 @@ from __future__ import annotations
 
 import io
 import struct
-import zipfile
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from conversion.dtypes import DTYPE_BYTES
 from conversion.inert_pickle import Record, load_inert
+from conversion.pickle_names import STORAGES
+from conversion.stored_zip import StoredZip, read_archive
 
-STORAGES = {
-    "DoubleStorage": "float64",
-    "FloatStorage": "float32",
-    "HalfStorage": "float16",
-    "BFloat16Storage": "bfloat16",
-    "LongStorage": "int64",
-    "IntStorage": "int32",
-    "ShortStorage": "int16",
-    "CharStorage": "int8",
-    "ByteStorage": "uint8",
-    "BoolStorage": "bool",
-}
 _NUMBERS = {"float64": "d", "float32": "f", "int64": "q", "int32": "i", "int16": "h", "int8": "b", "uint8": "B", "bool": "?"}
 _TENSORS = ("torch._utils._rebuild_tensor_v2", "torch._utils._rebuild_tensor_v3")
-_HARMLESS = (*_TENSORS, "torch._utils._rebuild_parameter", "torch.storage.UntypedStorage", *(f"torch.{name}" for name in STORAGES))
-# What training frameworks put into the part of a checkpoint that is not sharded: state of their own classes.
-_FRAMEWORKS = ("torch", "numpy", "megatron", "nemo", "lightning", "pytorch_lightning", "omegaconf", "argparse", "enum", "pathlib", "fiddle")
-LOCAL_HEADER = struct.Struct("<4s22xHH")  # of a zip entry: magic, lengths of name and extra field
 
 
 @dataclass(frozen=True)
@@ -73,14 +57,16 @@ class TorchFile:
         start: where the stream begins in the file, in bytes.
         content: dictionaries, lists and numbers as they are; tensors and objects as records.
         names: classes and functions that loading it would call.
-        entries: of the archive, by the last part of their names.
+        storages: where each storage begins in the file, and its size in bytes; the key is that of its tensors.
+        size: of the stream in bytes.
     """
 
     path: Path
     start: int
     content: Any
     names: list[str]
-    entries: dict[str, zipfile.ZipInfo]
+    storages: dict[str, tuple[int, int]]
+    size: int
 
     def tensors(self) -> dict[str, tuple[tuple[int, ...], str]]:
         """Name -> shape and dtype of the tensors of a dictionary."""
@@ -91,19 +77,11 @@ class TorchFile:
         """Where a storage begins in the file, and its size in bytes.
 
         Raises:
-            ValueError: if the archive has no such storage, or it is compressed or beyond the end.
+            ValueError: if there is no such storage.
         """
-        entry = self.entries.get(key)
-        if entry is None or entry.compress_type != zipfile.ZIP_STORED:
-            raise ValueError(f"it has no storage {key} that could be read")
-        header = self.start + entry.header_offset
-        with open(self.path, "rb") as stream:
-            stream.seek(header)
-            magic, name_bytes, extra_bytes = LOCAL_HEADER.unpack(stream.read(LOCAL_HEADER.size))
-            begin = header + LOCAL_HEADER.size + name_bytes + extra_bytes
-            if magic != b"PK\x03\x04" or begin + entry.file_size > stream.seek(0, io.SEEK_END):
-                raise ValueError(f"its storage {key} is not where its list says")
-        return begin, entry.file_size
+        if key not in self.storages:
+            raise ValueError(f"it has no storage {key}")
+        return self.storages[key]
 
     def number(self, value: Any) -> float | int | None:
         """The value of a number, perhaps as a tensor of one; None for anything else."""
@@ -132,22 +110,19 @@ def read_torch_file(path: Path, *, start: int = 0, length: int | None = None) ->
         with open(path, "rb") as file:
             if file.seek(start) == start and file.read(2) != b"PK":
                 return None
-            stream = FileWindow(file, start, path.stat().st_size - start if length is None else length)
-            with zipfile.ZipFile(stream) as archive:
-                entries = {info.filename.rpartition("/")[2]: info for info in archive.infolist()}
-                with archive.open(entries["data.pkl"]) as pickle:
-                    return TorchFile(path, start, *load_inert(pickle), entries)
+            size = path.stat().st_size - start if length is None else length
+            archive = read_archive(io.BufferedReader(FileWindow(file, start, size)), size)
+            found = load_inert(archive.pickle())
+            return TorchFile(path, start, found.content, found.names, _storages(archive, start), size)
     except OSError:
         raise
     except Exception as error:  # what a damaged pickle raises is anybody's guess
         raise ValueError(f"{path} is corrupt or truncated ({error!r}); copy or download it again") from error
 
 
-def unsafe_names(names: Iterable[str], *, is_state_dict: bool) -> list[str]:
-    """Those of the names in a pickle that neither tensors nor the state of a training framework need."""
-    if is_state_dict:
-        return [name for name in names if name not in _HARMLESS]
-    return [name for name in names if name.partition(".")[0] not in _FRAMEWORKS]
+def _storages(archive: StoredZip, start: int) -> dict[str, tuple[int, int]]:
+    found = {name.removeprefix("data/"): entry for name, entry in archive.entries.items() if name.startswith("data/")}
+    return {key: (start + archive.begin(entry), entry.file_size) for key, entry in found.items()}
 
 
 def stored_tensor(value: Any) -> StoredTensor | None:
@@ -157,13 +132,15 @@ def stored_tensor(value: Any) -> StoredTensor | None:
     if not isinstance(value, Record) or value.called not in _TENSORS or len(value.args) < 4:
         return None
     storage, offset, shape, strides = value.args[:4]
-    if not isinstance(storage, tuple) or len(storage) < 3 or not _are_sizes((offset,)) or not _are_sizes(shape) or not _are_sizes(strides):
+    if not isinstance(storage, tuple) or len(storage) < 3 or not isinstance(storage[2], str):
+        return None
+    if not _are_sizes((offset,)) or not _are_sizes(shape) or not _are_sizes(strides):
         return None
     kind = getattr(storage[1], "called", "").removeprefix("torch.")
     dtype = STORAGES.get(kind) or next((arg for arg in value.args[4:] if isinstance(arg, str) and arg in DTYPE_BYTES), None)
     if dtype is None or len(shape) != len(strides):
         return None
-    return StoredTensor(shape, dtype, str(storage[2]), offset, strides)
+    return StoredTensor(shape, dtype, storage[2], offset, strides)
 
 
 def _are_sizes(values: Any) -> bool:

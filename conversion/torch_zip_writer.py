@@ -11,8 +11,9 @@ import numpy as np
 
 from conversion.large_file import LargeFileWriter
 from conversion.lazy_tensor import LazyTensor
+from conversion.pickle_names import STORAGES
 from conversion.plain_pickle import Call, Global, Outside, dump
-from conversion.torch_zip import LOCAL_HEADER, STORAGES
+from conversion.stored_zip import LOCAL_HEADER
 from data_prep.artifacts import DigestingWriter
 
 ALIGNMENT = 64  # of values within their stream, as torch has it, so that they can be used where they lie

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from conversion.loading_safety import require_safe
 from data_prep import command
 from data_prep.artifacts import check_files
 from recipes import arithmetic
@@ -43,6 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     recipe = check_run(recipe, inputs, visible=visible_gpu())
     newest = newest_checkpoint(arguments.output)
     if newest is None and is_first_process():
+        require_safe(Path(recipe.model.checkpoint) / "weights")  # the engine runs what it reads, and a digest does not tell who wrote it
         check_files(Path(recipe.model.checkpoint), inputs.checkpoint)  # every byte, once: 10 GB/s where the disk keeps up
         for path, manifest in zip(recipe.data.train, inputs.train, strict=True):
             check_files(Path(path), manifest)
@@ -55,6 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"the run is finished: {newest[1]}")
         return command.DONE
     if newest is not None and is_first_process():
+        require_safe(newest[1] / "weights")
         newest_checkpoint(arguments.output, contents=True)
     if must_launch(recipe):
         if signals.received:  # a rank may not decide alone, but ends with the others behind the first step

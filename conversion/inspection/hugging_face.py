@@ -11,8 +11,9 @@ from typing import Any
 from conversion.hf_files import CONFIG_NAME, find_weights, read_json, require_listed, require_shard, tied_by_config
 from conversion.inspection.description import Description, check_manifest, count_tokens
 from conversion.inspection.places import HUGGING_FACE
+from conversion.pickle_names import TENSORS, refusal, unknown_names
 from conversion.safetensors_header import read_header
-from conversion.torch_zip import read_torch_file, unsafe_names
+from conversion.torch_zip import read_torch_file
 
 FORMAT = HUGGING_FACE
 _SIZES = (
@@ -84,8 +85,8 @@ def _read_file(description: Description, path: Path) -> Tensors:
     content = read_torch_file(path)
     if content is None:
         raise ValueError(f"{path} is a pickle from before 2020, which can only be read whole; convert it to safetensors")
-    if unsafe := unsafe_names(content.names, is_state_dict=True):
-        description.problems.append(f"{path} asks to run {', '.join(unsafe)} when it is loaded, which is not safe; do not load it")
+    if unknown := unknown_names(content.names, TENSORS):
+        description.problems.append(refusal(path, unknown))
     return content.tensors()
 
 

@@ -11,7 +11,9 @@ from typing import Any
 from conversion.dist_metadata import COMMON_NAME, DistMetadata, Entry, file_problems, read_dist_metadata
 from conversion.inspection.description import Description, check_manifest, count_tokens
 from conversion.inspection.places import MEGATRON_BRIDGE, MEGATRON_LM, NEMO, RUN_CONFIG, TRAIN_STATE, Place
-from conversion.torch_zip import TorchFile, read_torch_file, unsafe_names
+from conversion.loading_safety import unsafe_parts
+from conversion.pickle_names import TENSORS, refusal, unknown_names
+from conversion.torch_zip import TorchFile, read_torch_file
 from data_prep.artifacts import MANIFEST_NAME
 from data_prep.plain_files import any_tag_loader, read_yaml
 
@@ -42,7 +44,8 @@ def describe(description: Description, place: Place) -> None:
         return
     _describe_weights(description, metadata)
     ends = metadata.ends()
-    description.problems += [problem for problem in file_problems(place.weights, ends) if problem not in description.problems]
+    problems = [*unsafe_parts(metadata), *file_problems(place.weights, ends)]
+    description.problems += [problem for problem in problems if problem not in description.problems]
     if unused := sorted(path.name for path in place.weights.glob("*.distcp") if path.name not in ends):
         description.notes.append(f"files that nothing refers to lie beside the weights: {', '.join(unused)}")
 
@@ -94,7 +97,7 @@ def _product(sizes: Iterable[int]) -> int:
 
 
 def _common(description: Description, weights: Path) -> TorchFile | None:
-    """What is not sharded, and whether it is safe to load."""
+    """What is not sharded."""
     path = weights / COMMON_NAME
     try:
         common = read_torch_file(path)
@@ -104,8 +107,6 @@ def _common(description: Description, weights: Path) -> TorchFile | None:
     except (ValueError, OSError) as error:
         description.problems.append(str(error))
         return None
-    if common is not None and (unsafe := unsafe_names(common.names, is_state_dict=False)):
-        description.problems.append(f"{path} asks to run {', '.join(unsafe)} when it is loaded, which is not safe; do not load it")
     return common
 
 
@@ -173,6 +174,8 @@ def _describe_bridge(description: Description, place: Place, common: TorchFile |
     except (OSError, ValueError) as error:
         description.problems.append(str(error))
         return
+    if state is not None and (unknown := unknown_names(state.names, TENSORS)):
+        description.problems.append(refusal(place.directory / TRAIN_STATE, unknown))
     if state is not None and isinstance(state.content, dict):
         step, samples = (state.number(state.content.get(key)) for key in ("step", "consumed_train_samples"))
         description.step = int(step) if step is not None else None
