@@ -1,4 +1,4 @@
-"""Bits per byte of the demo's methods at step 0 and at the end, over several seeds.
+"""Bits per byte of the tiny demo's methods at step 0 and at the end, over several seeds.
 
     python -m benchmarks.demo_seeds --output /tmp/demo_seeds --seeds 1 2 3
 
@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 from statistics import mean, stdev
 
-from recipes.demo import ADAPT_STEPS, METHODS
+from recipes.demo_tiny import ADAPT_STEPS, METHODS
 
 STEPS = (0, ADAPT_STEPS)
 
@@ -39,7 +39,7 @@ def main() -> None:
     for seed in arguments.seeds:
         directory = arguments.output / f"seed_{seed}"
         if not (directory / "report").exists():
-            subprocess.run([sys.executable, "-m", "recipes.demo", "--output", str(directory), "--seed", str(seed)], check=True)
+            subprocess.run([sys.executable, "-m", "recipes.demo_tiny", "--output", str(directory), "--seed", str(seed)], check=True)
     for text in ("sl", "en"):
         by_seed = {seed: bits_per_byte(arguments.output / f"seed_{seed}", text) for seed in arguments.seeds}
         print(f"\nBits per byte on held-out `{text}`, mean ± standard deviation over {len(by_seed)} seeds\n")

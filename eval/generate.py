@@ -36,6 +36,7 @@ from eval.generation import (
 )
 from eval.model_names import named_checkpoints
 from eval.relative_embeddings import token_rows
+from eval.reporting.continuations import PROMPTS_NAME, TEXTS_NAME
 from eval.results import strict_json, write_lines
 from eval.statistics import Estimate
 
@@ -128,7 +129,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--dtype", choices=DTYPES, default="float32", help="of the weights in memory (default: %(default)s)")
     parser.add_argument("--device", help="cpu, cuda, cuda:1 ...; default: cuda where there is one")
     parser.add_argument("--batch-size", type=int, default=8, help="prompts at once, the same for all models (default: %(default)s)")
-    parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="texts/MODEL.jsonl and efficiency.json")
+    parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="prompts.jsonl, texts/MODEL.jsonl and efficiency.json")
     return parser
 
 
@@ -156,10 +157,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             generator = _generator(checkpoint, settings, arguments)
             lines, paces, told = generate_for(checkpoint, generator, prompts, repeats=arguments.repeats, seed=arguments.seed, known=known)
             source = source or paces
-            write_lines(staging / "texts" / f"{checkpoint.name}.jsonl", lines)
+            write_lines(staging / TEXTS_NAME / f"{checkpoint.name}.jsonl", lines)
             figures[checkpoint.name], row = _efficiency(paces, source, {"digest": checkpoint.digest, **told})
             rows.append([checkpoint.name, *row])
             print(f"{checkpoint.name}: {sum(pace.seconds for pace in paces):.1f} s", file=sys.stderr, flush=True)
+        write_lines(staging / PROMPTS_NAME, prompts)
         content = {"format": EFFICIENCY_FORMAT, "conditions": _conditions(arguments, settings, prompts, checkpoints[0]), "models": figures}
         (staging / EFFICIENCY_NAME).write_text(strict_json(content, indent=2) + "\n", encoding="utf-8")
         write_manifest(

@@ -21,6 +21,7 @@ from data_prep import command
 from data_prep.artifacts import digest_file, staged_directory, write_manifest
 from data_prep.html_page import html_figure, html_page, html_table
 from data_prep.tables import markdown_table
+from eval.reporting.continuations import STYLE, Continuations, continuations_section, read_continuations
 from eval.results import find_results, load_result
 
 if TYPE_CHECKING:
@@ -36,14 +37,17 @@ _DARK = {"ink": "#e6edf3", "muted": "#9aa4af", "rule": "#3a424c", "ground": "#0d
 _METHOD_COLOURS = {"focus": ("#0067a5", "#5cb8ee"), "mean": ("#bf4f00", "#f0955a"), "random": ("#00775a", "#3ccfa0")}
 _MORE_COLOURS = (("#9c3f83", "#e3a1cf"), ("#7a6200", "#dcc04a"), ("#5a52c8", "#aaa4f5"), ("#8c2f39", "#f09aa3"))
 _MARKERS = "os^Dvp*"
+# What is said of a vocabulary that was not simply replaced.
+_STRATEGIES = {"expand": "expanded", "union": "union", "prune": "pruned", "keep": "kept"}
 
 
 @dataclass(frozen=True)
 class Result:
-    """One evaluated checkpoint: what made it, and its bits per byte on each text."""
+    """One evaluated checkpoint: what made it, and its bits per byte on each text; `vocabulary` is how the transfer changed it."""
 
     name: str
     method: str | None
+    vocabulary: str | None
     head: str | None
     seed: int | None
     step: int | None
@@ -129,31 +133,34 @@ def _read_result(content: dict[str, Any], path: Path) -> Result:
             )
         step = 0  # fresh from the transfer, not trained yet
     bits_per_byte = {text: figures["bits_per_byte"] for text, figures in content["texts"].items()}
-    return Result(content["name"], method, facts.get("head"), facts.get("seed"), step, bits_per_byte, path)
+    vocabulary = (facts.get("vocabulary") or {}).get("strategy")
+    return Result(content["name"], method, vocabulary, facts.get("head"), facts.get("seed"), step, bits_per_byte, path)
 
 
 def _curves(results: Sequence[Result], texts: Sequence[str]) -> tuple[Curve, ...]:
     several_heads = len({result.head for result in results}) > 1
+    several_vocabularies = len({result.vocabulary for result in results}) > 1
     seen: dict[tuple[Any, ...], Result] = {}
-    groups: dict[tuple[str, str | None], list[Result]] = {}
+    groups: dict[tuple[str, str | None, str | None], list[Result]] = {}
     for result in results:
         assert result.method is not None
-        identity = (result.method, result.head, result.seed, result.step)
+        identity = (result.method, result.vocabulary, result.head, result.seed, result.step)
         if identity in seen:
             raise ValueError(
                 f"{seen[identity].path} and {result.path} are both step {result.step} of {result.method} with seed {result.seed};"
                 " leave one of them out"
             )
         seen[identity] = result
-        groups.setdefault((result.method, result.head), []).append(result)
+        groups.setdefault((result.method, result.vocabulary, result.head), []).append(result)
     curves = []
-    for (method, head), members in sorted(groups.items(), key=lambda item: (item[0][0], str(item[0][1]))):
+    for (method, vocabulary, head), members in sorted(groups.items(), key=lambda item: tuple(map(str, item[0]))):
         values: dict[str, dict[int, list[float]]] = {text: {} for text in texts}
         for result in members:
             assert result.step is not None
             for text in texts:
                 values[text].setdefault(result.step, []).append(result.bits_per_byte[text])
         label = f"{method}, {head} head" if several_heads and head is not None else method
+        label += f" ({_STRATEGIES[vocabulary]})" if several_vocabularies and vocabulary in _STRATEGIES else ""
         curves.append(Curve(label, method, len({result.seed for result in members}), values))
     return tuple(curves)
 
@@ -376,7 +383,7 @@ def spread_out(wanted: Sequence[float], *, gap: float, low: float, high: float) 
     return result
 
 
-def page(comparison: Comparison, *, title: str, light_svg: bytes, dark_svg: bytes) -> str:
+def page(comparison: Comparison, *, title: str, light_svg: bytes, dark_svg: bytes, continuations: Continuations | None = None) -> str:
     """One HTML page that holds all it shows, for light and dark screens."""
     summary = html_table(*start_and_end_table(comparison))
     steps = "\n".join(
@@ -394,7 +401,9 @@ def page(comparison: Comparison, *, title: str, light_svg: bytes, dark_svg: byte
         caption=f"Each line is a method of initialising the new embeddings. {seed_note}"
         + (" Dashed: models that were not adapted." if comparison.references else ""),
     )
-    return html_page(title, _BODY.format(figure=figure, summary=summary, steps=steps, notes=notes))
+    continued = continuations_section(continuations) if continuations else ""
+    body = _BODY.format(figure=figure, summary=summary, steps=steps, notes=notes, continued=continued)
+    return html_page(title, body, style=STYLE if continuations else "")
 
 
 _BODY = """<p>Bits per byte of held-out text: how many bits the model needs for each byte. Lower is better, and models with different
@@ -410,19 +419,22 @@ vocabularies compare.</p>
 {steps}
 </div>
 </details>
+{continued}
 <h2>How it was measured</h2>
 <div class="notes">
 {notes}
 </div>"""
 
 
-def write_outputs(comparison: Comparison, directory: Path, *, title: str) -> None:
+def write_outputs(comparison: Comparison, directory: Path, *, title: str, continuations: Continuations | None = None) -> None:
     """Write page, figure (PNG, SVG), tables (Markdown) and all values (CSV)."""
     light, dark = draw(comparison), draw(comparison, dark=True)
     light.savefig(directory / "learning_curves.png", metadata={"Software": None})
     light_svg, dark_svg = _svg(light), _svg(dark)
     (directory / "learning_curves.svg").write_bytes(light_svg)
-    (directory / "learning_curves.html").write_text(page(comparison, title=title, light_svg=light_svg, dark_svg=dark_svg), encoding="utf-8")
+    (directory / "learning_curves.html").write_text(
+        page(comparison, title=title, light_svg=light_svg, dark_svg=dark_svg, continuations=continuations), encoding="utf-8"
+    )
     parts = [f"# {title}", "Bits per byte of held-out text, lower is better.", markdown_table(*start_and_end_table(comparison))]
     for text in comparison.texts:
         parts += [f"## {language(text)}", markdown_table(*step_table(comparison, text))]
@@ -451,6 +463,7 @@ def _parser() -> argparse.ArgumentParser:
         __doc__, prog="eval.learning_curves", example="python -m eval.learning_curves --results results/ --output learning_curves/"
     )
     parser.add_argument("--results", nargs="+", type=Path, required=True, metavar="DIR", help="folders with results of eval.harness")
+    parser.add_argument("--continuations", type=Path, metavar="DIR", help="output of eval.generate, whose texts go on the page")
     parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="learning_curves.html, .png, .svg, .md and .csv")
     parser.add_argument("--title", default="Learning curves by embedding initialisation", help="heading of the page (default: %(default)s)")
     return parser
@@ -460,8 +473,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Draw the curves and print the table of start and end."""
     arguments = _parser().parse_args(argv)
     comparison = read_comparison(arguments.results)
+    continuations = read_continuations(arguments.continuations) if arguments.continuations else None
     with staged_directory(arguments.output) as staging:
-        write_outputs(comparison, staging, title=arguments.title)
+        write_outputs(comparison, staging, title=arguments.title, continuations=continuations)
         write_manifest(
             staging,
             stage="eval.learning_curves",

@@ -1,0 +1,63 @@
+"""What several models make of the same prompts, side by side: from a folder of eval.generate."""
+
+from __future__ import annotations
+
+import html
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+PROMPTS_NAME = "prompts.jsonl"
+TEXTS_NAME = "texts"
+
+
+@dataclass(frozen=True)
+class Continuations:
+    """Prompts by id, and by prompt the first text of each model, in the order in which the models were given."""
+
+    prompts: Mapping[str, str]
+    texts: Mapping[str, Mapping[str, str]]
+
+
+def read_continuations(directory: Path) -> Continuations:
+    """The prompts of a folder, and what each model wrote at its first repeat.
+
+    Raises:
+        ValueError: if the folder is none of eval.generate.
+    """
+    if not (directory / PROMPTS_NAME).is_file() or not (directory / TEXTS_NAME).is_dir():
+        raise ValueError(f"{directory} has no {PROMPTS_NAME} with {TEXTS_NAME}/; expected the output of eval.generate")
+    rows = _read_lines(directory / PROMPTS_NAME)
+    prompts = {row["id"]: row["prompt"] for row in rows}
+    models = json.loads((directory / "efficiency.json").read_text(encoding="utf-8"))["models"]
+    texts: dict[str, dict[str, str]] = {prompt_id: {} for prompt_id in prompts}
+    for model in models:
+        for row in _read_lines(directory / TEXTS_NAME / f"{model}.jsonl"):
+            if row["repeat"] == 0:
+                texts[row["id"]][model] = row["text"]
+    return Continuations(prompts, texts)
+
+
+def _read_lines(path: Path) -> list[dict[str, str]]:
+    # Not splitlines: a text may hold U+2028, which ends no line of JSON Lines.
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line]
+
+
+def continuations_section(found: Continuations) -> str:
+    """HTML: a table per prompt, a row per model; empty texts are said to be empty."""
+    parts = ["<h2>The same beginning, continued</h2>", "<p>The likeliest token each time, from a prompt that was in no training text.</p>"]
+    for prompt_id, prompt in found.prompts.items():
+        rows = "\n".join(
+            f'<tr><th scope="row">{html.escape(model)}</th><td class="text">{_shown(text)}</td></tr>'
+            for model, text in found.texts[prompt_id].items()
+        )
+        parts.append(f'<h3>{html.escape(prompt)} …</h3>\n<div class="scroll">\n<table>\n<tbody>\n{rows}\n</tbody>\n</table>\n</div>')
+    return "\n".join(parts)
+
+
+def _shown(text: str) -> str:
+    return html.escape(text.strip()).replace("\n", " ⏎ ") or "<i>nothing</i>"
+
+
+STYLE = "td.text { text-align: left; white-space: normal; }\n"
