@@ -220,3 +220,10 @@ def test_names_keep_their_order_and_distance(wanted):
     assert all(-1e-6 <= position <= 100 + 1e-6 for position in placed)
     if all(abs(wanted[b] - wanted[a]) >= 10 for a, b in zip(order, order[1:])):
         assert placed == pytest.approx(wanted)
+
+
+def test_a_method_with_two_vocabularies_is_two_curves(results):
+    for strategy, start in (("replace", 4.0), ("expand", 3.0)):
+        for step in (0, 10):
+            put(results, f"{strategy}-{step}", start - step / 50, 1.5, method="mean", step=step, vocabulary={"strategy": strategy})
+    assert [curve.label for curve in read_comparison([results]).curves] == ["mean (expanded)", "mean"]
