@@ -66,6 +66,7 @@ def load_model(checkpoint_dir: Path, *, tensor_parallel_size: int, pipeline_para
     from conversion.families import family_of
     from conversion.inspection.places import locate
     from conversion.loading_safety import require_safe
+    from nemo_patches.extra_state import with_no_extra_state, without_extra_state
 
     weights = locate(checkpoint_dir).weights
     require_safe(weights)  # Megatron runs what it reads
@@ -80,8 +81,9 @@ def load_model(checkpoint_dir: Path, *, tensor_parallel_size: int, pipeline_para
     )
     model = config.configure_model(tokenizer=None).eval()
     prefix = read_dist_metadata(weights).prefix
-    wanted = {"model": model.sharded_state_dict(prefix=prefix, metadata=dist_checkpointing.load_content_metadata(str(weights)))}
-    loaded = dist_checkpointing.load(wanted, str(weights))["model"]
+    wanted = model.sharded_state_dict(prefix=prefix, metadata=dist_checkpointing.load_content_metadata(str(weights)))
+    loaded = dist_checkpointing.load({"model": without_extra_state(wanted)}, str(weights))["model"]
+    loaded = with_no_extra_state(loaded, wanted)
     model.load_state_dict({name.removeprefix(prefix): value for name, value in loaded.items()})
     return model
 

@@ -138,7 +138,11 @@ def write_nemo_checkpoint(
 
 
 def _extra_states(names: Iterable[str]) -> list[str]:
-    """Names of the objects in which TransformerEngine keeps its FP8 scales; Megatron asks for them with or without it."""
-    modules = [found[1] for name in names if (found := re.fullmatch(r"(.*\.linear_\w+)\.weight", name))]
+    """Names of the objects in which TransformerEngine keeps its FP8 scales; Megatron and NeMo refuse a checkpoint that lacks one.
+
+    Linear layers have one with TransformerEngine and without it, attention with some versions of Megatron, norms that are modules
+    of their own (the final one, those of query and key, those behind a layer) since TransformerEngine 2.
+    """
+    modules = [found[1] for name in names if (found := re.fullmatch(r"(.*\.(?:linear_\w+|\w+_layernorm))\.weight", name))]
     modules += [module.replace("linear_qkv", "core_attention") for module in modules if module.endswith("linear_qkv")]
     return [f"{module}._extra_state" for module in modules]

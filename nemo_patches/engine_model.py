@@ -22,7 +22,7 @@ from megatron.core.transformer.identity_op import IdentityOp
 from megatron.core.transformer.spec_utils import ModuleSpec
 from megatron.core.transformer.transformer_block import TransformerBlockSubmodules, get_num_layers_to_build
 from nemo.collections.llm.gpt.model.base import HAVE_TE, GPTConfig, transformer_engine_layer_spec
-from nemo.collections.llm.gpt.model.gemma2 import TERowParallelLinearLayerNorm, logit_softcapping
+from nemo.collections.llm.gpt.model.gemma2 import logit_softcapping
 from nemo.collections.llm.gpt.model.llama import apply_rope_scaling
 from torch import Tensor, nn
 
@@ -36,10 +36,11 @@ from nemo_patches.lora import (
     RowParallelLinearWithLoRAAndNorm,
     initialise_adapters,
 )
-from nemo_patches.norms import RMSNorm, RowParallelLinearWithNorm
+from nemo_patches.norms import RMSNorm, RowParallelLinearWithNorm, TERowParallelLinearWithNorm
 from nemo_patches.second_head import add_second_head
+from nemo_patches.stand_ins import stands_in
 
-USE_TE = HAVE_TE and torch.cuda.is_available()
+USE_TE = HAVE_TE and (torch.cuda.is_available() or stands_in())
 
 ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
@@ -64,7 +65,7 @@ def layer_spec(config: EngineConfig, vp_stage: int | None = None) -> ModuleSpec 
     if config.attn_logit_softcapping:  # TransformerEngine has no such attention
         attention.core_attention = CappedAttention
     if config.post_norms:
-        attention.linear_proj = mlp.linear_fc2 = TERowParallelLinearLayerNorm if use_te else RowParallelLinearWithNorm
+        attention.linear_proj = mlp.linear_fc2 = TERowParallelLinearWithNorm if use_te else RowParallelLinearWithNorm
     if config.lora is not None:
         attention.linear_qkv, mlp.linear_fc1 = QKVWithLoRA, FirstLinearWithLoRA
         attention.linear_proj = mlp.linear_fc2 = RowParallelLinearWithLoRAAndNorm if config.post_norms else RowParallelLinearWithLoRA
@@ -117,7 +118,6 @@ class EngineConfig(GPTConfig):
     transformer_layer_spec: Callable[..., ModuleSpec | TransformerBlockSubmodules] = layer_spec
     forward_step_fn: Callable[..., Tensor] = causal_forward_step
     masked_softmax_fusion: bool = False
-    persist_layer_norm: bool = USE_TE
 
     def __post_init__(self) -> None:
         if self.query_pre_attn_scalar is not None:

@@ -1,4 +1,4 @@
-"""Norms for layers without TransformerEngine: torch's RMSNorm, also with weights that count from 1, and one behind a linear layer."""
+"""Norms: torch's RMSNorm for layers without TransformerEngine, also with weights that count from 1, and norms behind linear layers."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812
+from megatron.core.extensions.transformer_engine import TENorm, TERowParallelLinear
 from megatron.core.tensor_parallel import RowParallelLinear
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import Tensor, nn
@@ -34,12 +35,25 @@ class RMSNorm(nn.Module):
 class RowParallelLinearWithNorm(RowParallelLinear):
     """A linear layer whose whole output is normalised: Gemma 2's norms before the residual stream.
 
-    The local counterpart of NeMo's `TERowParallelLinearLayerNorm`, with its tensor names.
+    The tensor names are those of NeMo's `TERowParallelLinearLayerNorm`.
     """
 
     def __init__(self, input_size: int, output_size: int, *, config: TransformerConfig, **kwargs: Any) -> None:
         super().__init__(input_size, output_size, config=config, **kwargs)
         self.post_layernorm = RMSNorm(config, output_size, eps=config.layernorm_epsilon)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
+        """The normalised output, and the bias that the layer leaves to its caller."""
+        output, bias = super().forward(x)
+        return self.post_layernorm(output), bias
+
+
+class TERowParallelLinearWithNorm(TERowParallelLinear):  # type: ignore[misc]
+    """The same of TransformerEngine's modules; NeMo's class leaves the norm at an epsilon of 1e-5, whatever the model has."""
+
+    def __init__(self, input_size: int, output_size: int, *, config: TransformerConfig, **kwargs: Any) -> None:
+        super().__init__(input_size, output_size, config=config, **kwargs)
+        self.post_layernorm = TENorm(config, output_size, eps=config.layernorm_epsilon)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
         """The normalised output, and the bias that the layer leaves to its caller."""

@@ -31,13 +31,14 @@ with quiet_imports():
     from nemo.collections.llm.gpt.model.base import GPTConfig, GPTModel
     from nemo.lightning.pytorch.optim import LRSchedulerModule
 
-    from nemo_patches import torch_adam
+    from nemo_patches import adam_groups, torch_adam
     from nemo_patches.base_checkpoint import loading_base_checkpoint
     from nemo_patches.core import apply
     from nemo_patches.lora import LoRA
     from nemo_patches.second_head import copy_first_head
     from nemo_patches.tokenizer import EndOfDocument
     from recipes.training.assembly import RunCallbacks, make_callbacks
+    from recipes.training.checkpoint_io import make_checkpoint_io
     from recipes.training.freezing import FreezingOptimizer, freeze_for_the_whole_run
     from recipes.training.loggers import finish, make_loggers
     from recipes.training.nonfinite import NonFiniteSteps
@@ -94,6 +95,14 @@ class RecipeStrategy(nl.MegatronStrategy):
         """See NeMo's class; the state of every layer has a name of its own, as layers without any cannot be stacked."""
         metadata = {**(metadata or self.sharded_state_dict_metadata), "non_homogeneous_layers": True}
         return super().optimizer_sharded_state_dict(is_loading=is_loading, metadata=metadata)
+
+    def load_optimizer_state_dict(self, checkpoint: Mapping[str, Any], selective_restore: bool = False) -> None:
+        """See NeMo's class; the checkpoint may be that of another kind of Adam."""
+        if self.should_restore_optimizer_states(selective_restore=selective_restore):
+            for optimizer, saved in zip(self.optimizers, checkpoint["optimizer"], strict=True):
+                [part] = optimizer.mcore_optimizer.chained_optimizers
+                adam_groups.translate(saved, part.optimizer)
+        super().load_optimizer_state_dict(checkpoint, selective_restore)
 
     def selective_restore(self) -> None:
         """Start from the recipe's checkpoint, which does not have the parameters that the run adds."""
@@ -248,6 +257,7 @@ def _strategy(recipe: Recipe) -> RecipeStrategy:
         tensor_model_parallel_size=parallel.tensor_parallel_size,
         pipeline_model_parallel_size=parallel.pipeline_parallel_size,
         pipeline_dtype=torch.bfloat16 if recipe.precision == "bf16" else torch.float32,
+        checkpoint_io=make_checkpoint_io(asynchronous=recipe.run.asynchronous_save),
         ckpt_async_save=recipe.run.asynchronous_save,
         ckpt_optim_fully_reshardable=True,
         replace_progress_bar=False,

@@ -1,7 +1,7 @@
 """Runs a function on several gloo processes and gives back what each rank returned.
 
 Importing NeMo takes far longer than what tests do with it.  So it is imported once, by a process from which the ranks of every call
-are forked; it starts with the first call and ends with the tests.
+are forked; it starts with the first call and ends with the tests.  Another one has a stand-in for TransformerEngine.
 """
 
 from __future__ import annotations
@@ -21,11 +21,18 @@ from typing import Any
 
 from tests.processes import ROOT
 
-_parent: subprocess.Popen[str] | None = None
+_parents: dict[str, subprocess.Popen[str]] = {}  # by the version of TransformerEngine, or ""
 
 
 def run_on_gloo(
-    function: str, *, world_size: int, directory: Path, timeout_seconds: float = 120, initialize: bool = True, **arguments: Any
+    function: str,
+    *,
+    world_size: int,
+    directory: Path,
+    timeout_seconds: float = 120,
+    initialize: bool = True,
+    transformer_engine: str = "",
+    **arguments: Any,
 ) -> list[Any]:
     """Call `module:function(**arguments)` on every rank, inside Megatron's parallel state.
 
@@ -33,6 +40,7 @@ def run_on_gloo(
         initialize: False for functions that set up process groups and parallel state themselves, as training does.
         directory: for what the ranks write to stdout and stderr, and what they return.
         timeout_seconds: after which all of them are killed.
+        transformer_engine: version that a stand-in stands for; none by default.
         arguments: JSON values; `tensor_parallel_size` (default: all ranks) is used for the layout and passed on.
 
     Returns:
@@ -45,7 +53,7 @@ def run_on_gloo(
         port = free.getsockname()[1]
     call = {"function": function, "arguments": arguments, "directory": str(directory), "world_size": world_size, "port": port}
     call["initialize"] = initialize
-    parent = _running_parent()
+    parent = _running_parent(transformer_engine)
     assert parent.stdin is not None and parent.stdout is not None
     parent.stdin.write(json.dumps(call) + "\n")
     parent.stdin.flush()
@@ -53,38 +61,42 @@ def run_on_gloo(
     answer = parent.stdout.readline() if answered else ""
     logs = "".join(path.read_text(errors="replace")[-3000:] for path in sorted(directory.glob("rank_*.log")))
     if not answer:
-        _end_parent()
+        _end_parents()
         raise AssertionError(f"the ranks {'died' if answered else f'were still running after {timeout_seconds} s'}\n{logs}")
     assert answer == "done\n", f"{answer}{logs}"
     return [json.loads((directory / f"rank_{rank}.json").read_text()) for rank in range(world_size)]
 
 
-def _running_parent() -> subprocess.Popen[str]:
-    global _parent
-    if _parent is None:
+def _running_parent(transformer_engine: str) -> subprocess.Popen[str]:
+    if not _parents:
+        atexit.register(_end_parents)
+    if transformer_engine not in _parents:
         environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
         pipe = subprocess.PIPE
-        _parent = subprocess.Popen(
-            [sys.executable, "-m", "tests.gloo"], cwd=ROOT, env=environment, stdin=pipe, stdout=pipe, text=True, start_new_session=True
+        command = [sys.executable, "-m", "tests.gloo", transformer_engine]
+        _parents[transformer_engine] = subprocess.Popen(
+            command, cwd=ROOT, env=environment, stdin=pipe, stdout=pipe, text=True, start_new_session=True
         )
-        atexit.register(_end_parent)
-    return _parent
+    return _parents[transformer_engine]
 
 
-def _end_parent() -> None:
-    """Kill it with all ranks, which may hang and ignore SIGTERM."""
-    global _parent
-    if _parent is not None:
-        os.killpg(_parent.pid, signal.SIGKILL)
-        _parent.wait()
-        _parent = None
+def _end_parents() -> None:
+    """Kill them with all ranks, which may hang and ignore SIGTERM."""
+    while _parents:
+        _, parent = _parents.popitem()
+        os.killpg(parent.pid, signal.SIGKILL)
+        parent.wait()
 
 
 # -- the process that has imported NeMo -----------------------------------------------------------------------------------
 
 
-def _main() -> None:
+def _main(transformer_engine: str) -> None:
     """Answer each call, a line of JSON on stdin, with a line on stdout."""
+    if transformer_engine:
+        from nemo_patches.stand_ins import install_transformer_engine
+
+        install_transformer_engine(transformer_engine)
     from nemo_patches.cpu_device import present_cpu_as_device
     from nemo_patches.quiet import quiet_imports
 
@@ -146,4 +158,4 @@ def _wait(ranks: list[int]) -> str:
 
 
 if __name__ == "__main__":
-    _main()
+    _main(sys.argv[1])

@@ -41,9 +41,15 @@ class Runs:
         ]
 
     def train(
-        self, name: str, *overrides: str, tensor_parallel_size: int = 2, at_step: Sequence[Any] | None = None, after: str | None = None
+        self,
+        name: str,
+        *overrides: str,
+        tensor_parallel_size: int = 2,
+        at_step: Sequence[Any] | None = None,
+        after: str | None = None,
+        transformer_engine: str = "",
     ) -> dict[str, Any]:
-        """Train to the end, or go on in a copy of another run's directory."""
+        """Train to the end, or go on in a copy of another run's directory; perhaps with a stand-in for TransformerEngine."""
         if after is not None:
             shutil.copytree(self.directory / after, self.directory / name)
         ranks = run_on_gloo(
@@ -52,6 +58,7 @@ class Runs:
             directory=self.directory / f"{name}.logs",
             timeout_seconds=TIMEOUT_SECONDS,
             initialize=False,
+            transformer_engine=transformer_engine,
             tensor_parallel_size=tensor_parallel_size,
             output=str(self.directory / name),
             overrides=self.settings(*overrides),

@@ -1,0 +1,42 @@
+"""A stand-in for TransformerEngine, which can be built and run on NVIDIA's GPUs alone.
+
+It has the signatures, the parameters with their names, shapes and attributes, the extra state and the optimizer state of the real
+package, and computes the same formulas with torch.  With it Megatron-core and NeMo take the branches that the real one opens:
+construction, loading, saving and resuming are then those of a GPU, in a rehearsal or a test on a CPU.
+
+What it was written after, by reading: TransformerEngine 2.7, 2.9 and 2.12, which are those of NVIDIA's NeMo images 25.09, 25.11 and
+26.02.
+
+What it cannot show: whether a kernel accepts a shape or chooses another one, how fast it is, its rounding in bfloat16, what it keeps
+for the backward pass, FP8, overlapped communication within a linear layer, graphs, and whatever the package does other than it says.
+A real run never installs it.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from nemo_patches.stand_ins.distribution import StandInFinder
+from nemo_patches.stand_ins.packages import transformer_engine_modules
+
+VERSIONS = ("2.7.0", "2.9.0", "2.12.0")  # of TransformerEngine
+
+
+def install_transformer_engine(version: str) -> None:
+    """Have `import transformer_engine` find the stand-in; before Megatron-core is imported, which looks once.
+
+    Raises:
+        ValueError: for a version that it was not written after.
+        RuntimeError: if a real TransformerEngine or Megatron-core has been imported.
+    """
+    if version not in VERSIONS:
+        raise ValueError(f"there is no stand-in for TransformerEngine {version}; there are {', '.join(VERSIONS)}")
+    if imported := {"transformer_engine", "megatron.core"} & set(sys.modules):
+        raise RuntimeError(f"a stand-in comes too late: {' and '.join(sorted(imported))} has been imported; install it first")
+    sys.modules.update(transformer_engine_modules(version))
+    sys.meta_path.append(StandInFinder("transformer-engine", version))
+
+
+def stands_in() -> bool:
+    """Whether this process has a stand-in in place of TransformerEngine."""
+    return getattr(sys.modules.get("transformer_engine"), "is_stand_in", False)

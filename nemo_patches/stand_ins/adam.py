@@ -1,0 +1,93 @@
+"""The fused Adam of TransformerEngine and apex, and their functions over lists of tensors.
+
+Both count steps per parameter group, give every parameter state at the first step, and pass over those without a gradient.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+class FusedAdam(torch.optim.Optimizer):
+    """Adam with decoupled weight decay (Loshchilov and Hutter 2019), its moments in float32.
+
+    TransformerEngine's further arguments, which keep moments and weights in fewer bits, are accepted with their defaults alone.
+    """
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        amsgrad: bool = False,
+        *,
+        bias_correction: bool = True,
+        adam_w_mode: bool = True,
+        capturable: bool = False,
+        master_weights: bool = False,
+        use_decoupled_grad: bool = False,
+        store_param_remainders: bool = False,
+        set_grad_none: bool | None = None,
+        **dtypes: torch.dtype,
+    ) -> None:
+        if amsgrad:
+            raise RuntimeError("FusedAdam does not support the AMSGrad variant.")
+        if capturable or master_weights or use_decoupled_grad or store_param_remainders or not adam_w_mode or not bias_correction:
+            raise NotImplementedError("the stand-in for FusedAdam is AdamW with moments in float32 alone")
+        if unknown := {name: dtype for name, dtype in dtypes.items() if dtype != torch.float32}:
+            raise NotImplementedError(f"the stand-in for FusedAdam is AdamW with moments in float32 alone; found {unknown}")
+        super().__init__(params, {"lr": lr, "bias_correction": bias_correction, "betas": betas, "eps": eps, "weight_decay": weight_decay})
+
+    def step(self, closure: Callable[[], Any] | None = None, grad_scaler: Any = None) -> Any:  # type: ignore[override]
+        """One step of every parameter that has a gradient."""
+        loss = closure() if closure is not None else None
+        with torch.no_grad():
+            for group in self.param_groups:
+                if group["params"]:
+                    group["step"] = group.get("step", 0) + 1
+                    if not isinstance(group["step"], int):
+                        raise TypeError(f"the kernel takes the number of the step as an int; found {group['step']!r}")
+                    assert group["bias_correction"]
+                for parameter in group["params"]:
+                    self._update(parameter, group)
+        return loss
+
+    def _update(self, parameter: Tensor, group: dict[str, Any]) -> None:
+        state = self.state[parameter]
+        if not state:
+            for name in ("exp_avg", "exp_avg_sq"):
+                state[name] = torch.zeros_like(parameter, dtype=torch.float32)
+        if parameter.grad is None:
+            return
+        first, second = group["betas"]
+        gradient = parameter.grad.float()
+        state["exp_avg"].lerp_(gradient, 1 - first)
+        state["exp_avg_sq"].mul_(second).addcmul_(gradient, gradient, value=1 - second)
+        size = group["lr"] / (1 - first ** group["step"])
+        spread = state["exp_avg_sq"].sqrt() / (1 - second ** group["step"]) ** 0.5 + group["eps"]
+        parameter.mul_(1 - group["lr"] * group["weight_decay"]).addcdiv_(state["exp_avg"], spread, value=-size)
+
+
+def multi_tensor_applier(operation: Callable[..., Any], noop_flag: Tensor, tensor_lists: Sequence[list[Tensor]], *arguments: Any) -> Any:
+    """Apply an operation to lists of tensors, in pieces of so many values."""
+    return operation(2048 * 32, noop_flag, tensor_lists, *arguments)
+
+
+def multi_tensor_l2norm(
+    chunk_size: int, noop_flag: Tensor, tensor_lists: Sequence[list[Tensor]], per_tensor: bool = False
+) -> tuple[Tensor, Tensor]:
+    """Norm of all tensors as one vector, (1,) in float32 and on their device, and of each where that is asked for."""
+    norms = torch.stack([tensor.float().norm() for tensor in tensor_lists[0]])
+    return norms.norm().reshape(1), norms if per_tensor else norms.new_empty(0)
+
+
+def multi_tensor_scale(chunk_size: int, noop_flag: Tensor, tensor_lists: Sequence[list[Tensor]], scale: float) -> None:
+    """Write each tensor of the first list, times a number, into that of the second."""
+    for source, target in zip(*tensor_lists, strict=True):
+        target.copy_(source * scale)

@@ -1,0 +1,83 @@
+"""TransformerEngine's attention, by the formula: causal, perhaps with a window."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor
+
+from nemo_patches.stand_ins.base import ExtraState
+
+
+class DotProductAttention(ExtraState):
+    """softmax(q k^T * scale) v; which of its kernels TransformerEngine would choose is not shown."""
+
+    def __init__(
+        self,
+        num_attention_heads: int,
+        kv_channels: int,
+        num_gqa_groups: int | None = None,
+        attention_dropout: float = 0.0,
+        qkv_format: str = "sbhd",
+        attn_mask_type: str = "causal",
+        window_size: tuple[int, int] | None = None,
+        sequence_parallel: bool = False,
+        tp_size: int = 1,
+        get_rng_state_tracker: Callable[[], Any] | None = None,
+        tp_group: Any = None,
+        layer_number: int | None = None,
+        attention_type: str = "self",
+        cp_group: Any = None,
+        cp_global_ranks: Any = None,
+        cp_stream: Any = None,
+        cp_comm_type: str = "p2p",
+        softmax_scale: float | None = None,
+        softmax_type: str = "vanilla",
+    ) -> None:
+        super().__init__()
+        if attention_type != "self" or qkv_format != "sbhd" or softmax_type != "vanilla" or cp_group is not None:
+            raise NotImplementedError("the stand-in for TransformerEngine has causal self-attention of whole sequences alone")
+        self.tp_size = torch.distributed.get_world_size(tp_group) if tp_group is not None else tp_size
+        self.window_size, self.softmax_type = window_size, softmax_type
+        self.scale = 1.0 / math.sqrt(kv_channels) if softmax_scale is None else softmax_scale
+        self.attention_dropout, self._tracker = attention_dropout, get_rng_state_tracker
+        # Checkpoints without its extra state are accepted, as Megatron saves none.
+        self.register_load_state_dict_post_hook(_forgive_extra_state)
+        self._fork_tracker = get_rng_state_tracker is not None and not sequence_parallel
+
+    def forward(
+        self, query_layer: Tensor, key_layer: Tensor, value_layer: Tensor, attention_mask: Tensor | None = None, *, attn_mask_type: str
+    ) -> Tensor:
+        """Attend.
+
+        Args:
+            query_layer: (sequence, batch, heads, head_dim)
+            key_layer, value_layer: (sequence, batch, query groups, head_dim)
+            attention_mask: is looked at only for mask types that name padding, none of which is here.
+
+        Returns:
+            (sequence, batch, heads * head_dim)
+        """
+        if attn_mask_type != "causal":
+            raise NotImplementedError(f"the stand-in for TransformerEngine has no mask {attn_mask_type}")
+        query, key, value = (x.permute(1, 2, 0, 3) for x in (query_layer, key_layer, value_layer))
+        repeats = query.shape[1] // key.shape[1]
+        key, value = (x.repeat_interleave(repeats, dim=1) for x in (key, value))
+        length = query.shape[2]
+        visible = torch.ones(length, length, dtype=torch.bool, device=query.device).tril()
+        if self.window_size is not None and self.window_size[0] >= 0:
+            visible = visible.triu(-self.window_size[0])
+        scores = (query @ key.transpose(-1, -2)).float() * self.scale
+        weights = scores.masked_fill(~visible, -torch.inf).softmax(-1).to(value.dtype)
+        with self._tracker().fork() if self._fork_tracker and self._tracker is not None else contextlib.nullcontext():
+            weights = F.dropout(weights, self.attention_dropout, self.training)
+        return (weights @ value).permute(2, 0, 1, 3).flatten(2)
+
+
+def _forgive_extra_state(module: DotProductAttention, keys: Any) -> None:
+    keys.missing_keys[:] = [key for key in keys.missing_keys if "core_attention._extra_state" not in key]

@@ -1,0 +1,41 @@
+"""What all modules of TransformerEngine share: extra state, which is where FP8 keeps its scales."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+class ExtraState(nn.Module):
+    """A module with an entry `_extra_state` in its state: an empty tensor of bytes, as nothing here is FP8."""
+
+    def get_extra_state(self) -> Tensor:
+        """Bytes of a pickle, none where there is no FP8."""
+        return torch.empty(0, dtype=torch.uint8)
+
+    def set_extra_state(self, state: Any) -> None:
+        """Accept what says nothing of FP8: no entry, no bytes, or a pickle of nothing.
+
+        Raises:
+            NotImplementedError: for scales, which are not there to be kept.
+        """
+        if state is None or not isinstance(state, Tensor):
+            if state is not None:
+                raise RuntimeError("Unsupported checkpoint format.")
+            return
+        if state.numel() and pickle.loads(state.numpy(force=True).tobytes()):
+            raise NotImplementedError("the checkpoint has scales of FP8, which a stand-in for TransformerEngine cannot use")
+
+    def set_tensor_parallel_group(self, tp_group: Any) -> None:
+        """Note the group over which the module is spread."""
+        self.tp_group = tp_group
+
+
+def set_attributes(parameter: nn.Parameter, **attributes: Any) -> None:
+    """Attributes by which Megatron knows how a parameter is spread, unless it has them."""
+    for name, value in attributes.items():
+        if not hasattr(parameter, name):
+            setattr(parameter, name, value)

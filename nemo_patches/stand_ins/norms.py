@@ -1,0 +1,93 @@
+"""TransformerEngine's norms: operations of its version 2, which have extra state, unlike those of version 1."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor, nn
+
+from nemo_patches.stand_ins.base import ExtraState
+
+
+def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float, *, zero_centered_gamma: bool) -> Tensor:
+    """Normalised over the last dimension, in float32."""
+    gamma = weight.float() + 1.0 if zero_centered_gamma else weight.float()
+    return F.layer_norm(x.float(), weight.shape, gamma, bias.float(), eps).type_as(x)
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float, *, zero_centered_gamma: bool) -> Tensor:
+    """Divided by its root mean square over the last dimension, in float32."""
+    gamma = weight.float() + 1.0 if zero_centered_gamma else weight.float()
+    return F.rms_norm(x.float(), weight.shape, gamma, eps).type_as(x)
+
+
+class _Norm(ExtraState):
+    def __init__(
+        self,
+        normalized_shape: Any = None,
+        eps: float = 1e-5,
+        sequence_parallel: bool | None = None,
+        params_dtype: torch.dtype | None = None,
+        zero_centered_gamma: bool = False,
+        hidden_size: int | None = None,
+        device: Any = "cuda",
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        shape = hidden_size if normalized_shape is None else normalized_shape
+        if shape is None or (hidden_size is not None and normalized_shape is not None):
+            raise RuntimeError("exactly one of `normalized_shape` and `hidden_size` is expected")
+        if dtype is not None and params_dtype is not None:
+            raise RuntimeError("Both `dtype` and `params_dtype` (deprecated) kwargs are provided")
+        self.eps, self.zero_centered_gamma = eps, zero_centered_gamma
+        options = {"device": device, "dtype": dtype or params_dtype or torch.get_default_dtype()}
+        self.weight = nn.Parameter(torch.full((shape,), float(not zero_centered_gamma), **options))
+        if self.has_bias:
+            self.bias = nn.Parameter(torch.zeros(shape, **options))
+        if sequence_parallel is not None:
+            for parameter in self.parameters():
+                parameter.sequence_parallel = sequence_parallel  # type: ignore[attr-defined]
+
+    has_bias = False
+
+
+class LayerNorm(_Norm):
+    """Of TransformerEngine 2.9 and later."""
+
+    has_bias = True
+
+    def forward(self, x: Tensor) -> Tensor:
+        """See `layer_norm`."""
+        return layer_norm(x, self.weight, self.bias, self.eps, zero_centered_gamma=self.zero_centered_gamma)
+
+
+class RMSNorm(_Norm):
+    """Of TransformerEngine 2.9 and later."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """See `rms_norm`."""
+        return rms_norm(x, self.weight, self.eps, zero_centered_gamma=self.zero_centered_gamma)
+
+
+class _PickledNothing:
+    """Before 2.9 an operation without FP8 had the pickle of an empty dictionary as its extra state."""
+
+    def get_extra_state(self) -> Tensor:
+        """Bytes of that pickle."""
+        return torch.frombuffer(bytearray(pickle.dumps({})), dtype=torch.uint8)
+
+
+class LayerNorm27(_PickledNothing, LayerNorm):
+    """Of TransformerEngine 2.7."""
+
+
+class RMSNorm27(_PickledNothing, RMSNorm):
+    """Of TransformerEngine 2.7."""
+
+
+def of_version(version: str) -> tuple[type[LayerNorm], type[RMSNorm]]:
+    """LayerNorm and RMSNorm of a version of TransformerEngine."""
+    return (LayerNorm27, RMSNorm27) if version.startswith("2.7.") else (LayerNorm, RMSNorm)

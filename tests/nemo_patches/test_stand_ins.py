@@ -1,0 +1,89 @@
+"""Checkpoints of this project in layers of TransformerEngine, as its stand-in builds, loads, saves and resumes them."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from conversion import hf_to_nemo
+from nemo_patches.stand_ins import VERSIONS
+from tests.conftest import Inputs
+from tests.conversion.tiny_families import save_tiny_model
+from tests.gloo import run_on_gloo
+from tests.recipes.watched_runs import Runs
+
+FAMILIES = ("opt", "mistral", "gemma2", "qwen3")
+NEWEST = VERSIONS[-1]
+
+
+@pytest.fixture(scope="module")
+def families(tmp_path_factory: pytest.TempPathFactory, inputs: Inputs) -> list[str]:
+    """Checkpoints of the families whose layers differ most."""
+    base = tmp_path_factory.mktemp("families")
+    for name in FAMILIES:
+        save_tiny_model(name, base / "hf" / name, tokenizer_dir=inputs.tokenizer)
+        hf_to_nemo.convert(base / "hf" / name, base / "nemo" / name)
+    return [str(base / "nemo" / name) for name in FAMILIES]
+
+
+def _logits(families: list[str], directory: Path, *, transformer_engine: str, world_size: int = 1) -> tuple[dict[str, Any], list[Any]]:
+    output = directory / "logits.pt"
+    found = run_on_gloo(
+        "tests.nemo_patches.stand_in_ranks:logits",
+        world_size=world_size,
+        directory=directory,
+        transformer_engine=transformer_engine,
+        directories=families,
+        output=str(output),
+    )
+    return found[0], torch.load(output)
+
+
+@pytest.mark.parametrize("version", [NEWEST, *(pytest.param(version, marks=pytest.mark.slow) for version in VERSIONS[:-1])])
+def test_a_first_start_finds_all_that_transformer_engine_asks_for(families: list[str], version: str, tmp_path: Path) -> None:
+    """Its norms have extra state since version 2; the logits are those of the layers without it, at tensor parallel 2 too."""
+    kinds, expected = _logits(families, tmp_path / "without", transformer_engine="")
+    assert kinds["uses"] is kinds["stands in"] is False
+    for world_size in (1, 2):
+        kinds, found = _logits(families, tmp_path / str(world_size), transformer_engine=version, world_size=world_size)
+        assert kinds["uses"] is kinds["stands in"] is True
+        for name, mine, theirs in zip(FAMILIES, found, expected, strict=True):
+            assert "TELayerNormColumnParallelLinear" in kinds[name] and "FusedLayerNorm" not in kinds[name]
+            assert "module.decoder.final_layernorm._extra_state" in kinds[f"{name} extra"]
+            assert theirs.std() > 0.1
+            assert (mine - theirs).abs().max() < 2e-5, name
+    assert "module.decoder.layers.0.self_attention.q_layernorm._extra_state" in kinds["qwen3 extra"]
+    assert "module.decoder.layers.0.mlp.linear_fc2.post_layernorm._extra_state" in kinds["gemma2 extra"]
+
+
+@pytest.fixture(scope="module")
+def runs(inputs: Inputs, tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    return Runs(inputs, tmp_path_factory.mktemp("runs"))
+
+
+def test_what_was_saved_with_it_resumes_without_it_and_the_other_way_round(runs: Runs) -> None:
+    """Weights, moments and the count of Adam's steps, which TransformerEngine keeps elsewhere; at another layout, too."""
+    expected = runs.train("without")
+    found = runs.train("with", transformer_engine=NEWEST)
+    assert found["losses"] == pytest.approx(expected["losses"], abs=2e-5)
+    assert found["gradient_norms"] == pytest.approx(expected["gradient_norms"], rel=1e-4)
+    for before, after, version, size in (("without", "with", NEWEST, 2), ("with", "without", "", 2), ("with", "without", "", 1)):
+        name = f"{before}, then {after}, at {size}"
+        shutil.copytree(runs.directory / before, runs.directory / name)
+        shutil.rmtree(runs.directory / name / "checkpoints/step_0000006")
+        resumed = runs.train(name, transformer_engine=version, tensor_parallel_size=size)
+        assert resumed["losses"] == pytest.approx(expected["losses"][3:], abs=2e-5), name
+        if size == 2:  # at other sizes the ranks hold other parts twice
+            assert resumed["moments"] == pytest.approx(expected["moments"][3:], rel=1e-3), name
+
+
+def test_adapters_on_opt_run_where_transformer_engine_is_installed_and_apex_is_not(runs: Runs) -> None:
+    """Their layers are Megatron's own, with torch's norms, which know no persistent kernel; the final norm is TransformerEngine's."""
+    adapters = ("+lora.rank=2", "+lora.alpha=4", "schedule.max_steps=2", "schedule.constant_steps=0")
+    expected = runs.train("adapters", *adapters)
+    found = runs.train("adapters with it", *adapters, transformer_engine=NEWEST)
+    assert found["losses"] == pytest.approx(expected["losses"], abs=2e-5)
