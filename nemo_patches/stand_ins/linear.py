@@ -107,6 +107,10 @@ class Linear(ExtraState):
 class LayerNormLinear(Linear):
     """A linear layer of a normalised input."""
 
+    eps: float
+    normalization: str
+    zero_centered_gamma: bool
+
     def __init__(
         self,
         in_features: int,
