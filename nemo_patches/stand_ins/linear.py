@@ -19,6 +19,8 @@ class Linear(ExtraState):
     Column: the outputs are spread, the gradient of the input is summed.  Row: the inputs are spread, the output is summed.
     """
 
+    bias: Any  # a parameter, or an empty tensor
+
     def __init__(
         self,
         in_features: int,
