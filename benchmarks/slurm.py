@@ -21,6 +21,7 @@ from pathlib import Path
 
 from recipes.compose import compose_recipe
 from slurm.chains.chain import ChainPlan, link_job
+from slurm.chains.submissions import run_tag
 from slurm.jobs.render import render_job
 from slurm.jobs.training import training_job
 from tests.slurm.running_slurm import ACCOUNT, RunningSlurm, running_slurm
@@ -67,7 +68,7 @@ def start_seconds(slurm: RunningSlurm, overrides: list[str], run_dir: Path) -> d
     job = training_job(recipe, recipe_argument="demo_adapt", overrides=overrides, run_dir=run_dir, cluster=cluster, time_limit_seconds=600)
     training = ("python", "-m", "benchmarks.slurm_rank", *job.command[3:])
     watch = "date +%s.%N >>"
-    link = link_job(job, run_dir, ChainPlan(links=1, signal_seconds=60), submission=1)
+    link = link_job(job, run_dir, ChainPlan(links=1, signal_seconds=60), submission=1, tag=run_tag(run_dir, 1))
     link = replace(
         job,
         command=training,

@@ -69,9 +69,11 @@ def run(main: Callable[[Sequence[str] | None], int]) -> None:
     A ValueError is what a user can cause, so it is printed as a sentence, and what the system says (files that cannot be read, outputs
     that cannot be written, too little memory) becomes one; anything else is our defect and keeps its traceback, which SCION_TRACEBACK=1
     shows of the former too.  Who stops reading what is printed (`| head`) ends the command quietly.  SIGTERM (Slurm, `kill`) ends like an
-    exception, so that half-written outputs are removed.
+    exception, so that half-written outputs are removed, and so does a terminal that is closed (SIGHUP), except under `nohup`.
     """
     signal.signal(signal.SIGTERM, _terminate)
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, _terminate)
     # torch says so at every import, also in processes that we start, of a package that NeMo's dependencies ask for.
     warnings.filterwarnings("ignore", message="The pynvml package is deprecated", category=FutureWarning)
     os.environ.setdefault("PYTHONWARNINGS", "ignore:The pynvml package is deprecated:FutureWarning")

@@ -6,6 +6,7 @@ and cancels the links that are not needed any more.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -22,9 +23,9 @@ from slurm.chains.causes import Cause, cause_by_slurm, cause_of_clean_end, cause
 from slurm.chains.decision import CONTINUE, Decision, decide
 from slurm.chains.run_state import RunState, read_run_state, set_damaged_aside
 from slurm.chains.silent_ends import cause_of_silent_end, with_failed_nodes
-from slurm.chains.submissions import Submission, current_submission
+from slurm.chains.submissions import Submission, current_submission, is_recorded, jobs_of
 from slurm.jobs import provenance
-from slurm.jobs.queue import QueuedJob, cancel_jobs, exclude_nodes, expand_nodes, job_state, queued_jobs, seconds_left
+from slurm.jobs.queue import QueuedJob, cancel_jobs, exclude_nodes, expand_nodes, job_state, own_job_id, seconds_left
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -46,7 +47,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
-        link.cancel_rest()
+        with contextlib.suppress(ValueError):  # Slurm does not answer; the links that wait find a full disk too
+            link.cancel_rest()
         raise ValueError(f"the disk of {run_dir} is full: the chain stops; free some space, then submit again") from error
 
 
@@ -55,7 +57,10 @@ class Link:
 
     def __init__(self, run_dir: Path, submission: int, environment: Mapping[str, str]) -> None:
         self._run_dir, self._number, self._environment = run_dir, submission, environment
-        self._job_id = own_job_id(environment)
+        job_id = own_job_id(environment)
+        if job_id is None:
+            raise ValueError("this is not in a Slurm job; submit the run with `python -m slurm.submit`")
+        self._job_id = job_id
 
     def begin(self) -> int:
         """Record an attempt, unless there is nothing to do.
@@ -67,17 +72,20 @@ class Link:
         if submission is None or submission.number != self._number:
             _say(f"this job is of submission {self._number} of {self._run_dir}, which is not the current one; it leaves the run alone")
             return command.WRONG
-        others = [job for job in self._other_jobs(submission) if job.state == "RUNNING"]
+        if not is_recorded(self._run_dir, self._number, self._job_id):
+            _say(f"submission {self._number} of {self._run_dir} was interrupted before it wrote this job down; it leaves the run alone")
+            return command.WRONG
+        others = [job for job in self._other_jobs() if job.state == "RUNNING"]
         if others:
             _say(f"job {others[0].job_id} of this run is {others[0].state.lower()}; this one leaves the run alone")
             return command.WRONG
         nodes = expand_nodes(self._environment.get("SLURM_JOB_NODELIST", ""))
         decision = self._close_and_decide(submission)
         if decision.verdict != CONTINUE:
-            self._conclude(submission, decision)
+            self._conclude(decision)
             return command.WRONG
         self._exclude(submission, decision)
-        later = self._waiting(submission)
+        later = self._waiting()
         if later and (failed := sorted(set(nodes) & set(decision.exclude[: submission.claim.max_excluded]))):
             _say(f"the allocation has {', '.join(failed)}, which failed before; the next link, job {later[0]}, takes over without")
             return command.WRONG
@@ -97,14 +105,12 @@ class Link:
         self._close(attempt, state, self._cause_now(attempt, state, submission))
         decision = self._close_and_decide(submission)
         self._exclude(submission, decision)
-        self._conclude(submission, decision)
+        self._conclude(decision)
         return command.DONE
 
     def cancel_rest(self) -> None:
         """Cancel the links that wait."""
-        submission = current_submission(self._run_dir)
-        if submission is not None:
-            cancel_jobs(self._waiting(submission))
+        cancel_jobs(self._waiting())
 
     def _record(self, nodes: tuple[str, ...], submission: Submission) -> None:
         attempt = begin_attempt(
@@ -163,38 +169,25 @@ class Link:
         detail = f" ({cause.detail})" if cause.detail else ""
         _say(f"attempt {attempt.number} ended: {cause.name}{detail}, step {state.saved_step} is saved")
 
-    def _other_jobs(self, submission: Submission) -> list[QueuedJob]:
-        return queued_jobs(job_id for job_id in submission.job_ids if job_id != self._job_id)
+    def _other_jobs(self) -> list[QueuedJob]:
+        return jobs_of(self._run_dir, without=self._job_id)
 
-    def _waiting(self, submission: Submission) -> list[str]:
-        return [job.job_id for job in self._other_jobs(submission) if job.is_waiting]
+    def _waiting(self) -> list[str]:
+        return [job.job_id for job in self._other_jobs() if job.is_waiting]
 
     def _exclude(self, submission: Submission, decision: Decision) -> None:
         nodes = decision.exclude[: submission.claim.max_excluded]
         if nodes and decision.verdict == CONTINUE:
-            for job_id in self._waiting(submission):
+            for job_id in self._waiting():
                 exclude_nodes(job_id, nodes)
 
-    def _conclude(self, submission: Submission, decision: Decision) -> None:
-        waiting = self._waiting(submission)
+    def _conclude(self, decision: Decision) -> None:
+        waiting = self._waiting()
         if decision.verdict != CONTINUE:
             cancel_jobs(waiting)
             _say(f"the chain ends: {decision.reason}")
         elif not waiting:
             _say(f"this was the last link of the submission, after {decision.reason}; submit again to go on")
-
-
-def own_job_id(environment: Mapping[str, str]) -> str:
-    """The id of the job that this process is part of, for a member of an array ARRAY_INDEX.
-
-    Raises:
-        ValueError: outside a job.
-    """
-    if "SLURM_JOB_ID" not in environment:
-        raise ValueError("this is not in a Slurm job; submit the run with `python -m slurm.submit`")
-    if "SLURM_ARRAY_JOB_ID" in environment:
-        return f"{environment['SLURM_ARRAY_JOB_ID']}_{environment['SLURM_ARRAY_TASK_ID']}"
-    return environment["SLURM_JOB_ID"]
 
 
 def _open_attempt(run_dir: Path, job_id: str) -> Attempt | None:

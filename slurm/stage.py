@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from data_prep import command
+from slurm.chains.submissions import is_recorded
+from slurm.jobs.queue import own_job_id
 from slurm.stages.pipeline_file import Pipeline, Task, command_of, needs_of, pipeline_from_mapping, tasks_of
 from slurm.stages.pipeline_state import Record, is_complete, read_record, write_record
 
@@ -29,9 +31,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     pipeline = pipeline_from_mapping(json.loads(arguments.pipeline.read_text(encoding="utf-8")))
     task = tasks_of(pipeline, arguments.stage)[int(os.environ.get("SLURM_ARRAY_TASK_ID", "0"))]
     words = [sys.executable, *command_of(pipeline, task)[1:]]
+    job_id, submission = own_job_id(os.environ), arguments.pipeline.absolute().parent.name
     if pipeline.stages[task.stage].train is not None:
         os.execv(words[0], words)  # as every rank; the links of the chain say how it ended
-    log = str(arguments.log_dir / f"{task.stage}-{_job_name()}.log")
+    if job_id is not None and not is_recorded(pipeline.root, int(submission), job_id):
+        print(f"pipeline: submission {submission} was interrupted or is over, so that job {job_id} does nothing", file=sys.stderr)
+        return command.WRONG
+    log = str(arguments.log_dir / f"{task.stage}-{job_id or 0}.log")
     return run_task(pipeline, task, words, log=log)
 
 
@@ -87,12 +93,6 @@ def _why(pipeline: Pipeline, task: Task) -> str:
         return f" (see `python -m slurm.status {command_of(pipeline, task)[-1]}`)"
     record = read_record(pipeline, task)
     return f" ({record.message})" if record is not None and record.message else ""
-
-
-def _job_name() -> str:
-    if "SLURM_ARRAY_JOB_ID" in os.environ:
-        return f"{os.environ['SLURM_ARRAY_JOB_ID']}_{os.environ['SLURM_ARRAY_TASK_ID']}"
-    return os.environ.get("SLURM_JOB_ID", "0")
 
 
 if __name__ == "__main__":

@@ -6,13 +6,13 @@ Submitting the run again goes on from there.  Interrupting this command only end
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from data_prep import command
 from slurm.chains.run_state import STOP_NAME, read_run_state
-from slurm.chains.submissions import current_submission
-from slurm.jobs.queue import cancel_jobs, queued_jobs, signal_steps
+from slurm.chains.submissions import current_submission, jobs_of
+from slurm.jobs.queue import cancel_jobs, signal_steps
 from slurm.stages.pipeline_file import output_of, tasks_of
 from slurm.stages.pipeline_submission import SentPipeline, read_sent
 
@@ -30,16 +30,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     directory = arguments.directory.resolve()
     sent = read_sent(directory)
     run_dirs = _run_dirs(sent) if sent else [directory]
-    job_ids = [job_id for run_dir in run_dirs for job_id in _jobs_of(run_dir)]
-    others = [job_id for job_id in _jobs_of(directory) if job_id not in job_ids]
-    jobs = queued_jobs([*job_ids, *others])
+    places = dict.fromkeys([directory, *run_dirs])
+    of_runs = {job.job_id for job in jobs_of(*run_dirs)}
+    jobs = jobs_of(*places)
     if not jobs:
         print(f"{directory} has no job that waits or runs")
         return command.WRONG
     for run_dir in run_dirs:
         (run_dir / STOP_NAME).touch()
-    cancel_jobs([job.job_id for job in jobs if job.is_waiting or job.job_id in others])
-    if not _wait_for_end([*job_ids, *others], timeout_seconds=arguments.timeout):
+    cancel_jobs([job.job_id for job in jobs if job.is_waiting or job.job_id not in of_runs])
+    if not _wait_for_end(places, timeout_seconds=arguments.timeout):
         print(f"{directory} still runs after {arguments.timeout:.0f} s; it was told to stop; see its log, or end it with scancel")
         return command.WRONG
     if sent:
@@ -56,15 +56,10 @@ def _run_dirs(sent: SentPipeline) -> list[Path]:
     return [output for output in outputs if output is not None and current_submission(output) is not None]
 
 
-def _jobs_of(directory: Path) -> tuple[str, ...]:
-    submission = current_submission(directory)
-    return submission.job_ids if submission else ()
-
-
-def _wait_for_end(job_ids: Sequence[str], *, timeout_seconds: float) -> bool:
+def _wait_for_end(places: Iterable[Path], *, timeout_seconds: float) -> bool:
     """Signal what runs until nothing does."""
     start, signalled_at = time.monotonic(), float("-inf")
-    while jobs := queued_jobs(job_ids):
+    while jobs := jobs_of(*places):
         now = time.monotonic()
         if now - start > timeout_seconds:
             return False

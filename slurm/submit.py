@@ -13,6 +13,7 @@ from data_prep import command
 from recipes.checks import check_run, read_inputs
 from recipes.compose import compose_recipe
 from slurm.chains.chain import ChainPlan, link_job, submit_chain
+from slurm.chains.submissions import run_tag
 from slurm.jobs.arguments import add_cluster_arguments, add_time_argument, cluster_of, time_limit_of
 from slurm.jobs.job import GPU
 from slurm.jobs.render import render_job
@@ -59,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     run_dir = arguments.output.absolute()
     chain = ChainPlan(links=arguments.links, signal_seconds=arguments.signal_seconds)
-    script = render_job(link_job(job, run_dir, chain, submission=1), cluster)
+    script = render_job(link_job(job, run_dir, chain, submission=1, tag=run_tag(run_dir, 1)), cluster)
     if arguments.submit:
         require_runtime(cluster)
     checked = check_site([job], cluster, must_answer=arguments.submit)

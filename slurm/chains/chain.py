@@ -14,9 +14,10 @@ from pathlib import Path
 from slurm.chains.attempts import ATTEMPTS_NAME, write_json
 from slurm.chains.decision import Limits
 from slurm.chains.run_state import STOP_NAME, read_run_state
-from slurm.chains.submissions import claim_run, record_jobs, submission_dir
+from slurm.chains.submissions import RECORDING_SECONDS, Submission, claim_run, record_jobs, run_tag, submission_dir
+from slurm.jobs.interruption import uninterrupted
 from slurm.jobs.job import Job
-from slurm.jobs.queue import cancel_jobs, send_job
+from slurm.jobs.queue import Tag, send_job, take_back
 from slurm.jobs.render import render_job
 from slurm.sites.cluster import Cluster
 
@@ -29,26 +30,32 @@ class ChainPlan:
         links: jobs that are sent; each gets the time limit of the job.
         signal_seconds: how long before the time limit the training is told to save and leave; enough for one checkpoint.
         limits: how much failing ends the chain.
+        recording_seconds: how long a link that starts at once waits until the submission has written its id down.
     """
 
     links: int = 4
     signal_seconds: int = 600
     limits: Limits = field(default_factory=Limits)
+    recording_seconds: float = RECORDING_SECONDS
 
 
-def link_job(job: Job, run_dir: Path, plan: ChainPlan, *, submission: int, after: Sequence[str] = ()) -> Job:
+def link_job(job: Job, run_dir: Path, plan: ChainPlan, *, submission: int, tag: Tag, after: Sequence[str] = ()) -> Job:
     """A training job as one link of a chain.
 
     Args:
         job: the training alone; its command must go on from the newest checkpoint and leave with 0 on SIGUSR1, as `recipes.train` does.
+        tag: of the submission.
         after: dependencies of this link, beside those of the job.
     """
-    link = _link(job, ("--run", str(run_dir), "--submission", str(submission)), plan, after)
+    link = _link(job, ("--run", str(run_dir), "--submission", str(submission)), plan, tag, after)
     return replace(link, log_dir=run_dir / ATTEMPTS_NAME, log_name="job-%j.log")
 
 
-def submit_chain(job: Job, cluster: Cluster, run_dir: Path, plan: ChainPlan) -> list[str]:
+def submit_chain(job: Job, cluster: Cluster, run_dir: Path, plan: ChainPlan, *, tag: Tag | None = None) -> list[str]:
     """Send all links of a run.
+
+    Args:
+        tag: of the jobs; by default one of the submission's own.
 
     Returns:
         The ids of the jobs, in their order; empty where the run is finished.
@@ -56,26 +63,28 @@ def submit_chain(job: Job, cluster: Cluster, run_dir: Path, plan: ChainPlan) -> 
     Raises:
         ValueError: if the run has jobs already, or if Slurm or the cluster's limits refuse the job; nothing waits then.
     """
-    _check(link_job(job, run_dir, plan, submission=0), cluster, plan)
+    _check(link_job(job, run_dir, plan, submission=0, tag=run_tag(run_dir, 0)), cluster, plan)
     if read_run_state(run_dir).is_finished:
         return []
-    number = _claim(job, cluster, run_dir, plan)
+    submission = _claim(job, cluster, run_dir, plan, tag)
+    number, tag = submission.number, submission.claim.tag
 
     def send(index: int, after: Sequence[str]) -> str:
         script = submission_dir(run_dir, number) / f"link-{index + 1}.sh"
-        script.write_text(render_job(link_job(job, run_dir, plan, submission=number, after=after), cluster), encoding="utf-8")
+        script.write_text(render_job(link_job(job, run_dir, plan, submission=number, tag=tag, after=after), cluster), encoding="utf-8")
         return send_job(script)
 
-    return _send_links(plan, send, lambda job_ids: record_jobs(run_dir, number, job_ids))
+    return _send_links(plan, tag, send, lambda job_ids: record_jobs(run_dir, number, job_ids))
 
 
-def submit_chains(job: Job, cluster: Cluster, run_dirs: Mapping[int, Path], plan: ChainPlan, *, directory: Path) -> list[str]:
+def submit_chains(job: Job, cluster: Cluster, run_dirs: Mapping[int, Path], plan: ChainPlan, *, directory: Path, tag: Tag) -> list[str]:
     """Send the links of several runs as job arrays; each member is a link of its own run and cancels only that run's later ones.
 
     Args:
         job: what every member runs; it finds its run by SLURM_ARRAY_TASK_ID.
         run_dirs: index in the array -> directory of an unfinished run.
         directory: for the scripts.
+        tag: of the arrays.
 
     Returns:
         The ids of the arrays, in their order.
@@ -84,9 +93,9 @@ def submit_chains(job: Job, cluster: Cluster, run_dirs: Mapping[int, Path], plan
         ValueError: as `submit_chain`.
     """
     runs_path = directory / f"{job.name}.runs.json"
-    array = replace(_link(job, ("--runs", str(runs_path)), plan, ()), array=",".join(map(str, run_dirs)))
+    array = replace(_link(job, ("--runs", str(runs_path)), plan, tag, ()), array=",".join(map(str, run_dirs)))
     _check(array, cluster, plan)
-    numbers = {index: _claim(job, cluster, run_dir, plan) for index, run_dir in run_dirs.items()}
+    numbers = {index: _claim(job, cluster, run_dir, plan, replace(tag, array_index=index)).number for index, run_dir in run_dirs.items()}
     write_json(runs_path, {str(index): [str(run_dir), numbers[index]] for index, run_dir in run_dirs.items()})
 
     def send(index: int, after: Sequence[str]) -> str:
@@ -98,12 +107,13 @@ def submit_chains(job: Job, cluster: Cluster, run_dirs: Mapping[int, Path], plan
         for index, run_dir in run_dirs.items():
             record_jobs(run_dir, numbers[index], tuple(f"{job_id}_{index}" for job_id in job_ids))
 
-    return _send_links(plan, send, record)
+    return _send_links(plan, tag, send, record)
 
 
-def _link(job: Job, hook: tuple[str, ...], plan: ChainPlan, after: Sequence[str]) -> Job:
+def _link(job: Job, hook: tuple[str, ...], plan: ChainPlan, tag: Tag, after: Sequence[str]) -> Job:
     return replace(
         job,
+        comment=tag.comment,
         requeue=True,
         signal_seconds_before_end=plan.signal_seconds,
         dependencies=(*job.dependencies, *after),
@@ -119,22 +129,34 @@ def _check(link: Job, cluster: Cluster, plan: ChainPlan) -> None:
     render_job(link, cluster)
 
 
-def _claim(job: Job, cluster: Cluster, run_dir: Path, plan: ChainPlan) -> int:
+def _claim(job: Job, cluster: Cluster, run_dir: Path, plan: ChainPlan, tag: Tag | None) -> Submission:
     max_excluded = max(0, cluster.partition_of(job.kind).num_nodes - job.num_nodes)
     (run_dir / ATTEMPTS_NAME).mkdir(parents=True, exist_ok=True)
-    number = claim_run(run_dir, command=job.command, limits=plan.limits, signal_seconds=plan.signal_seconds, max_excluded=max_excluded)
+    submission = claim_run(
+        run_dir,
+        command=job.command,
+        limits=plan.limits,
+        signal_seconds=plan.signal_seconds,
+        max_excluded=max_excluded,
+        tag=tag,
+        recording_seconds=plan.recording_seconds,
+    )
     (run_dir / STOP_NAME).unlink(missing_ok=True)
-    return number
+    return submission
 
 
-def _send_links(plan: ChainPlan, send: Callable[[int, Sequence[str]], str], record: Callable[[tuple[str, ...]], None]) -> list[str]:
+def _send_links(
+    plan: ChainPlan, tag: Tag, send: Callable[[int, Sequence[str]], str], record: Callable[[tuple[str, ...]], None]
+) -> list[str]:
     """Send link after link, each to wait for the one before; if one is refused, those before it are taken back."""
     job_ids: list[str] = []
     try:
         for index in range(plan.links):
-            job_ids.append(send(index, (f"afterany:{job_ids[-1]}",) if job_ids else ()))
-            record(tuple(job_ids))
+            with uninterrupted():
+                job_ids.append(send(index, (f"afterany:{job_ids[-1]}",) if job_ids else ()))
+                record(tuple(job_ids))
     except BaseException:
-        cancel_jobs(job_ids)
+        with uninterrupted():
+            take_back(job_ids, tag)
         raise
     return job_ids

@@ -13,8 +13,8 @@ from slurm.chains.attempts import Attempt, End, read_attempts
 from slurm.chains.decision import CONTINUE, FINISHED, Decision, Limits, decide
 from slurm.chains.run_state import RunState, read_recipe, read_run_state
 from slurm.chains.silent_ends import cause_of_silent_end
-from slurm.chains.submissions import Submission, current_submission
-from slurm.jobs.queue import QueuedJob, queued_jobs
+from slurm.chains.submissions import Submission, current_submission, jobs_of
+from slurm.jobs.queue import QueuedJob
 
 RUNNING, WAITING, STOPPED, OUT_OF_LINKS, NOT_SUBMITTED = "running", "waiting", "stopped", "out of links", "not submitted"
 
@@ -54,7 +54,7 @@ def report_run(run_dir: Path) -> RunReport:
     if not run_dir.is_dir():
         raise ValueError(f"{run_dir} is no directory of a run; submit one with `python -m slurm.submit`")
     submission, state = current_submission(run_dir), read_run_state(run_dir)
-    jobs = queued_jobs(submission.job_ids) if submission else []
+    jobs = jobs_of(run_dir)
     running = next((job for job in jobs if not job.is_waiting), None)
     attempts = [_with_end(run_dir, attempt, state, jobs) for attempt in read_attempts(run_dir)]
     ended = [attempt for attempt in attempts if attempt.end]

@@ -4,6 +4,9 @@ Each submission claims the next number by one atomic rename of a directory that 
 file systems too, and nothing is ever removed, so nobody can remove another's claim.  The highest number is the current one: it is alive
 while Slurm knows a job of it, or while it is being sent.
 
+A submission may be interrupted between the moment at which Slurm takes a job and the one at which its id is written down.  So each job has
+the submission's tag as its comment, by which it is found all the same, and a link whose id was not written down leaves the run alone.
+
     RUN/submissions/001/claim.json   who sends it, from where
     RUN/submissions/001/jobs.json    the jobs of the chain, once Slurm has them
     RUN/submissions/001/job.sh       what was sent
@@ -20,12 +23,16 @@ import uuid
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from data_prep.artifacts import digest_bytes
 from slurm.chains.attempts import write_json
 from slurm.chains.decision import Limits
-from slurm.jobs.queue import QueuedJob, queued_jobs
+from slurm.jobs.queue import QueuedJob, Tag, queued_jobs
 
 SUBMISSIONS_NAME = "submissions"
+RECORDING_SECONDS = 60.0  # until a job's id is seen on all nodes; it takes milliseconds, but a node may remember that a file was not there
+_LOOK_AGAIN_SECONDS = 0.5
 _SENDING_SECONDS = 300  # a claim of another host without jobs is given up after that; sending takes a few seconds
+_NO_TAG = Tag("")  # of what was submitted before there were tags
 
 
 @dataclass(frozen=True)
@@ -36,6 +43,8 @@ class Claim:
         started: of the process, in the kernel's clock ticks since boot, as its id may be used again.
         signal_seconds: how long before the time limit the training is signalled.
         max_excluded: how many nodes may be excluded so that the job can still start.
+        tag: of its jobs, which finds them in the queue; that of the whole array for a run that is one of several.
+        recording_seconds: after the claim, how long a job waits for its id to be written down.
     """
 
     host: str
@@ -46,11 +55,13 @@ class Claim:
     limits: Limits
     signal_seconds: int
     max_excluded: int
+    tag: Tag = _NO_TAG
+    recording_seconds: float = RECORDING_SECONDS
 
 
 @dataclass(frozen=True)
 class Submission:
-    """A claim and the jobs that it led to; none while they are being sent."""
+    """A claim and the jobs that it led to, as far as they are sent."""
 
     number: int
     claim: Claim
@@ -65,20 +76,43 @@ def submission_dir(run_dir: Path, number: int) -> Path:
 def current_submission(run_dir: Path) -> Submission | None:
     """The submission with the highest number, None before the first."""
     number = _highest(run_dir)
-    if number == 0:
-        return None
-    directory = submission_dir(run_dir, number)
-    content = json.loads((directory / "claim.json").read_text(encoding="utf-8"))
-    claim = Claim(**{**content, "limits": Limits(**content["limits"]), "command": tuple(content["command"])})
-    jobs = directory / "jobs.json"
-    return Submission(number, claim, tuple(json.loads(jobs.read_text(encoding="utf-8"))["job_ids"]) if jobs.exists() else ())
+    return _read_submission(run_dir, number) if number else None
 
 
-def claim_run(run_dir: Path, *, command: tuple[str, ...], limits: Limits, signal_seconds: int, max_excluded: int) -> int:
+def run_tag(run_dir: Path, number: int) -> Tag:
+    """The tag of the jobs of a submission: the same for every name of the directory."""
+    return Tag(f"scion-{digest_bytes(os.path.realpath(run_dir).encode())[-12:]}-{number}")
+
+
+def jobs_of(*run_dirs: Path, without: str | None = None) -> list[QueuedJob]:
+    """All jobs of runs that wait or run, of whichever submission, and whether or not their ids were written down.
+
+    Args:
+        without: id of a job that is not wanted.
+    """
+    submissions = [_read_submission(run_dir, number) for run_dir in run_dirs for number in _numbers(run_dir)]
+    ids = dict.fromkeys(job_id for submission in reversed(submissions) for job_id in submission.job_ids if job_id != without)
+    tags = {submission.claim.tag for submission in submissions} - {_NO_TAG}
+    return [job for job in queued_jobs(ids, tags) if job.job_id != without]
+
+
+def claim_run(
+    run_dir: Path,
+    *,
+    command: tuple[str, ...],
+    limits: Limits,
+    signal_seconds: int,
+    max_excluded: int,
+    tag: Tag | None = None,
+    recording_seconds: float = RECORDING_SECONDS,
+) -> Submission:
     """Make a new submission the current one.
 
+    Args:
+        tag: of its jobs; by default one of its own.
+
     Returns:
-        Its number.
+        The submission, without jobs.
 
     Raises:
         ValueError: if another submission is alive, or claims the run at the same time.
@@ -91,7 +125,18 @@ def claim_run(run_dir: Path, *, command: tuple[str, ...], limits: Limits, signal
     directory.parent.mkdir(parents=True, exist_ok=True)
     staging = directory.parent / f".claim-{uuid.uuid4().hex}"
     staging.mkdir()
-    claim = Claim(socket.gethostname(), os.getpid(), _start_of(os.getpid()), time.time(), command, limits, signal_seconds, max_excluded)
+    claim = Claim(
+        socket.gethostname(),
+        os.getpid(),
+        _start_of(os.getpid()),
+        time.time(),
+        command,
+        limits,
+        signal_seconds,
+        max_excluded,
+        tag or run_tag(run_dir, number),
+        recording_seconds,
+    )
     write_json(staging / "claim.json", asdict(claim))
     try:
         os.rename(staging, directory)  # refuses a directory that is not empty, and a claim never is
@@ -100,12 +145,26 @@ def claim_run(run_dir: Path, *, command: tuple[str, ...], limits: Limits, signal
         if not directory.exists():
             raise
         raise ValueError(f"another submission of {run_dir} came first; watch it with `python -m slurm.status {run_dir}`") from error
-    return number
+    return Submission(number, claim, ())
 
 
 def record_jobs(run_dir: Path, number: int, job_ids: tuple[str, ...]) -> None:
     """Note the jobs of a submission."""
     write_json(submission_dir(run_dir, number) / "jobs.json", {"job_ids": list(job_ids)})
+
+
+def is_recorded(run_dir: Path, number: int, job_id: str) -> bool:
+    """Whether a job was written down by the current submission; waits while that may be under way.
+
+    A link that was not is left over from a submission which was interrupted, and which nobody knows to be alive.
+    """
+    while (current := current_submission(run_dir)) is not None and current.number == number:
+        if job_id in current.job_ids:
+            return True
+        if time.time() - current.claim.claimed_at > current.claim.recording_seconds:
+            break
+        time.sleep(_LOOK_AGAIN_SECONDS)
+    return False
 
 
 def refuse_if_alive(run_dir: Path, submission: Submission) -> None:
@@ -114,16 +173,27 @@ def refuse_if_alive(run_dir: Path, submission: Submission) -> None:
     Raises:
         ValueError: saying which.
     """
-    if submission.job_ids:
-        if alive := queued_jobs(submission.job_ids):
-            raise ValueError(
-                f"{run_dir} is submitted already: {_told(alive)}; watch it with `python -m slurm.status {run_dir}`"
-                f" or end it with `python -m slurm.stop {run_dir}`"
-            )
-    elif _is_sending(submission.claim):
+    if not submission.job_ids and _is_sending(submission.claim):
         raise ValueError(
             f"{run_dir} is being submitted by process {submission.claim.process_id} on {submission.claim.host}; wait until that has ended"
         )
+    if alive := jobs_of(run_dir):
+        raise ValueError(
+            f"{run_dir} is submitted already: {_told(alive)}; watch it with `python -m slurm.status {run_dir}`"
+            f" or end it with `python -m slurm.stop {run_dir}`"
+        )
+
+
+def _read_submission(run_dir: Path, number: int) -> Submission:
+    directory = submission_dir(run_dir, number)
+    content = json.loads((directory / "claim.json").read_text(encoding="utf-8"))
+    content |= {
+        "limits": Limits(**content["limits"]),
+        "command": tuple(content["command"]),
+        "tag": Tag(**content.get("tag", {"comment": ""})),
+    }
+    jobs = directory / "jobs.json"
+    return Submission(number, Claim(**content), tuple(json.loads(jobs.read_text(encoding="utf-8"))["job_ids"]) if jobs.exists() else ())
 
 
 def _told(jobs: list[QueuedJob]) -> str:
@@ -145,5 +215,9 @@ def _start_of(process_id: int) -> str:
     return stat.rpartition(")")[2].split()[19]  # field 22; the name in field 2 may hold spaces and brackets
 
 
+def _numbers(run_dir: Path) -> list[int]:
+    return sorted(int(path.name) for path in (run_dir / SUBMISSIONS_NAME).glob("[0-9]*"))
+
+
 def _highest(run_dir: Path) -> int:
-    return max((int(path.name) for path in (run_dir / SUBMISSIONS_NAME).glob("[0-9]*")), default=0)
+    return max(_numbers(run_dir), default=0)

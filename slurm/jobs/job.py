@@ -38,6 +38,7 @@ class Job:
         signal_seconds_before_end: when every task gets SIGUSR1 before the time limit (up to a minute earlier, as Slurm does it).
         requeue: let Slurm start the job again under the same id after a node failed.
         exclude: nodes not to use.
+        comment: by which the job is found in the queue.
         environment: variables of the job beyond those of the cluster.
         before: commands on the first node, outside the container, ahead of the step; one that fails ends the job.
         after: commands as in `before` after the step, whatever became of it; SCION_EXIT_CODE is the step's exit code.
@@ -61,6 +62,7 @@ class Job:
     signal_seconds_before_end: int | None = None
     requeue: bool = False
     exclude: tuple[str, ...] = ()
+    comment: str | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
     before: tuple[tuple[str, ...], ...] = ()
     after: tuple[tuple[str, ...], ...] = ()

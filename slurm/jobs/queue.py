@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
 import subprocess
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 _TIMEOUT_SECONDS = 60
+_QUEUE_FORMAT = "%A|%F|%K|%T|%r|%N|%k"
+_QUEUE_LINE = re.compile(r"(\d+)\|(\d+)\|([^|]*)\|([A-Z_]+)\|([^|]*)\|([^|]*)\|(.*)")
 _WHOLE_ARRAYS = {"SLURM_BITSTR_LEN": "0"}  # squeue would cut a long list of indices
 
 
@@ -21,17 +25,44 @@ class QueuedJob:
         state: as in `squeue`: PENDING, RUNNING, COMPLETING, SUSPENDED ...
         reason: why it waits.
         nodes: that it runs on.
+        comment: that it was sent with.
     """
 
     job_id: str
     state: str
     reason: str
     nodes: tuple[str, ...]
+    comment: str = ""
 
     @property
     def is_waiting(self) -> bool:
         """Whether it has not started."""
         return self.state == "PENDING"
+
+
+@dataclass(frozen=True)
+class Tag:
+    """The comment that jobs are sent with, by which they are found in the queue though nobody noted their ids.
+
+    Attributes:
+        comment: of the jobs; those whose comment goes on behind it with a slash have the tag too.
+        array_index: of members of arrays, those with this index alone.
+    """
+
+    comment: str
+    array_index: int | None = None
+
+    def is_of(self, job_id: str, comment: str) -> bool:
+        """Whether a job has the tag."""
+        is_member = self.array_index is None or job_id.endswith(f"_{self.array_index}")
+        return bool(self.comment) and is_member and f"{comment}/".startswith(f"{self.comment}/")
+
+
+def own_job_id(environment: Mapping[str, str]) -> str | None:
+    """The id of the job that this process is part of, for a member of an array ARRAY_INDEX; None outside of a job."""
+    if "SLURM_ARRAY_JOB_ID" in environment:
+        return f"{environment['SLURM_ARRAY_JOB_ID']}_{environment['SLURM_ARRAY_TASK_ID']}"
+    return environment.get("SLURM_JOB_ID")
 
 
 def send_job(script: Path, *options: str) -> str:
@@ -43,22 +74,25 @@ def send_job(script: Path, *options: str) -> str:
     Raises:
         ValueError: with Slurm's own words, where it refuses the job.
     """
-    return _slurm("sbatch", "--parsable", *options, str(script)).strip().partition(";")[0]
+    return _slurm("sbatch", "--parsable", *options, str(script), new_session=True).strip().partition(";")[0]
 
 
-def queued_jobs(job_ids: Iterable[str]) -> list[QueuedJob]:
-    """Those of the jobs that wait or run, whoever they belong to, in the order asked for."""
-    wanted = {job_id: place for place, job_id in enumerate(job_ids)}
-    if not wanted:
+def queued_jobs(job_ids: Iterable[str], tags: Iterable[Tag] = ()) -> list[QueuedJob]:
+    """Those of the jobs that wait or run, whoever they belong to, in the order asked for; behind them others with one of the tags."""
+    wanted, tags = {job_id: place for place, job_id in enumerate(job_ids)}, tuple(tags)
+    if not wanted and not tags:
         return []
     # The whole queue: squeue refuses a list with an id that it has forgotten.
-    output = _slurm("squeue", "--noheader", "--format=%A|%F|%K|%T|%r|%N")
+    output = _slurm("squeue", "--noheader", f"--format={_QUEUE_FORMAT}")
     jobs = []
-    for line in output.splitlines():
-        job_id, array, indices, state, reason, nodes = line.strip().split("|", 5)
+    for found in map(_QUEUE_LINE.fullmatch, output.splitlines()):
+        if found is None:
+            continue  # the rest of somebody's comment that has line breaks
+        job_id, array, indices, state, reason, nodes, comment = found.groups()
         names = [job_id] if indices == "N/A" else [f"{array}_{index}" for index in _array_indices(indices)]
-        jobs += [QueuedJob(name, state, reason, expand_nodes(nodes)) for name in names if name in wanted]
-    return sorted(jobs, key=lambda job: wanted[job.job_id])
+        names = [name for name in names if name in wanted or any(tag.is_of(name, comment) for tag in tags)]
+        jobs += [QueuedJob(name, state, reason, expand_nodes(nodes), comment) for name in names]
+    return sorted(jobs, key=lambda job: wanted.get(job.job_id, len(wanted)))
 
 
 def _array_indices(text: str) -> Iterator[int]:
@@ -107,6 +141,13 @@ def cancel_jobs(job_ids: Sequence[str]) -> None:
         subprocess.run(["scancel", *job_ids], capture_output=True, text=True, timeout=_TIMEOUT_SECONDS)
 
 
+def take_back(job_ids: Sequence[str], tag: Tag) -> None:
+    """Cancel the jobs of a submission that came to nothing, also one that Slurm took without that its answer came in time."""
+    cancel_jobs(job_ids[::-1])  # the last first, so that none starts because the one before it is gone
+    with contextlib.suppress(ValueError):  # no answer; a job that is left finds that it was not written down, or is cancelled already
+        cancel_jobs([job.job_id for job in queued_jobs((), [tag])])
+
+
 def signal_steps(job_id: str, signal_name: str) -> None:
     """Send a signal to all processes of a job's steps, not to its script."""
     _slurm("scancel", f"--signal={signal_name}", _own_id(job_id))
@@ -146,10 +187,20 @@ def expand_nodes(nodes: str) -> tuple[str, ...]:
     return tuple(_slurm("scontrol", "show", "hostnames", nodes).split())
 
 
-def _slurm(program: str, *arguments: str) -> str:
+def _slurm(program: str, *arguments: str, new_session: bool = False) -> str:
+    """What a command of Slurm prints.
+
+    Args:
+        new_session: keep what a terminal sends to everything that runs in it from the command.
+    """
     try:
         done = subprocess.run(
-            [program, *arguments], capture_output=True, text=True, timeout=_TIMEOUT_SECONDS, env=os.environ | _WHOLE_ARRAYS
+            [program, *arguments],
+            capture_output=True,
+            text=True,
+            timeout=_TIMEOUT_SECONDS,
+            env=os.environ | _WHOLE_ARRAYS,
+            start_new_session=new_session,
         )
     except FileNotFoundError:
         raise ValueError(f"there is no {program} on this machine; run this where Slurm's commands are, on a login node") from None

@@ -43,6 +43,7 @@ def _directives(job: Job, cluster: Cluster) -> list[str]:
     gpu_option = f"{cluster.gpu_option}={'gpu:' if cluster.gpu_option == 'gres' else ''}{job.gpus_per_node}"
     options = [
         f"job-name={job.name}",
+        f"comment={job.comment}" if job.comment else "",
         f"account={cluster.account}" if cluster.account else "",
         f"partition={partition.name}",
         f"qos={partition.qos}" if partition.qos else "",

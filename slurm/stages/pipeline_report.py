@@ -27,11 +27,13 @@ class TaskReport:
 
 def report_tasks(sent: SentPipeline) -> list[TaskReport]:
     """The state of every task of a pipeline."""
-    queue = {job.job_id: job for job in queued_jobs([job_id for ids in sent.job_ids.values() for job_id in ids])}
+    queue = queued_jobs([job_id for ids in sent.job_ids.values() for job_id in ids], [sent.tag])
     reports = []
     for stage in sent.pipeline.stages:
+        ids, tag = sent.job_ids.get(stage, ()), sent.stage_tag(stage)
+        of_stage = [job for job in queue if job.job_id in ids or tag.is_of(job.job_id, job.comment)]
         for task in tasks_of(sent.pipeline, stage):
-            jobs = [queue[job_id] for job_id in sent.job_ids.get(stage, ()) if job_id in queue and _is_of(job_id, task)]
+            jobs = [job for job in of_stage if _is_of(job.job_id, task)]
             in_queue = RUNNING if any(not job.is_waiting for job in jobs) else WAITING if jobs else None
             reports.append(_report(sent, task, in_queue))
     return reports

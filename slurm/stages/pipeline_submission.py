@@ -11,7 +11,8 @@ from slurm.chains.attempts import write_json
 from slurm.chains.chain import submit_chain, submit_chains
 from slurm.chains.decision import Limits
 from slurm.chains.submissions import claim_run, current_submission, record_jobs, submission_dir
-from slurm.jobs.queue import cancel_jobs, send_job
+from slurm.jobs.interruption import uninterrupted
+from slurm.jobs.queue import Tag, send_job, take_back
 from slurm.jobs.render import render_job
 from slurm.sites.cluster import Cluster
 from slurm.sites.site import check_site, require_runtime
@@ -28,10 +29,21 @@ class SentPipeline:
 
     Attributes:
         job_ids: stage -> ids of its jobs; of an array each member's, of a chain every link's.
+        tag: of all its jobs.
     """
 
     pipeline: Pipeline
     job_ids: dict[str, tuple[str, ...]]
+    tag: Tag
+
+    def stage_tag(self, stage: str) -> Tag:
+        """The tag of a stage's jobs."""
+        return stage_tag(self.tag, stage)
+
+
+def stage_tag(tag: Tag, stage: str) -> Tag:
+    """The tag of a stage's jobs within that of the pipeline."""
+    return Tag(f"{tag.comment}/{stage}")
 
 
 def plan_pipeline(pipeline: Pipeline, cluster: Cluster) -> list[StageJob]:
@@ -60,7 +72,8 @@ def submit_pipeline(pipeline: Pipeline, cluster: Cluster) -> dict[str, tuple[str
     root = pipeline.root
     root.mkdir(parents=True, exist_ok=True)
     (root / LOGS_NAME).mkdir(exist_ok=True)
-    number = claim_run(root, command=(), limits=Limits(), signal_seconds=0, max_excluded=0)
+    submission = claim_run(root, command=(), limits=Limits(), signal_seconds=0, max_excluded=0)
+    number, tag = submission.number, submission.claim.tag
     directory = submission_dir(root, number)
     write_json(directory / FROZEN_NAME, asdict(pipeline))
     jobs = _stage_jobs(pipeline, cluster, directory / FROZEN_NAME)  # once more: since the claim nobody else can complete anything
@@ -68,13 +81,16 @@ def submit_pipeline(pipeline: Pipeline, cluster: Cluster) -> dict[str, tuple[str
     named: dict[str, tuple[str, ...]] = {}
     try:
         for stage_job in jobs:
-            ready = replace(stage_job.job, dependencies=dependencies(stage_job, jobs, sent))
-            sent[stage_job.stage] = _send(pipeline, cluster, replace(stage_job, job=ready), directory)
-            named[stage_job.stage] = _names(stage_job, sent[stage_job.stage])
-            write_json(directory / STAGES_NAME, {stage: list(names) for stage, names in named.items()})
-            record_jobs(root, number, tuple(name for names in named.values() for name in names))
+            own_tag = stage_tag(tag, stage_job.stage)
+            ready = replace(stage_job.job, dependencies=dependencies(stage_job, jobs, sent), comment=own_tag.comment)
+            with uninterrupted():
+                sent[stage_job.stage] = _send(pipeline, cluster, replace(stage_job, job=ready), directory, own_tag)
+                named[stage_job.stage] = _names(stage_job, sent[stage_job.stage])
+                write_json(directory / STAGES_NAME, {stage: list(names) for stage, names in named.items()})
+                record_jobs(root, number, tuple(name for names in named.values() for name in names))
     except BaseException:
-        cancel_jobs([job_id for job_ids in sent.values() for job_id in job_ids])
+        with uninterrupted():
+            take_back([job_id for job_ids in sent.values() for job_id in job_ids], tag)
         raise
     return named
 
@@ -87,7 +103,7 @@ def read_sent(root: Path) -> SentPipeline | None:
     stages = path.with_name(STAGES_NAME)
     job_ids = json.loads(stages.read_text(encoding="utf-8")) if stages.exists() else {}
     pipeline = pipeline_from_mapping(json.loads(path.read_text(encoding="utf-8")))
-    return SentPipeline(pipeline, {stage: tuple(names) for stage, names in job_ids.items()})
+    return SentPipeline(pipeline, {stage: tuple(names) for stage, names in job_ids.items()}, submission.claim.tag)
 
 
 def _stage_jobs(pipeline: Pipeline, cluster: Cluster, frozen_path: Path) -> list[StageJob]:
@@ -96,7 +112,7 @@ def _stage_jobs(pipeline: Pipeline, cluster: Cluster, frozen_path: Path) -> list
     return stage_jobs(pipeline, cluster, tasks_to_run(pipeline, complete), frozen_path=frozen_path)
 
 
-def _send(pipeline: Pipeline, cluster: Cluster, stage_job: StageJob, directory: Path) -> list[str]:
+def _send(pipeline: Pipeline, cluster: Cluster, stage_job: StageJob, directory: Path, tag: Tag) -> list[str]:
     if stage_job.chain is None:
         script = directory / f"{stage_job.stage}.sh"
         script.write_text(render_job(stage_job.job, cluster), encoding="utf-8")
@@ -107,8 +123,8 @@ def _send(pipeline: Pipeline, cluster: Cluster, stage_job: StageJob, directory: 
         assert output is not None  # checked when the pipeline was read
         run_dirs[task.index] = output
     if stage_job.is_array:
-        return submit_chains(stage_job.job, cluster, run_dirs, stage_job.chain, directory=directory)
-    return submit_chain(stage_job.job, cluster, run_dirs[0], stage_job.chain)
+        return submit_chains(stage_job.job, cluster, run_dirs, stage_job.chain, directory=directory, tag=tag)
+    return submit_chain(stage_job.job, cluster, run_dirs[0], stage_job.chain, tag=tag)
 
 
 def _names(stage_job: StageJob, job_ids: Sequence[str]) -> tuple[str, ...]:

@@ -40,7 +40,9 @@ def test_our_own_defects_keep_their_traceback(tmp_path: Path) -> None:
     assert done.code == 1 and "Traceback" in done.stderr and done.stderr.endswith("RuntimeError: ours\n")
 
 
-@pytest.mark.parametrize("signum, code, stderr", [(signal.SIGTERM, 143, ""), (signal.SIGINT, 130, "error: interrupted\n")])
+@pytest.mark.parametrize(
+    "signum, code, stderr", [(signal.SIGTERM, 143, ""), (signal.SIGHUP, 129, ""), (signal.SIGINT, 130, "error: interrupted\n")]
+)
 def test_signals_let_finally_run(tmp_path: Path, signum: signal.Signals, code: int, stderr: str) -> None:
     # Short sleeps: a signal that comes before the system call begins would not end a long one.
     body = "\n    ".join(

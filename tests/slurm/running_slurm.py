@@ -72,6 +72,11 @@ class RunningSlurm:
         """A fault or its end: power-off, power-on, kill-slurmd, start-slurmd, unplug, plug."""
         self.run(self.tool, "--state", self.state, "node", action, name)
 
+    def use(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Give the code under test Slurm's commands, as a user's shell has them."""
+        for name, value in self.environment.items():
+            monkeypatch.setenv(name, value)
+
     def cluster(self, *overrides: str) -> Cluster:
         """The `local` cluster file as it fits this Slurm."""
         return load_cluster("local", (f"account={ACCOUNT}", f"runtime.venv={sys.prefix}", *overrides))

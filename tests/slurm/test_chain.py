@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +12,8 @@ import pytest
 from slurm.chains import causes
 from slurm.chains.chain import ChainPlan, submit_chains
 from slurm.chains.decision import Limits
+from slurm.chains.run_report import report_run
+from slurm.chains.submissions import jobs_of, run_tag
 from slurm.jobs.queue import cancel_jobs, queued_jobs, signal_steps
 from tests.slurm import light_training
 from tests.slurm.chains import LightChain, light_chain, light_job
@@ -140,23 +141,39 @@ def test_cancelling_a_link_by_hand_ends_the_chain(chain: LightChain) -> None:
     assert saved >= 5 and f"somebody cancelled it; submit again to go on; step {saved} is saved" in chain.logs()
 
 
-def test_a_job_of_an_older_submission_leaves_the_run_alone(chain: LightChain) -> None:
-    held = chain.submit("--steps", 20, plan=ChainPlan(links=1))
-    # As after a crash of the submitting machine, whose jobs wait though nobody noted them.
-    submissions = chain.run_dir / "submissions"
-    chain.slurm.run("scontrol", "requeuehold", held[0], check=False)
-    chain.wait_for(lambda: queued_jobs(held)[0].is_waiting, timeout_seconds=30)
-    (submissions / "002").mkdir()
-    (submissions / "002" / "claim.json").write_text((submissions / "001" / "claim.json").read_text())
-    chain.slurm.run("scontrol", "release", held[0])
+def test_jobs_that_no_submission_knows_leave_the_run_alone(chain: LightChain) -> None:
+    """As after a crash of the submitting machine, whose jobs wait though nobody noted them."""
+    submissions, plan = chain.run_dir / "submissions", ChainPlan(links=1, recording_seconds=1)
+    (unrecorded,) = chain.submit("--steps", 20, exclude=("gn09",), plan=plan)
+    hold(chain, unrecorded)
+    recorded = (submissions / "001" / "jobs.json").read_text()
+    (submissions / "001" / "jobs.json").unlink()
+    assert [job.job_id for job in jobs_of(chain.run_dir)] == [unrecorded] == list(report_run(chain.run_dir).waiting_jobs)
+    chain.slurm.run("scontrol", "release", unrecorded)
     chain.wait_for_end()
-    assert "this job is of submission 1" in chain.logs() and "it leaves the run alone" in chain.logs()
+    assert f"submission 1 of {chain.run_dir} was interrupted before it wrote this job down; it leaves the run alone" in chain.logs()
+
+    (submissions / "001" / "jobs.json").write_text(recorded)
+    (older,) = chain.submit("--steps", 20, plan=plan)
+    hold(chain, older)
+    (submissions / "003").mkdir()
+    (submissions / "003" / "claim.json").write_text((submissions / "002" / "claim.json").read_text())
+    chain.slurm.run("scontrol", "release", older)
+    chain.wait_for_end()
+    assert "this job is of submission 2" in chain.logs() and chain.logs().count("it leaves the run alone") == 2
+    assert [attempt.start_step for attempt in chain.attempts()] == [0] * len(chain.attempts()), "nothing was trained"
+
+
+def hold(chain: LightChain, job_id: str) -> None:
+    """Put a job back into the queue, where it waits to be released."""
+    chain.slurm.run("scontrol", "requeuehold", job_id, check=False)
+    chain.wait_for(lambda: queued_jobs([job_id])[0].is_waiting, timeout_seconds=30)
 
 
 def test_chains_in_an_array_end_each_by_itself(chain: LightChain, tmp_path: Path) -> None:
     runs = {index: tmp_path / f"run_{index}" for index in (0, 2)}
     job = replace(light_job(tmp_path / "run_%a", "--steps", 40), array="0,2%1", log_name="light-%A_%a.log")
-    first, second = submit_chains(job, chain.slurm.cluster(), runs, ChainPlan(links=2), directory=tmp_path)
+    first, second = submit_chains(job, chain.slurm.cluster(), runs, ChainPlan(links=2), directory=tmp_path, tag=run_tag(tmp_path, 1))
     chain.job_ids += [f"{job_id}_{index}" for job_id in (first, second) for index in runs]
     one, other = (LightChain(chain.slurm, run_dir, []) for run_dir in runs.values())
     one.wait_for_step(12)
@@ -240,7 +257,7 @@ def test_a_claim_that_cannot_be_sent_waits_for_nothing(chain: LightChain) -> Non
         chain.submit("--steps", 20, exclude=tuple(f"gn{number:02d}" for number in range(1, 17)))
     assert not queued_jobs(chain.job_ids)
     assert light_training.newest_checkpoint(chain.run_dir) is None
-    assert subprocess.run(["squeue", "-h", "-n", "light"], capture_output=True, text=True, check=True).stdout == ""
+    assert jobs_of(chain.run_dir) == []
 
 
 def test_a_preempted_link_goes_on_when_the_urgent_job_is_over(tmp_path: Path) -> None:

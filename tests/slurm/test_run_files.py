@@ -19,6 +19,7 @@ from slurm.chains.submissions import claim_run, current_submission
 from slurm.jobs.provenance import collect, kept_environment
 from tests.processes import ROOT
 from tests.slurm import light_training
+from tests.slurm.running_slurm import RunningSlurm
 
 CLAIM = "claim_run(Path(sys.argv[1]), command=('x',), limits=Limits(), signal_seconds=1, max_excluded=0)"
 CLAIMING = f"import sys, time\nfrom pathlib import Path\nfrom slurm.chains.submissions import claim_run\nfrom slurm.chains.decision import Limits\n{CLAIM}\n"
@@ -30,7 +31,7 @@ def begin(run_dir: Path, job_id: str = "7", log: Path | None = None) -> int:
 
 
 def claim(run_dir: Path) -> int:
-    return claim_run(run_dir, command=("x",), limits=Limits(attempts_without_progress=2), signal_seconds=60, max_excluded=3)
+    return claim_run(run_dir, command=("x",), limits=Limits(attempts_without_progress=2), signal_seconds=60, max_excluded=3).number
 
 
 def test_attempts_are_numbered_and_latest_follows(tmp_path: Path) -> None:
@@ -70,7 +71,8 @@ def test_a_claim_of_a_living_process_is_refused(tmp_path: Path) -> None:
     assert current is not None and current.number == 1 and current.claim.limits.attempts_without_progress == 2
 
 
-def test_a_claim_of_a_killed_process_holds_nobody_up(tmp_path: Path) -> None:
+def test_a_claim_of_a_killed_process_holds_nobody_up(slurm: RunningSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    slurm.use(monkeypatch)
     holder = subprocess.Popen(
         [sys.executable, "-c", f"{CLAIMING}print('held', flush=True)\ntime.sleep(60)", tmp_path], cwd=ROOT, stdout=subprocess.PIPE
     )
@@ -185,7 +187,10 @@ def test_ranks_that_start_at_once_record_one_recipe(tmp_path: Path) -> None:
 FULL_DISK = """
 mount -t tmpfs -o size=200k tmpfs "$2" && cd "$2"
 "$1" -c "import sys; sys.argv = ['', 'run']
-$3"
+$3
+from slurm.chains.submissions import record_jobs
+record_jobs(Path('run'), 1, ('7',))"
+sed -i 's/"comment": ".*"/"comment": ""/' run/submissions/001/claim.json # asks no Slurm for others
 dd if=/dev/zero of=fill bs=1k 2>/dev/null
 "$1" -m slurm.link begin --run run --submission 1
 """
