@@ -141,7 +141,7 @@ def _parse(metadata: Any, directory: Path) -> DistMetadata:
     Torch makes objects of the same pickle and looks places up in a dictionary of them, so an index by which it could find another
     place than is found here, such as two for one tensor, is refused.
     """
-    index = _fields(metadata, "Metadata")
+    index = _fields(metadata, "Metadata", "MCoreMetadata")
     places: dict[tuple[str, tuple[int, ...]], Place] = {}
     objects: dict[str, Place] = {}
     for key, stored in index["storage_data"].items():
@@ -184,9 +184,9 @@ def _entry(key: str, described: Any, places: Mapping[tuple[str, tuple[int, ...]]
     return Entry(key, shape, dtype, tuple(chunks))
 
 
-def _fields(value: Any, kind: str) -> dict[str, Any]:
-    if not isinstance(value, Record) or value.called.rpartition(".")[2] != kind:
-        raise ValueError(f"it has something else where a {kind} should be")
+def _fields(value: Any, *kinds: str) -> dict[str, Any]:
+    if not isinstance(value, Record) or value.called.rpartition(".")[2] not in kinds:
+        raise ValueError(f"it has something else where a {kinds[0]} should be")
     return value.fields()
 
 

@@ -61,13 +61,17 @@ _INDEX_CLASSES = (
     "TensorStorageMetadata",
     "_MEM_FORMAT_ENCODING",
 )
+# Megatron keeps beside the index which rank wrote what, for its next save.
+_PLAN_CLASSES = ("BytesIOWriteData", "SavePlan", "TensorWriteData", "WriteItem", "WriteItemType")
 _OLDER_INDEX = "torch.distributed._shard.sharded_tensor.metadata"  # of torch before 2.3
 INDEX = frozenset(
     {
         *_DTYPES,
         *_CONTAINERS,
         *(f"torch.distributed.checkpoint.metadata.{name}" for name in _INDEX_CLASSES),
-        "torch.distributed.checkpoint.filesystem._StorageInfo",
+        *(f"torch.distributed.checkpoint.filesystem.{name}" for name in ("_StorageInfo", "_StoragePrefix")),
+        *(f"torch.distributed.checkpoint.planner.{name}" for name in _PLAN_CLASSES),
+        *(f"megatron.core.dist_checkpointing.strategies.torch.{name}" for name in ("MCoreMetadata", "MCoreSavePlan")),
         f"{_OLDER_INDEX}.TensorProperties",
         f"{_OLDER_INDEX}.MEM_FORMAT_ENCODING",
         "torch.serialization._get_layout",
