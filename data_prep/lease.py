@@ -100,8 +100,16 @@ class Fence:
 
     @property
     def is_held(self) -> bool:
-        """Whether nobody has taken the directory over; looks at the file system."""
-        return max(_leases(self.path.parent), default=0) == _number(self.path) and _token(self.path) == self.token
+        """Whether nobody has taken the directory over; looks at the file system.
+
+        A higher number is looked at twice: a candidate whom another one disturbed takes it back within moments.
+        """
+        if max(_leases(self.path.parent), default=0) > _number(self.path):
+            time.sleep(2 * _POLL_SECONDS)
+        return max(_leases(self.path.parent), default=0) == _number(self.path) and self._is_there()
+
+    def _is_there(self) -> bool:
+        return _token_of(_look(self.path)) == self.token
 
     def check(self) -> None:
         """Stop before a write that is no longer ours.
@@ -109,20 +117,27 @@ class Fence:
         Raises:
             LeaseLostError: naming who has the directory now.
         """
-        if self.is_held:
-            return
+        if not self.is_held:
+            raise self.error()
+
+    def error(self) -> LeaseLostError:
+        """The sentence of one that has lost the lease, as a fence of another process may have found before this one's sees it."""
         newest = max(_leases(self.path.parent).items(), default=(0, None))[1]
         seen = _look(newest) if newest else None
         by = f" by {seen.holder}" if seen and seen.holder and seen.holder.token != self.token else ""
-        raise LeaseLostError(f"{self.path.parent} was taken over{by}; this process ends and writes nothing more there")
+        return LeaseLostError(f"{self.path.parent} was taken over{by}; this process ends and writes nothing more there")
 
 
 class Lease(Fence):
-    """A lease that this process holds, renewed by a thread until it is released."""
+    """A lease that this process holds, renewed by a thread until it is released.
 
-    def __init__(self, path: Path, token: str, *, renew_seconds: float = RENEW_SECONDS) -> None:
+    Args:
+        made_directory: it was made for the lease, and goes with it if nothing was put there.
+    """
+
+    def __init__(self, path: Path, token: str, *, made_directory: bool, renew_seconds: float) -> None:
         super().__init__(path, token)
-        self._renew_seconds, self._ended = renew_seconds, threading.Event()
+        self._made_directory, self._renew_seconds, self._ended = made_directory, renew_seconds, threading.Event()
         self._thread = threading.Thread(target=self._renew, name="lease", daemon=True)
         self._thread.start()
 
@@ -136,8 +151,10 @@ class Lease(Fence):
         self._ended.set()
         self._thread.join()
         with contextlib.suppress(OSError):
-            if self.is_held:
+            if self._is_there():
                 self.path.unlink()
+                if self._made_directory:
+                    self.path.parent.rmdir()  # fails where it is not empty
 
     def __enter__(self) -> Lease:
         return self
@@ -165,24 +182,31 @@ def take_lease(
     Raises:
         InUseError: if somebody else alive has it.
     """
-    directory.mkdir(parents=True, exist_ok=True)
+    made_directory = not directory.exists()
     while True:
-        found = _leases(directory)
-        for path in found.values():
-            if (seen := _alive(path, holder, ended_jobs=ended_jobs, patience_seconds=patience_seconds)) is not None:
+        directory.mkdir(parents=True, exist_ok=True)
+        gone: dict[int, str | None] = {}  # number -> token of a lease whose holder is gone
+        for number, path in _leases(directory).items():
+            seen, is_alive = _watch(path, holder, ended_jobs=ended_jobs, patience_seconds=patience_seconds)
+            if is_alive:
                 raise InUseError(
-                    f"{directory} is in use by {seen.holder or 'another process'}; wait for its end, end it, or choose another --output"
+                    f"{directory} is in use by {seen.holder if seen and seen.holder else 'another process'};"
+                    " wait for its end, end it, or choose another --output"
                 )
-        mine = directory / f"{_PREFIX}{max(found, default=0) + 1:07}"
+            if seen is not None:
+                gone[number] = _token_of(seen)
+        number = max(gone, default=0) + 1
+        mine = directory / f"{_PREFIX}{number:07}"
         if not _create(mine, holder):
-            continue  # somebody else was faster
-        if _leases(directory).keys() - found.keys() != {_number(mine)}:  # or took another number, and was not looked at above
-            mine.unlink()
-            time.sleep(random.uniform(0, 2 * _POLL_SECONDS))
+            continue  # somebody else was faster, or has just removed the empty directory
+        now = {other: _token_of(_look(path)) for other, path in _leases(directory).items()}
+        if now != {**gone, number: holder.token}:  # somebody has come or gone since, who was not looked at above
+            mine.unlink(missing_ok=True)
+            time.sleep(random.uniform(0, _POLL_SECONDS))
             continue
-        for path in found.values():
-            path.unlink(missing_ok=True)
-        return Lease(mine, holder.token, renew_seconds=renew_seconds)
+        for other in gone:
+            (directory / f"{_PREFIX}{other:07}").unlink(missing_ok=True)
+        return Lease(mine, holder.token, made_directory=made_directory, renew_seconds=renew_seconds)
 
 
 def wait_for_lease(directory: Path, launch: str, *, timeout_seconds: float) -> Fence:
@@ -227,7 +251,7 @@ def _number(path: Path) -> int:
 def _create(path: Path, holder: Holder) -> bool:
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-    except FileExistsError:
+    except (FileExistsError, FileNotFoundError):
         return False
     with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
         stream.write(json.dumps(asdict(holder)) + "\n")
@@ -250,29 +274,31 @@ def _look(path: Path) -> _Seen | None:
         return _Seen(None, renewed_ns)
 
 
-def _token(path: Path) -> str | None:
-    seen = _look(path)
+def _token_of(seen: _Seen | None) -> str | None:
     return seen.holder.token if seen is not None and seen.holder is not None else None
 
 
-def _alive(path: Path, mine: Holder, *, ended_jobs: Collection[str], patience_seconds: float) -> _Seen | None:
-    """What is known of a lease whose holder is alive; None if it is gone, for which a holder elsewhere is watched for a while."""
+def _watch(path: Path, mine: Holder, *, ended_jobs: Collection[str], patience_seconds: float) -> tuple[_Seen | None, bool]:
+    """What is seen of a lease, and whether its holder is alive: looked up on this machine, watched for a while if it is elsewhere."""
     first, end = _look(path), time.monotonic() + patience_seconds
     while (seen := _look(path)) is not None and first is not None:
         holder = seen.holder
         if holder is not None:
-            if holder.slurm_job in ended_jobs or (
-                holder.slurm_job and holder.slurm_job == mine.slurm_job and holder.slurm_restart < mine.slurm_restart
-            ):
-                return None
+            if holder.slurm_job in ended_jobs or _was_restarted(holder, mine):
+                return seen, False
             if (holder.boot_id, holder.pid_namespace) == (mine.boot_id, mine.pid_namespace) and mine.boot_id:
-                return seen if _started(holder.pid) == holder.started else None
+                return seen, _started(holder.pid) == holder.started
         if seen.renewed_ns != first.renewed_ns:
-            return seen
+            return seen, True
         if time.monotonic() > end:
-            return None
+            return seen, False
         time.sleep(_POLL_SECONDS)
-    return None
+    return None, False
+
+
+def _was_restarted(before: Holder, after: Holder) -> bool:
+    """Whether Slurm has ended a holder and started its job again."""
+    return before.slurm_job is not None and before.slurm_job == after.slurm_job and before.slurm_restart < after.slurm_restart
 
 
 # -- processes (Linux; elsewhere every holder is watched) ------------------------------------------------------------------

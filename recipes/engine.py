@@ -10,6 +10,7 @@ from typing import Any
 
 from conversion.factors import read_factors
 from conversion.families import family_of
+from data_prep.lease import Fence
 from data_prep.megatron.index import PREFIX
 from nemo_patches.cpu_device import present_cpu_as_device
 from nemo_patches.quiet import quiet_imports
@@ -119,7 +120,7 @@ class RecipeStrategy(nl.MegatronStrategy):
             optimizer.reload_model_params()
 
 
-def train(recipe: Recipe, inputs: RunInputs, *, run_dir: Path, resume_from: Path | None, signals: StopSignals) -> str | None:
+def train(recipe: Recipe, inputs: RunInputs, *, run_dir: Path, resume_from: Path | None, signals: StopSignals, fence: Fence) -> str | None:
     """Train to the end of the recipe, from the recipe's checkpoint or from one of this run.
 
     Every process of the run calls this.
@@ -127,14 +128,16 @@ def train(recipe: Recipe, inputs: RunInputs, *, run_dir: Path, resume_from: Path
     Args:
         resume_from: a checkpoint of this run, with optimizer state.
         signals: that end the run before its last step.
+        fence: of the run's lease on its directory.
 
     Returns:
         What ended the run before its last step, or None.
 
     Raises:
         NonFiniteError: on every rank, if the run meets more losses or gradients that are not finite than the recipe allows.
+        LeaseLostError: on every rank, if another run has taken the directory over.
     """
-    callbacks = make_callbacks(recipe, inputs, run_dir=run_dir, signals=signals)
+    callbacks = make_callbacks(recipe, inputs, run_dir=run_dir, signals=signals, fence=fence)
     trainer = make_trainer(recipe, callbacks, run_dir=run_dir, start_from_weights=resume_from is None)
     data = make_data(recipe, inputs, index_dir=run_dir / "index")
     model = make_model(recipe, inputs, callbacks.nonfinite)

@@ -6,13 +6,20 @@ import ctypes
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 
+from data_prep import command
+from data_prep.lease import PATIENCE_SECONDS, Fence, take_lease, this_process, wait_for_lease
 from recipes import arithmetic
 from recipes.schema import Recipe
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _LAUNCHED = "SCION_LAUNCHED"
+_LEASE = "SCION_LEASE"  # file and token of the launcher's, for its ranks
+_ENDED_JOBS = "SCION_ENDED_JOBS"  # of Slurm, which whoever starts the training knows to have ended
+_FIRST_RANK_SECONDS = 600.0  # in which nodes of one job start, and rank 0 gets the lease
 
 
 def must_launch(recipe: Recipe) -> bool:
@@ -38,7 +45,7 @@ def launch(module: str, processes: int, arguments: Sequence[str], *, forward: Se
         forward: signals that are the ranks' to handle; the agent's own answer to SIGTERM would kill them after half a minute.
 
     Returns:
-        0, or 1 after naming the rank that failed first.
+        0, or after naming the rank that failed first its exit code, if that has a meaning of its own, else 1.
     """
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.run import main as torchrun
@@ -53,8 +60,8 @@ def launch(module: str, processes: int, arguments: Sequence[str], *, forward: Se
     except ChildFailedError as error:
         rank, failure = error.get_first_failure()
         print(f"error: rank {rank} ended with exit code {failure.exitcode}; its messages are above", file=sys.stderr)
-        return 1
-    return 0
+        return failure.exitcode if failure.exitcode in (command.IN_USE, command.LOST, command.HUNG) else command.WRONG
+    return command.DONE
 
 
 def _forward(number: int, frame: object) -> None:
@@ -72,6 +79,31 @@ def process_rank() -> int:
 def is_first_process() -> bool:
     """Whether this process is the first of the run to look at its inputs: the launcher, or rank 0 where another launcher is at work."""
     return process_rank() == 0 and _LAUNCHED not in os.environ
+
+
+@contextmanager
+def leased(run_dir: Path) -> Iterator[Fence]:
+    """Have the directory of a run for all processes of this launch; its first process takes the lease, and the others go by it.
+
+    Raises:
+        InUseError: if somebody else alive works there.
+    """
+    if _LAUNCHED in os.environ:
+        path, _, token = os.environ[_LEASE].rpartition(" ")
+        yield Fence(Path(path), token)
+    elif not is_first_process():
+        yield wait_for_lease(run_dir, _launch_name(), timeout_seconds=PATIENCE_SECONDS + _FIRST_RANK_SECONDS)
+    else:
+        holder = this_process("recipes.train", launch=_launch_name())
+        with take_lease(run_dir, holder, ended_jobs=os.environ.get(_ENDED_JOBS, "").split()) as lease:
+            os.environ[_LEASE] = f"{lease.path.absolute()} {lease.token}"
+            yield lease
+
+
+def _launch_name() -> str:
+    """What the processes of one launch by srun or torchrun have in common; "" where there is no launcher."""
+    names = ("SLURM_JOB_ID", "SLURM_RESTART_COUNT", "SLURM_STEP_ID") if "SLURM_PROCID" in os.environ else ("MASTER_ADDR", "MASTER_PORT")
+    return " ".join(os.environ.get(name, "") for name in names).strip()
 
 
 def die_with_launcher() -> None:

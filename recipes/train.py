@@ -13,11 +13,12 @@ from pathlib import Path
 from conversion.loading_safety import require_safe
 from data_prep import command
 from data_prep.artifacts import check_files
+from data_prep.lease import Fence
 from recipes import arithmetic
 from recipes.checks import RunInputs, check_run, read_inputs
 from recipes.compose import compose_recipe
 from recipes.kernels import installed_kernels
-from recipes.launch import die_with_launcher, die_with_parent, is_first_process, launch, must_launch, process_rank
+from recipes.launch import die_with_launcher, die_with_parent, is_first_process, launch, leased, must_launch, process_rank
 from recipes.planner.visible import visible_gpu
 from recipes.resume import check_resume
 from recipes.run_dir import CHECKPOINTS_NAME, is_disk_full, newest_checkpoint, record_recipe, sync_command
@@ -42,7 +43,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     signals.listen()  # from the beginning: reading every byte of large inputs, and importing the engine, take their time
     inputs = read_inputs(recipe)
     recipe = check_run(recipe, inputs, visible=visible_gpu())
-    newest = newest_checkpoint(arguments.output)
+    with leased(arguments.output) as fence:
+        return _run(recipe, inputs, fence, run_dir=arguments.output, signals=signals, arguments=argv if argv is not None else sys.argv[1:])
+
+
+def _run(recipe: Recipe, inputs: RunInputs, fence: Fence, *, run_dir: Path, signals: StopSignals, arguments: Sequence[str]) -> int:
+    """Look where the run stands, and start its processes or be one of them."""
+    newest = newest_checkpoint(run_dir)
     if newest is None and is_first_process():
         require_safe(Path(recipe.model.checkpoint) / "weights")  # the engine runs what it reads, and a digest does not tell who wrote it
         check_files(Path(recipe.model.checkpoint), inputs.checkpoint)  # every byte, once: 10 GB/s where the disk keeps up
@@ -52,38 +59,36 @@ def main(argv: Sequence[str] | None = None) -> int:
             check_files(Path(path), inputs.validation[language])
     if newest is not None:
         check_resume(newest[1], recipe, inputs)
-    record_recipe(arguments.output, recipe)
+    record_recipe(run_dir, recipe)
     if newest is not None and newest[0] >= arithmetic.total_steps(recipe):
         print(f"the run is finished: {newest[1]}")
         return command.DONE
     if newest is not None and is_first_process():
         require_safe(newest[1] / "weights")
-        newest_checkpoint(arguments.output, contents=True)
+        newest_checkpoint(run_dir, contents=True)
     if must_launch(recipe):
         if signals.received:  # a rank may not decide alone, but ends with the others behind the first step
             print("ended by a signal before the first step; the same command starts again")
             return command.DONE
         processes = arithmetic.world_size(recipe.parallel)
-        return launch("recipes.train", processes, argv if argv is not None else sys.argv[1:], forward=recipe.run.stop_signals)
+        return launch("recipes.train", processes, arguments, forward=recipe.run.stop_signals)
+    return _train(recipe, inputs, fence, run_dir=run_dir, newest=newest, signals=signals)
 
-    return _train(recipe, inputs, run_dir=arguments.output, newest=newest, signals=signals)
 
-
-def _train(recipe: Recipe, inputs: RunInputs, *, run_dir: Path, newest: tuple[int, Path] | None, signals: StopSignals) -> int:
+def _train(recipe: Recipe, inputs: RunInputs, fence: Fence, *, run_dir: Path, newest: tuple[int, Path] | None, signals: StopSignals) -> int:
     """Be one of the processes of the run."""
     from recipes.engine import train
-    from recipes.training.nonfinite import NonFiniteError
 
     says = process_rank() == 0
     if says:
         where = f"resuming from {newest[1]}" if newest else f"starting from {recipe.model.checkpoint}"
         print(f"{recipe.name}: {where}, {arithmetic.total_steps(recipe)} steps; {installed_kernels()}", file=sys.stderr, flush=True)
     try:
-        reason = train(recipe, inputs, run_dir=run_dir, resume_from=newest[1] if newest else None, signals=signals)
-    except NonFiniteError as error:
+        reason = train(recipe, inputs, run_dir=run_dir, resume_from=newest[1] if newest else None, signals=signals, fence=fence)
+    except command.StoppedError as error:
         if says:
             print(f"error: {error}", file=sys.stderr)
-        return command.WRONG
+        return error.exit_code
     except (KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:  # torch's CheckpointException is no Exception, and a full disk may be any error of a writer

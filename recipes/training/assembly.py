@@ -10,6 +10,7 @@ from lightning.pytorch.callbacks import Callback
 
 from conversion.lora import write_lora
 from data_prep.artifacts import Manifest
+from data_prep.lease import Fence
 from data_prep.megatron.index import PREFIX
 from recipes import arithmetic
 from recipes.checks import RunInputs, padded_vocab_size
@@ -23,7 +24,9 @@ from recipes.schema import Recipe
 from recipes.steps import weights_of
 from recipes.stopping import StopSignals
 from recipes.training.checkpoints import Checkpoints
+from recipes.training.fencing import SharedFence
 from recipes.training.metrics import Metrics
+from recipes.training.metrics_file import MetricsFile
 from recipes.training.nonfinite import NonFiniteSteps
 from recipes.training.random_state import StepSeed
 from recipes.training.stopping import Stopping
@@ -47,11 +50,16 @@ class RunCallbacks:
         return [callback for callback in found if callback is not None]
 
 
-def make_callbacks(recipe: Recipe, inputs: RunInputs, *, run_dir: Path, signals: StopSignals) -> RunCallbacks:
-    """The callbacks of a run."""
-    steps = arithmetic.total_steps(recipe)
+def make_callbacks(recipe: Recipe, inputs: RunInputs, *, run_dir: Path, signals: StopSignals, fence: Fence | None = None) -> RunCallbacks:
+    """The callbacks of a run.
+
+    Args:
+        fence: of the run's lease on its directory; None where nobody else can be at work.
+    """
+    steps, shared_fence = arithmetic.total_steps(recipe), SharedFence(fence)
+    file = MetricsFile(run_dir / METRICS_NAME, may_write=shared_fence.may_write)
     metrics = Metrics(
-        run_dir / METRICS_NAME,
+        file,
         every_steps=recipe.run.log_every_steps,
         max_steps=steps,
         rates=_rates(recipe, inputs),
@@ -71,11 +79,13 @@ def make_callbacks(recipe: Recipe, inputs: RunInputs, *, run_dir: Path, signals:
         optimizer_in_last=recipe.run.keep_optimizer_in_last_checkpoint,
         asynchronous=recipe.run.asynchronous_save,
         retention=None if recipe.run.keep_checkpoints is None else Retention(recipe.run.keep_checkpoints, recipe.run.keep_held_checkpoints),
+        fence=shared_fence,
     )
     return RunCallbacks(
         seed=StepSeed(recipe.seed),
         nonfinite=NonFiniteSteps(
             run_dir,
+            file,
             budget=recipe.run.skip_nonfinite_steps,
             global_batch_size=recipe.schedule.global_batch_size,
             micro_batch_size=recipe.schedule.micro_batch_size,
@@ -83,7 +93,7 @@ def make_callbacks(recipe: Recipe, inputs: RunInputs, *, run_dir: Path, signals:
         metrics=metrics,
         validation=_validation(recipe, metrics),
         checkpoints=checkpoints,
-        stopping=Stopping(run_dir, checkpoints, signals),
+        stopping=Stopping(run_dir, checkpoints, signals, shared_fence),
     )
 
 

@@ -15,8 +15,10 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 
 from data_prep.artifacts import digest_file, make_group_readable, sync_tree, write_manifest
+from data_prep.command import StoppedError
 from recipes.retention import REMOVED_PATTERN, Retention, remove_old_checkpoints
 from recipes.run_dir import checkpoint_name
+from recipes.training.fencing import SharedFence
 
 
 class Checkpoints(Callback):
@@ -42,16 +44,22 @@ class Checkpoints(Callback):
         optimizer_in_last: bool,
         asynchronous: bool,
         retention: Retention | None,
+        fence: SharedFence,
     ) -> None:
         self._directory, self._every, self._max_steps = directory, every_steps, max_steps
         self._source_context, self._facts, self._inputs, self._arguments = source_context, facts, inputs, arguments
         self._optimizer_in_last, self._asynchronous, self._retention = optimizer_in_last, asynchronous, retention
+        self._fence = fence
         self._last_saved = -1
         self._stopped_seconds = 0.0  # for which the newest save has stopped the training
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Remove what interrupted saves and removals left behind."""
         self._last_saved = trainer.global_step
+        steps: list[int] = [0] * distributed.get_world_size()
+        distributed.all_gather_object(steps, trainer.global_step)
+        if len(set(steps)) > 1:  # a checkpoint appeared or went while they looked
+            raise StoppedError(f"the ranks go on from checkpoints of different steps, {min(steps)} and {max(steps)}; start again")
         if trainer.is_global_zero:
             for pattern in (".step_*.partial", REMOVED_PATTERN):
                 for left in self._directory.glob(pattern):
@@ -72,8 +80,9 @@ class Checkpoints(Callback):
         step = trainer.global_step
         if step == self._last_saved:
             return
+        self._fence.check()
         self._last_saved = step
-        partial = self._directory / f".{checkpoint_name(step)}.partial"
+        partial = self._directory / f".{checkpoint_name(step)}.{self._fence.token}.partial"  # nobody else's, whoever has the directory
         weights_only = step == self._max_steps and not self._optimizer_in_last
         finish = partial_function(self._finish, trainer, partial, step)
         options = {}
@@ -94,6 +103,8 @@ class Checkpoints(Callback):
         digests = _digests_of_all_ranks(partial)
         if trainer.is_global_zero:
             self._complete(partial, {"step": step, "save_seconds": self._stopped_seconds + time.monotonic() - start}, digests)
+        self._fence.check()
+        if trainer.is_global_zero:
             if final.exists():  # a resumed run may pass a step that was saved with other data
                 shutil.rmtree(final)
             partial.replace(final)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import math
 import sys
 import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,6 +15,7 @@ from megatron.core import parallel_state
 
 from recipes.rates import Rates
 from recipes.training.freezing import parameters_by_name
+from recipes.training.metrics_file import MetricsFile
 
 _ROWS = {"new_row_norm": "embedding.word_embeddings.weight", "new_output_row_norm": "output_layer.weight"}
 
@@ -30,19 +29,15 @@ class Metrics(Callback):
         new_rows: those of the vocabulary tables that the transfer has made.
     """
 
-    def __init__(self, path: Path, *, every_steps: int, max_steps: int, rates: Rates, new_rows: range) -> None:
-        self._path, self._every, self._max_steps, self._rates, self._new_rows = path, every_steps, max_steps, rates, new_rows
+    def __init__(self, file: MetricsFile, *, every_steps: int, max_steps: int, rates: Rates, new_rows: range) -> None:
+        self._file, self._every, self._max_steps, self._rates, self._new_rows = file, every_steps, max_steps, rates, new_rows
         self._last_time, self._last_step, self._learning_rate = time.monotonic(), 0, 0.0
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Forget what an interrupted run logged after the checkpoint that this one resumes from."""
         self._last_time, self._last_step = time.monotonic(), trainer.global_step
-        if trainer.is_global_zero and self._path.exists():
-            lines = self._path.read_text(encoding="utf-8").splitlines()
-            kept = [line for line in lines if _step_of(line) <= trainer.global_step]
-            partial = self._path.with_suffix(".partial")
-            partial.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
-            partial.replace(self._path)
+        if trainer.is_global_zero:
+            self._file.forget(last_step=trainer.global_step)
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         """Note the learning rate that the step will use; afterwards the optimizer holds that of the next."""
@@ -99,8 +94,8 @@ class Metrics(Callback):
         self._last_time += seconds
 
     def _write(self, trainer: Trainer, record: Mapping[str, Any]) -> None:
-        with self._path.open("a", encoding="utf-8") as stream:
-            stream.write(json.dumps(record) + "\n")
+        if not self._file.append(record):
+            return
         for logger in trainer.loggers:
             logger.log_metrics({name: value for name, value in record.items() if value is not None and name != "step"}, step=record["step"])
 
@@ -131,10 +126,3 @@ def mean_row_norms(trainer: Trainer, rows: range) -> dict[str, float]:
 def _is_first_copy(name: str) -> bool:
     """A table that is the output layer's too is on two pipeline stages."""
     return not name.startswith("embedding.") or parallel_state.is_pipeline_first_stage()
-
-
-def _step_of(line: str) -> int:
-    try:
-        return int(json.loads(line)["step"])
-    except (ValueError, KeyError):
-        return sys.maxsize  # a line that was cut off by a crash

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,11 +12,13 @@ from lightning.pytorch.callbacks import Callback
 from megatron.core import parallel_state
 from torch import Tensor, nn
 
-from recipes.run_dir import CHECKPOINTS_NAME, METRICS_NAME, newest_checkpoint
+from data_prep.command import StoppedError
+from recipes.run_dir import CHECKPOINTS_NAME, newest_checkpoint
+from recipes.training.metrics_file import MetricsFile
 from recipes.training.origins import Documents, counted, documents_of, in_words
 
 
-class NonFiniteError(RuntimeError):
+class NonFiniteError(StoppedError):
     """A loss or gradient is not finite, and no more steps may be passed over."""
 
 
@@ -28,8 +29,8 @@ class NonFiniteSteps(Callback):
         passes_over: whether the step under way is to change nothing.
     """
 
-    def __init__(self, run_dir: Path, *, budget: int, global_batch_size: int, micro_batch_size: int) -> None:
-        self._run_dir, self._budget = run_dir, budget
+    def __init__(self, run_dir: Path, file: MetricsFile, *, budget: int, global_batch_size: int, micro_batch_size: int) -> None:
+        self._run_dir, self._file, self._budget = run_dir, file, budget
         self._global_batch_size, self._micro_batch_size = global_batch_size, micro_batch_size
         self._step, self._passed_over = 0, 0
         self._data: Any = None
@@ -39,9 +40,7 @@ class NonFiniteSteps(Callback):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Count what the run has passed over before it was interrupted, and keep its data, of which the sentences speak."""
         self._data = trainer.datamodule._train_ds  # type: ignore[attr-defined]
-        path = self._run_dir / METRICS_NAME
-        records = [_record(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
-        self._passed_over = sum("passed_over" in record and record["step"] <= trainer.global_step for record in records)
+        self._passed_over = sum("passed_over" in record for record in self._file.records(last_step=trainer.global_step))
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         """Forget the step before."""
@@ -78,9 +77,7 @@ class NonFiniteSteps(Callback):
         for chunk in chunks:
             chunk.zero_grad_buffer()  # type: ignore[operator]
         if torch.distributed.get_rank() == 0:
-            record = {"step": self._step + 1, "passed_over": what, "samples": [samples[0], samples[-1]], "documents": documents}
-            with (self._run_dir / METRICS_NAME).open("a", encoding="utf-8") as stream:
-                stream.write(json.dumps(record) + "\n")
+            self._file.append({"step": self._step + 1, "passed_over": what, "samples": [samples[0], samples[-1]], "documents": documents})
 
     def _samples(self) -> tuple[Sequence[int], str]:
         """The samples whose losses are not finite, counted in the order of the data; all of the step if it is the gradient alone."""
@@ -108,10 +105,3 @@ class NonFiniteSteps(Callback):
             f" The last good checkpoint is {newest[1] if newest else f'none in {self._run_dir / CHECKPOINTS_NAME}'}; look at the"
             " documents with `python -m data_prep.inspect`, lower schedule.learning_rate, or allow to pass over more steps"
         )
-
-
-def _record(line: str) -> dict[str, Any]:
-    try:
-        return dict(json.loads(line))
-    except ValueError:
-        return {}  # cut off by a crash

@@ -12,6 +12,7 @@ from lightning.pytorch.callbacks import Callback
 
 from recipes.stopping import EXIT_FILE, SAVE_FILE, StopSignals
 from recipes.training.checkpoints import Checkpoints
+from recipes.training.fencing import SharedFence
 
 
 class Stopping(Callback):
@@ -24,8 +25,8 @@ class Stopping(Callback):
         reason: what ended the run before its last step; None if nothing did.
     """
 
-    def __init__(self, run_dir: Path, checkpoints: Checkpoints, signals: StopSignals) -> None:
-        self._run_dir, self._checkpoints, self._signals = run_dir, checkpoints, signals
+    def __init__(self, run_dir: Path, checkpoints: Checkpoints, signals: StopSignals, fence: SharedFence) -> None:
+        self._run_dir, self._checkpoints, self._signals, self._fence = run_dir, checkpoints, signals, fence
         self.reason: str | None = None
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -35,9 +36,11 @@ class Stopping(Callback):
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Save and end where that is asked for."""
         files = [trainer.is_global_zero and (self._run_dir / name).exists() for name in (SAVE_FILE, EXIT_FILE)]
-        asked = torch.tensor([*files, self._signals.received], dtype=torch.int32, device="cuda")
+        asked = torch.tensor([*files, self._signals.received, self._fence.is_lost()], dtype=torch.int32, device="cuda")
         torch.distributed.all_reduce(asked, op=torch.distributed.ReduceOp.MAX)
-        save, leave, number = asked.tolist()
+        save, leave, number, is_lost = asked.tolist()
+        if is_lost:
+            self._fence.end()
         if not (save or leave or number):
             return
         self._checkpoints.save(trainer)

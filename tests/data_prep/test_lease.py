@@ -40,9 +40,10 @@ def test_a_directory_has_one_holder_and_is_free_behind_it(tmp_path: Path) -> Non
             _take(tmp_path / "run")
         assert refused.value.exit_code == 3 and isinstance(refused.value, ValueError)
         lease.check()
-    assert list((tmp_path / "run").iterdir()) == []
+    assert list(tmp_path.iterdir()) == [], "what was made for the lease alone goes with it"
     with _take(tmp_path / "run"):
-        pass
+        (tmp_path / "run/recipe.json").touch()
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["recipe.json"]
 
 
 def _race(directory: Path, start: Any, results: Any) -> None:

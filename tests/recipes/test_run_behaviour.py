@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import shutil
 import signal
 from pathlib import Path
@@ -120,6 +121,19 @@ def test_trigger_files_save_and_end_a_run_at_every_layout(runs: Runs, tensor_par
     assert seen["reason"] == f"the file {leave}" and len(seen["losses"]) == 3
     assert runs.checkpoints(name) == ["step_0000001", "step_0000003"]
     assert not save.exists() and not leave.exists()
+
+
+def test_a_run_that_was_taken_over_ends_on_all_ranks_and_writes_nothing_more(runs: Runs) -> None:
+    run_dir = runs.directory / "taken"
+    options = ("run.checkpoint_every_steps=2", "run.validate_every_steps=2")
+    ranks = runs.train_ranks("taken", *options, at_step=["taken", 3, str(run_dir)])
+    assert len(ranks) == 2
+    for rank in ranks:
+        assert re.fullmatch(
+            rf"{run_dir} was taken over by another, process \d+ on \S+; this process ends and writes nothing more there", rank["error"]
+        )
+    assert runs.checkpoints("taken") == ["step_0000002"]
+    assert [record["step"] for record in runs.records("taken")] == [1, 2, 2, 3]
 
 
 def test_a_crash_during_an_asynchronous_save_leaves_no_checkpoint_half_written(runs: Runs) -> None:

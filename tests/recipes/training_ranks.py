@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +13,11 @@ import torch
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
 
+from data_prep.lease import LeaseLostError, take_lease, this_process
 from recipes.checks import check_run, read_inputs
 from recipes.compose import compose_recipe
 from recipes.engine import make_data, make_model, make_trainer
+from recipes.launch import leased
 from recipes.run_dir import newest_checkpoint, record_recipe
 from recipes.stopping import StopSignals
 from recipes.train import main
@@ -109,7 +113,18 @@ class NonFiniteAt(Callback):
         dict(parameters_by_name(trainer.strategy.megatron_parallel[0]))["decoder.final_layernorm.bias"].register_hook(spoil)
 
 
-_AT_STEP = {"signal": SignalAt, "file": FileAt, "crash": CrashAt, "nonfinite": NonFiniteAt}
+class TakenAt(Callback):
+    """Somebody on another machine, who has not seen a renewal for long, takes the directory over in the middle of a step."""
+
+    def __init__(self, step: int, run_dir: str) -> None:
+        self._step, self._run_dir = step, Path(run_dir)
+
+    def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
+        if trainer.global_step == self._step and trainer.is_global_zero:
+            self._lease = take_lease(self._run_dir, replace(this_process("another"), boot_id="elsewhere"), patience_seconds=-1)
+
+
+_AT_STEP = {"signal": SignalAt, "file": FileAt, "crash": CrashAt, "nonfinite": NonFiniteAt, "taken": TakenAt}
 
 
 def command(arguments: list[str], **_: Any) -> int:
@@ -133,7 +148,9 @@ def train(
     made = check_run(made, inputs)
     newest = newest_checkpoint(run_dir)
     record_recipe(run_dir, made)
-    callbacks = make_callbacks(made, inputs, run_dir=run_dir, signals=StopSignals(made.run.stop_signals))
+    leases = ExitStack()
+    fence = leases.enter_context(leased(run_dir))
+    callbacks = make_callbacks(made, inputs, run_dir=run_dir, signals=StopSignals(made.run.stop_signals), fence=fence)
     trainer = make_trainer(made, callbacks, run_dir=run_dir, start_from_weights=newest is None)
     watch = Watch()
     trainer.callbacks.insert(0, watch)
@@ -142,10 +159,11 @@ def train(
         trainer.callbacks.insert(0, _AT_STEP[at_step[0]](*at_step[1:]))
     try:
         trainer.fit(make_model(made, inputs, callbacks.nonfinite), data, ckpt_path=str(newest[1] / "weights") if newest else None)
-    except NonFiniteError as error:
+    except (NonFiniteError, LeaseLostError) as error:
         return {"error": str(error)}
     finally:
         finish(trainer.loggers)
+        leases.close()
     return {
         "losses": watch.losses,
         "gradient_norms": watch.gradient_norms,

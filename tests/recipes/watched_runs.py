@@ -49,10 +49,20 @@ class Runs:
         after: str | None = None,
         transformer_engine: str = "",
     ) -> dict[str, Any]:
+<<<<<<< HEAD
         """Train to the end, or go on in a copy of another run's directory; perhaps with a stand-in for TransformerEngine."""
+=======
+        """Train to the end, or go on in a copy of another run's directory; gives what rank 0 saw."""
+        return self.train_ranks(name, *overrides, tensor_parallel_size=tensor_parallel_size, at_step=at_step, after=after)[0]
+
+    def train_ranks(
+        self, name: str, *overrides: str, tensor_parallel_size: int = 2, at_step: Sequence[Any] | None = None, after: str | None = None
+    ) -> list[dict[str, Any]]:
+        """The same, and what every rank saw."""
+>>>>>>> 7945f5f (A run holds a lease on its directory: the same command beside it is refused, and one that was followed saves nothing)
         if after is not None:
             shutil.copytree(self.directory / after, self.directory / name)
-        ranks = run_on_gloo(
+        return run_on_gloo(
             "tests.recipes.training_ranks:train",
             world_size=2,
             directory=self.directory / f"{name}.logs",
@@ -64,7 +74,6 @@ class Runs:
             overrides=self.settings(*overrides),
             at_step=at_step,
         )
-        return dict(ranks[0])
 
     def records(self, name: str) -> list[dict[str, Any]]:
         lines = (self.directory / name / "metrics.jsonl").read_text().splitlines()

@@ -1,0 +1,59 @@
+"""What the ranks of a run do together so that none writes into a directory that another run has taken over."""
+
+from __future__ import annotations
+
+import time
+
+import torch
+
+from data_prep.lease import RENEW_SECONDS, Fence
+from recipes.launch import process_rank
+
+
+class SharedFence:
+    """A lease that rank 0 looks at and all ranks go by.
+
+    Args:
+        fence: None where nobody else can be at work, as in tests.
+    """
+
+    def __init__(self, fence: Fence | None) -> None:
+        self._fence, self._last_look, self._is_lost = fence, 0.0, False
+
+    @property
+    def token(self) -> str:
+        """A name that no other run of the directory has."""
+        return self._fence.token if self._fence else ""
+
+    def may_write(self) -> bool:
+        """Whether the directory is ours, looked up now; for rank 0 alone."""
+        self._last_look = time.monotonic()
+        self._is_lost = self._is_lost or (self._fence is not None and not self._fence.is_held)
+        return not self._is_lost
+
+    def is_lost(self) -> bool:
+        """Whether rank 0 knows that the directory is no longer ours; looks now and then, because it is asked in every step."""
+        if process_rank() == 0 and time.monotonic() - self._last_look > RENEW_SECONDS:
+            self.may_write()
+        return self._is_lost
+
+    def check(self) -> None:
+        """Look now and decide together; every rank takes part.
+
+        Raises:
+            LeaseLostError: on all ranks.
+        """
+        lost = process_rank() == 0 and not self.may_write()
+        answer = torch.tensor(int(lost), dtype=torch.int32, device="cuda")
+        torch.distributed.all_reduce(answer, op=torch.distributed.ReduceOp.MAX)
+        if answer.item():
+            self.end()
+
+    def end(self) -> None:
+        """End this rank.
+
+        Raises:
+            LeaseLostError: always.
+        """
+        assert self._fence is not None
+        raise self._fence.error()
