@@ -75,11 +75,13 @@ def _device() -> str:
 
 def ours(size: Size, inputs: Path, output: Path) -> Clock:
     """What `recipes.train` does, checkpoints aside."""
+    from data_prep.lease import Fence, take_lease, this_process
     from recipes.checks import read_inputs
     from recipes.compose import compose_recipe
     from recipes.engine import make_data, make_model, make_trainer
     from recipes.stopping import StopSignals
     from recipes.training.assembly import make_callbacks
+    from recipes.watchdog import watching
 
     recipe = compose_recipe("demo_adapt", [*recipe_overrides(size, inputs), *OVERRIDES])
     found = read_inputs(recipe)
@@ -91,11 +93,12 @@ def ours(size: Size, inputs: Path, output: Path) -> Clock:
         def on_train_batch_end(self, *arguments: Any) -> None:
             clock.tick()
 
-    output.mkdir(parents=True)
-    callbacks = make_callbacks(recipe, found, run_dir=output, signals=StopSignals(()))
-    trainer = make_trainer(recipe, callbacks, run_dir=output, start_from_weights=True)
-    trainer.callbacks.append(Ticks())  # type: ignore[attr-defined]
-    trainer.fit(make_model(recipe, found, callbacks.nonfinite), make_data(recipe, found, index_dir=output / "index"))
+    with take_lease(output, this_process("benchmark")) as lease, watching(recipe.run, rank=0) as watchdog:
+        fence = Fence(lease.path, lease.token)
+        callbacks = make_callbacks(recipe, found, run_dir=output, signals=StopSignals(()), fence=fence, watchdog=watchdog)
+        trainer = make_trainer(recipe, callbacks, run_dir=output, start_from_weights=True)
+        trainer.callbacks.append(Ticks())  # type: ignore[attr-defined]
+        trainer.fit(make_model(recipe, found, callbacks.nonfinite), make_data(recipe, found, index_dir=output / "index"))
     return clock
 
 

@@ -20,6 +20,7 @@ from recipes.freezing import first_trained_steps
 from recipes.schema import Recipe
 from recipes.steps import blend_of, has_answers, weights_of
 from recipes.stopping import StopSignals
+from recipes.watchdog import Watchdog
 
 with quiet_imports():
     ON_CPU = present_cpu_as_device()  # first, so that nothing keeps an unpatched name
@@ -120,7 +121,16 @@ class RecipeStrategy(nl.MegatronStrategy):
             optimizer.reload_model_params()
 
 
-def train(recipe: Recipe, inputs: RunInputs, *, run_dir: Path, resume_from: Path | None, signals: StopSignals, fence: Fence) -> str | None:
+def train(
+    recipe: Recipe,
+    inputs: RunInputs,
+    *,
+    run_dir: Path,
+    resume_from: Path | None,
+    signals: StopSignals,
+    fence: Fence,
+    watchdog: Watchdog,
+) -> str | None:
     """Train to the end of the recipe, from the recipe's checkpoint or from one of this run.
 
     Every process of the run calls this.
@@ -129,6 +139,7 @@ def train(recipe: Recipe, inputs: RunInputs, *, run_dir: Path, resume_from: Path
         resume_from: a checkpoint of this run, with optimizer state.
         signals: that end the run before its last step.
         fence: of the run's lease on its directory.
+        watchdog: that is told of every step.
 
     Returns:
         What ended the run before its last step, or None.
@@ -137,7 +148,7 @@ def train(recipe: Recipe, inputs: RunInputs, *, run_dir: Path, resume_from: Path
         NonFiniteError: on every rank, if the run meets more losses or gradients that are not finite than the recipe allows.
         LeaseLostError: on every rank, if another run has taken the directory over.
     """
-    callbacks = make_callbacks(recipe, inputs, run_dir=run_dir, signals=signals, fence=fence)
+    callbacks = make_callbacks(recipe, inputs, run_dir=run_dir, signals=signals, fence=fence, watchdog=watchdog)
     trainer = make_trainer(recipe, callbacks, run_dir=run_dir, start_from_weights=resume_from is None)
     data = make_data(recipe, inputs, index_dir=run_dir / "index")
     model = make_model(recipe, inputs, callbacks.nonfinite)

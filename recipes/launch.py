@@ -97,7 +97,7 @@ def leased(run_dir: Path) -> Iterator[Fence]:
         holder = this_process("recipes.train", launch=_launch_name())
         with take_lease(run_dir, holder, ended_jobs=os.environ.get(_ENDED_JOBS, "").split()) as lease:
             os.environ[_LEASE] = f"{lease.path.absolute()} {lease.token}"
-            yield lease
+            yield Fence(lease.path, lease.token)  # which NeMo may copy; a thread cannot be
 
 
 def _launch_name() -> str:

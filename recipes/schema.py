@@ -108,6 +108,9 @@ class RunRecipe:
     keep_held_checkpoints: int = 8  # of the older ones that eval.watch still waits for, the newest so many stay too
     asynchronous_save: bool = False  # checkpoints are written beside the next steps, from a copy in the memory of the host
     stop_signals: tuple[str, ...] = ("SIGTERM", "SIGUSR1", "SIGUSR2")  # that save the run and end it with exit code 0
+    hang_factor: float | None = 20.0  # a step that takes so many times the usual time ends the attempt with all stacks; None: none does
+    hang_seconds: float = 300.0  # but every step may take so long
+    hang_other_seconds: float = 3600.0  # and so long what has no usual time: the start, the first steps, a validation, a save, the end
     skip_nonfinite_steps: int = 0  # steps of the whole run that may be passed over because a loss or gradient is not finite
     wandb_project: str | None = None  # log to Weights & Biases too: offline, to be sent later
 

@@ -24,6 +24,7 @@ from recipes.resume import check_resume
 from recipes.run_dir import CHECKPOINTS_NAME, is_disk_full, newest_checkpoint, record_recipe, sync_command
 from recipes.schema import Recipe, RunRecipe
 from recipes.stopping import StopSignals, ignore_signals
+from recipes.watchdog import watching
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -84,7 +85,9 @@ def _train(recipe: Recipe, inputs: RunInputs, fence: Fence, *, run_dir: Path, ne
         where = f"resuming from {newest[1]}" if newest else f"starting from {recipe.model.checkpoint}"
         print(f"{recipe.name}: {where}, {arithmetic.total_steps(recipe)} steps; {installed_kernels()}", file=sys.stderr, flush=True)
     try:
-        reason = train(recipe, inputs, run_dir=run_dir, resume_from=newest[1] if newest else None, signals=signals, fence=fence)
+        with watching(recipe.run, rank=process_rank()) as watchdog:
+            start = newest[1] if newest else None
+            reason = train(recipe, inputs, run_dir=run_dir, resume_from=start, signals=signals, fence=fence, watchdog=watchdog)
     except command.StoppedError as error:
         if says:
             print(f"error: {error}", file=sys.stderr)

@@ -28,9 +28,11 @@ from recipes.training.fencing import SharedFence
 from recipes.training.metrics import Metrics
 from recipes.training.metrics_file import MetricsFile
 from recipes.training.nonfinite import NonFiniteSteps
+from recipes.training.progress_watch import ProgressWatch
 from recipes.training.random_state import StepSeed
 from recipes.training.stopping import Stopping
 from recipes.training.validation import Validation
+from recipes.watchdog import Watchdog
 
 
 @dataclass(frozen=True)
@@ -43,18 +45,21 @@ class RunCallbacks:
     validation: Validation | None
     checkpoints: Checkpoints
     stopping: Stopping
+    watch: ProgressWatch
 
     def in_order(self) -> list[Callback]:
         """A step is logged and measured before it is saved, so that a run that goes on from a checkpoint has both; stopping saves too."""
-        found = [self.seed, self.nonfinite, self.metrics, self.validation, self.checkpoints, self.stopping]
+        found = [self.seed, self.nonfinite, self.metrics, self.validation, self.checkpoints, self.stopping, self.watch]
         return [callback for callback in found if callback is not None]
 
 
-def make_callbacks(recipe: Recipe, inputs: RunInputs, *, run_dir: Path, signals: StopSignals, fence: Fence | None = None) -> RunCallbacks:
+def make_callbacks(
+    recipe: Recipe, inputs: RunInputs, *, run_dir: Path, signals: StopSignals, fence: Fence, watchdog: Watchdog
+) -> RunCallbacks:
     """The callbacks of a run.
 
     Args:
-        fence: of the run's lease on its directory; None where nobody else can be at work.
+        fence: of the run's lease on its directory.
     """
     steps, shared_fence = arithmetic.total_steps(recipe), SharedFence(fence)
     file = MetricsFile(run_dir / METRICS_NAME, may_write=shared_fence.may_write)
@@ -80,6 +85,7 @@ def make_callbacks(recipe: Recipe, inputs: RunInputs, *, run_dir: Path, signals:
         asynchronous=recipe.run.asynchronous_save,
         retention=None if recipe.run.keep_checkpoints is None else Retention(recipe.run.keep_checkpoints, recipe.run.keep_held_checkpoints),
         fence=shared_fence,
+        watchdog=watchdog,
     )
     return RunCallbacks(
         seed=StepSeed(recipe.seed),
@@ -91,9 +97,10 @@ def make_callbacks(recipe: Recipe, inputs: RunInputs, *, run_dir: Path, signals:
             micro_batch_size=recipe.schedule.micro_batch_size,
         ),
         metrics=metrics,
-        validation=_validation(recipe, metrics),
+        validation=_validation(recipe, metrics, watchdog),
         checkpoints=checkpoints,
         stopping=Stopping(run_dir, checkpoints, signals, shared_fence),
+        watch=ProgressWatch(watchdog),
     )
 
 
@@ -109,12 +116,13 @@ def _context(recipe: Recipe, run_dir: Path) -> Path:
     return context
 
 
-def _validation(recipe: Recipe, metrics: Metrics) -> Validation | None:
+def _validation(recipe: Recipe, metrics: Metrics, watchdog: Watchdog) -> Validation | None:
     if recipe.run.validate_every_steps is None:
         return None
     return Validation(
         {language: Path(path) / PREFIX for language, path in recipe.data.validation.items()},
         metrics,
+        watchdog,
         every_steps=recipe.run.validate_every_steps,
         max_steps=arithmetic.total_steps(recipe),
         max_samples=recipe.run.validation_batches * recipe.schedule.global_batch_size,

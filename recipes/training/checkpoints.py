@@ -19,6 +19,7 @@ from data_prep.command import StoppedError
 from recipes.retention import REMOVED_PATTERN, Retention, remove_old_checkpoints
 from recipes.run_dir import checkpoint_name
 from recipes.training.fencing import SharedFence
+from recipes.watchdog import Watchdog
 
 
 class Checkpoints(Callback):
@@ -45,11 +46,12 @@ class Checkpoints(Callback):
         asynchronous: bool,
         retention: Retention | None,
         fence: SharedFence,
+        watchdog: Watchdog,
     ) -> None:
         self._directory, self._every, self._max_steps = directory, every_steps, max_steps
         self._source_context, self._facts, self._inputs, self._arguments = source_context, facts, inputs, arguments
         self._optimizer_in_last, self._asynchronous, self._retention = optimizer_in_last, asynchronous, retention
-        self._fence = fence
+        self._fence, self._watchdog = fence, watchdog
         self._last_saved = -1
         self._stopped_seconds = 0.0  # for which the newest save has stopped the training
 
@@ -80,6 +82,10 @@ class Checkpoints(Callback):
         step = trainer.global_step
         if step == self._last_saved:
             return
+        with self._watchdog.other_work("a save"):
+            self._save(trainer, step)
+
+    def _save(self, trainer: Trainer, step: int) -> None:
         self._fence.check()
         self._last_saved = step
         partial = self._directory / f".{checkpoint_name(step)}.{self._fence.token}.partial"  # nobody else's, whoever has the directory

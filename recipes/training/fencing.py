@@ -11,24 +11,20 @@ from recipes.launch import process_rank
 
 
 class SharedFence:
-    """A lease that rank 0 looks at and all ranks go by.
+    """A lease that rank 0 looks at and all ranks go by."""
 
-    Args:
-        fence: None where nobody else can be at work, as in tests.
-    """
-
-    def __init__(self, fence: Fence | None) -> None:
+    def __init__(self, fence: Fence) -> None:
         self._fence, self._last_look, self._is_lost = fence, 0.0, False
 
     @property
     def token(self) -> str:
         """A name that no other run of the directory has."""
-        return self._fence.token if self._fence else ""
+        return self._fence.token
 
     def may_write(self) -> bool:
         """Whether the directory is ours, looked up now; for rank 0 alone."""
         self._last_look = time.monotonic()
-        self._is_lost = self._is_lost or (self._fence is not None and not self._fence.is_held)
+        self._is_lost = self._is_lost or not self._fence.is_held
         return not self._is_lost
 
     def is_lost(self) -> bool:
@@ -55,5 +51,4 @@ class SharedFence:
         Raises:
             LeaseLostError: always.
         """
-        assert self._fence is not None
         raise self._fence.error()

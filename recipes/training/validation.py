@@ -17,6 +17,7 @@ from torch import Tensor
 
 from data_prep.megatron.index import TokenFile
 from recipes.training.metrics import Metrics, gather_parameters
+from recipes.watchdog import Watchdog
 
 
 class Validation(Callback):
@@ -30,6 +31,7 @@ class Validation(Callback):
         self,
         sets: Mapping[str, Path],
         metrics: Metrics,
+        watchdog: Watchdog,
         *,
         every_steps: int,
         max_steps: int,
@@ -38,13 +40,17 @@ class Validation(Callback):
         micro_batch_size: int,
     ) -> None:
         self._sets = {language: TokenFile(prefix) for language, prefix in sets.items()}
-        self._metrics, self._every, self._max_steps = metrics, every_steps, max_steps
+        self._metrics, self._watchdog, self._every, self._max_steps = metrics, watchdog, every_steps, max_steps
         self._max_samples, self._length, self._micro_batch_size = max_samples, sequence_length, micro_batch_size
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Measure where it is due."""
         if trainer.global_step % self._every and trainer.global_step != self._max_steps:
             return
+        with self._watchdog.other_work("a validation"):
+            self._measure(trainer)
+
+    def _measure(self, trainer: Trainer) -> None:
         start = time.monotonic()
         gather_parameters(trainer)  # not all replicas may have samples, and the forward pass of each would gather
         chunks = list(trainer.strategy.megatron_parallel)  # type: ignore[attr-defined]

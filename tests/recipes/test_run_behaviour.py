@@ -136,6 +136,25 @@ def test_a_run_that_was_taken_over_ends_on_all_ranks_and_writes_nothing_more(run
     assert [record["step"] for record in runs.records("taken")] == [1, 2, 2, 3]
 
 
+def test_a_run_in_which_one_rank_hangs_ends_with_the_stacks_of_all(runs: Runs) -> None:
+    """Behind enough steps to know what is usual; the next save or validation would take no part in it."""
+    options = (
+        "schedule.max_steps=20",
+        "run.checkpoint_every_steps=4",
+        "run.validate_every_steps=4",
+        "run.hang_factor=10",
+        "run.hang_seconds=4",
+    )
+    with pytest.raises(AssertionError, match=r"rank . failed"):
+        runs.train("hung", *options, at_step=["hang", 9, 1])
+    logs = [(runs.directory / f"hung.logs/rank_{rank}.log").read_text() for rank in (0, 1)]
+    for rank, log in enumerate(logs):
+        assert re.search(rf"^rank {rank} on \S+ hangs: step 10 did not end in \d+ s \(steps usually take \S+ s\); its stacks:$", log, re.M)
+    assert "in wait_for_ever" in logs[1] and "in wait_for_ever" not in logs[0]
+    assert re.search(r"^error: the run hangs: step 10 did not end", logs[0], re.M)
+    assert runs.checkpoints("hung") == ["step_0000004", "step_0000008"], "the next attempt goes on from there"
+
+
 def test_a_crash_during_an_asynchronous_save_leaves_no_checkpoint_half_written(runs: Runs) -> None:
     with pytest.raises(AssertionError, match=r"rank . failed"):
         runs.train("crashed", "run.asynchronous_save=true", "run.checkpoint_every_steps=2", at_step=["crash", 2])

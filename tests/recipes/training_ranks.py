@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +26,7 @@ from recipes.training.assembly import make_callbacks
 from recipes.training.freezing import parameters_by_name
 from recipes.training.loggers import finish
 from recipes.training.nonfinite import NonFiniteError
+from recipes.watchdog import watching
 
 
 class Watch(Callback):
@@ -113,6 +115,21 @@ class NonFiniteAt(Callback):
         dict(parameters_by_name(trainer.strategy.megatron_parallel[0]))["decoder.final_layernorm.bias"].register_hook(spoil)
 
 
+class HangAt(Callback):
+    """One rank does not come out of the middle of a step."""
+
+    def __init__(self, step: int, rank: int) -> None:
+        self._step, self._rank = step, rank
+
+    def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
+        if trainer.global_step == self._step and torch.distributed.get_rank() == self._rank:
+            wait_for_ever()
+
+
+def wait_for_ever() -> None:
+    time.sleep(3600)
+
+
 class TakenAt(Callback):
     """Somebody on another machine, who has not seen a renewal for long, takes the directory over in the middle of a step."""
 
@@ -124,7 +141,7 @@ class TakenAt(Callback):
             self._lease = take_lease(self._run_dir, replace(this_process("another"), boot_id="elsewhere"), patience_seconds=-1)
 
 
-_AT_STEP = {"signal": SignalAt, "file": FileAt, "crash": CrashAt, "nonfinite": NonFiniteAt, "taken": TakenAt}
+_AT_STEP = {"signal": SignalAt, "file": FileAt, "crash": CrashAt, "nonfinite": NonFiniteAt, "taken": TakenAt, "hang": HangAt}
 
 
 def command(arguments: list[str], **_: Any) -> int:
@@ -150,7 +167,8 @@ def train(
     record_recipe(run_dir, made)
     leases = ExitStack()
     fence = leases.enter_context(leased(run_dir))
-    callbacks = make_callbacks(made, inputs, run_dir=run_dir, signals=StopSignals(made.run.stop_signals), fence=fence)
+    watchdog = leases.enter_context(watching(made.run, rank=int(os.environ["RANK"])))
+    callbacks = make_callbacks(made, inputs, run_dir=run_dir, signals=StopSignals(made.run.stop_signals), fence=fence, watchdog=watchdog)
     trainer = make_trainer(made, callbacks, run_dir=run_dir, start_from_weights=newest is None)
     watch = Watch()
     trainer.callbacks.insert(0, watch)
