@@ -21,7 +21,7 @@ from recipes.layout_checks import layout_problems
 from recipes.planner.estimate import memory_problems
 from recipes.planner.hardware import Gpu
 from recipes.planner.parameters import SECOND_HEAD, PlannedModel
-from recipes.retention import MIN_KEPT
+from recipes.ranges import range_problems
 from recipes.schema import OBJECTIVES, PRECISIONS, Recipe, raise_all
 from recipes.steps import with_steps
 from recipes.stopping import unknown_signals
@@ -131,7 +131,7 @@ def check_run(recipe: Recipe, inputs: RunInputs, *, visible: Gpu | None = None) 
     Raises:
         ValueError: listing all problems, each with what was found, what was expected and the nearest legal values.
     """
-    problems = _number_problems(recipe)
+    problems = value_problems(recipe)
     if not problems:  # the rules below divide by these numbers
         problems += _choice_problems(recipe) + layout_problems(recipe, inputs, vocab_rows=padded_vocab_size(recipe, inputs))
         problems += checkpoint_problems(recipe, inputs) + factor_problems(recipe, inputs)
@@ -146,38 +146,9 @@ def check_run(recipe: Recipe, inputs: RunInputs, *, visible: Gpu | None = None) 
     return recipe
 
 
-def _number_problems(recipe: Recipe) -> list[str]:
-    parallel, schedule, run, data = recipe.parallel, recipe.schedule, recipe.run, recipe.data
-    positive = {
-        "parallel.num_nodes": parallel.num_nodes,
-        "parallel.devices_per_node": parallel.devices_per_node,
-        "parallel.tensor_parallel_size": parallel.tensor_parallel_size,
-        "parallel.pipeline_parallel_size": parallel.pipeline_parallel_size,
-        "schedule.global_batch_size": schedule.global_batch_size,
-        "schedule.micro_batch_size": schedule.micro_batch_size,
-        "data.sequence_length": data.sequence_length,
-        "model.pad_vocabulary_to_multiple_of": recipe.model.pad_vocabulary_to_multiple_of,
-        "run.checkpoint_every_steps": run.checkpoint_every_steps,
-        "run.validation_batches": run.validation_batches,
-        "run.log_every_steps": run.log_every_steps,
-        "seed": recipe.seed,
-    }
-    for name, optional in (
-        ("schedule.max_steps", schedule.max_steps),
-        ("schedule.train_tokens", schedule.train_tokens),
-        ("run.validate_every_steps", run.validate_every_steps),
-    ):
-        if optional is not None:
-            positive[name] = optional
-    problems = [f"{name} is {value}; expected at least 1" for name, value in positive.items() if value < 1]
-    if run.keep_checkpoints is not None and run.keep_checkpoints < MIN_KEPT:
-        problems.append(
-            f"run.keep_checkpoints is {run.keep_checkpoints}; expected at least {MIN_KEPT}, so that a damaged newest one leaves the one before"
-        )
-    if run.keep_held_checkpoints < 0:
-        problems.append(f"run.keep_held_checkpoints is {run.keep_held_checkpoints}; expected 0 or more")
-    if run.skip_nonfinite_steps < 0:
-        problems.append(f"run.skip_nonfinite_steps is {run.skip_nonfinite_steps}; expected 0 or more")
+def value_problems(recipe: Recipe) -> list[str]:
+    """What is wrong with single values, whatever the inputs are."""
+    run, problems = recipe.run, range_problems(recipe)
     if run.wandb_project is not None and importlib.util.find_spec("wandb") is None:
         problems.append(f"run.wandb_project is {run.wandb_project}, but wandb is not installed; install it or leave the key out")
     if unknown := unknown_signals(run.stop_signals):
@@ -219,8 +190,6 @@ def _schedule_problems(recipe: Recipe) -> list[str]:
             f"schedule.min_learning_rate ({schedule.min_learning_rate:g}) is above learning_rate ({schedule.learning_rate:g});"
             " are they swapped?"
         )
-    if schedule.learning_rate <= 0:
-        problems.append(f"schedule.learning_rate is {schedule.learning_rate:g}; expected a number above 0")
     return problems
 
 

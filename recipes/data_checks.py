@@ -23,11 +23,6 @@ def blend_problems(recipe: Recipe, inputs: RunInputs) -> list[str]:
         problems.append(
             f"data.epochs has {len(data.epochs)} numbers for {len(data.train)} data sets in data.train; give one for all or one each"
         )
-    for name, numbers in (("weights", data.weights), ("epochs", data.epochs), ("shares", tuple(data.shares.values()))):
-        if any(number <= 0 for number in numbers):
-            problems.append(f"data.{name} is {list(numbers)}; expected numbers above 0")
-    if schedule.epochs is not None and schedule.epochs <= 0:
-        problems.append(f"schedule.epochs is {schedule.epochs:g}; expected a number above 0")
     if schedule.epochs is not None and (data.weights or data.shares):
         given = "weights" if data.weights else "shares"
         problems.append(f"schedule.epochs sees all of the data, but data.{given} takes parts of it; give one of them")

@@ -10,6 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from data_prep.artifacts import MANIFEST_NAME, check_files, read_manifest
+from data_prep.plain_files import read_json
 from recipes.schema import Recipe, recipe_from_mapping
 
 RECIPE_NAME = "recipe.json"
@@ -97,7 +98,12 @@ def record_recipe(run_dir: Path, recipe: Recipe) -> None:
         partial.write_text(json.dumps(asdict(recipe), indent=2) + "\n", encoding="utf-8")
         partial.replace(path)
         return
-    before = _flat(asdict(recipe_from_mapping(json.loads(path.read_text(encoding="utf-8")))))
+    try:
+        before = _flat(asdict(recipe_from_mapping(read_json(path))))
+    except (ValueError, AttributeError) as error:
+        raise ValueError(
+            f"{path} is not the recipe of a run ({error}); bring it back, from attempts/latest under Slurm, or choose another --output"
+        ) from error
     now = _flat(asdict(recipe))
     changed = [
         f"{key} was {before.get(key)!r} and is {now.get(key)!r}"

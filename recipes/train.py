@@ -15,14 +15,14 @@ from data_prep import command
 from data_prep.artifacts import check_files
 from data_prep.lease import Fence
 from recipes import arithmetic
-from recipes.checks import RunInputs, check_run, read_inputs
+from recipes.checks import RunInputs, check_run, read_inputs, value_problems
 from recipes.compose import compose_recipe
 from recipes.kernels import installed_kernels
 from recipes.launch import die_with_launcher, die_with_parent, is_first_process, launch, leased, must_launch, process_rank
 from recipes.planner.visible import visible_gpu
 from recipes.resume import check_resume
 from recipes.run_dir import CHECKPOINTS_NAME, is_disk_full, newest_checkpoint, record_recipe, sync_command
-from recipes.schema import Recipe, RunRecipe
+from recipes.schema import Recipe, RunRecipe, raise_all
 from recipes.stopping import StopSignals, ignore_signals
 from recipes.watchdog import watching
 
@@ -40,6 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser.parse_intermixed_args(argv)
     die_with_launcher()
     recipe = compose_recipe(arguments.recipe, arguments.overrides)
+    raise_all(value_problems(recipe), subject=f"recipe {recipe.name}")
     signals = StopSignals(recipe.run.stop_signals)
     signals.listen()  # from the beginning: reading every byte of large inputs, and importing the engine, take their time
     inputs = read_inputs(recipe)

@@ -40,7 +40,11 @@ class Runs:
             *overrides,
         ]
 
-    def train(
+    def train(self, name: str, *overrides: str, **options: Any) -> dict[str, Any]:
+        """What rank 0 saw of a run; options as `train_ranks`."""
+        return self.train_ranks(name, *overrides, **options)[0]
+
+    def train_ranks(
         self,
         name: str,
         *overrides: str,
@@ -48,18 +52,8 @@ class Runs:
         at_step: Sequence[Any] | None = None,
         after: str | None = None,
         transformer_engine: str = "",
-    ) -> dict[str, Any]:
-<<<<<<< HEAD
-        """Train to the end, or go on in a copy of another run's directory; perhaps with a stand-in for TransformerEngine."""
-=======
-        """Train to the end, or go on in a copy of another run's directory; gives what rank 0 saw."""
-        return self.train_ranks(name, *overrides, tensor_parallel_size=tensor_parallel_size, at_step=at_step, after=after)[0]
-
-    def train_ranks(
-        self, name: str, *overrides: str, tensor_parallel_size: int = 2, at_step: Sequence[Any] | None = None, after: str | None = None
     ) -> list[dict[str, Any]]:
-        """The same, and what every rank saw."""
->>>>>>> 7945f5f (A run holds a lease on its directory: the same command beside it is refused, and one that was followed saves nothing)
+        """Train to the end, or go on in a copy of another run's directory; perhaps with a stand-in for TransformerEngine."""
         if after is not None:
             shutil.copytree(self.directory / after, self.directory / name)
         return run_on_gloo(
