@@ -122,17 +122,15 @@ class Watchdog:
 
     def _write_stacks_and_end(self, sentence: str) -> None:
         faulthandler.cancel_dump_traceback_later()
-        name = f"rank {self._rank} on {socket.gethostname()}"
         with tempfile.TemporaryFile() as file:
             faulthandler.dump_traceback(file)
             file.seek(0)
             stacks = file.read().decode(errors="replace")
-        _say(f"{name} hangs: {sentence}; its stacks:\n{stacks}")  # in one piece, as other ranks write too
+        name = f"rank {self._rank} on {socket.gethostname()}"
+        text = f"error: {name} hangs: {sentence}; the same command goes on from the newest checkpoint; its stacks:\n{stacks}"
+        sys.stderr.flush()
+        os.write(sys.stderr.fileno(), text.encode())  # in one piece, as other ranks write too
         time.sleep(_grace(self._allowed()[0]))
-        if self._rank == 0:
-            _say(
-                f"error: the run hangs: {sentence}; the stacks of the ranks are above; the same command goes on from the newest checkpoint\n"
-            )
         os._exit(command.HUNG)
 
 
@@ -148,8 +146,3 @@ def watching(run: RunRecipe, *, rank: int) -> Watchdog:
 
 def _grace(allowed: float) -> float:
     return min(_GRACE_SECONDS, allowed) + 0.05 * allowed  # what is usual differs a little between ranks
-
-
-def _say(text: str) -> None:
-    sys.stderr.flush()
-    os.write(sys.stderr.fileno(), text.encode())
