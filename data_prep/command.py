@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import contextvars
 import io
 import os
 import select
@@ -13,6 +14,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from data_prep import system_errors
 
@@ -26,9 +28,48 @@ class StoppedError(Exception):
     exit_code = WRONG
 
 
+class _ParsedError(Exception):
+    """Carries what a command would have worked with, before it begins."""
+
+    def __init__(self, arguments: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
+        super().__init__()
+        self.arguments, self.parser = arguments, parser
+
+
+_only_parses = contextvars.ContextVar("only_parses", default=False)
+
+
+class _Parser(argparse.ArgumentParser):
+    def parse_args(self, *arguments: Any, **options: Any) -> Any:
+        parsed = super().parse_args(*arguments, **options)
+        if _only_parses.get():
+            raise _ParsedError(parsed, self)
+        return parsed
+
+
+def arguments_of(main: Callable[[Sequence[str]], int], words: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What a command would work with, by its own parser, and what each of these is by default; nothing of it runs.
+
+    Raises:
+        ValueError: if it would refuse the words.
+    """
+    token = _only_parses.set(True)
+    try:
+        with contextlib.redirect_stderr(io.StringIO()) as said:
+            main(words)
+    except _ParsedError as parsed:
+        values = vars(parsed.arguments)
+        return values, {name: parsed.parser.get_default(name) for name in values}
+    except SystemExit:
+        raise ValueError((said.getvalue().strip().splitlines() or ["it would print its help"])[-1]) from None
+    finally:
+        _only_parses.reset(token)
+    raise AssertionError("every command parses its arguments with `parser` first")
+
+
 def parser(doc: str | None, *, prog: str, example: str) -> argparse.ArgumentParser:
     """An argument parser whose help is a module's docstring and ends with an example."""
-    return argparse.ArgumentParser(
+    return _Parser(
         prog=f"python -m {prog}",
         description=(doc or "").strip(),
         epilog=f"example:\n  {example}",

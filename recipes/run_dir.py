@@ -99,19 +99,23 @@ def record_recipe(run_dir: Path, recipe: Recipe) -> None:
         partial.replace(path)
         return
     try:
-        before = _flat(asdict(recipe_from_mapping(read_json(path))))
+        before = recipe_from_mapping(read_json(path))
     except (ValueError, AttributeError) as error:
         raise ValueError(
             f"{path} is not the recipe of a run ({error}); bring it back, from attempts/latest under Slurm, or choose another --output"
         ) from error
-    now = _flat(asdict(recipe))
-    changed = [
-        f"{key} was {before.get(key)!r} and is {now.get(key)!r}"
-        for key in (*now, *(before.keys() - now))
-        if before.get(key) != now.get(key) and not key.startswith(_MAY_CHANGE)
-    ]
-    if changed:
+    if changed := recipe_changes(before, recipe):
         raise ValueError(f"{run_dir} holds a run of another recipe: {'; '.join(changed)}; choose another --output or the same recipe")
+
+
+def recipe_changes(before: Recipe, now: Recipe) -> list[str]:
+    """What makes two recipes those of different runs, a few words for each key."""
+    was, wanted = _flat(asdict(before)), _flat(asdict(now))
+    return [
+        f"{key} was {was.get(key)!r} and is {wanted.get(key)!r}"
+        for key in (*wanted, *(was.keys() - wanted))
+        if was.get(key) != wanted.get(key) and not key.startswith(_MAY_CHANGE)
+    ]
 
 
 def _flat(content: dict[str, object], prefix: str = "") -> dict[str, object]:

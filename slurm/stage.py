@@ -48,6 +48,7 @@ def run_task(pipeline: Pipeline, task: Task, words: Sequence[str], *, log: str) 
         return command.DONE
     if missing := [need for need in needs_of(pipeline, task) if not is_complete(pipeline, need)]:
         return _say_failed(task, log, f"cannot start, because stage {missing[0].name} is not complete{_why(pipeline, missing[0])}")
+    write_record(pipeline, task, Record(tuple(command_of(pipeline, task)), False, "was ended before it could say why", log))
     code, message = _run(words)
     if code:
         return _fail(pipeline, task, log, f"failed with exit code {code}{': ' + message if message else ''}")

@@ -7,10 +7,11 @@ from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from data_prep.artifacts import MANIFEST_NAME, check_files, read_manifest
+from data_prep.artifacts import MANIFEST_NAME, Manifest, check_files, read_manifest
 from slurm.chains.attempts import write_json
-from slurm.chains.run_state import read_run_state
-from slurm.stages.pipeline_file import Pipeline, Task, command_of, needs_of, output_of, tasks_of
+from slurm.chains.run_state import read_recipe, read_run_state
+from slurm.stages.made_by import difference, difference_of_run
+from slurm.stages.pipeline_file import Pipeline, Task, command_of, needs_of, output_of, recipe_argument, tasks_of, training_overrides
 
 RECORDS_NAME = "stages"
 
@@ -21,7 +22,7 @@ class Record:
 
     Attributes:
         command: its words.
-        message: of its failure; "" when it is done.
+        message: of its failure, or that it has begun; "" when it is done.
         log: where everything that it wrote is.
     """
 
@@ -51,12 +52,17 @@ def is_complete(pipeline: Pipeline, task: Task) -> bool:
     """Whether a task need not run again.
 
     Raises:
-        ValueError: if its output was made by another command, or is there but damaged.
+        ValueError: if its output was made by another command, with or without this pipeline, or is there but damaged.
     """
     output, record = output_of(pipeline, task), read_record(pipeline, task)
-    if pipeline.stages[task.stage].train is not None:
+    if (training := pipeline.stages[task.stage].train) is not None:
         assert output is not None  # checked when the pipeline was read
-        return read_run_state(output).is_finished  # recipes.train itself refuses a run of another recipe
+        if not read_run_state(output).is_finished:  # recipes.train itself refuses to go on with a run of another recipe
+            return False
+        before = read_recipe(output)
+        assert before is not None  # or nobody could say that it is finished
+        _refuse(task, output, difference_of_run(before, recipe_argument(training.recipe), training_overrides(pipeline, task)))
+        return True
     is_there = (
         record is not None and record.is_done if output is None else _is_whole(output, is_recorded=record is not None and record.is_done)
     )
@@ -65,7 +71,26 @@ def is_complete(pipeline: Pipeline, task: Task) -> bool:
             f"stage {task.name} was made by another command, {_first_difference(record.command, command_of(pipeline, task))};"
             f" remove {output or _record_path(pipeline, task)} to make it again, or choose another work_dir"
         )
+    if is_there and record is None:
+        assert output is not None  # what has none is known by its record alone
+        manifest = read_manifest(output)
+        assert manifest is not None  # a folder of outputs without a record is not there
+        _refuse(task, output, difference(manifest, command_of(pipeline, task), _inputs(pipeline, task)))
     return is_there
+
+
+def _refuse(task: Task, output: Path, reason: str | None) -> None:
+    if reason is not None:
+        raise ValueError(
+            f"stage {task.name}: {output} was not made by what the stage would run: {reason}; remove it, or choose another work_dir"
+        )
+
+
+def _inputs(pipeline: Pipeline, task: Task) -> list[tuple[str, Manifest]]:
+    """Name and manifest of each output of another stage that a task reads, of those that are there and have one."""
+    found = [(need.name, output_of(pipeline, need)) for need in needs_of(pipeline, task)]
+    manifests = [(name, read_manifest(output)) for name, output in found if output is not None and output.is_dir()]
+    return [(name, manifest) for name, manifest in manifests if manifest is not None]
 
 
 def tasks_to_run(pipeline: Pipeline, complete: Collection[Task]) -> list[Task]:

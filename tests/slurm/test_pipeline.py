@@ -119,7 +119,7 @@ def test_a_sweep_of_methods_and_seeds_ends_in_its_table(
 ) -> None:
     text = (ROOT / "slurm" / "pipelines" / "sweep.yaml").read_text()
     for name, path in (("en/hf", inputs.hf), ("sl/tokenizer", inputs.tokenizer), ("sl/data", inputs.data)):
-        text = text.replace(f"demo_tiny_output/{name}", str(path))
+        text = text.replace(f"pipeline_output/{name}", str(path))
     content = yaml.safe_load(text.replace("0000100", "0000004").replace("_steps=100", "_steps=4"))
     content |= {"work_dir": str(tmp_path / "work"), "axes": {"method": ["random", "focus"], "seed": [1, 2]}}
     content["stages"]["train"]["train"]["overrides"] += " data.sequence_length=64 schedule.warmup_steps=1"

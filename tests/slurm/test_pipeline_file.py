@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,7 +14,12 @@ from typing import Any
 
 import pytest
 
-from data_prep.artifacts import write_manifest
+from data_prep import train_tokenizer
+from data_prep.artifacts import read_manifest, write_manifest
+from data_prep.command import arguments_of
+from recipes import arithmetic
+from recipes.compose import compose_recipe
+from recipes.run_dir import record_recipe
 from slurm.jobs.job import ROOT
 from slurm.jobs.render import render_job
 from slurm.sites.cluster import load_cluster
@@ -27,9 +34,11 @@ from slurm.stages.pipeline_file import (
     output_of,
     pipeline_from_mapping,
     tasks_of,
+    training_overrides,
 )
 from slurm.stages.pipeline_jobs import dependencies, stage_jobs
 from slurm.stages.pipeline_state import Record, is_complete, tasks_to_run, write_record
+from tests.slurm import light_training
 
 PIPELINES = sorted((ROOT / "slurm" / "pipelines").glob("*.yaml"))
 
@@ -179,12 +188,13 @@ def test_members_of_an_array_have_one_layout(tmp_path: Path) -> None:
         stage_jobs(pipeline, load_cluster("local"), tasks_of(pipeline, "train"), frozen_path=Path("/p.json"))
 
 
-def write_output(pipeline: Pipeline, task: Task, text: str = "x") -> Path:
+def write_output(pipeline: Pipeline, task: Task, text: str = "x", **made_with: object) -> Path:
     output = output_of(pipeline, task)
     assert output is not None
     output.mkdir(parents=True)
     (output / "file").write_text(text)
-    write_manifest(output, stage="data_prep.train_tokenizer", facts={})
+    arguments, _ = arguments_of(train_tokenizer.main, command_of(pipeline, task)[3:])
+    write_manifest(output, stage="data_prep.train_tokenizer", facts={}, arguments=arguments | made_with)
     return output
 
 
@@ -209,6 +219,53 @@ def test_an_output_of_another_command_is_refused(pipeline: Pipeline, tmp_path: P
         ValueError, match=rf"was made by another command, with '300' where it now has '400'; remove {tmp_path}/tokenizer to"
     ):
         is_complete(other, task)
+
+
+def test_an_output_that_this_pipeline_did_not_make_is_taken_only_for_what_it_is(pipeline: Pipeline, tmp_path: Path) -> None:
+    """As when somebody ran the commands by hand, or another program, in the same folder."""
+    (task,) = tasks_of(pipeline, "tokenizer")
+    output = write_output(pipeline, task, workers=7, vocab_size=[300])
+    assert is_complete(pipeline, task), "made with the same arguments, by other processes"
+    shutil.rmtree(output)
+    write_output(pipeline, task, vocab_size=[400])
+    sentence = (
+        f"stage tokenizer: {output} was not made by what the stage would run: it was made with vocab_size=[400],"
+        " and the stage has [300]; remove it, or choose another work_dir"
+    )
+    with pytest.raises(ValueError, match=re.escape(sentence)):
+        is_complete(pipeline, task)
+    write_manifest(output, stage="data_prep.to_megatron", facts={})
+    with pytest.raises(ValueError, match=r"it was written by data_prep.to_megatron, not by data_prep.train_tokenizer; remove it"):
+        is_complete(pipeline, task)
+
+
+def test_an_output_of_other_inputs_is_refused(pipeline: Pipeline, tmp_path: Path) -> None:
+    reading = replace(pipeline.stages["tokenizer"], command="data_prep.train_tokenizer --input {first} --vocab-size 300", output="second")
+    both = replace(pipeline, stages={"first": pipeline.stages["tokenizer"], "second": reading})
+    first, second = tasks_of(both, "first")[0], tasks_of(both, "second")[0]
+    read = write_output(both, first)
+    output = write_output(both, second)
+    with pytest.raises(ValueError, match=r"stage second: .*second was not made .*: it was not made from the output of stage first"):
+        is_complete(both, second)
+    arguments, _ = arguments_of(train_tokenizer.main, command_of(both, second)[3:])
+    manifest = read_manifest(read)
+    assert manifest is not None
+    write_manifest(output, stage="data_prep.train_tokenizer", facts={}, arguments=arguments, inputs={"text": manifest.digest})
+    assert is_complete(both, second)
+
+
+def test_a_finished_run_of_another_recipe_is_refused(pipeline: Pipeline, tmp_path: Path) -> None:
+    task = tasks_of(pipeline, "train")[0]
+    run_dir = output_of(pipeline, task)
+    assert run_dir is not None
+    recipe = compose_recipe("demo_adapt", training_overrides(pipeline, task))
+    record_recipe(run_dir, recipe)
+    light_training.save(run_dir, arithmetic.total_steps(recipe), "state")
+    assert is_complete(pipeline, task)
+    (run_dir / "recipe.json").unlink()
+    record_recipe(run_dir, replace(recipe, seed=7))
+    with pytest.raises(ValueError, match=r"stage train.method=mean: .*/mean/run was not made by what .*: seed was 7 and is 42; remove it"):
+        is_complete(pipeline, task)
 
 
 def test_a_folder_of_outputs_is_complete_when_its_end_was_recorded(pipeline: Pipeline, tmp_path: Path) -> None:
@@ -242,11 +299,13 @@ def test_every_bundled_pipeline_is_sound(path: Path) -> None:
         render_job(job.job, cluster)
 
 
-def test_planning_a_whole_pipeline_is_quick_and_light() -> None:
+def test_planning_a_whole_pipeline_is_quick_and_light(tmp_path: Path) -> None:
+    file = tmp_path / "demo.yaml"  # with a folder of its own, whatever was made in the checkout
+    file.write_text(re.sub("(?m)^work_dir: .*", f"work_dir: {tmp_path}/work", (PIPELINES[0].parent / "demo.yaml").read_text()))
     code = (
         "import sys, time; start = time.monotonic()\n"
         "from slurm.pipeline import main\n"
-        "main(['slurm/pipelines/demo.yaml', '--cluster', 'local'])\n"
+        f"main([{str(file)!r}, '--cluster', 'local'])\n"
         "heavy = {'torch', 'transformers', 'nemo', 'megatron', 'lightning'} & set(sys.modules)\n"
         "assert not heavy, heavy\n"
         "assert time.process_time() < 5, time.process_time()\n"

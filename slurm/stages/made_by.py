@@ -1,0 +1,59 @@
+"""Whether an output that a pipeline has no record of is what its stage would make, by the arguments and inputs of its manifest."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from data_prep import command
+from data_prep.artifacts import Manifest
+from recipes.compose import compose_recipe
+from recipes.run_dir import recipe_changes
+from recipes.schema import Recipe
+from slurm.jobs.job import ROOT
+
+_NO_MATTER = ("output", "workers")  # what changes nothing in an output
+
+
+def difference(manifest: Manifest, words: Sequence[str], inputs: Sequence[tuple[str, Manifest]]) -> str | None:
+    """What speaks against an output being that of a command, None where nothing does.
+
+    Args:
+        words: of the command: `python -m MODULE ...`.
+        inputs: name and manifest of each output of another stage that it reads.
+    """
+    module = words[2]
+    if manifest.stage != module:
+        return f"it was written by {manifest.stage}, not by {module}"
+    wanted, default = command.arguments_of(importlib.import_module(module).main, words[3:])
+    for name in sorted((wanted.keys() | manifest.arguments.keys()) - set(_NO_MATTER)):
+        if name not in wanted:
+            return f"its manifest says {name}={manifest.arguments[name]!r}, which is not among the arguments of {module}"
+        made = manifest.arguments.get(name, default[name])
+        if _plain(made) != _plain(wanted[name]):
+            return f"it was made with {name}={made!r}, and the stage has {_plain(wanted[name])!r}"
+    for name, read in inputs:
+        if read.digest not in manifest.inputs.values():
+            return f"it was not made from the output of stage {name} that is there"
+    return None
+
+
+def difference_of_run(before: Recipe, recipe: str, overrides: Sequence[str]) -> str | None:
+    """What speaks against a run being that of a recipe with overrides, None where nothing does."""
+    wanted = compose_recipe(recipe, list(overrides))
+    if wanted.schedule.epochs is not None:  # a run records the steps that its passes have
+        before = replace(before, freeze=wanted.freeze, schedule=replace(before.schedule, max_steps=wanted.schedule.max_steps))
+    return "; ".join(recipe_changes(before, wanted)) or None
+
+
+def _plain(value: Any) -> Any:
+    """A value as a manifest has it, with the same path for every way to write it."""
+    if isinstance(value, list | tuple):
+        return [_plain(element) for element in value]
+    if isinstance(value, str | Path) and (ROOT / value).exists():
+        return os.path.realpath(ROOT / value)
+    return str(value) if isinstance(value, Path) else value
