@@ -8,6 +8,7 @@ import contextvars
 import io
 import os
 import select
+import shlex
 import signal
 import sys
 import traceback
@@ -76,6 +77,11 @@ def parser(doc: str | None, *, prog: str, example: str) -> argparse.ArgumentPars
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
+
+
+def suggested(module: str, *words: str | Path) -> str:
+    """A command to type, as a shell takes it: paths with spaces are quoted."""
+    return shlex.join(["python", "-m", module, *map(str, words)])
 
 
 def add_running_arguments(parser: argparse._ActionsContainer, *, skips_bad: bool = True) -> None:

@@ -7,9 +7,10 @@ program.  Here it is looked at as a tree first: how deep it is and how much it w
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
     from yaml import Mark, Node
@@ -109,6 +110,25 @@ def any_tag_loader() -> type:
 
     AnyTagLoader.add_multi_constructor("", plain)
     return AnyTagLoader
+
+
+def literal_loader() -> type:
+    """A loader for `read_yaml` that takes for numbers, truth and nothing only what reads so: 007, yes, 24:00:00 and 1e3 stay text."""
+    import yaml
+
+    class LiteralLoader(yaml.SafeLoader):
+        """Without the guesses of YAML 1.1."""
+
+        yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {}  # of its own: those of the class above are every loader's
+
+    for tag, pattern, first in (
+        ("null", "~|null|", ["~", "n", ""]),
+        ("bool", "true|false", list("tf")),
+        ("int", "[-+]?(?:0|[1-9][0-9]*)", list("-+0123456789")),
+        ("float", r"[-+]?(?:0|[1-9][0-9]*)\.[0-9]+(?:e[-+]?[0-9]+)?", list("-+0123456789")),
+    ):
+        LiteralLoader.add_implicit_resolver(f"tag:yaml.org,2002:{tag}", re.compile(f"(?:{pattern})$"), first)
+    return LiteralLoader
 
 
 class _RefusedError(ValueError):

@@ -214,7 +214,7 @@ def _value(kind: Any, value: Any, path: str, problems: list[str]) -> Any:
             return tuple(_value(item, element, f"{path}[{i}]", problems) for i, element in enumerate(value))
     elif kind is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
-    elif kind is str and isinstance(value, int):
+    elif kind is str and isinstance(value, int) and not isinstance(value, bool):  # a text that YAML took for true or false is lost
         return str(value)
     elif isinstance(value, kind) and not (kind is int and isinstance(value, bool)):
         return value

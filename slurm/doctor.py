@@ -17,7 +17,7 @@ from pathlib import Path
 from data_prep import command
 from slurm.checks.findings import GIB, MIN_SCRATCH_GIB, NOT_APPLICABLE, OK, PROBLEM, Finding, judge
 from slurm.checks.node_facts import REDUCE_NAME, TOKEN_NAME, NodeFacts
-from slurm.jobs.arguments import add_cluster_arguments, add_time_argument, cluster_of
+from slurm.jobs.arguments import add_cluster_arguments, add_time_argument, cluster_of, output_directory
 from slurm.jobs.job import Job, parse_time_limit
 from slurm.jobs.queue import cancel_jobs, queued_jobs, send_job
 from slurm.jobs.render import render_job
@@ -37,12 +37,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     add_time_argument(parser)
     parser.add_argument("--nodes", type=int, default=2, metavar="N", help="to check (default: 2)")
     parser.add_argument(
-        "--output", required=True, type=Path, help="new directory for what the nodes say, on a file system that all of them see"
+        "--output", required=True, type=output_directory, help="new directory for what the nodes say, on a file system that all of them see"
     )
     parser.add_argument("--wait-seconds", type=int, default=3600, metavar="S", help="for the job, queue included (default: 3600)")
     parser.add_argument("--submit", action="store_true", help="send the job and wait for it")
     arguments = parser.parse_args(argv)
-    cluster, output = cluster_of(arguments), arguments.output.absolute()
+    cluster, output = cluster_of(arguments), arguments.output
     job = checkup_job(cluster, output, num_nodes=arguments.nodes, time_limit_seconds=parse_time_limit(arguments.time or "00:10:00"))
     script = render_job(job, cluster)
     findings = login_findings(cluster, job)
@@ -79,12 +79,12 @@ def login_findings(cluster: Cluster, job: Job) -> list[Finding]:
 
 def _slurm(cluster: Cluster, job: Job) -> Finding:
     try:
-        check_site([job], cluster, must_answer=True)
+        checked = check_site([job], cluster, must_answer=True)
     except NoAnswer as error:
         return Finding("slurm", PROBLEM, str(error), "run this on a login node of the cluster")
     except ValueError as error:
         return Finding("slurm", PROBLEM, str(error), "mend it by --account, --set or a cluster file of your own")
-    return Finding("slurm", OK, "account, partition, QOS and limits are as the cluster file says")
+    return Finding("slurm", OK, f"it takes such a job: {checked}")
 
 
 def _runtime(cluster: Cluster) -> Finding:

@@ -13,7 +13,8 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from data_prep import command
@@ -21,11 +22,26 @@ from recipes.run_dir import RECIPE_NAME
 from slurm.chains.attempts import Attempt, End, attempt_dir, begin_attempt, end_attempt, read_attempts, read_log, write_json
 from slurm.chains.causes import Cause, cause_by_slurm, cause_of_clean_end, cause_of_failure
 from slurm.chains.decision import CONTINUE, Decision, decide
+from slurm.chains.exclusion import SiteNode, failures, nodes_to_exclude
 from slurm.chains.run_state import RunState, read_run_state, set_damaged_aside
 from slurm.chains.silent_ends import cause_of_silent_end, with_failed_nodes
 from slurm.chains.submissions import Submission, current_submission, is_recorded, jobs_of
 from slurm.jobs import provenance
-from slurm.jobs.queue import QueuedJob, cancel_jobs, exclude_nodes, expand_nodes, job_state, own_job_id, seconds_left
+from slurm.jobs.queue import (
+    QueuedJob,
+    cancel_jobs,
+    daemon_start,
+    exclude_nodes,
+    expand_nodes,
+    gpu_count,
+    job_state,
+    own_job_id,
+    partition_nodes,
+    patient,
+    seconds_left,
+)
+
+_PATIENCE_SECONDS = 600.0  # with a controller of Slurm that does not answer; giving up costs the link
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -43,7 +59,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         run_dir = Path(run)
     link = Link(run_dir, submission, os.environ)
     try:
-        return link.begin() if arguments.moment == "begin" else link.end()
+        with patient(_PATIENCE_SECONDS):
+            return link.begin() if arguments.moment == "begin" else link.end()
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
@@ -60,7 +77,7 @@ class Link:
         job_id = own_job_id(environment)
         if job_id is None:
             raise ValueError("this is not in a Slurm job; submit the run with `python -m slurm.submit`")
-        self._job_id = job_id
+        self._job_id, self._restart = job_id, int(environment.get("SLURM_RESTART_COUNT", "0"))
 
     def begin(self) -> int:
         """Record an attempt, unless there is nothing to do.
@@ -84,9 +101,9 @@ class Link:
         if decision.verdict != CONTINUE:
             self._conclude(decision)
             return command.WRONG
-        self._exclude(submission, decision)
+        excluded = self._exclude()
         later = self._waiting()
-        if later and (failed := sorted(set(nodes) & set(decision.exclude[: submission.claim.max_excluded]))):
+        if later and (failed := sorted(set(nodes) & set(excluded))):
             _say(f"the allocation has {', '.join(failed)}, which failed before; the next link, job {later[0]}, takes over without")
             return command.WRONG
         for sentence in set_damaged_aside(self._run_dir):
@@ -97,14 +114,15 @@ class Link:
     def end(self) -> int:
         """Record why the attempt ended, and cancel the links that are not needed any more."""
         submission = current_submission(self._run_dir)
-        attempt = _open_attempt(self._run_dir, self._job_id)
+        attempt = _open_attempt(self._run_dir, self._job_id, self._restart)
         if submission is None or attempt is None:
             _say(f"job {self._job_id} has no attempt that runs in {self._run_dir}")
             return command.WRONG
         state = read_run_state(self._run_dir)
         self._close(attempt, state, self._cause_now(attempt, state, submission))
         decision = self._close_and_decide(submission)
-        self._exclude(submission, decision)
+        if decision.verdict == CONTINUE:
+            self._exclude()
         self._conclude(decision)
         return command.DONE
 
@@ -116,7 +134,7 @@ class Link:
         attempt = begin_attempt(
             self._run_dir,
             job_id=self._job_id,
-            restart=int(self._environment.get("SLURM_RESTART_COUNT", "0")),
+            restart=self._restart,
             submission=submission.number,
             nodes=nodes,
             start_step=read_run_state(self._run_dir).saved_step,
@@ -175,11 +193,23 @@ class Link:
     def _waiting(self) -> list[str]:
         return [job.job_id for job in self._other_jobs() if job.is_waiting]
 
-    def _exclude(self, submission: Submission, decision: Decision) -> None:
-        nodes = decision.exclude[: submission.claim.max_excluded]
-        if nodes and decision.verdict == CONTINUE:
-            for job_id in self._waiting():
-                exclude_nodes(job_id, nodes)
+    def _exclude(self) -> tuple[str, ...]:
+        """Keep the links that wait off the nodes that failed, by what Slurm says that there is now; gives these nodes."""
+        failed = failures(read_attempts(self._run_dir))
+        if not failed:
+            return ()
+        nodes = nodes_to_exclude(failed, self._partition(failed), num_nodes=int(self._environment["SLURM_JOB_NUM_NODES"]))
+        for job in self._other_jobs():
+            if job.is_waiting and set(job.excluded) != set(nodes):
+                exclude_nodes(job.job_id, nodes)
+        return nodes
+
+    def _partition(self, failed: Iterable[str]) -> dict[str, SiteNode]:
+        """The nodes of the partition that have enough GPUs for this job."""
+        found = partition_nodes(self._environment["SLURM_JOB_PARTITION"])
+        nodes = {name: SiteNode(state, gpu_count(resources)) for name, (state, resources) in found.items()}
+        nodes |= {name: replace(nodes[name], daemon_started_at=daemon_start(name)) for name in failed if name in nodes}
+        return {name: node for name, node in nodes.items() if node.gpus >= int(self._environment.get("SLURM_GPUS_ON_NODE", "0"))}
 
     def _conclude(self, decision: Decision) -> None:
         waiting = self._waiting()
@@ -190,9 +220,10 @@ class Link:
             _say(f"this was the last link of the submission, after {decision.reason}; submit again to go on")
 
 
-def _open_attempt(run_dir: Path, job_id: str) -> Attempt | None:
-    attempts = [attempt for attempt in read_attempts(run_dir) if attempt.job_id == job_id and attempt.end is None]
-    return attempts[-1] if attempts else None
+def _open_attempt(run_dir: Path, job_id: str, restart: int) -> Attempt | None:
+    """The attempt of this start of the job; a node that Slurm has lost may live on and end its part when the job has started again."""
+    attempts = [attempt for attempt in read_attempts(run_dir) if attempt.end is None]
+    return next((attempt for attempt in attempts if (attempt.job_id, attempt.restart) == (job_id, restart)), None)
 
 
 def _log_of_this_process() -> Path | None:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from data_prep import command
+from data_prep.command import suggested
 from data_prep.tables import markdown_table
 from slurm.jobs.arguments import add_cluster_arguments, cluster_of
 from slurm.jobs.job import format_time_limit
@@ -35,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     elif arguments.submit:
         job_ids = submit_pipeline(pipeline, cluster)
         count = sum(map(len, job_ids.values()))
-        print(f"\nsent {count} jobs for {len(jobs)} stages; watch them with `python -m slurm.status {pipeline.root}`")
+        print(f"\nsent {count} jobs for {len(jobs)} stages; watch them with `{suggested('slurm.status', pipeline.root)}`")
     else:
         print("\nNothing was sent; add --submit to send it.")
     return command.DONE

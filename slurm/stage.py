@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from data_prep import command
+from data_prep.command import suggested
 from slurm.chains.submissions import is_recorded
 from slurm.jobs.queue import own_job_id
 from slurm.stages.pipeline_file import Pipeline, Task, command_of, needs_of, pipeline_from_mapping, tasks_of
@@ -91,7 +92,7 @@ def _say_failed(task: Task, log: str, what: str) -> int:
 
 def _why(pipeline: Pipeline, task: Task) -> str:
     if pipeline.stages[task.stage].train is not None:
-        return f" (see `python -m slurm.status {command_of(pipeline, task)[-1]}`)"
+        return f" (see `{suggested('slurm.status', command_of(pipeline, task)[-1])}`)"
     record = read_record(pipeline, task)
     return f" ({record.message})" if record is not None and record.message else ""
 

@@ -7,14 +7,14 @@ again goes on with a run that was stopped.  Nothing is sent without --submit.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from data_prep import command
+from data_prep.command import suggested
 from recipes.checks import check_run, read_inputs
 from recipes.compose import compose_recipe
 from slurm.chains.chain import ChainPlan, link_job, submit_chain
 from slurm.chains.submissions import run_tag
-from slurm.jobs.arguments import add_cluster_arguments, add_time_argument, cluster_of, time_limit_of
+from slurm.jobs.arguments import add_cluster_arguments, add_time_argument, cluster_of, output_directory, time_limit_of
 from slurm.jobs.job import GPU
 from slurm.jobs.render import render_job
 from slurm.jobs.submission_plan import Submission, plan_lines
@@ -31,7 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("recipe", help="name of a bundled recipe, or a YAML file")
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="overrides of the recipe, in Hydra's grammar")
-    parser.add_argument("--output", required=True, type=Path, help="directory of the run, on a file system that all nodes see")
+    parser.add_argument("--output", required=True, type=output_directory, help="directory of the run, on a file system that all nodes see")
     add_cluster_arguments(parser)
     add_time_argument(parser)
     parser.add_argument("--name", help="of the job in the queue (default: the name of the output directory)")
@@ -58,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         time_limit_seconds=time_limit_of(arguments, cluster, kind=GPU),
         name=arguments.name,
     )
-    run_dir = arguments.output.absolute()
+    run_dir = arguments.output
     chain = ChainPlan(links=arguments.links, signal_seconds=arguments.signal_seconds)
     script = render_job(link_job(job, run_dir, chain, submission=1, tag=run_tag(run_dir, 1)), cluster)
     if arguments.submit:
@@ -72,7 +72,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not job_ids:
         print(f"the run in {run_dir} is finished; nothing was sent")
     else:
-        print(f"sent jobs {', '.join(job_ids)}; watch them with `python -m slurm.status {run_dir}`")
+        print(f"sent jobs {', '.join(job_ids)}; watch them with `{suggested('slurm.status', run_dir)}`")
     return command.DONE
 
 

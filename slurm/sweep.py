@@ -14,6 +14,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 
 from data_prep import command
+from data_prep.command import suggested
 from data_prep.tables import markdown_table
 from slurm.stages.pipeline_file import Pipeline, Summary, Task, axes_of, load_pipeline, output_of, tasks_of
 
@@ -49,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(render_rows(summary, rows))
     missing = sum(value is None for row in rows for value in row.values.values())
     if missing:
-        print(f"\n{missing} results are missing; see `python -m slurm.status {pipeline.root}`")
+        print(f"\n{missing} results are missing; see `{suggested('slurm.status', pipeline.root)}`")
     return command.WRONG if missing else command.DONE
 
 

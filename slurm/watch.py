@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from data_prep import command
-from slurm.jobs.arguments import add_cluster_arguments, add_time_argument, cluster_of, time_limit_of
+from data_prep.command import suggested
+from slurm.jobs.arguments import add_cluster_arguments, add_time_argument, cluster_of, output_directory, time_limit_of
 from slurm.jobs.job import CPU, GPU, ROOT
 from slurm.jobs.queue import send_job
 from slurm.jobs.render import render_job
@@ -29,7 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
     if not arguments.harness:
         raise ValueError("nothing to evaluate: give --text or --tasks after --, as for eval.harness")
-    run_dir, output = arguments.run.absolute(), arguments.output.absolute()
+    run_dir, output = arguments.run.absolute(), arguments.output
     harness, paths = with_absolute_paths(arguments.harness)
     cluster = cluster_of(arguments)
     plan = _plan(arguments, cluster)
@@ -46,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     path = output / LOGS_NAME / SCRIPT_NAME
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(script, encoding="utf-8")
-    print(f"sent job {send_job(path)}; watch it with `python -m eval.watch --run {run_dir} --output {output} --status`")
+    print(f"sent job {send_job(path)}; watch it with `{suggested('eval.watch', '--run', run_dir, '--output', output, '--status')}`")
     return command.DONE
 
 
@@ -58,7 +59,9 @@ def _parser() -> argparse.ArgumentParser:
         " -- --text sl=heldout.sl.txt --tasks sl_generative --data eval_data",
     )
     parser.add_argument("--run", type=Path, required=True, metavar="DIR", help="output of recipes.train")
-    parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="for queue, results and logs, where all nodes see it")
+    parser.add_argument(
+        "--output", type=output_directory, required=True, metavar="DIR", help="for queue, results and logs, where all nodes see it"
+    )
     add_cluster_arguments(parser)
     add_time_argument(parser)
     parser.add_argument("--workers", type=int, default=1, metavar="N", help="checkpoints that are evaluated at the same time (default: 1)")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from data_prep import command
+
 FINISHED = "finished"
 TIME_LIMIT = "time limit"  # saved and left in time
 SIGNALLED = "signalled"  # saved and left because somebody asked for it
@@ -17,11 +19,14 @@ TIMED_OUT = "killed at the time limit"  # did not save in time
 OUT_OF_MEMORY = "out of memory"
 DISK_FULL = "disk full"
 REFUSED = "refused"  # the command refused its input, which no further attempt changes
+HUNG = "hung"  # no step for too long, which the training's own watchdog ended
+IN_USE = "directory in use"  # another training holds the lease
+TAKEN_OVER = "taken over"  # another training has taken the lease, as when Slurm had lost the node and started the job again
 FAILED = "failed"
 VANISHED = "killed without a word"
 
 SAVED = (FINISHED, TIME_LIMIT, SIGNALLED, STOPPED)  # ends without a failure, after a checkpoint
-OF_THE_RUN = (TIMED_OUT, OUT_OF_MEMORY, DISK_FULL, REFUSED, FAILED, VANISHED)  # the others are the cluster's or somebody's
+OF_THE_RUN = (TIMED_OUT, OUT_OF_MEMORY, DISK_FULL, REFUSED, HUNG, FAILED, VANISHED)  # the others are the cluster's or somebody's
 
 # As slurmstepd writes it for jobs and steps; without a reason somebody cancelled it.
 _CANCELLED = re.compile(r"error: \*\*\* (?P<what>JOB|STEP) \S+ ON \S+ CANCELLED AT \S+(?: DUE TO (?P<reason>[A-Z ]+?))?(?:,.*)? \*\*\*")
@@ -44,6 +49,7 @@ _BY_STATE = {
 }
 _NODE_FAILED = re.compile(r"(?:Node failure on|Task launch for \S+ failed on node) (?P<nodes>[\w.,-]+)")
 _TASK_FAILED = re.compile(r"srun: error: (?P<node>[\w.-]+): tasks? (?P<task>[\d,-]+): (?P<how>.+)")
+_BY_EXIT_CODE = {command.IN_USE: IN_USE, command.LOST: TAKEN_OVER, command.HUNG: HUNG}
 _OUT_OF_MEMORY = re.compile(r"oom[-_ ]kill|OutOfMemoryError|out of memory", re.IGNORECASE)
 _DISK_FULL = re.compile(r"No space left on device|Disk quota exceeded|the disk (of .* )?is full")
 _MESSAGE = re.compile(r"^(?:\d+: )?(error: (?!\*\*\*).+|[A-Za-z_.]*(?:Error|Exception|Interrupt)\b.*)$", re.MULTILINE)
@@ -104,6 +110,10 @@ def cause_of_failure(log: str, *, slurm_state: str | None = None, was_requeued: 
         return Cause(DISK_FULL, _line_of(log, _DISK_FULL))
     if _OUT_OF_MEMORY.search(log):
         return Cause(OUT_OF_MEMORY, _line_of(log, _OUT_OF_MEMORY))
+    for found in _TASK_FAILED.finditer(log):
+        name = next((name for code, name in _BY_EXIT_CODE.items() if found["how"].endswith(f"exit code {code}")), None)
+        if name is not None:
+            return Cause(name, _with_message(f"task {found['task']} on {found['node']}", log))
     task = _TASK_FAILED.search(log)
     message = _MESSAGE.search(log) if task and task["how"].endswith("exit code 2") else None
     if message:

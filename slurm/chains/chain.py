@@ -1,6 +1,6 @@
 """A training run as a chain of jobs, each of which goes on where the one before left off.
 
-All links are sent at once, each waiting for the end of the one before, whatever that was; nothing has to run on the login node.  Each asks
+All links are sent at once, each waiting for the end of all before it, whatever that was; nothing has to run on the login node.  Each asks
 the files of the run whether there is anything left to do (`slurm.link`, `slurm.chains.decision`).
 """
 
@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from slurm.chains.attempts import ATTEMPTS_NAME, write_json
+from slurm.chains.attempts import ATTEMPTS_NAME, read_attempts, write_json
 from slurm.chains.decision import Limits
 from slurm.chains.run_state import STOP_NAME, read_run_state
 from slurm.chains.submissions import RECORDING_SECONDS, Submission, claim_run, record_jobs, run_tag, submission_dir
@@ -20,6 +20,9 @@ from slurm.jobs.job import Job
 from slurm.jobs.queue import Tag, send_job, take_back
 from slurm.jobs.render import render_job
 from slurm.sites.cluster import Cluster
+
+# For the lease of recipes.train: jobs that Slurm has ended when a link starts, though processes of theirs may live on at a lost node.
+ENDED_JOBS = "SCION_ENDED_JOBS"
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,11 @@ class ChainPlan:
     limits: Limits = field(default_factory=Limits)
     recording_seconds: float = RECORDING_SECONDS
 
+    def __post_init__(self) -> None:
+        """Refuse a chain of nothing."""
+        if self.links < 1:
+            raise ValueError(f"the chain has {self.links} links; expected at least 1")
+
 
 def link_job(job: Job, run_dir: Path, plan: ChainPlan, *, submission: int, tag: Tag, after: Sequence[str] = ()) -> Job:
     """A training job as one link of a chain.
@@ -48,6 +56,9 @@ def link_job(job: Job, run_dir: Path, plan: ChainPlan, *, submission: int, tag: 
         after: dependencies of this link, beside those of the job.
     """
     link = _link(job, ("--run", str(run_dir), "--submission", str(submission)), plan, tag, after)
+    ended = [attempt.job_id for attempt in read_attempts(run_dir)] + [job_id for kind in after for job_id in kind.split(":")[1:]]
+    if ended:
+        link = replace(link, environment={**link.environment, ENDED_JOBS: " ".join(dict.fromkeys(ended))})
     return replace(link, log_dir=run_dir / ATTEMPTS_NAME, log_name="job-%j.log")
 
 
@@ -63,10 +74,10 @@ def submit_chain(job: Job, cluster: Cluster, run_dir: Path, plan: ChainPlan, *, 
     Raises:
         ValueError: if the run has jobs already, or if Slurm or the cluster's limits refuse the job; nothing waits then.
     """
-    _check(link_job(job, run_dir, plan, submission=0, tag=run_tag(run_dir, 0)), cluster, plan)
+    render_job(link_job(job, run_dir, plan, submission=0, tag=run_tag(run_dir, 0)), cluster)  # refusals before anything is written
     if read_run_state(run_dir).is_finished:
         return []
-    submission = _claim(job, cluster, run_dir, plan, tag)
+    submission = _claim(job, run_dir, plan, tag)
     number, tag = submission.number, submission.claim.tag
 
     def send(index: int, after: Sequence[str]) -> str:
@@ -94,8 +105,8 @@ def submit_chains(job: Job, cluster: Cluster, run_dirs: Mapping[int, Path], plan
     """
     runs_path = directory / f"{job.name}.runs.json"
     array = replace(_link(job, ("--runs", str(runs_path)), plan, tag, ()), array=",".join(map(str, run_dirs)))
-    _check(array, cluster, plan)
-    numbers = {index: _claim(job, cluster, run_dir, plan, replace(tag, array_index=index)).number for index, run_dir in run_dirs.items()}
+    render_job(array, cluster)
+    numbers = {index: _claim(job, run_dir, plan, replace(tag, array_index=index)).number for index, run_dir in run_dirs.items()}
     write_json(runs_path, {str(index): [str(run_dir), numbers[index]] for index, run_dir in run_dirs.items()})
 
     def send(index: int, after: Sequence[str]) -> str:
@@ -122,22 +133,13 @@ def _link(job: Job, hook: tuple[str, ...], plan: ChainPlan, tag: Tag, after: Seq
     )
 
 
-def _check(link: Job, cluster: Cluster, plan: ChainPlan) -> None:
-    """Refuse before anything is written."""
-    if plan.links < 1:
-        raise ValueError(f"the chain has {plan.links} links; expected at least 1")
-    render_job(link, cluster)
-
-
-def _claim(job: Job, cluster: Cluster, run_dir: Path, plan: ChainPlan, tag: Tag | None) -> Submission:
-    max_excluded = max(0, cluster.partition_of(job.kind).num_nodes - job.num_nodes)
+def _claim(job: Job, run_dir: Path, plan: ChainPlan, tag: Tag | None) -> Submission:
     (run_dir / ATTEMPTS_NAME).mkdir(parents=True, exist_ok=True)
     submission = claim_run(
         run_dir,
         command=job.command,
         limits=plan.limits,
         signal_seconds=plan.signal_seconds,
-        max_excluded=max_excluded,
         tag=tag,
         recording_seconds=plan.recording_seconds,
     )
@@ -148,12 +150,13 @@ def _claim(job: Job, cluster: Cluster, run_dir: Path, plan: ChainPlan, tag: Tag 
 def _send_links(
     plan: ChainPlan, tag: Tag, send: Callable[[int, Sequence[str]], str], record: Callable[[tuple[str, ...]], None]
 ) -> list[str]:
-    """Send link after link, each to wait for the one before; if one is refused, those before it are taken back."""
+    """Send link after link, each to wait for all before it; if one is refused, those before it are taken back."""
     job_ids: list[str] = []
     try:
         for index in range(plan.links):
             with uninterrupted():
-                job_ids.append(send(index, (f"afterany:{job_ids[-1]}",) if job_ids else ()))
+                # After all before it, not the last alone: who cancels one that waits must not let the next run beside the first.
+                job_ids.append(send(index, (f"afterany:{':'.join(job_ids)}",) if job_ids else ()))
                 record(tuple(job_ids))
     except BaseException:
         with uninterrupted():

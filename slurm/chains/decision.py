@@ -37,12 +37,10 @@ class Decision:
 
     Attributes:
         reason: for `STOP`, a sentence with what to do; for `FINISHED`, what was reached; else what happened last.
-        exclude: nodes that failed and are not to be used again.
     """
 
     verdict: str
     reason: str
-    exclude: tuple[str, ...] = ()
 
 
 def decide(
@@ -62,16 +60,15 @@ def decide(
         total_steps: of the recipe; None where no attempt came as far as to record it.
         submission: only attempts of this submission are failures to count; submitting again is a new start.
     """
-    exclude = tuple(sorted({node for attempt in attempts if attempt.end for node in attempt.end.bad_nodes}))
     if total_steps is not None and saved_step >= total_steps:
-        return Decision(FINISHED, f"finished: {saved_step} of {total_steps} steps", exclude)
+        return Decision(FINISHED, f"finished: {saved_step} of {total_steps} steps")
     if stop_requested:
-        return Decision(STOP, f"slurm.stop was asked for, step {saved_step} is saved; submit again to go on", exclude)
+        return Decision(STOP, f"slurm.stop was asked for, step {saved_step} is saved; submit again to go on")
     recent = [attempt for attempt in attempts if submission is None or attempt.submission == submission]
     reason = _too_much(recent, limits, saved_step=saved_step)
     if reason is not None:
-        return Decision(STOP, reason, exclude)
-    return Decision(CONTINUE, _last_end(recent), exclude)
+        return Decision(STOP, reason)
+    return Decision(CONTINUE, _last_end(recent))
 
 
 def _too_much(attempts: Sequence[Attempt], limits: Limits, *, saved_step: int) -> str | None:

@@ -18,6 +18,8 @@ from slurm.jobs.queue import QueuedJob
 
 RUNNING, WAITING, STOPPED, OUT_OF_LINKS, NOT_SUBMITTED = "running", "waiting", "stopped", "out of links", "not submitted"
 
+_READMIT = "scontrol update JobId={} ExcNodeList="
+
 
 @dataclass(frozen=True)
 class RunReport:
@@ -29,6 +31,7 @@ class RunReport:
         step: newest one in the metrics, at most an attempt ahead of `saved_step`.
         seconds_to_end: of training at the speed of the last metrics; None where that is not known.
         waiting_jobs: links that have not started.
+        waits_because: of the first of them, where none runs: Slurm's reason, and what to do where there is something.
     """
 
     run: str
@@ -43,6 +46,7 @@ class RunReport:
     running_job: str | None
     waiting_jobs: tuple[str, ...]
     attempts: tuple[Attempt, ...]
+    waits_because: str = ""
 
 
 def report_run(run_dir: Path) -> RunReport:
@@ -81,6 +85,7 @@ def report_run(run_dir: Path) -> RunReport:
         running_job=running.job_id if running else None,
         waiting_jobs=tuple(job.job_id for job in jobs if job.is_waiting),
         attempts=tuple(attempts),
+        waits_because="" if running or not jobs else _why_it_waits(next((job for job in jobs if job.reason != "Dependency"), jobs[0])),
     )
 
 
@@ -96,7 +101,8 @@ def render_report(report: RunReport) -> str:
         numbers.append(f"{report.tokens_per_second:,.0f} tokens/s")
     if report.seconds_to_end:
         numbers.append(f"{_duration(report.seconds_to_end)} of training left")
-    lines = [f"{report.run}: {report.state}{jobs}{waiting}", report.reason, ", ".join(numbers)]
+    because = [report.waits_because] if report.waits_because else []
+    lines = [f"{report.run}: {report.state}{jobs}{waiting}", *because, report.reason, ", ".join(numbers)]
     if report.attempts:
         header = ["attempt", "job", "nodes", "began", "from step", "saved", "lasted", "cause of the end"]
         lines += ["", markdown_table(header, [_row(attempt) for attempt in report.attempts], text_columns=4)]
@@ -109,6 +115,13 @@ def _with_end(run_dir: Path, attempt: Attempt, state: RunState, jobs: Sequence[Q
         return attempt
     cause = cause_of_silent_end(run_dir, attempt, is_same_job=mine is not None)
     return replace(attempt, end=End(cause.name, cause.detail, state.saved_step, None, cause.bad_nodes))
+
+
+def _why_it_waits(job: QueuedJob) -> str:
+    excluded = (
+        f"; it may not use {', '.join(job.excluded)}, which failed; `{_READMIT.format(job.job_id)}` allows it" if job.excluded else ""
+    )
+    return f"job {job.job_id} waits for Slurm's reason {job.reason}{excluded}"
 
 
 def _state(decision: Decision, jobs: Sequence[QueuedJob], running: QueuedJob | None, submission: Submission | None) -> str:

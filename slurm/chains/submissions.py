@@ -24,6 +24,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from data_prep.artifacts import digest_bytes
+from data_prep.command import suggested
 from slurm.chains.attempts import write_json
 from slurm.chains.decision import Limits
 from slurm.jobs.queue import QueuedJob, Tag, queued_jobs
@@ -42,7 +43,6 @@ class Claim:
     Attributes:
         started: of the process, in the kernel's clock ticks since boot, as its id may be used again.
         signal_seconds: how long before the time limit the training is signalled.
-        max_excluded: how many nodes may be excluded so that the job can still start.
         tag: of its jobs, which finds them in the queue; that of the whole array for a run that is one of several.
         recording_seconds: after the claim, how long a job waits for its id to be written down.
     """
@@ -54,7 +54,6 @@ class Claim:
     command: tuple[str, ...]
     limits: Limits
     signal_seconds: int
-    max_excluded: int
     tag: Tag = _NO_TAG
     recording_seconds: float = RECORDING_SECONDS
 
@@ -102,7 +101,6 @@ def claim_run(
     command: tuple[str, ...],
     limits: Limits,
     signal_seconds: int,
-    max_excluded: int,
     tag: Tag | None = None,
     recording_seconds: float = RECORDING_SECONDS,
 ) -> Submission:
@@ -133,7 +131,6 @@ def claim_run(
         command,
         limits,
         signal_seconds,
-        max_excluded,
         tag or run_tag(run_dir, number),
         recording_seconds,
     )
@@ -144,7 +141,7 @@ def claim_run(
         shutil.rmtree(staging)
         if not directory.exists():
             raise
-        raise ValueError(f"another submission of {run_dir} came first; watch it with `python -m slurm.status {run_dir}`") from error
+        raise ValueError(f"another submission of {run_dir} came first; watch it with `{suggested('slurm.status', run_dir)}`") from error
     return Submission(number, claim, ())
 
 
@@ -179,14 +176,15 @@ def refuse_if_alive(run_dir: Path, submission: Submission) -> None:
         )
     if alive := jobs_of(run_dir):
         raise ValueError(
-            f"{run_dir} is submitted already: {_told(alive)}; watch it with `python -m slurm.status {run_dir}`"
-            f" or end it with `python -m slurm.stop {run_dir}`"
+            f"{run_dir} is submitted already: {_told(alive)}; watch it with `{suggested('slurm.status', run_dir)}`"
+            f" or end it with `{suggested('slurm.stop', run_dir)}`"
         )
 
 
 def _read_submission(run_dir: Path, number: int) -> Submission:
     directory = submission_dir(run_dir, number)
     content = json.loads((directory / "claim.json").read_text(encoding="utf-8"))
+    content.pop("max_excluded", None)  # of before; Slurm is asked now
     content |= {
         "limits": Limits(**content["limits"]),
         "command": tuple(content["command"]),

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import os
+from pathlib import Path
 
-from slurm.jobs.job import parse_time_limit
+from slurm.jobs.job import ROOT, parse_time_limit
 from slurm.sites.cluster import Cluster, cluster_names, load_cluster
 
 
@@ -24,6 +26,20 @@ def add_cluster_arguments(parser: argparse.ArgumentParser) -> None:
 def add_time_argument(parser: argparse.ArgumentParser) -> None:
     """The time limit of a job."""
     parser.add_argument("--time", metavar="HH:MM:SS", help="time limit of a job (default: that of the partition)")
+
+
+def output_directory(text: str) -> Path:
+    """The directory that an argument names, absolute; for `type=`.
+
+    Raises:
+        argparse.ArgumentTypeError: for none at all, and for the checkout or what it lies in, which would become a run's.
+    """
+    path = Path(os.path.abspath(text))
+    if not text.strip() or ROOT.is_relative_to(path):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is {'no directory' if not text.strip() else 'the checkout or what it lies in'}; give one of its own"
+        )
+    return path
 
 
 def cluster_of(arguments: argparse.Namespace) -> Cluster:

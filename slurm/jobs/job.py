@@ -42,6 +42,7 @@ class Job:
         environment: variables of the job beyond those of the cluster.
         before: commands on the first node, outside the container, ahead of the step; one that fails ends the job.
         after: commands as in `before` after the step, whatever became of it; SCION_EXIT_CODE is the step's exit code.
+        step_wait_seconds: for the other tasks after the first has ended; a task whose node's daemon died never says that it did.
         work_dir: the checkout, where everything runs.
         paths: files and directories outside the checkout that the commands read or write; a container sees no others.
     """
@@ -66,6 +67,7 @@ class Job:
     environment: Mapping[str, str] = field(default_factory=dict)
     before: tuple[tuple[str, ...], ...] = ()
     after: tuple[tuple[str, ...], ...] = ()
+    step_wait_seconds: int = 300
     work_dir: Path = ROOT
     paths: tuple[Path, ...] = ()
 
@@ -89,6 +91,7 @@ def job_problems(job: Job) -> list[str]:
         ("time_limit_seconds", job.time_limit_seconds),
         ("cpus_per_task", 1 if job.cpus_per_task is None else job.cpus_per_task),
         ("memory_gib", 1 if job.memory_gib is None else job.memory_gib),
+        ("step_wait_seconds", job.step_wait_seconds),
         ("signal_seconds_before_end", 1 if job.signal_seconds_before_end is None else job.signal_seconds_before_end),
     ):
         if value < 1:

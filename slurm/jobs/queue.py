@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import os
 import re
 import subprocess
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 _TIMEOUT_SECONDS = 60
-_QUEUE_FORMAT = "%A|%F|%K|%T|%r|%N|%k"
-_QUEUE_LINE = re.compile(r"(\d+)\|(\d+)\|([^|]*)\|([A-Z_]+)\|([^|]*)\|([^|]*)\|(.*)")
-_WHOLE_ARRAYS = {"SLURM_BITSTR_LEN": "0"}  # squeue would cut a long list of indices
+_ASK_AGAIN_SECONDS = 3.0
+_ONLY_ASK = ("squeue", "sinfo")
+_NO_ANSWER = re.compile(r"unable to contact|timed out|zero bytes|communication|connection|in standby|temporar", re.IGNORECASE)
+_patience_seconds = contextvars.ContextVar("patience_seconds", default=0.0)
+_QUEUE_FORMAT = "%A|%F|%K|%T|%r|%N|%x|%k"
+_QUEUE_LINE = re.compile(r"(\d+)\|(\d+)\|([^|]*)\|([A-Z_]+)\|([^|]*)\|([^|]*)\|([^|]*)\|(.*)")
+_PLAIN = {"SLURM_BITSTR_LEN": "0", "SLURM_TIME_FORMAT": "standard"}  # squeue would cut a long list of indices; times may be relative
 
 
 @dataclass(frozen=True)
@@ -26,6 +32,7 @@ class QueuedJob:
         reason: why it waits.
         nodes: that it runs on.
         comment: that it was sent with.
+        excluded: nodes that it must not get.
     """
 
     job_id: str
@@ -33,6 +40,7 @@ class QueuedJob:
     reason: str
     nodes: tuple[str, ...]
     comment: str = ""
+    excluded: tuple[str, ...] = ()
 
     @property
     def is_waiting(self) -> bool:
@@ -88,10 +96,10 @@ def queued_jobs(job_ids: Iterable[str], tags: Iterable[Tag] = ()) -> list[Queued
     for found in map(_QUEUE_LINE.fullmatch, output.splitlines()):
         if found is None:
             continue  # the rest of somebody's comment that has line breaks
-        job_id, array, indices, state, reason, nodes, comment = found.groups()
+        job_id, array, indices, state, reason, nodes, excluded, comment = found.groups()
         names = [job_id] if indices == "N/A" else [f"{array}_{index}" for index in _array_indices(indices)]
         names = [name for name in names if name in wanted or any(tag.is_of(name, comment) for tag in tags)]
-        jobs += [QueuedJob(name, state, reason, expand_nodes(nodes), comment) for name in names]
+        jobs += [QueuedJob(name, state, reason, expand_nodes(nodes), comment, expand_nodes(excluded)) for name in names]
     return sorted(jobs, key=lambda job: wanted.get(job.job_id, len(wanted)))
 
 
@@ -121,10 +129,11 @@ def job_state(job_id: str) -> str | None:
 
 def seconds_left(job_id: str) -> float | None:
     """Of a job's time limit; None where Slurm does not say."""
-    done = subprocess.run(
-        ["squeue", "--noheader", f"--jobs={job_id}", "--format=%L"], capture_output=True, text=True, timeout=_TIMEOUT_SECONDS
-    )
-    days, _, clock = done.stdout.strip().rpartition("-")
+    try:
+        answer = _slurm("squeue", "--noheader", f"--jobs={job_id}", "--format=%L")
+    except ValueError:
+        return None
+    days, _, clock = answer.strip().rpartition("-")
     try:
         parts = [int(part) for part in clock.split(":")]
     except ValueError:
@@ -167,7 +176,7 @@ def _own_id(job_id: str) -> str:
 
 
 def exclude_nodes(job_id: str, nodes: Sequence[str]) -> None:
-    """Keep a waiting job off some nodes."""
+    """Keep a waiting job off some nodes, and off no others."""
     _slurm("scontrol", "update", f"JobId={job_id}", f"ExcNodeList={','.join(nodes)}")
 
 
@@ -180,6 +189,23 @@ def failed_nodes(nodes: Sequence[str]) -> tuple[str, ...]:
     return tuple(node for node in nodes if states.get(node, "").startswith(("down", "fail", "drain", "unk")) or "*" in states.get(node, ""))
 
 
+def partition_nodes(partition: str) -> dict[str, tuple[str, str]]:
+    """State and generic resources of every node of a partition, as sinfo writes them."""
+    lines = _slurm("sinfo", "--noheader", "--Node", f"--partition={partition}", "--format=%N|%T|%G").splitlines()
+    return {name: (state, resources) for name, state, resources in (line.strip().split("|", 2) for line in lines)}
+
+
+def gpu_count(resources: str) -> int:
+    """GPUs of a node from its generic resources: gpu:a100:4(S:0-1),craynetwork:2."""
+    return sum(int(count) for count in re.findall(r"\bgpu(?::[^:,()]+)?:(\d+)", resources))
+
+
+def daemon_start(node: str) -> float | None:
+    """When a node's daemon was started, seconds since 1970; None where Slurm does not say."""
+    found = re.search(r"SlurmdStartTime=(\d+-\d+-\d+T\d+:\d+:\d+)", _slurm("scontrol", "show", "node", node))
+    return time.mktime(time.strptime(found[1], "%Y-%m-%dT%H:%M:%S")) if found else None
+
+
 def expand_nodes(nodes: str) -> tuple[str, ...]:
     """The names that Slurm's short form stands for: gn[01-03] -> gn01, gn02, gn03."""
     if "[" not in nodes:
@@ -187,26 +213,57 @@ def expand_nodes(nodes: str) -> tuple[str, ...]:
     return tuple(_slurm("scontrol", "show", "hostnames", nodes).split())
 
 
+@contextlib.contextmanager
+def patient(seconds: float) -> Iterator[None]:
+    """A block in which Slurm is asked again while it gives no answer, as when its controller is started anew."""
+    token = _patience_seconds.set(seconds)
+    try:
+        yield
+    finally:
+        _patience_seconds.reset(token)
+
+
 def _slurm(program: str, *arguments: str, new_session: bool = False) -> str:
-    """What a command of Slurm prints.
+    """What a command of Slurm prints; with patience for what is no refusal.
 
     Args:
         new_session: keep what a terminal sends to everything that runs in it from the command.
     """
+    end = time.monotonic() + _patience_seconds.get()
+    while True:
+        try:
+            return _slurm_once(program, *arguments, new_session=new_session)
+        except _SlurmError as error:
+            if time.monotonic() > end or not error.may_pass:
+                raise
+            time.sleep(_ASK_AGAIN_SECONDS)
+
+
+class _SlurmError(ValueError):
+    """Slurm refused something, or gave no answer."""
+
+    def __init__(self, message: str, *, may_pass: bool) -> None:
+        super().__init__(message)
+        self.may_pass = may_pass
+
+
+def _slurm_once(program: str, *arguments: str, new_session: bool) -> str:
     try:
         done = subprocess.run(
             [program, *arguments],
             capture_output=True,
             text=True,
             timeout=_TIMEOUT_SECONDS,
-            env=os.environ | _WHOLE_ARRAYS,
+            env=os.environ | _PLAIN,
             start_new_session=new_session,
         )
     except FileNotFoundError:
         raise ValueError(f"there is no {program} on this machine; run this where Slurm's commands are, on a login node") from None
     except subprocess.TimeoutExpired:
-        raise ValueError(f"{program} gave no answer within {_TIMEOUT_SECONDS} s; try again when Slurm's controller answers") from None
+        message = f"{program} gave no answer within {_TIMEOUT_SECONDS} s; try again when Slurm's controller answers"
+        raise _SlurmError(message, may_pass=program != "sbatch") from None  # which may have sent the job all the same
     if done.returncode:
         message = done.stderr.strip().removeprefix(f"{program}: ").removeprefix("error: ")
-        raise ValueError(f"{program} refused: {' / '.join(message.splitlines()) or f'exit code {done.returncode}'}")
+        may_pass = (program in _ONLY_ASK and "invalid" not in message.lower()) or (bool(_NO_ANSWER.search(message)) and program != "sbatch")
+        raise _SlurmError(f"{program} refused: {' / '.join(message.splitlines()) or f'exit code {done.returncode}'}", may_pass=may_pass)
     return done.stdout

@@ -141,6 +141,8 @@ def _commands(title: str, commands: Iterable[Sequence[str]]) -> str:
 
 def _step(job: Job, cluster: Cluster) -> str:
     srun = ['srun --export=ALL --kill-on-bad-exit=1 --cpus-per-task="$SLURM_CPUS_PER_TASK"']
+    if job.num_tasks > 1:
+        srun[0] += f" --wait={job.step_wait_seconds}"
     srun += [shlex.quote(option) for option in _pyxis_options(job, cluster)]
     lines = [*srun, "bash slurm/task.sh", *_lines(container_prefix(job, cluster)), *_lines(job.command)]
     step = _CONTINUED.join(lines)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import difflib
+import math
 import os
 import re
+import types
+import typing
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from data_prep.plain_files import parse_yaml, read_text
+from data_prep.plain_files import literal_loader, parse_yaml, read_text
 from recipes.schema import build_from_mapping, raise_all
 from slurm.jobs.job import CPU, GPU, Job, format_time_limit, job_problems, parse_time_limit
 
@@ -35,6 +38,7 @@ class Partition:
     gpus_per_node: int = 0
     gpu: str | None = None  # a name that the planner knows, for example A100-40GB
     qos: str | None = None
+    more_nodes: str | None = None  # what to set for a job of more nodes, for the message of its refusal
     exclusive: bool = False  # whole nodes, also where the site shares them
 
 
@@ -124,7 +128,7 @@ def _read(cluster: str) -> dict[str, Any]:
             f"there is no cluster {cluster}; did you mean {nearest}? The bundled clusters are {', '.join(cluster_names())};"
             " a file of your own ends in .yaml"
         )
-    content = parse_yaml(read_text(path), subject=f"the cluster file {path}")
+    content = parse_yaml(read_text(path), subject=f"the cluster file {path}", loader=literal_loader())
     if not isinstance(content, dict):
         raise ValueError(f"the cluster file {path} holds no keys")
     base = content.pop("extends", None)
@@ -146,8 +150,10 @@ def _set(content: dict[str, Any], override: str) -> None:
     key, equals, text = override.partition("=")
     if not equals or not key:
         raise ValueError(f"{override!r} is not of the form key=value, for example account=b25 or runtime.image=/scratch/nemo.sif")
-    # YAML would read 24:00:00 as a number to the base 60.
-    value = text if ":" in text and not text.startswith("{") else parse_yaml(text, subject=f"the value of {override!r}")
+    if _is_text(key) and text not in ("null", "~"):
+        value = text  # as it stands: an account may be 007, a variable true
+    else:
+        value = parse_yaml(text, subject=f"the value of {override!r}", loader=literal_loader())
     *sections, name = key.split(".")
     for section in sections:
         inner = content.setdefault(section, {})
@@ -155,6 +161,22 @@ def _set(content: dict[str, Any], override: str) -> None:
             raise ValueError(f"{override!r} cannot be set: {section} is no section")
         content = inner
     content[name] = value
+
+
+def _is_text(key: str) -> bool:
+    """Whether a dotted key of a cluster has a text for its value."""
+    kind: Any = Cluster
+    for part in key.split("."):
+        kind = (
+            typing.get_args(kind)[1]
+            if typing.get_origin(kind) is dict
+            else typing.get_type_hints(kind).get(part)
+            if is_dataclass(kind)
+            else None
+        )
+        if isinstance(kind, types.UnionType):
+            kind = next(option for option in typing.get_args(kind) if option is not types.NoneType)
+    return kind is str
 
 
 def _expand(value: Any, environment: Mapping[str, str], problems: list[str], path: str = "") -> Any:
@@ -183,6 +205,8 @@ def _cluster_problems(cluster: Cluster) -> list[str]:
             problems += [f"{label}.{problem}" for problem in _partition_problems(partition)]
     if cluster.account is not None and not _WORD.fullmatch(cluster.account):
         problems.append(f"account is {cluster.account!r}; expected letters, digits and _ . : @ + -")
+    if cluster.allocation_gpu_hours is not None and not 0 < cluster.allocation_gpu_hours < math.inf:
+        problems.append(f"allocation_gpu_hours is {cluster.allocation_gpu_hours:g}; expected more than 0, or null where it is not known")
     if cluster.scratch is not None and not cluster.scratch.startswith("/"):
         problems.append(f"scratch is {cluster.scratch!r}; expected an absolute path")
     if cluster.gpu_option not in GPU_OPTIONS:
@@ -232,7 +256,8 @@ def _fit_problems(job: Job, cluster: Cluster) -> list[str]:
     if cluster.account_required and cluster.account is None:
         problems.append("no account is given to pay for it; set it with account=NAME (`sacctmgr show assoc user=$USER` lists yours)")
     if job.num_nodes > partition.num_nodes:
-        problems.append(f"it asks for {job.num_nodes} nodes; a job {place} can have {partition.num_nodes}")
+        more = f"; {partition.more_nodes}" if partition.more_nodes else ""
+        problems.append(f"it asks for {job.num_nodes} nodes; a job {place} can have {partition.num_nodes}{more}")
     if job.gpus_per_node > partition.gpus_per_node:
         problems.append(f"it asks for {job.gpus_per_node} GPUs on a node; the nodes {place} have {partition.gpus_per_node}")
     cpus = job.tasks_per_node * (job.cpus_per_task or 1)

@@ -11,11 +11,13 @@ from pathlib import Path
 
 from recipes.schema import raise_all
 from slurm.jobs.job import ROOT, Job, format_time_limit
+from slurm.jobs.queue import gpu_count
 from slurm.sites.cluster import CONTAINERS, Cluster, Partition
 
 _LIMIT = re.compile(r"(?:(?P<days>\d+)-)?(?:(?P<hours>\d+):)?(?P<minutes>\d+):(?P<seconds>\d+)")
 
 _TIMEOUT_SECONDS = 20
+_NUMBER = re.compile(r"(?P<number>\d+(?:\.\d+)?)(?P<unit>[KMG])?\+?")  # "+" where nodes of a group differ
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,7 @@ def site_partitions() -> dict[str, SitePartition]:
     Raises:
         NoAnswer: if Slurm does not answer.
     """
-    return parse_partitions(_ask("sinfo", "--noheader", "--format=%R|%l|%D|%c|%m|%G"))
+    return parse_partitions(_ask("sinfo", "--noheader", "--noconvert", "--format=%R|%l|%D|%c|%m|%G"))
 
 
 def parse_partitions(text: str) -> dict[str, SitePartition]:
@@ -56,7 +58,7 @@ def parse_partitions(text: str) -> dict[str, SitePartition]:
     partitions: dict[str, SitePartition] = {}
     for line in text.splitlines():
         name, limit, nodes, cpus, memory, resources = (part.strip() for part in line.split("|"))
-        found = SitePartition(int(nodes), _number(cpus), _number(memory), _gpus(resources), _seconds(limit))
+        found = SitePartition(_number(nodes), _number(cpus), _number(memory), gpu_count(resources), _seconds(limit))
         known = partitions.get(name)
         if known is not None:
             found = SitePartition(
@@ -123,7 +125,17 @@ def check_site(jobs: Sequence[Job], cluster: Cluster, *, must_answer: bool) -> s
         return f"with the cluster file alone: {error}"
     for job in jobs:
         raise_all(site_problems(job, cluster, partitions, associations, qos), subject=f"job {job.name!r} on this Slurm")
-    return "account, partition, QOS and limits, with this Slurm"
+    return checked(cluster, [cluster.partition_of(job.kind) for job in jobs], associations, qos)
+
+
+def checked(cluster: Cluster, partitions: Sequence[Partition], associations: Sequence[Association], qos: Mapping[str, SiteQos]) -> str:
+    """What was compared with what Slurm says, and what could not be."""
+    asked = {"account": cluster.account is not None, "QOS": any(partition.qos for partition in partitions)}
+    known = {"account": bool(associations), "QOS": bool(qos) or any(one.qos for one in associations)}
+    names = [name for name in ("account", "partition", "QOS", "limits") if asked.get(name, True) and known.get(name, True)]
+    text = f"{', '.join(names[:-1])} and {names[-1]}, with this Slurm"
+    unknown = [name for name in asked if asked[name] and not known[name]]
+    return f"{text}; not {' and '.join(unknown)}, of which it tells nothing" if unknown else text
 
 
 def missing_runtime(cluster: Cluster) -> tuple[str, str] | None:
@@ -162,6 +174,8 @@ def site_problems(
     found = partitions.get(asked.name)
     if found is None:
         return [*problems, f"there is no partition {asked.name}; there are {', '.join(sorted(partitions))} (set {job.kind}.name=NAME)"]
+    if asked.qos is not None and qos and asked.qos not in qos:
+        problems.append(f"there is no QOS {asked.qos}; there are {', '.join(sorted(qos))} (set {job.kind}.qos=NAME)")
     problems += _time_problems(job, asked, partitions, qos.get(asked.qos or ""))
     if job.gpus_per_node > found.gpus_per_node:
         problems.append(
@@ -218,13 +232,11 @@ def _seconds(limit: str) -> int | None:
     return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
 
 
-def _gpus(resources: str) -> int:
-    """GPUs of a node from its generic resources: gpu:a100:4(S:0-1),craynetwork:2."""
-    return sum(int(count) for count in re.findall(r"\bgpu(?::[^:,()]+)?:(\d+)", resources))
-
-
 def _number(text: str) -> int:
-    return int(text.rstrip("+"))  # "+" where nodes of a group differ
+    found = _NUMBER.fullmatch(text)
+    if found is None:
+        raise NoAnswer(f"sinfo says {text!r} where a number was expected; this is a defect of ours, please report it")
+    return round(float(found["number"]) * 1024 ** " KMG".index(found["unit"] or " "))
 
 
 def _ask(*words: str) -> str:

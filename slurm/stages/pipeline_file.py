@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import re
 import shlex
 from collections.abc import Iterator, Mapping
@@ -10,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from data_prep.plain_files import parse_yaml, read_text
+from data_prep.plain_files import literal_loader, parse_yaml, read_text
 from recipes.schema import build_from_mapping, raise_all
 from slurm.jobs.job import ROOT
 
@@ -81,7 +82,7 @@ class Pipeline:
     @property
     def root(self) -> Path:
         """The directory for all outputs, absolute."""
-        return (ROOT / self.work_dir).absolute()
+        return Path(os.path.abspath(ROOT / self.work_dir))
 
 
 @dataclass(frozen=True)
@@ -110,7 +111,9 @@ def load_pipeline(path: Path) -> Pipeline:
     """
     if not path.is_file():
         raise ValueError(f"the pipeline file {path} does not exist")
-    return pipeline_from_mapping(parse_yaml(read_text(path), subject=f"the pipeline {path}"), subject=f"the pipeline {path}")
+    return pipeline_from_mapping(
+        parse_yaml(read_text(path), subject=f"the pipeline {path}", loader=literal_loader()), subject=f"the pipeline {path}"
+    )
 
 
 def pipeline_from_mapping(content: Mapping[str, Any], *, subject: str = "the pipeline") -> Pipeline:
@@ -119,6 +122,8 @@ def pipeline_from_mapping(content: Mapping[str, Any], *, subject: str = "the pip
     problems = [problem for name in pipeline.stages for problem in _stage_problems(pipeline, name)]
     problems += [f"{name!r} is no name for a stage or an axis" for name in (*pipeline.stages, *pipeline.axes) if not _NAME.fullmatch(name)]
     problems += [f"{name} is both a stage and an axis" for name in pipeline.stages if name in pipeline.axes]
+    if ROOT.is_relative_to(pipeline.root):
+        problems.append(f"work_dir is {pipeline.work_dir!r}, the checkout or what it lies in; give a directory of its own")
     for axis, by_value in pipeline.options.items():
         known = pipeline.axes.get(axis, ())
         problems += [
@@ -127,7 +132,7 @@ def pipeline_from_mapping(content: Mapping[str, Any], *, subject: str = "the pip
             if value not in known
         ]
     if not problems:
-        problems = _cycles(pipeline)
+        problems = [*_cycles(pipeline), *_place_problems(pipeline)]
     raise_all(problems, subject=subject)
     return pipeline
 
@@ -249,6 +254,26 @@ def _command_problems(name: str, command: str) -> Iterator[str]:
 
 def _is_module(name: str) -> bool:
     return ROOT.joinpath(*name.split(".")).with_suffix(".py").is_file()
+
+
+def _place_problems(pipeline: Pipeline) -> Iterator[str]:
+    """Outputs that are not below work_dir, that two tasks share, or that lie within another's, which is complete as a whole."""
+    tasks = [task for stage in pipeline.stages for task in tasks_of(pipeline, stage)]
+    places: dict[Path, Task] = {}
+    for task in tasks:
+        if (output := output_of(pipeline, task)) is None:
+            continue
+        place = Path(os.path.normpath(output))
+        if pipeline.root not in place.parents:
+            yield f"the output of {task.name} is {place}; expected a path below work_dir, {pipeline.root}"
+        elif place in places:
+            yield f"{places[place].name} and {task.name} have one output, {place}; give each its own"
+        else:
+            places[place] = task
+    for place, task in places.items():
+        outer = next((places[parent] for parent in place.parents if parent in places), None)
+        if outer is not None:
+            yield f"the output of {task.name}, {place}, lies within that of {outer.name}; put it beside"
 
 
 def _cycles(pipeline: Pipeline) -> list[str]:

@@ -60,8 +60,8 @@ def stage_jobs(pipeline: Pipeline, cluster: Cluster, to_run: Sequence[Task], *, 
 def dependencies(this: StageJob, others: Sequence[StageJob], job_ids: dict[str, Sequence[str]]) -> tuple[str, ...]:
     """What Slurm has to wait for before it starts a stage.
 
-    A chain says by its files, not by exit codes, whether it got to its end, so that its followers wait for its last link, whatever
-    became of it, and look for themselves.
+    A chain says by its files, not by exit codes, whether it got to its end, so that its followers wait for all its links, whatever
+    became of them, and look for themselves.
 
     Args:
         job_ids: stage -> ids of its jobs, the links of a chain in their order.
@@ -71,7 +71,7 @@ def dependencies(this: StageJob, others: Sequence[StageJob], job_ids: dict[str, 
         if other.stage in this.waits_for:
             same_points = this.is_array and [task.point for task in this.tasks] == [task.point for task in other.tasks]
             kind = "afterany" if other.chain else "aftercorr" if same_points else "afterok"
-            found.append(f"{kind}:{job_ids[other.stage][-1]}")
+            found.append(f"{kind}:{':'.join(job_ids[other.stage])}")
     return tuple(found)
 
 

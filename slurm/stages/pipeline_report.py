@@ -35,7 +35,10 @@ def report_tasks(sent: SentPipeline) -> list[TaskReport]:
         for task in tasks_of(sent.pipeline, stage):
             jobs = [job for job in of_stage if _is_of(job.job_id, task)]
             in_queue = RUNNING if any(not job.is_waiting for job in jobs) else WAITING if jobs else None
-            reports.append(_report(sent, task, in_queue))
+            reasons = [job.reason for job in jobs if job.is_waiting and job.reason not in ("Dependency", "None")]
+            reports.append(
+                _report(sent, task, in_queue, f"waits for Slurm's reason {reasons[0]}" if in_queue == WAITING and reasons else "")
+            )
     return reports
 
 
@@ -53,7 +56,7 @@ def render_tasks(root: Path, reports: list[TaskReport]) -> str:
     return "\n".join(lines)
 
 
-def _report(sent: SentPipeline, task: Task, in_queue: str | None) -> TaskReport:
+def _report(sent: SentPipeline, task: Task, in_queue: str | None, waits: str) -> TaskReport:
     try:
         if is_complete(sent.pipeline, task):
             return TaskReport(task.name, COMPLETE, "")
@@ -62,7 +65,7 @@ def _report(sent: SentPipeline, task: Task, in_queue: str | None) -> TaskReport:
     if sent.pipeline.stages[task.stage].train is not None:
         return _training_report(sent, task, in_queue)
     if in_queue:
-        return TaskReport(task.name, in_queue, "")
+        return TaskReport(task.name, in_queue, waits)
     record = read_record(sent.pipeline, task)
     if record is None or record.is_done:
         return TaskReport(task.name, NOT_STARTED, "")

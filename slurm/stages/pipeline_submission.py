@@ -72,7 +72,7 @@ def submit_pipeline(pipeline: Pipeline, cluster: Cluster) -> dict[str, tuple[str
     root = pipeline.root
     root.mkdir(parents=True, exist_ok=True)
     (root / LOGS_NAME).mkdir(exist_ok=True)
-    submission = claim_run(root, command=(), limits=Limits(), signal_seconds=0, max_excluded=0)
+    submission = claim_run(root, command=(), limits=Limits(), signal_seconds=0)
     number, tag = submission.number, submission.claim.tag
     directory = submission_dir(root, number)
     write_json(directory / FROZEN_NAME, asdict(pipeline))

@@ -44,6 +44,14 @@ def test_our_own_defects_keep_their_traceback(tmp_path: Path) -> None:
     "signum, code, stderr", [(signal.SIGTERM, 143, ""), (signal.SIGHUP, 129, ""), (signal.SIGINT, 130, "error: interrupted\n")]
 )
 def test_signals_let_finally_run(tmp_path: Path, signum: signal.Signals, code: int, stderr: str) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under nohup it is ignored, and so in every child
+    try:
+        _signal_a_command(tmp_path, signum, code, stderr)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def _signal_a_command(tmp_path: Path, signum: signal.Signals, code: int, stderr: str) -> None:
     # Short sleeps: a signal that comes before the system call begins would not end a long one.
     body = "\n    ".join(
         ["try:", "    print('ready', flush=True)", "    [time.sleep(0.1) for _ in range(600)]", "finally:", "    print('cleaned')"]

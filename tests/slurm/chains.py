@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from recipes.run_dir import METRICS_NAME
 from slurm.chains.attempts import Attempt, read_attempts
@@ -46,11 +47,11 @@ class LightChain:
         *options: str | float,
         plan: ChainPlan | None = None,
         num_nodes: int = 2,
-        exclude: tuple[str, ...] = (),
         cluster: Cluster | None = None,
+        **changes: Any,
     ) -> list[str]:
-        """Send the chain with options of the light training."""
-        job = replace(light_job(self.run_dir, *options), num_nodes=num_nodes, exclude=exclude)
+        """Send the chain with options of the light training, and with changes of its job."""
+        job = replace(light_job(self.run_dir, *options), num_nodes=num_nodes, **changes)
         job_ids = submit_chain(job, cluster or self.slurm.cluster(), self.run_dir, plan or ChainPlan())
         self.job_ids += job_ids
         return job_ids

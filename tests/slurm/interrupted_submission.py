@@ -89,6 +89,7 @@ def count_changes(run_dir: Path) -> int:
 
 
 def main(argv: list[str]) -> int:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under nohup it is ignored, and so in every child
     base = Path(argv[0])
     (base / "bin").mkdir()
     wrapper = base / "bin" / "sbatch"

@@ -1,7 +1,7 @@
 """A training that costs nothing: real recipe, metrics and checkpoints of `recipes.run_dir`, but a chain of hashes for a model.
 
 Rank 0 trains, the others wait for the end.  Each loss depends on all steps before it, so one step lost or done twice shows in all later ones.
-SIGUSR1 and SIGTERM save and leave with exit code 0, as they do in `recipes.train`.
+SIGUSR1 and SIGTERM save and leave with exit code 0, and a lease on the directory fences it, as in `recipes.train`.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import xxhash
 
 from data_prep import command
 from data_prep.artifacts import write_manifest
+from data_prep.lease import Fence, take_lease, this_process
 from recipes.run_dir import CHECKPOINTS_NAME, METRICS_NAME, checkpoint_name, newest_checkpoint, record_recipe
 from recipes.schema import Recipe, recipe_from_mapping
 
@@ -52,13 +53,15 @@ def expected_losses(steps: int) -> list[float]:
     return losses
 
 
-def save(run_dir: Path, step: int, state: str) -> None:
+def save(run_dir: Path, step: int, state: str, lease: Fence | None = None) -> None:
     final = run_dir / CHECKPOINTS_NAME / checkpoint_name(step)
     partial = final.with_name(f".{final.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     (partial / "weights").mkdir(parents=True)
     (partial / "weights" / "state").write_text(state)
     write_manifest(partial, stage="recipes.train", facts={"step": step})
+    if lease is not None:
+        lease.check()
     if not final.exists():
         partial.replace(final)
 
@@ -79,8 +82,15 @@ def meet(run_dir: Path) -> list[int]:
 
 
 def train(arguments: argparse.Namespace) -> int:
+    leaving = meet(arguments.output)
+    launch = f"{os.environ['SLURM_JOB_ID']}.{os.environ.get('SLURM_RESTART_COUNT', '0')}"
+    ended = os.environ.get("SCION_ENDED_JOBS", "").split()
+    with take_lease(arguments.output, this_process("light", launch=launch), ended_jobs=ended, renew_seconds=1) as lease:
+        return train_with(lease, leaving, arguments)
+
+
+def train_with(lease: Fence, leaving: list[int], arguments: argparse.Namespace) -> int:
     run_dir: Path = arguments.output
-    leaving = meet(run_dir)
     record_recipe(run_dir, recipe(arguments.steps, arguments.every, int(os.environ["SLURM_NNODES"])))
     newest = newest_checkpoint(run_dir)
     step, state = (newest[0], (newest[1] / "weights" / "state").read_text()) if newest else (0, "")
@@ -92,14 +102,15 @@ def train(arguments: argparse.Namespace) -> int:
         time.sleep(arguments.seconds_per_step)
         if step == arguments.crash_at:
             raise RuntimeError("the model is not a number")
+        lease.check()
         with metrics.open("a") as stream:
             stream.write(json.dumps({"step": step, "loss": loss_after(state), "tokens": 16 * step, "tokens_per_second": 16.0}) + "\n")
         if step == arguments.full_disk_at:
             Path("/dev/full").write_text("x")  # the kernel's own error
         if step % arguments.every == 0 or step == arguments.steps:
-            save(run_dir, step, state)
+            save(run_dir, step, state, lease)
     if leaving:
-        save(run_dir, step, state)
+        save(run_dir, step, state, lease)
     return command.DONE
 
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -210,13 +213,12 @@ def test_an_ended_link_that_is_requeued_leaves_the_running_one_alone(chain: Ligh
     assert chain.causes() == [causes.SIGNALLED, None]
 
 
-@pytest.mark.parametrize("fault", ["power-off", "kill-slurmd"])
-def test_a_lost_node_is_left_out_from_then_on(chain: LightChain, fault: str) -> None:
+def test_a_lost_node_is_left_out_from_then_on(chain: LightChain) -> None:
     chain.submit("--steps", 600, "--seconds-per-step", 0.1, plan=ChainPlan(links=3))
     chain.wait_for_step(12)
     node = chain.attempts()[0].nodes[1]
     try:
-        chain.slurm.node(fault, node)
+        chain.slurm.node("power-off", node)
         chain.wait_for(lambda: len(chain.attempts()) == 2, timeout_seconds=120)
         first, second = chain.attempts()
         assert first.end is not None and first.end.cause == causes.NODE_FAILURE, chain.logs()
@@ -224,8 +226,66 @@ def test_a_lost_node_is_left_out_from_then_on(chain: LightChain, fault: str) -> 
         waiting = [job.job_id for job in queued_jobs(chain.job_ids) if job.is_waiting]
         assert waiting and all(chain.slurm.job(int(job_id))["ExcNodeList"] == node for job_id in waiting)
     finally:
+        chain.slurm.node("power-on", node)
+
+
+def test_a_training_on_a_node_that_slurm_has_lost_saves_nothing_beside_the_new_one(chain: LightChain) -> None:
+    steps = 600
+    chain.submit("--steps", steps, "--seconds-per-step", 0.1, plan=ChainPlan(links=2))
+    chain.wait_for_step(12)
+    node, process_id = chain.rank(0)
+    try:
+        chain.slurm.node("kill-slurmd", node)
+        chain.wait_for(lambda: len(chain.attempts()) == 2, timeout_seconds=120)
+        first, second = chain.attempts()
+        assert first.end is not None and first.end.bad_nodes == (node,) and node not in second.nodes, chain.logs()
+        assert first.job_id == second.job_id and second.start_step > first.end.step, "the old one lives on and saves"
+        chain.wait_for_step(second.start_step + 20)
+        # It finds at its next line of metrics that the new one has the lease.
+        chain.wait_for(lambda: process_id not in chain.on_node(node, "ps", "-e", "-o", "pid=").split(), timeout_seconds=30)
+        chain.wait_for_end(timeout_seconds=150)
+        assert chain.causes() == [first.end.cause, causes.FINISHED], chain.logs()
+        chain.check_losses(steps)
+    finally:
         chain.slurm.node("power-off", node)
         chain.slurm.node("power-on", node)
+
+
+SQUEUE = """#!/bin/bash
+if [ -n "${{SLURM_JOB_ID:-}}" ] && [ -e {until} ] && [ "$(date +%s)" -lt "$(cat {until})" ]; then
+    echo "slurm_load_jobs error: Unable to contact slurm controller (connect failure)" >&2
+    exit 1
+fi
+exec {real} "$@"
+"""
+
+
+def test_cancelling_a_waiting_link_and_a_controller_without_answers_cost_no_other_link(chain: LightChain, tmp_path: Path) -> None:
+    until, program = tmp_path / "until", tmp_path / "bin" / "squeue"
+    program.parent.mkdir()
+    program.write_text(SQUEUE.format(until=until, real=shutil.which("squeue")))
+    program.chmod(0o755)
+    os.environ["PATH"] = f"{program.parent}:{os.environ['PATH']}"
+    first, second, third = chain.submit("--steps", 60, "--seconds-per-step", 0.1, plan=ChainPlan(links=3))
+    chain.wait_for_step(7)
+    cancel_jobs([second])
+    chain.wait_for_step(25)  # Slurm looks at dependencies every second
+    assert [(job.job_id, job.is_waiting) for job in jobs_of(chain.run_dir)] == [(first, False), (third, True)], chain.logs()
+    until.write_text(str(int(time.time()) + 10))
+    signal_steps(first, "USR1")
+    chain.wait_for_end()
+    assert chain.causes() == [causes.SIGNALLED, causes.FINISHED] and chain.attempts()[1].job_id == third, chain.logs()
+    chain.check_losses(60)
+
+
+def test_a_dead_daemon_of_a_step_does_not_hold_the_nodes(chain: LightChain) -> None:
+    chain.submit("--steps", 120, "--seconds-per-step", 0.1, plan=ChainPlan(links=1), step_wait_seconds=2)
+    chain.wait_for_step(7)
+    node = chain.attempts()[0].nodes[1]
+    (daemon,) = chain.on_node(node, "pgrep", "-f", r"slurmstepd: \[[0-9]+\.0\]").split()
+    chain.on_node(node, "kill", "-9", daemon)
+    chain.wait_for_end(timeout_seconds=60)
+    chain.check_losses(120)
 
 
 def test_the_lost_first_node_takes_no_step_with_it(chain: LightChain) -> None:

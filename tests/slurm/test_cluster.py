@@ -94,3 +94,46 @@ def test_time_limits(text: str, seconds: int) -> None:
     assert parse_time_limit(text) == seconds
     assert parse_time_limit(format_time_limit(seconds)) == seconds
     assert format_time_limit(61) == "00:02:00"
+
+
+def test_texts_stay_what_was_written(tmp_path: Path) -> None:
+    """YAML 1.1 takes yes for true, 007 for 7 and 24:00:00 for 86400."""
+    given = (
+        "account=007",
+        "environment.A=yes",
+        "environment.B=true",
+        "environment.C=0x1F",
+        "gpu.time_limit=12:00:00",
+        "runtime.modules=[gcc/12]",
+    )
+    cluster = load_cluster("local", given)
+    assert cluster.account == "007" and cluster.environment == {"A": "yes", "B": "true", "C": "0x1F"}
+    assert cluster.gpu.time_limit == "12:00:00" and load_cluster("local", ("account=7", "account=null")).account is None
+    file = tmp_path / "mine.yaml"
+    file.write_text("extends: local\naccount: 007\nenvironment: {A: yes, N: 8}\ngpu: {time_limit: 12:00:00}\n")
+    cluster = load_cluster(str(file))
+    assert (cluster.account, cluster.environment, cluster.gpu.time_limit) == ("007", {"A": "yes", "N": "8"}, "12:00:00")
+    file.write_text("extends: local\nenvironment: {A: true}\n")
+    with pytest.raises(ValueError, match=r"environment.A is True; expected str"):
+        load_cluster(str(file))
+
+
+@pytest.mark.parametrize("hours", ["0", "-5", ".inf"])
+def test_an_allocation_of_nothing_is_refused(hours: str) -> None:
+    with pytest.raises(ValueError, match=r"allocation_gpu_hours is .*expected (more than 0|float)"):
+        load_cluster("local", (f"allocation_gpu_hours={hours}",))
+
+
+def test_a_cluster_that_contains_itself_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text("extends: local\nenvironment: &a {A: *a}\n")
+    with pytest.raises(ValueError, match=r"mine.yaml"):
+        load_cluster(str(file))
+
+
+def test_more_nodes_of_leonardo_need_both_settings() -> None:
+    job = replace(JOB, num_nodes=80)
+    settings = ("account=x", "scratch=/scratch")
+    with pytest.raises(ValueError, match=r"can have 64; for 65 to 256 nodes --set gpu.qos=boost_qos_bprod --set gpu.num_nodes=256, both"):
+        check_job(job, load_cluster("leonardo", settings))
+    check_job(job, load_cluster("leonardo", (*settings, "gpu.qos=boost_qos_bprod", "gpu.num_nodes=256")))

@@ -10,7 +10,16 @@ from slurm.chains import causes
 from slurm.chains.attempts import Attempt, End
 from slurm.chains.decision import CONTINUE, FINISHED, STOP, Limits, decide
 
-ALL_CAUSES = (*causes.SAVED, *causes.OF_THE_RUN, causes.PREEMPTED, causes.NODE_FAILURE, causes.REQUEUED, causes.CANCELLED)
+ALL_CAUSES = (
+    *causes.SAVED,
+    *causes.OF_THE_RUN,
+    causes.PREEMPTED,
+    causes.NODE_FAILURE,
+    causes.REQUEUED,
+    causes.CANCELLED,
+    causes.IN_USE,
+    causes.TAKEN_OVER,
+)
 GOES_ON = set(ALL_CAUSES) - {causes.DISK_FULL, causes.REFUSED, causes.CANCELLED}
 LIMITS = Limits(attempts_without_progress=3, failures_in_a_row=4)
 
@@ -83,12 +92,6 @@ def test_a_wish_to_stop_comes_before_everything_but_the_end() -> None:
     assert stopped.verdict == STOP
     assert stopped.reason == "slurm.stop was asked for, step 10 is saved; submit again to go on"
     assert decide(made, saved_step=10, total_steps=10, stop_requested=True).verdict == FINISHED
-
-
-def test_failed_nodes_of_all_attempts_are_excluded() -> None:
-    ends = [End(causes.NODE_FAILURE, "", 10, 0.0, ("gn03",)), End(causes.TIME_LIMIT, "", 20, 0.0), End("x", "", 30, 0.0, ("gn01", "gn03"))]
-    made = [Attempt(n, str(n), 0, n, (), 0, 0.0, end) for n, end in enumerate(ends)]
-    assert decide(made, saved_step=30, total_steps=40).exclude == ("gn01", "gn03")
 
 
 @pytest.mark.parametrize(

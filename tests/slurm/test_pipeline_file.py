@@ -129,6 +129,15 @@ def test_a_frozen_copy_is_the_same_pipeline(pipeline: Pipeline) -> None:
         (lambda c: c["options"]["method"].update(fokus="x"), "options.method.fokus is for no value of an axis; method has mean, focus"),
         (lambda c: c["stages"]["report"].update(command="eval.harness {step_options}"), r"stage report names \{step_options\}; there are"),
         (lambda c: c["stages"]["transfer"].update(output="hf", command="conversion.transfer {method_options}"), "all would write to one"),
+        (
+            lambda c: c["stages"]["report"].update(output="tokenizer"),
+            "tokenizer and report have one output, .*/tokenizer; give each its own",
+        ),
+        (lambda c: c["stages"]["report"].update(output="./tokenizer/x/../"), "tokenizer and report have one output"),
+        (lambda c: c["stages"]["report"].update(output="tokenizer/report"), "lies within that of tokenizer; put it beside"),
+        (lambda c: c["stages"]["report"].update(output="../report"), "the output of report is .*; expected a path below work_dir"),
+        (lambda c: c["stages"]["report"].update(output="/report"), "the output of report is /report; expected a path below work_dir"),
+        (lambda c: c.update(work_dir=""), "work_dir is '', the checkout or what it lies in; give a directory of its own"),
         (lambda c: c["axes"].update(report=[1]), "report is both a stage and an axis"),
         (
             lambda c: c["stages"]["report"].update(comand="x"),
@@ -168,7 +177,7 @@ def test_jobs_of_the_rest(pipeline: Pipeline, tmp_path: Path) -> None:
         ("report", None, ("export",)),
     ]
     ids = {"transfer": ["7"], "train": ["8", "9"], "export": ["10"]}
-    assert [dependencies(job, jobs, ids) for job in jobs] == [(), ("aftercorr:7",), ("afterany:9",), ("afterok:10",)]
+    assert [dependencies(job, jobs, ids) for job in jobs] == [(), ("aftercorr:7",), ("afterany:8:9",), ("afterok:10",)]
     everywhere = stage_jobs(
         replace(pipeline, resources={"cpu": Resources(at_once=1)}), cluster, everything, frozen_path=tmp_path / "p.json"
     )

@@ -21,7 +21,7 @@ from tests.processes import ROOT
 from tests.slurm import light_training
 from tests.slurm.running_slurm import RunningSlurm
 
-CLAIM = "claim_run(Path(sys.argv[1]), command=('x',), limits=Limits(), signal_seconds=1, max_excluded=0)"
+CLAIM = "claim_run(Path(sys.argv[1]), command=('x',), limits=Limits(), signal_seconds=1)"
 CLAIMING = f"import sys, time\nfrom pathlib import Path\nfrom slurm.chains.submissions import claim_run\nfrom slurm.chains.decision import Limits\n{CLAIM}\n"
 
 
@@ -31,7 +31,7 @@ def begin(run_dir: Path, job_id: str = "7", log: Path | None = None) -> int:
 
 
 def claim(run_dir: Path) -> int:
-    return claim_run(run_dir, command=("x",), limits=Limits(attempts_without_progress=2), signal_seconds=60, max_excluded=3).number
+    return claim_run(run_dir, command=("x",), limits=Limits(attempts_without_progress=2), signal_seconds=60).number
 
 
 def test_attempts_are_numbered_and_latest_follows(tmp_path: Path) -> None:

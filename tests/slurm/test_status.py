@@ -13,6 +13,7 @@ from slurm.chains import causes
 from slurm.chains.attempts import Attempt, End
 from slurm.chains.chain import ChainPlan
 from slurm.chains.run_report import RunReport, render_report, report_run
+from slurm.jobs.queue import exclude_nodes
 from tests.slurm.chains import light_chain
 from tests.slurm.running_slurm import RunningSlurm
 
@@ -41,6 +42,29 @@ def test_a_report_is_readable() -> None:
     assert first[1:3] == ["41", "gn01 + 1"] and first[4:7] == ["0", "400", "2 h 01 min"]
     assert first[-1].startswith("node failure: Node failure on gn02")
     assert "it runs" in second[-1]
+
+
+def test_a_report_names_why_links_wait() -> None:
+    waiting = replace(REPORT, state="waiting", running_job=None, waits_because="job 43 waits for Slurm's reason BadConstraints")
+    assert render_report(waiting).splitlines()[:2] == ["runs/sl: waiting, 2 links wait", "job 43 waits for Slurm's reason BadConstraints"]
+
+
+def test_a_link_that_no_node_is_left_for_says_so(slurm: RunningSlurm, tmp_path: Path) -> None:
+    with light_chain(slurm, tmp_path / "a run") as chain:
+        first, second = chain.submit("--steps", 600, "--seconds-per-step", 0.1, plan=ChainPlan(links=2))
+        chain.wait_for_step(2)
+        names = [f"gn{number:02d}" for number in range(2, 17)]
+        exclude_nodes(second, names)
+        with pytest.raises(ValueError, match=r"or end it with `python -m slurm.stop '.*/a run'`"):
+            chain.submit("--steps", 600)
+        chain.kill_script(first)  # so that nobody is left to look again at what there is
+        chain.wait_for(lambda: "BadConstraints" in report_run(chain.run_dir).waits_because, timeout_seconds=60)
+        told = render_report(report_run(chain.run_dir)).splitlines()[:2]
+        assert told[0].endswith("a run: waiting, 1 links wait")
+        assert told[1].startswith(f"job {second} waits for Slurm's reason BadConstraints; it may not use gn02, gn03,")
+        assert told[1].endswith(f"which failed; `scontrol update JobId={second} ExcNodeList=` allows it")
+        chain.slurm.run("scontrol", "update", f"JobId={second}", "ExcNodeList=")
+        chain.wait_for(lambda: report_run(chain.run_dir).running_job == second, timeout_seconds=60)
 
 
 def test_status_of_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

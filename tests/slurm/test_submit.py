@@ -7,13 +7,15 @@ import os
 import shlex
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from slurm import submit
 from slurm.jobs.job import Job
 from slurm.sites.cluster import load_cluster
-from slurm.sites.site import Association, parse_partitions, parse_qos, site_problems
+from slurm.sites.site import Association, checked, parse_partitions, parse_qos, site_problems
 from tests.conftest import Inputs
 from tests.processes import ROOT, run_command
 from tests.slurm.running_slurm import ACCOUNT, OTHER_ACCOUNT, RunningSlurm
@@ -59,7 +61,7 @@ def test_plan_and_script_are_printed_and_nothing_is_sent(slurm: RunningSlurm, in
         "layout      4 nodes x 1 tasks = TP 2 x PP 1 x DP 2, micro batch 4, 1 accumulation steps",
     ]
     assert "GPU hours   at most 384 of the 1,000 allocated (38.4%)" in plan.splitlines()
-    assert plan.splitlines()[-1] == "checked     account, partition, QOS and limits, with this Slurm"
+    assert plan.splitlines()[-1] == "checked     account, partition and limits, with this Slurm"
     assert script.startswith("#!/bin/bash\n#SBATCH --job-name=run\n") and script.endswith("Nothing was sent; add --submit to send it.\n")
     assert not (tmp_path / "run").exists()
 
@@ -202,3 +204,40 @@ def test_a_qos_has_its_own_time_limit() -> None:
     short, long = (load_cluster("local", (f"gpu.qos={name}",)) for name in ("debug", "lprod"))
     assert site_problems(JOB, short, PARTITIONS, [], QOS)[1:] == ["it asks for 48:00:00; the time limit of QOS debug is 00:30:00"]
     assert site_problems(JOB, long, PARTITIONS, [], QOS) == []
+
+
+def test_what_was_not_checked_is_not_said_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A site without accounting knows partitions alone."""
+    cluster = load_cluster("local", ("account=b25", "gpu.qos=debug"))
+    rows = [Association("b25", "", ("debug",))]
+    assert (
+        checked(cluster, [cluster.gpu], [], {}) == "partition and limits, with this Slurm; not account and QOS, of which it tells nothing"
+    )
+    assert checked(cluster, [cluster.gpu], rows, QOS) == "account, partition, QOS and limits, with this Slurm"
+    assert site_problems(
+        replace(JOB, tasks_per_node=1, time_limit_seconds=60), load_cluster("local", ("gpu.qos=dbg",)), PARTITIONS, [], QOS
+    ) == ["there is no QOS dbg; there are debug, lprod, normal (set gpu.qos=NAME)"]
+
+
+def test_numbers_of_large_sites() -> None:
+    """sinfo writes 1024 nodes as 1K, unless told not to."""
+    (found,) = parse_partitions("gpu|1-00:00:00|1.5K|128+|1M+|gpu:4\n").values()
+    assert (found.num_nodes, found.cpus_per_node, found.memory_mib) == (1536, 128, 1 << 20)
+    with pytest.raises(ValueError, match="sinfo says 'many'"):
+        parse_partitions("gpu|1-00:00:00|many|1|1|gpu:4\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--links", "-3", "--output", "run"], "the chain has -3 links; expected at least 1"),
+        (["--output", ""], "argument --output: '' is no directory; give one of its own"),
+        (["--output", str(ROOT)], "is the checkout or what it lies in; give one of its own"),
+    ],
+)
+def test_misuse_is_refused_before_anything_else(
+    words: list[str], message: str, inputs: Inputs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises((ValueError, SystemExit)) as error:
+        submit.main(["demo_adapt", "--cluster", "local", *words, *_overrides(inputs)])
+    assert message in f"{error.value} {capsys.readouterr().err}"

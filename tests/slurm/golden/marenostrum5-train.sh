@@ -27,7 +27,7 @@ export NCCL_NET=IB
 load_modules singularity
 
 # The step: 4 x 4 tasks; slurm/task.sh gives each its rank and becomes the command.
-srun --export=ALL --kill-on-bad-exit=1 --cpus-per-task="$SLURM_CPUS_PER_TASK" \
+srun --export=ALL --kill-on-bad-exit=1 --cpus-per-task="$SLURM_CPUS_PER_TASK" --wait=300 \
     bash slurm/task.sh \
     singularity exec \
     --nv \

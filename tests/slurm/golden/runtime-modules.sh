@@ -28,7 +28,7 @@ load_modules python/3.11 cuda/12.6
 export PATH=/scratch/venv/bin:"$PATH"
 
 # The step: 4 x 4 tasks; slurm/task.sh gives each its rank and becomes the command.
-srun --export=ALL --kill-on-bad-exit=1 --cpus-per-task="$SLURM_CPUS_PER_TASK" \
+srun --export=ALL --kill-on-bad-exit=1 --cpus-per-task="$SLURM_CPUS_PER_TASK" --wait=300 \
     bash slurm/task.sh \
     python -m recipes.train \
     --recipe gams/focus \

@@ -24,7 +24,7 @@ source slurm/environment.sh
 export NCCL_NET=IB
 
 # The step: 4 x 4 tasks; slurm/task.sh gives each its rank and becomes the command.
-srun --export=ALL --kill-on-bad-exit=1 --cpus-per-task="$SLURM_CPUS_PER_TASK" \
+srun --export=ALL --kill-on-bad-exit=1 --cpus-per-task="$SLURM_CPUS_PER_TASK" --wait=300 \
     '--container-image=nvcr.io#nvidia/nemo:25.11' \
     --container-mounts=/home/ana/scion:/home/ana/scion,/home/ana/scratch:/home/ana/scratch,/scratch/runs/sl:/scratch/runs/sl,/scratch/data/sl:/scratch/data/sl \
     --container-workdir=/home/ana/scion \
