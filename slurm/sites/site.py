@@ -174,7 +174,7 @@ def site_problems(
     found = partitions.get(asked.name)
     if found is None:
         return [*problems, f"there is no partition {asked.name}; there are {', '.join(sorted(partitions))} (set {job.kind}.name=NAME)"]
-    if asked.qos is not None and qos and asked.qos not in qos:
+    if not problems and asked.qos is not None and qos and asked.qos not in qos:
         problems.append(f"there is no QOS {asked.qos}; there are {', '.join(sorted(qos))} (set {job.kind}.qos=NAME)")
     problems += _time_problems(job, asked, partitions, qos.get(asked.qos or ""))
     if job.gpus_per_node > found.gpus_per_node:
