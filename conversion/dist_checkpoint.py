@@ -92,6 +92,27 @@ def write_dist_checkpoint(
         Entry(key, shape, dtypes[key], tuple(Chunk(b.offsets, b.sizes, places[b]) for b, _ in chunks if b.key == key))
         for key, shape in shapes.items()
     ]
+    return digests | _write_description(directory, entries, prefix=prefix, common=common, empty_objects=empty_objects)
+
+
+def describe_dist_checkpoint(
+    directory: Path, tensors: Sequence[LazyTensor], *, prefix: str, common: Mapping[str, Any], empty_objects: Sequence[str] = ()
+) -> None:
+    """Write all of a checkpoint but its numbers, for who asks what it would hold; see `write_dist_checkpoint` for the arguments."""
+    chunks, shapes = _stack(tensors, prefix)
+    dtypes, nowhere = _dtypes(chunks), Place("__0_0.distcp", 0, 0)
+    entries = [
+        Entry(key, shape, dtypes[key], tuple(Chunk(b.offsets, b.sizes, nowhere) for b, _ in chunks if b.key == key))
+        for key, shape in shapes.items()
+    ]
+    _write_description(directory, entries, prefix=prefix, common=common, empty_objects=empty_objects)
+
+
+def _write_description(
+    directory: Path, entries: Sequence[Entry], *, prefix: str, common: Mapping[str, Any], empty_objects: Sequence[str]
+) -> dict[str, str]:
+    """Write what a checkpoint has besides tensors, and where those are; the digests of its files."""
+    digests = {}
     with DigestingWriter(directory / OBJECTS_NAME) as stream:
         save_value([None], stream)
         digests[OBJECTS_NAME], nothing = stream.digest, Place(OBJECTS_NAME, 0, stream.size)

@@ -284,6 +284,17 @@ def megatron_names(table: Sequence[Rule], config: Config) -> list[str]:
     return [name for application in _applications(table, config) for name in application.megatron if not name.startswith(KEPT)]
 
 
+def megatron_shapes(table: Sequence[Rule], config: Config) -> dict[str, Shape]:
+    """Shape of each of a model's tensors in the engine by name, without what is kept aside."""
+    sizes = sizes_of(config)
+    return {
+        name: shape
+        for application in _applications(table, config)
+        for name, shape in zip(application.megatron, application.rule.megatron_shapes(sizes), strict=True)
+        if not name.startswith(KEPT)
+    }
+
+
 def _require_config(table: Sequence[Rule], config: Config, num_tensors: int, source: str) -> None:
     """Hold the values that decide names and shapes to what they can be, wherever the configuration was read."""
     names = {*_BASE_SIZES, *(name for rule in table for name in rule.shape)} - _MADE_SIZES.keys()

@@ -125,7 +125,7 @@ def write_nemo_checkpoint(
     (directory / HF).mkdir(parents=True)
     weights = [tensor for tensor in tensors if not tensor.name.startswith(KEPT)]
     digests = write_dist_checkpoint(
-        directory / WEIGHTS, weights, prefix=PREFIX, common=COMMON, empty_objects=_extra_states([tensor.name for tensor in weights])
+        directory / WEIGHTS, weights, prefix=PREFIX, common=COMMON, empty_objects=extra_states([tensor.name for tensor in weights])
     )
     if kept := [tensor for tensor in tensors if tensor.name.startswith(KEPT)]:
         write_safetensors(directory / HF / KEPT_NAME, kept)
@@ -137,7 +137,7 @@ def write_nemo_checkpoint(
     return {f"{WEIGHTS}/{name}": digest for name, digest in digests.items()}
 
 
-def _extra_states(names: Iterable[str]) -> list[str]:
+def extra_states(names: Iterable[str]) -> list[str]:
     """Names of the objects in which TransformerEngine keeps its FP8 scales; Megatron and NeMo refuse a checkpoint that lacks one.
 
     Linear layers have one with TransformerEngine and without it, attention with some versions of Megatron, norms that are modules

@@ -54,20 +54,20 @@ class _CpuDevice(TorchFunctionMode):
         if func is torch.Tensor.type and len(args) == 1 and not kwargs:
             # Megatron's optimizers tell 16 from 32 bit by names such as 'torch.cuda.FloatTensor'.
             return func(*args).replace("torch.", "torch.cuda.", 1)
-        if _is_cuda(kwargs.get("device")):
+        if is_cuda(kwargs.get("device")):
             kwargs = {**kwargs, "device": _CPU}
         if kwargs.get("pin_memory"):
             kwargs = {**kwargs, "pin_memory": False}
-        if func is torch.Tensor.to and len(args) > 1 and _is_cuda(args[1]):
+        if func is torch.Tensor.to and len(args) > 1 and is_cuda(args[1]):
             args = (args[0], _CPU, *args[2:])
         return func(*args, **kwargs)
 
 
-def _is_cuda(device: Any) -> bool:
+def is_cuda(device: Any) -> bool:
     return (isinstance(device, torch.device) and device.type == "cuda") or (isinstance(device, str) and device.startswith("cuda"))
 
 
-class _NoStream:
+class NoStream:
     """A stream on a device that has none: everything is done in order."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -79,15 +79,15 @@ class _NoStream:
     def wait_event(self, event: Any) -> None:
         """Nothing to wait for."""
 
-    def record_event(self, event: Any = None) -> _NoEvent:
+    def record_event(self, event: Any = None) -> NoEvent:
         """A mark that is already passed."""
-        return _NoEvent()
+        return NoEvent()
 
     def synchronize(self) -> None:
         """Nothing to wait for."""
 
 
-class _NoEvent:
+class NoEvent:
     """An event that has always happened."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -107,15 +107,15 @@ class _NoEvent:
         return True
 
 
-def _returning(value: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def returning(value: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     return lambda original: lambda *args, **kwargs: value
 
 
-def _being(replacement: Any) -> Callable[[Callable[..., Any]], Any]:
+def being(replacement: Any) -> Callable[[Callable[..., Any]], Any]:
     return lambda original: replacement
 
 
-def _torch_cuda(name: str, digest: str, wrap: Callable[[Callable[..., Any]], Any]) -> Patch:
+def torch_cuda(name: str, digest: str, wrap: Callable[[Callable[..., Any]], Any]) -> Patch:
     return Patch(
         target=f"torch.cuda:{name}",
         wrap=wrap,
@@ -134,26 +134,26 @@ def _set_rng_state(new_state: torch.Tensor, device: int = -1, graph_safe: bool =
     torch.set_rng_state(new_state)
 
 
-def _keep_devices(original: Callable[..., Any]) -> Callable[..., Any]:
+def keep_devices(original: Callable[..., Any]) -> Callable[..., Any]:
     return lambda checkpoint: checkpoint
 
 
 PATCHES = (
-    _torch_cuda("current_device", "95a918a72e339a13", _returning(_CPU)),
-    _torch_cuda("set_device", "d86e5559624ca993", _returning(None)),
-    _torch_cuda("synchronize", "197f031b313fec1e", _returning(None)),
-    _torch_cuda("Stream", "1f6b0102e6a67c9c", _being(_NoStream)),
-    _torch_cuda("Event", "685a17553db159fa", _being(_NoEvent)),
-    _torch_cuda("current_stream", "bb6694a7ab8c3470", _returning(_NoStream())),
-    _torch_cuda("default_stream", "5ba62b16b87961ac", _returning(_NoStream())),
-    _torch_cuda("stream", "3cc7b1d285065c56", _returning(contextlib.nullcontext())),
-    _torch_cuda("max_memory_allocated", "fdd8b9f8c3e18487", _returning(0)),
-    _torch_cuda("max_memory_reserved", "a1271c5f0233b4b8", _returning(0)),
-    _torch_cuda("get_rng_state", "06f5d8d816379b5b", _being(lambda device=None: torch.get_rng_state())),
-    _torch_cuda("manual_seed", "7919ec0f7a7cf398", _being(_set_seed)),
+    torch_cuda("current_device", "95a918a72e339a13", returning(_CPU)),
+    torch_cuda("set_device", "d86e5559624ca993", returning(None)),
+    torch_cuda("synchronize", "197f031b313fec1e", returning(None)),
+    torch_cuda("Stream", "1f6b0102e6a67c9c", being(NoStream)),
+    torch_cuda("Event", "685a17553db159fa", being(NoEvent)),
+    torch_cuda("current_stream", "bb6694a7ab8c3470", returning(NoStream())),
+    torch_cuda("default_stream", "5ba62b16b87961ac", returning(NoStream())),
+    torch_cuda("stream", "3cc7b1d285065c56", returning(contextlib.nullcontext())),
+    torch_cuda("max_memory_allocated", "fdd8b9f8c3e18487", returning(0)),
+    torch_cuda("max_memory_reserved", "a1271c5f0233b4b8", returning(0)),
+    torch_cuda("get_rng_state", "06f5d8d816379b5b", being(lambda device=None: torch.get_rng_state())),
+    torch_cuda("manual_seed", "7919ec0f7a7cf398", being(_set_seed)),
     Patch(
         target="torch.cuda.random:get_rng_state",
-        wrap=_being(lambda device=None: torch.get_rng_state()),
+        wrap=being(lambda device=None: torch.get_rng_state()),
         package="torch",
         digests={"2.13.0": "06f5d8d816379b5b"},
         reason="Megatron's tracker of random states reads the state of the GPU's generator.",
@@ -161,7 +161,7 @@ PATCHES = (
     ),
     Patch(
         target="megatron.core.tensor_parallel.random:_set_cuda_rng_state",
-        wrap=_being(_set_rng_state),
+        wrap=being(_set_rng_state),
         package="megatron-core",
         digests={"0.15.3": "9d178ab384bc8e3b"},
         reason="Megatron's tracker of random states writes the state of the GPU's generator.",
@@ -169,7 +169,7 @@ PATCHES = (
     ),
     Patch(
         target="nemo.lightning.io.pl:_fix_tensors_device",
-        wrap=_keep_devices,
+        wrap=keep_devices,
         package="nemo-toolkit",
         digests={"2.7.3": "49663a69190f02b9"},
         reason="Loading a checkpoint asserts an initialised CUDA before it moves tensors between GPUs.",

@@ -1,0 +1,166 @@
+"""Checkpoints that keep everything but the numbers: what a rehearsed rank saves is planned, copied to the host and described, not written.
+
+One rank is played, so what others would say of a checkpoint is missing: its description is completed from what this rank knows, the whole
+shape of each tensor of which it has a part, and the checks across ranks are left out.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from megatron.core.dist_checkpointing.core import CheckpointingConfig, maybe_load_config, save_config
+from megatron.core.dist_checkpointing.dict_utils import nested_values
+from megatron.core.dist_checkpointing.mapping import ShardedObject, ShardedTensor, ShardedTensorFactory, apply_factories
+from torch.distributed.checkpoint.filesystem import FileSystemReader, _StorageInfo
+from torch.distributed.checkpoint.metadata import BytesStorageMetadata, ChunkStorageMetadata, MetadataIndex, TensorProperties, TensorStorageMetadata
+from torch.distributed.checkpoint.planner import LoadItemType
+from torch.distributed.checkpoint.storage import WriteResult
+from torch.futures import Future
+
+from nemo_patches.core import Patch
+
+_NOWHERE = _StorageInfo("nothing is stored", 0, 0)
+
+
+def _without_bytes(original: Callable[..., Any]) -> Callable[..., Any]:
+    """The writer of Megatron's checkpoints, which runs in a process of its own where it is asynchronous."""
+
+    def write(transforms: Any, use_msc: bool, rank: int, buckets: list[Any], results: Any) -> None:
+        written = {}
+        for number, (_, _, (objects, tensors)) in enumerate(buckets):
+            written[number] = [WriteResult(index=item.index, size_in_bytes=0, storage_data=_NOWHERE) for item, _ in (*objects, *tensors)]
+        results.put(written)
+
+    return staticmethod(write)
+
+
+def _read_nothing(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Tensors are asked for and stay what they are; objects are read where there is a file."""
+
+    def read_data(self: FileSystemReader, plan: Any, planner: Any) -> Future[None]:
+        for item in plan.items:
+            if item.type is LoadItemType.BYTE_IO:
+                planner.load_bytes(item, self._object(item))
+            else:
+                planner.commit_tensor(item, planner.resolve_tensor(item).detach())
+        done: Future[None] = Future()
+        done.set_result(None)
+        return done
+
+    return read_data
+
+
+def _object(self: FileSystemReader, item: Any) -> io.BytesIO:
+    place = self.storage_data[item.storage_index]
+    path = Path(self.path) / place.relative_path
+    if path.is_file():
+        with path.open("rb") as stream:
+            stream.seek(place.offset)
+            return io.BytesIO(stream.read(place.length))
+    empty = io.BytesIO()
+    torch.save([None], empty)
+    empty.seek(0)
+    return empty
+
+
+FileSystemReader._object = _object  # type: ignore[attr-defined]
+
+
+def _alone(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Torch's planner asks no other rank."""
+
+    def __init__(self: Any, group: Any, use_dist: bool, coordinator_rank: int) -> None:
+        original(self, group, False, coordinator_rank)
+        self.rank = coordinator_rank
+
+    return __init__
+
+
+def _describing(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Complete the description of what was saved, so that a resume finds all that it asks for."""
+
+    def save_checkpoint(self: Any, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> Any:
+        shards = list(_shards(checkpoint))
+        request = original(self, checkpoint, path, storage_options)
+        weights = Path(path) / "weights"
+        if request is None:
+            _complete(weights, shards, checkpoint)
+        return request
+
+    return save_checkpoint
+
+
+def _shards(checkpoint: dict[str, Any]) -> Iterator[ShardedTensor | ShardedObject]:
+    whole = dict(checkpoint)
+    for value in nested_values(whole):
+        if isinstance(value, ShardedTensorFactory):
+            yield from _shards({"built": value.build()})
+        elif isinstance(value, ShardedTensor | ShardedObject):
+            yield value
+
+
+def _complete(weights: Path, shards: list[Any], checkpoint: dict[str, Any]) -> None:
+    reader = FileSystemReader(weights)
+    metadata = reader.read_metadata()
+    for shard in shards:
+        if isinstance(shard, ShardedTensor):
+            shape = torch.Size(shard.global_shape)
+            index = MetadataIndex(shard.key, torch.Size([0] * len(shape)))
+            metadata.state_dict_metadata[shard.key] = TensorStorageMetadata(
+                TensorProperties(dtype=shard.dtype), shape, [ChunkStorageMetadata(torch.Size([0] * len(shape)), shape)]
+            )
+        else:
+            index = MetadataIndex(shard.unique_key)
+            metadata.state_dict_metadata[shard.unique_key] = BytesStorageMetadata()
+        metadata.storage_data[index] = _NOWHERE
+    import pickle
+
+    with (weights / ".metadata").open("wb") as stream:
+        pickle.dump(metadata, stream)
+    if maybe_load_config(str(weights)) is None:
+        save_config(CheckpointingConfig("torch_dist", 1), str(weights))
+
+
+def _patch(target: str, package: str, version: str, digest: str, wrap: Callable[..., Any]) -> Patch:
+    return Patch(
+        target=target,
+        wrap=wrap,
+        package=package,
+        digests={version: digest},
+        reason="A rehearsal has no other ranks, and no numbers that could be stored.",
+        remove_when="Megatron-core can plan a checkpoint without writing it.",
+    )
+
+
+def _returning_none(original: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda *args, **kwargs: None
+
+
+def _returning_no_errors(original: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda *args, **kwargs: []
+
+
+def _common_by_any_rank(original: Callable[..., Any]) -> Callable[..., Any]:
+    def save_common(self: Any, common_state_dict: Any, checkpoint_dir: Any) -> None:
+        torch.save(common_state_dict, Path(checkpoint_dir) / "common.pt")
+
+    return save_common
+
+
+_MEGATRON = ("megatron-core", "0.15.3")
+_CHECKPOINTING = "megatron.core.dist_checkpointing"
+PATCHES = (
+    _patch(f"{_CHECKPOINTING}.strategies.filesystem_async:FileSystemWriterAsync.write_preloaded_data_multiproc", *_MEGATRON, "0911a650bebe3dfc", _without_bytes),
+    _patch(f"{_CHECKPOINTING}.strategies.common:TorchCommonSaveStrategy.save_common", *_MEGATRON, "660d5822576d4d2b", _common_by_any_rank),
+    _patch(f"{_CHECKPOINTING}.validation:validate_sharding_integrity", *_MEGATRON, "5242039193befeed", _returning_none),
+    _patch(f"{_CHECKPOINTING}.state_dict_utils:validate_sharding_integrity", *_MEGATRON, "5242039193befeed", _returning_none),
+    _patch(f"{_CHECKPOINTING}.strategies.fully_parallel:validate_sharding_integrity", *_MEGATRON, "5242039193befeed", _returning_none),
+    _patch("torch.distributed.checkpoint.filesystem:FileSystemReader.read_data", "torch", "2.13.0", "3a18ed532e398d69", _read_nothing),
+    _patch("torch.distributed.checkpoint.utils:_DistWrapper.__init__", "torch", "2.13.0", "e9ee982139744d53", _alone),
+    _patch("torch.distributed.checkpoint.default_planner:_validate_global_plan", "torch", "2.13.0", "0d76544132774ba8", _returning_no_errors),
+    _patch("nemo.lightning.io.pl:MegatronCheckpointIO.save_checkpoint", "nemo-toolkit", "2.7.3", "9bb5d854407b7659", _describing),
+)

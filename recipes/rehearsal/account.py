@@ -1,0 +1,253 @@
+"""What one rank allocates, sends and waits for: the observer of a rehearsal, phase by phase."""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+_BLOCK = 512  # bytes; CUDA's allocator gives whole blocks
+_LARGE = 1 << 20  # bytes from which a tensor's origin is written down
+_SKIPPED = ("/torch/", "/contextlib.py", "/functools.py", "/nemo_patches/fake_devices.py", "/recipes/rehearsal/", "/lightning/", "/weakref.py")
+_BACKWARD = "backward"
+
+# What is being computed, by the innermost file of the call stack that says it.
+_KINDS = (
+    ("norm", "norms"),
+    ("bias_dropout", "dropout and residual"),
+    ("rope_utils", "attention"),
+    ("rotary", "attention"),
+    ("attention", "attention"),
+    ("mlp.py", "feed-forward"),
+    ("bias_swiglu", "feed-forward"),
+    ("cross_entropy", "logits"),
+    ("language_module", "logits"),
+    ("second_head", "logits"),
+    ("embedding", "embedding"),
+)
+
+
+@dataclass(frozen=True)
+class Block:
+    """One storage on the GPU.
+
+    Attributes:
+        kind: what it is for.
+        place: line of the code that allocated it, empty for small ones.
+    """
+
+    num_bytes: int
+    kind: str
+    place: str
+    shape: tuple[int, ...]
+    dtype: str
+
+
+@dataclass(frozen=True)
+class Peak:
+    """The fullest moment of a phase, and what was there then."""
+
+    num_bytes: int
+    blocks: tuple[Block, ...]
+
+    def by_kind(self) -> dict[str, int]:
+        """Bytes of each kind, the most first."""
+        found: Counter[str] = Counter()
+        for block in self.blocks:
+            found[block.kind] += block.num_bytes
+        return dict(found.most_common())
+
+    def largest(self, count: int) -> list[tuple[int, int, Block]]:
+        """Bytes and number of the blocks of one place, the most bytes first, with one of them."""
+        groups: dict[tuple[str, str, tuple[int, ...]], list[Block]] = {}
+        for block in self.blocks:
+            if block.place:
+                groups.setdefault((block.place, block.kind, block.shape), []).append(block)
+        sums = [(sum(block.num_bytes for block in group), len(group), group[0]) for group in groups.values()]
+        return sorted(sums, key=lambda item: -item[0])[:count]
+
+
+@dataclass
+class Traffic:
+    """Bytes and calls of one collective of one group."""
+
+    num_bytes: int = 0
+    calls: int = 0
+
+
+@dataclass
+class Account:
+    """The observer: it follows every storage from its first tensor to its end.
+
+    Attributes:
+        now, peak: bytes that are allocated, and the most that ever were.
+        peaks: the fullest moment of each phase.
+        traffic: of each phase: (group, kind, whether the host goes on meanwhile) -> bytes.
+        waits: of each phase: place -> how often the host waited there.
+        kernels: of attention, with calls.
+        host_now, host_peaks: bytes of tensors on the host, and the most of each phase.
+    """
+
+    now: int = 0
+    peak: int = 0
+    steps: int = 0
+    peaks: dict[str, Peak] = field(default_factory=dict)
+    traffic: dict[str, dict[tuple[str, str, bool], Traffic]] = field(default_factory=dict)
+    waits: dict[str, Counter[str]] = field(default_factory=dict)
+    kernels: dict[str, Counter[str]] = field(default_factory=dict)
+    host_now: int = 0
+    host_peaks: dict[str, int] = field(default_factory=dict)
+    _phase: str = "build"
+    _live: dict[int, Block] = field(default_factory=dict)
+    _highest: dict[str, int] = field(default_factory=dict)
+    _on_host: set[int] = field(default_factory=set)
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """What happens within belongs to a phase."""
+        before, self._phase = self._phase, name
+        try:
+            yield
+        finally:
+            self._phase = before
+
+    def enter(self, name: str) -> None:
+        """What happens from now on belongs to a phase."""
+        self._phase = name
+
+    def call(self, tensors: Iterable[Tensor], kind: str) -> None:
+        """Say what the storages of tensors are for."""
+        for tensor in tensors:
+            key = tensor.untyped_storage()._cdata
+            if (block := self._live.get(key)) is not None:
+                self._live[key] = Block(block.num_bytes, kind, block.place, block.shape, block.dtype)
+
+    # -- what the fake GPU tells ------------------------------------------------------------------------------------------
+
+    def allocated(self, tensor: Tensor, operation: str) -> None:
+        """See `nemo_patches.fake_devices.Observer`."""
+        storage = tensor.untyped_storage()
+        key, size = storage._cdata, -(-storage.nbytes() // _BLOCK) * _BLOCK
+        known = self._live.get(key)
+        if known is not None and known.num_bytes == size:
+            return
+        self.now += size - (known.num_bytes if known else 0)
+        self._live[key] = self._block(tensor, size, operation)
+        if known is None:
+            weakref.finalize(storage, self._free, key)
+        self.peak = max(self.peak, self.now)
+        phase = self._phase
+        if phase == "forward" and torch._C._current_graph_task_id() != -1:
+            phase = _BACKWARD
+        if self.now > self._highest.get(phase, -1):
+            self._highest[phase] = self.now
+            self.peaks[phase] = Peak(self.now, tuple(self._live.values()))
+
+    def held_on_host(self, tensor: Tensor) -> None:
+        """See `nemo_patches.fake_devices.Observer`."""
+        storage = tensor.untyped_storage()
+        key, size = storage._cdata, storage.nbytes()
+        if key in self._on_host:
+            return
+        self._on_host.add(key)
+        self.host_now += size
+        weakref.finalize(storage, self._leave_host, key, size)
+        self.host_peaks[self._phase] = max(self.host_peaks.get(self._phase, 0), self.host_now)
+
+    def _leave_host(self, key: int, size: int) -> None:
+        self._on_host.discard(key)
+        self.host_now -= size
+
+    def _free(self, key: int) -> None:
+        self.now -= self._live.pop(key).num_bytes
+
+    def waited(self, what: str) -> None:
+        """See `nemo_patches.fake_devices.Observer`."""
+        self.waits.setdefault(self._phase, Counter())[f"{_place(sys._getframe(1))[0]}: {what}"] += 1
+
+    def sent(self, kind: str, num_bytes: int, group: Any, *, is_asynchronous: bool) -> None:
+        """See `nemo_patches.fake_devices.Observer`; a group of one rank sends nothing."""
+        if group.size() == 1:
+            return
+        name = group_name(group)
+        found = self.traffic.setdefault(self._phase, {}).setdefault((name, kind, is_asynchronous), Traffic())
+        found.num_bytes += num_bytes
+        found.calls += 1
+
+    def attended(self, kernel: str) -> None:
+        """See `nemo_patches.fake_devices.Observer`."""
+        self.kernels.setdefault(self._phase, Counter())[kernel] += 1
+
+    def _block(self, tensor: Tensor, size: int, operation: str) -> Block:
+        if size < _LARGE:
+            return Block(size, "small tensors", "", (), "")
+        place, kind = _place(sys._getframe(2))
+        if torch._C._current_graph_task_id() != -1:
+            kind = f"gradients of activations ({kind})"
+        if self._phase in ("build", "load"):
+            kind = "optimizer"  # what is not named otherwise at the end of the build
+        elif self._phase == "optimizer":
+            kind = "optimizer"
+        return Block(size, kind, f"{place} ({operation})", tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."))
+
+
+def _place(frame: FrameType | None) -> tuple[str, str]:
+    """The line that is at work, and what it computes."""
+    place, kind = "", ""
+    while frame is not None and not (place and kind):
+        name = frame.f_code.co_filename
+        if not any(part in name for part in _SKIPPED):
+            if not place:
+                place = f"{_short(name)}:{frame.f_lineno}"
+            kind = next((kind for sign, kind in _KINDS if sign in name.rpartition("/")[2]), "")
+        frame = frame.f_back
+    return place or "autograd", kind or "other"
+
+
+def _short(path: str) -> str:
+    for root in ("/site-packages/", "/recipes/", "/nemo_patches/", "/conversion/"):
+        before, found, rest = path.rpartition(root)
+        if found:
+            return rest if root == "/site-packages/" else f"{root.strip('/')}/{rest}"
+    return path
+
+
+def group_name(group: Any) -> str:
+    """What a process group is called in reports: by the kind of parallelism whose ranks it has."""
+    from megatron.core import parallel_state
+
+    ranks = _ranks_of(group)
+    for name, known in (
+        ("TP", parallel_state.get_tensor_model_parallel_group),
+        ("PP", parallel_state.get_pipeline_model_parallel_group),
+        ("CP", parallel_state.get_context_parallel_group),
+        ("DP", partial(parallel_state.get_data_parallel_group, with_context_parallel=True)),
+    ):
+        if parallel_state.model_parallel_is_initialized() and ranks == _ranks_of(known()):
+            return name
+    return "all ranks" if len(ranks) == torch.distributed.get_world_size() else f"{len(ranks)} ranks"
+
+
+def _ranks_of(group: Any) -> tuple[int, ...]:
+    known = torch.distributed.distributed_c10d._world.pg_group_ranks
+    return next(tuple(sorted(ranks)) for other, ranks in known.items() if getattr(other, "group_name", None) == group.group_name)
+
+
+def total_traffic(account: Account, phases: Iterable[str]) -> Mapping[tuple[str, str, bool], Traffic]:
+    """The traffic of several phases together."""
+    total: dict[tuple[str, str, bool], Traffic] = {}
+    for phase in phases:
+        for key, traffic in account.traffic.get(phase, {}).items():
+            found = total.setdefault(key, Traffic())
+            found.num_bytes += traffic.num_bytes
+            found.calls += traffic.calls
+    return total

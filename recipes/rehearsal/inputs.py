@@ -1,0 +1,94 @@
+"""Stand-ins for what a recipe trains: a checkpoint that is described and holds no numbers, and as many tokens as the rehearsed steps read."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from conversion.dist_checkpoint import describe_dist_checkpoint
+from conversion.families import family_of
+from conversion.lazy_tensor import LazyTensor
+from conversion.mapping import megatron_shapes
+from conversion.nemo_checkpoint import COMMON, MODEL, PREFIX, WEIGHTS, extra_states
+from data_prep.artifacts import Manifest
+from data_prep.megatron.index import PREFIX as DATA_PREFIX
+from data_prep.megatron.index import index_parts, token_dtype
+from recipes.checks import RunInputs
+from recipes.schema import Recipe
+
+FACTORS_NAME = "factors.safetensors"
+
+
+def with_stand_ins(recipe: Recipe, inputs: RunInputs, directory: Path, *, num_samples: int) -> tuple[Recipe, RunInputs]:
+    """A recipe with real paths: its own where they are there, else those of stand-ins below a directory.
+
+    Args:
+        num_samples: that the rehearsed steps read.
+    """
+    model, data = recipe.model, recipe.data
+    if not Path(model.checkpoint).is_dir():
+        _describe_checkpoint(directory / "checkpoint", inputs)
+        model = replace(model, checkpoint=str(directory / "checkpoint"))
+    train, manifests = [], []
+    for number, (path, manifest) in enumerate(zip(data.train, inputs.train, strict=True)):
+        if not Path(path).is_dir():
+            path, manifest = _write_data(directory / f"train-{number}", recipe, inputs, num_samples)
+        train.append(str(path))
+        manifests.append(manifest)
+    validation, held_out = {}, {}
+    for language, path in data.validation.items():
+        manifest = inputs.validation[language]
+        if not Path(path).is_dir():
+            path, manifest = _write_data(directory / f"held-out-{language}", recipe, inputs, num_samples)
+        validation[language], held_out[language] = str(path), manifest
+    recipe = replace(recipe, model=model, data=replace(data, train=tuple(train), validation=validation))
+    return recipe, replace(inputs, train=tuple(manifests), validation=held_out)
+
+
+def _describe_checkpoint(directory: Path, inputs: RunInputs) -> None:
+    """What the converter would write, as far as it is no number."""
+    table = family_of(inputs.family, source="the recipe's model").table
+    tensors = [LazyTensor(name, shape, "bfloat16", _no_numbers) for name, shape in megatron_shapes(table, inputs.model).items()]
+    (directory / WEIGHTS).mkdir(parents=True)
+    (directory / MODEL).parent.mkdir()
+    names = [tensor.name for tensor in tensors]
+    describe_dist_checkpoint(directory / WEIGHTS, tensors, prefix=PREFIX, common=COMMON, empty_objects=extra_states(names))
+    model = {"family": inputs.family, "config": dict(inputs.model), "hf_dtype": "bfloat16"}
+    (directory / MODEL).write_text(json.dumps(model, indent=2) + "\n", encoding="utf-8")
+
+
+def _no_numbers() -> np.ndarray:
+    raise AssertionError("a stand-in has no numbers")
+
+
+def _write_data(directory: Path, recipe: Recipe, inputs: RunInputs, num_samples: int) -> tuple[Path, Manifest]:
+    """One document of zeros; its file takes no space on disk."""
+    num_tokens = num_samples * recipe.data.sequence_length + 1
+    dtype = token_dtype(inputs.model["vocab_size"])
+    directory.mkdir(parents=True)
+    with (directory / f"{DATA_PREFIX}.bin").open("wb") as stream:
+        stream.truncate(num_tokens * dtype.itemsize)
+    with (directory / f"{DATA_PREFIX}.idx").open("wb") as stream:
+        for part in index_parts(np.array([num_tokens], dtype=np.int32), dtype):
+            stream.write(part)
+    facts = {**inputs.train[0].facts, "num_tokens": num_tokens, "text_bytes": 4 * num_tokens}
+    return directory, Manifest(stage=inputs.train[0].stage, facts=facts)
+
+
+def write_factors(path: Path, *, vocab_size: int, hidden_size: int, size: int) -> None:
+    """Factors of a token table, all zero, as `conversion.transfer --factorised-size` would write them; they take no space on disk."""
+    shapes: Sequence[tuple[str, tuple[int, int]]] = (("input.coordinates", (vocab_size, size)), ("input.primitives", (size, hidden_size)))
+    header, offset = {}, 0
+    for name, shape in shapes:
+        num_bytes = 4 * shape[0] * shape[1]
+        header[name] = {"dtype": "F32", "shape": shape, "data_offsets": (offset, offset + num_bytes)}
+        offset += num_bytes
+    text = json.dumps(header).encode()
+    with path.open("wb") as stream:
+        stream.write(struct.pack("<Q", len(text)) + text)
+        stream.truncate(8 + len(text) + offset)

@@ -1,0 +1,216 @@
+"""One rank of a run, from its first line to a resumed step, on a GPU that is not there.
+
+Model, optimizer, data and callbacks are made by the functions that `recipes.train` calls.  What differs: tensors have no values
+(`nemo_patches.fake_devices`), checkpoints no numbers (`nemo_patches.fake_storage`), a few steps are taken, each of as many micro batches as
+fill the pipeline, and loader processes are left out.
+"""
+
+from __future__ import annotations
+
+import resource
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from nemo_patches.core import apply
+from nemo_patches.fake_devices import FakeGpuKind, World, played_rank, present_fake_gpus
+from nemo_patches.quiet import quiet_imports
+from recipes import arithmetic
+from recipes.checks import RunInputs
+from recipes.planner.hardware import Gpu
+from recipes.rehearsal.account import Account
+from recipes.rehearsal.inputs import with_stand_ins
+from recipes.run_dir import CHECKPOINTS_NAME
+from recipes.schema import FreezeRule, Recipe
+from recipes.stopping import StopSignals
+
+present_fake_gpus()  # before NeMo keeps an unpatched name
+
+with quiet_imports():
+    import torch.distributed as distributed
+    from lightning.pytorch import LightningModule, Trainer
+    from lightning.pytorch.callbacks import Callback
+
+    from nemo_patches import fake_storage
+    from recipes import engine
+    from recipes.training.assembly import RunCallbacks, make_callbacks
+
+apply(fake_storage.PATCHES)
+
+STEPS = 2  # before the save; the first allocates the optimizer's state, the second has all that stays
+_CAPABILITIES = {"a100": (8, 0), "h100": (9, 0), "h200": (9, 0)}
+
+
+@dataclass(frozen=True)
+class RehearsedRank:
+    """What came of it.
+
+    Attributes:
+        stage: pipeline stage, counted from 0.
+        micro_batches: of a rehearsed step; the run has `all_micro_batches`.
+        account: of the first part, which starts, trains, validates and saves at once.
+        resumed: of the second part, which resumes, trains and saves beside the training.
+        host_gib: most memory of this process.
+    """
+
+    rank: int
+    stage: int
+    micro_batches: int
+    all_micro_batches: int
+    account: Account
+    resumed: Account
+    seconds: float
+    processor_seconds: float
+    host_gib: float
+
+
+def rehearse_rank(recipe: Recipe, inputs: RunInputs, rank: int, gpu: Gpu, directory: Path) -> RehearsedRank:
+    """Play a rank of a run that `check_run` has found right.
+
+    Args:
+        gpu: what the GPUs say that they are.
+        directory: for what the run writes; it is left empty.
+    """
+    start, processor = time.monotonic(), time.process_time()
+    all_micro_batches = arithmetic.accumulation_steps(recipe)
+    micro_batches = min(all_micro_batches, recipe.parallel.pipeline_parallel_size + 1)
+    batch = micro_batches * recipe.schedule.micro_batch_size * arithmetic.data_parallel_size(recipe.parallel)
+    short = _shortened(recipe, batch, STEPS, asynchronous=False)
+    short, inputs = with_stand_ins(short, inputs, directory / "inputs", num_samples=(STEPS + 2) * batch)
+    world = World(
+        rank=rank,
+        size=arithmetic.world_size(recipe.parallel),
+        devices_per_node=recipe.parallel.devices_per_node,
+        gpu=FakeGpuKind(gpu.name, int(gpu.memory_gib * 2**30), _CAPABILITIES.get(gpu.name.partition("-")[0], (8, 0))),
+    )
+    run_dir = directory / "run"
+    first, second = Account(), Account()
+    _train(short, inputs, world, first, run_dir=run_dir, resume_from=None)
+    [saved] = [path for path in (run_dir / CHECKPOINTS_NAME).iterdir() if (path / "weights").is_dir()]
+    further = replace(short, schedule=replace(short.schedule, max_steps=STEPS + 1), run=replace(short.run, asynchronous_save=True))
+    _train(further, inputs, world, second, run_dir=run_dir, resume_from=saved)
+    shutil.rmtree(directory)
+    layout = recipe.parallel
+    return RehearsedRank(
+        rank=rank,
+        stage=rank // (world.size // layout.pipeline_parallel_size),
+        micro_batches=micro_batches,
+        all_micro_batches=all_micro_batches,
+        account=first,
+        resumed=second,
+        seconds=time.monotonic() - start,
+        processor_seconds=time.process_time() - processor,
+        host_gib=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
+    )
+
+
+def _shortened(recipe: Recipe, batch: int, steps: int, *, asynchronous: bool) -> Recipe:
+    """The recipe for a few steps; what is frozen at first is released after one of them."""
+
+    def rule(given: FreezeRule) -> FreezeRule:
+        return given if given.until_step is None else replace(given, until_step=1)
+
+    schedule = replace(
+        recipe.schedule,
+        global_batch_size=batch,
+        max_steps=steps,
+        train_tokens=None,
+        epochs=None if recipe.schedule.epochs is None else 1.0,
+        warmup_steps=0,
+        constant_steps=0,
+    )
+    run = replace(
+        recipe.run,
+        checkpoint_every_steps=steps,
+        validate_every_steps=None if recipe.run.validate_every_steps is None else steps,
+        validation_batches=1,
+        log_every_steps=1,
+        keep_optimizer_in_last_checkpoint=True,
+        keep_checkpoints=None,
+        asynchronous_save=asynchronous,
+        stop_signals=(),
+        wandb_project=None,
+    )
+    data = replace(recipe.data, num_workers=0, epochs=())
+    return replace(recipe, schedule=schedule, run=run, data=data, freeze=tuple(map(rule, recipe.freeze)))
+
+
+def _train(recipe: Recipe, inputs: RunInputs, world: World, account: Account, *, run_dir: Path, resume_from: Path | None) -> None:
+    """As `recipes.engine.train`, with every phase in the account."""
+    with played_rank(world, account):
+        callbacks = _Watched.of(make_callbacks(recipe, inputs, run_dir=run_dir, signals=StopSignals(())), account)
+        trainer = engine.make_trainer(recipe, callbacks, run_dir=run_dir, start_from_weights=resume_from is None)
+        data = engine.make_data(recipe, inputs, index_dir=run_dir / "index")
+        data.build = _as_first_rank(data.build)  # type: ignore[method-assign]
+        model = engine.make_model(recipe, inputs, callbacks.nonfinite)
+        trainer.strategy.selective_restore = _in_phase(account, "load", trainer.strategy.selective_restore)
+        trainer.strategy.load_checkpoint = _in_phase(account, "load", trainer.strategy.load_checkpoint)
+        try:
+            trainer.fit(model, data, ckpt_path=str(resume_from / "weights") if resume_from else None)
+        finally:
+            engine.finish(trainer.loggers)
+
+
+def _as_first_rank(build: Callable[..., None]) -> Callable[..., None]:
+    """Megatron has rank 0 write its indices, and others wait for the files."""
+
+    def alone(*arguments: Any, **options: Any) -> None:
+        is_initialized, distributed.is_initialized = distributed.is_initialized, lambda: False
+        try:
+            build(*arguments, **options)
+        finally:
+            distributed.is_initialized = is_initialized
+
+    return alone
+
+
+def _in_phase(account: Account, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    def run(*arguments: Any, **options: Any) -> Any:
+        with account.phase(name):
+            return function(*arguments, **options)
+
+    return run
+
+
+class _Steps(Callback):
+    """Tells an account when a step begins, and what is there before the first."""
+
+    def __init__(self, account: Account) -> None:
+        self._account = account
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Name what the build has allocated."""
+        account = self._account
+        chunks = list(trainer.strategy.megatron_parallel)
+        account.call((parameter for chunk in chunks for parameter in chunk.parameters()), "parameters")
+        buffers = [buffer for chunk in chunks for buffer in getattr(chunk, "buffers", ()) if hasattr(buffer, "grad_data")]
+        account.call((buffer.param_data for buffer in buffers if buffer.param_data is not None), "parameters")
+        account.call((buffer.grad_data for buffer in buffers), "gradients")
+        for optimizer in trainer.optimizers:
+            whole = optimizer.mcore_optimizer
+            whole.step = _in_phase(account, "optimizer", whole.step)
+        account.enter("forward")
+
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *arguments: Any) -> None:
+        """Count the steps."""
+        self._account.steps += 1
+
+
+@dataclass(frozen=True)
+class _Watched(RunCallbacks):
+    """The callbacks of a run, in an account's phases."""
+
+    steps: _Steps
+
+    @classmethod
+    def of(cls, callbacks: RunCallbacks, account: Account) -> _Watched:
+        callbacks.checkpoints.save = _in_phase(account, "save", callbacks.checkpoints.save)  # type: ignore[method-assign]
+        if (validation := callbacks.validation) is not None:
+            validation.on_train_batch_end = _in_phase(account, "validation", validation.on_train_batch_end)  # type: ignore[method-assign]
+        return cls(**{field.name: getattr(callbacks, field.name) for field in fields(RunCallbacks)}, steps=_Steps(account))
+
+    def in_order(self) -> list[Callback]:
+        return [self.steps, *super().in_order()]

@@ -1,0 +1,118 @@
+"""What a rehearsal says of a rank: plain values by section, and the same as text."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from recipes.checks import RunInputs, planned_model
+from recipes.planner.layout import layout_of
+from recipes.planner.memory import GIB, stage_memory
+from recipes.rehearsal.account import Account, Peak, Traffic, total_traffic
+from recipes.rehearsal.rank import STEPS, RehearsedRank
+from recipes.schema import Recipe
+
+STEP_PHASES = ("forward", "backward", "optimizer")
+_EVERY_MICRO_BATCH = ("TP", "PP", "CP")  # groups whose traffic grows with the micro batches of a step
+_LARGEST = 12
+
+
+def rank_report(recipe: Recipe, inputs: RunInputs, found: RehearsedRank) -> dict[str, Any]:
+    """All of a rank, as JSON has it; sizes in GiB."""
+    account, resumed = found.account, found.resumed
+    fullest = max((phase for phase in account.peaks if phase in STEP_PHASES), key=lambda phase: account.peaks[phase].num_bytes)
+    peak = account.peaks[fullest]
+    return {
+        "rank": found.rank,
+        "stage": found.stage,
+        "micro batches": {"rehearsed": found.micro_batches, "of the run": found.all_micro_batches},
+        "peak": gib(peak.num_bytes),
+        "fullest phase": fullest,
+        "phases": {
+            **{phase: gib(peak.num_bytes) for phase, peak in account.peaks.items()},
+            **{f"{phase}, resumed": gib(peak.num_bytes) for phase, peak in resumed.peaks.items() if phase in ("load", "save")},
+        },
+        "consists of": {kind: gib(size) for kind, size in peak.by_kind().items()},
+        "largest": _largest(peak),
+        "planned": _planned(recipe, inputs, found.stage),
+        "traffic of a step": _traffic(found),
+        "host": {
+            "save": gib(account.host_peaks.get("save", 0)),
+            "asynchronous save": gib(resumed.host_peaks.get("save", 0)),
+            "load": gib(account.host_peaks.get("load", 0)),
+            "resume": gib(resumed.host_peaks.get("load", 0)),
+        },
+        "waits of a step": _waits(account),
+        "waits of a save": dict(account.waits.get("save", Counter()).most_common(_LARGEST)),
+        "waits of an asynchronous save": dict(resumed.waits.get("save", Counter()).most_common(_LARGEST)),
+        "attention kernels": dict(account.kernels.get("forward", Counter())),
+        "rehearsal": {
+            "seconds": round(found.seconds, 1),
+            "processor seconds": round(found.processor_seconds, 1),
+            "memory (GiB)": round(found.host_gib, 2),
+        },
+    }
+
+
+def gib(size: float) -> float:
+    """Bytes in GiB, to the MiB."""
+    return round(size / GIB, 3)
+
+
+def _largest(peak: Peak) -> list[dict[str, Any]]:
+    return [
+        {"GiB": gib(size), "tensors": count, "kind": block.kind, "place": block.place, "shape": list(block.shape), "dtype": block.dtype}
+        for size, count, block in peak.largest(_LARGEST)
+    ]
+
+
+def _planned(recipe: Recipe, inputs: RunInputs, stage: int) -> dict[str, float]:
+    memory = stage_memory(planned_model(recipe, inputs), layout_of(recipe), stage)
+    parts = ("parameters", "gradients", "optimizer", "activations", "logits", "temporary", "total")
+    return {part: gib(getattr(memory, part)) for part in parts}
+
+
+def _traffic(found: RehearsedRank) -> list[dict[str, Any]]:
+    """Bytes of the collectives of a step with all its micro batches; steps are counted together and divided."""
+    rows = []
+    for (group, kind, is_asynchronous), traffic in sorted(total_traffic(found.account, STEP_PHASES).items()):
+        factor = found.all_micro_batches / found.micro_batches if group in _EVERY_MICRO_BATCH else 1.0
+        scaled = Traffic(round(traffic.num_bytes * factor / STEPS), round(traffic.calls * factor / STEPS))
+        rows.append({"group": group, "kind": kind, "GB": scaled.num_bytes / 1e9, "calls": scaled.calls, "overlapped": is_asynchronous})
+    return rows
+
+
+def _waits(account: Account) -> dict[str, float]:
+    waits: Counter[str] = Counter()
+    for phase in STEP_PHASES:
+        waits.update(account.waits.get(phase, Counter()))
+    return {place: count / STEPS for place, count in waits.most_common()}
+
+
+def text_of(report: Mapping[str, Any]) -> str:
+    """A rank's report as aligned text."""
+    lines = [f"rank {report['rank']} (stage {report['stage']}): {report['peak']:.2f} GiB at most, {report['fullest phase']}"]
+    for title in ("phases", "consists of", "planned", "host"):
+        lines.append(f"  {title} (GiB)")
+        lines += [f"    {name:<44}{size:>9.3f}" for name, size in report[title].items()]
+    lines.append("  largest (GiB)")
+    lines += [
+        f"    {row['GiB']:>9.3f}  {row['tensors']} x {row['dtype']} {tuple(row['shape'])}, {row['kind']}: {row['place']}"
+        for row in report["largest"]
+    ]
+    lines.append("  sent in a step (GB)")
+    lines += [
+        f"    {row['GB']:>9.3f}  {row['group']} {row['kind']}, {row['calls']} calls, {'overlapped' if row['overlapped'] else 'waited for'}"
+        for row in report["traffic of a step"]
+    ]
+    for title in ("waits of a step", "waits of a save", "waits of an asynchronous save", "attention kernels"):
+        lines.append(f"  {title}")
+        lines += [f"    {count:>9g}  {name}" for name, count in report[title].items()]
+    took = report["rehearsal"]
+    batches = report["micro batches"]
+    lines.append(
+        f"  rehearsed with {batches['rehearsed']} of {batches['of the run']} micro batches in {took['processor seconds']} processor seconds"
+        f" and {took['memory (GiB)']} GiB"
+    )
+    return "\n".join(lines)
