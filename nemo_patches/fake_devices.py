@@ -218,7 +218,7 @@ class FakeGpu(FakeTensorMode):
             result = super().__torch_dispatch__(func, types, args, kwargs)
         finally:
             self._depth -= 1
-        if not getattr(_in_fusion, "depth", 0):
+        if not _fusion_depth():
             self._tell(result, func)
         return result
 
@@ -531,9 +531,13 @@ class _Fused(torch.autograd.Function):
         return (None, *every)
 
 
+def _fusion_depth() -> int:
+    return int(getattr(_in_fusion, "depth", 0))
+
+
 @contextlib.contextmanager
 def _fusing() -> Iterator[None]:
-    _in_fusion.depth = getattr(_in_fusion, "depth", 0) + 1
+    _in_fusion.depth = _fusion_depth() + 1
     try:
         yield
     finally:
@@ -541,7 +545,7 @@ def _fusing() -> Iterator[None]:
 
 
 def _noted(result: Any) -> Any:
-    if not getattr(_in_fusion, "depth", 0):
+    if not _fusion_depth():
         for tensor in result if isinstance(result, tuple) else (result,):
             if _on_gpu(tensor):
                 _played[-1].observer.allocated(tensor, "compiled function")
@@ -558,7 +562,7 @@ def _compile(original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
         def run(*inputs: Any, **options: Any) -> Any:
             values, structure = tree_flatten((inputs, options))
-            if not any(map(_on_gpu, values)) or getattr(_in_fusion, "depth", 0):
+            if not any(map(_on_gpu, values)) or _fusion_depth():
                 return function(*inputs, **options)
 
             def of_values(*flat: Any) -> Any:
@@ -579,7 +583,7 @@ def _compile(original: Callable[..., Any]) -> Callable[..., Any]:
 # -- torch.cuda and the readers of values ---------------------------------------------------------------------------------
 
 _STATE = torch.zeros(16, dtype=torch.uint8)
-_GENERATOR = SimpleNamespace(
+_GENERATOR: Any = SimpleNamespace(
     get_state=lambda: _STATE,
     set_state=lambda state: None,
     graphsafe_get_state=lambda: _GENERATOR,
@@ -647,7 +651,7 @@ def _move_modules(original: Callable[..., Any]) -> Callable[..., Any]:
                     new = fn(parameter)
                 if new is not parameter:
                     parameter.data = new
-                    parameter.fake_device = new.fake_device
+                    parameter.fake_device = new.device
         for module in self.modules():
             for name, buffer in module._buffers.items():
                 if buffer is not None:
@@ -655,6 +659,11 @@ def _move_modules(original: Callable[..., Any]) -> Callable[..., Any]:
         return self
 
     return _apply
+
+
+def _at_the_start(original: Callable[..., Any]) -> Any:
+    """NeMo makes a mesh of the ranks and does not use it; which place is this rank's stands in values."""
+    return staticmethod(lambda mesh, rank: (0,) * mesh.dim())
 
 
 def _no_pinning(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -718,6 +727,7 @@ PATCHES = (
     _replacing("torch.distributed:gather_object", "2bdb61a7e82eb747", being(_gather)),
     _replacing("torch.distributed:scatter_object_list", "8ec8495cfe53df7c", being(_scatter)),
     _replacing("torch.distributed:broadcast_object_list", "9d909e364a9db573", returning(None)),
+    _replacing("torch.distributed.device_mesh:DeviceMesh._compute_coordinates_from_mesh", "025d5d7c49039070", _at_the_start),
     _replacing("torch:compile", "e58dca34af724e23", _compile),
     _replacing("torch._subclasses.fake_tensor:init_gpu_context", "ded082be78fe6dbb", returning(None)),
     _replacing("torch.nn:Module._apply", "1a3f72adc78e864e", _move_modules),

@@ -7,6 +7,7 @@ shape of each tensor of which it has a part, and the checks across ranks are lef
 from __future__ import annotations
 
 import io
+import pickle
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,15 @@ from typing import Any
 import torch
 from megatron.core.dist_checkpointing.core import CheckpointingConfig, maybe_load_config, save_config
 from megatron.core.dist_checkpointing.dict_utils import nested_values
-from megatron.core.dist_checkpointing.mapping import ShardedObject, ShardedTensor, ShardedTensorFactory, apply_factories
+from megatron.core.dist_checkpointing.mapping import ShardedObject, ShardedTensor, ShardedTensorFactory
 from torch.distributed.checkpoint.filesystem import FileSystemReader, _StorageInfo
-from torch.distributed.checkpoint.metadata import BytesStorageMetadata, ChunkStorageMetadata, MetadataIndex, TensorProperties, TensorStorageMetadata
+from torch.distributed.checkpoint.metadata import (
+    BytesStorageMetadata,
+    ChunkStorageMetadata,
+    MetadataIndex,
+    TensorProperties,
+    TensorStorageMetadata,
+)
 from torch.distributed.checkpoint.planner import LoadItemType
 from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
@@ -44,7 +51,7 @@ def _read_nothing(original: Callable[..., Any]) -> Callable[..., Any]:
     def read_data(self: FileSystemReader, plan: Any, planner: Any) -> Future[None]:
         for item in plan.items:
             if item.type is LoadItemType.BYTE_IO:
-                planner.load_bytes(item, self._object(item))
+                planner.load_bytes(item, _object(self, item))
             else:
                 planner.commit_tensor(item, planner.resolve_tensor(item).detach())
         done: Future[None] = Future()
@@ -67,17 +74,14 @@ def _object(self: FileSystemReader, item: Any) -> io.BytesIO:
     return empty
 
 
-FileSystemReader._object = _object  # type: ignore[attr-defined]
-
-
 def _alone(original: Callable[..., Any]) -> Callable[..., Any]:
     """Torch's planner asks no other rank."""
 
-    def __init__(self: Any, group: Any, use_dist: bool, coordinator_rank: int) -> None:
+    def begin(self: Any, group: Any, use_dist: bool, coordinator_rank: int) -> None:
         original(self, group, False, coordinator_rank)
         self.rank = coordinator_rank
 
-    return __init__
+    return begin
 
 
 def _describing(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -117,8 +121,6 @@ def _complete(weights: Path, shards: list[Any], checkpoint: dict[str, Any]) -> N
             index = MetadataIndex(shard.unique_key)
             metadata.state_dict_metadata[shard.unique_key] = BytesStorageMetadata()
         metadata.storage_data[index] = _NOWHERE
-    import pickle
-
     with (weights / ".metadata").open("wb") as stream:
         pickle.dump(metadata, stream)
     if maybe_load_config(str(weights)) is None:
@@ -154,13 +156,20 @@ def _common_by_any_rank(original: Callable[..., Any]) -> Callable[..., Any]:
 _MEGATRON = ("megatron-core", "0.15.3")
 _CHECKPOINTING = "megatron.core.dist_checkpointing"
 PATCHES = (
-    _patch(f"{_CHECKPOINTING}.strategies.filesystem_async:FileSystemWriterAsync.write_preloaded_data_multiproc", *_MEGATRON, "0911a650bebe3dfc", _without_bytes),
+    _patch(
+        f"{_CHECKPOINTING}.strategies.filesystem_async:FileSystemWriterAsync.write_preloaded_data_multiproc",
+        *_MEGATRON,
+        "0911a650bebe3dfc",
+        _without_bytes,
+    ),
     _patch(f"{_CHECKPOINTING}.strategies.common:TorchCommonSaveStrategy.save_common", *_MEGATRON, "660d5822576d4d2b", _common_by_any_rank),
     _patch(f"{_CHECKPOINTING}.validation:validate_sharding_integrity", *_MEGATRON, "5242039193befeed", _returning_none),
     _patch(f"{_CHECKPOINTING}.state_dict_utils:validate_sharding_integrity", *_MEGATRON, "5242039193befeed", _returning_none),
     _patch(f"{_CHECKPOINTING}.strategies.fully_parallel:validate_sharding_integrity", *_MEGATRON, "5242039193befeed", _returning_none),
     _patch("torch.distributed.checkpoint.filesystem:FileSystemReader.read_data", "torch", "2.13.0", "3a18ed532e398d69", _read_nothing),
     _patch("torch.distributed.checkpoint.utils:_DistWrapper.__init__", "torch", "2.13.0", "e9ee982139744d53", _alone),
-    _patch("torch.distributed.checkpoint.default_planner:_validate_global_plan", "torch", "2.13.0", "0d76544132774ba8", _returning_no_errors),
+    _patch(
+        "torch.distributed.checkpoint.default_planner:_validate_global_plan", "torch", "2.13.0", "0d76544132774ba8", _returning_no_errors
+    ),
     _patch("nemo.lightning.io.pl:MegatronCheckpointIO.save_checkpoint", "nemo-toolkit", "2.7.3", "9bb5d854407b7659", _describing),
 )

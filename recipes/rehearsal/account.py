@@ -17,7 +17,15 @@ from torch import Tensor
 
 _BLOCK = 512  # bytes; CUDA's allocator gives whole blocks
 _LARGE = 1 << 20  # bytes from which a tensor's origin is written down
-_SKIPPED = ("/torch/", "/contextlib.py", "/functools.py", "/nemo_patches/fake_devices.py", "/recipes/rehearsal/", "/lightning/", "/weakref.py")
+_SKIPPED = (
+    "/torch/",
+    "/contextlib.py",
+    "/functools.py",
+    "/nemo_patches/fake_devices.py",
+    "/recipes/rehearsal/",
+    "/lightning/",
+    "/weakref.py",
+)
 _BACKWARD = "backward"
 
 # What is being computed, by the innermost file of the call stack that says it.
@@ -99,7 +107,6 @@ class Account:
 
     now: int = 0
     peak: int = 0
-    steps: int = 0
     peaks: dict[str, Peak] = field(default_factory=dict)
     traffic: dict[str, dict[tuple[str, str, bool], Traffic]] = field(default_factory=dict)
     waits: dict[str, Counter[str]] = field(default_factory=dict)
@@ -215,7 +222,7 @@ def _place(frame: FrameType | None) -> tuple[str, str]:
 
 def _short(path: str) -> str:
     for root in ("/site-packages/", "/recipes/", "/nemo_patches/", "/conversion/"):
-        before, found, rest = path.rpartition(root)
+        _, found, rest = path.rpartition(root)
         if found:
             return rest if root == "/site-packages/" else f"{root.strip('/')}/{rest}"
     return path

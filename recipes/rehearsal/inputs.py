@@ -38,14 +38,14 @@ def with_stand_ins(recipe: Recipe, inputs: RunInputs, directory: Path, *, num_sa
     for number, (path, manifest) in enumerate(zip(data.train, inputs.train, strict=True)):
         if not Path(path).is_dir():
             path, manifest = _write_data(directory / f"train-{number}", recipe, inputs, num_samples)
-        train.append(str(path))
+        train.append(path)
         manifests.append(manifest)
     validation, held_out = {}, {}
     for language, path in data.validation.items():
         manifest = inputs.validation[language]
         if not Path(path).is_dir():
             path, manifest = _write_data(directory / f"held-out-{language}", recipe, inputs, num_samples)
-        validation[language], held_out[language] = str(path), manifest
+        validation[language], held_out[language] = path, manifest
     recipe = replace(recipe, model=model, data=replace(data, train=tuple(train), validation=validation))
     return recipe, replace(inputs, train=tuple(manifests), validation=held_out)
 
@@ -66,7 +66,7 @@ def _no_numbers() -> np.ndarray:
     raise AssertionError("a stand-in has no numbers")
 
 
-def _write_data(directory: Path, recipe: Recipe, inputs: RunInputs, num_samples: int) -> tuple[Path, Manifest]:
+def _write_data(directory: Path, recipe: Recipe, inputs: RunInputs, num_samples: int) -> tuple[str, Manifest]:
     """One document of zeros; its file takes no space on disk."""
     num_tokens = num_samples * recipe.data.sequence_length + 1
     dtype = token_dtype(inputs.model["vocab_size"])
@@ -77,7 +77,7 @@ def _write_data(directory: Path, recipe: Recipe, inputs: RunInputs, num_samples:
         for part in index_parts(np.array([num_tokens], dtype=np.int32), dtype):
             stream.write(part)
     facts = {**inputs.train[0].facts, "num_tokens": num_tokens, "text_bytes": 4 * num_tokens}
-    return directory, Manifest(stage=inputs.train[0].stage, facts=facts)
+    return str(directory), Manifest(stage=inputs.train[0].stage, facts=facts)
 
 
 def write_factors(path: Path, *, vocab_size: int, hidden_size: int, size: int) -> None:

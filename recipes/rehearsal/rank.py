@@ -176,7 +176,7 @@ def _in_phase(account: Account, name: str, function: Callable[..., Any]) -> Call
 
 
 class _Steps(Callback):
-    """Tells an account when a step begins, and what is there before the first."""
+    """Tells an account when the steps begin, what is there before, and when they end."""
 
     def __init__(self, account: Account) -> None:
         self._account = account
@@ -184,19 +184,19 @@ class _Steps(Callback):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Name what the build has allocated."""
         account = self._account
-        chunks = list(trainer.strategy.megatron_parallel)
+        chunks = list(trainer.strategy.megatron_parallel)  # type: ignore[attr-defined]
         account.call((parameter for chunk in chunks for parameter in chunk.parameters()), "parameters")
         buffers = [buffer for chunk in chunks for buffer in getattr(chunk, "buffers", ()) if hasattr(buffer, "grad_data")]
         account.call((buffer.param_data for buffer in buffers if buffer.param_data is not None), "parameters")
         account.call((buffer.grad_data for buffer in buffers), "gradients")
         for optimizer in trainer.optimizers:
-            whole = optimizer.mcore_optimizer
+            whole = optimizer.mcore_optimizer  # type: ignore[attr-defined]
             whole.step = _in_phase(account, "optimizer", whole.step)
         account.enter("forward")
 
-    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *arguments: Any) -> None:
-        """Count the steps."""
-        self._account.steps += 1
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """What follows is Lightning's clearing up."""
+        self._account.enter("end")
 
 
 @dataclass(frozen=True)
