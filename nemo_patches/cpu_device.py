@@ -64,6 +64,7 @@ class _CpuDevice(TorchFunctionMode):
 
 
 def is_cuda(device: Any) -> bool:
+    """Whether a device, or the name of one, is a GPU."""
     return (isinstance(device, torch.device) and device.type == "cuda") or (isinstance(device, str) and device.startswith("cuda"))
 
 
@@ -108,14 +109,17 @@ class NoEvent:
 
 
 def returning(value: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """A replacement that gives the same whatever it is asked."""
     return lambda original: lambda *args, **kwargs: value
 
 
 def being(replacement: Any) -> Callable[[Callable[..., Any]], Any]:
+    """A replacement that has no use for the original."""
     return lambda original: replacement
 
 
 def torch_cuda(name: str, digest: str, wrap: Callable[[Callable[..., Any]], Any]) -> Patch:
+    """A function of `torch.cuda` that has to answer without a GPU."""
     return Patch(
         target=f"torch.cuda:{name}",
         wrap=wrap,
@@ -135,6 +139,7 @@ def _set_rng_state(new_state: torch.Tensor, device: int = -1, graph_safe: bool =
 
 
 def keep_devices(original: Callable[..., Any]) -> Callable[..., Any]:
+    """A replacement that leaves a checkpoint's tensors where they are."""
     return lambda checkpoint: checkpoint
 
 
