@@ -1,0 +1,84 @@
+"""Runs of the papers' sizes, played as one rank of their world on GPUs that are not there."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from recipes.compose import compose_recipe, recipe_names
+from recipes.rehearse import main, wanted_ranks
+from tests.processes import ROOT, Group
+
+# A small world costs less: what 64 ranks say of a checkpoint is compared one by one.
+SMALL_WORLD = ("parallel.num_nodes=1", "parallel.devices_per_node=2", "schedule.global_batch_size=16")
+USUAL = {"gams": ("gams/focus_tied", "0", SMALL_WORLD)}
+
+
+def rehearsed(cases: dict[str, tuple[str, str, tuple[str, ...]]], directory: Path, *, timeout_seconds: float) -> dict[str, list[Any]]:
+    """Reports of all cases, from one process."""
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "cases.json").write_text(json.dumps(cases))
+    script = str(ROOT / "tests" / "recipes" / "rehearsals.py")
+    group = Group([script, str(directory / "cases.json"), str(directory / "reports.json")], log_dir=directory / "log")
+    finished = group.wait(timeout_seconds=timeout_seconds)
+    assert finished.code == 0, finished.stderr[-3000:]
+    found: dict[str, list[Any]] = json.loads((directory / "reports.json").read_text())
+    return found
+
+
+@pytest.fixture(scope="session")
+def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
+    """Reports of the usual cases."""
+    return rehearsed(USUAL, tmp_path_factory.mktemp("rehearsals"), timeout_seconds=600)
+
+
+def test_state_of_a_rank_is_what_the_planner_counts(reports: dict[str, list[Any]]) -> None:
+    for case in reports.values():
+        for report in case:
+            for part in ("parameters", "gradients", "optimizer"):
+                assert report["consists of"][part] == pytest.approx(report["planned"][part], rel=0.02), part
+
+
+def test_all_parts_of_a_run_are_rehearsed(reports: dict[str, list[Any]]) -> None:
+    [report] = reports["gams"]
+    assert {"build", "load", "forward", "backward", "optimizer", "validation", "save", "load, resumed", "save, resumed"} <= set(
+        report["phases"]
+    )
+    assert set(report["attention kernels"]) == {"flash"}
+    sent = {(row["group"], row["kind"]): row["GB"] for row in report["traffic of a step"]}
+    gradients = 4 * report["planned"]["parameters"] / 2 * 2**30 / 1e9  # 32-bit numbers, and the planner's parameters have 16 bits
+    assert sent["DP", "reduce-scatter"] == pytest.approx(gradients, rel=0.01)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in recipe_names() if not name.startswith("demo")])
+def test_every_published_recipe_runs_at_its_real_size(name: str, tmp_path: Path) -> None:
+    found = rehearsed({name: (name, "stages", ())}, tmp_path, timeout_seconds=1200)
+    for report in found[name]:
+        assert report["rehearsal"]["processor seconds"] < 120 and report["rehearsal"]["memory (GiB)"] < 4
+        for part in ("parameters", "gradients"):
+            assert report["consists of"][part] == pytest.approx(report["planned"][part], rel=0.02), part
+
+
+def test_named_ranks_are_those_of_the_stages() -> None:
+    recipe = compose_recipe("gams/focus", ["parallel.pipeline_parallel_size=2"])
+    assert wanted_ranks(recipe, "stages") == [0, 31, 32, 63]
+    assert wanted_ranks(recipe, "last,first,5") == [0, 5, 63]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("--rank", "64"), "there is no rank 64: the recipe has 64 processes, which are ranks 0 to 63"),
+        (("--ranks", "middle"), "'middle' is no rank; expected numbers from 0 to 63, or first, last, stages, with commas between"),
+        (("--gpus", "6"), "--gpus is 6; expected a multiple of the 4 GPUs of a node"),
+        (("schedule.micro_batch_size=16",), "the layout (TP 1 x PP 1 x DP 64, micro batch 16) needs "),
+    ],
+)
+def test_what_cannot_be_rehearsed_is_refused(arguments: tuple[str, ...], sentence: str) -> None:
+    with pytest.raises(ValueError) as error:
+        main(["--recipe", "gams/focus", *arguments])
+    assert sentence in str(error.value)
