@@ -15,6 +15,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+from data_prep.lease import Fence, take_lease, this_process
 from nemo_patches.core import apply
 from nemo_patches.fake_devices import FakeGpuKind, World, played_rank, present_fake_gpus
 from nemo_patches.quiet import quiet_imports
@@ -26,6 +27,7 @@ from recipes.rehearsal.inputs import with_stand_ins
 from recipes.run_dir import CHECKPOINTS_NAME
 from recipes.schema import FreezeRule, Recipe
 from recipes.stopping import StopSignals
+from recipes.watchdog import watching
 
 present_fake_gpus()  # before NeMo keeps an unpatched name
 
@@ -133,6 +135,7 @@ def _shortened(recipe: Recipe, batch: int, steps: int, *, asynchronous: bool) ->
         asynchronous_save=asynchronous,
         stop_signals=(),
         wandb_project=None,
+        hang_factor=None,
     )
     data = replace(recipe.data, num_workers=0, epochs=())
     return replace(recipe, schedule=schedule, run=run, data=data, freeze=tuple(map(rule, recipe.freeze)))
@@ -140,8 +143,10 @@ def _shortened(recipe: Recipe, batch: int, steps: int, *, asynchronous: bool) ->
 
 def _train(recipe: Recipe, inputs: RunInputs, world: World, account: Account, *, run_dir: Path, resume_from: Path | None) -> None:
     """As `recipes.engine.train`, with every phase in the account."""
-    with played_rank(world, account):
-        callbacks = _Watched.of(make_callbacks(recipe, inputs, run_dir=run_dir, signals=StopSignals(())), account)
+    with played_rank(world, account), take_lease(run_dir, this_process("recipes.rehearse")) as lease:
+        fence, watchdog = Fence(lease.path, lease.token), watching(recipe.run, rank=world.rank)
+        made = make_callbacks(recipe, inputs, run_dir=run_dir, signals=StopSignals(()), fence=fence, watchdog=watchdog)
+        callbacks = _Watched.of(made, account)
         trainer = engine.make_trainer(recipe, callbacks, run_dir=run_dir, start_from_weights=resume_from is None)
         data = engine.make_data(recipe, inputs, index_dir=run_dir / "index")
         data.build = _as_first_rank(data.build)  # type: ignore[method-assign]
