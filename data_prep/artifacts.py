@@ -20,6 +20,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from types import TracebackType
@@ -314,7 +315,7 @@ def write_manifest(
         arguments={key: _jsonable(value) for key, value in (arguments or {}).items()},
         inputs=dict(inputs or {}),
         files=files,
-        versions=_versions(),
+        versions=dict(_versions()),
         commit=project_commit(),
     )
     text = json.dumps({"format": MANIFEST_FORMAT, **asdict(manifest)}, indent=2, ensure_ascii=False, sort_keys=True)
@@ -415,6 +416,7 @@ def require_same_tokenizer(found: str | None, expected: str | None, *, found_in:
         )
 
 
+@cache
 def _versions() -> dict[str, str]:
     versions = {"python": platform.python_version()}
     for package in _RECORDED_PACKAGES:
@@ -425,8 +427,9 @@ def _versions() -> dict[str, str]:
     return versions
 
 
+@cache
 def project_commit() -> str | None:
-    """Commit of this checkout, with `-dirty` appended when it was edited; None outside a git checkout."""
+    """Commit of this checkout when the process first asked, with `-dirty` appended when it was edited; None outside a git checkout."""
     checkout = Path(__file__).resolve().parent.parent
     command = ["git", "-C", str(checkout), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
     try:

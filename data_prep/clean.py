@@ -8,7 +8,6 @@ that was stopped goes on with the shards that are missing when the same command 
 from __future__ import annotations
 
 import argparse
-import shutil
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -17,8 +16,9 @@ from data_prep import command
 from data_prep.artifacts import Manifest, digest_file, write_manifest
 from data_prep.cleaning.language_filter import LanguageFilter
 from data_prep.cleaning.problem_runs import COUNTED, LETTERS, ProblemRuns
-from data_prep.cleaning.shard import CleanCounts, CleanRules, Lengths, clean_shard, duplicate_ids, report
+from data_prep.cleaning.shard import CleanCounts, CleanRules, Lengths, clean_shard, report
 from data_prep.reading.corpora import Corpus, add_corpus_arguments, corpora_from_arguments, write_corpus_table
+from data_prep.reading.document_ids import duplicate_ids
 from data_prep.reading.documents import add_format_arguments
 from data_prep.reading.scanning import Reading
 from data_prep.reading.shards import ordered_map, resumable_directory, shard_names
@@ -26,12 +26,13 @@ from data_prep.reading.shards import ordered_map, resumable_directory, shard_nam
 
 @dataclass(frozen=True)
 class ShardJob:
-    """One input file and where its results go, relative to the output."""
+    """One input file and where its results go: `name` is that of its shard below `directory/text` and of its ids below `scratch`."""
 
     path: Path
     corpus: str
     name: str
     directory: Path
+    scratch: Path
     rules: CleanRules
     reading: Reading
 
@@ -60,19 +61,18 @@ def clean(
         "reading": asdict(reading),
         "corpora": [[corpus.name, *map(str, corpus.paths)] for corpus in corpora],
     }
-    with resumable_directory(output_dir, plan) as directory:
+    with resumable_directory(output_dir, plan) as (directory, scratch):
         jobs = [
-            ShardJob(path, corpus.name, f"{corpus.name}/{name}", directory, rules, reading)
+            ShardJob(path, corpus.name, f"{corpus.name}/{name}", directory, scratch, rules, reading)
             for corpus in corpora
             for path, name in zip(corpus.paths, shard_names(corpus.paths))
         ]
         counts = {corpus.name: CleanCounts() for corpus in corpora}
         for job, found in zip(jobs, ordered_map(_run, jobs, workers=workers, name=lambda job: str(job.path))):
             counts[job.corpus].add(found)
-        twice = duplicate_ids([(directory / "ids" / f"{job.name}.npy", job.path) for job in jobs])
+        twice = duplicate_ids([(scratch / f"{job.name}.npy", job.path) for job in jobs])
         if twice and not reading.skip_bad:
             raise ValueError(twice[0])
-        shutil.rmtree(directory / "ids")
         (directory / "report.md").write_text(report(counts, twice), encoding="utf-8")
         write_corpus_table(directory, corpora, {c.name: [f"text/{job.name}" for job in jobs if job.corpus == c.name] for c in corpora})
         facts = {
@@ -91,7 +91,7 @@ def clean(
 
 
 def _run(job: ShardJob) -> CleanCounts:
-    return clean_shard(job.path, job.name, job.directory, job.rules, job.reading)
+    return clean_shard(job.path, job.name, job.directory, job.scratch, job.rules, job.reading)
 
 
 def _parser() -> argparse.ArgumentParser:

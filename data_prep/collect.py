@@ -8,17 +8,16 @@ on with the shards that are missing when the same command is given again.  The n
 from __future__ import annotations
 
 import argparse
-import shutil
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
 from data_prep import command
 from data_prep.artifacts import Manifest, digest_file, write_manifest
-from data_prep.cleaning.shard import duplicate_ids
 from data_prep.progress import SharedProgress
 from data_prep.reading.collect_shard import CollectCounts, CollectJob, collect_shard, report, show_progress
 from data_prep.reading.corpora import Corpus, corpora_from_input, write_corpus_table
+from data_prep.reading.document_ids import duplicate_ids
 from data_prep.reading.documents import SUFFIXES, add_format_arguments
 from data_prep.reading.scanning import Reading
 from data_prep.reading.shards import ordered_map, resumable_directory, shard_names
@@ -57,9 +56,11 @@ def collect(
         ],
     }
     parts = {source.corpus.name: _parts(source) for source in sources}
-    with resumable_directory(output_dir, plan) as directory:
+    with resumable_directory(output_dir, plan) as (directory, scratch):
         jobs = [
-            CollectJob(source, paths, num_shards, index, f"{source.corpus.name}/{name}", directory, source.reading(reading), new_ids)
+            CollectJob(
+                source, paths, num_shards, index, f"{source.corpus.name}/{name}", directory, scratch, source.reading(reading), new_ids
+            )
             for source in sources
             for paths, num_shards, index, name in parts[source.corpus.name]
         ]
@@ -72,10 +73,9 @@ def collect(
             for job, found in zip(jobs, done):
                 counts[job.source.corpus.name].add(found)
         places = [job.paths[0] if job.paths else Path(job.name) for job in jobs]
-        twice = duplicate_ids([(directory / "ids" / f"{job.name}.npy", place) for job, place in zip(jobs, places)])
+        twice = duplicate_ids([(scratch / f"{job.name}.npy", place) for job, place in zip(jobs, places)])
         if twice and not reading.skip_bad:
             raise ValueError(f"{twice[0]}, or give all of them new ones with --new-ids")
-        shutil.rmtree(directory / "ids")
         files = {source.corpus.name: [f"text/{job.name}" for job in jobs if job.source is source] for source in sources}
         write_corpus_table(directory, [source.corpus for source in sources], files)
         (directory / "report.md").write_text(report(sources, counts, twice), encoding="utf-8")

@@ -131,20 +131,18 @@ def mixture(
         "tokenizers": digests,
     }
     paths = [path for corpus in chosen for path in corpus.paths]
-    with resumable_directory(output_dir, plan) as directory:
+    with resumable_directory(output_dir, plan) as (directory, scratch):
         shards = [
             Shard(path, corpus, f"{corpus.name}/{name}") for corpus in chosen for path, name in zip(corpus.paths, shard_names(corpus.paths))
         ]
-        tables = _count(shards, units, list(tokenizers.values()), directory, workers)
+        tables = _count(shards, units, list(tokenizers.values()), scratch, workers)
         sides = decide(chosen, [shard.corpus for shard in shards], tables, rules)
         counts = _counts(chosen, [shard.corpus for shard in shards], tables, sides, rules)
         if not any(count.train.documents for count in counts):
             raise ValueError(f"no document is left for training in {', '.join(map(str, paths))}; give more text or larger budgets")
         _write(shards, units, tables, sides, tuple(tokenizers), directory, workers)
-        shutil.rmtree(directory / "counts")
         (directory / "report.md").write_text(report(counts, list(tokenizers)), encoding="utf-8")
         (directory / "blend.json").write_text(json.dumps(blend(counts), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-        (directory / "plan.json").unlink()  # the manifest says it, and the same mixture has the same digest
         facts = {"tokenizer_digests": digests, "corpora": [asdict(count) for count in counts], "blend": blend(counts)}
         return write_manifest(
             directory,
@@ -155,8 +153,8 @@ def mixture(
         )
 
 
-def _count(shards: Sequence[Shard], units: Units, tokenizers: Sequence[Path], directory: Path, workers: int) -> list[ShardTable]:
-    jobs = [CountJob(shard.path, shard.corpus.name, directory / "counts" / f"{shard.name}.npz", units) for shard in shards]
+def _count(shards: Sequence[Shard], units: Units, tokenizers: Sequence[Path], scratch: Path, workers: int) -> list[ShardTable]:
+    jobs = [CountJob(shard.path, shard.corpus.name, scratch / f"{shard.name}.npz", units) for shard in shards]
     size = sum(shard.path.stat().st_size for shard in shards)
     with SharedProgress("counting tokens", total=size, unit="B", is_bytes=True) as progress:
         prepared = (tokenizers, workers == 1, progress)

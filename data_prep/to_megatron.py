@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import multiprocessing
 import os
-import shutil
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -79,11 +78,9 @@ def to_megatron(
     encoders = word_encoder(tokenizer.backend_tokenizer).for_threads(workers // len(paths))
     facts = {"tokenizer_digest": tokenizer_digest(tokenizer), "vocab_size": vocab_size, "eos_token_id": tokenizer.eos_token_id}
     plan = {"stage": STAGE, **facts, "reading": asdict(reading), "inputs": list(map(str, paths))}
-    with resumable_directory(output_dir, plan) as directory:
-        shards = directory / "shards"
-        shards.mkdir(exist_ok=True)
+    with resumable_directory(output_dir, plan) as (directory, scratch):
         try:
-            jobs = [(path, shards / f"{number:05d}") for number, path in enumerate(paths)]
+            jobs = [(path, scratch / f"{number:05d}") for number, path in enumerate(paths)]
             with SharedProgress("tokenizing", total=sum(path.stat().st_size for path in paths), unit="B", is_bytes=True) as progress:
                 work = Work(encoders, tokenizer.eos_token_id, dtype, reading, progress)
                 found = ordered_map(
@@ -95,18 +92,13 @@ def to_megatron(
                         record.samples.clear()  # of many shards only some are sampled: this process holds the texts
                     records.append(record)
             if not any(record.num_documents for record in records):
-                shutil.rmtree(shards)
+                for file in scratch.iterdir():
+                    file.unlink()  # nothing to go on with
                 raise _no_text(records)
-        except BaseException:
-            if not any(shards.glob("*.json")):
-                shutil.rmtree(directory)  # nothing to go on with
-            raise
         finally:
             _WORK.clear()
         digests = join((shard_part(stem, record) for (_, stem), record in zip(jobs, records)), directory, dtype)
         checked = check(directory, records, tokenizer.backend_tokenizer, tokenizer.eos_token_id)
-        shutil.rmtree(shards)
-        (directory / "plan.json").unlink()  # the manifest says it, and the same data has the same digest
         return write_manifest(
             directory,
             stage=STAGE,

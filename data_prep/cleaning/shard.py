@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from data_prep.cleaning.language_filter import LanguageFilter
 from data_prep.cleaning.problem_runs import ProblemRuns
 from data_prep.cleaning.text_hygiene import AFTER, BEFORE, Step
+from data_prep.reading.document_ids import id_hash, save_ids
 from data_prep.reading.documents import BadInput, text_key_of
 from data_prep.reading.scanning import Reading
-from data_prep.reading.shards import JsonLinesWriter, file_state, id_hash
+from data_prep.reading.shards import JsonLinesWriter, file_state, finish_shard, finished_shard
 from data_prep.tables import markdown_table
 
 PROBLEM_RUNS = "problem runs"
@@ -107,26 +105,20 @@ class CleanCounts:
         return cls(**{**record, **{name: {reason: Change(**change) for reason, change in record[name].items()} for name in changes}})
 
 
-def clean_shard(path: Path, name: str, directory: Path, rules: CleanRules, reading: Reading) -> CleanCounts:
-    """Clean a file into `text/`, `removed/` and `ids/`; its counts are written last, and a shard that has them is not done again.
+def clean_shard(path: Path, name: str, directory: Path, scratch: Path, rules: CleanRules, reading: Reading) -> CleanCounts:
+    """Clean a file into `text/` and `removed/`, its ids into `scratch`; its counts are written last, and a shard that has them is not done again.
 
     Raises:
         ValueError: if the file cannot be read.
     """
     done = directory / "counts" / f"{name}.json"
     state = file_state(path)
-    if done.exists():
-        record = json.loads(done.read_text(encoding="utf-8"))
-        if record["input"] == state:
-            return CleanCounts.from_json(record["counts"])
-        done.unlink()  # the file was repaired meanwhile
+    ids_path = scratch / f"{name}.npy"
+    if record := finished_shard(done, state, directory / "text" / name, directory / "removed" / name, ids_path):
+        return CleanCounts.from_json(record["counts"])
     counts, ids = _clean_documents(path, name, directory, rules, reading)
-    for target in (done, directory / "ids" / f"{name}.npy"):
-        target.parent.mkdir(parents=True, exist_ok=True)
-    np.save(directory / "ids" / f"{name}.npy", np.array(ids, dtype=np.uint64).reshape(-1, 2))
-    partial = done.with_name(f".{done.name}.partial")
-    partial.write_text(json.dumps({"input": state, "counts": asdict(counts)}, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
-    os.replace(partial, done)
+    save_ids(ids_path, ids)
+    finish_shard(done, state, {"counts": asdict(counts)}, indent=1)
     return counts
 
 
@@ -193,27 +185,6 @@ def _difference(before: str, after: str) -> dict[str, str]:
     same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(before, after)))
     window = slice(max(0, same - _CONTEXT), same + _CONTEXT)
     return {"before": before[window], "after": after[window]}
-
-
-def duplicate_ids(shards: Sequence[tuple[Path, Path]]) -> list[str]:
-    """A sentence for each id that was used before; 16 bytes of memory a document.
-
-    Args:
-        shards: file of (hash of the id, line) and the input it is of.
-    """
-    tables = [np.load(ids) for ids, _ in shards]
-    owner = np.repeat(np.arange(len(tables)), [len(table) for table in tables])
-    if not len(owner):
-        return []
-    hashes, lines = np.concatenate(tables).T
-    order = np.argsort(hashes, kind="stable")
-    again = np.flatnonzero(hashes[order][1:] == hashes[order][:-1])
-    pairs = sorted((int(order[at + 1]), int(order[at])) for at in again)
-    return [
-        f"{shards[owner[b]][1]}, line {lines[b]} has the same id as {shards[owner[a]][1]}, line {lines[a]} ({len(pairs)} in all);"
-        " give each document its own id, or keep them with --skip-bad"
-        for b, a in pairs
-    ]
 
 
 def report(counts: Mapping[str, CleanCounts], twice: Sequence[str]) -> str:

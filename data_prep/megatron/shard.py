@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections import Counter as Tally
 from collections import deque
@@ -24,7 +23,7 @@ from data_prep.megatron.word_encoder import LibraryEncoder, WordEncoder
 from data_prep.progress import Counter
 from data_prep.reading.documents import BadInput, Document
 from data_prep.reading.scanning import Reading
-from data_prep.reading.shards import file_state
+from data_prep.reading.shards import file_state, finish_shard, finished_shard
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -101,13 +100,10 @@ def tokenize_shard(
     """
     done = stem.with_suffix(".json")
     state = file_state(path)
-    if done.exists():
-        found = json.loads(done.read_text(encoding="utf-8"))
-        if found["input"] == state:
-            if progress is not None:
-                progress.advance(state["size"])
-            return ShardRecord(**{**found["record"], "samples": [tuple(sample) for sample in found["record"]["samples"]]})
-        done.unlink()  # the file was repaired meanwhile
+    if found := finished_shard(done, state, stem.with_suffix(".bin"), stem.with_suffix(".npz")):
+        if progress is not None:
+            progress.advance(state["size"])
+        return ShardRecord(**{**found["record"], "samples": [tuple(sample) for sample in found["record"]["samples"]]})
     record, bad = ShardRecord(str(path)), list[BadInput]()
     all_lengths, lines = [np.zeros(0, dtype=np.int32)], [np.zeros(0, dtype=np.int64)]
     partial = stem.with_name(f".{stem.name}.bin.partial")
@@ -128,9 +124,7 @@ def tokenize_shard(
     record.bad_samples = [item.message for item in bad[:_MAX_BAD]]
     os.replace(partial, stem.with_suffix(".bin"))
     np.savez(stem.with_suffix(".npz"), lengths=np.concatenate(all_lengths), lines=np.concatenate(lines))
-    partial = stem.with_name(f".{done.name}.partial")
-    partial.write_text(json.dumps({"input": state, "record": asdict(record)}, ensure_ascii=False) + "\n", encoding="utf-8")
-    os.replace(partial, done)
+    finish_shard(done, state, {"record": asdict(record)})
     return record
 
 

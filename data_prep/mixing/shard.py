@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import zipfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,9 +16,10 @@ from numpy.typing import NDArray
 from data_prep.megatron.word_encoder import LibraryEncoder, WordEncoder, word_encoder
 from data_prep.mixing.sentences import sentences
 from data_prep.progress import Counter
+from data_prep.reading.document_ids import id_hash
 from data_prep.reading.documents import Document, batches
 from data_prep.reading.scanning import Reading
-from data_prep.reading.shards import JsonLinesWriter, file_state, id_hash
+from data_prep.reading.shards import JsonLinesWriter, file_state
 from data_prep.tokenizers.files import load_tokenizer
 
 LEFT_OUT, TRAIN, VALIDATION = 0, 1, 2
@@ -115,10 +117,8 @@ def count_shard(job: CountJob) -> ShardTable:
         ValueError: if the file cannot be read.
     """
     state = json.dumps(file_state(job.path))
-    if job.table_path.exists():
-        with np.load(job.table_path) as saved:
-            if str(saved["state"]) == state:
-                return ShardTable(saved["ids"], saved["groups"], saved["tokens"], saved["text_bytes"])
+    if (counted := _counted(job.table_path, state)) is not None:
+        return counted
     ids: list[int] = []
     groups: list[int] = []
     text_bytes: list[int] = []
@@ -139,6 +139,19 @@ def count_shard(job: CountJob) -> ShardTable:
         np.savez(file, state=np.array(state), **vars(table))
     os.replace(partial, job.table_path)
     return table
+
+
+def _counted(table_path: Path, state: str) -> ShardTable | None:
+    """The table of an earlier run, if it is whole and of the same input."""
+    try:
+        with np.load(table_path) as saved:
+            if str(saved["state"]) == state:
+                return ShardTable(saved["ids"], saved["groups"], saved["tokens"], saved["text_bytes"])
+    except FileNotFoundError:
+        pass
+    except (ValueError, KeyError, EOFError, zipfile.BadZipFile):  # cut by a machine that went down
+        table_path.unlink()
+    return None
 
 
 def count_tokens(texts: Sequence[str]) -> NDArray[np.int64]:

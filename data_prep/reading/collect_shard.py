@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from data_prep.progress import Counter
+from data_prep.reading.document_ids import id_hash, save_ids
 from data_prep.reading.documents import BadInput, Document
 from data_prep.reading.scanning import Reading
-from data_prep.reading.shards import JsonLinesWriter, file_state, id_hash
+from data_prep.reading.shards import JsonLinesWriter, file_state, finish_shard, finished_shard
 from data_prep.reading.sources import Source, stream
 from data_prep.tables import markdown_table
 
@@ -57,7 +55,7 @@ class CollectJob:
     Attributes:
         paths: its files; none for a part of a dataset.
         num_shards, index: which part of the dataset.
-        name: of the shard, below `text/`.
+        name: of the shard, below `directory/text`, and of its ids below `scratch`.
         new_ids: the id is CORPUS/FILE:LINE, and what the document had becomes its `original_id`.
     """
 
@@ -67,6 +65,7 @@ class CollectJob:
     index: int
     name: str
     directory: Path
+    scratch: Path
     reading: Reading
     new_ids: bool = False
 
@@ -94,11 +93,9 @@ def collect_shard(job: CollectJob) -> CollectCounts:
     """
     done = job.directory / "counts" / f"{job.name}.json"
     state = json.loads(json.dumps(job.state(), default=str))
-    if done.exists():
-        record = json.loads(done.read_text(encoding="utf-8"))
-        if record["input"] == state:
-            return CollectCounts(**record["counts"])
-        done.unlink()  # the file was repaired meanwhile
+    ids_path = job.scratch / f"{job.name}.npy"
+    if record := finished_shard(done, state, job.directory / "text" / job.name, ids_path):
+        return CollectCounts(**record["counts"])
     counts = CollectCounts()
     bad: list[BadInput] = []
     ids: list[tuple[int, int]] = []
@@ -120,12 +117,8 @@ def collect_shard(job: CollectJob) -> CollectCounts:
     for item in bad:
         counts.bad_input[item.reason] = counts.bad_input.get(item.reason, 0) + 1
     counts.messages = [item.message for item in bad[:_MAX_MESSAGES]]
-    for target in (done, job.directory / "ids" / f"{job.name}.npy"):
-        target.parent.mkdir(parents=True, exist_ok=True)
-    np.save(job.directory / "ids" / f"{job.name}.npy", np.array(ids, dtype=np.uint64).reshape(-1, 2))
-    partial = done.with_name(f".{done.name}.partial")
-    partial.write_text(json.dumps({"input": state, "counts": asdict(counts)}, ensure_ascii=False) + "\n", encoding="utf-8")
-    os.replace(partial, done)
+    save_ids(ids_path, ids)
+    finish_shard(done, state, {"counts": asdict(counts)})
     return counts
 
 

@@ -21,14 +21,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
-from data_prep.artifacts import digest_bytes, free_output, make_group_readable, make_place, sync_tree
+from data_prep.artifacts import free_output, make_group_readable, make_place, sync_tree
 from data_prep.reading.documents import COMPRESSIONS, SUFFIXES
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 _LEVEL = 4  # of gzip: twice the speed of its default for 5 % more bytes
-_PLAN = "plan.json"
+_PLAN, _OUTPUT, _SCRATCH = "plan.json", "output", "scratch"  # in the hidden directory of an unfinished run
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
@@ -120,53 +120,104 @@ class JsonLinesWriter:
 
 
 @contextmanager
-def resumable_directory(output_dir: Path, plan: Mapping[str, Any]) -> Iterator[Path]:
-    """A hidden directory beside `output_dir` that becomes it when the block ends without an error, and waits for the next run otherwise.
+def resumable_directory(output_dir: Path, plan: Mapping[str, Any]) -> Iterator[tuple[Path, Path]]:
+    """Two hidden directories: one becomes `output_dir` when the block ends without an error, the other is for what only the work needs.
 
-    What it holds from an earlier run with the same plan is there to be used.  The plan stays in it, as `plan.json`.
+    Both lie in `.OUTPUT.unfinished` and wait there for the next run with the same plan if the block does not end, at whatever step: what is
+    needed to go on is removed only behind the rename, when there is nothing to go on with any more.
 
     Args:
         plan: all that the output depends on (options, inputs); a run with another plan does not touch what the first left.
 
+    Yields:
+        (what becomes the output, scratch); both may hold what an earlier run left, which is there to be used.
+
     Raises:
         ValueError: if `output_dir` is there and not empty, if another run is at work on it, or if an unfinished one had another plan.
     """
+    unfinished = _unfinished(output_dir)
+    _remove_if_renamed(unfinished, output_dir)
     output_dir = free_output(output_dir)
-    unfinished = output_dir.parent / f".{output_dir.name}.unfinished"
     make_place(output_dir, unfinished)
+    with _locked(unfinished, output_dir):
+        _require_plan(unfinished, plan)
+        with _made_of(unfinished, output_dir) as (directory, scratch):
+            yield directory, scratch
+
+
+@contextmanager
+def _made_of(unfinished: Path, output_dir: Path) -> Iterator[tuple[Path, Path]]:
+    directory, scratch = unfinished / _OUTPUT, unfinished / _SCRATCH
+    try:
+        for partial in unfinished.rglob(".*.partial"):  # of a run that was killed
+            partial.unlink()
+        for place in (directory, scratch):
+            place.mkdir(exist_ok=True)
+        yield directory, scratch
+        make_group_readable(directory)
+        sync_tree(directory)
+        if output_dir.is_dir():
+            output_dir.rmdir()
+        os.replace(directory, output_dir)
+        shutil.rmtree(unfinished, ignore_errors=True)
+    except BaseException as error:
+        waiting = _holds_work(unfinished)
+        if not waiting:
+            shutil.rmtree(unfinished, ignore_errors=True)  # nothing to go on with
+        _tell_what_waits(error, output_dir, unfinished if waiting else None)
+        raise
+
+
+def _unfinished(output_dir: Path) -> Path:
+    output_dir = Path(os.path.abspath(output_dir))
+    return output_dir.parent / f".{output_dir.name}.unfinished"
+
+
+def _remove_if_renamed(unfinished: Path, output_dir: Path) -> None:
+    """Remove what a run that was killed behind its rename, or while it removed this, left: its output is complete."""
+    if unfinished.is_dir() and not (unfinished / _OUTPUT).exists() and output_dir.is_dir() and any(output_dir.iterdir()):
+        shutil.rmtree(unfinished)
+
+
+@contextmanager
+def _locked(unfinished: Path, output_dir: Path) -> Iterator[None]:
     lock = os.open(unfinished, os.O_RDONLY)
     try:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
+            if not os.path.samestat(os.fstat(lock), os.stat(unfinished)):
+                raise FileNotFoundError  # the other run finished between our opening and our locking
+        except (BlockingIOError, FileNotFoundError) as error:
             raise ValueError(
                 f"another run is writing {output_dir} ({unfinished} is locked); wait for it or choose another --output"
             ) from error
-        _require_plan(unfinished, plan)
-        for partial in unfinished.rglob(".*.partial"):  # of a run that was killed
-            partial.unlink()
-        yield unfinished
-        make_group_readable(unfinished)
-        sync_tree(unfinished)
-        if output_dir.is_dir():
-            output_dir.rmdir()
-        os.replace(unfinished, output_dir)
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            raise ValueError(
-                f"the disk is full while writing {output_dir}: {error}; free some space and run the same command again:"
-                f" finished shards wait in {unfinished}"
-            ) from error
-        raise
+        yield
     finally:
         os.close(lock)
+
+
+def _holds_work(unfinished: Path) -> bool:
+    """Whether there is something to go on with: a complete file."""
+    files = (path for part in (_OUTPUT, _SCRATCH) for path in (unfinished / part).rglob("*"))
+    return any(path.is_file() and not path.name.endswith(".partial") for path in files)
+
+
+def _tell_what_waits(error: BaseException, output_dir: Path, unfinished: Path | None) -> None:
+    """Turn what ended the work into a sentence that says what is kept, where the system or the user ended it."""
+    kept = f"finished shards wait in {unfinished}" if unfinished is not None else "nothing was finished yet"
+    if isinstance(error, KeyboardInterrupt) and not error.args:
+        raise KeyboardInterrupt(f"{kept}; the same command goes on") from error
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        raise ValueError(
+            f"the disk is full while writing {output_dir}: {error}; free some space and run the same command again: {kept}"
+        ) from error
 
 
 def _require_plan(unfinished: Path, plan: Mapping[str, Any]) -> None:
     text = json.dumps(plan, sort_keys=True, indent=1, default=str) + "\n"
     path = unfinished / _PLAN
-    if not path.exists():
-        for left in unfinished.iterdir():  # by a run that died before it wrote its plan
+    if not path.exists() or not _holds_work(unfinished):
+        for left in unfinished.iterdir():  # by a run that was killed before it wrote its plan, or while it removed all
             if left.is_dir():
                 shutil.rmtree(left)
             else:
@@ -192,12 +243,33 @@ def shard_names(paths: Iterable[Path]) -> list[str]:
     return names
 
 
+def finished_shard(done: Path, state: object, *files: Path) -> dict[str, Any] | None:
+    """What `finish_shard` wrote of a shard, if it was made of the same input; None if it must be made (again).
+
+    Args:
+        files: of the shard, without which it is not finished.
+    """
+    try:
+        record: dict[str, Any] = json.loads(done.read_text(encoding="utf-8"))
+        if record.pop("input") == state and all(path.exists() for path in files):
+            return record
+    except FileNotFoundError:
+        return None
+    except (ValueError, KeyError, AttributeError):  # cut by a machine that went down
+        pass
+    done.unlink()
+    return None
+
+
+def finish_shard(done: Path, state: object, record: Mapping[str, Any], *, indent: int | None = None) -> None:
+    """Write what is known of a shard, as the last of its files."""
+    done.parent.mkdir(parents=True, exist_ok=True)
+    partial = done.with_name(f".{done.name}.partial")
+    partial.write_text(json.dumps({"input": state, **record}, ensure_ascii=False, indent=indent) + "\n", encoding="utf-8")
+    os.replace(partial, done)
+
+
 def file_state(path: Path) -> dict[str, Any]:
     """What tells a changed input from the one that an unfinished run read, without reading it."""
     stat = path.stat()
     return {"path": str(path), "size": stat.st_size, "modified_ns": stat.st_mtime_ns}
-
-
-def id_hash(identity: str) -> int:
-    """64 bits of a document's id."""
-    return int(digest_bytes(identity.encode()).removeprefix("xxh3:")[:16], 16)

@@ -218,7 +218,7 @@ def test_a_repaired_shard_is_done_and_the_others_are_not_done_again(tmp_path: Pa
     with pytest.raises(ValueError, match=r"part3\.jsonl\.gz is no complete gzip file after line \d+: "):
         clean(corpora, tmp_path / "o", rules=RULES)
     unfinished = tmp_path / ".o.unfinished"
-    first = unfinished / "text/many/00000_part0.jsonl.gz"
+    first = unfinished / "output/text/many/00000_part0.jsonl.gz"
     inode = first.stat().st_ino
     assert not (tmp_path / "o").exists() and not list(unfinished.rglob("*part3*"))
     with pytest.raises(ValueError) as error:
@@ -242,7 +242,7 @@ def test_a_killed_run_goes_on(tmp_path: Path) -> None:
                "--problem-runs", "sl", "--workers", "1", "--output", str(tmp_path / "o")]  # fmt: skip
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, start_new_session=True)
     try:
-        marker = tmp_path / ".o.unfinished/counts/many/00003_part3.jsonl.gz.json"
+        marker = tmp_path / ".o.unfinished/output/counts/many/00003_part3.jsonl.gz.json"
         deadline = time.monotonic() + 60
         while not marker.exists() and time.monotonic() < deadline:
             time.sleep(0.01)
@@ -250,7 +250,7 @@ def test_a_killed_run_goes_on(tmp_path: Path) -> None:
         process.kill()
         process.wait()
     assert marker.exists() and not (tmp_path / "o").exists()
-    done = {p: p.stat().st_ino for p in (tmp_path / ".o.unfinished/text/many").glob("0*")}
+    done = {p: p.stat().st_ino for p in (tmp_path / ".o.unfinished/output/text/many").glob("0*")}
     assert len(done) == 4
     big.write_bytes(gzip.compress(jsonl(TEXTS, "big").encode()))  # another file by now, and smaller
     assert main(command[3:]) == 0

@@ -293,17 +293,17 @@ def test_a_shard_that_is_done_is_not_done_again(files: list[Path], tokenizer_dir
         to_megatron(files, tokenizer, tmp_path / "out")
     unfinished = tmp_path / ".out.unfinished"
     assert not (tmp_path / "out").exists()
-    done = {path.name: path.stat().st_mtime_ns for path in (unfinished / "shards").iterdir() if "partial" not in path.name}
+    done = {path.name: path.stat().st_mtime_ns for path in (unfinished / "scratch").iterdir() if "partial" not in path.name}
     assert sorted(done) == [f"0000{i}.{suffix}" for i in (0, 1) for suffix in ("bin", "json", "npz")]
 
     with pytest.raises(ValueError, match="was left by a run with other options or inputs"):
         to_megatron(files[:2], tokenizer, tmp_path / "out")
     files[2].write_bytes(whole)
     # Were it done again, the damage would be gone.
-    (unfinished / "shards/00000.bin").write_bytes(b"\0" * (unfinished / "shards/00000.bin").stat().st_size)
+    (unfinished / "scratch/00000.bin").write_bytes(b"\0" * (unfinished / "scratch/00000.bin").stat().st_size)
     with pytest.raises(ValueError) as error:
         to_megatron(files, tokenizer, tmp_path / "out")
-    assert str(error.value) == (f"{unfinished / 'shards/00000.bin'} is not as it was written: damaged or edited; tokenize its text again")
+    assert str(error.value) == (f"{unfinished / 'scratch/00000.bin'} is not as it was written: damaged or edited; tokenize its text again")
     os.utime(files[0])
     to_megatron(files, tokenizer, tmp_path / "out")
     assert outputs(tmp_path / "out") == outputs(tmp_path / "expected") and not unfinished.exists()
@@ -457,7 +457,7 @@ def test_a_run_that_is_ended_midway_goes_on(
     much_text: list[Path], tokenizer_dir: Path, tmp_path: Path, signum: signal.Signals, code: int
 ) -> None:
     arguments = ["-m", "data_prep.to_megatron", "--input", *much_text, "--tokenizer", tokenizer_dir, "--output", tmp_path / "out"]
-    shards = tmp_path / ".out.unfinished/shards"
+    shards = tmp_path / ".out.unfinished/scratch"
     group = Group([*map(str, arguments), "--workers", "2"], log_dir=tmp_path / "log")
     group.wait_until(
         lambda: (shards / "00000.json").exists() and any(path.stat().st_size for path in shards.glob(".00001.bin.partial")),
