@@ -193,7 +193,7 @@ def test_workers_change_no_byte(folders: Path) -> None:
     outputs = []
     for workers in (1, 3):
         manifest = collect(sources, folders / f"out{workers}", workers=workers)
-        outputs.append({name: record for name, record in manifest.files.items()})
+        outputs.append(manifest.files)
     assert outputs[0] == outputs[1]
 
 
