@@ -8,18 +8,14 @@ All but Parquet may be compressed (`.gz`, `.xz`, `.zst`).
 from __future__ import annotations
 
 import argparse
-import gzip
-import io
 import json
-import lzma
-import zlib
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import IO, Any, BinaryIO, NamedTuple
+from typing import IO, Any, NamedTuple
 
 from data_prep.progress import Counter, Progress
+from data_prep.reading.compressed import COMPRESSION_NAMES, COMPRESSIONS, DamagedError, open_compressed
 
-COMPRESSIONS = (".gz", ".xz", ".zst")
 _KINDS = (".txt", ".jsonl", ".vert")
 SUFFIXES = (*_KINDS, ".parquet", *(kind + compression for compression in COMPRESSIONS for kind in _KINDS))
 SEPARATORS = ("line", "blank-line", "file")
@@ -242,7 +238,9 @@ def _one_a_line(path: Path, lines: Iterator[tuple[int, str]], separator: str | N
 
 def _json_document(path: Path, number: int, line: str, text_key: str | None) -> Document:
     try:
-        record = json.loads(line)
+        record = json.loads(line, parse_constant=_no_constant)
+    except _BadLineError as error:
+        raise _BadLineError(error.reason, f"{path}, line {number} {error}") from None
     except json.JSONDecodeError as error:
         raise _BadLineError(
             "no JSON", f"{path}, line {number} is no JSON: {error.msg} at column {error.colno}; expected one object per line"
@@ -250,6 +248,10 @@ def _json_document(path: Path, number: int, line: str, text_key: str | None) -> 
     except RecursionError as error:
         raise _BadLineError(
             "no JSON", f"{path}, line {number} is JSON nested too deeply; expected one object with the text in it"
+        ) from error
+    except ValueError as error:
+        raise _BadLineError(
+            "a number too long", f"{path}, line {number} holds a number of more than 4,300 digits; write it as text or remove the line"
         ) from error
     if not isinstance(record, dict):
         raise _BadLineError("no JSON object", f"{path}, line {number} holds a JSON {type(record).__name__}; expected one object per line")
@@ -288,16 +290,41 @@ def _record_document(path: Path, where: str, number: int, record: dict[str, Any]
         )
     else:
         text = record.pop(text_key)
+    if isinstance(text, bytes):
+        raise _BadLineError("bytes", f"{path}, {where} holds bytes under {text_key!r} that are no UTF-8; write the column as text")
     if not isinstance(text, str):
         raise _BadLineError("no text", f"{path}, {where} holds a {type(text).__name__} under {text_key!r}; expected a string")
     try:
         text.encode()
+        # What cannot be written as JSON must be said here, where file and line are known.
+        json.dumps(record, ensure_ascii=False, allow_nan=False).encode()
     except UnicodeEncodeError as error:  # JSON can spell half a surrogate pair (\ud83d), which no file or tokenizer can hold
         raise _BadLineError(
             "half a surrogate pair",
             f"{path}, {where} holds half a surrogate pair, which is no Unicode text; repair or remove the line",
         ) from error
+    except ValueError as error:
+        raise _BadLineError(
+            "no JSON number", f"{path}, {where} holds a number that is none or too large for JSON; write null, or remove the line"
+        ) from error
+    except TypeError as error:
+        name = next(name for name, value in record.items() if not _is_json(value))
+        raise _BadLineError(
+            "bytes", f"{path}, {where} holds under {name!r} what is neither text nor a number; leave that column out or write it as text"
+        ) from error
     return Document(text, number, record)
+
+
+def _is_json(value: Any) -> bool:
+    try:
+        json.dumps(value)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def _no_constant(name: str) -> float:
+    raise _BadLineError("no JSON number", f"holds {name}, which is no JSON; write null, or remove the line")
 
 
 def _strings(value: Any) -> Iterator[str]:
@@ -341,7 +368,9 @@ def _read_lines(path: Path, progress: Counter | None, max_bytes: int | None, bad
     with open(path, "rb") as file:
         reported = 0
         try:
-            for number, line in enumerate(_raw_lines(_decompressed(path, file), max_bytes), start=1):
+            for number, line in enumerate(
+                _raw_lines(open_compressed(path, file) if path.suffix in COMPRESSIONS else file, max_bytes), start=1
+            ):
                 if line is None:
                     assert max_bytes is not None
                     bad(number, "too long", _too_long(path, number, "line", max_bytes))
@@ -358,48 +387,12 @@ def _read_lines(path: Path, progress: Counter | None, max_bytes: int | None, bad
                 if progress is not None and (position := file.tell()) - reported >= _REPORT_BYTES:
                     progress.advance(position - reported)
                     reported = position
-        except (EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError, _BrokenZstdError) as error:
+        except DamagedError as error:
             after = f" after line {number}" if number else ""
-            what = {".gz": "gzip", ".xz": "xz", ".zst": "zstd"}[path.suffix]
+            what = COMPRESSION_NAMES[path.suffix]
             bad(number + 1, f"broken {what}", f"{path} is no complete {what} file{after}: {error}; copy or compress it again")
         if progress is not None:
             progress.advance(path.stat().st_size - reported)
-
-
-def _decompressed(path: Path, file: BinaryIO) -> IO[bytes]:
-    if path.suffix == ".gz":
-        return gzip.GzipFile(fileobj=file)  # type: ignore[return-value]
-    if path.suffix == ".xz":
-        return lzma.LZMAFile(file)  # type: ignore[return-value]
-    return io.BufferedReader(_ZstdFile(file), 1 << 18) if path.suffix == ".zst" else file  # type: ignore[type-var]
-
-
-class _BrokenZstdError(Exception):
-    """A file that is no zstd, or ends too early."""
-
-
-class _ZstdFile(io.RawIOBase):
-    """What a zstd file holds; pyarrow reads it, which `datasets` needs anyway."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        import pyarrow
-
-        self._stream = pyarrow.CompressedInputStream(file, "zstd")
-
-    def readable(self) -> bool:
-        """Yes."""
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        """Fill a buffer; see `io.RawIOBase`."""
-        try:
-            data = self._stream.read(len(buffer))
-        except OSError as error:
-            if error.errno is not None:  # the disk's fault
-                raise
-            raise _BrokenZstdError(str(error)) from error
-        buffer[: len(data)] = data
-        return len(data)
 
 
 def _raw_lines(file: IO[bytes], max_bytes: int | None) -> Iterator[bytes | None]:

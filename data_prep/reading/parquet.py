@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ _ROWS = 256
 def read_rows(
     path: Path, progress: Counter | None = None, bad: Callable[[int, str, str], None] | None = None
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the rows with their numbers from 1; values that JSON does not know (dates, decimals, bytes) as text.
+    """Yield the rows with their numbers from 1, their values as `plain_value` has them.
 
     In memory are 256 rows and a page of each column.
 
@@ -37,7 +38,7 @@ def read_rows(
             for batch in file.iter_batches(batch_size=_ROWS):
                 for row in batch.to_pylist():
                     number += 1
-                    yield number, {str(key): _plain(value) for key, value in row.items()}
+                    yield number, plain_value(row)
                 if progress is not None:
                     done = size * number // max(file.metadata.num_rows, 1)
                     progress.advance(done - reported)
@@ -49,9 +50,22 @@ def read_rows(
         bad(number + 1, "broken Parquet", message)
 
 
-def _plain(value: Any) -> Any:
+def plain_value(value: Any) -> Any:
+    """A value as JSON knows it: dates and decimals as text, bytes as the UTF-8 that they are, NaN (a missing number) as null.
+
+    Bytes that are no UTF-8 stay bytes, which no document may hold.
+    """
+    if isinstance(value, str | int | bool | None):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else (None if math.isnan(value) else str(value))
     if isinstance(value, dict):
-        return {str(key): _plain(inner) for key, inner in value.items()}
-    if isinstance(value, list):
-        return [_plain(inner) for inner in value]
-    return value if isinstance(value, str | int | float | bool | None) else str(value)
+        return {str(key): plain_value(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain_value(inner) for inner in value]
+    if isinstance(value, bytes):
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            return value
+    return str(value)

@@ -91,11 +91,16 @@ def stream(dataset: HuggingFace, reading: Reading, *, num_shards: int, index: in
         ValueError: if the dataset cannot be read, or a row has no text and `reading` does not skip it.
     """
     from data_prep.reading.documents import record_documents
+    from data_prep.reading.parquet import plain_value
 
     name = f"{dataset.path}{f'/{dataset.config}' if dataset.config else ''}[{index}]"
     rows = dataset.open().shard(num_shards=num_shards, index=index)
     yield from record_documents(
-        Path(name), enumerate(rows, start=1), reading.text_key, reading.max_document_bytes, bad.append if reading.skip_bad else None
+        Path(name),
+        ((number, plain_value(row)) for number, row in enumerate(rows, start=1)),
+        reading.text_key,
+        reading.max_document_bytes,
+        bad.append if reading.skip_bad else None,
     )
 
 

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import gzip
 import json
+import lzma
 import os
+import random
 import subprocess
 import sys
 import tracemalloc
 from collections.abc import Callable
+from itertools import takewhile
 from pathlib import Path
 
 import pyarrow
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyarrow import parquet
 
 from data_prep.artifacts import read_manifest
-from data_prep.reading.documents import SUFFIXES, Documents, batches
+from data_prep.reading.documents import SUFFIXES, BadInput, Document, Documents, batches, read_documents
 from tests.processes import ROOT
 
 Write = Callable[[str, str | bytes], Path]
@@ -186,3 +190,106 @@ def test_one_enormous_line_is_named_and_never_in_memory(name: str, enormous_line
     assert refused.returncode == 2
     assert f"error: {enormous_line}, line 1: the line is longer than 64 MiB; split it" in refused.stderr
     assert not (tmp_path / "none").exists()
+
+
+HALF, LONG = '"\\ud83d"', "9" * 5000
+BAD_LINES = {
+    '{"text": "a", "k": ' + HALF + "}": (
+        "half a surrogate pair",
+        "holds half a surrogate pair, which is no Unicode text; repair or remove",
+    ),
+    '{"text": "a", "k": {"b": [' + HALF + "]}}": ("half a surrogate pair", "holds half a surrogate pair"),
+    '{"text": "a", ' + HALF + ": 1}": ("half a surrogate pair", "holds half a surrogate pair"),
+    '{"text": "a", "k": ' + LONG + "}": (
+        "a number too long",
+        "holds a number of more than 4,300 digits; write it as text or remove the line",
+    ),
+    '{"text": "a", "k": NaN}': ("no JSON number", "holds NaN, which is no JSON; write null, or remove the line"),
+    '{"text": "a", "k": [-Infinity]}': ("no JSON number", "holds -Infinity, which is no JSON"),
+    '{"text": "a", "k": 1e999}': ("no JSON number", "holds a number that is none or too large for JSON; write null, or remove the line"),
+    '{"text": "a", "k": ' + "[" * 9999 + "}": ("no JSON", "is JSON nested too deeply"),
+    '{"text": NaN}': ("no JSON number", "holds NaN"),
+}
+
+
+@pytest.mark.parametrize("line", BAD_LINES)
+def test_a_line_that_no_output_could_hold_is_named_or_passed_over(line: str, tmp_path: Path) -> None:
+    reason, sentence = BAD_LINES[line]
+    path = tmp_path / "a.jsonl"
+    path.write_text(f'{{"text": "prva"}}\n{line}\n{{"text": "zadnja"}}\n')
+    with pytest.raises(ValueError) as error:
+        list(read_documents(path))
+    assert str(error.value).startswith(f"{path}, line 2 {sentence}")
+    bad: list[BadInput] = []
+    assert [document.text for document in read_documents(path, on_bad=bad.append)] == ["prva", "zadnja"]
+    assert [(item.line, item.reason) for item in bad] == [(2, reason)]
+
+
+def _compressed(kind: str, data: bytes) -> bytes:
+    if kind == "gz":
+        return gzip.compress(data, 6)
+    if kind == "xz":
+        return lzma.compress(data, preset=0)
+    sink = pyarrow.BufferOutputStream()
+    with pyarrow.CompressedOutputStream(sink, "zstd") as stream:
+        stream.write(data)
+    return bytes(sink.getvalue())
+
+
+@pytest.mark.parametrize("how", ["cut", "damaged"])
+@pytest.mark.parametrize("kind", ["gz", "xz", "zst"])
+def test_all_lines_before_a_damage_are_kept(kind: str, how: str, tmp_path: Path) -> None:
+    """Noise does not compress, so the place of the damage in the text is known up to a block of the compressor."""
+    generator = random.Random(1)
+    lines = [generator.randbytes(300).hex().encode() for _ in range(3000)]
+    data = b"\n".join(lines) + b"\n"
+    whole = _compressed(kind, data)
+    place = len(whole) * 2 // 3
+    path = tmp_path / f"a.txt.{kind}"
+    path.write_bytes(whole[:place] if how == "cut" else whole[:place] + whole[: 1 << 18] + whole[place + (1 << 18) :])
+    bad: list[BadInput] = []
+    found = [document.text.encode() for document in read_documents(path, on_bad=bad.append)]
+    num_sound = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(found, lines)))
+    block = {"gz": 1 << 12, "xz": 1 << 12, "zst": 1 << 18}[kind]
+    assert num_sound * 601 > len(data) * 2 // 3 - block
+    assert [item.reason for item in bad][-1:] == [f"broken { {'gz': 'gzip', 'xz': 'xz', 'zst': 'zstd'}[kind] }"]
+    if how == "cut":  # a damage may still decompress, to what is no text
+        assert num_sound == len(found) == len(lines[:num_sound])
+        with pytest.raises(ValueError, match=rf"^{path} is no complete \w+ file after line {len(found)}: "):
+            list(read_documents(path))
+
+
+@pytest.mark.parametrize("kind", ["gz", "xz"])
+def test_files_of_several_members_are_read_up_to_the_damage(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / f"a.txt.{kind}"
+    first, second = _compressed(kind, b"prva\n"), _compressed(kind, b"druga\n" * 1000)
+    path.write_bytes(first + second)
+    assert len(list(read_documents(path))) == 1001
+    path.write_bytes(first + second[:-10])
+    bad: list[BadInput] = []
+    assert [document.text for document in read_documents(path, on_bad=bad.append)][:2] == ["prva", "druga"] and len(bad) == 1
+
+
+def test_parquet_bytes_are_text_or_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    table = {
+        "text": pyarrow.array(["prvo č".encode(), b"\xff\xfe", b"tretje", b"x"], pyarrow.binary()),
+        "id": pyarrow.array(["ž".encode(), b"b", b"c", b"d"], pyarrow.binary()),
+        "hash": pyarrow.array([b"1", b"2", b"3", b"\xff"], pyarrow.binary()),
+        "score": pyarrow.array([float("nan"), 1.0, float("inf"), 2.0]),
+        "nested": pyarrow.array(
+            [[{"a": float("nan"), "b": b"c"}]] + [[]] * 3,
+            pyarrow.list_(pyarrow.struct([("a", pyarrow.float64()), ("b", pyarrow.binary())])),
+        ),
+    }
+    parquet.write_table(pyarrow.table(table), path)
+    bad: list[BadInput] = []
+    first, third = read_documents(path, on_bad=bad.append)
+    assert first == Document("prvo č", 1, {"id": "ž", "hash": "1", "score": None, "nested": [{"a": None, "b": "c"}]})
+    assert third == Document("tretje", 3, {"id": "c", "hash": "3", "score": "inf", "nested": []})
+    assert [item.message for item in bad] == [
+        f"{path}, row 2 holds bytes under 'text' that are no UTF-8; write the column as text",
+        f"{path}, row 4 holds under 'hash' what is neither text nor a number; leave that column out or write it as text",
+    ]
+    with pytest.raises(ValueError, match=rf"^{path}, row 2 holds bytes under 'text'"):
+        list(read_documents(path))
