@@ -14,9 +14,10 @@ from pathlib import Path
 
 from data_prep import command
 from data_prep.artifacts import Manifest, digest_file, write_manifest
-from data_prep.cleaning.language_filter import LanguageFilter
+from data_prep.cleaning.language_filter import CLOSE_LANGUAGES, TOGETHER
 from data_prep.cleaning.problem_runs import COUNTED, LETTERS, ProblemRuns
 from data_prep.cleaning.shard import CleanCounts, CleanRules, Lengths, clean_shard, report
+from data_prep.cleaning.text_hygiene import FLATTEN, LAYOUTS
 from data_prep.reading.corpora import Corpus, add_corpus_arguments, corpora_from_arguments, write_corpus_table
 from data_prep.reading.document_ids import duplicate_ids
 from data_prep.reading.documents import add_format_arguments
@@ -52,8 +53,7 @@ def clean(
         ValueError: if a file cannot be read, an id is used twice or the disk is full; finished shards wait for the same call.
     """
     rules, reading = rules or CleanRules(), reading or Reading()
-    if rules.languages:
-        LanguageFilter(rules.languages)  # refused before anything is written
+    rules.language_filter()  # refused before anything is written
     paths = [path for corpus in corpora for path in corpus.paths]
     plan = {
         "stage": "data_prep.clean",
@@ -103,6 +103,13 @@ def _parser() -> argparse.ArgumentParser:
     add_corpus_arguments(parser, order="the order is kept")
     add_format_arguments(parser)
     parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="new directory")
+    parser.add_argument(
+        "--layout",
+        choices=LAYOUTS,
+        default=FLATTEN,
+        help="flatten: one space between words, no indentation, at most one empty line; keep: indentation, columns and empty lines stay, for"
+        " code, tables and verse (default: flatten)",
+    )
     runs = parser.add_argument_group("runs of problematic characters (GaMS on KAS)")
     runs.add_argument(
         "--problem-runs", metavar="LANG", help=f"remove them; letters that are none: {', '.join(LETTERS)} (default: no removal)"
@@ -123,7 +130,19 @@ def _parser() -> argparse.ArgumentParser:
     runs.add_argument("--problem-run-length", type=int, default=5, metavar="N", help="characters that make a run go (default: 5)")
     runs.add_argument("--problem-run-counts", choices=COUNTED, default="run", help="what has so many characters (default: run)")
     filters = parser.add_argument_group("which documents pass")
-    filters.add_argument("--language", nargs="+", default=[], metavar="LANG", help="only documents in these languages (ISO 639-1 codes)")
+    filters.add_argument(
+        "--language",
+        nargs="+",
+        default=[],
+        metavar="LANG",
+        help="only documents in these languages (ISO 639-1 codes), in a script of theirs or in the one named, as in sr-Latn",
+    )
+    filters.add_argument(
+        "--close-languages",
+        choices=CLOSE_LANGUAGES,
+        default=TOGETHER,
+        help="whether one of bs, cnr, hr, sr stands for all of them in its scripts, as no identifier tells them apart (default: together)",
+    )
     filters.add_argument("--min-language-score", type=float, default=0.5, metavar="P", help="probability it must have (default: 0.5)")
     filters.add_argument("--min-characters", type=int, default=1, metavar="N", help="default: 1")
     filters.add_argument("--max-characters", type=int, metavar="N", help="default: no limit")
@@ -155,6 +174,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             lengths=Lengths(arguments.min_characters, arguments.max_characters, arguments.min_words),
             languages=tuple(arguments.language),
             min_language_score=arguments.min_language_score,
+            close_languages=arguments.close_languages,
+            layout=arguments.layout,
         ),
         reading=Reading.of(arguments),
         workers=arguments.workers,

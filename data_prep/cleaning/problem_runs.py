@@ -3,7 +3,8 @@
 A token of nothing but problematic characters is a problematic token; a run of such tokens goes if their characters, white space not counted,
 are at least 5.  The paper leaves open what this module makes options of: which letters are the language's own (both cases, here),
 whether letters of other alphabets are problematic, whether typographic marks are, and whether the 5 are of the run or of
-each token.  A token is a word (letters, digits, marks joined to them) or a single other character; the paper's NLTK
+each token.  Two things are ours: a run ends with its line, as a paragraph is one thing, and quotation marks do not count,
+since a run that takes the opening one of a sentence damages the text around it; pairs within a run go with it.  A token is a word (letters, digits, marks joined to them) or a single other character; the paper's NLTK
 tokens differ from these only at marks beside ASCII, which are in no run either way.
 """
 
@@ -31,6 +32,7 @@ LETTERS = {
     "sr": "čćđšžабвгдђежзијклљмнњопрстћуфхцчџш",
 }
 TYPOGRAPHY = "„“”‟‘’‚‛«»‹›–—―−…·•§°€£©®™×÷±½¼¾²³‰′″¿¡"
+QUOTES = ("„“”‟", "‘’‚‛", "«»", "‹›")  # marks that may make a pair, in the manner of any language
 COUNTED = ("run", "token")
 
 
@@ -74,7 +76,7 @@ class ProblemRuns:
 
 
 class ProblemRunRemover:
-    """Takes problematic runs out of text; line ends within a run stay."""
+    """Takes problematic runs out of text; quotation marks of pairs that are not whole within a run stay."""
 
     def __init__(self, rules: ProblemRuns) -> None:
         letters = LETTERS[rules.language] + rules.allowed
@@ -84,7 +86,7 @@ class ProblemRunRemover:
             problem = f"[{problem}--[\\p{{L}}--\\p{{Latin}}]]"
         self._rules = rules
         self._any = regex.compile(problem, regex.V1)
-        self._stretch = regex.compile(f"{problem}(?:\\s*{problem})*", regex.V1)
+        self._stretch = regex.compile(f"{problem}(?:[^\\S\\n]*{problem})*", regex.V1)
 
     def __call__(self, text: str) -> str:
         """The text without them."""
@@ -103,18 +105,38 @@ class ProblemRunRemover:
             start += 1
         while end > start and text[end - 1].isspace():
             end -= 1
-        run = text[start:end]
-        return text[match.start() : start] + self._cut(run) + text[end : match.end()]
+        return text[match.start() : start] + self._cut(text, start, end) + text[end : match.end()]
 
-    def _cut(self, run: str) -> str:
-        limit = self._rules.min_characters
+    def _cut(self, text: str, start: int, end: int) -> str:
+        """What stays of a run of whole tokens."""
+        run, limit = text[start:end], self._rules.min_characters
         if self._rules.counted == "token":
-            return _TOKEN.sub(lambda token: "" if len(token[0]) >= limit else token[0], run)
-        if sum(not character.isspace() for character in run) < limit:
+            return _TOKEN.sub(lambda token: "" if len(token[0]) >= limit and token[0] not in _FAMILY else token[0], run)
+        if sum(not character.isspace() and character not in _FAMILY for character in run) < limit:
             return run
-        return "\n" * run.count("\n")
+        return " ".join(text[place] for place in _lone_quotes(text, start, end))
 
 
+def _lone_quotes(text: str, start: int, end: int) -> list[int]:
+    """Places of the quotation marks in a run whose partner is not in it.
+
+    The same mark opens in one language and closes in another, so its surroundings decide.
+    """
+    opening: list[int] = []
+    closing: list[int] = []
+    for place in (place for place in range(start, end) if text[place] in _FAMILY):
+        before, behind = text[place - 1] if place else " ", text[place + 1 : place + 2]
+        if (before.isspace() or before in _BEFORE_OPENING or before in _FAMILY) and behind and not behind.isspace():
+            opening.append(place)
+        elif (partner := next((mark for mark in reversed(opening) if _FAMILY[text[mark]] == _FAMILY[text[place]]), None)) is not None:
+            opening.remove(partner)
+        else:
+            closing.append(place)
+    return sorted(opening + closing)
+
+
+_FAMILY = {mark: number for number, marks in enumerate(QUOTES) for mark in marks}
+_BEFORE_OPENING = "([{-–—"
 _TOKEN = regex.compile(r"[\w\p{M}]+|[^\w\s]")
 
 

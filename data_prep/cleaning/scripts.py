@@ -22,7 +22,7 @@ def script_of(data: bytes) -> str:
         return "parts of characters"
     for character in text:
         if unicodedata.category(character)[0] == "L":
-            return _script(character)
+            return script_of_letter(character)
     categories = {unicodedata.category(character)[0] for character in text.strip()}
     if not categories:
         return "white space"
@@ -30,6 +30,7 @@ def script_of(data: bytes) -> str:
 
 
 @cache
-def _script(letter: str) -> str:
+def script_of_letter(letter: str) -> str:
+    """The script of one letter, by the first word of its name."""
     name = unicodedata.name(letter, "").partition(" ")[0]
     return _RENAMED.get(name, name.capitalize()) if name in _SCRIPTS else "other letters"

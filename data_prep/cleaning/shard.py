@@ -9,9 +9,9 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-from data_prep.cleaning.language_filter import LanguageFilter
+from data_prep.cleaning.language_filter import TOGETHER, LanguageFilter
 from data_prep.cleaning.problem_runs import ProblemRuns
-from data_prep.cleaning.text_hygiene import AFTER, BEFORE, Step
+from data_prep.cleaning.text_hygiene import AFTER, AFTER_WITH_LAYOUT, BEFORE, FLATTEN, KEEP, Step
 from data_prep.reading.document_ids import id_hash, save_ids
 from data_prep.reading.documents import BadInput, text_key_of
 from data_prep.reading.scanning import Reading
@@ -44,17 +44,30 @@ class Lengths:
 
 @dataclass(frozen=True)
 class CleanRules:
-    """What is cleaned and what passes."""
+    """What is cleaned and what passes.
+
+    Attributes:
+        close_languages: as `LanguageFilter`.
+        layout: `flatten`: one space between words, no indentation; `keep`: lines begin and are spaced as they were.
+    """
 
     problem_runs: ProblemRuns | None = None
     lengths: Lengths = Lengths()
     languages: tuple[str, ...] = ()
     min_language_score: float = 0.5
+    close_languages: str = TOGETHER
+    layout: str = FLATTEN
 
     def steps(self) -> dict[str, Step]:
         """Names and functions of the repairs, in order."""
         runs = {PROBLEM_RUNS: self.problem_runs.remover()} if self.problem_runs else {}
-        return {**BEFORE, **runs, **AFTER}
+        return {**BEFORE, **runs, **(AFTER_WITH_LAYOUT if self.layout == KEEP else AFTER)}
+
+    def language_filter(self) -> LanguageFilter | None:
+        """What finds the language of a document; None where that does not matter."""
+        if not self.languages:
+            return None
+        return LanguageFilter(self.languages, self.min_language_score, close_languages=self.close_languages)
 
 
 @dataclass
@@ -126,7 +139,7 @@ def _clean_documents(
     path: Path, name: str, directory: Path, rules: CleanRules, reading: Reading
 ) -> tuple[CleanCounts, list[tuple[int, int]]]:
     steps = rules.steps()
-    languages = LanguageFilter(rules.languages, rules.min_language_score) if rules.languages else None
+    languages = rules.language_filter()
     key = text_key_of(path, reading.text_key)
     counts = CleanCounts()
     ids: list[tuple[int, int]] = []

@@ -10,12 +10,15 @@ import unicodedata
 from collections.abc import Callable
 
 Step = Callable[[str], str]
+FLATTEN, KEEP = LAYOUTS = ("flatten", "keep")
 
 _LINE_ENDS = re.compile("\r\n|[\r\x0b\x0c\x85\u2028\u2029]")
 _CONTROL = re.compile("[\x00-\x08\x0e-\x1f\x7f-\x9f\ufdd0-\ufdef\ufffe\uffff]")
 # Zero-width space, word joiner, byte-order mark, soft hyphen, marks and embeddings of writing direction.
 _INVISIBLE = re.compile("[\u00ad\u180e\u200b\u200e\u200f\u202a-\u202e\u2060-\u2064\u2066-\u206f\ufeff]")
 _SPACES = re.compile("[\t\x1c-\x1f\u00a0\u1680\u2000-\u200a\u202f\u205f\u3000]")
+_SPACES_BUT_TAB = re.compile("[\x1c-\x1f\u00a0\u1680\u2000-\u200a\u202f\u205f\u3000]")
+_LINE_REST = re.compile("[ \t]+$", re.MULTILINE)
 _RUN = re.compile(" {2,}")
 _AROUND_LINE_END = re.compile(" *\n *")
 _EMPTY_LINES = re.compile("\n{3,}")
@@ -53,6 +56,13 @@ def white_space(text: str) -> str:
     return text.strip(" \n")
 
 
+def white_space_with_layout(text: str) -> str:
+    """Indentation, columns and empty lines as they are; no white space at the ends of lines, no empty lines at the ends of the text."""
+    text = _SPACES_BUT_TAB.sub(" ", text)
+    text = _LINE_REST.sub("", text)
+    return text.strip("\n") if text.strip() else ""
+
+
 # In this order: line ends are control characters too, and removed characters leave spaces behind.
 BEFORE: dict[str, Step] = {
     "line ends": line_ends,
@@ -61,3 +71,4 @@ BEFORE: dict[str, Step] = {
     "unicode form": unicode_form,
 }
 AFTER: dict[str, Step] = {"white space": white_space}
+AFTER_WITH_LAYOUT: dict[str, Step] = {"white space": white_space_with_layout}

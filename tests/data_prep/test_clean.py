@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 
 from data_prep.artifacts import check_files, read_manifest
 from data_prep.clean import clean, main
+from data_prep.cleaning.language_filter import LanguageFilter
 from data_prep.cleaning.problem_runs import ProblemRuns
 from data_prep.cleaning.shard import CleanRules, Lengths
 from data_prep.cleaning.text_hygiene import AFTER, BEFORE, control_characters, invisible_characters, line_ends, unicode_form, white_space
@@ -61,6 +62,23 @@ def test_steps_by_hand(step: Callable[[str], str], before: str, after: str) -> N
     assert step(after) == after
 
 
+@pytest.mark.parametrize(
+    "before, after",
+    [
+        ("def f(x):\n\n    if x:  # y\n\t\treturn 1   \n\n\n\ng()\n", "def f(x):\n\n    if x:  # y\n\t\treturn 1\n\n\n\ng()"),
+        ("\n\n    prvi verz\n        drugi verz\n\n", "    prvi verz\n        drugi verz"),
+        ("a\u00a0  b\n--   ---\n", "a   b\n--   ---"),
+        (" \t\n \n", ""),
+    ],
+)
+def test_layout_can_be_kept(before: str, after: str) -> None:
+    steps = CleanRules(layout="keep").steps()
+    for step in steps.values():
+        before = step(before)
+    assert before == after and steps["white space"](after) == after
+    assert CleanRules().steps()["white space"]("def f(x):\n    return  1") == "def f(x):\nreturn 1"
+
+
 @given(st.text(st.sampled_from("aš \n\r\t\x00\x85\u00a0\u200b\u2028\u0301\u00ad."), max_size=30))
 def test_hygiene_is_done_once_and_loses_no_visible_character(text: str) -> None:
     clean_text = text
@@ -92,9 +110,17 @@ class TestProblemRuns:
             ("beαβγ δεζη konec", "beαβγ δεζη konec"),  # only four of them in whole tokens
             ("beαβγ δεζηθ konec", "beαβγ  konec"),
             ("αβγδε", ""),
-            ("αβγ\nδε\nx", "\n\nx"),
+            ("αβγ\nδε\nx", "αβγ\nδε\nx"),  # a run ends with its line
+            ("αβγδε\n\nζηθικ\nx", "\n\n\nx"),
             ("Ćirić, naïve, Đorđe, Müller", "Ćirić, naïve, Đorđe, Müller"),  # names hold ASCII letters
-            ("„“”«»", ""),
+            ("„“”«»", "„“”«»"),
+            ("je „Привет“ rekel", "je  rekel"),  # the marks of what goes go with it
+            ("je „Привет svet“ rekel", "je „ svet“ rekel"),
+            ("je rekel: „svet Привет“ in", "je rekel: „svet “ in"),
+            ("rekel „svet Привет“ „мир svet“", "rekel „svet “ „ svet“"),
+            ("“Привет” ‘мирмир’ »мирмир« x", " x"),
+            ("„…“ »—« „…“", "„…“ »—« „…“"),  # five marks of quotation count as none
+            ("konec ………“\n„……… začetek", "konec ………“\n„……… začetek"),
             ("漢字漢字漢字。", ""),
         ],
     )
@@ -132,11 +158,11 @@ class TestProblemRuns:
         for token in [*tokens, "."]:
             if all(character in "α…я" for character in token):
                 run += token
-            elif not token.isspace():
+            elif token == "\n" or not token.isspace():
                 kept += ("" if len(run) >= limit else run) + token
                 run = ""
         # Spaces stay where they are; here only what is not white space is compared.
-        assert "".join(ProblemRuns("sl", min_characters=limit).remover()(text).split()) == kept[:-1]
+        assert "".join(ProblemRuns("sl", min_characters=limit).remover()(text).split()) == "".join(kept[:-1].split())
 
 
 TEXTS = [
@@ -376,6 +402,42 @@ def test_language_filter(tmp_path: Path, write: Write) -> None:
     with pytest.raises(ValueError, match=r"^--language xx is unknown; the known ones are af, am, "):
         clean([Corpus("c", (path,))], tmp_path / "p", rules=CleanRules(languages=("sl", "xx")))
     assert not (tmp_path / ".p.unfinished").exists()
+
+
+LATIN = "Predsednik je juče u Beogradu izjavio da će vlada tokom naredne nedelje razmotriti predlog zakona o javnim preduzećima."
+CYRILLIC = "Председник је јуче у Београду изјавио да ће влада током наредне недеље размотрити предлог закона о јавним предузећима."
+
+
+@pytest.mark.parametrize(
+    "language, close_languages, passes",
+    [
+        ("sr", "together", [True, True, False]),
+        ("sr-Latn", "together", [True, False, False]),
+        ("sr-Cyrl", "together", [False, True, False]),
+        ("hr", "together", [True, False, False]),  # is written in Latin script only
+        ("cnr", "together", [True, True, False]),  # which the model does not know by itself
+        ("sr", "apart", [False, True, False]),
+        ("sr-Cyrl", "apart", [False, True, False]),
+        ("sl", "together", [False, False, True]),
+        ("sl-Cyrl", "together", [False, False, False]),
+    ],
+)
+def test_language_and_script_are_two_questions(language: str, close_languages: str, passes: list[bool]) -> None:
+    slovene = "Predsednik je včeraj v Ljubljani izjavil, da bo vlada prihodnji teden obravnavala predlog zakona o javnih podjetjih."
+    found = [LanguageFilter([language], close_languages=close_languages).refuses(text) for text in (LATIN, CYRILLIC, slovene)]
+    assert [reason is None for reason in found] == passes
+    if language == "sr-Latn":
+        assert found[1] is not None and found[1].endswith(" in Cyrillic script")
+
+
+def test_unknown_languages_and_scripts_are_refused(tmp_path: Path, write: Write, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(ValueError, match=r"^--language sr-Latin names an unknown script; the known ones are Arab, Armn, "):
+        LanguageFilter(["sr-Latin"])
+    with pytest.raises(ValueError, match=r"^--language cnr is unknown; the known ones are af, am, "):
+        LanguageFilter(["cnr"], close_languages="apart")
+    path = write("a.jsonl", jsonl([LATIN, CYRILLIC + "\n    zamik"]))
+    assert main(["--input", f"c={path}", "--language", "sr", "--layout", "keep", "--workers", "1", "--output", str(tmp_path / "o")]) == 0
+    assert [row["text"] for row in rows(tmp_path / "o/text")] == [LATIN, CYRILLIC + "\n    zamik"]
 
 
 @pytest.mark.skipif(not os.environ.get("SCION_SHARED_DATA"), reason="SCION_SHARED_DATA names no folder with real text")
