@@ -36,6 +36,8 @@ class LanguageFilter:
     """
 
     def __init__(self, languages: Sequence[str], min_score: float = 0.5, *, close_languages: str = TOGETHER) -> None:
+        if not 0 <= min_score <= 1:
+            raise ValueError(f"--min-language-score is {min_score:g}; expected a probability from 0 to 1")
         from py3langid.langid import MODEL_FILE, LanguageIdentifier
 
         self._identifier = LanguageIdentifier.from_pickled_model(MODEL_FILE, norm_probs=True)

@@ -31,6 +31,19 @@ class Lengths:
     max_characters: int | None = None
     min_words: int = 0
 
+    def __post_init__(self) -> None:
+        for option, value in (
+            ("min-characters", self.min_characters),
+            ("max-characters", self.max_characters),
+            ("min-words", self.min_words),
+        ):
+            if value is not None and value < 0:
+                raise ValueError(f"--{option} is {value}; expected a number from 0")
+        if self.max_characters is not None and self.max_characters < self.min_characters:
+            raise ValueError(
+                f"--max-characters is {self.max_characters}, less than --min-characters {self.min_characters}: no document would pass"
+            )
+
     def refuse(self, text: str) -> tuple[str, str] | None:
         """Reason and detail why a text does not pass; None where it does."""
         if len(text) < self.min_characters:

@@ -183,6 +183,8 @@ def files_of_patterns(table: Path, patterns: Sequence[object]) -> list[Path]:
     """
     paths = []
     for pattern in map(str, patterns):
+        if not pattern:
+            raise ValueError(f"{table} names a file without a name; expected a file or a pattern")
         found = sorted(table.parent.glob(pattern)) if not Path(pattern).is_absolute() else [Path(pattern)]
         if not found:
             raise ValueError(f"{table}: no file is called {pattern}")

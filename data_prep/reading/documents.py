@@ -15,6 +15,7 @@ from typing import IO, Any, NamedTuple
 
 from data_prep.progress import Counter, Progress
 from data_prep.reading.compressed import COMPRESSION_NAMES, COMPRESSIONS, DamagedError, open_compressed
+from data_prep.system_errors import shown_name
 
 _KINDS = (".txt", ".jsonl", ".vert")
 SUFFIXES = (*_KINDS, ".parquet", *(kind + compression for compression in COMPRESSIONS for kind in _KINDS))
@@ -148,6 +149,10 @@ def require_text_files(paths: Iterable[Path], separator: str | None = None) -> N
     for path in paths:
         if not path.exists():
             raise ValueError(f"the input file {path} does not exist")
+        try:
+            str(path).encode()
+        except UnicodeEncodeError:
+            raise ValueError(f"the name of the input file {shown_name(path)} is no UTF-8, which no output could hold; rename it") from None
         if not path.is_file():
             raise ValueError(f"the input {path} is not a file; name the files in it one by one")
         if not path.name.endswith(SUFFIXES):

@@ -135,9 +135,12 @@ def resumable_directory(output_dir: Path, plan: Mapping[str, Any]) -> Iterator[t
     Raises:
         ValueError: if `output_dir` is there and not empty, if another run is at work on it, or if an unfinished one had another plan.
     """
+    try:
+        output_dir = free_output(output_dir)
+    except ValueError:
+        _remove_if_renamed(output_dir)
+        raise
     unfinished = _unfinished(output_dir)
-    _remove_if_renamed(unfinished, output_dir)
-    output_dir = free_output(output_dir)
     make_place(output_dir, unfinished)
     with _locked(unfinished, output_dir):
         _require_plan(unfinished, plan)
@@ -173,9 +176,10 @@ def _unfinished(output_dir: Path) -> Path:
     return output_dir.parent / f".{output_dir.name}.unfinished"
 
 
-def _remove_if_renamed(unfinished: Path, output_dir: Path) -> None:
+def _remove_if_renamed(output_dir: Path) -> None:
     """Remove what a run that was killed behind its rename, or while it removed this, left: its output is complete."""
-    if unfinished.is_dir() and not (unfinished / _OUTPUT).exists() and output_dir.is_dir() and any(output_dir.iterdir()):
+    unfinished = _unfinished(output_dir)
+    if os.path.isdir(unfinished) and not (unfinished / _OUTPUT).exists() and output_dir.is_dir() and any(output_dir.iterdir()):
         shutil.rmtree(unfinished)
 
 

@@ -143,11 +143,15 @@ def _source(table: Path, row: Mapping[str, Any], folder: Path | None) -> Source:
     name = str(row["name"])
     if ("files" in row) == ("huggingface" in row):
         raise ValueError(f"{table}: {name} needs either files or huggingface")
+    if "files" in row and not isinstance(row["files"], list):
+        raise ValueError(f"{table}: files of {name} are {row['files']!r}; expected a list, such as [FILE, ...]")
+    if not isinstance(row.get("text_key") or "", str):
+        raise ValueError(f"{table}: text_key of {name} is {row['text_key']!r}; expected a name")
     dataset = _huggingface(table, name, row["huggingface"]) if "huggingface" in row else None
     corpus = corpus_from_row(table, {key: value for key, value in row.items() if key not in _HOW_KEYS})
     options = {key: row[key] for key in ("text_key", "separator", "max_documents") if row.get(key) is not None}
     limit = options.get("max_documents")
-    if limit is not None and (not isinstance(limit, int) or limit < 1):
+    if limit is not None and (type(limit) is not int or limit < 1):
         raise ValueError(f"{table}: max_documents of {name} is {limit!r}; expected a number from 1")
     if dataset is None:
         try:
@@ -163,6 +167,6 @@ def _source(table: Path, row: Mapping[str, Any], folder: Path | None) -> Source:
 def _huggingface(table: Path, name: str, row: Any) -> HuggingFace:
     row = {"path": row} if isinstance(row, str) else row
     known = [entry.name for entry in fields(HuggingFace)]
-    if not isinstance(row, dict) or "path" not in row or set(row) - set(known):
+    if not isinstance(row, dict) or not isinstance(row.get("path"), str) or set(row) - set(known):
         raise ValueError(f"{table}: huggingface of {name} is {row!r}; expected the name of a dataset or a table of {', '.join(known)}")
     return HuggingFace(**row)

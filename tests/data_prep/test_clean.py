@@ -430,6 +430,36 @@ def test_language_and_script_are_two_questions(language: str, close_languages: s
         assert found[1] is not None and found[1].endswith(" in Cyrillic script")
 
 
+@pytest.mark.parametrize(
+    "make, sentence",
+    [
+        (lambda: LanguageFilter(["sl"], float("nan")), "--min-language-score is nan; expected a probability from 0 to 1"),
+        (lambda: LanguageFilter(["sl"], 1.5), "--min-language-score is 1.5; expected a probability from 0 to 1"),
+        (lambda: Lengths(min_characters=-5), "--min-characters is -5; expected a number from 0"),
+        (lambda: Lengths(min_words=-1), "--min-words is -1; expected a number from 0"),
+        (lambda: Lengths(9, 5), "--max-characters is 5, less than --min-characters 9: no document would pass"),
+    ],
+)
+def test_limits_that_mean_nothing_are_refused(make: Callable[[], object], sentence: str) -> None:
+    with pytest.raises(ValueError) as error:
+        make()
+    assert str(error.value) == sentence
+
+
+def test_a_name_that_is_no_utf8_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    with open(os.fsencode(tmp_path / "in") + b"/\xff.txt", "w") as file:
+        file.write("ena\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "data_prep.clean", "--input", f"c={tmp_path / 'in'}", "--output", str(tmp_path / "o")],
+        cwd=ROOT, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 2 and [path.name for path in tmp_path.iterdir()] == ["in"]
+    assert (
+        done.stderr == f"error: the name of the input file {tmp_path}/in/\\udcff.txt is no UTF-8, which no output could hold; rename it\n"
+    )
+
+
 def test_unknown_languages_and_scripts_are_refused(tmp_path: Path, write: Write, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(ValueError, match=r"^--language sr-Latin names an unknown script; the known ones are Arab, Armn, "):
         LanguageFilter(["sr-Latin"])

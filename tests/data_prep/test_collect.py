@@ -371,3 +371,19 @@ def test_full_disk(write: Write, tmp_path: Path) -> None:
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, preexec_fn=limit)
     assert result.returncode == 2 and "error: the disk is full while writing " in result.stderr and "Traceback" not in result.stderr
     assert not (tmp_path / "out").exists() and not list(tmp_path.rglob("*.partial"))
+
+
+@pytest.mark.parametrize(
+    "row, sentence",
+    [
+        ("files: 5", "files of c are 5; expected a list, such as [FILE, ...]"),
+        ("files: [a], text_key: [1]", "text_key of c is [1]; expected a name"),
+        ("files: [a], max_documents: true", "max_documents of c is True; expected a number from 1"),
+        ("huggingface: {path: 5}", "huggingface of c is {'path': 5}; expected the name of a dataset or a table of"),
+    ],
+)
+def test_rows_of_a_table_that_mean_nothing_are_named(row: str, sentence: str, tmp_path: Path) -> None:
+    (tmp_path / "t.yaml").write_text(f"- {{name: c, {row}}}\n")
+    with pytest.raises(ValueError) as error:
+        read_sources(tmp_path / "t.yaml")
+    assert str(error.value).startswith(f"{tmp_path}/t.yaml: {sentence}")
