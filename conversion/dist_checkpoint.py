@@ -8,7 +8,6 @@ form is written, a chunk per layer.  `dist_metadata` says what the folder is mad
 from __future__ import annotations
 
 import json
-import math
 import re
 import threading
 from collections.abc import Mapping, Sequence
@@ -40,6 +39,8 @@ from data_prep.artifacts import DigestingWriter
 
 OBJECTS_NAME = "__0_objects.distcp"
 NUM_FILES = 2  # written at the same time; as Megatron's own default
+
+_MAX_LAYERS = 10_000  # models have a hundred
 
 _LAYER = re.compile(r"(.*\blayers)\.(\d+)\.(.+)")
 _STACKED = re.compile(r"(.*\blayers)\.(?!\d)(.+)")
@@ -203,12 +204,21 @@ def read_dist_checkpoint(directory: Path, *, prefix: str) -> dict[str, LazyTenso
         raise ValueError(problems[0])
     tensors: list[LazyTensor] = []
     for entry in weights.entries:
+        if problem := entry.problem():
+            raise ValueError(problem)
         name = entry.key.removeprefix(prefix)
         if found := _STACKED.fullmatch(name):
+            _require_layers(entry)
             tensors.extend(_layer(directory, entry, f"{found[1]}.{number}.{found[2]}", number) for number in range(entry.shape[0]))
         else:
             tensors.append(_block(directory, entry, name, (0,) * len(entry.shape), entry.shape, entry.shape))
     return _join_gate_and_up({tensor.name: tensor for tensor in tensors})
+
+
+def _require_layers(entry: Entry) -> None:
+    """Refuse a stack of which the layers could not be counted in a lifetime, or that has none."""
+    if not entry.shape or not entry.num_values or entry.shape[0] > _MAX_LAYERS:
+        raise ValueError(f"{entry.key} has the shape {entry.shape}, which is no stack of layers; copy the checkpoint again")
 
 
 def _join_gate_and_up(tensors: Mapping[str, LazyTensor]) -> dict[str, LazyTensor]:
@@ -229,10 +239,8 @@ def _layer(directory: Path, entry: Entry, name: str, number: int) -> LazyTensor:
 
 
 def _block(directory: Path, entry: Entry, name: str, start: tuple[int, ...], sizes: tuple[int, ...], shape: tuple[int, ...]) -> LazyTensor:
-    """The block of an entry at `start`, viewed in `shape`."""
+    """The block of an entry at `start`, viewed in `shape`; the chunks fill the entry (`Entry.problem`)."""
     overlaps = [(chunk, overlap) for chunk in entry.chunks if (overlap := _overlap(start, sizes, chunk)) is not None]
-    if sum(math.prod(stop - begin for begin, stop in overlap) for _, overlap in overlaps) != math.prod(sizes):
-        raise ValueError(f"the chunks of {name} do not cover it exactly: the checkpoint is not complete")
 
     def read() -> Bits:
         if len(overlaps) == 1:

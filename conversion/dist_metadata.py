@@ -19,6 +19,7 @@ from conversion.dtypes import DTYPE_BYTES
 from conversion.inert_pickle import Record, load_inert
 from conversion.pickle_names import INDEX, refusal, unknown_names
 from conversion.plain_name import is_plain_name
+from conversion.tiling import tiling_problem
 
 METADATA_NAME = ".metadata"
 BACKEND_NAME = "metadata.json"
@@ -61,6 +62,11 @@ class Entry:
     def num_values(self) -> int:
         """Numbers in it."""
         return math.prod(self.shape)
+
+    def problem(self) -> str:
+        """A sentence if the chunks do not fill the tensor exactly: values that none holds would be whatever memory held."""
+        wrong = tiling_problem(self.shape, [(chunk.offsets, chunk.sizes) for chunk in self.chunks])
+        return wrong and f"the chunks of {self.key.removeprefix(NEMO_PREFIX)} do not cover it exactly: {wrong}; copy the checkpoint again"
 
 
 @dataclass(frozen=True)
@@ -181,6 +187,8 @@ def _entry(key: str, described: Any, places: Mapping[tuple[str, tuple[int, ...]]
         raise ValueError(f"{key} has no dtype that is known")
     if any(len(chunk.offsets) != len(shape) or len(chunk.sizes) != len(shape) for chunk in chunks):
         raise ValueError(f"{key} has chunks of other dimensions")
+    if any(math.prod(chunk.sizes) * DTYPE_BYTES[dtype] > chunk.place.length for chunk in chunks):
+        raise ValueError(f"a chunk of {key} is larger than its place")
     return Entry(key, shape, dtype, tuple(chunks))
 
 

@@ -11,6 +11,7 @@ import io
 import pickle
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from conversion.dtypes import DTYPE_BYTES
@@ -139,6 +140,17 @@ def names_in_saved(data: bytes, *, depth: int = 0) -> list[str]:
     for _ in range(_OLD_PARTS):
         names.update(_load_first(stream, depth).names)
     return sorted(names)
+
+
+def require_light_parts(path: Path) -> None:
+    """Hold what `torch.save` wrote before 2020 to the bounds of `pickle_weight`, before torch reads it.
+
+    Raises:
+        Exception: of many kinds, if it is corrupt, or asks for more work than its size explains.
+    """
+    with path.open("rb") as stream:
+        for _ in range(_OLD_PARTS):
+            require_light(stream)
 
 
 def _load_first(stream: io.BytesIO, depth: int) -> InertPickle:

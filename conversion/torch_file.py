@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable
 from functools import partial
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from conversion.dtypes import DTYPE_BYTES
+from conversion.inert_pickle import require_light_parts
 from conversion.lazy_tensor import Bits, LazyTensor, lazy_span, read_span
 from conversion.pickle_names import TENSORS, unknown_names
 from conversion.torch_zip import StoredTensor, TorchFile, read_torch_file, stored_tensor
@@ -58,6 +60,8 @@ def _lazy_tensor(file: TorchFile, name: str, tensor: StoredTensor) -> LazyTensor
         begin, nbytes = file.storage(tensor.storage)
         if tensor.end * width > nbytes:
             raise ValueError(f"{name} is larger than its storage")
+        if math.prod(tensor.shape) * width > file.size:  # strides of 0 would let one number stand for any amount
+            raise ValueError(f"{name} is larger than its file")
     except (ValueError, OSError) as error:
         raise _corrupt(file.path) from error
     if tensor.is_contiguous:
@@ -76,6 +80,7 @@ def _read_old_state_dict(path: Path) -> list[LazyTensor]:
     import torch
 
     try:
+        require_light_parts(path)
         content: Any = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # what torch raises for a damaged file is anybody's guess
         _require_safe(path, re.findall(r"GLOBAL (\S+)", str(error)))

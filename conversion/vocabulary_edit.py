@@ -6,7 +6,7 @@ they are written.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -155,7 +155,7 @@ def append(tables: Tables, *, num_rows: int, method: str, seed: int, tokens: Seq
     first = tables.num_tokens if tokens else tables.rows
     rows = max(tables.rows, first + num_rows)
     changed = [
-        LazyTensor.computed(
+        LazyTensor.of_blocks(
             t.name, (rows, *t.shape[1:]), t.dtype, partial(_appended, t, tables.num_tokens, first, num_rows, rows, method, seed)
         )
         for t in tables.row_tensors
@@ -164,17 +164,21 @@ def append(tables: Tables, *, num_rows: int, method: str, seed: int, tokens: Seq
     return tables.with_tensors(changed, rows=rows, tokenizer_files=files, facts=facts)
 
 
-def _appended(tensor: LazyTensor, num_tokens: int, first: int, count: int, rows: int, method: str, seed: int) -> Tensor:
+def _appended(tensor: LazyTensor, num_tokens: int, first: int, count: int, rows: int, method: str, seed: int) -> Iterator[Tensor]:
+    """The rows in order, some at a time: as many may be asked for as the disk holds."""
     old = tensor.read()
-    flat = old.reshape(len(old), -1)
-    statistics = row_statistics(flat, np.arange(num_tokens))
-    if method == "mean":
-        new = torch.from_numpy(statistics.mean).expand(count, -1)
-    else:
-        new = torch.from_numpy(random_rows([f"row {first + i}" for i in range(count)], statistics, seed=seed, layer=tensor.name))
-    result = torch.cat([old, old.new_zeros((rows - len(old), *old.shape[1:]))]) if rows > len(old) else old.clone()
-    result[first : first + count] = new.to(old.dtype).reshape(count, *old.shape[1:])
-    return result
+    statistics = row_statistics(old.reshape(len(old), -1), np.arange(num_tokens))
+    yield old[:first]
+    for start in range(0, count, _BLOCK_ROWS):
+        length = min(_BLOCK_ROWS, count - start)
+        if method == "mean":
+            new = torch.from_numpy(statistics.mean).expand(length, -1)
+        else:
+            keys = [f"row {first + start + i}" for i in range(length)]
+            new = torch.from_numpy(random_rows(keys, statistics, seed=seed, layer=tensor.name))
+        yield new.to(old.dtype).reshape(length, *old.shape[1:])
+    if first + count < rows:
+        yield old[first + count :]
 
 
 def _with_tokens(directory: Path, tokens: Sequence[str]) -> dict[str, bytes]:

@@ -84,16 +84,8 @@ def _disagreements(weights: Mapping[str, Entry], description: Description) -> It
             yield f"{name} holds {entry.shape[0] if entry.shape else 0} layers, but the configuration says {num_layers}"
         if name in (_INPUT, _OUTPUT) and rows is not None and (not entry.shape or entry.shape[0] < rows):
             yield f"{name} has {entry.shape[0] if entry.shape else 0} rows, fewer than the vocabulary of {rows}"
-        stored = sum(_product(chunk.sizes) for chunk in entry.chunks)
-        if stored != entry.num_values:
-            yield f"the chunks of {name} hold {stored:,} of its {entry.num_values:,} values: the checkpoint is not complete"
-
-
-def _product(sizes: Iterable[int]) -> int:
-    product = 1
-    for size in sizes:
-        product *= size
-    return product
+        if problem := entry.problem():
+            yield problem
 
 
 def _common(description: Description, weights: Path) -> TorchFile | None:

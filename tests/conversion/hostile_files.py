@@ -132,7 +132,7 @@ def _in_chunk(folder: Path, proof: Path) -> None:
     (folder / "weights/__0_hostile.distcp").write_bytes(content)
 
     def change(metadata: Any) -> None:
-        chunk = next(index for index in metadata.storage_data if index.fqn == "module.embedding.word_embeddings.weight")
+        chunk = next(index for index in metadata.storage_data if index.fqn == "module.decoder.final_layernorm.weight")
         metadata.storage_data[chunk] = _StorageInfo("__0_hostile.distcp", 0, len(content))
 
     edit_index(folder, change)

@@ -4,12 +4,14 @@ import json
 import os
 import pickle
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from torch.distributed.checkpoint import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.metadata import MetadataIndex
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
@@ -101,8 +103,39 @@ def rewrite_metadata(directory: Path, edit: object) -> None:
 
 def test_missing_chunk(written: Path) -> None:
     rewrite_metadata(written, lambda metadata: metadata.state_dict_metadata["module.decoder.layers.fc.bias"].chunks.pop(1))
-    message = "the chunks of decoder.layers.1.fc.bias do not cover it exactly: the checkpoint is not complete"
+    message = "the chunks of decoder.layers.fc.bias do not cover it exactly: they hold 12 of its 18 values; copy the checkpoint again"
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        read_dist_checkpoint(written, prefix="module.")
+
+
+def test_overlapping_chunks(written: Path) -> None:
+    """As many values as the tensor has, but some of them twice, so that others would be whatever memory held."""
+
+    def move(metadata: object) -> None:
+        entry = metadata.state_dict_metadata["module.decoder.layers.fc.weight"]  # type: ignore[attr-defined]
+        moved = replace(entry.chunks[2], offsets=torch.Size((1, 0, 0)))
+        metadata.storage_data[MetadataIndex("module.decoder.layers.fc.weight", moved.offsets)] = next(  # type: ignore[attr-defined]
+            place
+            for index, place in metadata.storage_data.items()  # type: ignore[attr-defined]
+            if index.fqn == "module.decoder.layers.fc.weight" and index.offset == (2, 0, 0)
+        )
+        entry.chunks[2] = moved
+
+    rewrite_metadata(written, move)
+    message = (
+        "the chunks of decoder.layers.fc.weight do not cover it exactly: two lie over each other at [1, 0, 0]; copy the checkpoint again"
+    )
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        read_dist_checkpoint(written, prefix="module.")
+
+
+def test_more_layers_than_a_lifetime_counts(written: Path) -> None:
+    """Without a value in any of them, so that nothing else tells."""
+    rewrite_metadata(
+        written, lambda metadata: setattr(metadata.state_dict_metadata["module.decoder.layers.fc.weight"], "size", (10**12, 0, 4))
+    )
+    rewrite_metadata(written, lambda metadata: metadata.state_dict_metadata["module.decoder.layers.fc.weight"].chunks.clear())
+    with pytest.raises(ValueError, match=r"has the shape \(1000000000000, 0, 4\), which is no stack of layers; copy the checkpoint again$"):
         read_dist_checkpoint(written, prefix="module.")
 
 
