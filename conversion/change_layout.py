@@ -26,6 +26,7 @@ from data_prep.artifacts import (
     staged_directory,
     write_manifest,
 )
+from data_prep.own_files import require_all_own
 
 if TYPE_CHECKING:
     from conversion.layouts.data_files import PlacedData
@@ -50,6 +51,7 @@ def change(input_dir: Path, output_dir: Path, *, layout: str, context_of: Path |
     from conversion.layouts.source import CONTEXT, open_source
 
     source = open_source(input_dir, context_of)
+    require_all_own(source.context)
     manifest = read_manifest(source.manifest_dir)
     folder_name = _folder_name(source, layout)
     # Before anything is written, because it can refuse.

@@ -26,7 +26,8 @@ def read_factors(path: Path) -> dict[str, LazyTensor]:
     if not path.is_file():
         raise ValueError(f"{path} does not exist; {made_by}")
     tensors = {tensor.name.removeprefix("input."): tensor for tensor in read_safetensors(path) if tensor.name.startswith("input.")}
-    if not {"coordinates", "primitives"} <= tensors.keys() or tensors["coordinates"].shape[1] != tensors["primitives"].shape[0]:
+    shapes = [tensors[name].shape if name in tensors else () for name in ("coordinates", "primitives")]
+    if any(len(shape) != 2 for shape in shapes) or shapes[0][1] != shapes[1][0]:
         raise ValueError(f"{path} does not hold coordinates and primitives of one size; {made_by}")
     return {name: tensors[name] for name in ("coordinates", "primitives")}
 
@@ -35,10 +36,15 @@ def fold_table(tensors: Mapping[str, LazyTensor]) -> dict[str, LazyTensor]:
     """The tensors of a checkpoint with the token table in place of its factors; nothing is read yet.
 
     The product is made in float32 and rounded once, to the dtype of the coordinates.
+
+    Raises:
+        ValueError: if there are coordinates, but no primitives that fit them.
     """
     if COORDINATES not in tensors:
         return dict(tensors)
-    coordinates, primitives = tensors[COORDINATES], tensors[PRIMITIVES]
+    coordinates, primitives = tensors[COORDINATES], tensors.get(PRIMITIVES)
+    if primitives is None or len(coordinates.shape) != 2 or len(primitives.shape) != 2 or coordinates.shape[1] != primitives.shape[0]:
+        raise ValueError("the checkpoint has coordinates of a token table, but no primitives that fit them; copy it again")
 
     def fold() -> Tensor:
         return (coordinates.read().float() @ primitives.read().float()).to(coordinates.dtype)

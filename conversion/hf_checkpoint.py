@@ -32,6 +32,7 @@ from conversion.safetensors_file import read_safetensors, write_safetensors
 from conversion.token_names import input_names, names_of, output_name
 from conversion.torch_file import read_state_dict
 from data_prep.artifacts import check_files, digest_files, read_manifest
+from data_prep.own_files import require_own
 from data_prep.tokenizers.files import tokenizer_files
 
 if TYPE_CHECKING:
@@ -184,10 +185,14 @@ def write_hf_weights(directory: Path, tensors: Iterable[LazyTensor], *, max_shar
 
 
 def copy_companions(source_dir: Path, output_dir: Path) -> None:
-    """Copy what belongs to a checkpoint beside config and weights, byte for byte: tokenizer files and generation config."""
+    """Copy what belongs to a checkpoint beside config and weights, byte for byte: tokenizer files and generation config.
+
+    Raises:
+        ValueError: if one is a link that leads out of the folder.
+    """
     for path in (*tokenizer_files(source_dir), source_dir / GENERATION_CONFIG_NAME):
         if path.is_file():
-            shutil.copyfile(path, output_dir / path.name)
+            shutil.copyfile(require_own(path), output_dir / path.name)
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:

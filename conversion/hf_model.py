@@ -90,9 +90,16 @@ def _read_config(directory: Path) -> PretrainedConfig:
 
     try:
         # The language model's part, for models that also see.
-        return AutoConfig.from_pretrained(str(directory), local_files_only=True).get_text_config()
+        return AutoConfig.from_pretrained(str(directory), local_files_only=True, trust_remote_code=False).get_text_config()
     except Exception as error:  # anything from OSError to KeyError, by what is wrong in the file
-        raise ValueError(f"{directory / 'config.json'} is no model config that transformers knows: {error}") from error
+        if "trust_remote_code" in str(error):
+            raise ValueError(
+                f"the model in {directory} is a program of its own (auto_map in config.json), which is not run; expected an architecture"
+                " that transformers knows"
+            ) from error
+        raise ValueError(
+            f"{directory / 'config.json'} is no model config that transformers knows: {' '.join(str(error).split())}"
+        ) from error
 
 
 def load_model(checkpoint: Checkpoint, *, device: str, dtype: str) -> PreTrainedModel:
@@ -106,7 +113,8 @@ def load_model(checkpoint: Checkpoint, *, device: str, dtype: str) -> PreTrained
     from transformers.utils import logging
 
     logging.set_verbosity_error()
-    arguments: dict[str, Any] = {"local_files_only": True, "dtype": getattr(torch, dtype), "output_loading_info": True}
+    arguments: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False, "output_loading_info": True}
+    arguments["dtype"] = getattr(torch, dtype)
     if getattr(_read_config(checkpoint.directory), "attn_logit_softcapping", None):
         arguments["attn_implementation"] = "eager"  # the others leave out the caps of Gemma 2, without a word
     try:

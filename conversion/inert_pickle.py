@@ -150,7 +150,8 @@ def require_light_parts(path: Path) -> None:
     """
     with path.open("rb") as stream:
         for _ in range(_OLD_PARTS):
-            require_light(stream)
+            if stream.peek(1):  # a plain pickle is one, which torch refuses by what it names
+                require_light(stream)
 
 
 def _load_first(stream: io.BytesIO, depth: int) -> InertPickle:

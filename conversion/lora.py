@@ -10,11 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 from conversion.lazy_tensor import LazyTensor
 from conversion.qkv import interleave_qkv
+from data_prep.plain_files import read_json
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 LORA_NAME = "lora.json"
+_PARTS = ({"all"}, {"gate", "up"}, {"q", "k", "v"})  # of a weight that have factors of their own
+_LARGEST = 1e30
 _FACTOR = re.compile(r"(.+)\.lora\.(\w+)\.([ab])")
 
 
@@ -40,10 +43,35 @@ def merge_adapters(tensors: Mapping[str, LazyTensor], config: Mapping[str, Any],
     path = context_dir / LORA_NAME
     if not path.is_file():
         raise ValueError(f"the checkpoint has adapters, but {path} is missing, which says what they are scaled by; copy it again")
-    settings = json.loads(path.read_text(encoding="utf-8"))
-    scale = settings["alpha"] / settings["rank"]
+    scale = _scale(path)
     kept = {name: tensor for name, tensor in tensors.items() if not _FACTOR.fullmatch(name)}
+    if unfit := [name for name, parts in factors.items() if name not in kept or not _fit(kept[name], parts)]:
+        raise ValueError(f"the checkpoint has adapters that fit no weight, first those of {unfit[0]}; copy it again")
     return kept | {name: _merged(kept[name], parts, config["num_query_groups"], scale) for name, parts in factors.items()}
+
+
+def _fit(weight: LazyTensor, parts: Mapping[str, Mapping[str, LazyTensor]]) -> bool:
+    """Whether the products of the factors make a matrix of the weight's shape."""
+    shapes = [tuple(factors[side].shape for side in "ba" if side in factors) for factors in parts.values()]
+    if set(parts) not in _PARTS or any(len(pair) != 2 or {*map(len, pair)} != {2} for pair in shapes):
+        return False
+    fit = all(b[1] == a[0] and a[1] == weight.shape[-1] for b, a in shapes)
+    return fit and len(weight.shape) == 2 and sum(b[0] for b, _ in shapes) == weight.shape[0]
+
+
+def _scale(path: Path) -> float:
+    """Alpha over rank.
+
+    Raises:
+        ValueError: if the file does not say them.
+    """
+    settings = read_json(path)
+    alpha: Any
+    rank: Any
+    alpha, rank = (settings.get(key) if isinstance(settings, dict) else None for key in ("alpha", "rank"))
+    if type(rank) is not int or rank < 1 or type(alpha) not in (int, float) or not -_LARGEST < alpha < _LARGEST:
+        raise ValueError(f"{path} says no rank and alpha of adapters; copy the checkpoint again")
+    return alpha / rank
 
 
 def _merged(weight: LazyTensor, parts: Mapping[str, Mapping[str, LazyTensor]], num_query_groups: int, scale: float) -> LazyTensor:

@@ -174,6 +174,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--base-model", help="for the model card, its name on a hub (default: what config.json says)")
     parser.add_argument("--results", type=Path, nargs="+", default=[], metavar="DIR", help="results of eval.harness for the model card")
     arguments = parser.parse_args(argv)
+    if arguments.max_shard_bytes is not None and arguments.max_shard_bytes < 1:
+        raise ValueError(f"--max-shard-bytes is {arguments.max_shard_bytes}; expected at least 1, such as 5000000000")
     start = time.monotonic()
     card = CardOptions(
         languages=arguments.language,

@@ -98,7 +98,7 @@ def observe_hf(directory: Path, batch: Batch) -> Observation:
 
     logging.set_verbosity_error()
     # Its other attentions leave out what they have no kernel for, such as Gemma 2's capped scores.
-    loading: dict[str, Any] = {"dtype": torch.float32, "local_files_only": True, "attn_implementation": "eager"}
+    loading: dict[str, Any] = {"dtype": torch.float32, "local_files_only": True, "trust_remote_code": False, "attn_implementation": "eager"}
     model: Any = AutoModelForCausalLM.from_pretrained(str(directory), **loading).eval()
     layers = next(module for name, module in model.named_modules() if name.endswith(".layers"))
     seen: Seen = {}

@@ -31,6 +31,7 @@ DTYPES = {
 }
 LENGTH_BYTES = 8
 _MAX_HEADER_BYTES = 100_000_000  # the library's limit
+_MAX_DIMENSIONS = 64  # of an array of numpy
 
 
 @dataclass(frozen=True)
@@ -69,13 +70,13 @@ def _parse(path: Path) -> list[Span]:
             raise ValueError(f"its header claims {header_bytes} bytes, the file has {file_bytes}")
         header = json.loads(stream.read(header_bytes), object_pairs_hook=_without_duplicates)
     header.pop("__metadata__", None)
-    entries = sorted(((*entry["data_offsets"], name, entry["dtype"], tuple(entry["shape"])) for name, entry in header.items()))
+    entries = [(*_offsets(entry["data_offsets"]), name, entry["dtype"], tuple(entry["shape"])) for name, entry in header.items()]
     spans, position = [], 0
-    for begin, end, name, code, shape in entries:
-        if code not in DTYPES:
-            raise ValueError(f"{name} has the unknown dtype {code}")
-        if any(not isinstance(size, int) or isinstance(size, bool) or size < 0 for size in shape):
-            raise ValueError(f"{name} has the shape {shape}")
+    for begin, end, name, code, shape in sorted(entries, key=lambda entry: entry[:3]):
+        if not isinstance(code, str) or code not in DTYPES:
+            raise ValueError(f"{name} has the unknown dtype {str(code)[:40]}")
+        if len(shape) > _MAX_DIMENSIONS or any(type(size) is not int or not 0 <= size < 1 << 63 for size in shape):
+            raise ValueError(f"{name} has the shape {str(shape)[:80]}")
         if begin != position or end - begin != math.prod(shape) * DTYPE_BYTES[DTYPES[code]]:
             raise ValueError(f"{name} ({code}, shape {shape}) cannot lie at bytes {begin} to {end}")
         spans.append(Span(name, shape, DTYPES[code], start + begin))
@@ -83,6 +84,14 @@ def _parse(path: Path) -> list[Span]:
     if start + position != file_bytes:
         raise ValueError(f"its tensors end at byte {start + position}, the file has {file_bytes}")
     return spans
+
+
+def _offsets(values: Any) -> tuple[int, int]:
+    """First and last-but-one byte; 0.0 is no place in a file, though equal to one."""
+    begin, end = values
+    if type(begin) is not int or type(end) is not int:
+        raise ValueError(f"it has a tensor at {str(values)[:80]}; expected whole numbers of bytes")
+    return begin, end
 
 
 def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

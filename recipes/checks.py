@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from conversion.factors import COORDINATES, PRIMITIVES, read_factors
 from data_prep.artifacts import Manifest, check_files, require_manifest
 from data_prep.megatron.index import open_dataset, open_training_data
+from data_prep.own_files import require_all_own
 from nemo_patches.lora_parts import adapter_names
 from recipes import arithmetic
 from recipes.checkpoint_checks import checkpoint_problems, factor_problems
@@ -79,6 +80,7 @@ def read_inputs(recipe: Recipe) -> RunInputs:
 def _open_checkpoint(directory: Path) -> Manifest:
     manifest = require_manifest(directory, stages=CHECKPOINT_STAGES, made_by="python -m conversion.hf_to_nemo")
     check_files(directory, manifest, contents=False)
+    require_all_own(directory / "context")  # which goes into every checkpoint of the run
     return manifest
 
 

@@ -65,6 +65,11 @@ class Family:
         Raises:
             ValueError: naming the key that makes it a variant that is not covered, or the one that is missing.
         """
+        if config.get("quantization_config"):
+            raise ValueError(
+                f"{source} has a quantization_config in its config.json: quantised weights are not converted; convert the model that was"
+                " quantised, or remove the key if the weights are whole again"
+            )
         for rule in self.requirements:
             found = config.get(rule.key, rule.value)
             if found != rule.value:
@@ -73,9 +78,9 @@ class Family:
             megatron = self.to_megatron(config)
         except KeyError as error:
             raise ValueError(f"{source} has no {error.args[0]} in its config.json") from error
-        except TypeError as error:
+        except (TypeError, AttributeError) as error:
             raise ValueError(f"{source} has a value of another type than expected in its config.json ({error})") from error
-        if wrong := [f"{key} {value!r}" for key, value in megatron.items() if not _is_positive(value)]:
+        if wrong := [f"{key} {repr(value)[:60]}" for key, value in megatron.items() if not _is_sane(key, value)]:
             raise ValueError(f"{source} has a config.json that gives Megatron {', '.join(wrong)}; expected numbers above 0")
         head_dim_is_free = "kv_channels" in megatron
         heads, groups = megatron["num_attention_heads"], megatron["num_query_groups"]
@@ -96,8 +101,27 @@ class Family:
         return getattr(importlib.import_module(module), function)(model, **arguments)
 
 
-def _is_positive(value: Any) -> bool:
-    """Whether a number is above 0, or those of a pair (before and after a token) are not below it."""
-    if isinstance(value, list):
-        return all(isinstance(number, int) and number >= 0 for number in value)
-    return isinstance(value, int | float) and value > 0
+_COUNTS = frozenset(
+    [
+        "num_layers",
+        "hidden_size",
+        "ffn_hidden_size",
+        "num_attention_heads",
+        "num_query_groups",
+        "kv_channels",
+        "max_position_embeddings",
+        "vocab_size",
+        "old_context_len",
+    ]
+)
+_LARGEST = 1e30  # below infinity, and within float32
+_MOST = 1 << 40  # of anything that is counted; keeps products within 64 bits
+
+
+def _is_sane(key: str, value: Any) -> bool:
+    """Whether a number is finite and above 0, and whole where it counts something; or those of a window (before and after a token) are counts."""
+    if key == "window_size":
+        return isinstance(value, list | tuple) and all(type(number) is int and 0 <= number < _MOST for number in value)
+    if key in _COUNTS:
+        return type(value) is int and 0 < value < _MOST
+    return isinstance(value, bool) or (isinstance(value, int | float) and 0 < value < _LARGEST)

@@ -31,6 +31,8 @@ _INPUT = re.compile(r"(.*\.)?(embed_tokens|word_embeddings|wte)\.weight")
 _OUTPUT = "lm_head.weight"
 _LAYER = re.compile(r"(.*\.)?(?:layers?|h)\.(\d+)\.(.+)")
 
+_MAX_DIGITS = 10  # of the number of a layer
+
 Tensors = dict[str, tuple[tuple[int, ...], str]]
 
 
@@ -121,13 +123,15 @@ def _disagreements(tensors: Tensors, config: Mapping[str, Any], tokenizer_size: 
 def _gaps(tensors: Tensors, num_layers: object) -> list[str]:
     """Layers that lack what others have."""
     layers: dict[str, dict[int, set[str]]] = {}
+    if isinstance(num_layers, int) and num_layers > len(tensors):
+        return [f"config.json says num_hidden_layers {num_layers}, but there are {len(tensors)} tensors"]
     for name in tensors:
-        if found := _LAYER.fullmatch(name):
+        if (found := _LAYER.fullmatch(name)) and len(found[2]) < _MAX_DIGITS:
             layers.setdefault(found[1] or "", {}).setdefault(int(found[2]), set()).add(found[3])
     problems = []
     for block, members in layers.items():
         parts = set().union(*members.values())
-        count = num_layers if isinstance(num_layers, int) else max(members) + 1
+        count = num_layers if isinstance(num_layers, int) else min(max(members) + 1, len(tensors))
         missing = [f"{block}layers.{number}.{part}" for number in range(count) for part in sorted(parts - members.get(number, set()))]
         if missing:
             problems.append(f"{len(missing)} tensors of the layers are missing: {', '.join(missing[:5])}{' ...' if missing[5:] else ''}")

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from data_prep.artifacts import digest_bytes
+from data_prep.own_files import require_own
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -48,9 +49,14 @@ def load_tokenizer(directory: Path) -> PreTrainedTokenizerFast:
 
     logging.set_verbosity_error()
     try:
-        tokenizer = AutoTokenizer.from_pretrained(str(directory), use_fast=True, local_files_only=True)
+        tokenizer = AutoTokenizer.from_pretrained(str(directory), use_fast=True, local_files_only=True, trust_remote_code=False)
     except Exception as error:  # the library raises anything from OSError to KeyError for a broken tokenizer file
-        raise ValueError(f"the tokenizer in {directory} cannot be loaded: {error}") from error
+        if "trust_remote_code" in str(error):
+            raise ValueError(
+                f"the tokenizer in {directory} is a program of its own (auto_map in its configuration), which is not run; save it as"
+                " tokenizer.json where you trust it, and leave auto_map out"
+            ) from error
+        raise ValueError(f"the tokenizer in {directory} cannot be loaded: {' '.join(str(error).split())}") from error
     if not tokenizer.is_fast:
         raise ValueError(f"the tokenizer in {directory} has no fast form; add its tokenizer.json")
     return tokenizer
@@ -77,5 +83,9 @@ def tokenizer_digest(tokenizer: PreTrainedTokenizerFast) -> str:
 
 
 def tokenizer_files(directory: Path) -> list[Path]:
-    """The tokenizer's files in a folder, to be copied byte for byte."""
-    return [directory / name for name in TOKENIZER_FILES if (directory / name).is_file()]
+    """The tokenizer's files in a folder, to be copied byte for byte.
+
+    Raises:
+        ValueError: if one is a link that leads out of the folder.
+    """
+    return [require_own(directory / name) for name in TOKENIZER_FILES if (directory / name).is_file()]

@@ -60,7 +60,7 @@ def hugging_face_tokenizer() -> Any:
         )
     if not Path(folder).is_dir():
         raise ValueError(f"the tokenizer folder {folder} of ROUGE does not exist")
-    return AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
 
 
 def normalised_answer(text: str) -> str:
