@@ -1,0 +1,32 @@
+"""Whether the files of a folder are its own: a link in a downloaded folder could put any file of this machine into what is made of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+def require_own(path: Path) -> Path:
+    """The path, if what it leads to lies in its folder, or in the cache of the Hugging Face hub that the folder is of.
+
+    A cache keeps `snapshots/REVISION/NAME` as links to `blobs/DIGEST` beside it; the links may go by way of other folders.
+
+    Raises:
+        ValueError: if it leads elsewhere.
+    """
+    folder, found = path.parent.resolve(), path.resolve()
+    own = [folder, *(above.parent / "blobs" for above in folder.parents if above.name == "snapshots")]
+    if not any(found.is_relative_to(place) for place in own):
+        raise ValueError(f"{path} is a link to {found}, out of its folder; put the file itself there if it belongs to it")
+    return path
+
+
+def require_all_own(directory: Path) -> None:
+    """Hold every file below a folder to that.
+
+    Raises:
+        ValueError: if one is a link that leads out of the folder.
+    """
+    root = directory.resolve()
+    for path in directory.rglob("*"):
+        if path.is_symlink() and not path.resolve().is_relative_to(root):
+            raise ValueError(f"{path} is a link to {path.resolve()}, out of {directory}; put the file itself there if it belongs to it")
