@@ -188,7 +188,7 @@ def test_numbers_of_layers_that_no_model_has(make_opt: OPTMaker, tmp_path: Path,
     hf_dir = make_opt()
     _change_json(hf_dir / "config.json", num_hidden_layers=layers)
     describe(hf_dir)
-    with pytest.raises(ValueError, match="num_layers|layers"):
+    with pytest.raises(ValueError, match=r"layers"):
         hf_to_nemo.convert(hf_dir, tmp_path / "out")
 
 
