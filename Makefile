@@ -10,13 +10,14 @@ RUN := $(VENV)/bin/python
 OUTPUT ?= demo_output
 TINY_OUTPUT ?= demo_tiny_output
 
-.PHONY: help setup demo demo-tiny test test-all test-vllm comet-environment test-comet check bench clean
+.PHONY: help setup demo demo-tiny test test-all fuzz test-vllm comet-environment test-comet check bench clean
 help:
 	@echo "make setup     virtual environment with the pinned requirements (about 3 minutes)"
 	@echo "make demo      graft Slovene onto SmolLM2-135M, all stages, into $(OUTPUT)/ (15 minutes on 2 cores)"
 	@echo "make demo-tiny the same on a tiny model that it trains itself, into $(TINY_OUTPUT)/ (under 7 minutes on 2 cores)"
 	@echo "make test      lint, types and the tests (about 25 minutes on 2 cores)"
 	@echo "make test-all  the slow tests too"
+	@echo "make fuzz      hostile checkpoints for hours (FUZZ_EXAMPLES of each kind)"
 	@echo "make test-vllm vLLM on a CPU against transformers, in an environment of its own (4 GB; about 10 minutes)"
 	@echo "make test-comet COMET on a CPU with a tiny checkpoint, in an environment of its own (1.5 GB; about 4 minutes)"
 	@echo "make comet-environment  that environment alone, in $(COMET_VENV): for eval.comet"
@@ -68,6 +69,11 @@ test: check
 
 test-all: check
 	@$(RUN) -m pytest
+
+# Hostile checkpoints, other ones in every run: FUZZ_EXAMPLES of each of four kinds.
+FUZZ_EXAMPLES ?= 20000
+fuzz:
+	@SCION_FUZZ_EXAMPLES=$(FUZZ_EXAMPLES) $(RUN) -m pytest tests/conversion/test_fuzz.py
 
 bench: $(READY)
 	@$(RUN) -m benchmarks.conversion

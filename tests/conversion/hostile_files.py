@@ -109,14 +109,14 @@ def _in_buffer_of_object(folder: Path, proof: Path) -> None:
     put_object(folder, first_object(folder), saved(io.BytesIO(saved(RunsCode(proof)))))
 
 
-class _LoadsBytes(RunsCode):
+class LoadsBytes(RunsCode):
     def __reduce__(self) -> tuple[object, tuple[bytes]]:
         return torch.storage._load_from_bytes, (saved(RunsCode(self.proof)),)
 
 
 def _in_nested_object(folder: Path, proof: Path) -> None:
     """By a function that tensors need, on bytes of its own."""
-    put_object(folder, first_object(folder), saved({"a": _LoadsBytes(proof)}))
+    put_object(folder, first_object(folder), saved({"a": LoadsBytes(proof)}))
 
 
 def _in_common(folder: Path, proof: Path) -> None:
