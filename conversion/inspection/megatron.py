@@ -74,7 +74,11 @@ def _describe_weights(description: Description, metadata: DistMetadata) -> None:
 
 def _real_values(entry: Entry, rows: int | None) -> int:
     """Values of a vocabulary table without its padding."""
-    return entry.num_values if rows is None or not entry.shape else entry.num_values // entry.shape[0] * min(rows, entry.shape[0])
+    return (
+        entry.num_values
+        if rows is None or not entry.num_values or not entry.shape
+        else entry.num_values // entry.shape[0] * min(rows, entry.shape[0])
+    )
 
 
 def _disagreements(weights: Mapping[str, Entry], description: Description) -> Iterable[str]:
