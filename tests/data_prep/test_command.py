@@ -44,11 +44,13 @@ def test_our_own_defects_keep_their_traceback(tmp_path: Path) -> None:
     "signum, code, stderr", [(signal.SIGTERM, 143, ""), (signal.SIGHUP, 129, ""), (signal.SIGINT, 130, "error: interrupted\n")]
 )
 def test_signals_let_finally_run(tmp_path: Path, signum: signal.Signals, code: int, stderr: str) -> None:
-    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under nohup it is ignored, and so in every child
+    before = signal.signal(
+        signum, signal.default_int_handler
+    )  # ignored under nohup or in the background of a script, and so in every child
     try:
         _signal_a_command(tmp_path, signum, code, stderr)
     finally:
-        signal.signal(signal.SIGHUP, before)
+        signal.signal(signum, before)
 
 
 def _signal_a_command(tmp_path: Path, signum: signal.Signals, code: int, stderr: str) -> None:
