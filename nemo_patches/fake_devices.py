@@ -167,9 +167,10 @@ def played_rank(world: World, observer: Observer) -> Iterator[None]:
     finally:
         _played.pop()
         if distributed.is_initialized():
-            from megatron.core import parallel_state
+            from megatron.core import num_microbatches_calculator, parallel_state
 
             parallel_state.destroy_model_parallel()
+            num_microbatches_calculator.unset_num_microbatches_calculator()
             distributed.destroy_process_group()
         for name, value in before.items():
             os.environ.pop(name)
@@ -503,22 +504,38 @@ _ANSWERS: dict[Any, Callable[..., Any]] = {
 
 
 class _Fused(torch.autograd.Function):
-    """A compiled function: it keeps its inputs alone, and what lies between is computed again in registers."""
+    """A compiled function: it keeps masks and the inputs that its gradient needs; what lies between is computed again in registers."""
 
     @staticmethod
     def forward(ctx: Any, run: Callable[..., Any], *inputs: Any) -> Any:
-        ctx.run, ctx.places = run, [place for place, value in enumerate(inputs) if isinstance(value, Tensor)]
+        places = [place for place, value in enumerate(inputs) if isinstance(value, Tensor)]
+        inner = [value.detach().requires_grad_(value.requires_grad) if isinstance(value, Tensor) else value for value in inputs]
+        saved: list[Tensor] = []
+        # The hook gives nothing back, so that the graph, which nobody walks, does not hold itself.
+        note = torch.autograd.graph.saved_tensors_hooks(lambda tensor: saved.append(tensor.detach()), _same)
+        with _fusing(), torch.enable_grad(), note:
+            result = run(*inner)
+        needed = {tensor.untyped_storage()._cdata for tensor in saved}
+        of_inputs = {inputs[place].untyped_storage()._cdata for place in places}
+        between = [tensor for tensor in saved if tensor.untyped_storage()._cdata not in of_inputs]
+        if any(tensor.dtype is not torch.bool for tensor in between):  # what is computed again needs all that it comes from
+            needed = of_inputs
+        ctx.masks = _noted(tuple(tensor for tensor in between if tensor.dtype is torch.bool))
+        kept = [inputs[place].untyped_storage()._cdata in needed for place in places]
+        ctx.run, ctx.places, ctx.kept = run, places, kept
         ctx.others = [None if isinstance(value, Tensor) else value for value in inputs]
-        ctx.save_for_backward(*(inputs[place] for place in ctx.places))
-        with _fusing():
-            result = run(*inputs)
-        return _noted(result)
+        ctx.shapes = [(inputs[place].shape, inputs[place].dtype, inputs[place].device) for place in places]
+        ctx.save_for_backward(*(inputs[place] if keep else None for place, keep in zip(places, kept, strict=True)))
+        detached = tuple(out.detach() if isinstance(out, Tensor) else out for out in (result if isinstance(result, tuple) else (result,)))
+        return _noted(detached if isinstance(result, tuple) else detached[0])
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
         inputs, wanted = list(ctx.others), []
-        for place, tensor in zip(ctx.places, ctx.saved_tensors, strict=True):
-            inputs[place] = tensor.detach().requires_grad_(ctx.needs_input_grad[place + 1])
+        for place, tensor, (shape, dtype, device) in zip(ctx.places, ctx.saved_tensors, ctx.shapes, strict=True):
+            with _fusing():
+                like = torch.empty(shape, dtype=dtype, device=device) if tensor is None else tensor.detach()
+            inputs[place] = like.requires_grad_(ctx.needs_input_grad[place + 1])
             if ctx.needs_input_grad[place + 1]:
                 wanted.append(place)
         with _fusing(), torch.enable_grad():
