@@ -5,17 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import xxhash
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
+from megatron.core import parallel_state
 from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
-
-_SEED_STRIDE = 1_000_003  # a prime above the offsets that Megatron adds for tensor-parallel ranks
 
 
 class StepSeed(Callback):
     """Makes the random state a function of seed and step, so that a resumed run draws what an uninterrupted one would.
 
-    NeMo saves no random state.  Tensor-parallel ranks differ where Megatron wants it (dropout of sharded activations).
+    NeMo saves no random state.  Megatron adds small numbers to the seed of tensor-parallel ranks (for dropout of sharded activations),
+    so the seeds of steps and pipeline stages lie far apart: otherwise a rank would drop out what another one does in another step.
     """
 
     def __init__(self, seed: int) -> None:
@@ -23,6 +24,7 @@ class StepSeed(Callback):
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         """Seed the step that begins."""
-        seed = (self._seed * _SEED_STRIDE + trainer.global_step) % 2**31
+        stage = parallel_state.get_pipeline_model_parallel_rank()
+        seed = xxhash.xxh3_64_intdigest(f"{self._seed} {trainer.global_step} {stage}".encode()) % 2**31
         torch.default_generator.manual_seed(seed)  # torch.manual_seed writes down the call stack for every kind of absent device
         model_parallel_cuda_manual_seed(seed, force_reset_rng=True)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from data_prep.megatron.index import index_parts
 from recipes.training.answers import Answers
+from tests.conftest import Inputs
+from tests.processes import call_command
+from tests.recipes.tiny_runs import train_on_ranks
 
 
 def test_the_loss_is_that_of_the_answer_and_its_end(tmp_path: Path) -> None:
@@ -23,3 +28,33 @@ def test_the_loss_is_that_of_the_answer_and_its_end(tmp_path: Path) -> None:
         assert sample["position_ids"].tolist() == list(range(7))
         assert sample["labels"][sample["loss_mask"] == 1].tolist() == counted
         assert {tensor.shape for tensor in sample.values()} == {(7,)}
+
+
+MICRO_BATCHES = {
+    "a sample at a time": ("schedule.micro_batch_size=1", "parallel.tensor_parallel_size=2"),
+    "all at once": ("schedule.micro_batch_size=8", "parallel.tensor_parallel_size=2"),
+    "over replicas": ("schedule.micro_batch_size=2", "parallel.tensor_parallel_size=1"),
+    "over a pipeline": ("schedule.micro_batch_size=2", "parallel.tensor_parallel_size=1", "parallel.pipeline_parallel_size=2"),
+}
+
+
+def test_the_same_answers_give_the_same_gradient_however_they_are_cut(inputs: Inputs, tmp_path: Path) -> None:
+    """Answers of very different lengths: a mean of means would weigh a short one's tokens more."""
+    lines = [{"question": f"Koliko je {n}?", "answer": "Je " + "zelo " * (n * n % 11) + f"{n}."} for n in range(24)]
+    (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    call_command(
+        *("data_prep.question_answers", "--input", tmp_path / "pairs.jsonl", "--tokenizer", inputs.tokenizer),
+        *("--output", tmp_path / "pairs"),
+    )
+    recipe = ["--recipe", "demo_adapt", f"model.checkpoint={inputs.checkpoint}", f"data.train=[{tmp_path / 'pairs'}]"]
+    recipe += ["data.sequence_length=64", "run.checkpoint_every_steps=3"]
+    recipe += ["schedule.global_batch_size=8", "schedule.epochs=1", "schedule.max_steps=3"]
+    recipe += ["schedule.warmup_steps=1", "run.log_every_steps=1", "model.hidden_dropout=0"]
+    found = {}
+    for name, overrides in MICRO_BATCHES.items():
+        records = [record for record in train_on_ranks(tmp_path / name.replace(" ", "_"), *recipe, *overrides) if "loss" in record]
+        found[name] = [record["loss"] for record in records] + [record["gradient_norm"] for record in records]
+    expected = found.pop("a sample at a time")
+    assert len(expected) == 6
+    for name, values in found.items():
+        assert values == pytest.approx(expected, rel=1e-4), name
