@@ -381,11 +381,12 @@ def require_manifest(directory: Path, *, stages: Iterable[str], made_by: str) ->
     return manifest
 
 
-def check_files(directory: Path, manifest: Manifest, *, contents: bool = True) -> None:
+def check_files(directory: Path, manifest: Manifest, *, contents: bool = True, share: tuple[int, int] = (0, 1)) -> None:
     """Refuse files that are not as their manifest says.
 
     Args:
         contents: also compare digests, which reads every file once, several at a time.
+        share: number of this process, and of all that read together: the files are spread over them by size.
 
     Raises:
         ValueError: naming the first file that is missing, of another size, or edited.
@@ -399,13 +400,26 @@ def check_files(directory: Path, manifest: Manifest, *, contents: bool = True) -
             raise ValueError(f"{path} has {size} bytes, but its manifest says {record.size}: truncated or edited; make {directory} again")
     if not contents:
         return
-    recorded = {directory / name: record.digest for name, record in manifest.files.items() if record.digest is not None}
+    mine = _share(manifest, *share)
+    recorded = {directory / name: record.digest for name, record in manifest.files.items() if record.digest is not None and name in mine}
     with ThreadPoolExecutor(_READERS) as readers:  # xxhash lets go of the interpreter, and shared file systems serve several streams
         for path, digest in zip(recorded, readers.map(digest_file, recorded)):
             if digest != recorded[path]:
                 raise ValueError(
                     f"{path} was edited after {manifest.stage} wrote it: its digest is not that of its manifest; make {directory} again"
                 )
+
+
+def _share(manifest: Manifest, number: int, processes: int) -> set[str]:
+    """Names of the files that one of several processes reads: the largest first, each to whom has the fewest bytes so far."""
+    loads, names = [0] * processes, [set[str]() for _ in range(processes)]
+    # Where to begin differs between directories, as each may have one large file.
+    first = xxhash.xxh3_64_intdigest("".join(sorted(manifest.files)).encode()) % processes
+    for name, record in sorted(manifest.files.items(), key=lambda item: (-item[1].size, item[0])):
+        lightest = min(range(processes), key=lambda process: (loads[process], (process - first) % processes))
+        loads[lightest] += record.size
+        names[lightest].add(name)
+    return names[number]
 
 
 def require_same_tokenizer(found: str | None, expected: str | None, *, found_in: str, expected_by: str) -> None:

@@ -76,9 +76,20 @@ def process_rank() -> int:
     return int(os.environ.get("RANK", os.environ.get("SLURM_PROCID", "0")))
 
 
-def is_first_process() -> bool:
-    """Whether this process is the first of the run to look at its inputs: the launcher, or rank 0 where another launcher is at work."""
-    return process_rank() == 0 and _LAUNCHED not in os.environ
+def share_of_inputs(recipe: Recipe) -> tuple[int, int] | None:
+    """Number of this process and of all that look at the inputs of a run together; None for one that `launch` started, which has looked.
+
+    Where another launcher is at work, the ranks read a part each: they then meet at about the same time, and none waits for another
+    that reads everything for longer than a process group's timeout.
+    """
+    if _LAUNCHED in os.environ:
+        return None
+    return (0, 1) if must_launch(recipe) else (process_rank(), arithmetic.world_size(recipe.parallel))
+
+
+def order_kernels() -> None:
+    """Have GPUs start kernels in the order in which they are given: Megatron overlaps communication by it; before CUDA is initialised."""
+    os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "1")
 
 
 @contextmanager

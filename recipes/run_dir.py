@@ -37,11 +37,12 @@ def complete_checkpoints(run_dir: Path) -> list[str]:
     return sorted(path.parent.name for path in (run_dir / CHECKPOINTS_NAME).glob(f"step_[0-9]*/{MANIFEST_NAME}"))
 
 
-def newest_checkpoint(run_dir: Path, *, contents: bool = False) -> tuple[int, Path] | None:
+def newest_checkpoint(run_dir: Path, *, contents: bool = False, share: tuple[int, int] = (0, 1)) -> tuple[int, Path] | None:
     """Step and directory of the newest complete checkpoint, or None.
 
     Args:
         contents: also read every byte of it.
+        share: number of this process, and of all that read together.
 
     Raises:
         ValueError: if it was damaged after it had been written.
@@ -53,7 +54,7 @@ def newest_checkpoint(run_dir: Path, *, contents: bool = False) -> tuple[int, Pa
     if manifest is None:
         raise ValueError(f"{found[-1]} has no manifest, so it is not complete; remove it to go on from the one before")
     try:
-        check_files(found[-1], manifest, contents=contents)
+        check_files(found[-1], manifest, contents=contents, share=share)
     except ValueError as error:
         raise ValueError(f"{str(error).rpartition('; ')[0]}; remove {found[-1]} to go on from the checkpoint before") from error
     return manifest.facts["step"], found[-1]

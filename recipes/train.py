@@ -18,7 +18,16 @@ from recipes import arithmetic
 from recipes.checks import RunInputs, check_run, read_inputs, value_problems
 from recipes.compose import compose_recipe
 from recipes.kernels import installed_kernels
-from recipes.launch import die_with_launcher, die_with_parent, is_first_process, launch, leased, must_launch, process_rank
+from recipes.launch import (
+    die_with_launcher,
+    die_with_parent,
+    launch,
+    leased,
+    must_launch,
+    order_kernels,
+    process_rank,
+    share_of_inputs,
+)
 from recipes.planner.visible import visible_gpu
 from recipes.resume import check_resume
 from recipes.run_dir import CHECKPOINTS_NAME, is_disk_full, newest_checkpoint, record_recipe, sync_command
@@ -39,6 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="overrides of the recipe, in Hydra's grammar")
     arguments = parser.parse_intermixed_args(argv)
     die_with_launcher()
+    order_kernels()
     recipe = compose_recipe(arguments.recipe, arguments.overrides)
     raise_all(value_problems(recipe), subject=f"recipe {recipe.name}")
     signals = StopSignals(recipe.run.stop_signals)
@@ -51,23 +61,25 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(recipe: Recipe, inputs: RunInputs, fence: Fence, *, run_dir: Path, signals: StopSignals, arguments: Sequence[str]) -> int:
     """Look where the run stands, and start its processes or be one of them."""
-    newest = newest_checkpoint(run_dir)
-    if newest is None and is_first_process():
-        require_safe(Path(recipe.model.checkpoint) / "weights")  # the engine runs what it reads, and a digest does not tell who wrote it
-        check_files(Path(recipe.model.checkpoint), inputs.checkpoint)  # every byte, once: 10 GB/s where the disk keeps up
+    newest, share = newest_checkpoint(run_dir), share_of_inputs(recipe)
+    if newest is None and share is not None:
+        if share[0] == 0:  # the engine runs what it reads, and a digest does not tell who wrote it
+            require_safe(Path(recipe.model.checkpoint) / "weights")
+        check_files(Path(recipe.model.checkpoint), inputs.checkpoint, share=share)  # every byte, once: 10 GB/s where the disk keeps up
         for path, manifest in zip(recipe.data.train, inputs.train, strict=True):
-            check_files(Path(path), manifest)
+            check_files(Path(path), manifest, share=share)
         for language, path in recipe.data.validation.items():
-            check_files(Path(path), inputs.validation[language])
+            check_files(Path(path), inputs.validation[language], share=share)
     if newest is not None:
         check_resume(newest[1], recipe, inputs)
     record_recipe(run_dir, recipe)
     if newest is not None and newest[0] >= arithmetic.total_steps(recipe):
         print(f"the run is finished: {newest[1]}")
         return command.DONE
-    if newest is not None and is_first_process():
-        require_safe(newest[1] / "weights")
-        newest_checkpoint(run_dir, contents=True)
+    if newest is not None and share is not None:
+        if share[0] == 0:
+            require_safe(newest[1] / "weights")
+        newest_checkpoint(run_dir, contents=True, share=share)
     if must_launch(recipe):
         if signals.received:  # a rank may not decide alone, but ends with the others behind the first step
             print("ended by a signal before the first step; the same command starts again")
