@@ -94,8 +94,6 @@ def layer_activations(
         whole += 2 * layer.shape.hidden * (layer.item if kernels == "cpu" else 1)
     split = _attention_bytes(layer) + _feed_forward_bytes(layer)
     once = 4 * layer.head_dim * sequence_length * layer.item if model.get("position_embedding_type") == "rope" else 0
-    if model.get("attn_logit_softcapping"):
-        once += sequence_length**2  # which key each query sees
     if layer.is_centred and kernels != "te":
         once += 4 * layer.shape.hidden * num_norms
     return LayerBytes(whole + split / tensor_parallel_size, once)
@@ -121,17 +119,23 @@ def _attention_bytes(layer: _Layer) -> float:
     """Per token: queries, keys and values, what comes of them, and what their own norms keep."""
     shape, item = layer.shape, layer.item
     result = item * shape.attention
-    if layer.model.get("attn_logit_softcapping"):
-        # No kernel caps scores: queries, keys and values are laid out anew, a key for every query, and the scores are kept
-        # after tanh, after the softmax in 32 bit, and, where that is another precision, as weights.
-        scores = item + 4 + (item if item == 2 else 0)
-        return 3 * item * shape.attention + scores * layer.heads * layer.sequence_length + result
+    is_capped = bool(layer.model.get("attn_logit_softcapping"))
+    statistics = 0 if is_capped else 4 * layer.heads  # the sum of each softmax, in 32 bit; capped scores are computed again
+    if has_window(layer.model, layer.sequence_length) and not is_capped and layer.kernels != "te" and layer.keys < shape.attention:
+        # The kernel that takes a mask wants a key and a value for every head, and keeps the result of its block of queries.
+        return 3 * item * shape.attention + 2 * result + statistics
     kept = float(item * shape.qkv)  # one tensor, of which the values are a part
     if layer.model.get("position_embedding_type") == "rope":
         kept += item * (shape.attention + layer.keys)
     if layer.model.get("qk_layernorm", False):
         kept += _query_key_norm_bytes(layer)
-    return kept + result + 4 * layer.heads  # the sum of each softmax, in 32 bit
+    return kept + result + statistics
+
+
+def has_window(model: Mapping[str, Any], sequence_length: int) -> bool:
+    """Whether a query of a sample does not see all tokens before it."""
+    window = model.get("window_size")
+    return window is not None and sequence_length > window[0] + 1
 
 
 def _query_key_norm_bytes(layer: _Layer) -> float:

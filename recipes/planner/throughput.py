@@ -38,6 +38,7 @@ CALIBRATED = Efficiency(products=0.643, attention=0.358, recomputation=0.145)
 
 # Of each byte kept for the backward pass, counted: written and read forward, read backward, its gradient written and read.
 _PASSES = 5
+_SCORE_BYTES = 8  # of a capped score: in 16 bit after the cap, in 32 bit after the softmax, in 16 bit as a weight
 STEP_SECONDS = 0.02  # assumed: gradient norm, batch, logging, the first launch
 _FLASH_FORWARD, _FLASH_BACKWARD = 2, 5  # products over the scores; the backward pass computes the scores again
 
@@ -152,10 +153,11 @@ def _attention_seconds(model: PlannedModel, layout: Layout, gpu: Gpu, efficiency
     width = model.shape.attention
     head_dim = width // model.config["num_attention_heads"]
     scores = layout.micro_batch_tokens * layout.sequence_length * width / layout.tensor_parallel_size
-    if model.config.get(
-        "attn_logit_softcapping"
-    ):  # all scores, also those that the mask hides, by products; their traffic counts as kept bytes
-        return 2 * scores * 6 / (gpu.peak_flops * efficiency.products)
+    if model.config.get("attn_logit_softcapping"):
+        # By products and not by a kernel, of the half of the scores that the mask shows: forward, again, and the four of the backward
+        # pass; and the scores pass through memory as 16-bit numbers, 32-bit ones and weights.
+        traffic = _SCORE_BYTES * scores / head_dim / 2 * (_PASSES + 2)
+        return 2 * scores / 2 * 8 / (gpu.peak_flops * efficiency.products) + traffic / gpu.memory_rate
     products = _FLASH_FORWARD + _FLASH_BACKWARD
     # Narrow heads fill the tensor cores less; the form follows the A100 figures of Dao 2023 (FlashAttention-2, section 4.1).
     reached = efficiency.attention * (head_dim / (head_dim + 32)) / (128 / 160)

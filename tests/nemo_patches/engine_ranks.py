@@ -8,7 +8,11 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from megatron.core import parallel_state
 from megatron.core.tensor_parallel import vocab_parallel_cross_entropy
+from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
 from megatron.core.transformer.enums import AttnMaskType
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from nemo_patches.attention import CappedAttention, ScaledDotProductAttention
 from nemo_patches.engine_model import engine_config
@@ -167,9 +171,81 @@ def windows_and_caps(tensor_parallel_size: int) -> dict[str, Any]:
     return found
 
 
+class Watcher(TorchDispatchMode):
+    """Notes the numbers of the largest tensor that is made."""
+
+    largest = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        self.largest = max([self.largest, *(tensor.numel() for tensor in tree_leaves(made) if isinstance(tensor, torch.Tensor))])
+        return made
+
+
+class MasksOfGroups(TorchFunctionMode):
+    """Notes whether torch's attention was given a mask for grouped queries: then no kernel of a GPU but the one by parts takes it."""
+
+    found = False
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func is F.scaled_dot_product_attention:
+            self.found |= kwargs.get("attn_mask") is not None and bool(kwargs.get("enable_gqa"))
+        return func(*args, **kwargs)
+
+
+def blocks_of_attention(tensor_parallel_size: int) -> dict[str, Any]:
+    """Both attentions in blocks, with a window and without: differences from all scores at once, and the largest tensor."""
+    from nemo_patches import attention
+
+    found: dict[str, Any] = {}
+    length, heads, before = 512, 4, 70
+    config = _gemma2().config
+    config.window_size = (before, 0)
+    kept = attention.WINDOW_BLOCK, attention.CAP_BLOCK
+    attention.WINDOW_BLOCK = attention.CAP_BLOCK = 40  # does not divide the length
+    for kind, layer, dropout in (
+        (ScaledDotProductAttention, 1, 0.0),
+        (CappedAttention, 1, 0.0),
+        (CappedAttention, 2, 0.0),
+        (CappedAttention, 1, 0.3),
+    ):
+        module = kind(config, layer, AttnMaskType.causal, "self", attention_dropout=dropout, softmax_scale=0.4)
+        q = torch.randn(length, 1, heads, 8, requires_grad=True)
+        k, v = (torch.randn(length, 1, 2, 8, requires_grad=True) for _ in range(2))
+        watcher, masks = Watcher(), MasksOfGroups()
+        model_parallel_cuda_manual_seed(7, force_reset_rng=True)
+        with watcher, masks:
+            output = module(q, k, v, None)
+            output.square().sum().backward()
+        gradients = [x.grad.clone() for x in (q, k, v)]
+        for x in (q, k, v):
+            x.grad = None
+        if dropout:  # what was dropped cannot be drawn in another order, so the same blocks are taken, and kept
+            model_parallel_cuda_manual_seed(7, force_reset_rng=True)
+            attention.checkpoint = lambda function, *parts, **options: function(*parts)
+            expected = module(q, k, v, None)
+        else:
+            distance = torch.arange(length)[:, None] - torch.arange(length)
+            visible = (distance >= 0) & (distance <= (before if layer == 1 else length))
+            scores = torch.einsum("sbhd,tbhd->bhst", q, k.repeat_interleave(2, dim=2)) * 0.4
+            scores = torch.tanh(scores / 2.0) * 2.0 if kind is CappedAttention else scores
+            weights = scores.masked_fill(~visible, float("-inf")).softmax(-1)
+            expected = torch.einsum("bhst,tbhd->sbhd", weights, v.repeat_interleave(2, dim=2)).flatten(2)
+        expected.square().sum().backward()
+        found[f"{kind.__name__} {layer} {dropout}"] = {
+            "output": float((output - expected).abs().max()),
+            "gradients": max(float((mine - x.grad).abs().max()) for mine, x in zip(gradients, (q, k, v), strict=True)),
+            "largest": watcher.largest / length**2,
+            "mask of groups": masks.found,
+        }
+    attention.WINDOW_BLOCK, attention.CAP_BLOCK = kept
+    return found
+
+
 def one_rank(tensor_parallel_size: int) -> dict[str, Any]:
     """All of the above on one rank: importing Megatron takes longer than the tests."""
-    functions = (feed_forward_and_dropout, attention_is_causal, padding, loss_gradient, windows_and_caps)
+    functions = (feed_forward_and_dropout, attention_is_causal, padding, loss_gradient, windows_and_caps, blocks_of_attention)
     return {function.__name__: function(tensor_parallel_size) for function in functions}
 
 

@@ -58,6 +58,15 @@ def test_windows_and_caps_are_those_of_the_formula(one_rank: dict[str, Any]) -> 
         assert found[attention] < 1e-5 < 1e-2 < found[f"{attention} without window"]
 
 
+def test_no_tensor_has_a_number_for_each_query_and_key(one_rank: dict[str, Any]) -> None:
+    """With windows and capped scores, forward and backward, dropout included; and a kernel that takes a mask is given no groups."""
+    for name, found in one_rank["blocks_of_attention"].items():
+        assert found["output"] < 1e-5, name
+        assert found["gradients"] < 1e-4, name
+        assert found["largest"] < 0.5, name
+        assert not found["mask of groups"], name
+
+
 def test_a_run_in_float32_keeps_the_precision_of_its_loss_gradient(one_rank: dict[str, Any]) -> None:
     assert not one_rank["loss_gradient"]["rounded"]
 

@@ -26,6 +26,7 @@ _HF: dict[str, dict[str, Any]] = {
     "opt dropout": {"ffn_dim": 320, "word_embed_proj_dim": 128},
     "llama": {},
     "llama ungrouped": {"num_key_value_heads": 4},
+    "mistral": {"sliding_window": 16},
     "gemma2": {"head_dim": 48, "sliding_window": 16, "query_pre_attn_scalar": 48, "attn_logit_softcapping": 50.0},
     "qwen3": {"head_dim": 48},
 }
