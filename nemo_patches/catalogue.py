@@ -18,10 +18,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     from nemo_patches.quiet import quiet_imports
 
     with quiet_imports():
-        from nemo_patches import cpu_device, fake_devices, fake_storage, torch_adam
+        from nemo_patches import cpu_device, fake_devices, fake_storage, gradient_norm, torch_adam
         from nemo_patches.core import check
 
-        patches = (*cpu_device.PATCHES, *torch_adam.PATCHES, *fake_devices.PATCHES, *fake_storage.PATCHES)
+        patches = (*cpu_device.PATCHES, *torch_adam.PATCHES, *gradient_norm.PATCHES, *fake_devices.PATCHES, *fake_storage.PATCHES)
         problems = check(patches)
     for patch in patches:
         print(f"{patch.target}  ({patch.package} {', '.join(patch.digests)})")

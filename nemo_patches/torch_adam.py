@@ -23,9 +23,20 @@ def _begin_before_loading(original: Callable[..., Any]) -> Callable[..., Any]:
     def sharded_state_dict(self: Any, model_sharded_state_dict: Any = None, is_loading: bool = False, *args: Any, **kwargs: Any) -> Any:
         if is_loading and isinstance(self.optimizer, _TORCH_ADAM):
             begin_adam(self.optimizer)
-        return original(self, {} if model_sharded_state_dict is None else model_sharded_state_dict, is_loading, *args, **kwargs)
+        state = original(self, {} if model_sharded_state_dict is None else model_sharded_state_dict, is_loading, *args, **kwargs)
+        for tensors in state["param_state"].values():
+            if isinstance(tensors, dict):
+                tensors.pop("step", None)  # of each parameter; the groups have it too, and Megatron loads that one
+        return state
 
     return sharded_state_dict
+
+
+def fuse(optimizer: torch.optim.Optimizer) -> None:
+    """Have torch's Adam update all parameters of a group in one kernel; Megatron makes it without that option."""
+    if isinstance(optimizer, _TORCH_ADAM):
+        for settings in (optimizer.defaults, *optimizer.param_groups):
+            settings["fused"] = True
 
 
 def begin_adam(optimizer: torch.optim.Optimizer) -> None:
@@ -34,7 +45,7 @@ def begin_adam(optimizer: torch.optim.Optimizer) -> None:
         for parameter in group["params"]:
             if not optimizer.state[parameter]:
                 optimizer.state[parameter] = {
-                    "step": torch.zeros((), dtype=torch.float32),
+                    "step": torch.zeros((), dtype=torch.float32, device=parameter.device if group.get("fused") else "cpu"),
                     "exp_avg": torch.zeros_like(parameter),
                     "exp_avg_sq": torch.zeros_like(parameter),
                 }

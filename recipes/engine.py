@@ -33,7 +33,7 @@ with quiet_imports():
     from nemo.collections.llm.gpt.model.base import GPTConfig, GPTModel
     from nemo.lightning.pytorch.optim import LRSchedulerModule
 
-    from nemo_patches import adam_groups, torch_adam
+    from nemo_patches import adam_groups, gradient_norm, torch_adam
     from nemo_patches.base_checkpoint import loading_base_checkpoint
     from nemo_patches.core import apply
     from nemo_patches.lora import LoRA
@@ -43,6 +43,7 @@ with quiet_imports():
     from recipes.training.checkpoint_io import make_checkpoint_io
     from recipes.training.freezing import FreezingOptimizer, freeze_for_the_whole_run
     from recipes.training.loggers import finish, make_loggers
+    from recipes.training.losses import StepLoss
     from recipes.training.nonfinite import NonFiniteSteps
     from recipes.training.passes import PassesDataModule
 
@@ -75,6 +76,15 @@ class TrainedModel(GPTModel):
         super().configure_model(vp_stage)
         freeze_for_the_whole_run(self.module, self._first_trained)
 
+    def log(self, *arguments: Any, **options: Any) -> None:
+        """See Lightning's class, which takes what a progress bar is to show from the device at every step; there is none."""
+        super().log(*arguments, **{**options, "prog_bar": False})
+
+    @property
+    def training_loss_reduction(self) -> StepLoss:
+        """What makes the loss of a step of those of its micro batches."""
+        return StepLoss()
+
     def training_step(self, batch: Any, batch_idx: int | None = None) -> torch.Tensor:
         """Losses of a micro batch, or what the next pipeline stage gets."""
         output: torch.Tensor = super().training_step(batch, batch_idx)
@@ -92,6 +102,18 @@ class RecipeStrategy(nl.MegatronStrategy):
     def __init__(self, *, factors: Path | None, **arguments: Any) -> None:
         super().__init__(**arguments)
         self._factors = factors
+
+    @property
+    def sharded_state_dict_metadata(self) -> dict[str, Any]:
+        """See NeMo's class; each rank saves its own part of the optimizer's state, as a part of each parameter.
+
+        NeMo offers a form that resumes at the same tensor and pipeline parallel size alone, and one for which every rank gathers the
+        state of its whole part of the model in the host's memory, 12 bytes per parameter, while the training waits.
+        """
+        found: dict[str, Any] = super().sharded_state_dict_metadata
+        if "distrib_optim_sharding_type" in found:
+            found["distrib_optim_sharding_type"] = "fully_sharded_model_space"
+        return found
 
     def optimizer_sharded_state_dict(self, is_loading: bool = False, metadata: dict[str, Any] | None = None) -> dict[str, Any]:
         """See NeMo's class; the state of every layer has a name of its own, as layers without any cannot be stacked."""
@@ -165,8 +187,8 @@ def make_trainer(recipe: Recipe, callbacks: RunCallbacks, *, run_dir: Path, star
     Args:
         start_from_weights: load the weights of the recipe's checkpoint; a run that is resumed loads more, from its own.
     """
-    if USING_PYTORCH_OPTIMIZER:  # TransformerEngine's and apex's Adam need no patch
-        apply(torch_adam.PATCHES)
+    if USING_PYTORCH_OPTIMIZER:  # TransformerEngine's and apex's Adam and norm need no patch
+        apply((*torch_adam.PATCHES, *gradient_norm.PATCHES))
     strategy = _strategy(recipe)
     if start_from_weights:
         weights = Path(recipe.model.checkpoint) / "weights"
@@ -203,6 +225,8 @@ def make_model(recipe: Recipe, inputs: RunInputs, nonfinite: NonFiniteSteps) -> 
         factorised_size=read_factors(Path(recipe.model.factors))["primitives"].shape[0] if recipe.model.factors else None,
         predicts_two_tokens=recipe.objective == "two_tokens",
         lora=LoRA(**asdict(recipe.lora), seed=recipe.seed) if recipe.lora else None,
+        # Samples then have different numbers of tokens that count: a mean of the means of micro batches would depend on how they are cut.
+        calculate_per_token_loss=any(map(has_answers, inputs.train)),
     )
     first_trained = first_trained_steps(
         recipe.freeze,

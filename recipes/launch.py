@@ -76,6 +76,11 @@ def process_rank() -> int:
     return int(os.environ.get("RANK", os.environ.get("SLURM_PROCID", "0")))
 
 
+def is_first_process() -> bool:
+    """Whether this process is the first of the run: the launcher, or rank 0 where another launcher is at work."""
+    return process_rank() == 0 and _LAUNCHED not in os.environ
+
+
 def share_of_inputs(recipe: Recipe) -> tuple[int, int] | None:
     """Number of this process and of all that look at the inputs of a run together; None for one that `launch` started, which has looked.
 

@@ -40,7 +40,7 @@ def run_on_gloo(
         initialize: False for functions that set up process groups and parallel state themselves, as training does.
         directory: for what the ranks write to stdout and stderr, and what they return.
         timeout_seconds: after which all of them are killed.
-        transformer_engine: version that a stand-in stands for; none by default.
+        transformer_engine: version that a stand-in stands for, with "+apex" behind it for that one too; none by default.
         arguments: JSON values; `tensor_parallel_size` (default: all ranks) is used for the layout and passed on.
 
     Returns:
@@ -93,10 +93,15 @@ def _end_parents() -> None:
 
 def _main(transformer_engine: str) -> None:
     """Answer each call, a line of JSON on stdin, with a line on stdout."""
-    if transformer_engine:
+    version, _, apex = transformer_engine.partition("+")
+    if version:
         from nemo_patches.stand_ins import install_transformer_engine
 
-        install_transformer_engine(transformer_engine)
+        install_transformer_engine(version)
+    if apex:
+        from nemo_patches.stand_ins import install_apex
+
+        install_apex()
     from nemo_patches.cpu_device import present_cpu_as_device
     from nemo_patches.quiet import quiet_imports
 

@@ -1,15 +1,15 @@
-"""A stand-in for TransformerEngine, which can be built and run on NVIDIA's GPUs alone.
+"""Stand-ins for TransformerEngine and apex, which can be built and run on NVIDIA's GPUs alone.
 
-It has the signatures, the parameters with their names, shapes and attributes, the extra state and the optimizer state of the real
-package, and computes the same formulas with torch.  With it Megatron-core and NeMo take the branches that the real one opens:
+They have the signatures, the parameters with their names, shapes and attributes, the extra state and the optimizer state of the real
+packages, and compute the same formulas with torch.  With them Megatron-core and NeMo take the branches that the real ones open:
 construction, loading, saving and resuming are then those of a GPU, in a rehearsal or a test on a CPU.
 
-What it was written after, by reading: TransformerEngine 2.7, 2.9 and 2.12, which are those of NVIDIA's NeMo images 25.09, 25.11 and
-26.02.
+What they were written after, by reading: TransformerEngine 2.7, 2.9 and 2.12, which are those of NVIDIA's NeMo images 25.09, 25.11 and
+26.02, and apex 25.09.
 
-What it cannot show: whether a kernel accepts a shape or chooses another one, how fast it is, its rounding in bfloat16, what it keeps
-for the backward pass, FP8, overlapped communication within a linear layer, graphs, and whatever the package does other than it says.
-A real run never installs it.
+What they cannot show: whether a kernel accepts a shape or chooses another one, how fast it is, its rounding in bfloat16, what it keeps
+for the backward pass, FP8, overlapped communication within a linear layer, graphs, and whatever the packages do other than they say.
+A real run never installs them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from __future__ import annotations
 import sys
 
 from nemo_patches.stand_ins.distribution import StandInFinder
-from nemo_patches.stand_ins.packages import transformer_engine_modules
+from nemo_patches.stand_ins.packages import apex_modules, transformer_engine_modules
 
 VERSIONS = ("2.7.0", "2.9.0", "2.12.0")  # of TransformerEngine
 
@@ -31,10 +31,24 @@ def install_transformer_engine(version: str) -> None:
     """
     if version not in VERSIONS:
         raise ValueError(f"there is no stand-in for TransformerEngine {version}; there are {', '.join(VERSIONS)}")
-    if imported := {"transformer_engine", "megatron.core"} & set(sys.modules):
-        raise RuntimeError(f"a stand-in comes too late: {' and '.join(sorted(imported))} has been imported; install it first")
+    _require_early("transformer_engine")
     sys.modules.update(transformer_engine_modules(version))
     sys.meta_path.append(StandInFinder("transformer-engine", version))
+
+
+def install_apex() -> None:
+    """Have `import apex` find the stand-in, and the extensions that it is built with; before Megatron-core is imported.
+
+    Raises:
+        RuntimeError: if a real apex or Megatron-core has been imported.
+    """
+    _require_early("apex")
+    sys.modules.update(apex_modules())
+
+
+def _require_early(package: str) -> None:
+    if imported := {package, "megatron.core"} & set(sys.modules):
+        raise RuntimeError(f"a stand-in comes too late: {' and '.join(sorted(imported))} has been imported; install it first")
 
 
 def stands_in() -> bool:

@@ -91,3 +91,38 @@ def multi_tensor_scale(chunk_size: int, noop_flag: Tensor, tensor_lists: Sequenc
     """Write each tensor of the first list, times a number, into that of the second."""
     for source, target in zip(*tensor_lists, strict=True):
         target.copy_(source * scale)
+
+
+class ApexFusedAdam(FusedAdam):
+    """Apex's: a parameter gets its state with its first gradient; no other arguments than these."""
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float = 1e-3,
+        bias_correction: bool = True,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        adam_w_mode: bool = True,
+        weight_decay: float = 0.0,
+        amsgrad: bool = False,
+        set_grad_none: bool = True,
+        capturable: bool = False,
+        master_weights: bool = False,
+    ) -> None:
+        super().__init__(
+            params,
+            lr,
+            betas,
+            eps,
+            weight_decay,
+            amsgrad,
+            bias_correction=bias_correction,
+            adam_w_mode=adam_w_mode,
+            capturable=capturable,
+            master_weights=master_weights,
+        )
+
+    def _update(self, parameter: Tensor, group: dict[str, Any]) -> None:
+        if parameter.grad is not None:
+            super()._update(parameter, group)

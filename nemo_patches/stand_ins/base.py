@@ -39,3 +39,8 @@ def set_attributes(parameter: nn.Parameter, **attributes: Any) -> None:
     for name, value in attributes.items():
         if not hasattr(parameter, name):
             setattr(parameter, name, value)
+
+
+def get_dummy_wgrad(shape: list[int], dtype: torch.dtype, zero: bool = False) -> Tensor:
+    """What a layer gives autograd for a weight whose gradient is accumulated already; its values are looked at where they are zeros."""
+    return torch.zeros(shape, dtype=dtype)

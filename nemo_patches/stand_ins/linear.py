@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
+from nemo_patches.stand_ins.apex_functions import AccumulatingLinear
 from nemo_patches.stand_ins.base import ExtraState, set_attributes
 from nemo_patches.stand_ins.norms import layer_norm, rms_norm
 
@@ -51,7 +52,8 @@ class Linear(ExtraState):
     ) -> None:
         super().__init__()
         overlaps = (ub_overlap_ag, ub_overlap_rs, ub_overlap_rs_dgrad, ub_bulk_dgrad, ub_bulk_wgrad)
-        _require_plain(fuse_wgrad_accumulation, parameters_split, delay_wgrad_compute, symmetric_ar_type, *overlaps)
+        _require_plain(parameters_split, delay_wgrad_compute, symmetric_ar_type, *overlaps)
+        self.fuse_wgrad_accumulation = fuse_wgrad_accumulation
         self.tp_size = torch.distributed.get_world_size(tp_group) if tp_group is not None else tp_size
         if tp_group is not None or tp_size == 1:
             self.set_tensor_parallel_group(tp_group)
@@ -95,7 +97,10 @@ class Linear(ExtraState):
                 x = mappings.gather_from_sequence_parallel_region(x, group=group)
             else:
                 x = mappings.copy_to_tensor_model_parallel_region(x, group=group)
-        output = F.linear(x, self.weight.to(x.dtype))
+        if self.fuse_wgrad_accumulation and torch.is_grad_enabled():
+            output = AccumulatingLinear.apply(x, self.weight)
+        else:
+            output = F.linear(x, self.weight.to(x.dtype))
         if group is not None and self.parallel_mode == "row":
             if self.sequence_parallel:
                 output = mappings.reduce_scatter_to_sequence_parallel_region(output, group=group)
@@ -151,4 +156,4 @@ class LayerNormLinear(Linear):
 def _require_plain(*options: Any) -> None:
     """Refuse what the stand-ins would have to ignore."""
     if any(options):
-        raise NotImplementedError("the stand-in for TransformerEngine has neither fused accumulation of gradients nor overlap nor splits")
+        raise NotImplementedError("the stand-in for TransformerEngine has neither overlap nor splits")

@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nemo_patches.stand_ins import adam, linear, norms
+from nemo_patches.stand_ins import adam, apex_functions, linear, norms
 from nemo_patches.stand_ins.attention import DotProductAttention
-from nemo_patches.stand_ins.base import ExtraState
+from nemo_patches.stand_ins.base import ExtraState, get_dummy_wgrad
 
 
 def transformer_engine_modules(version: str) -> dict[str, types.ModuleType]:
@@ -34,7 +34,7 @@ def transformer_engine_modules(version: str) -> dict[str, types.ModuleType]:
         "pytorch": pytorch,
         "pytorch.module": {},
         "pytorch.ops": {name: _absent(name) for name in ("FusibleOperation", "Sequential")},
-        "pytorch.module.base": {"TransformerEngineBaseModule": ExtraState, "get_dummy_wgrad": _absent("get_dummy_wgrad")},
+        "pytorch.module.base": {"TransformerEngineBaseModule": ExtraState, "get_dummy_wgrad": get_dummy_wgrad},
         "pytorch.tensor": {"QuantizedTensor": _absent("QuantizedTensor")},
         "pytorch.float8_tensor": {"Float8Tensor": _absent("Float8Tensor")},
         "pytorch.fp8": {"FP8GlobalStateManager": _Fp8Off, "fp8_autocast": _absent("fp8_autocast")},
@@ -58,6 +58,23 @@ def transformer_engine_modules(version: str) -> dict[str, types.ModuleType]:
     return _tree("transformer_engine", content)
 
 
+def apex_modules() -> dict[str, types.ModuleType]:
+    """Name -> module of apex and of the extensions that come with it, for `sys.modules`."""
+    lists = {"multi_tensor_l2norm": adam.multi_tensor_l2norm, "multi_tensor_scale": adam.multi_tensor_scale}
+    content: dict[str, dict[str, Any]] = {
+        "": {"is_stand_in": True},
+        "multi_tensor_apply": {"multi_tensor_applier": adam.multi_tensor_applier},
+        "optimizers": {"FusedAdam": adam.ApexFusedAdam, "FusedSGD": _absent("FusedSGD"), "FusedLAMB": _absent("FusedLAMB")},
+        "normalization": {},
+        "normalization.fused_layer_norm": {"FusedLayerNormAffineFunction": apex_functions.FusedLayerNormAffineFunction},
+        "contrib": {},
+        "contrib.layer_norm": {},
+        "contrib.layer_norm.layer_norm": {"FastLayerNormFN": apex_functions.FastLayerNormFN},
+    }
+    gradient = dict.fromkeys(("wgrad_gemm_accum_fp32", "wgrad_gemm_accum_fp16"), apex_functions.accumulate_weight_gradient)
+    return _tree("apex", content) | _tree("amp_C", {"": lists}) | _tree("fused_weight_gradient_mlp_cuda", {"": gradient})
+
+
 def _tree(package: str, content: dict[str, dict[str, Any]]) -> dict[str, types.ModuleType]:
     """Modules by their whole name, each also an attribute of its parent."""
     modules: dict[str, types.ModuleType] = {}
@@ -79,7 +96,7 @@ def _absent(name: str) -> type:
     """A class that may be named, inherited and looked for among the types of an object, but not made."""
 
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
-        raise NotImplementedError(f"the stand-in for TransformerEngine has no {name}: no recipe of this project uses it")
+        raise NotImplementedError(f"the stand-in has no {name}: no recipe of this project uses it")
 
     return type(name, (), {"__init__": __init__})
 

@@ -23,7 +23,7 @@ from megatron.core.optimizer.distrib_optimizer import DistributedOptimizer
 from nemo.lightning.pytorch.optim import MegatronOptimizerModule
 from torch import Tensor, nn
 
-from nemo_patches.torch_adam import begin_adam
+from nemo_patches.torch_adam import begin_adam, fuse
 from recipes.freezing import NEVER
 from recipes.training.nonfinite import NonFiniteSteps
 
@@ -83,6 +83,7 @@ class FreezingOptimizer(MegatronOptimizerModule):
         for part in optimizer.mcore_optimizer.chained_optimizers:
             gates = list(self._gates_of(part, model))
             if part.optimizer is not None:
+                fuse(part.optimizer)
                 part.optimizer.register_step_pre_hook(partial(self._pass_over, part, gates))
             self._gates += gates
         return [optimizer]

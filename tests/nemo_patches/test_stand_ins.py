@@ -18,6 +18,7 @@ from tests.recipes.watched_runs import Runs
 
 FAMILIES = ("opt", "mistral", "gemma2", "qwen3")
 NEWEST = VERSIONS[-1]
+IMAGE = f"{NEWEST}+apex"  # NVIDIA's images have both: gradients of weights are then added to what is accumulated by a kernel
 
 
 @pytest.fixture(scope="module")
@@ -87,3 +88,17 @@ def test_adapters_on_opt_run_where_transformer_engine_is_installed_and_apex_is_n
     expected = runs.train("adapters", *adapters)
     found = runs.train("adapters with it", *adapters, transformer_engine=NEWEST)
     assert found["losses"] == pytest.approx(expected["losses"], abs=2e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("installed", ["+apex", NEWEST, IMAGE])
+def test_a_run_is_the_same_with_apex_alone_and_with_either(runs: Runs, installed: str) -> None:
+    """Over replicas, a tensor and a pipeline: losses, norms of gradients, Adam's moments."""
+    settings = ("schedule.max_steps=3", "schedule.constant_steps=0")
+    for size, overrides in ((1, ()), (2, ()), (1, ("parallel.pipeline_parallel_size=2",))):
+        name = f"{size} {len(overrides)}"
+        expected = runs.train(f"{installed} plain {name}", *settings, *overrides, tensor_parallel_size=size)
+        found = runs.train(f"{installed} {name}", *settings, *overrides, tensor_parallel_size=size, transformer_engine=installed)
+        assert found["losses"] == pytest.approx(expected["losses"], abs=2e-5)
+        assert found["gradient_norms"] == pytest.approx(expected["gradient_norms"], rel=1e-4)
+        assert found["moments"] == pytest.approx(expected["moments"], rel=1e-3)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import time
+import traceback
+from collections import Counter
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +15,9 @@ from typing import Any
 import torch
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from data_prep.lease import LeaseLostError, take_lease, this_process
 from recipes.checks import check_run, read_inputs
@@ -141,7 +146,90 @@ class TakenAt(Callback):
             self._lease = take_lease(self._run_dir, replace(this_process("another"), boot_id="elsewhere"), patience_seconds=-1)
 
 
-_AT_STEP = {"signal": SignalAt, "file": FileAt, "crash": CrashAt, "nonfinite": NonFiniteAt, "taken": TakenAt, "hang": HangAt}
+class Waits(Callback):
+    """Notes during one step where the host asks for a number that the device has: there it would wait for a GPU."""
+
+    def __init__(self, step: int) -> None:
+        self._step, self.found = step, Counter[str]()
+        self._modes: list[Any] = []
+
+    def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
+        while self._modes:
+            self._modes.pop().__exit__(None, None, None)
+        if trainer.global_step == self._step:
+            self._modes = [_Scalars(self.found), _Lists(self.found)]
+            for mode in self._modes:
+                mode.__enter__()
+
+
+def _note(found: Counter[str]) -> None:
+    """Count the innermost function outside torch, unless these tests have asked."""
+    frames = [
+        frame for frame in traceback.extract_stack()[:-2] if "/torch/" not in frame.filename and not frame.name.startswith("__torch_")
+    ]
+    if not any(frame.filename == __file__ and frame.name == Watch.on_train_batch_end.__name__ for frame in frames):
+        found[f"{Path(frames[-1].filename).name}:{frames[-1].name}"] += 1
+
+
+class _Scalars(TorchDispatchMode):
+    def __init__(self, found: Counter[str]) -> None:
+        super().__init__()
+        self._found = found
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.aten._local_scalar_dense.default:
+            _note(self._found)
+        return func(*args, **(kwargs or {}))
+
+
+class _Lists(TorchFunctionMode):
+    def __init__(self, found: Counter[str]) -> None:
+        super().__init__()
+        self._found = found
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.Tensor.tolist:
+            _note(self._found)
+        return func(*args, **(kwargs or {}))
+
+
+class Copies(Callback):
+    """Notes how many numbers a rank makes when it lists what a checkpoint is to have of the optimizer, by those of the model."""
+
+    def __init__(self, step: int) -> None:
+        self._step, self.found = step, 0.0
+
+    def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
+        if trainer.global_step == self._step:
+            with _Made() as made:
+                trainer.strategy.optimizer_sharded_state_dict()
+            self.found = made.numbers / sum(parameter.numel() for parameter in trainer.model.parameters())
+
+
+class _Made(TorchDispatchMode):
+    """Counts the numbers of new tensors; a view is none."""
+
+    numbers = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        given = {tensor.untyped_storage().data_ptr() for tensor in tree_leaves((args, kwargs)) if isinstance(tensor, torch.Tensor)}
+        for tensor in tree_leaves(result):
+            if isinstance(tensor, torch.Tensor) and not tensor.is_meta and tensor.untyped_storage().data_ptr() not in given:
+                self.numbers += tensor.numel()
+        return result
+
+
+_AT_STEP = {
+    "signal": SignalAt,
+    "file": FileAt,
+    "crash": CrashAt,
+    "nonfinite": NonFiniteAt,
+    "taken": TakenAt,
+    "hang": HangAt,
+    "waits": Waits,
+    "copies": Copies,
+}
 
 
 def command(arguments: list[str], **_: Any) -> int:
@@ -173,8 +261,9 @@ def train(
     watch = Watch()
     trainer.callbacks.insert(0, watch)
     data = make_data(made, inputs, index_dir=run_dir / "index")
-    if at_step is not None:
-        trainer.callbacks.insert(0, _AT_STEP[at_step[0]](*at_step[1:]))
+    happens = None if at_step is None else _AT_STEP[at_step[0]](*at_step[1:])
+    if happens is not None:
+        trainer.callbacks.insert(0, happens)
     try:
         trainer.fit(make_model(made, inputs, callbacks.nonfinite), data, ckpt_path=str(newest[1] / "weights") if newest else None)
     except (NonFiniteError, LeaseLostError) as error:
@@ -190,4 +279,6 @@ def train(
         "moments": watch.moments,
         "parameters": list(watch.parameters),
         "reason": callbacks.stopping.reason,
+        "copies": happens.found if isinstance(happens, Copies) else None,
+        "waits": dict(happens.found) if isinstance(happens, Waits) else {},
     }
