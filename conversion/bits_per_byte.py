@@ -13,9 +13,9 @@ one token; and because it keeps neither the number of tokens nor the documents' 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -190,6 +190,18 @@ def choose_window_tokens(num_positions: int | None, wanted: int | None = None) -
     return wanted
 
 
+class Memory(Protocol):
+    """What outlives a killed process: scores of windows by their number, which text, model and settings alone decide."""
+
+    def get(self, window: int) -> float | None:
+        """What a window scored before; None if it was not."""
+        ...
+
+    def keep(self, nats: Mapping[int, float]) -> None:
+        """Remember what some windows score."""
+        ...
+
+
 def score_documents(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerFast,
@@ -198,11 +210,13 @@ def score_documents(
     start_token: StartToken,
     window_tokens: int,
     text_name: str = "the text",
+    memory: Memory | None = None,
 ) -> TextScore:
     """Score documents apart from each other, each after one start token.
 
     Args:
         text_name: how an error names the text.
+        memory: of this text, model and settings; what it holds is not computed again.
 
     Raises:
         ValueError: if there are no documents, or if a log-likelihood is not finite.
@@ -217,7 +231,7 @@ def score_documents(
             windows.append(window)
             owners.append(index)
     nats = [0.0] * len(documents)
-    for index, value in zip(owners, _window_nats(model, windows)):
+    for index, value in zip(owners, _window_nats(model, windows, memory)):
         if not math.isfinite(value):
             raise ValueError(
                 f"the log-likelihood of document {index + 1} of {text_name} is not finite: the model's logits are broken;"
@@ -239,13 +253,19 @@ def _encode(tokenizer: PreTrainedTokenizerFast, text: str) -> tuple[list[int], i
     return ids, hidden
 
 
-def _window_nats(model: PreTrainedModel, windows: Sequence[Window]) -> list[float]:
+def _window_nats(model: PreTrainedModel, windows: Sequence[Window], memory: Memory | None = None) -> list[float]:
     """Negative log-likelihood of each window's scored tokens, summed in float64."""
     import torch
 
     nats = [0.0] * len(windows)
     with torch.inference_mode():
+        # Batches are cut before what is remembered is left out, so that an interruption changes no last digit.
         for batch in _batches(windows, vocab_size=int(model.config.vocab_size)):
+            known = [None if memory is None else memory.get(index) for index in batch]
+            if all(value is not None for value in known):
+                for index, value in zip(batch, known):
+                    nats[index] = value or 0.0
+                continue
             input_ids, mask = _right_padded([windows[index].token_ids[:-1] for index in batch])
             logits = model(input_ids=input_ids.to(model.device), attention_mask=mask.to(model.device)).logits
             for row, index in enumerate(batch):
@@ -255,6 +275,8 @@ def _window_nats(model: PreTrainedModel, windows: Sequence[Window]) -> list[floa
                 # In float32 whatever the weights are in: a log-softmax in bfloat16 is off by several percent.
                 losses = torch.nn.functional.cross_entropy(logits[row, last - window.num_scored : last].float(), targets, reduction="none")
                 nats[index] = float(losses.double().sum())
+            if memory is not None and all(math.isfinite(nats[index]) for index in batch):
+                memory.keep({index: nats[index] for index in batch})
     return nats
 
 

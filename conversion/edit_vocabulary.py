@@ -107,7 +107,7 @@ def _read_list(path: Path) -> list[str | int]:
     except (OSError, ValueError) as error:
         raise ValueError(f"{path} cannot be read: {error}") from error
     if not text.lstrip().startswith("["):
-        return list(text.splitlines())
+        return [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")]  # U+2028 and its kind may be tokens
     try:
         content = json.loads(text)
     except ValueError as error:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
 
 DTYPES = ("float32", "bfloat16", "float16")
+_SEES_AHEAD = 1e-3  # of the largest logit
 
 
 @dataclass(frozen=True)
@@ -106,7 +107,8 @@ def load_model(checkpoint: Checkpoint, *, device: str, dtype: str) -> PreTrained
     """The model in evaluation mode; nothing is downloaded, no tensor is left to chance.
 
     Raises:
-        ValueError: if the weights cannot be read, or do not have every tensor of the model.
+        ValueError: if the weights cannot be read, do not have every tensor of the model, or are of a model whose predictions see the tokens
+            that they predict.
     """
     import torch
     from transformers import AutoModelForCausalLM
@@ -127,7 +129,24 @@ def load_model(checkpoint: Checkpoint, *, device: str, dtype: str) -> PreTrained
         raise ValueError(
             f"the weights in {checkpoint.directory} lack {len(missing)} tensors of the model, first {missing[0]}; export it again"
         )
-    return model.to(device).eval()
+    model = model.to(device).eval()
+    _require_causal(model, checkpoint)
+    return model
+
+
+def _require_causal(model: PreTrainedModel, checkpoint: Checkpoint) -> None:
+    """Refuse a masked model, which transformers loads as if it were causal: another last token must not change the first prediction."""
+    import torch
+
+    ids = torch.tensor([[5, 6, 7, 8], [5, 6, 7, 9]], device=model.device).remainder(checkpoint.vocab_size)
+    with torch.inference_mode():
+        first = model(input_ids=ids).logits[:, 0].float()
+    # A causal mask adds exact zeros; what is left is the rounding of kernels that work on the batch in another order.
+    if float((first[0] - first[1]).abs().max()) > _SEES_AHEAD * float(first.abs().max()):
+        raise ValueError(
+            f"the model in {checkpoint.directory} ({checkpoint.model_type}) sees the tokens that it should predict, as masked models do:"
+            " its scores would be of a text that it already knows; give a causal model"
+        )
 
 
 def default_device() -> str:

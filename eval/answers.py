@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import hashlib
 import json
+import sys
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from lm_eval.api.instance import Instance
 from lm_eval.api.model import LM
 
 from data_prep.artifacts import digest_bytes
+from data_prep.progress import Counter
 from eval.journal import Answer, Journal
+from eval.shortening import shortened
 
 
 def journal_of_samples(samples: Sequence[dict[str, Any]], kind: str) -> Journal:
@@ -63,11 +69,20 @@ class RememberingModel(LM):
     Args:
         backend: None answers from the journal alone.
         requests_per_piece: answered, then written, together.
-        cut_prompts: let the backend drop the start of a prompt that is too long, instead of refusing.
+        cut_prompts: shorten a prompt that is too long, instead of refusing: by what its document says may be left out, else the
+            backend drops its beginning.
+        progress: counts requests.
     """
 
     def __init__(
-        self, backend: Any, journal: Journal, *, requests_per_piece: int = 8, cut_prompts: bool = False, sampling_seed: int = 1234
+        self,
+        backend: Any,
+        journal: Journal,
+        *,
+        requests_per_piece: int = 8,
+        cut_prompts: bool = False,
+        sampling_seed: int = 1234,
+        progress: Counter | None = None,
     ) -> None:
         super().__init__()
         self._backend = backend
@@ -76,6 +91,8 @@ class RememberingModel(LM):
         self._cut_prompts = cut_prompts
         self._sampling_seed = sampling_seed
         self._too_long: set[str] = set()
+        self._shorter: dict[str, str] = {}  # prompt -> what is asked instead
+        self._progress, self._stderr = progress, sys.stderr  # lm-eval's own bars are swallowed while it runs
 
     def loglikelihood(self, requests: list[Instance], **_: Any) -> list[tuple[float, bool]]:
         """Log-likelihood of each continuation, and whether it is the greedy one."""
@@ -120,22 +137,39 @@ class RememberingModel(LM):
         # Pieces are cut before looking for answers, so that sampling draws the same whether or not it was interrupted.
         for number, piece in enumerate(_pieces(requests, runs, self._requests_per_piece)):
             if all(keys[index] in self._journal for index in piece):
+                self._advance(len(piece))
                 continue
             if kind == "generate_until" and requests[piece[0]].args[1].get("do_sample"):
                 self._backend.start_sampling(_derived_seed(self._sampling_seed, runs[piece[0]], number))
-            answers = getattr(self._backend, kind)([requests[index] for index in piece], disable_tqdm=True)
+            asked = [self._as_asked(requests[index]) for index in piece]
+            answers = getattr(self._backend, kind)(asked, disable_tqdm=True)
             finished = getattr(self._backend, "finished", {}) if kind == "generate_until" else {}
             self._journal.add(
                 [
                     {
                         "key": keys[index],
                         "answer": answer,
-                        "finished": finished.get(requests[index].args[0]),
+                        "finished": finished.get(request.args[0]),
                         "prompt_cut": request_key(kind, requests[index].args) in self._too_long,
                     }
-                    for index, answer in zip(piece, answers, strict=True)
+                    for index, request, answer in zip(piece, asked, answers, strict=True)
                 ]
             )
+            self._advance(len(piece))
+
+    def _advance(self, count: int) -> None:
+        if self._progress is not None:
+            with contextlib.redirect_stderr(self._stderr):
+                self._progress.advance(count)
+
+    def _as_asked(self, request: Instance) -> Instance:
+        """The request, with a shorter prompt where its own does not fit."""
+        prompt = self._shorter.get(request.args[0])
+        if prompt is None:
+            return request
+        changed = copy.copy(request)
+        changed.arguments = (prompt, *request.args[1:])
+        return changed
 
     def _measure(self, kind: str, requests: Sequence[Instance]) -> None:
         """Find requests that do not fit into the model's context."""
@@ -144,6 +178,7 @@ class RememberingModel(LM):
             return
         room = int(self._backend.max_length)
         lengths: dict[str, int] = {}
+        afters: dict[str, int] = {}  # the most of a prompt's continuations, which all get the same prompt
         too_long: dict[str, int] = {}
         for request in requests:
             prompt = request.args[0]
@@ -155,14 +190,28 @@ class RememberingModel(LM):
                     f"the task asks for up to {after} new tokens, but the model has {room} positions; use a model or a"
                     " --context-length with more"
                 )
+            afters[prompt] = max(after, afters.get(prompt, 0))
             if lengths[prompt] + after > room:
                 too_long[request_key(kind, request.args)] = lengths[prompt] + after
         if too_long and not self._cut_prompts:
             raise ValueError(
                 f"{len(too_long)} of {len(requests)} prompts do not fit into the {room} positions of the model (the longest needs"
-                f" {max(too_long.values())} with its answer); give fewer shots, or --cut-prompts to lose their beginnings"
+                f" {max(too_long.values())} with its answer); give fewer shots, or --cut-prompts to leave out examples"
+                " and then the end of the article, of tasks that do not say which is which the beginning"
             )
-        self._too_long.update(too_long)
+        for request in requests:
+            prompt = request.args[0]
+            if lengths[prompt] + afters[prompt] <= room:
+                continue
+            self._too_long.add(request_key(kind, request.args))
+            if prompt not in self._shorter:
+                shorter = shortened(prompt, request.doc.get("cuts") or [], partial(_fits, encode, room - afters[prompt]))
+                if shorter is not None:
+                    self._shorter[prompt] = shorter
+
+
+def _fits(encode: Callable[[str], list[int]], most: int, text: str) -> bool:
+    return len(encode(text)) <= most
 
 
 def _pieces(requests: Sequence[Instance], runs: Sequence[int], size: int) -> Iterator[list[int]]:

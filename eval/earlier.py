@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from conversion.hf_model import Checkpoint
+from data_prep.lease import InUseError, take_lease, this_process
 from data_prep.reading.named_texts import Text
 from eval.evaluation import Settings, parts_of, parts_of_result, versions_of
 from eval.results import RESULT_NAME, load_result
@@ -55,6 +57,27 @@ def work_left(output_dir: Path, checkpoint: Checkpoint, texts: Sequence[Text], t
         [text for text in texts if f"text {text.name}" not in held],
         {name: found for name, found in tasks.items() if f"task {name}" not in held},
     )
+
+
+@contextlib.contextmanager
+def folder_in_use(output_dir: Path) -> Iterator[None]:
+    """Keep other commands out of a model's folder, of which each would else write what the other has not.
+
+    The lease lies beside the folder, which is only there once complete.
+
+    Raises:
+        InUseError: if another command works in it.
+    """
+    leases = output_dir.parent / ".leases"
+    try:
+        with take_lease(leases / output_dir.name, this_process("eval.harness")):
+            yield
+    except InUseError as error:
+        raise InUseError(str(error).replace(str(leases / output_dir.name), str(output_dir), 1)) from error
+    finally:
+        for directory in (leases / output_dir.name, leases, output_dir.parent):
+            with contextlib.suppress(OSError):  # another one's lease, or results
+                directory.rmdir()
 
 
 def _is_of(result: Mapping[str, Any], checkpoint: Checkpoint, settings: Settings) -> bool:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
+import sys
 import time
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -21,10 +23,12 @@ from conversion.bits_per_byte import (
 )
 from conversion.hf_model import Checkpoint, load_model
 from data_prep.artifacts import combined_digest, digest_bytes, make_group_readable, partial_directory, staged_directory, write_manifest
+from data_prep.progress import Counter, Progress
 from data_prep.reading.named_texts import Text
+from eval.journal import Journal
 from eval.results import RESULT_FORMAT, write_lines, write_result
 from eval.statistics import ratio_interval
-from eval.task_runs import FoundTask, item_scores, run_task
+from eval.task_runs import FoundTask, failure_reason, item_scores, run_task
 
 BACKENDS = ("hf", "vllm")
 _VLLM_PIECE = 256  # requests between two writes; it makes its own batches
@@ -40,7 +44,7 @@ class Settings:
             byte depend on it.
         dtype: of the weights in memory.
         backend: what runs the tasks; texts are always scored by transformers.
-        cut_prompts: prompts that do not fit lose their beginning instead of being refused.
+        cut_prompts: prompts that do not fit lose examples, then the end of their article, instead of being refused.
         sampling_seed: of the protocols that sample.
     """
 
@@ -135,7 +139,7 @@ def evaluate_checkpoint(
             _move_files(folder, output_dir)
         _seal(output_dir, result, settings)  # nothing reads a new file before the result names it
         make_group_readable(output_dir)
-    _remove_answers(answers_dir, tasks, done=result["tasks"])
+    _remove_answers(answers_dir, texts, tasks, done=result["tasks"])
     return result
 
 
@@ -177,7 +181,9 @@ def _evaluate_parts(
         start_token = choose_start_token(checkpoint.tokenizer, settings.start_token)
         result["settings"]["start_token_used"] = asdict(start_token)
         for text in texts:
-            result["texts"][text.name] = _score_text(model, checkpoint, text, start_token, window_tokens, staging)
+            journal = Journal(_text_journal_path(answers_dir, text))
+            with _part(checkpoint, text.name):
+                result["texts"][text.name] = _score_text(model, checkpoint, text, start_token, window_tokens, staging, journal)
     if not tasks:
         return
     positions = _task_positions(checkpoint, tasks, settings)
@@ -186,11 +192,20 @@ def _evaluate_parts(
     for name, found in tasks.items():
         result["failures"].pop(name, None)
         try:
-            result["tasks"][name] = _answer_task(lm, found, _journal_path(answers_dir, found), staging, settings, machine)
-        except ValueError as error:
-            result["failures"][name] = str(error)
+            with _part(checkpoint, name):
+                result["tasks"][name] = _answer_task(lm, found, checkpoint, _journal_path(answers_dir, found), staging, settings, machine)
+        except Exception as error:  # a task's functions are its owner's, and raise anything
+            result["failures"][name] = failure_reason(error)
     if not result["texts"] and not result["tasks"]:
         raise ValueError(failures_sentence(result["failures"]))
+
+
+@contextlib.contextmanager
+def _part(checkpoint: Checkpoint, name: str) -> Iterator[None]:
+    """Say on stderr that a text or task is done, and how long it took."""
+    start = time.monotonic()
+    yield
+    print(f"{checkpoint.name}, {name}: {time.monotonic() - start:.1f} s", file=sys.stderr, flush=True)
 
 
 def failures_sentence(failures: Mapping[str, str]) -> str:
@@ -212,8 +227,14 @@ def _journal_path(answers_dir: Path, found: FoundTask) -> Path:
     return answers_dir / f"{found.name}.{digest}.jsonl"
 
 
-def _remove_answers(answers_dir: Path, tasks: Mapping[str, FoundTask], *, done: Container[str]) -> None:
-    """Remove the answers to tasks that are done, which the samples hold now; those to tasks that failed wait."""
+def _text_journal_path(answers_dir: Path, text: Text) -> Path:
+    return answers_dir / f"text-{text.name}.{digest_bytes(text.digest.encode()).removeprefix('xxh3:')[:16]}.jsonl"
+
+
+def _remove_answers(answers_dir: Path, texts: Iterable[Text], tasks: Mapping[str, FoundTask], *, done: Container[str]) -> None:
+    """Remove what was kept of texts and of tasks that are done, which the folder holds now; answers to tasks that failed wait."""
+    for text in texts:
+        _text_journal_path(answers_dir, text).unlink(missing_ok=True)
     for name, found in tasks.items():
         if name in done:
             _journal_path(answers_dir, found).unlink(missing_ok=True)
@@ -245,20 +266,46 @@ def _description(checkpoint: Checkpoint, settings: Settings) -> dict[str, Any]:
     }
 
 
+class _TextMemory:
+    """Scores of a text's windows, in a journal, counted as they come; and how long those took that an earlier process scored."""
+
+    def __init__(self, journal: Journal, progress: Counter) -> None:
+        self._journal, self._progress, self._last = journal, progress, time.monotonic()
+        self.earlier_seconds = 0.0
+
+    def get(self, window: int) -> float | None:
+        kept = self._journal.get(str(window))
+        if kept is None:
+            return None
+        self._progress.advance()
+        self.earlier_seconds += kept["seconds"]
+        self._last = time.monotonic()
+        return float(kept["answer"])
+
+    def keep(self, nats: Mapping[int, float]) -> None:
+        each = (time.monotonic() - self._last) / len(nats)
+        self._journal.add([{"key": str(window), "answer": value, "seconds": each} for window, value in nats.items()])
+        self._progress.advance(len(nats))
+        self._last = time.monotonic()
+
+
 def _score_text(
-    model: Any, checkpoint: Checkpoint, text: Text, start_token: StartToken, window_tokens: int, staging: Path
+    model: Any, checkpoint: Checkpoint, text: Text, start_token: StartToken, window_tokens: int, staging: Path, journal: Journal
 ) -> dict[str, Any]:
     start = time.monotonic()
-    score = score_documents(
-        model,
-        checkpoint.tokenizer,
-        text.documents,
-        start_token=start_token,
-        window_tokens=window_tokens,
-        text_name=f"{text.path} with model {checkpoint.name}",
-    )
+    with Progress(f"{checkpoint.name}, {text.name}", total=None, unit="windows") as progress:
+        memory = _TextMemory(journal, progress)
+        score = score_documents(
+            model,
+            checkpoint.tokenizer,
+            text.documents,
+            start_token=start_token,
+            window_tokens=window_tokens,
+            text_name=f"{text.path} with model {checkpoint.name}",
+            memory=memory,
+        )
     write_lines(staging / "documents" / f"{text.name}.jsonl", (asdict(document) for document in score.documents))
-    seconds = time.monotonic() - start
+    seconds = time.monotonic() - start + memory.earlier_seconds
     num_words = sum(len(document.split()) for document in text.documents)
     return {**score.figures(), **_interval(score), "num_words": num_words, "seconds": round(seconds, 4), "digest": text.digest}
 
@@ -296,18 +343,22 @@ def _open_backend(model: Any, checkpoint: Checkpoint, positions: int, settings: 
     return LocalModel(pretrained=model, tokenizer=checkpoint.tokenizer, max_length=positions, batch_size=machine.batch_size)
 
 
-def _answer_task(backend: Any, found: FoundTask, answers: Path, staging: Path, settings: Settings, machine: Machine) -> dict[str, Any]:
+def _answer_task(
+    backend: Any, found: FoundTask, checkpoint: Checkpoint, answers: Path, staging: Path, settings: Settings, machine: Machine
+) -> dict[str, Any]:
     from eval.answers import RememberingModel
-    from eval.journal import Journal
 
-    lm = RememberingModel(
-        backend,
-        Journal(answers),
-        requests_per_piece=_VLLM_PIECE if settings.backend == "vllm" else machine.batch_size,
-        cut_prompts=settings.cut_prompts,
-        sampling_seed=settings.sampling_seed,
-    )
-    summary, samples = run_task(lm, found)
+    total = sum(instance.repeats or 1 for instance in found.task.instances)
+    with Progress(f"{checkpoint.name}, {found.name}", total=total, unit="answers") as progress:
+        lm = RememberingModel(
+            backend,
+            Journal(answers),
+            requests_per_piece=_VLLM_PIECE if settings.backend == "vllm" else machine.batch_size,
+            cut_prompts=settings.cut_prompts,
+            sampling_seed=settings.sampling_seed,
+            progress=progress,
+        )
+        summary, samples = run_task(lm, found)
     write_lines(staging / "samples" / f"{found.name}.jsonl", samples)
     write_lines(staging / "items" / f"{found.name}.jsonl", [item_scores(samples)])
     return summary

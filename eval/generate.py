@@ -50,7 +50,9 @@ def read_prompts(path: Path) -> list[dict[str, str]]:
     if not path.is_file():
         raise ValueError(f"the file of prompts {path} does not exist")
     prompts = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+    with open(path, encoding="utf-8", newline="\n") as stream:  # str.splitlines would also end a line at U+2028 inside a prompt
+        lines = list(stream)
+    for number, line in enumerate(lines, start=1):
         try:
             row = json.loads(line)
             prompts.append({"id": str(row.get("id", number)), "prompt": str(row["prompt"])})

@@ -19,9 +19,9 @@ from typing import Any
 from conversion.bits_per_byte import choose_start_token, choose_window_tokens
 from conversion.hf_model import Checkpoint, be_quiet_and_offline, default_device, inspect_checkpoint
 from data_prep import command
-from data_prep.reading.named_texts import read_texts
+from data_prep.reading.named_texts import Text, read_texts
 from data_prep.tables import markdown_table
-from eval.earlier import Work, work_left
+from eval.earlier import folder_in_use, work_left
 from eval.evaluation import Machine, Settings, evaluate_checkpoint, failures_sentence
 from eval.harness_options import add_harness_arguments
 from eval.model_names import named_checkpoints
@@ -100,10 +100,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     for checkpoint in checkpoints:  # before any model is loaded
         choose_window_tokens(checkpoint.num_positions, settings.context_length)
         choose_start_token(checkpoint.tokenizer, settings.start_token)
-    work = {c.name: work_left(arguments.output / c.name, c, texts, tasks, settings) for c in checkpoints}
+    for checkpoint in checkpoints:
+        work_left(arguments.output / checkpoint.name, checkpoint, texts, tasks, settings)
     for name in unusable:  # known before hours of work, told again at the end
         print(f"task {name} is left out: {unusable[name]}", file=sys.stderr, flush=True)
-    results, failures = _evaluate_all(checkpoints, work, arguments, settings)
+    results, failures = _evaluate_all(checkpoints, texts, tasks, arguments, settings)
     if results:
         print(results_table(results))
     _print_notes(results)
@@ -118,33 +119,40 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _evaluate_all(
-    checkpoints: Sequence[Checkpoint], work: Mapping[str, Work], arguments: argparse.Namespace, settings: Settings
+    checkpoints: Sequence[Checkpoint],
+    texts: Sequence[Text],
+    tasks: Mapping[str, FoundTask],
+    arguments: argparse.Namespace,
+    settings: Settings,
 ) -> tuple[list[dict[str, Any]], list[str]]:
     """Results of the models that could be evaluated, and why the others could not."""
     machine = Machine(arguments.device or default_device(), arguments.batch_size)
     results, failures = [], []
     for number, checkpoint in enumerate(checkpoints, start=1):
-        left = work[checkpoint.name]
-        if left.is_done and left.earlier is not None:
-            results.append(left.earlier)
-            print(f"[{number}/{len(checkpoints)}] {checkpoint.name}: evaluated before", file=sys.stderr, flush=True)
-            continue
-        start = time.monotonic()
+        output, start, done = arguments.output / checkpoint.name, time.monotonic(), f"[{number}/{len(checkpoints)}] {checkpoint.name}"
         try:
-            found = evaluate_checkpoint(
-                checkpoint,
-                arguments.output / checkpoint.name,
-                texts=left.texts,
-                tasks=left.tasks,
-                settings=settings,
-                machine=machine,
-                earlier=left.earlier,
-            )
+            with folder_in_use(output):
+                # What is left may have become less since the command began: by another one that has ended.
+                left = work_left(output, checkpoint, texts, tasks, settings)
+                if left.is_done and left.earlier is not None:
+                    results.append(left.earlier)
+                    print(f"{done}: evaluated before", file=sys.stderr, flush=True)
+                    continue
+                print(f"{done}: {len(left.texts)} texts, {len(left.tasks)} tasks", file=sys.stderr, flush=True)
+                found = evaluate_checkpoint(
+                    checkpoint,
+                    output,
+                    texts=left.texts,
+                    tasks=left.tasks,
+                    settings=settings,
+                    machine=machine,
+                    earlier=left.earlier,
+                )
         except ValueError as error:
             failures.append(f"{checkpoint.name}: {error}")
             continue
         results.append(found)
-        print(f"[{number}/{len(checkpoints)}] {checkpoint.name}: {time.monotonic() - start:.1f} s", file=sys.stderr, flush=True)
+        print(f"{done}: {time.monotonic() - start:.1f} s", file=sys.stderr, flush=True)
     return results, failures
 
 

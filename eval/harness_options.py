@@ -31,7 +31,11 @@ def add_harness_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--context-length", type=int, metavar="TOKENS", help="positions per pass; default: all of the model's, in texts at most 2048"
     )
-    parser.add_argument("--cut-prompts", action="store_true", help="let prompts that do not fit lose their beginning; reports say so")
+    parser.add_argument(
+        "--cut-prompts",
+        action="store_true",
+        help="let prompts that do not fit lose examples, then the end of their article; reports say so",
+    )
     parser.add_argument("--sampling-seed", type=int, default=1234, help="of the protocols that sample (default: %(default)s)")
     parser.add_argument("--backend", choices=BACKENDS, default="hf", help="what runs the tasks (default: %(default)s)")
     parser.add_argument("--dtype", choices=DTYPES, default="float32", help="of the weights in memory (default: %(default)s)")

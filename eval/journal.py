@@ -35,6 +35,10 @@ class Journal:
     def __getitem__(self, key: str) -> Answer:
         return self._answers[key]
 
+    def get(self, key: str) -> Answer | None:
+        """The answer to a request; None if there is none yet."""
+        return self._answers.get(key)
+
     def __len__(self) -> int:
         return len(self._answers)
 

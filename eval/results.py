@@ -54,7 +54,8 @@ def read_lines(path: Path) -> list[Any]:
         ValueError: if it is missing or damaged.
     """
     try:
-        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        with open(path, encoding="utf-8", newline="\n") as lines:  # str.splitlines would also end a line at U+2028 inside an answer
+            return [json.loads(line) for line in lines]
     except (OSError, ValueError) as error:
         raise ValueError(f"{path} is missing or damaged ({error}); evaluate the model again") from error
 

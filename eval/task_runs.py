@@ -7,14 +7,16 @@ import io
 import json
 import math
 import os
+import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from data_prep.artifacts import combined_digest, digest_bytes, digest_files
+from data_prep.artifacts import combined_digest, digest_bytes
 from eval.results import highest_score
 from eval.statistics import majority_baseline
+from eval.task_code import task_code_digest
 
 if TYPE_CHECKING:
     from lm_eval.api.task import ConfigurableTask
@@ -33,8 +35,8 @@ class FoundTask:
     """A loaded task and its identity.
 
     Attributes:
-        digest: of its folder, of the protocols' code and of every request and target: equal digests ask and score alike.
-        prompts_digest: of the requests and targets alone.
+        digest: of its settings and code and of every request, target and row: equal digests ask and score alike.
+        prompts_digest: of the requests, targets and rows alone.
     """
 
     name: str
@@ -89,35 +91,52 @@ def find_usable_tasks(
         for member in sorted(manager.task_index[name].tags) if name in manager.all_tags else [name]:
             try:
                 found |= _load(manager, member)
-            except ValueError as error:
-                unusable[member] = str(error)
+            except Exception as error:  # a task's files and functions are its owner's, and raise anything
+                unusable[member] = failure_reason(error)
     return found, unusable
 
 
+def failure_reason(error: Exception) -> str:
+    """Why a task failed: our own sentence; for what other code raised, what it was and where its owner can look."""
+    frames = traceback.extract_tb(error.__traceback__)
+    if type(error) is ValueError and not _is_foreign(frames[-1].filename):
+        return str(error)
+    own = [frame for frame in frames if "site-packages" not in frame.filename and _is_foreign(frame.filename)]
+    frame = own[-1] if own else frames[-1]
+    return f"{' '.join(f'{type(error).__name__}: {error}'.split())} (line {frame.lineno} of {frame.filename})"
+
+
+def _is_foreign(file: str) -> bool:
+    return "site-packages" in file or not Path(file).is_relative_to(_EVAL_DIR.parent)
+
+
 def _load(manager: TaskManager, name: str) -> dict[str, FoundTask]:
-    found = {}
-    for task_name, task in manager.load([name])["tasks"].items():
-        yaml_path = manager.task_index[task_name].yaml_path
-        folder = _folder_digest(Path(yaml_path).parent) if yaml_path is not None else ""
-        found[task_name] = _found(task_name, task, folder)
-    return found
+    return {task_name: _found(task_name, task) for task_name, task in manager.load([name])["tasks"].items()}
 
 
-def _found(name: str, task: Any, folder_digest: str) -> FoundTask:
+def _found(name: str, task: Any) -> FoundTask:
     if task.get_config("num_fewshot") is None:
         task.set_config(key="num_fewshot", value=0)
     task.set_fewshot_seed(seed=_FEWSHOT_SEED)
     with contextlib.redirect_stderr(io.StringIO()):  # a progress bar
         task.build_all_requests(rank=0, world_size=1)
+    _require_labels(task)
     asked = [[instance.request_type, list(instance.args), str(task.doc_to_target(instance.doc))] for instance in task.instances]
-    prompts = digest_bytes(json.dumps(asked, ensure_ascii=False).encode())
-    code = _folder_digest(_EVAL_DIR / "protocols")
-    return FoundTask(name, task, combined_digest({"folder": folder_digest, "code": code, "prompts": prompts}), prompts)
+    rows = {instance.doc_id: instance.doc for instance in task.instances}  # with references and labels, which requests do not hold
+    prompts = digest_bytes(json.dumps([asked, list(rows.values())], ensure_ascii=False, default=str).encode())
+    code = task_code_digest(task.config.to_dict(keep_callable=True))
+    return FoundTask(name, task, combined_digest({"code": code, "prompts": prompts}), prompts)
 
 
-def _folder_digest(directory: Path) -> str:
-    files = (path for path in directory.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
-    return digest_files(directory, [path.relative_to(directory).as_posix() for path in files])
+def _require_labels(task: Any) -> None:
+    """Refuse right answers that are none of the choices, which lm-eval would count as wrong for every model."""
+    if task.OUTPUT_TYPE != "multiple_choice" or task.multiple_input:
+        return
+    for number, document in enumerate({instance.doc_id: instance.doc for instance in task.instances}.values(), start=1):
+        targets, choices = task.doc_to_target(document), task.doc_to_choice(document)
+        for target in targets if isinstance(targets, list) else [targets]:
+            if isinstance(target, int) and not 0 <= target < len(choices):
+                raise ValueError(f"row {number} has the label {target}; expected the number of one of its {len(choices)} choices, from 0")
 
 
 def run_task(lm: Any, found: FoundTask) -> tuple[dict[str, Any], list[Sample]]:
@@ -214,10 +233,13 @@ def _share(values: Sequence[float]) -> float | None:
 def _majority(samples: Sequence[Sample]) -> dict[str, Any] | None:
     """The most frequent right answer and its share, where answers are one of a few labels, the same for all items."""
     documents = [sample["doc"] for sample in samples]
-    if not all(isinstance(doc.get("label"), int) and doc.get("choices") == documents[0].get("choices") for doc in documents):
+    choices = documents[0].get("choices")
+    if not isinstance(choices, list) or not all(doc.get("choices") == choices for doc in documents):
+        return None
+    if not all(isinstance(doc.get("label"), int) and 0 <= doc["label"] < len(choices) for doc in documents):
         return None
     label, share = majority_baseline([document["label"] for document in documents])
-    return {"answer": documents[0]["choices"][label], "acc": share}
+    return {"answer": choices[label], "acc": share}
 
 
 def item_scores(samples: Sequence[Sample]) -> dict[str, Any]:

@@ -81,6 +81,7 @@ def _translated(name: str, language: str) -> Protocol:
         question=lambda row: question(_with_language(row, language), language),
         answer=lambda row: checked(row)["choices"][checked(row)["label"]],
         scored=checked,
+        article=(lambda row: str(field(_with_language(row, language)[language], "passage"))) if question is _asked_on_passage else None,
     )
 
 
@@ -107,6 +108,7 @@ SQUAD_IT = Protocol(
     answer=lambda row: str(field(row, "answers")[0]),
     scored=lambda row: {"references": list(field(row, "answers"))},
     pool_rows=1000,
+    article=lambda row: str(field(row, "context")),
 )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any
 
 from eval.protocols.few_shot import DEFAULT_SEED, draw_examples, example_pool
@@ -28,6 +29,7 @@ class Protocol:
         prepare: rows of the file -> rows that are asked, for sets that keep several in one.
         like: only examples that agree with the document in this are drawn.
         pool_rows: only so many rows of the file, from its start, are examples.
+        article: long text that the question holds, whose end may be left out of a prompt that does not fit; None where there is none.
     """
 
     evaluated: Rows
@@ -40,6 +42,7 @@ class Protocol:
     prepare: Callable[[Sequence[Row]], list[Row]] = list
     like: Callable[[Row], Any] | None = None
     pool_rows: int | None = None
+    article: Callable[[Row], str] | None = None
 
 
 def documents(
@@ -51,7 +54,10 @@ def documents(
     split: str | None = None,
     items: int | None = None,
 ) -> list[dict[str, Any]]:
-    """Documents for lm-eval, each with `id`, `group`, `prompt`, `shot_ids` and what scoring needs.
+    """Documents for lm-eval, each with `id`, `group`, `prompt`, `shot_ids`, `cuts` and what scoring needs.
+
+    `cuts` are spans of the prompt, in characters, that may be left out where it does not fit (`eval.shortening`): the examples from the last
+    on, so that fewer are always the first of more, and last the article.
 
     Args:
         data: folder of evaluation data.
@@ -89,15 +95,31 @@ def _pools_by_likeness(protocol: Protocol, pool: Sequence[Row]) -> dict[Any, lis
 def _document(protocol: Protocol, row: Row, pools: dict[Any, list[Row]], *, shots: int, seed: int) -> dict[str, Any]:
     pool = pools.get(None if protocol.like is None else protocol.like(row), [])
     examples = draw_examples(pool, str(row["id"]), shots, seed=seed)
-    solved = "".join(f"{protocol.question(example)} {protocol.answer(example)}{protocol.between}" for example in examples)
+    solved = [f"{protocol.question(example)} {protocol.answer(example)}{protocol.between}" for example in examples]
     instruction = "" if protocol.instruction is None else f"{protocol.instruction(row)}\n\n"
+    before, question = f"{instruction}{''.join(solved)}", protocol.question(row)
     return {
         "id": str(row["id"]),
         "group": str(row.get("group", row["id"])),
-        "prompt": f"{instruction}{solved}{protocol.question(row)}",
+        "prompt": f"{before}{question}",
         "shot_ids": [str(example["id"]) for example in examples],
+        "cuts": [*reversed(_spans(solved, start=len(instruction))), _article_span(protocol, row, question, start=len(before))],
         **protocol.scored(row),
     }
+
+
+def _spans(parts: Sequence[str], *, start: int) -> list[list[int]]:
+    """First character of each part and the one after it, one part after the other."""
+    ends = list(accumulate(map(len, parts), initial=start))
+    return [list(span) for span in pairwise(ends)]
+
+
+def _article_span(protocol: Protocol, row: Row, question: str, *, start: int) -> list[int]:
+    """Where the article stands in the prompt, an empty place where there is none."""
+    article = "" if protocol.article is None else protocol.article(row)
+    found = question.find(article)
+    assert found >= 0, "an article is a part of its question"
+    return [start + found, start + found + len(article)]
 
 
 def as_dataset(rows: Sequence[dict[str, Any]]) -> DatasetDict:

@@ -25,8 +25,20 @@ _COPA = {0: 0, 1: 1}
 _MULTIRC_LABELS = {"0": 0, "1": 1}
 
 
-def _choose(file: str, question: Callable[[Row], str], choices: Sequence[str], labels: Mapping[Any, int], instruction: str) -> Protocol:
-    """A set whose answer is one of a few labels."""
+def _choose(
+    file: str,
+    question: Callable[[Row], str],
+    choices: Sequence[str],
+    labels: Mapping[Any, int],
+    instruction: str,
+    *,
+    article: str | None = None,
+) -> Protocol:
+    """A set whose answer is one of a few labels.
+
+    Args:
+        article: field of the long text.
+    """
     return Protocol(
         evaluated=Rows(file, "val"),
         examples=Rows(file, "train"),
@@ -34,6 +46,7 @@ def _choose(file: str, question: Callable[[Row], str], choices: Sequence[str], l
         answer=lambda row: choices[label_index(row, labels)],
         scored=lambda row: {"choices": list(choices), "label": label_index(row, labels)},
         instruction=lambda row: instruction,
+        article=None if article is None else lambda row: str(field(row, article)),
     )
 
 
@@ -152,6 +165,7 @@ PROTOCOLS = {
         ("Da.", "Ne."),
         _YES_NO,
         "Podano besedilo vključuje vprašanje. Na vprašanje odgovori samo z Da ali Ne, brez dodatnih razlag.",
+        article="passage",
     ),
     "cb": _choose(
         f"{_SUPERGLUE}/CB",
@@ -160,6 +174,7 @@ PROTOCOLS = {
         _COMMITMENT,
         "Imamo dano besedilo, hipotezo in vprašanje glede resničnosti te hipoteze. Odgovori z Drži, če je hipoteza skladna z besedilom,"
         " z Ne drži, če ni, in z Ne vemo, če resničnosti hipoteze ni mogoče ugotoviti iz besedila.",
+        article="premise",
     ),
     "copa": Protocol(
         evaluated=Rows(f"{_SUPERGLUE}/COPA", "val"),
@@ -174,6 +189,7 @@ PROTOCOLS = {
         evaluated=Rows(f"{_SUPERGLUE}/MultiRC", "val"),
         examples=Rows(f"{_SUPERGLUE}/MultiRC", "train"),
         prepare=_multirc_questions,
+        article=lambda row: str(row["passage"]),
         question=_multirc_question,
         answer=lambda row: ", ".join(map(str, _right_numbers(row))),
         scored=lambda row: {"choices": row["answers"], "right": _right_numbers(row)},
@@ -185,6 +201,7 @@ PROTOCOLS = {
         evaluated=Rows(f"{_SUPERGLUE}/MultiRC", "val"),
         examples=Rows(f"{_SUPERGLUE}/MultiRC", "train"),
         prepare=_multirc_answers,
+        article=lambda row: str(row["passage"]),
         question=_candidate_question,
         answer=lambda row: ("Ne.", "Da.")[row["label"]],
         scored=lambda row: {"choices": ["Ne.", "Da."], "label": row["label"], "question_id": row["question_id"]},
@@ -196,6 +213,7 @@ PROTOCOLS = {
         ("Drži.", "Ne drži."),
         _ENTAILMENT,
         "Preveri, če hipoteza drži glede na dano besedilo. Če je resnična, napiši Drži, če ni, napiši Ne drži.",
+        article="premise",
     ),
     "wsc": _choose(
         f"{_SUPERGLUE}/WSC",

@@ -38,6 +38,7 @@ def _protocol(language: str, tokenizer_digest: str) -> Protocol:
         evaluated=Rows(f"summarisation/{language}"),
         question=lambda row: f"{before} {field(row, 'text')} {after}",
         answer=lambda row: str(field(row, "summary")),
+        article=lambda row: str(field(row, "text")),
         # The tokenizer is part of what a score means, so it is part of the document's identity.
         scored=lambda row: {"references": [field(row, "summary")], "rouge_tokenizer": tokenizer_digest},
     )

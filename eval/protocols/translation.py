@@ -1,8 +1,8 @@
 """Machine translation of FLORES rows: few-shot as SAVA, and zero-shot and sampled as the low-resource paper.
 
-A row holds one sentence in all languages, each under its code.  The prompts are the papers' own words (SAVA, section 5; the published
-task file of lowres-cve, MIT): one functional phrase each, a fact of the protocol that scores depend on.  Those for Slovene are ours, in the
-form of SAVA's.
+A row holds one sentence in all languages, each under its code.  The prompts are the papers' own words (SAVA, Table 8, which asks in
+the language of the translation; the published task file of lowres-cve, MIT): one functional phrase each, a fact of the protocol that scores
+depend on.  Those for Slovene are ours, in the form of SAVA's.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 _FEW_SHOT = {
     "en-it": "Traduci dall'Inglese all'Italiano",
-    "it-en": "Traduci dall'Italiano all'Inglese",
+    "it-en": "Translate from Italian to English",
     "en-sl": "Prevedi iz angleščine v slovenščino",
-    "sl-en": "Prevedi iz slovenščine v angleščino",
+    "sl-en": "Translate from Slovene to English",
 }
 _ZERO_SHOT = {
     "en-ar": "ترجم الإنجليزية إلى العربية:",
