@@ -19,7 +19,6 @@ class Journal:
         self._answers: dict[str, Answer] = {}
         if path is None:
             return
-        path.parent.mkdir(parents=True, exist_ok=True)
         if path.is_file():
             data = path.read_bytes()
             whole = data[: data.rfind(b"\n") + 1]
@@ -47,6 +46,7 @@ class Journal:
         self._answers.update((answer["key"], answer) for answer in answers)
         if self._path is None:
             return
+        self._path.parent.mkdir(parents=True, exist_ok=True)  # only now: what failed before its first answer leaves nothing
         with open(self._path, "a", encoding="utf-8") as stream:
             stream.writelines(json.dumps(answer, ensure_ascii=False, allow_nan=False) + "\n" for answer in answers)
             stream.flush()
