@@ -13,7 +13,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -23,6 +23,7 @@ FEW_UNITS = 30  # below so many, an interval is told with a warning
 _NO_VARIATION = 1e-12  # of the sum's own size: differences between units that are rounding alone
 
 Floats = NDArray[np.float64]
+Label = TypeVar("Label", bound=Hashable)
 
 
 @dataclass(frozen=True)
@@ -266,7 +267,7 @@ def _f1_of_counts(counts: Floats, num_classes: int) -> Floats:
     return np.divide(2 * hits, both, out=np.zeros(hits.shape), where=both > 0)
 
 
-def majority_baseline(gold: Sequence[Hashable]) -> tuple[Hashable, float]:
+def majority_baseline(gold: Sequence[Label]) -> tuple[Label, float]:
     """The most frequent answer and the accuracy of always giving it; of equally frequent ones the first.
 
     Raises:
