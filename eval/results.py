@@ -13,7 +13,10 @@ RESULT_NAME = "result.json"
 RESULT_FORMAT = 3
 # Said beside the scores of a task, not scores of their own.
 _SIDE_METRICS = ("invalid", "empty", "instruction_repeated", "copied")
-SHARES = ("acc", "acc_valid", "acc_norm", "exact_match", "f1", "macro_f1", "f1_answers", "invalid", "empty")
+SHARES = (
+    "acc", "acc_valid", "acc_norm", "exact_match", "f1", "macro_f1", "macro_f1_valid", "f1_answers", "f1_items", "f1_entailment",
+    "f1_neutral", "f1_contradiction", "invalid", "empty",
+)  # fmt: skip
 _OUT_OF_100 = ("sari", "chrf", "bleu", "rouge")  # how names of scores begin that are no shares
 
 

@@ -29,6 +29,8 @@ def score_interval(
     if aggregation is scoring.macro_f1:
         gold, predicted = [v[0] for v in values], [None if v[1] < 0 else v[1] for v in values]
         return f1_interval(gold, predicted, num_classes=values[0][2], clusters=clusters)
+    if aggregation in scoring.OF_VALID:
+        return _valid_f1_interval(values, clusters, scoring.OF_VALID[aggregation])
     if aggregation is scoring.f1_over_answers:
         hits, sizes = [2 * v[0] for v in values], [v[1] + v[2] for v in values]
         return ratio_interval(hits, sizes, clusters=clusters, bounds=(0, 1)) if any(sizes) else None
@@ -41,6 +43,15 @@ def score_interval(
     if name not in ("mean", "nanmean") or not all(isinstance(value, int | float) for value in values):
         return None
     return _mean_interval([float(value) for value in values], clusters, out_of)
+
+
+def _valid_f1_interval(answers: Sequence[scoring.Answer], clusters: Sequence[str] | None, of_class: int | None) -> Estimate | None:
+    kept = [number for number, answer in enumerate(answers) if answer[1] >= 0]
+    if not kept:
+        return None
+    gold, predicted = [answers[number][0] for number in kept], [answers[number][1] for number in kept]
+    groups = None if clusters is None else [clusters[number] for number in kept]
+    return f1_interval(gold, predicted, num_classes=answers[0][2], of_class=of_class, clusters=groups)
 
 
 def _questions_interval(answers: Sequence[tuple[str, float]], clusters: Sequence[str] | None) -> Estimate:

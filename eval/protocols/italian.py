@@ -1,7 +1,8 @@
 """SAVA's Italian protocols: translated multiple choice in Italian and English of the same items, and questions on SQuAD-it.
 
 How a question is put is a fact of each protocol, a few functional words: SQuAD-it's field names (Contesto, Domanda, Risposta) are those
-of SAVA's public code; the others have the shape of lm-eval's tasks of the English sets, in the language of the row.
+of SAVA's public code; BoolQ and HellaSwag are put as ITA-Bench's public tasks put them; the others have the shape of lm-eval's tasks of the
+English sets, in the language of the row.
 
 A row of a translated set holds both languages side by side, `it` and `en`, and one `label`; so the English score of an adapted model is
 measured on the very items of the Italian one.
@@ -9,6 +10,7 @@ measured on the very items of the Italian one.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from datasets import DatasetDict
 
 _WORDS = {"it": ("Domanda", "Risposta"), "en": ("Question", "Answer")}
+_YES_OR_NO = {"it": "sì o no", "en": "yes or no"}
 _YES_NO = {"it": ["sì", "no"], "en": ["yes", "no"]}
 _LETTERS = "ABCDEFGHIJ"
 
@@ -40,8 +43,23 @@ def _asked_on_passage(row: Row, language: str) -> str:
     return f"{field(row[language], 'passage')}\n{_asked(row, language)}"
 
 
-def _context(row: Row, language: str) -> str:
-    return str(field(row[language], "context"))
+def _asked_yes_or_no(row: Row, language: str) -> str:
+    question, answer = _WORDS[language]
+    asked = f"{question}: {field(row[language], 'question')}\n{answer} ({_YES_OR_NO[language]}):"
+    return f"{field(row[language], 'passage')}\n{asked}"
+
+
+def _activity(row: Row, language: str) -> str:
+    return f"{field(row[language], 'activity_label')}: {_without_brackets(field(row[language], 'context'))}"
+
+
+def _without_brackets(text: str) -> str:
+    """WikiHow's markup in brackets is left out, as in lm-eval's HellaSwag and in ITA-Bench's."""
+    return re.sub(r"(\. )?\[.*?\]", r"\1", text.strip()).replace("  ", " ")
+
+
+def _endings(row: Row, language: str) -> list[str]:
+    return [_without_brackets(choice) for choice in field(row[language], "choices")]
 
 
 def _own_choices(row: Row, language: str) -> list[str]:
@@ -58,8 +76,8 @@ def _yes_no(row: Row, language: str) -> list[str]:
 
 _ITA_BENCH: dict[str, tuple[Callable[[Row, str], str], Callable[[Row, str], list[str]]]] = {
     "arc_easy": (_asked, _own_choices),
-    "boolq": (_asked_on_passage, _yes_no),
-    "hellaswag": (_context, _own_choices),
+    "boolq": (_asked_yes_or_no, _yes_no),
+    "hellaswag": (_activity, _endings),
     "mmlu": (_asked_with_letters, _letters),
     "piqa": (_asked, _own_choices),
     "sciq": (_asked_on_passage, _own_choices),
@@ -81,7 +99,9 @@ def _translated(name: str, language: str) -> Protocol:
         question=lambda row: question(_with_language(row, language), language),
         answer=lambda row: checked(row)["choices"][checked(row)["label"]],
         scored=checked,
-        article=(lambda row: str(field(_with_language(row, language)[language], "passage"))) if question is _asked_on_passage else None,
+        article=(lambda row: str(field(_with_language(row, language)[language], "passage")))
+        if question in (_asked_on_passage, _asked_yes_or_no)
+        else None,
     )
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from eval.protocols.forms import read_label, read_numbers
+from eval.statistics import class_f1
 from eval.statistics import macro_f1 as macro_f1_of
 
 Scores = dict[str, Any]
@@ -16,11 +17,13 @@ Scores = dict[str, Any]
 def _choice(document: dict[str, Any], predicted: int | None) -> Scores:
     right = float(predicted == document["label"])
     invalid = predicted is None
+    answer = (document["label"], -1 if predicted is None else predicted, len(document["choices"]))
     return {
         "invalid": float(invalid),
         "acc": right,  # an invalid answer is a wrong one
         "acc_valid": math.nan if invalid else right,
-        "macro_f1": (document["label"], -1 if predicted is None else predicted, len(document["choices"])),
+        "macro_f1": answer,
+        "macro_f1_valid": answer,
     }
 
 
@@ -45,8 +48,9 @@ def holds_or_unknown(document: dict[str, Any], answers: Sequence[str]) -> Scores
 
 
 def inference(document: dict[str, Any], answers: Sequence[str]) -> Scores:
-    """SI-NLI."""
-    return _choice(document, read_label(answers[0], "inference"))
+    """SI-NLI, with F1 of each class."""
+    scores = _choice(document, read_label(answers[0], "inference"))
+    return scores | dict.fromkeys(("f1_entailment", "f1_neutral", "f1_contradiction"), scores["macro_f1"])
 
 
 def likeliest(document: dict[str, Any], answers: Sequence[tuple[float, bool]]) -> Scores:
@@ -57,7 +61,10 @@ def likeliest(document: dict[str, Any], answers: Sequence[tuple[float, bool]]) -
 
 
 def numbers(document: dict[str, Any], answers: Sequence[str]) -> Scores:
-    """MultiRC: all numbers right and no other (exact match), and F1 over the answers of all questions."""
+    """MultiRC: all numbers right and no other (exact match), F1 over the answers of all questions, and of each valid answer its F1.
+
+    The last is what the GaMS paper's code takes the mean of.
+    """
     right, chosen = set(document["right"]), read_numbers(answers[0], highest=len(document["choices"]))
     exact = float(chosen == right)
     found = chosen or set()
@@ -66,6 +73,7 @@ def numbers(document: dict[str, Any], answers: Sequence[str]) -> Scores:
         "acc": exact,
         "acc_valid": math.nan if chosen is None else exact,
         "f1_answers": (len(found & right), len(found), len(right)),
+        "f1_items": math.nan if chosen is None else 2 * len(found & right) / (len(found) + len(right)),
     }
 
 
@@ -80,10 +88,54 @@ def candidate(document: dict[str, Any], answers: Sequence[tuple[float, bool]]) -
     }
 
 
-def macro_f1(items: Sequence[tuple[int, int, int]]) -> float:
-    """Macro F1 of (gold, predicted or -1, number of classes)."""
+Answer = tuple[int, int, int]  # gold, predicted or -1, number of classes
+
+
+def macro_f1(items: Sequence[Answer]) -> float:
+    """Macro F1; an invalid answer is a miss of its class."""
     gold = [item[0] for item in items]
     return macro_f1_of(gold, [None if item[1] < 0 else item[1] for item in items], num_classes=items[0][2])
+
+
+def valid_answers(items: Sequence[Answer]) -> list[Answer]:
+    """Answers of a valid form, which alone the GaMS paper scores."""
+    return [item for item in items if item[1] >= 0]
+
+
+def macro_f1_valid(items: Sequence[Answer]) -> float:
+    """Macro F1 of valid answers; NaN if there are none."""
+    valid = valid_answers(items)
+    return macro_f1(valid) if valid else math.nan
+
+
+def f1_entailment(items: Sequence[Answer]) -> float:
+    """F1 of SI-NLI's entailments among valid answers."""
+    return _class_f1(items, 0)
+
+
+def f1_neutral(items: Sequence[Answer]) -> float:
+    """F1 of SI-NLI's neutral pairs among valid answers."""
+    return _class_f1(items, 1)
+
+
+def f1_contradiction(items: Sequence[Answer]) -> float:
+    """F1 of SI-NLI's contradictions among valid answers."""
+    return _class_f1(items, 2)
+
+
+def _class_f1(items: Sequence[Answer], number: int) -> float:
+    valid = valid_answers(items)
+    if not valid:
+        return math.nan
+    return class_f1([item[0] for item in valid], [item[1] for item in valid], num_classes=valid[0][2])[number]
+
+
+OF_VALID: dict[Callable[[Sequence[Answer]], float], int | None] = {
+    macro_f1_valid: None,
+    f1_entailment: 0,
+    f1_neutral: 1,
+    f1_contradiction: 2,
+}  # scores of valid answers -> the class that one is of; None for the mean over all
 
 
 def f1_over_answers(items: Sequence[tuple[int, int, int]]) -> float:

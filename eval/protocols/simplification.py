@@ -12,16 +12,16 @@ from eval.protocols.sari import sari
 if TYPE_CHECKING:
     from datasets import DatasetDict
 
-# The paper names no more of its prompt than this sentence, which it saw models repeat as their answer.
+# The paper names no more of its prompt than this sentence, "the instruction added to each example in the prompt", which it saw models repeat
+# as their answer.
 INSTRUCTION = "Poenostavi naslednji stavek."
 
 SENTA = Protocol(
     evaluated=Rows("sl/senta_test"),
     examples=Rows("sl/senta_train"),
-    question=lambda row: f"Stavek: {field(row, 'source')}\nPoenostavljen stavek:",
+    question=lambda row: f"{INSTRUCTION}\nStavek: {field(row, 'source')}\nPoenostavljen stavek:",
     answer=lambda row: str(field(row, "references")[0]),
     scored=lambda row: {"source": field(row, "source"), "references": list(field(row, "references"))},
-    instruction=lambda row: INSTRUCTION,
 )
 
 

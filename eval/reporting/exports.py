@@ -7,16 +7,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from data_prep.tables import markdown_table
+from eval.reporting.gams_tables import gams_tables, tex
 from eval.reporting.generation import SOURCE, generation_note, generation_records, generation_rows
 from eval.reporting.page import tests_rows
 from eval.reporting.runs import Evaluated, Report
 from eval.reporting.scores import Line, Score, Test, validity_rows
 from eval.reporting.sections import efficiency_rows, notes, retention_rows
-from eval.reporting.suites import Suite, by_suite, glance_rows, mean_score, place
+from eval.reporting.suites import GENERATED_SLOVENE, Suite, by_suite, glance_rows, mean_score, place
 from eval.reporting.warnings import warnings
-
-_TEX = {"&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}"}
-_TEX |= {"^": r"\textasciicircum{}", "\\": r"\textbackslash{}"}
 
 
 def write_csv(path: Path, report: Report, all_lines: Sequence[Line]) -> None:
@@ -79,7 +77,9 @@ def markdown(report: Report, all_lines: Sequence[Line], tests: Sequence[Test], *
 def latex(report: Report, all_lines: Sequence[Line]) -> str:
     """The papers' tables, one of each suite: models in rows, headline scores in columns, intervals below the figures; needs booktabs."""
     headlines = [line for line in all_lines if line.headline and any(line.score(model) is not None for model in report.models)]
-    tables = [_latex_table(report, suite, lines) for suite, lines in by_suite(headlines).items()]
+    tables = []
+    for suite, lines in by_suite(headlines).items():
+        tables += gams_tables(report) if suite is GENERATED_SLOVENE else [_latex_table(report, suite, lines)]
     return "% Needs \\usepackage{booktabs}.\n\n" + "\n".join(tables)
 
 
@@ -97,13 +97,13 @@ def _latex_table(report: Report, suite: Suite, lines: Sequence[Line]) -> str:
         if averaged:
             mean = mean_score(lines, model)
             figures, below = [*figures, "--" if mean is None else f"{mean:.1f}"], [*below, ""]
-        rows += [f"{_tex(model.name)} & {' & '.join(figures)} \\\\", f" & {' & '.join(below)} \\\\"]
+        rows += [f"{tex(model.name)} & {' & '.join(figures)} \\\\", f" & {' & '.join(below)} \\\\"]
         if any(invalid := [_invalid(line, model) for line in lines]):
             rows.append(f" & {' & '.join(invalid)} \\\\")
-    tasks = [_tex(place(line)[1]) for line in lines] + (["Average"] if averaged else [])
-    metrics = [_tex(line.label.removeprefix(f"{line.source}, ").split(", ")[-1]) for line in lines] + ([""] if averaged else [])
+    tasks = [tex(place(line)[1]) for line in lines] + (["Average"] if averaged else [])
+    metrics = [tex(line.label.removeprefix(f"{line.source}, ")) for line in lines] + ([""] if averaged else [])
     return (
-        f"\\begin{{table}}\n\\centering\n\\caption{{{_tex(suite.title)}. Below each figure its 95\\,\\% interval{_invalid_note(report, lines)}.}}\n"
+        f"\\begin{{table}}\n\\centering\n\\caption{{{tex(suite.title)}. Below each figure its 95\\,\\% interval{_invalid_note(report, lines)}.}}\n"
         f"\\begin{{tabular}}{{l{'r' * len(tasks)}}}\n\\toprule\n & {' & '.join(tasks)} \\\\\nModel & {' & '.join(metrics)} \\\\\n\\midrule\n"
         + "\n".join(rows)
         + "\n\\bottomrule\n\\end{tabular}\n\\end{table}\n"
@@ -125,7 +125,7 @@ def latex_generation(report: Report, all_lines: Sequence[Line]) -> str:
     header, rows = generation_rows(report, all_lines)
     if not rows:
         return ""
-    cells = [" & ".join("--" if cell == "–" else _tex(cell) for cell in row) + r" \\" for row in (header, *rows)]
+    cells = [" & ".join("--" if cell == "–" else tex(cell) for cell in row) + r" \\" for row in (header, *rows)]
     return "\n".join(
         [
             r"\begin{table}",
@@ -148,7 +148,3 @@ def _figure(score: Score | None, best: float, *, alone: bool) -> str:
     if score is None:
         return "--"
     return rf"\textbf{{{score.value_text()}}}" if score.value == best and not alone else score.value_text()
-
-
-def _tex(text: str) -> str:
-    return "".join(_TEX.get(letter, letter) for letter in text)

@@ -34,8 +34,9 @@ class Suite:
     has_average: bool = False
 
 
+GENERATED_SLOVENE = Suite("Slovene SuperGLUE and SI-NLI, generated answers", r"sl_(\w+)_gen")
 _SUITES = (
-    Suite("Slovene SuperGLUE and SI-NLI, generated answers", r"sl_(\w+)_gen"),
+    GENERATED_SLOVENE,
     Suite("Slovene SuperGLUE and SI-NLI, likeliest label", r"sl_(\w+)_mc"),
     Suite("SENTA, Slovene simplification", r"sl_senta_(\d+)shot"),
     Suite("ITA-Bench, Italian", r"itabench_(\w+)_it", has_average=True),
@@ -73,7 +74,13 @@ def by_suite(lines: Sequence[Line]) -> dict[Suite, list[Line]]:
     found: dict[Suite, list[Line]] = {suite: [] for suite in (TEXTS, *_SUITES, OTHERS)}
     for line in lines:
         found[place(line)[0]].append(line)
-    return {suite: members for suite, members in found.items() if members}
+    return {suite: sorted(members, key=_number) for suite, members in found.items() if members}
+
+
+def _number(line: Line) -> int:
+    """How many examples a task of a suite has that tells its tasks apart so; else 0, which leaves them in their order."""
+    match = re.fullmatch(place(line)[0].pattern, line.source)
+    return int(match[1]) if match and match.groups() and match[1].isdigit() else 0
 
 
 def mean_score(lines: Sequence[Line], model: Evaluated) -> float | None:

@@ -80,8 +80,20 @@ def _sentence(number: int) -> dict:
 
 
 def _translated(number: int) -> dict:
-    one = {"question": f"Che cosa {number}?", "choices": ["acqua", "fuoco"], "passage": "Un testo.", "context": "Il sole"}
-    other = {"question": f"What {number}?", "choices": ["water", "fire"], "passage": "A text.", "context": "The sun"}
+    one = {
+        "question": f"Che cosa {number}?",
+        "choices": ["acqua", "fuoco"],
+        "passage": "Un testo.",
+        "context": "Il sole",
+        "activity_label": "Cielo",
+    }
+    other = {
+        "question": f"What {number}?",
+        "choices": ["water", "fire"],
+        "passage": "A text.",
+        "context": "The sun",
+        "activity_label": "Sky",
+    }
     return {"it": one, "en": other, "label": number % 2}
 
 

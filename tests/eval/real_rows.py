@@ -101,7 +101,7 @@ def _causes(shared: Path, name: str) -> Iterable[Row]:
 def _asked(row: Row, name: str) -> Row:
     choices = [row["choice1"], row["choice2"]]
     if name == "hellaswag":
-        return {"context": row["premise"], "choices": choices}
+        return {"activity_label": "Dan", "context": row["premise"], "choices": choices}
     if name == "boolq":  # yes: the first choice is the right one
         return {"passage": row["premise"], "question": row["choice1"]}
     return {"passage": row["premise"], "question": row["premise"], "choices": choices}

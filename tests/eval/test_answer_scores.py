@@ -14,6 +14,7 @@ from eval.protocols.simplification import score as score_senta
 from eval.protocols.text_overlap import Words, exact_match, normalised_answer, rouge_l, word_f1
 from eval.protocols.translation import score as score_translation
 from eval.protocols.translation import score_runs, sd_over_runs
+from eval.score_intervals import score_interval
 
 
 @pytest.mark.parametrize(
@@ -62,8 +63,10 @@ def test_numbers(text, numbers):
 
 def test_an_invalid_answer_is_wrong_and_counts_apart():
     document = {"label": 1, "choices": ["Da.", "Ne."]}
-    assert scoring.yes_no(document, ["ne"]) == {"invalid": 0.0, "acc": 1.0, "acc_valid": 1.0, "macro_f1": (1, 1, 2)}
-    assert scoring.yes_no(document, ["da"]) == {"invalid": 0.0, "acc": 0.0, "acc_valid": 0.0, "macro_f1": (1, 0, 2)}
+    f1 = {"macro_f1": (1, 1, 2), "macro_f1_valid": (1, 1, 2)}
+    assert scoring.yes_no(document, ["ne"]) == {"invalid": 0.0, "acc": 1.0, "acc_valid": 1.0, **f1}
+    f1 = {"macro_f1": (1, 0, 2), "macro_f1_valid": (1, 0, 2)}
+    assert scoring.yes_no(document, ["da"]) == {"invalid": 0.0, "acc": 0.0, "acc_valid": 0.0, **f1}
     found = scoring.yes_no(document, ["morda"])
     assert (found["invalid"], found["acc"], found["macro_f1"]) == (1.0, 0.0, (1, -1, 2))
     assert math.isnan(found["acc_valid"])
@@ -71,8 +74,10 @@ def test_an_invalid_answer_is_wrong_and_counts_apart():
 
 def test_multirc_by_hand():
     document = {"right": [1, 3], "choices": ["a", "b", "c"]}
-    assert scoring.numbers(document, ["3, 1"]) == {"invalid": 0.0, "acc": 1.0, "acc_valid": 1.0, "f1_answers": (2, 2, 2)}
-    assert scoring.numbers(document, ["1, 2"])["f1_answers"] == (1, 2, 2)
+    whole = {"invalid": 0.0, "acc": 1.0, "acc_valid": 1.0, "f1_answers": (2, 2, 2), "f1_items": 1.0}
+    assert scoring.numbers(document, ["3, 1"]) == whole
+    assert (scoring.numbers(document, ["1, 2"])["f1_answers"], scoring.numbers(document, ["1, 2"])["f1_items"]) == ((1, 2, 2), 0.5)
+    assert math.isnan(scoring.numbers(document, ["vsi"])["f1_items"])
     assert scoring.numbers(document, ["vsi"])["f1_answers"] == (0, 0, 2)
     # 3 hits of 4 chosen and 6 right: F1 = 6 / 10.
     assert scoring.f1_over_answers([(2, 2, 2), (1, 2, 2), (0, 0, 2)]) == pytest.approx(0.6)
@@ -80,6 +85,24 @@ def test_multirc_by_hand():
     right, wrong = {"label": 1, "question_id": "q"}, {"label": 0, "question_id": "q"}
     assert scoring.candidate(right, [(-2.0, False), (-1.0, False)]) == {"acc": 1.0, "f1_answers": (1, 1, 1), "exact_match": ("q", 1.0)}
     assert scoring.candidate(wrong, [(-2.0, False), (-1.0, False)]) == {"acc": 0.0, "f1_answers": (0, 1, 0), "exact_match": ("q", 0.0)}
+
+
+def test_f1_of_classes_among_valid_answers():
+    """SI-NLI as the GaMS paper scores it; against scikit-learn on what is valid."""
+    from sklearn.metrics import f1_score
+
+    answers = [(0, 0, 3), (0, 1, 3), (1, 1, 3), (1, -1, 3), (2, 0, 3), (2, 2, 3), (2, -1, 3)]
+    valid = [answer[:2] for answer in answers if answer[1] >= 0]
+    expected = f1_score(*zip(*valid), average=None)
+    found = [scoring.f1_entailment(answers), scoring.f1_neutral(answers), scoring.f1_contradiction(answers)]
+    assert found == pytest.approx(expected.tolist())
+    assert scoring.macro_f1_valid(answers) == pytest.approx(expected.mean())
+    assert scoring.macro_f1(answers) < scoring.macro_f1_valid(answers)
+    assert math.isnan(scoring.f1_neutral([(0, -1, 3)])) and math.isnan(scoring.macro_f1_valid([(0, -1, 3)]))
+    for aggregation, value in zip((scoring.f1_entailment, scoring.f1_neutral, scoring.f1_contradiction), expected):
+        interval = score_interval(answers, aggregation)
+        assert interval.value == pytest.approx(value) and interval.low < value < interval.high and interval.n == 5
+    assert score_interval([(0, -1, 3)], scoring.f1_neutral) is None
 
 
 def test_macro_f1_counts_invalid_answers_as_misses():

@@ -201,7 +201,9 @@ def test_results_are_keyed_by_prompts_and_settings(save_checkpoint, data, tmp_pa
     with pytest.raises(ValueError, match=r"^--metadata 2 is no JSON object; expected one such as"):
         main(harness(model, output, data, "--metadata", "2"))
     task = result_of(output / "model")["tasks"]["sl_copa_gen"]
-    assert list(task["metrics"]) == ["acc", "acc_valid", "invalid", "macro_f1"], "as in the task's file: tables take the first"
+    assert list(task["metrics"]) == ["acc", "acc_valid", "invalid", "macro_f1", "macro_f1_valid"], (
+        "as in the task's file: tables take the first"
+    )
     assert task["num_fewshot"] == 1
     assert task["majority"] == {"answer": "1", "acc": 0.5}
     assert (task["prompt_cut"], task["answer_cut"]) == (0.0, 1.0)

@@ -118,7 +118,7 @@ def test_no_process_is_forked_for_a_standard_error(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "fork", fork)
     summary, _ = run_task(Scripted(lambda document, run: f" {document['label'] + 1}"), found)
     errors = {name: entry["stderr"] for name, entry in summary["metrics"].items()}
-    assert errors == {"acc": 0, "acc_valid": None, "invalid": 0, "macro_f1": None}, "intervals are our own"
+    assert errors == {"acc": 0, "acc_valid": None, "invalid": 0, "macro_f1": None, "macro_f1_valid": None}, "intervals are our own"
 
 
 @pytest.mark.parametrize("name", LABELS)
@@ -153,6 +153,21 @@ def test_senta(ask, k):
     assert found["sari"] == pytest.approx((5 * 100 + samples[0]["sari_empty"]) / 6)
     assert found["sari_empty"] < found["sari_copy"] < found["sari"]
     assert lm.prompts[1].count("Poenostavljen stavek:") == k + 1
+    asked = "Poenostavi naslednji stavek.\nStavek: Hiša"
+    assert lm.prompts[1].startswith(asked) and lm.prompts[1].count(asked) == k + 1, "the instruction is added to each example"
+
+
+def test_boolq_and_hellaswag_are_put_as_ita_bench_puts_them(ask):
+    """Its public tasks: the answers that may be given stand in brackets, and an activity before its text; markup is left out."""
+    lm = Scripted(choice=lambda document: 0)
+    ask("itabench_boolq_it", lm)
+    assert lm.prompts[0] == "Un testo.\nDomanda: Che cosa 0?\nRisposta (sì o no):"
+    lm = Scripted(choice=lambda document: 0)
+    ask("itabench_hellaswag_en", lm)
+    assert lm.prompts[0] == "Sky: The sun"
+    from eval.protocols.italian import _without_brackets
+
+    assert _without_brackets(" [header] Take it. [title] Now [step] go. ") == " Take it. Now go."
 
 
 def test_examples_of_smaller_k_are_the_first_of_more(ask):

@@ -169,15 +169,16 @@ def test_csv_markdown_and_latex(results, written, tmp_path):
     assert len(tables) == 6
     assert all(len({line.count(" | ") for line in table.splitlines()}) == 1 for table in tables)
     table = (written / "tables.tex").read_text(encoding="utf-8")
-    texts, generated, *completions = table.split(r"\begin{table}")[1:]
-    for part, columns in ((texts, 2), (generated, 2), *((part, 1) for part in completions)):
+    texts, boolq, rte, *completions = table.split(r"\begin{table}")[1:]
+    for part, columns in ((texts, 2), *((part, 1) for part in completions)):
         body = part[part.index(r"\midrule") : part.index(r"\bottomrule")]
         assert part.count(rf"\begin{{tabular}}{{l{'r' * columns}}}") == 1
         assert {line.count("&") for line in body.splitlines() if "&" in line} == {columns}
         assert body.count(r"\textbf{") >= columns
-    assert " & BoolQ & RTE \\\\\nModel & accuracy & accuracy \\\\\n" in generated
+    assert r"\multicolumn{2}{c}{BoolQ} \\" in boolq and r"Model & Acc. & Inv. pred. \\" in boolq and "Table 4 of the GaMS paper" in boolq
+    assert r"\multicolumn{2}{c}{RTE} \\" in rte and "Table 5 of the GaMS paper" in rte
     invalid = json.loads((results / "focus-200/result.json").read_text())["tasks"]["sl_rte_gen"]["metrics"]["invalid"]["value"]
-    assert rf"{{\scriptsize {100 * invalid:.1f}\,\%}} \\" in generated
+    assert invalid == 0 and r"& 0\,\% \\" in rte
     one = make_result(tmp_path / "one", "50%_{x}", None, None, skill=0.5, items=20)
     alone = read_report([one.parent])
     assert r"50\%\_\{x\} & " in latex(alone, lines(alone))
@@ -228,6 +229,40 @@ def test_backends_and_versions_are_told(tmp_path):
     assert "Tasks were run with different backends (hf and vllm): last digits may differ for that alone." in text
     assert not (tmp_path / "report/items.html").exists()
     assert "items.html" not in text
+
+
+def test_the_gams_papers_tables(tmp_path):
+    """Rows that the paper prints: RTE of GaMS with 12 right of 28 valid and 29 asked, BoolQ of FOCUS with 20 right of 30."""
+
+    def written(task, right, valid, asked, more):
+        folder = make_result(tmp_path / task, "GaMS", None, None, skill=0.5, items=asked, tasks=[task])
+        path = folder / f"items/{task}.jsonl"
+        items = json.loads(path.read_text())
+        items["scores"]["acc_valid"] = [1.0] * right + [0.0] * (valid - right) + [None] * (asked - valid)
+        path.write_text(json.dumps(items) + "\n")
+        result = json.loads((folder / "result.json").read_text())
+        metrics = result["tasks"][task]["metrics"]
+        metrics["acc_valid"] |= {"value": right / valid, "n": valid, "units": valid}
+        metrics["invalid"] |= {"value": (asked - valid) / asked}
+        metrics |= {
+            name: {"value": value, "low": 0.3, "high": 0.5, "n": valid, "units": valid, "stderr": None} for name, value in more.items()
+        }
+        (folder / "result.json").write_text(json.dumps(result))
+        return latex(report := read_report([folder]), lines(report))
+
+    assert "GaMS & 0.43 [0.23, 0.62] & 3.45\\,\\% \\\\\n" in written("sl_rte_gen", 12, 28, 29, {})
+    assert "GaMS & 0.67 [0.49, 0.85] & 0\\,\\% \\\\\n" in written("sl_boolq_gen", 20, 30, 30, {})
+    classes = {"f1_entailment": 0.31, "f1_neutral": 0.32, "f1_contradiction": 0.25}
+    table = written("sl_si_nli_gen", 145, 499, 998, classes)
+    assert "GaMS & 0.29 [0.25, 0.33] & 0.31 [0.30, 0.50] & 0.32 [0.30, 0.50] & 0.25 [0.30, 0.50] & 50.00\\,\\% \\\\\n" in table
+    assert "Model & Accuracy & Entailment F$_1$ & Neutral F$_1$ & Contradiction F$_1$ & Inv. pred. \\\\\n" in table
+
+
+def test_columns_stand_in_the_order_of_k_with_whole_headings(tmp_path):
+    make_results(tmp_path, steps=(0,), methods=("focus",), tasks=[f"sl_senta_{k}shot" for k in (0, 10, 3, 5)], items=20)
+    table = latex(report := read_report([tmp_path]), lines(report))
+    assert " & 0 examples & 3 examples & 5 examples & 10 examples \\\\\n" in table
+    assert place(Line("squad_it", "rougeL_first", False, True))[1] == "SQuAD-it"
 
 
 def test_where_less_is_better_less_is_called_better(tmp_path):
