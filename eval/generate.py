@@ -123,7 +123,12 @@ def _parser() -> argparse.ArgumentParser:
     prompts.add_argument("--task", metavar="TASK", help="a generative task of eval/tasks: its prompts")
     parser.add_argument("--data", metavar="DIR", help="evaluation data of the task, see docs/evaluation.md")
     parser.add_argument("--items", type=int, metavar="N", help="only so many prompts of the task, drawn by its seed")
-    parser.add_argument("--settings", choices=SETTINGS, required=True, help="sava: greedy; lowres: sampled; speed: greedy, of fixed length")
+    parser.add_argument(
+        "--settings",
+        choices=SETTINGS,
+        required=True,
+        help="sava: greedy; lowres: sampled (lowres-beams: over 5 beams, as its paper's table has it); speed: greedy, of fixed length",
+    )
     parser.add_argument("--max-new-tokens", type=int, metavar="N", help="other than the settings'")
     parser.add_argument("--repeats", type=int, default=5, metavar="N", help="runs over all prompts (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=1234, help="of sampling (default: %(default)s)")
@@ -150,6 +155,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     settings = SETTINGS[arguments.settings]
     if arguments.max_new_tokens is not None:
         settings = replace(settings, max_new_tokens=arguments.max_new_tokens)
+    if settings.num_beams > 1 and arguments.backend == "vllm":
+        raise ValueError(f"--settings {arguments.settings} samples over beams, which vLLM does not; give --backend hf")
     checkpoints = [inspect_checkpoint(folder, name=name) for name, folder in named_checkpoints(arguments.model).items()]
     figures: dict[str, Any] = {}
     rows = []

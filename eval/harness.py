@@ -62,16 +62,26 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _tasks(arguments: argparse.Namespace) -> tuple[dict[str, FoundTask], dict[str, str]]:
-    """Tasks that can be asked, and why the others cannot."""
+def _metadata(arguments: argparse.Namespace) -> dict[str, Any]:
+    """What the tasks get."""
     try:
         metadata = json.loads(arguments.metadata)
     except ValueError as error:
         raise ValueError(f"--metadata {arguments.metadata} is no JSON: {error}") from error
     if not isinstance(metadata, dict):
         raise ValueError(f'--metadata {arguments.metadata} is no JSON object; expected one such as {{"shots": 3}}')
+    beams = metadata.get("beams", 1)
+    if not isinstance(beams, int) or beams < 1:
+        raise ValueError(f"--metadata has beams {beams}; expected a number of beams, at least 1")
+    if beams > 1 and arguments.backend == "vllm":
+        raise ValueError(f"--metadata has beams {beams}, but vLLM does not sample over beams; give --backend hf")
     if arguments.data is not None:
         metadata["data"] = arguments.data
+    return metadata
+
+
+def _tasks(arguments: argparse.Namespace, metadata: Mapping[str, Any]) -> tuple[dict[str, FoundTask], dict[str, str]]:
+    """Tasks that can be asked, and why the others cannot."""
     if arguments.rouge_tokenizer is not None:
         os.environ["SCION_ROUGE_TOKENIZER"] = arguments.rouge_tokenizer
     if not arguments.tasks:
@@ -89,13 +99,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         raise ValueError("nothing to evaluate: give --text, --tasks or both")
     if arguments.batch_size < 1:
         raise ValueError(f"--batch-size is {arguments.batch_size}; it must be at least 1")
+    metadata = _metadata(arguments)
     texts = read_texts(arguments.text, text_key=arguments.text_key, separator=arguments.document_separator)
     be_quiet_and_offline()
     import logging
 
     logging.getLogger("lm_eval").setLevel(logging.ERROR)
     checkpoints = [inspect_checkpoint(folder, name=name) for name, folder in named_checkpoints(arguments.model).items()]
-    tasks, unusable = _tasks(arguments)
+    tasks, unusable = _tasks(arguments, metadata)
     settings = Settings(**{name: getattr(arguments, name) for name in asdict(Settings())})
     for checkpoint in checkpoints:  # before any model is loaded
         choose_window_tokens(checkpoint.num_positions, settings.context_length)

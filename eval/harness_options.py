@@ -19,7 +19,12 @@ def add_harness_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tasks", nargs="+", default=[], metavar="TASK", help="lm-eval tasks of eval/tasks and of --task-dir")
     parser.add_argument("--task-dir", nargs="+", type=Path, default=[], metavar="DIR", help="more folders of lm-eval tasks")
     parser.add_argument("--data", metavar="DIR", help="evaluation data of the papers' tasks, see docs/evaluation.md")
-    parser.add_argument("--metadata", default="{}", metavar="JSON", help="for the tasks, as lm-eval's: shots, seed, split, items")
+    parser.add_argument(
+        "--metadata",
+        default="{}",
+        metavar="JSON",
+        help="for the tasks, as lm-eval's: shots, seed, split, items; beams (of tasks that sample)",
+    )
     parser.add_argument("--rouge-tokenizer", metavar="DIR", help="Hugging Face tokenizer that summaries are compared with")
     parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="a folder of results per model is written here")
     parser.add_argument(

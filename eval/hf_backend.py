@@ -50,8 +50,13 @@ class LocalModel(HFLM):
         return logits
 
     def _model_generate(self, context: torch.Tensor, max_length: int, stop: list[str], **generation_kwargs: Any) -> torch.Tensor:
-        processors = LogitsProcessorList([_RequireNumbers()])
-        output = super()._model_generate(context, max_length, stop, logits_processor=processors, **generation_kwargs)
+        generation_kwargs["logits_processor"] = LogitsProcessorList([_RequireNumbers()])
+        if generation_kwargs.get("num_beams", 1) > 1:
+            # lm-eval looks for stop strings in one row of each prompt, which with beams are the rows of other prompts.
+            ends: dict[str, Any] = {"stop_strings": stop, "tokenizer": self.tokenizer, "pad_token_id": self.tokenizer.pad_token_id}
+            output = self.model.generate(input_ids=context, max_length=max_length, **ends, **generation_kwargs)
+        else:
+            output = super()._model_generate(context, max_length, stop, **generation_kwargs)
         for row in output[:, context.shape[1] :].tolist():
             text = str(self.tok_decode(row, skip_special_tokens=False))
             self._ends.coming.append(self.eot_token_id in row or any(end in text for end in stop))

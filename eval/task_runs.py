@@ -67,7 +67,8 @@ def find_usable_tasks(
     lm-eval's bundled tasks are left out: indexing them takes longer than evaluating a small model, and most want the network.
 
     Args:
-        metadata: what the tasks' loaders get: `data` (folder of evaluation data), `shots`, `seed`, `split`, `items`.
+        metadata: what the tasks' loaders get: `data` (folder of evaluation data), `shots`, `seed`, `split`, `items`; and `beams` of the tasks
+            that sample.
 
     Returns:
         (tasks, name of a task whose rows are missing or wrong -> the reason)
@@ -90,7 +91,7 @@ def find_usable_tasks(
         # A tag's tasks one by one, so that rows missing of one do not stand in the way of the others.
         for member in sorted(manager.task_index[name].tags) if name in manager.all_tags else [name]:
             try:
-                found |= _load(manager, member)
+                found |= _load(manager, member, beams=int((metadata or {}).get("beams", 1)))
             except Exception as error:  # a task's files and functions are its owner's, and raise anything
                 unusable[member] = failure_reason(error)
     return found, unusable
@@ -110,11 +111,14 @@ def _is_foreign(file: str) -> bool:
     return "site-packages" in file or not Path(file).is_relative_to(_EVAL_DIR.parent)
 
 
-def _load(manager: TaskManager, name: str) -> dict[str, FoundTask]:
-    return {task_name: _found(task_name, task) for task_name, task in manager.load([name])["tasks"].items()}
+def _load(manager: TaskManager, name: str, *, beams: int) -> dict[str, FoundTask]:
+    return {task_name: _found(task_name, task, beams=beams) for task_name, task in manager.load([name])["tasks"].items()}
 
 
-def _found(name: str, task: Any) -> FoundTask:
+def _found(name: str, task: Any, *, beams: int) -> FoundTask:
+    settings = task.get_config("generation_kwargs") or {}
+    if beams > 1 and settings.get("do_sample"):  # the low-resource paper's decoding; greedy protocols have none
+        task.set_config(key="generation_kwargs", value={**settings, "num_beams": beams, "early_stopping": True})
     if task.get_config("num_fewshot") is None:
         task.set_config(key="num_fewshot", value=0)
     task.set_fewshot_seed(seed=_FEWSHOT_SEED)

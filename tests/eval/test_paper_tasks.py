@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from lm_eval.api.model import LM
 
+from eval.protocols.italian import _without_brackets
 from eval.protocols.text_overlap import hugging_face_tokenizer
 from eval.task_runs import TASKS_DIR, find_tasks, run_task
 from tests.eval.paper_rows import LANGUAGES, NUM_EVALUATED, write_rows
@@ -157,16 +158,8 @@ def test_senta(ask, k):
     assert lm.prompts[1].startswith(asked) and lm.prompts[1].count(asked) == k + 1, "the instruction is added to each example"
 
 
-def test_boolq_and_hellaswag_are_put_as_ita_bench_puts_them(ask):
-    """Its public tasks: the answers that may be given stand in brackets, and an activity before its text; markup is left out."""
-    lm = Scripted(choice=lambda document: 0)
-    ask("itabench_boolq_it", lm)
-    assert lm.prompts[0] == "Un testo.\nDomanda: Che cosa 0?\nRisposta (sì o no):"
-    lm = Scripted(choice=lambda document: 0)
-    ask("itabench_hellaswag_en", lm)
-    assert lm.prompts[0] == "Sky: The sun"
-    from eval.protocols.italian import _without_brackets
-
+def test_hellaswag_is_without_markup():
+    """As lm-eval's own and ITA-Bench's public task."""
     assert _without_brackets(" [header] Take it. [title] Now [step] go. ") == " Take it. Now go."
 
 
@@ -188,10 +181,10 @@ def test_ita_bench(ask, name, language):
     expected = {
         "it": {
             "arc_easy": "Domanda: Che cosa 0?\nRisposta:",
-            "boolq": "Un testo.\nDomanda: Che cosa 0?\nRisposta:",
-            "hellaswag": "Il sole",
+            "boolq": "Un testo.\nDomanda: Che cosa 0?\nRisposta (sì o no):",
+            "hellaswag": "Cielo: Il sole",
         },
-        "en": {"mmlu": "Question: What 0?\nA. water\nB. fire\nAnswer:", "boolq": "A text.\nQuestion: What 0?\nAnswer:"},
+        "en": {"mmlu": "Question: What 0?\nA. water\nB. fire\nAnswer:", "boolq": "A text.\nQuestion: What 0?\nAnswer (yes or no):"},
     }
     assert lm.prompts[0] == expected[language].get(name, lm.prompts[0])
     choices = {"boolq": {"it": ["sì", "no"], "en": ["yes", "no"]}, "mmlu": {"it": ["A", "B"], "en": ["A", "B"]}}
