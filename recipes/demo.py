@@ -78,7 +78,10 @@ class Demo(Steps):
             checkpoint = run / f"checkpoints/step_{step:07d}"
             title = f"{variant.name}: step {step} back to Hugging Face"
             self.run(title, "conversion.nemo_to_hf", "--input", checkpoint, "--output", models[-1])
+            if step < STEPS:
+                self.remove(checkpoint)  # with the optimizer's state it takes four times the model
         self.run(f"{variant.name}: same model in both formats?", "conversion.verify", models[-1], checkpoint)
+        self.remove(nemo)
         return models
 
     def compare(self, source: Path, models: Sequence[Path]) -> Path:
@@ -89,9 +92,9 @@ class Demo(Steps):
         title = "bits per byte of every checkpoint on held-out text"
         self.run(title, "eval.harness", "--model", *named, "--text", *held_out, "--output", results)
         ends = [name for name in named if name.startswith("source=") or name.partition("=")[0].endswith(("-0", f"-{STEPS}"))]
-        greedy = ("--settings", "sava", "--max-new-tokens", "24", "--repeats", "1")
+        drawn = ("--settings", "lowres", "--max-new-tokens", "32", "--repeats", "1")
         prompts = ("--prompts", TEXT / "prompts.sl.jsonl")
-        self.run("the same prompts continued", "eval.generate", "--model", *ends, *prompts, *greedy, "--output", texts)
+        self.run("the same prompts continued", "eval.generate", "--model", *ends, *prompts, *drawn, "--output", texts)
         words = ("--results", results, "--continuations", texts, "--title", "Slovene grafted onto SmolLM2-135M")
         self.run("table, plot and page", "eval.learning_curves", *words, "--output", report)
         return report / "learning_curves.html"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import shutil
 import subprocess
 import sys
 import time
@@ -46,6 +47,11 @@ class Steps:
         """Train a recipe on one data set."""
         inputs = (f"model.checkpoint={checkpoint}", f"data.train=[{data}]", f"seed={self.seed}")
         self.run(title, "recipes.train", "--recipe", recipe, "--output", output, *inputs, *overrides)
+
+    def remove(self, folder: Path) -> None:
+        """A folder that later steps do not need, for the space."""
+        print(f"\n   {shlex.join(['rm', '-r', str(folder)])}", flush=True)
+        shutil.rmtree(folder)
 
     def print_seconds(self, *, page: Path) -> None:
         """The table of seconds and the page to open: how a demo ends."""
