@@ -46,7 +46,10 @@ def _read_lines(path: Path) -> list[dict[str, str]]:
 
 def continuations_section(found: Continuations) -> str:
     """HTML: a table per prompt, a row per model; empty texts are said to be empty."""
-    parts = ["<h2>The same beginning, continued</h2>", "<p>One text per model, drawn with the same seed and the same settings; see efficiency.json beside the texts.</p>"]
+    parts = [
+        "<h2>The same beginning, continued</h2>",
+        "<p>One text per model, drawn with the same seed and the same settings; see efficiency.json beside the texts.</p>",
+    ]
     for prompt_id, prompt in found.prompts.items():
         rows = "\n".join(
             f'<tr><th scope="row">{html.escape(model)}</th><td class="text">{_shown(text)}</td></tr>'
