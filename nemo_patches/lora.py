@@ -15,7 +15,8 @@ from typing import Any, ClassVar
 import torch
 import torch.nn.functional as F  # noqa: N812
 from megatron.core.dist_checkpointing.mapping import ShardedStateDict
-from megatron.core.tensor_parallel import ColumnParallelLinear, RowParallelLinear, get_cuda_rng_tracker
+from megatron.core.parallel_state import get_tensor_model_parallel_rank, get_tensor_model_parallel_world_size
+from megatron.core.tensor_parallel import ColumnParallelLinear, RowParallelLinear
 from megatron.core.tensor_parallel.layers import set_tensor_model_parallel_attributes
 from megatron.core.tensor_parallel.mappings import copy_to_tensor_model_parallel_region, reduce_from_tensor_model_parallel_region
 from megatron.core.transformer.utils import make_sharded_tensors_for_checkpoint
@@ -154,10 +155,16 @@ class RowParallelLinearWithLoRA(_Adapted, RowParallelLinear):
         """See Megatron's class."""
         output, bias = super().forward(x)
         if self.training and self._settings.dropout:
-            with get_cuda_rng_tracker().fork():  # the ranks have different inputs, so they drop different ones
-                x = F.dropout(x, self._settings.dropout)
+            x = x * self._kept(x) / (1 - self._settings.dropout)
         [low_rank] = self._adapters()
         return output + self._settings.scale * F.linear(reduce_from_tensor_model_parallel_region(F.linear(x, low_rank.a)), low_rank.b), bias
+
+    def _kept(self, x: Tensor) -> Tensor:
+        """This rank's part of the mask, which all draw whole and alike, so that every layout drops the same inputs."""
+        size = x.shape[-1]
+        whole = torch.empty(*x.shape[:-1], size * get_tensor_model_parallel_world_size(), dtype=torch.bool, device=x.device)
+        first = size * get_tensor_model_parallel_rank()
+        return whole.bernoulli_(1 - self._settings.dropout)[..., first : first + size]
 
 
 class RowParallelLinearWithLoRAAndNorm(RowParallelLinearWithNorm, RowParallelLinearWithLoRA):

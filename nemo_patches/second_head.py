@@ -29,6 +29,17 @@ class SecondHead(ColumnParallelLinear):
     """
 
     hidden: Tensor | None = None
+    _first_losses: Tensor | None = None
+
+    def note_first_losses(self, losses: Tensor) -> None:
+        """Add to the sum and number of what the first head alone loses; waits for nothing."""
+        noted = torch.stack([losses.detach().float().sum(), losses.new_tensor(losses.numel(), dtype=torch.float32)])
+        self._first_losses = noted if self._first_losses is None else self._first_losses + noted
+
+    def take_first_losses(self) -> Tensor:
+        """(2,), sum and number since this was last called."""
+        noted, self._first_losses = self._first_losses, None
+        return torch.zeros(2) if noted is None else noted
 
     def note_input(self, first_head: Any, inputs: tuple[Tensor, ...]) -> None:
         """Hook before the first head."""
@@ -90,6 +101,7 @@ def _add_loss(model: MegatronGPTModel, inputs: Any, options: Mapping[str, Any], 
     labels = options.get("labels")
     if not model.training or labels is None:
         return losses
+    model.second_head.note_first_losses(losses)
     length = labels.shape[1]
     logits, _ = model.second_head(hidden)
     second = model.compute_language_model_loss(labels.roll(-1, dims=1), logits)

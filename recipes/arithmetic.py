@@ -47,6 +47,13 @@ def total_steps(recipe: Recipe) -> int:
     return schedule.train_tokens // tokens_per_step(recipe)
 
 
+def validation_steps(recipe: Recipe) -> int | None:
+    """After how many steps held-out text is measured: as the recipe says, else as often as a checkpoint is saved; None without such text."""
+    if not recipe.data.validation:
+        return None
+    return recipe.run.validate_every_steps or recipe.run.checkpoint_every_steps
+
+
 def padded_vocab_size(vocab_size: int, multiple: int) -> int:
     """Rows of the vocabulary tables in the engine.
 

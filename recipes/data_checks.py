@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from data_prep.artifacts import Manifest
 from recipes import arithmetic
 from recipes.schema import Recipe
-from recipes.steps import has_answers, largest_steps
+from recipes.steps import has_answers, largest_steps, num_samples, weights_of
 
 if TYPE_CHECKING:
     from recipes.checks import RunInputs
+
+_MANY_PASSES = 16
 
 
 def blend_problems(recipe: Recipe, inputs: RunInputs) -> list[str]:
@@ -63,6 +67,25 @@ def _share_problems(recipe: Recipe) -> list[str]:
         problems += [f"data.shares has {name}, but no data set is in it" for name in data.shares if name not in data.languages]
         problems += [f"data.languages has {name}, which has no share in data.shares" for name in {*data.languages} - {*data.shares}]
     return problems
+
+
+def pass_warnings(recipe: Recipe, train: Sequence[Manifest]) -> list[str]:
+    """A sentence for each data set that is seen so often that it teaches nothing more, unless the recipe itself counts passes.
+
+    Source: Muennighoff et al. 2023 (Scaling data-constrained language models): what is repeated is worth little beyond 16 passes.
+    """
+    if recipe.schedule.epochs is not None or recipe.data.epochs:
+        return []
+    weights, samples = weights_of(recipe.data, train), arithmetic.total_steps(recipe) * recipe.schedule.global_batch_size
+    sentences = []
+    for path, manifest, weight in zip(recipe.data.train, train, weights, strict=True):
+        passes = samples * weight / sum(weights) / max(num_samples(manifest, recipe.data.sequence_length), 1)
+        if passes > _MANY_PASSES:
+            sentences.append(
+                f"the run sees the data set {path} {passes:,.0f} times; beyond {_MANY_PASSES} a text teaches little:"
+                " give it more data or fewer steps, or say with schedule.epochs that this is meant"
+            )
+    return sentences
 
 
 def data_problems(recipe: Recipe, inputs: RunInputs) -> list[str]:

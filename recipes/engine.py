@@ -17,6 +17,7 @@ from nemo_patches.quiet import quiet_imports
 from recipes import arithmetic
 from recipes.checks import RunInputs, padded_vocab_size, trained_names
 from recipes.freezing import first_trained_steps
+from recipes.launch import process_rank
 from recipes.schema import Recipe
 from recipes.steps import blend_of, has_answers, weights_of
 from recipes.stopping import StopSignals
@@ -41,8 +42,9 @@ with quiet_imports():
     from nemo_patches.tokenizer import EndOfDocument
     from recipes.training.assembly import RunCallbacks, make_callbacks
     from recipes.training.checkpoint_io import make_checkpoint_io
+    from recipes.training.event_files import forget_points
     from recipes.training.freezing import FreezingOptimizer, freeze_for_the_whole_run
-    from recipes.training.loggers import finish, make_loggers
+    from recipes.training.loggers import TENSORBOARD_NAME, finish, make_loggers
     from recipes.training.losses import StepLoss
     from recipes.training.nonfinite import NonFiniteSteps
     from recipes.training.passes import PassesDataModule
@@ -148,7 +150,7 @@ def train(
     inputs: RunInputs,
     *,
     run_dir: Path,
-    resume_from: Path | None,
+    resume_from: tuple[int, Path] | None,
     signals: StopSignals,
     fence: Fence,
     watchdog: Watchdog,
@@ -158,7 +160,7 @@ def train(
     Every process of the run calls this.
 
     Args:
-        resume_from: a checkpoint of this run, with optimizer state.
+        resume_from: step and directory of a checkpoint of this run, with optimizer state.
         signals: that end the run before its last step.
         fence: of the run's lease on its directory.
         watchdog: that is told of every step.
@@ -170,12 +172,14 @@ def train(
         NonFiniteError: on every rank, if the run meets more losses or gradients that are not finite than the recipe allows.
         LeaseLostError: on every rank, if another run has taken the directory over.
     """
+    if process_rank() == 0:
+        forget_points(run_dir / TENSORBOARD_NAME, last_step=resume_from[0] if resume_from else 0)
     callbacks = make_callbacks(recipe, inputs, run_dir=run_dir, signals=signals, fence=fence, watchdog=watchdog)
     trainer = make_trainer(recipe, callbacks, run_dir=run_dir, start_from_weights=resume_from is None)
     data = make_data(recipe, inputs, index_dir=run_dir / "index")
     model = make_model(recipe, inputs, callbacks.nonfinite)
     try:
-        trainer.fit(model, data, ckpt_path=str(resume_from / "weights") if resume_from else None)
+        trainer.fit(model, data, ckpt_path=str(resume_from[1] / "weights") if resume_from else None)
     finally:
         finish(trainer.loggers)
     return callbacks.stopping.reason
@@ -202,7 +206,7 @@ def make_trainer(recipe: Recipe, callbacks: RunCallbacks, *, run_dir: Path, star
         if recipe.precision == "bf16"
         else nl.MegatronMixedPrecision(precision="32"),
         max_steps=arithmetic.total_steps(recipe),
-        log_every_n_steps=recipe.run.log_every_steps,
+        log_every_n_steps=0,  # Metrics does it; Lightning would write the same again under other names, with steps counted from 0
         limit_val_batches=0,  # Validation does it
         num_sanity_val_steps=0,
         use_distributed_sampler=False,

@@ -13,11 +13,14 @@ import json
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from data_prep import command
 from recipes import arithmetic
 from recipes.checks import RunInputs, check_run, padded_vocab_size, planned_model
 from recipes.compose import compose_recipe, recipe_descriptions
+from recipes.data_checks import pass_warnings
+from recipes.page import recipe_page
 from recipes.planner import costs, report
 from recipes.planner.estimate import estimate_run
 from recipes.planner.hardware import GPUS, Gpu, find_gpu
@@ -138,6 +141,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     what.add_argument("--recipe", help="name of a bundled recipe, or a YAML file")
     what.add_argument("--list", action="store_true", help="print the bundled recipes, each with what it is")
     parser.add_argument("--json", action="store_true", help="print JSON instead of text")
+    parser.add_argument("--page", type=Path, metavar="FILE", help="write an HTML page too: every key, its value, its source, what it means")
     parser.add_argument(
         "--gpu", metavar="NAME", help=f"GPU to plan for: {', '.join(GPUS)} (default: parallel.gpu of the recipe, else that of this machine)"
     )
@@ -158,6 +162,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         options = replace(options, gpu=visible)
     recipe = check_run(recipe, inputs, visible=visible)
     sections = plan(recipe, inputs, options)
+    for warning in pass_warnings(recipe, inputs.train):
+        print(f"warning: {warning}", file=sys.stderr)
+    if arguments.page is not None:
+        partial = arguments.page.with_name(f".{arguments.page.name}.partial")
+        partial.write_text(recipe_page(recipe, chosen=arguments.recipe, overrides=arguments.overrides), encoding="utf-8")
+        partial.replace(arguments.page)
     if arguments.json:
         json.dump(sections, sys.stdout, indent=2)
         print()

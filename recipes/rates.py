@@ -12,7 +12,8 @@ class Rates:
     """What turns steps into tokens, bytes and work.
 
     Attributes:
-        tokens_per_step: over all ranks.
+        positions_per_step: that the model computes over all ranks: tokens, and what fills up answers.
+        samples_per_step: over all ranks.
         bytes_per_token: of the training text.
         held_out_bytes_per_token: of each held-out text, by language.
         flops_per_token: forward and backward.
@@ -20,16 +21,17 @@ class Rates:
         peak_flops: of one device in the run's precision; None where it is not known.
     """
 
-    tokens_per_step: int
+    positions_per_step: int
+    samples_per_step: int
     bytes_per_token: float
     held_out_bytes_per_token: Mapping[str, float]
     flops_per_token: float
     num_devices: int
     peak_flops: float | None
 
-    def of_work(self, tokens_per_second: float) -> dict[str, float]:
+    def of_work(self, positions_per_second: float) -> dict[str, float]:
         """TFLOP/s of one device, and which share of the possible that is (MFU, Chowdhery et al. 2022, appendix B)."""
-        flops = tokens_per_second * self.flops_per_token / self.num_devices
+        flops = positions_per_second * self.flops_per_token / self.num_devices
         shares = {} if self.peak_flops is None else {"mfu": round(flops / self.peak_flops, 4)}
         return {"tflops_per_device": round(flops / 1e12, 6), **shares}
 

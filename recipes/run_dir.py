@@ -11,6 +11,7 @@ from pathlib import Path
 
 from data_prep.artifacts import MANIFEST_NAME, check_files, read_manifest
 from data_prep.plain_files import read_json
+from recipes import arithmetic
 from recipes.schema import Recipe, recipe_from_mapping
 
 RECIPE_NAME = "recipe.json"
@@ -21,6 +22,7 @@ WANDB_NAME = "wandb"  # what the library itself calls it
 _PROBE_BYTES = 8 << 20
 
 # What may differ between the parts of an interrupted run: an allocation of another size, and what is written when.
+_LENGTH = ("schedule.max_steps", "schedule.train_tokens", "schedule.epochs")  # a run may become longer
 _MAY_CHANGE = ("parallel.", "run.", "schedule.micro_batch_size", "data.num_workers")
 
 
@@ -86,27 +88,80 @@ def sync_command(run_dir: Path) -> str:
     return f"wandb sync {run_dir / WANDB_NAME}/offline-run-*"
 
 
-def record_recipe(run_dir: Path, recipe: Recipe) -> None:
-    """Write the recipe of a new run, or check that an interrupted run had the same.
+def remove_left_over(run_dir: Path) -> None:
+    """Remove what a killed process was writing; half-written checkpoints go when the training starts.  For the holder of the run's lease."""
+    for pattern in ("recipe.*.partial", "metrics.partial", ".space.*", "tensorboard/.*.partial"):
+        for left in run_dir.glob(pattern):
+            left.unlink(missing_ok=True)
+
+
+def record_recipe(run_dir: Path, recipe: Recipe, *, writes: bool = True) -> str | None:
+    """Write the recipe of a new run, or check that an interrupted run had the same; it may be longer now.
+
+    Args:
+        writes: False in processes beside the one that writes.
+
+    Returns:
+        A sentence about what changes, where the run is lengthened.
 
     Raises:
         ValueError: naming every key that differs.
     """
     path = run_dir / RECIPE_NAME
     if not path.exists():
-        run_dir.mkdir(parents=True, exist_ok=True)
-        partial = path.with_suffix(f".{uuid.uuid4().hex}.partial")  # every rank writes it, and all the same
-        partial.write_text(json.dumps(asdict(recipe), indent=2) + "\n", encoding="utf-8")
-        partial.replace(path)
-        return
+        if writes:
+            _write_recipe(path, recipe)
+        return None
     try:
-        before = recipe_from_mapping(read_json(path))
+        recorded = recipe_from_mapping(read_json(path))
     except (ValueError, AttributeError) as error:
         raise ValueError(
             f"{path} is not the recipe of a run ({error}); bring it back, from attempts/latest under Slurm, or choose another --output"
         ) from error
-    if changed := recipe_changes(before, recipe):
-        raise ValueError(f"{run_dir} holds a run of another recipe: {'; '.join(changed)}; choose another --output or the same recipe")
+    changed = recipe_changes(recorded, recipe)
+    if not changed:
+        return None
+    steps, new_steps = arithmetic.total_steps(recorded), arithmetic.total_steps(recipe)
+    if new_steps > steps and all(key.split(" ")[0] in _LENGTH for key in changed):
+        _require_optimizer_state(run_dir, recorded, steps)
+        if writes:
+            _write_recipe(path, recipe)
+        return _about_rate_and_data(recipe, recorded, steps, new_steps)
+    hint = ", of which the steps may be more" if any(key.split(" ")[0] in _LENGTH for key in changed) else ""
+    raise ValueError(f"{run_dir} holds a run of another recipe: {'; '.join(changed)}; choose another --output or the same recipe{hint}")
+
+
+def _write_recipe(path: Path, recipe: Recipe) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(f".{uuid.uuid4().hex}.partial")
+    partial.write_text(json.dumps(asdict(recipe), indent=2) + "\n", encoding="utf-8")
+    partial.replace(path)
+
+
+def _require_optimizer_state(run_dir: Path, recorded: Recipe, steps: int) -> None:
+    newest = newest_checkpoint(run_dir)
+    if newest is None or newest[0] < steps:
+        return
+    manifest = read_manifest(newest[1])
+    if manifest is not None and not manifest.arguments.get("run", {}).get("keep_optimizer_in_last_checkpoint", True):
+        raise ValueError(
+            f"{newest[1]} has weights alone (run.keep_optimizer_in_last_checkpoint=false), from which the run cannot be lengthened;"
+            " remove it to go on from the checkpoint before, or start another run from it with model.checkpoint"
+        )
+
+
+def _about_rate_and_data(recipe: Recipe, recorded: Recipe, steps: int, new_steps: int) -> str:
+    ends, goes_on = (
+        arithmetic.learning_rate(steps, schedule, steps=length)
+        for schedule, length in ((recorded.schedule, steps), (recipe.schedule, new_steps))
+    )
+    sentence = (
+        f"the run is lengthened from {steps:,} to {new_steps:,} steps: from here on the learning rate follows the schedule of the longer run,"
+        f" which has {goes_on:.3g} behind step {steps:,} where the shorter one had {ends:.3g}"
+    )
+    if recipe.schedule.epochs is None:
+        sentence += "; Megatron may order the samples anew for the longer run, so that some are seen again before others"
+    return sentence
 
 
 def recipe_changes(before: Recipe, now: Recipe) -> list[str]:

@@ -30,10 +30,10 @@ class ModelRecipe:
 class ParallelRecipe:
     """How the model is spread over processes; the data-parallel size is what is left."""
 
-    num_nodes: int = 1
+    num_nodes: int = 1  # machines
     devices_per_node: int = 1  # GPUs of a node, or processes where there is no GPU
-    tensor_parallel_size: int = 1
-    pipeline_parallel_size: int = 1
+    tensor_parallel_size: int = 1  # processes among which every layer is cut
+    pipeline_parallel_size: int = 1  # stages among which the layers are dealt out
     distributed_optimizer: bool = True  # optimizer state spread over the data-parallel ranks
     gpu: str | None = None  # what the devices are, a name of recipes.planner.hardware; a layout that does not fit it is refused
     check_memory: bool = True  # False tries a layout that by the estimate does not fit
@@ -67,13 +67,13 @@ class ScheduleRecipe:
     train_tokens: int | None = None  # the steps follow: as many as these tokens fill
     epochs: float | None = None  # passes over the data; the steps follow, and each pass is over before the next begins
     published_steps: int | None = None  # as the paper rounds them; the plan shows them beside the computed ones
-    warmup_steps: int = 0
+    warmup_steps: int = 0  # at the beginning, in which the rate rises
     constant_steps: int = 0  # at the end, at min_learning_rate
-    weight_decay: float = 0.01
-    adam_beta1: float = 0.9
-    adam_beta2: float = 0.95
-    adam_epsilon: float = 1e-8
-    clip_gradient_norm: float = 1.0
+    weight_decay: float = 0.01  # decoupled (AdamW): times the learning rate of the step
+    adam_beta1: float = 0.9  # decay of the first moment
+    adam_beta2: float = 0.95  # decay of the second moment
+    adam_epsilon: float = 1e-8  # added to the root of the second moment
+    clip_gradient_norm: float = 1.0  # the longest gradient, over all that is trained; 0: none is cut
 
 
 @dataclass(frozen=True)
@@ -81,8 +81,8 @@ class FreezeRule:
     """Parameters that stay as they are: `frozen` names them, or `trained` names all the others (see `recipes.freezing`)."""
 
     frozen: tuple[str, ...] = ()  # names, patterns with *, or ready-made sets such as top_2_layers
-    trained: tuple[str, ...] = ()
-    until_step: int | None = None  # the first optimizer step, counted from 0, that changes them; None: no step does
+    trained: tuple[str, ...] = ()  # the same, for all that is not frozen
+    until_step: int | None = None  # steps that are over before one changes them; None: no step does
     until_epoch: float | None = None  # the same in passes over the data, which schedule.epochs counts
 
 
@@ -90,7 +90,7 @@ class FreezeRule:
 class LoRARecipe:
     """Low-rank adapters on all linear layers of every block; what else is trained, `freeze` says (its set `adapters` names them)."""
 
-    rank: int = 8
+    rank: int = 8  # width between the two factors
     alpha: float = 32.0  # the product of the factors is scaled by alpha / rank
     dropout: float = 0.05  # of the adapters' input
 
@@ -99,10 +99,10 @@ class LoRARecipe:
 class RunRecipe:
     """What is written down and when."""
 
-    checkpoint_every_steps: int
-    validate_every_steps: int | None = None  # only where data.validation is given
+    checkpoint_every_steps: int  # optimizer steps; the last step is saved too
+    validate_every_steps: int | None = None  # where data.validation is given; by default as often as a checkpoint is saved
     validation_batches: int = 1  # global batches of one validation
-    log_every_steps: int = 10
+    log_every_steps: int = 10  # optimizer steps between two lines of metrics
     keep_optimizer_in_last_checkpoint: bool = True  # False saves space when the run will not be continued
     keep_checkpoints: int | None = None  # the newest so many stay, older ones are removed; None: all stay
     keep_held_checkpoints: int = 8  # of the older ones that eval.watch still waits for, the newest so many stay too
@@ -119,7 +119,7 @@ class RunRecipe:
 class Recipe:
     """One training run."""
 
-    name: str
+    name: str  # for people
     model: ModelRecipe
     data: DataRecipe
     schedule: ScheduleRecipe
@@ -129,7 +129,7 @@ class Recipe:
     lora: LoRARecipe | None = None
     objective: str = "next_token"  # or "two_tokens": a second head for the token after the next, left out of exports
     precision: str = "bf16"  # "bf16" (mixed: float32 gradients and optimizer) or "32"
-    seed: int = 42
+    seed: int = 42  # of the order of the data, of dropout and of what is drawn
 
 
 OBJECTIVES = ("next_token", "two_tokens")

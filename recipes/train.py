@@ -17,6 +17,7 @@ from data_prep.lease import Fence
 from recipes import arithmetic
 from recipes.checks import RunInputs, check_run, read_inputs, value_problems
 from recipes.compose import compose_recipe
+from recipes.data_checks import pass_warnings
 from recipes.kernels import installed_kernels
 from recipes.launch import (
     die_with_launcher,
@@ -30,7 +31,7 @@ from recipes.launch import (
 )
 from recipes.planner.visible import visible_gpu
 from recipes.resume import check_resume
-from recipes.run_dir import CHECKPOINTS_NAME, is_disk_full, newest_checkpoint, record_recipe, sync_command
+from recipes.run_dir import CHECKPOINTS_NAME, is_disk_full, newest_checkpoint, record_recipe, remove_left_over, sync_command
 from recipes.schema import Recipe, RunRecipe, raise_all
 from recipes.stopping import StopSignals, ignore_signals
 from recipes.watchdog import watching
@@ -55,6 +56,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     signals.listen()  # from the beginning: reading every byte of large inputs, and importing the engine, take their time
     inputs = read_inputs(recipe)
     recipe = check_run(recipe, inputs, visible=visible_gpu())
+    for warning in pass_warnings(recipe, inputs.train) if is_first_process() else ():
+        print(f"warning: {warning}", file=sys.stderr, flush=True)
     with leased(arguments.output) as fence:
         return _run(recipe, inputs, fence, run_dir=arguments.output, signals=signals, arguments=argv if argv is not None else sys.argv[1:])
 
@@ -72,7 +75,10 @@ def _run(recipe: Recipe, inputs: RunInputs, fence: Fence, *, run_dir: Path, sign
             check_files(Path(path), inputs.validation[language], share=share)
     if newest is not None:
         check_resume(newest[1], recipe, inputs)
-    record_recipe(run_dir, recipe)
+    if is_first_process():
+        remove_left_over(run_dir)
+    if (longer := record_recipe(run_dir, recipe, writes=is_first_process())) and is_first_process():
+        print(longer, file=sys.stderr, flush=True)
     if newest is not None and newest[0] >= arithmetic.total_steps(recipe):
         print(f"the run is finished: {newest[1]}")
         return command.DONE
@@ -99,8 +105,7 @@ def _train(recipe: Recipe, inputs: RunInputs, fence: Fence, *, run_dir: Path, ne
         print(f"{recipe.name}: {where}, {arithmetic.total_steps(recipe)} steps; {installed_kernels()}", file=sys.stderr, flush=True)
     try:
         with watching(recipe.run, rank=process_rank()) as watchdog:
-            start = newest[1] if newest else None
-            reason = train(recipe, inputs, run_dir=run_dir, resume_from=start, signals=signals, fence=fence, watchdog=watchdog)
+            reason = train(recipe, inputs, run_dir=run_dir, resume_from=newest, signals=signals, fence=fence, watchdog=watchdog)
     except command.StoppedError as error:
         if says:
             print(f"error: {error}", file=sys.stderr)

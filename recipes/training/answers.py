@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset
 
@@ -29,6 +30,11 @@ class Answers(Dataset[Mapping[str, Tensor]]):
 
     def __len__(self) -> int:
         return len(self._tokens) // 2
+
+    @property
+    def num_tokens(self) -> NDArray[np.int64]:
+        """(pairs,), tokens of each without what it is filled up with."""
+        return self._tokens.lengths.astype(np.int64).reshape(-1, 2).sum(axis=1)
 
     def __getitem__(self, number: int) -> Mapping[str, Tensor]:
         prompt, answer = (torch.from_numpy(self._tokens[2 * number + which].astype(np.int64)) for which in (0, 1))

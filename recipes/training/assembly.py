@@ -30,6 +30,7 @@ from recipes.training.metrics_file import MetricsFile
 from recipes.training.nonfinite import NonFiniteSteps
 from recipes.training.progress_watch import ProgressWatch
 from recipes.training.random_state import StepSeed
+from recipes.training.rate import RateOfTheStep
 from recipes.training.stopping import Stopping
 from recipes.training.validation import Validation
 from recipes.watchdog import Watchdog
@@ -40,6 +41,7 @@ class RunCallbacks:
     """What acts before and after the steps."""
 
     seed: StepSeed
+    rate: RateOfTheStep
     nonfinite: NonFiniteSteps
     metrics: Metrics
     validation: Validation | None
@@ -49,7 +51,7 @@ class RunCallbacks:
 
     def in_order(self) -> list[Callback]:
         """A step is logged and measured before it is saved, so that a run that goes on from a checkpoint has both; stopping saves too."""
-        found = [self.seed, self.nonfinite, self.metrics, self.validation, self.checkpoints, self.stopping, self.watch]
+        found = [self.seed, self.rate, self.nonfinite, self.metrics, self.validation, self.checkpoints, self.stopping, self.watch]
         return [callback for callback in found if callback is not None]
 
 
@@ -86,9 +88,11 @@ def make_callbacks(
         retention=None if recipe.run.keep_checkpoints is None else Retention(recipe.run.keep_checkpoints, recipe.run.keep_held_checkpoints),
         fence=shared_fence,
         watchdog=watchdog,
+        saved=metrics.saved,
     )
     return RunCallbacks(
         seed=StepSeed(recipe.seed),
+        rate=RateOfTheStep(),
         nonfinite=NonFiniteSteps(
             run_dir,
             file,
@@ -117,13 +121,14 @@ def _context(recipe: Recipe, run_dir: Path) -> Path:
 
 
 def _validation(recipe: Recipe, metrics: Metrics, watchdog: Watchdog) -> Validation | None:
-    if recipe.run.validate_every_steps is None:
+    every_steps = arithmetic.validation_steps(recipe)
+    if every_steps is None:
         return None
     return Validation(
         {language: Path(path) / PREFIX for language, path in recipe.data.validation.items()},
         metrics,
         watchdog,
-        every_steps=recipe.run.validate_every_steps,
+        every_steps=every_steps,
         max_steps=arithmetic.total_steps(recipe),
         max_samples=recipe.run.validation_batches * recipe.schedule.global_batch_size,
         sequence_length=recipe.data.sequence_length,
@@ -137,7 +142,8 @@ def _rates(recipe: Recipe, inputs: RunInputs) -> Rates:
         weights
     )
     return Rates(
-        tokens_per_step=arithmetic.tokens_per_step(recipe),
+        positions_per_step=arithmetic.tokens_per_step(recipe),
+        samples_per_step=recipe.schedule.global_batch_size,
         bytes_per_token=bytes_per_token,
         held_out_bytes_per_token={language: _bytes_per_token(manifest) for language, manifest in inputs.validation.items()},
         flops_per_token=arithmetic.flops_per_token(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial as partial_function
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ class Checkpoints(Callback):
     Args:
         directory: below that of the run.
         retention: None lets all checkpoints stay.
+        saved: called on rank 0 with the step of each checkpoint that is complete.
     """
 
     def __init__(
@@ -47,11 +48,12 @@ class Checkpoints(Callback):
         retention: Retention | None,
         fence: SharedFence,
         watchdog: Watchdog,
+        saved: Callable[[int], None],
     ) -> None:
         self._directory, self._every, self._max_steps = directory, every_steps, max_steps
         self._source_context, self._facts, self._inputs, self._arguments = source_context, facts, inputs, arguments
         self._optimizer_in_last, self._asynchronous, self._retention = optimizer_in_last, asynchronous, retention
-        self._fence, self._watchdog = fence, watchdog
+        self._fence, self._watchdog, self._saved = fence, watchdog, saved
         self._last_saved = -1
         self._stopped_seconds = 0.0  # for which the newest save has stopped the training
 
@@ -114,6 +116,7 @@ class Checkpoints(Callback):
             if final.exists():  # a resumed run may pass a step that was saved with other data
                 shutil.rmtree(final)
             partial.replace(final)
+            self._saved(step)
             if self._retention is not None:
                 for sentence in remove_old_checkpoints(self._directory.parent, self._retention):
                     print(sentence, file=sys.stderr, flush=True)

@@ -11,13 +11,15 @@ from lightning.pytorch.loggers import Logger, TensorBoardLogger, WandbLogger
 
 from data_prep.artifacts import digest_bytes
 
+TENSORBOARD_NAME = "tensorboard"
+
 
 def make_loggers(run_dir: Path, *, name: str, wandb_project: str | None, settings: dict[str, Any]) -> list[Logger]:
     """The loggers of a run; what Weights & Biases gets stays in the directory of the run until somebody sends it.
 
     All parts of an interrupted run have one id there, which is made from the run's directory.
     """
-    loggers: list[Logger] = [TensorBoardLogger(str(run_dir), name="tensorboard", version="")]
+    loggers: list[Logger] = [TensorBoardLogger(str(run_dir), name=TENSORBOARD_NAME, version="")]
     if wandb_project is not None:
         os.environ.setdefault("WANDB_SILENT", "true")
         identity = digest_bytes(str(run_dir.resolve()).encode()).replace(":", "-")

@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import math
+import resource
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.loggers import Logger, WandbLogger
 from megatron.core import parallel_state
+from numpy.typing import NDArray
 
+from nemo_patches.cpu_device import present_cpu_as_device
+from nemo_patches.second_head import SecondHead
 from recipes.rates import Rates
 from recipes.training.freezing import parameters_by_name
 from recipes.training.metrics_file import MetricsFile
+from recipes.training.passes import OrderedSamples
 
+ON_CPU = present_cpu_as_device()
 _ROWS = {"new_row_norm": "embedding.word_embeddings.weight", "new_output_row_norm": "output_layer.weight"}
 
 
@@ -32,16 +40,25 @@ class Metrics(Callback):
     def __init__(self, file: MetricsFile, *, every_steps: int, max_steps: int, rates: Rates, new_rows: range) -> None:
         self._file, self._every, self._max_steps, self._rates, self._new_rows = file, every_steps, max_steps, rates, new_rows
         self._last_time, self._last_step, self._learning_rate = time.monotonic(), 0, 0.0
+        self._first_time, self._first_step = 0.0, -1  # of the first line: what comes before it is the start, and no pace
+        self._unsent: list[tuple[Logger, Mapping[str, Any]]] = []
+        self._seen: NDArray[np.int64] | None = None  # tokens in the first so many samples, where samples differ
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Forget what an interrupted run logged after the checkpoint that this one resumes from."""
         self._last_time, self._last_step = time.monotonic(), trainer.global_step
         if trainer.is_global_zero:
             self._file.forget(last_step=trainer.global_step)
+        data = trainer.datamodule._train_ds  # type: ignore[attr-defined]
+        if isinstance(data, OrderedSamples):
+            positions = self._rates.positions_per_step // self._rates.samples_per_step
+            self._seen = data.tokens_seen(positions)
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         """Note the learning rate that the step will use; afterwards the optimizer holds that of the next."""
         self._learning_rate = trainer.optimizers[0].param_groups[0]["lr"]
+        for head in _second_heads(trainer):
+            head.take_first_losses()  # of the step before, if nothing was logged then
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Log the step that ended; every rank takes part."""
@@ -51,30 +68,44 @@ class Metrics(Callback):
         logged = trainer.callback_metrics
         loss = float(logged["reduced_train_loss"])  # waits for the device, so the time behind it is that of finished steps
         now = time.monotonic()
-        steps_per_second = (step - self._last_step) / (now - self._last_time)
-        norms = mean_row_norms(trainer, self._new_rows)
+        seconds_per_step = (now - self._last_time) / (step - self._last_step)
+        tokens, new_tokens = self._tokens(step), self._tokens(step) - self._tokens(self._last_step)
+        tokens_per_second = new_tokens / (now - self._last_time)
+        norms, first_head = mean_row_norms(trainer, self._new_rows), first_head_loss(trainer)
         self._last_time, self._last_step = time.monotonic(), step
+        if self._first_step < 0:
+            self._first_time, self._first_step = now - seconds_per_step, step - 1
         if not trainer.is_global_zero:
             return
-        tokens, tokens_per_second = step * self._rates.tokens_per_step, steps_per_second * self._rates.tokens_per_step
+        seconds_left = (self._max_steps - step) * (now - self._first_time) / (step - self._first_step)
+        memory = memory_gib()
         record = {
             "step": step,
             "loss": loss if math.isfinite(loss) else None,
+            **({} if first_head is None else {"first_head_loss": first_head if math.isfinite(first_head) else None}),
             "learning_rate": self._learning_rate,
             "gradient_norm": float(logged["grad_norm"]) if "grad_norm" in logged else None,
             **{name: norm if math.isfinite(norm) else None for name, norm in norms.items()},
             "tokens": tokens,
             "bytes": round(tokens * self._rates.bytes_per_token),
             "tokens_per_second": round(tokens_per_second, 1),
-            **self._rates.of_work(tokens_per_second),
+            "seconds_per_step": round(seconds_per_step, 4),
+            "memory_gib": round(memory, 3),
+            **self._rates.of_work(self._rates.positions_per_step / seconds_per_step),
         }
         self._write(trainer, record)
         print(
             f"step {step}/{self._max_steps}  loss {loss:.4f}  learning rate {self._learning_rate:.2e}"
-            f"  {tokens_per_second:,.0f} tokens/s  {(self._max_steps - step) / steps_per_second:.0f} s left",
+            f"  {tokens_per_second:,.0f} tokens/s  {seconds_per_step:.3g} s/step  {memory:.1f} GiB  {seconds_left:.0f} s left",
             file=sys.stderr,
             flush=True,
         )
+
+    def _tokens(self, step: int) -> int:
+        """Seen in the first so many steps."""
+        if self._seen is None:
+            return step * self._rates.positions_per_step
+        return int(self._seen[step * self._rates.samples_per_step])
 
     def write_validation(self, trainer: Trainer, losses: Mapping[str, float], *, seconds: float) -> None:
         """Log losses on held-out text, also in bits per byte, which compares runs with different vocabularies.
@@ -88,8 +119,8 @@ class Metrics(Callback):
             suffix = "" if language == "all" else f"_{language}"
             record[f"validation_loss{suffix}"] = loss
             record[f"validation_bits_per_byte{suffix}"] = loss / math.log(2) / self._rates.held_out_bytes_per_token[language]
-        self._write(trainer, record)
         text = "  ".join(f"{name.replace('_', ' ')} {value:.4f}" for name, value in record.items() if name != "step")
+        self._write(trainer, {name: value if math.isfinite(value) else None for name, value in record.items()})
         print(f"step {trainer.global_step}/{self._max_steps}  {text}", file=sys.stderr, flush=True)
         self._last_time += seconds
 
@@ -97,7 +128,24 @@ class Metrics(Callback):
         if not self._file.append(record):
             return
         for logger in trainer.loggers:
-            logger.log_metrics({name: value for name, value in record.items() if value is not None and name != "step"}, step=record["step"])
+            if isinstance(logger, WandbLogger):
+                self._unsent.append((logger, record))
+            else:
+                _log(logger, record)
+
+    def saved(self, step: int) -> None:
+        """Note that a checkpoint of a step is complete.
+
+        What Weights & Biases gets cannot be taken back, so it gets what no interruption can undo any more.
+        """
+        for logger, record in self._unsent:
+            if record["step"] <= step:
+                _log(logger, record)
+        self._unsent = [(logger, record) for logger, record in self._unsent if record["step"] > step]
+
+
+def _log(logger: Logger, record: Mapping[str, Any]) -> None:
+    logger.log_metrics({name: value for name, value in record.items() if value is not None and name != "step"}, step=record["step"])
 
 
 def gather_parameters(trainer: Trainer) -> None:
@@ -121,6 +169,31 @@ def mean_row_norms(trainer: Trainer, rows: range) -> dict[str, float]:
                     sums[index] += shard.float().norm(dim=1).sum().double()
     torch.distributed.all_reduce(sums)
     return {key: float(total) / len(rows) for key, total in zip(_ROWS, sums, strict=True) if float(total)}
+
+
+def first_head_loss(trainer: Trainer) -> float | None:
+    """Mean over the step of what the first of two heads loses, None where there is one; every rank takes part."""
+    noted = torch.zeros(2, dtype=torch.float64, device="cuda")  # sum and number
+    for head in _second_heads(trainer):
+        noted += head.take_first_losses().to(noted)
+    torch.distributed.all_reduce(noted)
+    return float(noted[0] / noted[1]) if float(noted[1]) else None
+
+
+def _second_heads(trainer: Trainer) -> Iterator[SecondHead]:
+    """Those of this rank: one on the last stage, where two tokens are predicted."""
+    for chunk in trainer.strategy.megatron_parallel:  # type: ignore[attr-defined]
+        while hasattr(chunk, "module"):
+            chunk = chunk.module
+        if hasattr(chunk, "second_head"):
+            yield chunk.second_head
+
+
+def memory_gib() -> float:
+    """The most memory that this rank has used: of its device, or where there is none of the process."""
+    if ON_CPU:
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20  # in KiB
+    return torch.cuda.max_memory_allocated() / 2**30
 
 
 def _is_first_copy(name: str) -> bool:

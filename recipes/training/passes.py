@@ -6,9 +6,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from megatron.core.datasets.blended_megatron_dataset_builder import BlendedMegatronDatasetBuilder
 from megatron.core.datasets.gpt_dataset import GPTDataset
 from nemo.collections.llm.gpt.data.pre_training import PreTrainingDataModule
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset
 
@@ -32,6 +34,15 @@ class OrderedSamples(Dataset[Mapping[str, Tensor]]):
     def place(self, number: int) -> tuple[Any, int]:
         """The data set of a sample, and its number there."""
         return self._data_sets[self._order.data_sets[number]], int(self._order.samples[number])
+
+    def tokens_seen(self, sequence_length: int) -> NDArray[np.int64]:
+        """(samples + 1,), tokens of text in the first so many samples; what fills up answers is none."""
+        counts = np.full(len(self), sequence_length, dtype=np.int64)
+        for which, data_set in enumerate(self._data_sets):
+            if isinstance(data_set, Answers):
+                mine = self._order.data_sets == which
+                counts[mine] = data_set.num_tokens[self._order.samples[mine]]
+        return np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
 
     def __getitem__(self, number: int) -> Mapping[str, Tensor]:
         data_set, sample = self.place(number)

@@ -140,7 +140,8 @@ def _seconds_to_end(run_dir: Path, state: RunState, step: int) -> float | None:
     recipe, speed = read_recipe(run_dir), state.metrics.get("tokens_per_second")
     if recipe is None or not speed or state.total_steps is None:
         return None
-    return max(0, state.total_steps - step) * arithmetic.tokens_per_step(recipe) / float(speed)
+    seconds = state.metrics.get("seconds_per_step") or arithmetic.tokens_per_step(recipe) / float(speed)  # of runs of an earlier version
+    return max(0, state.total_steps - step) * float(seconds)
 
 
 def _row(attempt: Attempt) -> list[str]:

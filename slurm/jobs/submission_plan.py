@@ -99,8 +99,12 @@ def _measured_step_seconds(run_dir: Path, recipe: Recipe) -> float | None:
     if not path.is_file():
         return None
     records = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()[-_LAST_RECORDS:]]
-    speeds = sorted(record["tokens_per_second"] for record in records if record.get("tokens_per_second"))
-    return arithmetic.tokens_per_step(recipe) / speeds[len(speeds) // 2] if speeds else None
+    seconds = sorted(
+        record.get("seconds_per_step") or arithmetic.tokens_per_step(recipe) / record["tokens_per_second"]  # of an earlier version
+        for record in records
+        if record.get("tokens_per_second")
+    )
+    return seconds[len(seconds) // 2] if seconds else None
 
 
 def _hours(submission: Submission, steps_left: int, estimate: RunEstimate | None) -> list[Row]:

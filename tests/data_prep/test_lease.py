@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from data_prep import system_errors
 from data_prep.lease import Fence, Holder, InUseError, Lease, LeaseLostError, take_lease, this_process, wait_for_lease
 from tests.processes import ROOT
 
@@ -207,3 +208,14 @@ def test_processes_of_one_launch_find_the_lease_that_their_first_takes(tmp_path:
         assert isinstance(fence, Fence) and (fence.path, fence.is_held) == (lease.path, True)
         with pytest.raises(InUseError, match="rank 0 has not got the lease"):
             wait_for_lease(tmp_path, "job 6", timeout_seconds=0.1)
+
+
+@pytest.mark.parametrize(
+    ("place", "sentence"),
+    [("file", "file exists already; "), ("file/run", "file/run cannot be there: a part of its path is a file and no ")],
+)
+def test_a_place_that_is_a_file_is_told_in_a_sentence(tmp_path: Path, place: str, sentence: str) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(OSError) as error:
+        _take(tmp_path / place)
+    assert (system_errors.sentence(error.value) or "").startswith(f"{tmp_path}/{sentence}")

@@ -80,6 +80,14 @@ def merged_losses(tensor_parallel_size: int, family: str, context_dir: str) -> d
     return {"without": without, "merged": _losses(plain).flatten().tolist()}
 
 
+def losses_with_dropout(tensor_parallel_size: int) -> list[float]:
+    """Losses in training with adapters of which half the inputs are dropped."""
+    model = _build("opt", lora=LoRA(rank=3, alpha=6.0, dropout=0.5, seed=1)).train()
+    _fill_b(model)
+    torch.manual_seed(7)  # as the beginning of a step: the same on all ranks
+    return _losses(model).flatten().tolist()
+
+
 def dropout(tensor_parallel_size: int) -> list[bool]:
     """Whether the adapters' input is dropped out in training, and whether it is in evaluation."""
     torch.manual_seed(5)

@@ -31,6 +31,11 @@ def test_layouts_agree_on_losses_and_gradients(family: str, tmp_path: Path) -> N
         assert two["squares"][name] == pytest.approx(square, rel=1e-3), name
 
 
+def test_layouts_drop_the_same_inputs_out(tmp_path: Path) -> None:
+    one, two = (_run("losses_with_dropout", size, tmp_path) for size in (1, 2))
+    assert two == pytest.approx(one, abs=TOLERANCE)
+
+
 @pytest.mark.parametrize("family", ["opt", "gemma2"])
 def test_merged_weights_give_the_same_losses(family: str, tmp_path: Path) -> None:
     adapted = _run("losses_and_gradients", 1, tmp_path, family=family)

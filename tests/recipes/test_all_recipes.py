@@ -15,7 +15,8 @@ from recipes.plan import main, plan, render
 from recipes.published import published_inputs
 from recipes.run_dir import record_recipe
 from recipes.schema import Recipe
-from recipes.sources import choices_of, settings_of, tables
+from recipes.settings import choices_of, settings_of
+from recipes.sources import tables
 from tests.conversion.tiny_families import PUBLISHED
 
 PAPERS = ("gams/", "low_resource/", "ofa/", "sava/")

@@ -112,7 +112,7 @@ def test_what_a_run_adds_goes_on_at_another_layout(
         overrides = [f"model.checkpoint={checkpoints.nemo('opt', tied=True)}", f"model.factors={checkpoints.factors()}"]
     else:
         name = "low_resource/llama2"
-        overrides = [f"model.checkpoint={checkpoints.nemo('llama', tied=False)}", "procedure=lora", "lora.dropout=0", "schedule.epochs=4"]
+        overrides = [f"model.checkpoint={checkpoints.nemo('llama', tied=False)}", "procedure=lora", "schedule.epochs=4"]
     overrides += ["schedule.max_steps=4", "run.checkpoint_every_steps=2", "schedule.warmup_steps=1", "schedule.learning_rate=1e-2"]
     whole = train_tiny(name, tmp_path / "whole", inputs, small_data, *overrides)
     shutil.copytree(tmp_path / "whole", tmp_path / "resumed")

@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 from data_prep.megatron.index import index_parts
+from recipes.blend import Order
 from recipes.training.answers import Answers
+from recipes.training.passes import OrderedSamples
 from tests.conftest import Inputs
 from tests.processes import call_command
 from tests.recipes.tiny_runs import train_on_ranks
@@ -22,6 +24,8 @@ def test_the_loss_is_that_of_the_answer_and_its_end(tmp_path: Path) -> None:
     (tmp_path / "text.idx").write_bytes(b"".join(bytes(part) for part in index_parts(lengths, np.dtype(np.uint16))))
     pairs = Answers(str(tmp_path / "text"), sequence_length=7, eos_token_id=2)
     assert len(pairs) == 2
+    order = Order(np.array([0, 0, 0], np.uint16), np.array([1, 0, 1], np.uint32))
+    assert OrderedSamples([pairs], order).tokens_seen(7).tolist() == [0, 3, 9, 12], "what fills up the samples is no text"
     for number, (tokens, counted) in enumerate([([11, 12, 13, 21, 22, 2, 2], [21, 22, 2]), ([14, 23, 2, 2, 2, 2, 2], [23, 2])]):
         sample = pairs[number]
         assert sample["tokens"].tolist() == tokens

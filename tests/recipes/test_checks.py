@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from data_prep.artifacts import write_manifest
+from recipes import arithmetic
 from recipes.checks import RunInputs, read_inputs
-from recipes.compose import compose_recipe
+from recipes.compose import compose_recipe, recipe_names
 from recipes.plan import Options, plan, render
 from recipes.planner.hardware import find_gpu
 from recipes.run_dir import is_disk_full, newest_checkpoint, record_recipe
@@ -275,3 +276,10 @@ def test_signals_and_budgets_are_checked() -> None:
         "run.stop_signals names SIGKILL, USR1; expected signals that a process can handle, such as SIGTERM, SIGUSR1"
     )
     assert _problem("run.skip_nonfinite_steps=-1") == "run.skip_nonfinite_steps is -1; expected 0 or more"
+
+
+@pytest.mark.parametrize("name", recipe_names())
+def test_held_out_text_that_is_given_is_never_ignored(name: str) -> None:
+    recipe = compose_recipe(name, ["data.validation=held_out"])
+    assert arithmetic.validation_steps(recipe) == (recipe.run.validate_every_steps or recipe.run.checkpoint_every_steps)
+    assert arithmetic.validation_steps(compose_recipe(name)) is None

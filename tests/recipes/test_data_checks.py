@@ -14,6 +14,7 @@ from data_prep.artifacts import Manifest
 from recipes.base_models import base_model
 from recipes.checks import RunInputs
 from recipes.compose import compose_recipe
+from recipes.data_checks import pass_warnings
 from recipes.schema import Recipe
 from recipes.steps import weights_of
 from tests.recipes.small_inputs import checked, problem, small_inputs
@@ -157,3 +158,16 @@ def test_a_choice_that_does_not_exist_lists_the_others() -> None:
     with pytest.raises(ValueError) as error:
         compose_recipe("demo_adapt", ["objective=two_tokens"])
     assert str(error.value) == "the recipe demo_adapt has no choice of objective to replace; add one with +objective=..."
+
+
+def test_absurdly_many_passes_are_warned_of() -> None:
+    data = "data.train=[a,b]", "data.weights=[3,1]", "data.sequence_length=64", "schedule.global_batch_size=32"
+    inputs = small_inputs(64 * 100 + 1, 64 * 1000 + 1)
+    recipe = checked(
+        inputs, "model.checkpoint=nemo", *data, "schedule.max_steps=100", "schedule.warmup_steps=0", "schedule.constant_steps=0"
+    )
+    assert pass_warnings(recipe, inputs.train) == [
+        "the run sees the data set a 24 times; beyond 16 a text teaches little: give it more data or fewer steps, or say with schedule.epochs"
+        " that this is meant"
+    ]
+    assert pass_warnings(replace(recipe, schedule=replace(recipe.schedule, epochs=885.0)), inputs.train) == []

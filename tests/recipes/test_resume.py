@@ -12,6 +12,7 @@ from data_prep.artifacts import FileRecord, Manifest, write_manifest
 from recipes.checks import RunInputs
 from recipes.compose import compose_recipe
 from recipes.resume import check_resume
+from recipes.run_dir import record_recipe, remove_left_over
 from recipes.schema import Recipe
 
 MODEL = {"num_layers": 2, "hidden_size": 32}
@@ -80,3 +81,18 @@ def test_other_weights_and_other_data_are_refused(run: tuple[Path, Recipe, RunIn
         " the data set data was made again since, so that samples would be lost or repeated."
         " Choose another --output or bring back what was there"
     )
+
+
+def test_what_a_killed_process_was_writing_is_removed(tmp_path: Path) -> None:
+    (tmp_path / "tensorboard").mkdir()
+    for name in ("recipe.5f.partial", "metrics.partial", ".space.17", "tensorboard/.17.partial", "metrics.jsonl", "tensorboard/events.out"):
+        (tmp_path / name).touch()
+    remove_left_over(tmp_path)
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["events.out", "metrics.jsonl", "tensorboard"]
+
+
+def test_one_process_of_a_run_writes_its_recipe(tmp_path: Path, run: tuple[Path, Recipe, RunInputs]) -> None:
+    record_recipe(tmp_path / "run", run[1], writes=False)
+    assert not (tmp_path / "run").exists()
+    record_recipe(tmp_path / "run", run[1])
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["recipe.json"]

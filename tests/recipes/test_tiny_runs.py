@@ -66,6 +66,10 @@ def test_two_stages_of_adapters_with_two_tokens(inputs: Inputs, untied_hf: Path,
         assert torch.equal(last[name], first[name]) != (is_table or is_linear), name
     assert losses[-1] < losses[0]
     assert losses[0] > 1.9 * math.log(VOCAB_SIZE)  # the sum of two untrained heads' losses
+    of_first_head = [record["first_head_loss"] for record in records if "loss" in record]
+    assert of_first_head[0] == pytest.approx(losses[0] / 2, rel=0.05) and all(0 < a < b for a, b in zip(of_first_head, losses, strict=True))
+    validated = [record["step"] for record in records if "validation_loss" in record]
+    assert validated == list(range(1, steps + 1)), "held-out text that is given is measured, by default with every checkpoint"
     # The rate of the first step is 0, so its checkpoint has the head that the run started with: a copy of the first one, not of the table.
     began = {
         name: tensor.read() for name, tensor in read_dist_checkpoint(run / "checkpoints/step_0000001/weights", prefix="module.").items()
@@ -74,6 +78,8 @@ def test_two_stages_of_adapters_with_two_tokens(inputs: Inputs, untied_hf: Path,
     for name, layout in OTHER_LAYOUTS.items():
         other = train_tiny("low_resource/llama2", tmp_path / name, inputs, small_data, *overrides, *layout)
         assert _losses(other) == pytest.approx(losses, abs=LAYOUT_TOLERANCE), name
+        found = [record["first_head_loss"] for record in other if "loss" in record]
+        assert found == pytest.approx(of_first_head, abs=LAYOUT_TOLERANCE), name
 
 
 def test_factorised_embeddings(inputs: Inputs, small_data: Path, tmp_path: Path) -> None:
@@ -110,6 +116,8 @@ def test_adapters_tuned_on_answers(inputs: Inputs, tmp_path: Path) -> None:
     records = train_tiny("gams/inz", tmp_path / "run", inputs, tmp_path / "data", "schedule.learning_rate=3e-2", "schedule.warmup_steps=1")
     losses = _losses(records)
     assert len(losses) == 3 * 24 // 8
+    tokens = json.loads((tmp_path / "data/scion.json").read_text())["facts"]["num_tokens"]
+    assert [record["tokens"] for record in records if "loss" in record][2::3] == [tokens, 2 * tokens, 3 * tokens], "of text, a pass each"
     assert losses[-1] < losses[0] - 0.1  # a random body of two layers, of which the adapters alone move
     trained, source = export(tmp_path / "run/checkpoints/step_0000009", tmp_path / "hf"), load_file(inputs.hf / "model.safetensors")
     changed = {name for name, tensor in source.items() if not torch.equal(trained[name], tensor)}

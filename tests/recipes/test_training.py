@@ -10,17 +10,24 @@ import shutil
 import signal
 import subprocess
 import sys
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
-from data_prep.artifacts import check_files, read_manifest
-from recipes.run_dir import newest_checkpoint
+from data_prep.artifacts import check_files, read_manifest, write_manifest
+from recipes.arithmetic import learning_rate
+from recipes.checks import RunInputs, check_run, read_inputs
+from recipes.compose import compose_recipe
+from recipes.run_dir import newest_checkpoint, record_recipe
+from recipes.schema import Recipe
 from tests.conftest import Inputs
 from tests.processes import ROOT, Group, run_command
+from tests.recipes.test_event_files import points_of
 from tests.recipes.tiny_runs import train_on_ranks
+from tests.recipes.watched_runs import TIMES
 
 STEPS = 12
 EVERY = 3
@@ -51,9 +58,9 @@ def _settings(inputs: Inputs) -> list[str]:
 
 
 def _records(run_dir: Path) -> list[dict[str, Any]]:
-    """What a run logged, without what depends on the clock."""
+    """What a run logged, without what depends on the clock and the machine."""
     lines = (run_dir / "metrics.jsonl").read_text().splitlines()
-    return [{k: v for k, v in json.loads(line).items() if k not in ("tokens_per_second", "tflops_per_device")} for line in lines]
+    return [{k: v for k, v in json.loads(line).items() if k not in TIMES} for line in lines]
 
 
 def _losses(run_dir: Path) -> list[float]:
@@ -147,11 +154,52 @@ def test_killed_twice_and_resumed_is_bit_identical(uninterrupted: Path, inputs: 
     assert finished.code == 0, finished.stderr[-4000:]
     assert not any((run_dir / "checkpoints").glob(".*")) and not any(run_dir.glob(".lease-*"))
     assert _records(run_dir) == _records(uninterrupted)  # no step and no validation is lost or changed
+    assert points_of(run_dir / "tensorboard")["loss"] == list(range(1, STEPS + 1)), "each step once"
 
 
 def test_a_finished_run_says_so(uninterrupted: Path, inputs: Inputs, tmp_path: Path) -> None:
     finished = run_command(*_arguments(inputs, uninterrupted), log_dir=tmp_path)
     assert (finished.code, finished.stdout) == (0, f"the run is finished: {uninterrupted}/checkpoints/step_{STEPS:07d}\n")
+
+
+def test_a_finished_run_can_be_lengthened(uninterrupted: Path, inputs: Inputs, tmp_path: Path) -> None:
+    """From its last step on it has the rates of the longer run; what is over stays as it was."""
+    run_dir, longer = tmp_path / "run", STEPS + 4
+    shutil.copytree(uninterrupted, run_dir)
+    train_on_ranks(run_dir, *_settings(inputs), f"schedule.max_steps={longer}")
+    assert newest_checkpoint(run_dir) == (longer, run_dir / f"checkpoints/step_{longer:07d}")
+    assert _losses(run_dir)[:STEPS] == _losses(uninterrupted) and len(_losses(run_dir)) == longer
+    schedule = compose_recipe("demo_adapt", [item for item in _settings(inputs) if item.startswith("schedule.")]).schedule
+    rates = [record["learning_rate"] for record in _records(run_dir) if "loss" in record]
+    for length, steps in ((STEPS, range(STEPS)), (longer, range(STEPS, longer))):
+        assert [rates[step] for step in steps] == pytest.approx([learning_rate(step, schedule, steps=length) for step in steps])
+    with pytest.raises(
+        ValueError, match=r"schedule\.max_steps was 16 and is 12; choose another --output or the same recipe, of which the steps"
+    ):
+        record_recipe(run_dir, check_run(*_with_inputs(inputs)))
+
+
+def test_a_run_is_not_lengthened_from_weights_alone(inputs: Inputs, tmp_path: Path) -> None:
+    recipe, _ = _with_inputs(inputs)
+    recipe = replace(recipe, run=replace(recipe.run, keep_optimizer_in_last_checkpoint=False))
+    record_recipe(tmp_path, recipe)
+    last = tmp_path / "checkpoints" / f"step_{STEPS:07d}"
+    last.mkdir(parents=True)
+    write_manifest(last, stage="recipes.train", facts={"step": STEPS}, arguments=asdict(recipe))
+    longer = replace(recipe, schedule=replace(recipe.schedule, max_steps=STEPS + 1))
+    with pytest.raises(ValueError, match=rf"^{last} has weights alone"):
+        record_recipe(tmp_path, longer)
+    last.rename(last.with_name("step_0000011"))
+    (last.with_name("step_0000011") / "scion.json").unlink()
+    write_manifest(last.with_name("step_0000011"), stage="recipes.train", facts={"step": 11}, arguments=asdict(recipe))
+    sentence = record_recipe(tmp_path, longer)
+    assert sentence is not None and sentence.startswith("the run is lengthened from 12 to 13 steps: from here on the learning rate follows")
+    assert record_recipe(tmp_path, longer) is None
+
+
+def _with_inputs(inputs: Inputs) -> tuple[Recipe, RunInputs]:
+    recipe = compose_recipe("demo_adapt", _settings(inputs)[2:])
+    return recipe, read_inputs(recipe)
 
 
 def test_a_run_does_not_go_on_from_a_checkpoint_with_a_flipped_bit(uninterrupted: Path, inputs: Inputs, tmp_path: Path) -> None:
