@@ -22,6 +22,7 @@ from recipes.kernels import installed_kernels
 from recipes.launch import (
     die_with_launcher,
     die_with_parent,
+    is_first_process,
     launch,
     leased,
     must_launch,
