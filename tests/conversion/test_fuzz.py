@@ -155,6 +155,36 @@ def _move(metadata: Any, key: str, chunk: Any, other: Any) -> None:
 
 
 @st.composite
+def tensors_in_two_chunks(draw: st.DrawFn) -> Change:
+    """A tensor as two ranks would write it: each a half, which may lie where the other does."""
+    which, places = draw(st.integers(0, 40)), draw(st.tuples(st.integers(0, 1), st.integers(0, 1)))
+
+    def change(folder: Path, proof: Path) -> None:
+        edit_index(folder, lambda metadata: _halve(metadata, folder / "weights/__7_0.distcp", which, places))
+
+    return change
+
+
+def _halve(metadata: Any, file: Path, which: int, places: tuple[int, int]) -> None:
+    from torch.distributed.checkpoint.filesystem import _StorageInfo
+    from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, MetadataIndex
+
+    whole = {key: value for key, value in metadata.state_dict_metadata.items() if isinstance(value, TensorStorageMetadata)}
+    even = [key for key, value in whole.items() if ".layers." not in key and value.size and value.size[0] % 2 == 0]
+    key = even[which % len(even)]
+    sizes = torch.Size((whole[key].size[0] // 2, *whole[key].size[1:]))
+    metadata.storage_data = {index: place for index, place in metadata.storage_data.items() if index.fqn != key}
+    whole[key].chunks.clear()
+    for place in places:
+        content, start = saved(torch.ones(sizes)), file.stat().st_size if file.exists() else 0
+        with file.open("ab") as stream:
+            stream.write(content)
+        offsets = torch.Size((place * sizes[0], *(0 for _ in sizes[1:])))
+        whole[key].chunks.append(ChunkStorageMetadata(offsets, sizes))
+        metadata.storage_data[MetadataIndex(key, offsets)] = _StorageInfo(file.name, start, len(content))
+
+
+@st.composite
 def changes_of_objects(draw: st.DrawFn) -> Change:
     """Other content of an object, or an object that nobody knows."""
     form, payload, is_new, is_double = draw(forms), draw(payloads), draw(st.booleans()), draw(st.integers(0, 7)) == 0
@@ -245,12 +275,14 @@ NEMO_JSON = (
     "context/hf/tokenizer_config.json",
 )
 HF_JSON = ("config.json", "generation_config.json", "tokenizer_config.json", "tokenizer.json")
-nemo_changes = st.one_of(changes_of_index(), changes_of_objects(), changes_of_files(("weights/common.pt",)), changes_of_json(NEMO_JSON))
+nemo_changes = st.one_of(
+    changes_of_index(), tensors_in_two_chunks(), changes_of_objects(), changes_of_files(("weights/common.pt",)), changes_of_json(NEMO_JSON)
+)
 hf_changes = st.one_of(changes_of_files(("pytorch_model.bin",)), changes_of_json(HF_JSON), changes_of_header(), programs_and_links())
 
 
 @fuzzed
-@given(change=changes_of_index())
+@given(change=st.one_of(changes_of_index(), tensors_in_two_chunks()))
 def test_indices(healthy: Path, change: Change) -> None:
     _try(healthy, "nemo", [change], try_nemo)
 
