@@ -21,7 +21,10 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-START_TOKEN_RULES = ("auto", "bos", "eos")
+START_TOKEN_RULES = ("auto", "bos", "eos")  # or any token
+# How models call the end of a document.  Those tuned on chats name the end of a turn as their EOS and keep this one beside it.
+_DOCUMENT_ENDS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>")
+_TURN_ENDS = ("<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<end_of_turn>", "<turn|>", "<|end|>")
 DEFAULT_WINDOW_TOKENS = 2048  # the position table of OPT: the largest window that all models compared in the papers have
 _BATCH_TOKENS = 8192
 _LOGIT_BYTES = 512 << 20  # of one batch's logits in float32; a vocabulary of 256,000 allows 524 tokens
@@ -106,32 +109,45 @@ def choose_start_token(tokenizer: PreTrainedTokenizerFast, rule: str = "auto") -
     """The token that every document is conditioned on: the one that stood there in training.
 
     `auto` takes the token that the tokenizer itself puts in front of a text (OPT: `</s>`; Llama, Gemma: BOS).  Where it puts none, the
-    model was trained on packed documents, and what stood before a document is the EOS of the one before (GPT-2; GaMS, whose `<s>` was
-    never trained).  `bos` and `eos` take that token whatever the tokenizer does.
+    model was trained on packed documents, and what stood before a document is the end of the one before: EOS (GPT-2; GaMS, whose `<s>`
+    was never trained), or `<|endoftext|>` and its like where EOS ends a turn of a chat (SmolLM2 and Qwen 2.5 Instruct: `<|im_end|>`).
+    `bos` and `eos` take that token whatever the tokenizer does, and any other rule is the token itself.
 
     Raises:
         ValueError: if there is no such token, or if the tokenizer puts several in front.
     """
-    if rule not in START_TOKEN_RULES:
-        raise ValueError(f"unknown start token rule {rule!r}; known are {', '.join(START_TOKEN_RULES)}")
-    if rule == "auto":
-        added = _added_in_front(tokenizer)
-        if len(added) > 1:
-            tokens = " ".join(tokenizer.convert_ids_to_tokens(added))
-            raise ValueError(f"the tokenizer puts {len(added)} tokens before a text ({tokens}); choose with --start-token bos or eos")
-        if added:
-            return StartToken(added[0], str(tokenizer.convert_ids_to_tokens(added[0])), "auto: the tokenizer puts it before every text")
-        rule, reason = (
-            "eos",
-            "auto: the tokenizer puts nothing before a text, so training was packed and the last document's end stood there",
-        )
-    else:
-        reason = f"--start-token {rule}"
-    token_id, token = (tokenizer.bos_token_id, tokenizer.bos_token) if rule == "bos" else (tokenizer.eos_token_id, tokenizer.eos_token)
-    if token_id is None:
+    if rule != "auto":
+        return _named_start_token(tokenizer, rule, f"--start-token {rule}")
+    added = _added_in_front(tokenizer)
+    if len(added) > 1:
+        tokens = " ".join(tokenizer.convert_ids_to_tokens(added))
+        raise ValueError(f"the tokenizer puts {len(added)} tokens before a text ({tokens}); choose with --start-token bos or eos")
+    if added:
+        return StartToken(added[0], str(tokenizer.convert_ids_to_tokens(added[0])), "auto: the tokenizer puts it before every text")
+    packed = "auto: the tokenizer puts nothing before a text, so training was packed and the last document's end stood there"
+    if tokenizer.eos_token in _TURN_ENDS:
+        document_end = next((token for token in _DOCUMENT_ENDS if _id_of(tokenizer, token) is not None), None)
+        if document_end is not None:
+            return _named_start_token(tokenizer, document_end, f"{packed}; {tokenizer.eos_token} ends a turn, not a document")
+    return _named_start_token(tokenizer, "eos", packed)
+
+
+def _named_start_token(tokenizer: PreTrainedTokenizerFast, rule: str, reason: str) -> StartToken:
+    token = {"bos": tokenizer.bos_token, "eos": tokenizer.eos_token}.get(rule, rule)
+    if token is None:
         other = "eos" if rule == "bos" else "bos"
         raise ValueError(f"the tokenizer has no {rule} token to put before a document; choose --start-token {other}")
-    return StartToken(int(token_id), str(token), reason)
+    token_id = _id_of(tokenizer, str(token))
+    if token_id is None:
+        raise ValueError(
+            f"--start-token is {rule!r}; expected {', '.join(START_TOKEN_RULES)} or a token of the tokenizer's, which has none so called"
+        )
+    return StartToken(token_id, str(token), reason)
+
+
+def _id_of(tokenizer: PreTrainedTokenizerFast, token: str) -> int | None:
+    """The id of a token by its spelling in the tokenizer's files; never that of the unknown token in its place."""
+    return tokenizer.get_vocab().get(token)
 
 
 def _added_in_front(tokenizer: PreTrainedTokenizerFast) -> list[int]:

@@ -29,9 +29,10 @@ def add_harness_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="a folder of results per model is written here")
     parser.add_argument(
         "--start-token",
-        choices=START_TOKEN_RULES,
+        metavar="TOKEN",
         default="auto",
-        help="before every document of a text: the token that the tokenizer itself puts there, else EOS (auto); BOS; EOS",
+        help=f"before every document of a text: {', '.join(START_TOKEN_RULES)}, or any token as the tokenizer spells it; auto is what the"
+        " tokenizer itself puts there, else what ended documents in training: EOS, or <|endoftext|> and its like where EOS ends a turn",
     )
     parser.add_argument(
         "--context-length", type=int, metavar="TOKENS", help="positions per pass; default: all of the model's, in texts at most 2048"

@@ -129,8 +129,10 @@ def test_what_unknown_tokens_hide_is_charged():
 def test_start_token_choices():
     assert choose_start_token(tiny_tokenizer(), "eos") == StartToken(EOS, "</s>", "--start-token eos")
     assert choose_start_token(tiny_tokenizer(in_front="</s>"), "bos") == StartToken(BOS, "<s>", "--start-token bos")
-    with pytest.raises(ValueError, match=r"^unknown start token rule 'cls'; known are auto, bos, eos$"):
+    message = r"^--start-token is 'cls'; expected auto, bos, eos or a token of the tokenizer's, which has none so called$"
+    with pytest.raises(ValueError, match=message):
         choose_start_token(tiny_tokenizer(), "cls")
+    assert choose_start_token(tiny_tokenizer(), "<pad>").token == "<pad>"
     tokenizer = tiny_tokenizer()
     tokenizer.bos_token = None
     with pytest.raises(ValueError, match=r"^the tokenizer has no bos token to put before a document; choose --start-token eos$"):
@@ -168,3 +170,16 @@ def test_broken_logits_are_an_error():
         r" check the checkpoint with `python -m conversion.verify`$",
     ):
         score_documents(model, tokenizer, DOCUMENTS, start_token=choose_start_token(tokenizer), window_tokens=64, text_name="held-out")
+
+
+def test_the_end_of_a_turn_is_not_that_of_a_document():
+    """As in the tuned models of SmolLM2 and Qwen 2.5."""
+    tokenizer = tiny_tokenizer()
+    tokenizer.add_special_tokens({"eos_token": "<|im_end|>", "pad_token": "<|im_end|>"})
+    assert choose_start_token(tokenizer).token == "</s>"  # what is there of the ends of documents
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<|endoftext|>"]})
+    found = choose_start_token(tokenizer)
+    assert (found.id, found.token) == (tokenizer.convert_tokens_to_ids("<|endoftext|>"), "<|endoftext|>")
+    assert found.reason.endswith("stood there; <|im_end|> ends a turn, not a document")
+    assert choose_start_token(tokenizer, "eos").token == "<|im_end|>"
+    assert choose_start_token(tiny_tokenizer()).token == "</s>"
