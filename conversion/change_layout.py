@@ -155,10 +155,11 @@ def _write_trackers(source: Source, staging: Path, folder: Path, layout: str, ru
     (folder / RUN_CONFIG).write_text(yaml.safe_dump(run_config, sort_keys=False), encoding="utf-8")
     for path in (folder / TRAIN_STATE, staging / BRIDGE_TRACKER):
         torch.save(train_state(step=source.step, samples=source.samples), path)
-    if files := _tokenizer_files(source):
+    if _tokenizer_files(source):
+        from data_prep.tokenizers.files import read_tokenizer_files, write_tokenizer_files
+
         (folder / "tokenizer").mkdir()
-        for path in files:
-            shutil.copyfile(path, folder / "tokenizer" / path.name)
+        write_tokenizer_files(folder / "tokenizer", read_tokenizer_files(source.context / "hf"))
 
 
 def _facts(source: Source, manifest: Manifest | None, layout: str, data: PlacedData) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -57,7 +58,8 @@ def edit(input_dir: Path, output_dir: Path, change: Edit, *, arguments: dict[str
     with staged_directory(output_dir, required_bytes=total) as staging:
         with Progress("writing", total=total, unit="B", is_bytes=True) as progress:
             digests = write_hf_weights(staging, counted(tensors, progress.advance))
-        _write_companions(hf, after, staging)
+        for sentence in _write_companions(hf, after, staging):
+            print(f"warning: {sentence}", file=sys.stderr)
         facts = {
             **(manifest.facts if manifest else {}),
             "model_type": hf.model_type,
@@ -72,17 +74,18 @@ def edit(input_dir: Path, output_dir: Path, change: Edit, *, arguments: dict[str
         return write_manifest(staging, stage=STAGE, facts=facts, arguments=arguments, inputs={"hf": hf.digest()}, known_digests=digests)
 
 
-def _write_companions(hf: HFCheckpoint, tables: Tables, staging: Path) -> None:
-    """Tokenizer, generation config, and config.json, whose bytes stay the same where no value changes."""
-    from conversion.config_ids import with_new_ids
+def _write_companions(hf: HFCheckpoint, tables: Tables, staging: Path) -> list[str]:
+    """Tokenizer, generation config, and config.json, whose bytes stay the same where no value changes; sentences about ids that are gone."""
+    from conversion.config_ids import Renumbered, with_new_ids
     from conversion.hf_checkpoint import copy_companions
     from conversion.hf_files import CONFIG_NAME, GENERATION_CONFIG_NAME, read_json, tied_by_config
+    from data_prep.tokenizers.files import write_tokenizer_files
 
     if tables.tokenizer_files is None:
         copy_companions(hf.directory, staging)
     else:
-        for name, content in tables.tokenizer_files.items():
-            (staging / name).write_bytes(content)
+        write_tokenizer_files(staging, tables.tokenizer_files)
+    lost: list[str] = []
     changes: dict[str, Any] = {}
     if hf.config.get("vocab_size") != tables.rows:
         changes["vocab_size"] = tables.rows
@@ -93,11 +96,14 @@ def _write_companions(hf: HFCheckpoint, tables: Tables, staging: Path) -> None:
         if not path.is_file():
             continue
         old = read_json(path, expected="")
-        new = {**(with_new_ids(old, tables.new_ids) if tables.new_ids is not None else old), **own_changes}
+        renumbered = with_new_ids(old, tables.new_ids) if tables.new_ids is not None else Renumbered(old)
+        lost += [f"{name} has {key} {token_id}, a token that is not kept: it is unset" for key, token_id in renumbered.lost]
+        new = {**renumbered.config, **own_changes}
         if new == old:
             shutil.copyfile(path, staging / name)
         else:
             (staging / name).write_text(json.dumps(new, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    return lost
 
 
 def _read_list(path: Path) -> list[str | int]:

@@ -33,7 +33,7 @@ from conversion.token_names import input_names, names_of, output_name
 from conversion.torch_file import read_state_dict
 from data_prep.artifacts import check_files, digest_files, read_manifest
 from data_prep.own_files import require_own
-from data_prep.tokenizers.files import tokenizer_files
+from data_prep.tokenizers.files import read_tokenizer_files, write_tokenizer_files
 
 if TYPE_CHECKING:
     import torch
@@ -190,9 +190,9 @@ def copy_companions(source_dir: Path, output_dir: Path) -> None:
     Raises:
         ValueError: if one is a link that leads out of the folder.
     """
-    for path in (*tokenizer_files(source_dir), source_dir / GENERATION_CONFIG_NAME):
-        if path.is_file():
-            shutil.copyfile(require_own(path), output_dir / path.name)
+    write_tokenizer_files(output_dir, read_tokenizer_files(source_dir))
+    if (source_dir / GENERATION_CONFIG_NAME).is_file():
+        shutil.copyfile(require_own(source_dir / GENERATION_CONFIG_NAME), output_dir / GENERATION_CONFIG_NAME)
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:

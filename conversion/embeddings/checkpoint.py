@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from conversion.config_ids import with_ids_of_roles, with_new_ids
+from conversion.config_ids import NewRoles, Renumbered, with_new_ids
 from conversion.embeddings import METHODS
 from conversion.embeddings.case import TransferCase, read_case
 from conversion.embeddings.factorisation import FACTORS_NAME, Factors, factorise
@@ -25,14 +25,15 @@ from conversion.embeddings.report_figures import TEXT_BYTES, LayerRows
 from conversion.embeddings.request import TransferRequest, require_options
 from conversion.embeddings.row_plan import INPUT_LAYER, RowPlan, drawn_blocks, row_blocks
 from conversion.embeddings.vocabulary import Kind
+from conversion.embeddings.vocabulary_map import ids_of_same_tokens
 from conversion.embeddings.vocabulary_strategies import TargetTokenizer
 from conversion.hf_checkpoint import HFCheckpoint, write_hf_checkpoint, write_json
-from conversion.hf_files import GENERATION_CONFIG_NAME
+from conversion.hf_files import CONFIG_NAME, GENERATION_CONFIG_NAME
 from conversion.lazy_tensor import LazyTensor
 from conversion.safetensors_file import write_safetensors
 from data_prep.artifacts import Manifest, digest_file, staged_directory, write_manifest
 from data_prep.reading.named_texts import Text
-from data_prep.tokenizers.files import load_tokenizer, tokenizer_digest
+from data_prep.tokenizers.files import load_tokenizer, tokenizer_digest, write_tokenizer_files
 
 _COPY = "copy"  # what manifests call the method where nothing is new
 
@@ -187,16 +188,19 @@ def write_transfer(
     inputs.update({str(path): HFCheckpoint.open(path).digest() for path in (request.helper, request.encoder) if path is not None})
     factors = list(_factor_tensors(transfer))
     with staged_directory(output_dir, required_bytes=sum(tensor.nbytes for tensor in [*tensors, *factors])) as staging:
-        config = _with_target_ids(checkpoint.config, transfer)
+        renumbered = _with_target_ids(checkpoint.config, transfer)
+        lost = _lost_ids(CONFIG_NAME, renumbered, transfer)
+        config = renumbered.config
         config.update(vocab_size=transfer.num_rows, tie_word_embeddings=is_tied)
         digests = write_hf_checkpoint(staging, config, tensors)
         if factors:
             digests[FACTORS_NAME] = write_safetensors(staging / FACTORS_NAME, factors)
-        for name, content in transfer.target.files.items():
-            (staging / name).write_bytes(content)
+        write_tokenizer_files(staging, transfer.target.files)
         generation_config = _generation_config(request.source)
         if generation_config is not None:
-            write_json(staging / GENERATION_CONFIG_NAME, _with_target_ids(generation_config, transfer))
+            renumbered = _with_target_ids(generation_config, transfer)
+            lost += _lost_ids(GENERATION_CONFIG_NAME, renumbered, transfer)
+            write_json(staging / GENERATION_CONFIG_NAME, renumbered.config)
         texts = {text.name: _first_documents(text.documents) for text in report_texts}
         if not texts and request.text is not None:
             texts["--text"] = _first_documents(request.text)
@@ -205,7 +209,7 @@ def write_transfer(
         manifest = write_manifest(
             staging, stage="conversion.transfer", facts=facts, arguments=arguments, inputs=inputs, known_digests=digests
         )
-    return manifest, warnings
+    return manifest, [*transfer.target.warnings, *lost, *warnings]
 
 
 def _written_layers(transfer: Transfer, written: HFCheckpoint) -> list[LayerRows]:
@@ -237,15 +241,26 @@ def _factor_tensors(transfer: Transfer) -> Iterator[LazyTensor]:
             yield LazyTensor.of(f"{layer}.{part.name}", getattr(factors, part.name))
 
 
-def _with_target_ids(config: Mapping[str, Any], transfer: Transfer) -> dict[str, Any]:
+def _with_target_ids(config: Mapping[str, Any], transfer: Transfer) -> Renumbered:
     """A config with the target's ids: nothing changes where tokens were taken over with theirs."""
     strategy = transfer.request.vocabulary.strategy
     if strategy == "replace":
-        return with_ids_of_roles(config, transfer.inputs.target.roles)
+        source, target = transfer.inputs.source, transfer.inputs.target
+        return with_new_ids(config, ids_of_same_tokens(source, target), roles=NewRoles(source.roles, target.roles))
     if strategy == "prune":
         assert transfer.target.source_ids is not None
         return with_new_ids(config, {old_id: new_id for new_id, old_id in enumerate(transfer.target.source_ids.tolist())})
-    return dict(config)
+    return Renumbered(dict(config))
+
+
+def _lost_ids(name: str, renumbered: Renumbered, transfer: Transfer) -> list[str]:
+    """A sentence for each key of a config that names tokens which the target has not."""
+    tokens = transfer.inputs.source.tokens
+    by_key: dict[str, list[str]] = {}
+    for key, token_id in renumbered.lost:
+        spelled = tokens[token_id] if token_id < len(tokens) else None
+        by_key.setdefault(key, []).append(f"{token_id} ({spelled!r})" if spelled is not None else f"{token_id}, which no token has")
+    return [f"{name}: {key} loses {', '.join(ids)}, because the new tokenizer has no such token" for key, ids in by_key.items()]
 
 
 def _generation_config(source: Path) -> dict[str, Any] | None:

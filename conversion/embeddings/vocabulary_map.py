@@ -184,3 +184,14 @@ def _chosen(source: Vocabulary, target: Vocabulary, special_tokens: Mapping[str,
                     f"the {side} tokenizer has no token {token!r}; give --special-token TARGET=SOURCE with tokens as they are spelled there"
                 )
         yield target.tokens.index(target_token), source.tokens.index(source_token)
+
+
+def ids_of_same_tokens(source: Vocabulary, target: Vocabulary) -> dict[int, int]:
+    """Source id -> target id of the token with the same meaning, else with the same spelling, else with the same role."""
+    by_key = {key: i for i, key in enumerate(target.keys) if target.kinds[i] != Kind.HOLE}
+    spelled = {token: i for i, token in enumerate(target.tokens) if token is not None}
+    by_role = {source.roles[role]: target.roles[role] for role in reversed(ROLES) if role in source.roles and role in target.roles}
+    found = (
+        (i, by_key.get(key, spelled.get(token or "", by_role.get(i)))) for i, (key, token) in enumerate(zip(source.keys, source.tokens))
+    )
+    return {source_id: target_id for source_id, target_id in found if target_id is not None}

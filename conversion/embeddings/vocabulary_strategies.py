@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from conversion.embeddings.chat_template import carried_templates
 from data_prep.mixing.sentences import sample_sentences
 from data_prep.reading.documents import Documents, batches
 from data_prep.tokenizers.auxiliary import train_candidates
 from data_prep.tokenizers.derived import derived_files, load_files, read_description
 from data_prep.tokenizers.extension import Candidate, Extension, candidates_of, extend_tokenizer, fits_a_word
-from data_prep.tokenizers.files import load_tokenizer, tokenizer_digest, tokenizer_files
+from data_prep.tokenizers.files import load_tokenizer, read_tokenizer_files, tokenizer_digest
 from data_prep.tokenizers.pruning import prune_tokenizer
 from data_prep.tokenizers.sentencepiece_file import SENTENCEPIECE_FILES
 
@@ -57,6 +58,7 @@ class TargetTokenizer:
         source_ids: (num_tokens,) int64, the source's id of each token that was taken over, -1 for others; None where none was.
         facts: what was made and measured, for manifest and report.
         left_out: files of the source's tokenizer that could not follow.
+        warnings: sentences about what else of it could not.
     """
 
     tokenizer: PreTrainedTokenizerFast
@@ -64,6 +66,7 @@ class TargetTokenizer:
     source_ids: np.ndarray | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
     left_out: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
 
     @property
     def digest(self) -> str:
@@ -129,9 +132,11 @@ def target_tokenizer(
     """
     if options.strategy == "replace":
         assert tokenizer is not None
-        return TargetTokenizer(load_tokenizer(tokenizer), _files(tokenizer))
+        target = load_tokenizer(tokenizer)
+        templates, warnings = carried_templates(source_tokenizer, target)
+        return TargetTokenizer(target, {**read_tokenizer_files(tokenizer), **templates}, warnings=warnings)
     if options.strategy == "keep":
-        return TargetTokenizer(source_tokenizer, _files(source), np.arange(_num_ids(source_tokenizer)))
+        return TargetTokenizer(source_tokenizer, read_tokenizer_files(source), np.arange(_num_ids(source_tokenizer)))
     if options.strategy == "prune":
         assert text is not None
         return _pruned(source, source_tokenizer, text, options.min_count)
@@ -215,10 +220,6 @@ def _pruned(source: Path, source_tokenizer: PreTrainedTokenizerFast, text: Docum
         "num_unreached": _num_unreached(pruned) - _num_unreached(source_tokenizer, {*pruning.old_ids}),
     }
     return TargetTokenizer(pruned, files, np.array(pruning.old_ids, dtype=np.int64), facts, _left_out(source))
-
-
-def _files(directory: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in tokenizer_files(directory)}
 
 
 def _left_out(directory: Path) -> tuple[str, ...]:

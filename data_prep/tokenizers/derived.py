@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from data_prep.tokenizers.extension import merge_pairs, vocabulary_of
-from data_prep.tokenizers.files import load_tokenizer, tokenizer_files
+from data_prep.tokenizers.files import load_tokenizer, read_tokenizer_files, write_tokenizer_files
 from data_prep.tokenizers.sentencepiece_file import SENTENCEPIECE_FILES
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def derived_files(
         new_ids: old id -> new id of the tokens that are kept; None where no id has changed.
     """
     # SentencePiece's own file cannot follow: its trainer wrote it, and nothing else can.
-    old = {path.name: path.read_bytes() for path in tokenizer_files(directory) if path.name not in SENTENCEPIECE_FILES}
+    old = {name: content for name, content in read_tokenizer_files(directory).items() if name not in SENTENCEPIECE_FILES}
     files = {**old, "tokenizer.json": _json_bytes(description)}
     if "tokenizer_config.json" not in old:
         # Without it the class would be guessed from the model, and might add tokens of its own.
@@ -68,8 +68,7 @@ def derived_files(
 def load_files(files: Mapping[str, bytes]) -> PreTrainedTokenizerFast:
     """The tokenizer that `AutoTokenizer` loads from some files."""
     with tempfile.TemporaryDirectory() as directory:
-        for name, content in files.items():
-            (Path(directory) / name).write_bytes(content)
+        write_tokenizer_files(Path(directory), files)
         return load_tokenizer(Path(directory))
 
 

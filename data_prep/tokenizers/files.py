@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,6 +26,7 @@ TOKENIZER_FILES = (
     "vocab.txt",
     "chat_template.jinja",
 )
+CHAT_TEMPLATES = "additional_chat_templates"
 
 
 def load_tokenizer(directory: Path) -> PreTrainedTokenizerFast:
@@ -83,9 +85,23 @@ def tokenizer_digest(tokenizer: PreTrainedTokenizerFast) -> str:
 
 
 def tokenizer_files(directory: Path) -> list[Path]:
-    """The tokenizer's files in a folder, to be copied byte for byte.
+    """The tokenizer's files in a folder, to be copied byte for byte; chat templates besides the first are in a folder of their own.
 
     Raises:
         ValueError: if one is a link that leads out of the folder.
     """
-    return [require_own(directory / name) for name in TOKENIZER_FILES if (directory / name).is_file()]
+    named = [directory / name for name in TOKENIZER_FILES if (directory / name).is_file()]
+    templates = sorted(path for path in (directory / CHAT_TEMPLATES).glob("*.jinja") if path.is_file())
+    return [require_own(path) for path in (*named, *templates)]
+
+
+def read_tokenizer_files(directory: Path) -> dict[str, bytes]:
+    """Content of the tokenizer's files by their name in the folder."""
+    return {path.relative_to(directory).as_posix(): path.read_bytes() for path in tokenizer_files(directory)}
+
+
+def write_tokenizer_files(directory: Path, files: Mapping[str, bytes]) -> None:
+    """Write files by their name in a folder, which exists."""
+    for name, content in files.items():
+        (directory / name).parent.mkdir(exist_ok=True)
+        (directory / name).write_bytes(content)
