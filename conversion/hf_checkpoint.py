@@ -24,6 +24,7 @@ from conversion.hf_files import (
     find_weights,
     read_json,
     require_listed,
+    require_one_meaning,
     require_shard,
     tied_by_config,
 )
@@ -68,6 +69,7 @@ class HFCheckpoint:
         if not directory.is_dir():
             raise ValueError(f"the checkpoint folder {directory} does not exist")
         config = read_json(directory / CONFIG_NAME, expected="expected a Hugging Face checkpoint folder")
+        require_one_meaning(config, source=str(directory))
         files = find_weights(directory)
         tensors: list[LazyTensor] = []
         for name in files.places:

@@ -16,9 +16,12 @@ WEIGHTS_NAMES = ("model.safetensors", "pytorch_model.bin")
 
 # Where config.json is silent, the default of the architecture's config class in transformers speaks; all others tie.
 _UNTIED_BY_DEFAULT = (
-    "code_llama", "codegen", "deepseek_v2", "deepseek_v3", "glm", "glm4", "gpt_neox", "gpt_oss", "gptj", "granite", "llama", "ministral",
-    "mistral", "mixtral", "nemotron", "olmo", "olmo2", "olmo3", "persimmon", "phi", "phi3", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe",
-    "stablelm",
+    "apertus", "arcee", "aria_text", "bamba", "bitnet", "blt", "code_llama", "codegen", "dbrx", "deepseek_v2", "deepseek_v3", "diffllama",
+    "doge", "dots1", "exaone4", "falcon_h1", "flex_olmo", "fuyu", "git", "glm", "glm4", "glm4_moe", "gpt_neox", "gpt_oss", "gptj",
+    "granite", "granitemoe", "granitemoehybrid", "granitemoeshared", "helium", "hunyuan_v1_dense", "hunyuan_v1_moe", "jamba", "llama",
+    "llama4", "llama4_text", "longcat_flash", "mamba2", "minimax", "ministral", "mistral", "mixtral", "moshi", "nemotron", "olmo",
+    "olmo2", "olmo3", "olmoe", "open-llama", "persimmon", "phi", "phi3", "phi4_multimodal", "phimoe", "qwen2", "qwen2_moe", "qwen3",
+    "qwen3_moe", "qwen3_next", "reformer", "rembert", "rwkv", "seed_oss", "stablelm", "xlstm",
 )  # fmt: skip
 
 
@@ -113,3 +116,64 @@ def read_json(path: Path, *, expected: str) -> dict[str, Any]:
 def tied_by_config(config: Mapping[str, Any]) -> bool:
     """Whether config.json says that input embedding and output layer are one matrix."""
     return bool(config.get("tie_word_embeddings", config.get("model_type") not in _UNTIED_BY_DEFAULT))
+
+
+def language_part(config: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The configuration of the language model inside a multimodal one; None for models of language alone."""
+    part = config.get("text_config")
+    if not isinstance(part, dict):
+        return None
+    return {**part, **({"tie_word_embeddings": config["tie_word_embeddings"]} if "tie_word_embeddings" in config else {})}
+
+
+def multimodal_sentence(config: Mapping[str, Any]) -> str:
+    """What a multimodal model is, and that only its language model could be worked on."""
+    inner = config["text_config"].get("model_type", "an unnamed type")
+    return (
+        f"a multimodal model of the type {config.get('model_type', '(none)')}, whose language model ({inner}) stands in text_config of its"
+        " config.json; such models are not covered yet"
+    )
+
+
+def require_language_model(config: Mapping[str, Any], *, source: str) -> None:
+    """Refuse a model that has more than a language model.
+
+    Raises:
+        ValueError: saying what it is.
+    """
+    if language_part(config) is not None:
+        raise ValueError(
+            f"{source} is {multimodal_sentence(config)}: save the language model alone as a checkpoint of its own and give that"
+        )
+
+
+# What the pinned transformers takes for the base of the rotations where config.json does not say; that of all families covered.
+_DEFAULT_ROPE_THETA = 10000.0
+
+
+def require_one_meaning(config: Mapping[str, Any], *, source: str) -> None:
+    """Refuse rotary positions in the words of transformers 5 that the pinned one would not read, and would replace by its defaults.
+
+    Raises:
+        ValueError: saying which keys state the same in words that every version reads.
+    """
+    scaling = config.get("rope_scaling")
+    stated = {**(scaling if isinstance(scaling, dict) else {}), **_mapping(config.get("rope_parameters"))}
+    base = config.get("rope_theta", _DEFAULT_ROPE_THETA)
+    told: dict[str, Any] = {}
+    if stated.get("rope_theta", base) != base:
+        told["rope_theta"] = stated["rope_theta"]
+    others = {key: value for key, value in _mapping(config.get("rope_parameters")).items() if key != "rope_theta"}
+    if others and others != {"rope_type": "default"} and others != scaling:
+        told["rope_scaling"] = others
+    if told:
+        keys = " and ".join(f'"{key}": {json.dumps(value)}' for key, value in told.items())
+        where = "rope_parameters" if "rope_parameters" in config else "rope_scaling"
+        raise ValueError(
+            f"{source} has a config.json whose {where} says otherwise than its other keys, as those of transformers 5 do, and transformers 4"
+            f" would take its defaults instead; put {keys} into it"
+        )
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}

@@ -36,6 +36,7 @@ def convert(input_dir: Path, output_dir: Path) -> Manifest:
     """
     from conversion.families import family_of
     from conversion.hf_checkpoint import HFCheckpoint
+    from conversion.hf_files import require_language_model
     from conversion.lazy_tensor import counted, return_freed_memory
     from conversion.mapping import map_to_megatron
     from conversion.nemo_checkpoint import write_nemo_checkpoint
@@ -45,6 +46,7 @@ def convert(input_dir: Path, output_dir: Path) -> Manifest:
     manifest = read_manifest(hf.directory)
     if manifest is not None:
         check_files(hf.directory, manifest, contents=False)
+    require_language_model(hf.config, source=str(hf.directory))
     family = family_of(hf.model_type, source=str(hf.directory))
     config = family.megatron_config(hf.config, tied=hf.tie_word_embeddings, source=str(hf.directory))
     tensors = map_to_megatron(family.table, hf.untied_tensors(), config, source=str(hf.directory))
@@ -57,7 +59,7 @@ def convert(input_dir: Path, output_dir: Path) -> Manifest:
     total = sum(tensor.nbytes for tensor in tensors)
     with staged_directory(output_dir, required_bytes=total) as staging:
         # One reads the whole input, the other imports much: both run beside the conversion, and end it if they find something wrong.
-        source_digest, tokenizer_digest = Background(hf.digest), Background(partial(_tokenizer_digest, hf, manifest))
+        source_digest, tokenizer_digest = Background(hf.digest), Background(partial(_tokenizer_digest, hf, manifest, config["vocab_size"]))
         with Progress("converting", total=total, unit="B", is_bytes=True) as progress:
 
             def advance(nbytes: int) -> None:
@@ -83,7 +85,7 @@ def convert(input_dir: Path, output_dir: Path) -> Manifest:
         )
 
 
-def _tokenizer_digest(hf: HFCheckpoint, manifest: Manifest | None) -> str | None:
+def _tokenizer_digest(hf: HFCheckpoint, manifest: Manifest | None, rows: int) -> str | None:
     """Identity of the tokenizer in the folder, from its manifest where that knows it; None if there is no tokenizer.
 
     Raises:
@@ -91,7 +93,6 @@ def _tokenizer_digest(hf: HFCheckpoint, manifest: Manifest | None) -> str | None
     """
     from data_prep.tokenizers.files import load_tokenizer, tokenizer_digest, tokenizer_files
 
-    rows = hf.config["vocab_size"]
     if manifest is not None and "tokenizer_digest" in manifest.facts:
         digest: Any = manifest.facts["tokenizer_digest"]
         return digest

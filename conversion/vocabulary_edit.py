@@ -18,6 +18,7 @@ from torch import Tensor
 
 from conversion.embeddings.random_rows import random_rows, row_statistics
 from conversion.hf_checkpoint import HFCheckpoint
+from conversion.hf_files import require_language_model
 from conversion.lazy_tensor import LazyTensor
 from conversion.token_names import input_names, names_of
 from data_prep.tokenizers.files import load_tokenizer, tokenizer_files
@@ -57,6 +58,7 @@ class Tables:
         Raises:
             ValueError: if it has no input embeddings that are known, or matrices that do not fit each other or the tokenizer.
         """
+        require_language_model(hf.config, source=str(hf.directory))
         tensors = hf.untied_tensors()
         found = input_names(tensors)
         if len(found) != 1:

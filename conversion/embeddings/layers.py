@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from conversion.hf_files import require_language_model
 from conversion.token_names import POSITIONS_FROM_PAD, TOKEN_NAMES, input_names, names_of
 
 if TYPE_CHECKING:
@@ -52,14 +53,14 @@ def find_token_layers(checkpoint: HFCheckpoint) -> TokenLayers:
     Raises:
         ValueError: if there are no input embeddings, if sizes disagree, or if another tensor has a row per token too.
     """
+    require_language_model(checkpoint.config, source=str(checkpoint.directory))
     names = checkpoint.names()
     input_name = input_matrix_name(checkpoint)
     num_rows = checkpoint.shape(input_name)[0]
     expected = checkpoint.config.get("vocab_size")
     if expected != num_rows:
-        raise ValueError(
-            f"{checkpoint.directory}: {input_name} has {num_rows} rows, but config.json says vocab_size {expected}; repair the checkpoint"
-        )
+        said = f"says vocab_size {expected}" if expected is not None else "does not say vocab_size"
+        raise ValueError(f"{checkpoint.directory}: {input_name} has {num_rows} rows, but config.json {said}; set it to {num_rows} there")
     row = names_of(input_name)
     assert row is not None
     output = row.output if row.output in names else None

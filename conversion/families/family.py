@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from conversion.hf_files import require_one_meaning
 from conversion.mapping import Rule
 
 
@@ -43,6 +44,7 @@ class Family:
         to_megatron: config.json -> sizes and other numbers of a model, in Megatron's words.
         engine: `module:function` that makes the engine's configuration from Megatron's; imported only where NeMo runs.
         architecture: what all models of the family have in common, in Megatron's words, where it is not Megatron's default.
+        defaults: what the pinned transformers means by a config.json without the key, for every key that `to_megatron` reads.
         requirements: what makes a variant one that the table covers.
         nemo: the classes of NeMo that load the model without this project; None where NeMo does not know the family.
     """
@@ -51,6 +53,7 @@ class Family:
     table: Sequence[Rule]
     to_megatron: Callable[[Mapping[str, Any]], dict[str, Any]]
     engine: str
+    defaults: Mapping[str, Any] = field(default_factory=dict)
     architecture: Mapping[str, Any] = field(default_factory=dict)
     requirements: Sequence[Require] = ()
     nemo: Callable[[Mapping[str, Any]], NeMoClasses] | None = None
@@ -74,8 +77,9 @@ class Family:
             found = config.get(rule.key, rule.value)
             if found != rule.value:
                 raise ValueError(f"{source} has {rule.key} {found!r} in its config.json (expected {rule.value!r}): {rule.otherwise}")
+        require_one_meaning(config, source=source)
         try:
-            megatron = self.to_megatron(config)
+            megatron = self.to_megatron({**self.defaults, **config})
         except KeyError as error:
             raise ValueError(f"{source} has no {error.args[0]} in its config.json") from error
         except (TypeError, AttributeError) as error:

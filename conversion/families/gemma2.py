@@ -30,6 +30,23 @@ ARCHITECTURE = {
     "window_attn_skip_freq": 2,
 }
 
+DEFAULTS = {
+    **llama.DEFAULTS,
+    "vocab_size": 256000,
+    "hidden_size": 2304,
+    "intermediate_size": 9216,
+    "num_hidden_layers": 26,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "head_dim": 256,
+    "max_position_embeddings": 8192,
+    "query_pre_attn_scalar": 256,
+    "sliding_window": 4096,
+    "layer_types": None,
+    "attn_logit_softcapping": 50.0,
+    "final_logit_softcapping": 30.0,
+}
+
 REQUIREMENTS = (
     llama.ALL_DIMENSIONS_ROTATE,
     Require("hidden_activation", "gelu_pytorch_tanh", "models with another activation are not covered"),
@@ -42,20 +59,29 @@ def to_megatron(config: Mapping[str, Any]) -> dict[str, Any]:
     """Megatron's numbers for Gemma 2's config.json; see `llama.to_megatron`.
 
     Raises:
-        ValueError: if other layers than the first, the third and so on have a window.
+        ValueError: if other layers than the first, the third and so on have a window, or those have none.
     """
-    found = config.get("layer_types") or []
+    found = config["layer_types"] or []
     if found != [("sliding_attention", "full_attention")[layer % 2] for layer in range(len(found))]:
         raise ValueError(
             "layer_types in config.json does not alternate between sliding_attention and full_attention: such models are not covered"
         )
-    caps = {key: config[key] for key in ("attn_logit_softcapping", "final_logit_softcapping") if config.get(key) is not None}
+    caps = {key: config[key] for key in ("attn_logit_softcapping", "final_logit_softcapping") if config[key] is not None}
     return {
         **llama.to_megatron(config),
-        **window(config.get("sliding_window", 4096)),
+        **_window(config["sliding_window"]),
         **caps,
         "query_pre_attn_scalar": config["query_pre_attn_scalar"],
     }
+
+
+def _window(tokens: int | None) -> dict[str, list[int]]:
+    if tokens is None:
+        raise ValueError(
+            "sliding_window is null in config.json, but every second layer of Gemma 2 has a window, which transformers cannot compute"
+            " without its length; give the number of tokens (4096 in the published models)"
+        )
+    return window(tokens)
 
 
 GEMMA2 = Family(
@@ -63,6 +89,7 @@ GEMMA2 = Family(
     (*llama.OUTSIDE_LAYERS, *llama.PROJECTIONS, *NORMS),
     to_megatron,
     engine=llama.ENGINE,
+    defaults=DEFAULTS,
     architecture=ARCHITECTURE,
     requirements=REQUIREMENTS,
     nemo=lambda megatron: NeMoClasses("nemo.collections.llm.gpt.model.gemma2", model="Gemma2Model", config="Gemma2Config"),

@@ -53,6 +53,21 @@ REQUIREMENTS = (
     Require("mlp_bias", False, "models with biases in the feed-forward part are not covered"),
 )
 
+DEFAULTS = {
+    "vocab_size": 32000,
+    "hidden_size": 4096,
+    "intermediate_size": 11008,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": None,
+    "head_dim": None,
+    "max_position_embeddings": 2048,
+    "initializer_range": 0.02,
+    "rms_norm_eps": 1e-6,
+    "rope_theta": 10000.0,
+    "rope_scaling": None,
+}
+
 ROPE_TYPES = ("default", "llama3")
 
 
@@ -69,14 +84,14 @@ def to_megatron(config: Mapping[str, Any]) -> dict[str, Any]:
         "ffn_hidden_size": config["intermediate_size"],
         "num_attention_heads": heads,
         # The first Llama 2 files do not say how many key heads there are: as many as queries.
-        "num_query_groups": config.get("num_key_value_heads") or heads,
+        "num_query_groups": heads if config["num_key_value_heads"] is None else config["num_key_value_heads"],
         "max_position_embeddings": config["max_position_embeddings"],
         "vocab_size": config["vocab_size"],
-        "init_method_std": config.get("initializer_range", 0.02),
+        "init_method_std": config["initializer_range"],
         "layernorm_epsilon": config["rms_norm_eps"],
         **rotary_positions(config),
     }
-    if config.get("head_dim") is not None:
+    if config["head_dim"] is not None:
         numbers["kv_channels"] = config["head_dim"]
     return numbers
 
@@ -84,21 +99,19 @@ def to_megatron(config: Mapping[str, Any]) -> dict[str, Any]:
 def rotary_positions(config: Mapping[str, Any]) -> dict[str, Any]:
     """The base of the rotations and, for Llama 3.1 and later, the four numbers that slow down the lowest frequencies.
 
-    transformers 5 puts all of it into `rope_parameters`, earlier versions all but the base into `rope_scaling`.
-
     Raises:
         ValueError: for a type other than `default` and `llama3`.
     """
-    rope = {"rope_theta": config.get("rope_theta", 10000.0), **(config.get("rope_parameters") or config.get("rope_scaling") or {})}
+    rope = config["rope_scaling"] or {}
     rope_type = rope.get("rope_type", rope.get("type", "default"))
     if rope_type not in ROPE_TYPES:
         raise ValueError(
             f"rope_scaling in config.json is of the type {rope_type!r}, which is not covered; known are {', '.join(ROPE_TYPES)}"
         )
     if rope_type == "default":
-        return {"rotary_base": rope["rope_theta"]}
+        return {"rotary_base": config["rope_theta"]}
     return {
-        "rotary_base": rope["rope_theta"],
+        "rotary_base": config["rope_theta"],
         "scale_factor": rope["factor"],
         "low_freq_factor": rope["low_freq_factor"],
         "high_freq_factor": rope["high_freq_factor"],
@@ -113,4 +126,6 @@ def _nemo(megatron: Mapping[str, Any]) -> NeMoClasses:
 
 ENGINE = "nemo_patches.engine_model:engine_config"
 
-LLAMA = Family("llama", TABLE, to_megatron, engine=ENGINE, architecture=ARCHITECTURE, requirements=REQUIREMENTS, nemo=_nemo)
+LLAMA = Family(
+    "llama", TABLE, to_megatron, engine=ENGINE, defaults=DEFAULTS, architecture=ARCHITECTURE, requirements=REQUIREMENTS, nemo=_nemo
+)

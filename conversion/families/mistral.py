@@ -17,6 +17,14 @@ REQUIREMENTS = (
     Require("layer_types", None, "models whose layers differ, such as Ministral, are not covered"),
 )
 
+DEFAULTS = {
+    **llama.DEFAULTS,
+    "intermediate_size": 14336,
+    "num_key_value_heads": 8,
+    "max_position_embeddings": 131072,
+    "sliding_window": 4096,
+}
+
 
 def window(tokens: int) -> dict[str, list[int]]:
     """Megatron's window for a Hugging Face one: how many tokens before and after its own a query sees.
@@ -28,7 +36,7 @@ def window(tokens: int) -> dict[str, list[int]]:
 
 def to_megatron(config: Mapping[str, Any]) -> dict[str, Any]:
     """Megatron's numbers for Mistral's config.json; see `llama.to_megatron`."""
-    tokens = config.get("sliding_window", 4096)
+    tokens = config["sliding_window"]
     return {**llama.to_megatron(config), **(window(tokens) if tokens is not None else {})}
 
 
@@ -37,6 +45,7 @@ MISTRAL = Family(
     llama.TABLE,
     to_megatron,
     engine=llama.ENGINE,
+    defaults=DEFAULTS,
     architecture=llama.ARCHITECTURE,
     requirements=REQUIREMENTS,
     nemo=lambda megatron: NeMoClasses("nemo.collections.llm.gpt.model.mistral", model="MistralModel", config="MistralConfig7B"),

@@ -48,6 +48,17 @@ REQUIREMENTS = (
     Require("activation_function", "relu", "OPT models with another activation are not covered"),
 )
 
+DEFAULTS = {
+    "vocab_size": 50272,
+    "hidden_size": 768,
+    "word_embed_proj_dim": None,
+    "ffn_dim": 3072,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 12,
+    "max_position_embeddings": 2048,
+    "init_std": 0.02,
+}
+
 
 def to_megatron(config: Mapping[str, Any]) -> dict[str, Any]:
     """Megatron's configuration for OPT's config.json.
@@ -55,8 +66,8 @@ def to_megatron(config: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         ValueError: if the embedding is narrower than the model.
     """
-    projected = config.get("word_embed_proj_dim", config["hidden_size"])
-    if projected != config["hidden_size"]:
+    projected = config["word_embed_proj_dim"]
+    if projected not in (None, config["hidden_size"]):
         raise ValueError(
             f"word_embed_proj_dim ({projected}) differs from hidden_size ({config['hidden_size']}) in config.json:"
             " models with projected embeddings such as opt-350m are not covered"
@@ -69,9 +80,9 @@ def to_megatron(config: Mapping[str, Any]) -> dict[str, Any]:
         "num_query_groups": config["num_attention_heads"],
         "max_position_embeddings": config["max_position_embeddings"],
         "vocab_size": config["vocab_size"],
-        "init_method_std": config.get("init_std", 0.02),
+        "init_method_std": config["init_std"],
         "layernorm_epsilon": 1e-5,  # torch's default, which Hugging Face's OPT does not change
     }
 
 
-OPT = Family("opt", TABLE, to_megatron, engine="nemo_patches.opt_model:opt_config", requirements=REQUIREMENTS)
+OPT = Family("opt", TABLE, to_megatron, engine="nemo_patches.opt_model:opt_config", defaults=DEFAULTS, requirements=REQUIREMENTS)

@@ -8,7 +8,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from conversion.hf_files import CONFIG_NAME, find_weights, read_json, require_listed, require_shard, tied_by_config
+from conversion.hf_files import (
+    CONFIG_NAME,
+    find_weights,
+    language_part,
+    multimodal_sentence,
+    read_json,
+    require_listed,
+    require_one_meaning,
+    require_shard,
+    tied_by_config,
+)
 from conversion.inspection.description import Description, check_manifest, count_tokens
 from conversion.inspection.places import HUGGING_FACE
 from conversion.pickle_names import TENSORS, refusal, unknown_names
@@ -44,7 +54,17 @@ def describe(description: Description, directory: Path) -> None:
         description.problems.append(str(error))
         config = {}
     listed = config.get("architectures")
+    if (part := language_part(config)) is not None:
+        description.notes.append(
+            f"this is {multimodal_sentence(config)} by conversion and transfer; the sizes are those of its language model"
+        )
+    else:
+        try:
+            require_one_meaning(config, source=str(directory))
+        except ValueError as error:
+            description.problems.append(str(error))
     description.architecture = ", ".join(map(str, listed)) if isinstance(listed, list) and listed else str(config.get("model_type"))
+    config = config if part is None else part
     description.sizes = {key: config[key] for key in _SIZES if isinstance(config.get(key), int)}
     description.vocab_size = config["vocab_size"] if isinstance(config.get("vocab_size"), int) else None
     manifest = check_manifest(description, directory)
@@ -55,6 +75,8 @@ def describe(description: Description, directory: Path) -> None:
     tensors = _tensors(description, directory)
     _weights(description, tensors, config)
     if tensors:
+        if part is not None:  # the other parts have layers too, whose number is theirs to say
+            tensors = {name: tensor for name, tensor in tensors.items() if "language_model" in name or _INPUT.fullmatch(name)}
         description.problems += _disagreements(tensors, config, description.tokenizer_size)
 
 
@@ -115,7 +137,7 @@ def _disagreements(tensors: Tensors, config: Mapping[str, Any], tokenizer_size: 
             problems.append(f"{name} has {shape[0] if shape else 0} rows, but config.json says vocab_size {rows}")
     if tokenizer_size is not None and isinstance(rows, int) and tokenizer_size > rows:
         problems.append(f"the tokenizer has {tokenizer_size} tokens, but config.json says vocab_size {rows}")
-    if _OUTPUT not in tensors and not tied_by_config(config):
+    if not any(name.endswith(_OUTPUT) for name in tensors) and not tied_by_config(config):
         problems.append(f"config.json says tie_word_embeddings false, but the weights have no {_OUTPUT}")
     return problems + _gaps(tensors, config.get("num_hidden_layers"))
 

@@ -1,13 +1,19 @@
 from __future__ import annotations
 
+import json
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
-from transformers import OPTConfig
+from transformers import CONFIG_MAPPING, OPTConfig
 
 from conversion.families import FAMILIES, family_of
-from tests.conversion.tiny_families import PUBLISHED
+from conversion.hf_checkpoint import HFCheckpoint
+from conversion.hf_model import inspect_checkpoint
+from conversion.inspection import describe
+from conversion.verify import Side
+from tests.conversion.tiny_families import CASES, LLAMA3_ROPE, PUBLISHED, SIZES, save_tiny_model
 
 
 def opt_config(**changes: Any) -> dict[str, Any]:
@@ -62,10 +68,56 @@ def test_projected_embeddings_are_refused() -> None:
     )
 
 
-def test_a_config_without_a_size() -> None:
-    config = opt_config()
-    del config["ffn_dim"]
-    refuse(config, "models/x has no ffn_dim in its config.json")
+def _in_megatrons_words(model_type: str, config: dict[str, Any]) -> dict[str, Any]:
+    found = FAMILIES[model_type].megatron_config(config, tied=False, source="models/x")
+    return {"kv_channels": found["hidden_size"] // found["num_attention_heads"], **found}  # Megatron's own default
+
+
+@pytest.mark.parametrize("model_type", FAMILIES)
+@pytest.mark.parametrize("missing", ["absent", "null"])
+def test_a_missing_key_means_what_transformers_means(model_type: str, missing: str) -> None:
+    """Each key of the class, one at a time, is left out or null; what the class makes of that is told in full."""
+    kind = CONFIG_MAPPING[model_type]
+    [case, *_] = (case for case in CASES.values() if case.model_type == model_type)
+    for config in ({**SIZES, **case.config}, {}):
+        whole = {**kind(**config).to_dict(), "model_type": model_type}
+        compared = 0
+        for key in whole:
+            said = {name: value for name, value in whole.items() if name != key} | ({key: None} if missing == "null" else {})
+            try:
+                meant = kind(**said).to_dict()
+            except (TypeError, ValueError, AttributeError):
+                continue  # the library has no meaning for it either
+            try:
+                found = _in_megatrons_words(model_type, said)
+            except ValueError:
+                if missing == "absent":  # what it means is no model that is covered
+                    with pytest.raises(ValueError):
+                        _in_megatrons_words(model_type, meant)
+                continue
+            assert found == _in_megatrons_words(model_type, meant), key
+            compared += 1
+        assert compared > 20
+
+
+def test_an_empty_config_means_what_transformers_means() -> None:
+    for model_type in FAMILIES:
+        whole = CONFIG_MAPPING[model_type]().to_dict()
+        assert _in_megatrons_words(model_type, {"model_type": model_type}) == _in_megatrons_words(model_type, whole)
+
+
+def test_gemma_2_without_the_length_of_its_windows() -> None:
+    sentence = (
+        "sliding_window is null in config.json, but every second layer of Gemma 2 has a window, which transformers cannot compute"
+        " without its length; give the number of tokens (4096 in the published models)"
+    )
+    refuse({**PUBLISHED["gemma-2-9b"], "sliding_window": None}, sentence, family="gemma2")
+
+
+def test_layers_of_qwen_with_a_window() -> None:
+    sentence = "layer_types in config.json names others than full_attention: models with windows are not covered"
+    config = {**PUBLISHED["qwen2-7b"], "layer_types": ["full_attention", "sliding_attention"] * 14}
+    refuse(config, sentence, family="qwen2")
 
 
 @pytest.mark.parametrize("value", ["many", 0, -3, None])
@@ -81,7 +133,7 @@ def test_heads_that_do_not_divide() -> None:
 
 
 def test_llama_3_1_in_megatrons_words() -> None:
-    """Llama-3.1-8B, with all four numbers of its rotary positions; the numbers as transformers 4 and 5 write them."""
+    """Llama-3.1-8B, with all four numbers of its rotary positions; as transformers 4 writes them, and so that 4 and 5 read them."""
     rope = {
         "rope_type": "llama3",
         "factor": 8.0,
@@ -113,9 +165,43 @@ def test_llama_3_1_in_megatrons_words() -> None:
     }
     config = PUBLISHED["llama-3.1-8b"]
     earlier = {**config, "rope_theta": 500000.0, "rope_scaling": rope}
-    later = {**config, "rope_parameters": {**rope, "rope_theta": 500000.0}}
-    for said in (earlier, later):
+    both = {**earlier, "rope_parameters": {**rope, "rope_theta": 500000.0}}
+    for said in (earlier, both):
         assert FAMILIES["llama"].megatron_config(said, tied=False, source="models/x") == expected
+
+
+@pytest.mark.parametrize(
+    ("said", "advice"),
+    [
+        ({"rope_parameters": {"rope_type": "default", "rope_theta": 5e5}}, '"rope_theta": 500000.0'),
+        ({"rope_parameters": LLAMA3_ROPE}, f'"rope_scaling": {json.dumps(LLAMA3_ROPE)}'),
+        (
+            {"rope_parameters": {**LLAMA3_ROPE, "rope_theta": 5e5}, "rope_theta": 1e6},
+            f'"rope_theta": 500000.0 and "rope_scaling": {json.dumps(LLAMA3_ROPE)}',
+        ),
+        ({"rope_scaling": {**LLAMA3_ROPE, "rope_theta": 5e5}}, '"rope_theta": 500000.0'),
+    ],
+)
+def test_rotary_positions_that_transformers_4_would_not_read(said: dict[str, Any], advice: str, tmp_path: Path) -> None:
+    """Such a folder is refused wherever one is opened: no command may take one value and evaluation another."""
+    where = next(iter(said))
+    sentence = (
+        f"has a config.json whose {where} says otherwise than its other keys, as those of transformers 5 do, and transformers 4"
+        f" would take its defaults instead; put {advice} into it"
+    )
+    refuse({**PUBLISHED["llama-2-7b"], **said}, f"models/x {sentence}", family="llama")
+    save_tiny_model("llama2", tmp_path / "hf")
+    path = tmp_path / "hf/config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **said}))
+    for look in (HFCheckpoint.open, lambda directory: inspect_checkpoint(directory, name="x"), Side.open):
+        with pytest.raises(ValueError, match=f"^{re.escape(f'{path.parent} {sentence}')}$"):
+            look(path.parent)
+    assert f"{path.parent} {sentence}" in describe(path.parent).problems
+
+
+def test_the_rotations_of_transformers_5_where_they_are_its_defaults() -> None:
+    config = {**PUBLISHED["llama-2-7b"], "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}}
+    assert FAMILIES["llama"].megatron_config(config, tied=False, source="x")["rotary_base"] == 10000.0
 
 
 def test_the_first_llama_2_files_say_less() -> None:
