@@ -163,8 +163,10 @@ def _write_trackers(source: Source, staging: Path, folder: Path, layout: str, ru
 
 
 def _facts(source: Source, manifest: Manifest | None, layout: str, data: PlacedData) -> dict[str, Any]:
+    # Of a checkpoint that another program has trained, the context knows which tokenizer it is for, and how its rows were made.
+    known = manifest or read_manifest(source.context.parent)
     return {
-        **(manifest.facts if manifest else {}),
+        **(known.facts if known else {}),
         "model_type": source.family,
         "vocab_size": source.config["vocab_size"],
         "tie_word_embeddings": source.config["share_embeddings_and_output_weights"],

@@ -137,6 +137,11 @@ class HFCheckpoint:
         """Name of the output layer's matrix; None where the files hold none."""
         return output_name(self.tensors)
 
+    def token_matrices(self) -> dict[str, LazyTensor]:
+        """Input embeddings and output layer by name, one of them where they are one matrix."""
+        names = (*input_names(self.tensors), self.output_name)
+        return {name: tensor for name, tensor in self.untied_tensors().items() if name in names}
+
     def untied_tensors(self) -> dict[str, LazyTensor]:
         """All tensors, each matrix once: without the output layer where it is the embedding."""
         return {name: tensor for name, tensor in self.tensors.items() if name != self.output_name or not self.tie_word_embeddings}

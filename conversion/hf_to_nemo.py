@@ -32,9 +32,10 @@ def convert(input_dir: Path, output_dir: Path) -> Manifest:
 
     Raises:
         ValueError: if the input is missing, corrupt, edited, or of a family or variant that is not covered; if its tokenizer has
-            more tokens than the model has rows; if the output exists or the disk is full.
+            more tokens than the model has rows; if a value is NaN or infinite; if the output exists or the disk is full.
     """
     from conversion.families import family_of
+    from conversion.finite import finite
     from conversion.hf_checkpoint import HFCheckpoint
     from conversion.hf_files import require_language_model
     from conversion.lazy_tensor import counted, return_freed_memory
@@ -49,7 +50,8 @@ def convert(input_dir: Path, output_dir: Path) -> Manifest:
     require_language_model(hf.config, source=str(hf.directory))
     family = family_of(hf.model_type, source=str(hf.directory))
     config = family.megatron_config(hf.config, tied=hf.tie_word_embeddings, source=str(hf.directory))
-    tensors = map_to_megatron(family.table, hf.untied_tensors(), config, source=str(hf.directory))
+    checked = {name: finite(tensor, source=str(hf.directory)) for name, tensor in hf.untied_tensors().items()}
+    tensors = map_to_megatron(family.table, checked, config, source=str(hf.directory))
     facts = {
         **(manifest.facts if manifest else {}),
         "model_type": family.model_type,
@@ -107,6 +109,15 @@ def _tokenizer_digest(hf: HFCheckpoint, manifest: Manifest | None, rows: int) ->
     return tokenizer_digest(tokenizer)
 
 
+def _warnings(input_dir: Path) -> list[str]:
+    """What is worth knowing of a checkpoint that was converted."""
+    from conversion.hf_checkpoint import HFCheckpoint
+    from conversion.untrained_rows import end_of_text_ids, end_of_text_sentences
+
+    hf = HFCheckpoint.open(input_dir)
+    return end_of_text_sentences(hf.token_matrices(), end_of_text_ids(hf.directory), hf.config)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Parse arguments and convert."""
     parser = command.parser(__doc__, prog=STAGE, example=f"python -m {STAGE} --input models/opt-125m --output work/nemo/opt-125m")
@@ -117,6 +128,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     manifest = convert(arguments.input, arguments.output)
     if manifest.facts["tokenizer_digest"] is None:
         print(f"note: {arguments.input} holds no tokenizer; add its files if the model is to be exported with one", file=sys.stderr)
+    for sentence in _warnings(arguments.input):
+        print(f"warning: {sentence}", file=sys.stderr)
     print(summary(arguments.output, manifest, seconds=time.monotonic() - start))
     return command.DONE
 

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from conversion.factors import read_factors
+from conversion.inspection.deep import TOKEN_TABLES
+from conversion.untrained_rows import end_of_text_sentences
 from recipes.base_models import BASE_MODELS, SHAPE_KEYS, base_model
 from recipes.schema import Recipe
 
@@ -44,6 +46,19 @@ def checkpoint_problems(recipe: Recipe, inputs: RunInputs) -> list[str]:
                 f" make it so, or set model.{key}={found or 'null'}"
             )
     return problems
+
+
+def checkpoint_warnings(recipe: Recipe, inputs: RunInputs) -> list[str]:
+    """Sentences about what may train, but deserves a look: an end of text whose row nothing has trained."""
+    from conversion.dist_checkpoint import read_dist_checkpoint
+    from conversion.nemo_checkpoint import PREFIX, WEIGHTS
+
+    if not recipe.model.checkpoint or inputs.checkpoint.stage == "recipes.train":  # of a published run, which has none; already trained on
+        return []
+    tensors = read_dist_checkpoint(Path(recipe.model.checkpoint) / WEIGHTS, prefix=PREFIX)
+    matrices = {name: tensors[name] for name in TOKEN_TABLES if name in tensors}
+    ends = dict.fromkeys(manifest.facts["eos_token_id"] for manifest in inputs.train if "eos_token_id" in manifest.facts)
+    return end_of_text_sentences(matrices, ends, inputs.model)
 
 
 def factor_problems(recipe: Recipe, inputs: RunInputs) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,7 +29,7 @@ from recipes.steps import with_steps
 from recipes.stopping import unknown_signals
 
 Found = TypeVar("Found")
-CHECKPOINT_STAGES = ("conversion.hf_to_nemo", "recipes.train")
+CHECKPOINT_STAGES = ("conversion.hf_to_nemo", "conversion.change_layout", "recipes.train")
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,11 @@ def read_inputs(recipe: Recipe) -> RunInputs:
 def _open_checkpoint(directory: Path) -> Manifest:
     manifest = require_manifest(directory, stages=CHECKPOINT_STAGES, made_by="python -m conversion.hf_to_nemo")
     check_files(directory, manifest, contents=False)
+    if manifest.stage == "conversion.change_layout" and manifest.facts["layout"] != "nemo":
+        raise ValueError(
+            f"{directory} is in the layout {manifest.facts['layout']}; bring it into NeMo's with `python -m conversion.change_layout"
+            f" --input {shlex.quote(str(directory))} --to nemo --output DIR`"
+        )
     require_all_own(directory / "context")  # which goes into every checkpoint of the run
     return manifest
 

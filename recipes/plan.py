@@ -17,6 +17,7 @@ from pathlib import Path
 
 from data_prep import command
 from recipes import arithmetic
+from recipes.checkpoint_checks import checkpoint_warnings
 from recipes.checks import RunInputs, check_run, padded_vocab_size, planned_model
 from recipes.compose import compose_recipe, recipe_descriptions
 from recipes.data_checks import pass_warnings
@@ -161,6 +162,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.gpu is None and recipe.parallel.gpu is None and (visible := visible_gpu()) and has_known_rates(visible):
         options = replace(options, gpu=visible)
     recipe = check_run(recipe, inputs, visible=visible)
+    for sentence in checkpoint_warnings(recipe, inputs):
+        print(f"warning: {sentence}", file=sys.stderr)
     sections = plan(recipe, inputs, options)
     for warning in pass_warnings(recipe, inputs.train):
         print(f"warning: {warning}", file=sys.stderr)

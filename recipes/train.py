@@ -15,6 +15,7 @@ from data_prep import command
 from data_prep.artifacts import check_files
 from data_prep.lease import Fence
 from recipes import arithmetic
+from recipes.checkpoint_checks import checkpoint_warnings
 from recipes.checks import RunInputs, check_run, read_inputs, value_problems
 from recipes.compose import compose_recipe
 from recipes.data_checks import pass_warnings
@@ -67,7 +68,10 @@ def _run(recipe: Recipe, inputs: RunInputs, fence: Fence, *, run_dir: Path, sign
     """Look where the run stands, and start its processes or be one of them."""
     newest, share = newest_checkpoint(run_dir), share_of_inputs(recipe)
     if newest is None and share is not None:
-        if share[0] == 0:  # the engine runs what it reads, and a digest does not tell who wrote it
+        if share[0] == 0:
+            for sentence in checkpoint_warnings(recipe, inputs):
+                print(f"warning: {sentence}", file=sys.stderr, flush=True)
+            # The engine runs what it reads, and a digest does not tell who wrote it.
             require_safe(Path(recipe.model.checkpoint) / "weights")
         check_files(Path(recipe.model.checkpoint), inputs.checkpoint, share=share)  # every byte, once: 10 GB/s where the disk keeps up
         for path, manifest in zip(recipe.data.train, inputs.train, strict=True):

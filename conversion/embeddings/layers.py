@@ -59,8 +59,8 @@ def find_token_layers(checkpoint: HFCheckpoint) -> TokenLayers:
     num_rows = checkpoint.shape(input_name)[0]
     expected = checkpoint.config.get("vocab_size")
     if expected != num_rows:
-        said = f"says vocab_size {expected}" if expected is not None else "does not say vocab_size"
-        raise ValueError(f"{checkpoint.directory}: {input_name} has {num_rows} rows, but config.json {said}; set it to {num_rows} there")
+        said = f"says vocab_size {expected}; repair the checkpoint" if expected is not None else "has no vocab_size; add it there"
+        raise ValueError(f"{checkpoint.directory}: {input_name} has {num_rows} rows, but config.json {said}")
     row = names_of(input_name)
     assert row is not None
     output = row.output if row.output in names else None

@@ -1,4 +1,4 @@
-"""Reading every value of a checkpoint: NaN and infinity in its weights, and files edited since they were written."""
+"""Reading every value of a checkpoint: NaN and infinity, tokens that nothing has trained, and files edited since they were written."""
 
 from __future__ import annotations
 
@@ -6,10 +6,14 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from conversion.hf_files import CONFIG_NAME, read_json
 from conversion.inspection.description import Description
 from conversion.inspection.places import HUGGING_FACE, Place
 from data_prep.artifacts import digest_file, read_manifest
 from data_prep.progress import Progress
+
+HF_IN_CONTEXT = "context/hf"
+TOKEN_TABLES = ("embedding.word_embeddings.weight", "output_layer.weight")
 
 if TYPE_CHECKING:
     from conversion.lazy_tensor import LazyTensor
@@ -36,6 +40,7 @@ def read_all(description: Description, place: Place) -> None:
                 description.problems.append(f"{tensor.name} has {count:,} values that are NaN or infinite")
             progress.advance(tensor.nbytes)
     description.problems += _edited(place.directory)
+    description.notes += _untrained(tensors, place)
     if not description.problems:
         description.notes.append(f"read all values of {len(tensors)} tensors: every one is a finite number")
 
@@ -49,6 +54,24 @@ def _tensors(place: Place) -> Iterable[LazyTensor]:
     from conversion.dist_metadata import read_dist_metadata
 
     return read_dist_checkpoint(place.weights, prefix=read_dist_metadata(place.weights).prefix).values()
+
+
+def _untrained(tensors: Iterable[LazyTensor], place: Place) -> list[str]:
+    """Sentences about the tokens that end a text, where nothing has trained them."""
+    from conversion.token_names import input_names, output_name
+    from conversion.untrained_rows import end_of_text_ids, end_of_text_sentences
+
+    by_name = {tensor.name: tensor for tensor in tensors}
+    if place.format == HUGGING_FACE:
+        hf_dir, config_path = place.directory, place.directory / CONFIG_NAME
+        names = {*input_names(by_name), output_name(by_name)}
+    else:
+        hf_dir, config_path = place.directory / HF_IN_CONTEXT, place.directory / HF_IN_CONTEXT / CONFIG_NAME
+        names = set(TOKEN_TABLES)
+    if not config_path.is_file():
+        return []
+    matrices = {name: tensor for name, tensor in by_name.items() if name in names}
+    return end_of_text_sentences(matrices, end_of_text_ids(hf_dir), read_json(config_path, expected=""))
 
 
 def _edited(directory: Path) -> list[str]:

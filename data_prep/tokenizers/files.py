@@ -91,7 +91,8 @@ def tokenizer_files(directory: Path) -> list[Path]:
         ValueError: if one is a link that leads out of the folder.
     """
     named = [directory / name for name in TOKENIZER_FILES if (directory / name).is_file()]
-    templates = sorted(path for path in (directory / CHAT_TEMPLATES).glob("*.jinja") if path.is_file())
+    folder = require_own(directory / CHAT_TEMPLATES)
+    templates = sorted(path for path in folder.glob("*.jinja") if path.is_file())
     return [require_own(path) for path in (*named, *templates)]
 
 

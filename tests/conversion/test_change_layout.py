@@ -16,6 +16,8 @@ from conversion import change_layout, hf_to_nemo, nemo_to_hf
 from conversion.change_layout import MEGATRON_BRIDGE, MEGATRON_LM, NEMO
 from conversion.inspection import describe
 from data_prep.artifacts import read_manifest
+from recipes.checks import read_inputs
+from recipes.compose import compose_recipe
 from tests.conversion.layout_functions import ITERATION, SAMPLES, SEQUENCE_LENGTH
 from tests.conversion.tiny_families import save_tiny_model
 from tests.gloo import run_on_gloo
@@ -92,6 +94,19 @@ def test_what_nemo_itself_has_saved_can_be_exported(moved: Path, tmp_path: Path)
     nemo_to_hf.export(tmp_path / "nemo", tmp_path / "hf")
     for name in ("model.safetensors", "config.json", "tokenizer.json"):
         assert (tmp_path / "hf" / name).read_bytes() == (moved / "hf/llama2" / name).read_bytes()
+
+
+def test_what_other_programs_have_trained_can_be_trained_on(moved: Path, megatron_run: list[list[str]], tmp_path: Path) -> None:
+    """A run takes it as a checkpoint of its own; the tokenizer is that of the context."""
+    change_layout.change(moved / "trained/stacked", tmp_path / "nemo", layout=NEMO, context_of=moved / "nemo/opt")
+    for folder in (tmp_path / "nemo", moved / MEGATRON_LM / "opt"):
+        recipe = compose_recipe("demo_adapt", [f"model.checkpoint={folder}", f"data.train=[{tmp_path}/none]"])
+        with pytest.raises(ValueError) as error:  # there is no data set here
+            read_inputs(recipe)
+        layout = f"{folder} is in the layout megatron-lm; bring it into NeMo's with `python -m conversion.change_layout"
+        assert (str(folder) in str(error.value)) == (layout in str(error.value)) == (folder.parent.name == MEGATRON_LM)
+    facts, of_context = (read_manifest(folder).facts for folder in (tmp_path / "nemo", moved / "nemo/opt"))  # type: ignore[union-attr]
+    assert facts["tokenizer_digest"] == of_context["tokenizer_digest"] is not None
 
 
 def test_from_one_to_the_other(moved: Path, tmp_path: Path) -> None:
