@@ -44,6 +44,6 @@ METHODS: dict[str, Method] = {
     "sava": Method(sava_method, "Moroni et al. 2025", needs=("helper",)),
     "sava-adam": Method(sava_adam_method, "Moroni et al. 2025", needs=("helper",)),
     "sava-plain": Method(sava_plain_method, "Moroni et al. 2025", needs=("helper",)),
-    "sava-procrustes": Method(sava_procrustes_method, "Moroni et al. 2025", needs=("helper",)),
+    "sava-procrustes": Method(sava_procrustes_method, "Moroni et al. 2025", needs=("helper",), reads=_VARIANT),
     "omp": Method(omp_method, "Goddard and Fernandes Neto 2025", needs=("helper",), reads=("num_atoms", *_VARIANT)),
 }

@@ -14,7 +14,7 @@ import numpy as np
 
 from conversion.embeddings.token_vectors import Rows
 
-AffineFit = Literal["least-squares", "plain", "adam", "procrustes"]
+AffineFit = Literal["least-squares", "plain", "adam", "procrustes", "ortho"]
 
 _ADAM_STEPS, _ADAM_LEARNING_RATE = 1000, 1e-3  # SAVA, appendix A
 _RIDGE = 1e-6  # of the mean diagonal: only against a singular system
@@ -62,7 +62,8 @@ def fit_map(source: Rows, target: Rows, *, fit: AffineFit, seed: int) -> Callabl
     Args:
         source: (num_pairs, source_size)
         target: (num_pairs, target_size)
-        fit: `least-squares` in closed form, `plain` the same without scaling, `adam` as SAVA's code, or `procrustes` (a rotation, with zeros for missing dimensions).
+        fit: `least-squares` in closed form, `plain` the same without scaling, `adam` as SAVA's code, `procrustes` (a rotation, with
+            zeros for missing dimensions), or `ortho`, the rotation of SAVA's code (columns scaled once more before it, and back after).
         seed: of Adam's first weights.
 
     Returns:
@@ -75,7 +76,7 @@ def fit_map(source: Rows, target: Rows, *, fit: AffineFit, seed: int) -> Callabl
         weight, bias = _least_squares((source_scaling.apply(x), target_scaling.apply(y)) for x, y in blocks)
     else:
         x, y = (scaling.apply(rows[:].astype(np.float64)) for scaling, rows in ((source_scaling, source), (target_scaling, target)))
-        weight, bias = _adam(x, y, seed) if fit == "adam" else _procrustes(x, y)
+        weight, bias = _adam(x, y, seed) if fit == "adam" else _rotation(x, y, rescaled=fit == "ortho")
 
     def mapping(rows: Rows) -> np.ndarray:
         mapped = np.empty((len(rows), target.shape[1]), dtype=np.float32)
@@ -122,14 +123,27 @@ def _adam(x: np.ndarray, y: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarr
     return weight[: x.shape[1], : y.shape[1]], layer.bias.detach().double().numpy()[: y.shape[1]]
 
 
-def _procrustes(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The rotation that brings x nearest to y, in the larger of the two spaces."""
+def _rotation(x: np.ndarray, y: np.ndarray, *, rescaled: bool) -> tuple[np.ndarray, np.ndarray]:
+    """The rotation that brings x nearest to y, in the larger of the two spaces.
+
+    Args:
+        rescaled: bring the columns of both to mean 0 and deviation 1 first, and those of y back after.
+    """
     from scipy.linalg import orthogonal_procrustes
 
+    (x_mean, x_deviation), (y_mean, y_deviation) = (_columns(rows) if rescaled else (0.0, 1.0) for rows in (x, y))
     size = max(x.shape[1], y.shape[1])
-    padded = [np.pad(rows, ((0, 0), (0, size - rows.shape[1]))) for rows in (x, y)]
-    rotation, _ = orthogonal_procrustes(*padded)
-    return rotation[: x.shape[1], : y.shape[1]], np.zeros(y.shape[1])
+    scaled = ((x - x_mean) / x_deviation, (y - y_mean) / y_deviation)
+    padded = [np.pad(rows, ((0, 0), (0, size - rows.shape[1]))) for rows in scaled]
+    rotation = orthogonal_procrustes(*padded)[0][: x.shape[1], : y.shape[1]]
+    weight = rotation / np.broadcast_to(x_deviation, x.shape[1])[:, None] * y_deviation
+    return weight, y_mean - np.broadcast_to(x_mean, x.shape[1]) @ weight
+
+
+def _columns(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and deviation of each column; 1 where it does not vary."""
+    deviation = rows.std(axis=0, ddof=1)
+    return rows.mean(axis=0), np.where(deviation > 0, deviation, 1.0)
 
 
 def _mean(rows: Rows) -> np.ndarray:

@@ -86,8 +86,8 @@ def sava_plain_method(inputs: TransferInputs) -> RowPlan:
 
 
 def sava_procrustes_method(inputs: TransferInputs) -> RowPlan:
-    """SAVA with a rotation in place of the affine map: orthogonal Procrustes on the scaled rows."""
-    return _sava(inputs, "sava-procrustes", "procrustes")
+    """SAVA with a rotation in place of the affine map: orthogonal Procrustes on the scaled rows; its code scales their columns once more."""
+    return _sava(inputs, "sava-procrustes", "ortho" if inputs.as_published else "procrustes")
 
 
 def omp_method(inputs: TransferInputs) -> RowPlan:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,16 +19,16 @@ def wechsel_method(inputs: TransferInputs) -> RowPlan:
 
     WECHSEL (Minixhofer et al. 2022): vectors of words in each language give vectors of tokens; an orthogonal map, fitted on the
     dictionary, brings the source's to the target's; weights are the softmax of cosines at temperature 0.1.  Where vectors are not
-    given they are trained on text.  The published code copies no tokens but special ones, and fits on each pair of the dictionary up
-    to nine times.
+    given they are trained on text.  The published code copies no tokens but special ones, fits on each pair of the dictionary up
+    to nine times, and counts a word twice for a token that it contains with and without a space before it.
 
     Raises:
         ValueError: if the vectors have different sizes, if the dictionary covers too little of them, or if a text is too small.
     """
     source_words, target_words, rotation = _aligned_words(inputs)
-    source = source_words.token_vectors(inputs.source, inputs.tokenize_source)
+    source = source_words.token_vectors(inputs.source, inputs.tokenize_source, each_variant=inputs.as_published)
     rotated = replace(source, vectors=(source.vectors.astype(np.float64) @ rotation).astype(np.float32))
-    vectors = target_words.token_vectors(inputs.target, inputs.tokenize)
+    vectors = target_words.token_vectors(inputs.target, inputs.tokenize, each_variant=inputs.as_published)
     return wechsel_plan(inputs.without_copies() if inputs.as_published else inputs, rotated, vectors)
 
 
@@ -36,7 +36,8 @@ def ofa_method(inputs: TransferInputs) -> RowPlan:
     """Copy what both vocabularies have; a new token is the softmax mean of its ten nearest in one space of words of both languages.
 
     OFA (Liu et al. 2024, section 3.2): a token's vector is the unweighted mean of the words that contain it, written with and
-    without a space before and with a capital or not.  Its factorisation, `factorise`, serves any method.
+    without a space before and with a capital or not.  The published code has no capital without a space, and counts a word for a token as
+    often as it has spellings with it.  Its factorisation, `factorise`, serves any method.
 
     Raises:
         ValueError: if no source token has a vector.
@@ -63,9 +64,15 @@ def ofa_aligned_method(inputs: TransferInputs) -> RowPlan:
 
 
 def _ofa_plan(inputs: TransferInputs, words: WordVectors, name: str) -> RowPlan:
-    variants = (str, lambda word: f" {word}", str.capitalize, lambda word: f" {word.capitalize()}")
-    source = words.pooled(inputs.source, inputs.tokenize_source, variants=variants, by_frequency=False)
-    target = words.pooled(inputs.target, inputs.tokenize, variants=variants, by_frequency=False)
+    variants: list[Callable[[str], str]] = [str, lambda word: f" {word}"]
+    if inputs.as_published:
+        variants.append(lambda word: f" {word[:1].upper()}{word[1:]}")
+    else:
+        variants += [str.capitalize, lambda word: f" {word.capitalize()}"]
+    source, target = (
+        words.pooled(vocabulary, tokenize, variants=variants, by_frequency=False, each_variant=inputs.as_published)
+        for vocabulary, tokenize in ((inputs.source, inputs.tokenize_source), (inputs.target, inputs.tokenize))
+    )
     return wechsel_plan(inputs, source, target, name=name)
 
 

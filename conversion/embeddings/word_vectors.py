@@ -54,7 +54,9 @@ class WordVectors:
         """Word -> row."""
         return {word: i for i, word in enumerate(self.words)}
 
-    def token_vectors(self, vocabulary: Vocabulary, tokenize: Callable[[list[str]], list[list[int]]]) -> TokenVectors:
+    def token_vectors(
+        self, vocabulary: Vocabulary, tokenize: Callable[[list[str]], list[list[int]]], *, each_variant: bool = False
+    ) -> TokenVectors:
         """Vectors of the tokens of text, as WECHSEL's code makes them.
 
         From n-grams where there are some: the vector of the token's text without spaces.  Otherwise the mean of the words that
@@ -62,7 +64,7 @@ class WordVectors:
         """
         if self.of_any_word is not None:
             return self._from_ngrams(vocabulary)
-        return self.pooled(vocabulary, tokenize, variants=(str, _after_space), by_frequency=True)
+        return self.pooled(vocabulary, tokenize, variants=(str, _after_space), by_frequency=True, each_variant=each_variant)
 
     def pooled(
         self,
@@ -71,13 +73,15 @@ class WordVectors:
         *,
         variants: Sequence[Callable[[str], str]],
         by_frequency: bool,
+        each_variant: bool = False,
     ) -> TokenVectors:
         """For each token the mean of the vectors of the words that contain it.
 
         Args:
             tokenize: text -> ids of the vocabulary.
-            variants: how a word may stand in text; a token that occurs in any variant belongs to the word, once.
+            variants: how a word may stand in text; a token that occurs in any variant belongs to the word.
             by_frequency: weight each word by its frequency; otherwise all alike.
+            each_variant: count a word as often as it has variants with the token; otherwise once.
         """
         from scipy import sparse
 
@@ -86,7 +90,9 @@ class WordVectors:
         token_ids: list[int] = []
         word_ids: list[int] = []
         for word_id, ids_of_word in enumerate(zip(*ids_of_variants)):
-            members = {i for variant in ids_of_word for i in variant}
+            members = [i for variant in ids_of_word for i in set(variant)]
+            if not each_variant:
+                members = list(dict.fromkeys(members))
             token_ids.extend(members)
             word_ids.extend([word_id] * len(members))
         values = self.frequencies[word_ids] if by_frequency else np.ones(len(word_ids))

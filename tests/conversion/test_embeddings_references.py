@@ -330,6 +330,60 @@ def test_published_wechsel_combines_shared_tokens_too(world: World) -> None:
     assert set(plan.origins[world.inputs.target.is_text]) <= {Origin.COMBINED, Origin.FALLBACK_RANDOM}
 
 
+@pytest.mark.parametrize("method", ["wechsel", "ofa"])
+def test_published_word_methods_count_a_word_once_for_each_spelling(world: World, method: str) -> None:
+    """A list of words for every token, to which each spelling adds: as both packages are written."""
+    words = world.inputs.word_vectors
+    assert words is not None
+    plain = replace(words, of_any_word=None)
+    inputs = replace(world.inputs, as_published=True, word_vectors=plain, source_word_vectors=plain)
+    spellings: list[Callable[[str], str]] = [str, lambda word: f" {word}"]
+    if method == "ofa":
+        spellings.append(lambda word: f" {word[0].upper()}{word[1:]}")
+    lists: dict[int, list[int]] = {}
+    for number, word in enumerate(words.words):
+        for spelling in spellings:
+            for token_id in set(inputs.tokenize([spelling(word)])[0]):
+                lists.setdefault(token_id, []).append(number)
+    assert any(len(numbers) > len(set(numbers)) < 20 for numbers in lists.values())
+    found = plain.pooled(
+        inputs.target,
+        inputs.tokenize,
+        variants=spellings,
+        by_frequency=method == "wechsel",
+        each_variant=True,
+    )
+    for token_id, numbers in lists.items():
+        if not inputs.target.is_text[token_id]:
+            continue
+        weights = words.frequencies[numbers] if method == "wechsel" else np.ones(len(numbers))
+        expected = weights / weights.sum() @ words.vectors[numbers].astype(np.float64)
+        np.testing.assert_allclose(found.rows(np.array([token_id]))[0], expected, atol=1e-6)
+    counted_once = METHODS[method].plan(replace(inputs, as_published=False)).weights
+    assert abs(METHODS[method].plan(inputs).weights - counted_once).max() > 1e-3
+
+
+def test_published_rotation_of_sava_scales_twice() -> None:
+    """Outside columns and lengths, inside columns again: its code puts a whole translator where an aligner is asked for."""
+    generator = np.random.default_rng(5)
+    x = generator.standard_normal((60, 6)) @ generator.standard_normal((6, 6)) + 1.0
+    y = (x @ np.linalg.qr(generator.standard_normal((6, 6)))[0] + 0.3 * generator.standard_normal((60, 6))) * np.linspace(0.2, 3, 6) - 2.0
+
+    def columns(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return rows.mean(0), rows.std(0, ddof=1)
+
+    (x_mean, x_std), (y_mean, y_std) = columns(x), columns(y)
+    scaled_x, scaled_y = (x - x_mean) / x_std, (y - y_mean) / y_std
+    length = np.linalg.norm(scaled_y, axis=1).mean()
+    unit_x, unit_y = (rows / np.linalg.norm(rows, axis=1, keepdims=True) for rows in (scaled_x, scaled_y))
+    (inner_x_mean, inner_x_std), (inner_y_mean, inner_y_std) = columns(unit_x), columns(unit_y)
+    inner_x, inner_y = (unit_x - inner_x_mean) / inner_x_std, (unit_y - inner_y_mean) / inner_y_std
+    u, _, vt = np.linalg.svd(inner_x.T @ inner_y)
+    expected = (inner_x @ (u @ vt) * inner_y_std + inner_y_mean) * length * y_std + y_mean
+    np.testing.assert_allclose(fit_map(x, y, fit="ortho", seed=0)(x), expected, atol=1e-5)
+    assert np.abs(fit_map(x, y, fit="procrustes", seed=0)(x) - expected).max() > 1e-2
+
+
 def test_published_wechsel_repeats_pairs() -> None:
     vectors = word_vectors("ena Ena dva tri Tri štiri pet šest sedem osem devet deset enajst", size=4)
     other = replace(vectors, vectors=np.random.default_rng(0).standard_normal(vectors.vectors.shape).astype(np.float32))
