@@ -16,6 +16,10 @@ import torch
 from megatron.core.dist_checkpointing.core import CheckpointingConfig, maybe_load_config, save_config
 from megatron.core.dist_checkpointing.dict_utils import nested_values
 from megatron.core.dist_checkpointing.mapping import ShardedObject, ShardedTensor, ShardedTensorFactory
+from megatron.core.dist_checkpointing.strategies.resharding import (
+    is_nd_flattened_tensor,
+    nd_flattened_tensor_reformulated_global_shape,
+)
 from torch.distributed.checkpoint.filesystem import FileSystemReader, _StorageInfo
 from torch.distributed.checkpoint.metadata import (
     BytesStorageMetadata,
@@ -113,6 +117,9 @@ def _complete(weights: Path, shards: list[Any], checkpoint: dict[str, Any]) -> N
     for shard in shards:
         if isinstance(shard, ShardedTensor):
             shape = torch.Size(shard.global_shape)
+            if is_nd_flattened_tensor(shard):  # a part of a parameter, as each rank saves of the optimizer's state
+                metadata.mcore_data[shard.key] = {"nd_reformulated_orig_global_shape": tuple(shard.global_shape)}  # type: ignore[attr-defined]
+                shape = torch.Size(nd_flattened_tensor_reformulated_global_shape(shard))
             index = MetadataIndex(shard.key, torch.Size([0] * len(shape)))
             metadata.state_dict_metadata[shard.key] = TensorStorageMetadata(
                 TensorProperties(dtype=shard.dtype), shape, [ChunkStorageMetadata(torch.Size([0] * len(shape)), shape)]
