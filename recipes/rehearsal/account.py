@@ -122,6 +122,7 @@ class Account:
     def phase(self, name: str) -> Iterator[None]:
         """What happens within belongs to a phase."""
         before, self._phase = self._phase, name
+        self._look(name)  # a phase may allocate nothing of its own
         try:
             yield
         finally:
@@ -155,6 +156,10 @@ class Account:
         phase = self._phase
         if phase == "forward" and torch._C._current_graph_task_id() != -1:
             phase = _BACKWARD
+        self._look(phase)
+
+    def _look(self, phase: str) -> None:
+        """Keep what is allocated, if it is more than the phase had so far."""
         if self.now > self._highest.get(phase, -1):
             self._highest[phase] = self.now
             self.peaks[phase] = Peak(self.now, tuple(self._live.values()))
