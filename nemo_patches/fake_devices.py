@@ -520,19 +520,19 @@ class _Fused(torch.autograd.Function):
         between = [tensor for tensor in saved if tensor.untyped_storage()._cdata not in of_inputs]
         if any(tensor.dtype is not torch.bool for tensor in between):  # what is computed again needs all that it comes from
             needed = of_inputs
-        ctx.masks = _noted(tuple(tensor for tensor in between if tensor.dtype is torch.bool))
+        masks = _noted(tuple(tensor for tensor in between if tensor.dtype is torch.bool))
         kept = [inputs[place].untyped_storage()._cdata in needed for place in places]
         ctx.run, ctx.places, ctx.kept = run, places, kept
         ctx.others = [None if isinstance(value, Tensor) else value for value in inputs]
         ctx.shapes = [(inputs[place].shape, inputs[place].dtype, inputs[place].device) for place in places]
-        ctx.save_for_backward(*(inputs[place] if keep else None for place, keep in zip(places, kept, strict=True)))
+        ctx.save_for_backward(*(inputs[place] if keep else None for place, keep in zip(places, kept, strict=True)), *masks)
         detached = tuple(out.detach() if isinstance(out, Tensor) else out for out in (result if isinstance(result, tuple) else (result,)))
         return _noted(detached if isinstance(result, tuple) else detached[0])
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
         inputs, wanted = list(ctx.others), []
-        for place, tensor, (shape, dtype, device) in zip(ctx.places, ctx.saved_tensors, ctx.shapes, strict=True):
+        for place, tensor, (shape, dtype, device) in zip(ctx.places, ctx.saved_tensors[: len(ctx.places)], ctx.shapes, strict=True):
             with _fusing():
                 like = torch.empty(shape, dtype=dtype, device=device) if tensor is None else tensor.detach()
             inputs[place] = like.requires_grad_(ctx.needs_input_grad[place + 1])
