@@ -53,8 +53,8 @@ def checkpoint_warnings(recipe: Recipe, inputs: RunInputs) -> list[str]:
     from conversion.dist_checkpoint import read_dist_checkpoint
     from conversion.nemo_checkpoint import PREFIX, WEIGHTS
 
-    if not recipe.model.checkpoint or inputs.checkpoint.stage == "recipes.train":  # of a published run, which has none; already trained on
-        return []
+    if not Path(recipe.model.checkpoint).is_dir() or inputs.checkpoint.stage == "recipes.train":
+        return []  # a published run has no checkpoint, and what was trained on has no row without training
     tensors = read_dist_checkpoint(Path(recipe.model.checkpoint) / WEIGHTS, prefix=PREFIX)
     matrices = {name: tensors[name] for name in TOKEN_TABLES if name in tensors}
     ends = dict.fromkeys(manifest.facts["eos_token_id"] for manifest in inputs.train if "eos_token_id" in manifest.facts)
