@@ -10,16 +10,17 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from data_prep import command
 from recipes import arithmetic
 from recipes.checks import check_run
 from recipes.compose import compose_recipe
 from recipes.planner.hardware import find_gpu
-from recipes.published import recipe_with_inputs
+from recipes.rehearsal.inputs import complete_recipe
 from recipes.schema import Recipe
 
 _GPU = "a100-40gb"  # where the recipe names none: only what the GPUs say of themselves depends on it
@@ -43,25 +44,39 @@ def main(argv: Sequence[str] | None = None) -> int:
     recipe = compose_recipe(arguments.recipe, arguments.overrides)
     if arguments.gpus is not None:
         recipe = _on_gpus(recipe, arguments.gpus)
-    recipe, inputs = recipe_with_inputs(recipe)
-    recipe = check_run(recipe, inputs)
-    ranks = wanted_ranks(recipe, str(arguments.rank) if arguments.rank is not None else arguments.ranks or "0")
-
-    from recipes.rehearsal.rank import rehearse_rank
-    from recipes.rehearsal.report import rank_report, text_of
-
-    gpu = find_gpu(recipe.parallel.gpu or _GPU)
+    ranks = str(arguments.rank) if arguments.rank is not None else arguments.ranks or "0"
     reports = []
-    for rank in ranks:
-        print(f"rank {rank} of {arithmetic.world_size(recipe.parallel)} ...", file=sys.stderr, flush=True)
-        with tempfile.TemporaryDirectory(prefix="scion-rehearsal-") as directory:
-            reports.append(rank_report(recipe, inputs, rehearse_rank(recipe, inputs, rank, gpu, Path(directory))))
+
+    from recipes.rehearsal.report import text_of
+
+    for report in rehearse(recipe, ranks):
+        reports.append(report)
         if not arguments.json:
-            print(text_of(reports[-1]), flush=True)
+            print(text_of(report), flush=True)
     if arguments.json:
         json.dump({"recipe": recipe.name, "ranks": reports}, sys.stdout, indent=2)
         print()
     return command.DONE
+
+
+def rehearse(recipe: Recipe, ranks: str) -> Iterator[dict[str, Any]]:
+    """The report of each rank of a list, as soon as it is there.
+
+    Raises:
+        ValueError: as `check_run` and `wanted_ranks`, before anything is run.
+    """
+    with tempfile.TemporaryDirectory(prefix="scion-rehearsal-") as directory:
+        recipe, inputs = complete_recipe(recipe, Path(directory))
+        recipe = check_run(recipe, inputs)
+        numbers = wanted_ranks(recipe, ranks)
+
+        from recipes.rehearsal.rank import rehearse_rank
+        from recipes.rehearsal.report import rank_report
+
+        gpu = find_gpu(recipe.parallel.gpu or _GPU)
+        for rank in numbers:
+            print(f"rank {rank} of {arithmetic.world_size(recipe.parallel)} ...", file=sys.stderr, flush=True)
+            yield rank_report(recipe, inputs, rehearse_rank(recipe, inputs, rank, gpu, Path(directory) / "rank"))
 
 
 def wanted_ranks(recipe: Recipe, text: str) -> list[int]:

@@ -19,9 +19,25 @@ from data_prep.artifacts import Manifest
 from data_prep.megatron.index import PREFIX as DATA_PREFIX
 from data_prep.megatron.index import index_parts, token_dtype
 from recipes.checks import RunInputs
+from recipes.published import recipe_with_inputs
 from recipes.schema import Recipe
 
 FACTORS_NAME = "factors.safetensors"
+
+
+def complete_recipe(recipe: Recipe, directory: Path) -> tuple[Recipe, RunInputs]:
+    """As `recipe_with_inputs`, with stand-ins for the factors that a published run trained.
+
+    Raises:
+        ValueError: as `recipe_with_inputs`.
+    """
+    completed, inputs = recipe_with_inputs(recipe)
+    size = recipe.model.factorised_size
+    if size is None or recipe.model.factors is not None or recipe.model.checkpoint:
+        return completed, inputs
+    path = directory / FACTORS_NAME
+    _write_factors(path, vocab_size=inputs.model["vocab_size"], hidden_size=inputs.model["hidden_size"], size=size)
+    return replace(completed, model=replace(completed.model, factors=str(path))), inputs
 
 
 def with_stand_ins(recipe: Recipe, inputs: RunInputs, directory: Path, *, num_samples: int) -> tuple[Recipe, RunInputs]:
@@ -80,7 +96,7 @@ def _write_data(directory: Path, recipe: Recipe, inputs: RunInputs, num_samples:
     return str(directory), Manifest(stage=inputs.train[0].stage, facts=facts)
 
 
-def write_factors(path: Path, *, vocab_size: int, hidden_size: int, size: int) -> None:
+def _write_factors(path: Path, *, vocab_size: int, hidden_size: int, size: int) -> None:
     """Factors of a token table, all zero, as `conversion.transfer --factorised-size` would write them; they take no space on disk."""
     shapes: Sequence[tuple[str, tuple[int, int]]] = (("input.coordinates", (vocab_size, size)), ("input.primitives", (size, hidden_size)))
     header, offset = {}, 0
