@@ -102,7 +102,7 @@ def suite_cost(model: Path, data: Path, metadata: dict[str, int]) -> tuple[Cost,
 
 def statistics_cost() -> Cost:
     """9 runs against a tenth on 20 tasks of 500 items."""
-    from eval.significance import paired_difference
+    from conversion.significance import paired_difference
 
     rng = np.random.default_rng(0)
     values = [rng.random((10, 500)) for _ in range(20)]

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from conversion.bits_per_byte import TextScore, choose_start_token, choose_window_tokens, score_documents
 from conversion.embeddings.checkpoint import Transfer
+from conversion.significance import Difference, paired_difference
 from data_prep.reading.named_texts import Text
 
 if TYPE_CHECKING:
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 
 SOURCE = "source"  # the model as it was given, with its own vocabulary
 
-_NUM_RESAMPLES = 2000
 _WARMUP_SHARE = 0.1
 _BETAS = (0.9, 0.95)
 _WEIGHT_DECAY = 0.01
@@ -209,20 +209,13 @@ def mean_bits_per_byte(measurements: Sequence[Measurement], text: str) -> float:
     return float(np.mean([measurement.scores[text].bits_per_byte for measurement in measurements]))
 
 
-def difference_interval(
-    ours: Sequence[Measurement], theirs: Sequence[Measurement], text: str, *, seed: int = 0
-) -> tuple[float, float, float]:
-    """Difference of two methods in bits per byte and its 95 % interval, by resampling documents (paired bootstrap).
+def difference_between(ours: Sequence[Measurement], theirs: Sequence[Measurement], text: str) -> Difference:
+    """How many bits per byte one method needs more than another on the same documents, which are the units of its interval and test.
 
-    Documents are the same in both; the mean over seeds is taken per document first, so the interval speaks of other documents
-    of the kind, not of other seeds.
+    The mean over seeds is taken per document first, so both speak of other documents of the kind, not of other seeds.
     """
-    bits = [np.mean([_document_bits(m.scores[text]) for m in group], axis=0) for group in (ours, theirs)]
-    sizes = np.array([document.text_bytes for document in ours[0].scores[text].documents], dtype=np.float64)
-    delta = bits[0] - bits[1]
-    picks = np.random.default_rng(seed).integers(len(sizes), size=(_NUM_RESAMPLES, len(sizes)))
-    low, high = np.quantile(delta[picks].sum(axis=1) / sizes[picks].sum(axis=1), (0.025, 0.975))
-    return float(delta.sum() / sizes.sum()), float(low), float(high)
+    first, second = (np.mean([_document_bits(m.scores[text]) for m in group], axis=0) for group in (ours, theirs))
+    return paired_difference(first, second, [document.text_bytes for document in ours[0].scores[text].documents])
 
 
 def _document_bits(score: TextScore) -> np.ndarray:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import html
 import io
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
 
-from conversion.comparison import SOURCE, Measurement, TrainingOptions, difference_interval, mean_bits_per_byte
+from conversion.comparison import SOURCE, Measurement, TrainingOptions, difference_between, mean_bits_per_byte
+from conversion.intervals import FEW_UNITS
+from conversion.significance import LEAST_UNITS
 from data_prep.html_page import html_figure, html_page, html_table
 from data_prep.reading.named_texts import Text
 from data_prep.tables import markdown_table
@@ -22,8 +25,6 @@ if TYPE_CHECKING:
 
 # The method that the others are held against, the first of these that was measured.
 _BASELINES = ("random", "clp-random")
-# Resampling fewer documents says nothing about others.
-_FEWEST_DOCUMENTS = 10
 _LARGEST_SHOWN = 2.0  # times the median
 _LIGHT = {"ink": "#1f2328", "muted": "#656d76", "rule": "#d0d7de", "ground": "#ffffff", "accent": "#0067a5"}
 _DARK = {"ink": "#e6edf3", "muted": "#9aa4af", "rule": "#3a424c", "ground": "#0d1117", "accent": "#5cb8ee"}
@@ -89,10 +90,13 @@ class Comparison:
     def _difference(self, method: str, step: int, text: Text) -> str:
         if method == self.baseline:
             return "–"
-        mean, low, high = difference_interval(self.of(method, step), self.of(self.baseline, step), text.name)
-        if len(text.documents) < _FEWEST_DOCUMENTS:
-            return _figure(mean, sign="+")
-        return f"{_figure(mean, sign='+')} [{_figure(low, sign='+')}, {_figure(high, sign='+')}]"
+        found = difference_between(self.of(method, step), self.of(self.baseline, step), text.name)
+        value = _figure(found.value, sign="+")
+        if not found.can_decide:
+            return f"{value}, too few to tell"
+        if not math.isfinite(found.high - found.low):  # all documents differ alike, such as not at all
+            return value
+        return f"{value} [{_figure(found.low, sign='+')}, {_figure(found.high, sign='+')}]"
 
     def notes(self) -> list[str]:
         """How the figures came about."""
@@ -103,7 +107,8 @@ class Comparison:
         notes = [
             f"Source {self.source}, target tokenizer {self.tokenizer}.",
             f"Held-out text: {texts}. Every document is scored apart, after one start token.",
-            f"Differences to {self.baseline} with the interval of 95 % over documents (paired bootstrap), from {_FEWEST_DOCUMENTS} documents on."
+            f"Differences to {self.baseline} with Student's interval of 95 % over documents; fewer than {LEAST_UNITS} documents decide nothing,"
+            f" and of fewer than {FEW_UNITS} the interval assumes that others would vary as these do."
             + (f" Mean of {self.num_seeds} seeds, in brackets the lowest and the highest." if self.num_seeds > 1 else ""),
             "Seconds: deciding and making the rows.",
         ]

@@ -14,10 +14,10 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
+from conversion.intervals import ratio_interval
 from data_prep.artifacts import MANIFEST_NAME, digest_bytes, digest_file, read_manifest, staged_directory, write_manifest
 from eval.journal import Journal
 from eval.results import RESULT_NAME, load_result, read_lines, write_lines, write_result
-from eval.statistics import ratio_interval
 
 METRIC = "comet"
 _EVERY_TRANSLATION_HAS = "chrf_sentence"

@@ -22,12 +22,12 @@ from conversion.bits_per_byte import (
     score_documents,
 )
 from conversion.hf_model import Checkpoint, load_model
+from conversion.intervals import ratio_interval
 from data_prep.artifacts import combined_digest, digest_bytes, make_group_readable, partial_directory, staged_directory, write_manifest
 from data_prep.progress import Counter, Progress
 from data_prep.reading.named_texts import Text
 from eval.journal import Journal
 from eval.results import RESULT_FORMAT, write_lines, write_result
-from eval.statistics import ratio_interval
 from eval.task_runs import FoundTask, failure_reason, item_scores, run_task
 
 BACKENDS = ("hf", "vllm")

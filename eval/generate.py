@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from conversion.hf_model import DTYPES, Checkpoint, be_quiet_and_offline, default_device, inspect_checkpoint, load_model
+from conversion.intervals import Estimate
 from data_prep import command
 from data_prep.artifacts import digest_bytes, staged_directory, write_manifest
 from data_prep.tables import markdown_table
@@ -38,7 +39,6 @@ from eval.model_names import named_checkpoints
 from eval.relative_embeddings import token_rows
 from eval.reporting.continuations import PROMPTS_NAME, TEXTS_NAME
 from eval.results import strict_json, write_lines
-from eval.statistics import Estimate
 
 
 def read_prompts(path: Path) -> list[dict[str, str]]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from eval.statistics import Estimate, ratio_interval, t_quantile
+from conversion.intervals import Estimate, ratio_interval, t_quantile
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast

@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from conversion.intervals import Estimate, Floats, counted_interval, ratio_interval, share_interval
 from eval.protocols import scoring
-from eval.statistics import Estimate, Floats, counted_interval, f1_interval, ratio_interval, share_interval
+from eval.statistics import f1_interval
 
 _CHRF_BETA_SQUARED = 4
 _CHRF_ORDER = 6

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from conversion.intervals import t_interval
 from eval.reporting.runs import Evaluated, Report
-from eval.statistics import t_interval
 
 _TEX = {"&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}"}
 _TEX |= {"^": r"\textasciicircum{}", "\\": r"\textbackslash{}"}

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from conversion.significance import Difference, holm, paired_difference
 from eval.comet_scores import METRIC as COMET
 from eval.reporting.runs import Evaluated, Report
 from eval.results import SHARES, highest_score, score_names
-from eval.significance import Difference, holm, paired_difference
 
 _NAMES = {
     "acc": "accuracy",

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from conversion.intervals import FEW_UNITS
+from conversion.significance import LEAST_UNITS
 from eval.reporting.runs import Evaluated, Report
-from eval.significance import LEAST_UNITS
-from eval.statistics import FEW_UNITS
 
 _NAMED = 6  # of a kind in one sentence
 _FEW_ITEMS = 100

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+import scipy.stats
 import torch
 from transformers import AutoModelForCausalLM
 
 from conversion.bits_per_byte import DocumentScore, TextScore, choose_start_token, score_documents
-from conversion.comparison import Measurement, TrainingOptions, difference_interval, pack, put_rows, sample_documents, train
+from conversion.comparison import Measurement, TrainingOptions, difference_between, pack, put_rows, sample_documents, train
+from conversion.comparison_page import Comparison
 from conversion.embeddings.checkpoint import Transfer, plan_transfer, write_transfer
 from conversion.embeddings.request import TransferRequest
 from conversion.transfer_compare import main
@@ -132,18 +136,49 @@ def test_command_measures_all_that_the_material_allows(
     assert "| random " in printed and "| source, own vocabulary" in printed
 
 
-def test_interval_of_a_constant_difference_is_that_difference() -> None:
-    def measurement(bits: list[float]) -> Measurement:
-        documents = tuple(DocumentScore(b * np.log(2), 1, size, 0) for b, size in zip(bits, (10, 20, 30)))
-        return Measurement("m", 0, 0, {"sl": TextScore(documents, 8)})
+def measured(method: str, bits: Sequence[float], sizes: Sequence[int]) -> Measurement:
+    documents = tuple(DocumentScore(b * np.log(2), 1, size, 0) for b, size in zip(bits, sizes, strict=True))
+    return Measurement(method, 0, 0, {"sl": TextScore(documents, 8)})
 
-    ours, theirs = measurement([20.0, 40.0, 60.0]), measurement([30.0, 60.0, 90.0])
-    assert difference_interval([ours], [theirs], "sl") == pytest.approx((-1.0, -1.0, -1.0))
-    mean, low, high = difference_interval([measurement([20.0, 40.0, 90.0])], [theirs], "sl")
-    assert mean == pytest.approx(-0.5) and low == pytest.approx(-1.0) and high == pytest.approx(0.0)
-    # Two seeds count by their mean per document.
-    pair = [measurement([10.0, 30.0, 60.0]), measurement([30.0, 50.0, 60.0])]
-    assert difference_interval(pair, [theirs], "sl") == pytest.approx((-1.0, -1.0, -1.0))
+
+def test_difference_is_over_bytes_and_seeds_count_by_their_mean_per_document() -> None:
+    sizes = (10, 20, 30)
+    theirs = measured("random", [30.0, 60.0, 90.0], sizes)
+    found = difference_between([measured("mean", [20.0, 40.0, 90.0], sizes)], [theirs], "sl")
+    assert (found.value, found.units) == (pytest.approx(-0.5), 3)
+    half = scipy.stats.t.ppf(0.975, 2) * np.sqrt(3 / 2 * (5**2 + 10**2 + 15**2)) / 60  # of -10 + 0.5 * 10, -20 + 0.5 * 20, 0 + 0.5 * 30
+    assert (found.low, found.high) == (pytest.approx(-0.5 - half), pytest.approx(-0.5 + half))
+    pair = [measured("mean", bits, sizes) for bits in ([10.0, 30.0, 60.0], [30.0, 50.0, 60.0])]
+    assert difference_between(pair, [theirs], "sl").value == pytest.approx(-1.0)
+
+
+@pytest.mark.parametrize(
+    ("num_documents", "cell"), [(1, r"-0\.\d+, too few to tell"), (5, r"-0\.\d+, too few to tell"), (6, r"-0\.\d+ \[-0\.\d+, -0\.\d+\]")]
+)
+def test_few_documents_decide_nothing(num_documents: int, cell: str) -> None:
+    sizes = [100] * num_documents
+    methods = {
+        "random": [500.0] * num_documents,
+        "mean": [450.0 - number for number in range(num_documents)],
+        "source": [400.0] * num_documents,
+    }
+    text = Text("sl", Path("sl.txt"), ["x" * 100] * num_documents, "digest")
+    comparison = Comparison(
+        tuple(measured(method, bits, sizes) for method, bits in methods.items()), (text,), TrainingOptions(), "source", "target"
+    )
+    _, rows = comparison.table(text)
+    assert re.fullmatch(cell, next(row[2] for row in rows if row[0] == "mean"))
+
+
+def test_an_interval_of_few_documents_misses_as_often_as_it_says() -> None:
+    rng = np.random.default_rng(0)
+    sizes = [100] * 6
+    found = [
+        difference_between([measured("a", rng.normal(500, 50, 6), sizes)], [measured("b", rng.normal(500, 50, 6), sizes)], "sl")
+        for _ in range(1000)
+    ]
+    assert sum(not d.low <= 0 <= d.high for d in found) / 1000 <= 0.07  # resampling these six documents misses 15 %
+    assert sum(d.p_value < 0.05 for d in found) / 1000 <= 0.07
 
 
 def test_sample_takes_whole_documents_from_all_over() -> None:

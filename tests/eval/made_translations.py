@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from conversion.intervals import ratio_interval
 from data_prep.artifacts import digest_bytes, write_manifest
 from eval.protocols.translation import score, score_runs
 from eval.results import RESULT_FORMAT, write_lines, write_result
-from eval.statistics import ratio_interval
 from eval.task_runs import item_scores
 
 SENTENCES = (

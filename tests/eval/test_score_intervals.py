@@ -7,10 +7,10 @@ import pytest
 from lm_eval.api.registry import get_aggregation
 from sacrebleu import corpus_bleu, corpus_chrf
 
+from conversion.intervals import wilson_interval
 from eval.protocols import scoring
 from eval.protocols.translation import sd_over_runs
 from eval.score_intervals import score_interval
-from eval.statistics import wilson_interval
 
 REFERENCES = ["Mačka spi na peči.", "Zunaj dežuje že ves dan.", "Kruh je na mizi.", "Kupila je češnje in jabolka."]
 OUTPUTS = ["Mačka spi na postelji.", "Zunaj sneži že ves dan.", "", "Kupila je češnje in jabolka na trgu."]

@@ -6,17 +6,8 @@ import re
 import numpy as np
 import pytest
 
-from eval.statistics import (
-    class_f1,
-    counted_interval,
-    f1_interval,
-    macro_f1,
-    majority_baseline,
-    ratio_interval,
-    share_interval,
-    t_interval,
-    wilson_interval,
-)
+from conversion.intervals import counted_interval, ratio_interval, share_interval, t_interval, wilson_interval
+from eval.statistics import class_f1, f1_interval, macro_f1, majority_baseline
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eval.significance import Difference, holm, mcnemar_p_value, paired_difference, sign_flip_p_value
-from eval.statistics import share_interval
+from conversion.intervals import share_interval
+from conversion.significance import Difference, holm, mcnemar_p_value, paired_difference, sign_flip_p_value
 
 UNITS = (1, 2, 3, 4, 5, 10, 20, 30, 100)
 RNG = np.random.default_rng

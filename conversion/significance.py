@@ -1,4 +1,4 @@
-"""Whether two runs differ: exact tests on the same items, which hold their level for any number of them, and their difference.
+"""Whether two runs differ: exact tests on the same items or documents, which hold their level for any number of them.
 
 The question is always whether exchanging the two runs' answers to an item would change anything.  If not, every unit's difference (an item's,
 a document's, that of a whole group) is as likely to have the other sign, which gives an exact test whatever the scores are like; n units
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from eval.statistics import normal_quantile, ratio_interval, unit_sums
+from conversion.intervals import normal_quantile, ratio_interval, unit_sums
 
 LEAST_UNITS = 6  # the first n with 2 / 2^n < 0.05
 _EXACT_UNITS = 13  # up to so many, all signs are tried
