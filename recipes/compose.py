@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from data_prep.plain_files import parse_yaml, read_text
+from recipes.interpolations import require_bounded_interpolations
 from recipes.schema import Recipe, recipe_from_mapping
 from recipes.tiny import Size, size_overrides
 
@@ -87,7 +88,9 @@ def _compose(recipe: str, overrides: Sequence[str]) -> Recipe:
     GlobalHydra.instance().clear()
     try:
         with initialize_config_dir(str(config_dir), version_base="1.3"):
-            content = OmegaConf.to_container(compose(choice, overrides=[place, *overrides]), resolve=True)
+            composed = compose(choice, overrides=[place, *overrides])
+            _require_bounded(recipe, OmegaConf.to_container(composed, resolve=False))
+            content = OmegaConf.to_container(composed, resolve=True)
     except (HydraException, OmegaConfBaseException) as error:
         if found := re.search(r"Could not override '(\w+)'. No match in the defaults list", str(error)):
             raise ValueError(f"the recipe {recipe} has no choice of {found[1]} to replace; add one with +{found[1]}=...") from error
@@ -95,6 +98,13 @@ def _compose(recipe: str, overrides: Sequence[str]) -> Recipe:
     if not isinstance(content, dict):
         raise ValueError(f"the recipe {recipe} holds no keys")
     return recipe_from_mapping({"name": recipe if choice == _ROOT else choice, **{str(key): value for key, value in content.items()}})
+
+
+def _require_bounded(recipe: str, content: object) -> None:
+    try:
+        require_bounded_interpolations(content)
+    except ValueError as error:
+        raise ValueError(f"the recipe {recipe} cannot be composed: {error}") from None
 
 
 def _place(recipe: str) -> tuple[Path, str, str]:
