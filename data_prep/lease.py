@@ -4,7 +4,7 @@ The lease is a file `.lease-0000003` in the directory that names its holder; its
 next number has the lease, and creating a file that must not exist yet is decided by the file system, on NFS and Lustre too, where
 locks of the kernel may end at the machine.  A holder that was stopped or cut off meanwhile finds a higher number and writes no more.
 
-Whether a holder is alive: on this machine the process is looked up; elsewhere its file is watched, whose time the holder renews.  Only
+Whether a holder is alive: on this machine the process is looked up (Linux); elsewhere its file is watched, whose time the holder renews.  Only
 whether that time changes matters, never what it is, because clocks of machines differ.
 """
 
@@ -25,6 +25,7 @@ from pathlib import Path
 from types import TracebackType
 
 from data_prep import command
+from data_prep.process_identity import boot_id, pid_namespace, start_of
 
 RENEW_SECONDS = 10.0
 PATIENCE_SECONDS = 90.0  # without a renewal, after which a holder on another machine counts as gone
@@ -79,10 +80,10 @@ def this_process(work: str, *, launch: str = "", environment: Mapping[str, str] 
         launch=launch,
         token=uuid.uuid4().hex,
         host=socket.gethostname(),
-        boot_id=_boot_id(),
-        pid_namespace=_pid_namespace(),
+        boot_id=boot_id(),
+        pid_namespace=pid_namespace(),
         pid=os.getpid(),
-        started=_started(os.getpid()) or 0,
+        started=start_of(os.getpid()) or 0,
         slurm_job=environment.get("SLURM_JOB_ID"),
         slurm_restart=int(environment.get("SLURM_RESTART_COUNT", "0")),
     )
@@ -287,7 +288,7 @@ def _watch(path: Path, mine: Holder, *, ended_jobs: Collection[str], patience_se
             if holder.slurm_job in ended_jobs or _was_restarted(holder, mine):
                 return seen, False
             if (holder.boot_id, holder.pid_namespace) == (mine.boot_id, mine.pid_namespace) and mine.boot_id:
-                return seen, _started(holder.pid) == holder.started
+                return seen, start_of(holder.pid) == holder.started
         if seen.renewed_ns != first.renewed_ns:
             return seen, True
         if time.monotonic() > end:
@@ -299,29 +300,3 @@ def _watch(path: Path, mine: Holder, *, ended_jobs: Collection[str], patience_se
 def _was_restarted(before: Holder, after: Holder) -> bool:
     """Whether Slurm has ended a holder and started its job again."""
     return before.slurm_job is not None and before.slurm_job == after.slurm_job and before.slurm_restart < after.slurm_restart
-
-
-# -- processes (Linux; elsewhere every holder is watched) ------------------------------------------------------------------
-
-
-def _boot_id() -> str:
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-    except OSError:
-        return ""
-
-
-def _pid_namespace() -> str:
-    try:
-        return os.readlink("/proc/self/ns/pid")
-    except OSError:
-        return ""
-
-
-def _started(pid: int) -> int | None:
-    """When a process began, in clock ticks after boot; None if there is none that runs."""
-    try:
-        after_name = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
-    except OSError:
-        return None
-    return int(after_name[19]) if after_name[0] not in "ZX" else None

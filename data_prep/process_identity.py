@@ -79,6 +79,31 @@ class ProcessIdentity:
         return f"process {self.process_id} on {self.host}"
 
 
+def start_of(process_id: int) -> int | None:
+    """When a process began, in the kernel's clock ticks since boot; None if none runs under this number, or this system has no /proc."""
+    try:
+        state, started = _state_and_start(process_id)
+    except OSError:
+        return None
+    return None if state in _ENDED_STATES else started
+
+
+def boot_id() -> str:
+    """The kernel's name of this boot, "" on systems without one."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        return ""
+
+
+def pid_namespace() -> str:
+    """Within which process ids mean the same, "" on systems without such."""
+    try:
+        return os.readlink("/proc/self/ns/pid")
+    except OSError:
+        return ""
+
+
 def _state_and_start(process_id: int) -> tuple[str, int]:
     stat = Path(f"/proc/{process_id}/stat").read_text(encoding="utf-8", errors="replace")
     fields = stat.rpartition(")")[2].split()  # fields 3 and 22; the name in field 2 may hold spaces and brackets
@@ -93,13 +118,13 @@ def _this_machine() -> tuple[str, str, str]:
     as another one after each boot: images may give many machines one name.
     """
     name = socket.gethostname()
-    boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    boot = boot_id()
     try:
         machine_id = Path("/etc/machine-id").read_text(encoding="ascii").strip() or boot
     except OSError:
         machine_id = boot
     host = re.sub(r"[^A-Za-z0-9.-]", "", name)[:_HOST_CHARACTERS]
-    return host, _digest(f"{name}\n{machine_id}\n{os.readlink('/proc/self/ns/pid')}"), _digest(boot)
+    return host, _digest(f"{name}\n{machine_id}\n{pid_namespace()}"), _digest(boot)
 
 
 def _digest(text: str) -> str:

@@ -25,6 +25,7 @@ from pathlib import Path
 
 from data_prep.artifacts import digest_bytes
 from data_prep.command import suggested
+from data_prep.process_identity import start_of
 from slurm.chains.attempts import write_json
 from slurm.chains.decision import Limits
 from slurm.jobs.queue import QueuedJob, Tag, queued_jobs
@@ -206,11 +207,7 @@ def _is_sending(claim: Claim) -> bool:
 
 
 def _start_of(process_id: int) -> str:
-    try:
-        stat = Path(f"/proc/{process_id}/stat").read_text(encoding="utf-8")
-    except OSError:
-        return ""
-    return stat.rpartition(")")[2].split()[19]  # field 22; the name in field 2 may hold spaces and brackets
+    return str(start_of(process_id) or "")
 
 
 def _numbers(run_dir: Path) -> list[int]:

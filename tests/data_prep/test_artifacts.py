@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import signal
 import stat
 import subprocess
@@ -34,7 +35,7 @@ from data_prep.artifacts import (
     staged_directory,
     write_manifest,
 )
-from data_prep.process_identity import ProcessIdentity
+from data_prep.process_identity import ProcessIdentity, start_of
 from tests.processes import ROOT
 
 
@@ -156,14 +157,21 @@ def test_a_process_is_known_by_its_label() -> None:
     assert ProcessIdentity.from_label(own.label) == own and not own.is_gone and own.is_here and len(own.label) < 70
     assert ProcessIdentity.from_label("0123abcd") is None and ProcessIdentity.from_label(f"{own.label}_x") is None
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
-    started = int(Path(f"/proc/{child.pid}/stat").read_text().rpartition(")")[2].split()[19])
+    started = start_of(child.pid)
+    assert started == int(Path(f"/proc/{child.pid}/stat").read_text().rpartition(")")[2].split()[19])
     seen = replace(own, process_id=child.pid, started=started)
     assert not seen.is_gone
     child.kill()
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
-    assert seen.is_gone, "killed, though its parent has not noticed"
+    assert seen.is_gone and start_of(child.pid) is None, "killed, though its parent has not noticed"
     child.wait()
-    assert seen.is_gone
+    assert seen.is_gone and start_of(child.pid) is None
+
+
+def test_processes_are_looked_up_in_one_place() -> None:
+    places = [path for stage in ("data_prep", "recipes", "slurm") for path in (ROOT / stage).rglob("*.py")]
+    wanted = re.compile(r"/proc/(?:\{[^}]*\}/stat|self/ns|sys/kernel/random)")
+    assert [path.name for path in places if wanted.search(path.read_text(encoding="utf-8"))] == ["process_identity.py"]
 
 
 def test_places_where_no_output_can_be_are_refused_at_once(tmp_path: Path) -> None:
