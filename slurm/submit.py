@@ -1,7 +1,7 @@
 """Submit a training run to a Slurm cluster: print the plan and the exact job script, and send it with --submit.
 
 The run is a chain of jobs: each is told to save and leave before the time limit, and the next goes on from there.  The same command
-again goes on with a run that was stopped.  Nothing is sent without --submit.
+again goes on with a run that was stopped, and with more steps also with one that has finished.  Nothing is sent without --submit.
 """
 
 from __future__ import annotations
@@ -10,8 +10,10 @@ from collections.abc import Sequence
 
 from data_prep import command
 from data_prep.command import suggested
+from recipes import arithmetic
 from recipes.checks import check_run, read_inputs
 from recipes.compose import compose_recipe
+from recipes.run_dir import record_recipe
 from slurm.chains.chain import ChainPlan, link_job, submit_chain
 from slurm.chains.submissions import run_tag
 from slurm.jobs.arguments import add_cluster_arguments, add_time_argument, cluster_of, output_directory, time_limit_of
@@ -59,16 +61,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         name=arguments.name,
     )
     run_dir = arguments.output
+    longer = record_recipe(run_dir, recipe, writes=False)  # the training's own refusal, before anything waits for it
     chain = ChainPlan(links=arguments.links, signal_seconds=arguments.signal_seconds)
     script = render_job(link_job(job, run_dir, chain, submission=1, tag=run_tag(run_dir, 1)), cluster)
     if arguments.submit:
         require_runtime(cluster)
     checked = check_site([job], cluster, must_answer=arguments.submit)
     print("\n".join(plan_lines(Submission(recipe, inputs, job, cluster, chain, run_dir, checked))))
+    if longer:
+        print(f"\n{longer}")
     if not arguments.submit:
         print(f"\nThe script of the first job:\n\n{script}\nNothing was sent; add --submit to send it.")
         return command.DONE
-    job_ids = submit_chain(job, cluster, run_dir, chain)
+    job_ids = submit_chain(job, cluster, run_dir, chain, total_steps=arithmetic.total_steps(recipe))
     if not job_ids:
         print(f"the run in {run_dir} is finished; nothing was sent")
     else:

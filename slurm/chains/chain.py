@@ -62,11 +62,14 @@ def link_job(job: Job, run_dir: Path, plan: ChainPlan, *, submission: int, tag: 
     return replace(link, log_dir=run_dir / ATTEMPTS_NAME, log_name="job-%j.log")
 
 
-def submit_chain(job: Job, cluster: Cluster, run_dir: Path, plan: ChainPlan, *, tag: Tag | None = None) -> list[str]:
+def submit_chain(
+    job: Job, cluster: Cluster, run_dir: Path, plan: ChainPlan, *, tag: Tag | None = None, total_steps: int | None = None
+) -> list[str]:
     """Send all links of a run.
 
     Args:
         tag: of the jobs; by default one of the submission's own.
+        total_steps: of the recipe: a run that has finished goes on if there are more now.
 
     Returns:
         The ids of the jobs, in their order; empty where the run is finished.
@@ -75,9 +78,10 @@ def submit_chain(job: Job, cluster: Cluster, run_dir: Path, plan: ChainPlan, *, 
         ValueError: if the run has jobs already, or if Slurm or the cluster's limits refuse the job; nothing waits then.
     """
     render_job(link_job(job, run_dir, plan, submission=0, tag=run_tag(run_dir, 0)), cluster)  # refusals before anything is written
-    if read_run_state(run_dir).is_finished:
+    state = read_run_state(run_dir)
+    if state.is_finished and state.saved_step >= (total_steps or 0):
         return []
-    submission = _claim(job, run_dir, plan, tag)
+    submission = _claim(job, run_dir, plan, tag, total_steps=total_steps)
     number, tag = submission.number, submission.claim.tag
 
     def send(index: int, after: Sequence[str]) -> str:
@@ -133,7 +137,7 @@ def _link(job: Job, hook: tuple[str, ...], plan: ChainPlan, tag: Tag, after: Seq
     )
 
 
-def _claim(job: Job, run_dir: Path, plan: ChainPlan, tag: Tag | None) -> Submission:
+def _claim(job: Job, run_dir: Path, plan: ChainPlan, tag: Tag | None, *, total_steps: int | None = None) -> Submission:
     (run_dir / ATTEMPTS_NAME).mkdir(parents=True, exist_ok=True)
     submission = claim_run(
         run_dir,
@@ -142,6 +146,7 @@ def _claim(job: Job, run_dir: Path, plan: ChainPlan, tag: Tag | None) -> Submiss
         signal_seconds=plan.signal_seconds,
         tag=tag,
         recording_seconds=plan.recording_seconds,
+        total_steps=total_steps,
     )
     (run_dir / STOP_NAME).unlink(missing_ok=True)
     return submission

@@ -12,6 +12,7 @@ from data_prep.artifacts import check_files, read_manifest
 from recipes import arithmetic
 from recipes.run_dir import CHECKPOINTS_NAME, METRICS_NAME, RECIPE_NAME
 from recipes.schema import Recipe, recipe_from_mapping
+from slurm.chains.submissions import current_submission
 
 STOP_NAME = "STOP"  # slurm.stop leaves it; submitting again removes it
 _DAMAGED = "damaged_"
@@ -24,7 +25,7 @@ class RunState:
 
     Attributes:
         saved_step: of the newest complete checkpoint, 0 where there is none.
-        total_steps: of the recipe; None before the first start of the training.
+        total_steps: of the recipe, or of the longer one that was submitted since; None before the first start of the training.
         metrics: the last line of `metrics.jsonl` with a training loss; empty before the first one.
         stop_requested: whether `slurm.stop` asked for an end.
     """
@@ -42,10 +43,10 @@ class RunState:
 
 def read_run_state(run_dir: Path) -> RunState:
     """What the files of a run say; never writes."""
-    recipe = read_recipe(run_dir)
+    recipe, submission = read_recipe(run_dir), current_submission(run_dir)
     return RunState(
         saved_step=next((step for step, _, problem in _checkpoints(run_dir) if problem is None), 0),
-        total_steps=arithmetic.total_steps(recipe) if recipe else None,
+        total_steps=max(arithmetic.total_steps(recipe), (submission and submission.claim.total_steps) or 0) if recipe else None,
         metrics=_last_metrics(run_dir / METRICS_NAME),
         stop_requested=(run_dir / STOP_NAME).exists(),
     )

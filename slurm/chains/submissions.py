@@ -45,6 +45,7 @@ class Claim:
         started: of the process, in the kernel's clock ticks since boot, as its id may be used again.
         signal_seconds: how long before the time limit the training is signalled.
         tag: of its jobs, which finds them in the queue; that of the whole array for a run that is one of several.
+        total_steps: of the recipe, which may make a run longer than it was; None where the job has none.
         recording_seconds: after the claim, how long a job waits for its id to be written down.
     """
 
@@ -57,6 +58,7 @@ class Claim:
     signal_seconds: int
     tag: Tag = _NO_TAG
     recording_seconds: float = RECORDING_SECONDS
+    total_steps: int | None = None
 
 
 @dataclass(frozen=True)
@@ -104,6 +106,7 @@ def claim_run(
     signal_seconds: int,
     tag: Tag | None = None,
     recording_seconds: float = RECORDING_SECONDS,
+    total_steps: int | None = None,
 ) -> Submission:
     """Make a new submission the current one.
 
@@ -134,6 +137,7 @@ def claim_run(
         signal_seconds,
         tag or run_tag(run_dir, number),
         recording_seconds,
+        total_steps,
     )
     write_json(staging / "claim.json", asdict(claim))
     try:

@@ -48,11 +48,12 @@ class LightChain:
         plan: ChainPlan | None = None,
         num_nodes: int = 2,
         cluster: Cluster | None = None,
+        total_steps: int | None = None,
         **changes: Any,
     ) -> list[str]:
         """Send the chain with options of the light training, and with changes of its job."""
         job = replace(light_job(self.run_dir, *options), num_nodes=num_nodes, **changes)
-        job_ids = submit_chain(job, cluster or self.slurm.cluster(), self.run_dir, plan or ChainPlan())
+        job_ids = submit_chain(job, cluster or self.slurm.cluster(), self.run_dir, plan or ChainPlan(), total_steps=total_steps)
         self.job_ids += job_ids
         return job_ids
 

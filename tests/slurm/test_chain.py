@@ -48,8 +48,12 @@ def test_a_signalled_link_saves_and_the_next_goes_on_to_the_end(chain: LightChai
     assert provenance["command"][:3] == ["python", "-m", "tests.slurm.light_training"]
     assert provenance["nodes"] == ["gn01", "gn02"] and provenance["environment"]["SLURM_JOB_ID"] == two.job_id
     assert json.loads((latest / "recipe.json").read_text())["schedule"]["max_steps"] == 60
-    assert chain.submit("--steps", 60) == [], "a finished run does not restart"
+    assert chain.submit("--steps", 60, total_steps=60) == [], "a finished run does not restart"
     assert len(chain.attempts()) == 2
+    chain.submit("--steps", 70, "--every", 1000, total_steps=70)
+    chain.wait_for_end()
+    assert [attempt.start_step for attempt in chain.attempts()] == [0, two.start_step, 60] and chain.causes()[-1] == causes.FINISHED
+    chain.check_losses(70)
 
 
 def test_a_killed_rank_costs_one_attempt_and_no_saved_step(chain: LightChain) -> None:
