@@ -151,6 +151,16 @@ STATE = frozenset(
         *(f"transformer_engine.common.recipe.{name}" for name in _FP8_RECIPES),
     }
 )
+# What Lightning's trainer keeps beside the weights: containers of settings and states of its loops.
+LIGHTNING = frozenset(
+    {
+        *STATE,
+        *(f"{package}.utilities.parsing.AttributeDict" for package in ("pytorch_lightning", "lightning.pytorch")),
+        *(f"{package}.utilities.data.AttributeDict" for package in ("lightning_fabric", "lightning.fabric")),
+        *(f"{package}.callbacks.model_checkpoint.ModelCheckpoint" for package in ("pytorch_lightning", "lightning.pytorch")),
+        *(f"{package}.callbacks.early_stopping.EarlyStopping" for package in ("pytorch_lightning", "lightning.pytorch")),
+    }
+)
 _ENUMERATION = re.compile(r"megatron\.(?:core|training|legacy)(?:\.[a-z]\w*)*\.enums\.[A-Z]\w*")  # modules of nothing else
 
 
@@ -164,7 +174,7 @@ def unknown_names(names: Iterable[str], known: frozenset[str]) -> list[str]:
     """Those that are not known, sorted.
 
     Args:
-        known: TENSORS, INDEX or STATE; enumerations of Megatron are state as well.
+        known: TENSORS, INDEX, STATE or LIGHTNING; enumerations of Megatron are state as well.
     """
     return sorted(name for name in set(names) - known if not (known is STATE and _ENUMERATION.fullmatch(name)))
 

@@ -25,6 +25,8 @@ from pathlib import Path
 from typing import Any
 
 from conversion.hf_model import be_quiet_and_offline, default_device
+from conversion.pickle_names import LIGHTNING, refusal, unknown_names
+from conversion.torch_zip import read_torch_file
 from data_prep import command
 from data_prep.artifacts import combined_digest, digest_file
 from data_prep.plain_files import read_yaml
@@ -127,6 +129,7 @@ def open_scorer(files: CometFiles, *, device: str, batch_size: int) -> Scorer:
 
     for name in ("pytorch_lightning", "lightning_fabric", "comet"):  # which set their own levels when they are imported
         logging.getLogger(name).setLevel(logging.ERROR)
+    require_safe_checkpoint(files.checkpoint)
     _require_whole(files.checkpoint)
     # The package takes the encoder from hparams.yaml beside the checkpoint, which names one of the hub.
     with tempfile.TemporaryDirectory() as folder:
@@ -152,6 +155,22 @@ def open_scorer(files: CometFiles, *, device: str, batch_size: int) -> Scorer:
     return score
 
 
+def require_safe_checkpoint(checkpoint: Path) -> None:
+    """Refuse a checkpoint that would run something: the package loads it so that whatever it names is called.
+
+    Raises:
+        ValueError: naming what it would run, or if it cannot be looked at.
+    """
+    try:
+        file = read_torch_file(checkpoint)
+        if file is None:
+            raise ValueError("no archive, as torch writes them since 2020")
+    except ValueError as error:
+        raise ValueError(f"{checkpoint} is no readable checkpoint ({error}); fetch it again, such as by {_FETCH}") from error
+    if unknown := unknown_names(file.names, LIGHTNING):
+        raise ValueError(refusal(checkpoint, unknown))
+
+
 def _require_whole(checkpoint: Path) -> None:
     try:
         _saved_tensors(checkpoint)
@@ -163,7 +182,7 @@ def _require_whole(checkpoint: Path) -> None:
 def _saved_tensors(checkpoint: Path) -> list[str]:
     import torch
 
-    # COMET's checkpoints hold settings as objects, which weights_only refuses; the package itself loads them so.
+    # COMET's checkpoints hold settings as objects, which weights_only refuses; `require_safe_checkpoint` has looked at what they are.
     return list(torch.load(checkpoint, map_location="cpu", mmap=True, weights_only=False)["state_dict"])
 
 
