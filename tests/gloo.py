@@ -19,6 +19,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+from recipes.launch import die_with_parent
 from tests.processes import ROOT
 
 _parents: dict[str, subprocess.Popen[str]] = {}  # by the version of TransformerEngine, or ""
@@ -162,5 +163,7 @@ def _wait(ranks: list[int]) -> str:
     return f"rank {ranks.index(failed)} failed" if failed else "done"
 
 
+if __name__ == "__mp_main__":  # Megatron started this process to write checkpoints; it would keep 200 MB until the last test
+    die_with_parent()
 if __name__ == "__main__":
     _main(sys.argv[1])

@@ -21,6 +21,7 @@ from tests.processes import run_command
 
 LAYOUTS = ((2, 1), (1, 1), (4, 1), (1, 2), (2, 2))  # tensor parallel x pipeline parallel; four ranks, the rest is data parallel
 REAL_SIZED = "real_sized"
+LARGEST_DIFFERENCE = 1e-4  # of a stock NeMo's logits, whose own rounding is not measured; those of tiny models are below 20
 OTHER_PROGRAMS = {MEGATRON_LM: "Megatron-LM", MEGATRON_BRIDGE: "Megatron-Bridge"}
 
 
@@ -238,4 +239,4 @@ def test_a_stock_nemo_loads_it(observed: dict[str, dict[str, Observation]], stoc
     logits = load_file(stock / f"{name}.safetensors")["logits"]
     expected = observed["llama3" if name == TRAINED else name]["Hugging Face"].whole["logits"][:, : logits.shape[1]]
     assert logits.shape[1] == (8 if name == "gemma2" else SEQUENCE_LENGTH)
-    assert (logits - expected).abs().max() <= verify.TOLERANCE
+    assert (logits - expected).abs().max() <= LARGEST_DIFFERENCE

@@ -49,7 +49,7 @@ def test_speed_stands_beside_accuracy_and_fertility(results, tmp_path):
     (speedup,) = (row for row in made if row["metric"] == "speedup" and row["checkpoint"] == "focus-100")
     assert [float(speedup[key]) for key in ("value", "low", "high", "n")] == [2.5, 2.375, 2.625, 5]
     table = (tmp_path / "report/tables.tex").read_text()
-    assert table.count(r"\begin{tabular}") == table.count(r"\end{tabular}") == 5, "texts, three suites and this"
+    assert table.count(r"\begin{tabular}") == table.count(r"\end{tabular}") == 6, "texts, two tables of the GaMS paper, two suites and this"
     assert r"new tokens & 0.0 \% & 62.5 \% & -- \\" in table
 
 
