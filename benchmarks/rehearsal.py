@@ -87,7 +87,7 @@ def _row(name: str, layout: str, report: Mapping[str, Any]) -> str:
         f"{planned:.2f}",
         f"{planned / counted - 1:+.1%}",
         ", ".join(f"{group} {size:.2f}" for group, size in sent.items() if size >= 0.005),
-        ", ".join(report["attention kernels"]),
+        ", ".join(report["attention kernels"]) or "products in blocks",  # which are no call of torch's attention
         f"{sum(report['waits of a step'].values()):g}",
     )
     return f"| {' | '.join(map(str, cells))} |"

@@ -406,6 +406,11 @@ def _tensor(data: Any, *args: Any, **kwargs: Any) -> Tensor:
     return _TENSOR(_plain(data), *args, **kwargs)
 
 
+def _new_tensor(tensor: Tensor, data: Any, *, dtype: torch.dtype | None = None, device: Any = None, **kwargs: Any) -> Tensor:
+    """C++ knows no number of "meta", and would take the first GPU."""
+    return _tensor(data, dtype=dtype or tensor.dtype, device=device or tensor.device, **kwargs)
+
+
 def _plain(data: Any) -> Any:
     """Scalars of a list are read one by one."""
     if isinstance(data, list | tuple):
@@ -417,11 +422,27 @@ def _same(tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     return tensor
 
 
+class _RmsNorm(torch.autograd.Function):
+    """A GPU's one kernel, which keeps its input as it came and a 32-bit number per row; what C++ takes for "meta" would be taken apart."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor | None, num_dims: int) -> Tensor:
+        rows = x.new_empty((*x.shape[: x.dim() - num_dims], *([1] * num_dims)), dtype=torch.float32)
+        ctx.save_for_backward(x, weight, rows)
+        return x.new_empty(x.shape)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        x, weight, _ = ctx.saved_tensors
+        of_x, of_weight = ctx.needs_input_grad[:2]
+        return x.new_empty(x.shape) if of_x else None, weight.new_empty(weight.shape) if of_weight else None, None
+
+
 def _rms_norm(x: Tensor, shape: Any, weight: Tensor | None = None, eps: float | None = None) -> Tensor:
-    """A GPU has one kernel, which keeps its input as it came and a 32-bit number per row."""
-    if not _on_gpu(x):
+    """As torch 2.13 chooses on a GPU (`layer_norm.cpp`): one kernel, unless input and weight differ in their precision."""
+    if not _on_gpu(x) or (weight is not None and weight.dtype is not x.dtype):
         return _RMS_NORM(x, shape, weight, eps)
-    normed: Tensor = torch.ops.aten._fused_rms_norm(x, list(shape), weight, eps)[0]
+    normed: Tensor = _RmsNorm.apply(x, weight, len(shape))
     return normed
 
 
@@ -491,6 +512,7 @@ _ANSWERS: dict[Any, Callable[..., Any]] = {
     torch.Tensor.get_device: lambda tensor: tensor.device.index if tensor.is_cuda else -1,
     torch.Tensor.share_memory_: _same,
     _TENSOR: _tensor,
+    torch.Tensor.new_tensor: _new_tensor,
     _RMS_NORM: _rms_norm,
     F.rms_norm: _rms_norm,
     _SDPA: _attention,

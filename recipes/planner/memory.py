@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,25 +72,25 @@ def stage_memory(model: PlannedModel, layout: Layout, stage: int, *, kernels: st
     )
     in_flight = min(pipeline - stage, layout.accumulation_steps)  # 1F1B: the first stage is the furthest ahead of its backward passes
     tokens = layout.micro_batch_tokens
+    in_stage = model.config["num_layers"] // pipeline
+    layers = range(stage * in_stage, (stage + 1) * in_stage)
+    unkept = unkept_bytes(model, layers, tensor, item)
     logits = 0.0
     if stage == pipeline - 1:
-        logits = model.num_heads * _logit_bytes(model.config, item, kernels) * tokens * model.vocab_rows / tensor
+        logits = model.num_heads * _logit_bytes(model.config, item) * tokens * model.vocab_rows / tensor
     return MemoryEstimate(
         stage=stage,
         parameters=rank.held * item,
         gradients=rank.trained * 4,
         optimizer=rank.trained * optimizer_bytes(layout) / (layout.data_parallel_size if layout.distributed_optimizer else 1),
-        activations=(layer.of(tokens) + tokens * adapter_bytes(model, tensor, item)) * (model.config["num_layers"] // pipeline) * in_flight,
+        activations=(len(layers) * (layer.of(tokens) + tokens * adapter_bytes(model, tensor, item)) - tokens * unkept) * in_flight,
         logits=logits,
         temporary=tokens * item * (model.shape.ffn_input + model.shape.ffn) / tensor,
     )
 
 
 def adapter_bytes(model: PlannedModel, tensor_parallel_size: int, item: int) -> float:
-    """Per token and layer: the input of every low-rank adapter after dropout, and which numbers were dropped.
-
-    What Megatron saves by not keeping the inputs of frozen layers is not counted off.
-    """
+    """Per token and layer: the input of every low-rank adapter after dropout, and which numbers were dropped."""
     if not model.adapter_rank:
         return 0.0
     shape = model.shape
@@ -98,15 +98,28 @@ def adapter_bytes(model: PlannedModel, tensor_parallel_size: int, item: int) -> 
     return (item + 1) * (whole + (shape.attention + shape.ffn) / tensor_parallel_size)
 
 
+def unkept_bytes(model: PlannedModel, layers: Iterable[int], tensor_parallel_size: int, item: int) -> float:
+    """Per token: the inputs of frozen linear layers, which are kept for the gradients of their weights alone.
+
+    Attention keeps its result and ReLU its output for their own gradients, whatever comes of them.
+    """
+    shape = model.shape
+    inputs: dict[str, float] = {"self_attention.linear_qkv": shape.hidden, "mlp.linear_fc1": shape.hidden}
+    if shape.is_gated or model.config.get("activation_func", "relu") != "relu":
+        inputs["mlp.linear_fc2"] = shape.ffn / tensor_parallel_size
+    return item * sum(
+        width for index in layers for name, width in inputs.items() if f"decoder.layers.{index}.{name}.weight" in model.frozen
+    )
+
+
 def optimizer_bytes(layout: Layout) -> int:
     """Bytes of Adam for a number: two moments, and in mixed precision the master copy, all in 32 bit."""
     return 12 if layout.is_half else 8
 
 
-def _logit_bytes(model: Mapping[str, Any], item: int, kernels: str) -> int:
-    """Per token and vocabulary row: the logits, their softmax in 32 bit, on a GPU one 32-bit result between, and a cap's input."""
-    kept = 4 + (item if item == 2 else 0) + (item if model.get("final_logit_softcapping") else 0)
-    return kept + (0 if kernels == "cpu" else 4)
+def _logit_bytes(model: Mapping[str, Any], item: int) -> int:
+    """Per token and vocabulary row: the logits, their softmax in 32 bit, which 32-bit logits become themselves, and a cap's input."""
+    return 4 + (item if item == 2 else 0) + (item if model.get("final_logit_softcapping") else 0)
 
 
 @dataclass(frozen=True)

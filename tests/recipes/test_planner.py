@@ -20,7 +20,7 @@ from recipes.planner import costs
 from recipes.planner.estimate import estimate_run, refusal
 from recipes.planner.hardware import GPUS, find_gpu
 from recipes.planner.layout import Layout
-from recipes.planner.memory import estimate_memory
+from recipes.planner.memory import estimate_memory, stage_memory
 from recipes.planner.parameters import PlannedModel, count_parameters
 from recipes.planner.published import Row, mpt, rows
 from recipes.planner.ranking import judge, ranked
@@ -74,6 +74,23 @@ def test_a_second_head_costs_a_matrix_and_its_logits() -> None:
     assert two.logits == 2 * one.logits
 
 
+def test_logits_are_counted_as_rehearsals_count_them() -> None:
+    """The 16-bit logits and a 32-bit softmax, which takes the place of what the loss computes on the way."""
+    assert estimate_memory(GAMS, ON_64).logits == 4 * 2048 * 80_000 * (2 + 4)
+
+
+def test_frozen_linear_layers_do_not_keep_their_inputs() -> None:
+    """Queries' and the feed-forward layer's input; ReLU keeps the other's for itself."""
+    body = frozenset(
+        f"decoder.layers.{index}.{name}.weight" for index in range(6) for name in ("self_attention.linear_qkv", "mlp.linear_fc1")
+    )
+    whole, frozen = estimate_memory(GAMS, ON_64), estimate_memory(replace(GAMS, frozen=body), ON_64)
+    assert whole.activations - frozen.activations == 4 * 2048 * 6 * 2 * (2048 + 2048)
+    split = replace(ON_64, pipeline_parallel_size=2, data_parallel_size=32)
+    stages = [stage_memory(replace(GAMS, frozen=body), split, stage).activations for stage in (0, 1)]
+    assert stages[0] < 2 * stages[1], "the first stage has twice the micro batches on their way, and the frozen layers"
+
+
 def test_a_factorised_table_is_its_factors() -> None:
     model = PlannedModel({**OPT_1B, "share_embeddings_and_output_weights": True}, vocab_rows=80_000)
     whole = model.rank(tensor_parallel_size=2, pipeline_parallel_size=1, stage=0).held
@@ -120,7 +137,9 @@ def test_checkpoint_interval_loses_the_least(save: float, failure: float) -> Non
 
 def test_gams_at_tensor_parallel_1_beats_the_papers_4_and_says_why() -> None:
     choices = ranked(GAMS, ON_64, PAPER_GPU, num_devices=64)
-    assert choices[0].layout == ON_64
+    # Micro batches of 8 are hardly faster than the recipe's 4, and leave the GPU 2 GiB instead of 15.
+    assert [choice.layout.micro_batch_size for choice in choices[:2]] == [8, 4] and choices[1].layout == ON_64
+    assert choices[0].tokens_per_second < 1.01 * choices[1].tokens_per_second
     by_size = {size: next(c for c in choices if c.layout.tensor_parallel_size == size) for size in (1, 2, 4)}
     assert by_size[1].tokens_per_second > by_size[2].tokens_per_second > by_size[4].tokens_per_second
     assert by_size[4].time.tensor_parallel > 0.1 and by_size[1].time.tensor_parallel == 0.0
@@ -142,9 +161,9 @@ def test_ranked_layouts_are_legal() -> None:
 
 def test_a_layout_that_does_not_fit_is_refused_with_the_numbers() -> None:
     assert refusal(GAMS, ON_64, PAPER_GPU) == []
-    assert refusal(GAMS, replace(ON_64, micro_batch_size=8, accumulation_steps=2), PAPER_GPU) == [
-        "the layout (TP 1 x PP 1 x DP 64, micro batch 8) needs 42.1 GiB on each a100-40gb, which has 39.4: 8.9 of weights, gradients and"
-        " optimizer, 18.0 of activations, 12.2 of logits; the fastest that fits is TP 1 x PP 1 x DP 64, micro batch 4 (26.8 GiB);"
+    assert refusal(GAMS, replace(ON_64, micro_batch_size=16, accumulation_steps=1), PAPER_GPU) == [
+        "the layout (TP 1 x PP 1 x DP 64, micro batch 16) needs 63.1 GiB on each a100-40gb, which has 39.4: 8.9 of weights, gradients and"
+        " optimizer, 36.1 of activations, 14.6 of logits; the fastest that fits is TP 1 x PP 1 x DP 64, micro batch 8 (37.3 GiB);"
         " parallel.check_memory=false tries it all the same"
     ]
     one = replace(ON_64, data_parallel_size=1, accumulation_steps=1, micro_batch_size=1)
