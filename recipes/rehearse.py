@@ -46,10 +46,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         recipe = _on_gpus(recipe, arguments.gpus)
     ranks = str(arguments.rank) if arguments.rank is not None else arguments.ranks or "0"
     reports = []
-
-    from recipes.rehearsal.report import text_of
-
     for report in rehearse(recipe, ranks):
+        from recipes.rehearsal.report import text_of  # which patches torch, so not before the recipe is found right
+
         reports.append(report)
         if not arguments.json:
             print(text_of(report), flush=True)

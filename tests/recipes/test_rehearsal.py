@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -89,3 +90,4 @@ def test_what_cannot_be_rehearsed_is_refused(arguments: tuple[str, ...], sentenc
     with pytest.raises(ValueError) as error:
         main(["--recipe", "gams/focus", *arguments])
     assert sentence in str(error.value)
+    assert "recipes.rehearsal.rank" not in sys.modules, "torch would have GPUs from now on"
