@@ -163,11 +163,13 @@ def _as_first_rank(build: Callable[..., None]) -> Callable[..., None]:
     """Megatron has rank 0 write its indices, and others wait for the files."""
 
     def alone(*arguments: Any, **options: Any) -> None:
-        is_initialized, distributed.is_initialized = distributed.is_initialized, lambda: False
+        kept = distributed.is_initialized, distributed.get_rank
+        # An index of one data set asks the former, that of a blend the latter.
+        distributed.is_initialized, distributed.get_rank = lambda: False, lambda *_: 0
         try:
             build(*arguments, **options)
         finally:
-            distributed.is_initialized = is_initialized
+            distributed.is_initialized, distributed.get_rank = kept
 
     return alone
 

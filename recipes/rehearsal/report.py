@@ -79,7 +79,7 @@ def _traffic(found: RehearsedRank) -> list[dict[str, Any]]:
     for (group, kind, is_asynchronous), traffic in sorted(total_traffic(found.account, STEP_PHASES).items()):
         factor = found.all_micro_batches / found.micro_batches if group in _EVERY_MICRO_BATCH else 1.0
         scaled = Traffic(round(traffic.num_bytes * factor / STEPS), round(traffic.calls * factor / STEPS))
-        rows.append({"group": group, "kind": kind, "GB": scaled.num_bytes / 1e9, "calls": scaled.calls, "overlapped": is_asynchronous})
+        rows.append({"group": group, "kind": kind, "GB": scaled.num_bytes / 1e9, "calls": scaled.calls, "asynchronous": is_asynchronous})
     return rows
 
 
@@ -103,7 +103,7 @@ def text_of(report: Mapping[str, Any]) -> str:
     ]
     lines.append("  sent in a step (GB)")
     lines += [
-        f"    {row['GB']:>9.3f}  {row['group']} {row['kind']}, {row['calls']} calls, {'overlapped' if row['overlapped'] else 'waited for'}"
+        f"    {row['GB']:>9.3f}  {row['group']} {row['kind']}, {row['calls']} calls, {'asynchronous' if row['asynchronous'] else 'waited for'}"
         for row in report["traffic of a step"]
     ]
     for title in ("waits of a step", "waits of a save", "waits of an asynchronous save", "attention kernels"):

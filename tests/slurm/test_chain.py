@@ -89,7 +89,8 @@ def test_crashes_without_progress_stop_the_chain(chain: LightChain) -> None:
             ["--full-disk-at", 12],
             10,
             causes.DISK_FULL,
-            "disk full (OSError: [Errno 28] No space left on device); free some space, then submit again; step 10 is saved",
+            "disk full (error: [Errno 28] No space left on device; free some space or name a place on another (SCION_TRACEBACK=1 shows"
+            " where)); free some space, then submit again; step 10 is saved",
         ),
     ],
 )
