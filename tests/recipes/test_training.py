@@ -69,7 +69,7 @@ def _losses(run_dir: Path) -> list[float]:
 
 def _all_end(processes: list[psutil.Process]) -> None:
     """Nothing of a killed run may stay behind: ranks would go on training, checkpoint writers wait for ever."""
-    _, alive = psutil.wait_procs(processes, timeout=20)
+    _, alive = psutil.wait_procs(processes, timeout=60)  # a writer that was just being started imports first
     for process in alive:
         process.kill()
     assert not alive
