@@ -189,10 +189,11 @@ def test_rows_that_stand_out_are_found(case: tuple[TransferInputs, RowPlan, torc
 
 def test_warnings_are_printed(folders: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Two tokens of the same letters have the same mean of letters."""
-    source = byte_level("", num_tokens=262, specials={"bos": "</s>", "eos": "</s>", "pad": "<pad>"})
+    specials = {"bos": "</s>", "eos": "</s>", "pad": "<pad>"}
+    source = byte_level("", num_tokens=262, specials=specials)
     config = opt_config(len(source))
     save_checkpoint(tmp_path / "source", config, opt_tensors(config), source)
-    byte_level("rokaroka koraroka kora roka kora", num_tokens=275).save_pretrained(str(tmp_path / "target"))
+    byte_level("rokaroka koraroka kora roka kora", num_tokens=276, specials=specials).save_pretrained(str(tmp_path / "target"))
     main(
         [
             "--source",
