@@ -15,7 +15,7 @@ from recipes.demos.smollm2 import PACKAGE, NotAvailable, fetch
 from recipes.demos.steps import TEXT, Steps, require_new
 
 RECIPE = "demo"
-STEPS, CHECKPOINT_EVERY = 14, 7  # those of the recipe
+STEPS, CHECKPOINT_EVERY = 14, 7
 VOCAB_SIZE = 6000  # as many tokens as 190 kB of text fill
 NEW_TOKENS = 2000
 
@@ -71,7 +71,8 @@ class Demo(Steps):
         self.run(f"{variant.name}: to NeMo", "conversion.hf_to_nemo", "--input", start, "--output", nemo)
         text = ("--input", TEXT / "sl.train.txt", "--tokenizer", start)
         self.run(f"{variant.name}: text to Megatron's format", "data_prep.to_megatron", *text, "--output", data)
-        self.train(f"{variant.name}: train on Slovene, two processes", RECIPE, nemo, data, run)
+        length = (f"schedule.max_steps={STEPS}", f"run.checkpoint_every_steps={CHECKPOINT_EVERY}")
+        self.train(f"{variant.name}: train on Slovene, two processes", RECIPE, nemo, data, run, *length)
         models = [start]
         for step in range(CHECKPOINT_EVERY, STEPS + 1, CHECKPOINT_EVERY):
             models.append(out / f"hf_{step}")
