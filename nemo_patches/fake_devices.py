@@ -203,7 +203,7 @@ class FakeGpu(FakeTensorMode):
         if self._depth:  # a decomposition, which a GPU does in one kernel
             return super().__torch_dispatch__(func, types, args, kwargs)
         if func.namespace == "c10d" and (known := _COLLECTIVES.get(func._opname)) is not None:
-            known.tell(self._observer, args)
+            known.tell(self._observer, func, args)
             if known.is_coalesced:
                 return FakeWork().boxed()
         elif func in _READS and _on_gpu(args[0]):
@@ -266,24 +266,25 @@ class _Collective:
 
     Attributes:
         tensors: places of its inputs and outputs, of which the larger side counts.
-        asynchronous: place of the flag, where there is one.
     """
 
     kind: str
     tensors: tuple[int, ...]
     group: int
-    asynchronous: int | None = None
     is_coalesced: bool = False  # several in one, which the fake group does not know
 
-    def tell(self, observer: Observer, args: Any) -> None:
+    def tell(self, observer: Observer, func: Any, args: Any) -> None:
         sizes = [_bytes(args[place]) for place in self.tensors]
-        flag = self.asynchronous
-        observer.sent(
-            self.kind,
-            max(sizes),
-            ProcessGroup.unbox(args[self.group]),
-            is_asynchronous=flag is None or len(args) <= flag or bool(args[flag]),
-        )
+        observer.sent(self.kind, max(sizes), ProcessGroup.unbox(args[self.group]), is_asynchronous=_is_asynchronous(func, args))
+
+
+def _is_asynchronous(func: Any, args: Any) -> bool:
+    """Whether the computation goes on beside a collective; Megatron's pipeline waits at once for what it sends and receives."""
+    names = [argument.name for argument in func._schema.arguments]
+    if "async_op" not in names:
+        return False
+    place = names.index("async_op")
+    return bool(args[place]) if place < len(args) else bool(func._schema.arguments[place].default_value)
 
 
 def _bytes(tensors: Any) -> int:
@@ -293,21 +294,21 @@ def _bytes(tensors: Any) -> int:
 
 
 _COLLECTIVES = {
-    "allreduce_": _Collective("all-reduce", (0,), 1, 5),
-    "broadcast_": _Collective("broadcast", (0,), 1, 5),
-    "reduce_": _Collective("reduce", (0,), 1, 6),
-    "allgather_": _Collective("all-gather", (0, 1), 2, 4),
-    "_allgather_base_": _Collective("all-gather", (0, 1), 2, 3),
-    "reduce_scatter_": _Collective("reduce-scatter", (0, 1), 2, 5),
-    "_reduce_scatter_base_": _Collective("reduce-scatter", (0, 1), 2, 4),
-    "alltoall_base_": _Collective("all-to-all", (0, 1), 2, 6),
-    "gather_": _Collective("gather", (0, 1), 2, 5),
-    "scatter_": _Collective("scatter", (0, 1), 2, 5),
+    "allreduce_": _Collective("all-reduce", (0,), 1),
+    "broadcast_": _Collective("broadcast", (0,), 1),
+    "reduce_": _Collective("reduce", (0,), 1),
+    "allgather_": _Collective("all-gather", (0, 1), 2),
+    "_allgather_base_": _Collective("all-gather", (0, 1), 2),
+    "reduce_scatter_": _Collective("reduce-scatter", (0, 1), 2),
+    "_reduce_scatter_base_": _Collective("reduce-scatter", (0, 1), 2),
+    "alltoall_base_": _Collective("all-to-all", (0, 1), 2),
+    "gather_": _Collective("gather", (0, 1), 2),
+    "scatter_": _Collective("scatter", (0, 1), 2),
     "send": _Collective("send", (0,), 1),
     "recv_": _Collective("receive", (0,), 1),
-    "allgather_into_tensor_coalesced_": _Collective("all-gather", (0, 1), 2, 3, is_coalesced=True),
-    "reduce_scatter_tensor_coalesced_": _Collective("reduce-scatter", (0, 1), 2, 5, is_coalesced=True),
-    "allreduce_coalesced_": _Collective("all-reduce", (0,), 1, 5, is_coalesced=True),
+    "allgather_into_tensor_coalesced_": _Collective("all-gather", (0, 1), 2, is_coalesced=True),
+    "reduce_scatter_tensor_coalesced_": _Collective("reduce-scatter", (0, 1), 2, is_coalesced=True),
+    "allreduce_coalesced_": _Collective("all-reduce", (0,), 1, is_coalesced=True),
 }
 
 

@@ -28,6 +28,8 @@ _SKIPPED = (
 )
 _BACKWARD = "backward"
 
+COLLECTIVES = "buffers of collectives"
+
 # What is being computed, by the innermost file of the call stack that says it.
 _KINDS = (
     ("norm", "norms"),
@@ -41,6 +43,11 @@ _KINDS = (
     ("language_module", "logits"),
     ("second_head", "logits"),
     ("embedding", "embedding"),
+    ("p2p_communication", COLLECTIVES),
+    ("mappings", COLLECTIVES),
+    ("transformer_layer", "dropout and residual"),
+    ("transformer_block", "dropout and residual"),
+    ("gpt_model", "logits"),  # what it computes itself is the output layer
 )
 
 
@@ -102,11 +109,13 @@ class Account:
         traffic: of each phase: (group, kind, whether the host goes on meanwhile) -> bytes.
         waits: of each phase: place -> how often the host waited there.
         kernels: of attention, with calls.
+        after_first_step: the most bytes that ever were when the first step ended, what `torch.cuda.max_memory_allocated` says then.
         host_now, host_peaks: bytes of tensors on the host, and the most of each phase.
     """
 
     now: int = 0
     peak: int = 0
+    after_first_step: int = 0
     peaks: dict[str, Peak] = field(default_factory=dict)
     traffic: dict[str, dict[tuple[str, str, bool], Traffic]] = field(default_factory=dict)
     waits: dict[str, Counter[str]] = field(default_factory=dict)
@@ -203,6 +212,8 @@ class Account:
         if size < _LARGE:
             return Block(size, "small tensors", "", (), "")
         place, kind = _place(sys._getframe(2))
+        if "_norm" in operation:
+            kind = "norms"
         if torch._C._current_graph_task_id() != -1:
             kind = f"gradients of activations ({kind})"
         if self._phase in ("build", "load"):

@@ -201,6 +201,10 @@ class _Steps(Callback):
             whole.step = _in_phase(account, "optimizer", whole.step)
         account.enter("forward")
 
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """Note what the first step has needed."""
+        self._account.after_first_step = self._account.after_first_step or self._account.peak
+
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """What follows is Lightning's clearing up."""
         self._account.enter("end")

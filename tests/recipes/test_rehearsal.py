@@ -60,6 +60,14 @@ def test_all_parts_of_a_run_are_rehearsed(reports: dict[str, list[Any]]) -> None
     assert sent["DP", "reduce-scatter"] == pytest.approx(gradients, rel=0.01)
 
 
+def test_tensors_have_kinds_and_collectives_say_what_goes_on_beside_them(reports: dict[str, list[Any]]) -> None:
+    [llama] = reports["llama"]
+    assert llama["consists of"].get("other", 0) < 0.01 * llama["peak"]
+    sent = {(row["group"], row["kind"], row["asynchronous"]): row["calls"] for row in llama["traffic of a step"]}
+    assert sent["DP", "reduce-scatter", True] and ("DP", "reduce-scatter", False) not in sent  # overlap_communication
+    assert sent["TP", "all-reduce", False] > sent.get(("TP", "all-reduce", True), 0)  # the forward pass needs its sums at once
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in recipe_names() if not name.startswith("demo")])
 def test_every_published_recipe_runs_at_its_real_size(name: str, tmp_path: Path) -> None:
