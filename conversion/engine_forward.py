@@ -6,11 +6,12 @@ takes longest.
 
 from __future__ import annotations
 
-import json
 import math
 import sys
 from pathlib import Path
 from typing import Any
+
+from data_prep.plain_files import read_json
 
 
 def main(argv: list[str]) -> None:
@@ -26,7 +27,7 @@ def main(argv: list[str]) -> None:
         from safetensors.torch import load_file, save_file
 
     torch.distributed.init_process_group("gloo")
-    task = json.loads((work_dir / "task.json").read_text(encoding="utf-8"))
+    task = read_json(work_dir / "task.json")
     batch = load_file(work_dir / "batch.safetensors")
     for size in task["tensor_parallel_sizes"]:
         set_layout(tensor_parallel_size=size)
@@ -70,7 +71,7 @@ def load_model(checkpoint_dir: Path, *, tensor_parallel_size: int, pipeline_para
 
     weights = locate(checkpoint_dir).weights
     require_safe(weights)  # Megatron runs what it reads
-    description = json.loads((checkpoint_dir / "context" / "model.json").read_text(encoding="utf-8"))
+    description = read_json(checkpoint_dir / "context" / "model.json")
     multiple = math.lcm(128, tensor_parallel_size)
     config = family_of(description["family"], source=str(checkpoint_dir)).engine_config(
         description["config"],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import signal
 import subprocess
@@ -13,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
+from data_prep.plain_files import read_json
 from data_prep.tables import markdown_table
 from eval.results import RESULT_NAME, headline_score, load_result
 from eval.work_queue import STATES, WorkQueue
@@ -144,7 +144,7 @@ class WatchedRun:
         path = self.run_dir / RECIPE_NAME
         if not path.is_file():
             return False
-        last_step = arithmetic.total_steps(recipe_from_mapping(json.loads(path.read_text(encoding="utf-8"))))
+        last_step = arithmetic.total_steps(recipe_from_mapping(read_json(path)))
         queue = self.queue
         ended = [int(name.removeprefix("step_")) for state in ("done", "failed") for name in queue.names(state)]
         return bool(ended) and max(ended) >= last_step and not queue.names("pending") and not queue.names("running")

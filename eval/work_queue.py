@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from data_prep.plain_files import read_json
+
 STATES = ("pending", "running", "done", "failed")
 
 
@@ -76,7 +78,7 @@ class WorkQueue:
 
     def record(self, state: str, name: str) -> dict[str, Any]:
         """What is known of a piece that was put away."""
-        content: dict[str, Any] = json.loads((self._folder / state / name).read_text(encoding="utf-8"))
+        content: dict[str, Any] = read_json(self._folder / state / name)
         return content
 
     def retry_failed(self) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -14,6 +13,7 @@ from conversion.factors import COORDINATES, PRIMITIVES, read_factors
 from data_prep.artifacts import Manifest, check_files, require_manifest
 from data_prep.megatron.index import open_dataset, open_training_data
 from data_prep.own_files import require_all_own
+from data_prep.plain_files import read_json
 from nemo_patches.lora_parts import adapter_names
 from recipes import arithmetic
 from recipes.checkpoint_checks import checkpoint_problems, factor_problems
@@ -68,7 +68,7 @@ def read_inputs(recipe: Recipe) -> RunInputs:
     validation = {language: _collect(problems, open_dataset, Path(path)) for language, path in recipe.data.validation.items()}
     raise_all(problems, subject=f"recipe {recipe.name}")
     assert checkpoint is not None
-    description = json.loads((checkpoint_dir / "context" / "model.json").read_text(encoding="utf-8"))
+    description = read_json(checkpoint_dir / "context" / "model.json")
     return RunInputs(
         family=description["family"],
         model=description["config"],

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from data_prep.artifacts import read_manifest
+from data_prep.plain_files import read_json
 from recipes.checks import RunInputs
 from recipes.schema import Recipe
 
@@ -22,7 +22,7 @@ def check_resume(checkpoint: Path, recipe: Recipe, inputs: RunInputs) -> None:
     manifest = read_manifest(checkpoint)
     assert manifest is not None, "newest_checkpoint has read it"
     problems = []
-    description = json.loads((checkpoint / "context" / "model.json").read_text(encoding="utf-8"))
+    description = read_json(checkpoint / "context" / "model.json")
     before = {"family": description["family"], **description["config"]}
     now = {"family": inputs.family, **inputs.model}
     changed = [f"{key} {before.get(key)!r} and now {now.get(key)!r}" for key in {**before, **now} if before.get(key) != now.get(key)]

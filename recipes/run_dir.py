@@ -122,7 +122,7 @@ def record_recipe(run_dir: Path, recipe: Recipe, *, writes: bool = True) -> str 
     if not changed:
         return None
     steps, new_steps = arithmetic.total_steps(recorded), arithmetic.total_steps(recipe)
-    if new_steps > steps and all(key.split(" ")[0] in _LENGTH for key in changed):
+    if is_lengthened(recorded, recipe):
         _require_optimizer_state(run_dir, recorded, steps)
         if writes:
             _write_recipe(path, recipe)
@@ -162,6 +162,12 @@ def _about_rate_and_data(recipe: Recipe, recorded: Recipe, steps: int, new_steps
     if recipe.schedule.epochs is None:
         sentence += "; Megatron may order the samples anew for the longer run, so that some are seen again before others"
     return sentence
+
+
+def is_lengthened(before: Recipe, now: Recipe) -> bool:
+    """Whether the second recipe is that of the same run with more steps."""
+    changed = recipe_changes(before, now)
+    return arithmetic.total_steps(now) > arithmetic.total_steps(before) and all(key.split(" ")[0] in _LENGTH for key in changed)
 
 
 def recipe_changes(before: Recipe, now: Recipe) -> list[str]:

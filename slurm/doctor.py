@@ -6,7 +6,6 @@ applicable; exit code 1 when there is a problem.
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import sys
@@ -15,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from data_prep import command
+from data_prep.plain_files import read_json
 from slurm.checks.findings import GIB, MIN_SCRATCH_GIB, NOT_APPLICABLE, OK, PROBLEM, Finding, judge
 from slurm.checks.node_facts import REDUCE_NAME, TOKEN_NAME, NodeFacts
 from slurm.jobs.arguments import add_cluster_arguments, add_time_argument, cluster_of, output_directory
@@ -124,7 +124,7 @@ def check_nodes(job: Job, script: str, cluster: Cluster, output: Path, *, wait_s
     _wait(job_id, wait_seconds)
     nodes = [_read_facts(path) for path in sorted(output.glob("node-*.json"))]
     reduce_path = output / REDUCE_NAME
-    reduce = json.loads(reduce_path.read_text(encoding="utf-8")) if reduce_path.exists() else None
+    reduce = read_json(reduce_path) if reduce_path.exists() else None
     findings = judge(cluster, nodes, reduce, expected_nodes=job.num_nodes)
     if any(finding.state == PROBLEM for finding in findings):
         _print_log(output / job.log_name)
@@ -141,7 +141,7 @@ def _wait(job_id: str, seconds: float) -> None:
 
 
 def _read_facts(path: Path) -> NodeFacts:
-    content = json.loads(path.read_text(encoding="utf-8"))
+    content = read_json(path)
     return NodeFacts(**{**content, "gpus": tuple(map(tuple, content["gpus"])), "interfaces": tuple(content["interfaces"])})
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import json
 import os
 import shutil
 import sys
@@ -18,6 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from data_prep import command
+from data_prep.plain_files import read_json
 from recipes.run_dir import RECIPE_NAME
 from slurm.chains.attempts import Attempt, End, attempt_dir, begin_attempt, end_attempt, read_attempts, read_log, write_json
 from slurm.chains.causes import Cause, cause_by_slurm, cause_of_clean_end, cause_of_failure
@@ -55,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     run_dir, submission = arguments.run, arguments.submission
     if arguments.runs:
-        run, submission = json.loads(arguments.runs.read_text(encoding="utf-8"))[os.environ["SLURM_ARRAY_TASK_ID"]]
+        run, submission = read_json(arguments.runs)[os.environ["SLURM_ARRAY_TASK_ID"]]
         run_dir = Path(run)
     link = Link(run_dir, submission, os.environ)
     try:

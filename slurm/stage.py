@@ -5,7 +5,6 @@ The jobs of `slurm.pipeline` call it, users do not.
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -14,6 +13,7 @@ from pathlib import Path
 
 from data_prep import command
 from data_prep.command import suggested
+from data_prep.plain_files import read_json
 from slurm.chains.submissions import is_recorded
 from slurm.jobs.queue import own_job_id
 from slurm.stages.pipeline_file import Pipeline, Task, command_of, needs_of, pipeline_from_mapping, tasks_of
@@ -29,7 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--stage", required=True, help="name of the stage")
     parser.add_argument("--log-dir", type=Path, default=Path("."), help="where the job's log is, for the message of a failure")
     arguments = parser.parse_args(argv)
-    pipeline = pipeline_from_mapping(json.loads(arguments.pipeline.read_text(encoding="utf-8")))
+    pipeline = pipeline_from_mapping(read_json(arguments.pipeline))
     task = tasks_of(pipeline, arguments.stage)[int(os.environ.get("SLURM_ARRAY_TASK_ID", "0"))]
     words = [sys.executable, *command_of(pipeline, task)[1:]]
     job_id, submission = own_job_id(os.environ), arguments.pipeline.absolute().parent.name

@@ -7,7 +7,6 @@ Points without a result are counted, not guessed.  Exit code 1 while any is miss
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from statistics import fmean, stdev
 
 from data_prep import command
 from data_prep.command import suggested
+from data_prep.plain_files import read_json
 from data_prep.tables import markdown_table
 from slurm.stages.pipeline_file import Pipeline, Summary, Task, axes_of, load_pipeline, output_of, tasks_of
 
@@ -107,7 +107,7 @@ def _result(pipeline: Pipeline, task: Task, text: str) -> float | None:
         return None
     if len(paths) > 1:
         raise ValueError(f"{output} has the results of {len(paths)} models; a summary wants a stage that evaluates one")
-    texts = json.loads(paths[0].read_text(encoding="utf-8"))["texts"]
+    texts = read_json(paths[0])["texts"]
     if text not in texts:
         raise ValueError(f"{paths[0]} has no text {text}; it has {', '.join(texts) or 'none'}")
     return float(texts[text]["bits_per_byte"])

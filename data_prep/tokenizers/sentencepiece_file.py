@@ -6,12 +6,12 @@ the `sentencepiece` package does not tell.  Ids are those of the published token
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from data_prep.plain_files import read_json
 from data_prep.tokenizers.protobuf import read_fields
 from data_prep.tokenizers.sentencepiece_to_hf import HOSTILE_TEXTS, SPACE, hf_tokenizer
 
@@ -132,10 +132,7 @@ def _config(directory: Path) -> dict[str, Any]:
     for name in ("special_tokens_map.json", "tokenizer_config.json"):
         path = directory / name
         if path.is_file():
-            try:
-                config.update(json.loads(path.read_text(encoding="utf-8")))
-            except ValueError as error:
-                raise ValueError(f"{path} is no JSON ({error}); copy or download it again") from error
+            config.update(read_json(path))
     return config
 
 
@@ -149,7 +146,7 @@ def _add_tokens(tokenizer: Tokenizer, directory: Path, config: Mapping[str, Any]
 
     listed: dict[int, tuple[str, bool]] = {}
     if (directory / "added_tokens.json").is_file():
-        listed = {i: (token, True) for token, i in json.loads((directory / "added_tokens.json").read_text(encoding="utf-8")).items()}
+        listed = {i: (token, True) for token, i in read_json(directory / "added_tokens.json").items()}
     listed |= {int(i): (entry["content"], entry["special"]) for i, entry in config.get("added_tokens_decoder", {}).items()}
     for token_id, (token, is_special) in sorted(listed.items()):
         if tokenizer.token_to_id(token) is None:

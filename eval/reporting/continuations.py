@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from data_prep.plain_files import read_json
+
 PROMPTS_NAME = "prompts.jsonl"
 TEXTS_NAME = "texts"
 
@@ -30,7 +32,7 @@ def read_continuations(directory: Path) -> Continuations:
         raise ValueError(f"{directory} has no {PROMPTS_NAME} with {TEXTS_NAME}/; expected the output of eval.generate")
     rows = _read_lines(directory / PROMPTS_NAME)
     prompts = {row["id"]: row["prompt"] for row in rows}
-    models = json.loads((directory / "efficiency.json").read_text(encoding="utf-8"))["models"]
+    models = read_json(directory / "efficiency.json")["models"]
     texts: dict[str, dict[str, str]] = {prompt_id: {} for prompt_id in prompts}
     for model in models:
         for row in _read_lines(directory / TEXTS_NAME / f"{model}.jsonl"):

@@ -92,7 +92,16 @@ def submit_chain(
     return _send_links(plan, tag, send, lambda job_ids: record_jobs(run_dir, number, job_ids))
 
 
-def submit_chains(job: Job, cluster: Cluster, run_dirs: Mapping[int, Path], plan: ChainPlan, *, directory: Path, tag: Tag) -> list[str]:
+def submit_chains(
+    job: Job,
+    cluster: Cluster,
+    run_dirs: Mapping[int, Path],
+    plan: ChainPlan,
+    *,
+    directory: Path,
+    tag: Tag,
+    total_steps: Mapping[int, int | None],
+) -> list[str]:
     """Send the links of several runs as job arrays; each member is a link of its own run and cancels only that run's later ones.
 
     Args:
@@ -100,6 +109,7 @@ def submit_chains(job: Job, cluster: Cluster, run_dirs: Mapping[int, Path], plan
         run_dirs: index in the array -> directory of an unfinished run.
         directory: for the scripts.
         tag: of the arrays.
+        total_steps: index in the array -> steps of that run's recipe, as in `submit_chain`.
 
     Returns:
         The ids of the arrays, in their order.
@@ -110,7 +120,10 @@ def submit_chains(job: Job, cluster: Cluster, run_dirs: Mapping[int, Path], plan
     runs_path = directory / f"{job.name}.runs.json"
     array = replace(_link(job, ("--runs", str(runs_path)), plan, tag, ()), array=",".join(map(str, run_dirs)))
     render_job(array, cluster)
-    numbers = {index: _claim(job, run_dir, plan, replace(tag, array_index=index)).number for index, run_dir in run_dirs.items()}
+    numbers = {
+        index: _claim(job, run_dir, plan, replace(tag, array_index=index), total_steps=total_steps[index]).number
+        for index, run_dir in run_dirs.items()
+    }
     write_json(runs_path, {str(index): [str(run_dir), numbers[index]] for index, run_dir in run_dirs.items()})
 
     def send(index: int, after: Sequence[str]) -> str:
@@ -137,7 +150,7 @@ def _link(job: Job, hook: tuple[str, ...], plan: ChainPlan, tag: Tag, after: Seq
     )
 
 
-def _claim(job: Job, run_dir: Path, plan: ChainPlan, tag: Tag | None, *, total_steps: int | None = None) -> Submission:
+def _claim(job: Job, run_dir: Path, plan: ChainPlan, tag: Tag | None, *, total_steps: int | None) -> Submission:
     (run_dir / ATTEMPTS_NAME).mkdir(parents=True, exist_ok=True)
     submission = claim_run(
         run_dir,

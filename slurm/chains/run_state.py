@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from data_prep.artifacts import check_files, read_manifest
+from data_prep.plain_files import read_json
 from recipes import arithmetic
 from recipes.run_dir import CHECKPOINTS_NAME, METRICS_NAME, RECIPE_NAME
 from recipes.schema import Recipe, recipe_from_mapping
@@ -17,6 +18,7 @@ from slurm.chains.submissions import current_submission
 STOP_NAME = "STOP"  # slurm.stop leaves it; submitting again removes it
 _DAMAGED = "damaged_"
 _TAIL_BYTES = 1 << 16
+_LAST_RECORDS = 200  # among which one has a training loss
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,7 @@ def read_run_state(run_dir: Path) -> RunState:
     return RunState(
         saved_step=next((step for step, _, problem in _checkpoints(run_dir) if problem is None), 0),
         total_steps=max(arithmetic.total_steps(recipe), (submission and submission.claim.total_steps) or 0) if recipe else None,
-        metrics=_last_metrics(run_dir / METRICS_NAME),
+        metrics=next((record for record in reversed(last_records(run_dir / METRICS_NAME, _LAST_RECORDS)) if "loss" in record), {}),
         stop_requested=(run_dir / STOP_NAME).exists(),
     )
 
@@ -58,7 +60,7 @@ def read_recipe(run_dir: Path) -> Recipe | None:
     if not path.exists():
         return None
     try:
-        return recipe_from_mapping(json.loads(path.read_text(encoding="utf-8")))
+        return recipe_from_mapping(read_json(path))
     except ValueError as error:
         raise ValueError(f"{path} is no recipe: {error}") from error
 
@@ -97,18 +99,20 @@ def _checkpoints(run_dir: Path, *, contents: bool = False) -> Iterator[tuple[int
             yield step, path, None
 
 
-def _last_metrics(path: Path) -> dict[str, Any]:
+def last_records(path: Path, number: int) -> list[dict[str, Any]]:
+    """The last whole lines of `metrics.jsonl`, at most so many; none where there is no such file."""
     try:
         with path.open("rb") as stream:
             stream.seek(max(0, path.stat().st_size - _TAIL_BYTES))
             lines = stream.read().decode(errors="replace").splitlines()
     except FileNotFoundError:
-        return {}
-    for line in reversed(lines):
+        return []
+    records = []
+    for line in lines[-number - 1 :]:
         try:
-            record: dict[str, Any] = json.loads(line)
+            record = json.loads(line)
         except ValueError:
             continue  # cut off by a crash, or by the start of the part that was read
-        if isinstance(record, dict) and "loss" in record:
-            return record
-    return {}
+        if isinstance(record, dict):
+            records.append(record)
+    return records[-number:]

@@ -14,7 +14,6 @@ the submission's tag as its comment, by which it is found all the same, and a li
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import socket
@@ -25,6 +24,7 @@ from pathlib import Path
 
 from data_prep.artifacts import digest_bytes
 from data_prep.command import suggested
+from data_prep.plain_files import read_json
 from data_prep.process_identity import start_of
 from slurm.chains.attempts import write_json
 from slurm.chains.decision import Limits
@@ -188,7 +188,7 @@ def refuse_if_alive(run_dir: Path, submission: Submission) -> None:
 
 def _read_submission(run_dir: Path, number: int) -> Submission:
     directory = submission_dir(run_dir, number)
-    content = json.loads((directory / "claim.json").read_text(encoding="utf-8"))
+    content = read_json(directory / "claim.json")
     content.pop("max_excluded", None)  # of before; Slurm is asked now
     content |= {
         "limits": Limits(**content["limits"]),
@@ -196,7 +196,7 @@ def _read_submission(run_dir: Path, number: int) -> Submission:
         "tag": Tag(**content.get("tag", {"comment": ""})),
     }
     jobs = directory / "jobs.json"
-    return Submission(number, Claim(**content), tuple(json.loads(jobs.read_text(encoding="utf-8"))["job_ids"]) if jobs.exists() else ())
+    return Submission(number, Claim(**content), tuple(read_json(jobs)["job_ids"]) if jobs.exists() else ())
 
 
 def _told(jobs: list[QueuedJob]) -> str:

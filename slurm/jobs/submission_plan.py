@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,7 @@ from recipes.planner.layout import layout_of
 from recipes.run_dir import METRICS_NAME, measured_save_seconds
 from recipes.schema import Recipe, raise_all
 from slurm.chains.chain import ChainPlan
-from slurm.chains.run_state import read_run_state
+from slurm.chains.run_state import last_records, read_run_state
 from slurm.jobs.job import Job, format_time_limit
 from slurm.sites.cluster import Cluster
 
@@ -98,7 +97,7 @@ def _measured_step_seconds(run_dir: Path, recipe: Recipe) -> float | None:
     path = run_dir / METRICS_NAME
     if not path.is_file():
         return None
-    records = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()[-_LAST_RECORDS:]]
+    records = last_records(path, _LAST_RECORDS)
     seconds = sorted(
         record.get("seconds_per_step") or arithmetic.tokens_per_step(recipe) / record["tokens_per_second"]  # of an earlier version
         for record in records

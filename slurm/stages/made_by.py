@@ -11,7 +11,6 @@ from typing import Any
 
 from data_prep import command
 from data_prep.artifacts import Manifest
-from recipes.compose import compose_recipe
 from recipes.run_dir import recipe_changes
 from recipes.schema import Recipe
 from slurm.jobs.job import ROOT
@@ -42,9 +41,8 @@ def difference(manifest: Manifest, words: Sequence[str], inputs: Sequence[tuple[
     return None
 
 
-def difference_of_run(before: Recipe, recipe: str, overrides: Sequence[str]) -> str | None:
-    """What speaks against a run being that of a recipe with overrides, None where nothing does."""
-    wanted = compose_recipe(recipe, list(overrides))
+def difference_of_run(before: Recipe, wanted: Recipe) -> str | None:
+    """What speaks against a finished run being that of a recipe, None where nothing does."""
     if wanted.schedule.epochs is not None:  # a run records the steps that its passes have
         before = replace(before, freeze=wanted.freeze, schedule=replace(before.schedule, max_steps=wanted.schedule.max_steps))
     return "; ".join(recipe_changes(before, wanted)) or None

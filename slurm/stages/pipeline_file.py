@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from data_prep.plain_files import literal_loader, parse_yaml, read_text
-from recipes.schema import build_from_mapping, raise_all
+from recipes.compose import compose_recipe
+from recipes.schema import Recipe, build_from_mapping, raise_all
 from slurm.jobs.job import ROOT
 
 _REFERENCE = re.compile(r"\{(?P<name>[A-Za-z_]\w*)(?::0(?P<width>\d+))?\}")
@@ -177,6 +178,17 @@ def training_overrides(pipeline: Pipeline, task: Task) -> list[str]:
     """The overrides of a training's recipe."""
     training = pipeline.stages[task.stage].train
     return _words(pipeline, training.overrides, task) if training else []
+
+
+def recipe_of(pipeline: Pipeline, task: Task) -> Recipe:
+    """The recipe of a task that trains.
+
+    Raises:
+        ValueError: if it cannot be composed.
+    """
+    training = pipeline.stages[task.stage].train
+    assert training is not None, f"{task.name} trains nothing"
+    return compose_recipe(recipe_argument(training.recipe), training_overrides(pipeline, task))
 
 
 def recipe_argument(recipe: str) -> str:

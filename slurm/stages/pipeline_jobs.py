@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from recipes.compose import compose_recipe
 from slurm.chains.chain import ChainPlan
 from slurm.jobs.job import GPU, Job, parse_time_limit
 from slurm.sites.cluster import Cluster
-from slurm.stages.pipeline_file import Pipeline, Resources, Task, axes_of, needs_of, recipe_argument, training_overrides
+from slurm.stages.pipeline_file import Pipeline, Resources, Task, axes_of, needs_of, recipe_of
 
 LOGS_NAME = "logs"
 
@@ -123,9 +122,7 @@ def _training_job(pipeline: Pipeline, cluster: Cluster, tasks: Sequence[Task], j
 
 def _layout(pipeline: Pipeline, task: Task) -> tuple[int, int]:
     """Nodes and devices per node of a training's recipe."""
-    training = pipeline.stages[task.stage].train
-    assert training is not None
-    parallel = compose_recipe(recipe_argument(training.recipe), training_overrides(pipeline, task)).parallel
+    parallel = recipe_of(pipeline, task).parallel
     return parallel.num_nodes, parallel.devices_per_node
 
 

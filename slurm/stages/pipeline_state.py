@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from data_prep.artifacts import MANIFEST_NAME, Manifest, check_files, read_manifest
+from data_prep.plain_files import read_json
+from recipes.run_dir import is_lengthened
 from slurm.chains.attempts import write_json
 from slurm.chains.run_state import read_recipe, read_run_state
 from slurm.stages.made_by import difference, difference_of_run
-from slurm.stages.pipeline_file import Pipeline, Task, command_of, needs_of, output_of, recipe_argument, tasks_of, training_overrides
+from slurm.stages.pipeline_file import Pipeline, Task, command_of, needs_of, output_of, recipe_of, tasks_of
 
 RECORDS_NAME = "stages"
 
@@ -37,7 +38,7 @@ def read_record(pipeline: Pipeline, task: Task) -> Record | None:
     path = _record_path(pipeline, task)
     if not path.exists():
         return None
-    content = json.loads(path.read_text(encoding="utf-8"))
+    content = read_json(path)
     return Record(**{**content, "command": tuple(content["command"])})
 
 
@@ -55,13 +56,15 @@ def is_complete(pipeline: Pipeline, task: Task) -> bool:
         ValueError: if its output was made by another command, with or without this pipeline, or is there but damaged.
     """
     output, record = output_of(pipeline, task), read_record(pipeline, task)
-    if (training := pipeline.stages[task.stage].train) is not None:
+    if pipeline.stages[task.stage].train is not None:
         assert output is not None  # checked when the pipeline was read
         if not read_run_state(output).is_finished:  # recipes.train itself refuses to go on with a run of another recipe
             return False
-        before = read_recipe(output)
+        before, wanted = read_recipe(output), recipe_of(pipeline, task)
         assert before is not None  # or nobody could say that it is finished
-        _refuse(task, output, difference_of_run(before, recipe_argument(training.recipe), training_overrides(pipeline, task)))
+        if wanted.schedule.epochs is None and is_lengthened(before, wanted):
+            return False
+        _refuse(task, output, difference_of_run(before, wanted))
         return True
     is_there = (
         record is not None and record.is_done if output is None else _is_whole(output, is_recorded=record is not None and record.is_done)

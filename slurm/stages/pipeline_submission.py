@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from data_prep.plain_files import read_json
+from recipes import arithmetic
 from slurm.chains.attempts import write_json
 from slurm.chains.chain import submit_chain, submit_chains
 from slurm.chains.decision import Limits
@@ -16,7 +17,7 @@ from slurm.jobs.queue import Tag, send_job, take_back
 from slurm.jobs.render import render_job
 from slurm.sites.cluster import Cluster
 from slurm.sites.site import check_site, require_runtime
-from slurm.stages.pipeline_file import Pipeline, output_of, pipeline_from_mapping, tasks_of
+from slurm.stages.pipeline_file import Pipeline, output_of, pipeline_from_mapping, recipe_of, tasks_of
 from slurm.stages.pipeline_jobs import LOGS_NAME, StageJob, dependencies, stage_jobs
 from slurm.stages.pipeline_state import is_complete, tasks_to_run
 
@@ -101,8 +102,8 @@ def read_sent(root: Path) -> SentPipeline | None:
     if submission is None or not (path := submission_dir(root, submission.number) / FROZEN_NAME).exists():
         return None
     stages = path.with_name(STAGES_NAME)
-    job_ids = json.loads(stages.read_text(encoding="utf-8")) if stages.exists() else {}
-    pipeline = pipeline_from_mapping(json.loads(path.read_text(encoding="utf-8")))
+    job_ids = read_json(stages) if stages.exists() else {}
+    pipeline = pipeline_from_mapping(read_json(path))
     return SentPipeline(pipeline, {stage: tuple(names) for stage, names in job_ids.items()}, submission.claim.tag)
 
 
@@ -117,14 +118,15 @@ def _send(pipeline: Pipeline, cluster: Cluster, stage_job: StageJob, directory: 
         script = directory / f"{stage_job.stage}.sh"
         script.write_text(render_job(stage_job.job, cluster), encoding="utf-8")
         return [send_job(script)]
-    run_dirs = {}
+    run_dirs, steps = {}, {}
     for task in stage_job.tasks:
-        output = output_of(pipeline, task)
+        output, recipe = output_of(pipeline, task), recipe_of(pipeline, task)
         assert output is not None  # checked when the pipeline was read
         run_dirs[task.index] = output
+        steps[task.index] = arithmetic.total_steps(recipe) if recipe.schedule.epochs is None else None  # else the data decides
     if stage_job.is_array:
-        return submit_chains(stage_job.job, cluster, run_dirs, stage_job.chain, directory=directory, tag=tag)
-    return submit_chain(stage_job.job, cluster, run_dirs[0], stage_job.chain, tag=tag)
+        return submit_chains(stage_job.job, cluster, run_dirs, stage_job.chain, directory=directory, tag=tag, total_steps=steps)
+    return submit_chain(stage_job.job, cluster, run_dirs[0], stage_job.chain, tag=tag, total_steps=steps[0])
 
 
 def _names(stage_job: StageJob, job_ids: Sequence[str]) -> tuple[str, ...]:

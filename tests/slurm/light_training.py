@@ -1,7 +1,8 @@
 """A training that costs nothing: real recipe, metrics and checkpoints of `recipes.run_dir`, but a chain of hashes for a model.
 
 Rank 0 trains, the others wait for the end.  Each loss depends on all steps before it, so one step lost or done twice shows in all later ones.
-SIGUSR1 and SIGTERM save and leave with exit code 0, and a lease on the directory fences it, as in `recipes.train`.
+SIGUSR1 and SIGTERM save and leave with exit code 0, and a lease on the directory fences it, as in `recipes.train`, whose
+watchdog ends a step that hangs.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from data_prep.artifacts import write_manifest
 from data_prep.lease import Fence, take_lease, this_process
 from recipes.run_dir import CHECKPOINTS_NAME, METRICS_NAME, checkpoint_name, newest_checkpoint, record_recipe
 from recipes.schema import Recipe, recipe_from_mapping
+from recipes.watchdog import Watchdog
 
 
 def recipe(steps: int, every: int, nodes: int = 1) -> Recipe:
@@ -97,9 +99,16 @@ def train_with(lease: Fence, leaving: list[int], arguments: argparse.Namespace) 
     metrics = run_dir / METRICS_NAME
     kept = [line for line in metrics.read_text().splitlines() if json.loads(line)["step"] <= step] if metrics.exists() else []
     metrics.write_text("".join(f"{line}\n" for line in kept))
+    with Watchdog(factor=20.0, least_seconds=2.0, other_seconds=60.0, rank=0) as watchdog:
+        return steps_of(step, state, watchdog, lease, leaving, arguments)
+
+
+def steps_of(step: int, state: str, watchdog: Watchdog, lease: Fence, leaving: list[int], arguments: argparse.Namespace) -> int:
+    run_dir: Path = arguments.output
+    metrics, hang_at = run_dir / METRICS_NAME, arguments.hang_at if step == 0 else None
     while step < arguments.steps and not leaving:
         step, state = step + 1, next_state(state)
-        time.sleep(arguments.seconds_per_step)
+        time.sleep(arguments.seconds_per_step if step != hang_at else 3600)
         if step == arguments.crash_at:
             raise RuntimeError("the model is not a number")
         lease.check()
@@ -109,6 +118,7 @@ def train_with(lease: Fence, leaving: list[int], arguments: argparse.Namespace) 
             Path("/dev/full").write_text("x")  # the kernel's own error
         if step % arguments.every == 0 or step == arguments.steps:
             save(run_dir, step, state, lease)
+        watchdog.step_ended(step)
     if leaving:
         save(run_dir, step, state, lease)
     return command.DONE
@@ -129,6 +139,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seconds-per-step", type=float, default=0.05)
     parser.add_argument("--crash-at", type=int)
     parser.add_argument("--full-disk-at", type=int)
+    parser.add_argument("--hang-at", type=int, help="step that never ends, of a run that starts anew")
     parser.add_argument("--refuse", action="store_true")
     arguments = parser.parse_args(argv)
     arguments.output = Path(str(arguments.output).replace("%a", os.environ.get("SLURM_ARRAY_TASK_ID", "")))

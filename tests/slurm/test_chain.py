@@ -69,6 +69,16 @@ def test_a_killed_rank_costs_one_attempt_and_no_saved_step(chain: LightChain) ->
     chain.check_losses(40)
 
 
+def test_a_training_that_hangs_is_ended_with_its_stacks_and_the_chain_goes_on(chain: LightChain) -> None:
+    chain.submit("--steps", 30, "--hang-at", 17)
+    chain.wait_for_end()
+    assert chain.causes() == [causes.HUNG, causes.FINISHED], chain.logs()
+    assert [attempt.start_step for attempt in chain.attempts()] == [0, 15]
+    log = (chain.run_dir / "attempts" / "001" / "log.txt").read_text()
+    assert "rank 0 on gn01 hangs: step 17 did not end in" in log and "in steps_of" in log, "the stack says where"
+    chain.check_losses(30)
+
+
 def test_crashes_without_progress_stop_the_chain(chain: LightChain) -> None:
     plan = ChainPlan(links=6, limits=Limits(attempts_without_progress=2))
     chain.submit("--steps", 40, "--crash-at", 12, plan=plan)
@@ -181,7 +191,9 @@ def hold(chain: LightChain, job_id: str) -> None:
 def test_chains_in_an_array_end_each_by_itself(chain: LightChain, tmp_path: Path) -> None:
     runs = {index: tmp_path / f"run_{index}" for index in (0, 2)}
     job = replace(light_job(tmp_path / "run_%a", "--steps", 40), array="0,2%1", log_name="light-%A_%a.log")
-    first, second = submit_chains(job, chain.slurm.cluster(), runs, ChainPlan(links=2), directory=tmp_path, tag=run_tag(tmp_path, 1))
+    first, second = submit_chains(
+        job, chain.slurm.cluster(), runs, ChainPlan(links=2), directory=tmp_path, tag=run_tag(tmp_path, 1), total_steps={0: 40, 2: 40}
+    )
     chain.job_ids += [f"{job_id}_{index}" for job_id in (first, second) for index in runs]
     one, other = (LightChain(chain.slurm, run_dir, []) for run_dir in runs.values())
     one.wait_for_step(12)

@@ -272,6 +272,11 @@ def test_a_finished_run_of_another_recipe_is_refused(pipeline: Pipeline, tmp_pat
     light_training.save(run_dir, arithmetic.total_steps(recipe), "state")
     assert is_complete(pipeline, task)
     (run_dir / "recipe.json").unlink()
+    record_recipe(
+        run_dir, replace(recipe, schedule=replace(recipe.schedule, max_steps=arithmetic.total_steps(recipe) - 1, train_tokens=None))
+    )
+    assert not is_complete(pipeline, task), "the recipe has become longer, and the run goes on"
+    (run_dir / "recipe.json").unlink()
     record_recipe(run_dir, replace(recipe, seed=7))
     with pytest.raises(ValueError, match=r"stage train.method=mean: .*/mean/run was not made by what .*: seed was 7 and is 42; remove it"):
         is_complete(pipeline, task)
