@@ -107,12 +107,14 @@ def load_model(checkpoint: Checkpoint, *, device: str, dtype: str) -> PreTrained
     """The model in evaluation mode; nothing is downloaded, no tensor is left to chance.
 
     Raises:
-        ValueError: if the weights cannot be read, do not have every tensor of the model, or are of a model whose predictions see the tokens
+        ValueError: if the device is not there, or if the weights cannot be read, do not have every tensor of the model, or are of a model whose predictions see the tokens
             that they predict.
     """
     import torch
     from transformers import AutoModelForCausalLM
     from transformers.utils import logging
+
+    require_device(device)
 
     logging.set_verbosity_error()
     arguments: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False, "output_loading_info": True}
@@ -147,6 +149,27 @@ def _require_causal(model: PreTrainedModel, checkpoint: Checkpoint) -> None:
             f"the model in {checkpoint.directory} ({checkpoint.model_type}) sees the tokens that it should predict, as masked models do:"
             " its scores would be of a text that it already knows; give a causal model"
         )
+
+
+def require_device(device: str) -> str:
+    """The device, if this machine has it.
+
+    Raises:
+        ValueError: if it is no device that models run on, or is not there.
+    """
+    import torch
+
+    try:
+        found = torch.device(device)
+    except RuntimeError:
+        found = None
+    if found is None or found.type not in ("cpu", "cuda"):
+        raise ValueError(f"--device {device} is no device that models run on; expected cpu, cuda or cuda:1")
+    num_gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if found.type == "cuda" and (found.index or 0) >= num_gpus:
+        there = f"torch sees {num_gpus} GPU{'s' * (num_gpus != 1)} here"
+        raise ValueError(f"--device {device} is not there: {there}; give {'cuda:0' if num_gpus else 'cpu'}")
+    return device
 
 
 def default_device() -> str:

@@ -12,27 +12,42 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from conversion.embeddings import METHODS
-from conversion.embeddings.arguments import add_transfer_arguments, transfer_request
+from conversion.embeddings.arguments import add_learning_arguments, add_transfer_arguments, learning_options, transfer_request
+from conversion.embeddings.learning_options import LearningOptions
+from conversion.hf_model import be_quiet_and_offline
 from data_prep import command
+from data_prep.artifacts import free_output
 from data_prep.reading.named_texts import read_texts
-from data_prep.tokenizers.files import start_without_torch
+from data_prep.tokenizers.files import start_with_torch, start_without_torch
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Transfer the embeddings into a new checkpoint folder and print where the rows came from."""
     arguments = _parser().parse_args(argv)
+    learns = arguments.method is not None and METHODS[arguments.method].learns
+    if learns:
+        start_with_torch()
+        be_quiet_and_offline()
     from conversion.embeddings.checkpoint import plan_transfer, write_transfer
+    from conversion.embeddings.learned_methods import describe_learning
     from conversion.embeddings.report import PAGE_NAME, summary
     from conversion.embeddings.vocabulary_strategies import describe
 
     texts = read_texts(
         arguments.report_text, option="--report-text", text_key=arguments.text_key, separator=arguments.document_separator or "blank-line"
     )
-    transfer = plan_transfer(transfer_request(arguments, method=arguments.method, seed=arguments.seed))
+    state = arguments.output.with_name(f"{arguments.output.name}.learning")
+    learning = learning_options(arguments, state=state)
+    if learns:
+        free_output(arguments.output)  # not after hours
+        learning = learning or LearningOptions(state=state)
+    transfer = plan_transfer(transfer_request(arguments, method=arguments.method, seed=arguments.seed, learning=learning))
     manifest, warnings = write_transfer(transfer, arguments.output, arguments=vars(arguments), report_texts=texts)
+    if learns:
+        state.unlink(missing_ok=True)
     facts = manifest.facts
     print(f"{arguments.output}: {facts['vocab_size']:,} tokens by {facts['method']}, output layer {facts['head']}, seed {facts['seed']}")
-    for line in describe(transfer.target.facts):
+    for line in (*describe(transfer.target.facts), *(describe_learning(facts["learning"]) if learns else ())):
         print(f"  {line}")
     print(summary(transfer.inputs, transfer.plan))
     if transfer.target.left_out:
@@ -50,6 +65,7 @@ def _parser() -> argparse.ArgumentParser:
         example="python -m conversion.transfer --source opt-1.3b/ --tokenizer slovene/ --method focus --text sl.jsonl.gz --output opt-sl/",
     )
     add_transfer_arguments(parser)
+    add_learning_arguments(parser)
     parser.add_argument("--method", choices=tuple(METHODS), help="how rows of new tokens are made; none with --vocabulary prune and keep")
     parser.add_argument("--seed", type=int, default=42, help="decides all that is drawn (default: 42)")
     parser.add_argument(

@@ -15,6 +15,7 @@ from conversion.embeddings.helper_methods import (
     sava_plain_method,
     sava_procrustes_method,
 )
+from conversion.embeddings.learned_methods import alm_method, next_token_method, token_distillation_method
 from conversion.embeddings.merge_methods import align_method, merge_method
 from conversion.embeddings.method import Method
 from conversion.embeddings.neighbor_methods import focus_cse_method, focus_method, wechsel_cse_method
@@ -46,4 +47,7 @@ METHODS: dict[str, Method] = {
     "sava-plain": Method(sava_plain_method, "Moroni et al. 2025", needs=("helper",)),
     "sava-procrustes": Method(sava_procrustes_method, "Moroni et al. 2025", needs=("helper",), reads=_VARIANT),
     "omp": Method(omp_method, "Goddard and Fernandes Neto 2025", needs=("helper",), reads=("num_atoms", *_VARIANT)),
+    "token-distillation": Method(token_distillation_method, "Dobler et al. 2025", needs=("text",), reads=("learning",), learns=True),
+    "next-token": Method(next_token_method, "baseline of Dobler et al. 2025", needs=("text",), reads=("learning",), learns=True),
+    "alm": Method(alm_method, "after Minixhofer et al. 2025", needs=("text",), reads=("learning",), learns=True),
 }

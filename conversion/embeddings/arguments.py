@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from conversion.embeddings.factorisation import read_factorised_size
 from conversion.embeddings.layers import OUTPUT_LAYERS
+from conversion.embeddings.learning_options import LEARNING_DTYPES, OUTPUT_ROWS, LearningOptions
 from conversion.embeddings.method import FALLBACKS, VectorOptions
 from conversion.embeddings.parallel_text import ParallelText
 from conversion.embeddings.random_rows import STATISTICS
@@ -54,7 +55,7 @@ def add_transfer_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         nargs="+",
         metavar="FILE",
-        help=f"target-language text (align, focus; wechsel, ofa-aligned without --vectors; expand, prune; {', '.join(SUFFIXES)})",
+        help=f"target-language text (align, focus; wechsel, ofa-aligned without --vectors; expand, prune; what learns; {', '.join(SUFFIXES)})",
     )
     parser.add_argument(
         "--source-text",
@@ -129,7 +130,66 @@ def add_transfer_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def transfer_request(arguments: argparse.Namespace, *, method: str | None, seed: int) -> TransferRequest:
+def add_learning_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of methods that learn rows by running the model."""
+    default = LearningOptions()
+    group = parser.add_argument_group("methods that learn (token-distillation, next-token, alm)")
+    group.add_argument("--steps", type=int, metavar="N", help=f"batches to learn from (default: {default.num_steps})")
+    group.add_argument("--device", help="cpu, cuda, cuda:1 ...; default: cuda where there is one")
+    group.add_argument("--dtype", choices=LEARNING_DTYPES, help="of the frozen weights (default: float32 on a CPU, else bfloat16)")
+    group.add_argument("--batch-size", type=int, metavar="N", help=f"windows of --text in a step (default: {default.batch_size})")
+    group.add_argument(
+        "--sequence-length", type=int, metavar="N", help=f"most tokens of a window, of either tokenizer (default: {default.window_tokens})"
+    )
+    group.add_argument(
+        "--learning-rate",
+        type=float,
+        metavar="X",
+        help=f"Adam's first step as a share of the root mean square of the source's rows (default: {default.learning_rate})",
+    )
+    group.add_argument(
+        "--min-contexts",
+        type=int,
+        metavar="N",
+        help=f"tokens in fewer windows of the text keep their start (default: {default.min_contexts})",
+    )
+    group.add_argument(
+        "--output-rows",
+        choices=OUTPUT_ROWS,
+        help="token-distillation: rows of an output layer of its own by the mean of pieces or learned; tied rows learn from both (default: mean)",
+    )
+    group.add_argument(
+        "--distilled-layer", type=int, metavar="N", help="token-distillation: layer whose states are compared (default: the last)"
+    )
+
+
+def learning_options(arguments: argparse.Namespace, *, state: Path) -> LearningOptions | None:
+    """The options of learning, None where none is given.
+
+    Args:
+        state: file that keeps what has been learned.
+
+    Raises:
+        ValueError: if a value cannot be.
+    """
+    given = {
+        "num_steps": arguments.steps,
+        "device": arguments.device,
+        "dtype": arguments.dtype,
+        "batch_size": arguments.batch_size,
+        "window_tokens": arguments.sequence_length,
+        "learning_rate": arguments.learning_rate,
+        "min_contexts": arguments.min_contexts,
+        "output_rows": arguments.output_rows,
+        "layer": arguments.distilled_layer,
+    }
+    chosen = {name: value for name, value in given.items() if value is not None}
+    return LearningOptions(**chosen, state=state) if chosen else None
+
+
+def transfer_request(
+    arguments: argparse.Namespace, *, method: str | None, seed: int, learning: LearningOptions | None = None
+) -> TransferRequest:
     """The request that the options make.
 
     Raises:
@@ -167,6 +227,7 @@ def transfer_request(arguments: argparse.Namespace, *, method: str | None, seed:
         random_statistics=arguments.random_statistics,
         special_tokens=chosen_special_tokens(arguments.special_token, arguments.special_tokens),
         matching=arguments.match,
+        learning=learning,
     )
 
 

@@ -13,6 +13,7 @@ from torch import Tensor
 from conversion.embeddings.factorisation import choose_factorised_size
 from conversion.embeddings.helper_model import HelperModel
 from conversion.embeddings.layers import TokenLayers, choose_output_layer, find_token_layers, require_same_padding
+from conversion.embeddings.learning_options import LearningOptions, Teacher
 from conversion.embeddings.method import TransferInputs
 from conversion.embeddings.request import TransferRequest
 from conversion.embeddings.vocabulary import Kind, Vocabulary
@@ -99,6 +100,7 @@ def read_case(request: TransferRequest) -> TransferCase:
         num_atoms=request.num_atoms,
         as_published=bool(request.as_published),
         fallback=request.fallback,
+        teacher=Teacher(request.source, output_layer, request.random_statistics, request.learning or LearningOptions()),
     )
     return TransferCase(checkpoint, layers, output_layer, factorised_size, inputs, target_files)
 

@@ -176,6 +176,8 @@ def write_transfer(
         "matching": request.matching,
         "num_rows_by_origin": transfer.plan.counts(),
     }
+    if transfer.plan.facts:
+        facts["learning"] = dict(transfer.plan.facts)
     if transfer.factorised_size is not None:
         facts["factorised_size"] = transfer.factorised_size
     inputs = {str(request.source): checkpoint.digest()}

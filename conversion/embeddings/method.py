@@ -12,6 +12,7 @@ import numpy as np
 from scipy import sparse
 
 from conversion.embeddings.helper_model import HelperModel
+from conversion.embeddings.learning_options import Teacher
 from conversion.embeddings.row_plan import MappedRows, Origin, RowPlan
 from conversion.embeddings.subword_pieces import piece_weights
 from conversion.embeddings.vocabulary import Vocabulary
@@ -61,7 +62,7 @@ class VectorOptions:
 
 @dataclass(frozen=True)
 class TransferInputs:
-    """What a method may look at; the model's matrices are not among it.
+    """What a method may look at; the model's matrices are not among it, but for methods that learn.
 
     Attributes:
         overlap: which target tokens the source has too.
@@ -76,6 +77,7 @@ class TransferInputs:
         num_atoms: most shared tokens in the sum that OMP makes of one new token; None for the paper's, where the helper is large enough.
         as_published: follow a method's published code where it does otherwise than its paper or than we do (docs/transfer.md).
         fallback: what a token gets for which a method has nothing: `mean` of its source pieces (else random) or `random`.
+        teacher: the model itself, for methods that learn by running it.
     """
 
     source: Vocabulary
@@ -96,6 +98,7 @@ class TransferInputs:
     num_atoms: int | None = None
     as_published: bool = False
     fallback: str = "mean"
+    teacher: Teacher | None = None
 
     @property
     def new_ids(self) -> np.ndarray:
@@ -128,6 +131,7 @@ class Method:
         either: pairs of fields of which it needs one; the first is taken where both are given.
         reads: further fields that it may read; any other that is given is an error.
         copies: tokens that both vocabularies have keep their rows.
+        learns: runs the model, which takes long, and torch.
     """
 
     plan: PlanFunction
@@ -136,6 +140,7 @@ class Method:
     either: tuple[tuple[str, str], ...] = ()
     reads: tuple[str, ...] = ()
     copies: bool = True
+    learns: bool = False
 
     @property
     def uses(self) -> frozenset[str]:
@@ -174,7 +179,7 @@ def plan_rows(
     parts = spread(ids[has_weights], weights[has_weights], num_target)
     left = np.setdiff1d(inputs.new_ids, ids[has_weights])
     if mapped is not None:
-        origins[mapped.ids] = Origin.MAPPED
+        origins[mapped.ids] = mapped.origin
         left = np.setdiff1d(left, mapped.ids)
     if (fallback or ("random" if inputs.as_published else inputs.fallback)) == "mean" and len(left):
         pieces = piece_weights(inputs.source, [inputs.target.token_bytes[i] or b"" for i in left])

@@ -50,6 +50,7 @@ _NAMES = {
     "special": "special tokens from the source's",
     "combined": "combined by the method from source tokens",
     "mapped": "mapped by the method",
+    "learned": "learned from the text",
     "random": "drawn by the method",
     "fallback: mean": "fallback: mean of the source's pieces",
     "fallback: random": "fallback: drawn",

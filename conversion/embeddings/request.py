@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from conversion.embeddings import METHODS
+from conversion.embeddings.learning_options import LearningOptions
 from conversion.embeddings.method import VectorOptions
 from conversion.embeddings.parallel_text import ParallelText
 from conversion.embeddings.vocabulary_strategies import COPYING_STRATEGIES, VocabularyOptions, read_by, require_vocabulary_options
@@ -24,6 +25,7 @@ MATERIAL = {
     "parallel": ("--parallel FILE", "sentences with their translations"),
     "as_published": ("--as-published", "another way in the published code"),
     "num_atoms": ("--num-atoms N", "how many shared tokens make a new one"),
+    "learning": ("--steps N and the other options of learning", "how to learn rows"),
 }
 
 
@@ -44,6 +46,7 @@ class TransferRequest:
         random_statistics: drawn rows follow the mean and variance per `dimension` or over the `matrix`.
         special_tokens: target token -> source token, over the rules of `map_vocabulary`.
         matching: one of `MATCHINGS`, which tokens of text count as shared.
+        learning: what a learned method is told; None where nothing is, which is the defaults.
     """
 
     source: Path
@@ -68,6 +71,7 @@ class TransferRequest:
     random_statistics: str = "dimension"
     special_tokens: Mapping[str, str] = field(default_factory=dict)
     matching: str = "exact"
+    learning: LearningOptions | None = None
 
 
 def require_options(request: TransferRequest) -> None:
@@ -89,6 +93,8 @@ def require_options(request: TransferRequest) -> None:
     if request.special_tokens and (strategy == "keep" or (method is not None and not METHODS[method].copies)):
         asked = f"--method {method} draws every row" if method else f"--vocabulary {strategy} leaves the matrices as they are"
         raise ValueError(f"{asked}, so that --special-token changes nothing; leave it out")
+    if method is not None and METHODS[method].learns:
+        _require_learnable(request, method)
     if not 0 <= request.seed < 2**32:
         raise ValueError(f"--seed is {request.seed}; expected 0 to {2**32 - 1}")
     if method is not None and (missing := missing_material(request, method)):
@@ -101,6 +107,22 @@ def require_options(request: TransferRequest) -> None:
     for first, second in METHODS[method].either if method is not None else ():
         if {first, second} <= given:
             raise ValueError(f"--method {method} reads {MATERIAL[first][0]} or {MATERIAL[second][0]}; leave one of them out")
+
+
+def _require_learnable(request: TransferRequest, method: str) -> None:
+    """Refuse what learned rows cannot be."""
+    if request.factorised_size is not None:
+        raise ValueError(f"--method {method} learns rows, not their coordinates; leave out --factorised-size")
+    learns_output = method != "token-distillation" or (request.learning or LearningOptions()).output_rows == "learned"
+    if learns_output and request.output_layer == "random":
+        raise ValueError(f"--method {method} learns rows of the output layer, which --output-layer random draws; choose another of the two")
+    if method != "token-distillation" and request.learning is not None:
+        for flag, is_given in (
+            ("--output-rows", request.learning.output_rows != "mean"),
+            ("--distilled-layer", request.learning.layer is not None),
+        ):
+            if is_given:
+                raise ValueError(f"--method {method} makes no use of {flag}; leave it out (it serves token-distillation)")
 
 
 def missing_material(request: TransferRequest, method: str) -> str:

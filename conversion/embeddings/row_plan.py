@@ -6,10 +6,10 @@ A method decides once, from tokens alone; the decision then serves input embeddi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy import sparse
@@ -35,6 +35,7 @@ class Origin(StrEnum):
     SPECIAL = "special"  # the source has a special token of the same role
     COMBINED = "combined"  # the method's weighted sum of source rows
     MAPPED = "mapped"  # by a linear map that the method has fitted
+    LEARNED = "learned"  # by the model itself, from a text
     RANDOM = "random"  # drawn because the method draws
     FALLBACK_MEAN = "fallback: mean"  # the method has nothing for this token: mean of its source pieces
     FALLBACK_RANDOM = "fallback: random"  # and the source has no pieces for it either
@@ -42,16 +43,18 @@ class Origin(StrEnum):
 
 @dataclass(frozen=True)
 class MappedRows:
-    """Rows that a linear map of each matrix gives, where weights would not be sparse.
+    """Rows that are no sparse sum of a matrix's: by a linear map that is fitted to it, or learned.
 
     Attributes:
         ids: target ids of the rows, in ascending order.
         fit: from a source matrix (num_rows, size) and whether it belongs to the output layer, a function that makes rows: from
             places in `ids` (num_places,) to (num_places, size) float32.
+        origin: how these rows are called.
     """
 
     ids: np.ndarray
     fit: Callable[[Tensor, bool], Callable[[np.ndarray], Tensor]]
+    origin: Origin = Origin.MAPPED
 
 
 @dataclass(frozen=True)
@@ -63,12 +66,14 @@ class RowPlan:
         source_ids: (num_target_tokens,) int64, the row to copy; -1 where none is.
         weights: (num_target_tokens, num_source_tokens) float64, without entries in the rows that have another origin.
         mapped: rows that are neither copied, drawn nor sparse sums.
+        facts: what the method has to say of its work, for manifest and report.
     """
 
     origins: np.ndarray
     source_ids: np.ndarray
     weights: sparse.csr_matrix
     mapped: MappedRows | None = None
+    facts: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         is_drawn = np.isin(self.origins, (Origin.RANDOM, Origin.FALLBACK_RANDOM))

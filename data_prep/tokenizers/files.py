@@ -73,6 +73,11 @@ def start_without_torch() -> None:
     os.environ["TRANSFORMERS_NO_ADVISORY_WARNINGS"] = "1"
 
 
+def start_with_torch() -> None:
+    """Take `start_without_torch` back, before transformers has been imported: the command is to run a model after all."""
+    os.environ.pop("USE_TORCH", None)
+
+
 def tokenizer_digest(tokenizer: PreTrainedTokenizerFast) -> str:
     """Digest of what decides the ids: vocabulary, merges, normalizer, pre- and post-processing, special tokens.
 
