@@ -47,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         state.unlink(missing_ok=True)
     facts = manifest.facts
     print(f"{arguments.output}: {facts['vocab_size']:,} tokens by {facts['method']}, output layer {facts['head']}, seed {facts['seed']}")
-    for line in (*describe(transfer.target.facts), *(describe_learning(facts["learning"]) if learns else ())):
+    for line in (*describe(transfer.target.facts), *(describe_learning(facts["learning"]) if "learning" in facts else ())):
         print(f"  {line}")
     print(summary(transfer.inputs, transfer.plan))
     if transfer.target.left_out:

@@ -14,7 +14,7 @@ from conversion.embeddings.method import FALLBACKS, VectorOptions
 from conversion.embeddings.parallel_text import ParallelText
 from conversion.embeddings.random_rows import STATISTICS
 from conversion.embeddings.vocabulary_map import MATCHINGS
-from conversion.embeddings.vocabulary_strategies import NUM_SENTENCES, STRATEGIES, VocabularyOptions
+from conversion.embeddings.vocabulary_strategies import NUM_SENTENCES, STRATEGIES, TOKENS_BY, VocabularyOptions
 from conversion.embeddings.word_vectors import VECTOR_SUFFIXES
 from data_prep.reading.documents import SEPARATORS, SUFFIXES, Documents
 
@@ -41,6 +41,12 @@ def add_transfer_arguments(parser: argparse.ArgumentParser) -> None:
         default=NUM_SENTENCES,
         metavar="N",
         help=f"sentences of --text from which expand learns tokens (default: {NUM_SENTENCES:,})",
+    )
+    parser.add_argument(
+        "--tokens-by",
+        choices=TOKENS_BY,
+        help="expand without --tokenizer: tokens of a tokenizer of the same kind trained on --text, or more merges of the source's own"
+        " (default: auxiliary)",
     )
     parser.add_argument(
         "--min-count", type=int, default=1, metavar="N", help="prune keeps tokens that --text has so many times (default: 1)"
@@ -209,7 +215,11 @@ def transfer_request(
         output_layer=arguments.output_layer,
         seed=seed,
         vocabulary=VocabularyOptions(
-            arguments.vocabulary, arguments.new_tokens, num_sentences=arguments.tokenizer_sentences, min_count=arguments.min_count
+            arguments.vocabulary,
+            arguments.new_tokens,
+            num_sentences=arguments.tokenizer_sentences,
+            min_count=arguments.min_count,
+            tokens_by=arguments.tokens_by,
         ),
         text=text,
         source_text=source_text,

@@ -19,6 +19,7 @@ from conversion.embeddings.method import TransferInputs, plan_rows
 from conversion.embeddings.paired_windows import Window, balanced_order, make_batch, paired_windows
 from conversion.embeddings.random_rows import RowStatistics, row_statistics
 from conversion.embeddings.row_plan import INPUT_LAYER, MappedRows, Origin, RowPlan, make_rows, weighted_sums
+from conversion.embeddings.simple_methods import mean_method
 from conversion.embeddings.subword_pieces import piece_weights
 from conversion.embeddings.vocabulary import Kind
 from data_prep.artifacts import combined_digest, digest_bytes
@@ -88,6 +89,8 @@ class Lesson:
 
 def _learned_plan(inputs: TransferInputs, method: str, objective: Objective, *, learns_output: bool) -> RowPlan:
     assert inputs.teacher is not None
+    if not len(inputs.new_ids):
+        return mean_method(inputs)
     lesson = choose_lesson(inputs, inputs.teacher, method)
     learned = _learn(inputs, inputs.teacher, lesson, method, objective, learns_output=learns_output)
     start = _start_plan(inputs, lesson.learned_ids).weights[lesson.learned_ids]

@@ -14,6 +14,7 @@ from conversion.embeddings.chat_template import carried_templates
 from data_prep.mixing.sentences import sample_sentences
 from data_prep.reading.documents import Documents, batches
 from data_prep.tokenizers.auxiliary import train_candidates
+from data_prep.tokenizers.continued_bpe import continue_merges
 from data_prep.tokenizers.derived import derived_files, load_files, read_description
 from data_prep.tokenizers.extension import Candidate, Extension, candidates_of, extend_tokenizer, fits_a_word
 from data_prep.tokenizers.files import load_tokenizer, read_tokenizer_files, tokenizer_digest
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 STRATEGIES = ("replace", "expand", "union", "prune", "keep")
 # Nothing is new in these, so every row is a copy and no method has a say.
 COPYING_STRATEGIES = ("prune", "keep")
+# Where expand gets its tokens from when it learns them: a tokenizer trained on the text alone, or more merges of the source's own.
+TOKENS_BY = ("auxiliary", "continued-bpe")
 NUM_SENTENCES = 30_000  # as Yamaguchi et al. (2024)
 
 _BATCH_CHARACTERS = 1 << 20
@@ -39,7 +42,8 @@ class VocabularyOptions:
     Attributes:
         strategy: one of `STRATEGIES`.
         num_new_tokens: for `expand`, how many; all others leave it out.
-        num_sentences: of the text, on which the auxiliary tokenizer is trained.
+        num_sentences: of the text, from which tokens are learned.
+        tokens_by: for `expand` without a tokenizer, one of `TOKENS_BY`; None for the first.
         min_count: for `prune`, how often the text must have a token.
     """
 
@@ -47,6 +51,7 @@ class VocabularyOptions:
     num_new_tokens: int | None = None
     num_sentences: int = NUM_SENTENCES
     min_count: int = 1
+    tokens_by: str | None = None
 
 
 @dataclass(frozen=True)
@@ -96,6 +101,9 @@ def require_vocabulary_options(options: VocabularyOptions, *, tokenizer: Path | 
         raise ValueError("--vocabulary expand needs the number of new tokens; give it with --new-tokens N")
     if strategy != "expand" and options.num_new_tokens is not None:
         raise ValueError(f"--new-tokens is for --vocabulary expand; leave it out with {strategy}")
+    if options.tokens_by is not None and (strategy != "expand" or tokenizer is not None):
+        found = f"--vocabulary {strategy}" if strategy != "expand" else "--tokenizer DIR"
+        raise ValueError(f"--tokens-by says how expand learns tokens from --text; leave it out with {found}")
     if strategy != "prune" and options.min_count != 1:
         raise ValueError(f"--min-count is for --vocabulary prune; leave it out with {strategy}")
     for flag, value in (
@@ -151,6 +159,10 @@ def describe(facts: Mapping[str, Any]) -> list[str]:
             f"{facts['num_new_tokens']:,} new tokens, {facts['num_intermediate_tokens']:,} of them steps on the way to others;"
             f" {facts['num_reached']:,} are reached"
         )
+    if "num_unused" in facts:
+        lines.append(
+            f"dead tokens: {facts['num_new_tokens'] - facts['num_reached']:,} unreachable, {facts['num_unused']:,} not in the text learned from"
+        )
     if "num_pruned" in facts:
         lines.append(
             f"{facts['num_pruned']:,} tokens dropped; {facts['num_needed']:,} kept that the text has not but others need;"
@@ -180,15 +192,14 @@ def _extended(
 ) -> TargetTokenizer:
     description = read_description(source, source_tokenizer)
     sample, held_out = sample_sentences(text, options.num_sentences) if text is not None else ([], [])
-    candidates: Sequence[Candidate]
-    if tokenizer is None:
-        candidates = train_candidates(description, sample)
+    if options.tokens_by == "continued-bpe":
+        assert options.num_new_tokens is not None
+        extension = continue_merges(description, sample, options.num_new_tokens)
     else:
-        auxiliary = load_tokenizer(tokenizer)
-        candidates = candidates_of(read_description(tokenizer, auxiliary))
-    # Every token of a union is wanted; a few that are to serve a text must be possible in one.
-    fits = None if options.strategy == "union" else fits_a_word(source_tokenizer.backend_tokenizer)
-    extension = extend_tokenizer(description, candidates, options.num_new_tokens, fits=fits)
+        candidates = train_candidates(description, sample) if tokenizer is None else _tokens_of(tokenizer)
+        # Every token of a union is wanted; a few that are to serve a text must be possible in one.
+        fits = None if options.strategy == "union" else fits_a_word(source_tokenizer.backend_tokenizer)
+        extension = extend_tokenizer(description, candidates, options.num_new_tokens, fits=fits)
     files = derived_files(source, source_tokenizer, extension.description)
     extended = load_files(files)
     _require_same_ids(source_tokenizer, extended, num_ids=extension.first_id + len(extension.tokens))
@@ -198,6 +209,9 @@ def _extended(
         "num_impossible_tokens": extension.num_impossible,
         "num_reached": _num_reached(extended, extension),
     }
+    if tokenizer is None:
+        facts["tokens_by"] = options.tokens_by or TOKENS_BY[0]
+        facts["num_unused"] = _num_unused(extended, sample, extension)
     if held_out:
         facts["held_out_text"] = _use_of(source_tokenizer, extended, held_out, extension.first_id)
     if source_text is not None:
@@ -205,6 +219,11 @@ def _extended(
     source_ids = np.full(extension.first_id + len(extension.tokens), -1, dtype=np.int64)
     source_ids[: extension.first_id] = np.arange(extension.first_id)
     return TargetTokenizer(extended, files, source_ids, facts, _left_out(source))
+
+
+def _tokens_of(directory: Path) -> list[Candidate]:
+    """The tokens of a tokenizer's folder, from the most to the least wanted."""
+    return candidates_of(read_description(directory, load_tokenizer(directory)))
 
 
 def _pruned(source: Path, source_tokenizer: PreTrainedTokenizerFast, text: Documents, min_count: int) -> TargetTokenizer:
@@ -247,6 +266,12 @@ def _num_reached(tokenizer: PreTrainedTokenizerFast, extension: Extension) -> in
     """New tokens that the model itself makes of their spelling."""
     tokenize = tokenizer.backend_tokenizer.model.tokenize
     return sum([piece.id for piece in tokenize(token)] == [extension.first_id + place] for place, token in enumerate(extension.tokens))
+
+
+def _num_unused(tokenizer: PreTrainedTokenizerFast, texts: Sequence[str], extension: Extension) -> int:
+    """New tokens that the tokenizer makes nowhere in some texts."""
+    used = {i for ids in _encoded(tokenizer, texts) for i in ids}
+    return sum(extension.first_id + place not in used for place in range(len(extension.tokens)))
 
 
 def _num_unreached(tokenizer: PreTrainedTokenizerFast, among: set[int] | None = None) -> int:

@@ -46,6 +46,12 @@ def train_candidates(description: Mapping[str, Any], sentences: Iterable[str], *
     return candidates_of(json.loads(tokenizer.to_str()))
 
 
+def word_cutter(description: Mapping[str, Any]) -> tuple[Any, Any]:
+    """The normalizer (or None) and the pre-tokenizer that a tokenizer of the described kind is trained with."""
+    tokenizer = _untrained_bpe(description, spelling_of(dict(description)))
+    return tokenizer.normalizer, tokenizer.pre_tokenizer
+
+
 def _untrained_bpe(description: Mapping[str, Any], spelling: Spelling) -> Tokenizer:
     """BPE without tokens that cuts a text into words as the described tokenizer does, or as SentencePiece where that does not.
 

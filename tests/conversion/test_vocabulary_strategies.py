@@ -14,6 +14,7 @@ from transformers import AutoTokenizer, GPT2Tokenizer, OPTForCausalLM
 from conversion.embeddings import METHODS
 from conversion.transfer import main
 from data_prep.artifacts import check_files, read_manifest
+from data_prep.mixing.sentences import sample_sentences
 from data_prep.reading.documents import Documents
 from data_prep.tokenizers.files import load_tokenizer, tokenizer_digest
 from data_prep.train_tokenizer import train_tokenizer
@@ -69,6 +70,8 @@ def expand(folders: dict[str, Path], output: Path, *options: str, method: str = 
     needs = {MATERIAL.get(name, name) for name in fields} - {"text"}
     material = [item for name in sorted(needs) for item in (f"--{name}", str(folders[name]))]
     text = ["--text", str(folders["sl"])]
+    if METHODS[method].learns:
+        options = ("--steps", "2", "--batch-size", "2", "--sequence-length", "24", "--device", "cpu", *options)
     return run(folders, output, "expand", "--new-tokens", str(NUM_NEW), "--method", method, *text, *material, *options, source=source)
 
 
@@ -125,17 +128,43 @@ def test_expansion_is_measured(folders: dict[str, Path], tmp_path: Path, capsys:
     assert "  source-language text: " in printed and "  held-out text: " in printed
 
 
+@pytest.mark.parametrize("tokens_by", ["auxiliary", "continued-bpe"])
 @pytest.mark.parametrize("source", ["tied", "untied"])
-def test_old_text_has_the_same_logits(folders: dict[str, Path], tmp_path: Path, source: str) -> None:
-    expand(folders, tmp_path / "out", source=source)
-    tokenizer, num_old = load_tokenizer(tmp_path / "out"), len(load_tokenizer(folders[source]))
-    ids = [i for i in tokenizer("The child went home early.")["input_ids"] if i < num_old]
+def test_old_text_has_the_same_logits_bit_for_bit(folders: dict[str, Path], tmp_path: Path, source: str, tokens_by: str) -> None:
+    expand(folders, tmp_path / "out", "--tokens-by", tokens_by, source=source)
+    before, after = load_tokenizer(folders[source]), load_tokenizer(tmp_path / "out")
     old, new = (OPTForCausalLM.from_pretrained(str(path)) for path in (folders[source], tmp_path / "out"))
-    with torch.no_grad():
-        expected, found = (model(torch.tensor([ids])).logits for model in (old, new))
-    assert found.shape[-1] == num_old + NUM_NEW and torch.isfinite(found).all()
-    # The product may sum in blocks of another shape.
-    torch.testing.assert_close(found[..., :num_old], expected[..., :num_old], atol=1e-5, rtol=0)
+    lines = [line for line in folders["en"].read_text().split("\n") if line and max(after(line)["input_ids"]) < len(before)]
+    assert len(lines) > 100  # text that uses no new token
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        for line in lines[:40]:
+            ids = before(line)["input_ids"][:90]
+            assert after(line)["input_ids"][:90] == ids
+            with torch.no_grad():
+                expected, found = (model(torch.tensor([ids])).logits for model in (old, new))
+            assert found.shape[-1] == len(before) + NUM_NEW and torch.isfinite(found).all()
+            assert torch.equal(found[..., : len(before)], expected[..., : len(before)])
+    finally:
+        torch.set_num_threads(threads)
+
+
+def test_continued_merges(folders: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("auxiliary", "continued-bpe"):
+        expand(folders, tmp_path / name, "--tokens-by", name)
+        manifest = read_manifest(tmp_path / name)
+        assert manifest is not None
+        facts = manifest.facts["vocabulary"]
+        assert facts["tokens_by"] == name and facts["num_reached"] == NUM_NEW
+        tokenizer = AutoTokenizer.from_pretrained(tmp_path / name)
+        sample, _ = sample_sentences(Documents([folders["sl"]]), 30_000)
+        used = {i for sentence in sample for i in tokenizer(sentence)["input_ids"]}
+        num_old = len(load_tokenizer(folders["tied"]))
+        assert facts["num_unused"] == sum(i not in used for i in range(num_old, num_old + NUM_NEW))
+        assert f"  dead tokens: 0 unreachable, {facts['num_unused']} not in the text learned from\n" in capsys.readouterr().out
+    text = "Kako lepo je, če sije sonce, 12 ljudi."
+    assert tokenizer.decode(tokenizer(text, add_special_tokens=False)["input_ids"]) == text
 
 
 def test_tokenizer_of_two_files(folders: dict[str, Path], tmp_path: Path) -> None:
@@ -243,6 +272,8 @@ def test_keeping_changes_nothing(folders: dict[str, Path], tmp_path: Path) -> No
         ("union", ["--method", "mean"], "--vocabulary union needs the target's tokenizer; give it with --tokenizer DIR"),
         ("union", ["--method", "mean", "--tokenizer", "target", "--new-tokens", "5"], "--new-tokens is for --vocabulary expand; leave it out with union"),
         ("replace", ["--method", "mean"], "--vocabulary replace needs the target's tokenizer; give it with --tokenizer DIR"),
+        ("expand", ["--method", "mean", "--new-tokens", "5", "--tokenizer", "target", "--tokens-by", "auxiliary"], "--tokens-by says how expand learns tokens from --text; leave it out with --tokenizer DIR"),
+        ("union", ["--method", "mean", "--tokenizer", "target", "--tokens-by", "auxiliary"], "--tokens-by says how expand learns tokens from --text; leave it out with --vocabulary union"),
         ("prune", [], "--vocabulary prune needs text that says which tokens are used; give it with --text FILE"),
         ("prune", ["--text", "en", "--method", "mean"], "--vocabulary prune copies every row; leave out --method mean"),
         ("prune", ["--text", "en", "--min-count", "0"], "--min-count is 0; expected at least 1"),
