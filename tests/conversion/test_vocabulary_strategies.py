@@ -135,7 +135,7 @@ def test_old_text_has_the_same_logits_bit_for_bit(folders: dict[str, Path], tmp_
     before, after = load_tokenizer(folders[source]), load_tokenizer(tmp_path / "out")
     old, new = (OPTForCausalLM.from_pretrained(str(path)) for path in (folders[source], tmp_path / "out"))
     lines = [line for line in folders["en"].read_text().split("\n") if line and max(after(line)["input_ids"]) < len(before)]
-    assert len(lines) > 100  # text that uses no new token
+    assert len(lines) > 30  # text that uses no new token
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
