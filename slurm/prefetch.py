@@ -1,6 +1,7 @@
 """Bring what jobs need to a cluster's cache, on its login node: compute nodes have no internet.
 
-Files, container images, models and data sets of the Hugging Face hub, and Python wheels.  Each has a checksum, given or that of its first
+Files, container images, models and data sets of the Hugging Face hub, Python wheels, and the published evaluation sets that
+`eval.prepare` reads.  Each has a checksum, given or that of its first
 download, and an interrupted command goes on where it stopped.  --check reads all of it again.
 """
 
@@ -17,6 +18,7 @@ from urllib.parse import urlparse
 
 from data_prep import command
 from data_prep.progress import Progress
+from data_prep.reading.evaluation_sets import HUB, EvaluationSet, read_sets
 from slurm.fetching.downloads import download, require_content, require_sha256
 from slurm.fetching.hub import check_blobs, fetch_repository, parse_repository
 from slurm.fetching.prefetched import add_to_record, check_record, read_record
@@ -44,6 +46,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--hub", nargs="+", default=[], metavar="NAME", help="owner/name, dataset:owner/name or owner/name@revision")
     parser.add_argument("--wheels", type=Path, metavar="REQUIREMENTS", help="wheels of a requirements file, into wheels/")
+    parser.add_argument("--evaluation", nargs="+", default=[], metavar="NAME", help="evaluation sets, as `eval.prepare --list` names them")
+    parser.add_argument("--mirror", metavar="URL", help="where the files of evaluation sets are, if not at their publishers' addresses")
     parser.add_argument("--check", action="store_true", help="read all that was fetched again and compare its checksums")
     arguments = parser.parse_args(argv)
     cluster = cluster_of(arguments)
@@ -60,29 +64,59 @@ def fetch(arguments: argparse.Namespace, cluster: Cluster, cache_dir: Path) -> N
     """Bring all that the arguments name, cheap checks of the arguments first."""
     files = [(url, require_sha256(checksum)) for url, checksum in arguments.file]
     repositories = [parse_repository(name) for name in arguments.hub]
+    sets = read_sets(arguments.evaluation)
+    for one in sets:
+        if not one.fetch:
+            raise ValueError(f"{one.name} is not passed on by its authors; see {one.home}, and give its files to eval.prepare")
     if arguments.wheels is not None and not arguments.wheels.is_file():
         raise ValueError(f"the requirements file {arguments.wheels} does not exist")
-    if not (files or repositories or arguments.wheels or arguments.image):
-        raise ValueError("nothing to fetch; give --image, --file, --hub or --wheels, or --check for what is here")
+    if not (files or repositories or sets or arguments.wheels or arguments.image):
+        raise ValueError("nothing to fetch; give --image, --file, --hub, --evaluation or --wheels, or --check for what is here")
     for url, sha256 in files:
         _fetch_file(url, sha256, cache_dir)
     for repository in repositories:
         print(f"{repository.name}: {fetch_repository(repository, cache_dir)}")
+    if sets:
+        _fetch_sets(sets, arguments.mirror, cache_dir)
     if arguments.wheels is not None:
         _fetch_wheels(arguments.wheels, cache_dir)
     if arguments.image is not None:
         _fetch_image(arguments.image, cluster, cache_dir)
 
 
-def _fetch_file(url: str, sha256: str, cache_dir: Path) -> None:
+def _fetch_sets(sets: Sequence[EvaluationSet], mirror: str | None, cache_dir: Path) -> None:
+    """The published files of evaluation sets; their checksums are those of the first download, as publishers name none."""
+    for source in dict.fromkeys(source for one in sets for source in one.fetch):
+        if source.startswith(HUB):
+            repository = parse_repository(source)
+            print(f"{repository.name}: {fetch_repository(repository, cache_dir)}")
+        else:
+            url = source if mirror is None else f"{mirror.rstrip('/')}/{Path(urlparse(source).path).name}"
+            _fetch_file(url, None, cache_dir)
+    names = [one.name for one in sets]
+    print(f"next: {command.suggested('eval.prepare', *names, '--source', cache_dir, '--output', 'eval_data')}")
+
+
+def _fetch_file(url: str, sha256: str | None, cache_dir: Path) -> None:
+    """A file into files/.
+
+    Args:
+        sha256: None for that of its first download.
+    """
     name = Path(urlparse(url).path).name
     if not name:
         raise ValueError(f"{url} names no file")
     path = cache_dir / "files" / name
+    if sha256 is None:
+        known = read_record(cache_dir).get(path.relative_to(cache_dir).as_posix())
+        sha256 = None if known is None else known.sha256
+        if known is None and path.exists():
+            raise ValueError(f"{path} is there, but nothing says where it is from; remove it, or fetch it with its checksum by --file")
     progress = Progress(name, total=None, unit="B", is_bytes=True)
     is_new = download(url, path, sha256=sha256, progress=progress)
-    add_to_record(cache_dir, path, source=url, sha256=sha256)
-    print(f"{path}: {'fetched' if is_new else 'was here'}, its checksum is right")
+    entry = add_to_record(cache_dir, path, source=url, sha256=sha256)
+    told = f"SHA-256 {entry.sha256}" if sha256 is None else "its checksum is right"
+    print(f"{path}: {'fetched' if is_new else 'was here'}, {told}")
 
 
 def _fetch_wheels(requirements: Path, cache_dir: Path) -> None:

@@ -35,10 +35,11 @@ def require_sha256(text: str) -> str:
     return plain
 
 
-def download(url: str, path: Path, *, sha256: str, progress: Counter | None = None) -> bool:
+def download(url: str, path: Path, *, sha256: str | None, progress: Counter | None = None) -> bool:
     """Bring a file, going on where an interrupted download stopped.
 
     Args:
+        sha256: None where nobody names one: all that the server sends is taken then.
         progress: counts the bytes that come.
 
     Returns:
@@ -48,7 +49,8 @@ def download(url: str, path: Path, *, sha256: str, progress: Counter | None = No
         ValueError: if the server refuses, breaks off, or sends something else than the checksum says; nothing is in place then.
     """
     if path.exists():
-        require_content(path, sha256)
+        if sha256 is not None:
+            require_content(path, sha256)
         return False
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.partial")
@@ -57,8 +59,7 @@ def download(url: str, path: Path, *, sha256: str, progress: Counter | None = No
     except (urllib.error.URLError, http.client.HTTPException, TimeoutError, ConnectionError) as error:
         here = partial.stat().st_size if partial.exists() else 0
         raise ValueError(f"{url} could not be fetched: {error}; {here:,} bytes are kept, the same command goes on from there") from error
-    found = sha256_of(partial)
-    if found != sha256:
+    if sha256 is not None and (found := sha256_of(partial)) != sha256:
         partial.unlink()
         raise ValueError(f"{url} has the SHA-256 {found}, expected {sha256}; it was thrown away: check the address and the checksum")
     os.replace(partial, path)

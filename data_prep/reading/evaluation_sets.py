@@ -1,0 +1,114 @@
+"""The table of published evaluation sets: where each is published, under which terms, in which files, and how its rows become ours."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from data_prep.plain_files import read_yaml
+
+EVALUATION_TABLE = Path(__file__).with_name("evaluation_sets.yaml")
+SHAPES = ("rows", "squad", "lines_by_language", "sources")
+HUB = "dataset:"
+
+
+@dataclass(frozen=True)
+class RowFile:
+    """One file of the evaluation data and what its rows are made from.
+
+    Attributes:
+        file: below the folder of evaluation data, without suffix.
+        patterns: split -> patterns of published names; the first that matches any counts.
+        columns: our field (dots go into objects) -> names of the published column; a trailing `?` takes a missing value as an empty text.
+        answer: the field without which a row cannot be scored.
+        labels: published label -> ours, `index` for the number in a text, None to keep them.
+        identity, group: templates of the row's id and of what belongs together.
+        shape: one of `SHAPES`.
+        counts: split -> rows as published.
+        paper: which paper names the counts.
+        unit: what is counted.
+        metadata: pattern of a table that goes with the lines.
+    """
+
+    file: str
+    patterns: Mapping[str, tuple[str, ...]]
+    columns: Mapping[str, tuple[str, ...]]
+    answer: str
+    labels: Mapping[str, Any] | str | None
+    identity: str
+    group: str | None
+    shape: str
+    counts: Mapping[str, int]
+    paper: str | None
+    unit: str
+    metadata: str | None
+
+
+@dataclass(frozen=True)
+class EvaluationSet:
+    """One published set.
+
+    Attributes:
+        fetch: addresses of files, and `dataset:owner/name` of the Hugging Face hub.
+        archives: names of archives that its files may lie in.
+        unseen: its form is from public descriptions alone.
+    """
+
+    name: str
+    about: str
+    home: str
+    licence: str
+    rows: tuple[RowFile, ...]
+    fetch: tuple[str, ...] = ()
+    archives: tuple[str, ...] = ()
+    unseen: bool = field(default=False)
+
+
+def read_sets(names: Sequence[str] | None = None) -> list[EvaluationSet]:
+    """Entries of the table, in the order asked for; None for all.
+
+    Raises:
+        ValueError: for a name that the table has not.
+    """
+    table = read_yaml(EVALUATION_TABLE)
+    unknown = [name for name in names or () if name not in table]
+    if unknown:
+        raise ValueError(f"{EVALUATION_TABLE.name} has no set {', '.join(unknown)}; it has {', '.join(table)}")
+    return [_entry(name, table[name]) for name in dict.fromkeys(table if names is None else names)]
+
+
+def _entry(name: str, entry: Mapping[str, Any]) -> EvaluationSet:
+    plain = {key: entry[key] for key in ("about", "home", "licence")}
+    lists = {key: tuple(entry.get(key, ())) for key in ("fetch", "archives")}
+    return EvaluationSet(
+        name=name,
+        rows=tuple(_row_file(file, rows) for file, rows in entry["rows"].items()),
+        unseen=entry.get("unseen", False),
+        **plain,
+        **lists,
+    )
+
+
+def _row_file(file: str, entry: Mapping[str, Any]) -> RowFile:
+    shape = entry.get("shape", "rows")
+    assert shape in SHAPES, f"{file} has the shape {shape}"
+    return RowFile(
+        file=file,
+        patterns={split: _alternatives(patterns) for split, patterns in entry["from"].items()},
+        columns={ours: _alternatives(theirs) for ours, theirs in entry["columns"].items()},
+        answer=entry["answer"],
+        labels=entry.get("labels"),
+        identity=entry["id"],
+        group=entry.get("group"),
+        shape=shape,
+        counts=entry.get("counts", {}),
+        paper=entry.get("paper"),
+        unit=entry.get("unit", "rows"),
+        metadata=entry.get("metadata"),
+    )
+
+
+def _alternatives(text: str) -> tuple[str, ...]:
+    return tuple(text.split(" | "))
