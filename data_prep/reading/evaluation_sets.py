@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +63,7 @@ class EvaluationSet:
     rows: tuple[RowFile, ...]
     fetch: tuple[str, ...] = ()
     archives: tuple[str, ...] = ()
-    unseen: bool = field(default=False)
+    unseen: bool = False
 
 
 def read_sets(names: Sequence[str] | None = None) -> list[EvaluationSet]:
@@ -80,14 +80,15 @@ def read_sets(names: Sequence[str] | None = None) -> list[EvaluationSet]:
 
 
 def _entry(name: str, entry: Mapping[str, Any]) -> EvaluationSet:
-    plain = {key: entry[key] for key in ("about", "home", "licence")}
-    lists = {key: tuple(entry.get(key, ())) for key in ("fetch", "archives")}
     return EvaluationSet(
         name=name,
+        about=entry["about"],
+        home=entry["home"],
+        licence=entry["licence"],
         rows=tuple(_row_file(file, rows) for file, rows in entry["rows"].items()),
+        fetch=tuple(entry.get("fetch", ())),
+        archives=tuple(entry.get("archives", ())),
         unseen=entry.get("unseen", False),
-        **plain,
-        **lists,
     )
 
 

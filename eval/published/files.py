@@ -67,7 +67,7 @@ def find_files(folder: Path, patterns: Sequence[str], *, archives: Sequence[str]
         for file in found:
             require_own(file.path)
         return found
-    packed = []
+    packed: list[PublishedFile] = []
     for archive in loose:
         if any(fnmatch.fnmatchcase(archive.path.name, pattern) for pattern in archives):
             require_own(archive.path)
