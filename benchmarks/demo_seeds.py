@@ -3,7 +3,7 @@
     python -m benchmarks.demo_seeds --output /tmp/demo_seeds --seeds 1 2 3
 
 Runs the demo once per seed (weights, transfer and data order all follow it) and prints a Markdown table of mean and standard
-deviation, and how often each informed method was below `random` with the same seed.
+deviation, and how often each informed method was below `random-all` with the same seed.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ def main() -> None:
     for text in ("sl", "en"):
         by_seed = {seed: bits_per_byte(arguments.output / f"seed_{seed}", text) for seed in arguments.seeds}
         print(f"\nBits per byte on held-out `{text}`, mean ± standard deviation over {len(by_seed)} seeds\n")
-        print("| method | " + " | ".join(f"step {step} | below random" for step in STEPS) + " |")
+        print("| method | " + " | ".join(f"step {step} | below random-all" for step in STEPS) + " |")
         print("|---|" + "---:|---:|" * len(STEPS))
         for method in METHODS:
             cells = []
             for step in STEPS:
                 values = [found[method, step] for found in by_seed.values()]
-                below = sum(found[method, step] < found["random", step] for found in by_seed.values())
+                below = sum(found[method, step] < found["random-all", step] for found in by_seed.values())
                 spread = stdev(values) if len(values) > 1 else 0.0
-                cells.append(f"{mean(values):.4f} ± {spread:.4f} | {'' if method == 'random' else f'{below} of {len(values)}'}")
+                cells.append(f"{mean(values):.4f} ± {spread:.4f} | {'' if method == 'random-all' else f'{below} of {len(values)}'}")
             print(f"| {method} | " + " | ".join(cells) + " |")
 
 

@@ -19,7 +19,7 @@ import sys
 import time
 from pathlib import Path
 
-METHODS = ("random", "mean", "merge", "align", "focus", "focus-cse", "wechsel", "wechsel-cse", "clp-plus", "sava")
+METHODS = ("random-all", "mean", "merge", "align", "focus", "focus-cse", "wechsel", "wechsel-cse", "clp-plus", "sava")
 OPT_1_3B = ("--num-layers", "24", "--hidden-size", "2048", "--num-attention-heads", "32", "--ffn-size", "8192", "--max-positions", "2048")
 SMALL = ("--num-layers", "1", "--hidden-size", "768", "--num-attention-heads", "12", "--max-positions", "512")
 TEXT_BYTES, HELDOUT_BYTES = 4_000_000, 4_000

@@ -51,7 +51,7 @@ SIZES = {
     "small": Size(5_000, 8_000, 2_900, 256, 96),
 }
 OURS = (
-    *("random", "clp-random", "mean", "merge", "align", "focus", "focus-cse", "wechsel", "wechsel-cse", "ofa"),
+    *("random-all", "random", "mean", "merge", "align", "focus", "focus-cse", "wechsel", "wechsel-cse", "ofa"),
     *("clp", "clp-plus", "sava", "sava-plain", "sava-procrustes", "omp"),
 )
 

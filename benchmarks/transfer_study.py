@@ -180,14 +180,14 @@ def pieces(text: str) -> Iterator[str]:
 
 
 def table(comparisons: Sequence[Path], text: str) -> str:
-    """Mean and spread over sources per method, and in how many of them the method was below `random`."""
+    """Mean and spread over sources per method, and in how many of them the method was below `random-all`."""
     found: dict[str, dict[int, list[float]]] = {}
     for path in comparisons:
         for entry in json.loads((path / "comparison.json").read_text(encoding="utf-8"))["measurements"]:
             by_step = found.setdefault(entry["method"], {})
             by_step.setdefault(entry["step"], []).append(entry["texts"][text]["bits_per_byte"])
     steps = sorted({step for values in found.values() for step in values})
-    header = ["method", *(cell for step in steps for cell in (f"step {step}", "below random"))]
+    header = ["method", *(cell for step in steps for cell in (f"step {step}", "below random-all"))]
     rows = []
     for method in sorted(found, key=lambda name: mean(found[name][max(found[name])])):
         cells = []
@@ -196,9 +196,9 @@ def table(comparisons: Sequence[Path], text: str) -> str:
             if values is None:
                 cells += ["", ""]
                 continue
-            below = sum(value < other for value, other in zip(values, found["random"][step], strict=True))
+            below = sum(value < other for value, other in zip(values, found["random-all"][step], strict=True))
             cells.append(f"{mean(values):.3f} ± {stdev(values) if len(values) > 1 else 0:.3f}")
-            cells.append("" if method in ("random", "source") else f"{below} of {len(values)}")
+            cells.append("" if method in ("random-all", "source") else f"{below} of {len(values)}")
         rows.append([method, *cells])
     return markdown_table(header, rows)
 

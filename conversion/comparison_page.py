@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 # The method that the others are held against, the first of these that was measured.
-_BASELINES = ("random", "clp-random")
+_BASELINES = ("random", "random-all")
 _LARGEST_SHOWN = 2.0  # times the median
 _LIGHT = {"ink": "#1f2328", "muted": "#656d76", "rule": "#d0d7de", "ground": "#ffffff", "accent": "#0067a5"}
 _DARK = {"ink": "#e6edf3", "muted": "#9aa4af", "rule": "#3a424c", "ground": "#0d1117", "accent": "#5cb8ee"}

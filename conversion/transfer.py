@@ -12,7 +12,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from conversion.embeddings import METHODS
-from conversion.embeddings.arguments import add_learning_arguments, add_transfer_arguments, learning_options, transfer_request
+from conversion.embeddings.arguments import (
+    add_learning_arguments,
+    add_transfer_arguments,
+    learning_options,
+    method_name,
+    transfer_request,
+)
 from conversion.embeddings.learning_options import LearningOptions
 from conversion.hf_model import be_quiet_and_offline
 from data_prep import command
@@ -66,7 +72,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     add_transfer_arguments(parser)
     add_learning_arguments(parser)
-    parser.add_argument("--method", choices=tuple(METHODS), help="how rows of new tokens are made; none with --vocabulary prune and keep")
+    parser.add_argument(
+        "--method", type=method_name, choices=tuple(METHODS), help="how rows of new tokens are made; none with --vocabulary prune and keep"
+    )
     parser.add_argument("--seed", type=int, default=42, help="decides all that is drawn (default: 42)")
     parser.add_argument(
         "--report-text",

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from conversion.embeddings import METHODS
-from conversion.embeddings.arguments import add_transfer_arguments, transfer_request
+from conversion.embeddings.arguments import add_transfer_arguments, method_name, transfer_request
 from conversion.embeddings.vocabulary_strategies import COPYING_STRATEGIES, read_by, require_vocabulary_options
 from data_prep import command
 from data_prep.artifacts import combined_digest, staged_directory, write_manifest
@@ -97,7 +97,7 @@ def choose_methods(named: Sequence[str] | None, request: TransferRequest, *, tra
     Raises:
         ValueError: if a named method lacks material, if none is left, or if some material serves none of them.
     """
-    from conversion.embeddings.request import MATERIAL, missing_material
+    from conversion.embeddings.request import MATERIAL, refusal_of
 
     require_vocabulary_options(request.vocabulary, tokenizer=request.tokenizer, text=request.text)
     if request.vocabulary.strategy in COPYING_STRATEGIES:
@@ -106,11 +106,11 @@ def choose_methods(named: Sequence[str] | None, request: TransferRequest, *, tra
         raise ValueError("--steps trains on text in the target language; give it with --text FILE")
     if named:
         for method in named:
-            if missing := missing_material(request, method):
-                raise ValueError(missing)
+            if refusal := refusal_of(request, method):
+                raise ValueError(refusal)
         methods = list(dict.fromkeys(named))
     else:
-        methods = [m for m in METHODS if not missing_material(request, m) and m not in _ONLY_WHEN_NAMED]
+        methods = [m for m in METHODS if not refusal_of(request, m) and m not in _ONLY_WHEN_NAMED]
     used = {name for method in methods for name in METHODS[method].uses} | ({"text"} if trains else set())
     used |= read_by(request.vocabulary, request.tokenizer)
     for field_name, (flag, _) in MATERIAL.items():
@@ -138,6 +138,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--methods",
         nargs="+",
+        type=method_name,
         choices=tuple(METHODS),
         help="default: all that the given material allows, but sava-adam and those that learn",
     )

@@ -34,7 +34,12 @@ _COMPARED_SETTINGS = ("start_token", "context_length", "dtype")
 # Colours that stay apart under the common kinds of colour blindness, with 4.5:1 contrast as text; one set per background.
 _LIGHT = {"ink": "#1f2328", "muted": "#656d76", "rule": "#d0d7de", "ground": "#ffffff"}
 _DARK = {"ink": "#e6edf3", "muted": "#9aa4af", "rule": "#3a424c", "ground": "#0d1117"}
-_METHOD_COLOURS = {"focus": ("#0067a5", "#5cb8ee"), "mean": ("#bf4f00", "#f0955a"), "random": ("#00775a", "#3ccfa0")}
+_METHOD_COLOURS = {
+    "focus": ("#0067a5", "#5cb8ee"),
+    "mean": ("#bf4f00", "#f0955a"),
+    "random": ("#00775a", "#3ccfa0"),
+    "random-all": ("#00775a", "#3ccfa0"),
+}
 _MORE_COLOURS = (("#9c3f83", "#e3a1cf"), ("#7a6200", "#dcc04a"), ("#5a52c8", "#aaa4f5"), ("#8c2f39", "#f09aa3"))
 _MARKERS = "os^Dvp*"
 # What is said of a vocabulary that was not simply replaced.

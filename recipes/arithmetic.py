@@ -106,12 +106,16 @@ class LayerShape:
         return self.hidden * (self.qkv + self.attention + self.ffn_input + self.ffn)
 
 
-def flops_per_token(model: Mapping[str, Any], *, vocab_size: int, sequence_length: int) -> float:
+def flops_per_token(model: Mapping[str, Any], *, vocab_size: int, sequence_length: int, factorised_size: int = 0) -> float:
     """Floating-point operations of forward and backward per token: 6 per weight used in a product, plus causal attention.
 
     Source: PaLM (Chowdhery et al. 2022, appendix B), with half the scores because the mask is causal; windows are not counted off.
+
+    Args:
+        factorised_size: of a table that is trained as factors, which the head multiplies with one after the other; 0 where it is one matrix.
     """
     shape = LayerShape.of(model)
-    products = model["num_layers"] * shape.products + vocab_size * shape.hidden
+    head = (vocab_size + shape.hidden) * factorised_size if factorised_size else vocab_size * shape.hidden
+    products = model["num_layers"] * shape.products + head
     attention = model["num_layers"] * sequence_length * shape.attention
     return 6.0 * products + 6.0 * attention

@@ -113,14 +113,21 @@ def planned_model(recipe: Recipe, inputs: RunInputs) -> PlannedModel:
         frozen=frozenset(name for name in names if steps[name] == NEVER),
         adapter_rank=recipe.lora.rank if recipe.lora else 0,
         num_heads=2 if recipe.objective == "two_tokens" else 1,
-        factorised_size=read_factors(Path(recipe.model.factors))["primitives"].shape[0] if recipe.model.factors else 0,
+        factorised_size=factorised_size(recipe),
     )
+
+
+def factorised_size(recipe: Recipe) -> int:
+    """Dimensions of the factors that the token table is trained as, of a published run, which has no file, too; 0: it is one matrix."""
+    if recipe.model.factors is None:
+        return recipe.model.factorised_size or 0
+    return int(read_factors(Path(recipe.model.factors))["primitives"].shape[0])
 
 
 def trained_names(recipe: Recipe, inputs: RunInputs) -> list[str]:
     """Names of all parameters of a run's model, those that it adds among them."""
     names = model_parameter_names(inputs.family, inputs.model, source=recipe.model.checkpoint)
-    if recipe.model.factors is not None:
+    if factorised_size(recipe):
         place = names.index(TOKEN_TABLE)
         names[place : place + 1] = [COORDINATES, PRIMITIVES]
     if recipe.lora is not None:

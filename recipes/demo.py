@@ -35,8 +35,8 @@ class Variant:
     text: bool = False
 
 
-# A method that knows nothing; the best-known informed one; and the source's own tokens kept, which is what so little text can support.
-VARIANTS = (Variant("random", "random"), Variant("focus", "focus", text=True), Variant("expanded", "mean", expands=True, text=True))
+# A start that knows nothing, GaMS's baseline; the best-known informed one; and the source's own tokens kept, which is what so little text can support.
+VARIANTS = (Variant("random-all", "random-all"), Variant("focus", "focus", text=True), Variant("expanded", "mean", expands=True, text=True))
 
 
 class Demo(Steps):

@@ -11,7 +11,7 @@ from pathlib import Path
 from data_prep import command
 from recipes.demos.steps import TEXT, Steps, require_new
 
-METHODS = ("random", "mean", "focus")
+METHODS = ("random-all", "mean", "focus")
 VOCAB_SIZE = 1500
 ADAPT_STEPS = 100
 CHECKPOINT_EVERY = 25

@@ -15,12 +15,11 @@ from typing import Any
 
 from conversion.families import family_of
 from conversion.mapping import megatron_names
-from recipes.planner.parameters import SECOND_HEAD
+from recipes.planner.parameters import SECOND_HEAD, TOKEN_TABLE
 from recipes.schema import FreezeRule
 
 NEVER = math.inf  # the step from which a parameter is trained that is frozen for the whole run
 
-TOKEN_TABLE = "embedding.word_embeddings.weight"
 FACTORS = "embedding.word_embeddings.*"  # what stands for the table where it is factorised
 READY_MADE: Mapping[str, tuple[str, ...]] = {
     "embeddings": (TOKEN_TABLE, FACTORS),

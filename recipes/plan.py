@@ -18,7 +18,7 @@ from pathlib import Path
 from data_prep import command
 from recipes import arithmetic
 from recipes.checkpoint_checks import checkpoint_warnings
-from recipes.checks import RunInputs, check_run, padded_vocab_size, planned_model
+from recipes.checks import RunInputs, check_run, factorised_size, padded_vocab_size, planned_model
 from recipes.compose import compose_recipe, recipe_descriptions
 from recipes.data_checks import pass_warnings
 from recipes.page import recipe_page
@@ -57,7 +57,7 @@ def plan(recipe: Recipe, inputs: RunInputs, options: Options = Options()) -> dic
     published = recipe.schedule.published_steps
     tokens_per_step = arithmetic.tokens_per_step(recipe)
     rows = padded_vocab_size(recipe, inputs)
-    count = count_parameters(inputs.model, vocab_size=inputs.model["vocab_size"])
+    count = count_parameters(inputs.model, vocab_size=inputs.model["vocab_size"], factorised_size=factorised_size(recipe))
     data_tokens = sum(manifest.facts["num_tokens"] for manifest in inputs.train)
     return {
         "model": {

@@ -47,7 +47,7 @@ def published_inputs(recipe: Recipe) -> tuple[Recipe, RunInputs]:
     if recipe.run.validate_every_steps is not None:
         data = replace(data, validation={"all": "(held-out data)"})
         validation = {"all": _data(tokens // 2000, model["vocab_size"])}
-    recipe = replace(recipe, model=replace(recipe.model, checkpoint=f"({recipe.model.base})", factorised_size=None), data=data)
+    recipe = replace(recipe, model=replace(recipe.model, checkpoint=f"({recipe.model.base})"), data=data)
     checkpoint = Manifest(stage="conversion.hf_to_nemo", facts=facts)
     return recipe, RunInputs(family=family, model=model, checkpoint=checkpoint, train=train, validation=validation)
 

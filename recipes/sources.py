@@ -32,7 +32,7 @@ def tables() -> str:
         parts.append(_table(["recipe", "published run", "groups", "own settings (source)"], rows))
     used = dict.fromkeys(choice for name in names for choice in choices_of(CONF_DIR / "recipe" / f"{name}.yaml"))
     groups = sorted(
-        {*used, *(f"{group}/{path.stem}" for group in ("procedure", "objective") for path in (CONF_DIR / group).glob("*.yaml"))}
+        {*used, *(f"{group}/{path.stem}" for group in ("procedure", "objective", "rate") for path in (CONF_DIR / group).glob("*.yaml"))}
     )
     rows = [
         [f"`{group}`", f"`{setting.key}`", f"`{_shown(setting.value)}`", setting.source]

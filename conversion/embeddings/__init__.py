@@ -19,7 +19,7 @@ from conversion.embeddings.learned_methods import alm_method, next_token_method,
 from conversion.embeddings.merge_methods import align_method, merge_method
 from conversion.embeddings.method import Method
 from conversion.embeddings.neighbor_methods import focus_cse_method, focus_method, wechsel_cse_method
-from conversion.embeddings.simple_methods import clp_random_method, mean_method, random_method
+from conversion.embeddings.simple_methods import mean_method, random_all_method, random_method
 from conversion.embeddings.translation_methods import trans_tokenization_method
 from conversion.embeddings.word_methods import ofa_aligned_method, ofa_method, wechsel_method
 
@@ -28,8 +28,8 @@ _WORDS = (("source_word_vectors", "source_text"), ("word_vectors", "text"))
 _VARIANT = ("as_published",)
 
 METHODS: dict[str, Method] = {
-    "random": Method(random_method, "baseline", copies=False),
-    "clp-random": Method(clp_random_method, "Moroni et al. 2025"),
+    "random": Method(random_method, "Moroni et al. 2025"),
+    "random-all": Method(random_all_method, "GaMS: Vreš et al. 2024", copies=False),
     "mean": Method(mean_method, "FVT: Gee et al. 2022"),
     "merge": Method(merge_method, "Yamaguchi et al. 2024"),
     "align": Method(align_method, "Yamaguchi et al. 2024", needs=("text",), reads=_VARIANT),
@@ -50,4 +50,9 @@ METHODS: dict[str, Method] = {
     "token-distillation": Method(token_distillation_method, "Dobler et al. 2025", needs=("text",), reads=("learning",), learns=True),
     "next-token": Method(next_token_method, "baseline of Dobler et al. 2025", needs=("text",), reads=("learning",), learns=True),
     "alm": Method(alm_method, "after Minixhofer et al. 2025", needs=("text",), reads=("learning",), learns=True),
+}
+
+# Sentences about names that are gone.
+RENAMED_METHODS = {
+    "clp-random": "clp-random is called random: shared tokens keep their rows and the others are drawn (random-all draws every row)",
 }

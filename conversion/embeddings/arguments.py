@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from conversion.embeddings import RENAMED_METHODS
 from conversion.embeddings.factorisation import read_factorised_size
 from conversion.embeddings.layers import OUTPUT_LAYERS
 from conversion.embeddings.learning_options import LEARNING_DTYPES, OUTPUT_ROWS, LearningOptions
@@ -20,6 +21,13 @@ from data_prep.reading.documents import SEPARATORS, SUFFIXES, Documents
 
 if TYPE_CHECKING:
     from conversion.embeddings.request import TransferRequest
+
+
+def method_name(text: str) -> str:
+    """A method's name as an option gives it; for one that is gone, the error says the name that it has now."""
+    if text in RENAMED_METHODS:
+        raise argparse.ArgumentTypeError(RENAMED_METHODS[text])
+    return text
 
 
 def add_transfer_arguments(parser: argparse.ArgumentParser) -> None:

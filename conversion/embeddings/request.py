@@ -6,11 +6,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from conversion.embeddings import METHODS
+from conversion.embeddings import METHODS, RENAMED_METHODS
 from conversion.embeddings.learning_options import LearningOptions
 from conversion.embeddings.method import VectorOptions
 from conversion.embeddings.parallel_text import ParallelText
-from conversion.embeddings.vocabulary_strategies import COPYING_STRATEGIES, VocabularyOptions, read_by, require_vocabulary_options
+from conversion.embeddings.vocabulary_strategies import (
+    COPYING_STRATEGIES,
+    GROWING_STRATEGIES,
+    VocabularyOptions,
+    read_by,
+    require_vocabulary_options,
+)
 from data_prep.reading.documents import Documents
 
 # What methods learn from or are told: field of the request -> its option and what it is.
@@ -85,6 +91,8 @@ def require_options(request: TransferRequest) -> None:
     if strategy in COPYING_STRATEGIES:
         if method is not None:
             raise ValueError(f"--vocabulary {strategy} copies every row; leave out --method {method}")
+    elif method in RENAMED_METHODS:
+        raise ValueError(f"--method {RENAMED_METHODS[method]}")
     elif method not in METHODS:
         found = "no --method is given" if method is None else f"unknown method {method!r}"
         raise ValueError(f"{found}; the known ones are {', '.join(METHODS)}")
@@ -97,8 +105,8 @@ def require_options(request: TransferRequest) -> None:
         _require_learnable(request, method)
     if not 0 <= request.seed < 2**32:
         raise ValueError(f"--seed is {request.seed}; expected 0 to {2**32 - 1}")
-    if method is not None and (missing := missing_material(request, method)):
-        raise ValueError(missing)
+    if method is not None and (refusal := refusal_of(request, method)):
+        raise ValueError(refusal)
     given = {name for name in MATERIAL if getattr(request, name) is not None} - read_by(request.vocabulary, request.tokenizer)
     for name in (name for name in MATERIAL if name in given - (METHODS[method].uses if method is not None else frozenset())):
         flag, users = MATERIAL[name][0], ", ".join(method for method, other in METHODS.items() if name in other.uses)
@@ -125,8 +133,11 @@ def _require_learnable(request: TransferRequest, method: str) -> None:
                 raise ValueError(f"--method {method} makes no use of {flag}; leave it out (it serves token-distillation)")
 
 
-def missing_material(request: TransferRequest, method: str) -> str:
-    """A sentence about what a method needs and the request does not give; empty where nothing is missing."""
+def refusal_of(request: TransferRequest, method: str) -> str:
+    """A sentence about why a method cannot serve the request, for lack of material or of a use; empty where it can."""
+    strategy = request.vocabulary.strategy
+    if strategy in GROWING_STRATEGIES and not METHODS[method].copies:
+        return f"--vocabulary {strategy} keeps the source's rows, and --method {method} draws every row; take --method random"
     needs = [*((name,) for name in METHODS[method].needs), *METHODS[method].either]
     for names in sorted(needs, key=lambda names: list(MATERIAL).index(names[0])):
         if all(getattr(request, name) is None for name in names):

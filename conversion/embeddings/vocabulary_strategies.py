@@ -29,6 +29,8 @@ STRATEGIES = ("replace", "expand", "union", "prune", "keep")
 COPYING_STRATEGIES = ("prune", "keep")
 # Where expand gets its tokens from when it learns them: a tokenizer trained on the text alone, or more merges of the source's own.
 TOKENS_BY = ("auxiliary", "continued-bpe")
+# All of the source's tokens stay in these, with their rows.
+GROWING_STRATEGIES = ("expand", "union")
 NUM_SENTENCES = 30_000  # as Yamaguchi et al. (2024)
 
 _BATCH_CHARACTERS = 1 << 20

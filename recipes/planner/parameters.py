@@ -9,10 +9,11 @@ from typing import Any, NamedTuple
 
 from conversion.factors import COORDINATES, PRIMITIVES
 from nemo_patches.lora_parts import FIRST, OUTPUT, QKV, SECOND, adapter_names
-from recipes.arithmetic import LayerShape
+from recipes.arithmetic import LayerShape, flops_per_token
 
 SECOND_HEAD = "second_head.weight"
-_TABLES = ("embedding.word_embeddings.weight", "output_layer.weight")
+TOKEN_TABLE = "embedding.word_embeddings.weight"
+_TABLES = (TOKEN_TABLE, COORDINATES, PRIMITIVES, "output_layer.weight")
 BEFORE, AFTER = -1, -2  # places outside the layers: before the first and after the last layer
 
 
@@ -40,7 +41,7 @@ def parameters(model: Mapping[str, Any], *, vocab_rows: int) -> dict[str, Parame
     """
     shape = LayerShape.of(model)
     table = Parameter(vocab_rows * shape.hidden, is_split=True, place=BEFORE)
-    found = {"embedding.word_embeddings.weight": table}
+    found = {TOKEN_TABLE: table}
     if model.get("position_embedding_type", "learned_absolute") == "learned_absolute":
         found["embedding.position_embeddings.weight"] = Parameter(model["max_position_embeddings"] * shape.hidden, False, BEFORE)
     layer = _layer(model, shape)
@@ -61,12 +62,22 @@ class ParameterCount(NamedTuple):
     outside_tables: int
 
 
-def count_parameters(model: Mapping[str, Any], *, vocab_size: int) -> ParameterCount:
-    """Parameters of a model with `vocab_size` rows; see `parameters` for the arguments."""
-    found = parameters(model, vocab_rows=vocab_size)
+def count_parameters(model: Mapping[str, Any], *, vocab_size: int, factorised_size: int = 0) -> ParameterCount:
+    """Parameters of a model with `vocab_size` rows; see `parameters` and `PlannedModel` for the arguments."""
+    found = with_factors(parameters(model, vocab_rows=vocab_size), factorised_size, vocab_rows=vocab_size, hidden_size=model["hidden_size"])
     tables = sum(found[name].numel for name in _TABLES if name in found)
     total = sum(parameter.numel for parameter in found.values())
     return ParameterCount(total, total - tables)
+
+
+def with_factors(found: Mapping[str, Parameter], factorised_size: int, *, vocab_rows: int, hidden_size: int) -> dict[str, Parameter]:
+    """The same parameters with coordinates times primitives for the token table (OFA: Liu et al. 2024, section 3); size 0 changes none."""
+    if not factorised_size:
+        return dict(found)
+    coordinates = Parameter(vocab_rows * factorised_size, is_split=True, place=BEFORE)
+    primitives = Parameter(factorised_size * hidden_size, is_split=False, place=BEFORE)
+    others = {name: parameter for name, parameter in found.items() if name != TOKEN_TABLE}
+    return {COORDINATES: coordinates, PRIMITIVES: primitives} | others
 
 
 def _layer(model: Mapping[str, Any], shape: LayerShape) -> dict[str, tuple[int, bool]]:
@@ -155,11 +166,9 @@ class PlannedModel:
     @cached_property
     def parameters(self) -> dict[str, Parameter]:
         """All parameters by name."""
-        found = parameters(self.config, vocab_rows=self.vocab_rows) | adapters(self.config, rank=self.adapter_rank)
-        if self.factorised_size:
-            del found["embedding.word_embeddings.weight"]
-            found[COORDINATES] = Parameter(self.vocab_rows * self.factorised_size, is_split=True, place=BEFORE)
-            found[PRIMITIVES] = Parameter(self.factorised_size * self.shape.hidden, is_split=False, place=BEFORE)
+        found = parameters(self.config, vocab_rows=self.vocab_rows)
+        found = with_factors(found, self.factorised_size, vocab_rows=self.vocab_rows, hidden_size=self.shape.hidden)
+        found |= adapters(self.config, rank=self.adapter_rank)
         if self.num_heads == 2:
             found[SECOND_HEAD] = Parameter(self.vocab_rows * self.shape.hidden, is_split=True, place=AFTER)
         return found
@@ -168,6 +177,12 @@ class PlannedModel:
     def is_tied(self) -> bool:
         """Whether the token table is the output layer's matrix too."""
         return self.config["share_embeddings_and_output_weights"]
+
+    def flops_per_token(self, sequence_length: int) -> float:
+        """Operations of forward and backward, as `recipes.arithmetic.flops_per_token`."""
+        return flops_per_token(
+            self.config, vocab_size=self.vocab_rows, sequence_length=sequence_length, factorised_size=self.factorised_size
+        )
 
     def rank(self, *, tensor_parallel_size: int, pipeline_parallel_size: int, stage: int) -> RankParameters:
         """What a rank of a pipeline stage, counted from 0, holds."""
@@ -193,8 +208,7 @@ class PlannedModel:
 
     @cached_property
     def _token_table(self) -> _Counts:
-        name = "embedding.word_embeddings.weight"
-        return _counts_of(self.parameters[name], is_trained=name not in self.frozen)
+        return _counts_of(self.parameters[TOKEN_TABLE], is_trained=TOKEN_TABLE not in self.frozen)
 
 
 class _Counts(NamedTuple):

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from recipes.arithmetic import flops_per_token
 from recipes.planner.hardware import Gpu
 from recipes.planner.layout import Layout
 from recipes.planner.memory import Fit, MemoryEstimate, estimate_memory
@@ -38,7 +37,7 @@ def judge(model: PlannedModel, layout: Layout, gpu: Gpu) -> Choice:
     memory = estimate_memory(model, layout)
     time = step_time(model, layout, gpu)
     rate = layout.step_tokens / layout.num_devices / time.total
-    flops = flops_per_token(model.config, vocab_size=model.vocab_rows, sequence_length=layout.sequence_length)
+    flops = model.flops_per_token(layout.sequence_length)
     return Choice(layout, memory, Fit(memory.needed_gib, gpu.memory_gib), time, rate, rate * flops / gpu.peak_flops)
 
 
@@ -56,7 +55,7 @@ def layouts(model: PlannedModel, asked: Layout, num_devices: int) -> Iterator[La
     """Every legal layout with the distributed optimizer, tensor parallelism within a node, the batch as asked."""
     batch = asked.micro_batch_size * asked.accumulation_steps * asked.data_parallel_size
     for tensor in legal_tensor_sizes(model.config, model.vocab_rows, limit=asked.devices_per_node):
-        for pipeline in divisors(model.config["num_layers"]):
+        for pipeline in (1,) if model.factorised_size else divisors(model.config["num_layers"]):  # factors lie on one stage alone
             replicas, left = divmod(num_devices, tensor * pipeline)
             if left or not replicas or batch % replicas:
                 continue

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 
-from recipes.arithmetic import flops_per_token
 from recipes.planner.estimate import RunEstimate
 from recipes.planner.layout import Layout
 from recipes.planner.memory import GIB, MemoryEstimate
@@ -42,7 +41,7 @@ def memory_section(memory: MemoryEstimate) -> Section:
 
 def work_section(model: PlannedModel, layout: Layout, *, steps: int) -> Section:
     """Operations, and bytes that a GPU sends for tensor and data parallelism in a step."""
-    flops = flops_per_token(model.config, vocab_size=model.vocab_rows, sequence_length=layout.sequence_length)
+    flops = model.flops_per_token(layout.sequence_length)
     return {
         "operations per token (forward and backward)": f"{flops:.3e}",
         "operations of the run": f"{flops * steps * layout.step_tokens:.3e}",

@@ -127,11 +127,19 @@ def _pass_time(model: PlannedModel, layout: Layout, gpu: Gpu, stage: int, effici
     head_traffic = 10 * tokens * vocab_columns  # logits and what the loss makes of them: 16 bit, 32 bit and 32 bit
     reduces = num_layers * (4 + 2 * layout.recomputed) + 1  # two forward, two backward, and one at either end of the model
     return _Pass(
-        products=num_layers * layer_products * again + product_seconds(tokens, shape.hidden, vocab_columns, gpu, efficiency),
+        products=num_layers * layer_products * again + _head_seconds(model, tokens, vocab_columns, gpu, efficiency),
         attention=num_layers * _attention_seconds(model, layout, gpu, efficiency) * again,
         traffic=(num_layers * kept * again * _PASSES + head_traffic) / gpu.memory_rate,
         tensor_parallel=reduces * _all_reduce_seconds(2 * tokens * shape.hidden, tensor, gpu.nvlink_rate * efficiency.nvlink),
     )
+
+
+def _head_seconds(model: PlannedModel, tokens: int, vocab_columns: int, gpu: Gpu, efficiency: Efficiency) -> float:
+    """The output layer of a stage that has one; where its matrix is trained as factors, the products with one after the other."""
+    hidden, between = model.shape.hidden, model.factorised_size
+    if not between or not vocab_columns:
+        return product_seconds(tokens, hidden, vocab_columns, gpu, efficiency)
+    return product_seconds(tokens, hidden, between, gpu, efficiency) + product_seconds(tokens, between, vocab_columns, gpu, efficiency)
 
 
 def _sending_seconds(model: PlannedModel, layout: Layout, gpu: Gpu, efficiency: Efficiency) -> float:

@@ -13,7 +13,7 @@ from data_prep.artifacts import Manifest
 from data_prep.lease import Fence
 from data_prep.megatron.index import PREFIX
 from recipes import arithmetic
-from recipes.checks import RunInputs, padded_vocab_size
+from recipes.checks import RunInputs, factorised_size, padded_vocab_size
 from recipes.launch import process_rank
 from recipes.planner.hardware import GPUS
 from recipes.planner.visible import has_known_rates, visible_gpu
@@ -147,7 +147,10 @@ def _rates(recipe: Recipe, inputs: RunInputs) -> Rates:
         bytes_per_token=bytes_per_token,
         held_out_bytes_per_token={language: _bytes_per_token(manifest) for language, manifest in inputs.validation.items()},
         flops_per_token=arithmetic.flops_per_token(
-            inputs.model, vocab_size=padded_vocab_size(recipe, inputs), sequence_length=recipe.data.sequence_length
+            inputs.model,
+            vocab_size=padded_vocab_size(recipe, inputs),
+            sequence_length=recipe.data.sequence_length,
+            factorised_size=factorised_size(recipe),
         ),
         num_devices=arithmetic.world_size(recipe.parallel),
         peak_flops=_peak_flops(recipe),

@@ -129,7 +129,7 @@ def test_factors_fold_to_the_rows(folders: dict[str, Path], tmp_path: Path, sour
 
 def test_copied_rows_are_the_nearest_of_the_rank(folders: dict[str, Path], tmp_path: Path) -> None:
     """What is copied are coordinates: the row is the projection of the source's row on the source's first directions."""
-    out = run(folders, tmp_path / "out", "--factorised-size", "5", method="clp-random")
+    out = run(folders, tmp_path / "out", "--factorised-size", "5", method="random")
     before, after = (load_file(folder / "model.safetensors")[INPUT].double().numpy() for folder in (folders["tied"], out))
     _, _, right = np.linalg.svd(before[:-PADDING], full_matrices=False)
     report = json.loads((out / "transfer.json").read_text())

@@ -403,6 +403,15 @@ def test_special_tokens_from_a_file(folders: dict[str, Path], tmp_path: Path) ->
     assert error_of(folders, tmp_path / "none", "--special-tokens", str(missing)) == f"the special tokens file {missing} does not exist"
 
 
+def test_a_name_that_is_gone_is_answered_with_the_new_one(
+    folders: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="^2$"):
+        run(folders, tmp_path / "out", method="clp-random")
+    sentence = "clp-random is called random: shared tokens keep their rows and the others are drawn (random-all draws every row)"
+    assert f"argument --method: {sentence}" in capsys.readouterr().err
+
+
 def test_special_tokens_without_use_are_refused(folders: dict[str, Path], tmp_path: Path) -> None:
     assert error_of(folders, tmp_path / "out", "--special-token", "<nothing>=</s>") == (
         "the target tokenizer has no token '<nothing>'; give --special-token TARGET=SOURCE with tokens as they are spelled there"
@@ -410,8 +419,8 @@ def test_special_tokens_without_use_are_refused(folders: dict[str, Path], tmp_pa
     assert error_of(folders, tmp_path / "out", "--special-token", "<s>=<nothing>") == (
         "the source tokenizer has no token '<nothing>'; give --special-token TARGET=SOURCE with tokens as they are spelled there"
     )
-    assert error_of(folders, tmp_path / "out", "--special-token", "<s>=</s>", method="random") == (
-        "--method random draws every row, so that --special-token changes nothing; leave it out"
+    assert error_of(folders, tmp_path / "out", "--special-token", "<s>=</s>", method="random-all") == (
+        "--method random-all draws every row, so that --special-token changes nothing; leave it out"
     )
 
 

@@ -112,7 +112,7 @@ def test_command_measures_all_that_the_material_allows(
     assert run(folders, output, "--seeds", "1", "2", "--steps", "2", "--text", str(folders["text"]), "--sequence-length", "16") == 0
     figures = json.loads((output / "comparison.json").read_text())
     measured = {(m["method"], m["seed"], m["step"]) for m in figures["measurements"]}
-    methods = {"random", "clp-random", "mean", "merge", "align", "focus"}
+    methods = {"random", "random-all", "mean", "merge", "align", "focus"}
     assert {(method, seed, step) for method in methods for seed in (1, 2) for step in (0, 2)} <= measured
     # One figure again by hand: transfer, write, load, score.
     write_transfer(plan_transfer(replace(request(folders), seed=1)), tmp_path / "mean")

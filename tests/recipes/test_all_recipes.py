@@ -9,9 +9,12 @@ import pytest
 
 from recipes import arithmetic
 from recipes.base_models import BASE_MODELS, base_model
-from recipes.checks import check_run
+from recipes.checks import check_run, planned_model
 from recipes.compose import CONF_DIR, compose_recipe, recipe_descriptions, recipe_names
 from recipes.plan import main, plan, render
+from recipes.planner.hardware import find_gpu
+from recipes.planner.layout import layout_of
+from recipes.planner.ranking import ranked
 from recipes.published import published_inputs
 from recipes.run_dir import record_recipe
 from recipes.schema import Recipe
@@ -60,7 +63,7 @@ def test_overrides_win_over_the_tiny_form() -> None:
     [
         ("gams/focus", 13_413, 13_400),
         ("gams/opt_gams", 22_621, 22_000),
-        ("gams/quality", 10_013, 10_050),
+        ("gams/quality", 10_046, 10_050),
         ("gams/multi_epoch", 53_653, None),
         ("sava/mistral", 2_000, None),
         ("sava/llama", 3_000, None),
@@ -75,7 +78,14 @@ def test_steps_follow_from_tokens_and_batch(name: str, computed: int, paper: int
 
 @pytest.mark.parametrize(
     ("name", "billions"),
-    [("gams/focus", 1.540), ("gams/opt_gams", 1.419), ("sava/mistral_lapt", 7.242), ("sava/mistral", 7.248), ("sava/llama_lapt", 8.030)],
+    [
+        ("gams/focus", 1.540),
+        ("gams/opt_gams", 1.419),
+        ("gams/quality", 1.419),
+        ("sava/mistral_lapt", 7.242),
+        ("sava/mistral", 7.248),
+        ("sava/llama_lapt", 8.030),
+    ],
 )
 def test_parameters_are_the_published_ones(name: str, billions: float) -> None:
     assert _planned(name)[1]["model"]["parameters"] == pytest.approx(billions * 1e9, abs=0.0005e9)
@@ -91,10 +101,90 @@ def test_the_first_epoch_is_frozen_to_its_last_sample() -> None:
     assert (recipe.freeze[0].until_step or 0) * 1024 >= windows > ((recipe.freeze[0].until_step or 0) - 1) * 1024
 
 
-def test_ten_runs_of_gams_differ_in_their_checkpoint_alone() -> None:
-    runs = [compose_recipe(f"gams/{name}") for name in ("random", "focus", "focus_tied", "wechsel", "focus_cse", "wechsel_cse_tied")]
+def test_eight_runs_of_gams_differ_in_their_checkpoint_alone() -> None:
+    names = [f"{method}{kind}" for method in ("focus", "wechsel") for kind in ("", "_tied", "_cse", "_cse_tied")]
+    runs = [compose_recipe(f"gams/{name}") for name in names]
     assert len({(run.model.method, run.model.output_layer) for run in runs}) == len(runs)
     assert len({repr(replace(run, name="", model=replace(run.model, method=None, output_layer=None))) for run in runs}) == 1
+
+
+def test_quality_data_train_opt_gams() -> None:
+    """GaMS, 4.3: "we test training OPT_GaMS model", "around 21 B tokens, encoded with OPT tokenizer", "10,050 steps", "1,000 and 500"."""
+    quality, whole = compose_recipe("gams/quality"), compose_recipe("gams/opt_gams")
+    assert quality.model == whole.model and quality.model.vocab_size == 50_272 and quality.freeze == whole.freeze == ()
+    assert (quality.schedule.published_steps, quality.schedule.warmup_steps, quality.schedule.constant_steps) == (10_050, 1000, 500)
+    corpora = {"Metafida": 6.59, "KAS": 3.61, "Trendi": 1.4, "Rižnica": 0.21, "HrNews": 4.16, "Wikipedia": 4.7, "CC-News": 0.4}
+    assert quality.data.published_tokens == round(sum(corpora.values()) * 1e9)  # the paper's Table 1, column of OPT's tokenizer
+    assert _planned("gams/quality")[1]["model"]["parameters"] == 1_418_711_040
+
+
+def test_random_gams_is_not_frozen() -> None:
+    """GaMS, 4.3: "When training the FOCUS/WECHSEL GaMS models, we freeze the inner parameters"."""
+    random, focus = compose_recipe("gams/random"), compose_recipe("gams/focus")
+    assert random.freeze == () and focus.freeze[0].until_step == 1500
+    assert replace(random, name="", model=focus.model, freeze=focus.freeze) == replace(focus, name="")
+    assert random.model.method == "random-all"  # GaMS, 4.3: "random initialization of the embedding matrix"
+
+
+@pytest.mark.parametrize(("fact", "value"), [("method", "focus-cse"), ("head", "random")])
+def test_multi_epoch_starts_from_wechsel_cse_tied_alone(fact: str, value: str) -> None:
+    """GaMS, 4.3: "We train the WECHSEL CSE GaMS model with both embedding and output layer transferred"."""
+    recipe, inputs = published_inputs(compose_recipe("gams/multi_epoch"))
+    assert inputs.checkpoint.facts == {"method": "wechsel-cse", "head": "copied"}
+    other = replace(inputs, checkpoint=replace(inputs.checkpoint, facts=inputs.checkpoint.facts | {fact: value}))
+    option = {"method": "--method wechsel-cse", "head": "--output-layer copied"}[fact]
+    with pytest.raises(ValueError, match=rf"the recipe is for `conversion\.transfer {option}`, but .* was made with {value}; make it so"):
+        check_run(recipe, other)
+
+
+@pytest.mark.parametrize(("name", "parameters"), [("latent_100", 127), ("latent_200", 167), ("latent_400", 247), ("full", 395)])
+def test_factors_are_what_a_recipe_of_ofa_trains(name: str, parameters: int) -> None:
+    """OFA, 6.1: "with only 167M parameters, OFA-multi-200"; 5.1: a vocabulary of "401K"; 3: |V| x D' + D' x D in place of |V| x D."""
+    recipe, sections = _planned(f"ofa/{name}")
+    assert recipe.model.vocab_size == sections["model"]["vocabulary rows"] == 401_145
+    assert round(float(str(sections["model"]["parameters"])) / 1e6) == parameters
+    size = recipe.model.factorised_size
+    table = 401_145 * 768 if size is None else 401_145 * size + size * 768
+    assert sections["model"]["parameters"] == sections["model"]["parameters outside the vocabulary tables"] + table  # type: ignore[operator]
+
+
+def test_factors_cost_less_than_the_matrix() -> None:
+    """Each of the plan's figures follows from the factors: memory, operations and time."""
+    figures = []
+    for name in ("latent_100", "latent_200", "latent_400", "full"):
+        recipe, sections = _planned(f"ofa/{name}", "parallel.gpu=a100-40gb")
+        memory, time = (next(part for title, part in sections.items() if title.startswith(word)) for word in ("memory", "time on"))
+        figures.append((memory["total"], float(str(sections["work"]["operations of the run"])), time["hours"]))
+        layouts = ranked(planned_model(*published_inputs(recipe)), layout_of(recipe), find_gpu("a100-40gb"), num_devices=4)
+        assert {choice.layout.pipeline_parallel_size for choice in layouts} == ({1} if recipe.model.factorised_size else {1, 2, 4})
+    assert all(low < high for one, other in zip(figures, figures[1:]) for low, high in zip(one, other))
+
+
+@pytest.mark.parametrize(("name", "warmup", "steps"), [("mistral", 20, 2000), ("llama", 30, 3000)])
+@pytest.mark.parametrize("start", ["", "_lapt"])
+def test_sava_has_two_schedules(name: str, warmup: int, steps: int, start: str) -> None:
+    """SAVA, 4.2: "The learning rate is fixed for all runs"; its configuration decays it along a cosine to a tenth."""
+    run = compose_recipe(f"sava/{name}{start}").schedule
+    assert (run.learning_rate, run.min_learning_rate, run.warmup_steps, run.max_steps) == (1e-5, 1e-6, warmup, steps)
+    assert run.weight_decay * run.learning_rate == pytest.approx(1e-5)  # what decoupled_adamw takes off a weight at the highest rate
+    assert (run.adam_beta1, run.adam_beta2, run.adam_epsilon, run.clip_gradient_norm) == (0.9, 0.95, 1e-8, 1.0)
+    fixed = compose_recipe(f"sava/{name}{start}", ["+rate=fixed"]).schedule
+    assert fixed == replace(run, min_learning_rate=1e-5, warmup_steps=0)
+    assert compose_recipe(f"sava/{name}{start}", ["+rate=fixed", "schedule.learning_rate=1e-4"]).schedule.min_learning_rate == 1e-4
+
+
+@pytest.mark.parametrize("name", [name for name in PUBLISHED_RUNS if name.startswith("low_resource/")])
+def test_low_resource_runs_fit_the_one_gpu_of_the_paper(name: str) -> None:
+    """Low-resource paper, C.3: "a single NVIDIA A100 (80GB) for all experiments"; its Table 6; sentences of "0.01GB"."""
+    recipe, _ = _planned(name)
+    assert (arithmetic.world_size(recipe.parallel), recipe.parallel.gpu) == (1, "a100-80gb")
+    schedule = recipe.schedule
+    assert (schedule.global_batch_size, schedule.epochs, schedule.learning_rate, schedule.warmup_steps) == (8, 2, 1e-4, 100)
+    assert (schedule.adam_beta1, schedule.adam_beta2, schedule.adam_epsilon, schedule.weight_decay) == (0.9, 0.999, 1e-8, 0.01)
+    assert 1 <= 0.01e9 / (recipe.data.published_tokens or 0) <= 4  # bytes a token: Llama spells rare scripts in bytes
+    if name.endswith("_lapt"):
+        assert (recipe.data.sequence_length, recipe.objective, recipe.model.method) == (2048, "next_token", None)
+        assert recipe.lora is not None and (recipe.lora.rank, recipe.lora.alpha, recipe.lora.dropout) == (8, 32, 0.05)
 
 
 def test_base_models_are_what_their_config_json_says() -> None:

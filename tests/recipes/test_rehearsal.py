@@ -17,7 +17,7 @@ from tests.processes import ROOT, Group
 SMALL_WORLD = ("parallel.num_nodes=1", "parallel.devices_per_node=2", "schedule.global_batch_size=16")
 USUAL = {
     "gams": ("gams/focus_tied", "0", SMALL_WORLD),
-    "llama": ("low_resource/llama3", "last", ()),
+    "llama": ("low_resource/llama3", "last", ("parallel.devices_per_node=4", "parallel.tensor_parallel_size=2")),
     "factors": ("ofa/latent_100", "0", ()),
 }
 PEAK_TOLERANCE = 0.025  # of the planner's bytes; what is left are gradients of activations that live for a moment
