@@ -23,7 +23,7 @@ def add_harness_arguments(parser: argparse.ArgumentParser) -> None:
         "--metadata",
         default="{}",
         metavar="JSON",
-        help="for the tasks, as lm-eval's: shots, seed, split, items; beams (of tasks that sample)",
+        help="for the tasks, as lm-eval's: shots, seed, split, items; wording (of the Slovene sets); beams (of tasks that sample)",
     )
     parser.add_argument("--rouge-tokenizer", metavar="DIR", help="Hugging Face tokenizer that summaries are compared with")
     parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="a folder of results per model is written here")

@@ -3,11 +3,15 @@
 Labels, field names, instructions and the forms of valid answers are those of the paper's published framework (slobench_evaluation,
 Apache-2.0), so that scores compare.  Otherwise than there, examples never come from an evaluated passage, every model stops at a line
 end under one generous cap, and `12` or `Danes` are no answers.
+
+The framework was reworded after the paper's results: `PROTOCOLS` has its prompts of October 2024 (commit 9920b2e), which its authors
+call the best, and `JULY_2024` those of July 2024 (commit e6b274c), the last before the paper, where they differ.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -54,6 +58,11 @@ def _boolq_question(row: Row) -> str:
     return f"Besedilo: {field(row, 'passage')}\nVprašanje: {field(row, 'question')}\nOdgovor:"
 
 
+def _cb_question_of_july(row: Row) -> str:
+    hypothesis = str(field(row, "hypothesis")).rstrip(".")
+    return f"Besedilo: {field(row, 'premise')}\nHipoteza: {hypothesis}. Drži ali ne drži?\nOdgovor:"
+
+
 def _pair_question(row: Row, *, premise: str, asked: str) -> str:
     return f"{premise}: {field(row, 'premise')}\nHipoteza: {field(row, 'hypothesis')}{asked}\nOdgovor:"
 
@@ -72,14 +81,25 @@ def _copa_instruction(row: Row) -> str:
     )
 
 
+def _copa_instruction_of_july(row: Row) -> str:
+    asked = "vzrok za dano trditev" if field(row, "question") == "cause" else "posledico dane trditve"
+    return f"Podana je trditev ter dve hipotezi. Poišči hipotezo, ki predstavlja {asked}. Izpiši zgolj številko ustrezne hipoteze."
+
+
 def _wsc_question(row: Row) -> str:
     target = field(row, "target")
     first, second = target["span1_text"], target["span2_text"]
     return f"Besedilo: {_marked(row)}\nVprašanje: Ali se **{second}** nanaša na **{first}**?\nOdgovor:"
 
 
-def _marked(row: Row) -> str:
-    """The text with both spans between asterisks.
+def _wsc_question_of_july(row: Row) -> str:
+    target = field(row, "target")
+    asked = f"Ali se besedna zveza *{target['span2_text']}* v zgornjem besedilu nanaša na besedno zvezo *{target['span1_text']}*?"
+    return f"Besedilo: {_marked(row, mark='*')}\nVprašanje: {asked}\nOdgovor:"
+
+
+def _marked(row: Row, *, mark: str = "**") -> str:
+    """The text with both spans between marks.
 
     The rows count words, but a few are off after translation, so the occurrence nearest to that word is taken.
     """
@@ -93,7 +113,7 @@ def _marked(row: Row) -> str:
         start = min(starts, key=lambda s: abs(len(text[:s].split()) - index))
         places += [start, start + len(words)]
     for place in sorted(places, reverse=True):  # from the end, so that no mark moves another's place
-        text = f"{text[:place]}**{text[place:]}"
+        text = f"{text[:place]}{mark}{text[place:]}"
     return text
 
 
@@ -133,9 +153,9 @@ def _multirc_label(answer: Mapping[str, Any], identity: str) -> int:
     return label_index({"id": f"{identity}, answer {answer['text']!r}", "label": text or None}, _MULTIRC_LABELS)
 
 
-def _multirc_question(row: Row) -> str:
+def _multirc_question(row: Row, *, after_passage: str = "\n") -> str:
     listed = "\n".join(f"{number}) {answer}" for number, answer in enumerate(row["answers"], start=1))
-    asked = f"Besedilo: {row['passage']}\nVprašanje: {row['question']}"
+    asked = f"Besedilo: {row['passage']}{after_passage}Vprašanje: {row['question']}"
     return f"{asked}\nSeznam možnih odgovorov:\n{listed}\nŠtevilke pravilnih odgovorov:"
 
 
@@ -240,12 +260,81 @@ PROTOCOLS = {
 }
 
 
+def _reworded(name: str, instruction: Callable[[Row], str] | str, question: Callable[[Row], str] | None = None) -> Protocol:
+    old = PROTOCOLS[name]
+    asked = (lambda row: instruction) if isinstance(instruction, str) else instruction
+    return replace(old, instruction=asked, question=question or old.question)
+
+
+# MultiRC's passage stood above the examples there, which were questions about it with their answers; ours have passages of their own.
+JULY_2024 = {
+    "boolq": _reworded(
+        "boolq",
+        "Podano je besedilo in vprašanje, ki se navezuje na to besedilo. Odgovori na vprašanje zgolj z Da ali Ne. Odgovora ne pojasnjuj.",
+    ),
+    "cb": _reworded(
+        "cb",
+        "Podano je besedilo, hipoteza ter vprašanje o resničnosti te hipoteze. Odgovori z Drži, če je hipoteza resnična glede na podano"
+        " besedilo, z Ne drži, če hipoteza ni resnična ter z Ne vemo, če se iz besedila ne da sklepati o resničnosti hipoteze.",
+        _cb_question_of_july,
+    ),
+    "copa": _reworded("copa", _copa_instruction_of_july),
+    "multirc": _reworded(
+        "multirc",
+        "Podano je besedilo, vprašanje, ki se navezuje na to besedilo ter seznam možnih odgovorov na to vprašanje."
+        " Izpiši številke pravilnih odgovorov.",
+        partial(_multirc_question, after_passage="\n\n"),
+    ),
+    "rte": _reworded(
+        "rte",
+        "Podano je besedilo in hipoteza. Povej ali je hipoteza resnična glede na podano besedilo. Odgovori z Drži, če je hipoteza resnična"
+        " glede na besedilo oziroma z Ne drži, če ni.",
+        partial(_pair_question, premise="Besedilo", asked=" Drži ali Ne drži?"),
+    ),
+    "wsc": _reworded(
+        "wsc",
+        "Podano je kratko besedilo, v katerem sta dve besedni zvezi označeni z **. Navedeno je tudi vprašanje, ali se ena besedna zveza"
+        " nanaša na drugo. Na vprašanje odgovori zgolj z Da ali Ne.",
+        _wsc_question_of_july,
+    ),
+    "si_nli": _reworded(
+        "si_nli",
+        "Podani sta predpostavka in hipoteza. Določi ali hipoteza pomensko sledi iz predpostavke (Sosledje), ji nasprotuje (Nasprotovanje)"
+        " ali pa o relaciji med njima ni možno sklepati (Nevtralnost). Odgovori zgolj s"
+        ' "Sosledje", "Nasprotovanje" ali "Nevtralnost".',
+    ),
+}
+WORDINGS = {"2024-10": PROTOCOLS, "2024-07": JULY_2024}
+
+
 def load(
-    *, protocol: str, data: str | None = None, shots: int, seed: int, split: str | None = None, items: int | None = None, **metadata: Any
+    *,
+    protocol: str,
+    data: str | None = None,
+    shots: int,
+    seed: int,
+    split: str | None = None,
+    items: int | None = None,
+    wording: str = "2024-10",
+    **metadata: Any,
 ) -> DatasetDict:
     """Documents of one set.
 
     Args:
+        wording: month of the framework's code whose prompts are asked, a key of `WORDINGS`.
         metadata: what else lm-eval hands over; not used.
+
+    Raises:
+        ValueError: as `documents`, and for a wording that there is not, of all sets or of this one.
     """
-    return as_dataset(documents(PROTOCOLS[protocol], data=data, shots=int(shots), seed=int(seed), split=split, items=items))
+    asked = _protocol(protocol, wording)
+    return as_dataset(documents(asked, data=data, shots=int(shots), seed=int(seed), split=split, items=items))
+
+
+def _protocol(name: str, wording: str) -> Protocol:
+    if wording not in WORDINGS:
+        raise ValueError(f"there is no wording {wording!r}; there are {', '.join(WORDINGS)}")
+    if name not in WORDINGS[wording]:
+        known = ", ".join(WORDINGS[wording])
+        raise ValueError(f"the wording of {wording} has no {name}, which is a set of ours; it has {known}")
+    return WORDINGS[wording][name]

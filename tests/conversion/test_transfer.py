@@ -406,7 +406,7 @@ def test_special_tokens_from_a_file(folders: dict[str, Path], tmp_path: Path) ->
 def test_a_name_that_is_gone_is_answered_with_the_new_one(
     folders: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(SystemExit, match="^2$"):
+    with pytest.raises(SystemExit, match=r"^2$"):
         run(folders, tmp_path / "out", method="clp-random")
     sentence = "clp-random is called random: shared tokens keep their rows and the others are drawn (random-all draws every row)"
     assert f"argument --method: {sentence}" in capsys.readouterr().err

@@ -109,6 +109,55 @@ def test_generated_answers_right_wrong_invalid_empty_and_endless(ask, name):
     assert sum(prompt.count(f": {label}\n\n") for label in LABELS[name]) == SHOTS[name]
 
 
+# The prompt of the first row without examples, as the framework's code of July 2024 (commit e6b274c) makes it.
+JULY_2024 = {
+    "boolq": "Podano je besedilo in vprašanje, ki se navezuje na to besedilo. Odgovori na vprašanje zgolj z Da ali Ne. Odgovora ne"
+    " pojasnjuj.\n\nBesedilo: Grad 0 stoji na hribu.\nVprašanje: Ali stoji grad 0?\nOdgovor:",
+    "cb": "Podano je besedilo, hipoteza ter vprašanje o resničnosti te hipoteze. Odgovori z Drži, če je hipoteza resnična glede na podano"
+    " besedilo, z Ne drži, če hipoteza ni resnična ter z Ne vemo, če se iz besedila ne da sklepati o resničnosti hipoteze.\n\n"
+    "Besedilo: Na mizi je 0 jabolk.\nHipoteza: Jabolk je 0. Drži ali ne drži?\nOdgovor:",
+    "copa": "Podana je trditev ter dve hipotezi. Poišči hipotezo, ki predstavlja vzrok za dano trditev. Izpiši zgolj številko ustrezne"
+    " hipoteze.\n\nTrditev: Reka 0 je narasla.\nHipoteza 1: Deževalo je.\nHipoteza 2: Sijalo je sonce.\n"
+    "Številka hipoteze, ki predstavlja vzrok za dano trditev:",
+    "rte": "Podano je besedilo in hipoteza. Povej ali je hipoteza resnična glede na podano besedilo. Odgovori z Drži, če je hipoteza"
+    " resnična glede na besedilo oziroma z Ne drži, če ni.\n\nBesedilo: Na mizi je 0 jabolk.\n"
+    "Hipoteza: Jabolk je 0. Drži ali Ne drži?\nOdgovor:",
+    "si_nli": "Podani sta predpostavka in hipoteza. Določi ali hipoteza pomensko sledi iz predpostavke (Sosledje), ji nasprotuje"
+    " (Nasprotovanje) ali pa o relaciji med njima ni možno sklepati (Nevtralnost). Odgovori zgolj s"
+    ' "Sosledje", "Nasprotovanje" ali "Nevtralnost".\n\nPredpostavka: Na mizi je 0 jabolk.\nHipoteza: Jabolk je 0.\nOdgovor:',
+    "wsc": "Podano je kratko besedilo, v katerem sta dve besedni zvezi označeni z **. Navedeno je tudi vprašanje, ali se ena besedna zveza"
+    " nanaša na drugo. Na vprašanje odgovori zgolj z Da ali Ne.\n\n",
+    "multirc": "Podano je besedilo, vprašanje, ki se navezuje na to besedilo ter seznam možnih odgovorov na to vprašanje. Izpiši številke"
+    " pravilnih odgovorov.\n\nBesedilo: ",
+}
+
+
+@pytest.mark.parametrize("name", JULY_2024)
+def test_wording_of_the_paper_s_results(ask, name):
+    """GaMS, 5.1 "our own framework": its prompts of July 2024, before the paper, beside those of October, which are the default."""
+    lm = Scripted(lambda document, run: "")
+    ask(f"sl_{name}_gen", lm, shots=0, wording="2024-07")
+    assert lm.prompts[0] == JULY_2024[name] if name not in ("wsc", "multirc") else lm.prompts[0].startswith(JULY_2024[name])
+    july = lm.prompts
+    ask(f"sl_{name}_gen", lm, shots=0)
+    default = lm.prompts
+    ask(f"sl_{name}_gen", lm, shots=0, wording="2024-10")
+    assert default == lm.prompts
+    assert all(july[number] != prompt for number, prompt in default.items())
+    if name == "wsc":
+        assert "**" not in july[0].partition("Besedilo: ")[2] and "v zgornjem besedilu nanaša na besedno zvezo *" in july[0]
+    if name == "multirc":
+        assert "\n\nVprašanje: " in july[0] and "\n\nVprašanje: " not in default[0]
+
+
+def test_wordings_that_there_are_not(ask):
+    lm = Scripted(lambda document, run: "")
+    with pytest.raises(ValueError, match=r"there is no wording '2024-08'; there are 2024-10, 2024-07$"):
+        ask("sl_boolq_gen", lm, wording="2024-08")
+    with pytest.raises(ValueError, match=r"the wording of 2024-07 has no multirc_answers, which is a set of ours; it has boolq, cb, "):
+        ask("sl_multirc_mc", lm, wording="2024-07")
+
+
 def test_no_process_is_forked_for_a_standard_error(tmp_path, monkeypatch):
     """lm-eval would fork one per core for some metrics, beside the threads of torch; that has stood still for ever."""
 
