@@ -258,7 +258,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         _build(SIZES[arguments.size], work)
         print(f"{'method':<12}{'by':<12}{'seconds':>9}{'CPU s':>9}{'GiB':>7}   largest difference")
         for method in arguments.methods:
-            ours = _measure([sys.executable, "-m", "benchmarks.transfer", "--worker", method, str(work)])
+            ours = measure([sys.executable, "-m", "benchmarks.transfer", "--worker", method, str(work)])
             print(f"{method:<12}{'Scion':<12}{ours.seconds:>9.1f}{ours.cpu_seconds:>9.1f}{ours.memory_gib:>7.2f}", flush=True)
             if method in PEERS and not arguments.without_peers:
                 _measure_peer(method, work, ours)
@@ -274,7 +274,7 @@ def _measure_peer(method: str, work: Path, ours: Measured) -> None:
     for name in ("peer.npy", "peer_ids.npy"):
         (work / name).unlink(missing_ok=True)
     whole = method in ("focus", "wechsel")  # their code begins and ends by itself
-    peer = _measure([python, "-c", code + _SAVE if whole else _PREAMBLE + code + _SAVE, str(work)])
+    peer = measure([python, "-c", code + _SAVE if whole else _PREAMBLE + code + _SAVE, str(work)])
     seconds, cpu, share = peer.seconds, peer.cpu_seconds, 1.0
     if not whole:
         worked, share = json.loads(peer.output.strip().splitlines()[-1])
@@ -436,7 +436,7 @@ print(json.dumps([time.monotonic() - start, used.ru_utime + used.ru_stime, used.
 """
 
 
-def _measure(arguments: Sequence[str]) -> Measured:
+def measure(arguments: Sequence[str]) -> Measured:
     """Run a process to its end."""
     # The meter is a small process: a child of a large one would begin with its parent's peak.
     start = time.monotonic()

@@ -4,7 +4,10 @@
    among few candidates, whose products are made as they should be, and then makes sure that no other atom would have been better: after the atoms I with
    coefficients g, what is left has the products start - sum_i g_i G[I_i] with all atoms, where G is the Gram matrix of the atoms.  That is a row of G for each chosen
    atom, one reading serves all states of the round, and G may be rounded to 16 bits, since the error has a bound: half a unit times the sum of all |g_i|.
-   Where the bound does not suffice the guess is dropped and made again with other candidates.  So every choice is the textbook's. */
+   Where the bound does not suffice the guess is dropped and made again with other candidates.  So every choice is the textbook's.
+
+   For few vectors G costs more than it saves.  `take_atoms` is the textbook's step from products in bfloat16, which some processors make five times as fast: these too
+   have a bound, and the few atoms that may be the best by it are looked at again. */
 #include <math.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -18,12 +21,15 @@
 #define UNIT (1.0f / 32767) /* of the Gram matrix */
 #define DEPENDENT 1e-3  /* an atom of which less is left beside the chosen ones adds nothing but rounding */
 #define EXACT 1e-5      /* a vector of which less is left is done */
+#define BRIEF 0.00392f  /* of a number, at most, is lost by rounding it to bfloat16: 2^-8 and a bit */
 
 typedef float lanes __attribute__((vector_size(LANES * sizeof(float))));
 typedef float half_lanes __attribute__((vector_size(LANES / 2 * sizeof(float))));
 typedef float quarter_lanes __attribute__((vector_size(LANES / 4 * sizeof(float))));
 typedef int32_t int_lanes __attribute__((vector_size(LANES * sizeof(int32_t))));
 typedef int16_t short_lanes __attribute__((vector_size(LANES * sizeof(int16_t))));
+typedef uint16_t brief_lanes __attribute__((vector_size(LANES * sizeof(uint16_t)))); /* numbers in bfloat16 */
+typedef uint32_t uint_lanes __attribute__((vector_size(LANES * sizeof(uint32_t))));
 
 typedef struct {
   const int16_t *gram;
@@ -184,7 +190,7 @@ static int add_atom(Work *w, int atom, int j, const float *residual, float *next
   for (long i = 0; i < w->size; i++) rest[i] /= left;
   row[j] = left;
   w->projections[j] = dot(residual, rest, w->size);
-  memcpy(next, residual, sizeof(float) * w->size);
+  if (next != residual) memcpy(next, residual, sizeof(float) * w->size);
   subtract(next, (float)w->projections[j], rest, w->size);
   return 1;
 }
@@ -292,4 +298,97 @@ int pursue_all(const int16_t *gram, const float *atoms, const float *preference,
   free(doubles);
   free(candidates);
   return has_memory ? 0 : -1;
+}
+
+static lanes sizes_of(const uint16_t *products) {
+  uint_lanes bits = __builtin_convertvector(*(const brief_lanes *)products, uint_lanes);
+  return (lanes)((bits << 16) & 0x7fffffff);
+}
+
+/* A score that the best atom has at least, from products that are off by at most a share BRIEF and `error`. */
+static float sure_score(const Work *w, const uint16_t *products, float error) {
+  lanes most = {0};
+  for (long a = 0; a < w->stride; a += LANES) {
+    lanes score = (sizes_of(products + a) * (1 - BRIEF) - error) * *(const lanes *)(w->preference + a);
+    int_lanes is_higher = score > most;
+    most = (lanes)(((int_lanes)score & is_higher) | ((int_lanes)most & ~is_higher));
+  }
+  float sure = 0;
+  for (int l = 0; l < LANES; l++) sure = most[l] > sure ? most[l] : sure;
+  return sure;
+}
+
+static int is_among(int atom, const int *chosen, int num) {
+  for (int i = 0; i < num; i++)
+    if (chosen[i] == atom) return 1;
+  return 0;
+}
+
+/* The atom with the highest score, or -1 where all scores are 0: the product is made again for each that may be it. */
+static int best_atom(const Work *w, const uint16_t *products, const float *residual, float error, const int *chosen, int num) {
+  float sure = sure_score(w, products, error), highest = 0;
+  int best = -1;
+  for (long first = 0; first < w->stride; first += PANEL) {
+    long end = first + PANEL < w->stride ? first + PANEL : w->stride;
+    int_lanes any = {0};
+    for (long a = first; a < end; a += LANES) any |= (sizes_of(products + a) * (1 + BRIEF) + error) * *(const lanes *)(w->preference + a) >= sure;
+    int is_any = 0;
+    for (int l = 0; l < LANES; l++) is_any |= any[l];
+    for (long group = first; is_any && group < end; group += LANES) {
+      lanes most = (sizes_of(products + group) * (1 + BRIEF) + error) * *(const lanes *)(w->preference + group);
+      for (int l = 0; l < LANES; l++) {
+        long a = group + l;
+        if (most[l] < sure || w->preference[a] == 0 || is_among((int)a, chosen, num)) continue;
+        float score = fabsf(dot(residual, w->atoms + a * w->size, w->size)) * w->preference[a];
+        if (score > highest) highest = score, best = (int)a;
+        if (score > sure) sure = score;
+      }
+    }
+  }
+  return best;
+}
+
+/* Gives each vector that is not done its atom number `step`, from the products of what is left of it with all atoms.
+
+   atoms: (stride, size) of length one, of which rounding to bfloat16 takes at most `atoms_error`; preference: (stride), 0 where there is no atom;
+   products: (num_vectors, stride) in bfloat16, of `rounded` (num_vectors, size), which is what was left in bfloat16; residuals: (num_vectors, size), what was left;
+   basis: (num_vectors, steps, size), triangle: (num_vectors, steps, steps), projections, chosen: (num_vectors, steps), nums: (num_vectors), `step` where not done.
+   Returns how many vectors got an atom, -1 where there is no memory. */
+long take_atoms(const float *atoms, const float *preference, const uint16_t *products, const uint16_t *rounded, float *residuals, float *basis, double *triangle,
+                double *projections, int *chosen, int *nums, long stride, long size, long num_vectors, int steps, int step, float atoms_error) {
+  Work w = {.atoms = atoms, .num_atoms = stride, .stride = stride, .size = size, .steps = steps, .preference = (float *)preference};
+  long taken = 0;
+  w.overlaps = malloc(sizeof(float) * steps);
+  if (!w.overlaps) return -1;
+  for (long v = 0; v < num_vectors; v++) {
+    float *residual = residuals + v * size, lost = 0;
+    double left = dot(residual, residual, size);
+    if (nums[v] < step || left <= EXACT * EXACT) continue;
+    for (long i = 0; i < size; i += LANES) {
+      uint_lanes bits = __builtin_convertvector(*(const brief_lanes *)(rounded + v * size + i), uint_lanes) << 16;
+      lanes off = *(const lanes *)(residual + i) - (lanes)bits;
+      off *= off;
+      for (int l = 0; l < LANES; l++) lost += off[l];
+    }
+    /* Of both factors what rounding took, and float32 in a sum of `size` products. */
+    float length = sqrtf((float)left), error = length * (atoms_error + 2.4e-7f * size) + sqrtf(lost) * (1 + atoms_error);
+    w.basis = basis + v * steps * size;
+    w.triangle = triangle + v * steps * steps;
+    w.projections = projections + v * steps;
+    int atom = best_atom(&w, products + v * stride, residual, error, chosen + v * steps, step);
+    if (atom < 0 || !add_atom(&w, atom, step, residual, residual)) continue;
+    chosen[v * steps + step] = atom;
+    nums[v] = step + 1;
+    taken++;
+  }
+  free(w.overlaps);
+  return taken;
+}
+
+/* Coefficients of the chosen atoms of each vector: (num_vectors, steps), in which only the first `nums` are set. */
+void all_coefficients(const double *triangle, const double *projections, const int *nums, long num_vectors, int steps, double *coefficients) {
+  for (long v = 0; v < num_vectors; v++) {
+    Work w = {.steps = steps, .triangle = (double *)triangle + v * steps * steps, .projections = (double *)projections + v * steps};
+    solve(&w, nums[v], coefficients + v * steps);
+  }
 }
