@@ -10,7 +10,6 @@ given its tokens `--peer-batch` at a time (by default it takes all at once, whic
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 import tempfile
@@ -99,10 +98,12 @@ def _compare(ours: Sequence[Measured], theirs: Sequence[Measured], work: Path, n
 
     one, other = np.load(work / "ours.npz"), np.load(work / "peer.npz")
     same = sum(
-        set(one["indices"][one["indptr"][row] : one["indptr"][row + 1]].tolist()) == set(other["chosen"][row].tolist()) for row in range(num)
+        set(one["indices"][one["indptr"][row] : one["indptr"][row + 1]].tolist()) == set(other["chosen"][row].tolist())
+        for row in range(num)
     )
     cpu, wall, memory = (
-        median(getattr(m, name) for m in theirs) / median(getattr(m, name) for m in ours) for name in ("cpu_seconds", "seconds", "memory_gib")
+        median(getattr(m, name) for m in theirs) / median(getattr(m, name) for m in ours)
+        for name in ("cpu_seconds", "seconds", "memory_gib")
     )
     print(
         f"{'':>7} mergekit takes {cpu:.1f} times the CPU seconds, {wall:.1f} times the time and {memory:.1f} times the memory;"

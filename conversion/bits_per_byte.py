@@ -13,7 +13,7 @@ one token; and because it keeps neither the number of tokens nor the documents' 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -227,19 +227,21 @@ def score_documents(
     window_tokens: int,
     text_name: str = "the text",
     memory: Memory | None = None,
+    encode: Callable[[str], tuple[list[int], int]] | None = None,
 ) -> TextScore:
     """Score documents apart from each other, each after one start token.
 
     Args:
         text_name: how an error names the text.
         memory: of this text, model and settings; what it holds is not computed again.
+        encode: in place of `encode_text` with the tokenizer, such as one that remembers.
 
     Raises:
         ValueError: if there are no documents, or if a log-likelihood is not finite.
     """
     if not documents:
         raise ValueError(f"{text_name} holds no documents")
-    encoded = [_encode(tokenizer, document) for document in documents]
+    encoded = [encode(document) if encode else encode_text(tokenizer, document) for document in documents]
     windows: list[Window] = []
     owners: list[int] = []
     for index, (ids, _) in enumerate(encoded):
@@ -258,7 +260,7 @@ def score_documents(
     return TextScore(tuple(scores), window_tokens)
 
 
-def _encode(tokenizer: PreTrainedTokenizerFast, text: str) -> tuple[list[int], int]:
+def encode_text(tokenizer: PreTrainedTokenizerFast, text: str) -> tuple[list[int], int]:
     """Token ids without special tokens, and the number of bytes that unknown tokens hide."""
     # verbose=False: the tokenizer would warn of texts longer than the model, which the windows take care of.
     encoded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)

@@ -9,14 +9,16 @@ import copy
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from conversion.bits_per_byte import TextScore, choose_start_token, choose_window_tokens, score_documents
+from conversion.bits_per_byte import DocumentScore, TextScore, choose_start_token, choose_window_tokens, encode_text, score_documents
+from conversion.decision import DecisionRule, Standing, spread_order
 from conversion.embeddings.checkpoint import Transfer
 from conversion.significance import Difference, paired_difference
 from data_prep.reading.named_texts import Text
@@ -69,6 +71,14 @@ class Measurement:
     seconds: float = 0.0
 
 
+@dataclass(frozen=True)
+class Planned:
+    """A decided transfer, and how long deciding took."""
+
+    transfer: Transfer
+    seconds: float
+
+
 def put_rows(model: PreTrainedModel, transfer: Transfer) -> PreTrainedModel:
     """A model with the transfer's token rows and the given model's body; the body's tensors are shared, not copied."""
     new = _shallow_copy(model)
@@ -102,54 +112,106 @@ def _shallow_copy(model: PreTrainedModel) -> PreTrainedModel:
     return copy.deepcopy(model, shared)
 
 
-def score_texts(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, texts: Sequence[Text], *, start_token: str = "auto"
-) -> dict[str, TextScore]:
-    """Text -> bits per byte and all that belongs to it.
+class TextScorer:
+    """Scores texts with models of one tokenizer, each text encoded once for all of them."""
 
-    Raises:
-        ValueError: if the model gives no finite likelihood.
-    """
-    start = choose_start_token(tokenizer, start_token)
-    window_tokens = choose_window_tokens(getattr(model.config.get_text_config(), "max_position_embeddings", None))
-    return {
-        text.name: score_documents(
-            model.eval(), tokenizer, text.documents, start_token=start, window_tokens=window_tokens, text_name=str(text.path)
-        )
-        for text in texts
-    }
+    def __init__(self, tokenizer: PreTrainedTokenizerFast, *, start_token: str = "auto") -> None:
+        self._tokenizer = tokenizer
+        self._start_token = choose_start_token(tokenizer, start_token)
+        self._encode = cache(lambda text: encode_text(tokenizer, text))
+
+    def __call__(self, model: PreTrainedModel, texts: Sequence[Text]) -> dict[str, TextScore]:
+        """Text -> bits per byte and all that belongs to it.
+
+        Raises:
+            ValueError: if the model gives no finite likelihood.
+        """
+        window_tokens = choose_window_tokens(getattr(model.config.get_text_config(), "max_position_embeddings", None))
+        return {
+            text.name: score_documents(
+                model.eval(),
+                self._tokenizer,
+                text.documents,
+                start_token=self._start_token,
+                window_tokens=window_tokens,
+                text_name=str(text.path),
+                encode=self._encode,
+            )
+            for text in texts
+        }
 
 
 def compare(
     model: PreTrainedModel,
-    plan: Callable[[str, int], Transfer],
-    methods: Sequence[str],
-    seeds: Sequence[int],
+    plans: Mapping[tuple[str, int], Planned],
     *,
-    tokenizer: PreTrainedTokenizerFast,
+    scorer: TextScorer,
     texts: Sequence[Text],
-    training: TrainingOptions,
-    training_text: Sequence[str] = (),
-) -> Iterator[Measurement]:
-    """Measure every method with every seed, before training and, where steps are asked for, after them.
+    rule: DecisionRule,
+    say: Callable[[str], None] = lambda line: None,
+) -> list[Measurement]:
+    """Measure transfers before any training, in rounds over the texts' documents, in the order of `texts`.
+
+    A method that is surely worse than the best on the first text has no part in further rounds, and there are no more rounds when all that
+    are left are tied.  So methods have scores of as many of the first documents as they had rounds.
 
     Args:
-        plan: method and seed -> the decided transfer.
-        tokenizer: the target's.
-        training_text: documents to train on; read only where steps are asked for.
+        plans: (method, seed) -> the decided transfer.
+        say: takes lines that tell how far it is.
     """
-    batches = pack(tokenizer, training_text, training) if training.num_steps else None
-    for seed in seeds:
-        for method in methods:
+    scores: dict[tuple[str, int], dict[str, TextScore]] = {}
+    alive = list(dict.fromkeys(method for method, _ in plans))
+    ends = rule.round_ends(len(texts[0].documents))
+    done = 0
+    for look, end in enumerate(ends, start=1):
+        part = [text for text in (_documents_between(text, done, end, ends[-1]) for text in texts) if text.documents]
+        size = sum(len(text.documents) for text in part)
+        for method, seed in (key for key in plans if key[0] in alive):
             start = time.monotonic()
-            grafted = put_rows(model, plan(method, seed))
-            seconds = time.monotonic() - start
-            yield Measurement(method, seed, 0, score_texts(grafted, tokenizer, texts), seconds)
-            if batches is not None:
-                start = time.monotonic()
-                trained = train(copy.deepcopy(grafted), batches, training, seed=seed)
-                seconds = time.monotonic() - start
-                yield Measurement(method, seed, training.num_steps, score_texts(trained, tokenizer, texts), seconds)
+            found = scorer(put_rows(model, plans[method, seed].transfer), part)
+            scores[method, seed] = {name: _together(scores.get((method, seed), {}).get(name), score) for name, score in found.items()}
+            figures = ", ".join(f"{name} {score.bits_per_byte:.3f}" for name, score in scores[method, seed].items())
+            say(
+                f"round {look} of at most {len(ends)}, {size} documents: {method}, seed {seed}: {figures} ({time.monotonic() - start:.1f} s)"
+            )
+        done = end
+        measured = [Measurement(m, seed, 0, found, plans[m, seed].seconds) for (m, seed), found in scores.items() if m in alive]
+        standing = standing_of(measured, texts[0].name, 0, looks=len(ends), tie=rule.tie)
+        if look == len(ends) or not standing.open:
+            break
+        if dropped := standing.surely_worse:
+            alive = [method for method in alive if method not in dropped]
+            say(f"after {end} documents {standing.best} is ahead; surely worse, and not measured further: {', '.join(dropped)}")
+    return [Measurement(method, seed, 0, found, plans[method, seed].seconds) for (method, seed), found in scores.items()]
+
+
+def train_and_measure(
+    model: PreTrainedModel,
+    plans: Mapping[tuple[str, int], Planned],
+    *,
+    tokenizer: PreTrainedTokenizerFast,
+    scorer: TextScorer,
+    texts: Sequence[Text],
+    training: TrainingOptions,
+    training_text: Sequence[str],
+) -> Iterator[Measurement]:
+    """Measure every transfer on all documents after a short training, on the same batches for all."""
+    batches = pack(tokenizer, training_text, training)
+    for (method, seed), planned in plans.items():
+        start = time.monotonic()
+        trained = train(copy.deepcopy(put_rows(model, planned.transfer)), batches, training, seed=seed)
+        seconds = time.monotonic() - start
+        yield Measurement(method, seed, training.num_steps, scorer(trained, texts), seconds)
+
+
+def _documents_between(text: Text, done: int, end: int, of: int) -> Text:
+    """As large a part of the text as documents `done` to `end` are of the first text's; all parts together are the text."""
+    begin, stop = (-(-count * len(text.documents) // of) for count in (done, end))
+    return replace(text, documents=text.documents[begin:stop])
+
+
+def _together(earlier: TextScore | None, later: TextScore) -> TextScore:
+    return later if earlier is None else replace(later, documents=(*earlier.documents, *later.documents))
 
 
 def pack(tokenizer: PreTrainedTokenizerFast, documents: Sequence[str], options: TrainingOptions) -> Tensor:
@@ -212,18 +274,33 @@ def mean_bits_per_byte(measurements: Sequence[Measurement], text: str) -> float:
 def difference_between(ours: Sequence[Measurement], theirs: Sequence[Measurement], text: str) -> Difference:
     """How many bits per byte one method needs more than another on the same documents, which are the units of its interval and test.
 
-    The mean over seeds is taken per document first, so both speak of other documents of the kind, not of other seeds.
+    Where one was scored on fewer, these are the first of the other's.  The mean over seeds is taken per document first, so both speak of
+    other documents of the kind, not of other seeds.
     """
-    first, second = (np.mean([_document_bits(m.scores[text]) for m in group], axis=0) for group in (ours, theirs))
-    return paired_difference(first, second, [document.text_bytes for document in ours[0].scores[text].documents])
+    both = min(len(m.scores[text].documents) for m in (*ours, *theirs))
+    first, second = (np.mean([_document_bits(m.scores[text].documents[:both]) for m in group], axis=0) for group in (ours, theirs))
+    return paired_difference(first, second, [document.text_bytes for document in ours[0].scores[text].documents[:both]])
 
 
-def _document_bits(score: TextScore) -> np.ndarray:
-    return np.array([document.nats / math.log(2) + 8 * document.unknown_bytes for document in score.documents])
+def standing_of(measurements: Sequence[Measurement], text: str, step: int, *, looks: int, tie: float) -> Standing:
+    """Where the methods stand on a text: the best is the lowest of those that were scored on most documents."""
+    groups: dict[str, list[Measurement]] = {}
+    for measurement in measurements:
+        if measurement.method != SOURCE and measurement.step == step:
+            groups.setdefault(measurement.method, []).append(measurement)
+    most = max(len(group[0].scores[text].documents) for group in groups.values())
+    values = {method: mean_bits_per_byte(group, text) for method, group in groups.items()}
+    best = min((method for method in groups if len(groups[method][0].scores[text].documents) == most), key=lambda method: values[method])
+    behind = {method: difference_between(group, groups[best], text) for method, group in groups.items() if method != best}
+    return Standing.of(values, best, behind, looks=looks, tie=tie)
+
+
+def _document_bits(documents: Sequence[DocumentScore]) -> np.ndarray:
+    return np.array([document.nats / math.log(2) + 8 * document.unknown_bytes for document in documents])
 
 
 def sample_documents(text: Text, max_bytes: int) -> Text:
-    """The same text with whole documents from all over it, of about so many bytes together; at least one.
+    """The same text with whole documents from all over it, of about so many bytes together; at least one.  So is every beginning of it.
 
     Raises:
         ValueError: if less than one byte is asked for.
@@ -232,7 +309,7 @@ def sample_documents(text: Text, max_bytes: int) -> Text:
         raise ValueError(f"--heldout-bytes is {max_bytes}; expected at least 1")
     total = sum(len(document.encode()) for document in text.documents)
     if total <= max_bytes:
-        return text
+        return _spread(text)
     # A document is taken whenever the share of bytes taken so far falls behind the share wanted.
     kept: list[str] = []
     taken = seen = 0
@@ -242,4 +319,8 @@ def sample_documents(text: Text, max_bytes: int) -> Text:
         if taken + size <= max_bytes * seen / total or not kept:
             kept.append(document)
             taken += size
-    return Text(text.name, text.path, kept, text.digest)
+    return _spread(replace(text, documents=kept))
+
+
+def _spread(text: Text) -> Text:
+    return replace(text, documents=[text.documents[place] for place in spread_order(len(text.documents))])

@@ -7,12 +7,16 @@ import io
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from pathlib import Path
 from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
 
-from conversion.comparison import SOURCE, Measurement, TrainingOptions, difference_between, mean_bits_per_byte
+from conversion.comparison import SOURCE, Measurement, TrainingOptions, difference_between, mean_bits_per_byte, standing_of
+from conversion.decision import DecisionRule, Standing
+from conversion.embeddings import METHODS
+from conversion.embeddings.request import MATERIAL
 from conversion.intervals import FEW_UNITS
 from conversion.significance import LEAST_UNITS
 from data_prep.html_page import html_figure, html_page, html_table
@@ -39,6 +43,7 @@ class Comparison:
     training: TrainingOptions
     source: str
     tokenizer: str
+    rule: DecisionRule = field(default_factory=DecisionRule)
 
     @property
     def steps(self) -> tuple[int, ...]:
@@ -51,9 +56,26 @@ class Comparison:
 
     @property
     def methods(self) -> list[str]:
-        """Methods, the lowest last step on the first text first."""
-        names = dict.fromkeys(m.method for m in self.measurements if m.method != SOURCE)
-        return sorted(names, key=lambda name: mean_bits_per_byte(self.of(name, self.steps[-1]), self.texts[0].name))
+        """Methods, the best at the last step on the first text first, then those that are least behind it."""
+        standing = self.standing
+        return [standing.best, *standing.behind]
+
+    @cached_property
+    def standing(self) -> Standing:
+        """Where the methods stand at the last step on the first text."""
+        text = self.texts[0]
+        looks = len(self.rule.round_ends(len(text.documents)))
+        return standing_of(self.measurements, text.name, self.steps[-1], looks=looks, tie=self.rule.tie)
+
+    @property
+    def recommendation(self) -> str:
+        """What to take, and how sure that is."""
+        needs = {
+            method: [MATERIAL[name][0] for name in (*METHODS[method].needs, *(pair[0] for pair in METHODS[method].either))]
+            for method in self.methods
+        }
+        sentence = self.standing.recommendation(self.texts[0].name, needs)
+        return sentence if self.training.num_steps else f"{sentence} This is before any training; --steps measures after some."
 
     @property
     def baseline(self) -> str:
@@ -73,10 +95,12 @@ class Comparison:
         rows = []
         for method in self.methods:
             cells = [cell for step in self.steps for cell in (self._cell(method, step, text), self._difference(method, step, text))]
-            rows.append([method, *cells, f"{sum(m.seconds for m in self.of(method, 0)) / self.num_seeds:.1f}"])
+            seconds = f"{sum(m.seconds for m in self.of(method, 0)) / self.num_seeds:.1f}"
+            documents = len(self.of(method, self.steps[-1])[0].scores[text.name].documents)
+            rows.append([method, *cells, self._behind(method, text), f"{documents:,}", seconds])
         source = _figure(mean_bits_per_byte(self.of(SOURCE, 0), text.name))
-        rows.append([f"{SOURCE}, own vocabulary", source, *[""] * (len(header) - 1)])
-        return [*header, "seconds"], rows
+        rows.append([f"{SOURCE}, own vocabulary", source, *[""] * (len(header) - 1), f"{len(text.documents):,}", ""])
+        return [*header, f"against {self.methods[0]}", "documents", "seconds"], rows
 
     def tables(self) -> str:
         """The tables of all texts as Markdown."""
@@ -87,10 +111,14 @@ class Comparison:
         low, high = _figure(min(values)), _figure(max(values))
         return _figure(sum(values) / len(values)) + (f" [{low}, {high}]" if low != high else "")
 
-    def _difference(self, method: str, step: int, text: Text) -> str:
-        if method == self.baseline:
+    def _behind(self, method: str, text: Text) -> str:
+        return self._difference(method, self.steps[-1], text, against=self.methods[0])
+
+    def _difference(self, method: str, step: int, text: Text, *, against: str | None = None) -> str:
+        against = against or self.baseline
+        if method == against:
             return "–"
-        found = difference_between(self.of(method, step), self.of(self.baseline, step), text.name)
+        found = difference_between(self.of(method, step), self.of(against, step), text.name)
         value = _figure(found.value, sign="+")
         if not found.can_decide:
             return f"{value}, too few to tell"
@@ -110,8 +138,15 @@ class Comparison:
             f"Differences to {self.baseline} with Student's interval of 95 % over documents; fewer than {LEAST_UNITS} documents decide nothing,"
             f" and of fewer than {FEW_UNITS} the interval assumes that others would vary as these do."
             + (f" Mean of {self.num_seeds} seeds, in brackets the lowest and the highest." if self.num_seeds > 1 else ""),
-            "Seconds: deciding and making the rows.",
+            "Seconds: deciding where the rows come from; what several methods need counts for the first of them.",
+            f"p-values of the recommendation are those of the exact test of signs over documents of {self.texts[0].name}, by Holm for the"
+            " methods and times the number of looks.",
         ]
+        if not self.rule.every_document:
+            notes.append(
+                f"Documents were read in rounds: a method that is surely worse than the best has no part in the next, and none is left when"
+                f" the others surely differ by less than {self.rule.tie:g} bits per byte. Differences are over the documents that both were scored on."
+            )
         if self.training.num_steps:
             options = self.training
             notes.append(
@@ -127,6 +162,7 @@ class Comparison:
             "tokenizer": self.tokenizer,
             "training": asdict(self.training),
             "baseline": self.baseline,
+            "recommendation": self._recommended(),
             "texts": {t.name: {"file": t.path.name, "digest": t.digest, "num_documents": len(t.documents)} for t in self.texts},
             "measurements": [
                 {
@@ -138,6 +174,23 @@ class Comparison:
                 }
                 for m in self.measurements
             ],
+        }
+
+    def _recommended(self) -> dict[str, Any]:
+        standing = self.standing
+        return {
+            "sentence": self.recommendation,
+            "method": standing.best,
+            "surely_worse": standing.surely_worse,
+            "tied": standing.tied,
+            "rule": asdict(self.rule),
+            "behind": {
+                name: {
+                    **{key: value if math.isfinite(value) else None for key, value in asdict(found).items()},
+                    "p_value": standing.p_values[name],
+                }
+                for name, found in standing.behind.items()
+            },
         }
 
 
@@ -152,7 +205,7 @@ def write_comparison(comparison: Comparison, directory: Path) -> None:
     light_svg, dark_svg = _svg(light), _svg(dark)
     (directory / "comparison.svg").write_bytes(light_svg)
     (directory / "comparison.json").write_text(json.dumps(comparison.figures(), indent=1) + "\n", encoding="utf-8")
-    markdown = ["Bits per byte of held-out text, lower is better.", comparison.tables(), *comparison.notes()]
+    markdown = ["Bits per byte of held-out text, lower is better.", comparison.recommendation, comparison.tables(), *comparison.notes()]
     (directory / "comparison.md").write_text("\n\n".join(markdown) + "\n", encoding="utf-8")
     (directory / "comparison.html").write_text(page(comparison, light_svg, dark_svg), encoding="utf-8")
 
@@ -177,7 +230,7 @@ def page(comparison: Comparison, light_svg: bytes, dark_svg: bytes) -> str:
     return html_page(
         "Which transfer method?",
         "<p>Bits per byte of held-out text: how many bits the model needs for each byte. Lower is better, and models with different"
-        f" vocabularies compare.</p>\n{figure}\n<h2>Figures</h2>\n{tables}\n"
+        f" vocabularies compare.</p>\n<p><strong>{html.escape(comparison.recommendation)}</strong></p>\n{figure}\n<h2>Figures</h2>\n{tables}\n"
         f'<h2>How it was measured</h2>\n<div class="notes">\n{notes}\n</div>',
     )
 

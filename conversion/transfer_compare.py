@@ -1,6 +1,7 @@
 """Which method should I take? Several transfers of one model, measured in bits per byte of held-out text before any training.
 
 Takes the options of conversion.transfer; every method that the given material allows is compared unless `--methods` names some.
+Documents are scored in rounds, until it is sure which method is best or that the rest of them are tied; the first text decides.
 `--steps N` also trains each a little, on the same batches of `--text`, and measures again.  No checkpoint is written: the output
 holds a table, a drawing and a page (`comparison.html`), and all figures (`comparison.json`).
 """
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +24,10 @@ from data_prep.artifacts import combined_digest, staged_directory, write_manifes
 from data_prep.reading.named_texts import Text, read_texts
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+    from conversion.comparison import Measurement, Planned
+    from conversion.embeddings.case import TransferCase
     from conversion.embeddings.request import TransferRequest
 
 STAGE = "conversion.transfer_compare"
@@ -32,18 +38,23 @@ _ONLY_WHEN_NAMED = ("sava-adam", *(name for name, method in METHODS.items() if m
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure the methods, print the table and write the page."""
     arguments = _parser().parse_args(argv)
-    from conversion.comparison import SOURCE, Measurement, TrainingOptions, compare, sample_documents, score_texts
-    from conversion.comparison_page import Comparison, write_comparison
-    from conversion.embeddings.case import read_case
-    from conversion.embeddings.checkpoint import Transfer
-    from conversion.hf_model import be_quiet_and_offline, default_device, inspect_checkpoint, load_model
-
-    be_quiet_and_offline()
-    training = TrainingOptions(arguments.steps, arguments.learning_rate, arguments.batch_size, arguments.sequence_length)
     request = transfer_request(arguments, method="random", seed=arguments.seeds[0])
-    methods = choose_methods(arguments.methods, request, trains=training.num_steps > 0)
+    methods = choose_methods(arguments.methods, request, trains=arguments.steps > 0)
     if len(set(arguments.seeds)) < len(arguments.seeds):
         raise ValueError(f"--seeds names a seed twice: {' '.join(map(str, arguments.seeds))}")
+    _say(f"comparing {len(methods)} methods: {', '.join(methods)}")
+    from conversion.hf_model import be_quiet_and_offline
+
+    be_quiet_and_offline()
+    from conversion.comparison import SOURCE, Measurement, TextScorer, TrainingOptions, compare, sample_documents, train_and_measure
+    from conversion.comparison_page import Comparison, write_comparison
+    from conversion.decision import DecisionRule
+    from conversion.embeddings.case import read_case
+    from conversion.hf_model import default_device, inspect_checkpoint, load_model
+
+    training = TrainingOptions(arguments.steps, arguments.learning_rate, arguments.batch_size, arguments.sequence_length)
+    # What training makes of a method is not known before it, so then all are measured on everything.
+    rule = DecisionRule(arguments.tie, every_document=arguments.every_document or training.num_steps > 0)
     texts = [
         sample_documents(text, arguments.heldout_bytes)
         for text in read_texts(arguments.heldout, option="--heldout", text_key=arguments.text_key, separator=arguments.document_separator)
@@ -51,24 +62,32 @@ def main(argv: Sequence[str] | None = None) -> int:
     checkpoint = inspect_checkpoint(request.source, name=SOURCE)
     case = read_case(request)
     tokenizer = case.target.tokenizer
+    scorer = TextScorer(tokenizer, start_token=arguments.start_token)
+    _say(f"read {request.source} and a vocabulary of {len(case.inputs.target):,} tokens, {len(case.inputs.new_ids):,} of them new")
     with staged_directory(arguments.output) as staging:
+        plans = _plan(case, request, methods, arguments.seeds)
         model = load_model(checkpoint, device=arguments.device or default_device(), dtype=arguments.dtype)
-        measurements = [Measurement(SOURCE, 0, 0, score_texts(model, checkpoint.tokenizer, texts))]
-        runs = compare(
-            model,
-            lambda method, seed: Transfer.of(case, replace(request, method=method, seed=seed)),
-            methods,
-            arguments.seeds,
-            tokenizer=tokenizer,
-            texts=texts,
-            training=training,
-            training_text=list(request.text) if training.num_steps and request.text is not None else (),
-        )
-        for measurement in runs:
-            measurements.append(measurement)
-            print(_progress(measurement, texts), file=sys.stderr, flush=True)
+        measurements = compare(model, plans, scorer=scorer, texts=texts, rule=rule, say=_say)
+        if training.num_steps:
+            assert request.text is not None
+            runs = train_and_measure(
+                model, plans, tokenizer=tokenizer, scorer=scorer, texts=texts, training=training, training_text=list(request.text)
+            )
+            for measurement in runs:
+                measurements.append(measurement)
+                _say(_progress(measurement, texts))
+        # The source on as much as the best have: no more says anything about them.
+        texts = [replace(text, documents=text.documents[: max(len(m.scores[text.name].documents) for m in measurements)]) for text in texts]
+        source_start = arguments.start_token if _has_token(checkpoint.tokenizer, arguments.start_token) else "auto"
+        source = Measurement(SOURCE, 0, 0, TextScorer(checkpoint.tokenizer, start_token=source_start)(model, texts))
+        _say(_progress(source, texts))
         comparison = Comparison(
-            tuple(measurements), tuple(texts), training, str(request.source), str(request.tokenizer or request.vocabulary.strategy)
+            (source, *measurements),
+            tuple(texts),
+            training,
+            str(request.source),
+            str(request.tokenizer or request.vocabulary.strategy),
+            rule,
         )
         write_comparison(comparison, staging)
         write_manifest(
@@ -84,8 +103,33 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
     print("Bits per byte of held-out text (lower is better)")
     print(comparison.tables())
-    print(f"\npage: {arguments.output / 'comparison.html'}")
+    print(f"\n{comparison.recommendation}\n\npage: {arguments.output / 'comparison.html'}")
     return command.DONE
+
+
+def _plan(case: TransferCase, request: TransferRequest, methods: Sequence[str], seeds: Sequence[int]) -> dict[tuple[str, int], Planned]:
+    """Decide every transfer; what several of them need is made once."""
+    from conversion.comparison import Planned
+    from conversion.embeddings.checkpoint import Transfer
+
+    plans = {}
+    for seed in seeds:
+        for method in methods:
+            start = time.monotonic()
+            transfer = Transfer.of(case, replace(request, method=method, seed=seed))
+            plans[method, seed] = Planned(transfer, time.monotonic() - start)
+            _say(f"{method}, seed {seed}: rows decided in {plans[method, seed].seconds:.1f} s")
+    return plans
+
+
+def _has_token(tokenizer: PreTrainedTokenizerFast, rule: str) -> bool:
+    from conversion.bits_per_byte import START_TOKEN_RULES
+
+    return rule in START_TOKEN_RULES or rule in tokenizer.get_vocab()
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
 
 
 def choose_methods(named: Sequence[str] | None, request: TransferRequest, *, trains: bool) -> list[str]:
@@ -119,10 +163,7 @@ def choose_methods(named: Sequence[str] | None, request: TransferRequest, *, tra
     return methods
 
 
-def _progress(measurement: object, texts: Sequence[Text]) -> str:
-    from conversion.comparison import Measurement
-
-    assert isinstance(measurement, Measurement)
+def _progress(measurement: Measurement, texts: Sequence[Text]) -> str:
     figures = ", ".join(f"{text.name} {measurement.scores[text.name].bits_per_byte:.3f}" for text in texts)
     return f"{measurement.method}, seed {measurement.seed}, step {measurement.step}: {figures} ({measurement.seconds:.1f} s)"
 
@@ -145,6 +186,22 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--heldout", nargs="+", required=True, metavar="NAME=FILE", help="texts to measure on, none of them in --text")
     parser.add_argument(
         "--heldout-bytes", type=int, default=200_000, metavar="N", help="of each text, in whole documents (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--tie",
+        type=float,
+        default=0.02,
+        metavar="BITS",
+        help="stop reading when the methods that are left surely differ by less, in bits per byte of the first text (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--every-document", action="store_true", help="score all by all methods, also by those that are surely worse (so with --steps)"
+    )
+    parser.add_argument(
+        "--start-token",
+        metavar="TOKEN",
+        default="auto",
+        help="before every document: auto, bos, eos, or any token of the target's (the source keeps auto where it has none so called)",
     )
     parser.add_argument("--seeds", type=int, nargs="+", default=[42], metavar="N", help="each method is measured with each (default: 42)")
     parser.add_argument("--steps", type=int, default=0, metavar="N", help="training steps before measuring again (default: none)")

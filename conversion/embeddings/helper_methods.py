@@ -115,7 +115,8 @@ def omp_method(inputs: TransferInputs) -> RowPlan:
 def _sava(inputs: TransferInputs, name: str, fit: AffineFit) -> RowPlan:
     vectors, anchors, ids = _helper_space(inputs, name)
     assert inputs.helper is not None
-    outputs = inputs.helper.token_vectors(inputs.target, output=True)
+    helper = inputs.helper
+    outputs = inputs.once("helper output", lambda: helper.token_vectors(inputs.target, output=True))
     # Both spaces must know a token: a zero row in one of them says nothing.
     anchors, ids = anchors[outputs.is_known[anchors]], ids[outputs.is_known[ids]]
     source_ids = inputs.overlap.source_ids[anchors]
@@ -134,7 +135,8 @@ def _sava(inputs: TransferInputs, name: str, fit: AffineFit) -> RowPlan:
 def _helper_space(inputs: TransferInputs, name: str) -> tuple[TokenVectors, np.ndarray, np.ndarray]:
     """The helper's vectors, the shared tokens that have one, and the new tokens that have one."""
     assert inputs.helper is not None
-    vectors = inputs.helper.token_vectors(inputs.target)
+    helper = inputs.helper
+    vectors = inputs.once("helper input", lambda: helper.token_vectors(inputs.target))
     shared, new = inputs.shared_ids, inputs.new_ids
     anchors, ids = shared[vectors.is_known[shared]], new[vectors.is_known[new]]
     for known, tokens, kind in ((anchors, shared, "shared"), (ids, new, "new")):

@@ -5,8 +5,9 @@ A method is one function from `TransferInputs` to `RowPlan`; `METHODS` in the pa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar, cast
 
 import numpy as np
 from scipy import sparse
@@ -20,6 +21,7 @@ from conversion.embeddings.vocabulary_map import SPECIAL_MATCHES, TEXT_MATCHES, 
 from conversion.embeddings.word_vectors import WordVectors
 
 FALLBACKS = ("mean", "random")
+Made = TypeVar("Made")
 _ORIGIN_OF_MATCH = {
     Match.BYTES: Origin.COPIED,
     Match.CASE: Origin.COPIED_CASE,
@@ -78,6 +80,7 @@ class TransferInputs:
         as_published: follow a method's published code where it does otherwise than its paper or than we do (docs/transfer.md).
         fallback: what a token gets for which a method has nothing: `mean` of its source pieces (else random) or `random`.
         teacher: the model itself, for methods that learn by running it.
+        made: what `once` has made, for these inputs and for those that differ from them in method or seed alone.
     """
 
     source: Vocabulary
@@ -99,6 +102,17 @@ class TransferInputs:
     as_published: bool = False
     fallback: str = "mean"
     teacher: Teacher | None = None
+    made: dict[Hashable, Any] = field(default_factory=dict, repr=False, compare=False)
+
+    def once(self, key: Hashable, make: Callable[[], Made]) -> Made:
+        """What several methods need alike, made for the first of them.
+
+        Args:
+            key: names it, together with whatever it depends on and may change between methods (such as the seed).
+        """
+        if key not in self.made:
+            self.made[key] = make()
+        return cast(Made, self.made[key])
 
     @property
     def new_ids(self) -> np.ndarray:

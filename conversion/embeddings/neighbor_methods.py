@@ -35,8 +35,7 @@ def focus_cse_method(inputs: TransferInputs) -> RowPlan:
     Raises:
         ValueError: if no shared token has a vector.
     """
-    assert inputs.encoder is not None
-    return focus_plan(inputs, inputs.encoder.piece_means(inputs.target), name="focus-cse")
+    return focus_plan(inputs, _piece_means(inputs), name="focus-cse")
 
 
 def wechsel_cse_method(inputs: TransferInputs) -> RowPlan:
@@ -46,7 +45,13 @@ def wechsel_cse_method(inputs: TransferInputs) -> RowPlan:
         ValueError: if no source token has a vector.
     """
     assert inputs.encoder is not None
-    return wechsel_plan(inputs, inputs.encoder.piece_means(inputs.source), inputs.encoder.piece_means(inputs.target), name="wechsel-cse")
+    return wechsel_plan(inputs, inputs.encoder.piece_means(inputs.source), _piece_means(inputs), name="wechsel-cse")
+
+
+def _piece_means(inputs: TransferInputs) -> TokenVectors:
+    assert inputs.encoder is not None
+    encoder = inputs.encoder
+    return inputs.once("encoder target", lambda: encoder.piece_means(inputs.target))
 
 
 def focus_plan(inputs: TransferInputs, vectors: TokenVectors, *, name: str = "focus") -> RowPlan:

@@ -77,7 +77,11 @@ def _ofa_plan(inputs: TransferInputs, words: WordVectors, name: str) -> RowPlan:
 
 
 def _aligned_words(inputs: TransferInputs) -> tuple[WordVectors, WordVectors, np.ndarray]:
-    """Vectors of source and target words, and the rotation from the first to the second."""
+    """Vectors of source and target words, and the rotation from the first to the second; trained once for all methods of a seed."""
+    return inputs.once(("aligned words", inputs.seed, inputs.as_published), lambda: _align_words(inputs))
+
+
+def _align_words(inputs: TransferInputs) -> tuple[WordVectors, WordVectors, np.ndarray]:
     assert inputs.dictionary is not None
     given = inputs.source_word_vectors, inputs.word_vectors
     texts = inputs.source_text, inputs.text

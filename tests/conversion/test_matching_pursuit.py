@@ -41,7 +41,9 @@ def library() -> object:
 @pytest.mark.parametrize(("num_atoms", "size", "steps"), [(2000, 100, 30), (700, 48, 20), (90, 33, 12), (5, 4, 4)])
 @pytest.mark.parametrize("long_first", [False, True])
 @pytest.mark.parametrize("way", [_GramPursuit, _BriefPursuit])
-def test_compiled_choices_are_the_plain_ones(library, way: type, kind: str, num_atoms: int, size: int, steps: int, long_first: bool) -> None:
+def test_compiled_choices_are_the_plain_ones(
+    library, way: type, kind: str, num_atoms: int, size: int, steps: int, long_first: bool
+) -> None:
     atoms, vectors = _case(kind, num_atoms=num_atoms, size=size, num_vectors=40)
     lengths = torch.rand(num_atoms, generator=torch.Generator().manual_seed(0)) * 3 + 0.1
     preference = lengths if long_first else torch.ones(num_atoms)

@@ -15,13 +15,31 @@ import scipy.stats
 import torch
 from transformers import AutoModelForCausalLM
 
+from conversion import comparison
 from conversion.bits_per_byte import DocumentScore, TextScore, choose_start_token, score_documents
-from conversion.comparison import Measurement, TrainingOptions, difference_between, pack, put_rows, sample_documents, train
+from conversion.comparison import (
+    Measurement,
+    Planned,
+    TextScorer,
+    TrainingOptions,
+    compare,
+    difference_between,
+    pack,
+    put_rows,
+    sample_documents,
+    standing_of,
+    train,
+)
 from conversion.comparison_page import Comparison
+from conversion.decision import DecisionRule
+from conversion.embeddings import word_methods
+from conversion.embeddings.case import read_case
 from conversion.embeddings.checkpoint import Transfer, plan_transfer, write_transfer
+from conversion.embeddings.method import VectorOptions
 from conversion.embeddings.request import TransferRequest
 from conversion.transfer_compare import main
 from data_prep.artifacts import read_manifest
+from data_prep.reading.documents import Documents
 from data_prep.reading.named_texts import Text
 from data_prep.tokenizers.files import load_tokenizer
 from tests.conversion.embedding_fixtures import byte_level, demo_text, opt_config, opt_tensors, save_checkpoint, sentencepiece_like
@@ -181,13 +199,135 @@ def test_an_interval_of_few_documents_misses_as_often_as_it_says() -> None:
     assert sum(d.p_value < 0.05 for d in found) / 1000 <= 0.07
 
 
+def raced(monkeypatch: pytest.MonkeyPatch, levels: dict[str, float], *, num_documents: int, rule: DecisionRule) -> dict[str, int]:
+    """Methods whose documents need so many bits per byte, with noise of 0.05 shared by all and 0.02 of their own: documents that each was scored on."""
+    sizes = np.random.default_rng(1).integers(50, 150, num_documents)
+    of_document = {f"{number:04d}" + "x" * int(size - 4): number for number, size in enumerate(sizes)}
+    common = np.random.default_rng(2).normal(0, 0.05, num_documents)
+    own = {method: np.random.default_rng(sum(map(ord, method))).normal(0, 0.02, num_documents) for method in levels}
+
+    def score(method: str, texts: Sequence[Text]) -> dict[str, TextScore]:
+        found = {}
+        for text in texts:
+            bits = [(levels[method] + common[n] + own[method][n]) * sizes[n] for n in (of_document[d] for d in text.documents)]
+            found |= measured(method, bits, [sizes[of_document[d]] for d in text.documents]).scores
+        return found
+
+    monkeypatch.setattr(comparison, "put_rows", lambda model, transfer: transfer)
+    text = sample_documents(Text("sl", Path("sl.txt"), list(of_document), "digest"), 10**9)
+    plans = {(method, 0): Planned(method, 0.0) for method in levels}
+    measurements = compare(None, plans, scorer=score, texts=[text], rule=rule)
+    assert all(len({d.text_bytes for d in m.scores["sl"].documents}) > 1 for m in measurements)
+    return {m.method: len(m.scores["sl"].documents) for m in measurements}
+
+
+def test_methods_that_are_surely_worse_are_read_no_further(monkeypatch: pytest.MonkeyPatch) -> None:
+    levels = {"random": 8.0, "mean": 3.4, "focus": 3.44, "align": 3.39}
+    found = raced(monkeypatch, levels, num_documents=200, rule=DecisionRule(tie=0.0))
+    assert found["random"] == 16 and found["focus"] < 200
+    # Nothing is left to know when all that are left are tied.
+    assert raced(monkeypatch, levels, num_documents=200, rule=DecisionRule(tie=0.1))["align"] == 16
+    assert set(raced(monkeypatch, levels, num_documents=200, rule=DecisionRule(every_document=True)).values()) == {200}
+    assert set(raced(monkeypatch, levels, num_documents=31, rule=DecisionRule()).values()) == {31}, "too few to be cut into rounds"
+
+
+def test_the_best_is_dropped_as_seldom_as_the_level_says() -> None:
+    """One of two that are alike is called surely worse in at most 5 of 100 comparisons, though there are three looks at the scores."""
+    rng = np.random.default_rng(0)
+    wrong = 0
+    for _ in range(100):
+        sizes = [100] * 64
+        pair = [measured("mean", rng.normal(300, 5, 64), sizes), measured("focus", rng.normal(300, 5, 64), sizes)]
+        wrong += any(
+            "mean"
+            in standing_of(
+                [replace(m, scores={"sl": replace(m.scores["sl"], documents=m.scores["sl"].documents[:end])}) for m in pair],
+                "sl", 0, looks=3, tie=0.02,
+            ).surely_worse
+            for end in (16, 32, 64)
+        )  # fmt: skip
+    assert wrong <= 5
+
+
+def test_recommendation_says_how_sure_it_is() -> None:
+    sizes = [100] * 40
+    noise = np.random.default_rng(0).normal(0, 1, (4, 40))
+    values = {"align": 340 + noise[0], "mean": 339.9 + noise[1], "random": 800 + noise[2], "source": 300 + noise[3]}
+    text = Text("sl", Path("sl.txt"), ["x" * 100] * 40, "digest")
+    of = {method: measured(method, bits.tolist(), sizes) for method, bits in values.items()}
+
+    def sentence(*methods: str, documents: int = 40) -> str:
+        parts = [
+            replace(of[m], scores={"sl": replace(of[m].scores["sl"], documents=of[m].scores["sl"].documents[:documents])}) for m in methods
+        ]
+        return Comparison(tuple(parts), (text,), TrainingOptions(), "source", "target").recommendation
+
+    tied = sentence("source", "align", "mean", "random")
+    assert re.match(
+        r"Take align \(3\.\d+ bits per byte of sl\)\. Sure of 1 of 2 others, which need more\. Not told apart from it: mean \(\+0\.0", tied
+    )
+    assert "Of these mean needs no --text FILE." in tied and "before any training" in tied
+    assert re.match(r"Take mean .* Sure: all 1 others need more, the nearest \(random\) \+4\.\d+ \[", sentence("source", "mean", "random"))
+    assert sentence("source", "align", "random", documents=5).startswith("No recommendation: align is lowest on sl")
+
+
+def test_start_token_is_the_same_for_every_document(folders: dict[str, Path], tmp_path: Path) -> None:
+    options = ("--methods", "mean", "--heldout-bytes", "2000")
+    by_token = {}
+    word = next(token for token in sorted(load_tokenizer(folders["target"]).get_vocab()) if "č" in token and len(token) > 1)
+    for number, token in enumerate(("auto", "bos", word)):
+        output = tmp_path / str(number)
+        assert run(folders, output, *options, "--start-token", token) == 0
+        figures = json.loads((output / "comparison.json").read_text())
+        by_token[token] = {m["method"]: m["texts"]["sl"]["nats"] for m in figures["measurements"]}
+    assert by_token["auto"] == by_token["bos"]
+    assert by_token[word]["mean"] != by_token["bos"]["mean"]
+    assert by_token[word]["source"] == by_token["bos"]["source"], "the source has no such token, and keeps its own"
+    with pytest.raises(ValueError, match="--start-token is '<nowhere>'; expected auto, bos, eos or a token of the tokenizer's"):
+        run(folders, tmp_path / "out", *options, "--start-token", "<nowhere>")
+
+
+def test_a_text_is_encoded_once_for_all_methods(folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+    encode = comparison.encode_text
+    monkeypatch.setattr(comparison, "encode_text", lambda tokenizer, text: seen.append(text) or encode(tokenizer, text))
+    transfer, model = transfer_and_model(folders, "tied", None)
+    plans = {(method, 0): Planned(transfer, 0.0) for method in ("mean", "merge", "align")}
+    text = Text("sl", folders["heldout"], HELDOUT[:8], "digest")
+    compare(model, plans, scorer=TextScorer(load_tokenizer(folders["target"])), texts=[text], rule=DecisionRule())
+    assert sorted(seen) == sorted(HELDOUT[:8])
+
+
+def test_what_methods_have_in_common_is_made_once(folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pairs = [(word, word) for word in sorted(set(re.findall(r"\w{4,}", demo_text("sl")[:20_000])))]
+    (tmp_path / "dictionary.txt").write_text("".join(f"{one}\t{other}\n" for one, other in pairs), encoding="utf-8")
+    trained: list[str] = []
+    train_words = word_methods.train_word_vectors
+    monkeypatch.setattr(word_methods, "train_word_vectors", lambda corpus, **o: trained.append(corpus.name) or train_words(corpus, **o))
+    asked = replace(
+        request(folders),
+        text=Documents([folders["text"]]),
+        source_text=Documents([folders["heldout"]]),
+        dictionary=tmp_path / "dictionary.txt",
+        vectors=VectorOptions(size=8, epochs=1),
+    )
+    case = read_case(asked)
+    both = [Transfer.of(case, replace(asked, method=method)).plan for method in ("wechsel", "ofa-aligned")]
+    assert trained == ["--source-text", "--text"]
+    alone = Transfer.of(read_case(asked), replace(asked, method="ofa-aligned")).plan
+    assert (both[1].weights != alone.weights).nnz == 0 and trained == ["--source-text", "--text"] * 2
+    Transfer.of(case, replace(asked, method="wechsel", seed=7))
+    assert len(trained) == 6, "vectors of another seed are others"
+
+
 def test_sample_takes_whole_documents_from_all_over() -> None:
     text = Text("sl", Path("x"), [f"{number:03d}" * 10 for number in range(100)], "d")
     sampled = sample_documents(text, 600).documents
     assert sum(map(len, sampled)) <= 600 and len(sampled) >= 19
-    places = [int(document[:3]) for document in sampled]
-    assert places[0] < 10 and places[-1] > 90 and max(np.diff(places)) < 10
-    assert sample_documents(text, 10**6) is text
+    for part, gap in ((sampled, 10), (sampled[:8], 25)):  # and so is every beginning, which is what a round reads
+        places = sorted(int(document[:3]) for document in part)
+        assert places[0] < gap and places[-1] > 100 - gap and max(np.diff(places)) < gap
+    assert sorted(sample_documents(text, 10**6).documents) == text.documents
     assert len(sample_documents(text, 1).documents) == 1
 
 
@@ -198,6 +338,7 @@ def test_sample_takes_whole_documents_from_all_over() -> None:
         (("--steps", "3"), "--steps trains on text in the target language; give it with --text FILE"),
         (("--steps", "-1"), "--steps is -1; expected 0 or more"),
         (("--seeds", "1", "1"), "--seeds names a seed twice: 1 1"),
+        (("--tie", "-1"), "--tie is -1.0; expected a number of bits per byte, 0 or more"),
         (("--learning-rate", "0"), "--learning-rate is 0.0; expected a number above 0"),
         (("--heldout-bytes", "0"), "--heldout-bytes is 0; expected at least 1"),
         (
