@@ -69,7 +69,9 @@ def pursuit_weights(vectors: Rows, atoms: Rows, *, num_atoms: int, long_first: b
 
 def _fastest_pursuit(num_vectors: int, unit: Tensor, steps: int, preference: Tensor) -> Pursuit:
     """The way that costs least; all make the same choices."""
-    way = cheapest_way(num_vectors, *unit.shape, steps, has_bfloat16=_has_bfloat16()) if unit.device.type == "cpu" else "plain"
+    num_all_atoms, size = unit.shape
+    on_cpu = unit.device.type == "cpu"
+    way = cheapest_way(num_vectors, num_all_atoms, size, steps, has_bfloat16=_has_bfloat16()) if on_cpu else "plain"
     library = native.load(SOURCE) if way != "plain" else None
     if library is None:
         return lambda block: _pursue(block, unit, steps, preference)
