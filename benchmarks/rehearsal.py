@@ -52,7 +52,7 @@ def published() -> list[str]:
 
 
 def _keep(directory: Path, name: str, ranks: str) -> None:
-    from recipes.rehearse import rehearse
+    from recipes.rehearsal.run import rehearse
 
     recipe = compose_recipe(name, [])
     found = {"recipe": name, "layout": _layout(recipe.parallel, recipe.schedule.micro_batch_size), "ranks": list(rehearse(recipe, ranks))}

@@ -54,8 +54,8 @@ LIGHT = Palette("#1f2328", "#59636e", "#d0d7de", "#ffffff", ("#0067a5", "#bf4f00
 DARK = Palette("#e6edf3", "#9aa4af", "#3a424c", "#0d1117", ("#5cb8ee", "#f0955a", "#3ccfa0", "#e3a1cf", "#dcc04a", "#aaa4f5", "#f09aa3"))
 
 
-def drawn(draw: Callable[[Palette], Figure], png_path: Path) -> tuple[bytes, bytes]:
-    """Write a drawing as PNG and return it as SVG for light and for dark ground."""
+def drawn(draw: Callable[[Palette], Figure], png_path: Path | None) -> tuple[bytes, bytes]:
+    """Write a drawing as PNG, unless there is no place for one, and return it as SVG for light and for dark ground."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -66,7 +66,7 @@ def drawn(draw: Callable[[Palette], Figure], png_path: Path) -> tuple[bytes, byt
         with plt.rc_context(palette.rc()):
             figure = draw(palette)
             plt.close(figure)  # ours to keep; pyplot need not
-            if palette is LIGHT:
+            if palette is LIGHT and png_path is not None:
                 figure.savefig(png_path, dpi=160, metadata={"Software": None})
             stream = io.BytesIO()
             figure.savefig(stream, format="svg", metadata={"Date": None})

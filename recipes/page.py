@@ -12,6 +12,7 @@ from typing import Any
 from data_prep.html_page import html_page, html_table
 from recipes import schema
 from recipes.compose import CONF_DIR
+from recipes.rehearsal.page import STYLE, rehearsal_body
 from recipes.schema import Recipe
 from recipes.settings import choices_of, settings_of
 
@@ -19,13 +20,14 @@ _EXPLAINED = re.compile(r"    (\w+):.*?  # (.*)")
 DEFAULT = "default"
 
 
-def recipe_page(recipe: Recipe, *, chosen: str, overrides: Sequence[str]) -> str:
+def recipe_page(recipe: Recipe, *, chosen: str, overrides: Sequence[str], rehearsal: Mapping[str, Any] | None = None) -> str:
     """The page.
 
     Args:
         recipe: composed, perhaps with steps in place of epochs.
         chosen: name of a bundled recipe, or a YAML file, as on the command line.
         overrides: as on the command line.
+        rehearsal: see `recipes.rehearsal.run.document_of`; it comes first.
     """
     sources, explanations = _sources(chosen, overrides), _explanations()
     sections: dict[str, list[list[str]]] = {}
@@ -35,12 +37,14 @@ def recipe_page(recipe: Recipe, *, chosen: str, overrides: Sequence[str]) -> str
             [key, _shown(value), _source_of(key, sources), explanations.get(general, "")]
         )
     tables = (
-        f"<h2>{name}</h2>\n<div class=scroll>{html_table(['key', 'value', 'from', 'what it is'], rows)}</div>"
+        f"<h2>{name}</h2>\n<div class='scroll recipe'>{html_table(['key', 'value', 'from', 'what it is'], rows)}</div>"
         for name, rows in sections.items()
     )
-    return html_page(
-        f"Recipe {recipe.name}", "\n".join(tables), style="td { text-align: left; white-space: normal; vertical-align: top; }\n"
-    )
+    body, style = "\n".join(tables), ".recipe td { text-align: left; white-space: normal; vertical-align: top; }\n"
+    if rehearsal is None:
+        return html_page(f"Recipe {recipe.name}", body, style=style)
+    body = f"<h2>Rehearsal</h2>\n{rehearsal_body(rehearsal)}\n<h2>All values</h2>\n{body}"
+    return html_page(f"Recipe {recipe.name}", body, style=STYLE + style)
 
 
 def _values(section: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -4,6 +4,7 @@ Without a checkpoint and data, the recipe of a published run is planned with the
 With a GPU, from --gpu, the recipe (parallel.gpu) or this machine, the plan says whether the layout fits, how long the run takes and which
 layouts are faster; --gpus ranks those of another number of GPUs.  Parameters, gradients and optimizer state are exact; activations
 are counted operation by operation; times are calibrated on published A100 runs (docs/planner.md); what is assumed says so.
+With --rehearse the first and last rank of each pipeline stage are played on GPUs that are not there, which takes up to a minute each.
 """
 
 from __future__ import annotations
@@ -11,9 +12,10 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from data_prep import command
 from recipes import arithmetic
@@ -31,6 +33,8 @@ from recipes.planner.parameters import count_parameters
 from recipes.planner.ranking import ranked
 from recipes.planner.visible import has_known_rates, visible_gpu
 from recipes.published import recipe_with_inputs
+from recipes.rehearsal.apart import rehearse_apart
+from recipes.rehearsal.fit import fit_problems, summary
 from recipes.schema import Recipe
 
 
@@ -132,7 +136,7 @@ def render(sections: dict[str, dict[str, object]]) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Print the plan; exit 2 with all problems."""
+    """Print the plan; exit 2 with all problems, and 1 where a rehearsed rank does not fit its GPU."""
     parser = command.parser(
         __doc__,
         prog="recipes.plan",
@@ -147,6 +151,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--gpu", metavar="NAME", help=f"GPU to plan for: {', '.join(GPUS)} (default: parallel.gpu of the recipe, else that of this machine)"
     )
     parser.add_argument("--gpus", type=int, metavar="N", help="rank the layouts of so many GPUs (default: those of the recipe)")
+    parser.add_argument(
+        "--rehearse", action="store_true", help="count the memory of ranks on GPUs that are not there too (docs/rehearsal.md)"
+    )
     parser.add_argument("--best", type=int, default=5, metavar="N", help="layouts to show (default: 5)")
     parser.add_argument(
         "--write-gb-per-second", type=float, default=costs.WRITE_RATE / 1e9, metavar="X", help="of checkpoints (default: 2)"
@@ -167,16 +174,27 @@ def main(argv: Sequence[str] | None = None) -> int:
     sections = plan(recipe, inputs, options)
     for warning in pass_warnings(recipe, inputs.train):
         print(f"warning: {warning}", file=sys.stderr)
+    rehearsal = _rehearsal(arguments, options) if arguments.rehearse else None
     if arguments.page is not None:
         partial = arguments.page.with_name(f".{arguments.page.name}.partial")
-        partial.write_text(recipe_page(recipe, chosen=arguments.recipe, overrides=arguments.overrides), encoding="utf-8")
+        page = recipe_page(recipe, chosen=arguments.recipe, overrides=arguments.overrides, rehearsal=rehearsal)
+        partial.write_text(page, encoding="utf-8")
         partial.replace(arguments.page)
     if arguments.json:
-        json.dump(sections, sys.stdout, indent=2)
+        json.dump(sections if rehearsal is None else {**sections, "rehearsal": rehearsal}, sys.stdout, indent=2)
         print()
     else:
-        print(render(sections))
-    return command.DONE
+        print(render(sections if rehearsal is None else {**sections, "rehearsal (counted tensor by tensor)": _in_lines(rehearsal)}))
+    return command.WRONG if rehearsal is not None and fit_problems(rehearsal) else command.DONE
+
+
+def _rehearsal(arguments: argparse.Namespace, options: Options) -> dict[str, Any]:
+    gpu = options.gpu.name if options.gpu is not None and options.gpu.name in GPUS else None
+    return rehearse_apart(arguments.recipe, arguments.overrides, gpu=gpu)
+
+
+def _in_lines(rehearsal: Mapping[str, Any]) -> dict[str, object]:
+    return {f"rank {report['rank']}, stage {report['stage']}": summary(report) for report in rehearsal["ranks"]}
 
 
 def _options(arguments: argparse.Namespace) -> Options:

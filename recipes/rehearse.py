@@ -9,25 +9,20 @@ from __future__ import annotations
 
 import json
 import sys
-import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from data_prep import command
-from recipes import arithmetic
-from recipes.checks import check_run
 from recipes.compose import compose_recipe
-from recipes.planner.hardware import find_gpu
-from recipes.rehearsal.inputs import complete_recipe
+from recipes.rehearsal.fit import fit_problems
+from recipes.rehearsal.page import rehearsal_page
+from recipes.rehearsal.run import document_of, rehearse, wanted_ranks  # noqa: F401
 from recipes.schema import Recipe
-
-_GPU = "a100-40gb"  # where the recipe names none: only what the GPUs say of themselves depends on it
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Rehearse and report; exit 2 with one sentence where the recipe cannot run."""
+    """Rehearse and report; exit 1 where a rank does not fit its GPU, and 2 with one sentence where the recipe cannot run."""
     parser = command.parser(
         __doc__, prog="recipes.rehearse", example="python -m recipes.rehearse --recipe gams/focus --ranks first,last model.method=null"
     )
@@ -39,6 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--gpus", type=int, metavar="N", help="of the world, instead of the recipe's number")
     parser.add_argument("--json", action="store_true", help="print JSON instead of text")
+    parser.add_argument("--page", type=Path, metavar="FILE", help="write an HTML page too: memory over the phases of a step, and all else")
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="overrides of the recipe, in Hydra's grammar")
     arguments = parser.parse_intermixed_args(argv)
     recipe = compose_recipe(arguments.recipe, arguments.overrides)
@@ -52,53 +48,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         reports.append(report)
         if not arguments.json:
             print(text_of(report), flush=True)
+    document = document_of(recipe, reports)
+    if arguments.page is not None:
+        partial = arguments.page.with_name(f".{arguments.page.name}.partial")
+        partial.write_text(rehearsal_page(document), encoding="utf-8")
+        partial.replace(arguments.page)
     if arguments.json:
-        json.dump({"recipe": recipe.name, "ranks": reports}, sys.stdout, indent=2)
+        json.dump(document, sys.stdout, indent=2)
         print()
-    return command.DONE
-
-
-def rehearse(recipe: Recipe, ranks: str) -> Iterator[dict[str, Any]]:
-    """The report of each rank of a list, as soon as it is there.
-
-    Raises:
-        ValueError: as `check_run` and `wanted_ranks`, before anything is run.
-    """
-    with tempfile.TemporaryDirectory(prefix="scion-rehearsal-") as directory:
-        recipe, inputs = complete_recipe(recipe, Path(directory))
-        recipe = check_run(recipe, inputs)
-        numbers = wanted_ranks(recipe, ranks)
-
-        from recipes.rehearsal.rank import rehearse_rank
-        from recipes.rehearsal.report import rank_report
-
-        gpu = find_gpu(recipe.parallel.gpu or _GPU)
-        for rank in numbers:
-            print(f"rank {rank} of {arithmetic.world_size(recipe.parallel)} ...", file=sys.stderr, flush=True)
-            yield rank_report(recipe, inputs, rehearse_rank(recipe, inputs, rank, gpu, Path(directory) / "rank"))
-
-
-def wanted_ranks(recipe: Recipe, text: str) -> list[int]:
-    """The ranks that a list names, in order.
-
-    Raises:
-        ValueError: for a word that is no rank, or a rank that the world does not have.
-    """
-    size = arithmetic.world_size(recipe.parallel)
-    of_stage = size // recipe.parallel.pipeline_parallel_size
-    named = {
-        "first": [0],
-        "last": [size - 1],
-        "stages": [rank for first in range(0, size, of_stage) for rank in (first, first + of_stage - 1)],
-    }
-    found: set[int] = set()
-    for word in text.split(","):
-        if word not in named and not word.isdigit():
-            raise ValueError(f"{word!r} is no rank; expected numbers from 0 to {size - 1}, or {', '.join(named)}, with commas between")
-        found.update(named.get(word) or [int(word)])
-    if too_large := [rank for rank in sorted(found) if rank >= size]:
-        raise ValueError(f"there is no rank {too_large[0]}: the recipe has {size} processes, which are ranks 0 to {size - 1}")
-    return sorted(found)
+    problems = fit_problems(document)
+    for sentence in problems:
+        print(f"warning: {sentence}", file=sys.stderr)
+    return command.WRONG if problems else command.DONE
 
 
 def _on_gpus(recipe: Recipe, num_gpus: int) -> Recipe:

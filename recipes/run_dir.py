@@ -172,7 +172,7 @@ def is_lengthened(before: Recipe, now: Recipe) -> bool:
 
 def recipe_changes(before: Recipe, now: Recipe) -> list[str]:
     """What makes two recipes those of different runs, a few words for each key."""
-    was, wanted = _flat(asdict(before)), _flat(asdict(now))
+    was, wanted = flat_settings(asdict(before)), flat_settings(asdict(now))
     return [
         f"{key} was {was.get(key)!r} and is {wanted.get(key)!r}"
         for key in (*wanted, *(was.keys() - wanted))
@@ -180,11 +180,12 @@ def recipe_changes(before: Recipe, now: Recipe) -> list[str]:
     ]
 
 
-def _flat(content: dict[str, object], prefix: str = "") -> dict[str, object]:
+def flat_settings(content: dict[str, object], prefix: str = "") -> dict[str, object]:
+    """The values of nested sections, by keys with dots."""
     flat: dict[str, object] = {}
     for key, value in content.items():
         if isinstance(value, dict):
-            flat |= _flat(value, f"{prefix}{key}.")
+            flat |= flat_settings(value, f"{prefix}{key}.")
         else:
             flat[f"{prefix}{key}"] = value
     return flat

@@ -1,7 +1,7 @@
 """Check a cluster before a long run: login node, driver, software, network, clocks, disks, all-reduce.
 
 Without --submit only the login node is checked and the job script printed.  Each check says ok, problem and what to do, or not
-applicable; exit code 1 when there is a problem.
+applicable; exit code 1 when there is a problem.  With --run, a run that was rehearsed is looked at too.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from pathlib import Path
 from data_prep import command
 from data_prep.plain_files import read_json
 from slurm.checks.findings import GIB, MIN_SCRATCH_GIB, NOT_APPLICABLE, OK, PROBLEM, Finding, judge
+from slurm.checks.first_step import first_step_finding
 from slurm.checks.node_facts import REDUCE_NAME, TOKEN_NAME, NodeFacts
 from slurm.jobs.arguments import add_cluster_arguments, add_time_argument, cluster_of, output_directory
 from slurm.jobs.job import Job, parse_time_limit
@@ -40,12 +41,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--output", required=True, type=output_directory, help="new directory for what the nodes say, on a file system that all of them see"
     )
     parser.add_argument("--wait-seconds", type=int, default=3600, metavar="S", help="for the job, queue included (default: 3600)")
+    parser.add_argument("--run", type=Path, metavar="RUN", help="a run: compare its first step with its rehearsal too")
     parser.add_argument("--submit", action="store_true", help="send the job and wait for it")
     arguments = parser.parse_args(argv)
     cluster, output = cluster_of(arguments), arguments.output
     job = checkup_job(cluster, output, num_nodes=arguments.nodes, time_limit_seconds=parse_time_limit(arguments.time or "00:10:00"))
     script = render_job(job, cluster)
     findings = login_findings(cluster, job)
+    if arguments.run is not None:
+        findings.append(first_step_finding(arguments.run))
     print("\n".join(map(str, findings)))
     if not arguments.submit:
         print(f"\nThe job that checks {arguments.nodes} nodes:\n\n{script}\nNothing was sent; add --submit to send it.")

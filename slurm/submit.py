@@ -13,11 +13,13 @@ from data_prep.command import suggested
 from recipes import arithmetic
 from recipes.checks import check_run, read_inputs
 from recipes.compose import compose_recipe
+from recipes.rehearsal.prediction import keep_rehearsal
 from recipes.run_dir import record_recipe
 from slurm.chains.chain import ChainPlan, link_job, submit_chain
 from slurm.chains.submissions import run_tag
 from slurm.jobs.arguments import add_cluster_arguments, add_time_argument, cluster_of, output_directory, time_limit_of
 from slurm.jobs.job import GPU
+from slurm.jobs.rehearsed import rehearsal_lines, rehearsed, require_fit
 from slurm.jobs.render import render_job
 from slurm.jobs.submission_plan import Submission, plan_lines
 from slurm.jobs.training import training_job
@@ -45,6 +47,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         metavar="S",
         help="before the limit: save and leave (default: %(default)s)",
     )
+    parser.add_argument(
+        "--rehearse",
+        action="store_true",
+        help="play ranks of the run on GPUs that are not there first, and refuse it if that fails or does not fit (docs/rehearsal.md)",
+    )
     parser.add_argument("--submit", action="store_true", help="send it")
     arguments = parser.parse_intermixed_args(argv)
     recipe = compose_recipe(arguments.recipe, arguments.overrides)
@@ -67,7 +74,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments.submit:
         require_runtime(cluster)
     checked = check_site([job], cluster, must_answer=arguments.submit)
-    print("\n".join(plan_lines(Submission(recipe, inputs, job, cluster, chain, run_dir, checked))))
+    print("\n".join(plan_lines(Submission(recipe, inputs, job, cluster, chain, run_dir, checked))), flush=True)
+    rehearsal = None
+    if arguments.rehearse:
+        rehearsal = rehearsed(arguments.recipe, arguments.overrides, cluster)
+        require_fit(rehearsal, subject=f"recipe {recipe.name} on {cluster.name}")
+        print("\n".join(rehearsal_lines(rehearsal)))
     if longer:
         print(f"\n{longer}")
     if not arguments.submit:
@@ -77,6 +89,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not job_ids:
         print(f"the run in {run_dir} is finished; nothing was sent")
     else:
+        if rehearsal is not None:
+            keep_rehearsal(run_dir, rehearsal)  # jobs look for it when their first step has ended
         print(f"sent jobs {', '.join(job_ids)}; watch them with `{suggested('slurm.status', run_dir)}`")
     return command.DONE
 

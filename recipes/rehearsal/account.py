@@ -7,7 +7,7 @@ import weakref
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from types import FrameType
 from typing import Any
@@ -142,11 +142,14 @@ class Account:
         self._phase = name
 
     def call(self, tensors: Iterable[Tensor], kind: str) -> None:
-        """Say what the storages of tensors are for."""
+        """Say what the storages of tensors are for, and were in the phases before."""
+        renamed: dict[int, Block] = {}  # those that are in a peak live on, so that their ids stay theirs
         for tensor in tensors:
             key = tensor.untyped_storage()._cdata
             if (block := self._live.get(key)) is not None:
-                self._live[key] = Block(block.num_bytes, kind, block.place, block.shape, block.dtype)
+                renamed[id(block)] = self._live[key] = replace(block, kind=kind)
+        for phase, peak in self.peaks.items():
+            self.peaks[phase] = Peak(peak.num_bytes, tuple(renamed.get(id(block), block) for block in peak.blocks))
 
     # -- what the fake GPU tells ------------------------------------------------------------------------------------------
 
@@ -217,7 +220,8 @@ class Account:
         if torch._C._current_graph_task_id() != -1:
             kind = f"gradients of activations ({kind})"
         if self._phase in ("build", "load"):
-            kind = "optimizer"  # what is not named otherwise at the end of the build
+            # What is not named otherwise at the end of the build: masters of parameters, and what parameters were made of.
+            kind = "optimizer" if "optim" in place else "parameters"
         elif self._phase == "optimizer":
             kind = "optimizer"
         return Block(size, kind, f"{place} ({operation})", tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."))

@@ -7,9 +7,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from recipes.checks import RunInputs, planned_model
+from recipes.planner.hardware import Gpu
 from recipes.planner.layout import layout_of
 from recipes.planner.memory import GIB, stage_memory
 from recipes.rehearsal.account import Account, Peak, Traffic, total_traffic
+from recipes.rehearsal.fit import fit_of, summary
 from recipes.rehearsal.rank import STEPS, RehearsedRank
 from recipes.schema import Recipe
 
@@ -18,9 +20,17 @@ _EVERY_MICRO_BATCH = ("TP", "PP", "CP")  # groups whose traffic grows with the m
 _LARGEST = 12
 
 
-def rank_report(recipe: Recipe, inputs: RunInputs, found: RehearsedRank) -> dict[str, Any]:
-    """All of a rank, as JSON has it; sizes in GiB."""
+def rank_report(recipe: Recipe, inputs: RunInputs, found: RehearsedRank, gpu: Gpu | None = None) -> dict[str, Any]:
+    """All of a rank, as JSON has it; sizes in GiB.
+
+    Args:
+        gpu: that the rank has to fit; None where the recipe names none.
+    """
     account, resumed = found.account, found.resumed
+    phases = {**account.peaks, **{f"{phase}, resumed": peak for phase, peak in resumed.peaks.items() if phase in ("load", "save")}}
+    phases.pop("end", None)  # Lightning's clearing up
+    fullest_of_all = max(phases, key=lambda phase: phases[phase].num_bytes)
+    most = gib(phases[fullest_of_all].num_bytes)
     fullest = max((phase for phase in account.peaks if phase in STEP_PHASES), key=lambda phase: account.peaks[phase].num_bytes)
     peak = account.peaks[fullest]
     return {
@@ -29,11 +39,13 @@ def rank_report(recipe: Recipe, inputs: RunInputs, found: RehearsedRank) -> dict
         "micro batches": {"rehearsed": found.micro_batches, "of the run": found.all_micro_batches},
         "peak": gib(peak.num_bytes),
         "fullest phase": fullest,
-        "phases": {
-            **{phase: gib(peak.num_bytes) for phase, peak in account.peaks.items()},
-            **{f"{phase}, resumed": gib(peak.num_bytes) for phase, peak in resumed.peaks.items() if phase in ("load", "save")},
-        },
-        "consists of": {kind: gib(size) for kind, size in peak.by_kind().items()},
+        "fullest of all": fullest_of_all,
+        "most": most,
+        "after the first step": gib(account.after_first_step),
+        "fit": None if gpu is None else fit_of(recipe, inputs, most, gpu),
+        "phases": {phase: gib(peak.num_bytes) for phase, peak in phases.items()},
+        "phases consist of": {phase: _parts(peak) for phase, peak in phases.items()},
+        "consists of": _parts(peak),
         "largest": _largest(peak),
         "planned": _planned(recipe, inputs, found.stage),
         "traffic of a step": _traffic(found),
@@ -58,6 +70,10 @@ def rank_report(recipe: Recipe, inputs: RunInputs, found: RehearsedRank) -> dict
 def gib(size: float) -> float:
     """Bytes in GiB, to the MiB."""
     return round(size / GIB, 3)
+
+
+def _parts(peak: Peak) -> dict[str, float]:
+    return {kind: gib(size) for kind, size in peak.by_kind().items()}
 
 
 def _largest(peak: Peak) -> list[dict[str, Any]]:
@@ -92,7 +108,7 @@ def _waits(account: Account) -> dict[str, float]:
 
 def text_of(report: Mapping[str, Any]) -> str:
     """A rank's report as aligned text."""
-    lines = [f"rank {report['rank']} (stage {report['stage']}): {report['peak']:.2f} GiB at most, {report['fullest phase']}"]
+    lines = [f"rank {report['rank']} (stage {report['stage']}): {summary(report)}"]
     for title in ("phases", "consists of", "planned", "host"):
         lines.append(f"  {title} (GiB)")
         lines += [f"    {name:<44}{size:>9.3f}" for name, size in report[title].items()]
@@ -103,7 +119,7 @@ def text_of(report: Mapping[str, Any]) -> str:
     ]
     lines.append("  sent in a step (GB)")
     lines += [
-        f"    {row['GB']:>9.3f}  {row['group']} {row['kind']}, {row['calls']} calls, {'asynchronous' if row['asynchronous'] else 'waited for'}"
+        f"    {row['GB']:>9.3f}  {row['group']} {row['kind']}, {row['calls']} calls, {'beside the computation' if row['asynchronous'] else 'waited for'}"
         for row in report["traffic of a step"]
     ]
     for title in ("waits of a step", "waits of a save", "waits of an asynchronous save", "attention kernels"):

@@ -25,7 +25,8 @@ from recipes.steps import weights_of
 from recipes.stopping import StopSignals
 from recipes.training.checkpoints import Checkpoints
 from recipes.training.fencing import SharedFence
-from recipes.training.metrics import Metrics
+from recipes.training.first_step import FirstStepMemory
+from recipes.training.metrics import ON_CPU, Metrics, memory_gib
 from recipes.training.metrics_file import MetricsFile
 from recipes.training.nonfinite import NonFiniteSteps
 from recipes.training.progress_watch import ProgressWatch
@@ -44,6 +45,7 @@ class RunCallbacks:
     rate: RateOfTheStep
     nonfinite: NonFiniteSteps
     metrics: Metrics
+    first_step: FirstStepMemory
     validation: Validation | None
     checkpoints: Checkpoints
     stopping: Stopping
@@ -51,7 +53,17 @@ class RunCallbacks:
 
     def in_order(self) -> list[Callback]:
         """A step is logged and measured before it is saved, so that a run that goes on from a checkpoint has both; stopping saves too."""
-        found = [self.seed, self.rate, self.nonfinite, self.metrics, self.validation, self.checkpoints, self.stopping, self.watch]
+        found = [
+            self.seed,
+            self.rate,
+            self.nonfinite,
+            self.metrics,
+            self.first_step,
+            self.validation,
+            self.checkpoints,
+            self.stopping,
+            self.watch,
+        ]
         return [callback for callback in found if callback is not None]
 
 
@@ -101,6 +113,7 @@ def make_callbacks(
             micro_batch_size=recipe.schedule.micro_batch_size,
         ),
         metrics=metrics,
+        first_step=FirstStepMemory(run_dir, recipe, fence, measure=None if ON_CPU else memory_gib),
         validation=_validation(recipe, metrics, watchdog),
         checkpoints=checkpoints,
         stopping=Stopping(run_dir, checkpoints, signals, shared_fence),

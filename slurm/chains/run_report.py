@@ -9,6 +9,7 @@ from pathlib import Path
 
 from data_prep.tables import markdown_table
 from recipes import arithmetic
+from recipes.rehearsal.prediction import read_first_steps, verdict
 from slurm.chains.attempts import Attempt, End, read_attempts
 from slurm.chains.decision import CONTINUE, FINISHED, Decision, Limits, decide
 from slurm.chains.run_state import RunState, read_recipe, read_run_state
@@ -32,6 +33,7 @@ class RunReport:
         seconds_to_end: of training at the speed of the last metrics; None where that is not known.
         waiting_jobs: links that have not started.
         waits_because: of the first of them, where none runs: Slurm's reason, and what to do where there is something.
+        first_step: its memory beside that of the run's rehearsal; empty where nothing was compared.
     """
 
     run: str
@@ -47,6 +49,7 @@ class RunReport:
     waiting_jobs: tuple[str, ...]
     attempts: tuple[Attempt, ...]
     waits_because: str = ""
+    first_step: str = ""
 
 
 def report_run(run_dir: Path) -> RunReport:
@@ -86,6 +89,7 @@ def report_run(run_dir: Path) -> RunReport:
         waiting_jobs=tuple(job.job_id for job in jobs if job.is_waiting),
         attempts=tuple(attempts),
         waits_because="" if running or not jobs else _why_it_waits(next((job for job in jobs if job.reason != "Dependency"), jobs[0])),
+        first_step=_first_step(run_dir),
     )
 
 
@@ -103,10 +107,16 @@ def render_report(report: RunReport) -> str:
         numbers.append(f"{_duration(report.seconds_to_end)} of training left")
     because = [report.waits_because] if report.waits_because else []
     lines = [f"{report.run}: {report.state}{jobs}{waiting}", *because, report.reason, ", ".join(numbers)]
+    lines += filter(None, [report.first_step])
     if report.attempts:
         header = ["attempt", "job", "nodes", "began", "from step", "saved", "lasted", "cause of the end"]
         lines += ["", markdown_table(header, [_row(attempt) for attempt in report.attempts], text_columns=4)]
     return "\n".join(lines)
+
+
+def _first_step(run_dir: Path) -> str:
+    steps = read_first_steps(run_dir)
+    return "; ".join(filter(None, verdict(steps)[1:])) if steps else ""
 
 
 def _with_end(run_dir: Path, attempt: Attempt, state: RunState, jobs: Sequence[QueuedJob]) -> Attempt:

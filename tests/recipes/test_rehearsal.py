@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from recipes.compose import compose_recipe, recipe_names
-from recipes.rehearse import main, wanted_ranks
+from recipes.rehearsal.run import wanted_ranks
+from recipes.rehearse import main
 from tests.processes import ROOT, Group
 
 # A small world costs less: what 64 ranks say of a checkpoint is compared one by one.

@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
+from recipes.rehearsal.prediction import FirstStep, keep_rehearsal, record_first_step
 from slurm.checks.findings import GIB, NOT_APPLICABLE, OK, PROBLEM, Finding, judge
+from slurm.checks.first_step import first_step_finding
 from slurm.checks.node_facts import NodeFacts, apex_kind, infiniband_ports
 from slurm.sites.cluster import load_cluster
 from tests.processes import ROOT
@@ -124,6 +126,22 @@ def test_ports_of_infiniband_are_read(tmp_path: Path) -> None:
     assert infiniband_ports(tmp_path) == {"mlx5_0/1": "4: ACTIVE"}
 
 
+def test_the_first_step_of_a_run_is_compared_with_its_rehearsal(tmp_path: Path) -> None:
+    assert first_step_finding(tmp_path).state == NOT_APPLICABLE
+    assert "has no rehearsal" in first_step_finding(tmp_path).found
+    keep_rehearsal(tmp_path, {"ranks": []})
+    assert "no first step on GPUs" in first_step_finding(tmp_path).found
+    record_first_step(tmp_path, FirstStep(0, 20.0, 20.5, 39.4, "without apex"))
+    assert first_step_finding(tmp_path) == Finding(
+        "first step", OK, "rank 0 has used 20.50 GiB in the first step; its rehearsal counted 20.00 (+2.5%)"
+    )
+    record_first_step(tmp_path, FirstStep(3, 20.0, 25.0, 39.4, "without apex"))
+    finding = first_step_finding(tmp_path)
+    assert (finding.state, finding.advice) == (PROBLEM, "more than 5% above; 11.9 of 39.4 GiB are left beside CUDA and NCCL")
+    with pytest.raises(ValueError, match=r"is no directory of a run; give that of `slurm.submit --output`"):
+        first_step_finding(tmp_path / "nowhere")
+
+
 def test_a_real_cluster_is_checked(slurm: RunningSlurm, tmp_path: Path) -> None:
     cluster = [
         "--cluster",
@@ -141,6 +159,10 @@ def test_a_real_cluster_is_checked(slurm: RunningSlurm, tmp_path: Path) -> None:
     def run(*more: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run([*words, *more], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120, check=False)
 
+    (tmp_path / "run").mkdir()
+    record_first_step(tmp_path / "run", FirstStep(0, 20.0, 25.0, 39.4, "without apex"))
+    compared = run("--run", str(tmp_path / "run"))
+    assert compared.returncode == 1 and "problem        first step: rank 0 has used 25.00 GiB" in compared.stdout
     plan = run()
     assert plan.returncode == 0 and "#SBATCH --job-name=doctor" in plan.stdout and not (tmp_path / "doctor").exists()
     done = run("--submit")

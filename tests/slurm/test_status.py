@@ -49,6 +49,11 @@ def test_a_report_names_why_links_wait() -> None:
     assert render_report(waiting).splitlines()[:2] == ["runs/sl: waiting, 2 links wait", "job 43 waits for Slurm's reason BadConstraints"]
 
 
+def test_a_report_has_the_first_step_beside_the_rehearsal() -> None:
+    told = "rank 0 has used 25.00 GiB in the first step; its rehearsal counted 20.00 (+25.0%); more than 5% above"
+    assert render_report(replace(REPORT, first_step=told)).splitlines()[3] == told
+
+
 def test_a_link_that_no_node_is_left_for_says_so(slurm: RunningSlurm, tmp_path: Path) -> None:
     with light_chain(slurm, tmp_path / "a run") as chain:
         first, second = chain.submit("--steps", 600, "--seconds-per-step", 0.1, plan=ChainPlan(links=2))

@@ -14,6 +14,7 @@ import pytest
 
 from slurm import submit
 from slurm.jobs.job import Job
+from slurm.jobs.rehearsed import rehearsal_lines, rehearsed, require_fit
 from slurm.sites.cluster import load_cluster
 from slurm.sites.site import Association, checked, parse_partitions, parse_qos, site_problems
 from tests.conftest import Inputs
@@ -43,12 +44,12 @@ def _overrides(inputs: Inputs, *parallel: str) -> list[str]:
 FOUR_NODES = ("parallel.num_nodes=4", "parallel.devices_per_node=1")
 
 
-def _submit(slurm: RunningSlurm, inputs: Inputs, run_dir: Path, *words: str) -> subprocess.CompletedProcess[str]:
+def _submit(slurm: RunningSlurm, inputs: Inputs, run_dir: Path, *words: str, timeout: float = 60) -> subprocess.CompletedProcess[str]:
     cluster = ["--cluster", "local", "--set", f"runtime.venv={sys.prefix}"]
     words = (*cluster, "--output", str(run_dir), *_overrides(inputs, *FOUR_NODES), *words)
     environment = {**slurm.environment, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "slurm.submit", "demo_adapt", *words]
-    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=timeout, check=False)
 
 
 def test_plan_and_script_are_printed_and_nothing_is_sent(slurm: RunningSlurm, inputs: Inputs, tmp_path: Path) -> None:
@@ -154,13 +155,40 @@ def test_a_layout_that_does_not_divide_is_refused(slurm: RunningSlurm, inputs: I
     )
 
 
+def test_a_rehearsal_that_does_not_fit_refuses_the_submission() -> None:
+    fit = {
+        "gpu": "a100-40gb",
+        "GiB": 39.4,
+        "needed": 47.5,
+        "fits": False,
+        "in words": "47.5 of 39.4 GiB, 8.1 too many",
+        "advice": "by the plan no layout on 8 of them fits",
+    }
+    report = {"rank": 3, "most": 45.0, "peak": 45.0, "fullest phase": "forward", "fullest of all": "forward", "planned": {"total": 22.5}}
+    fuller = {**report, "rank": 7, "most": 46.0, "fit": {**fit, "in words": "48.5 of 39.4 GiB, 9.1 too many"}}
+    rehearsal = {"ranks": [{**report, "fit": fit}, fuller]}
+    sentence = "recipe gams/focus on vega cannot run: rank 7 needs 48.5 of 39.4 GiB, 9.1 too many on a a100-40gb, by its rehearsal: the most is there in forward; by the plan no layout on 8 of them fits"
+    with pytest.raises(ValueError) as error:
+        require_fit(rehearsal, subject="recipe gams/focus on vega")
+    assert str(error.value) == sentence
+    assert rehearsal_lines(rehearsal)[1].startswith("            rank 7: 45.00 GiB counted in forward")
+
+
+def test_without_gpus_there_is_nothing_to_rehearse() -> None:
+    cluster = load_cluster("local", ("gpu.gpus_per_node=0",))
+    with pytest.raises(ValueError, match="local has no GPUs, so there is nothing to rehearse; leave --rehearse out"):
+        rehearsed("demo_adapt", [], cluster)
+
+
 def _losses(run_dir: Path) -> list[float]:
     return [json.loads(line)["loss"] for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
 
 
 def test_four_nodes_train_at_tp_2_dp_2_as_one_machine_does(slurm: RunningSlurm, inputs: Inputs, tmp_path: Path) -> None:
-    done = _submit(slurm, inputs, tmp_path / "nodes", "--account", ACCOUNT, "--links", "1", "--submit")
+    done = _submit(slurm, inputs, tmp_path / "nodes", "--account", ACCOUNT, "--links", "1", "--submit", "--rehearse", timeout=400)
     assert done.returncode == 0, done.stderr
+    assert [report["rank"] for report in json.loads((tmp_path / "nodes" / "rehearsal.json").read_text())["ranks"]] == [0, 3]
+    assert "\nrehearsed   rank 0: " in done.stdout and "\n            rank 3: " in done.stdout
     job_id = int(done.stdout.splitlines()[-1].removeprefix("sent jobs ").split(";")[0])
     log = tmp_path / "nodes" / "attempts" / f"job-{job_id}.log"
     assert slurm.wait(job_id, timeout_seconds=400) == "COMPLETED", log.read_text()

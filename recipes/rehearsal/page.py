@@ -1,0 +1,245 @@
+"""A rehearsal as a page: memory over the phases of a run, by what it consists of, beside the plan and the GPU; then all else, rank by rank."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from data_prep.figure_style import Palette, drawn
+from data_prep.html_page import html_figure, html_page, html_table
+from recipes.planner.memory import RUNTIME_GIB
+from recipes.rehearsal.fit import summary
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# What is drawn, from the ground up: name, colour of the palette, strength; one colour for what belongs together.
+_PARTS = (
+    ("parameters", 0, 1.0),
+    ("gradients", 0, 0.6),
+    ("optimizer", 0, 0.3),
+    ("attention", 2, 1.0),
+    ("feed-forward", 2, 0.7),
+    ("norms", 2, 0.45),
+    ("dropout, residual, embedding", 2, 0.25),
+    ("gradients of activations", 5, 0.7),
+    ("logits", 1, 0.9),
+    ("buffers of collectives", 3, 0.8),
+    ("other", None, 0.6),
+)
+_JOINED = {"dropout and residual": "dropout, residual, embedding", "embedding": "dropout, residual, embedding", "small tensors": "other"}
+_PLANNED = {"activations": ("activations", 2, 0.55), "temporary": ("gradients of activations", 5, 0.7), "logits": ("logits", 1, 0.9)}
+_PHASES = (
+    ("build", "build"),
+    ("load", "load"),
+    ("forward", "forward"),
+    ("backward", "backward"),
+    ("optimizer", "optimizer"),
+    ("validation", "validation"),
+    ("save", "save"),
+    ("load, resumed", "resume"),
+    ("save, resumed", "save beside\nthe training"),
+)
+STYLE = """p { max-width: none; }
+table.left { font-size: .85rem; }
+details > summary { margin-top: 1rem; font-weight: 400; color: var(--muted); }
+.bad { color: var(--warn); font-weight: 600; }
+table.left td:last-child, table.left th:last-child { text-align: left; white-space: normal; overflow-wrap: anywhere; }
+"""
+
+
+def rehearsal_page(document: Mapping[str, Any]) -> str:
+    """The page of all rehearsed ranks.
+
+    Args:
+        document: as `recipes.rehearsal.run.document_of`.
+    """
+    return html_page(f"Rehearsal of {document['recipe']}", rehearsal_body(document), style=STYLE)
+
+
+def rehearsal_body(document: Mapping[str, Any]) -> str:
+    """What the page holds below its heading."""
+    reports = document["ranks"]
+    light, dark = drawn(lambda palette: draw(reports, palette), None)
+    figure = html_figure(
+        light,
+        dark,
+        alternative="Memory of every rehearsed rank at the fullest moment of each phase, stacked by what it consists of; the figures are in the tables below.",
+        caption=(
+            "The fullest moment of each phase, counted tensor by tensor, and what was there then. On the right the planner's figure of the"
+            f" same rank, with the {RUNTIME_GIB} GiB that are assumed for CUDA, NCCL and the allocator's gaps; the dashed line is the GPU's memory."
+        ),
+    )
+    sections = "\n".join(_rank_section(report) for report in reports)
+    intro = (
+        f"{document['layout']}, {document['processes']:,} processes. Played on GPUs that are not there, with tensors that have sizes and no values:"
+        " nothing here says anything about losses or speed."
+    )
+    verdicts = "\n".join(f"<p{_class(report)}>rank {report['rank']}: {html.escape(summary(report))}.</p>" for report in reports)
+    return f"<p class=notes>{html.escape(intro)}</p>\n{verdicts}\n{figure}\n{sections}"
+
+
+def _class(report: Mapping[str, Any]) -> str:
+    return "" if report["fit"] is None or report["fit"]["fits"] else " class=bad"
+
+
+# -- the figure -----------------------------------------------------------------------------------------------------------
+
+
+def draw(reports: Sequence[Mapping[str, Any]], palette: Palette) -> Figure:
+    """A panel for each rank: bars of its phases, the plan's bar, the GPU's size."""
+    from matplotlib import pyplot as plt
+
+    figure, axes = plt.subplots(len(reports), 1, figsize=(9.6, 0.7 + 3.1 * len(reports)), layout="constrained", squeeze=False, sharey=True)
+    shown: dict[str, Any] = {}
+    for axis, report in zip(axes[:, 0], reports, strict=True):
+        shown |= _draw_rank(axis, report, palette)
+    order = [name for name, _, _ in _PARTS] + ["activations", "CUDA and NCCL (assumed)"]
+    names = [name for name in order if name in shown]
+    figure.legend([shown[name] for name in names], names, loc="outside upper center", ncols=5, fontsize=9)
+    return figure
+
+
+def _draw_rank(axis: Axes, report: Mapping[str, Any], palette: Palette) -> dict[str, Any]:
+    shown: dict[str, Any] = {}
+    phases = [(name, label) for name, label in _PHASES if name in report["phases"]]
+    for place, (phase, _) in enumerate(phases):
+        _stack(axis, place, _drawn_parts(report["phases consist of"][phase]), palette, shown)
+        _write_on_top(axis, place, report["phases"][phase], palette, is_most=phase == report["fullest of all"])
+    right = len(phases) + 0.5
+    planned = [(name, colour, strength, report["planned"][name]) for name, colour, strength in _PARTS[:3]]
+    planned += [(*_PLANNED[part], report["planned"][part]) for part in ("activations", "temporary", "logits")]
+    _stack(axis, right, planned, palette, shown)
+    total = report["planned"]["total"]
+    if report["fit"] is not None:
+        shown["CUDA and NCCL (assumed)"] = axis.bar(
+            right, RUNTIME_GIB, bottom=total, width=0.72, facecolor="none", edgecolor=palette.muted, hatch="////", linewidth=0.6
+        )
+        size = report["fit"]["GiB"]
+        axis.axhline(size, color=palette.series[1], linewidth=1.2, linestyle=(0, (5, 4)))
+        axis.annotate(
+            f"{report['fit']['gpu']}: {size:g} GiB", (0, size), xycoords=("axes fraction", "data"), xytext=(4, 4), textcoords="offset points",
+            color=palette.series[1], fontsize=9,
+        )  # fmt: skip
+        axis.set_ylim(0, 1.14 * max(size, report["fit"]["needed"], total + RUNTIME_GIB))
+        total += RUNTIME_GIB
+    else:
+        axis.set_ylim(0, 1.18 * max(total, report["most"]))
+    _write_on_top(axis, right, total, palette, is_most=False)
+    axis.axvline(right - 0.75, color=palette.rule, linewidth=0.8)
+    axis.set_xticks([*range(len(phases)), right], [*(label for _, label in phases), "planned"])
+    axis.tick_params(axis="x", length=0)
+    axis.grid(axis="y")
+    axis.set_ylabel("GiB")
+    axis.set_title(f"Rank {report['rank']}, stage {report['stage']}")
+    return shown
+
+
+def _drawn_parts(kinds: Mapping[str, float]) -> list[tuple[str, int | None, float, float]]:
+    """Every part with its colour and GiB, from the ground up."""
+    sums: dict[str, float] = {}
+    for kind, size in kinds.items():
+        name = "gradients of activations" if kind.startswith("gradients of activations") else _JOINED.get(kind, kind)
+        known = any(name == part for part, _, _ in _PARTS)
+        sums[name if known else "other"] = sums.get(name if known else "other", 0.0) + size
+    return [(name, colour, strength, sums.get(name, 0.0)) for name, colour, strength in _PARTS]
+
+
+def _stack(
+    axis: Axes, place: float, parts: Sequence[tuple[str, int | None, float, float]], palette: Palette, shown: dict[str, Any]
+) -> None:
+    bottom = 0.0
+    for name, colour, strength, size in parts:
+        if size:
+            fill = palette.muted if colour is None else palette.series[colour]
+            # Mixed with the ground: a colour that is let through would show the grid.
+            bar = axis.bar(place, size, bottom=bottom, width=0.72, color=_mixed(fill, palette.ground, strength), linewidth=0)
+            shown.setdefault(name, bar)
+            bottom += size
+
+
+def _mixed(colour: str, ground: str, strength: float) -> str:
+    pairs = ((int(colour[at : at + 2], 16), int(ground[at : at + 2], 16)) for at in (1, 3, 5))
+    return "#" + "".join(f"{round(strength * full + (1 - strength) * under):02x}" for full, under in pairs)
+
+
+def _write_on_top(axis: Axes, place: float, height: float, palette: Palette, *, is_most: bool) -> None:
+    axis.annotate(
+        f"{height:.1f}", (place, height), xytext=(0, 3), textcoords="offset points", ha="center",
+        color=palette.ink if is_most else palette.muted, fontweight="bold" if is_most else "normal", fontsize=9,
+    )  # fmt: skip
+
+
+# -- the tables -----------------------------------------------------------------------------------------------------------
+
+
+def _rank_section(report: Mapping[str, Any]) -> str:
+    phases = [(name, label.replace("\n", " ")) for name, label in _PHASES if name in report["phases"]]
+    kinds = sorted({kind for parts in report["phases consist of"].values() for kind in parts}, key=lambda kind: -_most_of(report, kind))
+    rows = [["all", *(f"{report['phases'][phase]:.2f}" for phase, _ in phases)]]
+    rows += [[kind, *(_figure(report["phases consist of"][phase].get(kind, 0.0)) for phase, _ in phases)] for kind in kinds]
+    took, batches = report["rehearsal"], report["micro batches"]
+    note = (
+        f"Rehearsed with {batches['rehearsed']} of {batches['of the run']} micro batches of a step in {took['processor seconds']:.0f} processor"
+        f" seconds and {took['memory (GiB)']:.1f} GiB. Kinds of tensors below 1 MiB are not looked up."
+    )
+    return "\n".join(
+        [
+            f"<h2>Rank {report['rank']}, stage {report['stage']}</h2>",
+            f"<p class=notes>{html.escape(note)}</p>",
+            f"<h3>Largest at the fullest moment of a step ({html.escape(report['fullest phase'])})</h3>",
+            _scrolled(["GiB", "tensors", "what", "kind", "allocated by"], [_largest(row) for row in report["largest"]], left=True),
+            '<div class="beside">',
+            _part("Sent in a step", ["collective", "GB", "calls", "beside the computation"], [_sent(row) for row in report["traffic of a step"]]),
+            _part("Memory of the host (GiB)", ["while", "this rank"], [[name, f"{size:.3f}"] for name, size in report["host"].items()]),
+            _part("Attention", ["kernel", "calls"], [[name, f"{n:g}"] for name, n in report["attention kernels"].items()], none="in blocks, as products of matrices"),
+            "</div>",
+            "<h3>Where the host waits for the GPU</h3>",
+            _waits(report),
+            f"<details><summary>All phases by kind (GiB)</summary>{_scrolled(['kind', *(label for _, label in phases)], rows)}</details>",
+        ]
+    )  # fmt: skip
+
+
+def _most_of(report: Mapping[str, Any], kind: str) -> float:
+    return max(parts.get(kind, 0.0) for parts in report["phases consist of"].values())
+
+
+def _figure(size: float) -> str:
+    return f"{size:.3f}" if size else ""
+
+
+def _largest(row: Mapping[str, Any]) -> list[str]:
+    what = f"{row['dtype']} {' x '.join(f'{size:,}' for size in row['shape'])}"
+    return [f"{row['GiB']:.3f}", f"{row['tensors']}", what, row["kind"], row["place"]]
+
+
+def _sent(row: Mapping[str, Any]) -> list[str]:
+    share = row.get("overlapped")
+    beside = (f"{share:.0%}" if share else "no") if share is not None else ("yes" if row["asynchronous"] else "no")
+    return [f"{row['group']} {row['kind']}", f"{row['GB']:.3f}" if row["GB"] >= 0.0005 else "< 0.001", f"{row['calls']:,}", beside]
+
+
+def _waits(report: Mapping[str, Any]) -> str:
+    rows = [
+        [when, f"{count:g}", place]
+        for when, title in (
+            ("a step", "waits of a step"),
+            ("a save", "waits of a save"),
+            ("a save beside the training", "waits of an asynchronous save"),
+        )
+        for place, count in report[title].items()
+    ]
+    return _scrolled(["in", "times", "line"], rows, left=True)
+
+
+def _part(title: str, header: Sequence[str], rows: Sequence[Sequence[str]], *, none: str = "none") -> str:
+    table = html_table(header, rows) if rows else f"<p>{html.escape(none)}</p>"
+    return f"<div><h3>{html.escape(title)}</h3>\n{table}</div>"
+
+
+def _scrolled(header: Sequence[str], rows: Sequence[Sequence[str]], *, left: bool = False) -> str:
+    table = html_table(header, rows)
+    return f'<div class="scroll">{table.replace("<table>", "<table class=left>", 1) if left else table}</div>'
