@@ -30,7 +30,7 @@ from recipes.rehearsal.prediction import (
     verdict,
 )
 from recipes.rehearse import main
-from tests.processes import run_command
+from tests.processes import ROOT, Group, run_command
 
 OVERRIDES = ("parallel.num_nodes=1", "parallel.devices_per_node=2", "parallel.pipeline_parallel_size=2", "schedule.global_batch_size=16")
 RECIPE = compose_recipe("gams/focus_tied", list(OVERRIDES))
@@ -210,3 +210,15 @@ def test_the_verdict_names_the_rank_that_is_furthest_above_and_what_to_do(tmp_pa
         " so later steps may find none: take a smaller schedule.micro_batch_size, or a layout from `python -m recipes.plan`"
     )
     assert verdict([less])[:2][1].endswith("less was needed than counted, so the layout has more room than the plan says")
+
+
+@pytest.mark.slow
+def test_a_training_says_behind_its_first_step_what_its_rehearsal_counted(tmp_path: Path) -> None:
+    group = Group([str(ROOT / "tests" / "recipes" / "first_step_rank.py"), str(tmp_path)], log_dir=tmp_path / "log")
+    finished = group.wait(timeout_seconds=600)
+    assert finished.code == 0, finished.stderr[-3000:]
+    rehearsed, _, real = finished.stderr.partition("the real run\n")
+    assert "in the first step" not in rehearsed
+    [said] = [line for line in real.splitlines() if "in the first step" in line]
+    words = said.split()
+    assert said.startswith("rank 0 has used ") and said.endswith("(+0.0%)") and words[4] == words[-2]
