@@ -10,7 +10,7 @@ from pathlib import Path
 def main(cases_path: str, output_path: str) -> None:
     """Write the reports of all cases; each is a recipe, overrides and ranks."""
     from recipes.compose import compose_recipe
-    from recipes.rehearsal.run import rehearse
+    from recipes.rehearse import rehearse
 
     reports = {
         title: list(rehearse(compose_recipe(name, overrides), ranks))

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from recipes.compose import compose_recipe, recipe_names
-from recipes.rehearsal.run import wanted_ranks
-from recipes.rehearse import main
+from recipes.rehearse import main, wanted_ranks
 from tests.processes import ROOT, Group
 
 # A small world costs less: what 64 ranks say of a checkpoint is compared one by one.
