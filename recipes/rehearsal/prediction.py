@@ -86,7 +86,7 @@ def compare_first_step(run_dir: Path, recipe: Recipe, rank: int, *, measured_gib
     document = read_rehearsal(run_dir)
     if document is None or document.get("settings") != settings_of(recipe):
         return None
-    report = next((report for report in document["ranks"] if report.get("rank") == rank), {})
+    report: dict[str, Any] = next((report for report in document["ranks"] if report.get("rank") == rank), {})
     if not (predicted_gib := report.get("after the first step")):
         return None
     gpu_gib = report["fit"]["GiB"] if report.get("fit") else None
