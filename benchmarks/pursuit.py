@@ -4,8 +4,8 @@
 
 The model's input embeddings stand for a helper's: some rows, drawn once, are the shared tokens, others are new.  Both sides look for 64 shared
 tokens for each new one, compared at their own length as published.  Every measurement is a process of its own, from its start to the last byte of
-its coefficients on disk, imports and the reading of the rows included; one thread each, so that CPU seconds are those of the work.  The peer is
-given its tokens `--peer-batch` at a time (by default it takes all at once, which needs 150 kB a token beside the products).
+its coefficients on disk, imports and the reading of the rows included; the CPU seconds of the function alone stand beside it.  One thread each.  The
+peer is given its tokens `--peer-batch` at a time (by default it takes all at once, which needs 150 kB a token beside the products).
 """
 
 from __future__ import annotations
@@ -21,22 +21,26 @@ from benchmarks.transfer import Measured, measure
 from data_prep import command
 
 _OURS = """
-import sys, numpy as np, torch
+import sys, time, numpy as np, torch
 torch.set_num_threads(1)
 from conversion.embeddings.matching_pursuit import pursuit_weights
 work, num = sys.argv[1], int(sys.argv[2])
 atoms, new = np.load(f"{work}/atoms.npy"), np.load(f"{work}/new.npy", mmap_mode="r")[:num]
+start = time.process_time()
 weights = pursuit_weights(new, atoms, num_atoms=64, long_first=True)
+print(time.process_time() - start)
 np.savez(f"{work}/ours.npz", indices=weights.indices, data=weights.data, indptr=weights.indptr)
 """
 
 _PEER = """
-import sys, numpy as np, torch
+import sys, time, numpy as np, torch
 torch.set_num_threads(1)
 from mergekit.tokensurgeon.omp import batch_omp
 work, num, batch = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 atoms, new = (torch.from_numpy(np.load(f"{work}/{name}.npy", mmap_mode="c")) for name in ("atoms", "new"))
-found = [batch_omp(new[start : start + batch], atoms, 64) for start in range(0, num, batch)]
+start = time.process_time()
+found = [batch_omp(new[first : first + batch], atoms, 64) for first in range(0, num, batch)]
+print(time.process_time() - start)
 chosen, coefficients = (torch.cat(parts).numpy() for parts in zip(*found))
 np.savez(f"{work}/peer.npz", chosen=chosen, coefficients=coefficients)
 """
@@ -57,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory(prefix="pursuit-") as folder:
         work = Path(folder)
         _write_rows(Path(model), work, num_atoms=arguments.atoms, num_new=max(arguments.tokens))
-        print(f"{'tokens':>7} {'by':<9}{'CPU s':>8}{'seconds':>9}{'GiB':>7}   all rounds' CPU s", flush=True)
+        print(f"{'tokens':>7} {'by':<9}{'CPU s':>8}{'of it the function':>20}{'seconds':>9}{'GiB':>7}   all rounds' CPU s", flush=True)
         for num in arguments.tokens:
             sides = {"Scion": [sys.executable, "-c", _OURS, folder, str(num)]}
             if python and num <= (arguments.peer_most or num):
@@ -88,9 +92,20 @@ def _write_rows(model: Path, work: Path, *, num_atoms: int, num_new: int) -> Non
     np.save(work / "new.npy", rows[order[num_atoms : num_atoms + num_new]])
 
 
+def _medians(rounds: Sequence[Measured]) -> tuple[float, float, float, float]:
+    """CPU seconds, those of the function, seconds, GiB."""
+    return (
+        median(m.cpu_seconds for m in rounds),
+        median(float(m.output.splitlines()[-1]) for m in rounds),
+        median(m.seconds for m in rounds),
+        median(m.memory_gib for m in rounds),
+    )
+
+
 def _print(num: int, side: str, rounds: Sequence[Measured]) -> None:
-    cpu, wall, memory = (median(getattr(m, name) for m in rounds) for name in ("cpu_seconds", "seconds", "memory_gib"))
-    print(f"{num:>7} {side:<9}{cpu:>8.1f}{wall:>9.1f}{memory:>7.2f}   {' '.join(f'{m.cpu_seconds:.1f}' for m in rounds)}", flush=True)
+    cpu, function, wall, memory = _medians(rounds)
+    each = " ".join(f"{m.cpu_seconds:.1f}" for m in rounds)
+    print(f"{num:>7} {side:<9}{cpu:>8.1f}{function:>20.1f}{wall:>9.1f}{memory:>7.2f}   {each}", flush=True)
 
 
 def _compare(ours: Sequence[Measured], theirs: Sequence[Measured], work: Path, num: int) -> None:
@@ -101,13 +116,10 @@ def _compare(ours: Sequence[Measured], theirs: Sequence[Measured], work: Path, n
         set(one["indices"][one["indptr"][row] : one["indptr"][row + 1]].tolist()) == set(other["chosen"][row].tolist())
         for row in range(num)
     )
-    cpu, wall, memory = (
-        median(getattr(m, name) for m in theirs) / median(getattr(m, name) for m in ours)
-        for name in ("cpu_seconds", "seconds", "memory_gib")
-    )
+    cpu, function, wall, memory = (of_theirs / of_ours for of_theirs, of_ours in zip(_medians(theirs), _medians(ours)))
     print(
-        f"{'':>7} mergekit takes {cpu:.1f} times the CPU seconds, {wall:.1f} times the time and {memory:.1f} times the memory;"
-        f" {same} of {num} tokens have the same atoms",
+        f"{'':>7} mergekit takes {cpu:.1f} times the CPU seconds ({function:.1f} times of the function alone), {wall:.1f} times the time and"
+        f" {memory:.1f} times the memory; {same} of {num} tokens have the same atoms",
         flush=True,
     )
 
