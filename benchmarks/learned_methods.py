@@ -31,7 +31,7 @@ from conversion.embeddings.case import read_case  # noqa: E402
 from conversion.embeddings.checkpoint import Transfer  # noqa: E402
 from conversion.embeddings.learning_options import LearningOptions  # noqa: E402
 from conversion.embeddings.request import TransferRequest  # noqa: E402
-from conversion.embeddings.vocabulary_strategies import VocabularyOptions  # noqa: E402
+from conversion.embeddings.settings import VocabularyOptions  # noqa: E402
 from conversion.hf_model import inspect_checkpoint, load_model  # noqa: E402
 from data_prep.reading.documents import Documents  # noqa: E402
 from data_prep.reading.named_texts import Text  # noqa: E402

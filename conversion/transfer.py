@@ -30,6 +30,8 @@ from data_prep.tokenizers.files import start_with_torch, start_without_torch
 def main(argv: Sequence[str] | None = None) -> int:
     """Transfer the embeddings into a new checkpoint folder and print where the rows came from."""
     arguments = _parser().parse_args(argv)
+    target = arguments.tokenizer or f"--vocabulary {arguments.vocabulary}"
+    print(f"{arguments.source} to {target}: reading", file=sys.stderr, flush=True)  # before what takes seconds to import
     learns = arguments.method is not None and METHODS[arguments.method].learns
     if learns:
         start_with_torch()

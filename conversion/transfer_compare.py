@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from conversion.embeddings import METHODS
 from conversion.embeddings.arguments import add_transfer_arguments, method_name, transfer_request
-from conversion.embeddings.vocabulary_strategies import COPYING_STRATEGIES, read_by, require_vocabulary_options
+from conversion.embeddings.settings import COPYING_STRATEGIES
 from data_prep import command
 from data_prep.artifacts import combined_digest, staged_directory, write_manifest
 from data_prep.reading.named_texts import Text, read_texts
@@ -142,6 +142,7 @@ def choose_methods(named: Sequence[str] | None, request: TransferRequest, *, tra
         ValueError: if a named method lacks material, if none is left, or if some material serves none of them.
     """
     from conversion.embeddings.request import MATERIAL, refusal_of
+    from conversion.embeddings.vocabulary_strategies import read_by, require_vocabulary_options
 
     require_vocabulary_options(request.vocabulary, tokenizer=request.tokenizer, text=request.text)
     if request.vocabulary.strategy in COPYING_STRATEGIES:

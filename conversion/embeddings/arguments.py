@@ -8,15 +8,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from conversion.embeddings import RENAMED_METHODS
-from conversion.embeddings.factorisation import read_factorised_size
 from conversion.embeddings.layers import OUTPUT_LAYERS
 from conversion.embeddings.learning_options import LEARNING_DTYPES, OUTPUT_ROWS, LearningOptions
-from conversion.embeddings.method import FALLBACKS, VectorOptions
 from conversion.embeddings.parallel_text import ParallelText
-from conversion.embeddings.random_rows import STATISTICS
-from conversion.embeddings.vocabulary_map import MATCHINGS
-from conversion.embeddings.vocabulary_strategies import NUM_SENTENCES, STRATEGIES, TOKENS_BY, VocabularyOptions
-from conversion.embeddings.word_vectors import VECTOR_SUFFIXES
+from conversion.embeddings.settings import (
+    FALLBACKS,
+    MATCHINGS,
+    NUM_SENTENCES,
+    STATISTICS,
+    STRATEGIES,
+    TOKENS_BY,
+    VECTOR_SUFFIXES,
+    VectorOptions,
+    VocabularyOptions,
+    read_factorised_size,
+)
 from data_prep.reading.documents import SEPARATORS, SUFFIXES, Documents
 
 if TYPE_CHECKING:
@@ -128,7 +134,7 @@ def add_transfer_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--match",
-        choices=tuple(MATCHINGS),
+        choices=MATCHINGS,
         default="exact",
         help="take the row of a source token also for one that differs in capitals, in the space before it, or in both (default: exact)",
     )

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from conversion.embeddings.settings import FULL
+
 if TYPE_CHECKING:
     from torch import Tensor
 
-FULL = "full"
 FACTORS_NAME = "factors.safetensors"
 _BLOCK_ROWS = 4096
 
@@ -79,20 +80,6 @@ def _gram(matrix: Tensor, blocks: list[Tensor]) -> np.ndarray:
     for ids in blocks:
         gram = dsyrk(1.0, matrix[ids].double().numpy().T, beta=1.0, c=gram, lower=1, overwrite_c=1)
     return gram
-
-
-def read_factorised_size(value: str | None) -> int | str | None:
-    """The option's value: a number of dimensions or `full`.
-
-    Raises:
-        ValueError: if it is neither.
-    """
-    if value is None or value == FULL:
-        return value
-    try:
-        return int(value)
-    except ValueError as error:
-        raise ValueError(f"--factorised-size is {value!r}; expected a number of dimensions (OFA: 100, 200, 400) or {FULL}") from error
 
 
 def choose_factorised_size(wanted: int | str | None, *, num_tokens: int, hidden_size: int) -> int | None:

@@ -15,12 +15,12 @@ from scipy import sparse
 from conversion.embeddings.helper_model import HelperModel
 from conversion.embeddings.learning_options import Teacher
 from conversion.embeddings.row_plan import MappedRows, Origin, RowPlan
+from conversion.embeddings.settings import VectorOptions
 from conversion.embeddings.subword_pieces import piece_weights
 from conversion.embeddings.vocabulary import Vocabulary
 from conversion.embeddings.vocabulary_map import SPECIAL_MATCHES, TEXT_MATCHES, Match, VocabularyMap
 from conversion.embeddings.word_vectors import WordVectors
 
-FALLBACKS = ("mean", "random")
 Made = TypeVar("Made")
 _ORIGIN_OF_MATCH = {
     Match.BYTES: Origin.COPIED,
@@ -29,37 +29,6 @@ _ORIGIN_OF_MATCH = {
     Match.CASE_SPACE: Origin.COPIED_CASE_SPACE,
     **dict.fromkeys(SPECIAL_MATCHES, Origin.SPECIAL),
 }
-
-
-@dataclass(frozen=True)
-class VectorOptions:
-    """How word vectors of target tokens are trained on text; what is None follows from the size of the text.
-
-    Attributes:
-        size: dimensions of a vector.
-        epochs: passes over the text.
-        min_count: tokens seen less often have no vector.
-    """
-
-    size: int | None = None
-    epochs: int | None = None
-    min_count: int | None = None
-
-    def __post_init__(self) -> None:
-        for name, value in (("--vector-size", self.size), ("--vector-epochs", self.epochs), ("--vector-min-count", self.min_count)):
-            if value is not None and value < 1:
-                raise ValueError(f"{name} is {value}; expected at least 1")
-
-    def for_text(self, num_tokens: int) -> tuple[int, int, int]:
-        """Size, epochs and minimal count for a text of so many tokens.
-
-        From a million tokens on 300, 3 and 10, as fastText's published vectors and FOCUS have them (Dobler and de Melo 2023,
-        appendix).  With 3 passes over a small text all vectors stay alike: it is read until 600,000 tokens have been seen.
-        """
-        size = 300 if num_tokens >= 1_000_000 else 100
-        epochs = min(100, max(3, -(-600_000 // max(num_tokens, 1))))
-        min_count = min(10, max(3, num_tokens // 10_000))
-        return self.size or size, self.epochs or epochs, self.min_count or min_count
 
 
 @dataclass(frozen=True)
@@ -129,37 +98,6 @@ class TransferInputs:
         is_special = np.isin(self.overlap.matches, SPECIAL_MATCHES)
         source_ids = np.where(is_special, self.overlap.source_ids, -1)
         return replace(self, overlap=VocabularyMap(source_ids, np.where(is_special, self.overlap.matches, Match.NONE)))
-
-
-PlanFunction = Callable[[TransferInputs], RowPlan]
-
-
-@dataclass(frozen=True)
-class Method:
-    """A row of the table of methods.
-
-    Attributes:
-        plan: decides where every row comes from.
-        paper: where it is described.
-        needs: fields of `TransferInputs` that it cannot do without.
-        either: pairs of fields of which it needs one; the first is taken where both are given.
-        reads: further fields that it may read; any other that is given is an error.
-        copies: tokens that both vocabularies have keep their rows.
-        learns: runs the model, which takes long, and torch.
-    """
-
-    plan: PlanFunction
-    paper: str
-    needs: tuple[str, ...] = ()
-    either: tuple[tuple[str, str], ...] = ()
-    reads: tuple[str, ...] = ()
-    copies: bool = True
-    learns: bool = False
-
-    @property
-    def uses(self) -> frozenset[str]:
-        """All fields that it may read."""
-        return frozenset((*self.needs, *self.reads, *(name for pair in self.either for name in pair)))
 
 
 def copy_all(inputs: TransferInputs) -> RowPlan:

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _BLOCK_ROWS = 4096
-STATISTICS = ("dimension", "matrix")
 
 
 @dataclass(frozen=True)

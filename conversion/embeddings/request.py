@@ -8,15 +8,9 @@ from pathlib import Path
 
 from conversion.embeddings import METHODS, RENAMED_METHODS
 from conversion.embeddings.learning_options import LearningOptions
-from conversion.embeddings.method import VectorOptions
 from conversion.embeddings.parallel_text import ParallelText
-from conversion.embeddings.vocabulary_strategies import (
-    COPYING_STRATEGIES,
-    GROWING_STRATEGIES,
-    VocabularyOptions,
-    read_by,
-    require_vocabulary_options,
-)
+from conversion.embeddings.settings import COPYING_STRATEGIES, GROWING_STRATEGIES, VectorOptions, VocabularyOptions
+from conversion.embeddings.vocabulary_strategies import read_by, require_vocabulary_options
 from data_prep.reading.documents import Documents
 
 # What methods learn from or are told: field of the request -> its option and what it is.

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from conversion.embeddings.chat_template import carried_templates
+from conversion.embeddings.settings import STRATEGIES, TOKENS_BY, VocabularyOptions
 from data_prep.mixing.sentences import sample_sentences
 from data_prep.reading.documents import Documents, batches
 from data_prep.tokenizers.auxiliary import train_candidates
@@ -24,36 +25,8 @@ from data_prep.tokenizers.sentencepiece_file import SENTENCEPIECE_FILES
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
-STRATEGIES = ("replace", "expand", "union", "prune", "keep")
-# Nothing is new in these, so every row is a copy and no method has a say.
-COPYING_STRATEGIES = ("prune", "keep")
-# Where expand gets its tokens from when it learns them: a tokenizer trained on the text alone, or more merges of the source's own.
-TOKENS_BY = ("auxiliary", "continued-bpe")
-# All of the source's tokens stay in these, with their rows.
-GROWING_STRATEGIES = ("expand", "union")
-NUM_SENTENCES = 30_000  # as Yamaguchi et al. (2024)
-
 _BATCH_CHARACTERS = 1 << 20
 _NEEDS_TOKENIZER = {"replace": True, "union": True, "prune": False, "keep": False}  # expand takes one or trains one
-
-
-@dataclass(frozen=True)
-class VocabularyOptions:
-    """How the target's vocabulary is made.
-
-    Attributes:
-        strategy: one of `STRATEGIES`.
-        num_new_tokens: for `expand`, how many; all others leave it out.
-        num_sentences: of the text, from which tokens are learned.
-        tokens_by: for `expand` without a tokenizer, one of `TOKENS_BY`; None for the first.
-        min_count: for `prune`, how often the text must have a token.
-    """
-
-    strategy: str = "replace"
-    num_new_tokens: int | None = None
-    num_sentences: int = NUM_SENTENCES
-    min_count: int = 1
-    tokens_by: str | None = None
 
 
 @dataclass(frozen=True)

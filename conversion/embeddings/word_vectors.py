@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 import regex
 
+from conversion.embeddings.settings import VECTOR_SUFFIXES
 from conversion.embeddings.token_vectors import TokenVectors
 from conversion.embeddings.vocabulary import Vocabulary
 
 WORD = regex.compile(r"[\p{L}\p{M}\p{N}'’]+|[^\s]")
 MAX_SENTENCE_TOKENS = 10_000  # gensim drops what is longer
-VECTOR_SUFFIXES = (".vec", ".txt", ".vec.gz", ".txt.gz", ".bin")
 
 
 @dataclass(frozen=True)

@@ -22,10 +22,11 @@ from conversion.embeddings.affine_maps import fit_map
 from conversion.embeddings.helper_model import HelperModel
 from conversion.embeddings.matching_pursuit import pursuit_weights
 from conversion.embeddings.merge_methods import alignment_weights, byte_ends
-from conversion.embeddings.method import TransferInputs, VectorOptions
+from conversion.embeddings.method import TransferInputs
 from conversion.embeddings.neighbor_methods import focus_plan, wechsel_plan
 from conversion.embeddings.random_rows import RowStatistics, random_rows, row_statistics
 from conversion.embeddings.row_plan import Origin, RowPlan, make_rows, weighted_sums
+from conversion.embeddings.settings import VectorOptions
 from conversion.embeddings.sparse_weights import softmax_weights, sparsemax_of_sorted, sparsemax_weights
 from conversion.embeddings.static_vectors import train_token_vectors
 from conversion.embeddings.token_vectors import TokenVectors

@@ -12,7 +12,8 @@ import pytest
 import torch
 
 from conversion.embeddings import METHODS
-from conversion.embeddings.method import TransferInputs, VectorOptions
+from conversion.embeddings.method import TransferInputs
+from conversion.embeddings.settings import VectorOptions
 from conversion.embeddings.vocabulary import Vocabulary
 from conversion.embeddings.vocabulary_map import map_vocabulary
 from conversion.embeddings.word_methods import read_dictionary, word_alignment

@@ -23,7 +23,7 @@ from conversion.embeddings.learning_options import LearningOptions
 from conversion.embeddings.paired_windows import Window, balanced_order, cut
 from conversion.embeddings.request import TransferRequest
 from conversion.embeddings.row_plan import Origin
-from conversion.embeddings.vocabulary_strategies import VocabularyOptions
+from conversion.embeddings.settings import VocabularyOptions
 from conversion.hf_model import require_device
 from conversion.transfer import main
 from data_prep.artifacts import read_manifest

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import replace
@@ -35,8 +37,8 @@ from conversion.decision import DecisionRule
 from conversion.embeddings import word_methods
 from conversion.embeddings.case import read_case
 from conversion.embeddings.checkpoint import Transfer, plan_transfer, write_transfer
-from conversion.embeddings.method import VectorOptions
 from conversion.embeddings.request import TransferRequest
+from conversion.embeddings.settings import VectorOptions
 from conversion.transfer_compare import main
 from data_prep.artifacts import read_manifest
 from data_prep.reading.documents import Documents
@@ -45,6 +47,7 @@ from data_prep.tokenizers.files import load_tokenizer
 from tests.conversion.embedding_fixtures import byte_level, demo_text, opt_config, opt_tensors, save_checkpoint, sentencepiece_like
 
 SOURCE_SPECIALS = {"bos": "</s>", "eos": "</s>", "pad": "<pad>"}
+ROOT = Path(__file__).resolve().parents[2]
 HELDOUT = [line for line in demo_text("sl")[40_000:46_000].splitlines() if line.strip()]
 
 
@@ -318,6 +321,21 @@ def test_what_methods_have_in_common_is_made_once(folders: dict[str, Path], tmp_
     assert (both[1].weights != alone.weights).nnz == 0 and trained == ["--source-text", "--text"] * 2
     Transfer.of(case, replace(asked, method="wechsel", seed=7))
     assert len(trained) == 6, "vectors of another seed are others"
+
+
+@pytest.mark.parametrize("command", ["conversion.transfer", "conversion.transfer_compare"])
+def test_help_does_not_wait_for_what_methods_compute_with(command: str) -> None:
+    """Half of the time of --help went into numpy and scipy: it needs the names of the methods alone."""
+    code = (
+        "import runpy, sys\n"
+        "sys.argv = ['x', '--help']\n"
+        "try:\n"
+        f"    runpy.run_module({command!r}, run_name='__main__')\n"
+        "except SystemExit:\n"
+        "    print(sorted({'numpy', 'scipy', 'torch', 'regex'} & set(sys.modules)))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
 
 
 def test_sample_takes_whole_documents_from_all_over() -> None:
