@@ -219,7 +219,12 @@ def _largest(row: Mapping[str, Any]) -> list[str]:
 def _sent(row: Mapping[str, Any]) -> list[str]:
     share = row.get("overlapped")
     beside = (f"{share:.0%}" if share else "no") if share is not None else ("yes" if row["asynchronous"] else "no")
-    return [f"{row['group']} {row['kind']}", f"{row['GB']:.3f}" if row["GB"] >= 0.0005 else "< 0.001", f"{row['calls']:,}", beside]
+    return [
+        f"{row['group']} {row['kind']}",
+        f"{row['GB']:.3f}" if row["GB"] >= 0.0005 else "< 0.001",
+        f"{row['calls']:,}" if row["calls"] else "< 1",
+        beside,
+    ]
 
 
 def _waits(report: Mapping[str, Any]) -> str:
