@@ -21,7 +21,7 @@ _SKIPPED = (
     "/torch/",
     "/contextlib.py",
     "/functools.py",
-    "/nemo_patches/fake_devices.py",
+    "/nemo_patches/fake_devices/",
     "/recipes/rehearsal/",
     "/lightning/",
     "/weakref.py",
