@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import io
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from megatron.core import parallel_state
 from megatron.core.dist_checkpointing.core import CheckpointingConfig, maybe_load_config, save_config
 from megatron.core.dist_checkpointing.dict_utils import nested_values
 from megatron.core.dist_checkpointing.mapping import ShardedObject, ShardedTensor, ShardedTensorFactory
@@ -50,19 +52,37 @@ def _without_bytes(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _read_nothing(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Tensors are asked for and stay what they are; objects are read where there is a file."""
+    """Tensors are asked for and stay what they are, with what reading one takes of the host; objects are read where there is a file."""
 
     def read_data(self: FileSystemReader, plan: Any, planner: Any) -> Future[None]:
+        described = self.read_metadata().state_dict_metadata
         for item in plan.items:
             if item.type is LoadItemType.BYTE_IO:
                 planner.load_bytes(item, _object(self, item))
             else:
-                planner.commit_tensor(item, planner.resolve_tensor(item).detach())
+                target = planner.resolve_tensor(item).detach()
+                _hold_chunk(target, _chunk_size(self, item, described) or target.numel())
+                planner.commit_tensor(item, target)
         done: Future[None] = Future()
         done.set_result(None)
         return done
 
     return read_data
+
+
+def _chunk_size(self: FileSystemReader, item: Any, described: Mapping[str, Any]) -> int | None:
+    """Numbers in the chunk of the file that holds an item; None for what a rehearsal saved, which is described without its chunks."""
+    if self.storage_data[item.storage_index].relative_path == _NOWHERE.relative_path:
+        return None
+    chunks: list[ChunkStorageMetadata] = described[item.storage_index.fqn].chunks
+    return next(chunk.sizes.numel() for chunk in chunks if chunk.offsets == item.storage_index.offset)
+
+
+def _hold_chunk(target: torch.Tensor, size: int) -> None:
+    """Take what reading takes of the host: the whole chunk as bytes, and then as a tensor."""
+    read = torch.empty(size * target.element_size(), dtype=torch.uint8, device="cpu")
+    unpickled = torch.empty(size, dtype=target.dtype, device="cpu")
+    del read, unpickled
 
 
 def _object(self: FileSystemReader, item: Any) -> io.BytesIO:
@@ -100,6 +120,23 @@ def _describing(original: Callable[..., Any]) -> Callable[..., Any]:
         return request
 
     return save_checkpoint
+
+
+def shards_of_other(mine: list[Any], rank: int) -> list[ShardedTensor]:
+    """What another rank has of a checkpoint, by what this one has, without data.
+
+    A replica of this rank's part of the model has the same tensors, and as large a part of the optimizer's state, which is its own.
+    Of the other parts of the model it is enough to know that they are not this one's.
+    """
+    replicas = torch.distributed.get_process_group_ranks(parallel_state.get_data_parallel_group(with_context_parallel=True))
+    if rank not in replicas:
+        return []
+    return [
+        replace(shard, replica_id=(*shard.replica_id[:-1], replicas.index(rank)))
+        if shard.flattened_range is None
+        else replace(shard, key=f"{shard.key} of rank {rank}")
+        for shard in mine
+    ]
 
 
 def _shards(checkpoint: dict[str, Any]) -> Iterator[ShardedTensor | ShardedObject]:

@@ -3,7 +3,7 @@
 Every branch that `torch.cuda.is_available()` opens is taken, with the CPU build of torch, by one process that plays one rank:
 
 - `FakeGpu`, a FakeTensorMode, gives the tensors and tells an `Observer` what is allocated, what a rank sends, and where the host waits;
-- `_GpuCalls`, a torch function mode, rewrites what torch's C++ would ask a real device for, and answers as the kernels of a GPU would;
+- `GpuCalls`, a torch function mode, rewrites what torch's C++ would ask a real device for, and answers as the kernels of a GPU would;
 - torch's process group "fake" gives the other ranks, which say nothing;
 - `PATCHES` replaces the functions of `torch.cuda`, and of libraries that read values.
 
@@ -82,6 +82,7 @@ def played_rank(world: World, observer: Observer) -> Iterator[None]:
             yield
     finally:
         played.pop()
+        collectives.forget_all()
         if distributed.is_initialized():
             from megatron.core import num_microbatches_calculator, parallel_state
 
@@ -117,6 +118,7 @@ PATCHES = (
     _replacing("torch.cuda.nvtx:range_pop", "c2bf3577da1601e7", returning(0)),
     _replacing("torch.distributed:init_process_group", "8e2028cb296abd97", collectives.fake_group),
     _replacing("torch.distributed:new_group", "5eac91d159977c5b", collectives.new_group_of_fakes),
+    _replacing("torch.distributed:batch_isend_irecv", "8c6a8c0eb859fa94", collectives.batch_of),
     _replacing("torch.distributed:all_gather_object", "8df003b4dae9c74d", being(collectives.gathered)),
     _replacing("torch.distributed:gather_object", "2bdb61a7e82eb747", being(collectives.gather)),
     _replacing("torch.distributed:scatter_object_list", "8ec8495cfe53df7c", being(collectives.scatter)),

@@ -2,15 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import torch.distributed as distributed
 from torch import Tensor
-from torch._C._distributed_c10d import ProcessGroup
+from torch._C._distributed_c10d import ProcessGroup, Work
 
 from nemo_patches.fake_devices.world import Observer, played
+
+
+class Started(Work):
+    """A collective that has begun, until someone waits for it.
+
+    Args:
+        awaited: is called at the first wait.
+    """
+
+    def __init__(self, *awaited: Callable[[], None]) -> None:
+        super().__init__()
+        self._awaited = awaited
+        _under_way.append(self)
+
+    def wait(self, timeout: Any = None) -> bool:
+        """Tell; on a GPU, work that is launched after this runs after the collective."""
+        if self in _under_way:
+            _under_way.remove(self)
+            for tell in self._awaited:
+                tell()
+        return True
+
+    def is_completed(self) -> bool:
+        """Whether it is over: always."""
+        return True
+
+
+_under_way: list[Started] = []  # C++ does not keep what Python adds to a Work
+
+
+def forget_all() -> None:
+    """Nobody will wait for what is under way."""
+    _under_way.clear()
 
 
 @dataclass(frozen=True)
@@ -28,15 +61,17 @@ class Collective:
     asynchronous: int | None = None
     is_coalesced: bool = False  # several in one, which the fake group does not know
 
-    def tell(self, observer: Observer, args: Any) -> None:
+    def start(self, observer: Observer, args: Any) -> Started:
         """Say that one is sent, by the arguments of the operation."""
         sizes = [_bytes(args[place]) for place in self.tensors]
         flag = self.asynchronous
-        observer.sent(
-            self.kind,
-            max(sizes),
-            ProcessGroup.unbox(args[self.group]),
-            is_asynchronous=flag is None or len(args) <= flag or bool(args[flag]),
+        return Started(
+            observer.sent(
+                self.kind,
+                max(sizes),
+                ProcessGroup.unbox(args[self.group]),
+                is_asynchronous=flag is None or len(args) <= flag or bool(args[flag]),
+            )
         )
 
 
@@ -86,11 +121,38 @@ def new_group_of_fakes(original: Callable[..., Any]) -> Callable[..., Any]:
     return new_group
 
 
+def wait_for(handles: Iterable[Any]) -> None:
+    """Wait for each."""
+    for handle in handles:
+        handle.wait()
+
+
+def batch_of(original: Callable[..., Any]) -> Callable[..., Any]:
+    """For `batch_isend_irecv`, whose one handle comes from C++: one that waits for all that were sent and received."""
+
+    def batch_isend_irecv(operations: list[Any]) -> list[Any]:
+        before = set(_under_way)
+        handles = original(operations)
+        parts = [work for work in _under_way if work not in before]
+        return handles if set(handles) <= set(parts) else [Started(lambda: wait_for(parts))]
+
+    return batch_isend_irecv
+
+
 def gathered(object_list: list[Any], obj: Any, group: Any = None) -> None:
     """Other ranks have the same to say; of what each has of its own, a mapping by name, they have nothing."""
-    others = {} if isinstance(obj, dict) else obj
-    object_list[:] = [others] * len(object_list)
-    object_list[distributed.get_rank(group)] = obj
+    ranks = distributed.get_process_group_ranks(group or distributed.group.WORLD)
+    object_list[:] = [obj if rank == distributed.get_rank() else _said_by(rank, obj) for rank in ranks]
+
+
+def _said_by(rank: int, mine: Any) -> Any:
+    if isinstance(mine, dict):
+        return {}
+    if isinstance(mine, list) and mine and hasattr(mine[0], "replica_id"):
+        from nemo_patches.fake_storage import shards_of_other  # which imports Megatron, as someone has who speaks of shards
+
+        return shards_of_other(mine, rank)
+    return mine
 
 
 def gather(obj: Any, object_gather_list: list[Any] | None = None, *args: Any, **kwargs: Any) -> None:

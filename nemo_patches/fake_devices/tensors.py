@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch._C._distributed_c10d import FakeWork
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.utils.flop_counter import flop_registry
 
-from nemo_patches.fake_devices.collectives import COLLECTIVES
+from nemo_patches.fake_devices.collectives import COLLECTIVES, Collective
 from nemo_patches.fake_devices.fusion import fusion_depth
 from nemo_patches.fake_devices.world import Observer, on_gpu
 
@@ -41,10 +41,8 @@ class FakeGpu(FakeTensorMode):
         if self._depth:  # a decomposition, which a GPU does in one kernel
             return super().__torch_dispatch__(func, types, args, kwargs)
         if func.namespace == "c10d" and (known := COLLECTIVES.get(func._opname)) is not None:
-            known.tell(self._observer, args)
-            if known.is_coalesced:
-                return FakeWork().boxed()
-        elif func in _READS and on_gpu(args[0]):
+            return self._begin(known, func, types, args, kwargs)
+        if func in _READS and on_gpu(args[0]):
             self._observer.waited(func._opname)
         elif func in _COPIES and _copies_to_host(func, args, kwargs):
             self._observer.waited("copy to the host")
@@ -52,14 +50,28 @@ class FakeGpu(FakeTensorMode):
             return _value(args[0].dtype)
         if func is torch.ops.aten.nonzero.default and isinstance(args[0], FakeTensor):
             return args[0].new_zeros((args[0].numel(), args[0].dim()), dtype=torch.int64)
-        self._depth += 1
-        try:
-            result = super().__torch_dispatch__(func, types, args, kwargs)
-        finally:
-            self._depth -= 1
+        result = self._run(func, types, args, kwargs)
+        if (count := flop_registry.get(func._overloadpacket)) is not None and on_gpu(args[0]):
+            self._observer.computed(count(*args, **kwargs, out_val=result))
         if not fusion_depth():
             self._tell(result, func)
         return result
+
+    def _run(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        self._depth += 1
+        try:
+            return super().__torch_dispatch__(func, types, args, kwargs)
+        finally:
+            self._depth -= 1
+
+    def _begin(self, known: Collective, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        """The result of a collective, with a handle that tells when it is waited for."""
+        started = known.start(self._observer, args)
+        if known.is_coalesced:
+            return started.boxed()
+        result = self._run(func, types, args, kwargs)
+        self._tell(result, func)
+        return (*result[:-1], started.boxed()) if isinstance(result, tuple) else started.boxed()
 
     def _tell(self, result: Any, func: Any) -> None:
         for tensor in result if isinstance(result, list | tuple) else (result,):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -50,8 +51,15 @@ class Observer(Protocol):
     def waited(self, what: str) -> None:
         """The host waits for the GPU."""
 
-    def sent(self, kind: str, num_bytes: int, group: ProcessGroup, *, is_asynchronous: bool) -> None:
-        """A collective operation, with the bytes of the larger of its input and output on this rank."""
+    def sent(self, kind: str, num_bytes: int, group: ProcessGroup, *, is_asynchronous: bool) -> Callable[[], None]:
+        """A collective operation has begun, with the bytes of the larger of its input and output on this rank.
+
+        Returns:
+            What to call where its result is waited for.
+        """
+
+    def computed(self, operations: int) -> None:
+        """Products of matrices, attention among them, in floating-point operations."""
 
     def attended(self, kernel: str) -> None:
         """The kernel that a GPU would choose for an attention."""
@@ -69,7 +77,8 @@ class Nobody:
     """The observer outside of a rehearsal, for what libraries ask when they are imported."""
 
     peak = now = 0
-    allocated = held_on_host = waited = sent = attended = staticmethod(lambda *args, **options: None)
+    allocated = held_on_host = waited = computed = attended = staticmethod(lambda *args: None)
+    sent = staticmethod(lambda *args, **options: lambda: None)
 
 
 _A100 = FakeGpuKind("NVIDIA A100-SXM4-40GB", 42_297_786_368, (8, 0))

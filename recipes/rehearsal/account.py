@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import weakref
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -93,10 +93,17 @@ class Peak:
 
 @dataclass
 class Traffic:
-    """Bytes and calls of one collective of one group."""
+    """Bytes and calls of one collective of one group.
+
+    Attributes:
+        beside: bytes of the calls between whose beginning and whose wait matrices are multiplied, so that both can run at once.
+        operations: of those products, in floating point; one product may be beside several calls.
+    """
 
     num_bytes: int = 0
     calls: int = 0
+    beside: int = 0
+    operations: int = 0
 
 
 @dataclass
@@ -106,7 +113,8 @@ class Account:
     Attributes:
         now, peak: bytes that are allocated, and the most that ever were.
         peaks: the fullest moment of each phase.
-        traffic: of each phase: (group, kind, whether the host goes on meanwhile) -> bytes.
+        traffic: of each phase: (group, kind, whether the caller goes on meanwhile) -> bytes.
+        operations: in floating point, of all products of matrices so far.
         waits: of each phase: place -> how often the host waited there.
         kernels: of attention, with calls.
         after_first_step: the most bytes that ever were when the first step ended, what `torch.cuda.max_memory_allocated` says then.
@@ -118,6 +126,7 @@ class Account:
     after_first_step: int = 0
     peaks: dict[str, Peak] = field(default_factory=dict)
     traffic: dict[str, dict[tuple[str, str, bool], Traffic]] = field(default_factory=dict)
+    operations: int = 0
     waits: dict[str, Counter[str]] = field(default_factory=dict)
     kernels: dict[str, Counter[str]] = field(default_factory=dict)
     host_now: int = 0
@@ -198,14 +207,24 @@ class Account:
         """See `nemo_patches.fake_devices.Observer`."""
         self.waits.setdefault(self._phase, Counter())[f"{_place(sys._getframe(1))[0]}: {what}"] += 1
 
-    def sent(self, kind: str, num_bytes: int, group: Any, *, is_asynchronous: bool) -> None:
+    def sent(self, kind: str, num_bytes: int, group: Any, *, is_asynchronous: bool) -> Callable[[], None]:
         """See `nemo_patches.fake_devices.Observer`; a group of one rank sends nothing."""
         if group.size() == 1:
-            return
+            return lambda: None
         name = group_name(group)
         found = self.traffic.setdefault(self._phase, {}).setdefault((name, kind, is_asynchronous), Traffic())
         found.num_bytes += num_bytes
         found.calls += 1
+        return partial(self._awaited, found, num_bytes, self.operations)
+
+    def _awaited(self, traffic: Traffic, num_bytes: int, operations_before: int) -> None:
+        if meanwhile := self.operations - operations_before:
+            traffic.beside += num_bytes
+            traffic.operations += meanwhile
+
+    def computed(self, operations: int) -> None:
+        """See `nemo_patches.fake_devices.Observer`."""
+        self.operations += operations
 
     def attended(self, kernel: str) -> None:
         """See `nemo_patches.fake_devices.Observer`."""
@@ -275,6 +294,6 @@ def total_traffic(account: Account, phases: Iterable[str]) -> Mapping[tuple[str,
     for phase in phases:
         for key, traffic in account.traffic.get(phase, {}).items():
             found = total.setdefault(key, Traffic())
-            found.num_bytes += traffic.num_bytes
-            found.calls += traffic.calls
+            for name in ("num_bytes", "calls", "beside", "operations"):
+                setattr(found, name, getattr(found, name) + getattr(traffic, name))
     return total

@@ -21,6 +21,7 @@ from data_prep.megatron.index import index_parts, token_dtype
 from recipes.checks import RunInputs
 from recipes.published import recipe_with_inputs
 from recipes.schema import Recipe
+from recipes.steps import has_answers
 
 FACTORS_NAME = "factors.safetensors"
 
@@ -53,14 +54,14 @@ def with_stand_ins(recipe: Recipe, inputs: RunInputs, directory: Path, *, num_sa
     train, manifests = [], []
     for number, (path, manifest) in enumerate(zip(data.train, inputs.train, strict=True)):
         if not Path(path).is_dir():
-            path, manifest = _write_data(directory / f"train-{number}", recipe, inputs, num_samples)
+            path, manifest = _write_data(directory / f"train-{number}", manifest, recipe.data.sequence_length, num_samples)
         train.append(path)
         manifests.append(manifest)
     validation, held_out = {}, {}
     for language, path in data.validation.items():
         manifest = inputs.validation[language]
         if not Path(path).is_dir():
-            path, manifest = _write_data(directory / f"held-out-{language}", recipe, inputs, num_samples)
+            path, manifest = _write_data(directory / f"held-out-{language}", manifest, recipe.data.sequence_length, num_samples)
         validation[language], held_out[language] = path, manifest
     recipe = replace(recipe, model=model, data=replace(data, train=tuple(train), validation=validation))
     return recipe, replace(inputs, train=tuple(manifests), validation=held_out)
@@ -82,18 +83,28 @@ def _no_numbers() -> np.ndarray:
     raise AssertionError("a stand-in has no numbers")
 
 
-def _write_data(directory: Path, recipe: Recipe, inputs: RunInputs, num_samples: int) -> tuple[str, Manifest]:
-    """One document of zeros; its file takes no space on disk."""
-    num_tokens = num_samples * recipe.data.sequence_length + 1
-    dtype = token_dtype(inputs.model["vocab_size"])
+def _write_data(directory: Path, manifest: Manifest, length: int, num_samples: int) -> tuple[str, Manifest]:
+    """One document of zeros, or pairs of a question and its answer where there are such; the file takes no space on disk.
+
+    Args:
+        manifest: of the data set that it stands for.
+        length: tokens of a sample.
+    """
+    facts = dict(manifest.facts)
+    if has_answers(manifest):
+        lengths = np.array([length // 2, length - length // 2] * num_samples, dtype=np.int32)
+        facts |= {"num_pairs": num_samples, "longest_pair": length}
+    else:
+        lengths = np.array([num_samples * length + 1], dtype=np.int32)
+    num_tokens = int(lengths.sum())
+    dtype = token_dtype(facts["vocab_size"])
     directory.mkdir(parents=True)
     with (directory / f"{DATA_PREFIX}.bin").open("wb") as stream:
         stream.truncate(num_tokens * dtype.itemsize)
     with (directory / f"{DATA_PREFIX}.idx").open("wb") as stream:
-        for part in index_parts(np.array([num_tokens], dtype=np.int32), dtype):
+        for part in index_parts(lengths, dtype):
             stream.write(part)
-    facts = {**inputs.train[0].facts, "num_tokens": num_tokens, "text_bytes": 4 * num_tokens}
-    return str(directory), Manifest(stage=inputs.train[0].stage, facts=facts)
+    return str(directory), Manifest(stage=manifest.stage, facts={**facts, "num_tokens": num_tokens, "text_bytes": 4 * num_tokens})
 
 
 def _write_factors(path: Path, *, vocab_size: int, hidden_size: int, size: int) -> None:

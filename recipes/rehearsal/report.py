@@ -10,7 +10,7 @@ from recipes.checks import RunInputs, planned_model
 from recipes.planner.hardware import Gpu
 from recipes.planner.layout import layout_of
 from recipes.planner.memory import GIB, stage_memory
-from recipes.rehearsal.account import Account, Peak, Traffic, total_traffic
+from recipes.rehearsal.account import Account, Peak, total_traffic
 from recipes.rehearsal.fit import fit_of, summary
 from recipes.rehearsal.rank import STEPS, RehearsedRank
 from recipes.schema import Recipe
@@ -94,9 +94,25 @@ def _traffic(found: RehearsedRank) -> list[dict[str, Any]]:
     rows = []
     for (group, kind, is_asynchronous), traffic in sorted(total_traffic(found.account, STEP_PHASES).items()):
         factor = found.all_micro_batches / found.micro_batches if group in _EVERY_MICRO_BATCH else 1.0
-        scaled = Traffic(round(traffic.num_bytes * factor / STEPS), round(traffic.calls * factor / STEPS))
-        rows.append({"group": group, "kind": kind, "GB": scaled.num_bytes / 1e9, "calls": scaled.calls, "asynchronous": is_asynchronous})
+        rows.append(
+            {
+                "group": group,
+                "kind": kind,
+                "GB": round(traffic.num_bytes * factor / STEPS) / 1e9,
+                "calls": round(traffic.calls * factor / STEPS),
+                "asynchronous": is_asynchronous,
+                "overlapped": round(traffic.beside / traffic.num_bytes, 3),
+                "TFLOP beside": round(traffic.operations * factor / STEPS / 1e12, 3),
+            }
+        )
     return rows
+
+
+def _how(row: Mapping[str, Any]) -> str:
+    """What is computed while a collective is under way."""
+    if row["overlapped"]:
+        return f"{row['overlapped']:.0%} beside {row['TFLOP beside']:.1f} TFLOP"
+    return "asynchronous, but nothing is multiplied meanwhile" if row["asynchronous"] else "waited for"
 
 
 def _waits(account: Account) -> dict[str, float]:
@@ -119,8 +135,7 @@ def text_of(report: Mapping[str, Any]) -> str:
     ]
     lines.append("  sent in a step (GB)")
     lines += [
-        f"    {row['GB']:>9.3f}  {row['group']} {row['kind']}, {row['calls']} calls, {'beside the computation' if row['asynchronous'] else 'waited for'}"
-        for row in report["traffic of a step"]
+        f"    {row['GB']:>9.3f}  {row['group']} {row['kind']}, {row['calls']} calls, {_how(row)}" for row in report["traffic of a step"]
     ]
     for title in ("waits of a step", "waits of a save", "waits of an asynchronous save", "attention kernels"):
         lines.append(f"  {title}")

@@ -4,19 +4,87 @@ from __future__ import annotations
 
 import json
 import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from recipes.checks import RunInputs
+
+
+@dataclass(frozen=True)
+class Case:
+    """A recipe and how it is rehearsed.
+
+    Attributes:
+        num_layers: of the model, in place of the published number: each costs time and shows nothing new.
+        hf: another model, as its config.json has it, for families that no published run has.
+        answers: question-answer pairs of these lengths, each of prompt and answer, in place of text.
+    """
+
+    recipe: str
+    ranks: str = "0"
+    overrides: tuple[str, ...] = ()
+    num_layers: int | None = None
+    hf: Mapping[str, Any] | None = None
+    has_answers: bool = False
 
 
 def main(cases_path: str, output_path: str) -> None:
-    """Write the reports of all cases; each is a recipe, overrides and ranks."""
-    from recipes.compose import compose_recipe
-    from recipes.rehearse import rehearse
+    """Write the reports of all cases."""
+    cases = {title: Case(**case) for title, case in json.loads(Path(cases_path).read_text()).items()}
+    Path(output_path).write_text(json.dumps({title: list(reports(case)) for title, case in cases.items()}, indent=1))
 
-    reports = {
-        title: list(rehearse(compose_recipe(name, overrides), ranks))
-        for title, (name, ranks, overrides) in json.loads(Path(cases_path).read_text()).items()
-    }
-    Path(output_path).write_text(json.dumps(reports, indent=1))
+
+def as_json(cases: Mapping[str, Case]) -> str:
+    """What `main` reads."""
+    return json.dumps({title: asdict(case) for title, case in cases.items()})
+
+
+def reports(case: Case) -> Iterator[dict[str, Any]]:
+    """As `recipes.rehearse.rehearse`, with the case's own model and data."""
+    from recipes.checks import check_run
+    from recipes.compose import compose_recipe
+    from recipes.planner.hardware import GPUS
+    from recipes.rehearsal.inputs import complete_recipe
+    from recipes.rehearse import rehearse, wanted_ranks
+
+    recipe = compose_recipe(case.recipe, list(case.overrides))
+    if case.num_layers is None and case.hf is None and not case.has_answers:
+        yield from rehearse(recipe, case.ranks)
+        return
+    with tempfile.TemporaryDirectory() as directory:
+        recipe, inputs = complete_recipe(recipe, Path(directory))
+        # The model is no longer the published one.
+        recipe = replace(recipe, model=replace(recipe.model, base=None, vocab_size=None))
+        inputs = _changed(inputs, case)
+        recipe = check_run(recipe, inputs)
+        from recipes.rehearsal.rank import rehearse_rank
+        from recipes.rehearsal.report import rank_report
+
+        for rank in wanted_ranks(recipe, case.ranks):
+            yield rank_report(recipe, inputs, rehearse_rank(recipe, inputs, rank, GPUS["a100-64gb"], Path(directory) / "rank"))
+
+
+def _changed(inputs: RunInputs, case: Case) -> RunInputs:
+    from conversion.families import family_of
+    from data_prep.artifacts import Manifest
+    from data_prep.megatron.index import QA_STAGE
+
+    if case.hf is not None:
+        family = family_of(case.hf["model_type"], source="the case")
+        tied = bool(case.hf.get("tie_word_embeddings"))
+        model = family.megatron_config(case.hf, tied=tied, source="the case")
+        data = tuple(replace(manifest, facts={**manifest.facts, "vocab_size": model["vocab_size"]}) for manifest in inputs.train)
+        inputs = replace(inputs, family=family.model_type, model=model, train=data)
+    if case.num_layers is not None:
+        inputs = replace(inputs, model={**inputs.model, "num_layers": case.num_layers})
+    if case.has_answers:
+        pairs = [{**manifest.facts, "num_pairs": 10_000, "longest_pair": 300} for manifest in inputs.train]
+        inputs = replace(inputs, train=tuple(Manifest(stage=QA_STAGE, facts=facts) for facts in pairs))
+    return inputs
 
 
 if __name__ == "__main__":

@@ -11,22 +11,38 @@ import pytest
 
 from recipes.compose import compose_recipe, recipe_names
 from recipes.rehearse import main, wanted_ranks
+from tests.conversion.tiny_families import PUBLISHED
 from tests.processes import ROOT, Group
+from tests.recipes.rehearsals import Case, as_json
 
-# A small world costs less: what 64 ranks say of a checkpoint is compared one by one.
-SMALL_WORLD = ("parallel.num_nodes=1", "parallel.devices_per_node=2", "schedule.global_batch_size=16")
+SMALL = ("parallel.num_nodes=1", "parallel.devices_per_node=2", "schedule.global_batch_size=16")
+PIPELINE = ("parallel.num_nodes=1", "parallel.devices_per_node=4", "parallel.pipeline_parallel_size=2")
+# One of each family, procedure and feature at its real widths, with a few layers: each costs time and shows nothing new.
 USUAL = {
-    "gams": ("gams/focus_tied", "0", SMALL_WORLD),
-    "llama": ("low_resource/llama3", "last", ("parallel.devices_per_node=4", "parallel.tensor_parallel_size=2")),
-    "factors": ("ofa/latent_100", "0", ()),
+    "opt, whole": Case("gams/focus_tied", overrides=SMALL),
+    "opt, frozen body": Case("gams/focus_cse", overrides=SMALL, num_layers=2),
+    "opt, two tokens": Case("gams/focus", overrides=(*SMALL, "+objective=two_tokens"), num_layers=2),
+    "opt, answers": Case("gams/inz", num_layers=2, has_answers=True),
+    "opt, tied pipeline": Case("gams/opt_gams", "stages", (*PIPELINE, "schedule.global_batch_size=32"), num_layers=2),
+    "factors": Case("ofa/latent_100", num_layers=2),
+    "llama2, lora": Case("low_resource/llama2", overrides=("procedure=lora",), num_layers=4),
+    "llama2, two stages": Case("low_resource/llama2", overrides=("procedure=2_stage",), num_layers=4),
+    "llama3, ends and two tokens over a tensor and a pipeline": Case("low_resource/llama3", "0,3", PIPELINE, num_layers=4),
+    "llama3.1, two languages": Case("sava/llama", overrides=("parallel.num_nodes=1",), num_layers=2),
+    "mistral, windows": Case(
+        "sava/mistral", overrides=("parallel.num_nodes=1", "data.sequence_length=8192", "schedule.micro_batch_size=1"), num_layers=2
+    ),
+    "gemma2": Case("low_resource/gemma2", "last", num_layers=4),
+    "qwen2": Case("low_resource/llama3", num_layers=4, hf=PUBLISHED["qwen2-7b"]),
+    "qwen3": Case("low_resource/llama3", num_layers=4, hf=PUBLISHED["qwen3-8b"]),
 }
 PEAK_TOLERANCE = 0.025  # of the planner's bytes; what is left are gradients of activations that live for a moment
 
 
-def rehearsed(cases: dict[str, tuple[str, str, tuple[str, ...]]], directory: Path, *, timeout_seconds: float) -> dict[str, list[Any]]:
+def rehearsed(cases: dict[str, Case], directory: Path, *, timeout_seconds: float) -> dict[str, list[Any]]:
     """Reports of all cases, from one process."""
     directory.mkdir(parents=True, exist_ok=True)
-    (directory / "cases.json").write_text(json.dumps(cases))
+    (directory / "cases.json").write_text(as_json(cases))
     script = str(ROOT / "tests" / "recipes" / "rehearsals.py")
     group = Group([script, str(directory / "cases.json"), str(directory / "reports.json")], log_dir=directory / "log")
     finished = group.wait(timeout_seconds=timeout_seconds)
@@ -71,7 +87,7 @@ def test_tensors_have_kinds_and_collectives_say_what_goes_on_beside_them(reports
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in recipe_names() if not name.startswith("demo")])
 def test_every_published_recipe_runs_at_its_real_size(name: str, tmp_path: Path) -> None:
-    found = rehearsed({name: (name, "stages", ())}, tmp_path, timeout_seconds=1200)
+    found = rehearsed({name: Case(name, "stages")}, tmp_path, timeout_seconds=1200)
     for report in found[name]:
         assert report["rehearsal"]["processor seconds"] < 120 and report["rehearsal"]["memory (GiB)"] < 4
         for part in ("parameters", "gradients"):
