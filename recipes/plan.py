@@ -27,6 +27,7 @@ from recipes.page import recipe_page
 from recipes.planner import costs, report
 from recipes.planner.estimate import estimate_run
 from recipes.planner.hardware import GPUS, Gpu, find_gpu
+from recipes.planner.host import estimate_host
 from recipes.planner.layout import layout_of
 from recipes.planner.memory import estimate_memory
 from recipes.planner.parameters import count_parameters
@@ -101,9 +102,10 @@ def planned_sections(recipe: Recipe, inputs: RunInputs, options: Options, *, ste
     """The sections of the planner."""
     model, layout = planned_model(recipe, inputs), layout_of(recipe)
     gpu = options.gpu or (find_gpu(recipe.parallel.gpu) if recipe.parallel.gpu else None)
-    sections = {
+    sections: dict[str, dict[str, object]] = {
         "parameters by part": report.parameter_section(model),
         "memory per device (GiB; state exact, activations counted)": report.memory_section(estimate_memory(model, layout)),
+        "memory of the host": {"checkpoints": str(estimate_host(model, layout))},
         "work": report.work_section(model, layout, steps=steps),
     }
     if gpu is None:

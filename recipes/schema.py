@@ -36,6 +36,7 @@ class ParallelRecipe:
     pipeline_parallel_size: int = 1  # stages among which the layers are dealt out
     distributed_optimizer: bool = True  # optimizer state spread over the data-parallel ranks
     gpu: str | None = None  # what the devices are, a name of recipes.planner.hardware; a layout that does not fit it is refused
+    node_memory_gib: float | None = None  # of a node's host; a run whose checkpoints need more while they are saved or loaded is refused
     check_memory: bool = True  # False tries a layout that by the estimate does not fit
     overlap_communication: bool = True  # gradients are reduced, and parameters gathered, beside the computation
 

@@ -52,27 +52,27 @@ class Collective:
 
     Attributes:
         tensors: places of its inputs and outputs, of which the larger side counts.
-        asynchronous: place of the flag, where there is one.
     """
 
     kind: str
     tensors: tuple[int, ...]
     group: int
-    asynchronous: int | None = None
     is_coalesced: bool = False  # several in one, which the fake group does not know
 
-    def start(self, observer: Observer, args: Any) -> Started:
+    def start(self, observer: Observer, func: Any, args: Any) -> Started:
         """Say that one is sent, by the arguments of the operation."""
         sizes = [_bytes(args[place]) for place in self.tensors]
-        flag = self.asynchronous
-        return Started(
-            observer.sent(
-                self.kind,
-                max(sizes),
-                ProcessGroup.unbox(args[self.group]),
-                is_asynchronous=flag is None or len(args) <= flag or bool(args[flag]),
-            )
-        )
+        group = ProcessGroup.unbox(args[self.group])
+        return Started(observer.sent(self.kind, max(sizes), group, is_asynchronous=_is_asynchronous(func, args)))
+
+
+def _is_asynchronous(func: Any, args: Any) -> bool:
+    """Whether the caller is given a handle to wait for, by the flag of the operation; sending and receiving have none."""
+    arguments = {argument.name: place for place, argument in enumerate(func._schema.arguments)}
+    place = arguments.get("asyncOp", arguments.get("async_op"))
+    if place is None:
+        return False
+    return bool(args[place]) if place < len(args) else bool(func._schema.arguments[place].default_value)
 
 
 def _bytes(tensors: Any) -> int:
@@ -82,21 +82,21 @@ def _bytes(tensors: Any) -> int:
 
 
 COLLECTIVES = {
-    "allreduce_": Collective("all-reduce", (0,), 1, 5),
-    "broadcast_": Collective("broadcast", (0,), 1, 5),
-    "reduce_": Collective("reduce", (0,), 1, 6),
-    "allgather_": Collective("all-gather", (0, 1), 2, 4),
-    "_allgather_base_": Collective("all-gather", (0, 1), 2, 3),
-    "reduce_scatter_": Collective("reduce-scatter", (0, 1), 2, 5),
-    "_reduce_scatter_base_": Collective("reduce-scatter", (0, 1), 2, 4),
-    "alltoall_base_": Collective("all-to-all", (0, 1), 2, 6),
-    "gather_": Collective("gather", (0, 1), 2, 5),
-    "scatter_": Collective("scatter", (0, 1), 2, 5),
+    "allreduce_": Collective("all-reduce", (0,), 1),
+    "broadcast_": Collective("broadcast", (0,), 1),
+    "reduce_": Collective("reduce", (0,), 1),
+    "allgather_": Collective("all-gather", (0, 1), 2),
+    "_allgather_base_": Collective("all-gather", (0, 1), 2),
+    "reduce_scatter_": Collective("reduce-scatter", (0, 1), 2),
+    "_reduce_scatter_base_": Collective("reduce-scatter", (0, 1), 2),
+    "alltoall_base_": Collective("all-to-all", (0, 1), 2),
+    "gather_": Collective("gather", (0, 1), 2),
+    "scatter_": Collective("scatter", (0, 1), 2),
     "send": Collective("send", (0,), 1),
     "recv_": Collective("receive", (0,), 1),
-    "allgather_into_tensor_coalesced_": Collective("all-gather", (0, 1), 2, 3, is_coalesced=True),
-    "reduce_scatter_tensor_coalesced_": Collective("reduce-scatter", (0, 1), 2, 5, is_coalesced=True),
-    "allreduce_coalesced_": Collective("all-reduce", (0,), 1, 5, is_coalesced=True),
+    "allgather_into_tensor_coalesced_": Collective("all-gather", (0, 1), 2, is_coalesced=True),
+    "reduce_scatter_tensor_coalesced_": Collective("reduce-scatter", (0, 1), 2, is_coalesced=True),
+    "allreduce_coalesced_": Collective("all-reduce", (0,), 1, is_coalesced=True),
 }
 
 

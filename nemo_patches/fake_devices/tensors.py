@@ -66,7 +66,7 @@ class FakeGpu(FakeTensorMode):
 
     def _begin(self, known: Collective, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         """The result of a collective, with a handle that tells when it is waited for."""
-        started = known.start(self._observer, args)
+        started = known.start(self._observer, func, args)
         if known.is_coalesced:
             return started.boxed()
         result = self._run(func, types, args, kwargs)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from recipes.planner import costs
 from recipes.planner.hardware import Gpu, find_gpu
+from recipes.planner.host import host_refusal
 from recipes.planner.layout import Layout, layout_of
 from recipes.planner.parameters import PlannedModel
 from recipes.planner.ranking import Choice, judge, ranked
@@ -79,19 +80,22 @@ def estimate_run(
 
 
 def memory_problems(recipe: Recipe, model: PlannedModel, *, visible: Gpu | None) -> list[str]:
-    """What is wrong where a layout does not fit its GPU, unless the recipe says to try all the same.
+    """What is wrong where a layout does not fit its GPU, or its checkpoints the node, unless the recipe says to try all the same.
 
     Args:
         visible: the GPU of this machine, which counts where the recipe names none.
     """
     parallel = recipe.parallel
+    problems = []
+    if parallel.node_memory_gib is not None and parallel.check_memory:
+        problems = host_refusal(model, layout_of(recipe), memory_gib=parallel.node_memory_gib, has="parallel.node_memory_gib is")
     try:
         gpu = find_gpu(parallel.gpu) if parallel.gpu is not None else visible
     except ValueError as error:
-        return [f"parallel.gpu: {error}"]
+        return [*problems, f"parallel.gpu: {error}"]
     if gpu is None or not parallel.check_memory:
-        return []
-    return refusal(model, layout_of(recipe), gpu)
+        return problems
+    return problems + refusal(model, layout_of(recipe), gpu)
 
 
 def refusal(model: PlannedModel, layout: Layout, gpu: Gpu) -> list[str]:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 from recipes.planner.activations import layer_activations
 from recipes.planner.layout import Layout
@@ -24,7 +23,7 @@ class MemoryEstimate:
         parameters: weights; the master copies are the optimizer's.
         activations: kept for the backward passes of all micro batches that are on their way.
         logits: the last layer's output and what the loss keeps and needs of it.
-        temporary: gradients of activations of the layer at work.
+        temporary: gradients of activations of the layer at work, as far as they are more than the logits, which are gone by then.
     """
 
     stage: int
@@ -77,22 +76,26 @@ def stage_memory(model: PlannedModel, layout: Layout, stage: int, *, kernels: st
     unkept = unkept_bytes(model, layers, tensor, item)
     logits = 0.0
     if stage == pipeline - 1:
-        logits = model.num_heads * _logit_bytes(model.config, item) * tokens * model.vocab_rows / tensor
+        logits = _logit_bytes(model, item) * tokens * model.vocab_rows / tensor
+    layer_gradients = tokens * item * (model.shape.ffn_input + model.shape.ffn) / tensor
+    adapters = tokens * sum(adapter_bytes(model, index, tensor, item) for index in layers)
     return MemoryEstimate(
         stage=stage,
         parameters=rank.held * item,
         gradients=rank.trained * 4,
         optimizer=rank.trained * optimizer_bytes(layout) / (layout.data_parallel_size if layout.distributed_optimizer else 1),
-        activations=(len(layers) * (layer.of(tokens) + tokens * adapter_bytes(model, tensor, item)) - tokens * unkept) * in_flight,
+        activations=(len(layers) * layer.of(tokens) + adapters - tokens * unkept) * in_flight,
         logits=logits,
-        temporary=tokens * item * (model.shape.ffn_input + model.shape.ffn) / tensor,
+        temporary=max(0.0, layer_gradients - logits),
     )
 
 
-def adapter_bytes(model: PlannedModel, tensor_parallel_size: int, item: int) -> float:
-    """Per token and layer: the input of every low-rank adapter after dropout, and which numbers were dropped."""
+def adapter_bytes(model: PlannedModel, layer: int, tensor_parallel_size: int, item: int) -> float:
+    """Per token: the inputs of a layer's low-rank adapters after dropout, unless they are frozen, and which numbers were dropped."""
     if not model.adapter_rank:
         return 0.0
+    if any(name.startswith(f"decoder.layers.{layer}.") and ".lora." in name for name in model.frozen):
+        item = 0
     shape = model.shape
     whole = shape.hidden * (3 + (2 if shape.is_gated else 1))
     return (item + 1) * (whole + (shape.attention + shape.ffn) / tensor_parallel_size)
@@ -117,9 +120,13 @@ def optimizer_bytes(layout: Layout) -> int:
     return 12 if layout.is_half else 8
 
 
-def _logit_bytes(model: Mapping[str, Any], item: int) -> int:
-    """Per token and vocabulary row: the logits, their softmax in 32 bit, which 32-bit logits become themselves, and a cap's input."""
-    return 4 + (item if item == 2 else 0) + (item if model.get("final_logit_softcapping") else 0)
+def _logit_bytes(model: PlannedModel, item: int) -> int:
+    """Per token and vocabulary row: of each head the softmax in 32 bit and a cap's result, and of the last one its logits.
+
+    32-bit logits become the softmax themselves; 16-bit ones are gone when the next head has its own.
+    """
+    kept = 4 + (item if model.config.get("final_logit_softcapping") else 0)
+    return model.num_heads * kept + (item if item == 2 else 0)
 
 
 @dataclass(frozen=True)

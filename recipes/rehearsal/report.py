@@ -8,6 +8,7 @@ from typing import Any
 
 from recipes.checks import RunInputs, planned_model
 from recipes.planner.hardware import Gpu
+from recipes.planner.host import estimate_host
 from recipes.planner.layout import layout_of
 from recipes.planner.memory import GIB, stage_memory
 from recipes.rehearsal.account import Account, Peak, total_traffic
@@ -84,9 +85,11 @@ def _largest(peak: Peak) -> list[dict[str, Any]]:
 
 
 def _planned(recipe: Recipe, inputs: RunInputs, stage: int) -> dict[str, float]:
-    memory = stage_memory(planned_model(recipe, inputs), layout_of(recipe), stage)
+    model, layout = planned_model(recipe, inputs), layout_of(recipe)
+    memory, host = stage_memory(model, layout, stage), estimate_host(model, layout)
     parts = ("parameters", "gradients", "optimizer", "activations", "logits", "temporary", "total")
-    return {part: gib(getattr(memory, part)) for part in parts}
+    on_host = {"host, save": gib(host.save / host.processes), "host, load": gib(host.load / host.processes)}
+    return {part: gib(getattr(memory, part)) for part in parts} | on_host
 
 
 def _traffic(found: RehearsedRank) -> list[dict[str, Any]]:

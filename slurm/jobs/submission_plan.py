@@ -11,6 +11,7 @@ from recipes.checks import RunInputs, planned_model
 from recipes.planner import costs
 from recipes.planner.estimate import RunEstimate, estimate_run, refusal
 from recipes.planner.hardware import GPUS, find_gpu
+from recipes.planner.host import estimate_host, host_refusal
 from recipes.planner.layout import layout_of
 from recipes.run_dir import METRICS_NAME, measured_save_seconds
 from recipes.schema import Recipe, raise_all
@@ -46,7 +47,7 @@ def plan_lines(submission: Submission) -> list[str]:
     """The plan as aligned lines.
 
     Raises:
-        ValueError: if the layout does not fit the cluster's GPUs.
+        ValueError: if the layout does not fit the cluster's GPUs, or its checkpoints the memory of a node.
     """
     recipe, job, cluster, run_dir = submission.recipe, submission.job, submission.cluster, submission.run_dir
     steps, step = arithmetic.total_steps(recipe), read_run_state(run_dir).saved_step
@@ -59,6 +60,7 @@ def plan_lines(submission: Submission) -> list[str]:
             f"{job.num_nodes} nodes x {job.tasks_per_node} tasks = {layout_of(recipe)}, {arithmetic.accumulation_steps(recipe)} accumulation steps",
         ),
         ("memory", f"{estimate.choice.fit} on each {estimate.gpu.name}" if estimate else f"not estimated: {_why_not(submission)}"),
+        ("host memory", _host_memory(submission)),
         (
             "jobs",
             f"{submission.chain.links} x {format_time_limit(job.time_limit_seconds)} in {cluster.gpu.name}, one after the other until the run is finished",
@@ -68,6 +70,23 @@ def plan_lines(submission: Submission) -> list[str]:
         ("checked", submission.checked),
     ]
     return [f"{name:<12}{text}" for name, text in rows]
+
+
+def _host_memory(submission: Submission) -> str:
+    """What saving and loading take of a node's memory, of what the job gets of it.
+
+    Raises:
+        ValueError: if it is more.
+    """
+    recipe, job, partition = submission.recipe, submission.job, submission.cluster.gpu
+    if not partition.gpus_per_node:
+        return "not estimated: the partition has no GPUs"
+    model, layout = planned_model(recipe, submission.inputs), layout_of(recipe)
+    memory = job.memory_gib or partition.memory_gib * min(1.0, job.gpus_per_node / partition.gpus_per_node)
+    if recipe.parallel.check_memory:
+        problems = host_refusal(model, layout, memory_gib=memory, has=f"a job on {submission.cluster.name} with so many GPUs has")
+        raise_all(problems, subject=f"recipe {recipe.name} on {submission.cluster.name}")
+    return f"{estimate_host(model, layout)}; the job has {memory:g}"
 
 
 def _why_not(submission: Submission) -> str:

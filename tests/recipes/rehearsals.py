@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
+import traceback
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -21,7 +22,7 @@ class Case:
     Attributes:
         num_layers: of the model, in place of the published number: each costs time and shows nothing new.
         hf: another model, as its config.json has it, for families that no published run has.
-        answers: question-answer pairs of these lengths, each of prompt and answer, in place of text.
+        has_answers: whether the data are questions with answers, in place of text.
     """
 
     recipe: str
@@ -33,9 +34,14 @@ class Case:
 
 
 def main(cases_path: str, output_path: str) -> None:
-    """Write the reports of all cases."""
-    cases = {title: Case(**case) for title, case in json.loads(Path(cases_path).read_text()).items()}
-    Path(output_path).write_text(json.dumps({title: list(reports(case)) for title, case in cases.items()}, indent=1))
+    """Write the reports of all cases; in place of those of a case that fails, its traceback."""
+    found: dict[str, Any] = {}
+    for title, case in json.loads(Path(cases_path).read_text()).items():
+        try:
+            found[title] = list(reports(Case(**case)))
+        except Exception:
+            found[title] = traceback.format_exc()
+    Path(output_path).write_text(json.dumps(found, indent=1))
 
 
 def as_json(cases: Mapping[str, Case]) -> str:

@@ -19,6 +19,7 @@ from recipes.plan import main
 from recipes.planner import costs
 from recipes.planner.estimate import estimate_run, refusal
 from recipes.planner.hardware import GPUS, find_gpu
+from recipes.planner.host import estimate_host, host_refusal
 from recipes.planner.layout import Layout
 from recipes.planner.memory import estimate_memory, stage_memory
 from recipes.planner.parameters import PlannedModel, count_parameters
@@ -71,12 +72,38 @@ def test_names_of_adapters_are_the_engines() -> None:
 def test_a_second_head_costs_a_matrix_and_its_logits() -> None:
     one, two = estimate_memory(GAMS, ON_64), estimate_memory(replace(GAMS, num_heads=2), ON_64)
     assert two.parameters - one.parameters == 2 * 80_000 * 2048
-    assert two.logits == 2 * one.logits
+    # Of the first head the 32-bit softmax stays; its 16-bit logits are gone when the second head's are there.
+    assert two.logits == one.logits + 4 * 2048 * 80_000 * 4
 
 
 def test_logits_are_counted_as_rehearsals_count_them() -> None:
     """The 16-bit logits and a 32-bit softmax, which takes the place of what the loss computes on the way."""
     assert estimate_memory(GAMS, ON_64).logits == 4 * 2048 * 80_000 * (2 + 4)
+
+
+def test_a_node_holds_what_its_processes_save_and_load() -> None:
+    """Of the optimizer a part each; of the model at most the largest tensor, where a replica's share is smaller; loaded chunks twice."""
+    table, numbers = 80_000 * 2048, GAMS.rank(tensor_parallel_size=1, pipeline_parallel_size=1, stage=0)
+    host = estimate_host(GAMS, ON_64)
+    assert host.processes == 4
+    assert host.save == 4 * (12 * numbers.trained / 64 + 2 * table)
+    assert host.load == 4 * 2 * 2 * table
+    alone = replace(ON_64, data_parallel_size=1, devices_per_node=1)
+    assert estimate_host(GAMS, alone).save == 12 * numbers.trained + 2 * numbers.held
+    [sentence] = host_refusal(GAMS, ON_64, memory_gib=13, has="the node has")
+    assert sentence == (
+        "saving and loading checkpoints take at most 14 GiB of a node: 2.3 while saving, 2.4 while loading, and 4 processes of 3 (assumed),"
+        " but the node has 13 GiB; spread the run over more nodes with fewer devices each (parallel.num_nodes, parallel.devices_per_node);"
+        " parallel.check_memory=false tries it all the same"
+    )
+
+
+def test_frozen_adapters_keep_what_was_dropped_alone() -> None:
+    model = PlannedModel(OPT_1B, vocab_rows=80_000, adapter_rank=8)
+    adapters = frozenset(name for name in model.parameters if name.startswith("decoder.layers.3.") and ".lora." in name)
+    with_inputs, without = estimate_memory(model, ON_64), estimate_memory(replace(model, frozen=adapters), ON_64)
+    widths = 4 * 2048 + 2048 + 8192  # queries, keys, values and the first feed-forward layer see the hidden state
+    assert with_inputs.activations - without.activations == 4 * 2048 * 2 * widths
 
 
 def test_frozen_linear_layers_do_not_keep_their_inputs() -> None:
@@ -162,8 +189,8 @@ def test_ranked_layouts_are_legal() -> None:
 def test_a_layout_that_does_not_fit_is_refused_with_the_numbers() -> None:
     assert refusal(GAMS, ON_64, PAPER_GPU) == []
     assert refusal(GAMS, replace(ON_64, micro_batch_size=16, accumulation_steps=1), PAPER_GPU) == [
-        "the layout (TP 1 x PP 1 x DP 64, micro batch 16) needs 63.1 GiB on each a100-40gb, which has 39.4: 8.9 of weights, gradients and"
-        " optimizer, 36.1 of activations, 14.6 of logits; the fastest that fits is TP 1 x PP 1 x DP 64, micro batch 8 (37.3 GiB);"
+        "the layout (TP 1 x PP 1 x DP 64, micro batch 16) needs 62.1 GiB on each a100-40gb, which has 39.4: 8.9 of weights, gradients and"
+        " optimizer, 36.1 of activations, 14.6 of logits; the fastest that fits is TP 1 x PP 1 x DP 64, micro batch 8 (36.8 GiB);"
         " parallel.check_memory=false tries it all the same"
     ]
     one = replace(ON_64, data_parallel_size=1, accumulation_steps=1, micro_batch_size=1)

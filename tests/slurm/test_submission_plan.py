@@ -83,6 +83,14 @@ def test_a_layout_that_does_not_fit_the_cluster_is_refused(tmp_path: Path) -> No
     assert _plan(tmp_path, "schedule.micro_batch_size=16", "parallel.check_memory=false")["memory"].endswith("too many on each a100-40gb")
 
 
+def test_checkpoints_that_do_not_fit_a_nodes_memory_are_refused(tmp_path: Path) -> None:
+    assert _plan(tmp_path)["host memory"].endswith("and 4 processes of 3 (assumed); the job has 470")
+    small = ("gpu.memory_gib=13",)
+    with pytest.raises(ValueError, match=r"on vega cannot run: saving .* at most 14 GiB of a node: .* but a job on vega .* has 13 GiB"):
+        _plan(tmp_path, cluster=small)
+    assert _plan(tmp_path, "parallel.check_memory=false", cluster=small)["host memory"].endswith("the job has 13")
+
+
 def test_a_gpu_that_the_planner_does_not_know_leaves_the_most_that_can_be_used(tmp_path: Path) -> None:
     plan = _plan(tmp_path, cluster=("gpu.gpu=X100",))
     assert plan["memory"].startswith("not estimated: the planner does not know the X100; it knows a100-40gb")
