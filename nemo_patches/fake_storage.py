@@ -122,12 +122,14 @@ def _describing(original: Callable[..., Any]) -> Callable[..., Any]:
     return save_checkpoint
 
 
-def shards_of_other(mine: list[Any], rank: int) -> list[ShardedTensor]:
+def shards_of_other(mine: list[Any], rank: int) -> list[Any]:
     """What another rank has of a checkpoint, by what this one has, without data.
 
     A replica of this rank's part of the model has the same tensors, and as large a part of the optimizer's state, which is its own.
-    Of the other parts of the model it is enough to know that they are not this one's.
+    Of the other parts of the model it is enough to know that they are not this one's.  Objects are said by all ranks alike.
     """
+    if not all(isinstance(shard, ShardedTensor) for shard in mine):
+        return mine
     replicas = torch.distributed.get_process_group_ranks(parallel_state.get_data_parallel_group(with_context_parallel=True))
     if rank not in replicas:
         return []
