@@ -1,9 +1,9 @@
-"""Loading a checkpoint into torch's AdamW under Megatron's distributed optimizer.
+"""Saving and loading torch's AdamW under Megatron's distributed optimizer.
 
-TransformerEngine's and apex's Adam count steps per parameter group; torch's keeps a `step` tensor per parameter, and
-Megatron-core 0.15.3 forgets it in three places when it loads the fully reshardable format: it asks for the step count
-of an optimizer that has no state yet, it gives all parameters the same tensor (which each of them then increments),
-and it looks for `step` among the tensors of the file, where it is not.
+TransformerEngine's and apex's Adam count steps per parameter group; torch's keeps a `step` tensor per parameter.  Megatron-core
+0.15.3 reads those one by one when it saves, and forgets them in three places when it loads the fully reshardable format: it
+asks for the step count of an optimizer that has no state yet, it gives all parameters the same tensor (which each of them
+then increments), and it looks for `step` among the tensors of the file, where it is not.
 """
 
 from __future__ import annotations
@@ -63,6 +63,27 @@ def _own_step(original: Callable[..., Any]) -> Callable[..., Any]:
     return _set_main_param_and_optimizer_states
 
 
+def _steps_in_one_transfer(original: Callable[..., Any]) -> Callable[..., Any]:
+    def state_dict(self: Any) -> Any:
+        optimizer = self.optimizer
+        if not isinstance(optimizer, _TORCH_ADAM) or not any(state["step"].is_cuda for state in optimizer.state.values()):
+            return original(self)
+        optimizer.state_dict = lambda: _with_steps_on_host(type(optimizer).state_dict(optimizer))  # type: ignore[method-assign]
+        try:
+            return original(self)
+        finally:
+            del optimizer.state_dict  # the class's again
+
+    return state_dict
+
+
+def _with_steps_on_host(found: dict[str, Any]) -> dict[str, Any]:
+    """The state of a fused Adam, whose counts of steps are on the device, with those on the host; one transfer brings all of them."""
+    steps = torch.stack([state["step"] for state in found["state"].values()]).cpu().unbind()
+    states = {key: {**state, "step": step} for (key, state), step in zip(found["state"].items(), steps, strict=True)}
+    return {**found, "state": states}
+
+
 PATCHES = tuple(
     Patch(
         target=f"megatron.core.optimizer.distrib_optimizer:DistributedOptimizer.{method}",
@@ -78,6 +99,12 @@ PATCHES = tuple(
             _begin_before_loading,
             "181cb830c4137cb1",
             "It asserts that the optimizer has state before the state is loaded.",
+        ),
+        (
+            "state_dict",
+            _steps_in_one_transfer,
+            "527af34648ecc76b",
+            "It waits for the GPU once for each part of a parameter, to read the same number of steps.",
         ),
         (
             "_set_main_param_and_optimizer_states",

@@ -34,10 +34,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--ranks", metavar="LIST", help="ranks, `first`, `last`, or `stages` for the first and the last of each pipeline stage"
     )
     parser.add_argument("--gpus", type=int, metavar="N", help="of the world, instead of the recipe's number")
+    parser.add_argument(
+        "--with",
+        dest="stand_ins",
+        metavar="LIST",
+        help="stand-ins for what only GPUs can build: transformer-engine=VERSION and apex, with a comma between (default: neither)",
+    )
     parser.add_argument("--json", action="store_true", help="print JSON instead of text")
     parser.add_argument("--page", type=Path, metavar="FILE", help="write an HTML page too: memory over the phases of a step, and all else")
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="overrides of the recipe, in Hydra's grammar")
     arguments = parser.parse_intermixed_args(argv)
+    if arguments.stand_ins is not None:
+        from nemo_patches import stand_ins  # which import torch
+
+        stand_ins.install(arguments.stand_ins)
     recipe = compose_recipe(arguments.recipe, arguments.overrides)
     if arguments.gpus is not None:
         recipe = _on_gpus(recipe, arguments.gpus)

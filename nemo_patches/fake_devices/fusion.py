@@ -17,6 +17,12 @@ from nemo_patches.fake_devices.world import on_gpu, played
 _in_fusion = threading.local()  # depth of compiled functions, whose intermediate results stay in registers
 
 
+def one_kernel(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that a GPU computes in one kernel, whose intermediate results a rehearsal does not count; elsewhere it is as it is."""
+    fused: Callable[..., Any] = compile_by_fusion(None)(function)
+    return fused
+
+
 class _Fused(torch.autograd.Function):
     """A compiled function: it keeps masks and the inputs that its gradient needs; what lies between is computed again in registers."""
 
@@ -84,7 +90,7 @@ def _noted(result: Any) -> Any:
     return result
 
 
-def compile_by_fusion(original: Callable[..., Any]) -> Callable[..., Any]:
+def compile_by_fusion(original: Callable[..., Any] | None) -> Callable[..., Any]:
     """torch.compile as perfect fusion."""
 
     def compile(function: Any = None, *args: Any, **kwargs: Any) -> Any:

@@ -15,6 +15,8 @@ A real run never installs them.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from functools import partial
 
 from nemo_patches.stand_ins.distribution import StandInFinder
 from nemo_patches.stand_ins.packages import apex_modules, transformer_engine_modules
@@ -44,6 +46,32 @@ def install_apex() -> None:
     """
     _require_early("apex")
     sys.modules.update(apex_modules())
+
+
+def install(names: str) -> None:
+    """Install what a list names: `transformer-engine=VERSION` (2.9 stands for 2.9.0) and `apex`, with a comma between.
+
+    Raises:
+        ValueError: for another name or version, before anything is installed.
+        RuntimeError: as `install_transformer_engine`.
+    """
+    known: dict[str, Callable[[], None]] = {
+        f"transformer-engine={version.removesuffix('.0')}": partial(install_transformer_engine, version) for version in VERSIONS
+    }
+    known["apex"] = install_apex
+    wanted = [name.removesuffix(".0") for name in names.split(",")]
+    if unknown := [name for name in wanted if name not in known]:
+        raise ValueError(f"there is no stand-in for {unknown[0]!r}; expected {' or '.join(known)}, with a comma between two")
+    if len({name.partition("=")[0] for name in wanted}) < len(wanted):
+        raise ValueError(f"{names!r} names a package twice; expected one version of each")
+    for name in wanted:
+        known[name]()
+
+
+def installed() -> tuple[str, ...]:
+    """What stands in in this process, as `install` names it."""
+    found = [f"transformer-engine={sys.modules['transformer_engine'].__version__}"] if stands_in() else []
+    return (*found, *(["apex"] if getattr(sys.modules.get("apex"), "is_stand_in", False) else []))
 
 
 def _require_early(package: str) -> None:

@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from nemo_patches.fake_devices.fusion import one_kernel
+
 
 class FusedAdam(torch.optim.Optimizer):
     """Adam with decoupled weight decay (Loshchilov and Hutter 2019), its moments in float32.
@@ -65,13 +67,29 @@ class FusedAdam(torch.optim.Optimizer):
                 state[name] = torch.zeros_like(parameter, dtype=torch.float32)
         if parameter.grad is None:
             return
-        first, second = group["betas"]
-        gradient = parameter.grad.float()
-        state["exp_avg"].lerp_(gradient, 1 - first)
-        state["exp_avg_sq"].mul_(second).addcmul_(gradient, gradient, value=1 - second)
-        size = group["lr"] / (1 - first ** group["step"])
-        spread = state["exp_avg_sq"].sqrt() / (1 - second ** group["step"]) ** 0.5 + group["eps"]
-        parameter.mul_(1 - group["lr"] * group["weight_decay"]).addcdiv_(state["exp_avg"], spread, value=-size)
+        settings = {name: group[name] for name in ("betas", "step", "lr", "eps", "weight_decay")}
+        _adam_step(parameter.data, parameter.grad, state["exp_avg"], state["exp_avg_sq"], **settings)
+
+
+@one_kernel
+def _adam_step(
+    parameter: Tensor,
+    gradient: Tensor,
+    mean: Tensor,
+    square: Tensor,
+    *,
+    betas: tuple[float, float],
+    step: int,
+    lr: float,
+    eps: float,
+    weight_decay: float,
+) -> None:
+    first, second = betas
+    gradient = gradient.float()
+    mean.lerp_(gradient, 1 - first)
+    square.mul_(second).addcmul_(gradient, gradient, value=1 - second)
+    spread = square.sqrt() / (1 - second**step) ** 0.5 + eps
+    parameter.mul_(1 - lr * weight_decay).addcdiv_(mean, spread, value=-lr / (1 - first**step))
 
 
 def multi_tensor_applier(operation: Callable[..., Any], noop_flag: Tensor, tensor_lists: Sequence[list[Tensor]], *arguments: Any) -> Any:
@@ -79,6 +97,7 @@ def multi_tensor_applier(operation: Callable[..., Any], noop_flag: Tensor, tenso
     return operation(2048 * 32, noop_flag, tensor_lists, *arguments)
 
 
+@one_kernel
 def multi_tensor_l2norm(
     chunk_size: int, noop_flag: Tensor, tensor_lists: Sequence[list[Tensor]], per_tensor: bool = False
 ) -> tuple[Tensor, Tensor]:
@@ -87,6 +106,7 @@ def multi_tensor_l2norm(
     return norms.norm().reshape(1), norms if per_tensor else norms.new_empty(0)
 
 
+@one_kernel
 def multi_tensor_scale(chunk_size: int, noop_flag: Tensor, tensor_lists: Sequence[list[Tensor]], scale: float) -> None:
     """Write each tensor of the first list, times a number, into that of the second."""
     for source, target in zip(*tensor_lists, strict=True):

@@ -8,6 +8,21 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
+from nemo_patches.fake_devices.fusion import one_kernel
+
+
+@one_kernel
+def _normed(x: Tensor, weight: Tensor, bias: Tensor, shape: torch.Size, eps: float) -> Tensor:
+    return F.layer_norm(x.float(), shape, weight.float(), bias.float(), eps).type_as(x)
+
+
+@one_kernel
+def _gradients_of_norm(x: Tensor, weight: Tensor, bias: Tensor, gradient: Tensor, shape: torch.Size, eps: float) -> tuple[Tensor, ...]:
+    inputs = [tensor.detach().requires_grad_() for tensor in (x, weight, bias)]
+    with torch.enable_grad():
+        output = F.layer_norm(inputs[0].float(), shape, inputs[1].float(), inputs[2].float(), eps)
+    return torch.autograd.grad(output, inputs, gradient.float())
+
 
 class FusedLayerNormAffineFunction(torch.autograd.Function):
     """LayerNorm with weight and bias, whose statistics are in float32."""
@@ -17,16 +32,12 @@ class FusedLayerNormAffineFunction(torch.autograd.Function):
         """See torch's `layer_norm`."""
         ctx.save_for_backward(x, weight, bias)
         ctx.settings = shape, eps
-        return F.layer_norm(x.float(), shape, weight.float(), bias.float(), eps).type_as(x)
+        return _normed(x, weight, bias, shape, eps)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         """Of input, weight and bias."""
-        inputs = [tensor.detach().requires_grad_() for tensor in ctx.saved_tensors]
-        with torch.enable_grad():
-            x, weight, bias = (tensor.float() for tensor in inputs)
-            output = F.layer_norm(x, ctx.settings[0], weight, bias, ctx.settings[1])
-        return (*torch.autograd.grad(output, inputs, gradient.float()), None, None, None)
+        return (*_gradients_of_norm(*ctx.saved_tensors, gradient, *ctx.settings), None, None, None)
 
 
 class FastLayerNormFN(torch.autograd.Function):
@@ -44,6 +55,7 @@ class FastLayerNormFN(torch.autograd.Function):
         return (*FusedLayerNormAffineFunction.backward(ctx, gradient)[:3], None, None)
 
 
+@one_kernel
 def accumulate_weight_gradient(inputs: Tensor, gradient: Tensor, main_grad: Tensor) -> None:
     """Add the gradient of a linear layer's weight to what has been accumulated, in the precision of that.
 

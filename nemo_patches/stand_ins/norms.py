@@ -9,15 +9,18 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
+from nemo_patches.fake_devices.fusion import one_kernel
 from nemo_patches.stand_ins.base import ExtraState
 
 
+@one_kernel
 def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float, *, zero_centered_gamma: bool) -> Tensor:
     """Normalised over the last dimension, in float32."""
     gamma = weight.float() + 1.0 if zero_centered_gamma else weight.float()
     return F.layer_norm(x.float(), weight.shape, gamma, bias.float(), eps).type_as(x)
 
 
+@one_kernel
 def rms_norm(x: Tensor, weight: Tensor, eps: float, *, zero_centered_gamma: bool) -> Tensor:
     """Divided by its root mean square over the last dimension, in float32."""
     gamma = weight.float() + 1.0 if zero_centered_gamma else weight.float()

@@ -99,6 +99,11 @@ def layer_activations(
     return LayerBytes(whole + split / tensor_parallel_size, once)
 
 
+def norm_bytes(model: Mapping[str, Any], *, item: int, kernels: str) -> int:
+    """Per token: what one norm keeps; see `layer_activations` for the arguments."""
+    return _norm_bytes(_Layer(model, LayerShape.of(model), 1, item, kernels, 1))
+
+
 def _norm_bytes(layer: _Layer) -> int:
     """Per token: the norm's input in the precision in which it is kept, and its statistics; the output is its reader's to keep."""
     hidden = layer.shape.hidden

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from recipes.planner.activations import layer_activations
+from recipes.planner.activations import layer_activations, norm_bytes
 from recipes.planner.layout import Layout
 from recipes.planner.parameters import PlannedModel
 
@@ -23,7 +23,9 @@ class MemoryEstimate:
         parameters: weights; the master copies are the optimizer's.
         activations: kept for the backward passes of all micro batches that are on their way.
         logits: the last layer's output and what the loss keeps and needs of it.
+        head: inputs of the final norm and of the output layer, on the last stage.
         temporary: gradients of activations of the layer at work, as far as they are more than the logits, which are gone by then.
+        loading: what a resume needs besides the state: gate and up are halves of one matrix, which a checkpoint has apart.
     """
 
     stage: int
@@ -32,7 +34,9 @@ class MemoryEstimate:
     optimizer: float
     activations: float
     logits: float
+    head: float
     temporary: float
+    loading: float
 
     @property
     def state(self) -> float:
@@ -41,13 +45,13 @@ class MemoryEstimate:
 
     @property
     def total(self) -> float:
-        """All tensors."""
-        return self.state + self.activations + self.logits + self.temporary
+        """All tensors, at the fullest moment of a step."""
+        return self.state + self.activations + self.logits + self.head + self.temporary
 
     @property
     def needed_gib(self) -> float:
         """What a GPU has to have, in GiB, the runtime's share included."""
-        return self.total / GIB + RUNTIME_GIB
+        return max(self.total, self.state + self.loading) / GIB + RUNTIME_GIB
 
 
 def estimate_memory(model: PlannedModel, layout: Layout, *, kernels: str = "gpu") -> MemoryEstimate:
@@ -74,8 +78,9 @@ def stage_memory(model: PlannedModel, layout: Layout, stage: int, *, kernels: st
     in_stage = model.config["num_layers"] // pipeline
     layers = range(stage * in_stage, (stage + 1) * in_stage)
     unkept = unkept_bytes(model, layers, tensor, item)
-    logits = 0.0
+    logits = head = 0.0
     if stage == pipeline - 1:
+        head = tokens * head_bytes(model, item, kernels)
         logits = _logit_bytes(model, item) * tokens * model.vocab_rows / tensor
     layer_gradients = tokens * item * (model.shape.ffn_input + model.shape.ffn) / tensor
     adapters = tokens * sum(adapter_bytes(model, index, tensor, item) for index in layers)
@@ -86,8 +91,25 @@ def stage_memory(model: PlannedModel, layout: Layout, stage: int, *, kernels: st
         optimizer=rank.trained * optimizer_bytes(layout) / (layout.data_parallel_size if layout.distributed_optimizer else 1),
         activations=(len(layers) * layer.of(tokens) + adapters - tokens * unkept) * in_flight,
         logits=logits,
+        head=head,
         temporary=max(0.0, layer_gradients - logits),
+        loading=_halves(model, layers, layout) if model.shape.is_gated else 0.0,
     )
+
+
+def head_bytes(model: PlannedModel, item: int, kernels: str) -> float:
+    """Per token: what the final norm keeps, and the input of an output layer that is trained; both are whole on every rank."""
+    matrix = "embedding.word_embeddings.weight" if model.is_tied else "output_layer.weight"
+    return norm_bytes(model.config, item=item, kernels=kernels) + (0 if matrix in model.frozen else item * model.shape.hidden)
+
+
+def _halves(model: PlannedModel, layers: Iterable[int], layout: Layout) -> float:
+    """Bytes of a rank's first feed-forward matrices and of their part of the optimizer's state, which are put together when all is read."""
+    names = [f"decoder.layers.{index}.mlp.linear_fc1.weight" for index in layers]
+    held = sum(model.parameters[name].numel for name in names) / layout.tensor_parallel_size
+    trained = sum(model.parameters[name].numel for name in names if name not in model.frozen) / layout.tensor_parallel_size
+    replicas = layout.data_parallel_size if layout.distributed_optimizer else 1
+    return held * (2 if layout.is_half else 4) + trained * optimizer_bytes(layout) / replicas
 
 
 def adapter_bytes(model: PlannedModel, layer: int, tensor_parallel_size: int, item: int) -> float:

@@ -34,8 +34,10 @@ def memory_section(memory: MemoryEstimate) -> Section:
     """GiB on the fullest GPU."""
     section: Section = {
         name.replace("_", " "): round(getattr(memory, name) / GIB, 3)
-        for name in ("parameters", "gradients", "optimizer", "activations", "logits", "temporary")
+        for name in ("parameters", "gradients", "optimizer", "activations", "logits", "head", "temporary")
     }
+    if memory.loading:
+        section["while a checkpoint is loaded, with the state"] = round((memory.state + memory.loading) / GIB, 3)
     return section | {"total": round(memory.total / GIB, 3), "with CUDA and NCCL (assumed)": round(memory.needed_gib, 3)}
 
 

@@ -69,12 +69,16 @@ class RehearsedRank:
     host_gib: float
 
 
-def rehearse_rank(recipe: Recipe, inputs: RunInputs, rank: int, gpu: Gpu, directory: Path) -> RehearsedRank:
+def rehearse_rank(
+    recipe: Recipe, inputs: RunInputs, rank: int, gpu: Gpu, directory: Path, *, keep: Path | None = None, resume: Path | None = None
+) -> RehearsedRank:
     """Play a rank of a run that `check_run` has found right.
 
     Args:
         gpu: what the GPUs say that they are.
         directory: for what the run writes; it is left empty.
+        keep: where the described checkpoint goes.
+        resume: what another process has kept of this rank and is resumed from, in place of this one's own checkpoint.
     """
     start, processor = time.monotonic(), time.process_time()
     all_micro_batches = arithmetic.accumulation_steps(recipe)
@@ -92,8 +96,10 @@ def rehearse_rank(recipe: Recipe, inputs: RunInputs, rank: int, gpu: Gpu, direct
     first, second = Account(), Account()
     _train(short, inputs, world, first, run_dir=run_dir, resume_from=None)
     [saved] = [path for path in (run_dir / CHECKPOINTS_NAME).iterdir() if (path / "weights").is_dir()]
+    if keep is not None:
+        shutil.copytree(saved, keep)
     further = replace(short, schedule=replace(short.schedule, max_steps=STEPS + 1), run=replace(short.run, asynchronous_save=True))
-    _train(further, inputs, world, second, run_dir=run_dir, resume_from=saved)
+    _train(further, inputs, world, second, run_dir=run_dir, resume_from=resume or saved)
     shutil.rmtree(directory)
     layout = recipe.parallel
     return RehearsedRank(

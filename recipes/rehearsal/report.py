@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
+from nemo_patches.stand_ins import installed, stands_in
 from recipes.checks import RunInputs, planned_model
 from recipes.planner.hardware import Gpu
 from recipes.planner.host import estimate_host
@@ -37,6 +38,7 @@ def rank_report(recipe: Recipe, inputs: RunInputs, found: RehearsedRank, gpu: Gp
     return {
         "rank": found.rank,
         "stage": found.stage,
+        "stand-ins": list(installed()),
         "micro batches": {"rehearsed": found.micro_batches, "of the run": found.all_micro_batches},
         "peak": gib(peak.num_bytes),
         "fullest phase": fullest,
@@ -86,10 +88,13 @@ def _largest(peak: Peak) -> list[dict[str, Any]]:
 
 def _planned(recipe: Recipe, inputs: RunInputs, stage: int) -> dict[str, float]:
     model, layout = planned_model(recipe, inputs), layout_of(recipe)
-    memory, host = stage_memory(model, layout, stage), estimate_host(model, layout)
-    parts = ("parameters", "gradients", "optimizer", "activations", "logits", "temporary", "total")
+    # Adapters are on Megatron's own layers, whatever is installed.
+    kernels = "te" if stands_in() and recipe.lora is None else "gpu"
+    memory, host = stage_memory(model, layout, stage, kernels=kernels), estimate_host(model, layout)
+    parts = ("parameters", "gradients", "optimizer", "activations", "logits", "head", "temporary", "total")
+    loading = {"load, resumed": gib(memory.state + memory.loading)}
     on_host = {"host, save": gib(host.save / host.processes), "host, load": gib(host.load / host.processes)}
-    return {part: gib(getattr(memory, part)) for part in parts} | on_host
+    return {part: gib(getattr(memory, part)) for part in parts} | loading | on_host
 
 
 def _traffic(found: RehearsedRank) -> list[dict[str, Any]]:

@@ -82,6 +82,17 @@ def test_what_was_saved_with_it_resumes_without_it_and_the_other_way_round(runs:
             assert resumed["moments"] == pytest.approx(expected["moments"][3:], rel=1e-3), name
 
 
+def test_a_stock_nemo_with_it_loads_what_a_run_without_it_saved(runs: Runs, tmp_path: Path) -> None:
+    """All that it asks for is there, the extra state of its norms too."""
+    if not (runs.directory / "without").exists():
+        runs.train("without")
+    saved = [str(runs.directory / "without/checkpoints/step_0000006")]
+    _, expected = _logits(saved, tmp_path / "without", transformer_engine="")
+    kinds, found = _logits(saved, tmp_path / "with", transformer_engine=NEWEST)
+    assert "module.decoder.final_layernorm._extra_state" in kinds["step_0000006 extra"]
+    assert (found[0] - expected[0]).abs().max() < 2e-5
+
+
 def test_adapters_on_opt_run_where_transformer_engine_is_installed_and_apex_is_not(runs: Runs) -> None:
     """Their layers are Megatron's own, with torch's norms, which know no persistent kernel; the final norm is TransformerEngine's."""
     adapters = ("+lora.rank=2", "+lora.alpha=4", "schedule.max_steps=2", "schedule.constant_steps=0")

@@ -23,6 +23,7 @@ class Case:
         num_layers: of the model, in place of the published number: each costs time and shows nothing new.
         hf: another model, as its config.json has it, for families that no published run has.
         has_answers: whether the data are questions with answers, in place of text.
+        keep, resume: as `rehearse_rank`.
     """
 
     recipe: str
@@ -31,10 +32,16 @@ class Case:
     num_layers: int | None = None
     hf: Mapping[str, Any] | None = None
     has_answers: bool = False
+    keep: str | None = None
+    resume: str | None = None
 
 
-def main(cases_path: str, output_path: str) -> None:
+def main(cases_path: str, output_path: str, stand_ins: str = "") -> None:
     """Write the reports of all cases; in place of those of a case that fails, its traceback."""
+    if stand_ins:
+        from nemo_patches.stand_ins import install
+
+        install(stand_ins)
     found: dict[str, Any] = {}
     for title, case in json.loads(Path(cases_path).read_text()).items():
         try:
@@ -59,6 +66,7 @@ def reports(case: Case) -> Iterator[dict[str, Any]]:
 
     recipe = compose_recipe(case.recipe, list(case.overrides))
     if case.num_layers is None and case.hf is None and not case.has_answers:
+        assert not case.keep and not case.resume
         yield from rehearse(recipe, case.ranks)
         return
     with tempfile.TemporaryDirectory() as directory:
@@ -70,8 +78,10 @@ def reports(case: Case) -> Iterator[dict[str, Any]]:
         from recipes.rehearsal.rank import rehearse_rank
         from recipes.rehearsal.report import rank_report
 
+        ways = {name: Path(path) for name, path in (("keep", case.keep), ("resume", case.resume)) if path is not None}
         for rank in wanted_ranks(recipe, case.ranks):
-            yield rank_report(recipe, inputs, rehearse_rank(recipe, inputs, rank, GPUS["a100-64gb"], Path(directory) / "rank"))
+            found = rehearse_rank(recipe, inputs, rank, GPUS["a100-64gb"], Path(directory) / "rank", **ways)
+            yield rank_report(recipe, inputs, found)
 
 
 def _changed(inputs: RunInputs, case: Case) -> RunInputs:
