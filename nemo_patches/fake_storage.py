@@ -113,6 +113,9 @@ def _describing(original: Callable[..., Any]) -> Callable[..., Any]:
 
     def save_checkpoint(self: Any, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> Any:
         shards = list(_shards(checkpoint))
+        for shard in shards:
+            if isinstance(shard, ShardedObject) and isinstance(shard.data, torch.Tensor):
+                shard.data = None  # extra state, which is pickled; a tensor without values cannot be
         request = original(self, checkpoint, path, storage_options)
         weights = Path(path) / "weights"
         if request is None:

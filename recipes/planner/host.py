@@ -43,19 +43,21 @@ def estimate_host(model: PlannedModel, layout: Layout) -> HostEstimate:
     """Memory of the node whose ranks are of the fullest pipeline stage.
 
     Every rank writes its own part of the optimizer's state.  The tensors of the model are dealt out whole among the replicas, so that one
-    rank may get the largest.  A loaded chunk is a tensor of the checkpoint that the run starts from, whole.
+    rank may get the largest.  A loaded chunk is a whole tensor of the checkpoint that the run starts from, or of a checkpoint of the run what
+    one rank has saved of the optimizer's state.
     """
     item, replicas = 2 if layout.is_half else 4, layout.data_parallel_size
     largest = max(parameter.numel for parameter in model.parameters.values())
-    saved = 0.0
+    saved = read = 0.0
     for stage in range(layout.pipeline_parallel_size):
         rank = model.rank(
             tensor_parallel_size=layout.tensor_parallel_size, pipeline_parallel_size=layout.pipeline_parallel_size, stage=stage
         )
         of_model = max(rank.held / replicas, min(rank.held, largest / layout.tensor_parallel_size)) * item
         saved = max(saved, rank.trained * _SAVED_BYTES / replicas + of_model)
+        read = max(read, largest * item, 4 * min(largest / layout.tensor_parallel_size, rank.trained / replicas))
     processes = min(layout.devices_per_node, layout.num_devices)
-    return HostEstimate(processes, save=processes * saved, load=processes * 2 * largest * item)
+    return HostEstimate(processes, save=processes * saved, load=processes * 2 * read)
 
 
 def host_refusal(model: PlannedModel, layout: Layout, *, memory_gib: float, has: str) -> list[str]:

@@ -23,22 +23,24 @@ PIPELINE = ("parallel.num_nodes=1", "parallel.devices_per_node=4", "parallel.pip
 USUAL = {
     "opt, frozen body": Case("gams/focus_cse", overrides=SMALL, num_layers=2),
     "opt, two tokens": Case("gams/focus", overrides=(*SMALL, "+objective=two_tokens"), num_layers=2),
-    "opt, answers, nothing overlaps": Case("gams/inz", overrides=("parallel.overlap_communication=false",), num_layers=2, has_answers=True),
+    "opt, adapters, answers, nothing overlaps": Case(
+        "gams/inz", overrides=("parallel.overlap_communication=false",), num_layers=2, has_answers=True
+    ),
     "opt, tied pipeline": Case("gams/opt_gams", "0,2", (*PIPELINE, "schedule.global_batch_size=32"), num_layers=2),
     "factors": Case("ofa/latent_100", num_layers=2),
-    "llama2, adapters": Case("low_resource/llama2", overrides=("procedure=lora",), num_layers=4),
-    "llama2, adapters after a pass": Case("low_resource/llama2", overrides=("procedure=2_stage",), num_layers=4),
+    "llama2, adapters after a pass": Case("low_resource/llama2", overrides=("procedure=2_stage",), num_layers=2),
     "llama3, both ends, two tokens, tensors and pipeline": Case("low_resource/llama3", "0,3", PIPELINE, num_layers=4),
     "llama3.1, two languages": Case("sava/llama", overrides=("parallel.num_nodes=1",), num_layers=2),
     "mistral, windows": Case(
         "sava/mistral", overrides=("parallel.num_nodes=1", "data.sequence_length=8192", "schedule.micro_batch_size=1"), num_layers=2
     ),
     "gemma2": Case("low_resource/gemma2", "last", num_layers=4),
-    "qwen2": Case("low_resource/llama3", num_layers=4, hf=PUBLISHED["qwen2-7b"]),
+    "qwen2": Case("low_resource/llama3", num_layers=2, hf=PUBLISHED["qwen2-7b"]),
     "qwen3": Case("low_resource/llama3", num_layers=4, hf=PUBLISHED["qwen3-8b"]),
 }
 LEFT = ("opt, frozen body", "qwen3")  # whose checkpoints other processes resume from
 PUBLISHED_RECIPES = [name for name in recipe_names() if not name.startswith("demo")]
+DEMOS = [name for name in recipe_names() if name.startswith("demo")]
 PEAK_TOLERANCE = 0.03  # of the planner's bytes, with few layers; what is left are gradients of activations that live for a moment
 
 
@@ -62,17 +64,21 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def reports(inputs: Inputs, kept: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """Reports of the usual cases, and of the demo's recipes with a real checkpoint and data."""
-    given = (f"model.checkpoint={inputs.checkpoint}", f"data.train=[{inputs.data}]", "data.sequence_length=64")
-    demos = {name: Case(name, "stages", given) for name in recipe_names() if name.startswith("demo")}
+    """Reports of the usual cases, and of a recipe of the demo."""
     usual = {title: replace(case, keep=str(kept / title)) if title in LEFT else case for title, case in USUAL.items()}
-    return rehearsed(usual | demos, tmp_path_factory.mktemp("rehearsals"), timeout_seconds=600)
+    return rehearsed(usual | _demos(inputs, "demo_adapt"), tmp_path_factory.mktemp("rehearsals"), timeout_seconds=600)
+
+
+def _demos(inputs: Inputs, *names: str) -> dict[str, Case]:
+    """Recipes that name no published model, with a real checkpoint and data."""
+    given = (f"model.checkpoint={inputs.checkpoint}", f"data.train=[{inputs.data}]", "data.sequence_length=64")
+    return {name: Case(name, "stages", given) for name in names}
 
 
 @pytest.fixture(scope="session")
-def published(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """Reports of all published recipes, at their real size."""
-    cases = {name: Case(name, "stages") for name in PUBLISHED_RECIPES}
+def published(inputs: Inputs, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Reports of all bundled recipes, those that are published at their real size."""
+    cases = {name: Case(name, "stages") for name in PUBLISHED_RECIPES} | _demos(inputs, *DEMOS)
     return rehearsed(cases, tmp_path_factory.mktemp("published"), timeout_seconds=3600)
 
 
@@ -87,14 +93,24 @@ def _is_as_planned(found: Any) -> None:
         for part in ("parameters", "gradients", "optimizer"):
             assert report["consists of"].get(part, 0) == pytest.approx(report["planned"][part], rel=0.02, abs=0.002), part
         assert report["peak"] == pytest.approx(report["planned"]["total"], rel=PEAK_TOLERANCE)
-        assert report["phases"]["load, resumed"] == pytest.approx(report["planned"]["load, resumed"], rel=PEAK_TOLERANCE)
+        # A rank has more or less than its share of the optimizer's state of single matrices, as buffers are cut anywhere.
+        assert report["phases"]["load, resumed"] == pytest.approx(report["planned"]["load, resumed"], rel=0.05)
 
 
-@pytest.mark.parametrize("name", ["demo", "demo_adapt", "demo_pretrain"])
-def test_the_demos_recipes_run_on_gpus(name: str, reports: dict[str, Any]) -> None:
-    first, last = reports[name]
-    assert (first["rank"], last["rank"]) == (0, 1)
-    for report in (first, last):
+def test_a_real_checkpoint_and_real_data_are_rehearsed(reports: dict[str, Any]) -> None:
+    _runs_to_the_end(reports["demo_adapt"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", DEMOS)
+def test_the_demos_recipes_run_on_gpus(name: str, published: dict[str, Any]) -> None:
+    _runs_to_the_end(published[name])
+
+
+def _runs_to_the_end(found: Any) -> None:
+    assert isinstance(found, list), found
+    assert [report["rank"] for report in found] == [0, 1]
+    for report in found:
         assert {"load", "backward", "save", "load, resumed", "save, resumed"} <= set(report["phases"])
 
 
@@ -124,7 +140,7 @@ def test_a_report_says_what_is_computed_beside_a_collective(reports: dict[str, A
     reduced, gathered = rows["DP", "reduce-scatter", True], rows["DP", "all-gather", True]
     assert reduced["overlapped"] > 0.5 and reduced["TFLOP beside"] > 0
     assert 0 < gathered["overlapped"] <= 1
-    [waiting] = reports["opt, answers, nothing overlaps"]
+    [waiting] = reports["opt, adapters, answers, nothing overlaps"]
     for row in waiting["traffic of a step"]:
         assert row["overlapped"] == 0 == row["TFLOP beside"], row
     first, last = reports["llama3, both ends, two tokens, tensors and pipeline"]
@@ -145,7 +161,8 @@ def test_a_rank_saves_its_part_of_the_model_and_of_the_optimizer(reports: dict[s
     for case, replicas in (("opt, frozen body", 2), ("llama3.1, two languages", 1), ("opt, tied pipeline", 2)):
         for report in reports[case]:
             planned, host = report["planned"], report["host"]
-            assert host["save"] <= 1.01 * planned["host, save"] and host["load"] <= 1.01 * planned["host, load"], case
+            assert host["save"] <= 1.02 * planned["host, save"], case
+            assert max(host["load"], host["resume"]) <= 1.01 * planned["host, load"], case
             least = planned["optimizer"]
             assert least < host["save"] < 1.02 * (least + planned["parameters"]), case
             assert host["asynchronous save"] == pytest.approx(host["save"], rel=0.01)
