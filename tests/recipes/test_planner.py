@@ -189,8 +189,8 @@ def test_ranked_layouts_are_legal() -> None:
 def test_a_layout_that_does_not_fit_is_refused_with_the_numbers() -> None:
     assert refusal(GAMS, ON_64, PAPER_GPU) == []
     assert refusal(GAMS, replace(ON_64, micro_batch_size=16, accumulation_steps=1), PAPER_GPU) == [
-        "the layout (TP 1 x PP 1 x DP 64, micro batch 16) needs 62.1 GiB on each a100-40gb, which has 39.4: 8.9 of weights, gradients and"
-        " optimizer, 36.1 of activations, 14.6 of logits; the fastest that fits is TP 1 x PP 1 x DP 64, micro batch 8 (36.8 GiB);"
+        "the layout (TP 1 x PP 1 x DP 64, micro batch 16) needs 62.4 GiB on each a100-40gb, which has 39.4: 8.9 of weights, gradients and"
+        " optimizer, 36.1 of activations, 14.6 of logits; the fastest that fits is TP 1 x PP 1 x DP 64, micro batch 8 (36.9 GiB);"
         " parallel.check_memory=false tries it all the same"
     ]
     one = replace(ON_64, data_parallel_size=1, accumulation_steps=1, micro_batch_size=1)
