@@ -268,17 +268,25 @@ def _short(path: str) -> str:
 
 
 def group_name(group: Any) -> str:
-    """What a process group is called in reports: by the kind of parallelism whose ranks it has."""
+    """What a process group is called in reports: by the kind of parallelism that it is for, or whose ranks it has."""
     from megatron.core import parallel_state
 
+    if group.group_name == torch.distributed.distributed_c10d._get_default_group().group_name:
+        return "all ranks"  # which are one of the kinds where the others have one rank
+    known: dict[str, Any] = {}
+    if parallel_state.model_parallel_is_initialized():
+        known = {
+            "TP": parallel_state.get_tensor_model_parallel_group(),
+            "PP": parallel_state.get_pipeline_model_parallel_group(),
+            "CP": parallel_state.get_context_parallel_group(),
+            "DP": parallel_state.get_data_parallel_group(with_context_parallel=True),
+        }
     ranks = _ranks_of(group)
-    for name, known in (
-        ("TP", parallel_state.get_tensor_model_parallel_group),
-        ("PP", parallel_state.get_pipeline_model_parallel_group),
-        ("CP", parallel_state.get_context_parallel_group),
-        ("DP", partial(parallel_state.get_data_parallel_group, with_context_parallel=True)),
-    ):
-        if parallel_state.model_parallel_is_initialized() and ranks == _ranks_of(known()):
+    for name, other in known.items():
+        if other.group_name == group.group_name:
+            return name
+    for name, other in known.items():
+        if _ranks_of(other) == ranks:
             return name
     return "all ranks" if len(ranks) == torch.distributed.get_world_size() else f"{len(ranks)} ranks"
 

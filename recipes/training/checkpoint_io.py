@@ -19,8 +19,8 @@ class CheckpointIO(MegatronCheckpointIO):  # type: ignore[misc]
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> Any:
         """See NeMo's class; what a stock NeMo with TransformerEngine asks for is there, as the converter writes it."""
-        model = checkpoint["state_dict"]
-        return super().save_checkpoint({**checkpoint, "state_dict": {**empty_extra_states(model), **model}}, path, storage_options)
+        model = checkpoint["sharded_state_dict"]
+        return super().save_checkpoint({**checkpoint, "sharded_state_dict": {**model, **empty_extra_states(model)}}, path, storage_options)
 
     def load_checkpoint(self, path: Any, sharded_state_dict: Any = None, *arguments: Any, **options: Any) -> dict[str, Any]:
         """See NeMo's class."""

@@ -18,6 +18,7 @@ from tests.processes import ROOT, Group
 from tests.recipes.rehearsals import Case, as_json
 
 SMALL = ("parallel.num_nodes=1", "parallel.devices_per_node=2", "schedule.global_batch_size=16")
+NODE = ("parallel.devices_per_node=4", "parallel.tensor_parallel_size=2")
 PIPELINE = ("parallel.num_nodes=1", "parallel.devices_per_node=4", "parallel.pipeline_parallel_size=2")
 # One of each family, procedure and feature at its real widths, with a few layers: each costs time and shows nothing new.
 USUAL = {
@@ -28,15 +29,15 @@ USUAL = {
     ),
     "opt, tied pipeline": Case("gams/opt_gams", "0,2", (*PIPELINE, "schedule.global_batch_size=32"), num_layers=2),
     "factors": Case("ofa/latent_100", num_layers=2),
-    "llama2, adapters after a pass": Case("low_resource/llama2", overrides=("procedure=2_stage",), num_layers=2),
-    "llama3, both ends, two tokens, tensors and pipeline": Case("low_resource/llama3", "0,3", PIPELINE, num_layers=4),
+    "llama2, adapters after a pass": Case("low_resource/llama2", overrides=(*NODE, "procedure=2_stage"), num_layers=2),
+    "llama3, both ends, two tokens, tensors and pipeline": Case("low_resource/llama3", "0,3", (*NODE, *PIPELINE), num_layers=4),
     "llama3.1, two languages": Case("sava/llama", overrides=("parallel.num_nodes=1",), num_layers=2),
     "mistral, windows": Case(
         "sava/mistral", overrides=("parallel.num_nodes=1", "data.sequence_length=8192", "schedule.micro_batch_size=1"), num_layers=2
     ),
-    "gemma2": Case("low_resource/gemma2", "last", num_layers=4),
-    "qwen2": Case("low_resource/llama3", num_layers=2, hf=PUBLISHED["qwen2-7b"]),
-    "qwen3": Case("low_resource/llama3", num_layers=4, hf=PUBLISHED["qwen3-8b"]),
+    "gemma2": Case("low_resource/gemma2", "last", NODE, num_layers=4),
+    "qwen2": Case("low_resource/llama3", overrides=NODE, num_layers=2, hf=PUBLISHED["qwen2-7b"]),
+    "qwen3": Case("low_resource/llama3", overrides=NODE, num_layers=4, hf=PUBLISHED["qwen3-8b"]),
 }
 LEFT = ("opt, frozen body", "qwen3")  # whose checkpoints other processes resume from
 PUBLISHED_RECIPES = [name for name in recipe_names() if not name.startswith("demo")]
@@ -131,6 +132,13 @@ def test_tensors_have_kinds_and_collectives_say_what_goes_on_beside_them(reports
     sent = {(row["group"], row["kind"], row["asynchronous"]): row["calls"] for row in llama["traffic of a step"]}
     assert sent["DP", "reduce-scatter", True] and ("DP", "reduce-scatter", False) not in sent  # overlap_communication
     assert sent["TP", "all-reduce", False] > sent.get(("TP", "all-reduce", True), 0)  # the forward pass needs its sums at once
+
+
+def test_groups_are_named_by_what_they_are_for(reports: dict[str, Any]) -> None:
+    """Where all ranks are replicas, their group has the ranks of all; what is asked of all ranks is no traffic of gradients."""
+    [report] = reports["opt, frozen body"]
+    sent = {(row["group"], row["kind"]) for row in report["traffic of a step"]}
+    assert {("DP", "reduce-scatter"), ("DP", "all-gather"), ("all ranks", "all-reduce")} <= sent
 
 
 def test_a_report_says_what_is_computed_beside_a_collective(reports: dict[str, Any]) -> None:
