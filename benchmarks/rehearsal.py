@@ -1,12 +1,13 @@
 """What a rehearsal counts of the bundled recipes beside what the planner says: memory, traffic, kernels and waits of a rank.
 
-Each recipe is rehearsed as its first rank, and its report is kept; the table is made of all reports that are kept, so that it can be gathered
-in several runs.  A recipe that fails is named at the end, and leaves no row.
+Each recipe is rehearsed as some of its ranks, and its reports are kept; the table is made of all reports that are kept, so that it can be
+gathered in several runs.  Ranks that are alike share a row.  A recipe that fails is named at the end, and leaves no row.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
@@ -18,9 +19,17 @@ from recipes import arithmetic
 from recipes.compose import compose_recipe, recipe_names
 
 HEAD = (
-    "| recipe | TP x PP x DP, micro batch | rank | fullest in | counted GiB | planned GiB | difference | a step sends (GB) | attention | waits of a step |\n"
-    "|---|---|---:|---|---:|---:|---:|---|---|---:|"
+    "| recipe | TP x PP x DP, micro batch | rank | fullest in | counted GiB | planned GiB | difference | a resume, GiB | a save on the host, GiB"
+    " | a step sends (GB), beside products | attention | waits of a step |\n"
+    "|---|---|---:|---|---:|---:|---:|---:|---:|---|---|---:|"
 )
+# Layouts and objectives that no published recipe has together.
+FURTHER: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "gams/focus, two tokens": ("gams/focus", ("+objective=two_tokens",)),
+    "gams/focus, two stages": ("gams/focus", ("parallel.pipeline_parallel_size=2",)),
+    "sava/mistral, two stages": ("sava/mistral", ("parallel.pipeline_parallel_size=2",)),
+    "sava/mistral, windows": ("sava/mistral", ("data.sequence_length=8192", "schedule.micro_batch_size=1")),
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -29,12 +38,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         __doc__, prog="benchmarks.rehearsal", example="python -m benchmarks.rehearsal --reports work/rehearsals gams/focus sava/mistral"
     )
     parser.add_argument("--reports", type=Path, required=True, metavar="DIR", help="where the reports are kept")
-    parser.add_argument("--ranks", default="first", metavar="LIST", help="as in recipes.rehearse (default: %(default)s)")
+    parser.add_argument("--ranks", default="stages", metavar="LIST", help="as in recipes.rehearse (default: %(default)s)")
     parser.add_argument("--table-only", action="store_true", help="rehearse nothing")
-    parser.add_argument("recipes", nargs="*", help="bundled recipes (default: all but the demo's)")
+    parser.add_argument("recipes", nargs="*", help="bundled recipes, or rows of `FURTHER` (default: all but the demo's)")
     arguments = parser.parse_args(argv)
     failed = []
-    for name in () if arguments.table_only else arguments.recipes or published():
+    for name in () if arguments.table_only else arguments.recipes or [*published(), *FURTHER]:
         try:
             _keep(arguments.reports, name, arguments.ranks)
         except Exception:  # of any kind: finding them is what a rehearsal is for
@@ -54,10 +63,10 @@ def published() -> list[str]:
 def _keep(directory: Path, name: str, ranks: str) -> None:
     from recipes.rehearsal.run import rehearse
 
-    recipe = compose_recipe(name, [])
+    recipe = compose_recipe(*FURTHER.get(name, (name, ())))
     found = {"recipe": name, "layout": _layout(recipe.parallel, recipe.schedule.micro_batch_size), "ranks": list(rehearse(recipe, ranks))}
     directory.mkdir(parents=True, exist_ok=True)
-    path = directory / f"{name.replace('/', '-')}-{ranks}.json"
+    path = directory / f"{re.sub('[^a-z0-9_]+', '-', name)}-{ranks}.json"
     partial = path.with_suffix(".partial")
     partial.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     partial.replace(path)
@@ -69,28 +78,31 @@ def _layout(parallel: Any, micro_batch_size: int) -> str:
 
 
 def rows(kept: Mapping[str, Any]) -> list[str]:
-    """Lines of the table, one for each rank."""
-    return [_row(kept["recipe"], kept["layout"], report) for report in kept["ranks"]]
+    """Lines of the table, one for all ranks that have the same in it."""
+    ranks: dict[tuple[str, ...], list[str]] = {}
+    for report in kept["ranks"]:
+        ranks.setdefault(_cells(report), []).append(str(report["rank"]))
+    name = f"`{kept['recipe']}`"
+    return [f"| {' | '.join((name, kept['layout'], ', '.join(same), *cells))} |" for cells, same in ranks.items()]
 
 
-def _row(name: str, layout: str, report: Mapping[str, Any]) -> str:
+def _cells(report: Mapping[str, Any]) -> tuple[str, ...]:
     counted, planned = report["peak"], report["planned"]["total"]
-    sent: dict[str, float] = {}
+    sent: dict[str, list[float]] = {}
     for row in report["traffic of a step"]:
-        sent[row["group"]] = sent.get(row["group"], 0.0) + row["GB"]
-    cells = (
-        f"`{name}`",
-        layout,
-        report["rank"],
+        size, beside = sent.setdefault(row["group"], [0.0, 0.0])
+        sent[row["group"]] = [size + row["GB"], beside + row["GB"] * row["overlapped"]]
+    return (
         report["fullest phase"],
         f"{counted:.2f}",
         f"{planned:.2f}",
         f"{planned / counted - 1:+.1%}",
-        ", ".join(f"{group} {size:.2f}" for group, size in sent.items() if size >= 0.005),
+        f"{report['phases']['load, resumed']:.2f}",
+        f"{report['host']['save']:.2f}",
+        ", ".join(f"{group} {size:.2f} ({beside / size:.0%})" for group, (size, beside) in sent.items() if size >= 0.005),
         ", ".join(report["attention kernels"]) or "products in blocks",  # which are no call of torch's attention
         f"{sum(report['waits of a step'].values()):g}",
     )
-    return f"| {' | '.join(map(str, cells))} |"
 
 
 if __name__ == "__main__":
