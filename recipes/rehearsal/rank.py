@@ -135,7 +135,7 @@ def _shortened(recipe: Recipe, batch: int, steps: int, *, asynchronous: bool) ->
         checkpoint_every_steps=steps,
         validate_every_steps=None if recipe.run.validate_every_steps is None else steps,
         validation_batches=1,
-        log_every_steps=1,
+        log_every_steps=steps,  # as most steps are, the first is none that is logged
         keep_optimizer_in_last_checkpoint=True,
         keep_checkpoints=None,
         asynchronous_save=asynchronous,
@@ -225,6 +225,7 @@ class _Watched(RunCallbacks):
     @classmethod
     def of(cls, callbacks: RunCallbacks, account: Account) -> _Watched:
         callbacks.checkpoints.save = _in_phase(account, "save", callbacks.checkpoints.save)  # type: ignore[method-assign]
+        callbacks.metrics.on_train_batch_end = _in_phase(account, "log", callbacks.metrics.on_train_batch_end)  # type: ignore[method-assign]
         if (validation := callbacks.validation) is not None:
             validation.on_train_batch_end = _in_phase(account, "validation", validation.on_train_batch_end)  # type: ignore[method-assign]
         return cls(**{field.name: getattr(callbacks, field.name) for field in fields(RunCallbacks)}, steps=_Steps(account))

@@ -59,6 +59,7 @@ def rank_report(recipe: Recipe, inputs: RunInputs, found: RehearsedRank, gpu: Gp
             "resume": gib(resumed.host_peaks.get("load", 0)),
         },
         "waits of a step": _waits(account),
+        "waits of logging": dict(account.waits.get("log", Counter()).most_common()),
         "waits of a save": dict(account.waits.get("save", Counter()).most_common(_LARGEST)),
         "waits of an asynchronous save": dict(resumed.waits.get("save", Counter()).most_common(_LARGEST)),
         "attention kernels": dict(account.kernels.get("forward", Counter())),
@@ -145,7 +146,7 @@ def text_of(report: Mapping[str, Any]) -> str:
     lines += [
         f"    {row['GB']:>9.3f}  {row['group']} {row['kind']}, {row['calls']} calls, {_how(row)}" for row in report["traffic of a step"]
     ]
-    for title in ("waits of a step", "waits of a save", "waits of an asynchronous save", "attention kernels"):
+    for title in ("waits of a step", "waits of logging", "waits of a save", "waits of an asynchronous save", "attention kernels"):
         lines.append(f"  {title}")
         lines += [f"    {count:>9g}  {name}" for name, count in report[title].items()]
     took = report["rehearsal"]
