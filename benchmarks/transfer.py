@@ -1,7 +1,8 @@
-"""Time and memory of embedding transfer at the size of GaMS, against the published code in the same run.
+"""Time and memory of embedding transfer at the size of GaMS or of a real model, against the published code in the same run.
 
 Source 50,272 x 2,048 float32, target 80,000 tokens of which 28,810 are shared, auxiliary vectors of 768 dimensions; the vectors are
-synthetic, so that no training is timed.  Every measurement is a process of its own: its time is from start to end, imports, reading
+synthetic, so that no training is timed.  `--size real` takes the input embeddings of the model in SCION_REAL_MODEL for the source's matrices and for
+all vectors (a new token has the vector of a source token that the target does not share), and a target of 32,000 tokens of which 12,000 are shared.  Every measurement is a process of its own: its time is from start to end, imports, reading
 and writing included; its memory is the largest resident set.  Ours makes input *and* output layer; the others make one matrix.
 
 A package is measured where the Python in SCION_PEER_PYTHON can import it (docs/transfer.md says how to make one).  Where there is no
@@ -50,6 +51,7 @@ SIZES = {
     "gams-double": Size(50_272, 160_000, 28_810, 2048, 768),  # what twice as many target tokens cost
     "small": Size(5_000, 8_000, 2_900, 256, 96),
 }
+_REAL_TARGET, _REAL_SHARED = 32_000, 12_000
 OURS = (
     *("random-all", "random", "mean", "merge", "align", "focus", "focus-cse", "wechsel", "wechsel-cse", "ofa"),
     *("clp", "clp-plus", "sava", "sava-plain", "sava-procrustes", "omp"),
@@ -244,7 +246,7 @@ PEERS = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Build the case, measure each method and each package, and print a table."""
     parser = command.parser(__doc__, prog="benchmarks.transfer", example="python -m benchmarks.transfer --size gams")
-    parser.add_argument("--size", choices=SIZES, default="gams", help="how large the case is (default: gams)")
+    parser.add_argument("--size", choices=(*SIZES, "real"), default="gams", help="how large the case is (default: gams)")
     parser.add_argument("--methods", nargs="+", choices=OURS, default=OURS, metavar="METHOD", help="which methods (default: all)")
     parser.add_argument("--without-peers", action="store_true", help="measure this project alone")
     parser.add_argument("--worker", nargs=2, metavar=("METHOD", "DIR"), help=argparse.SUPPRESS)
@@ -255,7 +257,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return command.DONE
     with tempfile.TemporaryDirectory(prefix="transfer-") as folder:
         work = Path(folder)
-        _build(SIZES[arguments.size], work)
+        rows = _real_rows() if arguments.size == "real" else None
+        size = SIZES[arguments.size] if rows is None else Size(len(rows), _REAL_TARGET, _REAL_SHARED, rows.shape[1], rows.shape[1])
+        _build(size, work, rows)
         print(f"{'method':<12}{'by':<12}{'seconds':>9}{'CPU s':>9}{'GiB':>7}   largest difference")
         for method in arguments.methods:
             ours = measure([sys.executable, "-m", "benchmarks.transfer", "--worker", method, str(work)])
@@ -288,8 +292,22 @@ def _measure_peer(method: str, work: Path, ours: Measured) -> None:
     print(line, flush=True)
 
 
-def _build(size: Size, work: Path) -> None:
-    """Write tokenizers, matrices and vectors of two vocabularies whose meanings are points in one space."""
+def _real_rows() -> np.ndarray:
+    """The input embeddings of the real model in float32, in an order that says nothing."""
+    from conversion.embeddings.layers import input_matrix_name
+    from conversion.hf_checkpoint import HFCheckpoint
+
+    if not (model := os.environ.get("SCION_REAL_MODEL")):
+        raise ValueError("SCION_REAL_MODEL names no folder; set it to that of a Hugging Face model, or choose another --size")
+    checkpoint = HFCheckpoint.open(Path(model))
+    rows = checkpoint.tensor(input_matrix_name(checkpoint)).float().numpy()
+    if len(rows) < _REAL_TARGET + len(SPECIALS):
+        raise ValueError(f"{model} has {len(rows)} token rows; expected at least {_REAL_TARGET + len(SPECIALS)}")
+    return rows[np.random.default_rng(0).permutation(len(rows))]
+
+
+def _build(size: Size, work: Path, real: np.ndarray | None = None) -> None:
+    """Write tokenizers, matrices and vectors of two vocabularies whose meanings are points in one space, or rows of a real model."""
     from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers
     from transformers import PreTrainedTokenizerFast
 
@@ -303,10 +321,10 @@ def _build(size: Size, work: Path) -> None:
     # Every token but a letter is the one that is a digit shorter, and that digit.
     merges = [(token[:-1], token[-1]) for token in names["target"] if len(token) > 1]
     generator = np.random.default_rng(0)
-    centres = generator.standard_normal((400, 32)).astype(np.float32)
-    axes = generator.standard_normal((32, size.vector_size)).astype(np.float32)
-    meanings = centres[generator.integers(0, len(centres), size.num_source + size.num_target)]
-    meanings += 0.7 * generator.standard_normal(meanings.shape).astype(np.float32)
+    if real is None:
+        _write_made_rows(size, work, generator)
+    else:
+        _write_real_rows(size, work, real)
     for side, tokens in names.items():
         vocabulary = {token: i for i, token in enumerate([*SPECIALS, *tokens])}
         tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=merges if side == "target" else [], unk_token="<unk>"))
@@ -316,8 +334,25 @@ def _build(size: Size, work: Path) -> None:
         wrapped = PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>", unk_token="<unk>")
         wrapped.save_pretrained(str(work / side))
         (work / f"{side}_vocabulary.json").write_text(json.dumps(vocabulary))
+
+    ids = np.arange(len(SPECIALS), len(SPECIALS) + size.num_shared)
+    for name, values in (("shared_target", ids), ("shared_source", ids), ("new_ids", np.arange(ids[-1] + 1, size.num_target))):
+        np.save(work / f"{name}.npy", values)
+    (work / "merges.json").write_text(json.dumps(merges))
+    words = np.array(new)
+    lines = (" ".join(generator.choice(words, size=_LINE_WORDS)).replace("▁", "") for _ in range(_TEXT_LINES))
+    (work / "text.txt").write_text("".join(f" {line}\n" for line in lines))
+
+
+def _write_made_rows(size: Size, work: Path, generator: np.random.Generator) -> None:
+    """Vectors of clusters in 32 dimensions with noise, and matrices that are images of them."""
+    centres = generator.standard_normal((400, 32)).astype(np.float32)
+    axes = generator.standard_normal((32, size.vector_size)).astype(np.float32)
+    meanings = centres[generator.integers(0, len(centres), size.num_source + size.num_target)]
+    meanings += 0.7 * generator.standard_normal(meanings.shape).astype(np.float32)
+    for side, num_tokens in (("source", size.num_source), ("target", size.num_target)):
         offset = 0 if side == "source" else size.num_source
-        rows = meanings[offset : offset + len(vocabulary)].copy()
+        rows = meanings[offset : offset + num_tokens].copy()
         first = len(SPECIALS)
         rows[first : first + size.num_shared] = meanings[first : first + size.num_shared]
         vectors = rows @ axes + 0.3 * generator.standard_normal((len(rows), size.vector_size)).astype(np.float32)
@@ -332,13 +367,13 @@ def _build(size: Size, work: Path) -> None:
                 noise = generator.standard_normal((len(rows), size.hidden_size), dtype=np.float32)
                 np.save(work / f"{name}.npy", 0.02 * (rows @ image + noise))
 
-    ids = np.arange(len(SPECIALS), len(SPECIALS) + size.num_shared)
-    for name, values in (("shared_target", ids), ("shared_source", ids), ("new_ids", np.arange(ids[-1] + 1, size.num_target))):
-        np.save(work / f"{name}.npy", values)
-    (work / "merges.json").write_text(json.dumps(merges))
-    words = np.array(new)
-    lines = (" ".join(generator.choice(words, size=_LINE_WORDS)).replace("▁", "") for _ in range(_TEXT_LINES))
-    (work / "text.txt").write_text("".join(f" {line}\n" for line in lines))
+
+def _write_real_rows(size: Size, work: Path, real: np.ndarray) -> None:
+    """The model's rows as matrices and as vectors; new tokens have those of source tokens that are not shared."""
+    for name in ("input", "output", "source_vectors"):
+        np.save(work / f"{name}.npy", real)
+    for name in ("target_vectors", "helper_vectors"):
+        np.save(work / f"{name}.npy", real[: size.num_target])
 
 
 def _transfer(method: str, work: Path) -> None:

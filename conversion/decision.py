@@ -14,7 +14,7 @@ from conversion.significance import LEAST_UNITS, Difference, holm
 
 LEVEL = 0.05
 TIE = 0.02  # bits per byte: a few steps of training move every method by many times as much
-_FIRST_DOCUMENTS = 16  # all of one sign have p = 3e-5, which is below 0.05 also when it is shared among a thousand tests
+_FIRST_DOCUMENTS = 12  # all of one sign have p = 5e-4, which is below 0.05 also when it is shared among a hundred tests
 _GOLDEN = (math.sqrt(5) - 1) / 2
 
 
@@ -35,7 +35,7 @@ class DecisionRule:
             raise ValueError(f"--tie is {self.tie}; expected a number of bits per byte, 0 or more")
 
     def round_ends(self, num_documents: int) -> list[int]:
-        """How many documents are scored after each round: 16, twice as many, and so on, and at last all."""
+        """How many documents are scored after each round: 12, twice as many, and so on, and at last all."""
         ends = []
         size = _FIRST_DOCUMENTS
         while not self.every_document and 2 * size <= num_documents:

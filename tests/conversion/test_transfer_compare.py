@@ -227,11 +227,11 @@ def raced(monkeypatch: pytest.MonkeyPatch, levels: dict[str, float], *, num_docu
 def test_methods_that_are_surely_worse_are_read_no_further(monkeypatch: pytest.MonkeyPatch) -> None:
     levels = {"random": 8.0, "mean": 3.4, "focus": 3.44, "align": 3.39}
     found = raced(monkeypatch, levels, num_documents=200, rule=DecisionRule(tie=0.0))
-    assert found["random"] == 16 and found["focus"] < 200
+    assert found["random"] == 12 and found["focus"] < 200
     # Nothing is left to know when all that are left are tied.
-    assert raced(monkeypatch, levels, num_documents=200, rule=DecisionRule(tie=0.1))["align"] == 16
+    assert raced(monkeypatch, levels, num_documents=200, rule=DecisionRule(tie=0.1))["align"] <= 24
     assert set(raced(monkeypatch, levels, num_documents=200, rule=DecisionRule(every_document=True)).values()) == {200}
-    assert set(raced(monkeypatch, levels, num_documents=31, rule=DecisionRule()).values()) == {31}, "too few to be cut into rounds"
+    assert set(raced(monkeypatch, levels, num_documents=23, rule=DecisionRule()).values()) == {23}, "too few to be cut into rounds"
 
 
 def test_the_best_is_dropped_as_seldom_as_the_level_says() -> None:
