@@ -108,7 +108,16 @@ def generate_for(
         everything += texts
         lines += [{"id": row["id"], "repeat": repeat, **asdict(text)} for row, text in zip(prompts, texts, strict=True)]
     prompt_tokens = sum(text.num_prompt_tokens for text in everything) / len(everything)
-    return lines, paces, {"prompt_tokens_per_item": prompt_tokens, "target_token_ratio": target_token_ratio(everything, new_ids)}
+    prompt_ids = [index for ids in checkpoint.tokenizer(asked)["input_ids"] for index in ids]
+    return (
+        lines,
+        paces,
+        {
+            "prompt_tokens_per_item": prompt_tokens,
+            "prompt_target_token_ratio": sum(index in new_ids for index in prompt_ids) / len(prompt_ids),
+            "target_token_ratio": target_token_ratio(everything, new_ids),
+        },
+    )
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -106,6 +106,7 @@ def test_the_command_counts_new_tokens_and_keeps_ids(tmp_path, prompts, capsys):
     new = sum(index >= 300 for line in lines for index in line["token_ids"]) / (8 * 6)
     assert tokenizer.get_vocab().keys() >= tiny_tokenizer(vocab_size=300).get_vocab().keys()
     assert found["adapted"]["target_token_ratio"] == pytest.approx(new)
+    assert 0 < found["adapted"]["prompt_target_token_ratio"] <= 1 and found["source"]["prompt_target_token_ratio"] == 0
     assert found["source"]["target_token_ratio"] == 0
     assert found["source"]["speedup"]["value"] == 1
     assert found["adapted"]["repeats"][0]["num_tokens"] == 24

@@ -1,0 +1,311 @@
+"""The papers' figures from folders of results: a page, PNG, SVG and the numbers, one command each.
+
+loss: training loss of several runs over steps, tokens or bytes, and validation loss below it where the runs have one.
+suite: mean score of a suite of tasks over the checkpoints of each run.
+new-tokens: scores, speed and the share of new tokens in prompts and answers over the number of tokens added.
+Vocabularies differ in what a token is: losses compare within one vocabulary only, bits per byte (eval.learning_curves) across them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import fnmatch
+import html
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+
+from data_prep import command
+from data_prep.artifacts import digest_file, staged_directory, write_manifest
+from data_prep.figure_style import drawn
+from data_prep.html_page import html_figure, html_page, html_table
+from data_prep.tables import markdown_table
+from eval.generation import EFFICIENCY_NAME
+from eval.model_names import named_checkpoints
+from eval.reporting.generation import generated_by, read_generation
+from eval.reporting.plots import Line, Panel, Point, draw, short_number
+from eval.reporting.runs import Evaluated, Report, Run, read_report
+from eval.reporting.scores import Line as ScoreLine
+from eval.reporting.scores import lines as score_lines
+
+KINDS = ("loss", "suite", "new-tokens")
+_METRICS_NAME = "metrics.jsonl"
+_AGAINST = {"steps": "step", "tokens": "tokens", "bytes": "bytes"}
+
+
+@dataclass(frozen=True)
+class Figure:
+    """Panels with what is said below them, and the files that they are made of."""
+
+    panels: tuple[Panel, ...]
+    caption: str
+    sources: tuple[Path, ...]
+
+
+def loss_figure(runs: Mapping[str, Path], *, against: str, smooth: int) -> Figure:
+    """Training loss of runs, and validation loss where there is one.
+
+    Args:
+        runs: name -> folder of a run of recipes.train.
+        smooth: mean over so many logged steps.
+
+    Raises:
+        ValueError: if a folder is no run, or its lines lack what the axis needs.
+    """
+    training, validation = [], []
+    for series, (name, folder) in enumerate(runs.items()):
+        rows = _metrics(folder)
+        points = [Point(_axis(row, against, folder), row["loss"]) for row in rows if isinstance(row.get("loss"), int | float)]
+        if not points:
+            raise ValueError(f"{folder / _METRICS_NAME} has no training loss yet; let the run log a step")
+        training.append(Line(name, series, tuple(_smoothed(points, smooth))))
+        for key in dict.fromkeys(key for row in rows for key in row if key.startswith("validation_loss")):
+            # A record of validation has its step alone: what was seen until then stands in that of the training loss.
+            seen = {row["step"]: row[_AGAINST[against]] for row in rows if _AGAINST[against] in row}
+            measured = [Point(seen[row["step"]], row[key]) for row in rows if row.get(key) is not None and row["step"] in seen]
+            label = key.removeprefix("validation_loss").strip("_/ ")
+            if measured:
+                validation.append(Line(f"{name}{f', {label}' if label else ''}", series, tuple(measured), dashed=bool(label)))
+    panels = [Panel("Training loss", _x_label(against), "cross-entropy (nats a token)", tuple(training))]
+    if validation:
+        panels.append(Panel("Validation loss", _x_label(against), "cross-entropy (nats a token)", tuple(validation)))
+    caption = "Losses compare only between runs of one vocabulary, as a token of another is another amount of text."
+    mean = f" Training loss is the mean over {smooth} logged steps." if smooth > 1 else ""
+    return Figure(tuple(panels), caption + mean, tuple(folder / _METRICS_NAME for folder in runs.values()))
+
+
+def _metrics(folder: Path) -> list[dict[str, float]]:
+    path = folder / _METRICS_NAME
+    if not path.is_file():
+        raise ValueError(f"{folder} has no {_METRICS_NAME}; give folders that recipes.train wrote")
+    rows = []
+    with open(path, encoding="utf-8") as lines:
+        for number, line in enumerate(lines, start=1):
+            try:
+                rows.append(json.loads(line))
+            except ValueError as error:
+                raise ValueError(f"line {number} of {path} is no JSON: {error}") from error
+    return rows
+
+
+def _axis(row: Mapping[str, float], against: str, folder: Path) -> float:
+    if (value := row.get(_AGAINST[against])) is None:
+        raise ValueError(f"{folder / _METRICS_NAME} does not count {against}; choose another --against")
+    return value
+
+
+def _smoothed(points: Sequence[Point], count: int) -> list[Point]:
+    """Mean of the last `count` points at each."""
+    return [Point(p.x, fmean(q.y for q in points[max(0, number - count + 1) : number + 1])) for number, p in enumerate(points)]
+
+
+def _x_label(against: str) -> str:
+    return {"steps": "training step", "tokens": "tokens seen", "bytes": "bytes of text seen"}[against]
+
+
+def suite_figure(report: Report, patterns: Sequence[str], *, tokens_per_step: int | None) -> Figure:
+    """Mean over the tasks of each suite against training, a panel per suite; models that were not trained are level lines.
+
+    Args:
+        patterns: of names of tasks; each is a suite.
+
+    Raises:
+        ValueError: if no task matches a pattern, or no run has two checkpoints with all of them.
+    """
+    panels = []
+    for pattern in patterns:
+        headlines = {line.source: line for line in reversed(score_lines(report)) if line.headline and not line.is_text}
+        members = [line for name, line in headlines.items() if fnmatch.fnmatchcase(name, pattern)]
+        if not members:
+            raise ValueError(f"no task matches {pattern}; the results have {', '.join(sorted(headlines))}")
+        found = [_suite_line(run, members, series, tokens_per_step) for series, run in enumerate(report.runs)]
+        lines = [line for line in found if line is not None]
+        if not any(len(line.points) > 1 for line in lines):
+            raise ValueError(f"no run has two checkpoints with all {len(members)} tasks of {pattern}; evaluate more with eval.watch")
+        label = "training step" if tokens_per_step is None else "tokens seen"
+        panels.append(Panel(f"{pattern} ({len(members)} tasks)", label, f"mean of {members[0].metric}", tuple(lines)))
+    caption = (
+        "Mean over the tasks of a suite. Bands: 95 % of the mean, by the intervals of its tasks. Dashed: models that were not trained here."
+    )
+    return Figure(tuple(panels), caption, tuple(model.path for run in report.runs for model in run.checkpoints))
+
+
+def _suite_line(run: Run, members: Sequence[ScoreLine], series: int, tokens_per_step: int | None) -> Line | None:
+    points = [point for model in run.checkpoints if (point := _suite_point(model, members, tokens_per_step)) is not None]
+    if not points:
+        return None
+    return Line(run.name, series, tuple(points), is_level=run.last.step is None)
+
+
+def _suite_point(model: Evaluated, members: Sequence[ScoreLine], tokens_per_step: int | None) -> Point | None:
+    scores = [line.score(model) for line in members]
+    known = [score for score in scores if score is not None]
+    if len(known) < len(members):
+        return None
+    mean = fmean(score.value for score in known)
+    x = (model.step or 0) * (tokens_per_step or 1)
+    ends = [(score.value - score.low, score.high - score.value) for score in known if score.low is not None and score.high is not None]
+    if len(ends) < len(known):
+        return Point(x, mean)
+    # Tasks have items of their own, so that their errors are independent and add up by their squares.
+    down, up = (math.sqrt(sum(end[side] ** 2 for end in ends)) / len(ends) for side in (0, 1))
+    return Point(x, mean, mean - down, mean + up)
+
+
+def new_tokens_figure(report: Report, patterns: Sequence[str]) -> Figure:
+    """Scores, speedup and shares of new tokens against how many tokens were added to the source's vocabulary.
+
+    Raises:
+        ValueError: if fewer than two models have another vocabulary size than the baseline, or no task matches.
+    """
+    source = report.runs[0].last
+    base = int(source.content["model"]["vocab_size"])
+    adapted = sorted(
+        (run.last for run in report.runs[1:] if int(run.last.content["model"]["vocab_size"]) > base),
+        key=lambda model: int(model.content["model"]["vocab_size"]),
+    )
+    if len(adapted) < 2:
+        raise ValueError(f"{len(adapted)} of the models have more tokens than {source.name} ({base}); evaluate at least two sizes")
+    headlines = {line.source: line for line in reversed(score_lines(report)) if line.headline and not line.is_text}
+    members = [line for name, line in headlines.items() if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)]
+    if not members:
+        raise ValueError(f"no task matches {' '.join(patterns)}; the results have {', '.join(sorted(headlines))}")
+    panels = [_new_tokens_panel(line, adapted, source, base) for line in members]
+    if any(generated_by(report, model) for model in adapted):
+        panels += _generation_panels(report, adapted, source, base)
+    caption = f"Tokens added to the {base:,} of {source.name}, which is dashed; 95 % intervals."
+    return Figure(tuple(panels), caption, tuple(model.path for run in report.runs for model in run.checkpoints))
+
+
+def _new_tokens_panel(line: ScoreLine, adapted: Sequence[Evaluated], source: Evaluated, base: int) -> Panel:
+    scored = [(_added(model, base), score) for model in adapted if (score := line.score(model)) is not None]
+    drawn_lines = [Line("adapted", 0, tuple(Point(x, score.value, score.low, score.high) for x, score in scored))]
+    if (score := line.score(source)) is not None:
+        drawn_lines.append(Line(source.name, 1, (Point(0, score.value),), is_level=True))
+    return Panel(line.source, "new tokens", line.metric, tuple(drawn_lines), log_x=True)
+
+
+def _generation_panels(report: Report, adapted: Sequence[Evaluated], source: Evaluated, base: int) -> list[Panel]:
+    made = [(_added(model, base), figures) for model in adapted if (figures := generated_by(report, model)) is not None]
+    speed = tuple(Point(x, f["speedup"]["value"], f["speedup"]["low"], f["speedup"]["high"]) for x, f in made)
+    panels = [
+        Panel(
+            "Speed of generation",
+            "new tokens",
+            "speedup (bytes a second)",
+            (Line("adapted", 0, speed), Line(source.name, 1, (Point(0, 1.0),), is_level=True)),
+            log_x=True,
+        )
+    ]
+    shares = []
+    for name, key, dashed in (
+        ("new tokens in answers", "target_token_ratio", False),
+        ("new tokens in prompts", "prompt_target_token_ratio", True),
+    ):
+        points = tuple(Point(x, 100 * f[key]) for x, f in made if f.get(key) is not None)
+        if points:
+            shares.append(Line(name, 2, points, dashed=dashed))
+    if shares:
+        panels.append(Panel("Share of new tokens", "new tokens", "% of tokens", tuple(shares), log_x=True))
+    return panels
+
+
+def _added(model: Evaluated, base: int) -> int:
+    return int(model.content["model"]["vocab_size"]) - base
+
+
+def table(panel: Panel) -> tuple[list[str], list[list[str]]]:
+    """First, last, lowest and highest value of every line."""
+    rows = []
+    for line in panel.lines:
+        values = [point.y for point in line.points]
+        where = short_number(line.points[-1].x)
+        rows.append([line.name, f"{values[0]:.3f}", f"{values[-1]:.3f}", f"{min(values):.3f}", f"{max(values):.3f}", where])
+    return [panel.title, "first", "last", "lowest", "highest", f"at ({panel.x_label})"], rows
+
+
+def write_figure(figure: Figure, directory: Path, *, title: str) -> None:
+    """Write figure.html, .png, .svg, .md and .csv."""
+    light, dark = drawn(lambda palette: draw(figure.panels, palette), directory / "figure.png")
+    (directory / "figure.svg").write_bytes(light)
+    shown = html_figure(light, dark, alternative=f"{title}; the numbers are in the tables below", caption=figure.caption)
+    tables = "\n".join(f'<div class="scroll">{html_table(*table(panel))}</div>' for panel in figure.panels)
+    body = f"<p>{html.escape(_described(figure))}</p>\n{shown}\n<h2>In numbers</h2>\n{tables}"
+    (directory / "figure.html").write_text(html_page(title, body), encoding="utf-8")
+    markdown = "\n\n".join([f"# {title}", *(markdown_table(*table(panel)) for panel in figure.panels), figure.caption])
+    (directory / "figure.md").write_text(f"{markdown}\n", encoding="utf-8")
+    with open(directory / "figure.csv", "w", newline="", encoding="utf-8") as stream:
+        writer = csv.writer(stream)
+        writer.writerow(["panel", "line", "x", "y", "low", "high"])
+        for panel in figure.panels:
+            for line in panel.lines:
+                writer.writerows([panel.title, line.name, repr(p.x), repr(p.y), p.low, p.high] for p in line.points)
+
+
+def _described(figure: Figure) -> str:
+    names = list(dict.fromkeys(line.name for panel in figure.panels for line in panel.lines))
+    return f"{len(figure.panels)} panel{'s' if len(figure.panels) > 1 else ''}: {', '.join(panel.title for panel in figure.panels)}. Lines: {', '.join(names)}."
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = command.parser(
+        __doc__, prog="eval.figures", example="python -m eval.figures loss --run focus=work/focus random=work/random --output figure/"
+    )
+    parser.add_argument("kind", choices=KINDS, help="which figure")
+    parser.add_argument("--run", nargs="+", default=[], metavar="[NAME=]DIR", help="loss: folders of recipes.train")
+    parser.add_argument("--against", choices=tuple(_AGAINST), default="steps", help="loss: what is right (default: %(default)s)")
+    parser.add_argument("--smooth", type=int, default=1, metavar="N", help="loss: mean over N logged steps (default: %(default)s)")
+    parser.add_argument("--results", nargs="+", type=Path, default=[], metavar="DIR", help="suite, new-tokens: folders of eval.harness")
+    parser.add_argument(
+        "--tasks", nargs="+", default=[], metavar="PATTERN", help="suite: a panel each, such as 'itabench_*_it'; new-tokens: tasks"
+    )
+    parser.add_argument("--tokens-per-step", type=int, metavar="N", help="suite: draws against tokens")
+    parser.add_argument("--baseline", metavar="NAME", help="the source model (default: the first that was not trained here)")
+    parser.add_argument("--efficiency", nargs="+", type=Path, default=[], metavar="DIR", help="new-tokens: outputs of eval.generate")
+    parser.add_argument("--title", help="heading of the page (default: by kind)")
+    parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="figure.html, .png, .svg, .md and .csv")
+    return parser
+
+
+_TITLES = {"loss": "Loss over training", "suite": "Suites over checkpoints", "new-tokens": "Scores and speed over the number of new tokens"}
+
+
+def _figure(arguments: argparse.Namespace) -> Figure:
+    if arguments.kind == "loss":
+        if not arguments.run:
+            raise ValueError("the figure of losses needs --run; give folders of recipes.train")
+        if arguments.smooth < 1:
+            raise ValueError(f"--smooth is {arguments.smooth}; expected at least 1")
+        return loss_figure(named_checkpoints(arguments.run), against=arguments.against, smooth=arguments.smooth)
+    if not arguments.results or not arguments.tasks:
+        raise ValueError(f"the figure {arguments.kind} needs --results and --tasks; give folders of eval.harness and patterns of tasks")
+    report = read_report(arguments.results, baseline=arguments.baseline)
+    if arguments.kind == "suite":
+        return suite_figure(report, arguments.tasks, tokens_per_step=arguments.tokens_per_step)
+    report = Report(report.runs, generation=read_generation(arguments.efficiency, report))
+    figure = new_tokens_figure(report, arguments.tasks)
+    return Figure(figure.panels, figure.caption, (*figure.sources, *(folder / EFFICIENCY_NAME for folder in arguments.efficiency)))
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Draw one figure and print its numbers."""
+    arguments = _parser().parse_args(argv)
+    figure = _figure(arguments)
+    with staged_directory(arguments.output) as staging:
+        write_figure(figure, staging, title=arguments.title or _TITLES[arguments.kind])
+        told = {name: value for name, value in vars(arguments).items() if name != "output" and value}
+        write_manifest(
+            staging, stage="eval.figures", facts={}, arguments=told, inputs={str(path): digest_file(path) for path in figure.sources}
+        )
+    for panel in figure.panels:
+        print(markdown_table(*table(panel)))
+    print(f"\nfigure and page: {arguments.output / 'figure.html'}")
+    return command.DONE
+
+
+if __name__ == "__main__":
+    command.run(main)
