@@ -42,10 +42,15 @@ _only_parses = contextvars.ContextVar("only_parses", default=False)
 
 class _Parser(argparse.ArgumentParser):
     def parse_args(self, *arguments: Any, **options: Any) -> Any:
-        parsed = super().parse_args(*arguments, **options)
+        return self._parsed(super().parse_args(*arguments, **options))
+
+    def parse_intermixed_args(self, *arguments: Any, **options: Any) -> Any:
+        return self._parsed(super().parse_intermixed_args(*arguments, **options))
+
+    def _parsed(self, arguments: Any) -> Any:
         if _only_parses.get():
-            raise _ParsedError(parsed, self)
-        return parsed
+            raise _ParsedError(arguments, self)
+        return arguments
 
 
 def arguments_of(main: Callable[[Sequence[str]], int], words: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -1,0 +1,254 @@
+"""All tables and figures of the four papers: the commands that fill each, whether they ran and on what, and what is missing.
+
+Without arguments the list, which is that of docs/papers.md.  A command stands for what one would type with data and models of one's own.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from data_prep import command
+from data_prep.tables import markdown_table
+
+PAPERS = {"gams": "GaMS", "sava": "SAVA", "low": "low-resource", "ofa": "OFA"}
+WORKS, PARTLY, NOT, DRAWING = "works", "partly", "not at all", "a drawing"
+STATES = {
+    WORKS: "comes out of the commands in the paper's form",
+    PARTLY: "some of its rows, columns or data do not",
+    NOT: "nothing here makes it",
+    DRAWING: "illustrates the method; there is nothing to measure",
+}
+
+
+@dataclass(frozen=True)
+class Item:
+    """One table or figure.
+
+    Attributes:
+        name: `gams T4`, `sava F2` ...
+        shows: what it shows.
+        state: one of `STATES`.
+        commands: what fills it, one after the other, without `python -m`.
+        shown_by: the test that ran this on tiny models or small data; empty where none did.
+        missing: of what is not whole, what is missing; of what works, what the test did not have.
+    """
+
+    name: str
+    shows: str
+    state: str
+    commands: tuple[str, ...] = ()
+    shown_by: str = ""
+    missing: str = ""
+
+
+_REPORT = "eval.report --results results/ --output report/"
+_FERTILITY = (
+    "data_prep.tokenizer_report --tokenizer mistral=mistral/ minerva=minerva/ --input cx=culturax.jsonl wp=wikipedia.jsonl --output report/"
+)
+
+
+def _harness(words: str) -> str:
+    return f"eval.harness --model source=opt/ adapted=hf/ {words} --data eval_data/ --output results/"
+
+
+_SUITES = "tests/eval/test_all_suites.py::test_all_suites_from_real_rows_to_the_report"
+_GAMS_TABLES = "tests/eval/test_report.py::test_the_gams_papers_tables"
+_LOSSES = "tests/eval/test_figures.py::test_losses_of_runs"
+_SUITE_FIGURE = "tests/eval/test_figures.py::test_a_suite_over_checkpoints"
+_NEW_TOKENS = "tests/eval/test_figures.py::test_scores_and_speed_over_new_tokens"
+_PREPARED = "tests/eval/test_prepare.py::test_every_task_of_the_papers_reads_what_is_prepared"
+_SPEED = "tests/eval/test_report_generation.py::test_speed_stands_beside_accuracy_and_fertility"
+_RECIPES = "tests/recipes/test_all_recipes.py"
+_NO_LABELS = "labels of the paper's test rows are kept by their publishers, so that `val` is asked; rows copied from SloBench are not made"
+_ITA = (_harness("--tasks itabench_it"), _REPORT)
+_ENCODERS = "encoders and their tasks (sentence retrieval, Taxi1500, NER, POS) are not covered"
+
+ITEMS = (
+    Item(
+        "gams T1",
+        "tokens of each corpus by OPT's and the new tokenizer",
+        WORKS,
+        ("data_prep.tokenizer_report --tokenizer opt=opt/ new=tokenizer/ --corpora corpora.yaml --output report/",),
+        "tests/data_prep/test_tokenizer_report.py::test_command",
+        "not on the paper's corpora",
+    ),
+    Item("gams T2", "an answer of Falcon 1B", PARTLY, ("eval.generate --model falcon=falcon/ --prompts prompts.jsonl --settings speed --output generated/",), "tests/eval/test_generate.py", "Falcon was never run"),
+    Item(
+        "gams T3",
+        "test rows and examples of each task",
+        WORKS,
+        ("eval.prepare superglue_sl si_nli --source downloads/ --output eval_data/",),
+        "tests/eval/test_prepare.py::test_test_rows_with_labels_are_the_papers_test_set",
+        "publishers' files in small, real rows by a part",
+    ),
+    Item("gams T4", "BoolQ, CB and COPA", PARTLY, (_harness("--tasks sl_generative"), _REPORT), _GAMS_TABLES, _NO_LABELS),
+    Item("gams T5", "MultiRC, RTE and WSC", PARTLY, (_harness("--tasks sl_generative"), _REPORT), _GAMS_TABLES, _NO_LABELS),
+    Item("gams T6", "SI-NLI", PARTLY, (_harness("--tasks sl_generative"), _REPORT), _GAMS_TABLES, _NO_LABELS),
+    Item(
+        "gams T7",
+        "SARI on SENTA by number of examples",
+        PARTLY,
+        (_harness("--tasks sl_simplification"), _REPORT),
+        "tests/eval/test_report.py::test_columns_stand_in_the_order_of_k_with_whole_headings",
+        "the published form of SENTA was never seen; intervals are t's, not the paper's bootstrap",
+    ),
+    Item(
+        "gams F1",
+        "words, pieces and lexicon by vocabulary size",
+        PARTLY,
+        ("data_prep.tokenizer_report --tokenizer 40k=tokenizer_40k/ 80k=tokenizer_80k/ --input sl=subtitles.sl.txt en=subtitles.en.txt --lexicon sloleks.tsv --output report/",),
+        "tests/data_prep/test_tokenizer_report.py::test_share_of_the_vocabulary_in_a_lexicon",
+        "the share in the lexicon is of the vocabulary, the paper's is of the tokens of a text",
+    ),
+    Item("gams F2", "training and validation loss", WORKS, ("eval.figures loss --run focus=work/focus random=work/random --against steps --output figure/",), _LOSSES, ""),
+    Item(
+        "sava T1",
+        "parameters and vocabularies",
+        WORKS,
+        ("recipes.plan --recipe sava/mistral --gpu a100-64gb", "recipes.plan --recipe sava/llama --gpu a100-64gb"),
+        "tests/recipes/test_planner.py::test_parameters_by_name_are_those_of_the_model",
+        "",
+    ),
+    Item("sava T2", "fertility", WORKS, (_FERTILITY,), "tests/data_prep/test_tokenizer_report.py::test_command", "not on CulturaX"),
+    Item("sava T3", "ITA-Bench in Italian, Mistral", WORKS, _ITA, _SUITES, "tiny models; files in the published form, small"),
+    Item("sava T4", "ITA-Bench in Italian, Llama", WORKS, _ITA, _SUITES, "tiny models; files in the published form, small"),
+    *(
+        Item(
+            name,
+            f"FLORES by COMET and SQuAD-it, {model}",
+            PARTLY,
+            (_harness("--tasks flores_en_it flores_it_en squad_it"), "eval.comet --results results/ --checkpoint wmt22-comet-da/ --output scored/", _REPORT),
+            "tests/eval/test_comet.py::test_the_command_gives_what_the_library_gives",
+            "COMET ran with random weights in an environment of its own; the published ones were never at hand",
+        )
+        for name, model in (("sava T5", "Mistral"), ("sava T6", "Llama"))
+    ),
+    Item(
+        "sava T7",
+        "likeness of embeddings to Minerva's",
+        WORKS,
+        ("eval.embeddings --model minerva=minerva/ before=hf_0/ after=hf/ --output likeness/",),
+        "tests/eval/test_embeddings.py::test_the_command_on_models",
+        "",
+    ),
+    Item("sava T8", "prompts of translation", WORKS, ("eval.generate --model adapted=hf/ --task flores_en_it --data eval_data/ --settings sava --output generated/",), "tests/eval/test_paper_tasks.py::test_flores_few_shot", ""),
+    Item("sava T9", "prompts of questions", WORKS, ("eval.generate --model adapted=hf/ --task squad_it --data eval_data/ --settings sava --output generated/",), "tests/eval/test_paper_tasks.py::test_squad_it", ""),
+    Item("sava T10", "ITA-Bench in English, Mistral", WORKS, (_harness("--tasks itabench_en"), _REPORT), _SUITES, "tiny models; files in the published form, small"),
+    Item("sava T11", "ITA-Bench in English, Llama", WORKS, (_harness("--tasks itabench_en"), _REPORT), _SUITES, "tiny models; files in the published form, small"),
+    Item("sava F1", "fertility of two tokenizers", WORKS, (_FERTILITY,), "tests/data_prep/test_tokenizer_report.py::test_command", "not on CulturaX"),
+    *(
+        Item(
+            name,
+            f"mean of ITA-Bench in {language} over training, {model}",
+            WORKS,
+            (f"eval.watch --run work/run --output evaluations/ -- --tasks itabench_{code} --data eval_data/", f"eval.figures suite --results evaluations/ --tasks itabench_*_{code} --output figure/"),
+            _SUITE_FIGURE,
+            "on made results of other suites",
+        )
+        for name, language, code, model in (
+            ("sava F2", "Italian", "it", "Mistral"),
+            ("sava F3", "Italian", "it", "Llama"),
+            ("sava F4", "English", "en", "Mistral"),
+            ("sava F5", "English", "en", "Llama"),
+        )
+    ),
+    *(
+        Item(name, f"training loss, {model}", WORKS, ("eval.figures loss --run sava=work/sava mean=work/mean lapt=work/lapt --against tokens --output figure/",), _LOSSES, "")
+        for name, model in (("sava F6", "Mistral"), ("sava F7", "Llama"))
+    ),
+    Item("sava F8", "likeness across models", WORKS, ("eval.embeddings --model sava=hf_sava/ mean=hf_mean/ clp=hf_clp/ --output likeness/",), "tests/eval/test_embeddings.py::test_the_command_on_models", ""),
+    Item("sava F9", "training loss of ways to initialise", WORKS, ("eval.figures loss --run sava=work/sava clp=work/clp random=work/random --output figure/",), _LOSSES, ""),
+    Item(
+        "sava F10",
+        "training loss by the number of pairs of the map",
+        PARTLY,
+        ("eval.figures loss --run all=work/all few=work/few --output figure/",),
+        _LOSSES,
+        "the transfer has no option for the number of pairs",
+    ),
+    Item("low F1", "ways to adapt", DRAWING),
+    Item(
+        "low T1",
+        "translation and summaries, Llama 2",
+        WORKS,
+        (_harness("--tasks mt_zero_shot_from_english summarisation --rouge-tokenizer mt5/"), _REPORT),
+        _SUITES,
+        "tiny models; real sentences that stand for FLORES",
+    ),
+    Item("low T2", "perplexity, Llama 2", WORKS, (_harness("--text my=heldout.my.txt"), _REPORT), "tests/eval/test_harness.py", "tiny models"),
+    Item("low T3", "tokens a second", WORKS, ("eval.generate --model source=llama2/ align=hf/ --task mt_en_my --data eval_data/ --settings lowres --output generated/", f"{_REPORT} --efficiency generated/"), _SPEED, "CPU; made figures"),
+    Item(
+        "low T4",
+        "ways to train",
+        PARTLY,
+        ("recipes.train --recipe low_resource/llama2 --output work/lora procedure=lora", "recipes.train --recipe low_resource/llama2 --output work/two_stage procedure=2_stage", _harness("--tasks mt_zero_shot_from_english summarisation --rouge-tokenizer mt5/"), _REPORT),
+        _RECIPES,
+        "recipes compose and tiny ones train; no model of the paper was trained, and the table is one row per run, not a grid",
+    ),
+    Item("low T5", "performance and speed, Llama 3 and Gemma 2", WORKS, ("recipes.plan --recipe low_resource/llama3 --gpu a100-80gb", _harness("--tasks mt_en_my mt_en_si mt_en_te"), f"{_REPORT} --efficiency generated/"), _SPEED, "tiny models"),
+    Item("low T6", "settings of training", WORKS, ("recipes.plan --recipe low_resource/llama2 --gpu a100-80gb",), _RECIPES, ""),
+    Item("low T7", "settings of generation", WORKS, ("eval.generate --model source=llama2/ --task mt_en_my --data eval_data/ --settings lowres-beams --output generated/",), "tests/eval/test_beams.py", "five beams with transformers only"),
+    Item("low T8", "prompts", WORKS, ("eval.generate --model source=llama2/ --task sum_my --data eval_data/ --settings lowres --output generated/",), _PREPARED, ""),
+    Item("low T9", "FOCUS with given word vectors", PARTLY, ("conversion.transfer --source llama2/ --tokenizer tokenizer/ --method focus --text my.txt --output hf/",), "", "focus takes no vectors of words that are given"),
+    Item("low T10", "a second head with random rows", PARTLY, ("recipes.train --recipe low_resource/llama2 --output work/mtp objective=two_tokens",), _RECIPES, "the second head starts as a copy only"),
+    Item("low T11", "perplexity, Llama 3 and Gemma 2", WORKS, (_harness("--text my=heldout.my.txt si=heldout.si.txt te=heldout.te.txt"), _REPORT), "tests/eval/test_harness.py", "tiny models"),
+    Item("low T12", "ROUGE-L and BLEURT of summaries", PARTLY, (_harness("--tasks summarisation --rouge-tokenizer mt5/"), _REPORT), _SUITES, "no BLEURT"),
+    Item("low F2", "scores and speedup by number of new tokens", WORKS, ("eval.figures new-tokens --results results/ --tasks mt_en_my sum_my --efficiency generated/ --output figure/",), _NEW_TOKENS, "on made results"),
+    Item(
+        "low F3",
+        "tokens of FLORES by language and model",
+        PARTLY,
+        ("data_prep.tokenizer_report --tokenizer llama2=llama2/ gemma2=gemma2/ --input en=heldout.en.txt --parallel flores.tsv --output report/",),
+        "tests/data_prep/test_tokenizer_report.py::test_tokens_of_parallel_sentences",
+        "eval.prepare writes FLORES as rows, not as the table of columns that --parallel reads; a table, no figure",
+    ),
+    Item("low F4", "share of new tokens in input and output", WORKS, ("eval.generate --model source=llama2/ n500=hf_500/ n1000=hf_1000/ --task mt_en_my --data eval_data/ --settings lowres --output generated/", "eval.figures new-tokens --results results/ --tasks mt_en_my --efficiency generated/ --output figure/"), _NEW_TOKENS, "one line per command for a language and source model, not the paper's grid"),
+    Item("ofa F1", "overview", DRAWING),
+    Item("ofa F2", "steps of the method", DRAWING),
+    Item("ofa T1", "parameters by number of dimensions", PARTLY, ("recipes.plan --recipe ofa/latent_200 --gpu a100-40gb",), "tests/recipes/test_planner.py::test_a_factorised_table_is_its_factors", "counted for a causal model of the size of the paper's encoders"),
+    Item("ofa T2", "five tasks, all languages", NOT, missing=_ENCODERS),
+    Item("ofa T3", "languages that gain", NOT, missing=_ENCODERS),
+    Item("ofa T4", "hours and carbon of training", PARTLY, ("recipes.plan --recipe ofa/latent_100 --gpu a100-40gb", "recipes.plan --recipe ofa/full --gpu a100-40gb"), "tests/recipes/test_planner.py::test_carbon_of_sava", "planned, of a causal model; the best checkpoint is not looked for"),
+    Item("ofa T5", "tasks without continued pretraining", NOT, missing=_ENCODERS),
+    Item("ofa T6", "retrieval by language family", NOT, missing=_ENCODERS),
+    Item("ofa F3", "loss and five tasks over training", PARTLY, ("eval.figures loss --run full=work/full latent_100=work/latent_100 --output figure/",), _LOSSES, f"panel (a) alone, of causal models; {_ENCODERS}"),
+)  # fmt: skip
+
+
+def table(paper: str) -> str:
+    """The rows of one paper as Markdown."""
+    rows = []
+    for item in ITEMS:
+        key, place = item.name.split()
+        if key == paper:
+            commands = "<br>".join(f"`python -m {words}`" for words in item.commands) or "–"
+            ran = f"`{item.shown_by}`" if item.shown_by else "–"
+            kind = "Table" if place[0] == "T" else "Figure"
+            rows.append([f"{kind} {place[1:]}", item.shows, item.state, commands, ran, item.missing or "–"])
+    return markdown_table(["", "shows", "state", "commands", "ran in", "missing, or not shown"], rows, text_columns=6)
+
+
+def listing() -> str:
+    """All tables, with how many are in which state."""
+    counts = Counter(item.state for item in ITEMS)
+    told = ", ".join(f"{counts[state]} {state}" for state in STATES)
+    meaning = "\n".join(f"- {state}: {what}" for state, what in STATES.items())
+    parts = [f"{len(ITEMS)} tables and figures: {told}.", meaning]
+    parts += [f"## {title}\n\n{table(paper)}" for paper, title in PAPERS.items()]
+    return "\n\n".join(parts)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Print the list, or one paper's part of it."""
+    parser = command.parser(__doc__, prog="benchmarks.papers", example="python -m benchmarks.papers sava")
+    parser.add_argument("paper", nargs="?", choices=tuple(PAPERS), help="one paper (default: all)")
+    arguments: argparse.Namespace = parser.parse_args(argv)
+    print(listing() if arguments.paper is None else table(arguments.paper))
+    return command.DONE
+
+
+if __name__ == "__main__":
+    command.run(main)

@@ -1,0 +1,70 @@
+"""The list of the papers' tables and figures: whole, in the docs as it is, and without a command or a test that is not there."""
+
+from __future__ import annotations
+
+import fnmatch
+import importlib
+import re
+import shlex
+from collections import Counter
+
+import pytest
+
+from benchmarks.papers import ITEMS, NOT, PARTLY, STATES, WORKS, Item, listing
+from data_prep.command import arguments_of
+from recipes.compose import compose_recipe
+from tests.processes import ROOT
+
+_FILES = [path.read_text(encoding="utf-8") for path in (ROOT / "eval" / "tasks").rglob("*yaml")]
+_TASKS = {
+    name
+    for text in _FILES
+    for line in text.splitlines()
+    for name in re.findall(
+        r"[\w]+", line.partition(":")[2] if line.startswith(("task:", "tag:")) else line if line.startswith("- ") else ""
+    )
+}
+# Counted in the papers' text.
+_EXPECTED = {"gams": (7, 2), "sava": (11, 10), "low": (12, 4), "ofa": (6, 3)}
+
+
+def test_every_table_and_figure_is_listed_once() -> None:
+    names = [item.name for item in ITEMS]
+    wanted = [
+        f"{paper} {kind}{number}"
+        for paper, (tables, figures) in _EXPECTED.items()
+        for kind, count in (("T", tables), ("F", figures))
+        for number in range(1, count + 1)
+    ]
+    assert sorted(names) == sorted(wanted) and len(names) == 55
+
+
+@pytest.mark.parametrize("item", ITEMS, ids=lambda item: item.name)
+def test_what_is_named_exists(item: Item) -> None:
+    """Each command is parsed by its own parser, and each test is in its file."""
+    assert item.state in STATES
+    for words in item.commands:
+        module, *arguments = shlex.split(words)
+        parsed, _ = arguments_of(importlib.import_module(module).main, arguments)
+        if module.startswith("recipes."):
+            compose_recipe(parsed["recipe"], parsed["overrides"])
+        if parsed.get("harness"):  # what eval.watch hands on
+            asked = ["--model", "hf/", "--output", "results/", *parsed["harness"]]
+            parsed, _ = arguments_of(importlib.import_module("eval.harness").main, asked)
+        for pattern in parsed.get("tasks") or ([parsed["task"]] if parsed.get("task") else []):
+            assert any(fnmatch.fnmatchcase(name, pattern) for name in _TASKS), pattern
+    if item.state == WORKS:
+        assert item.commands and item.shown_by
+    if item.state in (PARTLY, NOT):
+        assert item.missing
+    if item.shown_by:
+        file, _, name = item.shown_by.partition("::")
+        text = (ROOT / file).read_text(encoding="utf-8")
+        assert not name or re.search(rf"^def {name}\(", text, re.MULTILINE), item.shown_by
+
+
+def test_the_docs_have_the_list_as_it_is() -> None:
+    text = (ROOT / "docs" / "papers.md").read_text(encoding="utf-8")
+    assert listing() in text, "write it anew: python -m benchmarks.papers"
+    counts = Counter(item.state for item in ITEMS)
+    assert f"{counts[WORKS]} {WORKS}" in text
