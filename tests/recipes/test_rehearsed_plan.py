@@ -118,7 +118,7 @@ def test_what_is_counted_and_does_not_fit_names_a_layout_that_would() -> None:
     assert fit["in words"] == "47.5 of 39.4 GiB, 8.1 too many"
     report = {"rank": 3, "most": 45.0, "fullest of all": "forward", "fullest phase": "forward", "peak": 45.0, "planned": {"total": 22.5}}
     [sentence] = fit_problems({"ranks": [{**report, "fit": fit}]})
-    start = "rank 3 needs 47.5 of 39.4 GiB, 8.1 too many on a a100-40gb, by its rehearsal: the most is there in forward; by the plan TP "
+    start = "rank 3 needs 47.5 of 39.4 GiB, 8.1 too many (a100-40gb), by its rehearsal: the most is there in forward; by the plan TP "
     assert sentence.startswith(start) and "micro batch" in sentence and sentence.endswith(" GiB)")
     assert "does not fit; by the plan TP " in summary({**report, "fit": fit})
     assert fit_of(recipe, inputs, 4000.0, GPUS["a100-40gb"])["advice"] == "by the plan no layout on 64 of them fits"

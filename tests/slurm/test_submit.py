@@ -167,7 +167,7 @@ def test_a_rehearsal_that_does_not_fit_refuses_the_submission() -> None:
     report = {"rank": 3, "most": 45.0, "peak": 45.0, "fullest phase": "forward", "fullest of all": "forward", "planned": {"total": 22.5}}
     fuller = {**report, "rank": 7, "most": 46.0, "fit": {**fit, "in words": "48.5 of 39.4 GiB, 9.1 too many"}}
     rehearsal = {"ranks": [{**report, "fit": fit}, fuller]}
-    sentence = "recipe gams/focus on vega cannot run: rank 7 needs 48.5 of 39.4 GiB, 9.1 too many on a a100-40gb, by its rehearsal: the most is there in forward; by the plan no layout on 8 of them fits"
+    sentence = "recipe gams/focus on vega cannot run: rank 7 needs 48.5 of 39.4 GiB, 9.1 too many (a100-40gb), by its rehearsal: the most is there in forward; by the plan no layout on 8 of them fits"
     with pytest.raises(ValueError) as error:
         require_fit(rehearsal, subject="recipe gams/focus on vega")
     assert str(error.value) == sentence
