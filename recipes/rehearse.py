@@ -18,7 +18,6 @@ from recipes.compose import compose_recipe
 from recipes.rehearsal.fit import fit_problems
 from recipes.rehearsal.page import rehearsal_page
 from recipes.rehearsal.run import document_of, rehearse
-from recipes.rehearsal.run import wanted_ranks as wanted_ranks
 from recipes.schema import Recipe
 
 

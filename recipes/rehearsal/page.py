@@ -73,9 +73,10 @@ def rehearsal_body(document: Mapping[str, Any]) -> str:
         ),
     )
     sections = "\n".join(_rank_section(report) for report in reports)
+    stand_ins = ", ".join(reports[0].get("stand-ins", ()))
     intro = (
         f"{document['layout']}, {document['processes']:,} processes. Played on GPUs that are not there, with tensors that have sizes and no values:"
-        " nothing here says anything about losses or speed."
+        " nothing here says anything about losses or speed." + (f" With stand-ins for {stand_ins}." if stand_ins else "")
     )
     verdicts = "\n".join(f"<p{_class(report)}>rank {report['rank']}: {html.escape(summary(report))}.</p>" for report in reports)
     return f"<p class=notes>{html.escape(intro)}</p>\n{verdicts}\n{figure}\n{sections}"
@@ -193,7 +194,7 @@ def _rank_section(report: Mapping[str, Any]) -> str:
             _scrolled(["GiB", "tensors", "what", "kind", "allocated by"], [_largest(row) for row in report["largest"]], left=True),
             '<div class="beside">',
             _part("Sent in a step", ["collective", "GB", "calls", "beside the computation"], [_sent(row) for row in report["traffic of a step"]]),
-            _part("Memory of the host (GiB)", ["while", "this rank"], [[name, f"{size:.3f}"] for name, size in report["host"].items()]),
+            _part("Memory of the host (GiB)", ["while", "this rank", "planned, mean of a node"], _host(report)),
             _part("Attention", ["kernel", "calls"], [[name, f"{n:g}"] for name, n in report["attention kernels"].items()], none="in blocks, as products of matrices"),
             "</div>",
             "<h3>Where the host waits for the GPU</h3>",
@@ -216,6 +217,11 @@ def _largest(row: Mapping[str, Any]) -> list[str]:
     return [f"{row['GiB']:.3f}", f"{row['tensors']}", what, row["kind"], row["place"]]
 
 
+def _host(report: Mapping[str, Any]) -> list[list[str]]:
+    planned = {"save": "host, save", "asynchronous save": "host, save", "load": "host, load", "resume": "host, load"}
+    return [[name, f"{size:.3f}", _figure(report["planned"].get(planned[name], 0.0))] for name, size in report["host"].items()]
+
+
 def _sent(row: Mapping[str, Any]) -> list[str]:
     share = row.get("overlapped")
     beside = (f"{share:.0%}" if share else "no") if share is not None else ("yes" if row["asynchronous"] else "no")
@@ -232,6 +238,7 @@ def _waits(report: Mapping[str, Any]) -> str:
         [when, f"{count:g}", place]
         for when, title in (
             ("a step", "waits of a step"),
+            ("a step that is logged", "waits of logging"),
             ("a save", "waits of a save"),
             ("a save beside the training", "waits of an asynchronous save"),
         )

@@ -57,12 +57,12 @@ def as_json(cases: Mapping[str, Case]) -> str:
 
 
 def reports(case: Case) -> Iterator[dict[str, Any]]:
-    """As `recipes.rehearse.rehearse`, with the case's own model and data."""
+    """As `recipes.rehearsal.run.rehearse`, with the case's own model and data."""
     from recipes.checks import check_run
     from recipes.compose import compose_recipe
     from recipes.planner.hardware import GPUS
     from recipes.rehearsal.inputs import complete_recipe
-    from recipes.rehearse import rehearse, wanted_ranks
+    from recipes.rehearsal.run import rehearse, wanted_ranks
 
     recipe = compose_recipe(case.recipe, list(case.overrides))
     if case.num_layers is None and case.hf is None and not case.has_answers:

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from recipes.compose import compose_recipe, recipe_names
-from recipes.rehearse import main, wanted_ranks
+from recipes.rehearsal.run import wanted_ranks
+from recipes.rehearse import main
 from tests.conftest import Inputs
 from tests.conversion.tiny_families import PUBLISHED
 from tests.processes import ROOT, Group
