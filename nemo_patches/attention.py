@@ -2,7 +2,8 @@
 
 Megatron-core's own DotProductAttention, used where TransformerEngine is absent, materialises all scores and takes a
 buffer on the GPU.  Here no tensor has a number for each query, key and head: what no kernel of torch knows, windows and capped
-scores, is computed for a block of queries at a time, over the keys that these see.
+scores, is computed for a block of queries at a time, over the keys that these see.  Documents that do not see each other are computed apart, the short
+ones in blocks of several.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F  # noqa: N812
+from megatron.core.extensions.transformer_engine import TEDotProductAttention
 from megatron.core.packed_seq_params import PackedSeqParams
 from megatron.core.tensor_parallel import get_cuda_rng_tracker
 from megatron.core.transformer.enums import AttnMaskType
@@ -21,6 +23,8 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 from megatron.core.transformer.utils import is_layer_window_attention
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
+
+from nemo_patches.documents import DocumentBlock, Documents
 
 WINDOW_BLOCK = 1024  # queries; a window of 4,096 then costs a quarter more than it has to
 CAP_BLOCK = 256  # queries; 16 heads over 8,192 keys are then 134 MB of scores in 32 bit, a few times over
@@ -72,25 +76,67 @@ class ScaledDotProductAttention(nn.Module):
             key, value: (sequence, batch, query groups, head_dim)
             attention_mask: (batch, 1, 1, sequence), True at padding, which no other token sees; None where there is none.
                 The mask is causal in any case.
+            packed_seq_params: documents that do not see each other; with one sample, the dimension of the batch is then left out of queries,
+                keys and values.
 
         Returns:
             (sequence, batch, heads * head_dim)
         """
-        if attention_bias is not None or packed_seq_params is not None:
+        if attention_bias is not None or not (packed_seq_params is None or isinstance(packed_seq_params, Documents)):
             raise ValueError("attention bias and packed sequences need TransformerEngine")
+        if packed_seq_params is not None:
+            if attention_mask is not None:
+                raise ValueError("documents that do not see each other were given together with a mask of padding; expected one of them")
+            return self._attend_documents(query, key, value, packed_seq_params)
         query, key, value = (x.permute(1, 2, 0, 3) for x in (query, key, value))
         visible = None if attention_mask is None else self._visible(query.shape[2], attention_mask)
-        # Ranks hold different heads, so their dropout must come from the tensor-parallel random state.
-        with get_cuda_rng_tracker().fork() if self.training and self.dropout else contextlib.nullcontext():
+        with self._random_state():
             context = self.attend(query, key, value, visible, dropout=self.dropout if self.training else 0.0)
         return context.permute(2, 0, 1, 3).flatten(2)
+
+    def _random_state(self) -> contextlib.AbstractContextManager[Any]:
+        """Ranks hold different heads, so their dropout must come from the tensor-parallel random state."""
+        state: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
+        if self.training and self.dropout:
+            state = get_cuda_rng_tracker().fork()
+        return state
+
+    def _attend_documents(self, query: Tensor, key: Tensor, value: Tensor, documents: Documents) -> Tensor:
+        """As `forward`, each document for itself."""
+        sizes = [block.size for block in documents.blocks]
+        # Not cut by slices: the gradient of each would be as large as the whole.
+        parts = [as_row(x, documents).permute(1, 0, 2)[None].split(sizes, dim=2) for x in (query, key, value)]
+        outputs = []
+        with self._random_state():
+            for block, q, k, v in zip(documents.blocks, *parts, strict=True):
+                visible = None if block.is_one_document else self._visible_in(documents, block, query.dtype)
+                context = self.attend(q, k, v, visible, dropout=self.dropout if self.training else 0.0)
+                outputs.append(context[0].transpose(0, 1))
+        return from_row(torch.cat(outputs), documents)
+
+    def _visible_in(self, documents: Documents, block: DocumentBlock, dtype: torch.dtype) -> Tensor:
+        """What is added to the scores of a block of several documents."""
+        key = (block, self._window_of(block.size), dtype)
+        if key not in documents.masks:
+            hidden = ~self._seen_in(documents, block)
+            width = -(-block.size // _ALIGNMENT) * _ALIGNMENT
+            bias = torch.zeros(block.size, width, dtype=dtype, device=hidden.device)[:, : block.size]
+            documents.masks[key] = bias.masked_fill_(hidden, -torch.inf)
+        return documents.masks[key]
+
+    def _seen_in(self, documents: Documents, block: DocumentBlock) -> Tensor:
+        shape = BlockShape(block.size, block.size, 0)
+        return visible_keys(shape, self._window_of(block.size), documents.positions.device) & documents.same_document(block)
+
+    def _window_of(self, length: int) -> int | None:
+        return self.tokens_before if self._has_window(length) else None
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, visible: Tensor | None, *, dropout: float) -> Tensor:
         """The weighted values, (batch, heads, sequence, head_dim).
 
         Args:
-            visible: whether a query (second last dimension) sees a key (last); None for all keys up to the query's own, or those of
-                the window.
+            visible: whether a query (second last dimension) sees a key (last), or what is added to its score; None for all keys up to the
+                query's own, or those of the window.
         """
         kernel = partial(F.scaled_dot_product_attention, dropout_p=dropout, scale=self.softmax_scale)
         has_groups = query.shape[1] != key.shape[1]
@@ -113,9 +159,19 @@ class ScaledDotProductAttention(nn.Module):
     def _visible(self, length: int, padding: Tensor) -> Tensor:
         """The mask of padded sequences: (batch, 1, sequence, sequence)."""
         whole = BlockShape(length, length, 0)
-        visible = visible_keys(whole, self.tokens_before if self._has_window(length) else None, padding.device)
+        visible = visible_keys(whole, self._window_of(length), padding.device)
         # Padding sees itself, as a row without any key would have no softmax.
         return visible & (~padding | torch.eye(length, dtype=torch.bool, device=padding.device))
+
+
+def as_row(x: Tensor, documents: Documents) -> Tensor:
+    """(sequence, batch, ...), or (sequence, ...) of one sample -> (batch * sequence, ...), one sample behind the other."""
+    return x if documents.positions.shape[0] == 1 and x.dim() == 3 else x.transpose(0, 1).flatten(0, 1)
+
+
+def from_row(row: Tensor, documents: Documents) -> Tensor:
+    """(batch * sequence, heads, head_dim), or with both in one dimension -> (sequence, batch, heads * head_dim)"""
+    return row.flatten(1).unflatten(0, documents.positions.shape).transpose(0, 1).contiguous()
 
 
 class BlockShape(NamedTuple):
@@ -171,16 +227,24 @@ class CappedAttention(ScaledDotProductAttention):
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, visible: Tensor | None, *, dropout: float) -> Tensor:
         """See `ScaledDotProductAttention`."""
+        keeps_seed = dropout > 0
         if visible is not None:
-            return self._weigh(query, key, value, visible, dropout)
+            return checkpoint(self._weigh, query, key, value, visible, dropout, use_reentrant=False, preserve_rng_state=keeps_seed)
         length = query.shape[2]
-        tokens_before = self.tokens_before if self._has_window(length) else None
+        tokens_before = self._window_of(length)
         outputs = []
         for block in blocks(length, size=CAP_BLOCK, tokens_before=tokens_before):
             weigh = partial(self._weigh_block, shape=block.shape, tokens_before=tokens_before, dropout=dropout)
             parts = query[:, :, block.queries], key[:, :, block.keys], value[:, :, block.keys]
-            outputs.append(checkpoint(weigh, *parts, use_reentrant=False, preserve_rng_state=dropout > 0))
+            outputs.append(checkpoint(weigh, *parts, use_reentrant=False, preserve_rng_state=keeps_seed))
         return torch.cat(outputs, dim=2)
+
+    def _visible_in(self, documents: Documents, block: DocumentBlock, dtype: torch.dtype) -> Tensor:
+        """Which keys each query of a block of several documents sees."""
+        key = (block, self._window_of(block.size), torch.bool)
+        if key not in documents.masks:
+            documents.masks[key] = self._seen_in(documents, block)
+        return documents.masks[key]
 
     def _weigh_block(
         self, query: Tensor, key: Tensor, value: Tensor, *, shape: BlockShape, tokens_before: int | None, dropout: float
@@ -195,3 +259,36 @@ class CappedAttention(ScaledDotProductAttention):
             visible = visible.unsqueeze(2)
         weights = scores.masked_fill(~visible, -torch.inf).softmax(-1, dtype=torch.float32).type_as(value)
         return (F.dropout(weights, dropout) @ value.unsqueeze(2)).flatten(1, 2)
+
+
+class TEDocumentAttention(TEDotProductAttention):  # type: ignore[misc]
+    """TransformerEngine's attention with variable lengths.
+
+    Told by a mask where documents end, its kernels pass over it without a word; given lengths, they compute each document for itself, or
+    refuse.
+    """
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attention_mask: Tensor | None,
+        attn_mask_type: AttnMaskType,
+        attention_bias: Tensor | None = None,
+        packed_seq_params: PackedSeqParams | None = None,
+    ) -> Tensor:
+        """See `ScaledDotProductAttention`."""
+        if not isinstance(packed_seq_params, Documents):
+            raise ValueError("this attention is of documents that do not see each other, and was not told where they begin")
+        documents = packed_seq_params
+        lengths = PackedSeqParams(
+            qkv_format="thd",
+            cu_seqlens_q=documents.device_bounds,
+            cu_seqlens_kv=documents.device_bounds,
+            max_seqlen_q=documents.longest,
+            max_seqlen_kv=documents.longest,
+        )
+        rows = (as_row(x, documents).contiguous() for x in (query, key, value))
+        context = super().forward(*rows, None, attn_mask_type, attention_bias, lengths)
+        return from_row(context, documents)

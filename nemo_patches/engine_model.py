@@ -4,6 +4,7 @@
 - Layers run without TransformerEngine: torch's attention, with windows and capped scores, and norms whose weights count from 1.
 - Llama 3.1's slower rotations take all four numbers of the checkpoint; Megatron-core alone fixes three of them.
 - Gemma 2's scaled embeddings, norms after each part and capped logits, with the windows on the layers that Hugging Face gives them.
+- Documents of a sample that do not see each other, without a mask of all pairs of tokens.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ from nemo.collections.llm.gpt.model.gemma2 import logit_softcapping
 from nemo.collections.llm.gpt.model.llama import apply_rope_scaling
 from torch import Tensor, nn
 
-from nemo_patches.attention import CappedAttention, ScaledDotProductAttention
+from nemo_patches.attention import CappedAttention, ScaledDotProductAttention, TEDocumentAttention
+from nemo_patches.documents import documents_data_step, mask_documents
 from nemo_patches.factorised_embedding import factorise_embedding
 from nemo_patches.lora import (
     FirstLinearWithLoRA,
@@ -37,7 +39,7 @@ from nemo_patches.lora import (
     initialise_adapters,
 )
 from nemo_patches.norms import RMSNorm, RowParallelLinearWithNorm, TERowParallelLinearWithNorm
-from nemo_patches.second_head import add_second_head
+from nemo_patches.second_head import add_second_head, second_head_of
 from nemo_patches.stand_ins import stands_in
 
 USE_TE = HAVE_TE and (torch.cuda.is_available() or stands_in())
@@ -49,9 +51,11 @@ ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-def causal_forward_step(model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
+def causal_forward_step(model: nn.Module, batch: Mapping[str, Any]) -> Tensor:
     """Per-token losses of a batch, without the attention mask tensor that NeMo's own step asks for: it is causal anyway."""
-    return model(batch["tokens"], batch["position_ids"], None, labels=batch["labels"])
+    if (head := second_head_of(model)) is not None:
+        head.loss_mask = batch.get("loss_mask")
+    return model(batch["tokens"], batch["position_ids"], None, labels=batch["labels"], packed_seq_params=batch.get("documents"))
 
 
 def layer_spec(config: EngineConfig, vp_stage: int | None = None) -> ModuleSpec | TransformerBlockSubmodules:
@@ -62,6 +66,8 @@ def layer_spec(config: EngineConfig, vp_stage: int | None = None) -> ModuleSpec 
     use_te = USE_TE and config.lora is None
     spec = transformer_engine_layer_spec(config) if use_te else _local_layer_spec(config)
     attention, mlp = spec.submodules.self_attention.submodules, spec.submodules.mlp.submodules
+    if use_te and config.document_mask:
+        attention.core_attention = TEDocumentAttention
     if config.attn_logit_softcapping:  # TransformerEngine has no such attention
         attention.core_attention = CappedAttention
     if config.post_norms:
@@ -99,6 +105,7 @@ class EngineConfig(GPTConfig):
         lora: adapters on the linear layers of every block.
         predicts_two_tokens: a second head for the token after the next, in training.
         factorised_size: dimensions of a token's coordinates, where the table is trained as OFA's factors.
+        document_mask: documents of a sample do not see each other, and each has positions from 0; see `nemo_patches.documents`.
     """
 
     real_vocab_size: int = 0
@@ -114,6 +121,7 @@ class EngineConfig(GPTConfig):
     lora: LoRA | None = None
     predicts_two_tokens: bool = False
     factorised_size: int | None = None
+    document_mask: bool = False
 
     transformer_layer_spec: Callable[..., ModuleSpec | TransformerBlockSubmodules] = layer_spec
     forward_step_fn: Callable[..., Tensor] = causal_forward_step
@@ -122,6 +130,8 @@ class EngineConfig(GPTConfig):
     def __post_init__(self) -> None:
         if self.query_pre_attn_scalar is not None:
             self.softmax_scale = self.query_pre_attn_scalar**-0.5
+        if self.document_mask:
+            self.data_step_fn = documents_data_step
         super().__post_init__()
 
     def configure_model(self, *args: Any, **kwargs: Any) -> MegatronGPTModel:
@@ -133,6 +143,8 @@ class EngineConfig(GPTConfig):
             model.rotary_pos_emb.inv_freq = apply_rope_scaling(
                 model.rotary_pos_emb.inv_freq, self.scale_factor, self.low_freq_factor, self.high_freq_factor, self.old_context_len
             )
+        if self.document_mask:
+            mask_documents(model)
         if self.lora is not None:
             initialise_adapters(model, self.lora)
         if self.factorised_size is not None:

@@ -26,14 +26,16 @@ class SecondHead(ColumnParallelLinear):
 
     Attributes:
         hidden: (sequence, batch, hidden size), what the first head was last given.
+        loss_mask: (batch, sequence), 1 for the tokens of the micro batch whose losses count; None where all do.
     """
 
     hidden: Tensor | None = None
+    loss_mask: Tensor | None = None
     _first_losses: Tensor | None = None
 
-    def note_first_losses(self, losses: Tensor) -> None:
+    def note_first_losses(self, losses: Tensor, loss_mask: Tensor) -> None:
         """Add to the sum and number of what the first head alone loses; waits for nothing."""
-        noted = torch.stack([losses.detach().float().sum(), losses.new_tensor(losses.numel(), dtype=torch.float32)])
+        noted = torch.stack([(losses.detach().float() * loss_mask).sum(), loss_mask.float().sum()])
         self._first_losses = noted if self._first_losses is None else self._first_losses + noted
 
     def take_first_losses(self) -> Tensor:
@@ -87,6 +89,14 @@ def copy_first_head(model: MegatronGPTModel) -> None:
         model.second_head.weight.copy_(first)
 
 
+def second_head_of(model: Any) -> SecondHead | None:
+    """That of a stage, whatever it is wrapped in; None where there is none."""
+    while hasattr(model, "module"):
+        model = model.module
+    found: SecondHead | None = getattr(model, "second_head", None)
+    return found
+
+
 def _add_loss(model: MegatronGPTModel, inputs: Any, options: Mapping[str, Any], losses: Tensor) -> Tensor:
     """Hook behind the model.
 
@@ -95,15 +105,21 @@ def _add_loss(model: MegatronGPTModel, inputs: Any, options: Mapping[str, Any], 
 
     Returns:
         (batch, sequence), with the losses of the token after the next added; the last position has none, the others are scaled so that
-        the mean stays that of the positions which have one.
+        the mean stays that of the positions which have one.  Where documents do not see each other, the last two positions of each have
+        none, and nothing is scaled: the sum over documents is then the same however they are put together.
     """
-    hidden, model.second_head.hidden = model.second_head.hidden, None
+    head: SecondHead = model.second_head
+    hidden, head.hidden = head.hidden, None
+    loss_mask, head.loss_mask = head.loss_mask, None
     labels = options.get("labels")
     if not model.training or labels is None:
         return losses
-    model.second_head.note_first_losses(losses)
+    loss_mask = torch.ones_like(losses) if loss_mask is None else loss_mask
+    head.note_first_losses(losses, loss_mask)
     length = labels.shape[1]
-    logits, _ = model.second_head(hidden)
+    logits, _ = head(hidden)
     second = model.compute_language_model_loss(labels.roll(-1, dims=1), logits)
     has_label = torch.arange(length, device=second.device) < length - 1
-    return losses + second * has_label * (length / (length - 1))
+    if options.get("packed_seq_params") is not None:
+        return losses + second * has_label * loss_mask.roll(-1, dims=1)
+    return losses + second * has_label * (length / max(length - 1, 1))

@@ -59,6 +59,24 @@ def num_windows(num_tokens: int, sequence_length: int) -> int:
     return max(num_tokens - 1, 0) // sequence_length
 
 
+def pack(lengths: NDArray[np.integer], room: int) -> NDArray[np.int64]:
+    """Put documents into samples, as many as follow each other and fit.
+
+    Args:
+        lengths: (num_documents,), none of more than `room` tokens.
+        room: tokens of a sample, with the one that is predicted last.
+
+    Returns:
+        (samples + 1,), the first document of each sample, and one past the last.
+    """
+    ends = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
+    bounds = [0]
+    while bounds[-1] < len(lengths):
+        fitting = int(np.searchsorted(ends, ends[bounds[-1]] + room, side="right")) - 1
+        bounds.append(max(fitting, bounds[-1] + 1))  # one that does not fit is refused by others
+    return np.array(bounds, dtype=np.int64)
+
+
 def apportion(total: int, weights: Sequence[float]) -> tuple[int, ...]:
     """Whole numbers in proportion to the weights that sum to `total` (largest remainder)."""
     exact = np.array(weights, dtype=np.float64) / np.sum(weights) * total

@@ -1,19 +1,22 @@
-"""The rules between a recipe's data section and its data sets: shares, epochs, tokenizers, lengths."""
+"""The rules between a recipe's data section and its data sets: shares, epochs, tokenizers, lengths, ends of text."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from data_prep.artifacts import Manifest
+from data_prep.megatron.index import PREFIX, TokenFile
 from recipes import arithmetic
 from recipes.schema import Recipe
-from recipes.steps import has_answers, largest_steps, num_samples, weights_of
+from recipes.steps import has_answers, largest_steps, samples_of, weights_of
 
 if TYPE_CHECKING:
     from recipes.checks import RunInputs
 
 _MANY_PASSES = 16
+_LOOKED_AT = 100  # documents
 
 
 def blend_problems(recipe: Recipe, inputs: RunInputs) -> list[str]:
@@ -78,8 +81,8 @@ def pass_warnings(recipe: Recipe, train: Sequence[Manifest]) -> list[str]:
         return []
     weights, samples = weights_of(recipe.data, train), arithmetic.total_steps(recipe) * recipe.schedule.global_batch_size
     sentences = []
-    for path, manifest, weight in zip(recipe.data.train, train, weights, strict=True):
-        passes = samples * weight / sum(weights) / max(num_samples(manifest, recipe.data.sequence_length), 1)
+    for path, weight, size in zip(recipe.data.train, weights, samples_of(recipe.data, train), strict=True):
+        passes = samples * weight / sum(weights) / max(size, 1)
         if passes > _MANY_PASSES:
             sentences.append(
                 f"the run sees the data set {path} {passes:,.0f} times; beyond {_MANY_PASSES} a text teaches little:"
@@ -106,7 +109,37 @@ def data_problems(recipe: Recipe, inputs: RunInputs) -> list[str]:
         problems.append(
             f"the run's {steps:,} steps go beyond the data: data x epochs fill {most:,}; set schedule.{name}={value}, or more epochs"
         )
-    return problems + _dataset_problems(recipe, inputs)
+    return problems + _dataset_problems(recipe, inputs) + _document_problems(recipe, inputs)
+
+
+def _document_problems(recipe: Recipe, inputs: RunInputs) -> list[str]:
+    """What keeps `data.document_mask` from finding the ends of documents; the ends of some documents are read."""
+    data, problems = recipe.data, []
+    if not data.document_mask:
+        return []
+    named = [*zip(data.train, inputs.train, strict=True)]
+    named += [(path, inputs.validation[language]) for language, path in data.validation.items()]
+    for path, manifest in named:
+        end_of_text = manifest.facts.get("eos_token_id")
+        if end_of_text is None:
+            problems.append(
+                f"data.document_mask ends documents at the end-of-text token, but the data set {path} was made with a tokenizer that has"
+                " none; set its eos_token and make the data again, or leave the mask out"
+            )
+        elif not has_answers(manifest) and not _has_ends(Path(path), end_of_text):
+            problems.append(
+                f"data.document_mask ends documents at the end-of-text token ({end_of_text}), but none of the first {_LOOKED_AT} documents of"
+                f" the data set {path} ends with it; make the data with data_prep.to_megatron, or leave the mask out"
+            )
+    return problems
+
+
+def _has_ends(directory: Path, end_of_text: int) -> bool:
+    if not directory.is_dir():  # of a published run, which is planned
+        return True
+    tokens = TokenFile(directory / PREFIX)
+    documents = (tokens[number] for number in range(min(len(tokens), _LOOKED_AT)))
+    return any(len(document) and document[-1] == end_of_text for document in documents)
 
 
 def _dataset_problems(recipe: Recipe, inputs: RunInputs) -> list[str]:

@@ -229,8 +229,9 @@ def make_model(recipe: Recipe, inputs: RunInputs, nonfinite: NonFiniteSteps) -> 
         factorised_size=read_factors(Path(recipe.model.factors))["primitives"].shape[0] if recipe.model.factors else None,
         predicts_two_tokens=recipe.objective == "two_tokens",
         lora=LoRA(**asdict(recipe.lora), seed=recipe.seed) if recipe.lora else None,
+        document_mask=recipe.data.document_mask,
         # Samples then have different numbers of tokens that count: a mean of the means of micro batches would depend on how they are cut.
-        calculate_per_token_loss=any(map(has_answers, inputs.train)),
+        calculate_per_token_loss=recipe.data.document_mask or any(map(has_answers, inputs.train)),
     )
     first_trained = first_trained_steps(
         recipe.freeze,
@@ -287,6 +288,8 @@ def make_data(recipe: Recipe, inputs: RunInputs, *, index_dir: Path) -> PreTrain
         seed=recipe.seed,
         index_mapping_dir=str(index_dir),
         num_train_samples=steps * batch,
+        reset_position_ids=recipe.data.document_mask,  # the model takes the bounds of documents from these
+        eod_mask_loss=recipe.data.document_mask,
     )
     data.create_attention_mask = False  # the mask is causal; NeMo would build a (sequence, sequence) tensor per sample
     return data

@@ -86,6 +86,7 @@ def plan(recipe: Recipe, inputs: RunInputs, options: Options = Options()) -> dic
             "steps": steps,
             **({"steps as the paper rounds them": published} if published is not None else {}),
             "tokens per step": tokens_per_step,
+            **({"samples of": "documents that do not see each other"} if recipe.data.document_mask else {}),
             "tokens": steps * tokens_per_step,
             "tokens in the data": data_tokens,
             "epochs": round(steps * tokens_per_step / data_tokens, 2),

@@ -53,6 +53,7 @@ class DataRecipe:
     epochs: tuple[float, ...] = ()  # how often one pass over the data sees each data set; one number for all; by default once
     published_tokens: int | None = None  # tokens that the published run had; plans without data count with them
     validation: dict[str, str] = field(default_factory=dict)  # language: held-out data set; one path alone is called "all"
+    document_mask: bool = False  # attention, positions and loss end at each end of text, and answers are packed; False as in the papers
     num_workers: int = 0  # loader processes per rank
 
 

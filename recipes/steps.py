@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from data_prep.artifacts import Manifest
-from data_prep.megatron.index import QA_STAGE
-from recipes.blend import Blend, num_windows
+from data_prep.megatron.index import PREFIX, QA_STAGE, TokenFile, pair_lengths
+from recipes.blend import Blend, num_windows, pack
 from recipes.schema import DataRecipe, FreezeRule, Recipe
 
 
@@ -31,20 +32,26 @@ def weights_of(data: DataRecipe, train: Sequence[Manifest]) -> tuple[float, ...]
 
 
 def has_answers(manifest: Manifest) -> bool:
-    """Whether a data set has questions with answers, each pair a sample."""
+    """Whether a data set has questions with answers."""
     return manifest.stage == QA_STAGE
 
 
-def num_samples(manifest: Manifest, sequence_length: int) -> int:
-    """Samples of a data set seen once."""
-    if has_answers(manifest):
+def samples_of(data: DataRecipe, train: Sequence[Manifest]) -> tuple[int, ...]:
+    """Samples of each data set seen once."""
+    return tuple(_num_samples(Path(path), manifest, data) for path, manifest in zip(data.train, train, strict=True))
+
+
+def _num_samples(directory: Path, manifest: Manifest, data: DataRecipe) -> int:
+    if not has_answers(manifest):
+        return num_windows(manifest.facts["num_tokens"], data.sequence_length)
+    if not data.document_mask:
         return int(manifest.facts["num_pairs"])
-    return num_windows(manifest.facts["num_tokens"], sequence_length)
+    return len(pack(pair_lengths(TokenFile(directory / PREFIX)), data.sequence_length + 1)) - 1
 
 
 def blend_of(recipe: Recipe, train: Sequence[Manifest]) -> Blend:
     """The samples of a run that is given in passes over its data (`schedule.epochs`)."""
-    sizes = tuple(num_samples(manifest, recipe.data.sequence_length) for manifest in train)
+    sizes = samples_of(recipe.data, train)
     drawn = tuple(round(size * epochs) for size, epochs in zip(sizes, epochs_of(recipe.data), strict=True))
     assert recipe.schedule.epochs is not None
     return Blend(sizes, drawn, recipe.schedule.epochs)
@@ -78,7 +85,7 @@ def largest_steps(recipe: Recipe, train: Sequence[Manifest]) -> int | None:
     if not recipe.data.epochs:
         return None
     weights = weights_of(recipe.data, train)
-    sizes = [num_samples(manifest, recipe.data.sequence_length) for manifest in train]
+    sizes = samples_of(recipe.data, train)
     allowed = [
         int(size * epochs) * sum(weights) / weight for size, epochs, weight in zip(sizes, epochs_of(recipe.data), weights, strict=True)
     ]

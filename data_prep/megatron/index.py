@@ -112,6 +112,12 @@ class TokenFile:
         return self._tokens[start:end]
 
 
+def pair_lengths(tokens: TokenFile) -> NDArray[np.int64]:
+    """(pairs,), tokens of each prompt with its answer, of what `data_prep.question_answers` wrote."""
+    pairs: NDArray[np.int64] = tokens.lengths.astype(np.int64).reshape(-1, 2).sum(axis=1)
+    return pairs
+
+
 def open_training_data(directory: Path) -> tuple[Path, Manifest]:
     """As `open_dataset`, also for a folder that `data_prep.question_answers` wrote."""
     manifest = require_manifest(directory, stages=[STAGE, QA_STAGE], made_by="python -m data_prep.to_megatron")

@@ -1,4 +1,4 @@
-"""TransformerEngine's attention, by the formula: causal, perhaps with a window."""
+"""TransformerEngine's attention, by the formula: causal, perhaps with a window, over whole samples or over documents of given lengths."""
 
 from __future__ import annotations
 
@@ -52,20 +52,42 @@ class DotProductAttention(ExtraState):
         self._fork_tracker = get_rng_state_tracker is not None and not sequence_parallel
 
     def forward(
-        self, query_layer: Tensor, key_layer: Tensor, value_layer: Tensor, attention_mask: Tensor | None = None, *, attn_mask_type: str
+        self,
+        query_layer: Tensor,
+        key_layer: Tensor,
+        value_layer: Tensor,
+        attention_mask: Tensor | None = None,
+        *,
+        attn_mask_type: str,
+        qkv_format: str = "sbhd",
+        cu_seqlens_q: Tensor | None = None,
+        cu_seqlens_kv: Tensor | None = None,
+        cu_seqlens_q_padded: Tensor | None = None,
+        cu_seqlens_kv_padded: Tensor | None = None,
+        max_seqlen_q: int | None = None,
+        max_seqlen_kv: int | None = None,
     ) -> Tensor:
         """Attend.
 
         Args:
-            query_layer: (sequence, batch, heads, head_dim)
-            key_layer, value_layer: (sequence, batch, query groups, head_dim)
+            query_layer: (sequence, batch, heads, head_dim), in the format "thd" (tokens, heads, head_dim)
+            key_layer, value_layer: (sequence, batch, query groups, head_dim), or (tokens, query groups, head_dim)
             attention_mask: is looked at only for mask types that name padding, none of which is here.
+            cu_seqlens_q, cu_seqlens_kv: (documents + 1,) int32, in the format "thd": first token of each, and one past the last.
 
         Returns:
-            (sequence, batch, heads * head_dim)
+            (sequence, batch, heads * head_dim), or (tokens, heads * head_dim)
         """
-        if attn_mask_type != "causal":
-            raise NotImplementedError(f"the stand-in for TransformerEngine has no mask {attn_mask_type}")
+        if (qkv_format, attn_mask_type) == ("thd", "padding_causal"):
+            if cu_seqlens_q is None or cu_seqlens_kv is None or not torch.equal(cu_seqlens_q, cu_seqlens_kv):
+                raise NotImplementedError("the stand-in for TransformerEngine has documents of the same lengths on both sides alone")
+            sizes = cu_seqlens_q.diff().tolist()
+            if max(sizes) != max_seqlen_q:
+                raise ValueError(f"max_seqlen_q is {max_seqlen_q}, but the longest document has {max(sizes)} tokens")
+            documents = zip(*(x.unsqueeze(1).split(sizes) for x in (query_layer, key_layer, value_layer)), strict=True)
+            return torch.cat([self.forward(*document, attn_mask_type="causal").squeeze(1) for document in documents])
+        if (qkv_format, attn_mask_type) != ("sbhd", "causal"):
+            raise NotImplementedError(f"the stand-in for TransformerEngine has no format {qkv_format} with the mask {attn_mask_type}")
         query, key, value = (x.permute(1, 2, 0, 3) for x in (query_layer, key_layer, value_layer))
         if on_gpu(query):  # in a rehearsal: as much as a flash kernel keeps, which knows windows and groups
             rate = self.attention_dropout if self.training else 0.0

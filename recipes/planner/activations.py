@@ -48,6 +48,7 @@ class _Layer:
     item: int  # bytes of a number
     kernels: str
     tensor_parallel_size: int
+    document_mask: bool
 
     @property
     def heads(self) -> int:
@@ -77,6 +78,7 @@ def layer_activations(
     tensor_parallel_size: int = 1,
     is_half: bool = True,
     hidden_dropout: bool = False,
+    document_mask: bool = False,
     kernels: str = "gpu",
 ) -> LayerBytes:
     """What one layer keeps for the backward pass.
@@ -84,16 +86,20 @@ def layer_activations(
     Args:
         model: the `config` of `context/model.json`.
         is_half: 16-bit numbers, otherwise 32-bit ones.
+        document_mask: documents do not see each other; counted is the most, which short ones keep.
         kernels: one of `KERNELS`.
     """
-    layer = _Layer(model, LayerShape.of(model), sequence_length, 2 if is_half else 4, kernels, tensor_parallel_size)
+    layer = _Layer(model, LayerShape.of(model), sequence_length, 2 if is_half else 4, kernels, tensor_parallel_size, document_mask)
     num_norms = 4 if model.get("post_norms", False) else 2
     # The norms and the inputs of the column-parallel layers are whole on every rank, all else is split.
     whole = num_norms * _norm_bytes(layer) + 2 * layer.item * layer.shape.hidden
     if hidden_dropout:  # what was dropped: a byte per number, which torch on a CPU keeps as a factor
         whole += 2 * layer.shape.hidden * (layer.item if kernels == "cpu" else 1)
     split = _attention_bytes(layer) + _feed_forward_bytes(layer)
-    once = 4 * layer.head_dim * sequence_length * layer.item if model.get("position_embedding_type") == "rope" else 0
+    rotations = 4 * layer.head_dim * layer.item if model.get("position_embedding_type") == "rope" else 0
+    once = rotations * sequence_length
+    if document_mask:  # each sample has positions of its own
+        whole, once = whole + rotations, 0
     if layer.is_centred and kernels != "te":
         once += 4 * layer.shape.hidden * num_norms
     return LayerBytes(whole + split / tensor_parallel_size, once)
@@ -126,7 +132,8 @@ def _attention_bytes(layer: _Layer) -> float:
     result = item * shape.attention
     is_capped = bool(layer.model.get("attn_logit_softcapping"))
     statistics = 0 if is_capped else 4 * layer.heads  # the sum of each softmax, in 32 bit; capped scores are computed again
-    if has_window(layer.model, layer.sequence_length) and not is_capped and layer.kernels != "te" and layer.keys < shape.attention:
+    is_masked = (layer.document_mask or has_window(layer.model, layer.sequence_length)) and not is_capped and layer.kernels != "te"
+    if is_masked and layer.keys < shape.attention:
         # The kernel that takes a mask wants a key and a value for every head, and keeps the result of its block of queries.
         return 3 * item * shape.attention + 2 * result + statistics
     kept = float(item * shape.qkv)  # one tensor, of which the values are a part
@@ -134,6 +141,8 @@ def _attention_bytes(layer: _Layer) -> float:
         kept += item * (shape.attention + layer.keys)
     if layer.model.get("qk_layernorm", False):
         kept += _query_key_norm_bytes(layer)
+    if layer.document_mask and is_masked:  # the results of all documents, and what they are put together to
+        result *= 2
     return kept + result + statistics
 
 

@@ -20,6 +20,7 @@ class Layout:
         is_half: bfloat16 parameters with float32 gradients and optimizer state; otherwise all in float32.
         overlaps: whether gradients are reduced and parameters gathered beside the computation.
         hidden_dropout: whether dropout keeps masks.
+        document_mask: whether documents of a sample do not see each other.
         recomputed: share of the forward pass that the backward pass does again to save memory; no recipe of ours does.
         shards_parameters: parameters are spread over the replicas too and gathered in every pass (FSDP); no recipe of ours does.
         gradient_bytes: of a number when gradients are reduced.
@@ -36,6 +37,7 @@ class Layout:
     is_half: bool = True
     overlaps: bool = True
     hidden_dropout: bool = False
+    document_mask: bool = False
     recomputed: float = 0.0
     shards_parameters: bool = False
     gradient_bytes: int = 4
@@ -77,4 +79,5 @@ def layout_of(recipe: Recipe) -> Layout:
         is_half=recipe.precision == "bf16",
         overlaps=parallel.overlap_communication,
         hidden_dropout=recipe.model.hidden_dropout > 0,
+        document_mask=recipe.data.document_mask,
     )

@@ -71,6 +71,7 @@ def stage_memory(model: PlannedModel, layout: Layout, stage: int, *, kernels: st
         tensor_parallel_size=tensor,
         is_half=layout.is_half,
         hidden_dropout=layout.hidden_dropout,
+        document_mask=layout.document_mask,
         kernels=kernels,
     )
     in_flight = min(pipeline - stage, layout.accumulation_steps)  # 1F1B: the first stage is the furthest ahead of its backward passes

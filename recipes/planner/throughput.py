@@ -122,6 +122,7 @@ def _pass_time(model: PlannedModel, layout: Layout, gpu: Gpu, stage: int, effici
         sequence_length=layout.sequence_length,
         tensor_parallel_size=tensor,
         hidden_dropout=layout.hidden_dropout,
+        document_mask=layout.document_mask,
         kernels=kernels,
     ).of(tokens)
     head_traffic = 10 * tokens * vocab_columns  # logits and what the loss makes of them: 16 bit, 32 bit and 32 bit

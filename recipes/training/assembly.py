@@ -114,7 +114,7 @@ def make_callbacks(
         ),
         metrics=metrics,
         first_step=FirstStepMemory(run_dir, recipe, fence, measure=None if ON_CPU else memory_gib),
-        validation=_validation(recipe, metrics, watchdog),
+        validation=_validation(recipe, inputs, metrics, watchdog),
         checkpoints=checkpoints,
         stopping=Stopping(run_dir, checkpoints, signals, shared_fence),
         watch=ProgressWatch(watchdog),
@@ -133,7 +133,7 @@ def _context(recipe: Recipe, run_dir: Path) -> Path:
     return context
 
 
-def _validation(recipe: Recipe, metrics: Metrics, watchdog: Watchdog) -> Validation | None:
+def _validation(recipe: Recipe, inputs: RunInputs, metrics: Metrics, watchdog: Watchdog) -> Validation | None:
     every_steps = arithmetic.validation_steps(recipe)
     if every_steps is None:
         return None
@@ -146,6 +146,7 @@ def _validation(recipe: Recipe, metrics: Metrics, watchdog: Watchdog) -> Validat
         max_samples=recipe.run.validation_batches * recipe.schedule.global_batch_size,
         sequence_length=recipe.data.sequence_length,
         micro_batch_size=recipe.schedule.micro_batch_size,
+        end_of_text=inputs.train[0].facts["eos_token_id"] if recipe.data.document_mask else None,
     )
 
 

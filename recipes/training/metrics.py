@@ -18,7 +18,7 @@ from megatron.core import parallel_state
 from numpy.typing import NDArray
 
 from nemo_patches.cpu_device import present_cpu_as_device
-from nemo_patches.second_head import SecondHead
+from nemo_patches.second_head import SecondHead, second_head_of
 from recipes.rates import Rates
 from recipes.training.freezing import parameters_by_name
 from recipes.training.metrics_file import MetricsFile
@@ -172,7 +172,7 @@ def mean_row_norms(trainer: Trainer, rows: range) -> dict[str, float]:
 
 
 def first_head_loss(trainer: Trainer) -> float | None:
-    """Mean over the step of what the first of two heads loses, None where there is one; every rank takes part."""
+    """Mean over the tokens of the step that count of what the first of two heads loses, None where there is one; every rank takes part."""
     noted = torch.zeros(2, dtype=torch.float64, device="cuda")  # sum and number
     for head in _second_heads(trainer):
         noted += head.take_first_losses().to(noted)
@@ -183,10 +183,8 @@ def first_head_loss(trainer: Trainer) -> float | None:
 def _second_heads(trainer: Trainer) -> Iterator[SecondHead]:
     """Those of this rank: one on the last stage, where two tokens are predicted."""
     for chunk in trainer.strategy.megatron_parallel:  # type: ignore[attr-defined]
-        while hasattr(chunk, "module"):
-            chunk = chunk.module
-        if hasattr(chunk, "second_head"):
-            yield chunk.second_head
+        if (head := second_head_of(chunk)) is not None:
+            yield head
 
 
 def memory_gib() -> float:

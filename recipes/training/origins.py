@@ -39,7 +39,7 @@ def _origin(data: Any, sample: int) -> tuple[str, list[int]]:
     if isinstance(data, BlendedDataset):
         return _origin(data.datasets[data.dataset_index[sample]], int(data.dataset_sample_index[sample]))
     if isinstance(data, Answers):
-        return data.prefix, [2 * sample, 2 * sample + 1]
+        return data.prefix, list(data.documents(sample))
     place = data.shuffle_index[sample]  # Megatron's GPTDataset; see its _query_document_sample_shuffle_indices
     first, last = (int(data.sample_index[end][0]) for end in (place, place + 1))
     return data.dataset.path_prefix, data.document_index[first : last + 1].tolist()

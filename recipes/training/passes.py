@@ -75,7 +75,8 @@ class PassesDataModule(PreTrainingDataModule):
     def _data_set(self, prefix: str, has_answers: bool) -> Any:
         """The samples of one data set, each once."""
         if has_answers:
-            return Answers(prefix, sequence_length=self.seq_length, eos_token_id=self.tokenizer.eod)
+            masks_documents = self.reset_position_ids
+            return Answers(prefix, sequence_length=self.seq_length, eos_token_id=self.tokenizer.eod, packed=masks_documents)
         self.build_kwargs["blend_per_split"] = [([prefix], None), None, None]
         return BlendedMegatronDatasetBuilder(
             GPTDataset, [None, 0, 0], is_built_on_rank=lambda: True, config=self.gpt_dataset_config

@@ -16,6 +16,7 @@ from megatron.core.pipeline_parallel import get_forward_backward_func
 from torch import Tensor
 
 from data_prep.megatron.index import TokenFile
+from nemo_patches.documents import documents_of
 from recipes.training.metrics import Metrics, gather_parameters
 from recipes.watchdog import Watchdog
 
@@ -25,6 +26,9 @@ class Validation(Callback):
 
     A set is cut into samples of the run's length from its beginning, as many as were asked for or as it has; the same
     ones each time and at every layout.
+
+    Args:
+        end_of_text: the token behind which another document begins that does not see those before; None where samples are seen whole.
     """
 
     def __init__(
@@ -38,10 +42,12 @@ class Validation(Callback):
         max_samples: int,
         sequence_length: int,
         micro_batch_size: int,
+        end_of_text: int | None = None,
     ) -> None:
         self._sets = {language: TokenFile(prefix) for language, prefix in sets.items()}
         self._metrics, self._watchdog, self._every, self._max_steps = metrics, watchdog, every_steps, max_steps
         self._max_samples, self._length, self._micro_batch_size = max_samples, sequence_length, micro_batch_size
+        self._end_of_text = end_of_text
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Measure where it is due."""
@@ -79,10 +85,18 @@ class Validation(Callback):
         """Sum and number of the losses of samples; 0 on ranks that have none, or the same as another."""
 
         def forward(batches: Iterator[Tensor], chunk: Any) -> tuple[Tensor, Any]:
-            batch = next(batches).to("cuda", non_blocking=True)
-            positions = torch.arange(self._length, device="cuda").expand(micro_batch_size, -1)
-            losses = chunk(batch[:, :-1].contiguous(), positions, None, labels=batch[:, 1:].contiguous())
-            return losses, lambda output: (output.float().mean(), output.double().sum())
+            on_host = next(batches)
+            batch = on_host.to("cuda", non_blocking=True)
+            tokens, labels = batch[:, :-1].contiguous(), batch[:, 1:].contiguous()
+            if self._end_of_text is None:
+                documents, counts = None, torch.ones((), device="cuda")
+                positions = torch.arange(self._length, device="cuda").expand(micro_batch_size, -1)
+            else:
+                documents, counts = documents_of(positions_in_documents(on_host[:, :-1], self._end_of_text)), tokens != self._end_of_text
+                positions = documents.positions
+            losses = chunk(tokens, positions, None, labels=labels, packed_seq_params=documents)
+            number = counts.expand_as(labels).sum(dtype=torch.float64)
+            return losses, lambda output: (output.float().mean(), torch.stack([(output.double() * counts).sum(), number]))
 
         sums = get_forward_backward_func()(
             forward_step_func=forward,
@@ -95,8 +109,19 @@ class Validation(Callback):
         )
         if not sums or parallel_state.get_tensor_model_parallel_rank():
             return torch.zeros(2, dtype=torch.float64, device="cuda")
-        total = torch.stack(sums).sum()
-        return torch.stack([total, torch.full_like(total, len(numbers) * self._length)])
+        return torch.stack(sums).sum(dim=0)
+
+
+def positions_in_documents(tokens: Tensor, end_of_text: int) -> Tensor:
+    """Positions that begin again behind each end of text, as those of Megatron's training samples do.
+
+    Args:
+        tokens: (samples, length)
+    """
+    places = torch.arange(tokens.shape[1]).expand_as(tokens)
+    starts = torch.zeros_like(tokens)
+    starts[:, 1:] = torch.where(tokens[:, :-1] == end_of_text, places[:, 1:], 0)
+    return places - starts.cummax(dim=1).values
 
 
 def _batches(tokens: TokenFile, numbers: range, size: int, length: int) -> Iterator[Tensor]:

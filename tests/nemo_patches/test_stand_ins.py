@@ -14,6 +14,7 @@ from nemo_patches.stand_ins import VERSIONS
 from tests.conftest import Inputs
 from tests.conversion.tiny_families import save_tiny_model
 from tests.gloo import run_on_gloo
+from tests.nemo_patches.test_documents import models, require_same_as_alone
 from tests.recipes.watched_runs import Runs
 
 FAMILIES = ("opt", "mistral", "gemma2", "qwen3")
@@ -59,6 +60,19 @@ def test_a_first_start_finds_all_that_transformer_engine_asks_for(families: list
             assert (mine - theirs).abs().max() < 2e-5, name
     assert "module.decoder.layers.0.self_attention.q_layernorm._extra_state" in kinds["qwen3 extra"]
     assert "module.decoder.layers.0.mlp.linear_fc2.post_layernorm._extra_state" in kinds["gemma2 extra"]
+
+
+def test_documents_are_computed_with_their_lengths(tmp_path: Path) -> None:
+    """Not by a mask, which TransformerEngine's kernels pass over; Gemma 2's capped scores are ours."""
+    [found] = run_on_gloo(
+        "tests.nemo_patches.document_ranks:same_as_alone",
+        world_size=1,
+        directory=tmp_path,
+        transformer_engine=NEWEST,
+        models={name: model for name, model in models().items() if name in ("opt", "mistral", "gemma2", "qwen3")},
+        layouts=[[1, 1]],
+    )
+    require_same_as_alone(found)
 
 
 @pytest.fixture(scope="module")

@@ -14,10 +14,11 @@ from torch.overrides import TorchFunctionMode
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from conversion.families import family_of
+from nemo_patches.documents import documents_of
 from nemo_patches.engine_model import causal_forward_step
 from nemo_patches.lora import LoRA
 
-MICRO_BATCH, LENGTH = 4, 64
+MICRO_BATCH, LENGTH, DOCUMENT = 4, 64, 16
 
 
 def kept_by_a_layer(models: Mapping[str, Mapping[str, Any]], **_: Any) -> dict[str, float]:
@@ -40,6 +41,7 @@ def _kept_bytes(model: Mapping[str, Any], family: str, precision: str) -> int:
         autocast_dtype=dtype,
         tensor_model_parallel_size=parallel_state.get_tensor_model_parallel_world_size(),
         hidden_dropout=0.1 if "dropout" in family else 0.0,
+        document_mask="documents" in family,
     )
     engine = config.configure_model(tokenizer=None).to(dtype)
     weights = {parameter.untyped_storage().data_ptr() for parameter in engine.parameters()}
@@ -53,8 +55,12 @@ def _kept_bytes(model: Mapping[str, Any], family: str, precision: str) -> int:
 
     tokens = torch.randint(0, model["vocab_size"], (MICRO_BATCH, LENGTH + 1))
     positions = torch.arange(LENGTH).repeat(MICRO_BATCH, 1)
+    batch = {"tokens": tokens[:, :-1], "position_ids": positions, "labels": tokens[:, 1:]}
+    if config.document_mask:
+        documents = documents_of(positions % DOCUMENT)
+        batch |= {"position_ids": documents.positions, "documents": documents}
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        loss = causal_forward_step(engine, {"tokens": tokens[:, :-1], "position_ids": positions, "labels": tokens[:, 1:]})
+        loss = causal_forward_step(engine, batch)
     del loss
     return sum(storage.nbytes() for storage in kept.values())
 

@@ -34,6 +34,28 @@ def test_the_loss_is_that_of_the_answer_and_its_end(tmp_path: Path) -> None:
         assert {tensor.shape for tensor in sample.values()} == {(7,)}
 
 
+def test_packed_answers_have_positions_of_their_own(tmp_path: Path) -> None:
+    """As many pairs as fit, in their order; what fills up begins anew, too, and is not counted."""
+    parts = [[11, 12, 13], [21, 22, 2], [14], [23, 2], [15, 16], [24, 25, 26, 2], [17], [2]]
+    (tmp_path / "text.bin").write_bytes(np.concatenate(parts).astype(np.uint16).tobytes())
+    lengths = np.array([len(part) for part in parts], dtype=np.int32)
+    (tmp_path / "text.idx").write_bytes(b"".join(bytes(part) for part in index_parts(lengths, np.dtype(np.uint16))))
+    pairs = Answers(str(tmp_path / "text"), sequence_length=8, eos_token_id=2, packed=True)
+    assert [[*pairs.documents(number)] for number in range(len(pairs))] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    order = Order(np.array([0, 0], np.uint16), np.array([1, 0], np.uint32))
+    assert OrderedSamples([pairs], order).tokens_seen(8).tolist() == [0, 8, 17]
+    first, second = pairs[0], pairs[1]  # the first ends with the token that is predicted last
+    assert first["tokens"].tolist() == [11, 12, 13, 21, 22, 2, 14, 23]
+    assert first["labels"][first["loss_mask"] == 1].tolist() == [21, 22, 2, 23, 2]
+    assert first["position_ids"].tolist() == [0, 1, 2, 3, 4, 5, 0, 1]
+    assert second["tokens"].tolist() == [15, 16, 24, 25, 26, 2, 17, 2]
+    assert second["labels"][second["loss_mask"] == 1].tolist() == [24, 25, 26, 2, 2]
+    assert second["position_ids"].tolist() == [0, 1, 2, 3, 4, 5, 0, 1]
+    alone = Answers(str(tmp_path / "text"), sequence_length=11, eos_token_id=2, packed=True)[1]
+    assert alone["position_ids"].tolist() == [0, 1, 2, 3, 4, 5, 0, 1, 0, 1, 2]
+
+
+PACKED = 6  # samples of the 24 pairs below, where several share one
 MICRO_BATCHES = {
     "a sample at a time": ("schedule.micro_batch_size=1", "parallel.tensor_parallel_size=2"),
     "all at once": ("schedule.micro_batch_size=8", "parallel.tensor_parallel_size=2"),
@@ -62,3 +84,19 @@ def test_the_same_answers_give_the_same_gradient_however_they_are_cut(inputs: In
     assert len(expected) == 6
     for name, values in found.items():
         assert values == pytest.approx(expected, rel=1e-4), name
+    _require_the_same_when_packed(tmp_path, recipe)
+
+
+def _require_the_same_when_packed(directory: Path, recipe: list[str]) -> None:
+    """All answers in one step: each a sample, and several in one."""
+    recipe = [*recipe, "schedule.max_steps=1", "schedule.warmup_steps=0", "run.checkpoint_every_steps=1", "model.hidden_dropout=0"]
+    alone, packed = (
+        train_on_ranks(directory / name, *recipe, *overrides)[0]
+        for name, overrides in (
+            ("alone", ("schedule.global_batch_size=24", "schedule.micro_batch_size=4", "parallel.tensor_parallel_size=1")),
+            ("packed", (f"schedule.global_batch_size={PACKED}", "schedule.micro_batch_size=2", "data.document_mask=true")),
+        )
+    )
+    assert packed["loss"] == pytest.approx(alone["loss"], rel=1e-5)
+    assert packed["gradient_norm"] == pytest.approx(alone["gradient_norm"], rel=1e-5)
+    assert packed["tokens"] == alone["tokens"]

@@ -6,11 +6,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
 
 from data_prep.artifacts import Manifest
+from data_prep.megatron.index import index_parts
 from recipes.base_models import base_model
 from recipes.checks import RunInputs
 from recipes.compose import compose_recipe
@@ -100,6 +102,40 @@ def test_pairs_must_fit_and_are_seen_in_passes() -> None:
     facts["longest_pair"] = 129
     recipe = _checked("data.train=[pairs]", "schedule.epochs=2", "schedule.max_steps=null", inputs=inputs)
     assert recipe.schedule.max_steps == 2 * 40 // 8
+
+
+def _data_set(directory: Path, *documents: list[int]) -> Path:
+    directory.mkdir()
+    (directory / "text.bin").write_bytes(np.concatenate(documents).astype(np.uint16).tobytes())
+    lengths = np.array([len(document) for document in documents], dtype=np.int32)
+    (directory / "text.idx").write_bytes(b"".join(map(bytes, index_parts(lengths, np.dtype(np.uint16)))))
+    return directory
+
+
+def test_documents_without_an_end_cannot_be_masked(tmp_path: Path) -> None:
+    ended, endless = _data_set(tmp_path / "ended", [5, 6], [7, 2]), _data_set(tmp_path / "endless", [5, 2, 6], [7])
+    mask = "data.document_mask=true"
+    _checked(mask, f"data.train=[{ended},{ended}]")
+    assert _problem(mask, f"data.train=[{ended},{endless}]") == (
+        f"data.document_mask ends documents at the end-of-text token (2), but none of the first 100 documents of the data set {endless} ends"
+        " with it; make the data with data_prep.to_megatron, or leave the mask out"
+    )
+    inputs = small_inputs(50_000, data={"eos_token_id": None})
+    assert _problem(mask, "data.train=[it]", inputs=inputs) == (
+        "data.document_mask ends documents at the end-of-text token, but the data set it was made with a tokenizer that has none; set its"
+        " eos_token and make the data again, or leave the mask out"
+    )
+
+
+def test_packed_answers_are_fewer_samples(tmp_path: Path) -> None:
+    """Where they do not see each other; steps and epochs count the samples that the lengths of the pairs give."""
+    pairs = _data_set(tmp_path / "pairs", *([5] * 30, [6] * 33 + [2]) * 40)
+    facts = {"tokenizer_digest": "xxh3:a", "vocab_size": 1001, "num_tokens": 2560, "text_bytes": 9000, "eos_token_id": 2}
+    inputs = replace(_inputs(), train=(Manifest(stage="data_prep.question_answers", facts={**facts, "num_pairs": 40, "longest_pair": 64}),))
+    options = (f"data.train=[{pairs}]", "schedule.epochs=2", "schedule.max_steps=null")
+    for length, mask, steps in ((127, "false", 10), (127, "true", 5), (126, "true", 10)):  # a sample has room for one token more
+        recipe = _checked(*options, f"data.sequence_length={length}", f"data.document_mask={mask}", inputs=inputs)
+        assert recipe.schedule.max_steps == steps
 
 
 def test_shares_of_languages_are_divided_by_tokens() -> None:

@@ -29,6 +29,9 @@ _HF: dict[str, dict[str, Any]] = {
     "mistral": {"sliding_window": 16},
     "gemma2": {"head_dim": 48, "sliding_window": 16, "query_pre_attn_scalar": 48, "attn_logit_softcapping": 50.0},
     "qwen3": {"head_dim": 48},
+    "opt documents": {"ffn_dim": 320, "word_embed_proj_dim": 128},
+    "llama documents": {},
+    "gemma2 documents": {"head_dim": 48, "sliding_window": 16, "query_pre_attn_scalar": 48, "attn_logit_softcapping": 50.0},
 }
 
 
@@ -59,6 +62,7 @@ def test_activations_are_those_that_autograd_keeps(tensor_parallel_size: int, tm
                     tensor_parallel_size=tensor_parallel_size,
                     is_half=precision == "bf16",
                     hidden_dropout="dropout" in name,
+                    document_mask="documents" in name,
                     kernels="cpu",
                 )
                 assert counted.of(TOKENS) == pytest.approx(kept[f"{name} {precision}"], rel=2e-3), (name, precision)  # statistics of norms
