@@ -28,6 +28,7 @@ with quiet_imports():
 
     import nemo.lightning as nl
     import torch
+    from megatron.core.datasets.gpt_dataset import GPTDataset
     from megatron.core.distributed import DistributedDataParallelConfig
     from megatron.core.optimizer import USING_PYTORCH_OPTIMIZER, OptimizerConfig
     from nemo.collections.llm.gpt.data.pre_training import PreTrainingDataModule
@@ -42,6 +43,7 @@ with quiet_imports():
     from nemo_patches.tokenizer import EndOfDocument
     from recipes.training.assembly import RunCallbacks, make_callbacks
     from recipes.training.checkpoint_io import make_checkpoint_io
+    from recipes.training.documents import DocumentSamples
     from recipes.training.event_files import forget_points
     from recipes.training.freezing import FreezingOptimizer, freeze_for_the_whole_run
     from recipes.training.loggers import TENSORBOARD_NAME, finish, make_loggers
@@ -288,7 +290,7 @@ def make_data(recipe: Recipe, inputs: RunInputs, *, index_dir: Path) -> PreTrain
         seed=recipe.seed,
         index_mapping_dir=str(index_dir),
         num_train_samples=steps * batch,
-        reset_position_ids=recipe.data.document_mask,  # the model takes the bounds of documents from these
+        dataset_cls=DocumentSamples if recipe.data.document_mask else GPTDataset,
         eod_mask_loss=recipe.data.document_mask,
     )
     data.create_attention_mask = False  # the mask is causal; NeMo would build a (sequence, sequence) tensor per sample

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 from megatron.core.datasets.blended_megatron_dataset_builder import BlendedMegatronDatasetBuilder
-from megatron.core.datasets.gpt_dataset import GPTDataset
 from nemo.collections.llm.gpt.data.pre_training import PreTrainingDataModule
 from numpy.typing import NDArray
 from torch import Tensor
@@ -16,6 +15,7 @@ from torch.utils.data import Dataset
 
 from recipes.blend import Blend, Order, sample_order
 from recipes.training.answers import Answers
+from recipes.training.documents import DocumentSamples
 
 
 class OrderedSamples(Dataset[Mapping[str, Tensor]]):
@@ -75,9 +75,9 @@ class PassesDataModule(PreTrainingDataModule):
     def _data_set(self, prefix: str, has_answers: bool) -> Any:
         """The samples of one data set, each once."""
         if has_answers:
-            masks_documents = self.reset_position_ids
-            return Answers(prefix, sequence_length=self.seq_length, eos_token_id=self.tokenizer.eod, packed=masks_documents)
+            packed = self.dataset_cls is DocumentSamples
+            return Answers(prefix, sequence_length=self.seq_length, eos_token_id=self.tokenizer.eod, packed=packed)
         self.build_kwargs["blend_per_split"] = [([prefix], None), None, None]
         return BlendedMegatronDatasetBuilder(
-            GPTDataset, [None, 0, 0], is_built_on_rank=lambda: True, config=self.gpt_dataset_config
+            self.dataset_cls, [None, 0, 0], is_built_on_rank=lambda: True, config=self.gpt_dataset_config
         ).build()[0]

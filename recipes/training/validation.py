@@ -17,6 +17,7 @@ from torch import Tensor
 
 from data_prep.megatron.index import TokenFile
 from nemo_patches.documents import documents_of
+from recipes.training.documents import positions_in_documents
 from recipes.training.metrics import Metrics, gather_parameters
 from recipes.watchdog import Watchdog
 
@@ -110,18 +111,6 @@ class Validation(Callback):
         if not sums or parallel_state.get_tensor_model_parallel_rank():
             return torch.zeros(2, dtype=torch.float64, device="cuda")
         return torch.stack(sums).sum(dim=0)
-
-
-def positions_in_documents(tokens: Tensor, end_of_text: int) -> Tensor:
-    """Positions that begin again behind each end of text, as those of Megatron's training samples do.
-
-    Args:
-        tokens: (samples, length)
-    """
-    places = torch.arange(tokens.shape[1]).expand_as(tokens)
-    starts = torch.zeros_like(tokens)
-    starts[:, 1:] = torch.where(tokens[:, :-1] == end_of_text, places[:, 1:], 0)
-    return places - starts.cummax(dim=1).values
 
 
 def _batches(tokens: TokenFile, numbers: range, size: int, length: int) -> Iterator[Tensor]:

@@ -55,9 +55,10 @@ def _kept_bytes(model: Mapping[str, Any], family: str, precision: str) -> int:
 
     tokens = torch.randint(0, model["vocab_size"], (MICRO_BATCH, LENGTH + 1))
     positions = torch.arange(LENGTH).repeat(MICRO_BATCH, 1)
-    batch = {"tokens": tokens[:, :-1], "position_ids": positions, "labels": tokens[:, 1:]}
-    if config.document_mask:
-        documents = documents_of(positions % DOCUMENT)
+    batch: dict[str, Any] = {"tokens": tokens[:, :-1], "position_ids": positions, "labels": tokens[:, 1:]}
+    if config.document_mask:  # in one sample: of several, queries, keys and values are copied, so that less is kept of what they were in
+        batch = {name: tensor.reshape(1, -1) for name, tensor in batch.items()}
+        documents = documents_of(batch["position_ids"] % DOCUMENT)
         batch |= {"position_ids": documents.positions, "documents": documents}
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         loss = causal_forward_step(engine, batch)

@@ -55,7 +55,7 @@ def test_packed_answers_have_positions_of_their_own(tmp_path: Path) -> None:
     assert alone["position_ids"].tolist() == [0, 1, 2, 3, 4, 5, 0, 1, 0, 1, 2]
 
 
-PACKED = 6  # samples of the 24 pairs below, where several share one
+PACKED = 11  # samples of the 24 pairs below, where several share one
 MICRO_BATCHES = {
     "a sample at a time": ("schedule.micro_batch_size=1", "parallel.tensor_parallel_size=2"),
     "all at once": ("schedule.micro_batch_size=8", "parallel.tensor_parallel_size=2"),
@@ -94,7 +94,7 @@ def _require_the_same_when_packed(directory: Path, recipe: list[str]) -> None:
         train_on_ranks(directory / name, *recipe, *overrides)[0]
         for name, overrides in (
             ("alone", ("schedule.global_batch_size=24", "schedule.micro_batch_size=4", "parallel.tensor_parallel_size=1")),
-            ("packed", (f"schedule.global_batch_size={PACKED}", "schedule.micro_batch_size=2", "data.document_mask=true")),
+            ("packed", (f"schedule.global_batch_size={PACKED}", f"schedule.micro_batch_size={PACKED}", "data.document_mask=true")),
         )
     )
     assert packed["loss"] == pytest.approx(alone["loss"], rel=1e-5)

@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM
 
 from data_prep.artifacts import read_manifest
 from data_prep.megatron.index import PREFIX, TokenFile
-from recipes.training.validation import positions_in_documents
+from recipes.training.documents import positions_in_documents
 from tests.conftest import Inputs
 from tests.recipes.watched_runs import BATCH, SEQUENCE_LENGTH, Runs
 
@@ -77,8 +77,8 @@ def _losses(model: Any, text: torch.Tensor) -> torch.Tensor:
         return F.cross_entropy(model(text[None, :-1]).logits[0], text[1:], reduction="none")
 
 
-def test_positions_of_held_out_text_are_those_of_training() -> None:
-    """Ends of text at the beginning, at the end, one behind the other; Megatron makes those of training."""
+def test_positions_are_those_that_megatron_would_reset() -> None:
+    """Ends of text at the beginning, at the end, one behind the other."""
     tokens = torch.tensor([[2, 5, 6, 2, 2, 7, 8, 9], [5, 6, 7, 8, 9, 5, 6, 2], [5, 2, 5, 2, 5, 2, 5, 6]])
     expected = torch.stack([_get_ltor_masks_and_position_ids(row, 2, True, True, True, False)[2] for row in tokens])
     assert torch.equal(positions_in_documents(tokens, 2), expected)
