@@ -26,5 +26,5 @@ def positions_in_documents(tokens: Tensor, end_of_text: int) -> Tensor:
     """
     places = torch.arange(tokens.shape[1]).expand_as(tokens)
     starts = torch.zeros_like(tokens)
-    starts[:, 1:] = torch.where(tokens[:, :-1] == end_of_text, places[:, 1:], 0)
+    starts[:, 1:] = (tokens[:, :-1] == end_of_text) * places[:, 1:]
     return places - starts.cummax(dim=1).values
