@@ -85,7 +85,7 @@ class DotProductAttention(ExtraState):
             if max(sizes) != max_seqlen_q:
                 raise ValueError(f"max_seqlen_q is {max_seqlen_q}, but the longest document has {max(sizes)} tokens")
             documents = zip(*(x.unsqueeze(1).split(sizes) for x in (query_layer, key_layer, value_layer)), strict=True)
-            return torch.cat([self.forward(*document, attn_mask_type="causal").squeeze(1) for document in documents])
+            return torch.cat([DotProductAttention.forward(self, *each, attn_mask_type="causal").squeeze(1) for each in documents])
         if (qkv_format, attn_mask_type) != ("sbhd", "causal"):
             raise NotImplementedError(f"the stand-in for TransformerEngine has no format {qkv_format} with the mask {attn_mask_type}")
         query, key, value = (x.permute(1, 2, 0, 3) for x in (query_layer, key_layer, value_layer))

@@ -45,7 +45,7 @@ with quiet_imports():
 apply(fake_storage.PATCHES)
 documents.document_starts = lambda position_ids: _starts(position_ids)
 
-_DOCUMENTS = (3000, 200, 300, 700, 120)  # tokens, in turn: where documents really end, no tensor without values says
+_DOCUMENTS = (400, 60, 30, 700, 120, 1500)  # tokens, in turn: where documents really end, no tensor without values says
 STEPS = 2  # before the save; the first allocates the optimizer's state, the second has all that stays
 _CAPABILITIES = {"a100": (8, 0), "h100": (9, 0), "h200": (9, 0)}
 
