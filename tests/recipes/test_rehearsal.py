@@ -36,6 +36,11 @@ USUAL = {
     "mistral, windows": Case(
         "sava/mistral", overrides=("parallel.num_nodes=1", "data.sequence_length=8192", "schedule.micro_batch_size=1"), num_layers=2
     ),
+    "mistral, windows, documents": Case(
+        "sava/mistral",
+        overrides=("parallel.num_nodes=1", "data.sequence_length=8192", "schedule.micro_batch_size=1", "data.document_mask=true"),
+        num_layers=2,
+    ),
     "gemma2": Case("low_resource/gemma2", "last", NODE, num_layers=4),
     "qwen2": Case("low_resource/llama3", overrides=NODE, num_layers=2, hf=PUBLISHED["qwen2-7b"]),
     "qwen3": Case("low_resource/llama3", overrides=NODE, num_layers=4, hf=PUBLISHED["qwen3-8b"]),
@@ -125,6 +130,13 @@ def test_all_parts_of_a_run_are_rehearsed(reports: dict[str, Any]) -> None:
     sent = {(row["group"], row["kind"]): row["GB"] for row in report["traffic of a step"]}
     gradients = 4 * report["planned"]["parameters"] / 2 * 2**30 / 1e9  # 32-bit numbers, and the planner's parameters have 16 bits
     assert sent["DP", "reduce-scatter"] == pytest.approx(gradients, rel=0.01)
+
+
+def test_documents_that_do_not_see_each_other_have_the_usual_kernels(reports: dict[str, Any]) -> None:
+    """Each for itself, and short ones together with a mask: none has all scores in memory."""
+    [report] = reports["mistral, windows, documents"]
+    assert set(report["attention kernels"]) == {"flash", "memory-efficient"}
+    assert not any("documents.py" in place for place in report["waits of a step"]), "where documents begin is read on the host"
 
 
 def test_tensors_have_kinds_and_collectives_say_what_goes_on_beside_them(reports: dict[str, Any]) -> None:
