@@ -48,7 +48,7 @@ class _Layer:
     item: int  # bytes of a number
     kernels: str
     tensor_parallel_size: int
-    document_mask: bool
+    document_mask: bool = False
 
     @property
     def heads(self) -> int:
