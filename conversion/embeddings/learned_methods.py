@@ -29,9 +29,11 @@ if TYPE_CHECKING:
 
     from conversion.embeddings.row_learning import Learned
     from conversion.embeddings.row_objectives import Objective
+    from conversion.hf_model import Checkpoint
 
-# Windows are read from the beginning of the text until there are so many for each that is learned from.
+# Windows are read from the beginning of the text until there are so many for each that is learned from, or, where that is more, so many in all.
 _WINDOWS_PER_PLACE = 16
+_MANY_WINDOWS = 200_000  # of about a kilobyte
 
 
 def token_distillation_method(inputs: TransferInputs) -> RowPlan:
@@ -91,8 +93,9 @@ def _learned_plan(inputs: TransferInputs, method: str, objective: Objective, *, 
     assert inputs.teacher is not None
     if not len(inputs.new_ids):
         return mean_method(inputs)
+    setting = _setting(inputs, inputs.teacher)  # before the text is read, which takes longer
     lesson = choose_lesson(inputs, inputs.teacher, method)
-    learned = _learn(inputs, inputs.teacher, lesson, method, objective, learns_output=learns_output)
+    learned = _learn(inputs, inputs.teacher, setting, lesson, method, objective, learns_output=learns_output)
     start = _start_plan(inputs, lesson.learned_ids).weights[lesson.learned_ids]
 
     def fit(matrix: Tensor, is_output: bool) -> Callable[[np.ndarray], Tensor]:
@@ -116,11 +119,12 @@ def choose_lesson(inputs: TransferInputs, teacher: Teacher, method: str) -> Less
     can_learn = np.zeros(len(inputs.target), dtype=bool)
     can_learn[inputs.new_ids[np.diff(_pieces(inputs, inputs.new_ids).indptr) > 0]] = True
     num_places = options.num_steps * options.batch_size
+    most_windows = min(_WINDOWS_PER_PLACE * num_places, max(num_places, _MANY_WINDOWS))
     windows: list[Window] = []
     for window in paired_windows(inputs, options.window_tokens):
         if can_learn[window.target_ids].any():
             windows.append(window)
-            if len(windows) == _WINDOWS_PER_PLACE * num_places:
+            if len(windows) == most_windows:
                 break
     counts = np.zeros(len(inputs.target), dtype=np.int64)
     for window in windows:
@@ -139,25 +143,57 @@ def choose_lesson(inputs: TransferInputs, teacher: Teacher, method: str) -> Less
     return Lesson([windows[index] for index in kept], learned_ids, num_rare, order, counts[learned_ids])
 
 
-def _learn(inputs: TransferInputs, teacher: Teacher, lesson: Lesson, method: str, objective: Objective, *, learns_output: bool) -> Learned:
+@dataclass(frozen=True)
+class _Setting:
+    """Where learning happens, on what model, and the token before each text on both sides."""
+
+    source: Checkpoint
+    device: str
+    dtype: str
+    source_start_id: int
+    target_start_id: int
+
+
+def _setting(inputs: TransferInputs, teacher: Teacher) -> _Setting:
+    """Check the device and the source as far as this can be done without its weights.
+
+    Raises:
+        ValueError: for what the user has to change.
+    """
     import torch
 
     from conversion.bits_per_byte import choose_start_token
+    from conversion.hf_model import default_device, inspect_checkpoint, require_device
+
+    device = require_device(teacher.options.device or default_device())
+    dtype = teacher.options.dtype or ("float32" if torch.device(device).type == "cpu" else "bfloat16")
+    source = inspect_checkpoint(teacher.directory, name="source")
+    _require_positions(teacher.options.window_tokens, source.num_positions)
+    start_id = choose_start_token(source.tokenizer).id
+    return _Setting(source, device, dtype, start_id, _target_start(inputs, start_id))
+
+
+def _learn(
+    inputs: TransferInputs,
+    teacher: Teacher,
+    setting: _Setting,
+    lesson: Lesson,
+    method: str,
+    objective: Objective,
+    *,
+    learns_output: bool,
+) -> Learned:
+    import torch
+
     from conversion.embeddings.row_learning import learn_rows
     from conversion.embeddings.row_objectives import FrozenModel
-    from conversion.hf_model import default_device, inspect_checkpoint, load_model, require_device
+    from conversion.hf_model import load_model
 
-    options = teacher.options
-    device = require_device(options.device or default_device())
-    dtype = options.dtype or ("float32" if torch.device(device).type == "cpu" else "bfloat16")
-    source = inspect_checkpoint(teacher.directory, name="source")
-    _require_positions(options.window_tokens, source.num_positions)
-    start_id = choose_start_token(source.tokenizer).id
-    target_start_id = _target_start(inputs, start_id)
+    options, device = teacher.options, setting.device
     tables, sizes, bias = _start_tables(inputs, teacher, lesson.learned_ids)
     ids = torch.from_numpy(lesson.learned_ids).to(device)
     start = {name: table.to(device)[ids].float() for name, table in tables.items() if name == "input" or learns_output}
-    model = load_model(source, device=device, dtype=dtype)
+    model = load_model(setting.source, device=device, dtype=setting.dtype)
     _require_layer(options.layer, int(model.config.get_text_config().num_hidden_layers))
     on_device = {name: table.to(device, model.dtype) for name, table in tables.items()}
     models = FrozenModel(model, on_device, ids, bias=bias.to(device, model.dtype) if bias is not None else None, layer=options.layer)
@@ -167,13 +203,13 @@ def _learn(inputs: TransferInputs, teacher: Teacher, lesson: Lesson, method: str
     def loss_of(step: int, rows: Mapping[str, Tensor]) -> Tensor:
         places = lesson.order[step * options.batch_size : (step + 1) * options.batch_size]
         windows = [lesson.windows[index] for index in places]
-        batch = make_batch(windows, is_learned, source_start=start_id, target_start=target_start_id, device=device)
+        batch = make_batch(windows, is_learned, source_start=setting.source_start_id, target_start=setting.target_start_id, device=device)
         return objective(models, batch, rows)
 
-    told = {key: value for key, value in asdict(options).items() if key != "state"} | {"device": device, "dtype": dtype}
+    told = {key: value for key, value in asdict(options).items() if key != "state"} | {"device": device, "dtype": setting.dtype}
     identity = {"method": method, "seed": inputs.seed, "output_layer": teacher.output_layer, **told}
     start_bytes = b"".join(rows.cpu().numpy().tobytes() for rows in start.values())
-    digests = {"source": source.digest, "text": lesson.digest(), "start": digest_bytes(start_bytes), "told": json.dumps(identity)}
+    digests = {"source": setting.source.digest, "text": lesson.digest(), "start": digest_bytes(start_bytes), "told": json.dumps(identity)}
     return learn_rows(
         start,
         loss_of,
