@@ -89,12 +89,13 @@ def collect(
 
 
 def _parts(source: Source) -> list[tuple[tuple[Path, ...], int, int, str]]:
-    """Files, number of parts, which part and name of each shard: one per file, or one in all where only the first documents are wanted."""
+    """Files, number of parts, which part and name of each shard: one per file, or one in all where only some documents are wanted."""
     paths = source.corpus.paths
+    is_whole = source.max_documents is None and source.sample_documents is None
     if source.huggingface is not None:
-        num_shards = source.huggingface.open().num_shards if source.max_documents is None else 1
+        num_shards = source.huggingface.open().num_shards if is_whole else 1
         return [((), num_shards, index, f"{index:05d}.jsonl.gz") for index in range(num_shards)]
-    if source.max_documents is not None:
+    if not is_whole:
         return [(paths, 1, 0, "00000.jsonl.gz")]
     return [((path,), 1, 0, name) for path, name in zip(paths, shard_names(paths))]
 
@@ -190,7 +191,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         sources = read_sources(KNOWN_TABLE, only=arguments.known, folder=arguments.folder or Path())
     if arguments.max_documents is not None:
         sources = [
-            replace(source, max_documents=min(arguments.max_documents, source.max_documents or arguments.max_documents))
+            replace(
+                source,
+                max_documents=min(filter(None, (arguments.max_documents, source.max_documents, source.sample_documents))),
+                sample_documents=None,
+            )
             for source in sources
         ]
     collect(

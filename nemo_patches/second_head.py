@@ -1,6 +1,6 @@
 """A second head that predicts the token after the next one, in training alone (Gloeckle et al. 2024, with two heads on the whole trunk).
 
-The low-resource paper trains the sum of both losses, with the second head starting as a copy of the first.  Not to be confused with
+The low-resource paper trains the sum of both losses, with the second head starting as a copy of the first, or random in its Table 10.  Not to be confused with
 Megatron's own prediction of several tokens, which adds layers and shares the head.
 """
 
@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+from megatron.core import parallel_state
 from megatron.core.dist_checkpointing.mapping import ShardedStateDict
 from megatron.core.models.gpt import GPTModel as MegatronGPTModel
 from megatron.core.tensor_parallel import ColumnParallelLinear
@@ -19,6 +20,7 @@ from torch import Tensor
 from nemo_patches.base_checkpoint import is_loading_base_checkpoint
 
 NAME = "second_head.weight"
+_BLOCK_ROWS = 1024
 
 
 class SecondHead(ColumnParallelLinear):
@@ -95,6 +97,24 @@ def second_head_of(model: Any) -> SecondHead | None:
         model = model.module
     found: SecondHead | None = getattr(model, "second_head", None)
     return found
+
+
+def draw_second_head(model: MegatronGPTModel, *, seed: int) -> None:
+    """Have the second head start from N(0, std of the model's initialisation), where there is one on this stage.
+
+    A row has the same draws at every layout: each rank draws the whole of the blocks that its rows lie in.
+    """
+    if not hasattr(model, "second_head"):
+        return
+    weight = model.second_head.weight
+    first_row = parallel_state.get_tensor_model_parallel_rank() * len(weight)
+    for block in range(first_row // _BLOCK_ROWS, -(-(first_row + len(weight)) // _BLOCK_ROWS)):
+        generator = torch.Generator().manual_seed((seed << 32) + block)
+        drawn = torch.randn((_BLOCK_ROWS, weight.shape[1]), generator=generator) * model.config.init_method_std
+        start = block * _BLOCK_ROWS - first_row  # of the block among the rows of this rank
+        rows = slice(max(start, 0), min(start + _BLOCK_ROWS, len(weight)))
+        with torch.no_grad():
+            weight[rows].copy_(drawn[rows.start - start : rows.stop - start])
 
 
 def _add_loss(model: MegatronGPTModel, inputs: Any, options: Mapping[str, Any], losses: Tensor) -> Tensor:

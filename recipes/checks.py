@@ -24,7 +24,7 @@ from recipes.planner.estimate import memory_problems
 from recipes.planner.hardware import Gpu
 from recipes.planner.parameters import SECOND_HEAD, PlannedModel
 from recipes.ranges import range_problems
-from recipes.schema import OBJECTIVES, PRECISIONS, Recipe, raise_all
+from recipes.schema import OBJECTIVES, PRECISIONS, SECOND_HEADS, Recipe, raise_all
 from recipes.steps import with_steps
 from recipes.stopping import unknown_signals
 
@@ -174,8 +174,15 @@ def value_problems(recipe: Recipe) -> list[str]:
 
 
 def _choice_problems(recipe: Recipe) -> list[str]:
-    choices = (("objective", recipe.objective, OBJECTIVES), ("precision", recipe.precision, PRECISIONS))
-    return [f"{name} is {value!r}; expected one of {', '.join(known)}" for name, value, known in choices if value not in known]
+    choices = (
+        ("objective", recipe.objective, OBJECTIVES),
+        ("second_head", recipe.second_head, SECOND_HEADS),
+        ("precision", recipe.precision, PRECISIONS),
+    )
+    problems = [f"{name} is {value!r}; expected one of {', '.join(known)}" for name, value, known in choices if value not in known]
+    if recipe.second_head == "random" and recipe.objective != "two_tokens":
+        problems.append(f"second_head is 'random', but the objective {recipe.objective} has no second head; leave it out")
+    return problems
 
 
 def _length_problems(recipe: Recipe) -> list[str]:

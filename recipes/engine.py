@@ -39,7 +39,7 @@ with quiet_imports():
     from nemo_patches.base_checkpoint import loading_base_checkpoint
     from nemo_patches.core import apply
     from nemo_patches.lora import LoRA
-    from nemo_patches.second_head import copy_first_head
+    from nemo_patches.second_head import copy_first_head, draw_second_head
     from nemo_patches.tokenizer import EndOfDocument
     from recipes.training.assembly import RunCallbacks, make_callbacks
     from recipes.training.checkpoint_io import make_checkpoint_io
@@ -101,11 +101,12 @@ class RecipeStrategy(nl.MegatronStrategy):
 
     Args:
         factors: what the token table is trained as, where it is factorised.
+        draws_second_head_from: seed, where the second head does not start as the first.
     """
 
-    def __init__(self, *, factors: Path | None, **arguments: Any) -> None:
+    def __init__(self, *, factors: Path | None, draws_second_head_from: int | None, **arguments: Any) -> None:
         super().__init__(**arguments)
-        self._factors = factors
+        self._factors, self._draws_second_head_from = factors, draws_second_head_from
 
     @property
     def sharded_state_dict_metadata(self) -> dict[str, Any]:
@@ -139,7 +140,10 @@ class RecipeStrategy(nl.MegatronStrategy):
         for model in self.megatron_parallel:
             while hasattr(model, "module"):
                 model = model.module
-            copy_first_head(model)
+            if self._draws_second_head_from is None:
+                copy_first_head(model)
+            else:
+                draw_second_head(model, seed=self._draws_second_head_from)
             if self._factors is not None:
                 factors = {name: tensor.read() for name, tensor in read_factors(self._factors).items()}
                 model.embedding.word_embeddings.fill(factors)
@@ -301,6 +305,7 @@ def _strategy(recipe: Recipe) -> RecipeStrategy:
     parallel = recipe.parallel
     return RecipeStrategy(
         factors=Path(recipe.model.factors) if recipe.model.factors else None,
+        draws_second_head_from=recipe.seed if recipe.second_head == "random" else None,
         tensor_model_parallel_size=parallel.tensor_parallel_size,
         pipeline_model_parallel_size=parallel.pipeline_parallel_size,
         pipeline_dtype=torch.bfloat16 if recipe.precision == "bf16" else torch.float32,

@@ -130,11 +130,13 @@ class Recipe:
     freeze: tuple[FreezeRule, ...] = ()
     lora: LoRARecipe | None = None
     objective: str = "next_token"  # or "two_tokens": a second head for the token after the next, left out of exports
+    second_head: str = "copied"  # how that head starts: as a copy of the first, or "random"
     precision: str = "bf16"  # "bf16" (mixed: float32 gradients and optimizer) or "32"
     seed: int = 42  # of the order of the data, of dropout and of what is drawn
 
 
 OBJECTIVES = ("next_token", "two_tokens")
+SECOND_HEADS = ("copied", "random")
 PRECISIONS = ("bf16", "32")
 Built = typing.TypeVar("Built")
 

@@ -19,18 +19,21 @@ METHODS: dict[str, Method] = {
     "merge": Method("merge_methods.merge_method", "Yamaguchi et al. 2024"),
     "align": Method("merge_methods.align_method", "Yamaguchi et al. 2024", needs=("text",), reads=_VARIANT),
     "focus": Method("neighbor_methods.focus_method", "Dobler and de Melo 2023", needs=("text",), reads=_VARIANT),
+    "focus-words": Method("neighbor_methods.focus_words_method", "Yamaguchi et al. 2024", needs=("word_vectors",)),
     "focus-cse": Method("neighbor_methods.focus_cse_method", "GaMS: Vreš et al. 2024", needs=("encoder",)),
-    "wechsel-cse": Method("neighbor_methods.wechsel_cse_method", "GaMS: Vreš et al. 2024", needs=("encoder",)),
+    "wechsel-cse": Method("neighbor_methods.wechsel_cse_method", "GaMS: Vreš et al. 2024", needs=("encoder",), reads=_VARIANT),
     "wechsel": Method("word_methods.wechsel_method", "Minixhofer et al. 2022", needs=("dictionary",), either=_WORDS, reads=_VARIANT),
     "ofa": Method("word_methods.ofa_method", "Liu et al. 2024", needs=("word_vectors",), reads=_VARIANT),
     "ofa-aligned": Method("word_methods.ofa_aligned_method", "after Liu et al. 2024", needs=("dictionary",), either=_WORDS),
     "trans-tokenization": Method("translation_methods.trans_tokenization_method", "Remy et al. 2024", needs=("parallel",), reads=_VARIANT),
     "clp": Method("helper_methods.clp_method", "Ostendorff and Rehm 2023", needs=("helper",)),
     "clp-plus": Method("helper_methods.clp_plus_method", "Yamaguchi et al. 2024", needs=("helper",)),
-    "sava": Method("helper_methods.sava_method", "Moroni et al. 2025", needs=("helper",)),
-    "sava-adam": Method("helper_methods.sava_adam_method", "Moroni et al. 2025", needs=("helper",)),
-    "sava-plain": Method("helper_methods.sava_plain_method", "Moroni et al. 2025", needs=("helper",)),
-    "sava-procrustes": Method("helper_methods.sava_procrustes_method", "Moroni et al. 2025", needs=("helper",), reads=_VARIANT),
+    "sava": Method("helper_methods.sava_method", "Moroni et al. 2025", needs=("helper",), reads=("num_pairs",)),
+    "sava-adam": Method("helper_methods.sava_adam_method", "Moroni et al. 2025", needs=("helper",), reads=("num_pairs",)),
+    "sava-plain": Method("helper_methods.sava_plain_method", "Moroni et al. 2025", needs=("helper",), reads=("num_pairs",)),
+    "sava-procrustes": Method(
+        "helper_methods.sava_procrustes_method", "Moroni et al. 2025", needs=("helper",), reads=("num_pairs", *_VARIANT)
+    ),
     "omp": Method("helper_methods.omp_method", "Goddard and Fernandes Neto 2025", needs=("helper",), reads=("num_atoms", *_VARIANT)),
     "token-distillation": Method(
         "learned_methods.token_distillation_method", "Dobler et al. 2025", needs=("text",), reads=("learning",), learns=True

@@ -107,6 +107,9 @@ def add_transfer_arguments(parser: argparse.ArgumentParser) -> None:
         help="most shared tokens in a new one's sum (omp; default: 64, but an eighth of the helper's dimensions)",
     )
     parser.add_argument(
+        "--num-pairs", type=int, metavar="N", help="shared tokens on which the map is fitted, drawn by the seed (sava; default: all)"
+    )
+    parser.add_argument(
         "--as-published",
         action="store_const",
         const=True,
@@ -244,6 +247,7 @@ def transfer_request(
         dictionary=arguments.dictionary,
         parallel=_parallel_text(arguments.parallel, arguments.parallel_columns),
         num_atoms=arguments.num_atoms,
+        num_pairs=arguments.num_pairs,
         as_published=arguments.as_published,
         vectors=VectorOptions(arguments.vector_size, arguments.vector_epochs, arguments.vector_min_count),
         fallback=arguments.fallback,

@@ -98,6 +98,7 @@ def read_case(request: TransferRequest) -> TransferCase:
         dictionary=read_dictionary(request.dictionary) if request.dictionary else None,
         parallel=request.parallel,
         num_atoms=request.num_atoms,
+        num_pairs=request.num_pairs,
         as_published=bool(request.as_published),
         fallback=request.fallback,
         teacher=Teacher(request.source, output_layer, request.random_statistics, request.learning or LearningOptions()),

@@ -119,6 +119,7 @@ def _sava(inputs: TransferInputs, name: str, fit: AffineFit) -> RowPlan:
     outputs = inputs.once("helper output", lambda: helper.token_vectors(inputs.target, output=True))
     # Both spaces must know a token: a zero row in one of them says nothing.
     anchors, ids = anchors[outputs.is_known[anchors]], ids[outputs.is_known[ids]]
+    anchors = _some_pairs(inputs, anchors)
     source_ids = inputs.overlap.source_ids[anchors]
 
     def make_map(matrix: Tensor, is_output: bool) -> Callable[[np.ndarray], Tensor]:
@@ -130,6 +131,23 @@ def _sava(inputs: TransferInputs, name: str, fit: AffineFit) -> RowPlan:
         return lambda places: torch.from_numpy(mapping(space.rows(ids[places])))
 
     return plan_rows(inputs, _NO_WEIGHTS, _no_rows(inputs), mapped=MappedRows(ids, make_map))
+
+
+def _some_pairs(inputs: TransferInputs, anchors: np.ndarray) -> np.ndarray:
+    """As many shared tokens as are wanted for the map, drawn by the seed; all by default.
+
+    A smaller number draws a part of what a larger one draws, so that a series over the number differs in nothing else
+    (Moroni et al. 2025, appendix B, who do not say which tokens they took).
+
+    Raises:
+        ValueError: if there are fewer.
+    """
+    if inputs.num_pairs is None:
+        return anchors
+    if not 2 <= inputs.num_pairs <= len(anchors):
+        raise ValueError(f"--num-pairs is {inputs.num_pairs}; expected 2 to the {len(anchors)} shared tokens that the helper knows")
+    drawn = np.random.default_rng(inputs.seed).permutation(len(anchors))[: inputs.num_pairs]
+    return anchors[np.sort(drawn)]
 
 
 def _helper_space(inputs: TransferInputs, name: str) -> tuple[TokenVectors, np.ndarray, np.ndarray]:

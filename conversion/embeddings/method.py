@@ -46,6 +46,7 @@ class TransferInputs:
         dictionary: pairs of a source word and a target word.
         parallel: pairs of a source sentence and its translation, which can be read again and again.
         num_atoms: most shared tokens in the sum that OMP makes of one new token; None for the paper's, where the helper is large enough.
+        num_pairs: shared tokens on which SAVA's map is fitted, drawn by the seed; None for all.
         as_published: follow a method's published code where it does otherwise than its paper or than we do (docs/transfer.md).
         fallback: what a token gets for which a method has nothing: `mean` of its source pieces (else random) or `random`.
         teacher: the model itself, for methods that learn by running it.
@@ -68,6 +69,7 @@ class TransferInputs:
     dictionary: Sequence[tuple[str, str]] | None = None
     parallel: Iterable[tuple[str, str]] | None = None
     num_atoms: int | None = None
+    num_pairs: int | None = None
     as_published: bool = False
     fallback: str = "mean"
     teacher: Teacher | None = None

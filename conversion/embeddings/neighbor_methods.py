@@ -29,6 +29,16 @@ def focus_method(inputs: TransferInputs) -> RowPlan:
     return focus_plan(inputs, train_token_vectors(inputs), name="focus")
 
 
+def focus_words_method(inputs: TransferInputs) -> RowPlan:
+    """FOCUS in the space of given word vectors: a token has the vector of its text, as a word (Yamaguchi et al. 2024, appendix E.2).
+
+    Raises:
+        ValueError: if no shared token has a vector.
+    """
+    assert inputs.word_vectors is not None
+    return focus_plan(inputs, inputs.word_vectors.token_vectors(inputs.target, inputs.tokenize), name="focus-words")
+
+
 def focus_cse_method(inputs: TransferInputs) -> RowPlan:
     """FOCUS in the space of an encoder: a token is the mean of the encoder's input rows of its pieces (GaMS, equations 7 and 8).
 
@@ -41,11 +51,14 @@ def focus_cse_method(inputs: TransferInputs) -> RowPlan:
 def wechsel_cse_method(inputs: TransferInputs) -> RowPlan:
     """WECHSEL in the space of an encoder of both languages, which needs neither alignment nor dictionary (GaMS, equations 7 and 8).
 
+    The paper's equation 2 is of every token of the target's vocabulary, shared ones too; special tokens keep their rows.
+
     Raises:
         ValueError: if no source token has a vector.
     """
     assert inputs.encoder is not None
-    return wechsel_plan(inputs, inputs.encoder.piece_means(inputs.source), _piece_means(inputs), name="wechsel-cse")
+    combined = inputs.without_copies() if inputs.as_published else inputs
+    return wechsel_plan(combined, inputs.encoder.piece_means(inputs.source), _piece_means(inputs), name="wechsel-cse")
 
 
 def _piece_means(inputs: TransferInputs) -> TokenVectors:

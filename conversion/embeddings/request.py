@@ -25,6 +25,7 @@ MATERIAL = {
     "parallel": ("--parallel FILE", "sentences with their translations"),
     "as_published": ("--as-published", "another way in the published code"),
     "num_atoms": ("--num-atoms N", "how many shared tokens make a new one"),
+    "num_pairs": ("--num-pairs N", "on how many shared tokens a map is fitted"),
     "learning": ("--steps N and the other options of learning", "how to learn rows"),
 }
 
@@ -40,7 +41,7 @@ class TransferRequest:
         vocabulary: what the target's vocabulary is.
         output_layer: one of `OUTPUT_LAYERS`; None keeps the source's way.
         text, source_text, helper, encoder, word_vectors, source_word_vectors, dictionary, parallel: what some methods learn from, see `TransferInputs`.
-        num_atoms, as_published: what some methods are told, see `TransferInputs`.
+        num_atoms, num_pairs, as_published: what some methods are told, see `TransferInputs`.
         fallback: `mean` or `random`, for tokens that the method has nothing for.
         factorised_size: dimensions of the coordinates that are transferred in place of rows, `full`, or None to transfer rows.
         random_statistics: drawn rows follow the mean and variance per `dimension` or over the `matrix`.
@@ -65,6 +66,7 @@ class TransferRequest:
     dictionary: Path | None = None
     parallel: ParallelText | None = None
     num_atoms: int | None = None
+    num_pairs: int | None = None
     as_published: bool | None = None
     fallback: str = "mean"
     factorised_size: int | str | None = None

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import random
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from data_prep.progress import Counter
 from data_prep.reading.document_ids import id_hash, save_ids
@@ -17,7 +18,9 @@ from data_prep.reading.shards import JsonLinesWriter, file_state, finish_shard, 
 from data_prep.reading.sources import Source, stream
 from data_prep.tables import markdown_table
 
+Item = TypeVar("Item")
 _MAX_MESSAGES = 20
+_SAMPLE_SEED = 42
 _PROGRESS: list[Counter] = []  # of this process
 
 
@@ -79,10 +82,31 @@ class CollectJob:
             for document in self.reading.documents(path, bad, progress=_PROGRESS[0] if _PROGRESS else None):
                 yield f"{self.source.corpus.name}/{path.name}:{document.line}", document
 
+    def wanted(self, bad: list[BadInput]) -> Iterator[tuple[str, Document]]:
+        """Those of the documents that the source wants: all, the first, or a random sample in the order of the source."""
+        if self.source.sample_documents is not None:
+            return iter(random_sample(self.documents(bad), self.source.sample_documents))
+        return islice(self.documents(bad), self.source.max_documents)
+
     def state(self) -> list[Any]:
         """What tells that the input is the one of an earlier run."""
         dataset = self.source.huggingface
         return [asdict(dataset), self.num_shards, self.index] if dataset is not None else [file_state(path) for path in self.paths]
+
+
+def random_sample(items: Iterable[Item], number: int) -> list[Item]:
+    """So many of the items, each set of them as likely as any other, in their order; the same ones every time.
+
+    Read once, with so many in memory (algorithm R, Waterman, in Knuth, The Art of Computer Programming, volume 2, section 3.4.2).
+    """
+    generator = random.Random(_SAMPLE_SEED)
+    kept: list[tuple[int, Item]] = []
+    for place, item in enumerate(items):
+        if len(kept) < number:
+            kept.append((place, item))
+        elif (slot := generator.randrange(place + 1)) < number:
+            kept[slot] = (place, item)
+    return [item for _, item in sorted(kept, key=lambda pair: pair[0])]
 
 
 def collect_shard(job: CollectJob) -> CollectCounts:
@@ -100,7 +124,7 @@ def collect_shard(job: CollectJob) -> CollectCounts:
     bad: list[BadInput] = []
     ids: list[tuple[int, int]] = []
     with JsonLinesWriter(job.directory / "text" / job.name) as file:
-        for place, document in islice(job.documents(bad), job.source.max_documents):
+        for place, document in job.wanted(bad):
             counts.num_read += 1
             if not document.text.strip():
                 counts.num_empty += 1

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from datasets import IterableDataset
 
 KNOWN_TABLE = Path(__file__).with_name("known_corpora.yaml")
-_HOW_KEYS = ("files", "huggingface", "text_key", "separator", "max_documents", "how")
+_HOW_KEYS = ("files", "huggingface", "text_key", "separator", "max_documents", "sample_documents", "how")
+
+_LIMITS = ("max_documents", "sample_documents")
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,7 @@ class Source:
         huggingface: the dataset; None for files.
         text_key, separator: how its files are read, where it matters.
         max_documents: no more than so many, the first; None for all.
+        sample_documents: no more than so many, drawn at random from the whole source; None for all.
     """
 
     corpus: Corpus
@@ -70,6 +73,7 @@ class Source:
     text_key: str = "text"
     separator: str | None = None
     max_documents: int | None = None
+    sample_documents: int | None = None
 
     def reading(self, common: Reading) -> Reading:
         """How its files are read.
@@ -149,10 +153,13 @@ def _source(table: Path, row: Mapping[str, Any], folder: Path | None) -> Source:
         raise ValueError(f"{table}: text_key of {name} is {row['text_key']!r}; expected a name")
     dataset = _huggingface(table, name, row["huggingface"]) if "huggingface" in row else None
     corpus = corpus_from_row(table, {key: value for key, value in row.items() if key not in _HOW_KEYS})
-    options = {key: row[key] for key in ("text_key", "separator", "max_documents") if row.get(key) is not None}
-    limit = options.get("max_documents")
-    if limit is not None and (type(limit) is not int or limit < 1):
-        raise ValueError(f"{table}: max_documents of {name} is {limit!r}; expected a number from 1")
+    options = {key: row[key] for key in ("text_key", "separator", *_LIMITS) if row.get(key) is not None}
+    limits = {key: options[key] for key in _LIMITS if key in options}
+    for key, limit in limits.items():
+        if type(limit) is not int or limit < 1:
+            raise ValueError(f"{table}: {key} of {name} is {limit!r}; expected a number from 1")
+    if len(limits) > 1:
+        raise ValueError(f"{table}: {name} has both {' and '.join(limits)}; leave one of them out")
     if dataset is None:
         try:
             paths = files_of_patterns(table if folder is None else folder / "x", row["files"])

@@ -114,7 +114,10 @@ def tokenizer_report(
                     candidate.name,
                     candidate.family,
                     max(tokenizer.get_vocab().values()) + 1,
-                    {name: text_figures(tokenizer, _every(documents, every), words=words) for name, documents in texts.items()},
+                    {
+                        name: text_figures(tokenizer, _every(documents, every), words=words, lexicon=lexicon)
+                        for name, documents in texts.items()
+                    },
                     sentence_tokens(tokenizer, parallel),
                     lexicon_share(tokenizer, lexicon) if lexicon is not None else None,
                 )

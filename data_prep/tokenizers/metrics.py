@@ -1,7 +1,7 @@
 """What a tokenizer does to text, in numbers: pieces per word, tokens per byte and per sentence, words among its tokens, the best size.
 
 The first three are those by which GaMS chose its vocabulary (Vreš et al. 2024, section 4.1): the share of words in two or more pieces, the
-share of the vocabulary that a lexicon knows, the histogram of words by pieces.  Fertility is tokens per word (SAVA: Moroni et al. 2025, table 2).
+share of the vocabulary that a lexicon knows (in the paper of what a text uses of it: its footnote 1), the histogram of words by pieces.  Fertility is tokens per word (SAVA: Moroni et al. 2025, table 2).
 """
 
 from __future__ import annotations
@@ -41,6 +41,8 @@ class TextFigures:
         unknown_tokens: of these the unknown token.
         byte_tokens: of these the ones that are no whole character: `<0x0A>`, or the middle of a character in a byte-level vocabulary.
         characters, text_bytes: of the documents.
+        used_tokens: different tokens that the documents have, special ones left out.
+        lexicon_tokens: of these the ones that a lexicon knows; None without a lexicon.
     """
 
     histogram: list[int] = field(default_factory=lambda: [0] * MOST_PIECES)
@@ -50,6 +52,13 @@ class TextFigures:
     byte_tokens: int = 0
     characters: int = 0
     text_bytes: int = 0
+    used_tokens: int = 0
+    lexicon_tokens: int | None = None
+
+    @property
+    def lexicon_share(self) -> float | None:
+        """Share of the tokens that the text uses which are words of the lexicon."""
+        return None if self.lexicon_tokens is None else self.lexicon_tokens / max(self.used_tokens, 1)
 
     @property
     def num_words(self) -> int:
@@ -105,11 +114,14 @@ def word_pieces(tokenizer: Tokenizer, words: Sequence[str]) -> list[int]:
     return counts
 
 
-def text_figures(tokenizer: PreTrainedTokenizerFast, documents: Iterable[str], *, words: str = "whitespace") -> TextFigures:
+def text_figures(
+    tokenizer: PreTrainedTokenizerFast, documents: Iterable[str], *, words: str = "whitespace", lexicon: frozenset[str] | None = None
+) -> TextFigures:
     """Measure a tokenizer on a text.
 
     Args:
         words: what a word is, one of `WORDS`.
+        lexicon: words, as `read_lexicon` gives.
     """
     import numpy as np
 
@@ -117,18 +129,24 @@ def text_figures(tokenizer: PreTrainedTokenizerFast, documents: Iterable[str], *
     vocab_size = max(tokenizer.get_vocab().values()) + 1
     is_byte = np.zeros(vocab_size, dtype=bool)
     is_byte[list(parts_of_characters(tokenizer))] = True
+    is_used = np.zeros(vocab_size, dtype=bool)
     figures = TextFigures()
     occurrences: Counter[str] = Counter()
     for batch in batches(documents, _BATCH_CHARACTERS):
         for text, encoding in zip(batch, backend.encode_batch_fast(batch, add_special_tokens=False)):
             occurrences.update(split_words(text, words))
             ids = np.array(encoding.ids, dtype=np.int64)
+            is_used[ids] = True
             figures.num_tokens += len(ids)
             figures.byte_tokens += int(is_byte[ids].sum())
             if tokenizer.unk_token_id is not None:
                 figures.unknown_tokens += int((ids == tokenizer.unk_token_id).sum())
             figures.characters += len(text)
             figures.text_bytes += len(text.encode())
+    used = {int(i) for i in np.flatnonzero(is_used)} - set(tokenizer.all_special_ids)
+    figures.used_tokens = len(used)
+    if lexicon is not None:
+        figures.lexicon_tokens = len(used & words_among(tokenizer, lexicon))
     for pieces, count in zip(word_pieces(backend, list(occurrences)), occurrences.values()):
         figures.word_tokens += pieces * count
         # A word of no piece (a control character that is dropped) is no split word.
@@ -155,12 +173,16 @@ def parts_of_characters(tokenizer: PreTrainedTokenizerFast) -> set[int]:
 
 
 def lexicon_share(tokenizer: PreTrainedTokenizerFast, lexicon: frozenset[str]) -> float:
-    """Share of the vocabulary whose text, lower-cased and without the space before it, is a word of the lexicon."""
+    """Share of the vocabulary that are words of the lexicon."""
+    return len(words_among(tokenizer, lexicon)) / len(tokenizer.get_vocab())
+
+
+def words_among(tokenizer: PreTrainedTokenizerFast, lexicon: frozenset[str]) -> set[int]:
+    """Ids of the tokens whose text, lower-cased and without the space before it, is a word of the lexicon; special tokens are none."""
     spelling = spelling_of(json.loads(tokenizer.backend_tokenizer.to_str()))
     specials = set(tokenizer.all_special_tokens)
-    vocabulary = tokenizer.get_vocab()
-    texts = (bytes_of(token, spelling).decode(errors="replace") for token in vocabulary if token not in specials)
-    return sum(text.strip().lower() in lexicon for text in texts) / len(vocabulary)
+    texts = ((i, bytes_of(token, spelling).decode(errors="replace")) for token, i in tokenizer.get_vocab().items() if token not in specials)
+    return {i for i, text in texts if text.strip().lower() in lexicon}
 
 
 def sentence_tokens(tokenizer: PreTrainedTokenizerFast, sentences: Mapping[str, Sequence[str]]) -> dict[str, float]:

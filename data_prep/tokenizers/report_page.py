@@ -149,9 +149,17 @@ def language_table(report: Report) -> tuple[list[str], list[list[str]]]:
 
 
 def lexicon_table(report: Report) -> tuple[list[str], list[list[str]]]:
-    """Header and rows: share of each vocabulary that the lexicon knows."""
-    rows = [[m.name, f"{m.vocab_size:,}", f"{100 * m.lexicon_share:.1f} %"] for m in report.measurements if m.lexicon_share is not None]
-    return ["tokenizer", "vocabulary", "in the lexicon"], rows
+    """Header and rows: share that the lexicon knows of what each corpus uses of the vocabulary, and of the whole vocabulary."""
+    rows = [
+        [m.name, f"{m.vocab_size:,}", *(_percent(m.texts[corpus].lexicon_share) for corpus in report.corpora), _percent(m.lexicon_share)]
+        for m in report.measurements
+        if m.lexicon_share is not None
+    ]
+    return ["tokenizer", "vocabulary", *(f"of the tokens in {corpus}" for corpus in report.corpora), "of the vocabulary"], rows
+
+
+def _percent(share: float | None) -> str:
+    return "" if share is None else f"{100 * share:.1f} %"
 
 
 def _tables(report: Report) -> list[tuple[str, tuple[list[str], list[list[str]]]]]:
@@ -160,7 +168,7 @@ def _tables(report: Report) -> list[tuple[str, tuple[list[str], list[list[str]]]
     if report.languages:
         tables.append(("Tokens of a parallel sentence", language_table(report)))
     if any(m.lexicon_share is not None for m in report.measurements):
-        tables.append(("Tokens that are words", lexicon_table(report)))
+        tables.append(("Tokens that are words of the lexicon", lexicon_table(report)))
     return tables
 
 
@@ -190,7 +198,7 @@ def as_json(report: Report) -> dict[str, Any]:
                 "vocab_size": m.vocab_size,
                 "texts": {
                     name: asdict(t)
-                    | {key: getattr(t, key) for key in ("num_words", "fertility", "split_share", "characters_per_token", "bytes_per_token", "unknown_share", "byte_share")}
+                    | {key: getattr(t, key) for key in ("num_words", "fertility", "split_share", "characters_per_token", "bytes_per_token", "unknown_share", "byte_share", "lexicon_share")}
                     for name, t in m.texts.items()
                 },
                 "tokens_per_parallel_sentence": dict(m.sentence_tokens),
@@ -205,7 +213,7 @@ def as_json(report: Report) -> dict[str, Any]:
 
 
 _SIZES_WORDS = (
-    "Share of words in two or more pieces, tokens per word and share of the vocabulary in the lexicon against vocabulary size; the figures are in the tables below.",
+    "Share of words in two or more pieces, tokens per word and share of the tokens in the lexicon against vocabulary size; the figures are in the tables below.",
     "What a larger vocabulary buys. The ringed point is the knee: furthest below the straight line from the smallest to the largest size. Dashed: tokenizers of one size.",
 )
 _HISTOGRAM_WORDS = (
@@ -224,12 +232,12 @@ def draw_sizes(report: Report, palette: Palette) -> Figure:
 
     corpus = report.corpora[0]
     has_lexicon = any(m.lexicon_share is not None for m in report.measurements)
-    panels = ["words in 2+ pieces (%)", "tokens per word", *(["vocabulary in the lexicon (%)"] if has_lexicon else [])]
+    panels = ["words in 2+ pieces (%)", "tokens per word", *(["tokens in the lexicon (%)"] if has_lexicon else [])]
     figure, axes = plt.subplots(1, len(panels), figsize=(4.1 * len(panels), 3.7), layout="constrained", squeeze=False)
 
     def values(m: Measurement) -> list[float]:
         t = m.texts[corpus]
-        return [100 * t.split_share, t.fertility, *([100 * (m.lexicon_share or 0)] if has_lexicon else [])]
+        return [100 * t.split_share, t.fertility, *([100 * (t.lexicon_share or 0)] if has_lexicon else [])]
 
     grouped = {m.name for group in report.families.values() for m in group}
     for place, (axis, title) in enumerate(zip(axes[0], panels)):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -17,6 +17,7 @@ from conversion.embeddings import METHODS
 from conversion.embeddings.affine_maps import fit_map
 from conversion.embeddings.matching_pursuit import pursuit_weights
 from conversion.embeddings.merge_methods import alignment_weights
+from conversion.embeddings.method import TransferInputs
 from conversion.embeddings.row_plan import Origin, RowPlan
 from conversion.embeddings.word_methods import word_alignment
 from tests.conversion.embedding_fixtures import byte_level, marked_bpe, sentencepiece_like
@@ -61,6 +62,19 @@ class World:
         texts = {i: data for i, data in enumerate(self.inputs.target.token_bytes) if data}
         self.shared = {i: by_bytes[data] for i, data in texts.items() if data in by_bytes}
         self.new = {i: data for i, data in texts.items() if data not in by_bytes}
+
+
+def with_ngrams(world: World) -> TransferInputs:
+    """The inputs with word vectors that have one for any word, as fastText's models of n-grams."""
+    vectors = world.inputs.word_vectors
+    assert vectors is not None
+    size = vectors.vectors.shape[1]
+
+    def of_any_word(word: str) -> np.ndarray | None:
+        return None if "ž" in word else np.random.default_rng(list(word.encode())).standard_normal(size).astype(np.float32)
+
+    world.inputs = replace(world.inputs, word_vectors=replace(vectors, of_any_word=of_any_word))
+    return world.inputs
 
 
 def plain_mean(world: World) -> Rows:
@@ -179,9 +193,18 @@ def plain_omp(world: World, *, raw: bool = False) -> Rows:
     return rows
 
 
-def plain_sava(world: World, *, scaled: bool = True) -> Rows:
-    helper = plain_helper(world)
-    x, y = np.array([helper[i] for i in world.shared]), world.rows64[list(world.shared.values())]
+def plain_word_space(world: World) -> Rows:
+    """The vector of each token's text, as a word."""
+    vectors = world.inputs.word_vectors
+    assert vectors is not None and vectors.of_any_word is not None
+    words = {i: data.decode().strip() for i, data in enumerate(world.inputs.target.token_bytes) if data and data.decode().strip()}
+    found = {i: vectors.of_any_word(word) for i, word in words.items()}
+    return {i: np.array(vector, dtype=np.float64) for i, vector in found.items() if vector is not None}
+
+
+def plain_sava(world: World, *, scaled: bool = True, pairs: Sequence[int] | None = None) -> Rows:
+    helper, shared = plain_helper(world), list(world.shared) if pairs is None else pairs
+    x, y = np.array([helper[i] for i in shared]), world.rows64[[world.shared[i] for i in shared]]
     new = np.array([helper[i] for i in world.new])
 
     def unit(rows: np.ndarray, like: np.ndarray) -> np.ndarray:
@@ -202,6 +225,7 @@ REFERENCES: dict[str, Callable[[World], Rows]] = {
     "mean": plain_mean,
     "merge": plain_merge,
     "align": plain_align,
+    "focus-words": lambda world: plain_focus(world, plain_word_space(world)),
     "focus-cse": lambda world: plain_focus(world, piece_means(world, "target")),
     "wechsel-cse": lambda world: plain_wechsel(world, piece_means(world, "source"), piece_means(world, "target")),
     "wechsel": lambda world: plain_words(world, "wechsel"),
@@ -220,6 +244,8 @@ REFERENCES: dict[str, Callable[[World], Rows]] = {
 def test_method_equals_plain_code_on_random_vocabularies(method: str, seed: int, num_source: int, num_target: int) -> None:
     world = World(seed, num_source=num_source, num_target=num_target)
     inputs = replace(world.inputs, num_atoms=3) if method == "omp" else world.inputs
+    if method == "focus-words":
+        inputs = with_ngrams(world)
     plan = METHODS[method].plan(inputs)
     rows = rows_of(inputs, plan, world.matrix).double().numpy()
     expected = REFERENCES[method](world)
@@ -323,8 +349,31 @@ def test_pursuit_prefers_long_atoms_only_as_published() -> None:
     assert ours[1] and not ours[0] and published[0] and not published[1]
 
 
-def test_published_wechsel_combines_shared_tokens_too(world: World) -> None:
-    plan = METHODS["wechsel"].plan(replace(world.inputs, as_published=True))
+def test_sava_s_map_on_some_pairs(world: World) -> None:
+    """SAVA, appendix B: "to ablate the number of tokens used to learn the mapping"; Figure 10 has two thousand and more."""
+    wanted: list[set[int]] = []
+    known = sorted(world.shared)
+    for number in (12, 20):
+        drawn = set(np.random.default_rng(world.inputs.seed).permutation(len(known))[:number])
+        pairs = [i for place, i in enumerate(known) if place in drawn]
+        wanted.append(set(pairs))
+        inputs = replace(world.inputs, num_pairs=number)
+        rows = rows_of(inputs, METHODS["sava"].plan(inputs), world.matrix).double().numpy()
+        for i, row in plain_sava(world, pairs=pairs).items():
+            np.testing.assert_allclose(rows[i], row, atol=1e-4)
+        assert all(np.array_equal(rows[i], world.matrix[j].double().numpy()) for i, j in world.shared.items()), "all shared rows are copied"
+    assert wanted[0] < wanted[1]
+    for number in (1, len(known) + 1):
+        with pytest.raises(
+            ValueError, match=rf"^--num-pairs is {number}; expected 2 to the {len(known)} shared tokens that the helper knows$"
+        ):
+            METHODS["sava"].plan(replace(world.inputs, num_pairs=number))
+
+
+@pytest.mark.parametrize("method", ["wechsel", "wechsel-cse"])
+def test_published_wechsel_combines_shared_tokens_too(world: World, method: str) -> None:
+    """GaMS, equation 2 and the sentence before it: "between every pair x in V^t, y in V^s"."""
+    plan = METHODS[method].plan(replace(world.inputs, as_published=True))
     counts = plan.counts()
     assert "copied" not in counts and counts["combined"] > len(world.new) and counts["special"]
     assert set(plan.origins[world.inputs.target.is_text]) <= {Origin.COMBINED, Origin.FALLBACK_RANDOM}

@@ -20,6 +20,7 @@ from pyarrow import parquet
 
 from data_prep.artifacts import check_files, read_manifest
 from data_prep.collect import collect, main
+from data_prep.reading.collect_shard import random_sample
 from data_prep.reading.corpora import Corpus
 from data_prep.reading.documents import Documents, kind_of, read_documents
 from data_prep.reading.scanning import Reading
@@ -210,6 +211,26 @@ def test_table_with_keys_and_limits(tmp_path: Path) -> None:
     assert rows(tmp_path / "out/text")[0] == {"id": "0-0", "text": "besedilo 0"}
 
 
+def test_a_random_sample_of_a_source(tmp_path: Path) -> None:
+    """Of all files alike, in their order, the same one every time; no more than there are."""
+    for number in range(4):
+        lines = [json.dumps({"id": 250 * number + n, "text": f"besedilo {n}"}) for n in range(250)]
+        (tmp_path / f"{number}.jsonl").write_text("\n".join(lines) + "\n")
+    row = "{name: NAME, files: ['*.jsonl'], sample_documents: 200, language: sl, domain: web, licence: CC0, source: here}"
+    kept = []
+    for name in ("web", "other"):
+        (tmp_path / f"{name}.yaml").write_text(f"- {row.replace('NAME', name)}\n")
+        assert main(["--corpora", str(tmp_path / f"{name}.yaml"), "--output", str(tmp_path / f"{name}-out"), "--workers", "2"]) == 0
+        kept.append([int(found["id"]) for found in rows(tmp_path / f"{name}-out/text")])
+    ids = kept[0]
+    assert kept[1] == ids == sorted(set(ids)) and len(ids) == 200
+    assert all(35 <= sum(250 * number <= i < 250 * (number + 1) for i in ids) <= 65 for number in range(4))  # 50 expected, deviation 5.5
+    assert random_sample(range(7), 9) == list(range(7))
+    (tmp_path / "both.yaml").write_text(f"- {row.replace('200', '200, max_documents: 5')}\n")
+    with pytest.raises(ValueError, match=r"NAME has both max_documents and sample_documents; leave one of them out$"):
+        main(["--corpora", str(tmp_path / "both.yaml"), "--output", str(tmp_path / "both")])
+
+
 @pytest.fixture
 def hub_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A small dataset in the form that the hub has, with two configurations of two files, and no way to the network."""
@@ -250,7 +271,10 @@ def test_every_corpus_of_the_papers(tmp_path: Path) -> None:
     table = table_rows(KNOWN_TABLE)
     papers = "metafida kas trendi mc4_sl macocu_sl cc100_sl riznica hrnews macocu_hr macocu_bs macocu_sr wikipedia_en cc_news culturax_it culturax_en"
     assert set(papers.split()) <= set(table) and sum(name.startswith("glot500") for name in table) >= 1
-    assert sum(name.startswith("cc100") and row.get("max_documents") == 30_000 for name, row in table.items()) == 10
+    # Low-resource paper, 6.2: "randomly sampled from their language-specific subcorpus of CC-100".
+    assert sum(name.startswith("cc100") and row.get("sample_documents") == 30_000 for name, row in table.items()) == 10
+    assert all("max_documents" not in row for row in table.values())
+    assert table["wikipedia_en"]["huggingface"]["config"].startswith("2022"), 'GaMS, 3: "English Wikipedia (Wikimedia Foundation, 2022)"'
     content = {".vert": b"<doc>\na\n</doc>\n", ".xz": lzma.compress(b"ena\ndve\n\ntri\n")}
     for name, row in table.items():
         assert {"language", "domain", "licence", "source"} <= set(row)

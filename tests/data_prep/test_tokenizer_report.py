@@ -93,6 +93,15 @@ def test_share_of_the_vocabulary_in_a_lexicon(by_hand: PreTrainedTokenizerFast, 
     assert lexicon_share(by_hand, lexicon) == 4 / len(by_hand)
 
 
+def test_share_of_a_text_s_tokens_in_a_lexicon(by_hand: PreTrainedTokenizerFast) -> None:
+    """GaMS, footnote 1: the share "increases when evaluated on the Slovene dataset and decreases" on the English one: it is of a text."""
+    found = text_figures(by_hand, ["dan da", "da"], lexicon=frozenset({"da", "an"}))
+    tokens = {piece for text in ("dan da", "da") for piece in by_hand.tokenize(text)}
+    assert found.used_tokens == len(tokens) and found.lexicon_tokens == sum(token.lstrip("Ġ") in ("da", "an") for token in tokens) > 0
+    assert found.lexicon_share == found.lexicon_tokens / found.used_tokens
+    assert text_figures(by_hand, ["dan da"]).lexicon_share is None
+
+
 def test_lexicon_columns(write: Write) -> None:
     path = write("words.tsv.gz", gzip.compress(b"biti\tsem\ndan\n"))
     assert read_lexicon(path, (1, 2)) == {"biti", "sem", "dan"} and read_lexicon(path, (2,)) == {"sem"}
@@ -152,7 +161,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory, slovene_text: Path) -> Pat
 def test_command(trained: Path, slovene_text: Path, write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     english = slovene_text.with_name("en.heldout.txt")
     parallel = write("p.tsv", "sl\ten\nDan je lep.\tThe day is fine.\n")
-    lexicon = write("lexicon.tsv", "dan\nje\n")
+    lexicon = write("lexicon.tsv", "\n".join(sorted({word.lower() for word in slovene_text.read_text().split() if word.isalpha()})))
     arguments = ["--tokenizer", str(trained), f"again={trained / 'bpe-2000'}", "--input", f"sl={slovene_text}", f"en={english}"]
     options = ["--parallel", str(parallel), "--lexicon", str(lexicon), "--every", "7", "--output", str(tmp_path / "out")]
     arguments = [*arguments[:4], arguments[4], "--input", arguments[5], *options]
@@ -169,6 +178,12 @@ def test_command(trained: Path, slovene_text: Path, write: Write, tmp_path: Path
     found = report["tokenizers"]["bpe-2000"]["texts"]["sl"]
     assert found["num_words"] == sum(len(text.split()) for text in texts) and found["characters"] == sum(map(len, texts))
     assert found["num_tokens"] == sum(len(ids) for ids in load_tokenizer(trained / "bpe-2000")(texts)["input_ids"])
+    shares = {
+        language: [report["tokenizers"][f"bpe-{size}"]["texts"][language]["lexicon_share"] for size in (600, 4000)]
+        for language in ("sl", "en")
+    }
+    assert shares["sl"][1] > shares["sl"][0] > shares["en"][0] and shares["sl"][1] > 2 * shares["en"][1]
+    assert "of the tokens in sl" in (tmp_path / "out/report.md").read_text(encoding="utf-8")
     assert report["size_advice"]["bpe"]["recommended"] == manifest.facts["recommended_sizes"]["bpe"]
     page = (tmp_path / "out/report.html").read_text(encoding="utf-8")
     assert not re.search(r"(src|href)=\"?https?:", page) and "<script" not in page

@@ -251,8 +251,9 @@ def one_rank(tensor_parallel_size: int) -> dict[str, Any]:
 
 def two_token_losses(tensor_parallel_size: int, family: str) -> dict[str, list[float]]:
     """Losses in training and evaluation of a model with a second head, and what they are by hand from the logits of the first."""
+    from nemo_patches import second_head
     from nemo_patches.engine_model import causal_forward_step
-    from nemo_patches.second_head import copy_first_head
+    from nemo_patches.second_head import copy_first_head, draw_second_head
 
     model = {"opt": _model, "gemma2": _gemma2}[family](padded_vocab_size=102, predicts_two_tokens=True)
     copy_first_head(model)
@@ -265,7 +266,10 @@ def two_token_losses(tensor_parallel_size: int, family: str) -> dict[str, list[f
     first = vocab_parallel_cross_entropy(logits.clone(), stream[:, 1:])
     second = vocab_parallel_cross_entropy(logits[:, :-1].contiguous(), stream[:, 2:])
     by_hand = first.mean() + second.mean()
+    second_head._BLOCK_ROWS = 16  # so that the 51 rows of a rank begin within a block
+    draw_second_head(model, seed=5)
     return {
+        "drawn": model.second_head.weight.flatten().tolist(),
         "trained": [trained.mean().item()],
         "by_hand": [by_hand.item()],
         "evaluated": evaluated.flatten().tolist(),

@@ -218,3 +218,11 @@ def test_every_setting_names_its_source(name: str) -> None:
     path = CONF_DIR / "recipe" / f"{name}.yaml"
     files = [path, *(CONF_DIR / f"{choice}.yaml" for choice in choices_of(path))]
     assert [setting for file in files for setting in settings_of(file) if len(setting.source) < 4] == []
+
+
+def test_a_second_head_may_start_random() -> None:
+    """Low-resource paper, 5: "random initialization does not work well (Appendix E.3)", its Table 10 beside the copy."""
+    copied, drawn = (compose_recipe("low_resource/llama2", choices) for choices in ([], ["objective=two_tokens_random"]))
+    assert (copied.second_head, drawn.second_head) == ("copied", "random") and replace(drawn, second_head="copied") == copied
+    with pytest.raises(ValueError, match=r"second_head is 'fresh'; "):
+        _planned("low_resource/llama2", "second_head=fresh")
