@@ -43,6 +43,23 @@ def test_greedy_texts_are_those_of_generate_whatever_the_batch(tmp_path, make_mo
         assert text.num_prompt_tokens == ids.shape[1]
 
 
+def test_a_plain_folder_of_another_family_is_compared_too(tmp_path, prompts, capsys):
+    """GaMS, 4 and its Table 2: what Falcon answers; generation and its speed need no converter, only a Hugging Face folder."""
+    import torch
+    from transformers import FalconConfig, FalconForCausalLM
+
+    torch.manual_seed(0)
+    shape = {"vocab_size": 320, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "max_position_embeddings": 256}
+    config = FalconConfig(**shape, initializer_range=0.3, bos_token_id=0, eos_token_id=1, pad_token_id=2)
+    falcon = save(tmp_path / "falcon", FalconForCausalLM(config).eval())
+    opt = save(tmp_path / "opt", tiny_opt(num_positions=256))
+    options = ["--prompts", str(prompts), "--settings", "speed", "--max-new-tokens", "6", "--output", str(tmp_path / "out")]
+    assert main(["--model", f"falcon={falcon}", f"opt={opt}", *options]) == 0
+    assert "falcon" in (tmp_path / "out/efficiency.json").read_text() and "falcon" in capsys.readouterr().out
+    texts = [json.loads(line) for line in (tmp_path / "out/texts/falcon.jsonl").read_text().splitlines()]
+    assert {text["id"] for text in texts} == {f"p{n}" for n in range(len(SENTENCES))}
+
+
 def test_stop_and_fixed_length(tmp_path):
     checkpoint = inspect_checkpoint(save(tmp_path / "model", tiny_llama(num_positions=256)), name="m")
     model = load_model(checkpoint, device="cpu", dtype="float32")
