@@ -138,9 +138,9 @@ def test_wording_of_the_paper_s_results(ask, name):
     lm = Scripted(lambda document, run: "")
     ask(f"sl_{name}_gen", lm, shots=0, wording="2024-07")
     assert lm.prompts[0] == JULY_2024[name] if name not in ("wsc", "multirc") else lm.prompts[0].startswith(JULY_2024[name])
-    july = lm.prompts
+    july = dict(lm.prompts)
     ask(f"sl_{name}_gen", lm, shots=0)
-    default = lm.prompts
+    default = dict(lm.prompts)
     ask(f"sl_{name}_gen", lm, shots=0, wording="2024-10")
     assert default == lm.prompts
     assert all(july[number] != prompt for number, prompt in default.items())
