@@ -14,7 +14,7 @@ from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
 
 from conversion.comparison import SOURCE, Measurement, TrainingOptions, difference_between, mean_bits_per_byte, standing_of
-from conversion.decision import DecisionRule, Standing
+from conversion.decision import DecisionRule, Standing, figure_of
 from conversion.embeddings import METHODS
 from conversion.embeddings.request import MATERIAL
 from conversion.intervals import FEW_UNITS
@@ -98,7 +98,7 @@ class Comparison:
             seconds = f"{sum(m.seconds for m in self.of(method, 0)) / self.num_seeds:.1f}"
             documents = len(self.of(method, self.steps[-1])[0].scores[text.name].documents)
             rows.append([method, *cells, self._behind(method, text), f"{documents:,}", seconds])
-        source = _figure(mean_bits_per_byte(self.of(SOURCE, 0), text.name))
+        source = figure_of(mean_bits_per_byte(self.of(SOURCE, 0), text.name))
         rows.append([f"{SOURCE}, own vocabulary", source, *[""] * (len(header) - 1), f"{len(text.documents):,}", ""])
         return [*header, f"against {self.methods[0]}", "documents", "seconds"], rows
 
@@ -108,8 +108,8 @@ class Comparison:
 
     def _cell(self, method: str, step: int, text: Text) -> str:
         values = [m.scores[text.name].bits_per_byte for m in self.of(method, step)]
-        low, high = _figure(min(values)), _figure(max(values))
-        return _figure(sum(values) / len(values)) + (f" [{low}, {high}]" if low != high else "")
+        low, high = figure_of(min(values)), figure_of(max(values))
+        return figure_of(sum(values) / len(values)) + (f" [{low}, {high}]" if low != high else "")
 
     def _behind(self, method: str, text: Text) -> str:
         return self._difference(method, self.steps[-1], text, against=self.methods[0])
@@ -119,12 +119,12 @@ class Comparison:
         if method == against:
             return "–"
         found = difference_between(self.of(method, step), self.of(against, step), text.name)
-        value = _figure(found.value, sign="+")
+        value = figure_of(found.value, sign="+")
         if not found.can_decide:
             return f"{value}, too few to tell"
         if not math.isfinite(found.high - found.low):  # all documents differ alike, such as not at all
             return value
-        return f"{value} [{_figure(found.low, sign='+')}, {_figure(found.high, sign='+')}]"
+        return f"{value} [{figure_of(found.low, sign='+')}, {figure_of(found.high, sign='+')}]"
 
     def notes(self) -> list[str]:
         """How the figures came about."""
@@ -192,10 +192,6 @@ class Comparison:
                 for name, found in standing.behind.items()
             },
         }
-
-
-def _figure(value: float, *, sign: str = "") -> str:
-    return f"{value:{sign}.3f}" if abs(value) < 100 else f"{value:{sign},.0f}"
 
 
 def write_comparison(comparison: Comparison, directory: Path) -> None:
@@ -285,7 +281,7 @@ def _draw_panel(panel: Axes, comparison: Comparison, text: Text, methods: Sequen
         for step in comparison.steps:
             mean = means[method, step]
             if mean > edge:
-                panel.annotate(f"{_figure(mean)} →", (edge, row), ha="right", va="bottom", color=colours["ink"], fontsize=8)
+                panel.annotate(f"{figure_of(mean)} →", (edge, row), ha="right", va="bottom", color=colours["ink"], fontsize=8)
                 continue
             panel.plot(values[method, step], [row] * len(values[method, step]), "|", color=accent, markersize=9, alpha=0.6)
             panel.plot(mean, row, "o", color=accent, markerfacecolor=accent if step else colours["ground"], markersize=6.5, zorder=3)

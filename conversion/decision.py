@@ -96,12 +96,12 @@ class Standing:
             needs: method -> the options of the material that it cannot do without.
         """
         documents = max([found.units for found in self.behind.values()], default=0)
-        head = f"Take {self.best} ({_figure(self.values[self.best])} bits per byte of {text})"
+        head = f"Take {self.best} ({figure_of(self.values[self.best])} bits per byte of {text})"
         if not self.behind:
             return f"{head}: it is the only one that was measured."
         if documents < LEAST_UNITS:
             return (
-                f"No recommendation: {self.best} is lowest on {text} ({_figure(self.values[self.best])}), but {documents} documents decide"
+                f"No recommendation: {self.best} is lowest on {text} ({figure_of(self.values[self.best])}), but {documents} documents decide"
                 f" nothing; give at least {LEAST_UNITS}, better 30."
             )
         worse = self.surely_worse
@@ -121,8 +121,9 @@ class Standing:
 def _difference(found: Difference) -> str:
     if not math.isfinite(found.high - found.low):
         return f"{found.value:+.3f}"
-    return f"{_figure(found.value, sign='+')} [{_figure(found.low, sign='+')}, {_figure(found.high, sign='+')}]"
+    return f"{figure_of(found.value, sign='+')} [{figure_of(found.low, sign='+')}, {figure_of(found.high, sign='+')}]"
 
 
-def _figure(value: float, *, sign: str = "") -> str:
+def figure_of(value: float, *, sign: str = "") -> str:
+    """Bits per byte as they are printed."""
     return f"{value:{sign}.3f}" if abs(value) < 100 else f"{value:{sign},.0f}"
