@@ -248,7 +248,7 @@ def error_of(folders: dict[str, Path], output: Path, *options: str, **choices: s
 
 def test_text_must_fit_the_method(folders: dict[str, Path], tmp_path: Path) -> None:
     assert error_of(folders, tmp_path / "out", "--text", str(folders["text"])) == (
-        "--method mean makes no use of --text FILE; leave it out (it serves align, focus, wechsel, ofa-aligned)"
+        "--method mean makes no use of --text FILE; leave it out (it serves align, focus, wechsel, ofa-aligned, token-distillation, next-token, alm)"
     )
     with pytest.raises(ValueError) as error:
         main(
@@ -407,7 +407,18 @@ def test_a_name_that_is_gone_is_answered_with_the_new_one(
     folders: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit, match=r"^2$"):
-        run(folders, tmp_path / "out", method="clp-random")
+        main(
+            [
+                "--source",
+                str(folders["tied"]),
+                "--tokenizer",
+                str(folders["target"]),
+                "--method",
+                "clp-random",
+                "--output",
+                str(tmp_path / "out"),
+            ]
+        )
     sentence = "clp-random is called random: shared tokens keep their rows and the others are drawn (random-all draws every row)"
     assert f"argument --method: {sentence}" in capsys.readouterr().err
 
