@@ -255,6 +255,16 @@ def test_the_plan_says_what_it_knows_of_a_gpu() -> None:
     )
 
 
+def test_the_plan_knows_documents_that_do_not_see_each_other() -> None:
+    """They are said, and cost the results of attention once more."""
+    together, apart = (plan(compose_recipe("demo_adapt", [*OVERRIDES, *more]), _inputs()) for more in ((), ("data.document_mask=true",)))
+    assert "samples of" not in together["schedule"]
+    assert apart["schedule"]["samples of"] == "documents that do not see each other"
+    [activations] = {name for section in together.values() for name in section if name.startswith("activations")}
+    [before, after] = [next(section[activations] for section in found.values() if activations in section) for found in (together, apart)]
+    assert float(str(after).split()[0]) > float(str(before).split()[0])
+
+
 def test_freeze_rules_are_checked_against_the_run_and_its_pipeline() -> None:
     assert _problem("freeze=[{frozen:[body],until_step:100}]") == (
         "freeze[0].until_step is 100; expected 1 to 99, or none for the whole run"
