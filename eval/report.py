@@ -7,6 +7,8 @@ different texts, are refused, and the first difference is named.
 from __future__ import annotations
 
 import argparse
+import csv
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +22,7 @@ from eval.reporting.generation import read_generation
 from eval.reporting.items_page import items_page
 from eval.reporting.page import report_page
 from eval.reporting.runs import Report, read_report
-from eval.reporting.scores import lines, paired_tests
+from eval.reporting.scores import all_pairs, difference_texts, lines, paired_tests
 
 
 def write_report(report: Report, directory: Path, *, title: str, tokens_per_step: int | None, items: int) -> None:
@@ -37,6 +39,32 @@ def write_report(report: Report, directory: Path, *, title: str, tokens_per_step
         "\n".join(filter(None, [latex(report, all_lines), latex_generation(report, all_lines)])), encoding="utf-8"
     )
     write_csv(directory / "scores.csv", report, all_lines)
+
+
+def write_pairs(report: Report, directory: Path) -> None:
+    """Write pairs.md and pairs.csv: every model against each that stands before it, adjusted over all of these tests.
+
+    Raises:
+        ValueError: if no two models have a score in common.
+    """
+    tests = all_pairs(report, lines(report))
+    if not tests:
+        raise ValueError("no two models share a score with figures of its items, so there are no pairs to test; leave out --pairs")
+    header = ["score", "model", "against", "difference", "95 % interval", "p, adjusted", "verdict"]
+    rows = [
+        [test.label, test.model.name, other.name, *difference_texts(test), f"{test.adjusted_p_value:.4f}", test.verdict]
+        for other, test in tests
+    ]
+    told = f"# All pairs\n\n{markdown_table(header, rows, text_columns=3)}\n\nAdjusted by Holm over all {len(rows)} tests together.\n"
+    (directory / "pairs.md").write_text(told, encoding="utf-8")
+    with open(directory / "pairs.csv", "w", newline="", encoding="utf-8") as stream:
+        writer = csv.writer(stream)
+        writer.writerow(["score", "model", "against", "difference", "low", "high", "p_value", "p_adjusted", "verdict"])
+        for other, test in tests:
+            d = test.difference
+            ends = [repr(end) if math.isfinite(end) else "" for end in (d.low, d.high)]
+            told_p = [repr(d.p_value), repr(test.adjusted_p_value)]
+            writer.writerow([test.label, test.model.name, other.name, repr(d.value), *ends, *told_p, test.verdict])
 
 
 def _inputs(report: Report, efficiency: Sequence[Path]) -> list[Path]:
@@ -62,6 +90,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="DIR",
         help="outputs of eval.generate: speed beside accuracy and tokenizer",
     )
+    parser.add_argument("--pairs", action="store_true", help="test all models against each other too: pairs.md and pairs.csv")
     parser.add_argument("--title", default="Evaluation", help="heading of the page (default: %(default)s)")
     return parser
 
@@ -77,6 +106,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     report = replace(report, generation=read_generation(arguments.efficiency, report))
     with staged_directory(arguments.output) as staging:
         write_report(report, staging, title=arguments.title, tokens_per_step=arguments.tokens_per_step, items=arguments.items)
+        if arguments.pairs:
+            write_pairs(report, staging)
         write_manifest(
             staging,
             stage="eval.report",

@@ -189,17 +189,35 @@ class Test:
 
 
 def paired_tests(report: Report, all_lines: Sequence[Line]) -> list[Test]:
-    """Every model against the baseline on every headline score that has figures of its items."""
+    """Every model against the baseline on every headline score that has figures of its items, adjusted over the scores of a model."""
     baseline, *others = report.models
-    found = []
-    for model in others:
-        compared = [(line, found_of_line) for line in all_lines if line.headline and (found_of_line := _difference(line, model, baseline))]
-        adjusted = holm([difference.p_value for _, (_, difference) in compared])
-        for (line, (metric, difference)), p_value in zip(compared, adjusted):
-            score = line.score(model)
-            assert score is not None, "only what both models have is compared"
-            found.append(Test(line, model, metric, difference, p_value, score.higher_is_better))
-    return found
+    return [test for model in others for test in _adjusted(_compared(model, baseline, all_lines))]
+
+
+def all_pairs(report: Report, all_lines: Sequence[Line]) -> list[tuple[Evaluated, Test]]:
+    """Every model against each that stands before it, with that one; adjusted over all of these tests together."""
+    pairs = [(model, other) for number, model in enumerate(report.models) for other in report.models[:number]]
+    compared = [(other, found) for model, other in pairs for found in _compared(model, other, all_lines)]
+    tests = _adjusted([found for _, found in compared])
+    return [(other, test) for (other, _), test in zip(compared, tests, strict=True)]
+
+
+_Compared = tuple[Line, Evaluated, str, Difference]
+
+
+def _compared(model: Evaluated, baseline: Evaluated, all_lines: Sequence[Line]) -> list[_Compared]:
+    """Differences of two models on all headline scores that both have."""
+    found = ((line, _difference(line, model, baseline)) for line in all_lines if line.headline)
+    return [(line, model, *difference) for line, difference in found if difference is not None]
+
+
+def _adjusted(compared: Sequence[_Compared]) -> list[Test]:
+    tests = []
+    for (line, model, metric, difference), p_value in zip(compared, holm([difference.p_value for *_, difference in compared])):
+        score = line.score(model)
+        assert score is not None, "only what both models have is compared"
+        tests.append(Test(line, model, metric, difference, p_value, score.higher_is_better))
+    return tests
 
 
 def _difference(line: Line, model: Evaluated, baseline: Evaluated) -> tuple[str, Difference] | None:

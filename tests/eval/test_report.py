@@ -448,3 +448,21 @@ def test_a_hundred_checkpoints_of_twenty_tasks_are_fast(tmp_path):
     start = time.process_time()
     assert main(["--results", str(tmp_path), "--output", str(tmp_path / "report")]) == 0
     assert time.process_time() - start < 5
+
+
+def test_all_pairs_are_tested_and_adjusted_together(tmp_path):
+    """Three models of one skill and one far better: six pairs of every score, the sure ones those of the better model."""
+    for name, skill in (("source", 0.1), ("a", 0.1), ("b", 0.1), ("better", 0.9)):
+        make_result(tmp_path / "results", name, None, None, skill=skill, tasks=("sl_boolq_gen",))
+    words = ["--results", str(tmp_path / "results"), "--baseline", "source", "--pairs", "--items", "0"]
+    assert main([*words, "--output", str(tmp_path / "report")]) == 0
+    with open(tmp_path / "report" / "pairs.csv", encoding="utf-8", newline="") as stream:
+        rows = [row for row in csv.DictReader(stream) if row["score"].startswith("sl_boolq_gen, accuracy")]
+    assert len({(row["model"], row["against"]) for row in rows}) == 6
+    sure = {frozenset((row["model"], row["against"])) for row in rows if row["verdict"] in ("better", "worse")}
+    assert sure == {frozenset(("better", other)) for other in ("source", "a", "b")}
+    with open(tmp_path / "report" / "pairs.csv", encoding="utf-8", newline="") as stream:
+        every = list(csv.DictReader(stream))
+    raw, adjusted = ([float(row[key]) for row in every] for key in ("p_value", "p_adjusted"))
+    assert min(adjusted) == pytest.approx(min(1.0, len(every) * min(raw)))
+    assert f"Adjusted by Holm over all {len(every)} tests together." in (tmp_path / "report" / "pairs.md").read_text()
