@@ -155,6 +155,21 @@ def test_a_layout_that_does_not_divide_is_refused(slurm: RunningSlurm, inputs: I
     )
 
 
+@pytest.mark.slow
+def test_what_was_rehearsed_stays_in_the_directory_of_the_run(slurm: RunningSlurm, inputs: Inputs, tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    plan = _submit(slurm, inputs, run_dir, "--account", ACCOUNT, "--rehearse", timeout=400)
+    assert plan.returncode == 0, plan.stderr
+    assert "\nrehearsed   rank 0: " in plan.stdout and "\n            rank 3: " in plan.stdout
+    assert not run_dir.exists()
+    done = _submit(slurm, inputs, run_dir, "--account", ACCOUNT, "--links", "1", "--submit", "--rehearse", timeout=400)
+    assert done.returncode == 0, done.stderr
+    assert [report["rank"] for report in json.loads((run_dir / "rehearsal.json").read_text())["ranks"]] == [0, 3]
+    job_id = int(done.stdout.splitlines()[-1].removeprefix("sent jobs ").split(";")[0])
+    assert slurm.wait(job_id, timeout_seconds=400) == "COMPLETED"
+    assert not (run_dir / "first_step").exists()  # a CPU's memory was not rehearsed
+
+
 def test_a_rehearsal_that_does_not_fit_refuses_the_submission() -> None:
     fit = {
         "gpu": "a100-40gb",
@@ -185,10 +200,8 @@ def _losses(run_dir: Path) -> list[float]:
 
 
 def test_four_nodes_train_at_tp_2_dp_2_as_one_machine_does(slurm: RunningSlurm, inputs: Inputs, tmp_path: Path) -> None:
-    done = _submit(slurm, inputs, tmp_path / "nodes", "--account", ACCOUNT, "--links", "1", "--submit", "--rehearse", timeout=400)
+    done = _submit(slurm, inputs, tmp_path / "nodes", "--account", ACCOUNT, "--links", "1", "--submit")
     assert done.returncode == 0, done.stderr
-    assert [report["rank"] for report in json.loads((tmp_path / "nodes" / "rehearsal.json").read_text())["ranks"]] == [0, 3]
-    assert "\nrehearsed   rank 0: " in done.stdout and "\n            rank 3: " in done.stdout
     job_id = int(done.stdout.splitlines()[-1].removeprefix("sent jobs ").split(";")[0])
     log = tmp_path / "nodes" / "attempts" / f"job-{job_id}.log"
     assert slurm.wait(job_id, timeout_seconds=400) == "COMPLETED", log.read_text()
