@@ -33,7 +33,7 @@ class LearningOptions:
     dtype: str | None = None
     batch_size: int = 8
     window_tokens: int = 64
-    learning_rate: float = 0.01
+    learning_rate: float = 0.005
     min_contexts: int = 3
     output_rows: str = "mean"
     layer: int | None = None
