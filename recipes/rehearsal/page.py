@@ -30,7 +30,12 @@ _PARTS = (
     ("other", None, 0.6),
 )
 _JOINED = {"dropout and residual": "dropout, residual, embedding", "embedding": "dropout, residual, embedding", "small tensors": "other"}
-_PLANNED = {"activations": ("activations", 2, 0.55), "temporary": ("gradients of activations", 5, 0.7), "logits": ("logits", 1, 0.9)}
+_PLANNED = {
+    "activations": ("activations", 2, 0.55),
+    "head": ("norms", 2, 0.45),
+    "temporary": ("gradients of activations", 5, 0.7),
+    "logits": ("logits", 1, 0.9),
+}
 _PHASES = (
     ("build", "build"),
     ("load", "load"),
@@ -111,7 +116,7 @@ def _draw_rank(axis: Axes, report: Mapping[str, Any], palette: Palette) -> dict[
         _write_on_top(axis, place, report["phases"][phase], palette, is_most=phase == report["fullest of all"])
     right = len(phases) + 0.5
     planned = [(name, colour, strength, report["planned"][name]) for name, colour, strength in _PARTS[:3]]
-    planned += [(*_PLANNED[part], report["planned"][part]) for part in ("activations", "temporary", "logits")]
+    planned += [(*_PLANNED[part], report["planned"][part]) for part in ("activations", "head", "temporary", "logits")]
     _stack(axis, right, planned, palette, shown)
     total = report["planned"]["total"]
     if report["fit"] is not None:
