@@ -50,7 +50,7 @@ class TransferInputs:
         as_published: follow a method's published code where it does otherwise than its paper or than we do (docs/transfer.md).
         fallback: what a token gets for which a method has nothing: `mean` of its source pieces (else random) or `random`.
         teacher: the model itself, for methods that learn by running it.
-        made: what `once` has made, for these inputs and for those that differ from them in method or seed alone.
+        made: what `once` has made, for these inputs and those that came from them by `replace`.
     """
 
     source: Vocabulary
@@ -76,14 +76,16 @@ class TransferInputs:
     made: dict[Hashable, Any] = field(default_factory=dict, repr=False, compare=False)
 
     def once(self, key: Hashable, make: Callable[[], Made]) -> Made:
-        """What several methods need alike, made for the first of them.
+        """What several methods need alike, made for the first of them; made again for inputs of which any material is another.
 
         Args:
-            key: names it, together with whatever it depends on and may change between methods (such as the seed).
+            key: names it, together with what else it depends on (such as the seed).
         """
-        if key not in self.made:
-            self.made[key] = make()
-        return cast(Made, self.made[key])
+        material = [value for value in vars(self).values() if value is not self.made and value is not self.overlap]
+        whole = (key, *(id(value) for value in material if not isinstance(value, int | str)))
+        if whole not in self.made:
+            self.made[whole] = (material, make())  # the material is kept, so that nothing else gets its id
+        return cast(Made, self.made[whole][1])
 
     @property
     def new_ids(self) -> np.ndarray:

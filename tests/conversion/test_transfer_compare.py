@@ -321,6 +321,9 @@ def test_what_methods_have_in_common_is_made_once(folders: dict[str, Path], tmp_
     assert (both[1].weights != alone.weights).nnz == 0 and trained == ["--source-text", "--text"] * 2
     Transfer.of(case, replace(asked, method="wechsel", seed=7))
     assert len(trained) == 6, "vectors of another seed are others"
+    other = replace(case.inputs, text=Documents([folders["heldout"]]))
+    Transfer.of(replace(case, inputs=other), replace(asked, method="wechsel"))
+    assert len(trained) == 8, "and so are those of another text"
 
 
 @pytest.mark.parametrize("command", ["conversion.transfer", "conversion.transfer_compare"])
