@@ -197,8 +197,8 @@ def plain_word_space(world: World) -> Rows:
     """The vector of each token's text, as a word."""
     vectors = world.inputs.word_vectors
     assert vectors is not None and vectors.of_any_word is not None
-    words = {i: data.decode().strip() for i, data in enumerate(world.inputs.target.token_bytes) if data and data.decode().strip()}
-    found = {i: vectors.of_any_word(word) for i, word in words.items()}
+    texts = {i: (data or b"").decode(errors="replace").strip() for i, data in enumerate(world.inputs.target.token_bytes)}
+    found = {i: vectors.of_any_word(text) for i, text in texts.items() if text and "\ufffd" not in text}
     return {i: np.array(vector, dtype=np.float64) for i, vector in found.items() if vector is not None}
 
 
