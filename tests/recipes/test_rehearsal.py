@@ -98,7 +98,9 @@ def _is_as_planned(found: Any) -> None:
     assert isinstance(found, list), found
     for report in found:
         for part in ("parameters", "gradients", "optimizer"):
-            assert report["consists of"].get(part, 0) == pytest.approx(report["planned"][part], rel=0.02, abs=0.002), part
+            least = report["consists of"].get(part, 0)
+            most = least + report["consists of"].get("small tensors", 0)  # adapters' moments are below the size that has a kind
+            assert 0.98 * least - 0.002 <= report["planned"][part] <= 1.02 * most + 0.002, part
         assert report["peak"] == pytest.approx(report["planned"]["total"], rel=PEAK_TOLERANCE)
         # A rank has more or less than its share of the optimizer's state of single matrices, as buffers are cut anywhere.
         assert report["phases"]["load, resumed"] == pytest.approx(report["planned"]["load, resumed"], rel=0.05)
