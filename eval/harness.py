@@ -86,7 +86,9 @@ def _tasks(arguments: argparse.Namespace, metadata: Mapping[str, Any]) -> tuple[
         os.environ["SCION_ROUGE_TOKENIZER"] = arguments.rouge_tokenizer
     if not arguments.tasks:
         return {}, {}
-    found, unusable = find_usable_tasks(arguments.tasks, task_dirs=(TASKS_DIR, *arguments.task_dir), metadata=metadata)
+    found, unusable = find_usable_tasks(
+        arguments.tasks, task_dirs=(TASKS_DIR, *arguments.task_dir), metadata=metadata, hub=arguments.hub, limit=arguments.limit
+    )
     if unusable and not found and not arguments.text:
         raise ValueError(next(iter(unusable.values())) if len(set(unusable.values())) == 1 else failures_sentence(unusable))
     return found, unusable
@@ -99,6 +101,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         raise ValueError("nothing to evaluate: give --text, --tasks or both")
     if arguments.batch_size < 1:
         raise ValueError(f"--batch-size is {arguments.batch_size}; it must be at least 1")
+    if arguments.limit is not None and arguments.limit < 1:
+        raise ValueError(f"--limit is {arguments.limit}; it must be at least 1")
     metadata = _metadata(arguments)
     texts = read_texts(arguments.text, text_key=arguments.text_key, separator=arguments.document_separator)
     be_quiet_and_offline()

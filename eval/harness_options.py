@@ -16,9 +16,15 @@ def add_harness_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", nargs="+", required=True, metavar="[NAME=]FOLDER", help="Hugging Face folders; the name is the result's")
     parser.add_argument("--text", nargs="+", default=[], metavar="NAME=FILE", help=f"held-out texts ({', '.join(SUFFIXES)})")
     add_format_arguments(parser)
-    parser.add_argument("--tasks", nargs="+", default=[], metavar="TASK", help="lm-eval tasks of eval/tasks and of --task-dir")
+    parser.add_argument(
+        "--tasks", nargs="+", default=[], metavar="TASK", help="lm-eval tasks of eval/tasks, of --task-dir and of lm-eval itself"
+    )
     parser.add_argument("--task-dir", nargs="+", type=Path, default=[], metavar="DIR", help="more folders of lm-eval tasks")
     parser.add_argument("--data", metavar="DIR", help="evaluation data of the papers' tasks, see docs/evaluation.md")
+    parser.add_argument(
+        "--hub", type=Path, metavar="DIR", help="data sets of lm-eval's own tasks: the cache of slurm.prefetch, or a folder of OWNER/NAME"
+    )
+    parser.add_argument("--limit", type=int, metavar="N", help="ask only the first N rows of each task")
     parser.add_argument(
         "--metadata",
         default="{}",

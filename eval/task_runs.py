@@ -37,38 +37,53 @@ class FoundTask:
     Attributes:
         digest: of its settings and code and of every request, target and row: equal digests ask and score alike.
         prompts_digest: of the requests, targets and rows alone.
+        limit: only the first so many rows are asked.
     """
 
     name: str
     task: ConfigurableTask
     digest: str
     prompts_digest: str
+    limit: int | None = None
 
 
 def find_tasks(
-    names: Sequence[str], *, task_dirs: Sequence[Path] = (TASKS_DIR,), metadata: Mapping[str, Any] | None = None
+    names: Sequence[str],
+    *,
+    task_dirs: Sequence[Path] = (TASKS_DIR,),
+    metadata: Mapping[str, Any] | None = None,
+    hub: Path | None = None,
+    limit: int | None = None,
 ) -> dict[str, FoundTask]:
     """Tasks by name, as `find_usable_tasks`.
 
     Raises:
         ValueError: also if a task's rows cannot be asked.
     """
-    found, unusable = find_usable_tasks(names, task_dirs=task_dirs, metadata=metadata)
+    found, unusable = find_usable_tasks(names, task_dirs=task_dirs, metadata=metadata, hub=hub, limit=limit)
     if unusable:
         raise ValueError(next(iter(unusable.values())))
     return found
 
 
 def find_usable_tasks(
-    names: Sequence[str], *, task_dirs: Sequence[Path] = (TASKS_DIR,), metadata: Mapping[str, Any] | None = None
+    names: Sequence[str],
+    *,
+    task_dirs: Sequence[Path] = (TASKS_DIR,),
+    metadata: Mapping[str, Any] | None = None,
+    hub: Path | None = None,
+    limit: int | None = None,
 ) -> tuple[dict[str, FoundTask], dict[str, str]]:
     """Tasks by name, and why each of the others cannot be asked; groups and tags stand for their tasks.
 
-    lm-eval's bundled tasks are left out: indexing them takes longer than evaluating a small model, and most want the network.
+    lm-eval's bundled tasks are looked at only for a name that is not found otherwise: indexing them takes longer than evaluating a small
+    model.  Their data sets are read from `hub`.
 
     Args:
         metadata: what the tasks' loaders get: `data` (folder of evaluation data), `shots`, `seed`, `split`, `items`; and `beams` of the tasks
             that sample.
+        hub: folder with data sets of the hub, see `eval.bundled_tasks`.
+        limit: ask the first so many rows of each task.
 
     Returns:
         (tasks, name of a task whose rows are missing or wrong -> the reason)
@@ -83,15 +98,20 @@ def find_usable_tasks(
             raise ValueError(f"the task folder {directory} does not exist")
     paths: list[str | Path] = [str(directory) for directory in task_dirs]
     manager = TaskManager(include_path=paths, include_defaults=False, metadata=dict(metadata or {}))
+    own = sorted(manager.all_tasks)
+    if any(name not in manager.task_index for name in names):
+        from eval.bundled_tasks import BundledTasks
+
+        manager = BundledTasks(paths, metadata=metadata or {}, hub=hub)
     found: dict[str, FoundTask] = {}
     unusable: dict[str, str] = {}
     for name in names:
         if name not in manager.task_index:
-            raise ValueError(f"unknown task {name}; known tasks are {', '.join(sorted(manager.all_tasks))}")
+            raise ValueError(f"unknown task {name}; known tasks are {', '.join(own)}, and those of lm-eval (`lm_eval ls tasks`)")
         # A tag's tasks one by one, so that rows missing of one do not stand in the way of the others.
         for member in sorted(manager.task_index[name].tags) if name in manager.all_tags else [name]:
             try:
-                found |= _load(manager, member, beams=int((metadata or {}).get("beams", 1)))
+                found |= _load(manager, member, beams=int((metadata or {}).get("beams", 1)), limit=limit)
             except Exception as error:  # a task's files and functions are its owner's, and raise anything
                 unusable[member] = failure_reason(error)
     return found, unusable
@@ -111,11 +131,11 @@ def _is_foreign(file: str) -> bool:
     return "site-packages" in file or not Path(file).is_relative_to(_EVAL_DIR.parent)
 
 
-def _load(manager: TaskManager, name: str, *, beams: int) -> dict[str, FoundTask]:
-    return {task_name: _found(task_name, task, beams=beams) for task_name, task in manager.load([name])["tasks"].items()}
+def _load(manager: TaskManager, name: str, *, beams: int, limit: int | None) -> dict[str, FoundTask]:
+    return {task_name: _found(task_name, task, beams=beams, limit=limit) for task_name, task in manager.load([name])["tasks"].items()}
 
 
-def _found(name: str, task: Any, *, beams: int) -> FoundTask:
+def _found(name: str, task: Any, *, beams: int, limit: int | None) -> FoundTask:
     settings = task.get_config("generation_kwargs") or {}
     if beams > 1 and settings.get("do_sample"):  # the low-resource paper's decoding; greedy protocols have none
         task.set_config(key="generation_kwargs", value={**settings, "num_beams": beams, "early_stopping": True})
@@ -123,13 +143,13 @@ def _found(name: str, task: Any, *, beams: int) -> FoundTask:
         task.set_config(key="num_fewshot", value=0)
     task.set_fewshot_seed(seed=_FEWSHOT_SEED)
     with contextlib.redirect_stderr(io.StringIO()):  # a progress bar
-        task.build_all_requests(rank=0, world_size=1)
+        task.build_all_requests(limit=limit, rank=0, world_size=1)
     _require_labels(task)
     asked = [[instance.request_type, list(instance.args), str(task.doc_to_target(instance.doc))] for instance in task.instances]
     rows = {instance.doc_id: instance.doc for instance in task.instances}  # with references and labels, which requests do not hold
     prompts = digest_bytes(json.dumps([asked, list(rows.values())], ensure_ascii=False, default=str).encode())
     code = task_code_digest(task.config.to_dict(keep_callable=True))
-    return FoundTask(name, task, combined_digest({"code": code, "prompts": prompts}), prompts)
+    return FoundTask(name, task, combined_digest({"code": code, "prompts": prompts}), prompts, limit)
 
 
 def _require_labels(task: Any) -> None:
@@ -157,7 +177,9 @@ def run_task(lm: Any, found: FoundTask) -> tuple[dict[str, Any], list[Sample]]:
     os.environ["DISABLE_MULTIPROC"] = "1"
     # Three progress bars per task and a line on stdout; logging has its own handle and is still heard.
     with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
-        output = lm_eval.evaluate(lm=lm, task_dict={"tasks": {found.name: found.task}}, bootstrap_iters=2, log_samples=True)
+        output = lm_eval.evaluate(
+            lm=lm, task_dict={"tasks": {found.name: found.task}}, limit=found.limit, bootstrap_iters=2, log_samples=True
+        )
     assert output is not None, "lm-eval returns results on rank 0, and there is one rank"
     samples = sorted(output["samples"][found.name], key=lambda sample: sample["doc_id"])
     metrics = _metrics(output["results"][found.name], found.task, samples)

@@ -46,6 +46,13 @@ _SUITES = (
     Suite("Translation from English, sampled", r"mt_en_(\w\w)", has_average=True),
     Suite("Translation into English, sampled", r"mt_(\w\w)_en", has_average=True),
     Suite("Summaries, sampled", r"sum_(\w\w)", has_average=True),
+    Suite("Belebele", r"belebele_(\w+)", has_average=True),
+    Suite("Global-MMLU", r"global_mmlu_(?:full_)?([a-z]{2})", has_average=True),
+    Suite("INCLUDE", r"include_base_44_(\w+)", has_average=True),
+    Suite("MultiBLiMP", r"multiblimp_(\w+)", has_average=True),
+    Suite("Global-PIQA", r"global_piqa_(\w+)", has_average=True),
+    Suite("ARC in translation", r"arc_([a-z]{2})", has_average=True),
+    Suite("HellaSwag in translation", r"hellaswag_([a-z]{2})", has_average=True),
     Suite("Everyday completions, Slovene", r"completion_(sl)"),
     Suite("Everyday completions, English", r"completion_(en)"),
 )
