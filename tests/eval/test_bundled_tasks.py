@@ -77,7 +77,7 @@ def test_suites_of_the_field_from_a_prefetched_folder(save_checkpoint, tmp_path:
     right = sum(sample["acc"] for sample in samples)
     accuracy = result["tasks"]["belebele_slv_Latn"]["metrics"]["acc"]
     assert accuracy["value"] == pytest.approx(right / 10) and accuracy["low"] < accuracy["value"] < accuracy["high"]
-    assert [sample["target"] for sample in samples[:5]] == ["0", "1", "2", "3", "0"]
+    assert [sample["target"] for sample in samples[:5]] == [0, 1, 2, 3, 0]
     assert report(["--results", str(tmp_path / "results"), "--output", str(tmp_path / "report")]) == 0
     page = (tmp_path / "report" / "report.md").read_text(encoding="utf-8")
     assert "Belebele" in page and "belebele_slv_Latn" in page and "hellaswag" in page
