@@ -156,6 +156,7 @@ class Study:
             f"en={self.text('en', 'heldout')}",
             "--heldout-bytes",
             str(HELDOUT_BYTES),
+            "--every-document",
             "--seeds",
             str(seed),
             "--steps",
