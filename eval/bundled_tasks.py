@@ -24,8 +24,9 @@ class BundledTasks(TaskManager):
     """
 
     def __init__(self, paths: Sequence[str | Path], *, metadata: Mapping[str, Any], hub: Path | None) -> None:
+        places = _places(hub)  # refused before the index, which takes seconds
         super().__init__(include_path=list(paths), include_defaults=True, metadata=dict(metadata))
-        self._factory = _LocalFactory(dict(metadata), _places(hub))
+        self._factory = _LocalFactory(dict(metadata), places)
 
 
 class _LocalFactory(TaskFactory):

@@ -79,8 +79,8 @@ def test_suites_of_the_field_from_a_prefetched_folder(save_checkpoint, tmp_path:
     assert accuracy["value"] == pytest.approx(right / 10) and accuracy["low"] < accuracy["value"] < accuracy["high"]
     assert [sample["target"] for sample in samples[:5]] == [0, 1, 2, 3, 0]
     assert report(["--results", str(tmp_path / "results"), "--output", str(tmp_path / "report")]) == 0
-    page = (tmp_path / "report" / "report.md").read_text(encoding="utf-8")
-    assert "Belebele" in page and "belebele_slv_Latn" in page and "hellaswag" in page
+    page = (tmp_path / "report" / "report.html").read_text(encoding="utf-8")
+    assert "Belebele" in page and "slv_Latn" in page and "hellaswag" in page
 
 
 def test_a_data_set_that_was_not_fetched_is_named_with_its_command(tmp_path: Path) -> None:
@@ -95,6 +95,7 @@ def test_a_data_set_that_was_not_fetched_is_named_with_its_command(tmp_path: Pat
         find_tasks(["multiblimp_slv"], hub=tmp_path / "none")
 
 
+@pytest.mark.slow
 def test_where_the_files_lie_changes_no_identity(tmp_path: Path) -> None:
     one, other = write_hub(tmp_path / "one"), write_hub(tmp_path / "other")
     found = [find_tasks(["belebele_slv_Latn"], hub=cache)["belebele_slv_Latn"] for cache in (one, other / "huggingface" / "hub")]
