@@ -26,8 +26,9 @@ from data_prep.html_page import html_figure, html_page, html_table
 from data_prep.tables import markdown_table
 from eval.generation import EFFICIENCY_NAME
 from eval.model_names import named_checkpoints
+from eval.reporting.charts import Point
 from eval.reporting.generation import generated_by, read_generation
-from eval.reporting.plots import Line, Panel, Point, draw, short_number
+from eval.reporting.plots import Line, Panel, draw, short_number
 from eval.reporting.runs import Evaluated, Report, Run, read_report
 from eval.reporting.scores import Line as ScoreLine
 from eval.reporting.scores import lines as score_lines

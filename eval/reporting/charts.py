@@ -37,7 +37,7 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 42, 16, 8, 30
 
 @dataclass(frozen=True)
 class Point:
-    """One checkpoint's score; without interval where it has none."""
+    """A place on a line, such as a checkpoint's score, with the ends of its interval where it has one."""
 
     x: float
     y: float

@@ -8,21 +8,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from data_prep.figure_style import MARKERS, Palette
+from eval.reporting.charts import Point
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _MARKED_POINTS = 40  # a line of more points has no markers
-
-
-@dataclass(frozen=True)
-class Point:
-    """A place on a line, with the ends of its interval where it has one."""
-
-    x: float
-    y: float
-    low: float | None = None
-    high: float | None = None
 
 
 @dataclass(frozen=True)

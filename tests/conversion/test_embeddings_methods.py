@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -45,6 +45,7 @@ HELPER_SIZE = 6
 # Adam's thousand steps would take minutes here; apart from its fit, tested below, sava-adam is sava.
 # Methods that learn need a model to run: tests/conversion/test_learned_methods.py.
 QUICK_METHODS = [name for name in METHODS if name != "sava-adam" and not METHODS[name].learns]
+pytestmark = pytest.mark.usefixtures("one_thread")
 COPYING = [name for name in QUICK_METHODS if METHODS[name].copies]
 
 
@@ -109,15 +110,6 @@ def random_vectors(inputs: TransferInputs, *, share: float = 0.9, seed: int = 0)
     vectors = generator.standard_normal((len(ids), 4)).astype(np.float32)
     vectors[generator.random(len(ids)) < 0.03] = 0
     return TokenVectors.of(vectors, ids, len(inputs.target))
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    """Tiny products are slower on several threads, far slower where other tests use the cores."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module")

@@ -13,6 +13,8 @@ from conversion.embeddings import nearest
 from conversion.embeddings.nearest import unit_rows
 from conversion.embeddings.sparse_weights import softmax_weights, sparsemax_weights
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 WEIGHTS: dict[str, Callable[[np.ndarray, np.ndarray], sparse.csr_matrix]] = {
     "sparsemax": sparsemax_weights,
     "cold sparsemax": lambda new, anchors: sparsemax_weights(new, anchors, temperature=0.1),
@@ -26,14 +28,6 @@ def space(num_rows: int, *, leading: int = 6, size: int = 40, noise: float = 0.0
     axes = np.random.default_rng(99).standard_normal((leading, size))
     generator = np.random.default_rng(seed)
     return generator.standard_normal((num_rows, leading)) @ axes + noise * generator.standard_normal((num_rows, size))
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> object:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.mark.parametrize("name", WEIGHTS)

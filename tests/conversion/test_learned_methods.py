@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -36,14 +35,7 @@ LEARNED = [name for name, method in METHODS.items() if method.learns]
 SPECIALS = {"bos": "</s>", "eos": "</s>", "pad": "<pad>"}
 INPUT, HEAD = "model.decoder.embed_tokens.weight", "lm_head.weight"
 QUICK = LearningOptions(num_steps=5, batch_size=2, window_tokens=24, learning_rate=0.05, device="cpu")
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(scope="module")

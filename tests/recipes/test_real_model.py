@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +17,11 @@ from tests.processes import ROOT
 
 DEMO_TEXT = ROOT / "recipes" / "demo_text"
 WITHOUT = f"{smollm2.cached_path()} is not there: `make demo` fetches it"
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(not smollm2.cached_path().is_file(), reason=WITHOUT)]
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not smollm2.cached_path().is_file(), reason=WITHOUT),
+    pytest.mark.usefixtures("one_thread"),
+]
 
 
 @pytest.fixture(scope="module")
