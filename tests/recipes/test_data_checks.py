@@ -170,7 +170,7 @@ def test_another_vocabulary_or_transfer_is_refused() -> None:
 
 def test_factors_must_make_the_table(tmp_path: Path) -> None:
     path = tmp_path / "factors.safetensors"
-    assert _problem("model.factorised_size=8") == (
+    assert _problem("model.factorised_size=8", f"model.checkpoint={tmp_path}") == (
         "the recipe trains factors of 8 dimensions; give the file of the transfer as model.factors"
     )
     assert _problem(f"model.factors={path}") == f"{path} does not exist; `python -m conversion.transfer --factorised-size N` writes it"
