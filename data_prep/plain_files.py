@@ -7,8 +7,9 @@ program.  Here it is looked at as a tree first: how deep it is and how much it w
 from __future__ import annotations
 
 import json
+import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -53,6 +54,21 @@ def read_json(path: Path) -> Any:
         raise ValueError(f"{path} is nested too deeply to be read; make it again") from error
     except ValueError as error:  # also of a number of more than 4,300 digits
         raise ValueError(f"{path} is no JSON: {error}; make it again") from error
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a small file that is complete or absent, also after the machine went down."""
+    partial = path.with_name(f".{path.name}.partial")
+    with partial.open("w", encoding="utf-8") as stream:
+        stream.write(text)
+        stream.flush()
+        os.fsync(stream.fileno())
+    partial.replace(path)
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Write a small JSON file, as `write_text`."""
+    write_text(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
 
 
 def read_yaml(path: Path, *, loader: type | None = None) -> Any:

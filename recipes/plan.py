@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from data_prep import command
+from data_prep.plain_files import write_text
 from recipes import arithmetic
 from recipes.checkpoint_checks import checkpoint_warnings
 from recipes.checks import RunInputs, check_run, factorised_size, padded_vocab_size, planned_model
@@ -179,10 +180,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"warning: {warning}", file=sys.stderr)
     rehearsal = _rehearsal(arguments, options) if arguments.rehearse else None
     if arguments.page is not None:
-        partial = arguments.page.with_name(f".{arguments.page.name}.partial")
-        page = recipe_page(recipe, chosen=arguments.recipe, overrides=arguments.overrides, rehearsal=rehearsal)
-        partial.write_text(page, encoding="utf-8")
-        partial.replace(arguments.page)
+        write_text(arguments.page, recipe_page(recipe, chosen=arguments.recipe, overrides=arguments.overrides, rehearsal=rehearsal))
     if arguments.json:
         json.dump(sections if rehearsal is None else {**sections, "rehearsal": rehearsal}, sys.stdout, indent=2)
         print()

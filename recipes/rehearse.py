@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from data_prep import command
+from data_prep.plain_files import write_text
 from recipes.compose import compose_recipe
 from recipes.rehearsal.fit import fit_problems
 from recipes.rehearsal.page import rehearsal_page
@@ -60,9 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(text_of(report), flush=True)
     document = document_of(recipe, reports)
     if arguments.page is not None:
-        partial = arguments.page.with_name(f".{arguments.page.name}.partial")
-        partial.write_text(rehearsal_page(document), encoding="utf-8")
-        partial.replace(arguments.page)
+        write_text(arguments.page, rehearsal_page(document))
     if arguments.json:
         json.dump(document, sys.stdout, indent=2)
         print()

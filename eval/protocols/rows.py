@@ -44,6 +44,21 @@ def data_folder(data: str | None) -> Path:
     return folder
 
 
+def read_line(line: str, number: int, file: str) -> Row:
+    """A line of JSON Lines, counted from 1.
+
+    Raises:
+        ValueError: if it is no JSON object.
+    """
+    try:
+        row = json.loads(line)
+    except ValueError as error:
+        raise ValueError(f"line {number} of {file} is no JSON: {error}; fetch it again") from error
+    if not isinstance(row, dict):
+        raise ValueError(f"line {number} of {file} holds {type(row).__name__}; expected an object with the fields of a row")
+    return row
+
+
 def read_rows(folder: Path, rows: Rows) -> list[Row]:
     """Rows of one split, in the order of the file; a row without id is called by its file and line.
 
@@ -56,12 +71,7 @@ def read_rows(folder: Path, rows: Rows) -> list[Row]:
         for number, line in enumerate(lines, start=1):
             if not line.strip():
                 continue
-            try:
-                row = json.loads(line)
-            except ValueError as error:
-                raise ValueError(f"line {number} of {path} is no JSON: {error}") from error
-            if not isinstance(row, Mapping):
-                raise ValueError(f"line {number} of {path} holds {type(row).__name__}; expected an object with the fields of a row")
+            row = read_line(line, number, str(path))
             if rows.split is None or _SPLIT_NAMES.get(str(row.get("split")), row.get("split")) == rows.split:
                 found.append({"id": f"{rows.file}:{number}", **row})
     if not found:

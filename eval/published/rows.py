@@ -13,6 +13,7 @@ from typing import Any
 
 from data_prep.reading.evaluation_sets import RowFile
 from data_prep.reading.parquet import read_rows as read_parquet
+from eval.protocols.rows import read_line
 from eval.published.files import PublishedFile, find_files
 
 Row = dict[str, Any]
@@ -88,17 +89,7 @@ def _json_rows(file: PublishedFile) -> Iterator[tuple[int, Row]]:
             return
         for number, line in enumerate(chain([first], stream), start=1):
             if line.strip():
-                yield number, _object(line, number, file)
-
-
-def _object(line: str, number: int, file: PublishedFile) -> Row:
-    try:
-        row = json.loads(line)
-    except ValueError as error:
-        raise ValueError(f"line {number} of {file.name} is no JSON: {error}; fetch it again") from error
-    if not isinstance(row, dict):
-        raise ValueError(f"line {number} of {file.name} holds {type(row).__name__}; expected an object with the columns of a row")
-    return row
+                yield number, read_line(line, number, file.name)
 
 
 def _whole_json(file: PublishedFile) -> Any:

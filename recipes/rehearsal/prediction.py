@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from data_prep.plain_files import read_json
+from data_prep.plain_files import read_json, write_json
 from recipes.kernels import installed_kernels
 from recipes.planner.memory import RUNTIME_GIB
 from recipes.run_dir import flat_settings
@@ -69,7 +69,7 @@ def settings_of(recipe: Recipe) -> dict[str, Any]:
 
 def keep_rehearsal(run_dir: Path, document: Mapping[str, Any]) -> None:
     """Write a rehearsal into the directory of its run."""
-    _write(run_dir / REHEARSAL_NAME, document)
+    write_json(run_dir / REHEARSAL_NAME, document)
 
 
 def read_rehearsal(run_dir: Path) -> dict[str, Any] | None:
@@ -97,7 +97,7 @@ def record_first_step(run_dir: Path, found: FirstStep) -> None:
     """Keep a comparison; each rank has a file of its own."""
     directory = run_dir / FIRST_STEP_NAME
     directory.mkdir(exist_ok=True)
-    _write(directory / f"rank-{found.rank:05}.json", {**asdict(found), "ratio": round(found.ratio, 4)})
+    write_json(directory / f"rank-{found.rank:05}.json", {**asdict(found), "ratio": round(found.ratio, 4)})
 
 
 def read_first_steps(run_dir: Path) -> list[FirstStep]:
@@ -130,9 +130,3 @@ def verdict(steps: Sequence[FirstStep]) -> tuple[bool, str, str]:
         if left < 0:
             advice += ", so later steps may find none: take a smaller schedule.micro_batch_size, or a layout from `python -m recipes.plan`"
     return False, told, advice
-
-
-def _write(path: Path, content: Mapping[str, Any]) -> None:
-    partial = path.with_name(f".{path.name}.partial")
-    partial.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-    partial.replace(path)

@@ -13,11 +13,11 @@ A link of a chain makes one attempt each time it starts; a job that Slurm puts b
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+
+from data_prep.plain_files import write_json
 
 ATTEMPTS_NAME = "attempts"
 LOG_NAME = "log.txt"
@@ -126,17 +126,6 @@ def read_log(run_dir: Path, number: int, *, last_bytes: int = 1 << 18) -> str:
             return stream.read().decode(errors="replace")
     except FileNotFoundError:
         return ""
-
-
-def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """Write a small file that is complete or absent."""
-    partial = path.with_name(f".{path.name}.partial")
-    with partial.open("w", encoding="utf-8") as stream:
-        json.dump(content, stream, indent=2, ensure_ascii=False)
-        stream.write("\n")
-        stream.flush()
-        os.fsync(stream.fileno())
-    partial.replace(path)
 
 
 def _claim_number(run_dir: Path) -> int:

@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from slurm.chains.attempts import ATTEMPTS_NAME, read_attempts, write_json
+from data_prep.plain_files import write_json
+from slurm.chains.attempts import ATTEMPTS_NAME, read_attempts
 from slurm.chains.decision import Limits
 from slurm.chains.run_state import STOP_NAME, read_run_state
 from slurm.chains.submissions import RECORDING_SECONDS, Submission, claim_run, record_jobs, run_tag, submission_dir

@@ -24,9 +24,8 @@ from pathlib import Path
 
 from data_prep.artifacts import digest_bytes
 from data_prep.command import suggested
-from data_prep.plain_files import read_json
+from data_prep.plain_files import read_json, write_json
 from data_prep.process_identity import start_of
-from slurm.chains.attempts import write_json
 from slurm.chains.decision import Limits
 from slurm.jobs.queue import QueuedJob, Tag, queued_jobs
 
