@@ -32,9 +32,9 @@ from eval.reporting.plots import Line, Panel, draw, short_number
 from eval.reporting.runs import Evaluated, Report, Run, read_report
 from eval.reporting.scores import Line as ScoreLine
 from eval.reporting.scores import lines as score_lines
+from recipes.run_dir import METRICS_NAME
 
 KINDS = ("loss", "suite", "new-tokens")
-_METRICS_NAME = "metrics.jsonl"
 _AGAINST = {"steps": "step", "tokens": "tokens", "bytes": "bytes"}
 
 
@@ -62,7 +62,7 @@ def loss_figure(runs: Mapping[str, Path], *, against: str, smooth: int) -> Figur
         rows = _metrics(folder)
         points = [Point(_axis(row, against, folder), row["loss"]) for row in rows if isinstance(row.get("loss"), int | float)]
         if not points:
-            raise ValueError(f"{folder / _METRICS_NAME} has no training loss yet; let the run log a step")
+            raise ValueError(f"{folder / METRICS_NAME} has no training loss yet; let the run log a step")
         training.append(Line(name, series, tuple(_smoothed(points, smooth))))
         for key in dict.fromkeys(key for row in rows for key in row if key.startswith("validation_loss")):
             # A record of validation has its step alone: what was seen until then stands in that of the training loss.
@@ -76,26 +76,28 @@ def loss_figure(runs: Mapping[str, Path], *, against: str, smooth: int) -> Figur
         panels.append(Panel("Validation loss", _x_label(against), "cross-entropy (nats a token)", tuple(validation)))
     caption = "Losses compare only between runs of one vocabulary, as a token of another is another amount of text."
     mean = f" Training loss is the mean over {smooth} logged steps." if smooth > 1 else ""
-    return Figure(tuple(panels), caption + mean, tuple(folder / _METRICS_NAME for folder in runs.values()))
+    return Figure(tuple(panels), caption + mean, tuple(folder / METRICS_NAME for folder in runs.values()))
 
 
 def _metrics(folder: Path) -> list[dict[str, float]]:
-    path = folder / _METRICS_NAME
+    path = folder / METRICS_NAME
     if not path.is_file():
-        raise ValueError(f"{folder} has no {_METRICS_NAME}; give folders that recipes.train wrote")
+        raise ValueError(f"{folder} has no {METRICS_NAME}; give folders that recipes.train wrote")
     rows = []
     with open(path, encoding="utf-8") as lines:
         for number, line in enumerate(lines, start=1):
             try:
                 rows.append(json.loads(line))
             except ValueError as error:
+                if not line.endswith("\n"):
+                    break  # the run is writing it, or was cut off
                 raise ValueError(f"line {number} of {path} is no JSON: {error}") from error
     return rows
 
 
 def _axis(row: Mapping[str, float], against: str, folder: Path) -> float:
     if (value := row.get(_AGAINST[against])) is None:
-        raise ValueError(f"{folder / _METRICS_NAME} does not count {against}; choose another --against")
+        raise ValueError(f"{folder / METRICS_NAME} does not count {against}; choose another --against")
     return value
 
 

@@ -65,7 +65,7 @@ def factor_problems(recipe: Recipe, inputs: RunInputs) -> list[str]:
     """What keeps a token table from being trained as factors."""
     wanted, model = recipe.model, inputs.model
     if wanted.factors is None:
-        if wanted.factorised_size is not None and Path(wanted.checkpoint).is_dir():  # a published run has no files
+        if wanted.factorised_size is not None and wanted.checkpoint and Path(wanted.checkpoint).is_dir():  # a published run has no files
             return [f"the recipe trains factors of {wanted.factorised_size} dimensions; give the file of the transfer as model.factors"]
         return []
     try:
