@@ -33,7 +33,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     add_format_arguments(parser)
     parser.add_argument("--every", type=int, default=1, metavar="N", help="measure each N-th document only (default: all)")
     parser.add_argument("--words", choices=WORDS, default="whitespace", help="what a word is (default: what stands between white space)")
-    parser.add_argument("--parallel", type=Path, metavar="TSV", help="sentences in several languages, their names in the first line")
+    parser.add_argument(
+        "--parallel",
+        type=Path,
+        metavar="FILE",
+        help="sentences in several languages: TSV with their names in the first line, or rows of eval.prepare",
+    )
     parser.add_argument("--parallel-columns", nargs="+", default=[], metavar="NAME", help="which of its columns (default: all)")
     parser.add_argument("--lexicon", type=Path, metavar="TSV", help="words of the language, .gz or plain")
     parser.add_argument("--lexicon-columns", type=int, nargs="+", default=[1], metavar="N", help="where they are, from 1 (default: 1)")

@@ -128,6 +128,21 @@ def test_tokens_of_parallel_sentences(by_hand: PreTrainedTokenizerFast, write: W
         with pytest.raises(ValueError) as error:
             read_parallel(path, columns)
         assert str(error.value) == sentence
+    rows = write(
+        "p.jsonl", '{"id": "f:1", "group": "f", "en": "day", "sl": "dan"}\n{"id": "f:2", "group": "f", "en": "a", "sl": "da\\u2028an"}\n'
+    )
+    assert read_parallel(rows) == {"en": ["day", "a"], "sl": ["dan", "da\u2028an"]}
+    assert read_parallel(rows, ["sl"]) == {"sl": ["dan", "da\u2028an"]}
+    for text, sentence in {
+        '{"id": "1", "en": "a"}\n{"id": "2", "sl": "a"}\n': ", line 2 has text in sl; expected en",
+        "[]\n": ", line 1 has text in nothing; expected languages",
+        "a\n": ", line 1 is no JSON: Expecting value: line 1 column 1 (char 0); expected one object in each line",
+        '{"id": "1", "en": " "}\n': " has no line with text in en",
+    }.items():
+        bad = write("q.jsonl", text)
+        with pytest.raises(ValueError) as error:
+            read_parallel(bad)
+        assert str(error.value) == f"{bad}{sentence}"
     bad = write("q.tsv", "en\tsl\na\n")
     with pytest.raises(ValueError, match=rf"^{bad}, line 2 has 1 columns; expected the 2 of the first line$"):
         read_parallel(bad)

@@ -20,6 +20,7 @@ import pytest
 from data_prep.artifacts import read_manifest
 from data_prep.command import arguments_of
 from data_prep.reading.evaluation_sets import read_sets
+from data_prep.tokenizers.parallel_sentences import read_parallel
 from eval.prepare import listing, main
 from eval.protocols.rows import Rows, read_rows
 from eval.task_runs import TASKS_DIR, find_tasks
@@ -78,6 +79,13 @@ def test_every_task_of_the_papers_reads_what_is_prepared(prepared: Path) -> None
     assert read_rows(prepared, Rows("summarisation/th"))[0] == {
         "id": "xlsum:thai-0", "group": "xlsum:thai-0", "split": "test", "text": "dolgo 0. " * 3, "summary": "kratko 0",
     }  # fmt: skip
+
+
+def test_parallel_sentences_are_read_from_what_is_prepared(prepared: Path) -> None:
+    """FLORES as data_prep.tokenizer_report takes it: all languages, and none of a row's other fields."""
+    parallel = read_parallel(prepared / "mt/flores_dev.jsonl.gz")
+    assert set(parallel) == {"en", "it", "sl", "ar", "de", "el", "hi", "ja", "my", "si", "sw", "te", "th"}
+    assert parallel["my"][2] == _rows(prepared, "mt/flores_dev")[2]["my"] and len(parallel["my"]) == 6
 
 
 def test_every_set_has_a_file_for_each_task_that_reads_it(prepared: Path) -> None:
