@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from recipes import arithmetic
 from recipes.planner.ranking import divisors
-from recipes.schema import Recipe
+from recipes.schema import GRANULARITIES, METHODS, MODULES, Recipe, RecomputationRecipe
 
 if TYPE_CHECKING:
     from recipes.checks import RunInputs
@@ -18,7 +19,70 @@ def layout_problems(recipe: Recipe, inputs: RunInputs, *, vocab_rows: int) -> li
     Args:
         vocab_rows: rows of the vocabulary tables in the engine.
     """
-    return _division_problems(recipe, inputs, vocab_rows) + _process_problems(recipe)
+    problems = _division_problems(recipe, inputs, vocab_rows) + _process_problems(recipe) + _sequence_parallel_problems(recipe)
+    if recipe.recomputation is not None:
+        problems += recomputation_problems(recipe.recomputation, layers_per_stage(recipe, inputs.model))
+    return problems
+
+
+def layers_per_stage(recipe: Recipe, model: Mapping[str, Any]) -> int:
+    """Layers of a pipeline stage."""
+    layers: int = model["num_layers"]
+    return layers // recipe.parallel.pipeline_parallel_size
+
+
+def _sequence_parallel_problems(recipe: Recipe) -> list[str]:
+    """What cannot be cut along the sequence."""
+    tensor, length = recipe.parallel.tensor_parallel_size, recipe.data.sequence_length
+    if not recipe.parallel.sequence_parallel:
+        return []
+    if tensor == 1:
+        return [
+            "parallel.sequence_parallel cuts sequences among tensor-parallel ranks, but parallel.tensor_parallel_size is 1;"
+            " leave it out, or set tensor_parallel_size to at least 2"
+        ]
+    if length % tensor:
+        return [
+            f"data.sequence_length ({length}) must be a multiple of parallel.tensor_parallel_size ({tensor}) with parallel.sequence_parallel;"
+            f" the nearest {_nearest_multiples(length, tensor)}"
+        ]
+    return []
+
+
+def recomputation_problems(recomputation: RecomputationRecipe, layers: int) -> list[str]:
+    """What contradicts itself in what is computed again.
+
+    Args:
+        layers: of a pipeline stage.
+    """
+    granularity, method, number, modules = (getattr(recomputation, key) for key in ("granularity", "method", "num_layers", "modules"))
+    if granularity not in GRANULARITIES:
+        return [f"recomputation.granularity is {granularity!r}; expected one of {', '.join(GRANULARITIES)}"]
+    if granularity == "selective":
+        given = [f"recomputation.{key}" for key, value in (("method", method), ("num_layers", number)) if value is not None]
+        problems = (
+            [f"{' and '.join(given)} choose among whole layers, but the granularity is selective; leave out what chooses"] if given else []
+        )
+        if unknown := [module for module in modules if module not in MODULES]:
+            problems.append(f"recomputation.modules names {', '.join(unknown)}; known are {', '.join(MODULES)}")
+        return problems
+    problems = []
+    if modules:
+        problems.append(
+            "recomputation.modules names parts of layers, but the granularity is full; leave it out, or set granularity=selective"
+        )
+    if method not in (None, *METHODS):
+        problems.append(f"recomputation.method is {method!r}; expected one of {', '.join(METHODS)}")
+    elif number is not None and number > layers:
+        problems.append(
+            f"recomputation.num_layers ({number}) is more than the {layers} layers of a pipeline stage; at most {layers} are possible"
+        )
+    elif number is not None and method != "block" and layers % number:
+        problems.append(
+            f"recomputation.num_layers ({number}) does not divide the {layers} layers of a pipeline stage, as the method uniform needs;"
+            f" {_possible(layers, number)}, or set method=block"
+        )
+    return problems
 
 
 def _division_problems(recipe: Recipe, inputs: RunInputs, vocab_rows: int) -> list[str]:

@@ -79,6 +79,7 @@ RANGES: Mapping[str, Range] = {
     "schedule.adam_beta2": SHARE_BELOW_ONE,
     "schedule.adam_epsilon": POSITIVE,
     "schedule.clip_gradient_norm": NOT_NEGATIVE,  # 0: no clipping
+    "recomputation.num_layers": COUNT,
     "lora.rank": COUNT,
     "lora.alpha": POSITIVE,
     "lora.dropout": SHARE_BELOW_ONE,

@@ -23,7 +23,7 @@ _PROBE_BYTES = 8 << 20
 
 # What may differ between the parts of an interrupted run: an allocation of another size, and what is written when.
 _LENGTH = ("schedule.max_steps", "schedule.train_tokens", "schedule.epochs")  # a run may become longer
-_MAY_CHANGE = ("parallel.", "run.", "schedule.micro_batch_size", "data.num_workers")
+_MAY_CHANGE = ("parallel.", "recomputation", "run.", "schedule.micro_batch_size", "data.num_workers")
 
 
 def checkpoint_name(step: int) -> str:

@@ -33,12 +33,25 @@ class ParallelRecipe:
     num_nodes: int = 1  # machines
     devices_per_node: int = 1  # GPUs of a node, or processes where there is no GPU
     tensor_parallel_size: int = 1  # processes among which every layer is cut
+    sequence_parallel: bool = False  # what these would all have whole, norms and dropout, is cut among them along the sequence
     pipeline_parallel_size: int = 1  # stages among which the layers are dealt out
     distributed_optimizer: bool = True  # optimizer state spread over the data-parallel ranks
     gpu: str | None = None  # what the devices are, a name of recipes.planner.hardware; a layout that does not fit it is refused
     node_memory_gib: float | None = None  # of a node's host; a run whose checkpoints need more while they are saved or loaded is refused
     check_memory: bool = True  # False tries a layout that by the estimate does not fit
     overlap_communication: bool = True  # gradients are reduced, and parameters gathered, beside the computation
+
+
+@dataclass(frozen=True)
+class RecomputationRecipe:
+    """What the backward pass computes again instead of keeping it from the forward pass."""
+
+    granularity: str = "full"  # whole layers, or "selective": the parts of each layer that `modules` names
+    method: str | None = (
+        None  # of full: "uniform" keeps the input of every num_layers layers, "block" recomputes so many layers of a stage; by default uniform
+    )
+    num_layers: int | None = None  # layers of a pipeline stage; by default 1 with uniform, all of a stage with block
+    modules: tuple[str, ...] = ()  # of selective: core_attn, mlp, layernorm; by default core_attn
 
 
 @dataclass(frozen=True)
@@ -129,6 +142,7 @@ class Recipe:
     parallel: ParallelRecipe = field(default_factory=ParallelRecipe)
     freeze: tuple[FreezeRule, ...] = ()
     lora: LoRARecipe | None = None
+    recomputation: RecomputationRecipe | None = None  # of activations, in the backward pass; by default all are kept
     objective: str = "next_token"  # or "two_tokens": a second head for the token after the next, left out of exports
     second_head: str = "copied"  # how that head starts: as a copy of the first, or "random"
     precision: str = "bf16"  # "bf16" (mixed: float32 gradients and optimizer) or "32"
@@ -138,6 +152,9 @@ class Recipe:
 OBJECTIVES = ("next_token", "two_tokens")
 SECOND_HEADS = ("copied", "random")
 PRECISIONS = ("bf16", "32")
+GRANULARITIES = ("full", "selective")
+METHODS = ("uniform", "block")  # of recomputation
+MODULES = ("core_attn", "mlp", "layernorm")  # of a layer, in Megatron's words, that are computed again
 Built = typing.TypeVar("Built")
 
 

@@ -56,6 +56,8 @@ def _values(recipe: Recipe, size: Size) -> Iterator[tuple[str, object]]:
     yield "parallel.tensor_parallel_size", size.tensor_parallel_size
     yield "parallel.pipeline_parallel_size", 1
     yield "parallel.gpu", None
+    if recipe.recomputation is not None and recipe.recomputation.num_layers is not None:
+        yield "recomputation.num_layers", 1  # the model that is trained in the place of the published one has few
     yield "run.checkpoint_every_steps", max(1, size.steps // 2)
     yield "run.log_every_steps", 1
     if run.validate_every_steps is not None:

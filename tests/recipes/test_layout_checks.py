@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from recipes.checks import RunInputs
 from recipes.planner.visible import gpu_of
 from tests.recipes.small_inputs import MODEL, checked, problem, small_inputs
@@ -85,3 +87,58 @@ def test_a_layout_too_big_for_the_gpu_of_the_machine_is_refused_where_the_recipe
     )
     checked(inputs, *settings, "parallel.check_memory=false", visible=there)
     checked(inputs, *settings, "parallel.gpu=h200-141gb", visible=there)  # the recipe's is the one that counts
+
+
+@pytest.mark.parametrize(
+    ("overrides", "sentence"),
+    [
+        (
+            ["parallel.tensor_parallel_size=1", "schedule.micro_batch_size=4"],
+            "parallel.sequence_parallel cuts sequences among tensor-parallel ranks, but parallel.tensor_parallel_size is 1; leave it out, or set"
+            " tensor_parallel_size to at least 2",
+        ),
+        (
+            ["parallel.tensor_parallel_size=2", "data.sequence_length=47"],
+            "data.sequence_length (47) must be a multiple of parallel.tensor_parallel_size (2) with parallel.sequence_parallel; the nearest are 46"
+            " and 48",
+        ),
+    ],
+)
+def test_sequences_are_cut_among_ranks_into_equal_parts(overrides: list[str], sentence: str) -> None:
+    assert _problem("parallel.sequence_parallel=true", *overrides) == sentence
+    checked(_inputs(), *OVERRIDES, "parallel.sequence_parallel=true", "data.sequence_length=48")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "sentence"),
+    [
+        (["granularity=whole"], "recomputation.granularity is 'whole'; expected one of full, selective"),
+        (["method=blocks"], "recomputation.method is 'blocks'; expected one of uniform, block"),
+        (["num_layers=0"], "recomputation.num_layers is 0; expected at least 1"),
+        (
+            ["num_layers=3"],
+            "recomputation.num_layers (3) does not divide the 4 layers of a pipeline stage, as the method uniform needs; possible are 1, 2, 4, or"
+            " set method=block",
+        ),
+        (
+            ["method=block", "num_layers=5"],
+            "recomputation.num_layers (5) is more than the 4 layers of a pipeline stage; at most 4 are possible",
+        ),
+        (
+            ["modules=[mlp]"],
+            "recomputation.modules names parts of layers, but the granularity is full; leave it out, or set granularity=selective",
+        ),
+        (["granularity=selective", "modules=[mlp,norm]"], "recomputation.modules names norm; known are core_attn, mlp, layernorm"),
+        (
+            ["granularity=selective", "method=block", "num_layers=2"],
+            "recomputation.method and recomputation.num_layers choose among whole layers, but the granularity is selective; leave out what chooses",
+        ),
+    ],
+)
+def test_what_contradicts_itself_of_recomputation_is_refused(overrides: list[str], sentence: str) -> None:
+    assert _problem("+recomputation={}", *(f"+recomputation.{override}" for override in overrides)) == sentence
+
+
+def test_all_of_recomputation_has_a_default() -> None:
+    for overrides in ([], ["method=block"], ["method=block", "num_layers=3"], ["num_layers=2"], ["granularity=selective"]):
+        checked(_inputs(), *OVERRIDES, "+recomputation={}", *(f"+recomputation.{override}" for override in overrides))
