@@ -19,6 +19,7 @@ from data_prep.tables import markdown_table
 from eval.generation import EFFICIENCY_NAME
 from eval.reporting.exports import latex, latex_generation, markdown, scores_rows, write_csv
 from eval.reporting.generation import read_generation
+from eval.reporting.grid import grid_folders, read_grid, write_grid
 from eval.reporting.items_page import items_page
 from eval.reporting.page import report_page
 from eval.reporting.runs import Report, read_report
@@ -91,6 +92,14 @@ def _parser() -> argparse.ArgumentParser:
         help="outputs of eval.generate: speed beside accuracy and tokenizer",
     )
     parser.add_argument("--pairs", action="store_true", help="test all models against each other too: pairs.md and pairs.csv")
+    parser.add_argument(
+        "--grid",
+        nargs="+",
+        default=[],
+        metavar="NAME=DIR",
+        help="a table with one row for all runs below a folder (languages, seeds), means over seeds, changes over the first row:"
+        " grid.md, grid.csv, grid.tex",
+    )
     parser.add_argument("--title", default="Evaluation", help="heading of the page (default: %(default)s)")
     return parser
 
@@ -104,10 +113,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         raise ValueError(f"--items is {arguments.items}; it must be 0 or more")
     report = read_report(arguments.results, baseline=arguments.baseline)
     report = replace(report, generation=read_generation(arguments.efficiency, report))
+    folders = grid_folders(arguments.grid)
+    grid = read_grid(report, folders, lines(report)) if folders else None
     with staged_directory(arguments.output) as staging:
         write_report(report, staging, title=arguments.title, tokens_per_step=arguments.tokens_per_step, items=arguments.items)
         if arguments.pairs:
             write_pairs(report, staging)
+        if grid is not None:
+            write_grid(grid, report, staging)
         write_manifest(
             staging,
             stage="eval.report",

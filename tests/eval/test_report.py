@@ -258,6 +258,43 @@ def test_the_gams_papers_tables(tmp_path):
     assert "Model & Accuracy & Entailment F$_1$ & Neutral F$_1$ & Contradiction F$_1$ & Inv. pred. \\\\\n" in table
 
 
+def test_a_row_for_all_languages_and_seeds_of_a_way_to_adapt(tmp_path):
+    """As the low-resource paper's Table 4: source, and two ways with two seeds of a language each."""
+    make_result(tmp_path / "source", "source", None, None, skill=0.2, items=100, tasks=["sl_boolq_gen"])
+    for way, shift in (("lora", 0.1), ("2x2", 0.5)):
+        for seed in (1, 2):
+            make_result(tmp_path / way, f"sl-{way}-{seed}", None, None, skill=shift + 0.1 * seed, items=100, tasks=["sl_boolq_gen"])
+    rows = [f"Source={tmp_path}/source", f"LoRA={tmp_path}/lora", f"2x2 LS={tmp_path}/2x2"]
+    assert main(["--results", str(tmp_path), "--output", str(tmp_path / "out"), "--grid", *rows]) == 0
+    with open(tmp_path / "out/grid.csv", encoding="utf-8") as stream:
+        found = {(row["row"], row["source"]): row for row in csv.DictReader(stream)}
+    report = read_report([tmp_path])
+    (line,) = (line for line in lines(report) if line.headline and line.source == "sl_boolq_gen")
+    by_name = {model.name: line.score(model).value for model in report.models}
+    for name, way in (("LoRA", "lora"), ("2x2 LS", "2x2")):
+        values = [by_name[f"sl-{way}-{seed}"] for seed in (1, 2)]
+        row = found[name, "sl_boolq_gen"]
+        assert (float(row["mean"]), row["runs"]) == (pytest.approx(sum(values) / 2), "2")
+        assert float(row["standard_deviation"]) == pytest.approx(abs(values[0] - values[1]) / 2**0.5)
+        assert float(row["relative_gain"]) == pytest.approx(sum(values) / 2 / by_name["source"] - 1)
+    assert float(found["2x2 LS", "sl"]["relative_gain"]) > 0  # fewer bits per byte
+    text = (tmp_path / "out/grid.tex").read_text()
+    assert "Source & " in text and "blue!" in text and "over Source." in text
+    assert "Means and standard deviations over the runs of a row: 1 or 2 for each figure.\n" in (tmp_path / "out/grid.md").read_text()
+    for words, sentence in (
+        (["lora"], "--grid lora has not the form NAME=DIR; give the row's name and the folder of its models' results"),
+        ([f"a={tmp_path}/none"], f"--grid a: there is no result of --results below {tmp_path}/none; name folders of results"),
+        (
+            [f"a={tmp_path}/source", f"b={tmp_path}/source"],
+            f"--grid: {tmp_path}/source/source belongs to a and to b; give each row folders of its own",
+        ),
+    ):
+        with pytest.raises(ValueError) as error:
+            main(["--results", str(tmp_path), "--output", str(tmp_path / "other"), "--grid", *words])
+        assert str(error.value) == sentence
+    assert not (tmp_path / "other").exists()
+
+
 def test_columns_stand_in_the_order_of_k_with_whole_headings(tmp_path):
     make_results(tmp_path, steps=(0,), methods=("focus",), tasks=[f"sl_senta_{k}shot" for k in (0, 10, 3, 5)], items=20)
     table = latex(report := read_report([tmp_path]), lines(report))
