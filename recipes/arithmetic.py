@@ -5,11 +5,12 @@ Pure functions without torch; the plan shows them and the engine uses them, so t
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from recipes.batches import batches_of
+from recipes.schedules import rate_of_step
 from recipes.schema import ParallelRecipe, Recipe, ScheduleRecipe
 
 
@@ -24,12 +25,12 @@ def data_parallel_size(parallel: ParallelRecipe) -> int:
 
 
 def accumulation_steps(recipe: Recipe) -> int:
-    """Passes of one rank in one optimizer step."""
+    """Passes of one rank in one optimizer step, of a full batch."""
     return recipe.schedule.global_batch_size // (recipe.schedule.micro_batch_size * data_parallel_size(recipe.parallel))
 
 
 def tokens_per_step(recipe: Recipe) -> int:
-    """Tokens of one optimizer step over all ranks."""
+    """Tokens of one optimizer step over all ranks, of a full batch."""
     return recipe.schedule.global_batch_size * recipe.data.sequence_length
 
 
@@ -44,7 +45,17 @@ def total_steps(recipe: Recipe) -> int:
         return schedule.max_steps
     if schedule.train_tokens is None:
         raise ValueError(f"the steps of recipe {recipe.name} follow from its data; take the recipe that check_run gives")
-    return schedule.train_tokens // tokens_per_step(recipe)
+    return batches_of(schedule).whole_steps(schedule.train_tokens // recipe.data.sequence_length)
+
+
+def run_samples(recipe: Recipe) -> int:
+    """Samples of the whole run over all ranks."""
+    return batches_of(recipe.schedule).samples(total_steps(recipe))
+
+
+def run_tokens(recipe: Recipe) -> int:
+    """Tokens of the whole run over all ranks."""
+    return run_samples(recipe) * recipe.data.sequence_length
 
 
 def validation_steps(recipe: Recipe) -> int | None:
@@ -66,14 +77,21 @@ def padded_vocab_size(vocab_size: int, multiple: int) -> int:
 def learning_rate(step: int, schedule: ScheduleRecipe, *, steps: int) -> float:
     """The learning rate of optimizer step `step`, counted from 0.
 
-    Linear from 0 over `warmup_steps`, half a cosine down to the minimum, then constant for `constant_steps`.
+    Linear from 0 over `warmup_steps`, down to the minimum as `decay_style` says, then constant for `constant_steps`.
     """
-    if step < schedule.warmup_steps:
-        return schedule.learning_rate * step / schedule.warmup_steps
-    decay_steps = steps - schedule.warmup_steps - schedule.constant_steps
-    done = min(step - schedule.warmup_steps, decay_steps)
-    share = 0.5 * (1.0 + math.cos(math.pi * done / decay_steps)) if decay_steps > 0 else 0.0
-    return schedule.min_learning_rate + (schedule.learning_rate - schedule.min_learning_rate) * share
+    return rate_of_step(step, schedule, steps=steps, highest=schedule.learning_rate, lowest=schedule.min_learning_rate)
+
+
+def embedding_rates(schedule: ScheduleRecipe) -> tuple[float, float]:
+    """The highest and the lowest learning rate of token table and output layer."""
+    highest, lowest = schedule.embedding_learning_rate, schedule.embedding_min_learning_rate
+    return schedule.learning_rate if highest is None else highest, schedule.min_learning_rate if lowest is None else lowest
+
+
+def embedding_learning_rate(step: int, schedule: ScheduleRecipe, *, steps: int) -> float:
+    """That of token table and output layer, which goes the way of the others between rates of its own."""
+    highest, lowest = embedding_rates(schedule)
+    return rate_of_step(step, schedule, steps=steps, highest=highest, lowest=lowest)
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from recipes.planner.estimate import memory_problems
 from recipes.planner.hardware import Gpu
 from recipes.planner.parameters import SECOND_HEAD, PlannedModel
 from recipes.ranges import range_problems
+from recipes.schedule_checks import batch_problems, schedule_problems
 from recipes.schema import OBJECTIVES, PRECISIONS, SECOND_HEADS, Recipe, raise_all
 from recipes.steps import with_steps
 from recipes.stopping import unknown_signals
@@ -150,11 +151,11 @@ def check_run(recipe: Recipe, inputs: RunInputs, *, visible: Gpu | None = None) 
     if not problems:  # the rules below divide by these numbers
         problems += _choice_problems(recipe) + layout_problems(recipe, inputs, vocab_rows=padded_vocab_size(recipe, inputs))
         problems += checkpoint_problems(recipe, inputs) + factor_problems(recipe, inputs)
-        without_steps = _length_problems(recipe) + blend_problems(recipe, inputs)
+        without_steps = batch_problems(recipe) + blend_problems(recipe, inputs)
         problems += without_steps
         if not without_steps:
             recipe = with_steps(recipe, inputs.train)
-            problems += _schedule_problems(recipe) + data_problems(recipe, inputs) + _freeze_problems(recipe, inputs)
+            problems += schedule_problems(recipe) + data_problems(recipe, inputs) + _freeze_problems(recipe, inputs)
     if not problems:  # an estimate of a layout that cannot be would mislead
         problems = memory_problems(recipe, planned_model(recipe, inputs), visible=visible)
     raise_all(problems, subject=f"recipe {recipe.name}")
@@ -182,36 +183,6 @@ def _choice_problems(recipe: Recipe) -> list[str]:
     problems = [f"{name} is {value!r}; expected one of {', '.join(known)}" for name, value, known in choices if value not in known]
     if recipe.second_head == "random" and recipe.objective != "two_tokens":
         problems.append(f"second_head is 'random', but the objective {recipe.objective} has no second head; leave it out")
-    return problems
-
-
-def _length_problems(recipe: Recipe) -> list[str]:
-    schedule = recipe.schedule
-    if schedule.max_steps is not None and schedule.train_tokens is not None:
-        return ["schedule.max_steps and schedule.train_tokens both say how long the run is; give one of them"]
-    if schedule.max_steps is None and schedule.train_tokens is None and schedule.epochs is None:
-        return ["nothing says how long the run is; give schedule.max_steps, schedule.train_tokens or schedule.epochs"]
-    return []
-
-
-def _schedule_problems(recipe: Recipe) -> list[str]:
-    schedule = recipe.schedule
-    problems = []
-    steps = arithmetic.total_steps(recipe)
-    if steps < 1:
-        return [
-            f"the run has less data than the {schedule.global_batch_size} samples of one step; give it more, or a smaller global_batch_size"
-        ]
-    if schedule.warmup_steps + schedule.constant_steps > steps:
-        problems.append(
-            f"schedule.warmup_steps ({schedule.warmup_steps}) + constant_steps ({schedule.constant_steps}) exceed the {steps} steps of the run;"
-            f" at most warmup_steps={max(steps - schedule.constant_steps, 0)} or constant_steps={max(steps - schedule.warmup_steps, 0)} fits the other"
-        )
-    if schedule.min_learning_rate > schedule.learning_rate:
-        problems.append(
-            f"schedule.min_learning_rate ({schedule.min_learning_rate:g}) is above learning_rate ({schedule.learning_rate:g});"
-            " are they swapped?"
-        )
     return problems
 
 

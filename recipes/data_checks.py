@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from data_prep.artifacts import Manifest
 from data_prep.megatron.index import PREFIX, TokenFile
 from recipes import arithmetic
+from recipes.batches import batches_of
 from recipes.schema import Recipe
 from recipes.steps import has_answers, largest_steps, samples_of, weights_of
 
@@ -79,7 +80,7 @@ def pass_warnings(recipe: Recipe, train: Sequence[Manifest]) -> list[str]:
     """
     if recipe.schedule.epochs is not None or recipe.data.epochs:
         return []
-    weights, samples = weights_of(recipe.data, train), arithmetic.total_steps(recipe) * recipe.schedule.global_batch_size
+    weights, samples = weights_of(recipe.data, train), arithmetic.run_samples(recipe)
     sentences = []
     for path, weight, size in zip(recipe.data.train, weights, samples_of(recipe.data, train), strict=True):
         passes = samples * weight / sum(weights) / max(size, 1)
@@ -105,7 +106,7 @@ def data_problems(recipe: Recipe, inputs: RunInputs) -> list[str]:
     steps, most = arithmetic.total_steps(recipe), largest_steps(recipe, inputs.train)
     if most is not None and steps > most:
         name = "max_steps" if recipe.schedule.max_steps is not None else "train_tokens"
-        value = most if name == "max_steps" else most * arithmetic.tokens_per_step(recipe)
+        value = most if name == "max_steps" else batches_of(recipe.schedule).samples(most) * data.sequence_length
         problems.append(
             f"the run's {steps:,} steps go beyond the data: data x epochs fill {most:,}; set schedule.{name}={value}, or more epochs"
         )

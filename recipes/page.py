@@ -72,7 +72,9 @@ def _explanations() -> dict[str, str]:
     found: dict[str, str] = {}
     for name, kind in vars(schema).items():
         if inspect.isclass(kind) and is_dataclass(kind) and kind.__module__ == schema.__name__:
-            section = {"Recipe": "", "FreezeRule": "freeze.", "LoRARecipe": "lora."}.get(name, f"{name.removesuffix('Recipe').lower()}.")
+            section = {"Recipe": "", "FreezeRule": "freeze.", "LoRARecipe": "lora.", "RampUpRecipe": "schedule.ramp_up."}.get(
+                name, f"{name.removesuffix('Recipe').lower()}."
+            )
             comments = filter(None, map(_EXPLAINED.fullmatch, inspect.getsource(kind).splitlines()))
             found |= {section + comment[1]: comment[2] for comment in comments}
     return found

@@ -20,6 +20,7 @@ from typing import Any
 from data_prep import command
 from data_prep.plain_files import write_text
 from recipes import arithmetic
+from recipes.batches import batches_of
 from recipes.checkpoint_checks import checkpoint_warnings
 from recipes.checks import RunInputs, check_run, factorised_size, padded_vocab_size, planned_model
 from recipes.compose import compose_recipe, recipe_descriptions
@@ -37,6 +38,7 @@ from recipes.planner.visible import has_known_rates, visible_gpu
 from recipes.published import recipe_with_inputs
 from recipes.rehearsal.apart import rehearse_apart
 from recipes.rehearsal.fit import fit_problems, summary
+from recipes.schedules import in_words, parts_of_run
 from recipes.schema import Recipe
 
 
@@ -60,11 +62,8 @@ class Options:
 def plan(recipe: Recipe, inputs: RunInputs, options: Options = Options()) -> dict[str, dict[str, object]]:
     """The derived numbers of a run by section."""
     steps = arithmetic.total_steps(recipe)
-    published = recipe.schedule.published_steps
-    tokens_per_step = arithmetic.tokens_per_step(recipe)
     rows = padded_vocab_size(recipe, inputs)
     count = count_parameters(inputs.model, vocab_size=inputs.model["vocab_size"], factorised_size=factorised_size(recipe))
-    data_tokens = sum(manifest.facts["num_tokens"] for manifest in inputs.train)
     return {
         "model": {
             "family": inputs.family,
@@ -83,21 +82,27 @@ def plan(recipe: Recipe, inputs: RunInputs, options: Options = Options()) -> dic
             "accumulation steps": arithmetic.accumulation_steps(recipe),
             "precision": recipe.precision,
         },
-        "schedule": {
-            "steps": steps,
-            **({"steps as the paper rounds them": published} if published is not None else {}),
-            "tokens per step": tokens_per_step,
-            **({"samples of": "documents that do not see each other"} if recipe.data.document_mask else {}),
-            "tokens": steps * tokens_per_step,
-            "tokens in the data": data_tokens,
-            "epochs": round(steps * tokens_per_step / data_tokens, 2),
-            "warmup steps": recipe.schedule.warmup_steps,
-            "cosine steps": steps - recipe.schedule.warmup_steps - recipe.schedule.constant_steps,
-            "constant steps": recipe.schedule.constant_steps,
-            "checkpoints": -(-steps // recipe.run.checkpoint_every_steps),
-        },
+        "schedule": schedule_section(recipe, data_tokens=sum(manifest.facts["num_tokens"] for manifest in inputs.train)),
         **planned_sections(recipe, inputs, options, steps=steps),
     }
+
+
+def schedule_section(recipe: Recipe, *, data_tokens: int) -> dict[str, object]:
+    """How long the run is, how its batches grow, and what becomes of the learning rate."""
+    schedule, steps, tokens = recipe.schedule, arithmetic.total_steps(recipe), arithmetic.run_tokens(recipe)
+    section: dict[str, object] = {"steps": steps}
+    if schedule.published_steps is not None:
+        section["steps as the paper rounds them"] = schedule.published_steps
+    section["tokens per step"] = arithmetic.tokens_per_step(recipe)
+    if schedule.ramp_up is not None:
+        parts = [f"{size:,} samples for {number:,} steps" for size, number in batches_of(schedule).parts(steps)]
+        section["batches that grow"] = ", then ".join(parts)
+    if recipe.data.document_mask:
+        section["samples of"] = "documents that do not see each other"
+    section |= {"tokens": tokens, "tokens in the data": data_tokens, "epochs": round(tokens / data_tokens, 2)}
+    section |= {f"{name} steps": number for name, number in parts_of_run(schedule, steps=steps).items()}
+    section["learning rate"] = in_words(schedule, steps=steps)
+    return section | {"checkpoints": -(-steps // recipe.run.checkpoint_every_steps)}
 
 
 def planned_sections(recipe: Recipe, inputs: RunInputs, options: Options, *, steps: int) -> dict[str, dict[str, object]]:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from data_prep.artifacts import Manifest
 from recipes import arithmetic
 from recipes.base_models import base_model
+from recipes.batches import batches_of
 from recipes.checks import RunInputs, read_inputs
 from recipes.schema import Recipe
 
@@ -56,7 +57,8 @@ def published_steps(recipe: Recipe) -> int:
     """Steps of the published run."""
     if recipe.schedule.epochs is None or recipe.schedule.max_steps is not None:
         return arithmetic.total_steps(recipe)
-    return int(_published_tokens(recipe) * recipe.schedule.epochs) // arithmetic.tokens_per_step(recipe)
+    samples = int(_published_tokens(recipe) * recipe.schedule.epochs) // recipe.data.sequence_length
+    return batches_of(recipe.schedule).whole_steps(samples)
 
 
 def _published_tokens(recipe: Recipe) -> int:
@@ -64,7 +66,7 @@ def _published_tokens(recipe: Recipe) -> int:
         return recipe.data.published_tokens
     if recipe.schedule.epochs is not None:
         raise ValueError(f"recipe {recipe.name} says with neither data.published_tokens nor data.train how much data there is")
-    return (arithmetic.total_steps(recipe) + 1) * arithmetic.tokens_per_step(recipe)
+    return arithmetic.run_tokens(recipe) + arithmetic.tokens_per_step(recipe)
 
 
 def _data(tokens: int, vocab_size: int) -> Manifest:

@@ -71,8 +71,17 @@ class DataRecipe:
 
 
 @dataclass(frozen=True)
+class RampUpRecipe:
+    """Smaller batches at the beginning, which grow to `global_batch_size` in equal steps."""
+
+    start_batch_size: int  # samples of the first steps over all ranks
+    batch_size_increment: int  # samples that are added, each time that an equal part of `samples` is seen
+    samples: int  # seen before the batches have their full size
+
+
+@dataclass(frozen=True)
 class ScheduleRecipe:
-    """How long and how fast: linear warmup from 0, cosine decay, constant tail."""
+    """How long and how fast: linear warmup from 0, decay, constant tail."""
 
     global_batch_size: int  # samples of one step over all ranks
     micro_batch_size: int  # samples of one rank in one pass
@@ -83,7 +92,15 @@ class ScheduleRecipe:
     epochs: float | None = None  # passes over the data; the steps follow, and each pass is over before the next begins
     published_steps: int | None = None  # as the paper rounds them; the plan shows them beside the computed ones
     warmup_steps: int = 0  # at the beginning, in which the rate rises
+    decay_style: str = "cosine"  # of the rate behind the warmup: cosine, linear, inverse_square_root, wsd, warmup_hold or fixed
+    hold_steps: int | None = None  # of warmup_hold: at learning_rate behind the warmup, before the linear decay
+    decay_steps: int | None = None  # of wsd (warmup, stable, decay): those of its decay, which the tail follows or the end
+    wsd_decay_style: str | None = None  # of wsd: linear, cosine, exponential or minus_sqrt
     constant_steps: int = 0  # at the end, at min_learning_rate
+    embedding_learning_rate: float | None = None  # the highest of token table and output layer; by default that of the others
+    embedding_min_learning_rate: float | None = None  # at the end of their decay; by default min_learning_rate
+    embedding_weight_decay: float | None = None  # of token table and output layer; by default that of the others
+    ramp_up: RampUpRecipe | None = None  # batches that grow at the beginning; by default all have global_batch_size
     weight_decay: float = 0.01  # decoupled (AdamW): times the learning rate of the step
     adam_beta1: float = 0.9  # decay of the first moment
     adam_beta2: float = 0.95  # decay of the second moment

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from data_prep.artifacts import Manifest
 from data_prep.megatron.index import PREFIX, QA_STAGE, TokenFile, pair_lengths
+from recipes.batches import Batches, batches_of
 from recipes.blend import Blend, num_windows, pack
 from recipes.schema import DataRecipe, FreezeRule, Recipe
 
@@ -65,23 +66,25 @@ def with_steps(recipe: Recipe, train: Sequence[Manifest]) -> Recipe:
     schedule = recipe.schedule
     if schedule.epochs is None:
         return recipe
-    blend, batch = blend_of(recipe, train), schedule.global_batch_size
+    blend, batches = blend_of(recipe, train), batches_of(schedule)
     if schedule.max_steps is None and schedule.train_tokens is None:
-        schedule = replace(schedule, max_steps=blend.num_samples // batch)
-    return replace(recipe, schedule=schedule, freeze=tuple(_rule_with_step(rule, blend.samples_per_pass, batch) for rule in recipe.freeze))
+        schedule = replace(schedule, max_steps=batches.whole_steps(blend.num_samples))
+    return replace(
+        recipe, schedule=schedule, freeze=tuple(_rule_with_step(rule, blend.samples_per_pass, batches) for rule in recipe.freeze)
+    )
 
 
-def _rule_with_step(rule: FreezeRule, samples_per_pass: int, batch: int) -> FreezeRule:
+def _rule_with_step(rule: FreezeRule, samples_per_pass: int, batches: Batches) -> FreezeRule:
     if rule.until_epoch is None:
         return rule
-    return replace(rule, until_step=math.ceil(rule.until_epoch * samples_per_pass / batch), until_epoch=None)
+    return replace(rule, until_step=batches.steps_covering(math.ceil(rule.until_epoch * samples_per_pass)), until_epoch=None)
 
 
 def largest_steps(recipe: Recipe, train: Sequence[Manifest]) -> int | None:
     """The most steps that data x epochs allow; None where the recipe sets no limit."""
-    batch = recipe.schedule.global_batch_size
+    batches = batches_of(recipe.schedule)
     if recipe.schedule.epochs is not None:
-        return blend_of(recipe, train).num_samples // batch
+        return batches.whole_steps(blend_of(recipe, train).num_samples)
     if not recipe.data.epochs:
         return None
     weights = weights_of(recipe.data, train)
@@ -89,4 +92,4 @@ def largest_steps(recipe: Recipe, train: Sequence[Manifest]) -> int | None:
     allowed = [
         int(size * epochs) * sum(weights) / weight for size, epochs, weight in zip(sizes, epochs_of(recipe.data), weights, strict=True)
     ]
-    return int(min(allowed)) // batch
+    return batches.whole_steps(int(min(allowed)))

@@ -6,8 +6,9 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from recipes.batches import batches_of
 from recipes.published import published_steps
-from recipes.schema import Recipe
+from recipes.schema import RampUpRecipe, Recipe
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,13 @@ def _values(recipe: Recipe, size: Size) -> Iterator[tuple[str, object]]:
         yield "schedule.max_steps", size.steps
     yield "schedule.warmup_steps", scaled(schedule.warmup_steps)
     yield "schedule.constant_steps", scaled(schedule.constant_steps)
+    for name in ("hold_steps", "decay_steps"):
+        if (number := getattr(schedule, name)) is not None:
+            yield f"schedule.{name}", scaled(number)
+    if schedule.ramp_up is not None:
+        yield from _ramp_up(
+            schedule.ramp_up, size, share_of_samples=size.steps * size.global_batch_size / batches_of(schedule).samples(steps)
+        )
     yield "parallel.num_nodes", 1
     yield "parallel.devices_per_node", size.devices
     yield "parallel.tensor_parallel_size", size.tensor_parallel_size
@@ -66,3 +74,15 @@ def _values(recipe: Recipe, size: Size) -> Iterator[tuple[str, object]]:
     for number, rule in enumerate(recipe.freeze):
         if rule.until_step is not None:
             yield f"freeze.{number}.until_step", scaled(rule.until_step)
+
+
+def _ramp_up(ramp: RampUpRecipe, size: Size, *, share_of_samples: float) -> Iterator[tuple[str, object]]:
+    """Two sizes of batches show a ramp-up, if there is a smaller one that can be dealt out."""
+    unit = size.micro_batch_size * size.devices // size.tensor_parallel_size
+    way = size.global_batch_size - unit
+    if not way:
+        yield "schedule.ramp_up", None
+        return
+    yield "schedule.ramp_up.start_batch_size", unit
+    yield "schedule.ramp_up.batch_size_increment", way
+    yield "schedule.ramp_up.samples", max(1, math.floor(ramp.samples * share_of_samples))

@@ -169,7 +169,7 @@ def test_sava_has_two_schedules(name: str, warmup: int, steps: int, start: str) 
     assert run.weight_decay * run.learning_rate == pytest.approx(1e-5)  # what decoupled_adamw takes off a weight at the highest rate
     assert (run.adam_beta1, run.adam_beta2, run.adam_epsilon, run.clip_gradient_norm) == (0.9, 0.95, 1e-8, 1.0)
     fixed = compose_recipe(f"sava/{name}{start}", ["+rate=fixed"]).schedule
-    assert fixed == replace(run, min_learning_rate=1e-5, warmup_steps=0)
+    assert fixed == replace(run, decay_style="fixed", min_learning_rate=1e-5, warmup_steps=0)
     assert compose_recipe(f"sava/{name}{start}", ["+rate=fixed", "schedule.learning_rate=1e-4"]).schedule.min_learning_rate == 1e-4
 
 
