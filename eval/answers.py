@@ -9,7 +9,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lm_eval.api.instance import Instance
 from lm_eval.api.model import LM
@@ -18,6 +18,9 @@ from data_prep.artifacts import digest_bytes
 from data_prep.progress import Counter
 from eval.journal import Answer, Journal
 from eval.shortening import shortened
+
+if TYPE_CHECKING:
+    from eval.chat import Chat, Messages
 
 
 def journal_of_samples(samples: Sequence[dict[str, Any]], kind: str) -> Journal:
@@ -72,6 +75,7 @@ class RememberingModel(LM):
         cut_prompts: shorten a prompt that is too long, instead of refusing: by what its document says may be left out, else the
             backend drops its beginning.
         progress: counts requests.
+        chat: how the model is asked, where not with plain prompts.
     """
 
     def __init__(
@@ -83,8 +87,10 @@ class RememberingModel(LM):
         cut_prompts: bool = False,
         sampling_seed: int = 1234,
         progress: Counter | None = None,
+        chat: Chat | None = None,
     ) -> None:
         super().__init__()
+        self._chat = chat
         self._backend = backend
         self._journal = journal
         self._requests_per_piece = requests_per_piece
@@ -93,6 +99,16 @@ class RememberingModel(LM):
         self._too_long: set[str] = set()
         self._shorter: dict[str, str] = {}  # prompt -> what is asked instead
         self._progress, self._stderr = progress, sys.stderr  # lm-eval's own bars are swallowed while it runs
+
+    @property
+    def tokenizer_name(self) -> str:
+        """Of the requests' cache, which is not used here."""
+        return ""
+
+    def apply_chat_template(self, chat_history: Messages, add_generation_prompt: bool = True) -> str:
+        """What the model reads of a conversation."""
+        assert self._chat is not None, "lm-eval asks only where a chat template was wanted"
+        return self._chat.apply_chat_template(chat_history, add_generation_prompt)
 
     def loglikelihood(self, requests: list[Instance], **_: Any) -> list[tuple[float, bool]]:
         """Log-likelihood of each continuation, and whether it is the greedy one."""
@@ -205,9 +221,21 @@ class RememberingModel(LM):
                 continue
             self._too_long.add(request_key(kind, request.args))
             if prompt not in self._shorter:
-                shorter = shortened(prompt, request.doc.get("cuts") or [], partial(_fits, encode, room - afters[prompt]))
+                shorter = self._shorter_prompt(request, partial(_fits, encode, room - afters[prompt]))
                 if shorter is not None:
                     self._shorter[prompt] = shorter
+
+    def _shorter_prompt(self, request: Instance, fits: Callable[[str], bool]) -> str | None:
+        if self._chat is None:
+            return shortened(request.args[0], request.doc.get("cuts") or [], fits)
+        shorter = self._chat.shorter(request.doc, fits)
+        if shorter is None:
+            raise ValueError(
+                "a conversation does not fit into the positions of the model, and nothing says what may be left out of it but its"
+                " beginning, which holds the system prompt or the template's own words; give fewer shots, or leave out --chat-template"
+                " and --system-prompt"
+            )
+        return shorter
 
 
 def _fits(encode: Callable[[str], list[int]], most: int, text: str) -> bool:

@@ -26,6 +26,7 @@ from conversion.intervals import ratio_interval
 from data_prep.artifacts import combined_digest, digest_bytes, make_group_readable, partial_directory, staged_directory, write_manifest
 from data_prep.progress import Counter, Progress
 from data_prep.reading.named_texts import Text
+from eval.chat import Chat, chat_of
 from eval.journal import Journal
 from eval.results import RESULT_FORMAT, write_lines, write_result
 from eval.task_runs import FoundTask, failure_reason, item_scores, run_task
@@ -46,6 +47,9 @@ class Settings:
         backend: what runs the tasks; texts are always scored by transformers.
         cut_prompts: prompts that do not fit lose examples, then the end of their article, instead of being refused.
         sampling_seed: of the protocols that sample.
+        chat_template: tasks are asked in the tokenizer's template of this name; None with plain prompts.
+        system_prompt: stands before every task's prompt.
+        fewshot_as_multiturn: examples are turns of the conversation.
     """
 
     start_token: str = "auto"
@@ -54,6 +58,22 @@ class Settings:
     backend: str = "hf"
     cut_prompts: bool = False
     sampling_seed: int = 1234
+    chat_template: str | None = None
+    system_prompt: str | None = None
+    fewshot_as_multiturn: bool = False
+
+    def chat(self, checkpoint: Checkpoint) -> Chat | None:
+        """How a model is asked in tasks.
+
+        Raises:
+            ValueError: if its tokenizer has no such template.
+        """
+        return chat_of(checkpoint, template=self.chat_template, system_prompt=self.system_prompt, multiturn=self.fewshot_as_multiturn)
+
+    def told(self) -> dict[str, Any]:
+        """All, but those of conversations only where there are any, so that identities from before there were some stay."""
+        added = ("chat_template", "system_prompt", "fewshot_as_multiturn")
+        return {name: value for name, value in asdict(self).items() if name not in added or value}
 
 
 def result_key(model_digest: str, parts: Mapping[str, str], settings: Settings) -> str:
@@ -76,7 +96,7 @@ def parts_of_result(result: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _rest(settings: Settings) -> str:
-    return json.dumps([RESULT_FORMAT, asdict(settings), versions_of(settings.backend)])
+    return json.dumps([RESULT_FORMAT, settings.told(), versions_of(settings.backend)])
 
 
 def versions_of(backend: str) -> dict[str, str]:
@@ -186,14 +206,22 @@ def _evaluate_parts(
                 result["texts"][text.name] = _score_text(model, checkpoint, text, start_token, window_tokens, staging, journal)
     if not tasks:
         return
+    chat = settings.chat(checkpoint)
+    if chat is not None:
+        result["chat"] = {"template": chat.template, "template_digest": chat.template_digest, "special_tokens": dict(chat.special_tokens)}
+    chats = {name: found.build(chat) for name, found in tasks.items()} if chat is not None else {}
     positions = _task_positions(checkpoint, tasks, settings)
     result["settings"]["task_positions"] = max(positions, result["settings"].get("task_positions", 0))
     lm = _open_backend(model, checkpoint, positions, settings, machine)
-    for name, found in tasks.items():
+    for number, (name, found) in enumerate(tasks.items(), start=1):
         result["failures"].pop(name, None)
+        requests = f"{len(found.task.instances)} requests"
+        print(f"{checkpoint.name}, {name}: task {number} of {len(tasks)}, {requests}", file=sys.stderr, flush=True)
         try:
             with _part(checkpoint, name):
-                result["tasks"][name] = _answer_task(lm, found, checkpoint, _journal_path(answers_dir, found), staging, settings, machine)
+                result["tasks"][name] = _answer_task(
+                    lm, found, checkpoint, _journal_path(answers_dir, found), staging, settings, machine, chats.get(name)
+                )
         except Exception as error:  # a task's functions are its owner's, and raise anything
             result["failures"][name] = failure_reason(error)
     if not result["texts"] and not result["tasks"]:
@@ -344,7 +372,14 @@ def _open_backend(model: Any, checkpoint: Checkpoint, positions: int, settings: 
 
 
 def _answer_task(
-    backend: Any, found: FoundTask, checkpoint: Checkpoint, answers: Path, staging: Path, settings: Settings, machine: Machine
+    backend: Any,
+    found: FoundTask,
+    checkpoint: Checkpoint,
+    answers: Path,
+    staging: Path,
+    settings: Settings,
+    machine: Machine,
+    chat: Chat | None,
 ) -> dict[str, Any]:
     from eval.answers import RememberingModel
 
@@ -357,8 +392,9 @@ def _answer_task(
             cut_prompts=settings.cut_prompts,
             sampling_seed=settings.sampling_seed,
             progress=progress,
+            chat=chat,
         )
-        summary, samples = run_task(lm, found)
+        summary, samples = run_task(lm, found, chat)
     write_lines(staging / "samples" / f"{found.name}.jsonl", samples)
     write_lines(staging / "items" / f"{found.name}.jsonl", [item_scores(samples)])
     return summary

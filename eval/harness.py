@@ -62,7 +62,17 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _metadata(arguments: argparse.Namespace) -> dict[str, Any]:
+def _settings(arguments: argparse.Namespace) -> Settings:
+    if arguments.fewshot_as_multiturn is None:
+        arguments.fewshot_as_multiturn = arguments.chat_template is not None
+    if arguments.fewshot_as_multiturn and arguments.chat_template is None:
+        raise ValueError("--fewshot-as-multiturn needs --chat-template: without a template there are no turns")
+    if arguments.system_prompt is not None and not arguments.system_prompt.strip():
+        raise ValueError("--system-prompt is empty; give the text, or leave it out")
+    return Settings(**{name: getattr(arguments, name) for name in asdict(Settings())})
+
+
+def _metadata(arguments: argparse.Namespace, settings: Settings) -> dict[str, Any]:
     """What the tasks get."""
     try:
         metadata = json.loads(arguments.metadata)
@@ -77,6 +87,8 @@ def _metadata(arguments: argparse.Namespace) -> dict[str, Any]:
         raise ValueError(f"--metadata has beams {beams}, but vLLM does not sample over beams; give --backend hf")
     if arguments.data is not None:
         metadata["data"] = arguments.data
+    if settings.fewshot_as_multiturn:
+        metadata["turns"] = True
     return metadata
 
 
@@ -86,6 +98,7 @@ def _tasks(arguments: argparse.Namespace, metadata: Mapping[str, Any]) -> tuple[
         os.environ["SCION_ROUGE_TOKENIZER"] = arguments.rouge_tokenizer
     if not arguments.tasks:
         return {}, {}
+    print(f"reading the rows of {', '.join(arguments.tasks)}", file=sys.stderr, flush=True)
     found, unusable = find_usable_tasks(
         arguments.tasks, task_dirs=(TASKS_DIR, *arguments.task_dir), metadata=metadata, hub=arguments.hub, limit=arguments.limit
     )
@@ -103,7 +116,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         raise ValueError(f"--batch-size is {arguments.batch_size}; it must be at least 1")
     if arguments.limit is not None and arguments.limit < 1:
         raise ValueError(f"--limit is {arguments.limit}; it must be at least 1")
-    metadata = _metadata(arguments)
+    settings = _settings(arguments)
+    metadata = _metadata(arguments, settings)
     texts = read_texts(arguments.text, text_key=arguments.text_key, separator=arguments.document_separator)
     be_quiet_and_offline()
     import logging
@@ -111,8 +125,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     logging.getLogger("lm_eval").setLevel(logging.ERROR)
     checkpoints = [inspect_checkpoint(folder, name=name) for name, folder in named_checkpoints(arguments.model).items()]
     tasks, unusable = _tasks(arguments, metadata)
-    settings = Settings(**{name: getattr(arguments, name) for name in asdict(Settings())})
     for checkpoint in checkpoints:  # before any model is loaded
+        settings.chat(checkpoint)
         choose_window_tokens(checkpoint.num_positions, settings.context_length)
         choose_start_token(checkpoint.tokenizer, settings.start_token)
     for checkpoint in checkpoints:

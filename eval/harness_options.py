@@ -8,6 +8,7 @@ from pathlib import Path
 from conversion.bits_per_byte import START_TOKEN_RULES
 from conversion.hf_model import DTYPES
 from data_prep.reading.documents import SUFFIXES, add_format_arguments
+from eval.chat import OWN_TEMPLATE
 from eval.evaluation import BACKENDS
 
 
@@ -47,6 +48,21 @@ def add_harness_arguments(parser: argparse.ArgumentParser) -> None:
         "--cut-prompts",
         action="store_true",
         help="let prompts that do not fit lose examples, then the end of their article; reports say so",
+    )
+    parser.add_argument(
+        "--chat-template",
+        nargs="?",
+        const=OWN_TEMPLATE,
+        metavar="NAME",
+        help="ask tasks in the chat template of each model's tokenizer; NAME: of several that it has",
+    )
+    parser.add_argument(
+        "--system-prompt", metavar="TEXT", help="before every task's prompt, in the template's place for it if there is one"
+    )
+    parser.add_argument(
+        "--fewshot-as-multiturn",
+        action=argparse.BooleanOptionalAction,
+        help="examples are turns of the conversation, not one message with the question (default: with --chat-template, as lm-eval)",
     )
     parser.add_argument("--sampling-seed", type=int, default=1234, help="of the protocols that sample (default: %(default)s)")
     parser.add_argument("--backend", choices=BACKENDS, default="hf", help="what runs the tasks (default: %(default)s)")

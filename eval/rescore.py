@@ -19,6 +19,7 @@ from conversion.hf_model import be_quiet_and_offline
 from data_prep import command
 from data_prep.artifacts import MANIFEST_NAME, read_manifest, staged_directory, write_manifest
 from data_prep.tables import markdown_table
+from eval.chat import Chat
 from eval.results import RESULT_NAME, load_result, read_lines, write_lines, write_result
 from eval.task_runs import TASKS_DIR, FoundTask, find_tasks, item_scores, request_kind, run_task
 
@@ -33,13 +34,16 @@ def rescore(results_dir: Path, output_dir: Path, tasks: Mapping[str, FoundTask])
 
     result = load_result(results_dir / RESULT_NAME)
     manifest = read_manifest(results_dir)
+    chat = _chat_of_result(result)
     scored = {}
     for name, found in tasks.items():
         if name not in result["tasks"]:
             raise ValueError(f"{results_dir} has no answers to {name}; it has {', '.join(result['tasks']) or 'none'}")
         saved = read_lines(results_dir / "samples" / f"{name}.jsonl")
         try:
-            scored[name] = run_task(RememberingModel(None, journal_of_samples(saved, request_kind(found.task))), found)
+            asked = found.build(chat)
+            answers = RememberingModel(None, journal_of_samples(saved, request_kind(found.task)), chat=asked)
+            scored[name] = run_task(answers, found, asked)
         except ValueError as error:
             raise ValueError(f"{results_dir}, task {name}: {error}") from error
     with staged_directory(output_dir) as staging:
@@ -57,6 +61,14 @@ def rescore(results_dir: Path, output_dir: Path, tasks: Mapping[str, FoundTask])
             inputs={"results": manifest.digest if manifest is not None else ""},
         )
     return result
+
+
+def _chat_of_result(result: Mapping[str, Any]) -> Chat | None:
+    """How a result's model was asked; None with plain prompts."""
+    told, settings = result.get("chat"), result["settings"]
+    if told is None:
+        return None
+    return Chat(told["template"], told["special_tokens"], settings["system_prompt"], settings["fewshot_as_multiturn"])
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -85,10 +97,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     metadata = json.loads(arguments.metadata)
     if arguments.data is not None:
         metadata["data"] = arguments.data
-    tasks = find_tasks(arguments.tasks, task_dirs=(TASKS_DIR, *arguments.task_dir), metadata=metadata)
     rows = []
     for results_dir in arguments.results:
         before = load_result(results_dir / RESULT_NAME)
+        asked = {**metadata, "turns": True} if before["settings"].get("fewshot_as_multiturn") else metadata
+        tasks = find_tasks(arguments.tasks, task_dirs=(TASKS_DIR, *arguments.task_dir), metadata=asked)
         after = rescore(results_dir, arguments.output / results_dir.resolve().name, tasks)
         for name in tasks:
             for metric, entry in after["tasks"][name]["metrics"].items():

@@ -9,7 +9,7 @@ import math
 import os
 import traceback
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from lm_eval.tasks import TaskManager
 
     from eval.answers import RememberingModel
+    from eval.chat import Chat
 
 _FEWSHOT_SEED = 1234  # as the stock command's
 _EVAL_DIR = Path(__file__).resolve().parent
@@ -45,6 +46,24 @@ class FoundTask:
     digest: str
     prompts_digest: str
     limit: int | None = None
+
+    def build(self, chat: Chat | None) -> Chat | None:
+        """Build the requests as one model is asked; returns how, with what is known of this task's examples."""
+        if chat is not None and chat.multiturn:
+            from eval.chat import documents_with_turns
+
+            chat = replace(chat, documents=documents_with_turns([instance.doc for instance in self.task.instances]))
+        with contextlib.redirect_stderr(io.StringIO()):  # a progress bar
+            self.task.build_all_requests(limit=self.limit, rank=0, world_size=1, **_chat_arguments(chat), **_renderer(chat))
+        return chat
+
+
+def _chat_arguments(chat: Chat | None) -> dict[str, Any]:
+    return {} if chat is None else chat.request_arguments()
+
+
+def _renderer(chat: Chat | None) -> dict[str, Any]:
+    return {} if chat is None or chat.template is None else {"chat_template": chat.apply_chat_template}
 
 
 def find_tasks(
@@ -163,8 +182,11 @@ def _require_labels(task: Any) -> None:
                 raise ValueError(f"row {number} has the label {target}; expected the number of one of its {len(choices)} choices, from 0")
 
 
-def run_task(lm: Any, found: FoundTask) -> tuple[dict[str, Any], list[Sample]]:
+def run_task(lm: Any, found: FoundTask, chat: Chat | None = None) -> tuple[dict[str, Any], list[Sample]]:
     """One task on any lm-eval model: its metrics with intervals, and its samples.
+
+    Args:
+        chat: of `FoundTask.build`, for a model that is asked in conversations; `lm` has its template too.
 
     Raises:
         ValueError: if a log-likelihood is not finite, or a prompt does not fit.
@@ -178,7 +200,12 @@ def run_task(lm: Any, found: FoundTask) -> tuple[dict[str, Any], list[Sample]]:
     # Three progress bars per task and a line on stdout; logging has its own handle and is still heard.
     with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
         output = lm_eval.evaluate(
-            lm=lm, task_dict={"tasks": {found.name: found.task}}, limit=found.limit, bootstrap_iters=2, log_samples=True
+            lm=lm,
+            task_dict={"tasks": {found.name: found.task}},
+            limit=found.limit,
+            bootstrap_iters=2,
+            log_samples=True,
+            **_chat_arguments(chat),
         )
     assert output is not None, "lm-eval returns results on rank 0, and there is one rank"
     samples = sorted(output["samples"][found.name], key=lambda sample: sample["doc_id"])
@@ -194,7 +221,7 @@ def run_task(lm: Any, found: FoundTask) -> tuple[dict[str, Any], list[Sample]]:
         # Two results may be compared item by item only where these agree.
         "task_hash": digest_bytes(json.dumps([[s["doc_hash"], s["prompt_hash"], s["target_hash"]] for s in samples]).encode()),
         "digest": found.digest,
-        "prompts_digest": found.prompts_digest,
+        "prompts_digest": found.prompts_digest if chat is None else _chat_digest(found, chat),
         "higher_is_better": output["higher_is_better"].get(found.name),
         "majority": _majority(samples),
         **{
@@ -202,6 +229,11 @@ def run_task(lm: Any, found: FoundTask) -> tuple[dict[str, Any], list[Sample]]:
         },
     }
     return summary, samples
+
+
+def _chat_digest(found: FoundTask, chat: Chat) -> str:
+    """Of what is asked, and whether and how as a conversation; not of the template, which belongs to the model."""
+    return combined_digest({"prompts": found.prompts_digest, "chat": json.dumps(chat.request_arguments(), sort_keys=True)})
 
 
 def _metrics(results: Mapping[str, Any], task: Any, samples: Sequence[Sample]) -> dict[str, dict[str, Any]]:

@@ -133,14 +133,21 @@ SQUAD_IT = Protocol(
 
 
 def load_squad(
-    *, data: str | None = None, shots: int, seed: int, split: str | None = None, items: int | None = None, **metadata: Any
+    *,
+    data: str | None = None,
+    shots: int,
+    seed: int,
+    split: str | None = None,
+    items: int | None = None,
+    turns: bool = False,
+    **metadata: Any,
 ) -> DatasetDict:
     """Documents of SQuAD-it with all their right answers; examples come from the first 1000 training rows.
 
     Args:
         metadata: what else lm-eval hands over; not used.
     """
-    return as_dataset(documents(SQUAD_IT, data=data, shots=int(shots), seed=int(seed), split=split, items=items))
+    return as_dataset(documents(SQUAD_IT, data=data, shots=int(shots), seed=int(seed), split=split, items=items, turns=turns))
 
 
 def score_squad(document: dict[str, Any], answers: Sequence[str]) -> dict[str, Any]:

@@ -53,6 +53,7 @@ def documents(
     seed: int = DEFAULT_SEED,
     split: str | None = None,
     items: int | None = None,
+    turns: bool = False,
 ) -> list[dict[str, Any]]:
     """Documents for lm-eval, each with `id`, `group`, `prompt`, `shot_ids`, `cuts` and what scoring needs.
 
@@ -64,6 +65,7 @@ def documents(
         shots: examples before every question.
         split: other than the protocol's own.
         items: ask only so many rows, drawn by the seed; None for all.
+        turns: documents also tell `question`, `answer` and what stands `after` it of each example, for conversations (`eval.chat`).
 
     Raises:
         ValueError: if files, fields or labels are missing, or the pool of examples is smaller than `shots`.
@@ -82,7 +84,7 @@ def documents(
             raise ValueError(f"{items} items were asked for; expected 1 or more")
         evaluated = draw_examples(sorted(evaluated, key=lambda row: str(row["id"])), "evaluated items", int(items), seed=seed)
     pools = _pools_by_likeness(protocol, pool)
-    return [_document(protocol, row, pools, shots=shots, seed=seed) for row in evaluated]
+    return [_document(protocol, row, pools, shots=shots, seed=seed, turns=turns) for row in evaluated]
 
 
 def _pools_by_likeness(protocol: Protocol, pool: Sequence[Row]) -> dict[Any, list[Row]]:
@@ -92,18 +94,20 @@ def _pools_by_likeness(protocol: Protocol, pool: Sequence[Row]) -> dict[Any, lis
     return pools
 
 
-def _document(protocol: Protocol, row: Row, pools: dict[Any, list[Row]], *, shots: int, seed: int) -> dict[str, Any]:
+def _document(protocol: Protocol, row: Row, pools: dict[Any, list[Row]], *, shots: int, seed: int, turns: bool) -> dict[str, Any]:
     pool = pools.get(None if protocol.like is None else protocol.like(row), [])
     examples = draw_examples(pool, str(row["id"]), shots, seed=seed)
     solved = [f"{protocol.question(example)} {protocol.answer(example)}{protocol.between}" for example in examples]
     instruction = "" if protocol.instruction is None else f"{protocol.instruction(row)}\n\n"
     before, question = f"{instruction}{''.join(solved)}", protocol.question(row)
+    told = [{"question": protocol.question(example), "answer": protocol.answer(example), "after": protocol.between} for example in examples]
     return {
         "id": str(row["id"]),
         "group": str(row.get("group", row["id"])),
         "prompt": f"{before}{question}",
         "shot_ids": [str(example["id"]) for example in examples],
         "cuts": [*reversed(_spans(solved, start=len(instruction))), _article_span(protocol, row, question, start=len(before))],
+        **({"turns": told} if turns else {}),
         **protocol.scored(row),
     }
 

@@ -26,14 +26,21 @@ SENTA = Protocol(
 
 
 def load(
-    *, data: str | None = None, shots: int, seed: int, split: str | None = None, items: int | None = None, **metadata: Any
+    *,
+    data: str | None = None,
+    shots: int,
+    seed: int,
+    split: str | None = None,
+    items: int | None = None,
+    turns: bool = False,
+    **metadata: Any,
 ) -> DatasetDict:
     """Documents with source and references.
 
     Args:
         metadata: what else lm-eval hands over; not used.
     """
-    return as_dataset(documents(SENTA, data=data, shots=int(shots), seed=int(seed), split=split, items=items))
+    return as_dataset(documents(SENTA, data=data, shots=int(shots), seed=int(seed), split=split, items=items, turns=turns))
 
 
 def score(document: dict[str, Any], answers: Sequence[str]) -> dict[str, Any]:

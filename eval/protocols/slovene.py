@@ -316,6 +316,7 @@ def load(
     split: str | None = None,
     items: int | None = None,
     wording: str = "2024-10",
+    turns: bool = False,
     **metadata: Any,
 ) -> DatasetDict:
     """Documents of one set.
@@ -328,7 +329,7 @@ def load(
         ValueError: as `documents`, and for a wording that there is not, of all sets or of this one.
     """
     asked = _protocol(protocol, wording)
-    return as_dataset(documents(asked, data=data, shots=int(shots), seed=int(seed), split=split, items=items))
+    return as_dataset(documents(asked, data=data, shots=int(shots), seed=int(seed), split=split, items=items, turns=turns))
 
 
 def _protocol(name: str, wording: str) -> Protocol:

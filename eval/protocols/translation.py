@@ -67,14 +67,22 @@ def _zero_shot(direction: str) -> Protocol:
 
 
 def load_few_shot(
-    *, direction: str, data: str | None = None, shots: int, seed: int, split: str | None = None, items: int | None = None, **metadata: Any
+    *,
+    direction: str,
+    data: str | None = None,
+    shots: int,
+    seed: int,
+    split: str | None = None,
+    items: int | None = None,
+    turns: bool = False,
+    **metadata: Any,
 ) -> DatasetDict:
     """Documents of one direction, examples from `dev`.
 
     Args:
         metadata: what else lm-eval hands over; not used.
     """
-    return as_dataset(documents(_few_shot(direction), data=data, shots=int(shots), seed=int(seed), split=split, items=items))
+    return as_dataset(documents(_few_shot(direction), data=data, shots=int(shots), seed=int(seed), split=split, items=items, turns=turns))
 
 
 def load_zero_shot(

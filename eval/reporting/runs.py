@@ -157,6 +157,10 @@ def _require_same_comet(models: Sequence[Evaluated]) -> None:
 
 
 def _first_difference(first: Evaluated, other: Evaluated, task: str) -> str:
+    for setting in ("chat_template", "system_prompt", "fewshot_as_multiturn"):
+        values = [model.content["settings"].get(setting) or None for model in (other, first)]
+        if values[0] != values[1]:
+            return f"with {setting} {values[0]} and {values[1]}"
     shots = [model.tasks[task]["num_fewshot"] for model in (other, first)]
     if shots[0] != shots[1]:
         return f"with {shots[0]} and {shots[1]} examples"

@@ -42,6 +42,13 @@ def _unlike(models: Sequence[Evaluated]) -> Iterable[str]:
         if len(values) > 1:
             told = " and ".join(f"{value} ({_listed(names)})" for value, names in values.items())
             yield f"{what.format(told)}: a difference may be due to that alone."
+    templates: dict[str, list[str]] = {}
+    for model in asked:
+        if (digest := model.content.get("chat", {}).get("template_digest")) is not None:
+            templates.setdefault(digest, []).append(model.name)
+    if len(templates) > 1:
+        told = " and ".join(_listed(names) for names in templates.values())
+        yield f"Models were asked in different chat templates, each in its tokenizer's own ({told})."
     for package in ("lm_eval", "transformers"):
         versions = _values(models, "versions", package)
         if len(versions) > 1:

@@ -56,7 +56,10 @@ def test_the_others_are_kept_and_the_next_command_does_only_the_rest(model, data
     rest = "; what is done is kept, and the same command does the rest"
     fails_with(f"3 tasks could not be evaluated: {missing}; model, {broken}; {room}{rest}", command(tasks))
     printed = capsys.readouterr()
-    assert printed.err.startswith(f"task sl_cb_mc is left out: the file sl/superglue_human/CB.jsonl.gz (or .jsonl) is not in {data}"[:60])
+    rows, left_out, *_ = printed.err.splitlines()
+    assert rows == f"reading the rows of {', '.join(tasks)}"
+    assert left_out.startswith(f"task sl_cb_mc is left out: the file sl/superglue_human/CB.jsonl.gz (or .jsonl) is not in {data}"[:60])
+    assert re.search(r"^model, sl_copa_mc: task 4 of 4, \d+ requests\nmodel, sl_copa_mc: [\d.]+ s$", printed.err, re.MULTILINE)
     assert " sl_boolq_mc " in printed.out and "sl_rte_mc" not in printed.out
     first = result_of(output / "model")
     assert list(first["tasks"]) == ["sl_boolq_mc", "sl_copa_mc"]
