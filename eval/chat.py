@@ -60,12 +60,13 @@ class Chat:
     def _render(self, messages: Messages, add_generation_prompt: bool) -> str:
         from transformers.utils.chat_template_utils import render_jinja_template
 
+        names: dict[str, Any] = dict(self.special_tokens)
         rendered = render_jinja_template(
             [messages],
             chat_template=self.template,
             add_generation_prompt=add_generation_prompt,
             continue_final_message=not add_generation_prompt,
-            **self.special_tokens,
+            **names,
         )
         return str(rendered[0][0] if isinstance(rendered, tuple) else rendered[0])
 

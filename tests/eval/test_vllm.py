@@ -95,6 +95,20 @@ def test_the_same_answers_to_a_task(pair, task, tmp_path):
             assert [a[0][0] for a in one["resps"]] == pytest.approx([a[0][0] for a in other["resps"]], abs=1e-4)
 
 
+def test_the_same_answers_in_conversations(pair, tmp_path):
+    """Prompts in a chat template, with its start token, are read alike."""
+    from eval.chat import Chat
+
+    template = "{{ bos_token }}{% for m in messages %}<{{ m.role }}>{{ m.content }}</s>{% endfor %}<assistant>"
+    chat = Chat(template, {"bos_token": "<s>"}, "Odgovarjaj kratko.", multiturn=True)
+    found = find_tasks(["sl_copa_mc"], metadata={"data": str(write_rows(tmp_path)), "shots": 1, "turns": True})["sl_copa_mc"]
+    asked = found.build(chat)
+    (ours, samples), (theirs, other_samples) = (run_task(RememberingModel(lm, Journal(None), chat=asked), found, asked) for lm in pair)
+    assert ours["task_hash"] == theirs["task_hash"] and samples[0]["arguments"][0][0].startswith("<s><system>Odgovarjaj kratko.</s><user>")
+    for one, other in zip(samples, other_samples, strict=True):
+        assert [a[0][0] for a in one["resps"]] == pytest.approx([a[0][0] for a in other["resps"]], abs=1e-4)
+
+
 def test_sampling_is_decided_by_the_seed(pair, tmp_path):
     found = find_tasks(["mt_en_sw"], metadata={"data": str(write_rows(tmp_path))})["mt_en_sw"]
 
