@@ -135,11 +135,14 @@ def known_table() -> str:
                 row.get("language", ""),
                 row.get("domain", ""),
                 row.get("licence", ""),
+                row.get("size", ""),
+                row.get("columns", ""),
                 str(where),
                 row.get("how", row.get("source", "")),
             ]
         )
-    return markdown_table(("name", "language", "domain", "licence", "read from", "get it"), rows, text_columns=6)
+    header = ("name", "language", "domain", "licence", "size", "columns", "read from", "get it")
+    return markdown_table(header, rows, text_columns=len(header))
 
 
 def _parser() -> argparse.ArgumentParser:

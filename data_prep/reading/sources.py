@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from datasets import IterableDataset
 
 KNOWN_TABLE = Path(__file__).with_name("known_corpora.yaml")
-_HOW_KEYS = ("files", "huggingface", "text_key", "separator", "max_documents", "sample_documents", "how")
+_HOW_KEYS = ("files", "huggingface", "text_key", "separator", "max_documents", "sample_documents", "size", "columns", "how")
 
 _LIMITS = ("max_documents", "sample_documents")
 

@@ -74,6 +74,17 @@ GPUS = {
             source=f"{_A100_SHEET}, SXM; network of a DGX, eight 200 Gbit/s cards per node of 8",
         ),
         Gpu(
+            "h100-64gb",
+            peak_flops=989e12,
+            memory_gib=63.0,  # no report of CUDA was at hand: a GiB below the name's number, as that of 80 GB has
+            memory_rate=2000 * GIGA,  # assumed: HBM2e in the place of HBM3; no public figure was found
+            nvlink_rate=450 * GIGA,
+            network_rate=100 * GIGA,
+            devices_per_node=4,
+            watts=700,
+            source=f"BSC's documents of MareNostrum 5 ACC; {_H100_SHEET}; network of four 200 Gbit/s cards per node of 4",
+        ),
+        Gpu(
             "h100-80gb",
             peak_flops=989e12,
             memory_gib=79.2,
@@ -94,6 +105,28 @@ GPUS = {
             devices_per_node=8,
             watts=700,
             source="NVIDIA H200 data sheet (2024), SXM; network of a DGX, eight 400 Gbit/s cards per node of 8",
+        ),
+        Gpu(
+            "b200-180gb",
+            peak_flops=2250e12,
+            memory_gib=178.3,  # nvidia-smi says 183,359 MiB of one, of which CUDA keeps some
+            memory_rate=8000 * GIGA,
+            nvlink_rate=900 * GIGA,
+            network_rate=400 * GIGA,
+            devices_per_node=8,
+            watts=1000,
+            source="NVIDIA DGX B200 and HGX B200 data sheets (2024); network of a DGX, eight 400 Gbit/s cards per node of 8",
+        ),
+        Gpu(
+            "mi250x-64gb",  # one of the two dies of a module, which ROCm shows as a GPU of its own
+            peak_flops=191.5e12,
+            memory_gib=64.0,
+            memory_rate=1638 * GIGA,
+            nvlink_rate=50 * GIGA,  # Infinity Fabric: a ring passes the slowest of its links, one of 50 GB/s each way
+            network_rate=100 * GIGA,
+            devices_per_node=8,
+            watts=280,
+            source="AMD Instinct MI250X data sheet (2021), halved; LUMI's documents: four 200 Gbit/s cards per node of 8 dies",
         ),
     )
 }

@@ -275,6 +275,8 @@ def test_every_corpus_of_the_papers(tmp_path: Path) -> None:
     assert sum(name.startswith("cc100") and row.get("sample_documents") == 30_000 for name, row in table.items()) == 10
     assert all("max_documents" not in row for row in table.values())
     assert table["wikipedia_en"]["huggingface"]["config"].startswith("2022"), 'GaMS, 3: "English Wikipedia (Wikimedia Foundation, 2022)"'
+    gams3 = "fineweb2_sl finepdfs_sl nemotron_high_quality classla_web_sl nuk_doc nuk_combined sl_legal sl_medical dgt hplt2_sl hplt3_sl"
+    assert set(gams3.split()) <= set(table) and all(table[name]["columns"].startswith("text") for name in gams3.split()[:5])
     content = {".vert": b"<doc>\na\n</doc>\n", ".xz": lzma.compress(b"ena\ndve\n\ntri\n")}
     for name, row in table.items():
         assert {"language", "domain", "licence", "source"} <= set(row)
@@ -304,6 +306,7 @@ def test_list(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--list"]) == 0
     out = capsys.readouterr().out
     assert "| culturax_it " in out and "uonlp/CulturaX it" in out
+    assert "4.7 B words" in out and "HuggingFaceFW/fineweb-2 slv_Latn" in out
 
 
 @pytest.mark.parametrize(

@@ -201,8 +201,8 @@ def test_a_layout_that_does_not_fit_is_refused_with_the_numbers() -> None:
 def test_unknown_gpu_names_the_known_ones() -> None:
     assert find_gpu("A100-40GB") is PAPER_GPU
     with pytest.raises(ValueError) as error:
-        find_gpu("h100")
-    assert str(error.value) == f"there is no GPU h100; did you mean h100-80gb? Known are {', '.join(GPUS)}"
+        find_gpu("h200")
+    assert str(error.value) == f"there is no GPU h200; did you mean h200-141gb? Known are {', '.join(GPUS)}"
 
 
 @pytest.mark.parametrize(
@@ -212,7 +212,11 @@ def test_unknown_gpu_names_the_known_ones() -> None:
         ("NVIDIA A100-SXM-64GB", 63.4, "a100-64gb"),
         ("NVIDIA A100 80GB PCIe", 79.2, "a100-80gb"),
         ("NVIDIA H100 80GB HBM3", 79.1, "h100-80gb"),
+        ("NVIDIA H100", 62.5, "h100-64gb"),
         ("NVIDIA H200", 139.8, "h200-141gb"),
+        ("NVIDIA B200", 178.4, "b200-180gb"),
+        ("AMD Instinct MI250X", 64.0, "mi250x-64gb"),
+        ("NVIDIA GB200", 184.0, None),
         ("NVIDIA H100 PCIe", 79.1, None),
         ("NVIDIA GH200 480GB", 94.5, None),
         ("NVIDIA A100-SXM4-40GB MIG 3g.20gb", 19.6, None),
