@@ -5,13 +5,14 @@ Pure functions without torch; the plan shows them and the engine uses them, so t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from recipes.batches import batches_of
 from recipes.schedules import rate_of_step
-from recipes.schema import ParallelRecipe, Recipe, ScheduleRecipe
+from recipes.schema import ParallelRecipe, Recipe, RunRecipe, ScheduleRecipe
 
 
 def world_size(parallel: ParallelRecipe) -> int:
@@ -46,6 +47,13 @@ def total_steps(recipe: Recipe) -> int:
     if schedule.train_tokens is None:
         raise ValueError(f"the steps of recipe {recipe.name} follow from its data; take the recipe that check_run gives")
     return batches_of(schedule).whole_steps(schedule.train_tokens // recipe.data.sequence_length)
+
+
+def steps_between_saves(run: RunRecipe, *, step_seconds: float) -> int:
+    """Steps from one checkpoint to the next at a speed, by number or by time, whichever comes first."""
+    if run.checkpoint_every_minutes is None:
+        return run.checkpoint_every_steps
+    return min(run.checkpoint_every_steps, math.ceil(run.checkpoint_every_minutes * 60 / step_seconds))
 
 
 def run_samples(recipe: Recipe) -> int:

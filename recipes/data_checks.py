@@ -31,8 +31,8 @@ def blend_problems(recipe: Recipe, inputs: RunInputs) -> list[str]:
         problems.append(
             f"data.epochs has {len(data.epochs)} numbers for {len(data.train)} data sets in data.train; give one for all or one each"
         )
-    if schedule.epochs is not None and (data.weights or data.shares):
-        given = "weights" if data.weights else "shares"
+    if schedule.epochs is not None and (data.weights or data.shares or data.blend):
+        given = "weights" if data.weights else "shares" if data.shares else "blend"
         problems.append(f"schedule.epochs sees all of the data, but data.{given} takes parts of it; give one of them")
     for number, rule in enumerate(recipe.freeze):
         if rule.until_epoch is not None and (schedule.epochs is None or not 0 < rule.until_epoch < schedule.epochs):
@@ -40,7 +40,7 @@ def blend_problems(recipe: Recipe, inputs: RunInputs) -> list[str]:
             problems.append(
                 f"freeze[{number}].until_epoch is {rule.until_epoch:g}; expected more than 0 and less than schedule.epochs ({known})"
             )
-    return problems + _share_problems(recipe) + _answer_problems(recipe, inputs)
+    return problems + _share_problems(recipe) + _named_share_problems(recipe) + _answer_problems(recipe, inputs)
 
 
 def _answer_problems(recipe: Recipe, inputs: RunInputs) -> list[str]:
@@ -70,6 +70,27 @@ def _share_problems(recipe: Recipe) -> list[str]:
     else:
         problems += [f"data.shares has {name}, but no data set is in it" for name in data.shares if name not in data.languages]
         problems += [f"data.languages has {name}, which has no share in data.shares" for name in {*data.languages} - {*data.shares}]
+    return problems
+
+
+def _named_share_problems(recipe: Recipe) -> list[str]:
+    data, problems = recipe.data, []
+    if data.blend is None:
+        return []
+    if other := [name for name in ("weights", "shares") if getattr(data, name)]:
+        problems.append(f"data.blend and data.{other[0]} both say how much of each data set is seen; give one of them")
+    names = [Path(path).name for path in data.train]
+    if missing := [name for name in data.blend if name not in names]:
+        problems.append(
+            f"data.blend has {', '.join(missing)}, but no data set of data.train is called so (its last folder); give all of them,"
+            " or say with data.blend=null data.weights=[...] how much of each there is"
+        )
+    if unknown := [path for path, name in zip(data.train, names, strict=True) if name not in data.blend]:
+        problems.append(f"data.train has {', '.join(unknown)}, to which data.blend gives no share; it names {', '.join(data.blend)}")
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        problems.append(
+            f"data.train has several data sets called {', '.join(twice)}, which data.blend cannot tell apart; rename their folders"
+        )
     return problems
 
 

@@ -102,7 +102,10 @@ def schedule_section(recipe: Recipe, *, data_tokens: int) -> dict[str, object]:
     section |= {"tokens": tokens, "tokens in the data": data_tokens, "epochs": round(tokens / data_tokens, 2)}
     section |= {f"{name} steps": number for name, number in parts_of_run(schedule, steps=steps).items()}
     section["learning rate"] = in_words(schedule, steps=steps)
-    return section | {"checkpoints": -(-steps // recipe.run.checkpoint_every_steps)}
+    every, minutes = recipe.run.checkpoint_every_steps, recipe.run.checkpoint_every_minutes
+    if minutes is not None:  # how many that makes, the speed decides
+        return section | {"checkpoints": f"every {every:,} steps and {minutes:g} minutes"}
+    return section | {"checkpoints": -(-steps // every)}
 
 
 def planned_sections(recipe: Recipe, inputs: RunInputs, options: Options, *, steps: int) -> dict[str, dict[str, object]]:
@@ -125,7 +128,7 @@ def planned_sections(recipe: Recipe, inputs: RunInputs, options: Options, *, ste
     return sections | {
         f"time on {layout.num_devices} x {gpu.name} (calibrated)": report.time_section(run),
         f"checkpoints (at an assumed {options.write_rate / 1e9:g} GB/s)": report.checkpoint_section(
-            run, every_steps=recipe.run.checkpoint_every_steps
+            run, every_steps=arithmetic.steps_between_saves(recipe.run, step_seconds=run.choice.time.total)
         ),
         f"fastest layouts on {num_gpus} x {gpu.name} (calibrated)": report.ranking_section(choices, count=options.count),
         "what fits and why": report.reasons(model, run.choice, choices),

@@ -36,12 +36,12 @@ def published_inputs(recipe: Recipe) -> tuple[Recipe, RunInputs]:
     tied = None if recipe.model.output_layer is None else _TIED[recipe.model.output_layer]
     family, model = base_model(recipe.model.base, vocab_size=recipe.model.vocab_size, tied=tied)
     tokens = _published_tokens(recipe)
-    shares = recipe.data.shares or {"": 1.0}
-    train = tuple(_data(round(tokens * share), model["vocab_size"]) for share in shares.values())
+    shares = recipe.data.shares or recipe.data.blend or {"": 1.0}
+    train = tuple(_data(round(tokens * share / sum(shares.values())), model["vocab_size"]) for share in shares.values())
     facts = {"method": recipe.model.method, "head": recipe.model.output_layer}
     data = replace(
         recipe.data,
-        train=tuple(f"(published data{f' in {language}' if language else ''})" for language in shares),
+        train=tuple(recipe.data.blend or (f"(published data{f' in {language}' if language else ''})" for language in shares)),
         languages=tuple(recipe.data.shares),
     )
     validation = {}

@@ -61,6 +61,7 @@ RANGES: Mapping[str, Range] = {
     "data.sequence_length": COUNT,
     "data.shares": POSITIVE,
     "data.weights": POSITIVE,
+    "data.blend": POSITIVE,
     "data.epochs": POSITIVE,
     "data.published_tokens": COUNT,
     "data.num_workers": NOT_NEGATIVE,
@@ -92,6 +93,7 @@ RANGES: Mapping[str, Range] = {
     "lora.alpha": POSITIVE,
     "lora.dropout": SHARE_BELOW_ONE,
     "run.checkpoint_every_steps": COUNT,
+    "run.checkpoint_every_minutes": POSITIVE,
     "run.validate_every_steps": COUNT,
     "run.validation_batches": COUNT,
     "run.log_every_steps": COUNT,
@@ -112,7 +114,7 @@ def range_problems(recipe: Recipe) -> list[str]:
         expected = RANGES.get(key)
         if expected is None or all(number in expected for number in numbers):
             continue
-        is_one = len(numbers) == 1 and key not in ("data.shares", "data.weights", "data.epochs")
+        is_one = len(numbers) == 1 and key not in ("data.shares", "data.weights", "data.blend", "data.epochs")
         found = f"{numbers[0]}" if isinstance(numbers[0], int) and is_one else f"{numbers[0]:g}" if is_one else f"{numbers}"
         problems.append(f"{key} is {found}; expected {expected.in_words(several=not is_one)}")
     return problems

@@ -63,6 +63,7 @@ class DataRecipe:
     languages: tuple[str, ...] = ()  # language of each data set; needed where `shares` speak of languages
     shares: dict[str, float] = field(default_factory=dict)  # language: its share of all samples; its data sets share by their tokens
     weights: tuple[float, ...] = ()  # or the share of each data set; by default in proportion to tokens x epochs
+    blend: dict[str, float] | None = None  # or name of a data set, the last folder of its path: its share, in proportion to the others'
     epochs: tuple[float, ...] = ()  # how often one pass over the data sees each data set; one number for all; by default once
     published_tokens: int | None = None  # tokens that the published run had; plans without data count with them
     validation: dict[str, str] = field(default_factory=dict)  # language: held-out data set; one path alone is called "all"
@@ -132,6 +133,7 @@ class RunRecipe:
     """What is written down and when."""
 
     checkpoint_every_steps: int  # optimizer steps; the last step is saved too
+    checkpoint_every_minutes: float | None = None  # also behind the first step that ends so long after the last save, or the start
     validate_every_steps: int | None = None  # where data.validation is given; by default as often as a checkpoint is saved
     validation_batches: int = 1  # global batches of one validation
     log_every_steps: int = 10  # optimizer steps between two lines of metrics

@@ -20,9 +20,11 @@ def epochs_of(data: DataRecipe) -> tuple[float, ...]:
 
 
 def weights_of(data: DataRecipe, train: Sequence[Manifest]) -> tuple[float, ...]:
-    """Share of the samples from each data set: as given, by the shares of the languages, or in proportion to tokens x epochs."""
+    """Share of the samples from each data set: as given, by the shares of names or languages, or in proportion to tokens x epochs."""
     if data.weights:
         return data.weights
+    if data.blend:
+        return tuple(data.blend[Path(path).name] for path in data.train)
     seen = [manifest.facts["num_tokens"] * epochs for manifest, epochs in zip(train, epochs_of(data), strict=True)]
     if not data.shares:
         return tuple(seen)

@@ -43,6 +43,7 @@ def _values(recipe: Recipe, size: Size) -> Iterator[tuple[str, object]]:
     yield "precision", "'32'"
     yield "data.sequence_length", size.sequence_length
     yield "data.published_tokens", None
+    yield "data.blend", None
     yield "data.num_workers", 0
     yield "schedule.global_batch_size", size.global_batch_size
     yield "schedule.micro_batch_size", size.micro_batch_size

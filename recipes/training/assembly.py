@@ -87,6 +87,7 @@ def make_callbacks(
     checkpoints = Checkpoints(
         run_dir / CHECKPOINTS_NAME,
         every_steps=recipe.run.checkpoint_every_steps,
+        every_seconds=None if recipe.run.checkpoint_every_minutes is None else recipe.run.checkpoint_every_minutes * 60,
         max_steps=steps,
         source_context=_context(recipe, run_dir),
         facts={**inputs.checkpoint.facts, "padded_vocab_size": padded_vocab_size(recipe, inputs)},

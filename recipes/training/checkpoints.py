@@ -38,6 +38,7 @@ class Checkpoints(Callback):
         directory: Path,
         *,
         every_steps: int,
+        every_seconds: float | None,
         max_steps: int,
         source_context: Path,
         facts: Mapping[str, Any],
@@ -51,6 +52,7 @@ class Checkpoints(Callback):
         saved: Callable[[int], None],
     ) -> None:
         self._directory, self._every, self._max_steps = directory, every_steps, max_steps
+        self._every_seconds, self._begun = every_seconds, 0.0  # when the last save began, or the training
         self._source_context, self._facts, self._inputs, self._arguments = source_context, facts, inputs, arguments
         self._optimizer_in_last, self._asynchronous, self._retention = optimizer_in_last, asynchronous, retention
         self._fence, self._watchdog, self._saved = fence, watchdog, saved
@@ -60,6 +62,7 @@ class Checkpoints(Callback):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Remove what interrupted saves and removals left behind."""
         self._last_saved = trainer.global_step
+        self._begun = time.monotonic()
         steps: list[int] = [0] * distributed.get_world_size()
         distributed.all_gather_object(steps, trainer.global_step)
         if len(set(steps)) > 1:  # a checkpoint appeared or went while they looked
@@ -76,6 +79,10 @@ class Checkpoints(Callback):
         if step % self._every == 0 or step == self._max_steps:
             self.save(trainer)
 
+    def is_due(self) -> bool:
+        """Whether by this rank's clock the last save is so long ago that another one should follow, whatever the step."""
+        return self._every_seconds is not None and time.monotonic() - self._begun >= self._every_seconds
+
     def save(self, trainer: Trainer) -> None:
         """Write a checkpoint of this step, if there is none yet; every rank takes part.
 
@@ -90,6 +97,7 @@ class Checkpoints(Callback):
     def _save(self, trainer: Trainer, step: int) -> None:
         self._fence.check()
         self._last_saved = step
+        self._begun = time.monotonic()
         partial = self._directory / f".{checkpoint_name(step)}.{self._fence.token}.partial"  # nobody else's, whoever has the directory
         weights_only = step == self._max_steps and not self._optimizer_in_last
         finish = partial_function(self._finish, trainer, partial, step)

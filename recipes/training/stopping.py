@@ -36,12 +36,13 @@ class Stopping(Callback):
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Save and end where that is asked for."""
         files = [trainer.is_global_zero and (self._run_dir / name).exists() for name in (SAVE_FILE, EXIT_FILE)]
-        asked = torch.tensor([*files, self._signals.received, self._fence.is_lost()], dtype=torch.int32, device="cuda")
+        due = trainer.is_global_zero and self._checkpoints.is_due()  # by one clock
+        asked = torch.tensor([*files, due, self._signals.received, self._fence.is_lost()], dtype=torch.int32, device="cuda")
         torch.distributed.all_reduce(asked, op=torch.distributed.ReduceOp.MAX)
-        save, leave, number, is_lost = asked.tolist()
+        save, leave, due, number, is_lost = asked.tolist()
         if is_lost:
             self._fence.end()
-        if not (save or leave or number):
+        if not (save or leave or due or number):
             return
         self._checkpoints.save(trainer)
         if leave or number:

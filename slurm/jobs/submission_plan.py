@@ -153,6 +153,8 @@ def _checkpoints(submission: Submission, estimate: RunEstimate | None) -> str:
     """How often the run saves, and how often would lose the least time, for as far as save and step are known."""
     recipe, run_dir = submission.recipe, submission.run_dir
     every = f"every {recipe.run.checkpoint_every_steps:,} steps"
+    if recipe.run.checkpoint_every_minutes is not None:
+        every += f" and {recipe.run.checkpoint_every_minutes:g} minutes"
     save_seconds, source = measured_save_seconds(run_dir), "as measured"
     if save_seconds is None and estimate is not None:
         save_seconds, source = estimate.save_seconds, "estimated"
