@@ -5,12 +5,13 @@ PYTHON ?= python3.11
 VENV ?= .venv
 VLLM_VENV ?= .venv-vllm
 COMET_VENV ?= .venv-comet
+TRL_VENV ?= .venv-trl
 READY := $(VENV)/.ready
 RUN := $(VENV)/bin/python
 OUTPUT ?= demo_output
 TINY_OUTPUT ?= demo_tiny_output
 
-.PHONY: help setup demo demo-tiny test test-all fuzz test-vllm comet-environment test-comet check bench clean
+.PHONY: help setup demo demo-tiny test test-all fuzz test-vllm comet-environment test-comet trl-environment test-trl check bench clean
 help:
 	@echo "make setup     virtual environment with the pinned requirements (about 3 minutes)"
 	@echo "make demo      graft Slovene onto SmolLM2-135M, all stages, into $(OUTPUT)/ (at most 15 minutes on 2 cores)"
@@ -21,6 +22,8 @@ help:
 	@echo "make test-vllm vLLM on a CPU against transformers, in an environment of its own (4 GB; about 10 minutes)"
 	@echo "make test-comet COMET on a CPU with a tiny checkpoint, in an environment of its own (1.5 GB; about 4 minutes)"
 	@echo "make comet-environment  that environment alone, in $(COMET_VENV): for eval.comet"
+	@echo "make trl-environment    TRL on a CPU or GPU, in $(TRL_VENV): for tuning an export (1.5 GB)"
+	@echo "make test-trl  an export tuned with TRL's own command on a CPU and evaluated (about 5 minutes)"
 	@echo "make check     lint and types only"
 	@echo "make bench     benchmarks; figures go to stdout"
 
@@ -58,6 +61,16 @@ comet-environment: $(COMET_VENV)/.ready
 
 test-comet: comet-environment
 	@$(COMET_VENV)/bin/python -m pytest tests/eval/test_comet.py
+
+$(TRL_VENV)/.ready: requirements-trl.txt
+	@$(PYTHON) -m venv $(TRL_VENV)
+	@$(TRL_VENV)/bin/python -m pip install --disable-pip-version-check --progress-bar off --quiet -r requirements-trl.txt
+	@touch $@
+
+trl-environment: $(TRL_VENV)/.ready
+
+test-trl: $(READY) trl-environment
+	@SCION_TRL=$(TRL_VENV)/bin/trl $(RUN) -m pytest tests/eval/test_trl.py
 
 check: $(READY)
 	@$(VENV)/bin/ruff check .

@@ -2,7 +2,8 @@
 
 Only weights are read, from a checkpoint of any parallel layout, with or without optimizer state.  Rows that pad the vocabulary
 are cut off.  config.json is that of the source model; of its keys only those in CHANGEABLE_KEYS can change, and where none
-does, its bytes are the same.  Tokenizer, chat template and generation config are the source's, byte for byte.  README.md is a model
+does, its bytes are the same.  Tokenizer, chat template and generation config are the source's, byte for byte,
+unless --chat-template gives another one.  README.md is a model
 card with what the manifests say of the model's origin.
 """
 
@@ -41,6 +42,7 @@ def export(
     dtype: str | None = None,
     max_shard_bytes: int | None = None,
     card: CardOptions | None = None,
+    chat_template: Path | None = None,
 ) -> Manifest:
     """Write the Hugging Face checkpoint of a NeMo checkpoint.
 
@@ -48,11 +50,13 @@ def export(
         dtype: one of DTYPES for all weights; by default each keeps its own.
         max_shard_bytes: by default as the transformers library.
         card: what the model card says besides what the manifests do.
+        chat_template: Jinja file for the tokenizer, see `conversion.chat_template`; by default the source's.
 
     Raises:
         ValueError: if the input is missing, corrupt, edited or not complete; if a value does not fit the dtype; if the output
             exists or the disk is full.
     """
+    from conversion.chat_template import add_chat_template
     from conversion.families import family_of
     from conversion.hf_checkpoint import DEFAULT_MAX_SHARD_BYTES, copy_companions, write_hf_weights
     from conversion.hf_files import CONFIG_NAME
@@ -100,11 +104,14 @@ def export(
             shutil.copyfile(nemo.hf_dir / CONFIG_NAME, staging / CONFIG_NAME)
         (staging / CARD_NAME).write_text(card_text, encoding="utf-8")
         copy_companions(nemo.hf_dir, staging)
+        if chat_template is not None:
+            add_chat_template(staging, chat_template)
         return write_manifest(
             staging,
             stage=STAGE,
             facts=facts,
-            arguments={"input": str(input_dir), "dtype": dtype, "max_shard_bytes": max_shard_bytes},
+            arguments={"input": str(input_dir), "dtype": dtype, "max_shard_bytes": max_shard_bytes}
+            | ({"chat_template": str(chat_template)} if chat_template is not None else {}),
             inputs={"nemo": source_digest.result()},
             known_digests=digests,
         )
@@ -173,6 +180,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--license", help="for the model card, as hubs name it, for example apache-2.0")
     parser.add_argument("--base-model", help="for the model card, its name on a hub (default: what config.json says)")
     parser.add_argument("--results", type=Path, nargs="+", default=[], metavar="DIR", help="results of eval.harness for the model card")
+    parser.add_argument(
+        "--chat-template", type=Path, metavar="JINJA", help="for tuning on conversations, for example recipes/tuning/chat.jinja"
+    )
     arguments = parser.parse_args(argv)
     if arguments.max_shard_bytes is not None and arguments.max_shard_bytes < 1:
         raise ValueError(f"--max-shard-bytes is {arguments.max_shard_bytes}; expected at least 1, such as 5000000000")
@@ -183,7 +193,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         base_model=arguments.base_model,
         results=read_results(arguments.results),
     )
-    manifest = export(arguments.input, arguments.output, dtype=arguments.dtype, max_shard_bytes=arguments.max_shard_bytes, card=card)
+    manifest = export(
+        arguments.input,
+        arguments.output,
+        dtype=arguments.dtype,
+        max_shard_bytes=arguments.max_shard_bytes,
+        card=card,
+        chat_template=arguments.chat_template,
+    )
     print(summary(arguments.output, manifest, seconds=time.monotonic() - start))
     return command.DONE
 
