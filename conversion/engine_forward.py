@@ -44,13 +44,13 @@ def main(argv: list[str]) -> None:
         torch.distributed.barrier()
 
 
-def set_layout(*, tensor_parallel_size: int, pipeline_parallel_size: int = 1) -> None:
+def set_layout(*, tensor_parallel_size: int, pipeline_parallel_size: int = 1, context_parallel_size: int = 1) -> None:
     """Give Megatron a layout, in place of one that it may have."""
     from megatron.core import parallel_state
     from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
 
     parallel_state.destroy_model_parallel()
-    parallel_state.initialize_model_parallel(tensor_parallel_size, pipeline_parallel_size)
+    parallel_state.initialize_model_parallel(tensor_parallel_size, pipeline_parallel_size, context_parallel_size=context_parallel_size)
     model_parallel_cuda_manual_seed(1, force_reset_rng=True)
 
 

@@ -3,18 +3,21 @@
 Megatron-core's own DotProductAttention, used where TransformerEngine is absent, materialises all scores and takes a
 buffer on the GPU.  Here no tensor has a number for each query, key and head: what no kernel of torch knows, windows and capped
 scores, is computed for a block of queries at a time, over the keys that these see.  Documents that do not see each other are computed apart, the short
-ones in blocks of several.
+ones in blocks of several.  Where samples are cut among ranks, both come down to the first and the last key that a query sees.
 """
 
 from __future__ import annotations
 
 import contextlib
+import copy
 from collections.abc import Iterator
 from functools import lru_cache, partial
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F  # noqa: N812
+from megatron.core import parallel_state
 from megatron.core.extensions.transformer_engine import TEDotProductAttention
 from megatron.core.packed_seq_params import PackedSeqParams
 from megatron.core.tensor_parallel import get_cuda_rng_tracker
@@ -24,6 +27,7 @@ from megatron.core.transformer.utils import is_layer_window_attention
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from nemo_patches.context_parallel import Part, Span, attend_over_pieces, spans
 from nemo_patches.documents import DocumentBlock, Documents
 
 WINDOW_BLOCK = 1024  # queries; a window of 4,096 then costs a quarter more than it has to
@@ -52,8 +56,7 @@ class ScaledDotProductAttention(nn.Module):
         super().__init__()
         if attention_type != "self" or attn_mask_type != AttnMaskType.causal:
             raise ValueError(f"attention {attention_type} with mask {attn_mask_type} is not covered; only causal self-attention is")
-        if config.context_parallel_size != 1:
-            raise ValueError(f"context_parallel_size {config.context_parallel_size} needs TransformerEngine; set it to 1")
+        self.is_over_ranks = config.context_parallel_size > 1
         self.dropout = config.attention_dropout if attention_dropout is None else attention_dropout
         self.softmax_scale = softmax_scale
         has_window = is_layer_window_attention(config.window_size, config.window_attn_skip_freq, layer_number)
@@ -79,14 +82,20 @@ class ScaledDotProductAttention(nn.Module):
             packed_seq_params: documents that do not see each other; with one sample, the dimension of the batch is then left out of queries,
                 keys and values.
 
+        Where samples are cut among ranks, the sequence is what this rank has of it, see `nemo_patches.context_parallel`.
+
         Returns:
             (sequence, batch, heads * head_dim)
         """
         if attention_bias is not None or not (packed_seq_params is None or isinstance(packed_seq_params, Documents)):
             raise ValueError("attention bias and packed sequences need TransformerEngine")
+        if attention_mask is not None and packed_seq_params is not None:
+            raise ValueError("documents that do not see each other were given together with a mask of padding; expected one of them")
+        if attention_mask is not None and self.is_over_ranks:
+            raise ValueError("a mask of padding was given, but samples are cut among ranks, where none is covered; expected none")
+        if self.is_over_ranks:
+            return self._attend_over_ranks(query, key, value, packed_seq_params)
         if packed_seq_params is not None:
-            if attention_mask is not None:
-                raise ValueError("documents that do not see each other were given together with a mask of padding; expected one of them")
             return self._attend_documents(query, key, value, packed_seq_params)
         query, key, value = (x.permute(1, 2, 0, 3) for x in (query, key, value))
         visible = None if attention_mask is None else self._visible(query.shape[2], attention_mask)
@@ -113,6 +122,45 @@ class ScaledDotProductAttention(nn.Module):
                 context = self.attend(q, k, v, visible, dropout=self.dropout if self.training else 0.0)
                 outputs.append(context[0].transpose(0, 1))
         return from_row(torch.cat(outputs), documents)
+
+    def _attend_over_ranks(self, query: Tensor, key: Tensor, value: Tensor, documents: Documents | None) -> Tensor:
+        """As `forward`, of this rank's part of each sample."""
+        query, key, value = (x.unsqueeze(1) if x.dim() == 3 else x for x in (query, key, value))
+        with self._random_state():
+            draws = self.training and self.dropout > 0
+            parts = list(self._parts(query, documents))
+            return attend_over_pieces(query, key, value, parts, group=parallel_state.get_context_parallel_group(), draws=draws)
+
+    def _parts(self, query: Tensor, documents: Documents | None) -> Iterator[Part]:
+        """Blocks of queries, of each sample for itself where it has documents of its own."""
+        for samples in [slice(None)] if documents is None else [slice(n, n + 1) for n in range(query.shape[1])]:
+            for piece in rank_spans(len(query)):
+                for span in piece.blocks(self._block_size()):
+                    first = 0 if documents is None else documents.start_of(samples.start, span.first)
+                    if self.tokens_before is not None:
+                        first = max(first, span.first - self.tokens_before)
+                    keys = slice(first // _ALIGNMENT * _ALIGNMENT, span.end)
+                    starts = None
+                    if documents is not None:
+                        places = torch.arange(span.first, span.end, device=query.device)
+                        starts = places - documents.positions[samples.start, span.rows]
+                    yield Part(span.rows, samples, keys, partial(self._attend_span, span=span, first_key=keys.start, starts=starts))
+
+    def _block_size(self) -> int:
+        return WINDOW_BLOCK
+
+    def _attend_span(self, query: Tensor, key: Tensor, value: Tensor, *, span: Span, first_key: int, starts: Tensor | None) -> Tensor:
+        """See `Part.attend`.
+
+        Args:
+            starts: (queries,), place in the sample where the document of each begins; None where a sample is seen whole.
+        """
+        visible = visible_keys(BlockShape(len(query), len(key), span.first - first_key), self.tokens_before, query.device)
+        if starts is not None:
+            visible = visible & (torch.arange(first_key, span.end, device=query.device) >= starts[:, None])
+        query, key, value = (x.permute(1, 2, 0, 3) for x in (query, key, value))
+        context = self._weigh(query, key, value, visible, self.dropout if self.training else 0.0)
+        return context.permute(2, 0, 1, 3).flatten(2)
 
     def _visible_in(self, documents: Documents, block: DocumentBlock, dtype: torch.dtype) -> Tensor:
         """What is added to the scores of a block of several documents."""
@@ -142,16 +190,20 @@ class ScaledDotProductAttention(nn.Module):
         has_groups = query.shape[1] != key.shape[1]
         if visible is None and not self._has_window(query.shape[2]):
             return kernel(query, key, value, is_causal=True, enable_gqa=has_groups)
-        if has_groups:  # of a GPU's kernels, those that take a mask know no groups, and all scores would be kept in 32 bit
-            key, value = (x.repeat_interleave(query.shape[1] // x.shape[1], dim=1) for x in (key, value))
         if visible is not None:
-            return kernel(query, key, value, attn_mask=visible)
+            return self._weigh(query, key, value, visible, dropout)
+        key, value = _for_every_head(query, key, value)
         assert self.tokens_before is not None
         outputs = []
         for block in blocks(query.shape[2], size=WINDOW_BLOCK, tokens_before=self.tokens_before):
             bias = window_bias(block.shape, self.tokens_before, query.dtype, query.device)
             outputs.append(kernel(query[:, :, block.queries], key[:, :, block.keys], value[:, :, block.keys], attn_mask=bias))
         return torch.cat(outputs, dim=2)
+
+    def _weigh(self, query: Tensor, key: Tensor, value: Tensor, visible: Tensor, dropout: float) -> Tensor:
+        """See `attend`; which keys are visible is said."""
+        key, value = _for_every_head(query, key, value)
+        return F.scaled_dot_product_attention(query, key, value, attn_mask=visible, dropout_p=dropout, scale=self.softmax_scale)
 
     def _has_window(self, length: int) -> bool:
         return self.tokens_before is not None and length > self.tokens_before + 1
@@ -162,6 +214,19 @@ class ScaledDotProductAttention(nn.Module):
         visible = visible_keys(whole, self._window_of(length), padding.device)
         # Padding sees itself, as a row without any key would have no softmax.
         return visible & (~padding | torch.eye(length, dtype=torch.bool, device=padding.device))
+
+
+def _for_every_head(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+    """Keys and values of a group once for each head: of a GPU's kernels, those that take a mask know no groups, and would keep all scores."""
+    repeats = query.shape[1] // key.shape[1]
+    if repeats == 1:
+        return key, value
+    return key.repeat_interleave(repeats, dim=1), value.repeat_interleave(repeats, dim=1)
+
+
+def rank_spans(length: int) -> tuple[Span, Span]:
+    """What this rank has of a sample, of which it has so many tokens."""
+    return spans(length, rank=parallel_state.get_context_parallel_rank(), size=parallel_state.get_context_parallel_world_size())
 
 
 def as_row(x: Tensor, documents: Documents) -> Tensor:
@@ -246,6 +311,9 @@ class CappedAttention(ScaledDotProductAttention):
             documents.masks[key] = self._seen_in(documents, block)
         return documents.masks[key]
 
+    def _block_size(self) -> int:
+        return CAP_BLOCK
+
     def _weigh_block(
         self, query: Tensor, key: Tensor, value: Tensor, *, shape: BlockShape, tokens_before: int | None, dropout: float
     ) -> Tensor:
@@ -266,7 +334,18 @@ class TEDocumentAttention(TEDotProductAttention):  # type: ignore[misc]
 
     Told by a mask where documents end, its kernels pass over it without a word; given lengths, they compute each document for itself, or
     refuse.
+
+    Its own context parallelism wants documents whose lengths twice the number of ranks divides, and deals out each of them.  Here samples are
+    dealt out whatever documents they have, so keys are gathered, and the kernels get queries with fewer of them than of keys: what a rank has
+    of a document, and all of the document up to there.
     """
+
+    def __init__(self, config: TransformerConfig, *args: Any, **kwargs: Any) -> None:
+        self.is_over_ranks = config.context_parallel_size > 1
+        if self.is_over_ranks:  # it is told of one rank
+            config = copy.copy(config)
+            config.context_parallel_size = 1
+        super().__init__(config, *args, **kwargs)
 
     def forward(
         self,
@@ -282,6 +361,11 @@ class TEDocumentAttention(TEDotProductAttention):  # type: ignore[misc]
         if not isinstance(packed_seq_params, Documents):
             raise ValueError("this attention is of documents that do not see each other, and was not told where they begin")
         documents = packed_seq_params
+        if self.is_over_ranks:
+            query, key, value = (x.unsqueeze(1) if x.dim() == 3 else x for x in (query, key, value))
+            draws = self.training and self.config.attention_dropout > 0
+            parts = list(self._parts(query, documents))
+            return attend_over_pieces(query, key, value, parts, group=parallel_state.get_context_parallel_group(), draws=draws)
         lengths = PackedSeqParams(
             qkv_format="thd",
             cu_seqlens_q=documents.device_bounds,
@@ -292,3 +376,44 @@ class TEDocumentAttention(TEDotProductAttention):  # type: ignore[misc]
         rows = (as_row(x, documents).contiguous() for x in (query, key, value))
         context = super().forward(*rows, None, attn_mask_type, attention_bias, lengths)
         return from_row(context, documents)
+
+    def _parts(self, query: Tensor, documents: Documents) -> Iterator[Part]:
+        """Each piece of each sample, with the keys from the beginning of its first document."""
+        for sample in range(query.shape[1]):
+            for span in rank_spans(len(query)):
+                first = documents.start_of(sample, span.first)
+                bounds = documents.bounds_within(sample, span.first, span.end)
+                queries = [bound - span.first for bound in bounds]
+                keys = [0, *(bound - first for bound in bounds[1:])]
+                attend = partial(self._attend_lengths, queries=_lengths(queries, query.device), keys=_lengths(keys, query.device))
+                yield Part(span.rows, slice(sample, sample + 1), slice(first, span.end), attend)
+
+    def _attend_lengths(self, query: Tensor, key: Tensor, value: Tensor, *, queries: Lengths, keys: Lengths) -> Tensor:
+        """See `Part.attend`; the last query of a document sees all of its keys."""
+        context = super(TEDotProductAttention, self).forward(
+            *(x.squeeze(1).contiguous() for x in (query, key, value)),
+            None,
+            attn_mask_type="padding_causal_bottom_right",
+            qkv_format="thd",
+            cu_seqlens_q=queries.bounds,
+            cu_seqlens_kv=keys.bounds,
+            max_seqlen_q=queries.longest,
+            max_seqlen_kv=keys.longest,
+        )
+        return context.unsqueeze(1)  # type: ignore[no-any-return]
+
+
+class Lengths(NamedTuple):
+    """Documents in a row.
+
+    Attributes:
+        bounds: (documents + 1,) int32, first token of each, and one past the last.
+    """
+
+    bounds: Tensor
+    longest: int
+
+
+def _lengths(bounds: list[int], device: torch.device) -> Lengths:
+    on_host = torch.tensor(bounds, dtype=torch.int32, pin_memory=True)
+    return Lengths(on_host.to(device, non_blocking=True), max(end - first for first, end in pairwise(bounds)))

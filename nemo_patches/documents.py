@@ -4,12 +4,13 @@ A document begins where the positions of a sample are 0: at the sample's start, 
 token.  The bounds are read on the host, where the loader has left the positions, so that no layer asks a GPU for them.  They travel in
 the place of Megatron's own parameters of packed sequences, which it hands to every layer, also to one that is computed again.
 
-All samples of a micro batch count as one row of tokens here, one behind the other.  Context parallelism would have each rank keep its
-part of the row; it is refused where attention is built.
+All samples of a micro batch count as one row of tokens here, one behind the other.  Where context parallelism cuts them, the bounds stay
+those of the whole samples, and the positions are those of this rank's tokens.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -23,6 +24,8 @@ from megatron.core.packed_seq_params import PackedSeqParams
 from nemo.collections.llm.gpt.model.base import gpt_data_step
 from torch import Tensor, nn
 
+from nemo_patches.context_parallel import on_this_rank
+
 TOGETHER = 512  # tokens of short documents that share a block of scores: less than half of these are seen, but a kernel's start is saved
 
 
@@ -32,12 +35,14 @@ class Documents(PackedSeqParams):
 
     Attributes:
         bounds: first token of each document in the row, and one past the last.
-        positions: (samples, length), on the device.
+        length: tokens of a sample, on all ranks together.
+        positions: (samples, tokens of this rank), on the device.
         device_bounds: the bounds as 32-bit numbers, on the device.
         masks: which pairs of tokens of a block see each other, by whoever made them; kept because all layers need the same.
     """
 
     bounds: tuple[int, ...] = ()
+    length: int = 0
     positions: Tensor = field(default_factory=lambda: torch.zeros(0, 0))
     device_bounds: Tensor = field(default_factory=lambda: torch.zeros(0))
     masks: dict[Any, Tensor] = field(default_factory=dict)
@@ -46,6 +51,16 @@ class Documents(PackedSeqParams):
     def longest(self) -> int:
         """Tokens of the longest document."""
         return max(end - first for first, end in pairwise(self.bounds))
+
+    def start_of(self, sample: int, place: int) -> int:
+        """Place in a sample where the document of one of its tokens begins."""
+        row = sample * self.length + place
+        return self.bounds[bisect_right(self.bounds, row) - 1] - sample * self.length
+
+    def bounds_within(self, sample: int, first: int, end: int) -> list[int]:
+        """Places in a sample from `first` to `end`: these, and where documents begin between them."""
+        rows = self.bounds[bisect_right(self.bounds, sample * self.length + first) : bisect_left(self.bounds, sample * self.length + end)]
+        return [first, *(row - sample * self.length for row in rows), end]
 
     @cached_property
     def blocks(self) -> list[DocumentBlock]:
@@ -99,7 +114,7 @@ def documents_of(position_ids: Tensor) -> Documents:
     """The documents of a micro batch.
 
     Args:
-        position_ids: (samples, length), on the host, counted from 0 in each document.
+        position_ids: (samples, length), on the host, of whole samples, counted from 0 in each document.
     """
     length = position_ids.shape[1]
     bounds = (*document_starts(position_ids), position_ids.numel())
@@ -109,15 +124,22 @@ def documents_of(position_ids: Tensor) -> Documents:
         max_seqlen_q=length,  # so many rotary positions are made, from which each token takes its own
         max_seqlen_kv=length,
         bounds=bounds,
-        positions=position_ids.cuda(non_blocking=True),
+        length=length,
+        positions=on_this_rank(position_ids).cuda(non_blocking=True),
         device_bounds=torch.tensor(bounds, dtype=torch.int32, pin_memory=True).cuda(non_blocking=True),
     )
 
 
-def documents_data_step(batches: Iterator[Any]) -> dict[str, Any]:
-    """NeMo's step that takes a micro batch to the device, with its documents: every pipeline stage needs these."""
+def micro_batch(batches: Iterator[Any]) -> Mapping[str, Tensor]:
+    """The next one, which NeMo's loader may give among other things."""
     given = next(batches)
     batch: Mapping[str, Tensor] = given[0] if isinstance(given, tuple) else given
+    return batch
+
+
+def documents_data_step(batches: Iterator[Any]) -> dict[str, Any]:
+    """NeMo's step that takes a micro batch to the device, with its documents: every pipeline stage needs these."""
+    batch = micro_batch(batches)
     found: dict[str, Any] = gpt_data_step(iter([batch]))
     found["documents"] = documents_of(batch["position_ids"])
     return found
@@ -154,4 +176,5 @@ def mask_documents(model: MegatronGPTModel) -> None:
     hooks = _RestartedPositions()
     model.register_forward_pre_hook(hooks.note, with_kwargs=True)
     if model.config.position_embedding_type == "rope":
+        model.rotary_pos_emb.cp_group = None  # it gives all positions of a sample then, from which each token takes its own
         model.rotary_pos_emb.register_forward_hook(hooks.restart)

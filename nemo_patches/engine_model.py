@@ -22,7 +22,7 @@ from megatron.core.models.gpt import gpt_layer_specs
 from megatron.core.transformer.identity_op import IdentityOp
 from megatron.core.transformer.spec_utils import ModuleSpec
 from megatron.core.transformer.transformer_block import TransformerBlockSubmodules, get_num_layers_to_build
-from nemo.collections.llm.gpt.model.base import HAVE_TE, GPTConfig, transformer_engine_layer_spec
+from nemo.collections.llm.gpt.model.base import HAVE_TE, GPTConfig, gpt_data_step, transformer_engine_layer_spec
 from nemo.collections.llm.gpt.model.gemma2 import logit_softcapping
 from nemo.collections.llm.gpt.model.llama import apply_rope_scaling
 from torch import Tensor, nn
@@ -39,7 +39,7 @@ from nemo_patches.lora import (
     initialise_adapters,
 )
 from nemo_patches.norms import RMSNorm, RowParallelLinearWithNorm, TERowParallelLinearWithNorm
-from nemo_patches.second_head import add_second_head, second_head_of
+from nemo_patches.second_head import add_second_head, second_head_of, two_tokens_data_step
 from nemo_patches.stand_ins import stands_in
 
 USE_TE = HAVE_TE and (torch.cuda.is_available() or stands_in())
@@ -54,7 +54,7 @@ ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
 def causal_forward_step(model: nn.Module, batch: Mapping[str, Any]) -> Tensor:
     """Per-token losses of a batch, without the attention mask tensor that NeMo's own step asks for: it is causal anyway."""
     if (head := second_head_of(model)) is not None:
-        head.loss_mask = batch.get("loss_mask")
+        head.loss_mask, head.targets = batch.get("loss_mask"), batch.get("targets")
     return model(batch["tokens"], batch["position_ids"], None, labels=batch["labels"], packed_seq_params=batch.get("documents"))
 
 
@@ -130,8 +130,12 @@ class EngineConfig(GPTConfig):
     def __post_init__(self) -> None:
         if self.query_pre_attn_scalar is not None:
             self.softmax_scale = self.query_pre_attn_scalar**-0.5
-        if self.document_mask:
-            self.data_step_fn = documents_data_step
+        self.data_step_fn = documents_data_step if self.document_mask else gpt_data_step
+        if self.context_parallel_size > 1:
+            if self.predicts_two_tokens:
+                self.data_step_fn = partial(two_tokens_data_step, step=self.data_step_fn)
+            # Around a ring of ranks, TransformerEngine knows no windows.
+            self.cp_comm_type = "p2p" if self.window_size is None else "all_gather"
         super().__post_init__()
 
     def configure_model(self, *args: Any, **kwargs: Any) -> MegatronGPTModel:

@@ -6,8 +6,8 @@ Megatron's own prediction of several tokens, which adds layers and shares the he
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 import torch
 from megatron.core import parallel_state
@@ -18,9 +18,44 @@ from megatron.core.transformer.utils import make_sharded_tensors_for_checkpoint
 from torch import Tensor
 
 from nemo_patches.base_checkpoint import is_loading_base_checkpoint
+from nemo_patches.context_parallel import on_this_rank
+from nemo_patches.documents import micro_batch
 
 NAME = "second_head.weight"
 _BLOCK_ROWS = 1024
+
+
+class Targets(NamedTuple):
+    """What a second head is to predict, (batch, sequence) each: the tokens, and how much each loss counts."""
+
+    labels: Tensor
+    weights: Tensor
+
+
+def targets_of(labels: Tensor, loss_mask: Tensor, *, by_document: bool) -> Targets:
+    """The tokens after the next.
+
+    The last position has none, the others are scaled so that the mean stays that of the positions which have one.  Where documents do not
+    see each other, the last two positions of each have none, and nothing is scaled: the sum over documents is then the same however they
+    are put together.
+
+    Args:
+        labels, loss_mask: (batch, sequence), of whole samples.
+    """
+    length = labels.shape[1]
+    has_label = torch.arange(length, device=labels.device) < length - 1
+    weights = has_label * (loss_mask.roll(-1, dims=1) if by_document else torch.full_like(loss_mask, length / max(length - 1, 1)))
+    return Targets(labels.roll(-1, dims=1), weights)
+
+
+def two_tokens_data_step(batches: Iterator[Any], *, step: Callable[[Iterator[Any]], dict[str, Any]]) -> dict[str, Any]:
+    """A data step that cuts samples among ranks, with what the second head of a rank is to predict: tokens that others have, too."""
+    batch = micro_batch(batches)
+    found = step(iter([batch]))
+    if found.get("labels") is not None:
+        targets = targets_of(batch["labels"], batch["loss_mask"], by_document="documents" in found)
+        found["targets"] = Targets(*(on_this_rank(part).cuda(non_blocking=True) for part in targets))
+    return found
 
 
 class SecondHead(ColumnParallelLinear):
@@ -29,10 +64,12 @@ class SecondHead(ColumnParallelLinear):
     Attributes:
         hidden: (sequence, batch, hidden size), what the first head was last given.
         loss_mask: (batch, sequence), 1 for the tokens of the micro batch whose losses count; None where all do.
+        targets: what it is to predict, where no rank has the labels of a whole sample.
     """
 
     hidden: Tensor | None = None
     loss_mask: Tensor | None = None
+    targets: Targets | None = None
     _first_losses: Tensor | None = None
 
     def note_first_losses(self, losses: Tensor, loss_mask: Tensor) -> None:
@@ -124,22 +161,19 @@ def _add_loss(model: MegatronGPTModel, inputs: Any, options: Mapping[str, Any], 
         losses: (batch, sequence), of the next token.
 
     Returns:
-        (batch, sequence), with the losses of the token after the next added; the last position has none, the others are scaled so that
-        the mean stays that of the positions which have one.  Where documents do not see each other, the last two positions of each have
-        none, and nothing is scaled: the sum over documents is then the same however they are put together.
+        (batch, sequence), with the losses of the token after the next added, see `targets_of`.
     """
     head: SecondHead = model.second_head
     hidden, head.hidden = head.hidden, None
     loss_mask, head.loss_mask = head.loss_mask, None
+    targets, head.targets = head.targets, None
     labels = options.get("labels")
     if not model.training or labels is None:
         return losses
     loss_mask = torch.ones_like(losses) if loss_mask is None else loss_mask
     head.note_first_losses(losses, loss_mask)
-    length = labels.shape[1]
+    if targets is None:
+        assert model.config.context_parallel_size == 1, "no rank has the labels of a whole sample, and the second head's were not given"
+        targets = targets_of(labels, loss_mask, by_document=options.get("packed_seq_params") is not None)
     logits, _ = head(hidden)
-    second = model.compute_language_model_loss(labels.roll(-1, dims=1), logits)
-    has_label = torch.arange(length, device=second.device) < length - 1
-    if options.get("packed_seq_params") is not None:
-        return losses + second * has_label * loss_mask.roll(-1, dims=1)
-    return losses + second * has_label * (length / max(length - 1, 1))
+    return losses + model.compute_language_model_loss(targets.labels, logits) * targets.weights

@@ -22,7 +22,12 @@ def world_size(parallel: ParallelRecipe) -> int:
 
 def data_parallel_size(parallel: ParallelRecipe) -> int:
     """Number of replicas of the model."""
-    return world_size(parallel) // (parallel.tensor_parallel_size * parallel.pipeline_parallel_size)
+    return world_size(parallel) // model_parallel_size(parallel)
+
+
+def model_parallel_size(parallel: ParallelRecipe) -> int:
+    """Processes of one replica of the model, which work on the same samples."""
+    return parallel.tensor_parallel_size * parallel.context_parallel_size * parallel.pipeline_parallel_size
 
 
 def accumulation_steps(recipe: Recipe) -> int:

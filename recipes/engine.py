@@ -308,6 +308,7 @@ def _strategy(recipe: Recipe) -> RecipeStrategy:
         draws_second_head_from=recipe.seed if recipe.second_head == "random" else None,
         tensor_model_parallel_size=parallel.tensor_parallel_size,
         pipeline_model_parallel_size=parallel.pipeline_parallel_size,
+        context_parallel_size=parallel.context_parallel_size,
         pipeline_dtype=torch.bfloat16 if recipe.precision == "bf16" else torch.float32,
         checkpoint_io=make_checkpoint_io(asynchronous=recipe.run.asynchronous_save),
         ckpt_async_save=recipe.run.asynchronous_save,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,8 @@ def layout_problems(recipe: Recipe, inputs: RunInputs, *, vocab_rows: int) -> li
     Args:
         vocab_rows: rows of the vocabulary tables in the engine.
     """
-    problems = _division_problems(recipe, inputs, vocab_rows) + _process_problems(recipe) + _sequence_parallel_problems(recipe)
+    problems = _division_problems(recipe, inputs, vocab_rows) + _process_problems(recipe)
+    problems += _context_problems(recipe) or _sequence_parallel_problems(recipe)
     if recipe.recomputation is not None:
         problems += recomputation_problems(recipe.recomputation, layers_per_stage(recipe, inputs.model))
     return problems
@@ -33,7 +35,7 @@ def layers_per_stage(recipe: Recipe, model: Mapping[str, Any]) -> int:
 
 def _sequence_parallel_problems(recipe: Recipe) -> list[str]:
     """What cannot be cut along the sequence."""
-    tensor, length = recipe.parallel.tensor_parallel_size, recipe.data.sequence_length
+    tensor, context, length = recipe.parallel.tensor_parallel_size, recipe.parallel.context_parallel_size, recipe.data.sequence_length
     if not recipe.parallel.sequence_parallel:
         return []
     if tensor == 1:
@@ -41,10 +43,13 @@ def _sequence_parallel_problems(recipe: Recipe) -> list[str]:
             "parallel.sequence_parallel cuts sequences among tensor-parallel ranks, but parallel.tensor_parallel_size is 1;"
             " leave it out, or set tensor_parallel_size to at least 2"
         ]
-    if length % tensor:
+    if length % (tensor * context):
+        sizes = (
+            f"tensor_parallel_size ({tensor})" if context == 1 else f"tensor_parallel_size x context_parallel_size ({tensor} x {context})"
+        )
         return [
-            f"data.sequence_length ({length}) must be a multiple of parallel.tensor_parallel_size ({tensor}) with parallel.sequence_parallel;"
-            f" the nearest {_nearest_multiples(length, tensor)}"
+            f"data.sequence_length ({length}) must be a multiple of parallel.{sizes} with parallel.sequence_parallel;"
+            f" the nearest {_nearest_multiples(length, tensor if context == 1 else math.lcm(tensor, 2) * context)}"
         ]
     return []
 
@@ -111,16 +116,42 @@ def _division_problems(recipe: Recipe, inputs: RunInputs, vocab_rows: int) -> li
     return problems
 
 
+def _context_problems(recipe: Recipe) -> list[str]:
+    """What keeps a sample from being cut into pieces."""
+    context, length = recipe.parallel.context_parallel_size, recipe.data.sequence_length
+    if context == 1:
+        return []
+    pieces = 2 * context
+    if length < pieces:
+        return [
+            f"data.sequence_length ({length}) has too few tokens for parallel.context_parallel_size ({context}), which cuts every sample"
+            f" into 2 x {context} = {pieces} pieces; {_possible_contexts(length)}"
+        ]
+    if length % pieces:
+        return [
+            f"data.sequence_length ({length}) must be a multiple of 2 x parallel.context_parallel_size (2 x {context} = {pieces}), the"
+            f" pieces that a sample is cut into; the nearest {_nearest_multiples(length, pieces)}"
+        ]
+    return []
+
+
+def _possible_contexts(length: int) -> str:
+    possible = [n for n in divisors(length // 2) if length % (2 * n) == 0] if length > 1 else [1]
+    return f"possible sizes are {', '.join(map(str, possible))}" if len(possible) > 1 else "only 1 is possible"
+
+
 def _process_problems(recipe: Recipe) -> list[str]:
     """What does not divide of processes and batch."""
     parallel, schedule = recipe.parallel, recipe.schedule
-    tensor, pipeline = parallel.tensor_parallel_size, parallel.pipeline_parallel_size
-    processes = arithmetic.world_size(parallel)
-    if processes % (tensor * pipeline):
+    sizes = {"tensor_parallel_size": parallel.tensor_parallel_size, "pipeline_parallel_size": parallel.pipeline_parallel_size}
+    if parallel.context_parallel_size > 1:
+        sizes["context_parallel_size"] = parallel.context_parallel_size
+    processes, together = arithmetic.world_size(parallel), arithmetic.model_parallel_size(parallel)
+    if processes % together:
         return [
             f"{parallel.num_nodes} nodes x {parallel.devices_per_node} devices = {processes} processes are no multiple of"
-            f" tensor_parallel_size x pipeline_parallel_size ({tensor} x {pipeline} = {tensor * pipeline});"
-            f" the nearest {_nearest_multiples(processes, tensor * pipeline)}"
+            f" {' x '.join(sizes)} ({' x '.join(map(str, sizes.values()))} = {together});"
+            f" the nearest {_nearest_multiples(processes, together)}"
         ]
     replicas = arithmetic.data_parallel_size(parallel)
     unit, batch = schedule.micro_batch_size * replicas, schedule.global_batch_size

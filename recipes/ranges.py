@@ -57,6 +57,7 @@ RANGES: Mapping[str, Range] = {
     "parallel.devices_per_node": COUNT,
     "parallel.tensor_parallel_size": COUNT,
     "parallel.pipeline_parallel_size": COUNT,
+    "parallel.context_parallel_size": COUNT,
     "parallel.node_memory_gib": POSITIVE,
     "data.sequence_length": COUNT,
     "data.shares": POSITIVE,

@@ -35,6 +35,7 @@ class ParallelRecipe:
     tensor_parallel_size: int = 1  # processes among which every layer is cut
     sequence_parallel: bool = False  # what these would all have whole, norms and dropout, is cut among them along the sequence
     pipeline_parallel_size: int = 1  # stages among which the layers are dealt out
+    context_parallel_size: int = 1  # processes among which every sample is cut: each takes a piece from its front and one from its end
     distributed_optimizer: bool = True  # optimizer state spread over the data-parallel ranks
     gpu: str | None = None  # what the devices are, a name of recipes.planner.hardware; a layout that does not fit it is refused
     node_memory_gib: float | None = None  # of a node's host; a run whose checkpoints need more while they are saved or loaded is refused

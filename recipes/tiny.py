@@ -64,6 +64,7 @@ def _values(recipe: Recipe, size: Size) -> Iterator[tuple[str, object]]:
     yield "parallel.devices_per_node", size.devices
     yield "parallel.tensor_parallel_size", size.tensor_parallel_size
     yield "parallel.pipeline_parallel_size", 1
+    yield "parallel.context_parallel_size", 1
     yield "parallel.gpu", None
     if recipe.recomputation is not None and recipe.recomputation.num_layers is not None:
         yield "recomputation.num_layers", 1  # the model that is trained in the place of the published one has few

@@ -159,7 +159,7 @@ def mean_row_norms(trainer: Trainer, rows: range) -> dict[str, float]:
     gather_parameters(trainer)
     sums = torch.zeros(len(_ROWS), dtype=torch.float64, device="cuda")
     rank = parallel_state.get_tensor_model_parallel_rank()
-    if parallel_state.get_data_parallel_rank() == 0:
+    if parallel_state.get_data_parallel_rank(with_context_parallel=True) == 0:
         for chunk in trainer.strategy.megatron_parallel:  # type: ignore[attr-defined]
             stage = dict(parameters_by_name(chunk))
             for index, name in enumerate(_ROWS.values()):

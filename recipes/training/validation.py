@@ -16,6 +16,7 @@ from megatron.core.pipeline_parallel import get_forward_backward_func
 from torch import Tensor
 
 from data_prep.megatron.index import TokenFile
+from nemo_patches.context_parallel import on_this_rank
 from nemo_patches.documents import documents_of
 from recipes.training.documents import positions_in_documents
 from recipes.training.metrics import Metrics, gather_parameters
@@ -88,10 +89,10 @@ class Validation(Callback):
         def forward(batches: Iterator[Tensor], chunk: Any) -> tuple[Tensor, Any]:
             on_host = next(batches)
             batch = on_host.to("cuda", non_blocking=True)
-            tokens, labels = batch[:, :-1].contiguous(), batch[:, 1:].contiguous()
+            tokens, labels = on_this_rank(batch[:, :-1]).contiguous(), on_this_rank(batch[:, 1:]).contiguous()
             if self._end_of_text is None:
                 documents, counts = None, torch.ones((), device="cuda")
-                positions = torch.arange(self._length, device="cuda").expand(micro_batch_size, -1)
+                positions = on_this_rank(torch.arange(self._length, device="cuda").expand(micro_batch_size, -1))
             else:
                 documents, counts = documents_of(positions_in_documents(on_host[:, :-1], self._end_of_text)), tokens != self._end_of_text
                 positions = documents.positions

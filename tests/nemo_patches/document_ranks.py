@@ -44,7 +44,7 @@ def same_as_alone(models: Mapping[str, Mapping[str, Any]], layouts: list[list[in
 
 
 def _compare(name: str, model: Mapping[str, Any]) -> dict[str, float]:
-    whole = _batch()
+    whole = batch_of_documents()
     masked, plain = _Run(name, model, document_mask=True), _Run(name, model, document_mask=False)
     masked.take(whole)
     for document in _alone(whole):
@@ -59,7 +59,7 @@ def _compare(name: str, model: Mapping[str, Any]) -> dict[str, float]:
     return {**differences, "without mask": blind.differences(plain)["logits"]}
 
 
-def _batch() -> dict[str, Tensor]:
+def batch_of_documents() -> dict[str, Tensor]:
     """A micro batch as Megatron's data set gives it when positions begin again and the loss of ends is masked."""
     text = torch.randint(4, 250, (len(LENGTHS), LENGTH + 1), generator=torch.Generator().manual_seed(2))
     for sample, lengths in zip(text, LENGTHS, strict=True):

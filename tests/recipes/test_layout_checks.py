@@ -142,3 +142,43 @@ def test_what_contradicts_itself_of_recomputation_is_refused(overrides: list[str
 def test_all_of_recomputation_has_a_default() -> None:
     for overrides in ([], ["method=block"], ["method=block", "num_layers=3"], ["num_layers=2"], ["granularity=selective"]):
         checked(_inputs(), *OVERRIDES, "+recomputation={}", *(f"+recomputation.{override}" for override in overrides))
+
+
+def test_a_sample_must_be_cut_into_equal_pieces() -> None:
+    cut = ("parallel.context_parallel_size=2", "parallel.tensor_parallel_size=1", "data.sequence_length=50")
+    assert _problem(*cut) == (
+        "data.sequence_length (50) must be a multiple of 2 x parallel.context_parallel_size (2 x 2 = 4), the pieces that a sample is cut"
+        " into; the nearest are 48 and 52"
+    )
+    checked(_inputs(), *OVERRIDES, *cut[:2], "data.sequence_length=48")
+
+
+def test_pieces_of_samples_must_be_cut_into_equal_parts_again() -> None:
+    sizes = ("parallel.tensor_parallel_size=3", "parallel.context_parallel_size=2", "parallel.sequence_parallel=true")
+    processes = ("parallel.devices_per_node=6", "parallel.num_nodes=1", "model.pad_vocabulary_to_multiple_of=129")
+    assert _problem(*sizes, *processes, "data.sequence_length=16") == (
+        "data.sequence_length (16) must be a multiple of parallel.tensor_parallel_size x context_parallel_size (3 x 2) with"
+        " parallel.sequence_parallel; the nearest are 12 and 24"
+    )
+
+
+def test_a_sample_must_have_enough_tokens_to_be_cut() -> None:
+    cut = ("parallel.context_parallel_size=16", "parallel.tensor_parallel_size=1", "parallel.num_nodes=8")
+    expected = "has too few tokens for parallel.context_parallel_size (16), which cuts every sample into 2 x 16 = 32 pieces; possible sizes are 1, 2, 4"
+    assert _problem(*cut, "data.sequence_length=8") == f"data.sequence_length (8) {expected}"
+    assert _problem(*cut, "data.sequence_length=1").endswith("only 1 is possible")
+
+
+def test_all_parallel_sizes_together_must_divide_the_processes() -> None:
+    sizes = ("parallel.tensor_parallel_size=2", "parallel.pipeline_parallel_size=2", "parallel.context_parallel_size=4")
+    assert _problem(*sizes, "parallel.num_nodes=6", "data.sequence_length=48") == (
+        "6 nodes x 2 devices = 12 processes are no multiple of tensor_parallel_size x pipeline_parallel_size x context_parallel_size"
+        " (2 x 2 x 4 = 16); the nearest is 16"
+    )
+    assert _problem("parallel.context_parallel_size=0") == "parallel.context_parallel_size is 0; expected at least 1"
+
+
+def test_ranks_that_share_samples_are_no_replicas() -> None:
+    cut = ("parallel.tensor_parallel_size=1", "data.sequence_length=48", "schedule.micro_batch_size=8")
+    checked(_inputs(), *OVERRIDES, *cut, "parallel.context_parallel_size=2")
+    assert "(8 x 2 = 16)" in _problem(*cut)

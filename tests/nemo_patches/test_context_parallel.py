@@ -1,0 +1,28 @@
+"""Samples that are cut among ranks: losses and gradients are those of whole samples."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.gloo import run_on_gloo
+from tests.nemo_patches.test_documents import models
+
+TOLERANCE = 1e-5  # in 32 bit, of losses of about 6 and of gradients by the largest of their tensor
+
+
+def test_losses_and_gradients_are_those_of_whole_samples(tmp_path: Path) -> None:
+    """Two and four ranks, also beside tensor parallelism: learned and rotary positions, windows, capped scores, documents, adapters, two tokens."""
+    ranks = run_on_gloo(
+        "tests.nemo_patches.context_ranks:same_as_whole",
+        world_size=4,
+        directory=tmp_path,
+        models={name: model for name, model in models().items() if name not in ("qwen2", "mistral")},
+        layouts=[[1, 4], [1, 2], [2, 2]],
+    )
+    for found in ranks:
+        assert len(found) == 6 * 3 * 2
+        for case, values in found.items():
+            assert values["number of gradients"] > 5 and values["spread"] > 0.05, case
+            assert values["tokens"] == 1 / (4 if "CP 4" in case else 2), case
+            assert values["losses"] < TOLERANCE, (case, values)
+            assert values["gradients"] < TOLERANCE, (case, values)
