@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from conversion.lazy_tensor import Bits, LazyTensor, bits_of
 from conversion.qkv import interleave_qkv, joined_groups, separate_qkv
 
@@ -189,6 +191,18 @@ class Drop(Rename):
     because: str = ""
 
 
+@dataclass(frozen=True)
+class Duplicate(Drop):
+    """Tensors that some files hold a second time under another name; left out where they occur, and refused where they differ."""
+
+    of: str = ""
+
+
+@dataclass(frozen=True)
+class KeepAside(Rename):
+    """Tensors of the Hugging Face side alone that not all models have: kept where they occur, and given back."""
+
+
 def map_to_megatron(table: Sequence[Rule], tensors: Mapping[str, LazyTensor], config: Config, *, source: str) -> list[LazyTensor]:
     """The Megatron side of a Hugging Face checkpoint; nothing is read yet.
 
@@ -201,9 +215,10 @@ def map_to_megatron(table: Sequence[Rule], tensors: Mapping[str, LazyTensor], co
         ValueError: listing all tensors that are missing, unknown, no floats, or of another shape than the configuration's.
     """
     _require_config(table, config, len(tensors), source)
-    applications = list(_applications(table, config))
+    applications = [found for found in _applications(table, config) if _occurs(found, found.hf, tensors)]
     _require_names(applications, tensors, "hf", source)
     _require_shapes(applications, tensors, "hf", config, source)
+    _require_equal(applications, tensors, source)
     sizes = sizes_of(config)
     return [
         tensor
@@ -227,7 +242,7 @@ def map_to_hf(table: Sequence[Rule], tensors: Mapping[str, LazyTensor], config: 
         ValueError: listing all tensors that are missing, unknown, no floats, or of another shape than the configuration's.
     """
     _require_config(table, config, len(tensors), source)
-    applications = list(_applications(table, config))
+    applications = [found for found in _applications(table, config) if _occurs(found, found.megatron, tensors)]
     _require_names(applications, tensors, "megatron", source)
     sizes = sizes_of(config)
     padded = {name for rule, _, names in applications if rule.shape[:1] == ("vocab_size",) for name in names}
@@ -279,6 +294,11 @@ def _applications(table: Iterable[Rule], config: Config) -> Iterable[_Applicatio
             yield _Application(rule, expand(rule.hf, layer), expand(rule.megatron, layer))
 
 
+def _occurs(application: _Application, names: Sequence[str], tensors: Mapping[str, LazyTensor]) -> bool:
+    """Whether a rule is about tensors that are there, or that have to be."""
+    return not isinstance(application.rule, KeepAside) or any(name in tensors for name in names)
+
+
 def megatron_names(table: Sequence[Rule], config: Config) -> list[str]:
     """Names of a model's parameters in the engine, without what is kept aside."""
     return [name for application in _applications(table, config) for name in application.megatron if not name.startswith(KEPT)]
@@ -317,6 +337,21 @@ def _require_names(applications: Iterable[_Application], tensors: Mapping[str, L
         raise ValueError(f"{source} lacks {_tensors(missing)} that its configuration asks for: {', '.join(missing)}")
     if left_over := sorted(set(tensors) - set(known)):
         raise ValueError(f"{source} has {_tensors(left_over)} that its model family does not know: {', '.join(left_over)}")
+
+
+def _require_equal(applications: Iterable[_Application], tensors: Mapping[str, LazyTensor], source: str) -> None:
+    for rule, names, _ in applications:
+        if not isinstance(rule, Duplicate):
+            continue
+        if different := [name for name in names if name in tensors and not _same_bits(tensors[name], tensors[rule.of])]:
+            raise ValueError(
+                f"{source} has {different[0]}, which should be {rule.of} a second time but differs from it; remove the wrong one"
+            )
+
+
+def _same_bits(first: LazyTensor, second: LazyTensor) -> bool:
+    same_kind = (first.shape, first.dtype_name) == (second.shape, second.dtype_name)
+    return same_kind and np.array_equal(first.bits(), second.bits())
 
 
 def _require_shapes(

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from conversion.token_names import POSITIONS_FROM_PAD
 from data_prep import command
 from data_prep.artifacts import Manifest, staged_directory, write_manifest
 
@@ -29,11 +30,13 @@ def make(tokenizer_dir: Path, output_dir: Path, *, seed: int, config: dict[str, 
         ValueError: if the model type is not covered, the tokenizer cannot be loaded, or the sizes do not fit each other.
     """
     import torch
-    from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM, GenerationConfig
 
     from conversion.families import family_of
     from conversion.hf_checkpoint import copy_companions, write_hf_weights
     from conversion.lazy_tensor import LazyTensor
+    from conversion.mapping import Duplicate
+    from conversion.token_names import output_name
     from data_prep.tokenizers.files import load_tokenizer, tokenizer_digest
 
     family = family_of(config.get("model_type", DEFAULT_MODEL_TYPE), source="the new model")
@@ -52,8 +55,10 @@ def make(tokenizer_dir: Path, output_dir: Path, *, seed: int, config: dict[str, 
     family.megatron_config(hf_config.to_dict(), tied=tied, source="the new model")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = AutoModelForCausalLM.from_config(hf_config)
-    tensors = [LazyTensor.of(name, tensor) for name, tensor in model.state_dict().items() if not (tied and name == "lm_head.weight")]
+        model = (AutoModelForMaskedLM if family.masked else AutoModelForCausalLM).from_config(hf_config)
+    state = model.state_dict()
+    twice = {rule.hf for rule in family.table if isinstance(rule, Duplicate)} | ({output_name(state)} if tied else set())
+    tensors = [LazyTensor.of(name, tensor) for name, tensor in state.items() if name not in twice]
     with staged_directory(output_dir, required_bytes=sum(tensor.nbytes for tensor in tensors)) as staging:
         model.config.dtype = torch.float32
         model.config.architectures = [type(model).__name__]
@@ -77,7 +82,7 @@ def make(tokenizer_dir: Path, output_dir: Path, *, seed: int, config: dict[str, 
         )
 
 
-# Flag -> key of config.json; OPT has a word of its own for the width of the feed-forward part.
+# Flag -> key of config.json; OPT has a word of its own for the width of the feed-forward part, and it and encoders have no groups of heads.
 SIZES = {
     "num_layers": "num_hidden_layers",
     "hidden_size": "hidden_size",
@@ -86,7 +91,9 @@ SIZES = {
     "num_key_value_heads": "num_key_value_heads",
     "max_positions": "max_position_embeddings",
 }
-OPT_SIZES = {**{flag: key for flag, key in SIZES.items() if flag != "num_key_value_heads"}, "ffn_size": "ffn_dim"}
+_UNGROUPED = {flag: key for flag, key in SIZES.items() if flag != "num_key_value_heads"}
+SIZES_OF = {"opt": {**_UNGROUPED, "ffn_size": "ffn_dim"}, "roberta": _UNGROUPED, "xlm-roberta": _UNGROUPED}
+NAMES = {"opt": "OPT", "roberta": "RoBERTa", "xlm-roberta": "XLM-R"}
 NOT_REQUIRED = ("ffn_size", "num_key_value_heads")
 
 
@@ -126,10 +133,12 @@ def _config(arguments: argparse.Namespace) -> dict[str, Any]:
         raise ValueError(
             f"--hf-config {arguments.hf_config} is the configuration of a model of type {config['model_type']}, not {model_type}"
         )
-    sizes = OPT_SIZES if model_type == "opt" else SIZES
-    if model_type == "opt" and arguments.num_key_value_heads is not None:
-        raise ValueError("--num-key-value-heads is given, but OPT has a key and a value for each head")
+    sizes = SIZES_OF.get(model_type, SIZES)
+    if "num_key_value_heads" not in sizes and arguments.num_key_value_heads is not None:
+        raise ValueError(f"--num-key-value-heads is given, but {NAMES[model_type]} has a key and a value for each head")
     config |= {key: value for flag, key in sizes.items() if (value := getattr(arguments, flag)) is not None}
+    if model_type in POSITIONS_FROM_PAD and arguments.max_positions is not None:
+        config["max_position_embeddings"] += 2  # rows of the table for padding
     if missing := [f"--{flag.replace('_', '-')}" for flag, key in sizes.items() if key not in config and flag not in NOT_REQUIRED]:
         raise ValueError(f"the sizes of the new model are not complete: give {', '.join(missing)}, or a config.json with --hf-config")
     config.setdefault(sizes["ffn_size"], 4 * config["hidden_size"])

@@ -93,14 +93,18 @@ def token_batch(lines: Sequence[Sequence[int]], *, vocab_size: int, length: int)
 def observe_hf(directory: Path, batch: Batch) -> Observation:
     """Run a Hugging Face checkpoint."""
     import torch
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM
     from transformers.utils import logging
 
+    from conversion.families import FAMILIES
+
     logging.set_verbosity_error()
+    model_type = AutoConfig.from_pretrained(str(directory), local_files_only=True, trust_remote_code=False).model_type
+    masked = model_type in FAMILIES and FAMILIES[model_type].masked
     # Its other attentions leave out what they have no kernel for, such as Gemma 2's capped scores.
     loading: dict[str, Any] = {"dtype": torch.float32, "local_files_only": True, "trust_remote_code": False, "attn_implementation": "eager"}
-    model: Any = AutoModelForCausalLM.from_pretrained(str(directory), **loading).eval()
-    layers = next(module for name, module in model.named_modules() if name.endswith(".layers"))
+    model: Any = (AutoModelForMaskedLM if masked else AutoModelForCausalLM).from_pretrained(str(directory), **loading).eval()
+    layers = next(module for name, module in model.named_modules() if name.endswith((".layers", ".encoder.layer")))
     seen: Seen = {}
 
     def keep(name: str, hidden: Any) -> None:
@@ -113,7 +117,9 @@ def observe_hf(directory: Path, batch: Batch) -> Observation:
         layer.register_forward_hook(lambda module, args, output, name=f"layer {number}": keep(name, output))
 
     def run(mask: Tensor | None) -> Seen:
-        seen["logits"] = model(batch.ids, attention_mask=mask).logits
+        # Such a model takes padding from the ids themselves, which are random here.
+        told = {"position_ids": positions_from_pad(mask, like=batch.ids, pad_id=model.config.pad_token_id)} if masked else {}
+        seen["logits"] = model(batch.ids, attention_mask=mask, **told).logits
         return dict(seen)
 
     with torch.inference_mode():
@@ -124,6 +130,19 @@ def observe_hf(directory: Path, batch: Batch) -> Observation:
             model.set_attn_implementation("sdpa")
             others.append(run(None))
         return Observation(whole, padded, rounding_of(whole, others))
+
+
+def positions_from_pad(mask: Tensor | None, *, like: Tensor, pad_id: int) -> Tensor:
+    """Positions as RoBERTa counts them: the first real token is behind the id of the padding token.
+
+    Args:
+        mask: (batch, length), 0 at padding; None where there is none.
+        like: (batch, length)
+    """
+    import torch
+
+    real = torch.ones_like(like) if mask is None else mask
+    return (real.cumsum(1) - 1).clamp(min=0) + pad_id + 1
 
 
 def without_padding(seen: Seen, real: Tensor) -> Seen:

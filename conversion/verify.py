@@ -94,8 +94,10 @@ class Side:
         hf = HFCheckpoint.open(directory)
         if missing := [key for key in ("max_position_embeddings", "vocab_size") if not isinstance(hf.config.get(key), int)]:
             raise ValueError(f"{directory} has no {' and no '.join(missing)} in its config.json")
-        positions, rows = hf.config["max_position_embeddings"], hf.config["vocab_size"]
-        return cls(directory, "Hugging Face", _megatron_config(hf), False, hf.untied_tensors(), directory, positions, rows)
+        rows, config = hf.config["vocab_size"], _megatron_config(hf)
+        # Some of the rows of a table of positions may be of padding.
+        positions = (config or hf.config)["max_position_embeddings"]
+        return cls(directory, "Hugging Face", config, False, hf.untied_tensors(), directory, positions, rows)
 
     @classmethod
     def _of_engine(cls, checkpoint: NeMoCheckpoint, kind: str) -> Side:

@@ -42,6 +42,8 @@ class ScaledDotProductAttention(nn.Module):
         ValueError: at construction, for what it does not implement.
     """
 
+    mask_types: tuple[AttnMaskType, ...] = (AttnMaskType.causal,)
+
     def __init__(
         self,
         config: TransformerConfig,
@@ -54,8 +56,9 @@ class ScaledDotProductAttention(nn.Module):
         pg_collection: Any = None,
     ) -> None:
         super().__init__()
-        if attention_type != "self" or attn_mask_type != AttnMaskType.causal:
-            raise ValueError(f"attention {attention_type} with mask {attn_mask_type} is not covered; only causal self-attention is")
+        if attention_type != "self" or attn_mask_type not in self.mask_types:
+            names = " or ".join(kind.name for kind in self.mask_types)
+            raise ValueError(f"attention {attention_type} with mask {attn_mask_type} is not covered; only {names} self-attention is")
         self.is_over_ranks = config.context_parallel_size > 1
         self.dropout = config.attention_dropout if attention_dropout is None else attention_dropout
         self.softmax_scale = softmax_scale

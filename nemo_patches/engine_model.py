@@ -47,6 +47,7 @@ USE_TE = HAVE_TE and (torch.cuda.is_available() or stands_in())
 ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
     "silu": F.silu,
+    "gelu": F.gelu,
     "gelu_tanh": partial(F.gelu, approximate="tanh"),
 }
 

@@ -1,4 +1,4 @@
-"""Norms: torch's RMSNorm for layers without TransformerEngine, also with weights that count from 1, and norms behind linear layers."""
+"""Norms: torch's for layers without TransformerEngine, RMSNorm also with weights that count from 1, and norms behind linear layers."""
 
 from __future__ import annotations
 
@@ -12,6 +12,15 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import Tensor, nn
 
 
+class LayerNorm(nn.LayerNorm):
+    """torch's LayerNorm, which Megatron-core's wrapper of it refuses to sequence parallelism."""
+
+    def __init__(self, config: TransformerConfig, hidden_size: int, eps: float = 1e-5, **kwargs: Any) -> None:
+        super().__init__(hidden_size, eps=eps)
+        for parameter in self.parameters():
+            sum_over_sequence(parameter, config.sequence_parallel)
+
+
 class RMSNorm(nn.Module):
     """x / rms(x) * w, or * (1 + w) where the configuration says that weights are centred on zero (Zhang and Sennrich 2019).
 
@@ -22,14 +31,18 @@ class RMSNorm(nn.Module):
         super().__init__()
         self.eps, self.centred_on_zero = eps, config.layernorm_zero_centered_gamma
         self.weight = nn.Parameter(torch.zeros(hidden_size) if self.centred_on_zero else torch.ones(hidden_size))
-        # Each rank sees a part of the sequence then, so Megatron must sum the gradients.
-        self.weight.sequence_parallel = config.sequence_parallel  # type: ignore[attr-defined]
+        sum_over_sequence(self.weight, config.sequence_parallel)
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalise the last dimension."""
         if not self.centred_on_zero:
             return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
         return F.rms_norm(x.float(), self.weight.shape, 1.0 + self.weight.float(), self.eps).type_as(x)
+
+
+def sum_over_sequence(parameter: nn.Parameter, is_needed: bool) -> None:
+    """Have Megatron sum a parameter's gradients over tensor-parallel ranks, each of which has it whole and sees a part of the sequence."""
+    parameter.sequence_parallel = is_needed  # type: ignore[attr-defined]
 
 
 class RowParallelLinearWithNorm(RowParallelLinear):

@@ -137,16 +137,23 @@ class LayerShape:
         return self.hidden * (self.qkv + self.attention + self.ffn_input + self.ffn)
 
 
-def flops_per_token(model: Mapping[str, Any], *, vocab_size: int, sequence_length: int, factorised_size: int = 0) -> float:
-    """Floating-point operations of forward and backward per token: 6 per weight used in a product, plus causal attention.
+def sees_both_sides(model: Mapping[str, Any]) -> bool:
+    """Whether a model is an encoder: its tokens see those behind them, and masked ones are predicted (the `config` of `context/model.json`)."""
+    return "num_token_types" in model
 
-    Source: PaLM (Chowdhery et al. 2022, appendix B), with half the scores because the mask is causal; windows are not counted off.
+
+def flops_per_token(model: Mapping[str, Any], *, vocab_size: int, sequence_length: int, factorised_size: int = 0) -> float:
+    """Floating-point operations of forward and backward per token: 6 per weight used in a product, plus attention.
+
+    Source: PaLM (Chowdhery et al. 2022, appendix B), with half the scores where the mask is causal; windows are not counted off.
+    An encoder's head is counted with its dense layer, and for every token, though the loss is of the masked ones alone.
 
     Args:
         factorised_size: of a table that is trained as factors, which the head multiplies with one after the other; 0 where it is one matrix.
     """
     shape = LayerShape.of(model)
     head = (vocab_size + shape.hidden) * factorised_size if factorised_size else vocab_size * shape.hidden
-    products = model["num_layers"] * shape.products + head
-    attention = model["num_layers"] * sequence_length * shape.attention
+    both_sides = sees_both_sides(model)
+    products = model["num_layers"] * shape.products + head + (shape.hidden**2 if both_sides else 0)
+    attention = model["num_layers"] * sequence_length * shape.attention * (2 if both_sides else 1)
     return 6.0 * products + 6.0 * attention

@@ -11,8 +11,9 @@ from conversion.families.llama import LLAMA
 from conversion.families.mistral import MISTRAL
 from conversion.families.opt import OPT
 from conversion.families.qwen import QWEN2, QWEN3
+from conversion.families.roberta import ROBERTA, XLM_ROBERTA
 
-FAMILIES = {family.model_type: family for family in (OPT, LLAMA, MISTRAL, GEMMA2, QWEN2, QWEN3)}
+FAMILIES = {family.model_type: family for family in (OPT, LLAMA, MISTRAL, GEMMA2, QWEN2, QWEN3, ROBERTA, XLM_ROBERTA)}
 
 
 def family_of(model_type: str, *, source: str) -> Family:

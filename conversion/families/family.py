@@ -46,6 +46,7 @@ class Family:
         architecture: what all models of the family have in common, in Megatron's words, where it is not Megatron's default.
         defaults: what the pinned transformers means by a config.json without the key, for every key that `to_megatron` reads.
         requirements: what makes a variant one that the table covers.
+        masked: whether a token sees those on both sides, so that masked ones are predicted; else it sees those before it.
         nemo: the classes of NeMo that load the model without this project; None where NeMo does not know the family.
     """
 
@@ -56,6 +57,7 @@ class Family:
     defaults: Mapping[str, Any] = field(default_factory=dict)
     architecture: Mapping[str, Any] = field(default_factory=dict)
     requirements: Sequence[Require] = ()
+    masked: bool = False
     nemo: Callable[[Mapping[str, Any]], NeMoClasses] | None = None
 
     def megatron_config(self, config: Mapping[str, Any], *, tied: bool, source: str) -> dict[str, Any]:
@@ -116,6 +118,7 @@ _COUNTS = frozenset(
         "max_position_embeddings",
         "vocab_size",
         "old_context_len",
+        "num_token_types",
     ]
 )
 _LARGEST = 1e30  # below infinity, and within float32

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from conversion.factors import COORDINATES, PRIMITIVES
 from nemo_patches.lora_parts import FIRST, OUTPUT, QKV, SECOND, adapter_names
-from recipes.arithmetic import LayerShape, flops_per_token
+from recipes.arithmetic import LayerShape, flops_per_token, sees_both_sides
 
 SECOND_HEAD = "second_head.weight"
 TOKEN_TABLE = "embedding.word_embeddings.weight"
@@ -48,11 +48,25 @@ def parameters(model: Mapping[str, Any], *, vocab_rows: int) -> dict[str, Parame
     for index in range(model["num_layers"]):
         for name, (numel, is_split) in layer.items():
             found[f"decoder.layers.{index}.{name}"] = Parameter(numel, is_split, index)
-    for name, numel in _norm(model, "decoder.final_layernorm.", shape.hidden).items():
-        found[name] = Parameter(numel, False, AFTER)
+    found |= _ends_of_encoder(model, shape, vocab_rows) if sees_both_sides(model) else _final_norm(model, shape)
     if not model["share_embeddings_and_output_weights"]:
         found["output_layer.weight"] = Parameter(table.numel, is_split=True, place=AFTER)
     return found
+
+
+def _final_norm(model: Mapping[str, Any], shape: LayerShape) -> dict[str, Parameter]:
+    return {name: Parameter(numel, False, AFTER) for name, numel in _norm(model, "decoder.final_layernorm.", shape.hidden).items()}
+
+
+def _ends_of_encoder(model: Mapping[str, Any], shape: LayerShape, vocab_rows: int) -> dict[str, Parameter]:
+    """What follows the sum of the embeddings, and the head before the table of tokens, which has a bias for each."""
+    before = {"embedding.end.token_types": model["num_token_types"] * shape.hidden} | _norm(
+        model, "embedding.end.layer_norm.", shape.hidden
+    )
+    head = "decoder.final_layernorm."
+    after = {f"{head}dense.weight": shape.hidden**2, f"{head}dense.bias": shape.hidden} | _norm(model, f"{head}layer_norm.", shape.hidden)
+    found = {name: Parameter(numel, False, place) for place, names in ((BEFORE, before), (AFTER, after)) for name, numel in names.items()}
+    return found | {"output_layer.bias": Parameter(vocab_rows, is_split=True, place=AFTER)}
 
 
 class ParameterCount(NamedTuple):
@@ -95,7 +109,8 @@ def _layer(model: Mapping[str, Any], shape: LayerShape) -> dict[str, tuple[int, 
     if has_biases:
         # The output of a row-parallel layer is whole on every rank, and so is its bias.
         layer |= {f"{proj}bias": (shape.hidden, False), f"{fc1}bias": (shape.ffn_input, True), f"{fc2}bias": (shape.hidden, False)}
-    norms = _norm(model, f"{qkv}layer_norm_", shape.hidden) | _norm(model, f"{fc1}layer_norm_", shape.hidden)
+    names = ("post_attention_layernorm.", "post_mlp_layernorm.") if sees_both_sides(model) else (f"{qkv}layer_norm_", f"{fc1}layer_norm_")
+    norms = _norm(model, names[0], shape.hidden) | _norm(model, names[1], shape.hidden)
     if model.get("post_norms", False):
         norms |= _norm(model, f"{proj}post_layernorm.", shape.hidden) | _norm(model, f"{fc2}post_layernorm.", shape.hidden)
     if model.get("qk_layernorm", False):

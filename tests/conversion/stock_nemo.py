@@ -78,7 +78,7 @@ def main(ids_path: str, output_dir: str, *checkpoint_dirs: str) -> None:
         save_file({"logits": logits.float().contiguous()}, Path(output_dir) / f"{directory.name}.safetensors")
         context = io.load_context(directory)
         ours = sorted(name for name in sys.modules if name.partition(".")[0] in ("conversion", "nemo_patches", "recipes"))
-        # OPT comes last: NeMo does not have it, and its context brings in more of this project.
+        # OPT and encoders come last: NeMo does not have them, and their contexts bring in more of this project.
         found = {
             "model": type(context.model).__name__,
             "config": type(context.model.config).__name__,

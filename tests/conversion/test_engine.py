@@ -195,8 +195,11 @@ def test_tensor_parallel_4_and_pipeline_parallel_2(converted: Path, tmp_path: Pa
 # -- NeMo without this project --------------------------------------------------------------------------------------------
 
 TRAINED = "trained"
+OF_THIS_PROJECT = ("opt", "roberta", "xlm_roberta")  # NeMo does not have them
 NEMO_CLASSES = {
     "opt": ("GPTModel", "OPTConfig"),
+    "roberta": ("GPTModel", "EncoderConfig"),
+    "xlm_roberta": ("GPTModel", "EncoderConfig"),
     "llama2": ("LlamaModel", "LlamaConfig"),
     "llama3": ("LlamaModel", "Llama31Config"),
     "mistral": ("MistralModel", "MistralConfig7B"),
@@ -214,8 +217,9 @@ def stock(converted: Path, saved: Path, tmp_path_factory: pytest.TempPathFactory
     shutil.copytree(saved / "2x1/llama3", directory / TRAINED)  # untied, like every other case at the first layout
     shutil.copytree(converted / "nemo/llama3/context", directory / TRAINED / "context")
     save_file({"ids": token_batch([], vocab_size=283, length=SEQUENCE_LENGTH).ids}, directory / "ids.safetensors")
-    known = [name for name in CASES if name != "opt"]
-    checkpoints = [*(converted / "nemo" / name for name in known), directory / TRAINED, converted / "nemo/opt"]
+    known = [name for name in CASES if name not in OF_THIS_PROJECT]
+    ours = [converted / "nemo" / name for name in OF_THIS_PROJECT]
+    checkpoints = [*(converted / "nemo" / name for name in known), directory / TRAINED, *ours]
     finished = run_command(
         "tests.conversion.stock_nemo",
         *(directory / "ids.safetensors", directory, *checkpoints),
@@ -229,10 +233,10 @@ def stock(converted: Path, saved: Path, tmp_path_factory: pytest.TempPathFactory
 
 @pytest.mark.parametrize("name", NEMO_CLASSES)
 def test_a_stock_nemo_loads_it(observed: dict[str, dict[str, Observation]], stock: Path, name: str) -> None:
-    """By NeMo's own loading, with its own classes; OPT, which it does not have, with `nemo_patches`."""
+    """By NeMo's own loading, with its own classes; OPT and encoders, which it does not have, with `nemo_patches`."""
     found = json.loads((stock / f"{name}.json").read_text())
     assert (found["model"], found["config"], found["dtype"], found["tokens"]) == (*NEMO_CLASSES[name], "torch.float32", 280)
-    if name != "opt":
+    if name not in OF_THIS_PROJECT:
         stand_in = ["nemo_patches", "nemo_patches.core", "nemo_patches.cpu_device", "nemo_patches.quiet"]
         assert found["modules of this project"] == stand_in
         assert found["eos_token_id"] is not None or name.startswith("qwen")

@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
 
 from conversion import hf_to_nemo, new_model
 from conversion.families import FAMILIES
@@ -62,11 +62,12 @@ def test_from_a_config_with_flags_on_top(tokenizer_dir: Path, tmp_path: Path) ->
 @pytest.mark.parametrize("model_type", [name for name in FAMILIES if name != "opt"])
 def test_every_family(tokenizer_dir: Path, tmp_path: Path, model_type: str) -> None:
     """A new model converts, and transformers takes it for the family."""
-    directory = make(tokenizer_dir, tmp_path / "new", "--model-type", model_type, "--num-key-value-heads", "2")
+    masked = FAMILIES[model_type].masked
+    directory = make(tokenizer_dir, tmp_path / "new", "--model-type", model_type, *([] if masked else ["--num-key-value-heads", "2"]))
     config = json.loads((directory / "config.json").read_text())
     assert (config["model_type"], config["vocab_size"], config["intermediate_size"]) == (model_type, 280, 128)
-    assert config["num_key_value_heads"] == 2
-    _, notes = AutoModelForCausalLM.from_pretrained(directory, output_loading_info=True)
+    assert config["max_position_embeddings"] == 22 if masked else config["num_key_value_heads"] == 2
+    _, notes = (AutoModelForMaskedLM if masked else AutoModelForCausalLM).from_pretrained(directory, output_loading_info=True)
     assert not any(notes.values())
     hf_to_nemo.convert(directory, tmp_path / "nemo")
 

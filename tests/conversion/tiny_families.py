@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM, PreTrainedModel
+
+from conversion.families import FAMILIES
 
 SEQUENCE_LENGTH = 40
 
@@ -60,6 +62,8 @@ CASES = {
     ),
     "qwen2": Case("qwen2", {"vocab_size": 305, "tie_word_embeddings": True}),
     "qwen3": Case("qwen3", {"vocab_size": 307, "head_dim": 12}),
+    "roberta": Case("roberta", {"vocab_size": 311, "type_vocab_size": 1, "layer_norm_eps": 1e-5, "tie_word_embeddings": True}),
+    "xlm_roberta": Case("xlm-roberta", {"vocab_size": 313, "type_vocab_size": 2, "tie_word_embeddings": True}),
 }
 
 
@@ -92,7 +96,8 @@ def tiny_model(name: str, *, seed: int = 0, **changes: Any) -> PreTrainedModel:
     """A model of a case whose every tensor, biases and norms included, is far from zero and one."""
     model_type, config = CASES[name]
     torch.manual_seed(seed)
-    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(model_type, **{**SIZES, **config, **changes})).eval()
+    library = AutoModelForMaskedLM if FAMILIES[model_type].masked else AutoModelForCausalLM
+    model = library.from_config(AutoConfig.for_model(model_type, **{**SIZES, **config, **changes})).eval()
     for parameter in model.parameters():
         parameter.data.normal_(mean=0.1, std=0.3)
     return model
