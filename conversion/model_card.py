@@ -155,7 +155,11 @@ def consumed_tokens(source: Manifest | None) -> int | None:
     if source is None or source.stage != "recipes.train":
         return None
     try:
-        samples = source.facts["step"] * source.arguments["schedule"]["global_batch_size"]
+        samples = source.facts.get(
+            "samples"
+        )  # where batches grew, they are less than the steps would say; earlier versions did not write it
+        if samples is None:
+            samples = source.facts["step"] * source.arguments["schedule"]["global_batch_size"]
         return int(samples * source.arguments["data"]["sequence_length"])
     except (KeyError, TypeError):
         return None

@@ -71,6 +71,12 @@ def run_tokens(recipe: Recipe) -> int:
     return run_samples(recipe) * recipe.data.sequence_length
 
 
+def steps_of_full_batches(recipe: Recipe, first_step: int, last_step: int) -> float:
+    """How many steps of a full batch see as many samples as those from one step to another."""
+    batches = batches_of(recipe.schedule)
+    return (batches.samples(last_step) - batches.samples(first_step)) / recipe.schedule.global_batch_size
+
+
 def validation_steps(recipe: Recipe) -> int | None:
     """After how many steps held-out text is measured: as the recipe says, else as often as a checkpoint is saved; None without such text."""
     if not recipe.data.validation:

@@ -62,11 +62,11 @@ class Batches:
         steps = self.whole_steps(samples)
         return steps + (self.samples(steps) < samples)
 
-    def parts(self, steps: int) -> Iterator[tuple[int, int]]:
-        """Size and number of steps of each stretch in a run of so many steps."""
+    def parts(self, steps: int, *, first: int = 0) -> Iterator[tuple[int, int]]:
+        """Size and number of steps of each stretch, from a step on to the end of a run of so many steps."""
         ends = [stretch.first_step for stretch in self.stretches[1:]] + [steps]
         for stretch, end in zip(self.stretches, ends, strict=True):
-            if (number := min(end, steps) - stretch.first_step) > 0:
+            if (number := min(end, steps) - max(stretch.first_step, first)) > 0:
                 yield stretch.size, number
 
     def _of_step(self, step: int) -> Stretch:

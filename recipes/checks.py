@@ -18,7 +18,7 @@ from nemo_patches.lora_parts import adapter_names
 from recipes import arithmetic
 from recipes.checkpoint_checks import checkpoint_problems, factor_problems
 from recipes.data_checks import blend_problems, data_problems
-from recipes.freezing import NEVER, TOKEN_TABLE, first_trained_steps, model_parameter_names, pipeline_stages
+from recipes.freezing import NEVER, TOKEN_TABLE, first_trained_steps, model_parameter_names, pipeline_stages, table_names
 from recipes.layout_checks import layout_problems
 from recipes.planner.estimate import memory_problems
 from recipes.planner.hardware import Gpu
@@ -30,6 +30,7 @@ from recipes.steps import with_steps
 from recipes.stopping import unknown_signals
 
 Found = TypeVar("Found")
+_KEYS_OF_TABLES = ("embedding_learning_rate", "embedding_weight_decay")
 CHECKPOINT_STAGES = ("conversion.hf_to_nemo", "conversion.change_layout", "recipes.train")
 
 
@@ -199,6 +200,11 @@ def _freeze_problems(recipe: Recipe, inputs: RunInputs) -> list[str]:
         trained = [name for name, step in first_trained_steps(recipe.freeze, names, tied=tied).items() if step < NEVER]
     except ValueError as error:
         return [*problems, str(error)]
+    own = [key for key in _KEYS_OF_TABLES if getattr(recipe.schedule, key) is not None]
+    if own and not table_names(trained):
+        problems.append(
+            f"schedule.{own[0]} is given, but freeze leaves token table and output layer as they are; leave it out, or train them"
+        )
     stages = recipe.parallel.pipeline_parallel_size
     used = {stage for name in trained for stage in pipeline_stages(name, num_layers=model["num_layers"], num_stages=stages, tied=tied)}
     if len(used) < stages:

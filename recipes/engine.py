@@ -15,6 +15,7 @@ from data_prep.megatron.index import PREFIX
 from nemo_patches.cpu_device import present_cpu_as_device
 from nemo_patches.quiet import quiet_imports
 from recipes import arithmetic
+from recipes.batches import batches_of
 from recipes.checks import RunInputs, padded_vocab_size, trained_names
 from recipes.freezing import first_trained_steps
 from recipes.launch import process_rank
@@ -45,15 +46,17 @@ with quiet_imports():
     from recipes.training.checkpoint_io import make_checkpoint_io
     from recipes.training.documents import DocumentSamples
     from recipes.training.event_files import forget_points
-    from recipes.training.freezing import FreezingOptimizer, freeze_for_the_whole_run
+    from recipes.training.freezing import freeze_for_the_whole_run
+    from recipes.training.growing_batches import GrowingBatches
     from recipes.training.loggers import TENSORBOARD_NAME, finish, make_loggers
     from recipes.training.losses import StepLoss
     from recipes.training.nonfinite import NonFiniteSteps
     from recipes.training.passes import PassesDataModule
+    from recipes.training.tables import TablesOptimizer, is_of_tables
 
 
 class ClosedFormSchedule(LRSchedulerModule):
-    """The learning rate as `arithmetic.learning_rate` gives it."""
+    """The learning rate as `recipes.schedules` gives it; tables may have one of their own."""
 
     def __init__(self, recipe: Recipe) -> None:
         super().__init__()
@@ -62,9 +65,13 @@ class ClosedFormSchedule(LRSchedulerModule):
     def scheduler(self, model: Any, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
         """Lightning's description of a scheduler that is stepped once per optimizer step."""
         highest = self._schedule.learning_rate
-        scheduler = torch.optim.lr_scheduler.LambdaLR(
-            optimizer, lambda step: arithmetic.learning_rate(step, self._schedule, steps=self._steps) / highest
-        )
+
+        def share(of_tables: bool, step: int) -> float:
+            rate = arithmetic.embedding_learning_rate if of_tables else arithmetic.learning_rate
+            return rate(step, self._schedule, steps=self._steps) / highest
+
+        # All groups have the same base: a checkpoint brings those of the rank that wrote it, and pipeline stages order their groups differently.
+        scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, [partial(share, is_of_tables(group)) for group in optimizer.param_groups])
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step", "frequency": 1}}
 
 
@@ -244,12 +251,15 @@ def make_model(recipe: Recipe, inputs: RunInputs, nonfinite: NonFiniteSteps) -> 
         trained_names(recipe, inputs),
         tied=inputs.model["share_embeddings_and_output_weights"],
     )
-    optimizer = FreezingOptimizer(
+    has_own_rate = (schedule.embedding_learning_rate, schedule.embedding_weight_decay) != (None, None)
+    optimizer = TablesOptimizer(
         first_trained,
         nonfinite,
+        weight_decay_of_tables=schedule.weight_decay if schedule.embedding_weight_decay is None else schedule.embedding_weight_decay,
         config=OptimizerConfig(
             optimizer="adam",
             lr=schedule.learning_rate,
+            decoupled_lr=arithmetic.embedding_rates(schedule)[0] if has_own_rate else None,
             weight_decay=schedule.weight_decay,
             adam_beta1=schedule.adam_beta1,
             adam_beta2=schedule.adam_beta2,
@@ -277,7 +287,6 @@ def make_data(recipe: Recipe, inputs: RunInputs, *, index_dir: Path) -> PreTrain
     for weight, prefix in zip(weights_of(recipe.data, inputs.train), prefixes, strict=True):
         train += [str(weight), str(prefix)]
     train = train if len(recipe.data.train) > 1 else train[1:]
-    steps, batch = arithmetic.total_steps(recipe), recipe.schedule.global_batch_size
     build: Callable[..., PreTrainingDataModule] = PreTrainingDataModule
     if recipe.schedule.epochs is not None:
         with_answers = [has_answers(manifest) for manifest in inputs.train]
@@ -287,16 +296,20 @@ def make_data(recipe: Recipe, inputs: RunInputs, *, index_dir: Path) -> PreTrain
         seq_length=recipe.data.sequence_length,
         tokenizer=_tokenizer(inputs),
         micro_batch_size=recipe.schedule.micro_batch_size,
-        global_batch_size=batch,
+        global_batch_size=recipe.schedule.global_batch_size,
         num_workers=recipe.data.num_workers,
         pin_memory=not ON_CPU,
         persistent_workers=recipe.data.num_workers > 0,
         seed=recipe.seed,
         index_mapping_dir=str(index_dir),
-        num_train_samples=steps * batch,
+        num_train_samples=arithmetic.run_samples(recipe),
         dataset_cls=DocumentSamples if recipe.data.document_mask else GPTDataset,
         eod_mask_loss=recipe.data.document_mask,
     )
+    if recipe.schedule.ramp_up is not None:
+        data.data_sampler = GrowingBatches(
+            batches_of(recipe.schedule), seq_len=recipe.data.sequence_length, micro_batch_size=recipe.schedule.micro_batch_size
+        )
     data.create_attention_mask = False  # the mask is causal; NeMo would build a (sequence, sequence) tensor per sample
     return data
 

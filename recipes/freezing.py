@@ -79,6 +79,12 @@ def first_trained_steps(rules: Sequence[FreezeRule], names: Sequence[str], *, ti
     return steps
 
 
+def table_names(names: Iterable[str]) -> set[str]:
+    """Those of the token table or its factors, the output layer and the second head: what a schedule may give a rate of its own."""
+    patterns = (*READY_MADE["embeddings"], *READY_MADE["output"])
+    return {name for name in names if any(fnmatchcase(name, pattern) for pattern in patterns)}
+
+
 def pipeline_stages(name: str, *, num_layers: int, num_stages: int, tied: bool) -> set[int]:
     """The pipeline stages that have a parameter; a table that is the output layer's too is on the first and the last."""
     if layer := _LAYER.match(name):

@@ -116,13 +116,14 @@ def planned_sections(recipe: Recipe, inputs: RunInputs, options: Options, *, ste
         "parameters by part": report.parameter_section(model),
         "memory per device (GiB; state exact, activations counted)": report.memory_section(estimate_memory(model, layout)),
         "memory of the host": {"checkpoints": str(estimate_host(model, layout))},
-        "work": report.work_section(model, layout, steps=steps),
+        "work": report.work_section(model, layout, tokens=arithmetic.run_tokens(recipe)),
     }
     if gpu is None:
         return sections | {"time": {"not estimated": "no GPU is named; give --gpu or parallel.gpu"}}
     if not layout.is_half:
         return sections | {"time": {"not estimated": "the time model knows bfloat16 alone"}}
-    run = estimate_run(model, layout, gpu, steps=steps, write_rate=options.write_rate, kg_per_kwh=options.kg_per_kwh)
+    batches = batches_of(recipe.schedule)
+    run = estimate_run(model, layout, gpu, steps=steps, batches=batches, write_rate=options.write_rate, kg_per_kwh=options.kg_per_kwh)
     num_gpus = options.num_gpus or layout.num_devices
     choices = ranked(model, replace(layout, devices_per_node=gpu.devices_per_node), gpu, num_devices=num_gpus)
     return sections | {

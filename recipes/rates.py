@@ -6,14 +6,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from recipes.batches import Batches
+
 
 @dataclass(frozen=True)
 class Rates:
     """What turns steps into tokens, bytes and work.
 
     Attributes:
-        positions_per_step: that the model computes over all ranks: tokens, and what fills up answers.
-        samples_per_step: over all ranks.
+        positions_per_sample: that the model computes: tokens, and what fills up answers.
+        batches: samples of each step over all ranks.
         bytes_per_token: of the training text.
         held_out_bytes_per_token: of each held-out text, by language.
         flops_per_token: forward and backward.
@@ -21,13 +23,17 @@ class Rates:
         peak_flops: of one device in the run's precision; None where it is not known.
     """
 
-    positions_per_step: int
-    samples_per_step: int
+    positions_per_sample: int
+    batches: Batches
     bytes_per_token: float
     held_out_bytes_per_token: Mapping[str, float]
     flops_per_token: float
     num_devices: int
     peak_flops: float | None
+
+    def positions(self, steps: int) -> int:
+        """In the first so many steps over all ranks."""
+        return self.batches.samples(steps) * self.positions_per_sample
 
     def of_work(self, positions_per_second: float) -> dict[str, float]:
         """TFLOP/s of one device, and which share of the possible that is (MFU, Chowdhery et al. 2022, appendix B)."""

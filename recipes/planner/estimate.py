@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from recipes.batches import Batches
 from recipes.planner import costs
 from recipes.planner.hardware import Gpu, find_gpu
 from recipes.planner.host import host_refusal
 from recipes.planner.layout import Layout, layout_of
 from recipes.planner.parameters import PlannedModel
 from recipes.planner.ranking import Choice, judge, ranked
+from recipes.planner.throughput import step_time
 from recipes.planner.visible import has_known_rates
 from recipes.schema import Recipe
 
@@ -47,17 +49,21 @@ def estimate_run(
     gpu: Gpu,
     *,
     steps: int,
+    first_step: int = 0,
+    batches: Batches | None = None,
     write_rate: float = costs.WRITE_RATE,
     kg_per_kwh: float = costs.KG_PER_KWH,
 ) -> RunEstimate:
     """A run of so many steps.
 
     Args:
+        first_step: from which it goes on.
+        batches: of the run; by default all are those of the layout.
         write_rate: bytes per second of the file system, for a checkpoint.
         kg_per_kwh: carbon dioxide of the grid.
     """
     choice = judge(model, layout, gpu)
-    hours = steps * choice.time.total / 3600
+    hours = _seconds(model, layout, gpu, choice, steps=steps, first_step=first_step, batches=batches) / 3600
     gpu_hours = hours * layout.num_devices
     size = costs.checkpoint_bytes(model, layout)
     save_seconds = size / write_rate
@@ -66,7 +72,7 @@ def estimate_run(
     return RunEstimate(
         gpu=gpu,
         choice=choice,
-        steps=steps,
+        steps=steps - first_step,
         hours=hours,
         gpu_hours=gpu_hours,
         kwh=costs.energy_kwh(gpu_hours, gpu.watts),
@@ -76,6 +82,19 @@ def estimate_run(
         failure_seconds=failure_seconds,
         checkpoint_seconds=interval,
         checkpoint_steps=max(1, round(interval / choice.time.total)),
+    )
+
+
+def _seconds(
+    model: PlannedModel, layout: Layout, gpu: Gpu, choice: Choice, *, steps: int, first_step: int, batches: Batches | None
+) -> float:
+    """Of all steps: smaller batches take fewer passes, but no less for the optimizer and its gathering."""
+    if batches is None:
+        return (steps - first_step) * choice.time.total
+    unit = layout.micro_batch_size * layout.data_parallel_size
+    return sum(
+        number * (step_time(model, replace(layout, accumulation_steps=size // unit), gpu).total)
+        for size, number in batches.parts(steps, first=first_step)
     )
 
 

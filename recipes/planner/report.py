@@ -41,12 +41,16 @@ def memory_section(memory: MemoryEstimate) -> Section:
     return section | {"total": round(memory.total / GIB, 3), "with CUDA and NCCL (assumed)": round(memory.needed_gib, 3)}
 
 
-def work_section(model: PlannedModel, layout: Layout, *, steps: int) -> Section:
-    """Operations, and bytes that a GPU sends for tensor and data parallelism in a step."""
+def work_section(model: PlannedModel, layout: Layout, *, tokens: int) -> Section:
+    """Operations, and bytes that a GPU sends for tensor and data parallelism in a step.
+
+    Args:
+        tokens: of the run.
+    """
     flops = model.flops_per_token(layout.sequence_length)
     return {
         "operations per token (forward and backward)": f"{flops:.3e}",
-        "operations of the run": f"{flops * steps * layout.step_tokens:.3e}",
+        "operations of the run": f"{flops * tokens:.3e}",
         "tensor-parallel traffic per step and device (GB)": round(tensor_parallel_bytes(model, layout) / 1e9, 2),
         "data-parallel traffic per step and device (GB)": round(data_parallel_bytes(model, layout) / 1e9, 2),
     }

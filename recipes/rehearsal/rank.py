@@ -133,6 +133,11 @@ def _shortened(recipe: Recipe, batch: int, steps: int, *, asynchronous: bool) ->
         epochs=None if recipe.schedule.epochs is None else 1.0,
         warmup_steps=0,
         constant_steps=0,
+        decay_style="fixed",
+        hold_steps=None,
+        decay_steps=None,
+        wsd_decay_style=None,
+        ramp_up=None,
     )
     run = replace(
         recipe.run,

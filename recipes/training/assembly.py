@@ -13,6 +13,7 @@ from data_prep.artifacts import Manifest
 from data_prep.lease import Fence
 from data_prep.megatron.index import PREFIX
 from recipes import arithmetic
+from recipes.batches import batches_of
 from recipes.checks import RunInputs, factorised_size, padded_vocab_size
 from recipes.launch import process_rank
 from recipes.planner.hardware import GPUS
@@ -98,6 +99,7 @@ def make_callbacks(
         arguments=asdict(recipe),
         optimizer_in_last=recipe.run.keep_optimizer_in_last_checkpoint,
         asynchronous=recipe.run.asynchronous_save,
+        batches=batches_of(recipe.schedule),
         retention=None if recipe.run.keep_checkpoints is None else Retention(recipe.run.keep_checkpoints, recipe.run.keep_held_checkpoints),
         fence=shared_fence,
         watchdog=watchdog,
@@ -110,7 +112,7 @@ def make_callbacks(
             run_dir,
             file,
             budget=recipe.run.skip_nonfinite_steps,
-            global_batch_size=recipe.schedule.global_batch_size,
+            batches=batches_of(recipe.schedule),
             micro_batch_size=recipe.schedule.micro_batch_size,
         ),
         metrics=metrics,
@@ -157,8 +159,8 @@ def _rates(recipe: Recipe, inputs: RunInputs) -> Rates:
         weights
     )
     return Rates(
-        positions_per_step=arithmetic.tokens_per_step(recipe),
-        samples_per_step=recipe.schedule.global_batch_size,
+        positions_per_sample=recipe.data.sequence_length,
+        batches=batches_of(recipe.schedule),
         bytes_per_token=bytes_per_token,
         held_out_bytes_per_token={language: _bytes_per_token(manifest) for language, manifest in inputs.validation.items()},
         flops_per_token=arithmetic.flops_per_token(

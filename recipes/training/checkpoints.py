@@ -16,6 +16,7 @@ from lightning.pytorch.callbacks import Callback
 
 from data_prep.artifacts import digest_file, make_group_readable, sync_tree, write_manifest
 from data_prep.command import StoppedError
+from recipes.batches import Batches
 from recipes.retention import REMOVED_PATTERN, Retention, remove_old_checkpoints
 from recipes.run_dir import checkpoint_name
 from recipes.training.fencing import SharedFence
@@ -29,6 +30,7 @@ class Checkpoints(Callback):
 
     Args:
         directory: below that of the run.
+        batches: of the run; a checkpoint says how many samples it has seen.
         retention: None lets all checkpoints stay.
         saved: called on rank 0 with the step of each checkpoint that is complete.
     """
@@ -46,6 +48,7 @@ class Checkpoints(Callback):
         arguments: Mapping[str, Any],
         optimizer_in_last: bool,
         asynchronous: bool,
+        batches: Batches,
         retention: Retention | None,
         fence: SharedFence,
         watchdog: Watchdog,
@@ -54,7 +57,7 @@ class Checkpoints(Callback):
         self._directory, self._every, self._max_steps = directory, every_steps, max_steps
         self._every_seconds, self._begun = every_seconds, 0.0  # when the last save began, or the training
         self._source_context, self._facts, self._inputs, self._arguments = source_context, facts, inputs, arguments
-        self._optimizer_in_last, self._asynchronous, self._retention = optimizer_in_last, asynchronous, retention
+        self._optimizer_in_last, self._asynchronous, self._batches, self._retention = optimizer_in_last, asynchronous, batches, retention
         self._fence, self._watchdog, self._saved = fence, watchdog, saved
         self._last_saved = -1
         self._stopped_seconds = 0.0  # for which the newest save has stopped the training
@@ -118,7 +121,8 @@ class Checkpoints(Callback):
         trainer.strategy.barrier("checkpoint written")
         digests = _digests_of_all_ranks(partial)
         if trainer.is_global_zero:
-            self._complete(partial, {"step": step, "save_seconds": self._stopped_seconds + time.monotonic() - start}, digests)
+            facts = {"step": step, "samples": self._batches.samples(step), "save_seconds": self._stopped_seconds + time.monotonic() - start}
+            self._complete(partial, facts, digests)
         self._fence.check()
         if trainer.is_global_zero:
             if final.exists():  # a resumed run may pass a step that was saved with other data

@@ -23,6 +23,7 @@ from recipes.rates import Rates
 from recipes.training.freezing import parameters_by_name
 from recipes.training.metrics_file import MetricsFile
 from recipes.training.passes import OrderedSamples
+from recipes.training.tables import is_of_tables
 
 ON_CPU = present_cpu_as_device()
 _ROWS = {"new_row_norm": "embedding.word_embeddings.weight", "new_output_row_norm": "output_layer.weight"}
@@ -39,7 +40,8 @@ class Metrics(Callback):
 
     def __init__(self, file: MetricsFile, *, every_steps: int, max_steps: int, rates: Rates, new_rows: range) -> None:
         self._file, self._every, self._max_steps, self._rates, self._new_rows = file, every_steps, max_steps, rates, new_rows
-        self._last_time, self._last_step, self._learning_rate = time.monotonic(), 0, 0.0
+        self._last_time, self._last_step = time.monotonic(), 0
+        self._learning_rates: dict[bool, float] = {}  # of the tables, if they have their own, and of the others
         self._first_time, self._first_step = 0.0, -1  # of the first line: what comes before it is the start, and no pace
         self._unsent: list[tuple[Logger, Mapping[str, Any]]] = []
         self._seen: NDArray[np.int64] | None = None  # tokens in the first so many samples, where samples differ
@@ -51,12 +53,12 @@ class Metrics(Callback):
             self._file.forget(last_step=trainer.global_step)
         data = trainer.datamodule._train_ds  # type: ignore[attr-defined]
         if isinstance(data, OrderedSamples):
-            positions = self._rates.positions_per_step // self._rates.samples_per_step
-            self._seen = data.tokens_seen(positions)
+            self._seen = data.tokens_seen(self._rates.positions_per_sample)
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         """Note the learning rate that the step will use; afterwards the optimizer holds that of the next."""
-        self._learning_rate = trainer.optimizers[0].param_groups[0]["lr"]
+        groups = trainer.optimizers[0].param_groups
+        self._learning_rates = {is_of_tables(group): group["lr"] for group in groups}
         for head in _second_heads(trainer):
             head.take_first_losses()  # of the step before, if nothing was logged then
 
@@ -68,34 +70,41 @@ class Metrics(Callback):
         logged = trainer.callback_metrics
         loss = float(logged["reduced_train_loss"])  # waits for the device, so the time behind it is that of finished steps
         now = time.monotonic()
-        seconds_per_step = (now - self._last_time) / (step - self._last_step)
+        new_seconds = now - self._last_time
+        seconds_per_step = new_seconds / (step - self._last_step)
         tokens, new_tokens = self._tokens(step), self._tokens(step) - self._tokens(self._last_step)
-        tokens_per_second = new_tokens / (now - self._last_time)
+        positions = self._rates.positions(step) - self._rates.positions(self._last_step)
+        tokens_per_second = new_tokens / new_seconds
         norms, first_head = mean_row_norms(trainer, self._new_rows), first_head_loss(trainer)
         self._last_time, self._last_step = time.monotonic(), step
         if self._first_step < 0:
             self._first_time, self._first_step = now - seconds_per_step, step - 1
         if not trainer.is_global_zero:
             return
-        seconds_left = (self._max_steps - step) * (now - self._first_time) / (step - self._first_step)
+        samples = self._rates.batches.samples
+        pace = (now - self._first_time) / (samples(step) - samples(self._first_step))
+        seconds_left = (samples(self._max_steps) - samples(step)) * pace
         memory = memory_gib()
+        rate = self._learning_rates.get(False, self._learning_rates.get(True, 0.0))
         record = {
             "step": step,
             "loss": loss if math.isfinite(loss) else None,
             **({} if first_head is None else {"first_head_loss": first_head if math.isfinite(first_head) else None}),
-            "learning_rate": self._learning_rate,
+            "learning_rate": rate,
+            **({"embedding_learning_rate": self._learning_rates[True]} if True in self._learning_rates else {}),
             "gradient_norm": float(logged["grad_norm"]) if "grad_norm" in logged else None,
             **{name: norm if math.isfinite(norm) else None for name, norm in norms.items()},
+            **({"batch_size": self._rates.batches.size(step - 1)} if self._rates.batches.ramp_steps else {}),
             "tokens": tokens,
             "bytes": round(tokens * self._rates.bytes_per_token),
             "tokens_per_second": round(tokens_per_second, 1),
             "seconds_per_step": round(seconds_per_step, 4),
             "memory_gib": round(memory, 3),
-            **self._rates.of_work(self._rates.positions_per_step / seconds_per_step),
+            **self._rates.of_work(positions / new_seconds),
         }
         self._write(trainer, record)
         print(
-            f"step {step}/{self._max_steps}  loss {loss:.4f}  learning rate {self._learning_rate:.2e}"
+            f"step {step}/{self._max_steps}  loss {loss:.4f}  learning rate {rate:.2e}"
             f"  {tokens_per_second:,.0f} tokens/s  {seconds_per_step:.3g} s/step  {memory:.1f} GiB  {seconds_left:.0f} s left",
             file=sys.stderr,
             flush=True,
@@ -104,8 +113,8 @@ class Metrics(Callback):
     def _tokens(self, step: int) -> int:
         """Seen in the first so many steps."""
         if self._seen is None:
-            return step * self._rates.positions_per_step
-        return int(self._seen[step * self._rates.samples_per_step])
+            return self._rates.positions(step)
+        return int(self._seen[self._rates.batches.samples(step)])
 
     def write_validation(self, trainer: Trainer, losses: Mapping[str, float], *, seconds: float) -> None:
         """Log losses on held-out text, also in bits per byte, which compares runs with different vocabularies.

@@ -13,6 +13,7 @@ from megatron.core import parallel_state
 from torch import Tensor, nn
 
 from data_prep.command import StoppedError
+from recipes.batches import Batches
 from recipes.run_dir import CHECKPOINTS_NAME, newest_checkpoint
 from recipes.training.metrics_file import MetricsFile
 from recipes.training.origins import Documents, counted, documents_of, in_words
@@ -29,9 +30,9 @@ class NonFiniteSteps(Callback):
         passes_over: whether the step under way is to change nothing.
     """
 
-    def __init__(self, run_dir: Path, file: MetricsFile, *, budget: int, global_batch_size: int, micro_batch_size: int) -> None:
+    def __init__(self, run_dir: Path, file: MetricsFile, *, budget: int, batches: Batches, micro_batch_size: int) -> None:
         self._run_dir, self._file, self._budget = run_dir, file, budget
-        self._global_batch_size, self._micro_batch_size = global_batch_size, micro_batch_size
+        self._batches, self._micro_batch_size = batches, micro_batch_size
         self._step, self._passed_over = 0, 0
         self._data: Any = None
         self._finite_losses: list[Tensor] = []
@@ -81,7 +82,7 @@ class NonFiniteSteps(Callback):
 
     def _samples(self) -> tuple[Sequence[int], str]:
         """The samples whose losses are not finite, counted in the order of the data; all of the step if it is the gradient alone."""
-        first = self._step * self._global_batch_size
+        first = self._batches.samples(self._step)
         size, replicas = self._micro_batch_size, parallel_state.get_data_parallel_world_size()
         mine = [
             first + (number * replicas + parallel_state.get_data_parallel_rank()) * size + place
@@ -93,7 +94,7 @@ class NonFiniteSteps(Callback):
         torch.distributed.all_gather_object(everywhere, mine)
         found = sorted({sample for one in everywhere for sample in one})
         if not found:
-            return range(first, first + self._global_batch_size), "gradient"
+            return range(first, first + self._batches.size(self._step)), "gradient"
         return found, "loss"
 
     def _sentence(self, samples: Sequence[int], what: str, documents: Documents) -> str:

@@ -12,7 +12,7 @@ from recipes import arithmetic
 from recipes.rehearsal.prediction import read_first_steps, verdict
 from slurm.chains.attempts import Attempt, End, read_attempts
 from slurm.chains.decision import CONTINUE, FINISHED, Decision, Limits, decide
-from slurm.chains.run_state import RunState, read_recipe, read_run_state
+from slurm.chains.run_state import RunState, full_step_seconds, read_recipe, read_run_state
 from slurm.chains.silent_ends import cause_of_silent_end
 from slurm.chains.submissions import Submission, current_submission, jobs_of
 from slurm.jobs.queue import QueuedJob
@@ -150,8 +150,7 @@ def _seconds_to_end(run_dir: Path, state: RunState, step: int) -> float | None:
     recipe, speed = read_recipe(run_dir), state.metrics.get("tokens_per_second")
     if recipe is None or not speed or state.total_steps is None:
         return None
-    seconds = state.metrics.get("seconds_per_step") or arithmetic.tokens_per_step(recipe) / float(speed)  # of runs of an earlier version
-    return max(0, state.total_steps - step) * float(seconds)
+    return max(0.0, arithmetic.steps_of_full_batches(recipe, step, state.total_steps)) * full_step_seconds(state.metrics, recipe)
 
 
 def _row(attempt: Attempt) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -52,6 +52,15 @@ def read_run_state(run_dir: Path) -> RunState:
         metrics=next((record for record in reversed(last_records(run_dir / METRICS_NAME, _LAST_RECORDS)) if "loss" in record), {}),
         stop_requested=(run_dir / STOP_NAME).exists(),
     )
+
+
+def full_step_seconds(record: Mapping[str, Any], recipe: Recipe) -> float:
+    """What a step with a full batch takes, by the metrics of a step."""
+    seconds = record.get("seconds_per_step") or arithmetic.tokens_per_step(recipe) / float(
+        record["tokens_per_second"]
+    )  # of an earlier version
+    full = recipe.schedule.global_batch_size
+    return float(seconds) * full / record.get("batch_size", full)
 
 
 def read_recipe(run_dir: Path) -> Recipe | None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from recipes import arithmetic
+from recipes.batches import batches_of
 from recipes.checks import RunInputs, planned_model
 from recipes.planner import costs
 from recipes.planner.estimate import RunEstimate, estimate_run, refusal
@@ -16,7 +17,7 @@ from recipes.planner.layout import layout_of
 from recipes.run_dir import METRICS_NAME, measured_save_seconds
 from recipes.schema import Recipe, raise_all
 from slurm.chains.chain import ChainPlan
-from slurm.chains.run_state import last_records, read_run_state
+from slurm.chains.run_state import full_step_seconds, last_records, read_run_state
 from slurm.jobs.job import Job, format_time_limit
 from slurm.sites.cluster import Cluster
 
@@ -51,7 +52,7 @@ def plan_lines(submission: Submission) -> list[str]:
     """
     recipe, job, cluster, run_dir = submission.recipe, submission.job, submission.cluster, submission.run_dir
     steps, step = arithmetic.total_steps(recipe), read_run_state(run_dir).saved_step
-    estimate = _estimate(submission, steps - step)
+    estimate = _estimate(submission, steps, step)
     rows: list[Row] = [
         ("run", f"{run_dir} ({f'goes on from step {step:,}' if step else 'new'})"),
         ("recipe", f"{recipe.name}: {steps:,} steps of {arithmetic.tokens_per_step(recipe):,} tokens"),
@@ -65,7 +66,7 @@ def plan_lines(submission: Submission) -> list[str]:
             "jobs",
             f"{submission.chain.links} x {format_time_limit(job.time_limit_seconds)} in {cluster.gpu.name}, one after the other until the run is finished",
         ),
-        *_hours(submission, steps - step, estimate),
+        *_hours(submission, steps, step, estimate),
         ("checkpoints", _checkpoints(submission, estimate)),
         ("checked", submission.checked),
     ]
@@ -101,31 +102,27 @@ def _why_not(submission: Submission) -> str:
     return ""
 
 
-def _estimate(submission: Submission, steps_left: int) -> RunEstimate | None:
+def _estimate(submission: Submission, steps: int, first_step: int) -> RunEstimate | None:
     if _why_not(submission):
         return None
     recipe = submission.recipe
     model, layout, gpu = planned_model(recipe, submission.inputs), layout_of(recipe), find_gpu(str(submission.cluster.gpu.gpu))
     if recipe.parallel.check_memory:
         raise_all(refusal(model, layout, gpu), subject=f"recipe {recipe.name} on {submission.cluster.name}")
-    return estimate_run(model, layout, gpu, steps=steps_left)
+    return estimate_run(model, layout, gpu, steps=steps, first_step=first_step, batches=batches_of(recipe.schedule))
 
 
 def _measured_step_seconds(run_dir: Path, recipe: Recipe) -> float | None:
-    """Seconds of a step as the run itself went so far, None for a new one."""
+    """Seconds of a step with a full batch as the run itself went so far, None for a new one."""
     path = run_dir / METRICS_NAME
     if not path.is_file():
         return None
     records = last_records(path, _LAST_RECORDS)
-    seconds = sorted(
-        record.get("seconds_per_step") or arithmetic.tokens_per_step(recipe) / record["tokens_per_second"]  # of an earlier version
-        for record in records
-        if record.get("tokens_per_second")
-    )
+    seconds = sorted(full_step_seconds(record, recipe) for record in records if record.get("tokens_per_second"))
     return seconds[len(seconds) // 2] if seconds else None
 
 
-def _hours(submission: Submission, steps_left: int, estimate: RunEstimate | None) -> list[Row]:
+def _hours(submission: Submission, steps: int, first_step: int, estimate: RunEstimate | None) -> list[Row]:
     """Time, jobs that it needs, GPU hours against the allocation; the most that the chain can use where the speed is not known."""
     job, chain, allocation = submission.job, submission.chain, submission.cluster.allocation_gpu_hours
     devices = arithmetic.world_size(submission.recipe.parallel)
@@ -134,8 +131,14 @@ def _hours(submission: Submission, steps_left: int, estimate: RunEstimate | None
         step_seconds, source = estimate.choice.time.total, "estimated"
     rows = []
     if step_seconds is not None:
-        seconds = steps_left * step_seconds
-        rows.append(("time", f"{seconds / 3600:.1f} h for {steps_left:,} steps of {step_seconds:.2f} s, {source}; checkpoints come on top"))
+        seconds = arithmetic.steps_of_full_batches(submission.recipe, first_step, steps) * step_seconds
+        size = "with a full batch, fewer at first, " if first_step < batches_of(submission.recipe.schedule).ramp_steps else ""
+        rows.append(
+            (
+                "time",
+                f"{seconds / 3600:.1f} h for {steps - first_step:,} steps of {step_seconds:.2f} s, {size}{source}; checkpoints come on top",
+            )
+        )
         usable = job.time_limit_seconds - chain.signal_seconds - _START_SECONDS
         needed = math.ceil(seconds / usable) if usable > 0 else chain.links
         if needed > chain.links:

@@ -6,11 +6,12 @@ from dataclasses import replace
 
 import pytest
 
+from recipes.batches import Batches, Stretch
 from recipes.rates import Rates, new_rows
 
 GAMS = Rates(
-    positions_per_step=2_097_152,
-    samples_per_step=1024,
+    positions_per_sample=2048,
+    batches=Batches((Stretch(0, 0, 1024),)),
     bytes_per_token=4.5,
     held_out_bytes_per_token={},
     flops_per_token=9.47e9,
@@ -21,7 +22,7 @@ GAMS = Rates(
 
 def test_utilisation_is_that_of_a_step_in_two_seconds() -> None:
     """64 A100 that take 2.21 s for a step of GaMS do 140 TFLOP/s each, 45 % of 312."""
-    work = GAMS.of_work(GAMS.positions_per_step / 2.21)
+    work = GAMS.of_work(GAMS.positions(1) / 2.21)
     assert work["tflops_per_device"] == pytest.approx(140.4, abs=0.1)
     assert work["mfu"] == pytest.approx(0.45, abs=0.001)
 

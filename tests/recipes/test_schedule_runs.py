@@ -1,0 +1,88 @@
+"""Schedules in the engine: the rate of every step, batches that grow, tables with a rate of their own; interrupted, and at other layouts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from recipes.arithmetic import embedding_learning_rate, learning_rate
+from recipes.batches import batches_of
+from recipes.schema import RampUpRecipe, ScheduleRecipe
+from tests.conftest import Inputs
+from tests.recipes.watched_runs import SEQUENCE_LENGTH, Runs
+
+STEPS = 10
+# Layouts sum in another order, so float32 losses differ in the last digits.
+LAYOUT_TOLERANCE = 1e-5
+RAMP = ("+schedule.ramp_up.start_batch_size=4", "+schedule.ramp_up.batch_size_increment=4", "+schedule.ramp_up.samples=28")
+# All of them in one run: batches of 4, 8 and 12 samples, a rate that is held and falls, tables at ten times the others' rate.
+SETTINGS = (
+    *RAMP,
+    "schedule.global_batch_size=12",
+    f"schedule.max_steps={STEPS}",
+    "schedule.constant_steps=1",
+    "schedule.decay_style=wsd",
+    "schedule.decay_steps=4",
+    "schedule.wsd_decay_style=minus_sqrt",
+    "schedule.embedding_learning_rate=1e-2",
+    "schedule.embedding_min_learning_rate=1e-3",
+    "schedule.embedding_weight_decay=0.3",
+    "run.checkpoint_every_steps=4",
+    "run.validate_every_steps=5",
+)
+SCHEDULE = ScheduleRecipe(
+    global_batch_size=12,
+    micro_batch_size=2,
+    learning_rate=1e-3,
+    min_learning_rate=1e-4,
+    warmup_steps=2,
+    constant_steps=1,
+    decay_style="wsd",
+    decay_steps=4,
+    wsd_decay_style="minus_sqrt",
+    embedding_learning_rate=1e-2,
+    embedding_min_learning_rate=1e-3,
+    ramp_up=RampUpRecipe(4, 4, 28),
+)
+
+
+@pytest.fixture(scope="module")
+def runs(inputs: Inputs, tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    return Runs(inputs, tmp_path_factory.mktemp("schedules"))
+
+
+@pytest.fixture(scope="module")
+def whole(runs: Runs) -> dict[str, Any]:
+    return runs.train("whole", *SETTINGS, tensor_parallel_size=1)
+
+
+def _steps(runs: Runs, name: str) -> list[dict[str, Any]]:
+    return [record for record in runs.records(name) if "loss" in record]
+
+
+def test_rates_and_batches_are_the_closed_forms_at_every_step(runs: Runs, whole: dict[str, Any]) -> None:
+    records, batches = _steps(runs, "whole"), batches_of(SCHEDULE)
+    assert [record["batch_size"] for record in records] == [4, 4, 4, 4, 8, 8, 12, 12, 12, 12]
+    assert [record["batch_size"] for record in records] == [batches.size(step) for step in range(STEPS)]
+    assert [record["tokens"] for record in records] == [batches.samples(step) * SEQUENCE_LENGTH for step in range(1, STEPS + 1)]
+    for key, rate in (("learning_rate", learning_rate), ("embedding_learning_rate", embedding_learning_rate)):
+        assert [record[key] for record in records] == pytest.approx([rate(step, SCHEDULE, steps=STEPS) for step in range(STEPS)], rel=1e-12)
+
+
+def test_in_the_middle_of_the_ramp_it_goes_on_at_other_layouts(runs: Runs, whole: dict[str, Any]) -> None:
+    """From data parallel 2 at tensor and at pipeline parallel 2 and back: the same samples at the same rates."""
+    cut = runs.train("cut", *SETTINGS, tensor_parallel_size=1, at_step=["file", 4, str(runs.directory / "cut/exit")])
+    assert (len(cut["losses"]), cut["losses"]) == (5, whole["losses"][:5]), "cut behind the first step of 8 samples"
+    tensor = runs.train("tensor", *SETTINGS, after="cut")
+    assert tensor["losses"] == pytest.approx(whole["losses"][5:], abs=LAYOUT_TOLERANCE)
+    pipeline = runs.train("pipeline", *SETTINGS, "parallel.pipeline_parallel_size=2", tensor_parallel_size=1, after="cut")
+    assert pipeline["losses"] == pytest.approx(whole["losses"][5:], abs=LAYOUT_TOLERANCE)
+    again = runs.train("again", *SETTINGS, tensor_parallel_size=1, after="cut")
+    assert again["losses"] == whole["losses"][5:], "the same layout goes on bit for bit"
+    for name in ("tensor", "pipeline", "again"):
+        assert _rates(runs, name) == pytest.approx(_rates(runs, "whole"), rel=1e-12)
+
+
+def _rates(runs: Runs, name: str) -> list[float]:
+    return [record[key] for record in _steps(runs, name) for key in ("learning_rate", "embedding_learning_rate", "batch_size")]
