@@ -39,12 +39,18 @@ class TrainingOptions:
     """A short continued training, the same batches for every method: AdamW, linear warmup over a tenth, then constant.
 
     It ranks methods; real training is `recipes.train`.
+
+    Attributes:
+        learning_rate: the highest.
+        batch_size: rows of a step, `sequence_length` tokens each.
+        mixed_precision: products in bfloat16, weights and optimizer in float32.
     """
 
     num_steps: int = 0
     learning_rate: float = 1e-4
     batch_size: int = 8
     sequence_length: int = 256
+    mixed_precision: bool = False
 
     def __post_init__(self) -> None:
         limits = (("--steps", self.num_steps, 0), ("--batch-size", self.batch_size, 1), ("--sequence-length", self.sequence_length, 2))
@@ -237,7 +243,18 @@ def pack(tokenizer: PreTrainedTokenizerFast, documents: Sequence[str], options: 
 
 
 def train(model: PreTrainedModel, rows: Tensor, options: TrainingOptions, *, seed: int) -> PreTrainedModel:
-    """The model after some steps of training all its parameters; seed decides the order of rows and the dropout.
+    """The model after `options.num_steps` of `training_steps`, ready to be measured."""
+    for _ in training_steps(model, rows, options, seed=seed):
+        pass
+    return model.eval()
+
+
+def training_steps(model: PreTrainedModel, rows: Tensor, options: TrainingOptions, *, seed: int) -> Iterator[int]:
+    """Train all parameters that want a gradient; yields the number of each step once it is taken.
+
+    Args:
+        rows: (num_rows, sequence_length) token ids, drawn without repetition until all were seen.
+        seed: decides the order of rows and the dropout.
 
     Raises:
         ValueError: if the loss is not finite.
@@ -246,24 +263,25 @@ def train(model: PreTrainedModel, rows: Tensor, options: TrainingOptions, *, see
     optimizer = torch.optim.AdamW(model.parameters(), lr=options.learning_rate, betas=_BETAS, weight_decay=_WEIGHT_DECAY)
     warmup = max(1, round(_WARMUP_SHARE * options.num_steps))
     queue = torch.empty(0, dtype=torch.int64)
-    model.train()
     devices = [model.device] if model.device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices):
         torch.manual_seed(seed)
         for step in range(1, options.num_steps + 1):
+            model.train()
             while len(queue) < options.batch_size:
                 queue = torch.cat([queue, torch.randperm(len(rows), generator=order)])
             batch, queue = rows[queue[: options.batch_size]].to(model.device), queue[options.batch_size :]
             for group in optimizer.param_groups:
                 group["lr"] = options.learning_rate * min(1.0, step / warmup)
-            loss = model(input_ids=batch, labels=batch).loss
+            with torch.autocast(model.device.type, torch.bfloat16, enabled=options.mixed_precision):
+                loss = model(input_ids=batch, labels=batch).loss
             if not torch.isfinite(loss):
                 raise ValueError(f"the loss is {loss.item()} at step {step}; train with a lower --learning-rate")
             loss.backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), _CLIP_NORM)
             optimizer.step()
             optimizer.zero_grad()
-    return model.eval()
+            yield step
 
 
 def mean_bits_per_byte(measurements: Sequence[Measurement], text: str) -> float:

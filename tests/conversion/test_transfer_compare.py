@@ -31,6 +31,7 @@ from conversion.comparison import (
     sample_documents,
     standing_of,
     train,
+    training_steps,
 )
 from conversion.comparison_page import Comparison
 from conversion.decision import DecisionRule
@@ -107,15 +108,35 @@ def test_training_one_method_leaves_the_next_its_model(folders: dict[str, Path])
     assert one.get_input_embeddings().weight is one.get_output_embeddings().weight
 
 
-def test_training_learns(folders: dict[str, Path]) -> None:
+@pytest.mark.parametrize("mixed_precision", [False, True])
+def test_training_learns(folders: dict[str, Path], mixed_precision: bool) -> None:
     transfer, model = transfer_and_model(folders, "tied", None)
     tokenizer = load_tokenizer(folders["target"])
-    options = TrainingOptions(num_steps=25, learning_rate=1e-2, batch_size=4, sequence_length=16)
+    options = TrainingOptions(25, 1e-2, batch_size=4, sequence_length=16, mixed_precision=mixed_precision)
     rows = pack(tokenizer, HELDOUT, options)
     grafted = put_rows(model, transfer)
     before = grafted.eval()(rows, labels=rows).loss.item()
-    after = train(grafted, rows, options, seed=0)(rows, labels=rows).loss.item()
-    assert after < before - 0.5
+    trained = train(grafted, rows, options, seed=0)
+    assert trained(rows, labels=rows).loss.item() < before - 0.5
+    assert all(parameter.dtype == torch.float32 for parameter in trained.parameters())
+
+
+def test_a_part_of_the_model_is_trained_first(folders: dict[str, Path]) -> None:
+    """What wants no gradient stays, and from the step on at which it wants one it is trained."""
+    transfer, model = transfer_and_model(folders, "tied", None)
+    options = TrainingOptions(4, 1e-2, batch_size=2, sequence_length=16)
+    rows = pack(load_tokenizer(folders["target"]), HELDOUT, options)
+    grafted = deepcopy(put_rows(model, transfer))
+    body = {name: p for name, p in grafted.named_parameters() if p is not grafted.get_input_embeddings().weight}
+    before = {name: parameter.detach().clone() for name, parameter in body.items()}
+    for parameter in body.values():
+        parameter.requires_grad_(False)
+    for step in training_steps(grafted, rows, options, seed=1):
+        moved = [name for name, parameter in body.items() if not torch.equal(parameter, before[name])]
+        assert bool(moved) == (step > 2)
+        if step == 2:
+            for parameter in body.values():
+                parameter.requires_grad_(True)
 
 
 def test_packed_rows_are_the_documents_with_eos_between(folders: dict[str, Path]) -> None:
