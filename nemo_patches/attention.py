@@ -61,6 +61,7 @@ class ScaledDotProductAttention(nn.Module):
             raise ValueError(f"attention {attention_type} with mask {attn_mask_type} is not covered; only {names} self-attention is")
         self.is_over_ranks = config.context_parallel_size > 1
         self.dropout = config.attention_dropout if attention_dropout is None else attention_dropout
+        self.draws_own = not config.sequence_parallel
         self.softmax_scale = softmax_scale
         has_window = is_layer_window_attention(config.window_size, config.window_attn_skip_freq, layer_number)
         self.tokens_before = config.window_size[0] if has_window and config.window_size else None
@@ -107,9 +108,12 @@ class ScaledDotProductAttention(nn.Module):
         return context.permute(2, 0, 1, 3).flatten(2)
 
     def _random_state(self) -> contextlib.AbstractContextManager[Any]:
-        """Ranks hold different heads, so their dropout must come from the tensor-parallel random state."""
+        """Ranks hold different heads, so their dropout must come from the tensor-parallel random state.
+
+        With sequence parallelism Megatron draws for all layers from it; taken again from within, it would give the same numbers again.
+        """
         state: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
-        if self.training and self.dropout:
+        if self.training and self.dropout and self.draws_own:
             state = get_cuda_rng_tracker().fork()
         return state
 

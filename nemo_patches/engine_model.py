@@ -21,7 +21,8 @@ from megatron.core.models.gpt import GPTModel as MegatronGPTModel
 from megatron.core.models.gpt import gpt_layer_specs
 from megatron.core.transformer.identity_op import IdentityOp
 from megatron.core.transformer.spec_utils import ModuleSpec
-from megatron.core.transformer.transformer_block import TransformerBlockSubmodules, get_num_layers_to_build
+from megatron.core.transformer.torch_norm import WrappedTorchNorm
+from megatron.core.transformer.transformer_block import LayerNormImpl, TransformerBlockSubmodules, get_num_layers_to_build
 from nemo.collections.llm.gpt.model.base import HAVE_TE, GPTConfig, gpt_data_step, transformer_engine_layer_spec
 from nemo.collections.llm.gpt.model.gemma2 import logit_softcapping
 from nemo.collections.llm.gpt.model.llama import apply_rope_scaling
@@ -38,7 +39,7 @@ from nemo_patches.lora import (
     RowParallelLinearWithLoRAAndNorm,
     initialise_adapters,
 )
-from nemo_patches.norms import RMSNorm, RowParallelLinearWithNorm, TERowParallelLinearWithNorm
+from nemo_patches.norms import LayerNorm, RMSNorm, RowParallelLinearWithNorm, TERowParallelLinearWithNorm
 from nemo_patches.second_head import add_second_head, second_head_of, two_tokens_data_step
 from nemo_patches.stand_ins import stands_in
 
@@ -76,10 +77,12 @@ def layer_spec(config: EngineConfig, vp_stage: int | None = None) -> ModuleSpec 
     if config.lora is not None:
         attention.linear_qkv, mlp.linear_fc1 = QKVWithLoRA, FirstLinearWithLoRA
         attention.linear_proj = mlp.linear_fc2 = RowParallelLinearWithLoRAAndNorm if config.post_norms else RowParallelLinearWithLoRA
-    if use_te or config.normalization != "RMSNorm":
+    if use_te:
         return spec
-    # A block of its own, because Megatron's default for the final norm knows LayerNorm alone where apex is installed.
-    return TransformerBlockSubmodules([spec] * get_num_layers_to_build(config, vp_stage), layer_norm=RMSNorm)
+    # A block of its own, because Megatron's default for the final norm knows LayerNorm alone where apex is installed, and without it no parts
+    # of sequences.
+    final = RMSNorm if config.normalization == "RMSNorm" else LayerNorm if LayerNormImpl is WrappedTorchNorm else LayerNormImpl
+    return TransformerBlockSubmodules([spec] * get_num_layers_to_build(config, vp_stage), layer_norm=final)
 
 
 def _local_layer_spec(config: EngineConfig) -> ModuleSpec:
@@ -89,6 +92,8 @@ def _local_layer_spec(config: EngineConfig) -> ModuleSpec:
     if config.normalization == "RMSNorm":
         layer.input_layernorm = layer.pre_mlp_layernorm = RMSNorm
         attention.q_layernorm = attention.k_layernorm = RMSNorm if config.qk_layernorm else IdentityOp
+    elif layer.input_layernorm is WrappedTorchNorm:
+        layer.input_layernorm = layer.pre_mlp_layernorm = LayerNorm
     return spec
 
 
@@ -159,6 +164,8 @@ class EngineConfig(GPTConfig):
             model.embedding.embedding_dropout.p = 0.0
             if self.scale_embeddings:
                 model.embedding.register_forward_hook(partial(_scale, factor=self.hidden_size**0.5))
+            if self.recompute_granularity is not None:
+                model.embedding.register_forward_hook(_ask_for_gradient)
         if model.post_process:
             heads = [model.output_layer, *([add_second_head(model)] if self.predicts_two_tokens else [])]
             columns = self.vocab_size // parallel_state.get_tensor_model_parallel_world_size()
@@ -173,6 +180,12 @@ class EngineConfig(GPTConfig):
 
 def _scale(module: nn.Module, inputs: Any, output: Tensor, *, factor: float) -> Tensor:
     return output * torch.tensor(factor, dtype=output.dtype, device=output.device)  # rounded to the dtype first, as Hugging Face does
+
+
+def _ask_for_gradient(module: nn.Module, inputs: Any, output: Tensor) -> None:
+    """What Megatron computes again gets gradients for its parameters only where its input asks for one: a frozen table would take them."""
+    if torch.is_grad_enabled() and not output.requires_grad:
+        output.requires_grad_()
 
 
 def _cap(module: nn.Module, inputs: Any, output: tuple[Tensor, Tensor | None], *, cap: float) -> tuple[Tensor, Tensor | None]:

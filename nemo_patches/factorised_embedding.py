@@ -12,6 +12,7 @@ import torch
 from megatron.core.dist_checkpointing.mapping import ShardedStateDict
 from megatron.core.models.gpt import GPTModel as MegatronGPTModel
 from megatron.core.tensor_parallel import VocabParallelEmbedding
+from megatron.core.tensor_parallel.mappings import copy_to_tensor_model_parallel_region
 from megatron.core.transformer.utils import make_sharded_tensors_for_checkpoint
 from torch import Tensor, nn
 
@@ -26,11 +27,17 @@ class FactorisedEmbedding(nn.Module):
     Attributes:
         coordinates: (rows, factorised size), an embedding of its own.
         primitives: (factorised size, hidden size)
+
+    Args:
+        cuts_sequence: whether each rank is to have a part of the embedded sequence, (sequence, batch, hidden size).
     """
 
-    def __init__(self, num_rows: int, factorised_size: int, *, config: Any) -> None:
+    def __init__(self, num_rows: int, factorised_size: int, *, config: Any, cuts_sequence: bool) -> None:
         super().__init__()
-        self.coordinates = VocabParallelEmbedding(num_rows, factorised_size, init_method=config.init_method, config=config)
+        self._cuts, self._sees_part = cuts_sequence, config.sequence_parallel
+        self.coordinates = VocabParallelEmbedding(
+            num_rows, factorised_size, init_method=config.init_method, config=config, reduce_scatter_embeddings=cuts_sequence
+        )
         rows = self.coordinates.weight
         self.primitives = nn.Parameter(torch.zeros(factorised_size, config.hidden_size, dtype=rows.dtype, device=rows.device))
         self.register_load_state_dict_post_hook(_forgive_base)
@@ -42,13 +49,21 @@ class FactorisedEmbedding(nn.Module):
         return weight
 
     def forward(self, ids: Tensor) -> Tensor:
-        """(batch, sequence, hidden size)"""
-        rows: Tensor = self.coordinates(ids) @ self.primitives
+        """(batch, sequence, hidden size), or this rank's part of it"""
+        rows: Tensor = self.coordinates(ids) @ self._for_part(self._cuts)
         return rows
+
+    def _for_part(self, is_part: bool) -> Tensor:
+        """The primitives, for what is whole on each rank or for a part of the sequence: then their gradients are parts too, and summed.
+
+        They are summed here and not by Megatron, as with learned positions the embedding sees the whole sequence and the head a part.
+        """
+        found: Tensor = copy_to_tensor_model_parallel_region(self.primitives) if is_part else self.primitives
+        return found
 
     def project(self, head: Any, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
         """Hook before the head: the hidden states along the primitives, which the coordinates are then multiplied with."""
-        return (inputs[0] @ self.primitives.T, *inputs[1:])
+        return (inputs[0] @ self._for_part(self._sees_part).T, *inputs[1:])
 
     def sharded_state_dict(self, prefix: str = "", sharded_offsets: Any = (), metadata: dict[str, Any] | None = None) -> ShardedStateDict:
         """Both factors; the base model has neither."""
@@ -74,7 +89,8 @@ class FactorisedEmbedding(nn.Module):
 def factorise_embedding(model: MegatronGPTModel, factorised_size: int) -> None:
     """Give a model on one pipeline stage, with a tied head, the factorised table in place of its own."""
     assert model.pre_process and model.post_process and model.share_embeddings_and_output_weights
-    table = FactorisedEmbedding(model.vocab_size, factorised_size, config=model.config)
+    cuts_sequence = model.embedding.reduce_scatter_embeddings
+    table = FactorisedEmbedding(model.vocab_size, factorised_size, config=model.config, cuts_sequence=cuts_sequence)
     table.coordinates.weight.is_embedding_or_output_parameter = True
     table.coordinates.weight.zero_out_wgrad = True  # as Megatron does for a table that the head shares
     model.embedding.word_embeddings = table

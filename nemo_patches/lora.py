@@ -18,13 +18,18 @@ from megatron.core.dist_checkpointing.mapping import ShardedStateDict
 from megatron.core.parallel_state import get_tensor_model_parallel_rank, get_tensor_model_parallel_world_size
 from megatron.core.tensor_parallel import ColumnParallelLinear, RowParallelLinear
 from megatron.core.tensor_parallel.layers import set_tensor_model_parallel_attributes
-from megatron.core.tensor_parallel.mappings import copy_to_tensor_model_parallel_region, reduce_from_tensor_model_parallel_region
+from megatron.core.tensor_parallel.mappings import (
+    copy_to_tensor_model_parallel_region,
+    gather_from_sequence_parallel_region,
+    reduce_from_tensor_model_parallel_region,
+    reduce_scatter_to_sequence_parallel_region,
+)
 from megatron.core.transformer.utils import make_sharded_tensors_for_checkpoint
 from torch import Tensor, nn
 
 from nemo_patches.base_checkpoint import is_loading_base_checkpoint
 from nemo_patches.lora_parts import FIRST, QKV, parts_of
-from nemo_patches.norms import RowParallelLinearWithNorm
+from nemo_patches.norms import RowParallelLinearWithNorm, sum_over_sequence
 
 
 @dataclass(frozen=True)
@@ -95,8 +100,9 @@ class ColumnParallelLinearWithLoRA(_Adapted, ColumnParallelLinear):
         self._settings: LoRA = config.lora
         rows = self._rows(config)
         self.lora = nn.ModuleDict({part: LowRank(input_size, count, self._settings.rank, self.weight) for part, count in rows.items()})
-        for low_rank in self.lora.values():
+        for low_rank in self._adapters():
             set_tensor_model_parallel_attributes(low_rank.b, True, 0, 1)
+            sum_over_sequence(low_rank.a, self.sequence_parallel)
 
     def _rows(self, config: Any) -> dict[str, int]:
         """Rows of each part on this rank."""
@@ -113,9 +119,14 @@ class ColumnParallelLinearWithLoRA(_Adapted, ColumnParallelLinear):
         outputs = []
         for low_rank in self._adapters():
             dropped = F.dropout(x, self._settings.dropout, self.training)
-            # Each rank's rows give a part of the gradient of what comes before.
-            outputs.append(F.linear(copy_to_tensor_model_parallel_region(F.linear(dropped, low_rank.a)), low_rank.b))
+            outputs.append(F.linear(self._spread(F.linear(dropped, low_rank.a)), low_rank.b))
         return output + self._settings.scale * self._joined(outputs), bias
+
+    def _spread(self, narrow: Tensor) -> Tensor:
+        """What the rows of every rank see, of which each gives a part of the gradient: the tokens of all ranks, where each has some."""
+        spread = gather_from_sequence_parallel_region if self.sequence_parallel else copy_to_tensor_model_parallel_region
+        found: Tensor = spread(narrow)
+        return found
 
 
 class QKVWithLoRA(ColumnParallelLinearWithLoRA):
@@ -150,6 +161,7 @@ class RowParallelLinearWithLoRA(_Adapted, RowParallelLinear):
         self._settings: LoRA = config.lora
         self.lora = nn.ModuleDict({"all": LowRank(self.input_size_per_partition, output_size, self._settings.rank, self.weight)})
         set_tensor_model_parallel_attributes(self.lora["all"].a, True, 1, 1)
+        sum_over_sequence(self._adapters()[0].b, self.sequence_parallel)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
         """See Megatron's class."""
@@ -157,10 +169,16 @@ class RowParallelLinearWithLoRA(_Adapted, RowParallelLinear):
         if self.training and self._settings.dropout:
             x = x * self._kept(x) / (1 - self._settings.dropout)
         [low_rank] = self._adapters()
-        return output + self._settings.scale * F.linear(reduce_from_tensor_model_parallel_region(F.linear(x, low_rank.a)), low_rank.b), bias
+        join = reduce_scatter_to_sequence_parallel_region if self.sequence_parallel else reduce_from_tensor_model_parallel_region
+        return output + self._settings.scale * F.linear(join(F.linear(x, low_rank.a)), low_rank.b), bias
 
     def _kept(self, x: Tensor) -> Tensor:
-        """This rank's part of the mask, which all draw whole and alike, so that every layout drops the same inputs."""
+        """This rank's part of the mask, which all draw whole and alike, so that every layout drops the same inputs.
+
+        With sequence parallelism the layers of each rank draw their own numbers, whatever they drop.
+        """
+        if self.sequence_parallel:
+            return torch.empty_like(x, dtype=torch.bool).bernoulli_(1 - self._settings.dropout)
         size = x.shape[-1]
         whole = torch.empty(*x.shape[:-1], size * get_tensor_model_parallel_world_size(), dtype=torch.bool, device=x.device)
         first = size * get_tensor_model_parallel_rank()

@@ -113,6 +113,11 @@ def embedding_learning_rate(step: int, schedule: ScheduleRecipe, *, steps: int) 
     return rate_of_step(step, schedule, steps=steps, highest=highest, lowest=lowest)
 
 
+def divisors(number: int) -> list[int]:
+    """All divisors, the smallest first."""
+    return [n for n in range(1, number + 1) if number % n == 0]
+
+
 @dataclass(frozen=True)
 class LayerShape:
     """Widths of a layer, from the `config` of `context/model.json`; what that does not say has Megatron's default."""

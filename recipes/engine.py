@@ -19,6 +19,8 @@ from recipes.batches import batches_of
 from recipes.checks import RunInputs, padded_vocab_size, trained_names
 from recipes.freezing import first_trained_steps
 from recipes.launch import process_rank
+from recipes.layout_checks import layers_per_stage
+from recipes.recomputation import resolved
 from recipes.schema import Recipe
 from recipes.steps import blend_of, has_answers, weights_of
 from recipes.stopping import StopSignals
@@ -243,6 +245,7 @@ def make_model(recipe: Recipe, inputs: RunInputs, nonfinite: NonFiniteSteps) -> 
         predicts_two_tokens=recipe.objective == "two_tokens",
         lora=LoRA(**asdict(recipe.lora), seed=recipe.seed) if recipe.lora else None,
         document_mask=recipe.data.document_mask,
+        **_recomputation_settings(recipe, inputs),
         # Samples then have different numbers of tokens that count: a mean of the means of micro batches would depend on how they are cut.
         calculate_per_token_loss=recipe.data.document_mask or any(map(has_answers, inputs.train)),
     )
@@ -271,6 +274,16 @@ def make_model(recipe: Recipe, inputs: RunInputs, nonfinite: NonFiniteSteps) -> 
         lr_scheduler=ClosedFormSchedule(recipe),
     )
     return TrainedModel(config, first_trained=first_trained, nonfinite=nonfinite, optim=optimizer, tokenizer=_tokenizer(inputs))
+
+
+def _recomputation_settings(recipe: Recipe, inputs: RunInputs) -> dict[str, Any]:
+    """What Megatron's configuration says of what is computed again."""
+    chosen = resolved(recipe.recomputation, layers_per_stage(recipe, inputs.model))
+    if chosen is None:
+        return {}
+    if chosen.granularity == "selective":
+        return {"recompute_granularity": "selective", "recompute_modules": list(chosen.modules)}
+    return {"recompute_granularity": "full", "recompute_method": chosen.method, "recompute_num_layers": chosen.num_layers}
 
 
 def _tokenizer(inputs: RunInputs) -> EndOfDocument:
@@ -322,6 +335,7 @@ def _strategy(recipe: Recipe) -> RecipeStrategy:
         tensor_model_parallel_size=parallel.tensor_parallel_size,
         pipeline_model_parallel_size=parallel.pipeline_parallel_size,
         context_parallel_size=parallel.context_parallel_size,
+        sequence_parallel=parallel.sequence_parallel,
         pipeline_dtype=torch.bfloat16 if recipe.precision == "bf16" else torch.float32,
         checkpoint_io=make_checkpoint_io(asynchronous=recipe.run.asynchronous_save),
         ckpt_async_save=recipe.run.asynchronous_save,

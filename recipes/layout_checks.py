@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from recipes import arithmetic
-from recipes.planner.ranking import divisors
-from recipes.schema import GRANULARITIES, METHODS, MODULES, Recipe, RecomputationRecipe
+from recipes.arithmetic import divisors
+from recipes.recomputation import recomputation_problems
+from recipes.schema import Recipe
 
 if TYPE_CHECKING:
     from recipes.checks import RunInputs
@@ -52,42 +53,6 @@ def _sequence_parallel_problems(recipe: Recipe) -> list[str]:
             f" the nearest {_nearest_multiples(length, tensor if context == 1 else math.lcm(tensor, 2) * context)}"
         ]
     return []
-
-
-def recomputation_problems(recomputation: RecomputationRecipe, layers: int) -> list[str]:
-    """What contradicts itself in what is computed again.
-
-    Args:
-        layers: of a pipeline stage.
-    """
-    granularity, method, number, modules = (getattr(recomputation, key) for key in ("granularity", "method", "num_layers", "modules"))
-    if granularity not in GRANULARITIES:
-        return [f"recomputation.granularity is {granularity!r}; expected one of {', '.join(GRANULARITIES)}"]
-    if granularity == "selective":
-        given = [f"recomputation.{key}" for key, value in (("method", method), ("num_layers", number)) if value is not None]
-        problems = (
-            [f"{' and '.join(given)} choose among whole layers, but the granularity is selective; leave out what chooses"] if given else []
-        )
-        if unknown := [module for module in modules if module not in MODULES]:
-            problems.append(f"recomputation.modules names {', '.join(unknown)}; known are {', '.join(MODULES)}")
-        return problems
-    problems = []
-    if modules:
-        problems.append(
-            "recomputation.modules names parts of layers, but the granularity is full; leave it out, or set granularity=selective"
-        )
-    if method not in (None, *METHODS):
-        problems.append(f"recomputation.method is {method!r}; expected one of {', '.join(METHODS)}")
-    elif number is not None and number > layers:
-        problems.append(
-            f"recomputation.num_layers ({number}) is more than the {layers} layers of a pipeline stage; at most {layers} are possible"
-        )
-    elif number is not None and method != "block" and layers % number:
-        problems.append(
-            f"recomputation.num_layers ({number}) does not divide the {layers} layers of a pipeline stage, as the method uniform needs;"
-            f" {_possible(layers, number)}, or set method=block"
-        )
-    return problems
 
 
 def _division_problems(recipe: Recipe, inputs: RunInputs, vocab_rows: int) -> list[str]:

@@ -52,7 +52,7 @@ class RecomputationRecipe:
         None  # of full: "uniform" keeps the input of every num_layers layers, "block" recomputes so many layers of a stage; by default uniform
     )
     num_layers: int | None = None  # layers of a pipeline stage; by default 1 with uniform, all of a stage with block
-    modules: tuple[str, ...] = ()  # of selective: core_attn, mlp, layernorm; by default core_attn
+    modules: tuple[str, ...] = ()  # of selective: core_attn (without its projections), mlp; by default core_attn
 
 
 @dataclass(frozen=True)
@@ -174,7 +174,8 @@ SECOND_HEADS = ("copied", "random")
 PRECISIONS = ("bf16", "32")
 GRANULARITIES = ("full", "selective")
 METHODS = ("uniform", "block")  # of recomputation
-MODULES = ("core_attn", "mlp", "layernorm")  # of a layer, in Megatron's words, that are computed again
+# Parts of a layer, in Megatron's words. Its "layernorm" fails without TransformerEngine, and with it there is none apart from linear layers.
+MODULES = ("core_attn", "mlp")
 Built = typing.TypeVar("Built")
 
 

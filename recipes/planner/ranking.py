@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from recipes.arithmetic import divisors
 from recipes.planner.hardware import Gpu
 from recipes.planner.layout import Layout
 from recipes.planner.memory import Fit, MemoryEstimate, estimate_memory
@@ -76,8 +77,3 @@ def legal_tensor_sizes(model: Mapping[str, Any], vocab_rows: int, *, limit: int)
     """Tensor-parallel sizes that divide heads, feed-forward layer and vocabulary, up to a limit."""
     groups = model.get("num_query_groups", model["num_attention_heads"])
     return [n for n in divisors(groups) if n <= limit and model["ffn_hidden_size"] % n == 0 and vocab_rows % n == 0]
-
-
-def divisors(number: int) -> list[int]:
-    """All divisors, the smallest first."""
-    return [n for n in range(1, number + 1) if number % n == 0]

@@ -128,7 +128,7 @@ def test_sequences_are_cut_among_ranks_into_equal_parts(overrides: list[str], se
             ["modules=[mlp]"],
             "recomputation.modules names parts of layers, but the granularity is full; leave it out, or set granularity=selective",
         ),
-        (["granularity=selective", "modules=[mlp,norm]"], "recomputation.modules names norm; known are core_attn, mlp, layernorm"),
+        (["granularity=selective", "modules=[mlp,layernorm]"], "recomputation.modules names layernorm; known are core_attn, mlp"),
         (
             ["granularity=selective", "method=block", "num_layers=2"],
             "recomputation.method and recomputation.num_layers choose among whole layers, but the granularity is selective; leave out what chooses",
