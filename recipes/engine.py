@@ -13,7 +13,7 @@ from conversion.families import family_of
 from data_prep.lease import Fence
 from data_prep.megatron.index import PREFIX
 from nemo_patches.cpu_device import present_cpu_as_device
-from nemo_patches.quiet import quiet_imports
+from nemo_patches.quick import quick_imports
 from recipes import arithmetic
 from recipes.batches import batches_of
 from recipes.checks import RunInputs, padded_vocab_size, trained_names
@@ -26,7 +26,7 @@ from recipes.steps import blend_of, has_answers, weights_of
 from recipes.stopping import StopSignals
 from recipes.watchdog import Watchdog
 
-with quiet_imports():
+with quick_imports():
     ON_CPU = present_cpu_as_device()  # first, so that nothing keeps an unpatched name
 
     import nemo.lightning as nl
