@@ -153,10 +153,29 @@ def sees_both_sides(model: Mapping[str, Any]) -> bool:
     return "num_token_types" in model
 
 
+def visible_share(model: Mapping[str, Any], sequence_length: int, *, block: int = 0) -> float:
+    """What the layers' windows leave of the scores under a causal mask, on average over the layers.
+
+    Args:
+        block: queries that are given their keys together, where a kernel takes a window so; 0: each has its own.
+    """
+    window = model.get("window_size")
+    if window is None or sequence_length <= window[0] + 1:
+        return 1.0
+    seen, scores = window[0] + 1, sequence_length**2 / 2
+    pairs = min(sequence_length * (seen + block), scores) if block else seen * sequence_length - seen**2 / 2
+    num_layers, every = model["num_layers"], model.get("window_attn_skip_freq")
+    if isinstance(every, int):
+        num_windows = num_layers - num_layers // every
+    else:
+        num_windows = num_layers if every is None else sum(map(bool, every))
+    return 1 - num_windows / num_layers * (1 - pairs / scores)
+
+
 def flops_per_token(model: Mapping[str, Any], *, vocab_size: int, sequence_length: int, factorised_size: int = 0) -> float:
     """Floating-point operations of forward and backward per token: 6 per weight used in a product, plus attention.
 
-    Source: PaLM (Chowdhery et al. 2022, appendix B), with half the scores where the mask is causal; windows are not counted off.
+    Source: PaLM (Chowdhery et al. 2022, appendix B), with half the scores where the mask is causal, and of these what windows show.
     An encoder's head is counted with its dense layer, and for every token, though the loss is of the masked ones alone.
 
     Args:
@@ -166,5 +185,5 @@ def flops_per_token(model: Mapping[str, Any], *, vocab_size: int, sequence_lengt
     head = (vocab_size + shape.hidden) * factorised_size if factorised_size else vocab_size * shape.hidden
     both_sides = sees_both_sides(model)
     products = model["num_layers"] * shape.products + head + (shape.hidden**2 if both_sides else 0)
-    attention = model["num_layers"] * sequence_length * shape.attention * (2 if both_sides else 1)
+    attention = model["num_layers"] * sequence_length * shape.attention * (2 if both_sides else visible_share(model, sequence_length))
     return 6.0 * products + 6.0 * attention

@@ -53,9 +53,9 @@ def ranked(model: PlannedModel, asked: Layout, gpu: Gpu, *, num_devices: int) ->
 
 
 def layouts(model: PlannedModel, asked: Layout, num_devices: int) -> Iterator[Layout]:
-    """Every legal layout with the distributed optimizer, tensor parallelism within a node, the batch as asked."""
+    """Every legal layout with the distributed optimizer and the batch as asked; tensor parallelism beyond a node only up to what is asked."""
     batch = asked.micro_batch_size * asked.accumulation_steps * asked.data_parallel_size
-    for tensor in legal_tensor_sizes(model.config, model.vocab_rows, limit=asked.devices_per_node):
+    for tensor in legal_tensor_sizes(model.config, model.vocab_rows, limit=max(asked.devices_per_node, asked.tensor_parallel_size)):
         for pipeline in (1,) if model.factorised_size else divisors(model.config["num_layers"]):  # factors lie on one stage alone
             replicas, left = divmod(num_devices, tensor * pipeline)
             if left or not replicas or batch % replicas:

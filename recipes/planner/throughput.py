@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from recipes.arithmetic import visible_share
 from recipes.planner.activations import layer_activations
 from recipes.planner.hardware import Gpu
 from recipes.planner.layout import Layout
@@ -39,6 +40,7 @@ CALIBRATED = Efficiency(products=0.643, attention=0.358, recomputation=0.145)
 # Of each byte kept for the backward pass, counted: written and read forward, read backward, its gradient written and read.
 _PASSES = 5
 _SCORE_BYTES = 8  # of a capped score: in 16 bit after the cap, in 32 bit after the softmax, in 16 bit as a weight
+WINDOW_BLOCK = 1024  # queries whose keys torch's kernels visit together where there is a window, as `nemo_patches.attention` has it
 STEP_SECONDS = 0.02  # assumed: gradient norm, batch, logging, the first launch
 _FLASH_FORWARD, _FLASH_BACKWARD = 2, 5  # products over the scores; the backward pass computes the scores again
 
@@ -131,7 +133,7 @@ def _pass_time(model: PlannedModel, layout: Layout, gpu: Gpu, stage: int, effici
         products=num_layers * layer_products * again + _head_seconds(model, tokens, vocab_columns, gpu, efficiency),
         attention=num_layers * _attention_seconds(model, layout, gpu, efficiency) * again,
         traffic=(num_layers * kept * again * _PASSES + head_traffic) / gpu.memory_rate,
-        tensor_parallel=reduces * _all_reduce_seconds(2 * tokens * shape.hidden, tensor, gpu.nvlink_rate * efficiency.nvlink),
+        tensor_parallel=reduces * _all_reduce_seconds(2 * tokens * shape.hidden, tensor, _tensor_parallel_rate(layout, gpu, efficiency)),
     )
 
 
@@ -162,6 +164,7 @@ def _attention_seconds(model: PlannedModel, layout: Layout, gpu: Gpu, efficiency
     width = model.shape.attention
     head_dim = width // model.config["num_attention_heads"]
     scores = layout.micro_batch_tokens * layout.sequence_length * width / layout.tensor_parallel_size
+    scores *= visible_share(model.config, layout.sequence_length, block=WINDOW_BLOCK)
     if model.config.get("attn_logit_softcapping"):
         # By products and not by a kernel, of the half of the scores that the mask shows: forward, again, and the four of the backward
         # pass; and the scores pass through memory as 16-bit numbers, 32-bit ones and weights.
@@ -171,6 +174,14 @@ def _attention_seconds(model: PlannedModel, layout: Layout, gpu: Gpu, efficiency
     # Narrow heads fill the tensor cores less; the form follows the A100 figures of Dao 2023 (FlashAttention-2, section 4.1).
     reached = efficiency.attention * (head_dim / (head_dim + 32)) / (128 / 160)
     return scores * products / (gpu.peak_flops * reached)
+
+
+def _tensor_parallel_rate(layout: Layout, gpu: Gpu, efficiency: Efficiency) -> float:
+    """Bytes per second of a tensor-parallel group: NVLink's, or of one over several nodes that of all their cards, as it has whole nodes."""
+    nvlink = gpu.nvlink_rate * efficiency.nvlink
+    if layout.tensor_parallel_size <= layout.devices_per_node:
+        return nvlink
+    return min(nvlink, gpu.network_rate * efficiency.network)
 
 
 def _all_reduce_seconds(num_bytes: float, ranks: int, rate: float) -> float:
