@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from dataclasses import dataclass
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from conversion.adapter import adapter_digest, add_adapter, find_base, is_adapter
 from data_prep.artifacts import combined_digest, read_manifest, require_same_tokenizer
-from data_prep.tokenizers.files import load_tokenizer, tokenizer_digest
+from data_prep.tokenizers.files import TOKENIZER_FILES, load_tokenizer, tokenizer_digest
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
@@ -27,6 +31,7 @@ class Checkpoint:
         vocab_size: rows of the embedding matrix, by the config.
         num_positions: positions that the model has; None where its config names no limit.
         stage: the command that wrote the folder, and `facts` what its manifest says; None and {} without manifest.
+        adapter: folder of a LoRA adapter that is added to the weights of `directory`.
     """
 
     name: str
@@ -40,10 +45,15 @@ class Checkpoint:
     tie_word_embeddings: bool
     stage: str | None
     facts: dict[str, Any]
+    adapter: Path | None = None
 
 
-def inspect_checkpoint(directory: Path, *, name: str) -> Checkpoint:
+def inspect_checkpoint(directory: Path, *, name: str, base: Path | None = None) -> Checkpoint:
     """Check a folder against its manifest and its tokenizer against its embedding matrix.
+
+    Args:
+        directory: a model, or a LoRA adapter as PEFT saves it.
+        base: the model of an adapter; None for what the adapter's config names.
 
     Raises:
         ValueError: if the folder or a part of it is missing, edited after its manifest was written, or of another tokenizer.
@@ -52,6 +62,8 @@ def inspect_checkpoint(directory: Path, *, name: str) -> Checkpoint:
 
     if not directory.is_dir():
         raise ValueError(f"the model folder {directory} does not exist")
+    if is_adapter(directory):
+        return _with_adapter(inspect_checkpoint(find_base(directory, base), name=name), directory)
     weights = HFCheckpoint.open(directory)
     digest = weights.digest()
     # transformers would go by the config alone, and leave out an output layer that was trained apart.
@@ -83,6 +95,29 @@ def inspect_checkpoint(directory: Path, *, name: str) -> Checkpoint:
         tie_word_embeddings=tied,
         stage=manifest.stage if manifest is not None else None,
         facts=facts,
+    )
+
+
+def _with_adapter(base: Checkpoint, directory: Path) -> Checkpoint:
+    """A base model with an adapter, whose folder may have a tokenizer and a manifest of its own."""
+    manifest = read_manifest(directory)
+    tokenizer, digest = base.tokenizer, base.tokenizer_digest
+    if any((directory / name).is_file() for name in TOKENIZER_FILES):
+        tokenizer = load_tokenizer(directory)
+        digest = tokenizer_digest(tokenizer)
+        if (largest_id := max(tokenizer.get_vocab().values())) >= base.vocab_size:
+            raise ValueError(
+                f"the tokenizer in {directory} has ids up to {largest_id}, but its base model {base.directory} has {base.vocab_size} rows:"
+                " it is the tokenizer of another model; give the right base with --base"
+            )
+    return replace(
+        base,
+        digest=combined_digest({"base": base.digest, "adapter": adapter_digest(directory), "tokenizer": digest}),
+        tokenizer=tokenizer,
+        tokenizer_digest=digest,
+        stage=manifest.stage if manifest is not None else None,
+        facts=dict(manifest.facts) if manifest is not None else {},
+        adapter=directory,
     )
 
 
@@ -118,7 +153,8 @@ def load_model(checkpoint: Checkpoint, *, device: str, dtype: str) -> PreTrained
 
     logging.set_verbosity_error()
     arguments: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False, "output_loading_info": True}
-    arguments["dtype"] = getattr(torch, dtype)
+    # With an adapter the sum is made in float32 and rounded once, as in our exports.
+    arguments["dtype"] = torch.float32 if checkpoint.adapter is not None else getattr(torch, dtype)
     if getattr(_read_config(checkpoint.directory), "attn_logit_softcapping", None):
         arguments["attn_implementation"] = "eager"  # the others leave out the caps of Gemma 2, without a word
     try:
@@ -131,9 +167,23 @@ def load_model(checkpoint: Checkpoint, *, device: str, dtype: str) -> PreTrained
         raise ValueError(
             f"the weights in {checkpoint.directory} lack {len(missing)} tensors of the model, first {missing[0]}; export it again"
         )
+    if checkpoint.adapter is not None:
+        model = add_adapter(model, checkpoint.adapter).to(getattr(torch, dtype))
     model = model.to(device).eval()
     _require_causal(model, checkpoint)
     return model
+
+
+@contextlib.contextmanager
+def whole_folder(checkpoint: Checkpoint, dtype: str) -> Iterator[Path]:
+    """The model's folder; of an adapter one with the whole model, which is there until the end of the block."""
+    if checkpoint.adapter is None:
+        yield checkpoint.directory
+        return
+    with tempfile.TemporaryDirectory(prefix="scion-merged-") as folder:
+        load_model(checkpoint, device="cpu", dtype=dtype).save_pretrained(folder)
+        checkpoint.tokenizer.save_pretrained(folder)
+        yield Path(folder)
 
 
 def _require_causal(model: PreTrainedModel, checkpoint: Checkpoint) -> None:

@@ -21,7 +21,7 @@ from conversion.bits_per_byte import (
     choose_window_tokens,
     score_documents,
 )
-from conversion.hf_model import Checkpoint, load_model
+from conversion.hf_model import Checkpoint, load_model, whole_folder
 from conversion.intervals import ratio_interval
 from data_prep.artifacts import combined_digest, digest_bytes, make_group_readable, partial_directory, staged_directory, write_manifest
 from data_prep.progress import Counter, Progress
@@ -283,6 +283,7 @@ def _description(checkpoint: Checkpoint, settings: Settings) -> dict[str, Any]:
             "vocab_size": checkpoint.vocab_size,
             "tie_word_embeddings": checkpoint.tie_word_embeddings,
             "written_by": checkpoint.stage,
+            **({"adapter": checkpoint.adapter.name} if checkpoint.adapter is not None else {}),
             "num_parameters": None,
         },
         "facts": checkpoint.facts,
@@ -365,7 +366,8 @@ def _open_backend(model: Any, checkpoint: Checkpoint, positions: int, settings: 
     if settings.backend == "vllm":
         from eval.vllm_backend import VllmModel
 
-        return VllmModel(pretrained=str(checkpoint.directory), dtype=settings.dtype, max_model_len=positions)
+        with whole_folder(checkpoint, settings.dtype) as folder:
+            return VllmModel(pretrained=str(folder), dtype=settings.dtype, max_model_len=positions)
     from eval.hf_backend import LocalModel
 
     return LocalModel(pretrained=model, tokenizer=checkpoint.tokenizer, max_length=positions, batch_size=machine.batch_size)

@@ -16,7 +16,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from conversion.hf_model import DTYPES, Checkpoint, be_quiet_and_offline, default_device, inspect_checkpoint, load_model
+from conversion.hf_model import DTYPES, Checkpoint, be_quiet_and_offline, default_device, inspect_checkpoint, load_model, whole_folder
 from conversion.intervals import Estimate
 from data_prep import command
 from data_prep.artifacts import digest_bytes, staged_directory, write_manifest
@@ -84,7 +84,8 @@ def _generator(checkpoint: Checkpoint, settings: Settings, arguments: argparse.N
         from vllm import LLM
 
         positions = checkpoint.num_positions or 4096
-        engine = LLM(model=str(checkpoint.directory), dtype=arguments.dtype, max_model_len=positions, max_num_seqs=arguments.batch_size)
+        with whole_folder(checkpoint, arguments.dtype) as folder:
+            engine = LLM(model=str(folder), dtype=arguments.dtype, max_model_len=positions, max_num_seqs=arguments.batch_size)
         return vllm_generator(engine, checkpoint.tokenizer, settings, positions=positions)
     model = load_model(checkpoint, device=arguments.device or default_device(), dtype=arguments.dtype)
     return transformers_generator(model, checkpoint.tokenizer, settings, batch_size=arguments.batch_size)

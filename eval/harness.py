@@ -123,7 +123,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     import logging
 
     logging.getLogger("lm_eval").setLevel(logging.ERROR)
-    checkpoints = [inspect_checkpoint(folder, name=name) for name, folder in named_checkpoints(arguments.model).items()]
+    folders = named_checkpoints(arguments.model)
+    checkpoints = [inspect_checkpoint(folder, name=name, base=arguments.base) for name, folder in folders.items()]
     tasks, unusable = _tasks(arguments, metadata)
     for checkpoint in checkpoints:  # before any model is loaded
         settings.chat(checkpoint)

@@ -14,7 +14,16 @@ from eval.evaluation import BACKENDS
 
 def add_harness_arguments(parser: argparse.ArgumentParser) -> None:
     """Models, texts, tasks and settings."""
-    parser.add_argument("--model", nargs="+", required=True, metavar="[NAME=]FOLDER", help="Hugging Face folders; the name is the result's")
+    parser.add_argument(
+        "--model",
+        nargs="+",
+        required=True,
+        metavar="[NAME=]FOLDER",
+        help="Hugging Face folders, or LoRA adapters; the name is the result's",
+    )
+    parser.add_argument(
+        "--base", type=Path, metavar="DIR", help="model of LoRA adapters (PEFT) among --model, where their config names no folder here"
+    )
     parser.add_argument("--text", nargs="+", default=[], metavar="NAME=FILE", help=f"held-out texts ({', '.join(SUFFIXES)})")
     add_format_arguments(parser)
     parser.add_argument(
