@@ -155,6 +155,9 @@ class EngineConfig(GPTConfig):
             )
         if self.document_mask:
             mask_documents(model)
+        if self.recompute_granularity == "selective" and "mlp" in self.recompute_modules:
+            for layer in model.decoder.layers:
+                layer.mlp.register_forward_hook(_return_copied_bias)
         if self.lora is not None:
             initialise_adapters(model, self.lora)
         if self.factorised_size is not None:
@@ -186,6 +189,12 @@ def _ask_for_gradient(module: nn.Module, inputs: Any, output: Tensor) -> None:
     """What Megatron computes again gets gradients for its parameters only where its input asks for one: a frozen table would take them."""
     if torch.is_grad_enabled() and not output.requires_grad:
         output.requires_grad_()
+
+
+def _return_copied_bias(module: nn.Module, inputs: Any, output: tuple[Tensor, Tensor | None]) -> tuple[Tensor, Tensor | None]:
+    """Of a feed-forward part that is computed again: autograd would take the parameter itself for a result, and compute it without end."""
+    hidden, bias = output
+    return hidden, None if bias is None else bias.clone()
 
 
 def _cap(module: nn.Module, inputs: Any, output: tuple[Tensor, Tensor | None], *, cap: float) -> tuple[Tensor, Tensor | None]:

@@ -24,6 +24,18 @@ def resolved(asked: RecomputationRecipe | None, layers: int) -> RecomputationRec
     return replace(asked, method=method, num_layers=asked.num_layers or (1 if method == "uniform" else layers))
 
 
+def in_words(asked: RecomputationRecipe | None) -> str:
+    """For the end of a layout's name."""
+    if asked is None:
+        return ""
+    if asked.granularity == "selective":
+        return f", {' and '.join(asked.modules or (CORE_ATTENTION,))} computed again"
+    if asked.method == "block" and asked.num_layers is not None:
+        return f", {asked.num_layers} layers of a stage computed again"
+    each = "all" if asked.method == "block" or asked.num_layers in (None, 1) else f"every {asked.num_layers}"
+    return f", {each} layers computed again"
+
+
 def recomputation_problems(recomputation: RecomputationRecipe, layers: int) -> list[str]:
     """What contradicts itself in what is computed again.
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from recipes.arithmetic import LayerShape
+from recipes.recomputation import CORE_ATTENTION, FEED_FORWARD
 
 KERNELS = ("cpu", "gpu", "te")
 """Who computes a layer: torch on a CPU, torch on a GPU, or TransformerEngine.
@@ -49,6 +50,7 @@ class _Layer:
     kernels: str
     tensor_parallel_size: int
     document_mask: bool = False
+    recomputed: tuple[str, ...] = ()  # parts of the layer
 
     @property
     def heads(self) -> int:
@@ -79,23 +81,34 @@ def layer_activations(
     is_half: bool = True,
     hidden_dropout: bool = False,
     document_mask: bool = False,
+    sequence_parallel: bool = False,
+    recomputed: tuple[str, ...] = (),
     kernels: str = "gpu",
 ) -> LayerBytes:
     """What one layer keeps for the backward pass.
+
+    For the layer of Korthikanti et al. 2022 with 16-bit masks these are equation 2, with sequence parallelism equation 4, both without the
+    scores that flash attention does not keep.
 
     Args:
         model: the `config` of `context/model.json`.
         is_half: 16-bit numbers, otherwise 32-bit ones.
         document_mask: documents do not see each other; counted is the most, which short ones keep.
+        sequence_parallel: norms, dropout and the inputs of the column-parallel layers are cut among the ranks too.
+        recomputed: parts of the layer that are computed again; see `recipes.schema.MODULES`.
         kernels: one of `KERNELS`.
     """
-    layer = _Layer(model, LayerShape.of(model), sequence_length, 2 if is_half else 4, kernels, tensor_parallel_size, document_mask)
+    item = 2 if is_half else 4
+    layer = _Layer(model, LayerShape.of(model), sequence_length, item, kernels, tensor_parallel_size, document_mask, recomputed)
     num_norms = 4 if model.get("post_norms", False) else 2
+    num_norms -= int(num_norms == 4 and FEED_FORWARD in recomputed)  # the one behind the second linear layer
     # The norms and the inputs of the column-parallel layers are whole on every rank, all else is split.
     whole = num_norms * _norm_bytes(layer) + 2 * layer.item * layer.shape.hidden
     if hidden_dropout:  # what was dropped: a byte per number, which torch on a CPU keeps as a factor
         whole += 2 * layer.shape.hidden * (layer.item if kernels == "cpu" else 1)
-    split = _attention_bytes(layer) + _feed_forward_bytes(layer)
+    split = _attention_bytes(layer) + (0 if FEED_FORWARD in recomputed else _feed_forward_bytes(layer))
+    if sequence_parallel:
+        whole, split = 0, split + whole
     rotations = 4 * layer.head_dim * layer.item if model.get("position_embedding_type") == "rope" else 0
     once = rotations * sequence_length
     if document_mask:  # each sample has positions of its own
@@ -130,9 +143,9 @@ def _attention_bytes(layer: _Layer) -> float:
     """Per token: queries, keys and values, what comes of them, and what their own norms keep."""
     shape, item = layer.shape, layer.item
     result = item * shape.attention
-    is_capped = bool(layer.model.get("attn_logit_softcapping"))
-    statistics = 0 if is_capped else 4 * layer.heads  # the sum of each softmax, in 32 bit; capped scores are computed again
-    is_masked = (layer.document_mask or has_window(layer.model, layer.sequence_length)) and not is_capped and layer.kernels != "te"
+    is_kept = not layer.model.get("attn_logit_softcapping") and CORE_ATTENTION not in layer.recomputed
+    statistics = 4 * layer.heads if is_kept else 0  # the sum of each softmax, in 32 bit; capped scores are computed again
+    is_masked = (layer.document_mask or has_window(layer.model, layer.sequence_length)) and is_kept and layer.kernels != "te"
     if is_masked and layer.keys < shape.attention:
         # The kernel that takes a mask wants a key and a value for every head, and keeps the result of its block of queries.
         return 3 * item * shape.attention + 2 * result + statistics

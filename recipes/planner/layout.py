@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from recipes import arithmetic
-from recipes.schema import Recipe
+from recipes.recomputation import in_words
+from recipes.schema import Recipe, RecomputationRecipe
 
 
 @dataclass(frozen=True)
@@ -21,7 +22,9 @@ class Layout:
         overlaps: whether gradients are reduced and parameters gathered beside the computation.
         hidden_dropout: whether dropout keeps masks.
         document_mask: whether documents of a sample do not see each other.
-        recomputed: share of the forward pass that the backward pass does again to save memory; no recipe of ours does.
+        sequence_parallel: whether what tensor-parallel ranks would have whole is cut among them along the sequence.
+        recomputation: what the backward pass does again to save memory, as the recipe says it.
+        recomputed: share of the forward pass that published runs of another engine do again.
         shards_parameters: parameters are spread over the replicas too and gathered in every pass (FSDP); no recipe of ours does.
         gradient_bytes: of a number when gradients are reduced.
     """
@@ -38,6 +41,8 @@ class Layout:
     overlaps: bool = True
     hidden_dropout: bool = False
     document_mask: bool = False
+    sequence_parallel: bool = False
+    recomputation: RecomputationRecipe | None = None
     recomputed: float = 0.0
     shards_parameters: bool = False
     gradient_bytes: int = 4
@@ -61,6 +66,7 @@ class Layout:
         return (
             f"TP {self.tensor_parallel_size} x PP {self.pipeline_parallel_size} x DP {self.data_parallel_size},"
             f" micro batch {self.micro_batch_size}"
+            f"{', sequence parallel' if self.sequence_parallel else ''}{in_words(self.recomputation)}"
         )
 
 
@@ -80,4 +86,6 @@ def layout_of(recipe: Recipe) -> Layout:
         overlaps=parallel.overlap_communication,
         hidden_dropout=recipe.model.hidden_dropout > 0,
         document_mask=recipe.data.document_mask,
+        sequence_parallel=parallel.sequence_parallel,
+        recomputation=recipe.recomputation,
     )

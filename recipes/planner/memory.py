@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from recipes.planner.activations import layer_activations, norm_bytes
+from recipes.planner.activations import LayerBytes, layer_activations, norm_bytes
 from recipes.planner.layout import Layout
 from recipes.planner.parameters import PlannedModel
+from recipes.recomputation import FEED_FORWARD, resolved
 
 GIB = 2**30
 # What CUDA, NCCL and the allocator's gaps take besides tensors: assumed, after the 2-3 GiB that runs of this size show.
@@ -24,7 +25,9 @@ class MemoryEstimate:
         activations: kept for the backward passes of all micro batches that are on their way.
         logits: the last layer's output and what the loss keeps and needs of it.
         head: inputs of the final norm and of the output layer, on the last stage.
-        temporary: gradients of activations of the layer at work, as far as they are more than the logits, which are gone by then.
+        temporary: gradients of activations of the layer at work, and what is computed again for it, as far as they are more than the logits
+            and the layers that are gone by then.
+        gathered: a sequence whose parts were put together for a product, in a buffer that Megatron keeps.
         loading: what a resume needs besides the state: gate and up are halves of one matrix, which a checkpoint has apart.
     """
 
@@ -37,6 +40,7 @@ class MemoryEstimate:
     head: float
     temporary: float
     loading: float
+    gathered: float = 0.0
 
     @property
     def state(self) -> float:
@@ -46,7 +50,7 @@ class MemoryEstimate:
     @property
     def total(self) -> float:
         """All tensors, at the fullest moment of a step."""
-        return self.state + self.activations + self.logits + self.head + self.temporary
+        return self.state + self.activations + self.logits + self.head + self.temporary + self.gathered
 
     @property
     def needed_gib(self) -> float:
@@ -65,37 +69,88 @@ def stage_memory(model: PlannedModel, layout: Layout, stage: int, *, kernels: st
     tensor, pipeline = layout.tensor_parallel_size, layout.pipeline_parallel_size
     rank = model.rank(tensor_parallel_size=tensor, pipeline_parallel_size=pipeline, stage=stage)
     item = 2 if layout.is_half else 4
-    layer = layer_activations(
+    in_flight = min(pipeline - stage, layout.accumulation_steps)  # 1F1B: the first stage is the furthest ahead of its backward passes
+    tokens = layout.micro_batch_tokens
+    in_stage = model.config["num_layers"] // pipeline
+    layers = range(stage * in_stage, (stage + 1) * in_stage)
+    kept = kept_bytes(model, layout, layers, kernels=kernels)
+    logits = head = 0.0
+    if stage == pipeline - 1:
+        head = tokens * head_bytes(model, item, kernels) / (tensor if layout.sequence_parallel else 1)
+        logits = _logit_bytes(model, item) * tokens * model.vocab_rows / tensor
+    layer_gradients = tokens * item * (model.shape.ffn_input + model.shape.ffn) / tensor
+    return MemoryEstimate(
+        stage=stage,
+        parameters=rank.held * item,
+        gradients=rank.trained * 4,
+        optimizer=rank.trained * optimizer_bytes(layout) / (layout.data_parallel_size if layout.distributed_optimizer else 1),
+        activations=kept.whole * in_flight,
+        logits=logits,
+        head=head,
+        temporary=max(0.0, layer_gradients - logits, layer_gradients + kept.again - kept.gone - logits - head),
+        gathered=tokens * item * model.shape.hidden if layout.sequence_parallel else 0.0,
+        loading=_halves(model, layers, layout) if model.shape.is_gated else 0.0,
+    )
+
+
+@dataclass(frozen=True)
+class KeptBytes:
+    """What the layers of a stage keep of a micro batch for its backward pass.
+
+    Attributes:
+        whole: at the end of the forward pass.
+        again: the most of what is computed again at a time.
+        gone: of `whole`, what the backward pass has done with by then.
+    """
+
+    whole: float
+    again: float = 0.0
+    gone: float = 0.0
+
+
+def kept_bytes(model: PlannedModel, layout: Layout, layers: range, *, kernels: str = "gpu") -> KeptBytes:
+    """What some layers that follow each other keep of a micro batch, on one tensor-parallel rank.
+
+    Layers that are computed again keep their input, and meanwhile what they would have kept (Korthikanti et al. 2022, section 5).
+    """
+    asked = resolved(layout.recomputation, len(layers))
+    if asked is None:
+        return KeptBytes(_layers_bytes(model, layout, layers, kernels=kernels))
+    if asked.granularity == "selective":
+        parts = _layers_bytes(model, layout, layers, kernels=kernels, recomputed=asked.modules)
+        one = layers[-1:]
+        again = _layers_bytes(model, layout, one, kernels=kernels) - _layers_bytes(
+            model, layout, one, kernels=kernels, recomputed=asked.modules
+        )
+        return KeptBytes(parts, again)
+    assert asked.num_layers is not None
+    is_block = asked.method == "block"
+    first = layers[: asked.num_layers] if is_block else layers
+    chunk = 1 if is_block else asked.num_layers
+    ranks = layout.tensor_parallel_size if layout.sequence_parallel else 1
+    inputs = layout.micro_batch_tokens * (2 if layout.is_half else 4) * model.shape.hidden / ranks * (len(first) // chunk)
+    others = _layers_bytes(model, layout, layers[len(first) :], kernels=kernels)
+    return KeptBytes(inputs + others, again=_layers_bytes(model, layout, first[-chunk:], kernels=kernels), gone=others)
+
+
+def _layers_bytes(model: PlannedModel, layout: Layout, layers: range, *, kernels: str, recomputed: tuple[str, ...] = ()) -> float:
+    """What layers keep of a micro batch, with their adapters and without what they would keep for frozen weights."""
+    tensor, item, cut = layout.tensor_parallel_size, 2 if layout.is_half else 4, layout.sequence_parallel
+    layer: LayerBytes = layer_activations(
         model.config,
         sequence_length=layout.sequence_length,
         tensor_parallel_size=tensor,
         is_half=layout.is_half,
         hidden_dropout=layout.hidden_dropout,
         document_mask=layout.document_mask,
+        sequence_parallel=cut,
+        recomputed=recomputed,
         kernels=kernels,
     )
-    in_flight = min(pipeline - stage, layout.accumulation_steps)  # 1F1B: the first stage is the furthest ahead of its backward passes
-    tokens = layout.micro_batch_tokens
-    in_stage = model.config["num_layers"] // pipeline
-    layers = range(stage * in_stage, (stage + 1) * in_stage)
-    unkept = unkept_bytes(model, layers, tensor, item)
-    logits = head = 0.0
-    if stage == pipeline - 1:
-        head = tokens * head_bytes(model, item, kernels)
-        logits = _logit_bytes(model, item) * tokens * model.vocab_rows / tensor
-    layer_gradients = tokens * item * (model.shape.ffn_input + model.shape.ffn) / tensor
-    adapters = tokens * sum(adapter_bytes(model, index, tensor, item) for index in layers)
-    return MemoryEstimate(
-        stage=stage,
-        parameters=rank.held * item,
-        gradients=rank.trained * 4,
-        optimizer=rank.trained * optimizer_bytes(layout) / (layout.data_parallel_size if layout.distributed_optimizer else 1),
-        activations=(len(layers) * layer.of(tokens) + adapters - tokens * unkept) * in_flight,
-        logits=logits,
-        head=head,
-        temporary=max(0.0, layer_gradients - logits),
-        loading=_halves(model, layers, layout) if model.shape.is_gated else 0.0,
-    )
+    again = FEED_FORWARD in recomputed
+    adapters = sum(adapter_bytes(model, index, tensor, item, sequence_parallel=cut, without_feed_forward=again) for index in layers)
+    unkept = unkept_bytes(model, layers, tensor, item, sequence_parallel=cut, without_feed_forward=again)
+    return len(layers) * layer.of(layout.micro_batch_tokens) + layout.micro_batch_tokens * (adapters - unkept)
 
 
 def head_bytes(model: PlannedModel, item: int, kernels: str) -> float:
@@ -113,26 +168,47 @@ def _halves(model: PlannedModel, layers: Iterable[int], layout: Layout) -> float
     return held * (2 if layout.is_half else 4) + trained * optimizer_bytes(layout) / replicas
 
 
-def adapter_bytes(model: PlannedModel, layer: int, tensor_parallel_size: int, item: int) -> float:
+def adapter_bytes(
+    model: PlannedModel,
+    layer: int,
+    tensor_parallel_size: int,
+    item: int,
+    *,
+    sequence_parallel: bool = False,
+    without_feed_forward: bool = False,
+) -> float:
     """Per token: the inputs of a layer's low-rank adapters after dropout, unless they are frozen, and which numbers were dropped."""
     if not model.adapter_rank:
         return 0.0
     if any(name.startswith(f"decoder.layers.{layer}.") and ".lora." in name for name in model.frozen):
         item = 0
     shape = model.shape
-    whole = shape.hidden * (3 + (2 if shape.is_gated else 1))
-    return (item + 1) * (whole + (shape.attention + shape.ffn) / tensor_parallel_size)
+    whole = shape.hidden * (3 + (0 if without_feed_forward else 2 if shape.is_gated else 1))
+    whole_on = tensor_parallel_size if sequence_parallel else 1
+    split = shape.attention + (0 if without_feed_forward else shape.ffn)
+    return (item + 1) * (whole / whole_on + split / tensor_parallel_size)
 
 
-def unkept_bytes(model: PlannedModel, layers: Iterable[int], tensor_parallel_size: int, item: int) -> float:
+def unkept_bytes(
+    model: PlannedModel,
+    layers: Iterable[int],
+    tensor_parallel_size: int,
+    item: int,
+    *,
+    sequence_parallel: bool = False,
+    without_feed_forward: bool = False,
+) -> float:
     """Per token: the inputs of frozen linear layers, which are kept for the gradients of their weights alone.
 
     Attention keeps its result and ReLU its output for their own gradients, whatever comes of them.
     """
     shape = model.shape
-    inputs: dict[str, float] = {"self_attention.linear_qkv": shape.hidden, "mlp.linear_fc1": shape.hidden}
-    if shape.is_gated or model.config.get("activation_func", "relu") != "relu":
-        inputs["mlp.linear_fc2"] = shape.ffn / tensor_parallel_size
+    cut = shape.hidden / (tensor_parallel_size if sequence_parallel else 1)
+    inputs: dict[str, float] = {"self_attention.linear_qkv": cut}
+    if not without_feed_forward:  # otherwise its input is kept to compute it again
+        inputs["mlp.linear_fc1"] = cut
+        if shape.is_gated or model.config.get("activation_func", "relu") != "relu":
+            inputs["mlp.linear_fc2"] = shape.ffn / tensor_parallel_size
     return item * sum(
         width for index in layers for name, width in inputs.items() if f"decoder.layers.{index}.{name}.weight" in model.frozen
     )

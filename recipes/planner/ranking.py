@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,6 +13,7 @@ from recipes.planner.layout import Layout
 from recipes.planner.memory import Fit, MemoryEstimate, estimate_memory
 from recipes.planner.parameters import PlannedModel
 from recipes.planner.throughput import StepTime, step_time
+from recipes.schema import RecomputationRecipe
 
 _MAX_MICRO_BATCH = 64  # samples; larger ones gain nothing at the sequence lengths of our recipes
 
@@ -45,15 +47,36 @@ def judge(model: PlannedModel, layout: Layout, gpu: Gpu) -> Choice:
 def ranked(model: PlannedModel, asked: Layout, gpu: Gpu, *, num_devices: int) -> list[Choice]:
     """All layouts of a batch on so many GPUs: those that fit, the fastest first, then the others, the smallest first.
 
+    Where one does not fit otherwise, as few layers as possible are computed again.
+
     Args:
         asked: whose batch, sequence length, precision and other switches are kept.
     """
-    choices = [judge(model, layout, gpu) for layout in layouts(model, asked, num_devices)]
+    choices = [_made_to_fit(model, layout, gpu) for layout in layouts(model, asked, num_devices)]
     return sorted(choices, key=lambda c: (0, -c.tokens_per_second) if c.fit.fits else (1, c.fit.needed_gib))
 
 
+def _made_to_fit(model: PlannedModel, layout: Layout, gpu: Gpu) -> Choice:
+    """A layout that keeps everything, or computes again what it must."""
+    kept = judge(model, layout, gpu)
+    if kept.fit.fits:
+        return kept
+    most = model.config["num_layers"] // layout.pipeline_parallel_size
+    recomputing = [replace(layout, recomputation=RecomputationRecipe(method="block", num_layers=n)) for n in range(1, most + 1)]
+
+    def fits(layout: Layout) -> bool:
+        return Fit(estimate_memory(model, layout).needed_gib, gpu.memory_gib).fits
+
+    if not fits(recomputing[-1]):
+        return judge(model, recomputing[-1], gpu)
+    return judge(model, recomputing[bisect_left(recomputing, True, key=fits)], gpu)
+
+
 def layouts(model: PlannedModel, asked: Layout, num_devices: int) -> Iterator[Layout]:
-    """Every legal layout with the distributed optimizer and the batch as asked; tensor parallelism beyond a node only up to what is asked."""
+    """Every legal layout with the distributed optimizer and the batch as asked, nothing computed again.
+
+    Tensor parallelism goes beyond a node only up to what is asked.
+    """
     batch = asked.micro_batch_size * asked.accumulation_steps * asked.data_parallel_size
     for tensor in legal_tensor_sizes(model.config, model.vocab_rows, limit=max(asked.devices_per_node, asked.tensor_parallel_size)):
         for pipeline in (1,) if model.factorised_size else divisors(model.config["num_layers"]):  # factors lie on one stage alone
@@ -61,16 +84,22 @@ def layouts(model: PlannedModel, asked: Layout, num_devices: int) -> Iterator[La
             if left or not replicas or batch % replicas:
                 continue
             for micro in divisors(batch // replicas):
-                if micro <= _MAX_MICRO_BATCH:
-                    yield replace(
-                        asked,
-                        tensor_parallel_size=tensor,
-                        pipeline_parallel_size=pipeline,
-                        data_parallel_size=replicas,
-                        micro_batch_size=micro,
-                        accumulation_steps=batch // replicas // micro,
-                        distributed_optimizer=True,
-                    )
+                if micro > _MAX_MICRO_BATCH:
+                    continue
+                layout = replace(
+                    asked,
+                    tensor_parallel_size=tensor,
+                    pipeline_parallel_size=pipeline,
+                    data_parallel_size=replicas,
+                    micro_batch_size=micro,
+                    accumulation_steps=batch // replicas // micro,
+                    distributed_optimizer=True,
+                    sequence_parallel=False,
+                    recomputation=None,
+                )
+                yield layout
+                if tensor > 1 and asked.sequence_length % tensor == 0:
+                    yield replace(layout, sequence_parallel=True)
 
 
 def legal_tensor_sizes(model: Mapping[str, Any], vocab_rows: int, *, limit: int) -> list[int]:

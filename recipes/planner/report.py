@@ -9,6 +9,7 @@ from recipes.planner.layout import Layout
 from recipes.planner.memory import GIB, MemoryEstimate
 from recipes.planner.parameters import PlannedModel
 from recipes.planner.ranking import Choice
+from recipes.planner.throughput import reduces_again
 
 Section = dict[str, object]
 _PARTS = (
@@ -36,6 +37,8 @@ def memory_section(memory: MemoryEstimate) -> Section:
         name.replace("_", " "): round(getattr(memory, name) / GIB, 3)
         for name in ("parameters", "gradients", "optimizer", "activations", "logits", "head", "temporary")
     }
+    if memory.gathered:
+        section["a sequence put together"] = round(memory.gathered / GIB, 3)
     if memory.loading:
         section["while a checkpoint is loaded, with the state"] = round((memory.state + memory.loading) / GIB, 3)
     return section | {"total": round(memory.total / GIB, 3), "with CUDA and NCCL (assumed)": round(memory.needed_gib, 3)}
@@ -57,9 +60,15 @@ def work_section(model: PlannedModel, layout: Layout, *, tokens: int) -> Section
 
 
 def tensor_parallel_bytes(model: PlannedModel, layout: Layout) -> float:
-    """Bytes that a rank sends in the all-reduces of a step: four per layer and micro batch, and one at either end of the model."""
+    """Bytes that a rank sends in the all-reduces of a step: four per layer and micro batch, and one at either end of the model.
+
+    With sequence parallelism each is a scattering sum and a gathering, of as many bytes, and the inputs of three products are gathered again.
+    """
     ranks = layout.tensor_parallel_size
-    reduces = 4 * model.config["num_layers"] / layout.pipeline_parallel_size + 1
+    num_layers = model.config["num_layers"] // layout.pipeline_parallel_size
+    reduces = num_layers * 4 + reduces_again(layout, num_layers) + 1
+    if layout.sequence_parallel:
+        reduces += num_layers + 0.5
     message = (2 if layout.is_half else 4) * layout.micro_batch_tokens * model.shape.hidden
     return reduces * layout.accumulation_steps * 2 * message * (ranks - 1) / ranks
 

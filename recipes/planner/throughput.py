@@ -13,6 +13,7 @@ from recipes.planner.activations import layer_activations
 from recipes.planner.hardware import Gpu
 from recipes.planner.layout import Layout
 from recipes.planner.parameters import PlannedModel
+from recipes.recomputation import CORE_ATTENTION, FEED_FORWARD, resolved
 
 
 @dataclass(frozen=True)
@@ -22,7 +23,7 @@ class Efficiency:
     Attributes:
         products: of the peak, by a matrix product whose operands are large; small ones also pay for reading them.
         attention: of the peak, by a flash attention kernel with heads of 128.
-        recomputation: what doing the forward pass again adds to the time of both passes; a third by count of operations.
+        recomputation: what doing the forward pass again adds to the time of both passes, in published runs of other engines.
         nvlink: of the links' rate, by the all-reduces of tensor parallelism.
         network: of the cards' rate, by the collectives of data parallelism.
     """
@@ -109,14 +110,12 @@ def _pass_time(model: PlannedModel, layout: Layout, gpu: Gpu, stage: int, effici
     shape, tensor, tokens = model.shape, layout.tensor_parallel_size, layout.micro_batch_tokens
     num_layers = model.config["num_layers"] // layout.pipeline_parallel_size
     vocab_columns = model.num_heads * model.vocab_rows // tensor if stage == layout.pipeline_parallel_size - 1 else 0
-    again = 1 + layout.recomputed * efficiency.recomputation
-    layer_products = sum(
-        product_seconds(tokens, inputs, outputs, gpu, efficiency)
-        for inputs, outputs in (
-            (shape.hidden, shape.qkv // tensor),
-            (shape.attention // tensor, shape.hidden),
-            (shape.hidden, shape.ffn_input // tensor),
-            (shape.ffn // tensor, shape.hidden),
+    again = _again(layout, num_layers, efficiency)
+    around_attention, feed_forward = (
+        sum(product_seconds(tokens, inputs, outputs, gpu, efficiency) for inputs, outputs in products)
+        for products in (
+            ((shape.hidden, shape.qkv // tensor), (shape.attention // tensor, shape.hidden)),
+            ((shape.hidden, shape.ffn_input // tensor), (shape.ffn // tensor, shape.hidden)),
         )
     )
     kept = layer_activations(
@@ -125,16 +124,60 @@ def _pass_time(model: PlannedModel, layout: Layout, gpu: Gpu, stage: int, effici
         tensor_parallel_size=tensor,
         hidden_dropout=layout.hidden_dropout,
         document_mask=layout.document_mask,
+        sequence_parallel=layout.sequence_parallel,
         kernels=kernels,
     ).of(tokens)
     head_traffic = 10 * tokens * vocab_columns  # logits and what the loss makes of them: 16 bit, 32 bit and 32 bit
-    reduces = num_layers * (4 + 2 * layout.recomputed) + 1  # two forward, two backward, and one at either end of the model
+    # Two forward, two backward, and one at either end of the model. With sequence parallelism they are scattering sums and gatherings, as long;
+    # what is gathered again for the gradients of weights goes beside the gradients of inputs (Korthikanti et al. 2022, section 4.2.2).
+    reduces = num_layers * 4 + reduces_again(layout, num_layers) + 1
     return _Pass(
-        products=num_layers * layer_products * again + _head_seconds(model, tokens, vocab_columns, gpu, efficiency),
-        attention=num_layers * _attention_seconds(model, layout, gpu, efficiency) * again,
-        traffic=(num_layers * kept * again * _PASSES + head_traffic) / gpu.memory_rate,
+        products=num_layers * (around_attention * again.around_attention + feed_forward * again.feed_forward)
+        + _head_seconds(model, tokens, vocab_columns, gpu, efficiency),
+        attention=num_layers * _attention_seconds(model, layout, gpu, efficiency) * again.attention,
+        traffic=(num_layers * kept * again.traffic * _PASSES + head_traffic) / gpu.memory_rate,
         tensor_parallel=reduces * _all_reduce_seconds(2 * tokens * shape.hidden, tensor, _tensor_parallel_rate(layout, gpu, efficiency)),
     )
+
+
+@dataclass(frozen=True)
+class _Again:
+    """By what computing parts of the layers again lengthens the time of both passes, on the average of a stage's layers."""
+
+    around_attention: float
+    feed_forward: float
+    attention: float
+    traffic: float
+
+
+def _again(layout: Layout, num_layers: int, efficiency: Efficiency) -> _Again:
+    """Of our own runs by count: a third of the products, the forward kernel of attention, what is written and read forward."""
+    if layout.recomputed:
+        return _Again(*(4 * [1 + layout.recomputed * efficiency.recomputation]))
+    whole = _share_of_layers(layout, num_layers)
+    parts = modules_again(layout, num_layers)
+    attention, feed_forward = (max(whole, float(part in parts)) for part in (CORE_ATTENTION, FEED_FORWARD))
+    forward = _FLASH_FORWARD / (_FLASH_FORWARD + _FLASH_BACKWARD)
+    return _Again(1 + whole / 3, 1 + feed_forward / 3, 1 + attention * forward, 1 + whole * 2 / _PASSES)
+
+
+def _share_of_layers(layout: Layout, num_layers: int) -> float:
+    """Of the layers of a stage, how many are computed again as a whole."""
+    asked = resolved(layout.recomputation, num_layers)
+    if asked is None or asked.num_layers is None:
+        return layout.recomputed
+    return asked.num_layers / num_layers if asked.method == "block" else 1.0
+
+
+def modules_again(layout: Layout, num_layers: int) -> tuple[str, ...]:
+    """Parts of every layer that are computed again; none where whole layers are."""
+    asked = resolved(layout.recomputation, num_layers)
+    return asked.modules if asked is not None else ()
+
+
+def reduces_again(layout: Layout, num_layers: int) -> float:
+    """All-reduces of a stage and micro batch that computing again repeats: one behind attention and one behind the feed-forward part."""
+    return num_layers * (2 * _share_of_layers(layout, num_layers) + (FEED_FORWARD in modules_again(layout, num_layers)))
 
 
 def _head_seconds(model: PlannedModel, tokens: int, vocab_columns: int, gpu: Gpu, efficiency: Efficiency) -> float:

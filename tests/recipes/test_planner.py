@@ -8,6 +8,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,12 +22,13 @@ from recipes.planner.estimate import estimate_run, refusal
 from recipes.planner.hardware import GPUS, find_gpu
 from recipes.planner.host import estimate_host, host_refusal
 from recipes.planner.layout import Layout
-from recipes.planner.memory import estimate_memory, stage_memory
+from recipes.planner.memory import estimate_memory, kept_bytes, stage_memory
 from recipes.planner.parameters import PlannedModel, count_parameters
 from recipes.planner.published import Row, mpt, rows
 from recipes.planner.ranking import judge, ranked
-from recipes.planner.throughput import CALIBRATED
+from recipes.planner.throughput import CALIBRATED, step_time
 from recipes.planner.visible import gpu_of, has_known_rates, visible_gpu
+from recipes.schema import RecomputationRecipe
 from tests.conversion.tiny_families import CASES, tiny_model
 from tests.processes import ROOT
 from tests.recipes.test_arithmetic import OPT_1B
@@ -196,6 +198,64 @@ def test_a_layout_that_does_not_fit_is_refused_with_the_numbers() -> None:
     one = replace(ON_64, data_parallel_size=1, accumulation_steps=1, micro_batch_size=1)
     huge = PlannedModel({**OPT_1B, "num_layers": 240}, vocab_rows=80_000)
     assert "no layout on 1 of them fits" in refusal(huge, one, PAPER_GPU)[0]
+
+
+def _korthikanti(name: str) -> tuple[PlannedModel, Layout]:
+    row = next(row for row in rows() if row.name.startswith(f"GPT-{name},") and row.layout.sequence_parallel)
+    return row.model, row.layout
+
+
+@pytest.mark.parametrize("name", ["22B", "175B", "530B", "1T"])
+def test_activations_are_those_of_korthikanti(name: str) -> None:
+    """Per token and hidden unit: 10 + 24 / t bytes, with sequence parallelism 34 / t, all layers computed again 2 (2022, table 2)."""
+    model, layout = _korthikanti(name)
+    layers = model.config["num_layers"]
+    unit = layers * layout.micro_batch_tokens * model.shape.hidden
+
+    def bytes_per_unit(**changes: Any) -> float:
+        return kept_bytes(model, replace(layout, **changes), range(layers)).whole / unit
+
+    # Beyond the paper's: statistics of norms and of flash attention.
+    assert bytes_per_unit(sequence_parallel=False) == pytest.approx(10 + 24 / 8, rel=2e-3)
+    assert bytes_per_unit() == pytest.approx(34 / 8, rel=2e-3)
+    assert bytes_per_unit(sequence_parallel=False, recomputation=RecomputationRecipe()) == 2
+    assert bytes_per_unit(recomputation=RecomputationRecipe()) == 2 / 8
+    # With the scores that their baseline keeps (equation 2), both together are a fifth: "5x".
+    scores = 5 * model.config["num_attention_heads"] * layout.sequence_length / model.shape.hidden / 8
+    assert bytes_per_unit() / (10 + 24 / 8 + scores) == pytest.approx(0.18, abs=0.03)
+
+
+@pytest.mark.parametrize(
+    ("name", "published", "within"),
+    [("22B", 1.42 / 1.10, 0.09), ("175B", 18.13 / 13.75, 0.05), ("530B", 49.05 / 37.83, 0.05), ("1T", 94.42 / 71.49, 0.05)],
+)
+def test_computing_all_layers_again_costs_what_korthikanti_measured(name: str, published: float, within: float) -> None:
+    """Table 5: all layers again over sequence parallelism with attention again, which a flash kernel does anyway."""
+    model, layout = _korthikanti(name)
+    whole = replace(layout, sequence_parallel=False, recomputation=RecomputationRecipe())
+    gpu = next(row.gpu for row in rows() if row.name.startswith("GPT-"))
+    times = [step_time(model, each, gpu, kernels="te").total for each in (whole, layout)]
+    assert times[0] / times[1] == pytest.approx(published, rel=within)
+
+
+def test_as_few_layers_are_computed_again_as_a_layout_needs_to_fit() -> None:
+    found = next(choice for choice in ranked(GAMS, ON_64, PAPER_GPU, num_devices=64) if choice.layout.recomputation is not None)
+    asked = found.layout.recomputation
+    assert found.fit.fits and asked is not None and asked.num_layers is not None and asked.num_layers > 1
+    fewer = replace(found.layout, recomputation=replace(asked, num_layers=asked.num_layers - 1))
+    assert not judge(GAMS, fewer, PAPER_GPU).fit.fits
+    assert not judge(GAMS, replace(found.layout, recomputation=None), PAPER_GPU).fit.fits
+    assert f"micro batch {found.layout.micro_batch_size}, {asked.num_layers} layers of a stage computed again" in str(found.layout)
+
+
+def test_sequence_parallelism_is_ranked_and_asks_for_less_memory_and_time() -> None:
+    two = replace(ON_64, tensor_parallel_size=2, data_parallel_size=32, accumulation_steps=8)
+    layouts = [choice.layout for choice in ranked(GAMS, ON_64, PAPER_GPU, num_devices=64)]
+    assert two in layouts and replace(two, sequence_parallel=True) in layouts
+    whole, cut = (judge(GAMS, layout, PAPER_GPU) for layout in (two, replace(two, sequence_parallel=True)))
+    assert cut.fit.needed_gib < whole.fit.needed_gib and cut.time.total < whole.time.total
+    assert cut.time.tensor_parallel == whole.time.tensor_parallel  # as many bytes are sent
+    assert not any(layout.sequence_parallel for layout in layouts if layout.tensor_parallel_size == 1)
 
 
 def test_unknown_gpu_names_the_known_ones() -> None:
