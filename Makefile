@@ -20,8 +20,8 @@ help:
 	@echo "make test-all  the slow tests too"
 	@echo "make fuzz      hostile checkpoints for hours (FUZZ_EXAMPLES of each kind)"
 	@echo "make test-vllm vLLM on a CPU against transformers, in an environment of its own (4 GB; about 10 minutes)"
-	@echo "make test-comet COMET on a CPU with a tiny checkpoint, in an environment of its own (1.5 GB; about 4 minutes)"
-	@echo "make comet-environment  that environment alone, in $(COMET_VENV): for eval.comet"
+	@echo "make test-comet COMET and BLEURT on a CPU with tiny checkpoints, in an environment of its own (1.5 GB; about 4 minutes)"
+	@echo "make comet-environment  that environment alone, in $(COMET_VENV): for eval.comet and eval.bleurt"
 	@echo "make trl-environment    TRL on a CPU or GPU, in $(TRL_VENV): for tuning an export (1.5 GB)"
 	@echo "make test-trl  an export tuned with TRL's own command on a CPU and evaluated (about 5 minutes)"
 	@echo "make check     lint and types only"
@@ -60,7 +60,7 @@ $(COMET_VENV)/.ready: requirements-comet.txt
 comet-environment: $(COMET_VENV)/.ready
 
 test-comet: comet-environment
-	@$(COMET_VENV)/bin/python -m pytest tests/eval/test_comet.py
+	@$(COMET_VENV)/bin/python -m pytest tests/eval/test_comet.py tests/eval/test_bleurt.py
 
 $(TRL_VENV)/.ready: requirements-trl.txt
 	@$(PYTHON) -m venv $(TRL_VENV)

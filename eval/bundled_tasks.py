@@ -1,4 +1,4 @@
-"""lm-eval's own tasks, offline: their data sets are read from a folder that was fetched, where the library would ask the hub."""
+"""Tasks whose data sets lie on the hub, offline: they are read from a folder that was fetched, where the library would ask the hub."""
 
 from __future__ import annotations
 
@@ -15,17 +15,18 @@ HUB_VARIABLE = "SCION_EVAL_HUB"
 _READERS = ("json", "parquet", "csv", "text", "arrow")
 
 
-class BundledTasks(TaskManager):
-    """Tasks of some folders and of lm-eval itself, whose data sets come from a folder.
+class LocalTasks(TaskManager):
+    """Tasks of some folders, and of lm-eval itself if wanted, whose data sets come from a folder.
 
     Args:
+        bundled: also lm-eval's own, of which the index takes seconds.
         hub: the cache that `slurm.prefetch` fills, a cache of huggingface_hub, or a folder with OWNER/NAME below it; None for what the
             environment names.
     """
 
-    def __init__(self, paths: Sequence[str | Path], *, metadata: Mapping[str, Any], hub: Path | None) -> None:
-        places = _places(hub)  # refused before the index, which takes seconds
-        super().__init__(include_path=list(paths), include_defaults=True, metadata=dict(metadata))
+    def __init__(self, paths: Sequence[str | Path], *, metadata: Mapping[str, Any], hub: Path | None, bundled: bool) -> None:
+        places = _places(hub)  # refused before the index
+        super().__init__(include_path=list(paths), include_defaults=bundled, metadata=dict(metadata))
         self._factory = _LocalFactory(dict(metadata), places)
 
 

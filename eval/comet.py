@@ -24,15 +24,13 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from conversion.hf_model import be_quiet_and_offline, default_device
+from conversion.hf_model import default_device
 from conversion.pickle_names import LIGHTNING, refusal, unknown_names
 from conversion.torch_zip import read_torch_file
 from data_prep import command
 from data_prep.artifacts import combined_digest, digest_file
 from data_prep.plain_files import read_yaml
-from data_prep.tables import markdown_table
-from eval.comet_scores import METRIC, RememberedScores, Scorer, Triple, score_results, scored_before, translation_tasks
-from eval.results import find_results, load_result
+from eval.learned_scores import COMET, Scorer, Triple, score_folders
 
 _PACKAGE = "unbabel-comet"
 _FETCH = "`hf download Unbabel/wmt22-comet-da --local-dir comet-22`"
@@ -207,43 +205,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
     if arguments.batch_size < 1:
         raise ValueError(f"--batch-size is {arguments.batch_size}; it must be at least 1")
-    folders = _folders_by_name(arguments.results)
-    tasks = {name: translation_tasks(load_result(folder / "result.json"), folder, arguments.tasks) for name, folder in folders.items()}
-    files = find_comet_files(arguments.checkpoint, arguments.encoder)
-    model = {"name": files.name, "digest": files.digest, "package": f"{_PACKAGE} {require_package()}"}
-    results = {name: scored_before(arguments.output / name, folder, model=model, tasks=tasks[name]) for name, folder in folders.items()}
-    be_quiet_and_offline()
-    scores = None
-    for number, (name, folder) in enumerate(folders.items(), start=1):
-        told = "scored before"
-        if results[name] is None:
-            scores = scores or RememberedScores(
-                open_scorer(files, device=arguments.device or default_device(), batch_size=arguments.batch_size)
-            )
-            results[name] = score_results(folder, arguments.output / name, scores=scores, model=model, tasks=tasks[name])
-            told = "scored"
-        print(f"[{number}/{len(folders)}] {name}: {told}", file=sys.stderr, flush=True)
-    rows = []
-    for name, result in results.items():
-        assert result is not None
-        for task in tasks[name]:
-            metrics = result["tasks"][task]["metrics"]
-            comet = metrics[METRIC]
-            interval = f"{comet['value']:.2f} [{comet['low']:.2f}, {comet['high']:.2f}]"
-            chrf = f"{metrics['chrf_sentence']['value']:.2f}"
-            rows.append([name, task, str(comet["n"]), chrf, interval, f"{metrics[f'{METRIC}_copy']['value']:.2f}"])
-    print(markdown_table(["model", "task", "n", "chrF of sentences", "COMET", "COMET of a copy"], rows, text_columns=2))
+    files: CometFiles | None = None
+
+    def find() -> dict[str, str]:
+        nonlocal files
+        files = find_comet_files(arguments.checkpoint, arguments.encoder)
+        return {"name": files.name, "digest": files.digest, "package": f"{_PACKAGE} {require_package()}"}
+
+    def open_it() -> Scorer:
+        assert files is not None, "found before"
+        return open_scorer(files, device=arguments.device or default_device(), batch_size=arguments.batch_size)
+
+    print(score_folders(arguments.results, arguments.output, COMET, tasks=arguments.tasks, find=find, open_scorer=open_it))
     return command.DONE
-
-
-def _folders_by_name(folders: Sequence[Path]) -> dict[str, Path]:
-    found: dict[str, Path] = {}
-    for path in find_results(folders):
-        name = path.resolve().parent.name
-        if name in found and found[name] != path.resolve().parent:
-            raise ValueError(f"two models are called {name} ({found[name]} and {path.parent}); score them into two --output folders")
-        found[name] = path.resolve().parent
-    return found
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ from eval.reporting.exports import latex, latex_generation, markdown, scores_row
 from eval.reporting.generation import read_generation
 from eval.reporting.grid import grid_folders, read_grid, write_grid
 from eval.reporting.items_page import items_page
+from eval.reporting.languages import write_languages
 from eval.reporting.page import report_page
 from eval.reporting.runs import Report, read_report
 from eval.reporting.scores import all_pairs, difference_texts, lines, paired_tests
@@ -40,6 +41,7 @@ def write_report(report: Report, directory: Path, *, title: str, tokens_per_step
         "\n".join(filter(None, [latex(report, all_lines), latex_generation(report, all_lines)])), encoding="utf-8"
     )
     write_csv(directory / "scores.csv", report, all_lines)
+    write_languages(directory / "languages.csv", report, all_lines)
 
 
 def write_pairs(report: Report, directory: Path) -> None:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 _FEWSHOT_SEED = 1234  # as the stock command's
 _EVAL_DIR = Path(__file__).resolve().parent
 TASKS_DIR = _EVAL_DIR / "tasks"
+_PASSAGES = ("flores_passage", "passage")  # in rows of Belebele and BoolQ, where several questions are about one text
 Sample = dict[str, Any]
 
 
@@ -110,18 +111,16 @@ def find_usable_tasks(
     Raises:
         ValueError: if a task folder is missing, or a name is unknown; the known ones are listed.
     """
-    from lm_eval.tasks import TaskManager
+    from eval.bundled_tasks import LocalTasks
 
     for directory in task_dirs:
         if not directory.is_dir():
             raise ValueError(f"the task folder {directory} does not exist")
     paths: list[str | Path] = [str(directory) for directory in task_dirs]
-    manager = TaskManager(include_path=paths, include_defaults=False, metadata=dict(metadata or {}))
+    manager = LocalTasks(paths, metadata=metadata or {}, hub=hub, bundled=False)
     own = sorted(manager.all_tasks)
     if any(name not in manager.task_index for name in names):
-        from eval.bundled_tasks import BundledTasks
-
-        manager = BundledTasks(paths, metadata=metadata or {}, hub=hub)
+        manager = LocalTasks(paths, metadata=metadata or {}, hub=hub, bundled=True)
     found: dict[str, FoundTask] = {}
     unusable: dict[str, str] = {}
     for name in names:
@@ -262,7 +261,13 @@ def _metrics(results: Mapping[str, Any], task: Any, samples: Sequence[Sample]) -
 
 def _groups(samples: Sequence[Sample]) -> list[str]:
     """What each item hangs together with: its passage or story, else itself."""
-    return [str(sample["doc"].get("group", sample["doc_id"])) for sample in samples]
+    return [_group(sample) for sample in samples]
+
+
+def _group(sample: Sample) -> str:
+    document = sample["doc"]
+    named = next((name for name in ("group", *_PASSAGES) if isinstance(document.get(name), str | int)), None)
+    return str(sample["doc_id"] if named is None else document[named])
 
 
 def request_kind(task: Any) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 from data_prep.tables import markdown_table
 from eval.reporting.gams_tables import gams_tables, tex
 from eval.reporting.generation import SOURCE, generation_note, generation_records, generation_rows
+from eval.reporting.languages import language_rows
 from eval.reporting.page import tests_rows
 from eval.reporting.runs import Evaluated, Report
 from eval.reporting.scores import Line, Score, Test, validity_rows
@@ -64,6 +65,7 @@ def markdown(report: Report, all_lines: Sequence[Line], tests: Sequence[Test], *
     parts += ["## Scores", "95 % intervals in brackets.", markdown_table(*scores_rows(report, all_lines))]
     for heading, (header, rows) in (
         (f"Against {report.models[0].name}, item by item", tests_rows(tests)),
+        ("By language", language_rows(report, all_lines)),
         ("What became of the answers", validity_rows(report)),
         ("Text", efficiency_rows(report)),
         ("Speed of generation beside accuracy and tokenizer", generation_rows(report, all_lines)),

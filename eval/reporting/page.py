@@ -9,6 +9,8 @@ from pathlib import Path
 from data_prep.html_page import html_page, html_table
 from eval.reporting.charts import NUM_COLOURS, STYLE, Point, Series, curve_panel, interval_strip
 from eval.reporting.generation import generation_note, generation_rows
+from eval.reporting.languages import NOTE as LANGUAGES_NOTE
+from eval.reporting.languages import language_rows
 from eval.reporting.runs import Report
 from eval.reporting.scores import Line, Score, Test, difference_texts, validity_rows
 from eval.reporting.sections import efficiency_rows, notes, retention_rows, x_axes
@@ -63,6 +65,7 @@ def report_page(
     if items_link:
         sections.append('<p><a href="items.html">Wins and losses, with questions and answers</a></p>')
     for heading, (header, rows), note in (
+        ("By language", language_rows(report, all_lines), LANGUAGES_NOTE),
         ("What became of the answers", validity_rows(report), _VALIDITY_NOTE),
         ("Text: bits per byte, and what the tokenizer costs", efficiency_rows(report), _TEXT_NOTE),
         ("Speed of generation beside accuracy and tokenizer", generation_rows(report, all_lines), html.escape(generation_note(report))),

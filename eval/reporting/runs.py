@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from eval.learned_scores import METRICS, LearnedMetric
 from eval.results import find_results, load_result, read_lines
 
 # Settings that change figures of texts; tasks have their prompts' digest.
@@ -99,12 +100,13 @@ def read_report(folders: Sequence[Path], *, baseline: str | None = None) -> Repo
 
     Raises:
         ValueError: if there are no results, two are of the same run and step, two were asked different prompts or scored on different
-            texts or by different COMET checkpoints, or there is no such baseline.
+            texts or by different COMET or BLEURT checkpoints, or there is no such baseline.
     """
     models = _read(folders)
     _require_same_texts(models)
     _require_same_prompts(models)
-    _require_same_comet(models)
+    for metric in METRICS:
+        _require_same_scorer(models, metric)
     runs = _runs(models)
     first = _baseline(runs, baseline)
     return Report((first, *(run for run in runs if run is not first)))
@@ -145,14 +147,14 @@ def _require_same_prompts(models: Sequence[Evaluated]) -> None:
                 )
 
 
-def _require_same_comet(models: Sequence[Evaluated]) -> None:
-    scored = [(model, task, facts) for model in models for task in model.tasks if (facts := model.tasks[task].get("comet"))]
+def _require_same_scorer(models: Sequence[Evaluated], metric: LearnedMetric) -> None:
+    scored = [(model, task, facts) for model in models for task in model.tasks if (facts := model.tasks[task].get(metric.name))]
     for model, task, facts in scored:
         first_model, first_task, first = scored[0]
         if facts["digest"] != first["digest"]:
             raise ValueError(
-                f"{task} of {model.path} was scored by the COMET checkpoint {facts['name']} ({facts['digest']}), but {first_task} of"
-                f" {first_model.path} by {first['name']} ({first['digest']}); score all with one, by `python -m eval.comet`"
+                f"{task} of {model.path} was scored by the {metric.title} checkpoint {facts['name']} ({facts['digest']}), but {first_task} of"
+                f" {first_model.path} by {first['name']} ({first['digest']}); score all with one, by `python -m eval.{metric.name}`"
             )
 
 
@@ -180,7 +182,7 @@ def _first_difference(first: Evaluated, other: Evaluated, task: str) -> str:
 def _runs(models: Sequence[Evaluated]) -> list[Run]:
     groups: dict[str, dict[int | None, Evaluated]] = {}
     for model in models:
-        steps = groups.setdefault(_run_identity(model), {})
+        steps = groups.setdefault(run_identity(model), {})
         if model.step in steps:
             raise ValueError(f"{steps[model.step].path} and {model.path} are both step {model.step} of one run; leave one of them out")
         steps[model.step] = model
@@ -190,7 +192,8 @@ def _runs(models: Sequence[Evaluated]) -> list[Run]:
     ]
 
 
-def _run_identity(model: Evaluated) -> str:
+def run_identity(model: Evaluated) -> str:
+    """What is the same for all checkpoints of a training."""
     facts = model.content["facts"]
     if model.step is None:
         return str(model.path)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from conversion.significance import Difference, holm, paired_difference
-from eval.comet_scores import METRIC as COMET
+from eval.learned_scores import METRICS
 from eval.reporting.runs import Evaluated, Report
 from eval.results import SHARES, highest_score, score_names
 
@@ -30,11 +30,12 @@ _NAMES = {
     "chrf": "chrF",
     "bleu": "BLEU",
     "chrf_sentence": "chrF of sentences",
-    "comet": "COMET",
+    **{metric.name: metric.title for metric in METRICS},
     "rougeL": "ROUGE-L",
     "rougeL_first": "ROUGE-L, first answer",
     "rougeL_max": "ROUGE-L, best answer",
 }
+_LEARNED = {metric.name for metric in METRICS}
 LEVEL = 0.05  # of all tests of a model together
 LANGUAGES = {"sl": "Slovene", "en": "English", "it": "Italian", "hr": "Croatian", "sr": "Serbian"}
 
@@ -130,12 +131,12 @@ class Line:
 
 
 def lines(report: Report) -> list[Line]:
-    """All lines of the table of scores: texts first, then tasks, each with its headline first; COMET is one more headline."""
+    """All lines of the table of scores: texts first, then tasks, each with its headline first; COMET and BLEURT are more headlines."""
     found = [Line(text, "bits_per_byte", True, True) for text in report.texts]
     for task in report.tasks:
         asked = [model.tasks[task]["metrics"] for run in report.runs for model in run.checkpoints if task in model.tasks]
         shown = score_names(dict.fromkeys(metric for metrics in asked for metric in metrics))  # COMET may be scored for some models only
-        found += [Line(task, metric, False, number == 0 or metric == COMET) for number, metric in enumerate(shown)]
+        found += [Line(task, metric, False, number == 0 or metric in _LEARNED) for number, metric in enumerate(shown)]
     return found
 
 

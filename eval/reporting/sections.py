@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from eval.learned_scores import METRICS
 from eval.reporting.runs import Evaluated, Report
 from eval.reporting.scores import LANGUAGES, Line, Test, difference_texts
 from eval.reporting.suites import OTHERS, place
@@ -107,8 +108,10 @@ def notes(report: Report) -> list[str]:
         )
     if report.tasks:
         found.append(_examples_note(report))
-    if comet := next((m.tasks[t]["comet"] for m in models for t in m.tasks if m.tasks[t].get("comet")), None):
-        found.append(f"COMET, times 100: {comet['name']} ({comet['digest']}) with {comet['package']}, on the first reference.")
+    for metric in METRICS:
+        if scorer := next((m.tasks[t][metric.name] for m in models for t in m.tasks if m.tasks[t].get(metric.name)), None):
+            named = f"{scorer['name']} ({scorer['digest']}) with {scorer['package']}"
+            found.append(f"{metric.title}, times 100: {named}, on the first reference.")
     versions = ", ".join(f"{package} {version}" for package, version in first["versions"].items())
     found.append(
         "Intervals, 95 %: Wilson's for shares; else Student's t over items, groups of items being one (of F1, chrF and BLEU over the"

@@ -14,6 +14,11 @@ _LANGUAGES = LANGUAGES | {
     "ar": "Arabic", "de": "German", "el": "Greek", "hi": "Hindi", "ja": "Japanese", "my": "Burmese", "si": "Sinhala", "sw": "Swahili",
     "te": "Telugu", "th": "Thai",
 }  # fmt: skip
+# Of the code that a suite itself uses: ISO 639-3, before the script in codes as FLORES has them.
+_CODES = {
+    "slv": "sl", "eng": "en", "ita": "it", "hrv": "hr", "srp": "sr", "arb": "ar", "deu": "de", "ell": "el", "hin": "hi", "jpn": "ja",
+    "mya": "my", "sin": "si", "swh": "sw", "tel": "te", "tha": "th",
+}  # fmt: skip
 _TASKS = {
     "boolq": "BoolQ", "cb": "CB", "copa": "COPA", "multirc": "MultiRC", "rte": "RTE", "si_nli": "SI-NLI", "wsc": "WSC",
     "arc_easy": "ARC-easy", "hellaswag": "HellaSwag", "mmlu": "MMLU", "piqa": "PIQA", "sciq": "SciQ",
@@ -25,15 +30,28 @@ class Suite:
     """Tasks that a paper prints in one table.
 
     Attributes:
-        pattern: of the whole name of a task; its groups are what tells the tasks apart.
+        pattern: of the whole name of a task; its groups are what tells the tasks apart, one called `language` its language.
         has_average: whether the paper prints the mean over its tasks.
+        same_items: whether the tasks of a language ask the same items, in other words.
+        language: of all its tasks, where their names do not say.
     """
 
     title: str
     pattern: str
     has_average: bool = False
+    same_items: bool = False
+    language: str | None = None
 
 
+_EVALITA = {
+    "te": "textual entailment", "sa": "sentiment", "wic": "word in context", "hs": "hate speech", "at": "admission tests", "faq": "FAQ",
+}  # fmt: skip
+_INCLUDE_DOMAINS = "|".join(
+    (
+        "applied_science", "arts_humanities", "business_commerce", "driving_license", "general_knowledge", "health_oriented_education", "marine_license",
+        "medical_license", "professional_certification", "social_science", "stem",
+    )
+)  # fmt: skip
 GENERATED_SLOVENE = Suite("Slovene SuperGLUE and SI-NLI, generated answers", r"sl_(\w+)_gen")
 _SUITES = (
     GENERATED_SLOVENE,
@@ -43,16 +61,27 @@ _SUITES = (
     Suite("ITA-Bench, English", r"itabench_(\w+)_en", has_average=True),
     Suite("SQuAD-it", r"(squad)_it"),
     Suite("FLORES, few-shot", r"flores_(\w\w)_(\w\w)"),
-    Suite("Translation from English, sampled", r"mt_en_(\w\w)", has_average=True),
-    Suite("Translation into English, sampled", r"mt_(\w\w)_en", has_average=True),
-    Suite("Summaries, sampled", r"sum_(\w\w)", has_average=True),
-    Suite("Belebele", r"belebele_(\w+)", has_average=True),
-    Suite("Global-MMLU", r"global_mmlu_(?:full_)?([a-z]{2})", has_average=True),
-    Suite("INCLUDE", r"include_base_44_(\w+)", has_average=True),
-    Suite("MultiBLiMP", r"multiblimp_(\w+)", has_average=True),
-    Suite("Global-PIQA", r"global_piqa_(\w+)", has_average=True),
-    Suite("ARC in translation", r"arc_([a-z]{2})", has_average=True),
-    Suite("HellaSwag in translation", r"hellaswag_([a-z]{2})", has_average=True),
+    Suite("Translation from English, sampled", r"mt_en_(?P<language>\w\w)", has_average=True),
+    Suite("Translation into English, sampled", r"mt_(?P<language>\w\w)_en", has_average=True),
+    Suite("Summaries, sampled", r"sum_(?P<language>\w\w)", has_average=True),
+    Suite("Belebele", r"belebele_(?P<language>\w+)", has_average=True),
+    Suite("SIB-200", r"sib200_(?P<language>\w+)", has_average=True),
+    Suite("Global-MMLU Lite", r"global_mmlu_(?P<language>[a-z]{2,3})_(\w+)", has_average=True),
+    Suite("Global-MMLU", r"global_mmlu_full_(?P<language>[a-z]{2,3})_(\w+)", has_average=True),
+    Suite("INCLUDE", rf"include_base_44_(?P<language>[a-z_]+?)(?:_(few_shot_en|few_shot_og))?_({_INCLUDE_DOMAINS})", has_average=True),
+    Suite("MultiBLiMP", r"multiblimp_(?P<language>\w+)", has_average=True),
+    Suite("Global-PIQA, parallel, likeliest ending", r"global_piqa_parallel_cloze_(?P<language>\w+)", has_average=True),
+    Suite("Global-PIQA, likeliest ending", r"global_piqa_nonparallel_cloze_(?P<language>\w+)", has_average=True),
+    Suite("Global-PIQA, parallel, generated", r"global_piqa_parallel_generation_(?P<language>\w+)", has_average=True),
+    Suite("Global-PIQA, generated", r"global_piqa_nonparallel_generation_(?P<language>\w+)", has_average=True),
+    Suite("ARC in translation", r"arc_(?P<language>[a-z]{2})", has_average=True),
+    Suite("HellaSwag in translation", r"hellaswag_(?P<language>[a-z]{2})", has_average=True),
+    Suite("MMLU in translation", r"m_mmlu_(?P<language>[a-z]{2})", has_average=True),
+    Suite("TruthfulQA in translation", r"truthfulqa_(?P<language>[a-z]{2})_(mc\d)"),
+    Suite("Slovenian-LLM-Eval", r"slovenian_llm_eval_(\w+)", has_average=True, language="sl"),
+    Suite(
+        "Evalita-LLM, likeliest answer", r"evalita-mp_(te|sa|wic|hs|at|faq)_(prompt-\d)", has_average=True, same_items=True, language="it"
+    ),
     Suite("Everyday completions, Slovene", r"completion_(sl)"),
     Suite("Everyday completions, English", r"completion_(en)"),
 )
@@ -66,14 +95,34 @@ def place(line: Line) -> tuple[Suite, str]:
         return TEXTS, LANGUAGES.get(line.source, line.source)
     for suite in _SUITES:
         if match := re.fullmatch(suite.pattern, line.source):
-            return suite, " to ".join(_title(part) for part in match.groups())
+            told = [_EVALITA.get(part, part) if suite.same_items else _title(part) for part in match.groups() if part]
+            return suite, (", " if suite.language or "language" in match.groupdict() else " to ").join(told)
     return OTHERS, line.source
 
 
 def _title(part: str) -> str:
     if part.isdigit():
         return f"{part} examples"
-    return _TASKS.get(part) or _LANGUAGES.get(part) or {"squad": "SQuAD-it"}.get(part, part)
+    return _TASKS.get(part) or {"squad": "SQuAD-it"}.get(part) or language_name(part)
+
+
+def language_name(code: str) -> str:
+    """A language as people call it, with the script or region of its code where there is one; an unknown code as it is."""
+    language, _, rest = code.partition("_")
+    short = _CODES.get(language, language)
+    if short not in _LANGUAGES:
+        return code.title() if code.title() in _LANGUAGES.values() else code
+    return f"{_LANGUAGES[short]} ({rest})" if rest else _LANGUAGES[short]
+
+
+def language_of(line: Line) -> tuple[Suite, str] | None:
+    """Suite and language of a task; None where its suite is not by language."""
+    if line.is_text:
+        return None
+    suite = place(line)[0]
+    match = re.fullmatch(suite.pattern, line.source)
+    code = suite.language or (match.groupdict().get("language") if match else None)
+    return None if code is None else (suite, language_name(code))
 
 
 def by_suite(lines: Sequence[Line]) -> dict[Suite, list[Line]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +26,31 @@ def make_translations(folder: Path, tasks: Mapping[str, Sequence[Sequence[str]]]
     Args:
         tasks: name -> for every sentence its translations, one or one of each sampled run.
     """
+    return _make(folder, tasks, _translation, step=step)
+
+
+def make_summaries(folder: Path, tasks: Mapping[str, Sequence[Sequence[str]]], *, step: int | None = None) -> Path:
+    """One model's folder with some tasks of summaries, which have no source, and ROUGE-L in place of chrF."""
+    return _make(folder, tasks, _summary, step=step)
+
+
+def _translation(document: dict[str, Any], answers: list[Any]) -> dict[str, Any]:
+    return score(document, answers) if isinstance(answers[0], str) else score_runs(document, answers)
+
+
+def _summary(document: dict[str, Any], answers: list[Any]) -> dict[str, Any]:
+    del document["source"]
+    runs = [100 * min(1.0, len(text) / len(document["references"][0])) for text in answers[0]]  # in place of ROUGE-L, which is not here
+    return {"rougeL": sum(runs) / len(runs), "rougeL_sd": tuple(runs), "empty": 0.0}
+
+
+_Score = Callable[[dict[str, Any], list[Any]], dict[str, Any]]
+
+
+def _make(folder: Path, tasks: Mapping[str, Sequence[Sequence[str]]], score_one: _Score, *, step: int | None) -> Path:
     folder.mkdir(parents=True)
     facts = {} if step is None else {"method": "focus", "head": "tied", "seed": 1, "step": step}
-    summaries = {task: _task(folder, task, outputs) for task, outputs in tasks.items()}
+    summaries = {task: _task(folder, task, outputs, score_one) for task, outputs in tasks.items()}
     result = {
         "format": RESULT_FORMAT,
         "key": folder.name,
@@ -52,12 +74,12 @@ def make_translations(folder: Path, tasks: Mapping[str, Sequence[Sequence[str]]]
     return folder
 
 
-def _task(folder: Path, task: str, outputs: Sequence[Sequence[str]]) -> dict[str, Any]:
+def _task(folder: Path, task: str, outputs: Sequence[Sequence[str]], score_one: _Score) -> dict[str, Any]:
     samples = []
     for number, ((source, reference), texts) in enumerate(zip(SENTENCES, outputs)):
         document = {"id": f"devtest:{number}", "group": f"story {number // 2}", "source": source, "references": [reference]}
         answers = list(texts) if len(texts) == 1 else [list(texts)]
-        scores = score(document, answers) if len(texts) == 1 else score_runs(document, answers)
+        scores = score_one(document, answers)
         asked = f"Text: {source}\nTranslation:"
         samples.append(
             {
@@ -73,6 +95,6 @@ def _task(folder: Path, task: str, outputs: Sequence[Sequence[str]]) -> dict[str
     for name in items["scores"]:
         shown[name] = {**ratio_interval(items["scores"][name]).figures(), "stderr": None}
     return {
-        "metrics": shown, "num_items": len(samples), "num_groups": len(set(items["groups"])), "num_fewshot": 0, "higher_is_better": {"chrf_sentence": True, "empty": False},
+        "metrics": shown, "num_items": len(samples), "num_groups": len(set(items["groups"])), "num_fewshot": 0, "higher_is_better": {"chrf_sentence": True, "rougeL": True, "empty": False},
         "prompts_digest": digest_bytes(task.encode()), "majority": None, "prompt_cut": 0.0, "answer_cut": 0.0,
     }  # fmt: skip

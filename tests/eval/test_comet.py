@@ -17,7 +17,7 @@ except importlib.metadata.PackageNotFoundError:
 import torch
 
 from eval.comet import find_comet_files, main, open_scorer
-from eval.comet_scores import Triple
+from eval.learned_scores import Triple
 from eval.results import load_result
 from tests.eval.made_translations import SENTENCES, make_translations
 

@@ -10,7 +10,7 @@ import pytest
 
 from data_prep.artifacts import check_files, digest_file, read_manifest
 from eval.comet import find_comet_files, main
-from eval.comet_scores import RememberedScores, Triple, read_items, score_results, scored_before, translation_tasks
+from eval.learned_scores import RememberedScores, Triple, read_items, scorable_tasks, score_results, scored_before
 from eval.report import main as report
 from eval.results import load_result, write_lines
 from eval.task_runs import find_tasks, run_task
@@ -142,13 +142,13 @@ def test_samples_of_the_harness_are_read(tmp_path):
 def test_what_cannot_be_scored(tmp_path):
     folder = make_translations(tmp_path / "a", GREEDY | SAMPLED)
     result = load_result(folder / "result.json")
-    assert translation_tasks(result, folder) == ["flores_en_sl", "mt_en_sl"]
-    assert translation_tasks(result, folder, ["mt_en_sl"]) == ["mt_en_sl"]
-    fails(f"{folder} has no answers to flores_it_en; it has flores_en_sl, mt_en_sl", translation_tasks, result, folder, ["flores_it_en"])
+    assert scorable_tasks(result, folder) == ["flores_en_sl", "mt_en_sl"]
+    assert scorable_tasks(result, folder, ["mt_en_sl"]) == ["mt_en_sl"]
+    fails(f"{folder} has no answers to flores_it_en; it has flores_en_sl, mt_en_sl", scorable_tasks, result, folder, ["flores_it_en"])
     other = make_result(tmp_path, "b", None, None, skill=0.5, items=4)
     tasks = load_result(other / "result.json")
     none = f"sl_boolq_gen is no translation, so that COMET cannot score it; the translations in {other} are none"
-    fails(none, translation_tasks, tasks, other, ["sl_boolq_gen"])
+    fails(none, scorable_tasks, tasks, other, ["sl_boolq_gen"])
     has = "sl_boolq_gen, sl_rte_gen, completion_sl, completion_en"
     fails(
         f"{other} holds no translations; COMET scores tasks such as flores_en_it and mt_en_de, it has {has}",

@@ -1,0 +1,128 @@
+"""Score saved translations and summaries with BLEURT (Sellam et al. 2020), beside chrF and ROUGE-L, so that `eval.report` shows it too.
+
+Runs in COMET's environment (requirements-comet.txt), with the PyTorch form of BLEURT-20 by bleurt-pytorch.  Nothing is downloaded: fetch the
+checkpoint beforehand, where there is a network:
+
+  hf download lucadiliello/BLEURT-20 --local-dir bleurt-20
+
+Each model's folder is written anew below --output with all its other figures as they were.  What was scored before a kill is not scored
+again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import warnings
+from collections.abc import Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from conversion.hf_files import CONFIG_NAME, find_weights, read_json
+from conversion.hf_model import default_device, require_device
+from data_prep import command
+from data_prep.artifacts import digest_files
+from eval.learned_scores import BLEURT, Scorer, Triple, score_folders
+
+_PACKAGE = "bleurt-pytorch"
+_FETCH = "`hf download lucadiliello/BLEURT-20 --local-dir bleurt-20`"
+_VOCABULARIES = ("spm.model", "vocab.txt")  # of BLEURT-20 and its distilled forms; of the older ones
+
+
+def find_bleurt(folder: Path) -> dict[str, str]:
+    """Name and digest of a BLEURT model on disk, and the version of the package.
+
+    Raises:
+        ValueError: if the folder is no such model, with how to fetch one, or this environment has no bleurt-pytorch.
+    """
+    config: dict[str, Any] = read_json(folder / CONFIG_NAME, expected=f"expected BLEURT in its PyTorch form, such as by {_FETCH}")
+    if config.get("model_type") != "bleurt":
+        raise ValueError(f"{folder} holds a model of the type {config.get('model_type')}; expected bleurt, such as by {_FETCH}")
+    vocabulary = [name for name in _VOCABULARIES if (folder / name).is_file()]
+    if not vocabulary:
+        raise ValueError(f"{folder} has no {' or '.join(_VOCABULARIES)}; fetch it whole, such as by {_FETCH}")
+    digest = digest_files(folder, [CONFIG_NAME, *vocabulary, *find_weights(folder).names])
+    try:
+        version = metadata.version(_PACKAGE)
+    except metadata.PackageNotFoundError:
+        raise ValueError(
+            f"{_PACKAGE} is not installed in this environment; make one with `make comet-environment` and run"
+            " `.venv-comet/bin/python -m eval.bleurt ...`"
+        ) from None
+    return {"name": folder.resolve().name, "digest": digest, "package": f"{_PACKAGE} {version}"}
+
+
+def open_bleurt(folder: Path, *, device: str, batch_size: int) -> Scorer:
+    """The model, loaded, as a function of answers with their references; longer ones than it has positions for lose their end.
+
+    Raises:
+        ValueError: if the device is not there, or the checkpoint cannot be read or lacks tensors, which would be filled with random numbers.
+    """
+    warnings.filterwarnings("ignore")
+    import torch
+    from bleurt_pytorch import BleurtForSequenceClassification
+    from bleurt_pytorch.bleurt.tokenization_bleurt_fast import BleurtTokenizerFast
+    from bleurt_pytorch.bleurt.tokenization_bleurt_sp import BleurtSPTokenizer
+    from transformers.utils import logging
+
+    require_device(device)
+    logging.set_verbosity_error()
+    kind = BleurtSPTokenizer if (folder / _VOCABULARIES[0]).is_file() else BleurtTokenizerFast
+    try:
+        tokenizer = kind.from_pretrained(str(folder), local_files_only=True)
+        loaded = BleurtForSequenceClassification.from_pretrained(str(folder), local_files_only=True, output_loading_info=True)
+    except Exception as error:  # from OSError to SafetensorError and RuntimeError, by what is wrong
+        raise ValueError(f"BLEURT in {folder} cannot be loaded: {' '.join(str(error).split())[:300]}") from error
+    model, loading = loaded
+    if missing := sorted(loading["missing_keys"]):
+        raise ValueError(f"{folder} lacks {len(missing)} tensors of the model, first {missing[0]}; fetch it again, such as by {_FETCH}")
+    model = model.to(device).eval()
+    positions = int(model.config.max_position_embeddings)
+
+    def score(triples: Sequence[Triple]) -> list[float]:
+        found: list[float] = []
+        for start in range(0, len(triples), batch_size):
+            piece = triples[start : start + batch_size]
+            # As the library's authors: the reference comes first.
+            asked = [triple.reference for triple in piece], [triple.output for triple in piece]
+            inputs = tokenizer(*asked, padding="longest", truncation=True, max_length=positions, return_tensors="pt").to(device)
+            with torch.inference_mode():
+                found += model(**inputs).logits.flatten().float().tolist()
+        return found
+
+    return score
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = command.parser(
+        __doc__, prog="eval.bleurt", example="python -m eval.bleurt --results results/ --checkpoint bleurt-20/ --output scored/"
+    )
+    parser.add_argument("--results", nargs="+", type=Path, required=True, metavar="DIR", help="folders with results of eval.harness")
+    parser.add_argument("--checkpoint", type=Path, required=True, metavar="DIR", help="BLEURT's folder, in its PyTorch form")
+    parser.add_argument(
+        "--tasks", nargs="+", default=[], metavar="TASK", help="translations and summaries; default: all that were evaluated"
+    )
+    parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="a folder of results per model is written here")
+    parser.add_argument("--device", help="cpu, cuda, cuda:1 ...; default: cuda where there is one")
+    parser.add_argument("--batch-size", type=int, default=16, help="answers per pass (default: %(default)s)")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Score all models given and print chrF or ROUGE-L, and BLEURT, of each task."""
+    arguments = _parser().parse_args(argv)
+    if arguments.batch_size < 1:
+        raise ValueError(f"--batch-size is {arguments.batch_size}; it must be at least 1")
+
+    def find() -> dict[str, str]:
+        return find_bleurt(arguments.checkpoint)
+
+    def open_it() -> Scorer:
+        return open_bleurt(arguments.checkpoint, device=arguments.device or default_device(), batch_size=arguments.batch_size)
+
+    print(score_folders(arguments.results, arguments.output, BLEURT, tasks=arguments.tasks, find=find, open_scorer=open_it))
+    return command.DONE
+
+
+if __name__ == "__main__":
+    command.run(main)
