@@ -18,10 +18,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.parse_args(argv)
 
     from conversion import hf_to_nemo
+    from conversion.families import language_config
     from conversion.observation import observe_engine, observe_hf, token_batch
     from tests.conversion.tiny_families import CASES, SEQUENCE_LENGTH, save_tiny_model
 
-    batch = token_batch([], vocab_size=min(case.config["vocab_size"] for case in CASES.values()), length=SEQUENCE_LENGTH)
+    rows = [language_config({**case.config, "model_type": case.model_type})["vocab_size"] for case in CASES.values()]
+    batch = token_batch([], vocab_size=min(rows), length=SEQUENCE_LENGTH)
     with tempfile.TemporaryDirectory() as temporary:
         work_dir = Path(temporary)
         for name in CASES:

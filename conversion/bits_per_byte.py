@@ -278,7 +278,7 @@ def _window_nats(model: PreTrainedModel, windows: Sequence[Window], memory: Memo
     nats = [0.0] * len(windows)
     with torch.inference_mode():
         # Batches are cut before what is remembered is left out, so that an interruption changes no last digit.
-        for batch in _batches(windows, vocab_size=int(model.config.vocab_size)):
+        for batch in _batches(windows, vocab_size=int(model.config.get_text_config().vocab_size)):
             known = [None if memory is None else memory.get(index) for index in batch]
             if all(value is not None for value in known):
                 for index, value in zip(batch, known):

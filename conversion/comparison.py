@@ -106,8 +106,9 @@ def put_rows(model: PreTrainedModel, transfer: Transfer) -> PreTrainedModel:
     head.weight = parameter(next(iter(rows))) if rows else embedding.weight
     head.out_features = len(head.weight)
     new.config = copy.deepcopy(model.config)
-    new.config.vocab_size = len(embedding.weight)
-    new.config.tie_word_embeddings = head.weight is embedding.weight
+    config = new.config.get_text_config()
+    config.vocab_size = len(embedding.weight)
+    config.tie_word_embeddings = head.weight is embedding.weight
     assert not rows, f"rows without a place in the model: {list(rows)}"
     return new
 

@@ -6,14 +6,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from conversion.hf_files import language_part
+
+_PART = "text_config"
 _CONFIG_ROLES = ("bos", "eos", "pad", "sep", "cls", "mask", "unk")
 _ALWAYS_SET = ("bos", "eos", "pad", "sep")  # also where a config is silent: what transformers assumes then is another tokenizer's
+# Tokens that stand for an image, in either of the library's words.
+_IMAGE_KEYS = tuple(f"{token}_token_{word}" for token in ("image", "boi", "eoi") for word in ("index", "id"))
 _OTHER_ID_KEYS = {  # and the role that is meant
     "decoder_start_token_id": "bos",
     "forced_bos_token_id": "bos",
     "forced_eos_token_id": "eos",
     "suppress_tokens": "",
     "begin_suppress_tokens": "",
+    **dict.fromkeys(_IMAGE_KEYS, ""),
 }
 
 
@@ -37,13 +43,24 @@ class NewRoles:
         return {**new_ids, self.old[role]: self.new[role]} if role in self.old and role in self.new else new_ids
 
 
-def with_new_ids(config: Mapping[str, Any], new_ids: Mapping[int, int], *, roles: NewRoles | None = None) -> Renumbered:
-    """A config whose token ids are renumbered; those that are gone are left out of lists, or unset.
+def with_new_ids(
+    config: Mapping[str, Any], new_ids: Mapping[int, int], *, roles: NewRoles | None = None, num_rows: int | None = None
+) -> Renumbered:
+    """A config whose token ids are renumbered, also those of a language model in it; those that are gone are left out of lists, or unset.
+
+    The token of an image that is gone becomes one that no text has, as transformers cannot run a model without it.
 
     Args:
         new_ids: old id -> new id.
         roles: of another tokenizer, whose token for a role goes first; None where it is the same tokenizer.
+        num_rows: of the new vocabulary.
     """
+    part = language_part(config)
+    if part is not None:
+        whole = with_new_ids({key: value for key, value in config.items() if key != _PART}, new_ids, roles=roles, num_rows=num_rows)
+        inner = with_new_ids(part, new_ids, roles=roles, num_rows=num_rows)
+        ordered = {key: inner.config if key == _PART else whole.config[key] for key in config}
+        return Renumbered(whole.config | ordered, tuple(dict.fromkeys((*whole.lost, *inner.lost))))
     roles = roles or NewRoles({}, {})
     gone: dict[tuple[str, int], None] = {}
     changed = dict(config)
@@ -62,11 +79,18 @@ def with_new_ids(config: Mapping[str, Any], new_ids: Mapping[int, int], *, roles
     for key, role in _OTHER_ID_KEYS.items():
         if key in config:
             changed[key] = _renumbered(key, config[key], roles.ids(role, new_ids), gone)
+            if key in _IMAGE_KEYS and changed[key] is None and config[key] is not None:
+                changed[key] = num_rows
     for key, words in _WORD_KEYS.items():
         if isinstance(config.get(key), list):
             found = [words(key, word, new_ids, gone) for word in config[key]]
             changed[key] = [word for word in found if word is not None] or (None if config[key] else [])
     return Renumbered(changed, tuple(gone))
+
+
+def sees_nothing(renumbered: Renumbered) -> bool:
+    """Whether tokens that stand for an image are gone."""
+    return any(key in _IMAGE_KEYS for key, _ in renumbered.lost)
 
 
 def _renumbered(key: str, ids: Any, new_ids: Mapping[int, int], gone: dict[tuple[str, int], None]) -> Any:

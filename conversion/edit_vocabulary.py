@@ -76,9 +76,10 @@ def edit(input_dir: Path, output_dir: Path, change: Edit, *, arguments: dict[str
 
 def _write_companions(hf: HFCheckpoint, tables: Tables, staging: Path) -> list[str]:
     """Tokenizer, generation config, and config.json, whose bytes stay the same where no value changes; sentences about ids that are gone."""
-    from conversion.config_ids import Renumbered, with_new_ids
-    from conversion.hf_checkpoint import copy_companions
-    from conversion.hf_files import CONFIG_NAME, GENERATION_CONFIG_NAME, read_json, tied_by_config
+    from conversion.config_ids import Renumbered, sees_nothing, with_new_ids
+    from conversion.families import language_config
+    from conversion.hf_checkpoint import copy_companions, copy_processor
+    from conversion.hf_files import CONFIG_NAME, GENERATION_CONFIG_NAME, read_json, tied_by_config, with_language_values
     from data_prep.tokenizers.files import write_tokenizer_files
 
     if tables.tokenizer_files is None:
@@ -87,18 +88,21 @@ def _write_companions(hf: HFCheckpoint, tables: Tables, staging: Path) -> list[s
         write_tokenizer_files(staging, tables.tokenizer_files)
     lost: list[str] = []
     changes: dict[str, Any] = {}
-    if hf.config.get("vocab_size") != tables.rows:
+    if language_config(hf.config).get("vocab_size") != tables.rows:
         changes["vocab_size"] = tables.rows
     if tied_by_config(hf.config) != tables.is_tied:
         changes["tie_word_embeddings"] = tables.is_tied
-    for name, own_changes in ((CONFIG_NAME, changes), (GENERATION_CONFIG_NAME, {})):
+    no_changes: dict[str, Any] = {}
+    for name, own_changes in ((CONFIG_NAME, changes), (GENERATION_CONFIG_NAME, no_changes)):
         path = hf.directory / name
         if not path.is_file():
             continue
         old = read_json(path, expected="")
-        renumbered = with_new_ids(old, tables.new_ids) if tables.new_ids is not None else Renumbered(old)
+        renumbered = with_new_ids(old, tables.new_ids, num_rows=tables.rows) if tables.new_ids is not None else Renumbered(old)
+        if name == CONFIG_NAME and tables.tokenizer_files is not None and not sees_nothing(renumbered):
+            copy_processor(hf.directory, staging)
         lost += [f"{name} has {key} {token_id}, a token that is not kept: it is unset" for key, token_id in renumbered.lost]
-        new = {**renumbered.config, **own_changes}
+        new = with_language_values(renumbered.config, **own_changes) if own_changes else renumbered.config
         if new == old:
             shutil.copyfile(path, staging / name)
         else:

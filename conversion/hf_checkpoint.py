@@ -20,6 +20,7 @@ import numpy as np
 from conversion.hf_files import (
     CONFIG_NAME,
     GENERATION_CONFIG_NAME,
+    PROCESSOR_NAMES,
     WEIGHTS_NAMES,
     find_weights,
     read_json,
@@ -192,14 +193,26 @@ def write_hf_weights(directory: Path, tensors: Iterable[LazyTensor], *, max_shar
 
 
 def copy_companions(source_dir: Path, output_dir: Path) -> None:
-    """Copy what belongs to a checkpoint beside config and weights, byte for byte: tokenizer files and generation config.
+    """Copy what belongs to a checkpoint beside config and weights, byte for byte: tokenizer files, generation config, what prepares images.
 
     Raises:
         ValueError: if one is a link that leads out of the folder.
     """
     write_tokenizer_files(output_dir, read_tokenizer_files(source_dir))
+    copy_processor(source_dir, output_dir)
     if (source_dir / GENERATION_CONFIG_NAME).is_file():
         shutil.copyfile(require_own(source_dir / GENERATION_CONFIG_NAME), output_dir / GENERATION_CONFIG_NAME)
+
+
+def copy_processor(source_dir: Path, output_dir: Path) -> None:
+    """Copy the files that say how images become the input of a vision tower.
+
+    Raises:
+        ValueError: if one is a link that leads out of the folder.
+    """
+    for name in PROCESSOR_NAMES:
+        if (source_dir / name).is_file():
+            shutil.copyfile(require_own(source_dir / name), output_dir / name)
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:

@@ -12,6 +12,8 @@ from conversion.plain_name import is_plain_name
 
 CONFIG_NAME = "config.json"
 GENERATION_CONFIG_NAME = "generation_config.json"
+# How images become the input of a vision tower.
+PROCESSOR_NAMES = ("preprocessor_config.json", "processor_config.json", "video_preprocessor_config.json", "chat_template.json")
 WEIGHTS_NAMES = ("model.safetensors", "pytorch_model.bin")
 
 # Where config.json is silent, the default of the architecture's config class in transformers speaks; all others tie.
@@ -115,40 +117,61 @@ def read_json(path: Path, *, expected: str) -> dict[str, Any]:
 
 def tied_by_config(config: Mapping[str, Any]) -> bool:
     """Whether config.json says that input embedding and output layer are one matrix."""
-    return bool(config.get("tie_word_embeddings", config.get("model_type") not in _UNTIED_BY_DEFAULT))
+    said = language_part(config) or config
+    return bool(said.get("tie_word_embeddings", said.get("model_type") not in _UNTIED_BY_DEFAULT))
 
 
 def language_part(config: Mapping[str, Any]) -> dict[str, Any] | None:
     """The configuration of the language model inside a multimodal one; None for models of language alone."""
     part = config.get("text_config")
-    if not isinstance(part, dict):
-        return None
-    return {**part, **({"tie_word_embeddings": config["tie_word_embeddings"]} if "tie_word_embeddings" in config else {})}
+    return dict(part) if isinstance(part, dict) else None
+
+
+def with_language_values(config: Mapping[str, Any], **values: Any) -> dict[str, Any]:
+    """A config.json with other values of its language model, where such values stand."""
+    part = language_part(config)
+    if part is None:
+        return {**config, **values}
+    # transformers 4 asks the language model's part whether it is tied, transformers 5 the whole.
+    tied = {key: value for key, value in values.items() if key == "tie_word_embeddings"}
+    return {**config, **tied, "text_config": {**part, **values}}
+
+
+def is_multimodal(config: Mapping[str, Any]) -> bool:
+    """Whether a model has more than a language model."""
+    return language_part(config) is not None or config.get("model_type") in _LANGUAGE_AND_VISION
 
 
 def multimodal_sentence(config: Mapping[str, Any]) -> str:
-    """What a multimodal model is, and that only its language model could be worked on."""
-    inner = config["text_config"].get("model_type", "an unnamed type")
-    return (
+    """What a multimodal model is, and whether its language model can be worked on."""
+    inner = (language_part(config) or {}).get("model_type", "an unnamed type")
+    sentence = (
         f"a multimodal model of the type {config.get('model_type', '(none)')}, whose language model ({inner}) stands in text_config of its"
-        " config.json; such models are not covered yet"
+        " config.json"
     )
+    if config.get("model_type") in _LANGUAGE_AND_VISION:
+        return f"{sentence}; what is beside it is kept as it is"
+    return f"{sentence}; such models are not covered yet by conversion and transfer"
 
 
 def require_language_model(config: Mapping[str, Any], *, source: str) -> None:
-    """Refuse a model that has more than a language model.
+    """Refuse a model that has more than a language model, unless it is known what that is.
 
     Raises:
         ValueError: saying what it is.
     """
-    if language_part(config) is not None:
+    if is_multimodal(config) and config.get("model_type") not in _LANGUAGE_AND_VISION:
         raise ValueError(
             f"{source} is {multimodal_sentence(config)}: save the language model alone as a checkpoint of its own and give that"
         )
 
 
-# What the pinned transformers takes for the base of the rotations where config.json does not say; that of all families covered.
-_DEFAULT_ROPE_THETA = 10000.0
+# Types with more than a language model of which this project works on the language model.
+_LANGUAGE_AND_VISION = ("gemma3",)
+
+# What the pinned transformers takes for the base of the rotations where config.json does not say.
+_DEFAULT_ROPE_THETA = {"gemma3": 1000000.0, "gemma3_text": 1000000.0}
+_USUAL_ROPE_THETA = 10000.0
 
 
 def require_one_meaning(config: Mapping[str, Any], *, source: str) -> None:
@@ -157,13 +180,19 @@ def require_one_meaning(config: Mapping[str, Any], *, source: str) -> None:
     Raises:
         ValueError: saying which keys state the same in words that every version reads.
     """
-    scaling = config.get("rope_scaling")
-    stated = {**(scaling if isinstance(scaling, dict) else {}), **_mapping(config.get("rope_parameters"))}
-    base = config.get("rope_theta", _DEFAULT_ROPE_THETA)
+    config = {"model_type": config.get("model_type"), **(language_part(config) or config)}
+    scaling, parameters = config.get("rope_scaling"), _mapping(config.get("rope_parameters"))
     told: dict[str, Any] = {}
+    if "sliding_attention" in parameters:  # a base for layers with a window, and another for those without
+        local = _mapping(parameters["sliding_attention"]).get("rope_theta", _USUAL_ROPE_THETA)
+        if local != config.get("rope_local_base_freq", _USUAL_ROPE_THETA):
+            told["rope_local_base_freq"] = local
+        parameters = _mapping(parameters.get("full_attention"))
+    stated = {**(scaling if isinstance(scaling, dict) else {}), **parameters}
+    base = config.get("rope_theta", _DEFAULT_ROPE_THETA.get(str(config["model_type"]), _USUAL_ROPE_THETA))
     if stated.get("rope_theta", base) != base:
         told["rope_theta"] = stated["rope_theta"]
-    others = {key: value for key, value in _mapping(config.get("rope_parameters")).items() if key != "rope_theta"}
+    others = {key: value for key, value in parameters.items() if key != "rope_theta"}
     if others and others != {"rope_type": "default"} and others != scaling:
         told["rope_scaling"] = others
     if told:

@@ -51,7 +51,7 @@ def convert(input_dir: Path, output_dir: Path) -> Manifest:
     family = family_of(hf.model_type, source=str(hf.directory))
     config = family.megatron_config(hf.config, tied=hf.tie_word_embeddings, source=str(hf.directory))
     checked = {name: finite(tensor, source=str(hf.directory)) for name, tensor in hf.untied_tensors().items()}
-    tensors = map_to_megatron(family.table, checked, config, source=str(hf.directory))
+    tensors = map_to_megatron(family.table_of(checked), checked, config, source=str(hf.directory))
     facts = {
         **(manifest.facts if manifest else {}),
         "model_type": family.model_type,

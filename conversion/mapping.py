@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -203,6 +203,56 @@ class KeepAside(Rename):
     """Tensors of the Hugging Face side alone that not all models have: kept where they occur, and given back."""
 
 
+@dataclass(frozen=True)
+class Beside(Rename):
+    """All tensors whose names begin so, however many there are: another part of the model, kept aside as it is."""
+
+    megatron: str = ""
+    shape: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Keep(Rename):
+    """One tensor that is kept aside as it is, whatever its shape and type."""
+
+    shape: tuple[str, ...] = ()
+
+
+_ANY_SHAPE = (Drop, Keep)
+
+
+def below(table: Sequence[Rule], prefixes: Mapping[str, str]) -> tuple[Rule, ...]:
+    """The same rules for files in which Hugging Face names begin otherwise.
+
+    Args:
+        prefixes: beginning -> what stands in its place.
+    """
+    return tuple(
+        replace(rule, hf=new + rule.hf.removeprefix(old))
+        for rule in table
+        for old, new in [next(((old, new) for old, new in prefixes.items() if rule.hf.startswith(old)), ("", ""))]
+    )
+
+
+def with_names(table: Sequence[Rule], names: Iterable[str]) -> tuple[Rule, ...]:
+    """A table with a rule for each tensor that is beside the language model.
+
+    Args:
+        names: of all tensors, on either side.
+    """
+    hf_names = sorted({name.removeprefix(KEPT) for name in names})
+    return tuple(
+        row
+        for rule in table
+        for row in ([Keep(name, KEPT + name) for name in hf_names if name.startswith(rule.hf)] if isinstance(rule, Beside) else [rule])
+    )
+
+
+def names_in(table: Sequence[Rule]) -> set[str]:
+    """What stands in a table as it is, without layers, on either side."""
+    return {name for rule in table for pattern in (rule.hf, rule.megatron) for name in expand(pattern) if "*" not in name}
+
+
 def map_to_megatron(table: Sequence[Rule], tensors: Mapping[str, LazyTensor], config: Config, *, source: str) -> list[LazyTensor]:
     """The Megatron side of a Hugging Face checkpoint; nothing is read yet.
 
@@ -361,14 +411,14 @@ def _require_shapes(
     wrong = [
         f"{name} is {_times(tensors[name].shape)}, expected {_times(shape)}"
         for application in applications
-        if not isinstance(application.rule, Drop)
+        if not isinstance(application.rule, _ANY_SHAPE)
         for name, shape in zip(getattr(application, side), getattr(application.rule, f"{side}_shapes")(sizes), strict=True)
         if tensors[name].shape != shape
     ]
     if no_floats := sorted(
         f"{name} is torch.{tensors[name].dtype_name}"
         for application in applications
-        if not isinstance(application.rule, Drop)
+        if not isinstance(application.rule, _ANY_SHAPE)
         for name in getattr(application, side)
         if tensors[name].dtype_name not in FLOATS
     ):

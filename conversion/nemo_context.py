@@ -67,15 +67,14 @@ def model_call(family: Family, config: Mapping[str, Any], *, hf_dtype: str, hf_d
         engine = Call(family.engine, {"model": dict(config)})
         return Call("nemo.collections.llm.gpt.model.base:GPTModel", {"config": engine, "tokenizer": tokenizer})
     classes = family.nemo(config)
-    fields = {**_fields(config), **_precision(hf_dtype), "generation_config": _generation_config(hf_dir)}
+    fields = {**_fields(classes.fields or config), **_precision(hf_dtype), "generation_config": _generation_config(hf_dir)}
     return Call(f"{classes.module}:{classes.model}", {"config": Call(f"{classes.module}:{classes.config}", fields), "tokenizer": tokenizer})
 
 
 def _fields(config: Mapping[str, Any]) -> dict[str, Any]:
     """Arguments of NeMo's configuration for that of Megatron."""
     fields = {key: value for key, value in config.items() if key not in (*ENGINE_ALONE, "max_position_embeddings")}
-    if "window_size" in fields:
-        fields["window_size"] = tuple(fields["window_size"])
+    fields = {key: tuple(value) if isinstance(value, list) else value for key, value in fields.items()}
     return {
         **fields,
         "seq_length": config["max_position_embeddings"],

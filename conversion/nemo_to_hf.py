@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 STAGE = "conversion.nemo_to_hf"
 CHANGEABLE_KEYS = ("vocab_size", "tie_word_embeddings", "torch_dtype", "dtype")
+LANGUAGE_PART = "text_config"  # in which the first two are changed where there is one
 DTYPES = ("float32", "float16", "bfloat16")
 
 
@@ -70,7 +71,7 @@ def export(
     if manifest is not None:
         check_files(nemo.directory, manifest, contents=False)
     family = family_of(nemo.family, source=str(nemo.directory))
-    tensors = sorted(map_to_hf(family.table, nemo.tensors, nemo.config, source=str(nemo.directory)), key=_by_layer)
+    tensors = sorted(map_to_hf(family.table_of(nemo.tensors), nemo.tensors, nemo.config, source=str(nemo.directory)), key=_by_layer)
     if dtype is not None:
         tensors = [tensor if tensor.dtype_name == dtype else _cast(tensor, dtype) for tensor in tensors]
     config, changes = _config(nemo, tensors)
@@ -85,7 +86,7 @@ def export(
         facts["consumed_tokens"] = tokens
     card_text = model_card(
         name=Path(output_dir).name,
-        config={**config, **changes},
+        config={**config, **changes, "vocab_size": nemo.config["vocab_size"]},
         num_parameters=sum(math.prod(tensor.shape) for tensor in tensors),
         facts=facts,
         source=manifest,
@@ -145,18 +146,21 @@ def _cast(tensor: LazyTensor, dtype_name: str) -> LazyTensor:
 
 def _config(nemo: NeMoCheckpoint, tensors: Sequence[LazyTensor]) -> tuple[dict[str, Any], dict[str, Any]]:
     """config.json of the source, and the values in it that no longer hold."""
-    from conversion.hf_files import CONFIG_NAME, read_json, tied_by_config
+    from conversion.families import language_config
+    from conversion.hf_files import CONFIG_NAME, read_json, tied_by_config, with_language_values
 
     config = read_json(nemo.hf_dir / CONFIG_NAME, expected="expected the source's config")
-    changes: dict[str, Any] = {}
-    if config.get("vocab_size") != nemo.config["vocab_size"]:
-        changes["vocab_size"] = nemo.config["vocab_size"]
+    values: dict[str, Any] = {}
+    if language_config(config).get("vocab_size") != nemo.config["vocab_size"]:
+        values["vocab_size"] = nemo.config["vocab_size"]
     if tied_by_config(config) != nemo.config["share_embeddings_and_output_weights"]:
-        changes["tie_word_embeddings"] = nemo.config["share_embeddings_and_output_weights"]
+        values["tie_word_embeddings"] = nemo.config["share_embeddings_and_output_weights"]
+    changed = with_language_values(config, **values)
     dtype = tensors[0].dtype_name
     if dtype != nemo.hf_dtype:
-        changes["dtype" if "dtype" in config else "torch_dtype"] = dtype
-    assert set(changes) <= set(CHANGEABLE_KEYS)
+        changed["dtype" if "dtype" in config else "torch_dtype"] = dtype
+    changes = {key: value for key, value in changed.items() if key not in config or value != config[key]}
+    assert set(changes) <= {*CHANGEABLE_KEYS, LANGUAGE_PART}
     return config, changes
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,7 @@ TOKEN_NAMES = (
     TokenNames("word_embeddings.weight", "lm_head.weight", ("lm_head.bias",), "Bloom, Falcon"),
     TokenNames("embed_in.weight", "embed_out.weight", ("embed_out.bias",), "GPT-NeoX, Pythia"),
 )
+_LANGUAGE_MODEL = "language_model."  # so begin the names of a whole causal model that stands beside a vision tower
 # Masked language models that count positions from the id of their padding token on.
 POSITIONS_FROM_PAD = ("roberta", "xlm-roberta", "xlm-roberta-xl", "camembert", "roberta-prelayernorm", "xmod")
 
@@ -43,7 +44,10 @@ def input_names(names: Collection[str]) -> list[str]:
 
 def names_of(input_name: str) -> TokenNames | None:
     """The row of the table for a matrix of input embeddings."""
-    return next((row for row in TOKEN_NAMES if input_name.endswith(row.input)), None)
+    row = next((row for row in TOKEN_NAMES if input_name.endswith(row.input)), None)
+    if row is None or not input_name.startswith(_LANGUAGE_MODEL):
+        return row
+    return replace(row, output=_LANGUAGE_MODEL + row.output, biases=tuple(_LANGUAGE_MODEL + name for name in row.biases))
 
 
 def output_name(names: Collection[str]) -> str | None:

@@ -82,6 +82,7 @@ class Side:
         Raises:
             ValueError: if it is none, or not complete.
         """
+        from conversion.families import language_config
         from conversion.hf_checkpoint import HFCheckpoint
         from conversion.layouts.source import open_source
         from conversion.nemo_checkpoint import WEIGHTS, NeMoCheckpoint
@@ -92,12 +93,13 @@ class Side:
             source = open_source(directory, None)
             return cls._of_engine(source.checkpoint(), source.place.format)
         hf = HFCheckpoint.open(directory)
-        if missing := [key for key in ("max_position_embeddings", "vocab_size") if not isinstance(hf.config.get(key), int)]:
+        config = language_config(hf.config)
+        if missing := [key for key in ("max_position_embeddings", "vocab_size") if not isinstance(config.get(key), int)]:
             raise ValueError(f"{directory} has no {' and no '.join(missing)} in its config.json")
-        rows, config = hf.config["vocab_size"], _megatron_config(hf)
+        rows, megatron = config["vocab_size"], _megatron_config(hf)
         # Some of the rows of a table of positions may be of padding.
-        positions = (config or hf.config)["max_position_embeddings"]
-        return cls(directory, "Hugging Face", config, False, hf.untied_tensors(), directory, positions, rows)
+        positions = (megatron or config)["max_position_embeddings"]
+        return cls(directory, "Hugging Face", megatron, False, hf.untied_tensors(), directory, positions, rows)
 
     @classmethod
     def _of_engine(cls, checkpoint: NeMoCheckpoint, kind: str) -> Side:
@@ -105,7 +107,8 @@ class Side:
         from conversion.mapping import map_to_hf
 
         source, config = str(checkpoint.directory), checkpoint.config
-        mapped = map_to_hf(family_of(checkpoint.family, source=source).table, checkpoint.tensors, config, source=source)
+        table = family_of(checkpoint.family, source=source).table_of(checkpoint.tensors)
+        mapped = map_to_hf(table, checkpoint.tensors, config, source=source)
         tensors = {tensor.name: tensor for tensor in mapped}
         positions, rows = (config[key] for key in ("max_position_embeddings", "vocab_size"))
         return cls(checkpoint.directory, kind, config, True, tensors, checkpoint.hf_dir, positions, rows)

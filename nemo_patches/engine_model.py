@@ -4,6 +4,7 @@
 - Layers run without TransformerEngine: torch's attention, with windows and capped scores, and norms whose weights count from 1.
 - Llama 3.1's slower rotations take all four numbers of the checkpoint; Megatron-core alone fixes three of them.
 - Gemma 2's scaled embeddings, norms after each part and capped logits, with the windows on the layers that Hugging Face gives them.
+- Gemma 3's two rotations, one for layers with a window and one for those without.
 - Documents of a sample that do not see each other, without a mask of all pairs of tokens.
 """
 
@@ -40,6 +41,7 @@ from nemo_patches.lora import (
     initialise_adapters,
 )
 from nemo_patches.norms import LayerNorm, RMSNorm, RowParallelLinearWithNorm, TERowParallelLinearWithNorm
+from nemo_patches.rotations import SelfAttentionOfTwoBases, rotate_by_two_bases
 from nemo_patches.second_head import add_second_head, second_head_of, two_tokens_data_step
 from nemo_patches.stand_ins import stands_in
 
@@ -68,6 +70,8 @@ def layer_spec(config: EngineConfig, vp_stage: int | None = None) -> ModuleSpec 
     use_te = USE_TE and config.lora is None
     spec = transformer_engine_layer_spec(config) if use_te else _local_layer_spec(config)
     attention, mlp = spec.submodules.self_attention.submodules, spec.submodules.mlp.submodules
+    if config.rotary_base_local is not None:
+        spec.submodules.self_attention.module = SelfAttentionOfTwoBases
     if use_te and config.document_mask:
         attention.core_attention = TEDocumentAttention
     if config.attn_logit_softcapping:  # TransformerEngine has no such attention
@@ -106,6 +110,8 @@ class EngineConfig(GPTConfig):
         scale_factor, low_freq_factor, high_freq_factor, old_context_len: Llama 3.1's rotary positions; no scaling if `scale_factor` is None.
         query_pre_attn_scalar: what takes the place of the head's size in the scale of the scores.
         attn_logit_softcapping, final_logit_softcapping: largest score and logit, approached as by tanh.
+        rotary_base_local: base of the rotations in layers with a window, where it is another than in those without; see `nemo_patches.rotations`.
+        rope_scaling_factor: what positions are divided by in layers without a window, where there are two bases.
         post_norms: norms after attention and feed-forward part, before they are added to the residual stream.
         scale_embeddings: times the root of the hidden size.
         lora: adapters on the linear layers of every block.
@@ -122,6 +128,8 @@ class EngineConfig(GPTConfig):
     query_pre_attn_scalar: float | None = None
     attn_logit_softcapping: float | None = None
     final_logit_softcapping: float | None = None
+    rotary_base_local: float | None = None
+    rope_scaling_factor: float = 1.0
     post_norms: bool = False
     scale_embeddings: bool = False
     lora: LoRA | None = None
@@ -153,6 +161,8 @@ class EngineConfig(GPTConfig):
             model.rotary_pos_emb.inv_freq = apply_rope_scaling(
                 model.rotary_pos_emb.inv_freq, self.scale_factor, self.low_freq_factor, self.high_freq_factor, self.old_context_len
             )
+        if self.rotary_base_local is not None:
+            rotate_by_two_bases(model, local=self.rotary_base_local, scaling=self.rope_scaling_factor)
         if self.document_mask:
             mask_documents(model)
         if self.recompute_granularity == "selective" and "mlp" in self.recompute_modules:

@@ -8,6 +8,24 @@ from typing import Any
 from conversion.families import family_of
 
 _LLAMA = {"model_type": "llama", "num_hidden_layers": 32, "num_attention_heads": 32, "hidden_size": 4096, "rms_norm_eps": 1e-5}
+_GEMMA3 = {
+    "model_type": "gemma3_text",
+    "head_dim": 256,
+    "query_pre_attn_scalar": 256,
+    "rms_norm_eps": 1e-6,
+    "rope_theta": 1_000_000.0,
+    "rope_local_base_freq": 10_000.0,
+    "sliding_window_pattern": 6,
+    "hidden_activation": "gelu_pytorch_tanh",
+    "tie_word_embeddings": True,
+}
+_GEMMA3_LONG = {
+    **_GEMMA3,
+    "vocab_size": 262_208,
+    "max_position_embeddings": 131_072,
+    "sliding_window": 1024,
+    "rope_scaling": {"rope_type": "linear", "factor": 8.0},
+}
 
 BASE_MODELS: Mapping[str, Mapping[str, Any]] = {
     "opt-1.3b": {
@@ -55,6 +73,45 @@ BASE_MODELS: Mapping[str, Mapping[str, Any]] = {
         "num_key_value_heads": 8,
         "max_position_embeddings": 32_768,
         "sliding_window": 4096,
+    },
+    # The text_config of the published files, with what they leave to transformers (google/gemma-3-1b-pt, -4b-pt, -12b-pt, -27b-pt); of the larger
+    # three the recipes train the language model alone, whose vision tower is no matter for a plan.
+    "gemma-3-1b": {
+        **_GEMMA3,
+        "vocab_size": 262_144,
+        "hidden_size": 1152,
+        "intermediate_size": 6912,
+        "num_hidden_layers": 26,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 1,
+        "max_position_embeddings": 32_768,
+        "sliding_window": 512,
+    },
+    "gemma-3-4b": {
+        **_GEMMA3_LONG,
+        "hidden_size": 2560,
+        "intermediate_size": 10_240,
+        "num_hidden_layers": 34,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+    },
+    "gemma-3-12b": {
+        **_GEMMA3_LONG,
+        "hidden_size": 3840,
+        "intermediate_size": 15_360,
+        "num_hidden_layers": 48,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 8,
+    },
+    "gemma-3-27b": {
+        **_GEMMA3_LONG,
+        "hidden_size": 5376,
+        "intermediate_size": 21_504,
+        "num_hidden_layers": 62,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 16,
+        "head_dim": 128,
+        "query_pre_attn_scalar": 168,
     },
     "gemma-2-9b": {
         "model_type": "gemma2",

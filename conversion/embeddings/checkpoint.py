@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from conversion.config_ids import NewRoles, Renumbered, with_new_ids
+from conversion.config_ids import NewRoles, Renumbered, sees_nothing, with_new_ids
 from conversion.embeddings import METHODS
 from conversion.embeddings.case import TransferCase, read_case
 from conversion.embeddings.factorisation import FACTORS_NAME, Factors, factorise
@@ -27,8 +27,8 @@ from conversion.embeddings.row_plan import INPUT_LAYER, RowPlan, drawn_blocks, r
 from conversion.embeddings.vocabulary import Kind
 from conversion.embeddings.vocabulary_map import ids_of_same_tokens
 from conversion.embeddings.vocabulary_strategies import TargetTokenizer
-from conversion.hf_checkpoint import HFCheckpoint, write_hf_checkpoint, write_json
-from conversion.hf_files import CONFIG_NAME, GENERATION_CONFIG_NAME
+from conversion.hf_checkpoint import HFCheckpoint, copy_processor, write_hf_checkpoint, write_json
+from conversion.hf_files import CONFIG_NAME, GENERATION_CONFIG_NAME, with_language_values
 from conversion.lazy_tensor import LazyTensor
 from conversion.safetensors_file import write_safetensors
 from data_prep.artifacts import Manifest, digest_file, staged_directory, write_manifest
@@ -192,12 +192,13 @@ def write_transfer(
     with staged_directory(output_dir, required_bytes=sum(tensor.nbytes for tensor in [*tensors, *factors])) as staging:
         renumbered = _with_target_ids(checkpoint.config, transfer)
         lost = _lost_ids(CONFIG_NAME, renumbered, transfer)
-        config = renumbered.config
-        config.update(vocab_size=transfer.num_rows, tie_word_embeddings=is_tied)
+        config = with_language_values(renumbered.config, vocab_size=transfer.num_rows, tie_word_embeddings=is_tied)
         digests = write_hf_checkpoint(staging, config, tensors)
         if factors:
             digests[FACTORS_NAME] = write_safetensors(staging / FACTORS_NAME, factors)
         write_tokenizer_files(staging, transfer.target.files)
+        if not sees_nothing(renumbered):
+            copy_processor(request.source, staging)
         generation_config = _generation_config(request.source)
         if generation_config is not None:
             renumbered = _with_target_ids(generation_config, transfer)
@@ -248,10 +249,12 @@ def _with_target_ids(config: Mapping[str, Any], transfer: Transfer) -> Renumbere
     strategy = transfer.request.vocabulary.strategy
     if strategy == "replace":
         source, target = transfer.inputs.source, transfer.inputs.target
-        return with_new_ids(config, ids_of_same_tokens(source, target), roles=NewRoles(source.roles, target.roles))
+        roles = NewRoles(source.roles, target.roles)
+        return with_new_ids(config, ids_of_same_tokens(source, target), roles=roles, num_rows=transfer.num_rows)
     if strategy == "prune":
         assert transfer.target.source_ids is not None
-        return with_new_ids(config, {old_id: new_id for new_id, old_id in enumerate(transfer.target.source_ids.tolist())})
+        new_ids = {old_id: new_id for new_id, old_id in enumerate(transfer.target.source_ids.tolist())}
+        return with_new_ids(config, new_ids, num_rows=transfer.num_rows)
     return Renumbered(dict(config))
 
 

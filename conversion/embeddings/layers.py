@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from conversion.families import language_config
 from conversion.hf_files import require_language_model
 from conversion.token_names import POSITIONS_FROM_PAD, TOKEN_NAMES, input_names, names_of
 
@@ -57,7 +58,8 @@ def find_token_layers(checkpoint: HFCheckpoint) -> TokenLayers:
     names = checkpoint.names()
     input_name = input_matrix_name(checkpoint)
     num_rows = checkpoint.shape(input_name)[0]
-    expected = checkpoint.config.get("vocab_size")
+    config = language_config(checkpoint.config)
+    expected = config.get("vocab_size")
     if expected != num_rows:
         said = f"says vocab_size {expected}; repair the checkpoint" if expected is not None else "has no vocab_size; add it there"
         raise ValueError(f"{checkpoint.directory}: {input_name} has {num_rows} rows, but config.json {said}")
@@ -78,7 +80,7 @@ def find_token_layers(checkpoint: HFCheckpoint) -> TokenLayers:
                 " it was quantised"
             )
     # The size of a vocabulary may by chance be another size of the model too; then nothing can be said about the others.
-    if num_rows not in {value for key, value in checkpoint.config.items() if key != "vocab_size" and isinstance(value, int)}:
+    if num_rows not in {value for key, value in config.items() if key != "vocab_size" and isinstance(value, int)}:
         others = [name for name in names if name not in known and num_rows in checkpoint.shape(name)]
         if others:
             raise ValueError(

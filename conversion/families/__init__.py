@@ -5,15 +5,32 @@ A new family is one file here: a table of rules and a translation of the configu
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from conversion.families.family import Family
 from conversion.families.gemma2 import GEMMA2
+from conversion.families.gemma3 import GEMMA3, GEMMA3_TEXT
 from conversion.families.llama import LLAMA
 from conversion.families.mistral import MISTRAL
 from conversion.families.opt import OPT
 from conversion.families.qwen import QWEN2, QWEN3
 from conversion.families.roberta import ROBERTA, XLM_ROBERTA
+from conversion.hf_files import language_part
 
-FAMILIES = {family.model_type: family for family in (OPT, LLAMA, MISTRAL, GEMMA2, QWEN2, QWEN3, ROBERTA, XLM_ROBERTA)}
+FAMILIES = {family.model_type: family for family in (OPT, LLAMA, MISTRAL, GEMMA2, GEMMA3_TEXT, GEMMA3, QWEN2, QWEN3, ROBERTA, XLM_ROBERTA)}
+
+
+def language_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What a config.json says of the language model, whether that is all of the model or stands beside others in `text_config`.
+
+    Of a part, keys that are left out have the values that transformers gives them, as published files leave out even the vocabulary's size.
+    """
+    part = language_part(config)
+    family = FAMILIES.get(str(config.get("model_type")))
+    if part is None or family is None:
+        return config if part is None else part
+    return family.language_config(config)
 
 
 def family_of(model_type: str, *, source: str) -> Family:

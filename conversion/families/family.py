@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from conversion.hf_files import require_one_meaning
-from conversion.mapping import Rule
+from conversion.mapping import Rule, names_in, with_names
 
 
 @dataclass(frozen=True)
@@ -27,11 +27,16 @@ class Require:
 
 
 class NeMoClasses(NamedTuple):
-    """The classes by which NeMo's own collection knows a family: a module, in it a Lightning module and its configuration."""
+    """The classes by which NeMo's own collection knows a family: a module, in it a Lightning module and its configuration.
+
+    Attributes:
+        fields: what that configuration is given in place of Megatron's, where its words are others.
+    """
 
     module: str
     model: str
     config: str
+    fields: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -48,6 +53,8 @@ class Family:
         requirements: what makes a variant one that the table covers.
         masked: whether a token sees those on both sides, so that masked ones are predicted; else it sees those before it.
         nemo: the classes of NeMo that load the model without this project; None where NeMo does not know the family.
+        other_tables: the same rules for files that name the tensors otherwise.
+        language_part: config.json -> what in it is of the language model, where that is a part of it.
     """
 
     model_type: str
@@ -59,6 +66,17 @@ class Family:
     requirements: Sequence[Require] = ()
     masked: bool = False
     nemo: Callable[[Mapping[str, Any]], NeMoClasses] | None = None
+    other_tables: Sequence[Sequence[Rule]] = ()
+    language_part: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None
+
+    def language_config(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        """What a config.json says of the language model; a key that it leaves out has the value that transformers gives it."""
+        return {**self.defaults, **(self.language_part(config) if self.language_part else config)}
+
+    def table_of(self, names: Collection[str]) -> Sequence[Rule]:
+        """The table that knows the most of a checkpoint's tensors, by their names on either side; it names what is beside the language model."""
+        tables = [with_names(table, names) for table in (self.table, *self.other_tables)]
+        return max(tables, key=lambda table: len(names_in(table) & set(names)))
 
     def megatron_config(self, config: Mapping[str, Any], *, tied: bool, source: str) -> dict[str, Any]:
         """Megatron's configuration for a config.json: sizes and switches, nothing of a training run.
@@ -75,6 +93,7 @@ class Family:
                 f"{source} has a quantization_config in its config.json: quantised weights are not converted; convert the model that was"
                 " quantised, or remove the key if the weights are whole again"
             )
+        config = self.language_part(config) if self.language_part else config
         for rule in self.requirements:
             found = config.get(rule.key, rule.value)
             if found != rule.value:

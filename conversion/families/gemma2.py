@@ -21,6 +21,8 @@ NORMS = (
     Rename(f"{HF}.post_feedforward_layernorm.weight", f"{MEGATRON}.mlp.linear_fc2.post_layernorm.weight", ("hidden_size",)),
 )
 
+TABLE = (*llama.OUTSIDE_LAYERS, *llama.PROJECTIONS, *NORMS)
+
 ARCHITECTURE = {
     **llama.ARCHITECTURE,
     "activation_func": "gelu_tanh",
@@ -86,7 +88,7 @@ def _window(tokens: int | None) -> dict[str, list[int]]:
 
 GEMMA2 = Family(
     "gemma2",
-    (*llama.OUTSIDE_LAYERS, *llama.PROJECTIONS, *NORMS),
+    TABLE,
     to_megatron,
     engine=llama.ENGINE,
     defaults=DEFAULTS,

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from conversion.families import language_config
 from conversion.hf_files import (
     CONFIG_NAME,
     find_weights,
@@ -38,7 +39,7 @@ _SIZES = (
     "sliding_window",
 )
 _INPUT = re.compile(r"(.*\.)?(embed_tokens|word_embeddings|wte)\.weight")
-_OUTPUT = "lm_head.weight"
+_OUTPUT = re.compile(r"(.*\.)?lm_head\.weight")
 _LAYER = re.compile(r"(.*\.)?(?:layers?|h)\.(\d+)\.(.+)")
 
 _MAX_DIGITS = 10  # of the number of a layer
@@ -55,16 +56,13 @@ def describe(description: Description, directory: Path) -> None:
         config = {}
     listed = config.get("architectures")
     if (part := language_part(config)) is not None:
-        description.notes.append(
-            f"this is {multimodal_sentence(config)} by conversion and transfer; the sizes are those of its language model"
-        )
-    else:
-        try:
-            require_one_meaning(config, source=str(directory))
-        except ValueError as error:
-            description.problems.append(str(error))
+        description.notes.append(f"this is {multimodal_sentence(config)}; the sizes are those of its language model")
+    try:
+        require_one_meaning(config, source=str(directory))
+    except ValueError as error:
+        description.problems.append(str(error))
     description.architecture = ", ".join(map(str, listed)) if isinstance(listed, list) and listed else str(config.get("model_type"))
-    config = config if part is None else part
+    config = language_config(config)
     description.sizes = {key: config[key] for key in _SIZES if isinstance(config.get(key), int)}
     description.vocab_size = config["vocab_size"] if isinstance(config.get("vocab_size"), int) else None
     manifest = check_manifest(description, directory)
@@ -118,13 +116,13 @@ def _weights(description: Description, tensors: Tensors, config: Mapping[str, An
     if not tensors:
         return
     tied = tied_by_config(config)
-    counted = {name: tensor for name, tensor in tensors.items() if not (tied and name == _OUTPUT)}
+    counted = {name: tensor for name, tensor in tensors.items() if not (tied and _OUTPUT.fullmatch(name))}
     description.tie_word_embeddings = tied
     description.count((math.prod(shape), dtype) for shape, dtype in counted.values())
-    embeddings = [math.prod(shape) for name, (shape, _) in counted.items() if _INPUT.fullmatch(name) or name == _OUTPUT]
+    embeddings = [math.prod(shape) for name, (shape, _) in counted.items() if _INPUT.fullmatch(name) or _OUTPUT.fullmatch(name)]
     description.embedding_parameters = sum(embeddings)
     description.padded_vocab_size = next((shape[0] for name, (shape, _) in tensors.items() if _INPUT.fullmatch(name) and shape), None)
-    if tied and _OUTPUT in tensors:
+    if tied and any(map(_OUTPUT.fullmatch, tensors)):
         description.notes.append("the one matrix of input and output stands under two names")
 
 
@@ -133,12 +131,12 @@ def _disagreements(tensors: Tensors, config: Mapping[str, Any], tokenizer_size: 
     problems = []
     rows = config.get("vocab_size")
     for name, (shape, _) in tensors.items():
-        if (_INPUT.fullmatch(name) or name == _OUTPUT) and isinstance(rows, int) and shape[:1] != (rows,):
+        if (_INPUT.fullmatch(name) or _OUTPUT.fullmatch(name)) and isinstance(rows, int) and shape[:1] != (rows,):
             problems.append(f"{name} has {shape[0] if shape else 0} rows, but config.json says vocab_size {rows}")
     if tokenizer_size is not None and isinstance(rows, int) and tokenizer_size > rows:
         problems.append(f"the tokenizer has {tokenizer_size} tokens, but config.json says vocab_size {rows}")
-    if not any(name.endswith(_OUTPUT) for name in tensors) and not tied_by_config(config):
-        problems.append(f"config.json says tie_word_embeddings false, but the weights have no {_OUTPUT}")
+    if not any(map(_OUTPUT.fullmatch, tensors)) and not tied_by_config(config):
+        problems.append("config.json says tie_word_embeddings false, but the weights have no lm_head.weight")
     return problems + _gaps(tensors, config.get("num_hidden_layers"))
 
 

@@ -111,4 +111,5 @@ def _require_model(source: Source) -> None:
     from conversion.mapping import map_to_hf
 
     name = str(source.place.directory)
-    map_to_hf(family_of(source.family, source=name).table, source.checkpoint().tensors, source.config, source=name)
+    tensors = source.checkpoint().tensors
+    map_to_hf(family_of(source.family, source=name).table_of(tensors), tensors, source.config, source=name)

@@ -1,6 +1,6 @@
 """Loads checkpoints as a stock NeMo does and saves their logits; run by `test_engine` in a process of its own.
 
-Of this project it has the CPU stand-in alone, and of TransformerEngine, which NeMo's Gemma 2 insists on, the stand-in below.
+Of this project it has the CPU stand-in alone, and of TransformerEngine, which NeMo's Gemma 2 and 3 insist on, the stand-in below.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ with quiet_imports():
     from megatron.core.tensor_parallel import ColumnParallelLinear, RowParallelLinear
     from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
     from megatron.core.transformer import transformer_block
-    from nemo.collections.llm.gpt.model import gemma2
+    from megatron.core.transformer.dot_product_attention import DotProductAttention
+    from nemo.collections.llm.gpt.model import gemma2, gemma3
     from nemo.lightning import io
     from safetensors.torch import load_file, save_file
 
@@ -65,8 +66,11 @@ def main(ids_path: str, output_dir: str, *checkpoint_dirs: str) -> None:
     every_id = load_file(ids_path)["ids"]
     final_norm = transformer_block.LayerNormImpl
     gemma2.TELayerNormColumnParallelLinear, gemma2.TERowParallelLinearLayerNorm = NormLinear, LinearNorm
+    for name, kind in (("TELayerNormColumnParallelLinear", NormLinear), ("TERowParallelLinearLayerNorm", LinearNorm), ("TENorm", Norm)):
+        setattr(gemma3, name, kind)
+    gemma3.Gemma3TEDotProductAttention.__bases__ = (DotProductAttention,)  # what it says of windows stays NeMo's
     for directory in map(Path, checkpoint_dirs):
-        transformer_block.LayerNormImpl = Norm if directory.name == "gemma2" else final_norm
+        transformer_block.LayerNormImpl = Norm if directory.name.startswith("gemma") else final_norm
         strategy = nl.MegatronStrategy(ddp="pytorch", setup_optimizers=False, process_group_backend="gloo")
         trainer = nl.Trainer(devices=1, accelerator="cpu", strategy=strategy, logger=False, enable_checkpointing=False)
         model, _ = io.ModelConnector().nemo_load(directory, trainer=trainer)

@@ -37,7 +37,7 @@ def converted(tmp_path_factory: pytest.TempPathFactory, tokenizer_dir: Path) -> 
     """
     directory = tmp_path_factory.mktemp("families")
     for name, case in CASES.items():
-        tied = bool(case.config.get("tie_word_embeddings", False))
+        tied = bool(case.config.get("text_config", case.config).get("tie_word_embeddings", False))
         for variant, changes in zip(both(name), ({}, {"tie_word_embeddings": not tied}), strict=True):
             save_tiny_model(name, directory / "hf" / variant, tokenizer_dir=tokenizer_dir, **changes)
             hf_to_nemo.convert(directory / "hf" / variant, directory / "nemo" / variant)
@@ -204,6 +204,8 @@ NEMO_CLASSES = {
     "llama3": ("LlamaModel", "Llama31Config"),
     "mistral": ("MistralModel", "MistralConfig7B"),
     "gemma2": ("Gemma2Model", "Gemma2Config"),
+    "gemma3_text": ("Gemma3Model", "Gemma3Config"),
+    "gemma3": ("Gemma3Model", "Gemma3Config"),
     "qwen2": ("Qwen2Model", "Qwen2Config"),
     "qwen3": ("Qwen3Model", "Qwen3Config"),
     TRAINED: ("LlamaModel", "Llama31Config"),

@@ -268,7 +268,7 @@ def test_gemma_2_with_other_windows_is_refused() -> None:
     refuse(config, sentence, family="gemma2")
 
 
-@pytest.mark.parametrize("model_type", ["mixtral", "qwen2_moe", "qwen3_moe", "gemma", "gemma3_text", "llama4"])
+@pytest.mark.parametrize("model_type", ["mixtral", "qwen2_moe", "qwen3_moe", "gemma", "gemma3n", "gemma3n_text", "llama4"])
 def test_relatives_are_not_taken_for_the_family(model_type: str) -> None:
     with pytest.raises(
         ValueError, match=f"^{re.escape(f'models/x is of the model type {model_type}, which is not covered; known are opt')}"

@@ -43,6 +43,18 @@ LLAMA3_ROPE = {
     "original_max_position_embeddings": 16,
 }
 
+# Layers with and without a window whose rotations are told apart within 40 tokens.
+GEMMA3 = {
+    "head_dim": 12,
+    "sliding_window": 8,
+    "sliding_window_pattern": 3,
+    "query_pre_attn_scalar": 10,
+    "rope_theta": 1000.0,
+    "rope_local_base_freq": 50.0,
+    "rope_scaling": {"rope_type": "linear", "factor": 3.0},
+    "tie_word_embeddings": True,
+}
+
 CASES = {
     "opt": Case("opt", {"vocab_size": 301, "ffn_dim": 48, "word_embed_proj_dim": 32}),
     "llama2": Case("llama", {"vocab_size": 283, "num_key_value_heads": 8}),
@@ -65,6 +77,27 @@ CASES = {
     "roberta": Case("roberta", {"vocab_size": 311, "type_vocab_size": 1, "layer_norm_eps": 1e-5, "tie_word_embeddings": True}),
     "xlm_roberta": Case("xlm-roberta", {"vocab_size": 313, "type_vocab_size": 2, "tie_word_embeddings": True}),
 }
+CASES["gemma3_text"] = Case("gemma3_text", {"vocab_size": 309, **GEMMA3})
+# Beside a vision tower, whose tensors the engine never sees; five layers with a window, so that the pattern is not one of two.
+CASES["gemma3"] = Case(
+    "gemma3",
+    {
+        "text_config": {
+            **SIZES,
+            "vocab_size": 311,
+            **GEMMA3,
+            "sliding_window_pattern": 4,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 4,
+        },
+        "vision_config": {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2}
+        | {"image_size": 28, "patch_size": 14},
+        "mm_tokens_per_image": 4,
+        "boi_token_index": 4,
+        "eoi_token_index": 5,
+        "image_token_index": 310,
+    },
+)
 
 
 # What the config.json of published models says of their shape.
@@ -84,6 +117,22 @@ PUBLISHED: dict[str, dict[str, Any]] = {
     | {"num_hidden_layers": 42, "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 256, "sliding_window": 4096}
     | {"query_pre_attn_scalar": 256, "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0, "max_position_embeddings": 8192}
     | {"hidden_activation": "gelu_pytorch_tanh", "tie_word_embeddings": True},
+    "gemma-3-1b": {"model_type": "gemma3_text", "vocab_size": 262144, "hidden_size": 1152, "intermediate_size": 6912, "rms_norm_eps": 1e-6}
+    | {"num_hidden_layers": 26, "num_attention_heads": 4, "num_key_value_heads": 1, "head_dim": 256, "sliding_window": 512}
+    | {"query_pre_attn_scalar": 256, "attn_logit_softcapping": None, "final_logit_softcapping": None, "max_position_embeddings": 32768}
+    | {"rope_theta": 1e6, "rope_local_base_freq": 1e4, "rope_scaling": None, "sliding_window_pattern": 6, "attention_bias": False}
+    | {"hidden_activation": "gelu_pytorch_tanh"},
+    "gemma-3-12b": {"model_type": "gemma3", "mm_tokens_per_image": 256, "vision_config": {"model_type": "siglip_vision_model"}}
+    | {"boi_token_index": 255999, "eoi_token_index": 256000, "image_token_index": 262144, "initializer_range": 0.02}
+    | {
+        "text_config": {"model_type": "gemma3_text", "hidden_size": 3840, "intermediate_size": 15360, "num_attention_heads": 16}
+        | {
+            "num_hidden_layers": 48,
+            "num_key_value_heads": 8,
+            "rope_scaling": {"factor": 8.0, "rope_type": "linear"},
+            "sliding_window": 1024,
+        }
+    },
     "qwen2-7b": {"model_type": "qwen2", "vocab_size": 152064, "hidden_size": 3584, "intermediate_size": 18944, "rms_norm_eps": 1e-6}
     | {"num_hidden_layers": 28, "num_attention_heads": 28, "num_key_value_heads": 4, "rope_theta": 1e6, "max_position_embeddings": 131072},
     "qwen3-8b": {"model_type": "qwen3", "vocab_size": 151936, "hidden_size": 4096, "intermediate_size": 12288, "rms_norm_eps": 1e-6}
@@ -97,7 +146,10 @@ def tiny_model(name: str, *, seed: int = 0, **changes: Any) -> PreTrainedModel:
     model_type, config = CASES[name]
     torch.manual_seed(seed)
     library = AutoModelForMaskedLM if FAMILIES[model_type].masked else AutoModelForCausalLM
-    model = library.from_config(AutoConfig.for_model(model_type, **{**SIZES, **config, **changes})).eval()
+    sizes = {**SIZES, **config, **changes}
+    if "text_config" in config:
+        sizes = {**config, "text_config": {**config["text_config"], **changes}}
+    model = library.from_config(AutoConfig.for_model(model_type, **sizes)).eval()
     for parameter in model.parameters():
         parameter.data.normal_(mean=0.1, std=0.3)
     return model
