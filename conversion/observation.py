@@ -104,7 +104,8 @@ def observe_hf(directory: Path, batch: Batch) -> Observation:
     # Its other attentions leave out what they have no kernel for, such as Gemma 2's capped scores.
     loading: dict[str, Any] = {"dtype": torch.float32, "local_files_only": True, "trust_remote_code": False, "attn_implementation": "eager"}
     model: Any = (AutoModelForMaskedLM if masked else AutoModelForCausalLM).from_pretrained(str(directory), **loading).eval()
-    layers = next(module for name, module in model.named_modules() if name.endswith((".layers", ".encoder.layer")))
+    stacks = (module for name, module in model.named_modules() if name.endswith((".layers", ".encoder.layer")) and "vision" not in name)
+    layers = next(stacks)
     seen: Seen = {}
 
     def keep(name: str, hidden: Any) -> None:
