@@ -108,8 +108,11 @@ def _nemo(megatron: Mapping[str, Any]) -> NeMoClasses:
         "window_size": before,
         "interleaved_attn_pattern": (period - 1, 1),
         "softmax_scale": scalar**-0.5,
+        # NeMo means the approximation by tanh, which its default has from this fusion alone, beside an activation that is exact.
+        "bias_activation_fusion": False,
     }
-    return NeMoClasses("nemo.collections.llm.gpt.model.gemma3", model="Gemma3Model", config="Gemma3Config", fields=fields)
+    # The general configuration lacks `rope_scaling_factor`, which the model asks for; that of 1B has it, and all sizes are given.
+    return NeMoClasses("nemo.collections.llm.gpt.model.gemma3", model="Gemma3Model", config="Gemma3Config1B", fields=fields)
 
 
 GEMMA3_TEXT = Family(
