@@ -11,6 +11,7 @@ A trained checkpoint has optimizer state, padded rows and NeMo's own files besid
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 from collections.abc import Iterable, Mapping
@@ -99,6 +100,24 @@ def read_model(directory: Path) -> tuple[str, dict[str, Any], str]:
         return str(model["family"]), dict(model["config"]), str(model["hf_dtype"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path} cannot be read ({error!r}); copy the checkpoint again") from error
+
+
+def copy_context(source: Path, directory: Path) -> None:
+    """Copy a folder `context` as that of another checkpoint.
+
+    What is kept aside, which may be a vision tower, gets a second name where the file system has such: every checkpoint of a run has it.
+    """
+    shutil.copytree(source, directory, dirs_exist_ok=True, copy_function=_copy_or_link)
+
+
+def _copy_or_link(source: str, path: str) -> None:
+    if Path(source).name == KEPT_NAME:
+        try:
+            os.link(source, path)
+            return
+        except OSError:  # another file system, one without such links, or a file of somebody else
+            Path(path).unlink(missing_ok=True)
+    shutil.copyfile(source, path)
 
 
 def read_kept(directory: Path) -> dict[str, LazyTensor]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from lightning.pytorch.callbacks import Callback
 
 from conversion.lora import write_lora
+from conversion.nemo_checkpoint import copy_context
 from data_prep.artifacts import Manifest
 from data_prep.lease import Fence
 from data_prep.megatron.index import PREFIX
@@ -131,7 +131,7 @@ def _context(recipe: Recipe, run_dir: Path) -> Path:
         return source
     context = run_dir / CONTEXT_NAME
     if process_rank() == 0:  # which completes checkpoints
-        shutil.copytree(source, context, dirs_exist_ok=True)
+        copy_context(source, context)
         write_lora(context, rank=recipe.lora.rank, alpha=recipe.lora.alpha)
     return context
 

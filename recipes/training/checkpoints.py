@@ -6,6 +6,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from functools import partial as partial_function
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import torch.distributed as distributed
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 
+from conversion.nemo_checkpoint import HF, KEPT_NAME, copy_context
 from data_prep.artifacts import digest_file, make_group_readable, sync_tree, write_manifest
 from data_prep.command import StoppedError
 from recipes.batches import Batches
@@ -135,7 +137,7 @@ class Checkpoints(Callback):
         trainer.strategy.barrier("checkpoint renamed")
 
     def _complete(self, partial: Path, facts: Mapping[str, Any], digests: Mapping[str, str]) -> None:
-        shutil.copytree(self._source_context, partial / "context", dirs_exist_ok=True)
+        copy_context(self._source_context, partial / "context")
         make_group_readable(partial)
         write_manifest(
             partial,
@@ -143,9 +145,15 @@ class Checkpoints(Callback):
             facts={**self._facts, **facts},
             arguments=self._arguments,
             inputs=self._inputs,
-            known_digests=digests,
+            known_digests={**digests, **self._kept_digests},
         )
         sync_tree(partial)
+
+    @cached_property
+    def _kept_digests(self) -> dict[str, str]:
+        """Digest of what is kept aside, which is large and the same in every checkpoint."""
+        kept = self._source_context / "hf" / KEPT_NAME
+        return {f"{HF}/{KEPT_NAME}": digest_file(kept)} if kept.is_file() else {}
 
 
 def _digests_of_all_ranks(checkpoint: Path) -> dict[str, str]:

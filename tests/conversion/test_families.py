@@ -13,6 +13,8 @@ from conversion.hf_checkpoint import HFCheckpoint
 from conversion.hf_model import inspect_checkpoint
 from conversion.inspection import describe
 from conversion.verify import Side
+from recipes.base_models import base_model
+from recipes.planner.parameters import count_parameters
 from tests.conversion.tiny_families import CASES, LLAMA3_ROPE, PUBLISHED, SIZES, save_tiny_model
 
 
@@ -309,3 +311,77 @@ def test_tables_are_well_formed(family: Any) -> None:
         assert len(set(patterns)) == len(patterns)
     for rule in family.table:
         assert rule.hf.count("*") == rule.megatron.count("*") <= 1 or not rule.megatron
+
+
+def test_gemma_3_in_megatrons_words() -> None:
+    """From the files that were published, which leave most of it to the class of transformers."""
+    shape = {"num_layers": 48, "hidden_size": 3840, "ffn_hidden_size": 15360, "num_attention_heads": 16, "num_query_groups": 8}
+    found = FAMILIES["gemma3"].megatron_config(PUBLISHED["gemma-3-12b"], tied=True, source="x")
+    assert {key: found[key] for key in shape} == shape
+    assert (found["kv_channels"], found["vocab_size"], found["max_position_embeddings"]) == (256, 262208, 131072)
+    assert (found["window_size"], found["window_attn_skip_freq"], found["query_pre_attn_scalar"]) == ([1023, 0], 6, 256)
+    assert (found["rotary_base"], found["rotary_base_local"], found["rope_scaling_factor"]) == (1e6, 1e4, 8.0)
+    smallest = FAMILIES["gemma3_text"].megatron_config(PUBLISHED["gemma-3-1b"], tied=True, source="x")
+    assert (smallest["window_size"], smallest["vocab_size"], smallest["rope_scaling_factor"]) == ([511, 0], 262144, 1.0)
+
+
+# Embeddings and the rest in millions: table 1 of the technical report (Kamath et al. 2025).
+@pytest.mark.parametrize(("size", "tables", "others"), [("1b", 302, 698), ("4b", 675, 3209), ("12b", 1012, 10759), ("27b", 1416, 25600)])
+def test_published_sizes_of_gemma_3(size: str, tables: int, others: int) -> None:
+    """The report counts 262,144 rows and rounds the smallest to a quarter of a thousand, of which 1 percent is left."""
+    _, model = base_model(f"gemma-3-{size}")
+    count = count_parameters(model, vocab_size=model["vocab_size"])
+    assert round(count.outside_tables / 1e6) == others
+    assert count.total - count.outside_tables == pytest.approx(tables * 1e6, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        (
+            {"layer_types": ["full_attention", "sliding_attention"] * 13},
+            "layer_types in config.json does not repeat so many sliding_attention and one full_attention over all 26 layers: such models are"
+            " not covered",
+        ),
+        (
+            {"rope_scaling": {"rope_type": "yarn", "factor": 8.0}},
+            "rope_scaling in config.json is of the type 'yarn', which is not covered; known are default, linear",
+        ),
+        (
+            {"sliding_window": None},
+            "sliding_window is null in config.json, but most layers of Gemma 3 have a window, which transformers cannot compute without its"
+            " length; give the number of tokens (512 in the published model of 1B, 1024 in the others)",
+        ),
+        (
+            {"use_bidirectional_attention": True},
+            "models/x has use_bidirectional_attention True in its config.json (expected False): models that see later tokens are not covered",
+        ),
+        (
+            {"final_logit_softcapping": 30.0},
+            "models/x has final_logit_softcapping 30.0 in its config.json (expected None): Gemma 3 has no caps, and transformers passes over"
+            " this one beside a vision tower",
+        ),
+        ({"attention_bias": True}, f"models/x has attention_bias True in its config.json (expected False): {BIASES}"),
+    ],
+)
+def test_variants_of_gemma_3_are_refused(changes: dict[str, Any], sentence: str) -> None:
+    """Also where they stand in `text_config`."""
+    config = {**PUBLISHED["gemma-3-1b"], **changes}
+    refuse(config, sentence, family="gemma3_text")
+    refuse({"model_type": "gemma3", "text_config": config}, sentence, family="gemma3")
+
+
+def test_gemma_3_in_the_words_of_transformers_5() -> None:
+    """A base for each kind of layer, in a mapping that the pinned version passes over."""
+    rope = {
+        "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 2e4},
+    }
+    config = {key: value for key, value in PUBLISHED["gemma-3-1b"].items() if not key.startswith("rope")}
+    sentence = (
+        "models/x has a config.json whose rope_parameters says otherwise than its other keys, as those of transformers 5 do, and transformers 4"
+        ' would take its defaults instead; put "rope_local_base_freq": 20000.0 and "rope_scaling": {"rope_type": "linear", "factor": 8.0} into it'
+    )
+    refuse({**config, "rope_parameters": rope}, sentence, family="gemma3_text")
+    said = {**config, "rope_local_base_freq": 2e4, "rope_scaling": {"rope_type": "linear", "factor": 8.0}, "rope_parameters": rope}
+    assert FAMILIES["gemma3_text"].megatron_config(said, tied=True, source="x")["rotary_base_local"] == 2e4

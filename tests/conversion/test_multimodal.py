@@ -16,6 +16,7 @@ from conversion import edit_vocabulary, hf_to_nemo, nemo_to_hf, transfer
 from conversion.change_layout import MEGATRON_BRIDGE, NEMO, change
 from conversion.hf_checkpoint import HFCheckpoint
 from conversion.inspection import describe
+from conversion.nemo_checkpoint import copy_context
 from conversion.verify import Side
 from tests.conversion.embedding_fixtures import demo_text, sentencepiece_like
 from tests.conversion.tiny_families import save_tiny_model
@@ -179,3 +180,19 @@ def test_untying_goes_into_both_places(seeing: Path, tmp_path: Path) -> None:
     assert not loading["missing_keys"] and not loading["unexpected_keys"]
     assert model.get_output_embeddings().weight.data_ptr() != model.get_input_embeddings().weight.data_ptr()
     assert (tmp_path / "out/processor_config.json").read_bytes() == PROCESSOR["processor_config.json"]
+
+
+def test_checkpoints_of_a_run_share_the_tower(seeing: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hf_to_nemo.convert(seeing, tmp_path / "nemo")
+    tower = "hf/kept.safetensors"
+    copy_context(tmp_path / "nemo/context", tmp_path / "step/context")
+    assert (tmp_path / "step/context" / tower).samefile(tmp_path / "nemo/context" / tower)
+    assert not (tmp_path / "step/context/hf/config.json").samefile(tmp_path / "nemo/context/hf/config.json")
+    copy_context(tmp_path / "nemo/context", tmp_path / "step/context")  # of a run that is begun again
+
+    def refuse(*_: object) -> None:
+        raise OSError("Invalid cross-device link")
+
+    monkeypatch.setattr("os.link", refuse)
+    copy_context(tmp_path / "nemo/context", tmp_path / "elsewhere/context")
+    assert (tmp_path / "elsewhere/context" / tower).read_bytes() == (tmp_path / "nemo/context" / tower).read_bytes()
