@@ -62,7 +62,7 @@ def describe(description: Description, directory: Path) -> None:
     except ValueError as error:
         description.problems.append(str(error))
     description.architecture = ", ".join(map(str, listed)) if isinstance(listed, list) and listed else str(config.get("model_type"))
-    config = language_config(config)
+    config = dict(language_config(config))
     description.sizes = {key: config[key] for key in _SIZES if isinstance(config.get(key), int)}
     description.vocab_size = config["vocab_size"] if isinstance(config.get("vocab_size"), int) else None
     manifest = check_manifest(description, directory)
