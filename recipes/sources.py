@@ -10,7 +10,7 @@ from data_prep import command
 from recipes.compose import CONF_DIR, recipe_descriptions, recipe_names
 from recipes.settings import choices_of, settings_of
 
-PAPERS = {"gams": "GaMS", "sava": "SAVA", "low_resource": "Low-resource", "ofa": "OFA"}
+PAPERS = {"gams": "GaMS", "gams3": "GaMS3", "sava": "SAVA", "low_resource": "Low-resource", "ofa": "OFA"}
 
 
 def published_recipes() -> list[str]:
@@ -32,7 +32,14 @@ def tables() -> str:
         parts.append(_table(["recipe", "published run", "groups", "own settings (source)"], rows))
     used = dict.fromkeys(choice for name in names for choice in choices_of(CONF_DIR / "recipe" / f"{name}.yaml"))
     groups = sorted(
-        {*used, *(f"{group}/{path.stem}" for group in ("procedure", "objective", "rate") for path in (CONF_DIR / group).glob("*.yaml"))}
+        {
+            *used,
+            *(
+                f"{group}/{path.stem}"
+                for group in ("procedure", "objective", "rate", "batch")
+                for path in (CONF_DIR / group).glob("*.yaml")
+            ),
+        }
     )
     rows = [
         [f"`{group}`", f"`{setting.key}`", f"`{_shown(setting.value)}`", setting.source]

@@ -69,6 +69,8 @@ def _values(recipe: Recipe, size: Size) -> Iterator[tuple[str, object]]:
     if recipe.recomputation is not None and recipe.recomputation.num_layers is not None:
         yield "recomputation.num_layers", 1  # the model that is trained in the place of the published one has few
     yield "run.checkpoint_every_steps", max(1, size.steps // 2)
+    yield "run.checkpoint_every_minutes", None
+    yield "run.wandb_project", None
     yield "run.log_every_steps", 1
     if run.validate_every_steps is not None:
         yield "run.validate_every_steps", max(1, size.steps // 2)

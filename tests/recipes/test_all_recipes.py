@@ -22,7 +22,7 @@ from recipes.settings import choices_of, settings_of
 from recipes.sources import tables
 from tests.conversion.tiny_families import PUBLISHED
 
-PAPERS = ("gams/", "low_resource/", "ofa/", "sava/")
+PAPERS = ("gams/", "gams3/", "low_resource/", "ofa/", "sava/")
 PUBLISHED_RUNS = [name for name in recipe_names() if name.startswith(PAPERS)]
 
 
