@@ -40,6 +40,11 @@ def make(tokenizer_dir: Path, output_dir: Path, *, seed: int, config: dict[str, 
     from data_prep.tokenizers.files import load_tokenizer, tokenizer_digest
 
     family = family_of(config.get("model_type", DEFAULT_MODEL_TYPE), source="the new model")
+    if family.language_part is not None:
+        raise ValueError(
+            f"a new model of the type {family.model_type} would have a vision tower that nothing here trains; give --model-type"
+            f" {family.model_type}_text, a model of language alone"
+        )
     tokenizer = load_tokenizer(tokenizer_dir)
     of_tokenizer = {
         "vocab_size": len(tokenizer),

@@ -98,16 +98,22 @@ def _scaling(rope: Mapping[str, Any] | None) -> float:
     return factor
 
 
-def _nemo(megatron: Mapping[str, Any]) -> NeMoClasses:
-    """NeMo's own words: both bases, the window's tokens alone, its pattern, and the scale of the scores itself."""
+def in_words_of_nemo(megatron: Mapping[str, Any]) -> dict[str, Any]:
+    """The configuration as NeMo and Megatron-Bridge have it: both bases, the window's tokens alone, its pattern, the scale of the scores itself."""
     ours = ("rotary_base", "rotary_base_local", "window_size", "window_attn_skip_freq", "query_pre_attn_scalar", "qk_layernorm")
     base, local_base, (before, _), period, scalar, _ = (megatron[key] for key in ours)
-    fields = {
+    return {
         **{key: value for key, value in megatron.items() if key not in ours},
         "rotary_base": (local_base, base),
         "window_size": before,
         "interleaved_attn_pattern": (period - 1, 1),
         "softmax_scale": scalar**-0.5,
+    }
+
+
+def _nemo(megatron: Mapping[str, Any]) -> NeMoClasses:
+    fields = {
+        **in_words_of_nemo(megatron),
         # NeMo means the approximation by tanh, which its default has from this fusion alone, beside an activation that is exact.
         "bias_activation_fusion": False,
     }

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from conversion.families.gemma3 import in_words_of_nemo
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -15,7 +17,8 @@ _ACTIVATIONS = {
 }
 _PROVIDER = "megatron.bridge.models.gpt_provider.GPTModelProvider"
 _GEMMA2_PROVIDER = "megatron.bridge.models.gemma.gemma2_provider.Gemma2ModelProvider"
-_IMPLIED_BY_GEMMA2 = ("post_norms", "scale_embeddings")
+_GEMMA3_PROVIDER = "megatron.bridge.models.gemma.gemma3_provider.Gemma3ModelProvider"
+_IMPLIED_BY_GEMMA = ("post_norms", "scale_embeddings")
 # What Megatron-core fixes of Llama 3.1's rotary positions; the scale alone can be chosen.
 _FIXED_ROTARY = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "old_context_len": 8192}
 
@@ -45,8 +48,12 @@ def run_config(config: Mapping[str, Any], *, dtype: str, has_tokenizer: bool) ->
 
 
 def _model(config: Mapping[str, Any], dtype: str) -> dict[str, Any]:
-    is_gemma2 = bool(config.get("post_norms"))
-    fields = {key: value for key, value in config.items() if key not in _IMPLIED_BY_GEMMA2}
+    provider = _GEMMA2_PROVIDER if config.get("post_norms") else _PROVIDER
+    if "rotary_base_local" in config:
+        provider, config = _GEMMA3_PROVIDER, in_words_of_nemo(config)
+    fields: dict[str, Any] = {
+        key: list(value) if isinstance(value, tuple) else value for key, value in config.items() if key not in _IMPLIED_BY_GEMMA
+    }
     seq_length = fields.pop("max_position_embeddings")
     activation = fields.pop("activation_func", "relu")
     if "scale_factor" in fields:
@@ -58,7 +65,7 @@ def _model(config: Mapping[str, Any], dtype: str) -> dict[str, Any]:
             )
         fields |= {"rope_scaling": True, "rope_scaling_factor": fields.pop("scale_factor")}
     return {
-        "_target_": _GEMMA2_PROVIDER if is_gemma2 else _PROVIDER,
+        "_target_": provider,
         **fields,
         "seq_length": seq_length,
         "activation_func": {"_target_": _ACTIVATIONS[activation], "_call_": False},

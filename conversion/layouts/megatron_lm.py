@@ -109,5 +109,7 @@ def not_expressible(config: Mapping[str, Any]) -> list[str]:
     activation = config.get("activation_func")
     if activation != "silu" or not config.get("gated_linear_unit"):
         missing.append(f"activation {activation or 'relu'}")
-    missing += [key for key in ("window_size", "post_norms", "scale_embeddings", "attn_logit_softcapping") if config.get(key)]
+    missing += [
+        key for key in ("window_size", "post_norms", "scale_embeddings", "attn_logit_softcapping", "rotary_base_local") if config.get(key)
+    ]
     return missing

@@ -12,6 +12,8 @@ from conversion.families import FAMILIES, family_of
 from conversion.hf_checkpoint import HFCheckpoint
 from conversion.hf_model import inspect_checkpoint
 from conversion.inspection import describe
+from conversion.layouts.megatron_bridge import run_config
+from conversion.layouts.megatron_lm import not_expressible
 from conversion.verify import Side
 from recipes.base_models import base_model
 from recipes.planner.parameters import count_parameters
@@ -385,3 +387,22 @@ def test_gemma_3_in_the_words_of_transformers_5() -> None:
     refuse({**config, "rope_parameters": rope}, sentence, family="gemma3_text")
     said = {**config, "rope_local_base_freq": 2e4, "rope_scaling": {"rope_type": "linear", "factor": 8.0}, "rope_parameters": rope}
     assert FAMILIES["gemma3_text"].megatron_config(said, tied=True, source="x")["rotary_base_local"] == 2e4
+
+
+def test_gemma_3_as_megatron_bridge_has_it() -> None:
+    """Its provider's own words, by which it makes both rotations and the windows' pattern."""
+    config = FAMILIES["gemma3"].megatron_config(PUBLISHED["gemma-3-12b"], tied=True, source="x")
+    model = run_config(config, dtype="bfloat16", has_tokenizer=False)["model"]
+    assert model["_target_"] == "megatron.bridge.models.gemma.gemma3_provider.Gemma3ModelProvider"
+    expected = {
+        "rotary_base": [1e4, 1e6],
+        "rope_scaling_factor": 8.0,
+        "window_size": 1023,
+        "interleaved_attn_pattern": [5, 1],
+        "softmax_scale": 1 / 16,
+        "vocab_size": 262208,
+        "kv_channels": 256,
+    }
+    assert {key: model[key] for key in expected} == expected
+    assert not {"rotary_base_local", "window_attn_skip_freq", "query_pre_attn_scalar", "post_norms", "scale_embeddings"} & set(model)
+    assert not_expressible(config) == ["activation gelu_tanh", "window_size", "post_norms", "scale_embeddings", "rotary_base_local"]

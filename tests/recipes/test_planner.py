@@ -49,7 +49,7 @@ ON_64 = Layout(
 @pytest.mark.parametrize("name", CASES)
 def test_parameters_by_name_are_those_of_the_model(name: str) -> None:
     config = tiny_model(name).config
-    tied = bool(config.tie_word_embeddings)
+    tied = bool(config.get_text_config().tie_word_embeddings)
     model = FAMILIES[CASES[name].model_type].megatron_config(config.to_dict(), tied=tied, source=name)
     planned = PlannedModel(model, vocab_rows=model["vocab_size"])
     count = count_parameters(model, vocab_size=model["vocab_size"]).total  # that of the model itself, as test_arithmetic.py shows
