@@ -25,7 +25,7 @@ be_quiet_and_offline()
 
 import torch  # noqa: E402 (after the environment is set)
 
-from conversion.comparison import TrainingOptions, pack, put_rows, score_texts, train  # noqa: E402
+from conversion.comparison import TextScorer, TrainingOptions, pack, put_rows, train  # noqa: E402
 from conversion.embeddings import METHODS  # noqa: E402
 from conversion.embeddings.case import read_case  # noqa: E402
 from conversion.embeddings.checkpoint import Transfer  # noqa: E402
@@ -114,7 +114,7 @@ def training_lines(chapters: Sequence[str], num_bytes: int) -> str:
 
 def score(model, tokenizer, texts: Sequence[Text]) -> dict[str, float]:  # type: ignore[no-untyped-def]
     """Text -> bits per byte."""
-    return {name: found.bits_per_byte for name, found in score_texts(model, tokenizer, texts).items()}
+    return {name: found.bits_per_byte for name, found in TextScorer(tokenizer)(model, texts).items()}
 
 
 def show(name: str, seconds: float, scores: dict[str, float], note: str = "") -> None:

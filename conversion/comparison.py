@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from conversion.bits_per_byte import DocumentScore, TextScore, choose_start_token, choose_window_tokens, encode_text, score_documents
-from conversion.decision import DecisionRule, Standing, spread_order
+from conversion.decision import SCREENING_ERROR, DecisionRule, Standing, spread_order
 from conversion.embeddings.checkpoint import Transfer
 from conversion.significance import Difference, paired_difference
 from data_prep.reading.named_texts import Text
@@ -67,6 +67,7 @@ class Measurement:
 
     Attributes:
         scores: text -> what the model makes of it.
+        screened: products were in bfloat16, as the method was surely far behind by then.
         seconds: that planning and making the rows took (at step 0) or the training (later).
     """
 
@@ -75,6 +76,7 @@ class Measurement:
     step: int
     scores: Mapping[str, TextScore] = field(repr=False)
     seconds: float = 0.0
+    screened: bool = False
 
 
 @dataclass(frozen=True)
@@ -148,6 +150,9 @@ class TextScorer:
         }
 
 
+Scores = dict[tuple[str, int], dict[str, TextScore]]  # (method, seed) -> text -> what the model makes of it
+
+
 def compare(
     model: PreTrainedModel,
     plans: Mapping[tuple[str, int], Planned],
@@ -155,6 +160,7 @@ def compare(
     scorer: TextScorer,
     texts: Sequence[Text],
     rule: DecisionRule,
+    screened: tuple[Scores, list[str]] | None = None,
     say: Callable[[str], None] = lambda line: None,
 ) -> list[Measurement]:
     """Measure transfers before any training, in rounds over the texts' documents, in the order of `texts`.
@@ -164,9 +170,57 @@ def compare(
 
     Args:
         plans: (method, seed) -> the decided transfer.
+        screened: what `screen` gave for them, which has read the rounds: those that are left, and at least two, are measured on the same documents.
         say: takes lines that tell how far it is.
     """
-    scores: dict[tuple[str, int], dict[str, TextScore]] = {}
+    if screened is None:
+        scores, _ = _race(model, plans, scorer=scorer, texts=texts, rule=rule, screens=False, say=say)
+        return [Measurement(*key, 0, found, plans[key].seconds) for key, found in scores.items()]
+    rough, left = screened
+    exact: Scores = {}
+    _measure_again(model, plans, [key for key in plans if key[0] in left], rough, exact, scorer=scorer, texts=texts, say=say)
+    shifts = [exact[key][texts[0].name].bits_per_byte - rough[key][texts[0].name].bits_per_byte for key in exact]
+    error = max(shifts) - min(shifts)
+    say(f"in bfloat16 the differences between these were off by at most {error:.4f} bits per byte")
+    if error > SCREENING_ERROR:
+        say("too much to go by: the others are measured again as well")
+        _measure_again(model, plans, [key for key in plans if key not in exact], rough, exact, scorer=scorer, texts=texts, say=say)
+    return [Measurement(*key, 0, exact.get(key, found), plans[key].seconds, screened=key not in exact) for key, found in rough.items()]
+
+
+def screen(
+    model: PreTrainedModel,
+    plans: Mapping[tuple[str, int], Planned],
+    *,
+    scorer: TextScorer,
+    texts: Sequence[Text],
+    rule: DecisionRule,
+    say: Callable[[str], None] = lambda line: None,
+) -> tuple[Scores, list[str]]:
+    """The rounds of `compare` read by the model in bfloat16, which drops a method only where it is behind by more than that can do.
+
+    Returns:
+        All scores, and the methods that are left, the nearest of the others among them where it is one alone.
+    """
+    scores, alive = _race(model, plans, scorer=scorer, texts=texts, rule=rule, screens=True, say=say)
+    if len(alive) == 1 and len({method for method, _ in plans}) > 1:
+        values = {key[0]: found[texts[0].name].bits_per_byte for key, found in scores.items() if key[0] not in alive}
+        alive.append(min(values, key=lambda method: values[method]))
+    return scores, alive
+
+
+def _race(
+    model: PreTrainedModel,
+    plans: Mapping[tuple[str, int], Planned],
+    *,
+    scorer: TextScorer,
+    texts: Sequence[Text],
+    rule: DecisionRule,
+    screens: bool,
+    say: Callable[[str], None],
+) -> tuple[Scores, list[str]]:
+    """Scores of all plans, in rounds, and the methods that are left at the end."""
+    scores: Scores = {}
     alive = list(dict.fromkeys(method for method, _ in plans))
     ends = rule.round_ends(len(texts[0].documents))
     done = 0
@@ -184,12 +238,39 @@ def compare(
         done = end
         measured = [Measurement(m, seed, 0, found, plans[m, seed].seconds) for (m, seed), found in scores.items() if m in alive]
         standing = standing_of(measured, texts[0].name, 0, looks=len(ends), tie=rule.tie)
-        if look == len(ends) or not standing.open:
+        last = look == len(ends) or not standing.open
+        if last and not screens:
             break
-        if dropped := standing.surely_worse:
+        if dropped := standing.far_behind if screens else standing.surely_worse:
             alive = [method for method in alive if method not in dropped]
             say(f"after {end} documents {standing.best} is ahead; surely worse, and not measured further: {', '.join(dropped)}")
-    return [Measurement(method, seed, 0, found, plans[method, seed].seconds) for (method, seed), found in scores.items()]
+        if last:
+            break
+    return scores, alive
+
+
+def _measure_again(
+    model: PreTrainedModel,
+    plans: Mapping[tuple[str, int], Planned],
+    keys: Sequence[tuple[str, int]],
+    screened: Scores,
+    exact: Scores,
+    *,
+    scorer: TextScorer,
+    texts: Sequence[Text],
+    say: Callable[[str], None],
+) -> None:
+    """Measure plans on the documents that they were screened on."""
+    for key in keys:
+        start = time.monotonic()
+        part = [
+            replace(text, documents=text.documents[: len(screened[key][text.name].documents)])
+            for text in texts
+            if text.name in screened[key]
+        ]
+        exact[key] = scorer(put_rows(model, plans[key].transfer), part)
+        figures = ", ".join(f"{name} {score.bits_per_byte:.3f}" for name, score in exact[key].items())
+        say(f"in {str(model.dtype).removeprefix('torch.')}: {key[0]}, seed {key[1]}: {figures} ({time.monotonic() - start:.1f} s)")
 
 
 def train_and_measure(

@@ -147,6 +147,11 @@ class Comparison:
                 f"Documents were read in rounds: a method that is surely worse than the best has no part in the next, and none is left when"
                 f" the others surely differ by less than {self.rule.tie:g} bits per byte. Differences are over the documents that both were scored on."
             )
+        if screened := sorted({m.method for m in self.measurements if m.screened}):
+            notes.append(
+                f"Products in bfloat16, where the methods were already surely behind: {', '.join(screened)}. All others in float32, on the same"
+                " documents; where that changes a difference by more than a hundredth, all are measured again."
+            )
         if self.training.num_steps:
             options = self.training
             notes.append(
@@ -169,6 +174,7 @@ class Comparison:
                     "method": m.method,
                     "seed": m.seed,
                     "step": m.step,
+                    "screened": m.screened,
                     "seconds": round(m.seconds, 3),
                     "texts": {name: score.figures() for name, score in m.scores.items()},
                 }

@@ -14,6 +14,7 @@ from conversion.significance import LEAST_UNITS, Difference, holm
 
 LEVEL = 0.05
 TIE = 0.02  # bits per byte: a few steps of training move every method by many times as much
+SCREENING_ERROR = 0.01  # bits per byte: how far a difference between two methods may be off where products are in bfloat16
 _FIRST_DOCUMENTS = 12  # all of one sign have p = 5e-4, which is below 0.05 also when it is shared among a hundred tests
 _GOLDEN = (math.sqrt(5) - 1) / 2
 
@@ -76,6 +77,11 @@ class Standing:
     def surely_worse(self) -> list[str]:
         """Methods that the best is ahead of, more than chance explains."""
         return [name for name, found in self.behind.items() if found.can_decide and found.value > 0 and self.p_values[name] < LEVEL]
+
+    @property
+    def far_behind(self) -> list[str]:
+        """Those of the surely worse whose interval is farther off than what lower precision may do."""
+        return [name for name in self.surely_worse if self.behind[name].low > SCREENING_ERROR]
 
     @property
     def tied(self) -> list[str]:

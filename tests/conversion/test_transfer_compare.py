@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import re
 import subprocess
@@ -29,6 +30,7 @@ from conversion.comparison import (
     pack,
     put_rows,
     sample_documents,
+    screen,
     standing_of,
     train,
     training_steps,
@@ -253,6 +255,62 @@ def test_methods_that_are_surely_worse_are_read_no_further(monkeypatch: pytest.M
     assert raced(monkeypatch, levels, num_documents=200, rule=DecisionRule(tie=0.1))["align"] <= 24
     assert set(raced(monkeypatch, levels, num_documents=200, rule=DecisionRule(every_document=True)).values()) == {200}
     assert set(raced(monkeypatch, levels, num_documents=23, rule=DecisionRule()).values()) == {23}, "too few to be cut into rounds"
+
+
+def screened_race(
+    monkeypatch: pytest.MonkeyPatch, *, of_its_own: dict[str, float]
+) -> tuple[list[Measurement], list[Measurement], list[str]]:
+    """A comparison with and without screening by a model that is off by 0.04 bits per byte for all methods, and by so much more for some."""
+    levels = {"random": 8.0, "mean": 3.40, "focus": 3.43, "align": 3.39, "merge": 3.402}
+    sizes = np.random.default_rng(1).integers(50, 150, 64)
+    of_document = {f"{number:04d}" + "x" * int(size - 4): number for number, size in enumerate(sizes)}
+    own = {method: np.random.default_rng(sum(map(ord, method))).normal(0, 0.004, len(sizes)) for method in levels}
+
+    def score(scored: tuple[str, str], texts: Sequence[Text]) -> dict[str, TextScore]:
+        precision, method = scored
+        numbers = [of_document[document] for text in texts for document in text.documents]
+        off = 0.04 + of_its_own.get(method, 0.0) if precision == "bfloat16" else 0.0
+        return dict(measured(method, [(levels[method] + own[method][n] + off) * sizes[n] for n in numbers], sizes[numbers].tolist()).scores)
+
+    monkeypatch.setattr(comparison, "put_rows", lambda model, transfer: (model.dtype, transfer))
+    rough, exact = (argparse.Namespace(dtype=name) for name in ("bfloat16", "torch.float32"))
+    text = Text("sl", Path("sl.txt"), list(of_document), "digest")
+    common = {"scorer": score, "texts": [text], "rule": DecisionRule(tie=0.001)}
+    plans = {(method, 0): Planned(method, 0.0) for method in levels}
+    said: list[str] = []
+    found = compare(exact, plans, **common, screened=screen(rough, plans, **common), say=said.append)
+    return found, compare(exact, plans, **common), said
+
+
+def test_screening_leaves_the_figures_and_the_order_of_those_that_are_near(monkeypatch: pytest.MonkeyPatch) -> None:
+    found, plain, said = screened_race(monkeypatch, of_its_own={"mean": 0.002, "merge": -0.002})
+    by_method, plainly = ({m.method: m for m in group} for group in (found, plain))
+    assert by_method["random"].screened and not by_method["align"].screened
+    assert by_method["random"].scores["sl"].bits_per_byte == pytest.approx(8.04, abs=0.01)
+    for method, measurement in by_method.items():
+        if not measurement.screened:
+            both = min(len(m.scores["sl"].documents) for m in (measurement, plainly[method]))
+            assert measurement.scores["sl"].documents[:both] == plainly[method].scores["sl"].documents[:both]
+    best = {standing_of(group, "sl", 0, looks=3, tie=0.001).best for group in (found, plain)}
+    assert best == {"align"}
+    assert re.fullmatch(r"in bfloat16 the differences between these were off by at most 0\.00[0-4]\d bits per byte", said[-1])
+
+
+def test_a_screening_that_is_off_by_more_than_it_may_decides_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    found, _, said = screened_race(monkeypatch, of_its_own={"mean": -0.06, "focus": 0.03})
+    assert not any(measurement.screened for measurement in found)
+    assert standing_of(found, "sl", 0, looks=3, tie=0.001).best == "align"
+    assert any(line == "too much to go by: the others are measured again as well" for line in said)
+
+
+def test_screened_command_gives_the_figures_of_the_plain_one(folders: dict[str, Path], tmp_path: Path) -> None:
+    found = {}
+    for choice in ("bfloat16", "none"):
+        assert run(folders, tmp_path / choice, "--methods", "mean", "random", "--screening", choice) == 0
+        figures = json.loads((tmp_path / choice / "comparison.json").read_text())
+        found[choice] = {m["method"]: m["texts"]["sl"]["bits_per_byte"] for m in figures["measurements"]}
+        assert not any(m["screened"] for m in figures["measurements"])  # two are always measured
+    assert found["bfloat16"] == found["none"]
 
 
 def test_the_best_is_dropped_as_seldom_as_the_level_says() -> None:
