@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +12,8 @@ from recipes.arithmetic import embedding_learning_rate, learning_rate
 from recipes.batches import batches_of
 from recipes.schema import RampUpRecipe, ScheduleRecipe
 from tests.conftest import Inputs
+from tests.nemo_patches.test_stand_ins import NEWEST
+from tests.processes import call_command
 from tests.recipes.watched_runs import SEQUENCE_LENGTH, Runs
 
 STEPS = 10
@@ -53,6 +57,14 @@ def runs(inputs: Inputs, tmp_path_factory: pytest.TempPathFactory) -> Runs:
 
 
 @pytest.fixture(scope="module")
+def untied(untied_hf: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny OPT whose output layer is a matrix of its own."""
+    checkpoint = tmp_path_factory.mktemp("untied") / "nemo"
+    call_command("conversion.hf_to_nemo", "--input", untied_hf, "--output", checkpoint)
+    return checkpoint
+
+
+@pytest.fixture(scope="module")
 def whole(runs: Runs) -> dict[str, Any]:
     return runs.train("whole", *SETTINGS, tensor_parallel_size=1)
 
@@ -82,6 +94,71 @@ def test_in_the_middle_of_the_ramp_it_goes_on_at_other_layouts(runs: Runs, whole
     assert again["losses"] == whole["losses"][5:], "the same layout goes on bit for bit"
     for name in ("tensor", "pipeline", "again"):
         assert _rates(runs, name) == pytest.approx(_rates(runs, "whole"), rel=1e-12)
+
+
+TABLES = {
+    "tied": ["embedding.word_embeddings.weight"],
+    "untied": ["embedding.word_embeddings.weight", "output_layer.weight", "second_head.weight"],
+}
+# What the engine's fused kernels round differently from plain AdamW, at rates of 1e-3 and 1e-2 over 4 steps.
+ROUNDING = 1e-6
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "tensor_parallel_size", "overrides", "kernels"),
+    [
+        ("tensor", "tied", 2, (), ""),
+        pytest.param("kernels", "tied", 2, (), NEWEST, marks=pytest.mark.slow),
+        pytest.param("pipeline", "tied", 1, ("parallel.pipeline_parallel_size=2",), "", marks=pytest.mark.slow),
+        pytest.param(
+            "replicas",
+            "tied",
+            1,
+            ("parallel.distributed_optimizer=false", "freeze=[{frozen:[bottom_1_layers]}]"),
+            "",
+            marks=pytest.mark.slow,
+        ),
+        ("heads", "untied", 2, ("objective=two_tokens",), ""),
+        pytest.param("adapters", "untied", 2, ("procedure=lora",), "", marks=pytest.mark.slow),
+    ],
+)
+def test_tables_are_updated_as_by_plain_adamw_with_groups(
+    runs: Runs,
+    untied: Path,
+    name: str,
+    kind: str,
+    tensor_parallel_size: int,
+    overrides: tuple[str, ...],
+    kernels: str,
+) -> None:
+    """Step by step: the tables at ten times the rate and another decay, positions and all else as they were."""
+    checkpoint = {"tied": (), "untied": (f"model.checkpoint={untied}",)}[kind]
+    settings = (
+        *checkpoint,
+        "schedule.max_steps=4",
+        "schedule.warmup_steps=1",
+        "schedule.constant_steps=0",
+        "schedule.decay_style=linear",
+        "schedule.embedding_learning_rate=1e-2",
+        "schedule.embedding_weight_decay=0.3",
+        "schedule.clip_gradient_norm=0",
+        "run.checkpoint_every_steps=4",
+        "run.validate_every_steps=null",
+    )
+    schedule = replace(SCHEDULE, warmup_steps=1, constant_steps=0, decay_style="linear", embedding_min_learning_rate=None, decay_steps=None)
+    rates = [(learning_rate(step, schedule, steps=4), embedding_learning_rate(step, schedule, steps=4)) for step in range(4)]
+    assert rates[1] == (1e-3, 1e-2)
+    ranks = runs.train_ranks(
+        name,
+        *settings,
+        *overrides,
+        tensor_parallel_size=tensor_parallel_size,
+        at_step=["plain", TABLES[kind], rates, (0.01, 0.3)],
+        transformer_engine=kernels,
+    )
+    for rank in ranks:
+        assert rank["furthest"] and max(rank["furthest"].values()) < ROUNDING, rank["furthest"]
+    assert {table for rank in ranks for table in rank["furthest"]} >= set(TABLES[kind][: 3 if name == "heads" else 2])
 
 
 def _rates(runs: Runs, name: str) -> list[float]:

@@ -220,7 +220,45 @@ class _Made(TorchDispatchMode):
         return result
 
 
+class Plain(Callback):
+    """Beside the engine's optimizer a plain AdamW with its own parameter groups, given the same gradients; for one replica, or without sharding.
+
+    Args:
+        tables: names of what has the rates and the weight decay of tables.
+        rates: of each step, for the others and for the tables.
+        weight_decays: of the two.
+    """
+
+    def __init__(self, tables: list[str], rates: list[tuple[float, float]], weight_decays: tuple[float, float]) -> None:
+        self._tables, self._rates, self._weight_decays = tables, rates, weight_decays
+        self.furthest: dict[str, float] = {}  # largest difference of a number of each parameter, over all steps
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        named = [pair for chunk in trainer.strategy.megatron_parallel for pair in parameters_by_name(chunk)]
+        self._engine = {name: parameter for name, parameter in named if parameter.requires_grad}
+        self._plain = {name: torch.nn.Parameter(parameter.detach().clone()) for name, parameter in self._engine.items()}
+        groups = []
+        for of_tables in (False, True):
+            mine = {name: parameter for name, parameter in self._plain.items() if (name in self._tables) == of_tables}
+            decayed = [parameter for parameter in mine.values() if parameter.dim() > 1]
+            others = [parameter for parameter in mine.values() if parameter.dim() == 1]
+            groups += [{"params": decayed, "weight_decay": self._weight_decays[of_tables]}, {"params": others, "weight_decay": 0.0}]
+        self._optimizer = torch.optim.AdamW(groups, betas=(0.9, 0.95), eps=1e-8)
+
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        rates = self._rates[trainer.global_step - 1]
+        for group, rate in zip(self._optimizer.param_groups, (rates[0], rates[0], rates[1], rates[1]), strict=True):
+            group["lr"] = rate
+        for name, parameter in self._plain.items():
+            parameter.grad = self._engine[name].main_grad.clone()
+        self._optimizer.step()
+        for name, parameter in self._plain.items():
+            difference = float((parameter.detach() - self._engine[name].detach()).abs().max())
+            self.furthest[name] = max(self.furthest.get(name, 0.0), difference)
+
+
 _AT_STEP = {
+    "plain": Plain,
     "signal": SignalAt,
     "file": FileAt,
     "crash": CrashAt,
@@ -279,6 +317,7 @@ def train(
         "moments": watch.moments,
         "parameters": list(watch.parameters),
         "reason": callbacks.stopping.reason,
+        "furthest": happens.furthest if isinstance(happens, Plain) else {},
         "copies": happens.found if isinstance(happens, Copies) else None,
         "waits": dict(happens.found) if isinstance(happens, Waits) else {},
     }
