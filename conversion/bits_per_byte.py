@@ -12,9 +12,11 @@ one token; and because it keeps neither the number of tokens nor the documents' 
 
 from __future__ import annotations
 
+import itertools
 import math
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
@@ -28,6 +30,9 @@ _TURN_ENDS = ("<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<end_of_turn>", "<turn|
 DEFAULT_WINDOW_TOKENS = 2048  # the position table of OPT: the largest window that all models compared in the papers have
 _BATCH_TOKENS = 8192
 _LOGIT_BYTES = 512 << 20  # of one batch's logits in float32; a vocabulary of 256,000 allows 524 tokens
+_WHOLE_LOGIT_BYTES = 5 << 29  # of one window's: those of a longer one, and the scores of its attention, are made block by block
+_BLOCK_TOKENS = 2048  # at most
+POSITIONS = (0, 4_096, 16_384, 65_536)  # tokens of a document at which the parts begin that are scored apart too
 
 
 @dataclass(frozen=True)
@@ -50,15 +55,44 @@ class DocumentScore:
 
 
 @dataclass(frozen=True)
+class PartScore:
+    """What a model makes of the same part of all long documents: whether what came before helps.
+
+    Attributes:
+        first, end: tokens of a document, counted from 0; no end where the last part is meant.
+        num_documents: that reach the part.
+    """
+
+    first: int
+    end: int | None
+    num_documents: int
+    nats: float
+    text_bytes: int
+    unknown_bytes: int
+
+    @property
+    def bits_per_byte(self) -> float:
+        """As of a whole text."""
+        return (self.nats / math.log(2) + 8 * self.unknown_bytes) / self.text_bytes
+
+    @property
+    def name(self) -> str:
+        """For a table, for example: tokens 4,096 to 16,384."""
+        return f"tokens {self.first:,} to {self.end:,}" if self.end is not None else f"tokens from {self.first:,} on"
+
+
+@dataclass(frozen=True)
 class TextScore:
     """What a model makes of one text.
 
     Attributes:
+        parts: of the documents of more tokens than the first part has, by position; none where there is no such document.
         window_tokens: most tokens that the model saw at once, the start token among them.
     """
 
     documents: tuple[DocumentScore, ...] = field(repr=False)
     window_tokens: int
+    parts: tuple[PartScore, ...] = ()
 
     @property
     def nats(self) -> float:
@@ -102,6 +136,7 @@ class TextScore:
             "num_documents": len(self.documents),
             "unknown_bytes": self.unknown_bytes,
             "window_tokens": self.window_tokens,
+            **({"parts": {part.name: {**asdict(part), "bits_per_byte": part.bits_per_byte} for part in self.parts}} if self.parts else {}),
         }
 
 
@@ -161,10 +196,22 @@ def _added_in_front(tokenizer: PreTrainedTokenizerFast) -> list[int]:
 
 @dataclass(frozen=True)
 class Window:
-    """Tokens of one pass through the model, the start token first, and how many of the last ones it scores."""
+    """Tokens of one pass through the model, the start token first, and how many of the last ones it scores.
+
+    Attributes:
+        first_scored: number of the first of those in the document.
+    """
 
     token_ids: list[int]
     num_scored: int
+    first_scored: int = 0
+
+    @property
+    def lengths(self) -> list[int]:
+        """Of the pieces of its scored tokens that lie in different parts of the document."""
+        end = self.first_scored + self.num_scored
+        cuts = [self.first_scored, *(edge for edge in POSITIONS if self.first_scored < edge < end), end]
+        return [after - before for before, after in itertools.pairwise(cuts)]
 
 
 def split_windows(token_ids: Sequence[int], *, start_id: int, window_tokens: int, overlap_tokens: int | None = None) -> Iterator[Window]:
@@ -184,7 +231,7 @@ def split_windows(token_ids: Sequence[int], *, start_id: int, window_tokens: int
         # The first window has no tokens before it, so it scores all it holds.
         end = min(scored + (window_tokens - overlap_tokens if scored else window_tokens), len(token_ids))
         begin = max(0, end - window_tokens)
-        yield Window([start_id, *token_ids[begin:end]], end - scored)
+        yield Window([start_id, *token_ids[begin:end]], end - scored, scored)
         scored = end
 
 
@@ -207,7 +254,10 @@ def choose_window_tokens(num_positions: int | None, wanted: int | None = None) -
 
 
 class Memory(Protocol):
-    """What outlives a killed process: scores of windows by their number, which text, model and settings alone decide."""
+    """What outlives a killed process: scores of windows by their number, which text, model and settings alone decide.
+
+    Numbers below 0 are those of pieces of windows.
+    """
 
     def get(self, window: int) -> float | None:
         """What a window scored before; None if it was not."""
@@ -249,15 +299,54 @@ def score_documents(
             windows.append(window)
             owners.append(index)
     nats = [0.0] * len(documents)
-    for index, value in zip(owners, _window_nats(model, windows, memory)):
+    found: dict[tuple[int, int], float] = {}  # nats by document and part
+    for index, window, (value, pieces) in zip(owners, windows, _window_nats(model, windows, memory)):
         if not math.isfinite(value):
             raise ValueError(
                 f"the log-likelihood of document {index + 1} of {text_name} is not finite: the model's logits are broken;"
                 " check the checkpoint with `python -m conversion.verify`"
             )
         nats[index] += value
+        begin = window.first_scored
+        for length, piece in zip(window.lengths, pieces, strict=True):
+            key = (index, bisect_right(POSITIONS, begin) - 1)
+            found[key] = found.get(key, 0.0) + piece
+            begin += length
     scores = (DocumentScore(n, len(ids), len(text.encode()), hidden) for n, (ids, hidden), text in zip(nats, encoded, documents))
-    return TextScore(tuple(scores), window_tokens)
+    long = {index: documents[index] for index, (ids, _) in enumerate(encoded) if len(ids) > POSITIONS[1]}
+    return TextScore(tuple(scores), window_tokens, _part_scores(tokenizer, long, found))
+
+
+def _part_scores(
+    tokenizer: PreTrainedTokenizerFast, documents: Mapping[int, str], nats: Mapping[tuple[int, int], float]
+) -> tuple[PartScore, ...]:
+    """The parts of long documents; the first is theirs alone, so that all parts are of the same documents as far as these reach."""
+    parts: dict[int, list[PartScore]] = {}
+    for index, text in documents.items():
+        for part, (num_bytes, hidden) in enumerate(_bytes_of_parts(tokenizer, text)):
+            end = POSITIONS[part + 1] if part + 1 < len(POSITIONS) else None
+            parts.setdefault(part, []).append(PartScore(POSITIONS[part], end, 1, nats[index, part], num_bytes, hidden))
+    return tuple(
+        PartScore(
+            found[0].first,
+            found[0].end,
+            len(found),
+            math.fsum(one.nats for one in found),
+            sum(one.text_bytes for one in found),
+            sum(one.unknown_bytes for one in found),
+        )
+        for _, found in sorted(parts.items())
+    )
+
+
+def _bytes_of_parts(tokenizer: PreTrainedTokenizerFast, text: str) -> Iterator[tuple[int, int]]:
+    """UTF-8 bytes of each part of a document, and how many of them unknown tokens hide."""
+    encoded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
+    ids, offsets = encoded["input_ids"], encoded["offset_mapping"]
+    edges = [edge for edge in POSITIONS if edge < len(ids)]
+    characters = [0, *(offsets[edge][0] for edge in edges[1:]), len(text)]
+    for edge, after, begin, end in zip(edges, [*edges[1:], len(ids)], characters, characters[1:]):
+        yield len(text[begin:end].encode()), _hidden_bytes(tokenizer, text, ids[edge:after], offsets[edge:after])
 
 
 def encode_text(tokenizer: PreTrainedTokenizerFast, text: str) -> tuple[list[int], int]:
@@ -265,37 +354,113 @@ def encode_text(tokenizer: PreTrainedTokenizerFast, text: str) -> tuple[list[int
     # verbose=False: the tokenizer would warn of texts longer than the model, which the windows take care of.
     encoded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
     ids = encoded["input_ids"]
+    return ids, _hidden_bytes(tokenizer, text, ids, encoded["offset_mapping"])
+
+
+def _hidden_bytes(tokenizer: PreTrainedTokenizerFast, text: str, ids: Sequence[int], offsets: Sequence[tuple[int, int]]) -> int:
     # GPT-2's tokenizer calls its end of text "unknown" as well, but spells every byte and never uses it so.
     unknown_id = None if tokenizer.unk_token_id == tokenizer.eos_token_id else tokenizer.unk_token_id
-    hidden = sum(len(text[begin:end].encode()) for token, (begin, end) in zip(ids, encoded["offset_mapping"]) if token == unknown_id)
-    return ids, hidden
+    return sum(len(text[begin:end].encode()) for token, (begin, end) in zip(ids, offsets) if token == unknown_id)
 
 
-def _window_nats(model: PreTrainedModel, windows: Sequence[Window], memory: Memory | None = None) -> list[float]:
-    """Negative log-likelihood of each window's scored tokens, summed in float64."""
+def _window_nats(model: PreTrainedModel, windows: Sequence[Window], memory: Memory | None = None) -> list[tuple[float, Sequence[float]]]:
+    """Negative log-likelihood of each window's scored tokens, and of its pieces, summed in float64."""
     import torch
 
-    nats = [0.0] * len(windows)
+    found: list[tuple[float, Sequence[float]]] = [(0.0, ())] * len(windows)
+    keys = _piece_keys(windows)
     with torch.inference_mode():
         # Batches are cut before what is remembered is left out, so that an interruption changes no last digit.
-        for batch in _batches(windows, vocab_size=int(model.config.get_text_config().vocab_size)):
-            known = [None if memory is None else memory.get(index) for index in batch]
-            if all(value is not None for value in known):
-                for index, value in zip(batch, known):
-                    nats[index] = value or 0.0
+        for batch in _batches(windows, vocab_size=_vocab_size(model)):
+            known = {index: _remembered(memory, index, keys[index]) for index in batch}
+            if all(value is not None for value in known.values()):
+                for index, value in known.items():
+                    assert value is not None
+                    found[index] = value
                 continue
-            input_ids, mask = _right_padded([windows[index].token_ids[:-1] for index in batch])
-            logits = model(input_ids=input_ids.to(model.device), attention_mask=mask.to(model.device)).logits
-            for row, index in enumerate(batch):
-                window = windows[index]
-                last = len(window.token_ids) - 1
-                targets = torch.tensor(window.token_ids[-window.num_scored :], device=logits.device)
-                # In float32 whatever the weights are in: a log-softmax in bfloat16 is off by several percent.
-                losses = torch.nn.functional.cross_entropy(logits[row, last - window.num_scored : last].float(), targets, reduction="none")
-                nats[index] = float(losses.double().sum())
-            if memory is not None and all(math.isfinite(nats[index]) for index in batch):
-                memory.keep({index: nats[index] for index in batch})
-    return nats
+            for index, losses in zip(batch, _losses(model, [windows[index] for index in batch]), strict=True):
+                total = float(losses.sum())
+                pieces = [float(piece.sum()) for piece in losses.split(windows[index].lengths)] if keys[index] else [total]
+                found[index] = (total, pieces)
+            if memory is not None and all(math.isfinite(found[index][0]) for index in batch):
+                pieces_of_batch = {key: piece for index in batch for key, piece in zip(keys[index], found[index][1])}
+                memory.keep({index: found[index][0] for index in batch} | pieces_of_batch)
+    return found
+
+
+def _piece_keys(windows: Sequence[Window]) -> list[list[int]]:
+    """By what the pieces of each window are remembered: numbers below 0; none where a window is one piece."""
+    keys, after = [], -1
+    for window in windows:
+        number = len(window.lengths) if len(window.lengths) > 1 else 0
+        keys.append(list(range(after, after - number, -1)))
+        after -= number
+    return keys
+
+
+def _remembered(memory: Memory | None, index: int, keys: Sequence[int]) -> tuple[float, Sequence[float]] | None:
+    if memory is None or (total := memory.get(index)) is None:
+        return None
+    pieces = [piece for key in keys if (piece := memory.get(key)) is not None]
+    if len(pieces) < len(keys):
+        return None
+    return total, pieces or [total]
+
+
+def _losses(model: PreTrainedModel, windows: Sequence[Window]) -> Iterator[Tensor]:
+    """(scored tokens,) losses of each window of a batch in float64, from float32: a log-softmax in bfloat16 is off by several percent."""
+    import torch
+
+    if len(windows) == 1 and _is_long(windows[0], vocab_size=_vocab_size(model)):
+        yield _losses_by_blocks(model, windows[0])
+        return
+    input_ids, mask = _right_padded([window.token_ids[:-1] for window in windows])
+    logits = model(input_ids=input_ids.to(model.device), attention_mask=mask.to(model.device)).logits
+    for row, window in enumerate(windows):
+        last = len(window.token_ids) - 1
+        targets = torch.tensor(window.token_ids[-window.num_scored :], device=logits.device)
+        losses = torch.nn.functional.cross_entropy(logits[row, last - window.num_scored : last].float(), targets, reduction="none")
+        yield losses.double()
+
+
+def _is_long(window: Window, *, vocab_size: int) -> bool:
+    """Whether a window is more than its logits should be made of at once."""
+    return len(window.token_ids) > _BATCH_TOKENS + 1 or 4 * vocab_size * (len(window.token_ids) - 1) > _WHOLE_LOGIT_BYTES
+
+
+def _losses_by_blocks(model: PreTrainedModel, window: Window) -> Tensor:
+    """Of one long window: block after block of its tokens, each of which sees the keys and values of those before.
+
+    Neither logits nor masks nor scores of attention are ever made for more than a block of tokens; the keys and values of all are kept.
+    """
+    import torch
+    from transformers import DynamicCache
+
+    ids = torch.tensor([window.token_ids], device=model.device)
+    num_positions = ids.shape[1] - 1
+    first = num_positions - window.num_scored
+    size = _block_tokens(model, num_positions)
+    cache, losses = DynamicCache(config=model.config), []
+    for begin in range(0, num_positions, size):
+        end = min(begin + size, num_positions)
+        seen = torch.ones((1, end), dtype=torch.long, device=model.device)  # OPT counts its positions from the mask
+        logits = model(input_ids=ids[:, begin:end], attention_mask=seen, past_key_values=cache, use_cache=True).logits
+        if end > first:
+            scored = logits[0, max(first - begin, 0) :].float()
+            targets = ids[0, max(first, begin) + 1 : end + 1]
+            losses.append(torch.nn.functional.cross_entropy(scored, targets, reduction="none").double())
+    return torch.cat(losses)
+
+
+def _block_tokens(model: PreTrainedModel, num_positions: int) -> int:
+    """Tokens of a block, by what its logits take in float32 and, where attention is plain, its scores; else its mask."""
+    config = model.config.get_text_config()
+    rows = config.num_attention_heads if config._attn_implementation == "eager" else 1
+    return max(16, min(_BLOCK_TOKENS, _LOGIT_BYTES // (4 * max(_vocab_size(model), rows * num_positions))))
+
+
+def _vocab_size(model: PreTrainedModel) -> int:
+    return int(model.config.get_text_config().vocab_size)
 
 
 def _batches(windows: Sequence[Window], *, vocab_size: int) -> Iterator[list[int]]:

@@ -306,7 +306,7 @@ class _TextMemory:
         kept = self._journal.get(str(window))
         if kept is None:
             return None
-        self._progress.advance()
+        self._progress.advance(window >= 0)
         self.earlier_seconds += kept["seconds"]
         self._last = time.monotonic()
         return float(kept["answer"])
@@ -314,7 +314,7 @@ class _TextMemory:
     def keep(self, nats: Mapping[int, float]) -> None:
         each = (time.monotonic() - self._last) / len(nats)
         self._journal.add([{"key": str(window), "answer": value, "seconds": each} for window, value in nats.items()])
-        self._progress.advance(len(nats))
+        self._progress.advance(sum(window >= 0 for window in nats))
         self._last = time.monotonic()
 
 

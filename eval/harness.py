@@ -37,6 +37,9 @@ def results_table(results: Sequence[Mapping[str, Any]]) -> str:
     for name in texts:
         figures = [result["texts"].get(name) for result in results]
         rows.append([name, "bits per byte", *("–" if f is None else f"{f['bits_per_byte']:.4f}" for f in figures)])
+        of_parts = [{} if f is None else f.get("parts", {}) for f in figures]
+        for part in dict.fromkeys(part for parts in of_parts for part in parts):
+            rows.append([name, part, *(f"{parts[part]['bits_per_byte']:.4f}" if part in parts else "–" for parts in of_parts)])
     for name in tasks:
         summaries = [result["tasks"].get(name) for result in results]
         metric = next(score_names(summary["metrics"])[0] for summary in summaries if summary is not None)

@@ -6,8 +6,12 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
-from conversion.bits_per_byte import StartToken, choose_start_token, choose_window_tokens, score_documents, split_windows
+from conversion import bits_per_byte
+from conversion.bits_per_byte import StartToken, Window, choose_start_token, choose_window_tokens, score_documents, split_windows
+from tests.conversion.tiny_families import tiny_model
 from tests.eval.tiny_models import SENTENCES, tiny_llama, tiny_opt, tiny_tokenizer
 
 BOS, EOS = 0, 1
@@ -183,3 +187,81 @@ def test_the_end_of_a_turn_is_not_that_of_a_document():
     assert found.reason.endswith("stood there; <|im_end|> ends a turn, not a document")
     assert choose_start_token(tokenizer, "eos").token == "<|im_end|>"
     assert choose_start_token(tiny_tokenizer()).token == "</s>"
+
+
+# --- Long documents ---
+
+
+class Remembered(dict):
+    """What a killed process has kept."""
+
+    keep = dict.update
+
+
+class LargestTensor(TorchDispatchMode):
+    """Notes the most numbers that any tensor has."""
+
+    numbers = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        for tensor in tree_leaves(result):
+            if isinstance(tensor, torch.Tensor):
+                self.numbers = max(self.numbers, tensor.numel())
+        return result
+
+
+@pytest.mark.parametrize("family", ["opt", "llama3", "mistral", "gemma2", "qwen3"])
+@pytest.mark.parametrize("overlap", [0, 40])
+def test_block_by_block_is_as_all_at_once(family, overlap, monkeypatch):
+    """With windows of attention shorter than the text and with caps; blocks of 16 tokens, the last of them shorter."""
+    model = tiny_model(family).eval()
+    generator = torch.Generator().manual_seed(1)
+    ids = torch.randint(4, 60, (58,), generator=generator).tolist()
+    window = Window(ids, len(ids) - 1 - overlap)
+    with torch.inference_mode():
+        [whole] = bits_per_byte._losses(model, [window])
+        monkeypatch.setattr(bits_per_byte, "_WHOLE_LOGIT_BYTES", 0)
+        monkeypatch.setattr(bits_per_byte, "_BLOCK_TOKENS", 16)
+        [blocks] = bits_per_byte._losses(model, [window])
+    assert len(blocks) == len(whole) == 57 - overlap
+    torch.testing.assert_close(blocks, whole, rtol=0, atol=2e-5)  # float32 sums in another order
+
+
+def test_a_long_document_is_scored_by_its_parts_in_little_memory():
+    """No tensor of the sequence times itself; parts are those of the long document, and sum up to it; what is remembered is not done again."""
+    model, tokenizer = tiny_llama(num_positions=9_500, hidden_size=8), tiny_tokenizer()
+    text = " ".join(SENTENCES * 97)
+    length = len(tokenizer(text, add_special_tokens=False)["input_ids"])
+    assert 9_000 < length < 9_500
+    documents, memory = [SENTENCES[0], text], Remembered()
+    settings = {"start_token": choose_start_token(tokenizer), "window_tokens": 9_500}
+    with LargestTensor() as largest:
+        score = score_documents(model, tokenizer, documents, memory=memory, **settings)
+    assert largest.numbers <= 2048 * length, "scores or masks of all tokens with all"
+    assert [part.name for part in score.parts] == ["tokens 0 to 4,096", "tokens 4,096 to 16,384"]
+    assert {part.num_documents for part in score.parts} == {1}
+    assert sum(part.text_bytes for part in score.parts) == len(text.encode())
+    assert sum(part.nats for part in score.parts) == pytest.approx(score.documents[1].nats, rel=1e-12)
+    figures = score.figures()["parts"]["tokens 4,096 to 16,384"]
+    assert figures["bits_per_byte"] == pytest.approx(figures["nats"] / math.log(2) / figures["text_bytes"])
+
+    def broken(*arguments, **options):
+        raise AssertionError("computed again")
+
+    model.forward = broken
+    assert score_documents(model, tokenizer, documents, memory=memory, **settings) == score
+    shorter = dict(list(memory.items())[:-1])
+    with pytest.raises(AssertionError, match="computed again"):
+        score_documents(model, tokenizer, documents, memory=Remembered(shorter), **settings)
+
+
+def test_parts_are_the_same_in_shorter_windows():
+    """Windows that end elsewhere than the parts do are cut; a text without a long document has no parts."""
+    model, tokenizer = tiny_llama(num_positions=512, hidden_size=8), tiny_tokenizer()
+    text = " ".join(SENTENCES * 60)
+    score = score_documents(model, tokenizer, [text], start_token=choose_start_token(tokenizer), window_tokens=300)
+    assert [part.first for part in score.parts] == [0, 4096]
+    assert sum(part.nats for part in score.parts) == pytest.approx(score.nats, rel=1e-12)
+    alone = score_documents(model, tokenizer, [SENTENCES[0]], start_token=choose_start_token(tokenizer), window_tokens=300)
+    assert alone.parts == () and "parts" not in alone.figures()

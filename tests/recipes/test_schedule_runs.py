@@ -118,8 +118,8 @@ ROUNDING = 1e-6
             "",
             marks=pytest.mark.slow,
         ),
-        ("heads", "untied", 2, ("objective=two_tokens",), ""),
-        pytest.param("adapters", "untied", 2, ("procedure=lora",), "", marks=pytest.mark.slow),
+        ("heads", "untied", 2, ("+objective=two_tokens",), ""),
+        pytest.param("adapters", "untied", 2, ("+procedure=lora",), "", marks=pytest.mark.slow),
     ],
 )
 def test_tables_are_updated_as_by_plain_adamw_with_groups(
