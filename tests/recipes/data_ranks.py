@@ -22,11 +22,14 @@ def steps_seen(
     tensor_parallel_size: int,
     blend: tuple[list[int], list[int], float] | None = None,
     weights: list[float] | None = None,
+    ramp_up: list[int] | None = None,
 ) -> list[list[dict[str, Any]]]:
     """The samples that this rank gets, by step, of a run that is entered at the first and left at the last step.
 
     Args:
         end: steps of the whole run.
+        batch: samples of a step; of a full one where batches grow.
+        ramp_up: first size, increment and samples of batches that grow.
         blend: of passes over the data; otherwise Megatron's own order with these weights.
 
     Returns:
@@ -36,10 +39,16 @@ def steps_seen(
     from nemo.collections.llm.gpt.data.pre_training import PreTrainingDataModule
 
     from nemo_patches.tokenizer import EndOfDocument
+    from recipes.batches import batches_of
     from recipes.blend import Blend
+    from recipes.schema import RampUpRecipe, ScheduleRecipe
+    from recipes.training.growing_batches import GrowingBatches
     from recipes.training.origins import documents_of
     from recipes.training.passes import PassesDataModule
 
+    ramp = RampUpRecipe(*ramp_up) if ramp_up else None
+    schedule = ScheduleRecipe(global_batch_size=batch, micro_batch_size=MICRO_BATCH, learning_rate=1.0, ramp_up=ramp)
+    batches = batches_of(schedule)
     settings: dict[str, Any] = {
         "seq_length": sequence_length,
         "tokenizer": EndOfDocument(vocab_size=2000, eos_id=1999, identity="test"),
@@ -49,8 +58,8 @@ def steps_seen(
         "pin_memory": False,
         "seed": 1,
         "index_mapping_dir": index,
-        "init_consumed_samples": start * batch,
-        "num_train_samples": end * batch,
+        "init_consumed_samples": batches.samples(start),
+        "num_train_samples": batches.samples(end),
     }
     data: PreTrainingDataModule
     if blend is not None:
@@ -61,6 +70,10 @@ def steps_seen(
         assert weights is not None
         weighted = [word for weight, prefix in zip(weights, prefixes, strict=True) for word in (str(weight), prefix)]
         data = PreTrainingDataModule(paths=dict.fromkeys(("train", "validation", "test"), weighted), **settings)
+    if ramp is not None:
+        data.data_sampler = GrowingBatches(
+            batches, seq_len=sequence_length, micro_batch_size=MICRO_BATCH, init_consumed_samples=batches.samples(start)
+        )
     data.create_attention_mask = False
     trainer: Any = SimpleNamespace(max_steps=end, val_check_interval=1, limit_val_batches=1, limit_test_batches=0, global_step=start)
     data.trainer = trainer
@@ -70,8 +83,8 @@ def steps_seen(
     steps = []
     for step in range(start, stop):
         found = []
-        for number, micro in enumerate(islice(loader, batch // (MICRO_BATCH * replicas))):
-            first = step * batch + (number * replicas + replica) * MICRO_BATCH
+        for number, micro in enumerate(islice(loader, batches.size(step) // (MICRO_BATCH * replicas))):
+            first = batches.samples(step) + (number * replicas + replica) * MICRO_BATCH
             for place, (tokens, labels) in enumerate(zip(micro["tokens"], micro["labels"], strict=True)):
                 documents = documents_of(data._train_ds, [first + place])
                 found.append({"tokens": [*tokens.tolist(), int(labels[-1])], "documents": documents})

@@ -105,12 +105,10 @@ class Corpora:
             tensor_parallel_size=tensor_parallel_size,
             prefixes=[str(self.directory / name / "text") for name in self.lengths],
             sequence_length=SEQUENCE_LENGTH,
-            batch=BATCH,
+            **{"batch": BATCH, "end": STEPS, **order},
             start=start,
             stop=stop,
-            end=STEPS,
             index=str(self.directory / "index"),
-            **order,
         )
         if tensor_parallel_size == 2:
             assert ranks[0] == ranks[1], "the parts of one model have to see the same"
@@ -153,3 +151,17 @@ def test_no_sample_is_lost_or_repeated_over_resumes_and_layouts(corpora: Corpora
         for done in range(1, STEPS):
             of_b = sum(first >= corpora.first_tokens["b"] for step in _firsts(whole)[:done] for first in step)
             assert abs(of_b - done * BATCH / 4) <= 1
+
+
+def test_batches_that_grow_move_no_sample(corpora: Corpora) -> None:
+    """Batches of 4, then of 8, over interruptions at other layouts: the samples of a run with batches of 4, each as often and as early."""
+    given = {"blend": [corpora.sizes, (9, 10), 2]}
+    growing = {**given, "batch": 8, "end": 6, "ramp_up": [4, 4, 12]}
+    plain = [first for step in _firsts(corpora.steps(1, 1, 0, STEPS, **given)) for first in step]
+    parts = [step for part in ((2, 1, 0, 2), (1, 1, 2, 4), (2, 2, 4, 5), (2, 1, 5, 6)) for step in corpora.steps(*part, **growing)]
+    assert [len(step) for step in parts] == [4, 4, 4, 8, 8, 8]
+    begin = 0
+    for step in _firsts(parts):
+        assert sorted(step) == sorted(plain[begin : begin + len(step)])
+        begin += len(step)
+    assert [sample["documents"] for step in parts for sample in step] == [corpora.documents(sample) for step in parts for sample in step]
