@@ -13,6 +13,7 @@ from data_prep.html_page import html_page, html_table
 from recipes import schema
 from recipes.compose import CONF_DIR
 from recipes.rehearsal.page import STYLE, rehearsal_body
+from recipes.schedule_figure import schedule_figure
 from recipes.schema import Recipe
 from recipes.settings import choices_of, settings_of
 
@@ -40,11 +41,17 @@ def recipe_page(recipe: Recipe, *, chosen: str, overrides: Sequence[str], rehear
         f"<h2>{name}</h2>\n<div class='scroll recipe'>{html_table(['key', 'value', 'from', 'what it is'], rows)}</div>"
         for name, rows in sections.items()
     )
-    body, style = "\n".join(tables), ".recipe td { text-align: left; white-space: normal; vertical-align: top; }\n"
+    figure = "" if _has_no_steps(recipe) else f"<h2>Schedule</h2>\n{schedule_figure(recipe)}\n"
+    body, style = figure + "\n".join(tables), ".recipe td { text-align: left; white-space: normal; vertical-align: top; }\n"
     if rehearsal is None:
         return html_page(f"Recipe {recipe.name}", body, style=style)
     body = f"<h2>Rehearsal</h2>\n{rehearsal_body(rehearsal)}\n<h2>All values</h2>\n{body}"
     return html_page(f"Recipe {recipe.name}", body, style=STYLE + style)
+
+
+def _has_no_steps(recipe: Recipe) -> bool:
+    """Whether its data decides, which was not looked at."""
+    return recipe.schedule.max_steps is None and recipe.schedule.train_tokens is None
 
 
 def _values(section: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -42,3 +42,16 @@ def test_a_recipe_of_ones_own_has_a_page(tmp_path: Path, capsys: pytest.CaptureF
     rows = _rows(page.read_text(encoding="utf-8"))
     assert rows["seed"] == ["7", "mine.yaml: drawn from a hat", "of the order of the data, of dropout and of what is drawn"]
     assert [path.name for path in sorted(tmp_path.iterdir())] == ["mine.html", "mine.yaml"]
+
+
+def test_the_page_draws_the_schedule(tmp_path: Path) -> None:
+    page, overrides = tmp_path / "page.html", ["schedule.epochs=null", "schedule.max_steps=3000", "schedule.embedding_learning_rate=2e-3"]
+    ramp = [
+        f"+schedule.ramp_up.{key}={value}"
+        for key, value in (("start_batch_size", 512), ("batch_size_increment", 256), ("samples", 500_000))
+    ]
+    assert main(["--recipe", "gams/focus", "--page", str(page), *overrides, *ramp, "schedule.published_steps=null"]) == 0
+    text = html.unescape(page.read_text(encoding="utf-8"))
+    assert "The learning rate: 0 -> 0.0002 (warmup, 2,000 steps) -> 2e-05 (cosine, 500 steps) -> 2e-05 (constant, 500 steps)." in text
+    assert "Samples of a step: 512 for 489 steps, then 768 for 326 steps, then 1,024 for 2,185 steps." in text
+    assert text.count("data:image/svg+xml;base64,") == 2, "for light and for dark ground"

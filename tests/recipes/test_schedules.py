@@ -214,6 +214,10 @@ REFUSED = {
         "schedule.embedding_learning_rate (1e-05) is below min_learning_rate (0.0001), at which the embeddings' decay ends too;"
         " give embedding_min_learning_rate",
     ),
+    "embeddings that are frozen": (
+        ["schedule.embedding_learning_rate=1e-2", "+freeze=[{frozen: [embeddings]}]"],
+        "schedule.embedding_learning_rate is given, but freeze leaves token table and output layer as they are; leave it out, or train them",
+    ),
     "ramp does not divide": (
         [*RAMP, "schedule.ramp_up.batch_size_increment=5"],
         "schedule.ramp_up goes from 8 to 16 samples, which steps of batch_size_increment (5) do not reach; set it to a divisor of 8, for example 4",
