@@ -191,6 +191,8 @@ def test_the_end_of_a_turn_is_not_that_of_a_document():
 
 # --- Long documents ---
 
+PARTS = ["tokens 0 to 4,096", "tokens 4,096 to 16,384", "tokens 16,384 to 65,536"]
+
 
 class Remembered(dict):
     """What a killed process has kept."""
@@ -228,22 +230,26 @@ def test_block_by_block_is_as_all_at_once(family, overlap, monkeypatch):
     torch.testing.assert_close(blocks, whole, rtol=0, atol=2e-5)  # float32 sums in another order
 
 
-def test_a_long_document_is_scored_by_its_parts_in_little_memory():
+@pytest.mark.parametrize(
+    ("positions", "repeated", "parts"),
+    [(9_500, 97, PARTS[:2]), pytest.param(65_536, 690, PARTS, marks=pytest.mark.slow)],
+)
+def test_a_long_document_is_scored_by_its_parts_in_little_memory(positions, repeated, parts):
     """No tensor of the sequence times itself; parts are those of the long document, and sum up to it; what is remembered is not done again."""
-    model, tokenizer = tiny_llama(num_positions=9_500, hidden_size=8), tiny_tokenizer()
-    text = " ".join(SENTENCES * 97)
+    model, tokenizer = tiny_llama(num_positions=positions, hidden_size=8), tiny_tokenizer()
+    text = " ".join(SENTENCES * repeated)
     length = len(tokenizer(text, add_special_tokens=False)["input_ids"])
-    assert 9_000 < length < 9_500
+    assert 0.94 * positions < length < positions
     documents, memory = [SENTENCES[0], text], Remembered()
-    settings = {"start_token": choose_start_token(tokenizer), "window_tokens": 9_500}
+    settings = {"start_token": choose_start_token(tokenizer), "window_tokens": positions}
     with LargestTensor() as largest:
         score = score_documents(model, tokenizer, documents, memory=memory, **settings)
     assert largest.numbers <= 2048 * length, "scores or masks of all tokens with all"
-    assert [part.name for part in score.parts] == ["tokens 0 to 4,096", "tokens 4,096 to 16,384"]
+    assert [part.name for part in score.parts] == parts
     assert {part.num_documents for part in score.parts} == {1}
     assert sum(part.text_bytes for part in score.parts) == len(text.encode())
     assert sum(part.nats for part in score.parts) == pytest.approx(score.documents[1].nats, rel=1e-12)
-    figures = score.figures()["parts"]["tokens 4,096 to 16,384"]
+    figures = score.figures()["parts"][parts[-1]]
     assert figures["bits_per_byte"] == pytest.approx(figures["nats"] / math.log(2) / figures["text_bytes"])
 
     def broken(*arguments, **options):

@@ -15,6 +15,7 @@ import pytest
 from benchmarks.planner import BOUND, error, fit, table
 from conversion.families import FAMILIES
 from nemo_patches.lora_parts import adapter_names
+from recipes.batches import Batches, Stretch
 from recipes.freezing import model_parameter_names
 from recipes.plan import main
 from recipes.planner import costs
@@ -256,6 +257,19 @@ def test_sequence_parallelism_is_ranked_and_asks_for_less_memory_and_time() -> N
     assert cut.fit.needed_gib < whole.fit.needed_gib and cut.time.total < whole.time.total
     assert cut.time.tensor_parallel == whole.time.tensor_parallel  # as many bytes are sent
     assert not any(layout.sequence_parallel for layout in layouts if layout.tensor_parallel_size == 1)
+
+
+def test_batches_that_grow_take_less_time_but_the_same_for_the_optimizer() -> None:
+    """256 and 512 of 1,024 samples for 100 steps each: hours are those of each step, and of what is left where the run goes on."""
+    batches = Batches((Stretch(0, 0, 256), Stretch(100, 25_600, 512), Stretch(200, 76_800, 1024)))
+    full = estimate_run(GAMS, ON_64, PAPER_GPU, steps=1_000)
+    grown = estimate_run(GAMS, ON_64, PAPER_GPU, steps=1_000, batches=batches)
+    small, middle = (step_time(GAMS, replace(ON_64, accumulation_steps=passes), PAPER_GPU) for passes in (1, 2))
+    assert small.optimizer == full.choice.time.optimizer and small.products == full.choice.time.products / 4
+    assert grown.hours == pytest.approx((100 * small.total + 100 * middle.total + 800 * full.choice.time.total) / 3600)
+    left = estimate_run(GAMS, ON_64, PAPER_GPU, steps=1_000, first_step=150, batches=batches)
+    assert left.hours == pytest.approx((50 * middle.total + 800 * full.choice.time.total) / 3600)
+    assert left.steps == 850
 
 
 def test_unknown_gpu_names_the_known_ones() -> None:
