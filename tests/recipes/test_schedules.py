@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -264,3 +265,17 @@ def test_the_plan_shows_rates_and_batches() -> None:
     assert section["learning rate"] == "0 -> 0.001 (warmup, 10 steps) -> 0.001 (stable, 70 steps) -> 1e-05 (linear, 20 steps)"
     assert "batches that grow" in render({"schedule": section})
     assert set(DECAYS) == {"linear", "cosine", "exponential", "minus_sqrt"}
+
+
+def test_the_tiny_form_keeps_the_shape(tmp_path: Path) -> None:
+    """Hold, decay and ramp-up keep their share of the run, so that it still begins small and comes down."""
+    mine = tmp_path / "mine.yaml"
+    mine.write_text(
+        "# @package _global_\ndefaults:\n  - /model: opt_1b\n  - /data: gams\n  - /schedule: gams\n  - /run: gams\n  - _self_\n"
+        "schedule:\n  epochs: null\n  max_steps: 6000\n  published_steps: null\n  warmup_steps: 1000\n  decay_style: warmup_hold\n  hold_steps: 1500\n"
+        "  constant_steps: 0\n  global_batch_size: 256\n  ramp_up: {start_batch_size: 128, batch_size_increment: 64, samples: 384000}\n"
+    )
+    tiny = compose_recipe(str(mine), ["+size=tiny", "model.checkpoint=nemo", "data.train=[data]"]).schedule
+    assert (tiny.max_steps, tiny.warmup_steps, tiny.hold_steps, tiny.constant_steps) == (12, 2, 3, 0)
+    assert tiny.ramp_up == RampUpRecipe(4, 4, 28)  # 0.3 of 96
+    assert list(batches_of(tiny).parts(12)) == [(4, 7), (8, 5)]
