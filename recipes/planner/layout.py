@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import gcd
 
 from recipes import arithmetic
 from recipes.recomputation import in_words
@@ -27,6 +28,7 @@ class Layout:
         recomputed: share of the forward pass that published runs of another engine do again.
         shards_parameters: parameters are spread over the replicas too and gathered in every pass (FSDP); no recipe of ours does.
         gradient_bytes: of a number when gradients are reduced.
+        batch_unit: samples of which every batch of the run is a multiple, where batches grow; None where all are as large.
     """
 
     tensor_parallel_size: int
@@ -46,6 +48,7 @@ class Layout:
     recomputed: float = 0.0
     shards_parameters: bool = False
     gradient_bytes: int = 4
+    batch_unit: int | None = None
 
     @property
     def num_devices(self) -> int:
@@ -72,7 +75,7 @@ class Layout:
 
 def layout_of(recipe: Recipe) -> Layout:
     """The layout that a recipe asks for."""
-    parallel = recipe.parallel
+    parallel, ramp = recipe.parallel, recipe.schedule.ramp_up
     return Layout(
         tensor_parallel_size=parallel.tensor_parallel_size,
         pipeline_parallel_size=parallel.pipeline_parallel_size,
@@ -88,4 +91,5 @@ def layout_of(recipe: Recipe) -> Layout:
         document_mask=recipe.data.document_mask,
         sequence_parallel=parallel.sequence_parallel,
         recomputation=recipe.recomputation,
+        batch_unit=None if ramp is None else gcd(ramp.start_batch_size, ramp.batch_size_increment),
     )

@@ -78,12 +78,13 @@ def layouts(model: PlannedModel, asked: Layout, num_devices: int) -> Iterator[La
     Tensor parallelism goes beyond a node only up to what is asked.
     """
     batch = asked.micro_batch_size * asked.accumulation_steps * asked.data_parallel_size
+    unit = asked.batch_unit or batch
     for tensor in legal_tensor_sizes(model.config, model.vocab_rows, limit=max(asked.devices_per_node, asked.tensor_parallel_size)):
         for pipeline in (1,) if model.factorised_size else divisors(model.config["num_layers"]):  # factors lie on one stage alone
             replicas, left = divmod(num_devices, tensor * pipeline)
-            if left or not replicas or batch % replicas:
+            if left or not replicas or unit % replicas:
                 continue
-            for micro in divisors(batch // replicas):
+            for micro in divisors(unit // replicas):
                 if micro > _MAX_MICRO_BATCH:
                     continue
                 layout = replace(

@@ -272,6 +272,17 @@ def test_batches_that_grow_take_less_time_but_the_same_for_the_optimizer() -> No
     assert left.steps == 850
 
 
+def test_layouts_that_cannot_share_out_smaller_batches_are_not_ranked() -> None:
+    """Batches of 96, 192 ... samples: neither 64 replicas nor micro batches that leave some over."""
+    asked = replace(ON_64, batch_unit=96)
+    found = [choice.layout for choice in ranked(GAMS, asked, PAPER_GPU, num_devices=64)]
+    assert found and all(96 % (layout.data_parallel_size * layout.micro_batch_size) == 0 for layout in found)
+    assert any(
+        96 % (choice.layout.data_parallel_size * choice.layout.micro_batch_size)
+        for choice in ranked(GAMS, ON_64, PAPER_GPU, num_devices=64)
+    )
+
+
 def test_unknown_gpu_names_the_known_ones() -> None:
     assert find_gpu("A100-40GB") is PAPER_GPU
     with pytest.raises(ValueError) as error:
