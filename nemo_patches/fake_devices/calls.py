@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.autograd.graph import _engine_run_backward
 from torch.overrides import TorchFunctionMode
 
 from nemo_patches.cpu_device import is_cuda
@@ -98,6 +99,19 @@ def _copied(tensor: Tensor, memo: dict[int, Any]) -> Tensor:
     return copy
 
 
+def _backward(tensors: Any, grad_tensors: Any = None, retain_graph: bool | None = None, create_graph: bool = False, **options: Any) -> None:
+    """As torch's, of layers that are computed again: what their backward passes call has to come by here too, which it would not from within."""
+    assert options.get("inputs") is None and options.get("grad_variables") is None, (
+        "nobody here asks for the gradients of some tensors alone"
+    )
+    results = (tensors,) if isinstance(tensors, Tensor) else tuple(tensors)
+    gradients = (grad_tensors,) if isinstance(grad_tensors, Tensor) else tuple(grad_tensors or [None] * len(results))
+    made = torch.autograd._make_grads(results, gradients, is_grads_batched=False)
+    keeps_graph = create_graph if retain_graph is None else retain_graph
+    with GpuCalls():
+        _engine_run_backward(results, made, keeps_graph, create_graph, (), allow_unreachable=True, accumulate_grad=True)
+
+
 _TENSOR = torch.tensor
 _ANSWERS: dict[Any, Callable[..., Any]] = {
     torch.Tensor.cuda: _cuda,
@@ -119,4 +133,5 @@ _ANSWERS: dict[Any, Callable[..., Any]] = {
     F.softmax: kernels.softmax,
     torch.Tensor.softmax: kernels.softmax,
     torch.Tensor.__deepcopy__: _copied,
+    torch.autograd.backward: _backward,
 }

@@ -34,6 +34,7 @@ _PLANNED = {
     "activations": ("activations", 2, 0.55),
     "head": ("norms", 2, 0.45),
     "temporary": ("gradients of activations", 5, 0.7),
+    "gathered": ("buffers of collectives", 3, 0.8),
     "logits": ("logits", 1, 0.9),
 }
 _PHASES = (
@@ -116,7 +117,7 @@ def _draw_rank(axis: Axes, report: Mapping[str, Any], palette: Palette) -> dict[
         _write_on_top(axis, place, report["phases"][phase], palette, is_most=phase == report["fullest of all"])
     right = len(phases) + 0.5
     planned = [(name, colour, strength, report["planned"][name]) for name, colour, strength in _PARTS[:3]]
-    planned += [(*_PLANNED[part], report["planned"][part]) for part in ("activations", "head", "temporary", "logits")]
+    planned += [(*_PLANNED[part], report["planned"].get(part, 0.0)) for part in ("activations", "head", "temporary", "gathered", "logits")]
     _stack(axis, right, planned, palette, shown)
     total = report["planned"]["total"]
     if report["fit"] is not None:

@@ -36,6 +36,7 @@ with quiet_imports():
     import torch.distributed as distributed
     from lightning.pytorch import LightningModule, Trainer
     from lightning.pytorch.callbacks import Callback
+    from megatron.core.transformer.enums import AttnMaskType
     from torch import Tensor
 
     from nemo_patches import documents, fake_storage
@@ -44,6 +45,8 @@ with quiet_imports():
 
 apply(fake_storage.PATCHES)
 documents.document_starts = lambda position_ids: _starts(position_ids)
+# To attention that is computed again Megatron hands the type of its mask as a tensor, which here says 0, and that is none.
+AttnMaskType._missing_ = classmethod(lambda cls, value: cls.causal)
 
 _DOCUMENTS = (400, 60, 30, 700, 120, 1500)  # tokens, in turn: where documents really end, no tensor without values says
 STEPS = 2  # before the save; the first allocates the optimizer's state, the second has all that stays

@@ -92,7 +92,7 @@ def _planned(recipe: Recipe, inputs: RunInputs, stage: int) -> dict[str, float]:
     # Adapters are on Megatron's own layers, whatever is installed.
     kernels = "te" if stands_in() and recipe.lora is None else "gpu"
     memory, host = stage_memory(model, layout, stage, kernels=kernels), estimate_host(model, layout)
-    parts = ("parameters", "gradients", "optimizer", "activations", "logits", "head", "temporary", "total")
+    parts = ("parameters", "gradients", "optimizer", "activations", "logits", "head", "temporary", "gathered", "total")
     loading = {"load, resumed": gib(memory.state + memory.loading)}
     on_host = {"host, save": gib(host.save / host.processes), "host, load": gib(host.load / host.processes)}
     return {part: gib(getattr(memory, part)) for part in parts} | loading | on_host

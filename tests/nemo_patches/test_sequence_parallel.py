@@ -44,6 +44,18 @@ def test_losses_gradients_and_their_norm_are_those_of_whole_sequences_in_every_f
         require_same(found)
 
 
+def test_losses_gradients_and_their_norm_are_those_of_whole_sequences_over_two_stages(tmp_path: Path) -> None:
+    """Stages send each other parts of sequences."""
+    names = ("gemma2", "opt, documents, two tokens", "qwen3, adapters, documents", "opt, two tokens, tied")
+    cases = {name: model for name, model in particular_models().items() if name in names}
+    function = "tests.nemo_patches.sequence_ranks:with_and_without_sequence_parallelism"
+    arguments: dict[str, Any] = {"models": cases, "layouts": [[2, 2]], "tensor_parallel_size": 2}
+    ranks = run_on_gloo(function, world_size=4, directory=tmp_path, timeout_seconds=TIMEOUT_SECONDS, **arguments)
+    for found in ranks:
+        assert len(found) == len(names)
+        require_same(found)
+
+
 def test_every_rank_and_every_part_of_a_layer_drops_out_by_numbers_of_its_own(tmp_path: Path) -> None:
     """Attention too, which Megatron has draw from the state that all layers are drawing from then."""
     plain = models()

@@ -19,6 +19,11 @@ from nemo_patches.engine_model import causal_forward_step
 from nemo_patches.lora import LoRA
 
 MICRO_BATCH, LENGTH, DOCUMENT = 4, 64, 16
+AGAIN: dict[str, dict[str, Any]] = {
+    "core_attn again": {"recompute_granularity": "selective", "recompute_modules": ["core_attn"]},
+    "mlp again": {"recompute_granularity": "selective", "recompute_modules": ["mlp"]},
+    "all again": {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1},
+}
 
 
 def kept_by_a_layer(models: Mapping[str, Mapping[str, Any]], **_: Any) -> dict[str, float]:
@@ -42,6 +47,8 @@ def _kept_bytes(model: Mapping[str, Any], family: str, precision: str) -> int:
         tensor_model_parallel_size=parallel_state.get_tensor_model_parallel_world_size(),
         hidden_dropout=0.1 if "dropout" in family else 0.0,
         document_mask="documents" in family,
+        sequence_parallel="cut" in family,
+        **next((settings for way, settings in AGAIN.items() if way in family), {}),
     )
     engine = config.configure_model(tokenizer=None).to(dtype)
     weights = {parameter.untyped_storage().data_ptr() for parameter in engine.parameters()}

@@ -168,6 +168,16 @@ def test_frozen_tensors_keep_their_bits_at_data_parallel_2(
     assert data_parallel[0]["losses"] == pytest.approx(uninterrupted[0]["losses"], abs=LAYOUT_TOLERANCE)
 
 
+def test_parts_of_sequences_and_layers_computed_again_change_neither_losses_nor_norms(
+    runs: Runs, uninterrupted: list[dict[str, Any]]
+) -> None:
+    """With the distributed optimizer and overlapped communication; what is frozen keeps its bits."""
+    seen = runs.train("parts", FREEZE, "parallel.sequence_parallel=true", "+recomputation={}", tensor_parallel_size=2)
+    _is_exact(seen)
+    assert seen[0]["losses"] == pytest.approx(uninterrupted[0]["losses"], abs=1e-5)
+    assert seen[0]["gradient_norms"] == pytest.approx(uninterrupted[0]["gradient_norms"], rel=1e-5)
+
+
 @pytest.mark.parametrize(
     "overrides",
     [("parallel.distributed_optimizer=false", "parallel.overlap_communication=false"), ("parallel.pipeline_parallel_size=2",)],

@@ -13,6 +13,7 @@ from recipes.planner.activations import layer_activations
 from recipes.planner.layout import Layout
 from recipes.planner.memory import stage_memory
 from recipes.planner.parameters import PlannedModel
+from recipes.schema import MODULES
 from tests.conversion.tiny_families import PUBLISHED
 from tests.gloo import run_on_gloo
 from tests.recipes.planner_ranks import LENGTH, MICRO_BATCH
@@ -35,6 +36,11 @@ _HF: dict[str, dict[str, Any]] = {
 }
 
 
+# Where tensor-parallel ranks have parts of sequences, and where parts of layers are computed again.
+_CUT = ("opt dropout cut", "gemma2 cut", "llama documents cut", "qwen3 mlp again cut")
+_AGAIN = ("opt mlp again", "gemma2 mlp again", "mistral core_attn again", "llama documents core_attn again", "llama core_attn again")
+
+
 def _models() -> dict[str, dict[str, Any]]:
     from transformers import AutoConfig
 
@@ -50,6 +56,9 @@ def _models() -> dict[str, dict[str, Any]]:
 @pytest.mark.parametrize("tensor_parallel_size", [1, 2])
 def test_activations_are_those_that_autograd_keeps(tensor_parallel_size: int, tmp_path: Path) -> None:
     models = _models()
+    plain = dict(models)
+    for name in _CUT if tensor_parallel_size > 1 else _AGAIN:
+        models[name] = plain[next(kind for kind in sorted(plain, key=len, reverse=True) if name.startswith(kind))]
     ranks = run_on_gloo(
         "tests.recipes.planner_ranks:kept_by_a_layer", world_size=tensor_parallel_size, directory=tmp_path / "ranks", models=models
     )
@@ -63,6 +72,8 @@ def test_activations_are_those_that_autograd_keeps(tensor_parallel_size: int, tm
                     is_half=precision == "bf16",
                     hidden_dropout="dropout" in name,
                     document_mask="documents" in name,
+                    sequence_parallel="cut" in name,
+                    recomputed=tuple(module for module in MODULES if f"{module} again" in name),
                     kernels="cpu",
                 )
                 assert counted.of(TOKENS) == pytest.approx(kept[f"{name} {precision}"], rel=2e-3), (name, precision)  # statistics of norms
