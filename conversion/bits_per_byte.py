@@ -17,7 +17,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -268,8 +268,37 @@ class Memory(Protocol):
         ...
 
 
+Nats = tuple[float, Sequence[float]]  # of a window's scored tokens, and of its pieces
+
+
+class WindowScorer(Protocol):
+    """What scores batches of windows: a model here, or processes that share them.
+
+    Attributes:
+        vocab_size: rows of the model's embedding matrix.
+    """
+
+    vocab_size: int
+
+    def window_nats(self, batches: Sequence[Sequence[Window]]) -> Iterator[tuple[int, list[Nats]]]:
+        """Number of each batch, and the negative log-likelihood of each of its windows, in any order."""
+        ...
+
+
+class _Here:
+    """A model in this process."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        self._model, self.vocab_size = model, _vocab_size(model)
+
+    def window_nats(self, batches: Sequence[Sequence[Window]]) -> Iterator[tuple[int, list[Nats]]]:
+        """As they stand."""
+        for number, batch in enumerate(batches):
+            yield number, batch_nats(self._model, batch)
+
+
 def score_documents(
-    model: PreTrainedModel,
+    model: PreTrainedModel | WindowScorer,
     tokenizer: PreTrainedTokenizerFast,
     documents: Sequence[str],
     *,
@@ -282,6 +311,7 @@ def score_documents(
     """Score documents apart from each other, each after one start token.
 
     Args:
+        model: or what scores its windows elsewhere.
         text_name: how an error names the text.
         memory: of this text, model and settings; what it holds is not computed again.
         encode: in place of `encode_text` with the tokenizer, such as one that remembers.
@@ -300,7 +330,8 @@ def score_documents(
             owners.append(index)
     nats = [0.0] * len(documents)
     found: dict[tuple[int, int], float] = {}  # nats by document and part
-    for index, window, (value, pieces) in zip(owners, windows, _window_nats(model, windows, memory)):
+    scorer = cast("WindowScorer", model) if hasattr(model, "window_nats") else _Here(cast("PreTrainedModel", model))
+    for index, window, (value, pieces) in zip(owners, windows, _window_nats(scorer, windows, memory)):
         if not math.isfinite(value):
             raise ValueError(
                 f"the log-likelihood of document {index + 1} of {text_name} is not finite: the model's logits are broken;"
@@ -363,28 +394,39 @@ def _hidden_bytes(tokenizer: PreTrainedTokenizerFast, text: str, ids: Sequence[i
     return sum(len(text[begin:end].encode()) for token, (begin, end) in zip(ids, offsets) if token == unknown_id)
 
 
-def _window_nats(model: PreTrainedModel, windows: Sequence[Window], memory: Memory | None = None) -> list[tuple[float, Sequence[float]]]:
-    """Negative log-likelihood of each window's scored tokens, and of its pieces, summed in float64."""
+def _window_nats(scorer: WindowScorer, windows: Sequence[Window], memory: Memory | None = None) -> list[Nats]:
+    """Negative log-likelihood of each window's scored tokens, and of its pieces."""
+    found: list[Nats] = [(0.0, ())] * len(windows)
+    keys = _piece_keys(windows)
+    left: list[list[int]] = []
+    # Batches are cut before what is remembered is left out, so that an interruption changes no last digit.
+    for batch in _batches(windows, vocab_size=scorer.vocab_size):
+        known = {index: _remembered(memory, index, keys[index]) for index in batch}
+        if any(value is None for value in known.values()):
+            left.append(batch)
+            continue
+        for index, value in known.items():
+            assert value is not None
+            found[index] = value
+    for number, values in scorer.window_nats([[windows[index] for index in batch] for batch in left]):
+        batch = left[number]
+        for index, nats in zip(batch, values, strict=True):
+            found[index] = nats
+        if memory is not None and all(math.isfinite(total) for total, _ in values):
+            pieces_of_batch = {key: piece for index in batch for key, piece in zip(keys[index], found[index][1])}
+            memory.keep({index: found[index][0] for index in batch} | pieces_of_batch)
+    return found
+
+
+def batch_nats(model: PreTrainedModel, windows: Sequence[Window]) -> list[Nats]:
+    """Negative log-likelihood of each window's scored tokens, and of its pieces, summed in float64; the windows go through together."""
     import torch
 
-    found: list[tuple[float, Sequence[float]]] = [(0.0, ())] * len(windows)
-    keys = _piece_keys(windows)
+    found: list[Nats] = []
     with torch.inference_mode():
-        # Batches are cut before what is remembered is left out, so that an interruption changes no last digit.
-        for batch in _batches(windows, vocab_size=_vocab_size(model)):
-            known = {index: _remembered(memory, index, keys[index]) for index in batch}
-            if all(value is not None for value in known.values()):
-                for index, value in known.items():
-                    assert value is not None
-                    found[index] = value
-                continue
-            for index, losses in zip(batch, _losses(model, [windows[index] for index in batch]), strict=True):
-                total = float(losses.sum())
-                pieces = [float(piece.sum()) for piece in losses.split(windows[index].lengths)] if keys[index] else [total]
-                found[index] = (total, pieces)
-            if memory is not None and all(math.isfinite(found[index][0]) for index in batch):
-                pieces_of_batch = {key: piece for index in batch for key, piece in zip(keys[index], found[index][1])}
-                memory.keep({index: found[index][0] for index in batch} | pieces_of_batch)
+        for window, losses in zip(windows, _losses(model, windows), strict=True):
+            total, lengths = float(losses.sum()), window.lengths
+            found.append((total, [float(piece.sum()) for piece in losses.split(lengths)] if len(lengths) > 1 else [total]))
     return found
 
 

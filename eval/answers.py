@@ -18,6 +18,7 @@ from data_prep.artifacts import digest_bytes
 from data_prep.progress import Counter
 from eval.journal import Answer, Journal
 from eval.shortening import shortened
+from eval.workers import Answers, Call, Workers, answer_call
 
 if TYPE_CHECKING:
     from eval.chat import Chat, Messages
@@ -151,27 +152,37 @@ class RememberingModel(LM):
 
     def _ask(self, kind: str, requests: Sequence[Instance], keys: Sequence[str], runs: Sequence[int]) -> None:
         # Pieces are cut before looking for answers, so that sampling draws the same whether or not it was interrupted.
+        pieces: list[list[int]] = []
+        calls: list[Call] = []
         for number, piece in enumerate(_pieces(requests, runs, self._requests_per_piece)):
             if all(keys[index] in self._journal for index in piece):
                 self._advance(len(piece))
                 continue
-            if kind == "generate_until" and requests[piece[0]].args[1].get("do_sample"):
-                self._backend.start_sampling(_derived_seed(self._sampling_seed, runs[piece[0]], number))
-            asked = [self._as_asked(requests[index]) for index in piece]
-            answers = getattr(self._backend, kind)(asked, disable_tqdm=True)
-            finished = getattr(self._backend, "finished", {}) if kind == "generate_until" else {}
+            samples = kind == "generate_until" and requests[piece[0]].args[1].get("do_sample")
+            seed = _derived_seed(self._sampling_seed, runs[piece[0]], number) if samples else None
+            pieces.append(piece)
+            calls.append(Call(kind, [self._as_asked(requests[index]) for index in piece], seed))
+        for number, (answers, finished) in self._answer_all(calls):
             self._journal.add(
                 [
                     {
                         "key": keys[index],
                         "answer": answer,
-                        "finished": finished.get(request.args[0]),
+                        "finished": ended,
                         "prompt_cut": request_key(kind, requests[index].args) in self._too_long,
                     }
-                    for index, request, answer in zip(piece, asked, answers, strict=True)
+                    for index, answer, ended in zip(pieces[number], answers, finished, strict=True)
                 ]
             )
-            self._advance(len(piece))
+            self._advance(len(pieces[number]))
+
+    def _answer_all(self, calls: Sequence[Call]) -> Iterator[tuple[int, Answers]]:
+        """Number of each call and its answers: from one backend in their order, from several processes as they come."""
+        if isinstance(self._backend, Workers):
+            yield from self._backend.answer_all(calls)
+            return
+        for number, call in enumerate(calls):
+            yield number, answer_call(self._backend, call)
 
     def _advance(self, count: int) -> None:
         if self._progress is not None:

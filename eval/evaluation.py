@@ -109,10 +109,15 @@ def versions_of(backend: str) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Machine:
-    """What a model runs on; it changes no figure beyond rounding."""
+    """What a model runs on; it changes no figure beyond rounding.
+
+    Attributes:
+        workers: processes that share the requests.
+    """
 
     device: str = "cpu"
     batch_size: int = 8
+    workers: int = 1
 
 
 def evaluate_checkpoint(
@@ -194,9 +199,40 @@ def _evaluate_parts(
     """Add texts, tasks and failures to a result, and their files to a folder."""
     window_tokens = choose_window_tokens(checkpoint.num_positions, settings.context_length)
     result["settings"]["window_tokens"] = window_tokens
-    model = load_model(checkpoint, device=machine.device, dtype=settings.dtype) if texts or settings.backend == "hf" else None
+    with _model(checkpoint, settings, machine, texts=bool(texts)) as model:
+        _evaluate_with(model, result, staging, checkpoint, texts, tasks, settings, machine, answers_dir, window_tokens)
+    if not result["texts"] and not result["tasks"]:
+        raise ValueError(failures_sentence(result["failures"]))
+
+
+@contextlib.contextmanager
+def _model(checkpoint: Checkpoint, settings: Settings, machine: Machine, *, texts: bool) -> Iterator[Any]:
+    """The model, or processes that have it; None where only vLLM needs it."""
+    if machine.workers > 1:
+        from eval.workers import Workers, devices_of_workers
+
+        devices = devices_of_workers(machine.device, machine.workers)
+        with Workers(checkpoint, settings, devices=devices, batch_size=machine.batch_size, texts=texts) as workers:
+            yield workers
+        return
+    yield load_model(checkpoint, device=machine.device, dtype=settings.dtype) if texts or settings.backend == "hf" else None
+
+
+def _evaluate_with(
+    model: Any,
+    result: dict[str, Any],
+    staging: Path,
+    checkpoint: Checkpoint,
+    texts: Sequence[Text],
+    tasks: Mapping[str, FoundTask],
+    settings: Settings,
+    machine: Machine,
+    answers_dir: Path,
+    window_tokens: int,
+) -> None:
     if model is not None:
-        result["model"]["num_parameters"] = model.num_parameters()
+        count = model.num_parameters
+        result["model"]["num_parameters"] = count() if callable(count) else count
     if texts:
         start_token = choose_start_token(checkpoint.tokenizer, settings.start_token)
         result["settings"]["start_token_used"] = asdict(start_token)
@@ -212,7 +248,10 @@ def _evaluate_parts(
     chats = {name: found.build(chat) for name, found in tasks.items()} if chat is not None else {}
     positions = _task_positions(checkpoint, tasks, settings)
     result["settings"]["task_positions"] = max(positions, result["settings"].get("task_positions", 0))
-    lm = _open_backend(model, checkpoint, positions, settings, machine)
+    if machine.workers > 1:
+        model.max_length, lm = positions, model
+    else:
+        lm = open_backend(model, checkpoint, positions, settings, machine)
     for number, (name, found) in enumerate(tasks.items(), start=1):
         result["failures"].pop(name, None)
         requests = f"{len(found.task.instances)} requests"
@@ -224,8 +263,6 @@ def _evaluate_parts(
                 )
         except Exception as error:  # a task's functions are its owner's, and raise anything
             result["failures"][name] = failure_reason(error)
-    if not result["texts"] and not result["tasks"]:
-        raise ValueError(failures_sentence(result["failures"]))
 
 
 @contextlib.contextmanager
@@ -361,7 +398,8 @@ def _task_positions(checkpoint: Checkpoint, tasks: Mapping[str, FoundTask], sett
     return min(max(needed, DEFAULT_WINDOW_TOKENS), checkpoint.num_positions or needed + DEFAULT_WINDOW_TOKENS)
 
 
-def _open_backend(model: Any, checkpoint: Checkpoint, positions: int, settings: Settings, machine: Machine) -> Any:
+def open_backend(model: Any, checkpoint: Checkpoint, positions: int, settings: Settings, machine: Machine) -> Any:
+    """lm-eval's backend of a model."""
     # The tokenizer's own special tokens stay in front of a task's prompt, as with the stock command.
     if settings.backend == "vllm":
         from eval.vllm_backend import VllmModel

@@ -27,6 +27,8 @@ from eval.harness_options import add_harness_arguments
 from eval.model_names import named_checkpoints
 from eval.results import headline_score, score_names
 from eval.task_runs import TASKS_DIR, FoundTask, find_usable_tasks
+from eval.workers import devices_of_workers
+from recipes.run_dir import RECIPE_NAME
 
 
 def results_table(results: Sequence[Mapping[str, Any]]) -> str:
@@ -117,6 +119,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         raise ValueError("nothing to evaluate: give --text, --tasks or both")
     if arguments.batch_size < 1:
         raise ValueError(f"--batch-size is {arguments.batch_size}; it must be at least 1")
+    if arguments.workers < 1:
+        raise ValueError(f"--workers is {arguments.workers}; it must be at least 1")
+    if arguments.run is not None and not (arguments.run / RECIPE_NAME).is_file():
+        raise ValueError(f"--run {arguments.run} has no {RECIPE_NAME}; expected the output of `python -m recipes.train`")
     if arguments.limit is not None and arguments.limit < 1:
         raise ValueError(f"--limit is {arguments.limit}; it must be at least 1")
     settings = _settings(arguments)
@@ -127,6 +133,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     logging.getLogger("lm_eval").setLevel(logging.ERROR)
     folders = named_checkpoints(arguments.model)
+    if arguments.workers > 1:
+        devices_of_workers(arguments.device or default_device(), arguments.workers)
     checkpoints = [inspect_checkpoint(folder, name=name, base=arguments.base) for name, folder in folders.items()]
     tasks, unusable = _tasks(arguments, metadata)
     for checkpoint in checkpoints:  # before any model is loaded
@@ -140,6 +148,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     results, failures = _evaluate_all(checkpoints, texts, tasks, arguments, settings)
     if results:
         print(results_table(results))
+    if results and arguments.run is not None:
+        from eval.run_logs import log_results
+
+        for told in log_results(arguments.run, arguments.output, {result["name"] for result in results}):
+            print(f"logged: {told}", file=sys.stderr, flush=True)
     _print_notes(results)
     problems = []
     if failures:
@@ -159,7 +172,7 @@ def _evaluate_all(
     settings: Settings,
 ) -> tuple[list[dict[str, Any]], list[str]]:
     """Results of the models that could be evaluated, and why the others could not."""
-    machine = Machine(arguments.device or default_device(), arguments.batch_size)
+    machine = Machine(arguments.device or default_device(), arguments.batch_size, arguments.workers)
     results, failures = [], []
     for number, checkpoint in enumerate(checkpoints, start=1):
         output, start, done = arguments.output / checkpoint.name, time.monotonic(), f"[{number}/{len(checkpoints)}] {checkpoint.name}"

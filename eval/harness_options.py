@@ -44,6 +44,12 @@ def add_harness_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rouge-tokenizer", metavar="DIR", help="Hugging Face tokenizer that summaries are compared with")
     parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="a folder of results per model is written here")
     parser.add_argument(
+        "--run",
+        type=Path,
+        metavar="DIR",
+        help="output of recipes.train that the models are checkpoints of: scores are logged beside its curves",
+    )
+    parser.add_argument(
         "--start-token",
         metavar="TOKEN",
         default="auto",
@@ -77,4 +83,7 @@ def add_harness_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--backend", choices=BACKENDS, default="hf", help="what runs the tasks (default: %(default)s)")
     parser.add_argument("--dtype", choices=DTYPES, default="float32", help="of the weights in memory (default: %(default)s)")
     parser.add_argument("--device", help="cpu, cuda, cuda:1 ...; default: cuda where there is one")
+    parser.add_argument(
+        "--workers", type=int, default=1, metavar="N", help="processes that share the requests: each a GPU, or a share of the cores"
+    )
     parser.add_argument("--batch-size", type=int, default=8, help="requests per pass in tasks (default: %(default)s)")

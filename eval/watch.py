@@ -77,7 +77,7 @@ def _check(arguments: argparse.Namespace) -> None:
         return
     if not {"--text", "--tasks"} & set(arguments.harness):
         raise ValueError("nothing to evaluate: give --text or --tasks after --, as for eval.harness")
-    if taken := {"--model", "--output"} & set(arguments.harness):
+    if taken := {"--model", "--output", "--run"} & set(arguments.harness):
         raise ValueError(f"{' and '.join(sorted(taken))} after --: the command gives them itself; leave them out")
     harness = argparse.ArgumentParser(prog="eval.harness")
     add_harness_arguments(harness)

@@ -109,11 +109,16 @@ class WatchedRun:
         log = self.output / "logs" / f"{name}.log"
         log.parent.mkdir(parents=True, exist_ok=True)
         shutil.rmtree(export, ignore_errors=True)  # of an interrupted attempt
+        # What has no recipe is no training of ours, and has no curves.
+        logged = ["--run", str(self.run_dir)] if (self.run_dir / RECIPE_NAME).is_file() else []
         commands = (
             ("export", ["conversion.nemo_to_hf", "--input", str(checkpoint), "--output", str(export)]),
             # Nothing is measured on an export that is another model.
             ("comparison of export and checkpoint", ["conversion.verify", str(export), str(checkpoint)]),
-            ("evaluation", ["eval.harness", "--model", f"{name}={export}", "--output", str(self.output / "results"), *self.harness]),
+            (
+                "evaluation",
+                ["eval.harness", "--model", f"{name}={export}", "--output", str(self.output / "results"), *logged, *self.harness],
+            ),
         )
         with open(log, "w", encoding="utf-8") as stream:
             for what, arguments in commands:

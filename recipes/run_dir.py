@@ -9,7 +9,7 @@ import uuid
 from dataclasses import asdict
 from pathlib import Path
 
-from data_prep.artifacts import MANIFEST_NAME, check_files, read_manifest
+from data_prep.artifacts import MANIFEST_NAME, check_files, digest_bytes, read_manifest
 from data_prep.plain_files import read_json
 from recipes import arithmetic
 from recipes.schema import Recipe, recipe_from_mapping
@@ -19,6 +19,7 @@ CHECKPOINTS_NAME = "checkpoints"
 METRICS_NAME = "metrics.jsonl"
 CONTEXT_NAME = "context"
 WANDB_NAME = "wandb"  # what the library itself calls it
+TENSORBOARD_NAME = "tensorboard"
 _PROBE_BYTES = 8 << 20
 
 # What may differ between the parts of an interrupted run: an allocation of another size, and what is written when.
@@ -81,6 +82,11 @@ def is_disk_full(directory: Path) -> bool:
     finally:
         probe.unlink(missing_ok=True)
     return False
+
+
+def wandb_id(run_dir: Path) -> str:
+    """What Weights & Biases knows all parts of an interrupted run by."""
+    return digest_bytes(str(run_dir.resolve()).encode()).replace(":", "-")
 
 
 def sync_command(run_dir: Path) -> str:

@@ -9,9 +9,7 @@ from typing import Any
 
 from lightning.pytorch.loggers import Logger, TensorBoardLogger, WandbLogger
 
-from data_prep.artifacts import digest_bytes
-
-TENSORBOARD_NAME = "tensorboard"
+from recipes.run_dir import TENSORBOARD_NAME, wandb_id
 
 
 def make_loggers(run_dir: Path, *, name: str, wandb_project: str | None, settings: dict[str, Any]) -> list[Logger]:
@@ -22,10 +20,15 @@ def make_loggers(run_dir: Path, *, name: str, wandb_project: str | None, setting
     loggers: list[Logger] = [TensorBoardLogger(str(run_dir), name=TENSORBOARD_NAME, version="")]
     if wandb_project is not None:
         os.environ.setdefault("WANDB_SILENT", "true")
-        identity = digest_bytes(str(run_dir.resolve()).encode()).replace(":", "-")
         loggers.append(
             WandbLogger(
-                name=name, project=wandb_project, save_dir=str(run_dir), id=identity, offline=True, config=settings, log_model=False
+                name=name,
+                project=wandb_project,
+                save_dir=str(run_dir),
+                id=wandb_id(run_dir),
+                offline=True,
+                config=settings,
+                log_model=False,
             )
         )
     return loggers

@@ -9,7 +9,7 @@ from pathlib import Path
 from slurm.jobs.job import Job
 
 # Of eval.harness: what follows names files, which a job must find wherever it runs and a container must see.
-PATH_OPTIONS = ("--base", "--text", "--data", "--hub", "--task-dir", "--rouge-tokenizer")
+PATH_OPTIONS = ("--base", "--run", "--text", "--data", "--hub", "--task-dir", "--rouge-tokenizer")
 LOGS_NAME = "slurm_logs"
 
 
