@@ -10,7 +10,7 @@ from conversion.factors import read_factors
 from conversion.inspection.deep import TOKEN_TABLES
 from conversion.untrained_rows import end_of_text_sentences
 from recipes.base_models import BASE_MODELS, SHAPE_KEYS, base_model
-from recipes.schema import Recipe
+from recipes.schema import MASKED, Recipe
 
 if TYPE_CHECKING:
     from recipes.checks import RunInputs
@@ -86,11 +86,11 @@ def factor_problems(recipe: Recipe, inputs: RunInputs) -> list[str]:
             "model.factors needs a head that is the token table; make the checkpoint with conversion.transfer --output-layer tied"
         )
     for key, found_value, legal in (
-        ("parallel.pipeline_parallel_size", recipe.parallel.pipeline_parallel_size, 1),
-        ("objective", recipe.objective, "next_token"),
+        ("parallel.pipeline_parallel_size", recipe.parallel.pipeline_parallel_size, (1,)),
+        ("objective", recipe.objective, ("next_token", MASKED)),
     ):
-        if found_value != legal:
-            problems.append(f"{key} is {found_value}, but model.factors is trained with {legal} alone")
+        if found_value not in legal:
+            problems.append(f"{key} is {found_value}, but model.factors is trained with {' or '.join(map(str, legal))} alone")
     return problems
 
 

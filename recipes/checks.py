@@ -20,6 +20,7 @@ from recipes.checkpoint_checks import checkpoint_problems, factor_problems
 from recipes.data_checks import blend_problems, data_problems
 from recipes.freezing import NEVER, TOKEN_TABLE, first_trained_steps, model_parameter_names, pipeline_stages, table_names
 from recipes.layout_checks import layout_problems
+from recipes.masking_checks import masking_problems
 from recipes.planner.estimate import memory_problems
 from recipes.planner.hardware import Gpu
 from recipes.planner.parameters import SECOND_HEAD, PlannedModel
@@ -151,7 +152,7 @@ def check_run(recipe: Recipe, inputs: RunInputs, *, visible: Gpu | None = None) 
     problems = value_problems(recipe)
     if not problems:  # the rules below divide by these numbers
         problems += _choice_problems(recipe) + layout_problems(recipe, inputs, vocab_rows=padded_vocab_size(recipe, inputs))
-        problems += checkpoint_problems(recipe, inputs) + factor_problems(recipe, inputs)
+        problems += checkpoint_problems(recipe, inputs) + factor_problems(recipe, inputs) + masking_problems(recipe, inputs)
         without_steps = batch_problems(recipe) + blend_problems(recipe, inputs)
         problems += without_steps
         if not without_steps:

@@ -20,8 +20,9 @@ from recipes.checks import RunInputs, padded_vocab_size, trained_names
 from recipes.freezing import first_trained_steps
 from recipes.launch import process_rank
 from recipes.layout_checks import layers_per_stage
+from recipes.masking import masks_of
 from recipes.recomputation import resolved
-from recipes.schema import Recipe
+from recipes.schema import MASKED, Recipe
 from recipes.steps import blend_of, has_answers, weights_of
 from recipes.stopping import StopSignals
 from recipes.watchdog import Watchdog
@@ -52,6 +53,7 @@ with quick_imports():
     from recipes.training.growing_batches import GrowingBatches
     from recipes.training.loggers import TENSORBOARD_NAME, finish, make_loggers
     from recipes.training.losses import StepLoss
+    from recipes.training.masking import MaskedDataModule, MaskedPassesDataModule
     from recipes.training.nonfinite import NonFiniteSteps
     from recipes.training.passes import PassesDataModule
     from recipes.training.tables import TablesOptimizer, is_of_tables
@@ -247,7 +249,7 @@ def make_model(recipe: Recipe, inputs: RunInputs, nonfinite: NonFiniteSteps) -> 
         document_mask=recipe.data.document_mask,
         **_recomputation_settings(recipe, inputs),
         # Samples then have different numbers of tokens that count: a mean of the means of micro batches would depend on how they are cut.
-        calculate_per_token_loss=recipe.data.document_mask or any(map(has_answers, inputs.train)),
+        calculate_per_token_loss=recipe.data.document_mask or recipe.objective == MASKED or any(map(has_answers, inputs.train)),
     )
     first_trained = first_trained_steps(
         recipe.freeze,
@@ -303,7 +305,10 @@ def make_data(recipe: Recipe, inputs: RunInputs, *, index_dir: Path) -> PreTrain
     build: Callable[..., PreTrainingDataModule] = PreTrainingDataModule
     if recipe.schedule.epochs is not None:
         with_answers = [has_answers(manifest) for manifest in inputs.train]
-        build = partial(PassesDataModule, prefixes, blend_of(recipe, inputs.train), with_answers=with_answers)
+        passes = (prefixes, blend_of(recipe, inputs.train))
+        build = partial(PassesDataModule, *passes, with_answers=with_answers)
+    if (masks := masks_of(recipe)) is not None:
+        build = partial(MaskedDataModule, *masks) if recipe.schedule.epochs is None else partial(MaskedPassesDataModule, *masks, *passes)
     data = build(
         paths={"train": train, "validation": train, "test": train},  # Validation reads its own
         seq_length=recipe.data.sequence_length,

@@ -90,6 +90,10 @@ RANGES: Mapping[str, Range] = {
     "schedule.adam_epsilon": POSITIVE,
     "schedule.clip_gradient_norm": NOT_NEGATIVE,  # 0: no clipping
     "recomputation.num_layers": COUNT,
+    "masking.share": Range(0, 1, above_least=True, below_most=True),
+    "masking.hidden": Range(0, 1),
+    "masking.replaced": Range(0, 1),
+    "masking.validation_parts": COUNT,
     "lora.rank": COUNT,
     "lora.alpha": POSITIVE,
     "lora.dropout": SHARE_BELOW_ONE,

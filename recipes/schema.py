@@ -130,6 +130,17 @@ class LoRARecipe:
 
 
 @dataclass(frozen=True)
+class MaskingRecipe:
+    """Of the objective "masked": which tokens the model has to predict, and what it sees in their place."""
+
+    share: float = 0.15  # of the tokens, or of the words, drawn for every sample anew; special tokens never
+    hidden: float = 0.8  # of these, behind the mask token
+    replaced: float = 0.1  # of these, behind another token; the rest is seen as it is
+    whole_words: bool = False  # all tokens of a word or none
+    validation_parts: int = 7  # held-out text is measured in so many passes, each with another part of the tokens hidden
+
+
+@dataclass(frozen=True)
 class RunRecipe:
     """What is written down and when."""
 
@@ -163,13 +174,15 @@ class Recipe:
     freeze: tuple[FreezeRule, ...] = ()
     lora: LoRARecipe | None = None
     recomputation: RecomputationRecipe | None = None  # of activations, in the backward pass; by default all are kept
-    objective: str = "next_token"  # or "two_tokens": a second head for the token after the next, left out of exports
+    masking: MaskingRecipe | None = None  # of the objective "masked"; by default as BERT
+    objective: str = "next_token"  # or "two_tokens": a second head for the token after the next, left out of exports; "masked": encoders
     second_head: str = "copied"  # how that head starts: as a copy of the first, or "random"
     precision: str = "bf16"  # "bf16" (mixed: float32 gradients and optimizer) or "32"
     seed: int = 42  # of the order of the data, of dropout and of what is drawn
 
 
-OBJECTIVES = ("next_token", "two_tokens")
+MASKED = "masked"
+OBJECTIVES = ("next_token", "two_tokens", MASKED)
 SECOND_HEADS = ("copied", "random")
 PRECISIONS = ("bf16", "32")
 GRANULARITIES = ("full", "selective")

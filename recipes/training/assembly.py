@@ -16,6 +16,7 @@ from recipes import arithmetic
 from recipes.batches import batches_of
 from recipes.checks import RunInputs, factorised_size, padded_vocab_size
 from recipes.launch import process_rank
+from recipes.masking import masks_of
 from recipes.planner.hardware import GPUS
 from recipes.planner.visible import has_known_rates, visible_gpu
 from recipes.rates import Rates, new_rows
@@ -140,6 +141,7 @@ def _validation(recipe: Recipe, inputs: RunInputs, metrics: Metrics, watchdog: W
     every_steps = arithmetic.validation_steps(recipe)
     if every_steps is None:
         return None
+    masks = masks_of(recipe)
     return Validation(
         {language: Path(path) / PREFIX for language, path in recipe.data.validation.items()},
         metrics,
@@ -150,6 +152,7 @@ def _validation(recipe: Recipe, inputs: RunInputs, metrics: Metrics, watchdog: W
         sequence_length=recipe.data.sequence_length,
         micro_batch_size=recipe.schedule.micro_batch_size,
         end_of_text=inputs.train[0].facts["eos_token_id"] if recipe.data.document_mask else None,
+        masks=None if masks is None else (masks[0], masks[1].validation_parts),
     )
 
 

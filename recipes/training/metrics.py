@@ -116,18 +116,24 @@ class Metrics(Callback):
             return self._rates.positions(step)
         return int(self._seen[self._rates.batches.samples(step)])
 
-    def write_validation(self, trainer: Trainer, losses: Mapping[str, float], *, seconds: float) -> None:
+    def write_validation(
+        self, trainer: Trainer, losses: Mapping[str, float], *, seconds: float, masked_shares: Mapping[str, float] | None = None
+    ) -> None:
         """Log losses on held-out text, also in bits per byte, which compares runs with different vocabularies.
 
         Args:
-            losses: nats per token, by language; the language `all` is left out of the names.
+            losses: nats per predicted token, by language; the language `all` is left out of the names.
+            masked_shares: which share of the tokens was predicted, where they were masked ones; these are no figures of a causal model, and
+                have names of their own.
             seconds: that the measurement took, which are not counted as training.
         """
         record: dict[str, Any] = {"step": trainer.global_step}
         for language, loss in losses.items():
             suffix = "" if language == "all" else f"_{language}"
-            record[f"validation_loss{suffix}"] = loss
-            record[f"validation_bits_per_byte{suffix}"] = loss / math.log(2) / self._rates.held_out_bytes_per_token[language]
+            bits = loss / math.log(2) / self._rates.held_out_bytes_per_token[language]
+            kind, share = ("", 1.0) if masked_shares is None else ("masked_", masked_shares[language])
+            record[f"validation_{kind}loss{suffix}"] = loss
+            record[f"validation_{kind}bits_per_byte{suffix}"] = bits * share
         text = "  ".join(f"{name.replace('_', ' ')} {value:.4f}" for name, value in record.items() if name != "step")
         self._write(trainer, {name: value if math.isfinite(value) else None for name, value in record.items()})
         print(f"step {trainer.global_step}/{self._max_steps}  {text}", file=sys.stderr, flush=True)

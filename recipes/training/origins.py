@@ -10,6 +10,7 @@ from typing import Any
 from megatron.core.datasets.blended_dataset import BlendedDataset
 
 from recipes.training.answers import Answers
+from recipes.training.masking import MaskedSamples
 from recipes.training.passes import OrderedSamples
 
 _MOST_RANGES = 8  # that a sentence names
@@ -34,6 +35,8 @@ def documents_of(data: Any, samples: Iterable[int]) -> Documents:
 
 def _origin(data: Any, sample: int) -> tuple[str, list[int]]:
     """Path of a data set without suffix, and the documents in it."""
+    if isinstance(data, MaskedSamples):
+        return _origin(data.samples, sample)
     if isinstance(data, OrderedSamples):
         return _origin(*data.place(sample))
     if isinstance(data, BlendedDataset):

@@ -13,11 +13,13 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 from megatron.core import parallel_state
 from megatron.core.pipeline_parallel import get_forward_backward_func
+from numpy.typing import NDArray
 from torch import Tensor
 
 from data_prep.megatron.index import TokenFile
 from nemo_patches.context_parallel import on_this_rank
 from nemo_patches.documents import documents_of
+from recipes.masking import MaskVocabulary, parts_of_sample
 from recipes.training.documents import positions_in_documents
 from recipes.training.metrics import Metrics, gather_parameters
 from recipes.watchdog import Watchdog
@@ -31,6 +33,7 @@ class Validation(Callback):
 
     Args:
         end_of_text: the token behind which another document begins that does not see those before; None where samples are seen whole.
+        masks: where masked tokens are predicted: what hides them, and in how many passes each token is hidden once.
     """
 
     def __init__(
@@ -45,11 +48,12 @@ class Validation(Callback):
         sequence_length: int,
         micro_batch_size: int,
         end_of_text: int | None = None,
+        masks: tuple[MaskVocabulary, int] | None = None,
     ) -> None:
         self._sets = {language: TokenFile(prefix) for language, prefix in sets.items()}
         self._metrics, self._watchdog, self._every, self._max_steps = metrics, watchdog, every_steps, max_steps
         self._max_samples, self._length, self._micro_batch_size = max_samples, sequence_length, micro_batch_size
-        self._end_of_text = end_of_text
+        self._end_of_text, self._masks = end_of_text, masks
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Measure where it is due."""
@@ -65,15 +69,19 @@ class Validation(Callback):
         for chunk in chunks:
             chunk.eval()
         with torch.no_grad():
-            losses = {language: self._loss(chunks, tokens) for language, tokens in self._sets.items()}
+            found = {language: self._loss(chunks, tokens) for language, tokens in self._sets.items()}
         for chunk in chunks:
             chunk.train()
         if trainer.is_global_zero:
-            self._metrics.write_validation(trainer, losses, seconds=time.monotonic() - start)
+            losses = {language: loss for language, (loss, _) in found.items()}
+            shares = {language: share for language, (_, share) in found.items()}
+            seconds = time.monotonic() - start
+            self._metrics.write_validation(trainer, losses, seconds=seconds, masked_shares=shares if self._masks else None)
 
-    def _loss(self, chunks: list[Any], tokens: TokenFile) -> float:
-        """Mean loss per token in nats; every rank takes part, and gets it."""
-        samples = range(min(self._max_samples, (tokens.num_tokens - 1) // self._length))
+    def _loss(self, chunks: list[Any], tokens: TokenFile) -> tuple[float, float]:
+        """Mean loss per predicted token in nats, and the share of tokens that is predicted; every rank takes part, and gets it."""
+        num_samples = min(self._max_samples, (tokens.num_tokens - (self._masks is None)) // self._length)
+        samples = range(num_samples * (self._masks[1] if self._masks else 1))
         mine = samples[parallel_state.get_data_parallel_rank() :: parallel_state.get_data_parallel_world_size()]
         whole = len(mine) // self._micro_batch_size * self._micro_batch_size
         total = torch.zeros(2, dtype=torch.float64, device="cuda")  # sum and number of losses
@@ -81,7 +89,7 @@ class Validation(Callback):
             if numbers:
                 total += self._sums(chunks, tokens, numbers, size)
         torch.distributed.all_reduce(total)
-        return float(total[0] / total[1])
+        return float(total[0] / total[1]), float(total[1]) / (num_samples * self._length)
 
     def _sums(self, chunks: list[Any], tokens: TokenFile, numbers: range, micro_batch_size: int) -> Tensor:
         """Sum and number of the losses of samples; 0 on ranks that have none, or the same as another."""
@@ -89,20 +97,19 @@ class Validation(Callback):
         def forward(batches: Iterator[Tensor], chunk: Any) -> tuple[Tensor, Any]:
             on_host = next(batches)
             batch = on_host.to("cuda", non_blocking=True)
-            tokens, labels = on_this_rank(batch[:, :-1]).contiguous(), on_this_rank(batch[:, 1:]).contiguous()
+            tokens, labels, counts = (on_this_rank(part).contiguous() for part in batch)
             if self._end_of_text is None:
-                documents, counts = None, torch.ones((), device="cuda")
-                positions = on_this_rank(torch.arange(self._length, device="cuda").expand(micro_batch_size, -1))
+                documents, positions = None, on_this_rank(torch.arange(self._length, device="cuda").expand(micro_batch_size, -1))
             else:
-                documents, counts = documents_of(positions_in_documents(on_host[:, :-1], self._end_of_text)), tokens != self._end_of_text
+                documents = documents_of(positions_in_documents(on_host[0], self._end_of_text))
                 positions = documents.positions
             losses = chunk(tokens, positions, None, labels=labels, packed_seq_params=documents)
-            number = counts.expand_as(labels).sum(dtype=torch.float64)
+            number = counts.sum(dtype=torch.float64)
             return losses, lambda output: (output.float().mean(), torch.stack([(output.double() * counts).sum(), number]))
 
         sums = get_forward_backward_func()(
             forward_step_func=forward,
-            data_iterator=_batches(tokens, numbers, micro_batch_size, self._length),
+            data_iterator=self._batches(tokens, numbers, micro_batch_size),
             model=chunks if len(chunks) > 1 else chunks[0],
             num_microbatches=len(numbers) // micro_batch_size,
             seq_length=self._length,
@@ -113,9 +120,20 @@ class Validation(Callback):
             return torch.zeros(2, dtype=torch.float64, device="cuda")
         return torch.stack(sums).sum(dim=0)
 
+    def _batches(self, tokens: TokenFile, numbers: range, size: int) -> Iterator[Tensor]:
+        """(3, size, length) each: what the model sees, what it has to predict, and whether that counts."""
+        for first in range(0, len(numbers), size):
+            rows = [self._sample(tokens, number) for number in numbers[first : first + size]]
+            yield torch.from_numpy(np.stack(rows, axis=1))
 
-def _batches(tokens: TokenFile, numbers: range, size: int, length: int) -> Iterator[Tensor]:
-    """(size, length + 1) token ids each."""
-    for first in range(0, len(numbers), size):
-        rows = [tokens.slice(number * length, (number + 1) * length + 1) for number in numbers[first : first + size]]
-        yield torch.from_numpy(np.stack(rows).astype(np.int64))
+    def _sample(self, tokens: TokenFile, number: int) -> NDArray[np.int64]:
+        """(3, length); see `_batches`."""
+        if self._masks is None:
+            text = tokens.slice(number * self._length, (number + 1) * self._length + 1).astype(np.int64)
+            counts = np.ones(self._length, dtype=bool) if self._end_of_text is None else text[:-1] != self._end_of_text
+            return np.stack([text[:-1], text[1:], counts])
+        vocabulary, num_parts = self._masks
+        number, part = divmod(number, num_parts)
+        text = tokens.slice(number * self._length, (number + 1) * self._length).astype(np.int64)
+        hidden = parts_of_sample(text, vocabulary, num_parts=num_parts, number=number) == part
+        return np.stack([np.where(hidden, vocabulary.mask_id, text), text, hidden])

@@ -1,0 +1,27 @@
+"""Runs of masked training that also tell which samples they saw."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from recipes.training.masking import MaskedSamples
+from tests.recipes import training_ranks
+
+
+def train(output: str, **options: Any) -> dict[str, Any]:
+    """As `training_ranks.train`; rank 0 writes `samples.pt`, number -> sample, beside the run."""
+    seen: dict[int, Any] = {}
+    original = MaskedSamples.__getitem__
+
+    def note(samples: MaskedSamples, number: int) -> Any:
+        seen[number] = original(samples, number)
+        return seen[number]
+
+    MaskedSamples.__getitem__ = note  # type: ignore[method-assign]  # this process is a fork, and ends with the run
+    found = training_ranks.train(output, **options)
+    if torch.distributed.get_rank() == 0:
+        torch.save(seen, Path(output).with_suffix(".pt"))
+    return found
