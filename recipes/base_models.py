@@ -27,6 +27,18 @@ _GEMMA3_LONG = {
     "rope_scaling": {"rope_type": "linear", "factor": 8.0},
 }
 
+_ENCODER = {
+    "hidden_size": 768,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 12,
+    "intermediate_size": 3072,
+    "max_position_embeddings": 514,
+    "type_vocab_size": 1,
+    "layer_norm_eps": 1e-5,
+    "pad_token_id": 1,
+    "tie_word_embeddings": True,
+}
+
 BASE_MODELS: Mapping[str, Mapping[str, Any]] = {
     "opt-1.3b": {
         "model_type": "opt",
@@ -48,6 +60,8 @@ BASE_MODELS: Mapping[str, Mapping[str, Any]] = {
         "max_position_embeddings": 2048,
         "tie_word_embeddings": True,
     },
+    "roberta-base": {**_ENCODER, "model_type": "roberta", "vocab_size": 50_265},
+    "xlm-roberta-base": {**_ENCODER, "model_type": "xlm-roberta", "vocab_size": 250_002},
     "llama-2-7b": {**_LLAMA, "vocab_size": 32_000, "intermediate_size": 11_008, "max_position_embeddings": 4096},
     "llama-3-8b": {
         **_LLAMA,

@@ -1,4 +1,4 @@
-"""A data set of which a pass takes a few steps."""
+"""A data set of which a pass takes a few steps, and what an encoder's run starts from."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import TEXT, Inputs
+from tests.conftest import HELD_OUT, TEXT, VOCAB_SIZE, Inputs
+from tests.conversion.embedding_fixtures import byte_level, demo_text
 from tests.processes import call_command
 
 SHAPE = ("--num-layers", 2, "--hidden-size", 32, "--num-attention-heads", 4, "--ffn-size", 64, "--max-positions", 64)
@@ -18,6 +19,25 @@ def untied_hf(inputs: Inputs, tmp_path_factory: pytest.TempPathFactory) -> Path:
     hf = tmp_path_factory.mktemp("untied") / "hf"
     call_command("conversion.new_model", *SHAPE, "--untied", "--tokenizer", inputs.tokenizer, "--output", hf)
     return hf
+
+
+ENCODER_SPECIALS = {"bos": "<s>", "pad": "<pad>", "eos": "</s>", "unk": "<unk>", "mask": "<mask>"}
+
+
+@pytest.fixture(scope="session")
+def encoder(tmp_path_factory: pytest.TempPathFactory) -> Inputs:
+    """A tiny RoBERTa, with data of its tokenizer."""
+    base = tmp_path_factory.mktemp("encoder")
+    made = Inputs(*(base / name for name in ("tokenizer", "hf", "nemo", "data", "held_out")))
+    byte_level(demo_text("sl"), num_tokens=VOCAB_SIZE, specials=ENCODER_SPECIALS).save_pretrained(str(made.tokenizer))
+    for command in (
+        ("data_prep.to_megatron", "--input", TEXT, "--tokenizer", made.tokenizer, "--output", made.data),
+        ("data_prep.to_megatron", "--input", HELD_OUT, "--tokenizer", made.tokenizer, "--output", made.held_out),
+        ("conversion.new_model", *SHAPE, "--model-type", "roberta", "--tokenizer", made.tokenizer, "--seed", 1, "--output", made.hf),
+        ("conversion.hf_to_nemo", "--input", made.hf, "--output", made.checkpoint),
+    ):
+        call_command(*command)
+    return made
 
 
 @pytest.fixture(scope="session")

@@ -148,6 +148,21 @@ def test_factors_are_what_a_recipe_of_ofa_trains(name: str, parameters: int) -> 
     assert sections["model"]["parameters"] == sections["model"]["parameters outside the vocabulary tables"] + table  # type: ignore[operator]
 
 
+@pytest.mark.parametrize("name", ["mono", "multi"])
+@pytest.mark.parametrize(("size", "parameters"), [(100, 127), (200, 167), (400, 247), (None, 395)])
+def test_parameters_of_ofas_encoders(name: str, size: int | None, parameters: int) -> None:
+    """OFA, Table 1 and 6.1: "with only 167M parameters, OFA-multi-200"; counted by hand: the body, what is before and behind it, the table."""
+    recipe, sections = _planned(f"ofa/{name}", f"model.factorised_size={'null' if size is None else size}")
+    assert (recipe.objective, recipe.model.vocab_size) == ("masked", 401_145)
+    assert (recipe.schedule.global_batch_size, recipe.schedule.learning_rate, recipe.run.checkpoint_every_steps) == (384, 5e-5, 10_000)
+    norm = 2 * 768
+    layer = 4 * (768 * 768 + 768) + 2 * 768 * 3072 + 3072 + 768 + 2 * norm
+    ends = 512 * 768 + 768 + norm + 768 * 768 + 768 + norm + 401_145  # positions, type, norm; the head's dense layer, norm and bias
+    table = 401_145 * 768 if size is None else 401_145 * size + size * 768
+    assert sections["model"]["parameters"] == 12 * layer + ends + table
+    assert round(float(str(sections["model"]["parameters"])) / 1e6) == parameters
+
+
 def test_factors_cost_less_than_the_matrix() -> None:
     """Each of the plan's figures follows from the factors: memory, operations and time."""
     figures = []

@@ -18,6 +18,7 @@ from tests.processes import call_command
 from tests.recipes.tiny_runs import export, train_tiny
 
 SHAPE = ["--num-layers", "6", "--hidden-size", "32", "--num-attention-heads", "4", "--ffn-size", "64", "--max-positions", "64"]
+UNGROUPED = ("opt", "roberta", "xlm-roberta")
 LOW_RESOURCE = [name for name in published_recipes() if name.startswith("low_resource/") and not name.endswith("_lapt")]
 RUNS = [
     *((name, ()) for name in published_recipes()),
@@ -37,7 +38,7 @@ class Checkpoints:
         """On the Hugging Face side."""
         made = self.base / f"{family}_{tied}_hf"
         if not made.exists():
-            grouped = [] if family == "opt" else ["--num-key-value-heads", "2"]
+            grouped = [] if family in UNGROUPED else ["--num-key-value-heads", "2"]
             options = ["--model-type", family, *SHAPE, *grouped, *([] if tied else ["--untied"])]
             call_command("conversion.new_model", *options, "--tokenizer", self.tokenizer, "--output", made)
         return made
@@ -81,9 +82,12 @@ def test_it_trains_and_is_exported(
     small_data: Path,
     pairs: Path,
     checkpoints: Checkpoints,
+    encoder: Inputs,
     tmp_path: Path,
 ) -> None:
     recipe = compose_recipe(name, choices)
+    if recipe.objective == "masked":  # its tokenizer needs a mask
+        inputs, small_data, checkpoints = encoder, encoder.data, Checkpoints(encoder.tokenizer, tmp_path)
     published = BASE_MODELS[recipe.model.base or ""]
     tied = recipe.model.output_layer == "tied" or (recipe.model.output_layer is None and bool(published.get("tie_word_embeddings")))
     overrides = [f"model.checkpoint={checkpoints.nemo(published['model_type'], tied=tied)}", *choices]

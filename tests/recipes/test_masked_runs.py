@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForMaskedLM
 
 from data_prep.artifacts import read_manifest
@@ -24,34 +24,17 @@ from recipes.checks import check_run, read_inputs
 from recipes.compose import compose_recipe
 from recipes.masking import parts_of_sample, read_mask_vocabulary
 from recipes.schema import MaskingRecipe
-from tests.conftest import HELD_OUT, TEXT, Inputs
+from tests.conftest import TEXT, Inputs
 from tests.conversion.embedding_fixtures import byte_level, demo_text
 from tests.gloo import run_on_gloo
 from tests.processes import call_command
-from tests.recipes.tiny_runs import export
+from tests.recipes.conftest import ENCODER_SPECIALS, SHAPE
+from tests.recipes.tiny_runs import export, train_tiny
 from tests.recipes.watched_runs import BATCH, SEQUENCE_LENGTH, STEPS, TIMEOUT_SECONDS, Runs
 
-SPECIALS = {"bos": "<s>", "pad": "<pad>", "eos": "</s>", "unk": "<unk>", "mask": "<mask>"}
-SHAPE = ("--num-layers", 2, "--hidden-size", 32, "--num-attention-heads", 4, "--ffn-size", 64, "--max-positions", 64)
 MASKED = ("objective=masked", "run.validate_every_steps=1")
 TOLERANCE = 1e-4  # of the losses of a loop in another library
 LAYOUT_TOLERANCE = 1e-5  # layouts sum in another order
-
-
-@pytest.fixture(scope="module")
-def encoder(tmp_path_factory: pytest.TempPathFactory) -> Inputs:
-    """A tiny RoBERTa, with data of its tokenizer."""
-    base = tmp_path_factory.mktemp("encoder")
-    made = Inputs(*(base / name for name in ("tokenizer", "hf", "nemo", "data", "held_out")))
-    byte_level(demo_text("sl"), num_tokens=601, specials=SPECIALS).save_pretrained(str(made.tokenizer))
-    for command in (
-        ("data_prep.to_megatron", "--input", TEXT, "--tokenizer", made.tokenizer, "--output", made.data),
-        ("data_prep.to_megatron", "--input", HELD_OUT, "--tokenizer", made.tokenizer, "--output", made.held_out),
-        ("conversion.new_model", *SHAPE, "--model-type", "roberta", "--tokenizer", made.tokenizer, "--seed", 1, "--output", made.hf),
-        ("conversion.hf_to_nemo", "--input", made.hf, "--output", made.checkpoint),
-    ):
-        call_command(*command)
-    return made
 
 
 class MaskedRuns(Runs):
@@ -210,6 +193,37 @@ def test_what_was_trained_is_a_plain_model(runs: MaskedRuns, whole: dict[str, An
     assert not any(notes.values())
 
 
+def test_factors_of_an_encoder(encoder: Inputs, tmp_path: Path) -> None:
+    """By the paper's recipe: exported before the first change they make the transfer's table, and later one of their rank."""
+    hf, nemo, run = tmp_path / "hf", tmp_path / "nemo", tmp_path / "run"
+    options = (
+        "--source",
+        encoder.hf,
+        "--tokenizer",
+        encoder.tokenizer,
+        "--method",
+        "mean",
+        "--output-layer",
+        "tied",
+        "--factorised-size",
+        6,
+    )
+    call_command("conversion.transfer", *options, "--output", hf)
+    call_command("conversion.hf_to_nemo", "--input", hf, "--output", nemo)
+    overrides = ["schedule.warmup_steps=1", "schedule.learning_rate=1e-2", "schedule.max_steps=4", "run.checkpoint_every_steps=1"]
+    overrides += [f"model.checkpoint={nemo}", f"model.factors={hf / 'factors.safetensors'}"]
+    losses = [record["loss"] for record in train_tiny("ofa/mono", run, encoder, encoder.data, *overrides) if "loss" in record]
+    assert all(map(math.isfinite, losses))
+    table = "roberta.embeddings.word_embeddings.weight"
+    start = load_file(hf / "model.safetensors")
+    first, last = (export(run / f"checkpoints/step_000000{step}", tmp_path / f"back_{step}") for step in (1, 4))
+    assert start.keys() == first.keys() == last.keys()
+    assert (first[table] - start[table]).abs().max() < 1e-6
+    assert (last[table] - start[table]).abs().max() > 1e-3
+    assert torch.linalg.matrix_rank(last[table], rtol=1e-5) == 6
+    assert not torch.equal(last["lm_head.bias"], start["lm_head.bias"])
+
+
 # -- what is refused ------------------------------------------------------------------------------------------------------
 
 
@@ -248,13 +262,21 @@ def test_what_contradicts_masks(encoder: Inputs, overrides: tuple[str, ...], sen
     assert refusal(encoder, "objective=masked", *(f"+{override}" for override in overrides)) == sentence
 
 
+def test_factors_of_another_vocabulary(encoder: Inputs, tmp_path: Path) -> None:
+    factors = tmp_path / "factors.safetensors"
+    save_file({"input.coordinates": torch.ones(600, 6), "input.primitives": torch.ones(6, 32)}, factors)
+    assert refusal(encoder, "objective=masked", f"model.factors={factors}") == (
+        f"{factors} makes a table of 600 x 32, but the checkpoint has 601 x 32; both have to be of one transfer"
+    )
+
+
 def test_masks_of_another_objective(inputs: Inputs) -> None:
     sentence = "masking is given, but the objective next_token hides no tokens; set objective=masked, or leave it out"
     assert refusal(inputs, "+masking.share=0.2") == sentence
 
 
 def test_a_tokenizer_without_a_mask_token(encoder: Inputs, tmp_path: Path) -> None:
-    specials = {role: token for role, token in SPECIALS.items() if role != "mask"}
+    specials = {role: token for role, token in ENCODER_SPECIALS.items() if role != "mask"}
     byte_level(demo_text("sl"), num_tokens=601, specials=specials).save_pretrained(str(tmp_path / "tokenizer"))
     arguments = (*SHAPE, "--model-type", "roberta", "--tokenizer", tmp_path / "tokenizer", "--output", tmp_path / "hf")
     call_command("conversion.new_model", *arguments)
