@@ -18,16 +18,19 @@ _PARTS = (
     ("position table", "embedding.position_embeddings."),
     ("attention", "self_attention.linear_"),
     ("feed-forward", "mlp.linear_"),
+    ("token types", "embedding.end.token_types"),
+    ("dense layer of the head", ".dense."),
     ("output layer", "output_layer."),
     ("second output layer", "second_head."),
 )
 
 
 def parameter_section(model: PlannedModel) -> Section:
-    """Parameters by part; norms are what no other part claims."""
+    """Parameters by part."""
     parts: Counter[str] = Counter()
     for name, parameter in model.parameters.items():
-        parts["norms" if "norm" in name else next(part for part, sign in _PARTS if sign in name)] += parameter.numel
+        is_norm = "norm" in name.replace("final_layernorm.dense", "dense")  # an encoder's head stands where others have a norm
+        parts["norms" if is_norm else next(part for part, sign in _PARTS if sign in name)] += parameter.numel
     return {**parts, "frozen for the whole run": sum(model.parameters[name].numel for name in model.frozen)}
 
 

@@ -1,0 +1,145 @@
+"""Sentence retrieval: how often the translation of an English sentence is among the nearest sentences of another language.
+
+Vectors are means over a layer of the model, 8 as in OFA; nearness is the cosine; 1,000 sentences at most, of verses 500.  Encoders and
+causal models alike are measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from conversion.hf_model import DTYPES, be_quiet_and_offline, default_device, inspect_checkpoint
+from conversion.intervals import Estimate, wilson_interval
+from data_prep import command
+from data_prep.artifacts import staged_directory, write_manifest
+from data_prep.progress import Progress
+from data_prep.tables import markdown_table
+from eval.model_names import named_checkpoints
+from eval.protocols.sentence_retrieval import LAYER, MOST_SENTENCES, TOP, Pairs, line_pairs, ranks, tatoeba_pairs, verse_pairs
+
+STAGE = "eval.retrieval"
+RESULTS_NAME = "retrieval.json"
+
+
+def read_pairs(arguments: argparse.Namespace) -> dict[str, Pairs]:
+    """Pairs by language, from the one form that was given.
+
+    Raises:
+        ValueError: if none or several were, or a file is not what it should be.
+    """
+    given = [name for name in MOST_SENTENCES if getattr(arguments, name)]
+    if len(given) != 1:
+        raise ValueError(f"{' and '.join(f'--{name}' for name in given) or 'no text'} was given; give one of --lines, --tatoeba, --verses")
+    most = arguments.max_sentences or MOST_SENTENCES[given[0]]
+    if given[0] == "tatoeba":
+        return tatoeba_pairs(arguments.tatoeba, most=most)
+    if arguments.english is None:
+        raise ValueError(f"--{given[0]} needs the English text beside it; give --english FILE")
+    files = dict(_language_file(word, given[0]) for word in getattr(arguments, given[0]))
+    if given[0] == "verses":
+        return verse_pairs(arguments.english, files, most=most)
+    return {language: line_pairs(arguments.english, path, most=most) for language, path in files.items()}
+
+
+def _language_file(word: str, option: str) -> tuple[str, Path]:
+    language, equals, path = word.partition("=")
+    if not equals or not path:
+        raise ValueError(f"--{option} {word} names no language; expected LANGUAGE=FILE, such as sl=sl.txt")
+    return language, Path(path)
+
+
+def measure(folder: Path, name: str, pairs: dict[str, Pairs], arguments: argparse.Namespace) -> dict[str, Estimate]:
+    """Top accuracy of a model by language."""
+    from eval.sentence_vectors import SentenceEncoder
+
+    checkpoint = inspect_checkpoint(folder, name=name)
+    encoder = SentenceEncoder(checkpoint, layer=arguments.layer, device=arguments.device, dtype=arguments.dtype)
+    # Languages share their English sentences.
+    english = list(dict.fromkeys(sentence for found in pairs.values() for sentence in found.english))
+    place = {sentence: row for row, sentence in enumerate(english)}
+    of_english = encoder.vectors(english, batch_size=arguments.batch_size)
+    results = {}
+    with Progress(f"retrieving with {name}", total=len(pairs), unit="languages") as progress:
+        for language, found in pairs.items():
+            mine = of_english[[place[sentence] for sentence in found.english]]
+            places = ranks(mine, encoder.vectors(found.other, batch_size=arguments.batch_size))
+            results[language] = wilson_interval(int((places <= arguments.top).sum()), len(places))
+            progress.advance(1)
+    return results
+
+
+def table(results: dict[str, dict[str, Estimate]], head: Sequence[str]) -> tuple[list[str], list[list[str]]]:
+    """Header and rows: languages, then means over head, tail and all, in percent."""
+    languages = list(next(iter(results.values())))
+    rows = [
+        [
+            language,
+            *(f"{100 * of[language].value:.1f} [{100 * of[language].low:.1f}, {100 * of[language].high:.1f}]" for of in results.values()),
+        ]
+        for language in languages
+    ]
+    groups = {"head": [name for name in languages if name in head], "tail": [name for name in languages if name not in head]}
+    if not (groups["head"] and groups["tail"]):
+        groups = {}
+    for group, names in {**groups, "all": languages}.items():
+        rows.append([f"mean of {group}", *(f"{100 * sum(of[name].value for name in names) / len(names):.1f}" for of in results.values())])
+    return ["language", *results], rows
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = command.parser(
+        __doc__,
+        prog=STAGE,
+        example=f"python -m {STAGE} --model before=xlm-r/ after=hf/ --tatoeba xtreme/tatoeba --head slv hrv --output retrieval/",
+    )
+    parser.add_argument("--model", nargs="+", required=True, metavar="[NAME=]FOLDER", help="Hugging Face folders")
+    parser.add_argument("--tatoeba", type=Path, metavar="DIR", help="XTREME's files, tatoeba.slv-eng.slv and tatoeba.slv-eng.eng ...")
+    parser.add_argument("--verses", nargs="+", metavar="LANGUAGE=FILE", help="verses, a number, a tab and a text a line")
+    parser.add_argument("--lines", nargs="+", metavar="LANGUAGE=FILE", help="texts whose lines translate those of --english")
+    parser.add_argument("--english", type=Path, metavar="FILE", help="the English text of --verses or --lines")
+    parser.add_argument("--head", nargs="+", default=[], metavar="LANGUAGE", help="languages of the base model, whose mean stands apart")
+    parser.add_argument(
+        "--layer", type=int, default=LAYER, help="whose vectors are averaged, from 1 on; 0: embeddings (default: %(default)s)"
+    )
+    parser.add_argument("--top", type=int, default=TOP, help="places that count (default: %(default)s)")
+    parser.add_argument("--max-sentences", type=int, help="of a language, the first so many (default: 1000; of verses 500)")
+    parser.add_argument("--batch-size", type=int, default=32, help="sentences at once (default: %(default)s)")
+    parser.add_argument("--device", default=None, help="cpu, cuda or cuda:1 (default: cuda where there is one)")
+    parser.add_argument("--dtype", choices=DTYPES, default="float32", help="of the weights (default: %(default)s)")
+    parser.add_argument("--output", type=Path, required=True, metavar="DIR", help=f"folder to write: {RESULTS_NAME} and retrieval.md")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure and print the table."""
+    arguments = _parser().parse_args(argv)
+    for option, least in (("layer", 0), ("top", 1), ("batch_size", 1), ("max_sentences", 1)):
+        value = getattr(arguments, option)
+        if value is not None and value < least:
+            raise ValueError(f"--{option.replace('_', '-')} is {value}; expected at least {least}")
+    be_quiet_and_offline()
+    arguments.device = arguments.device or default_device()
+    pairs = read_pairs(arguments)
+    if unknown := sorted(set(arguments.head) - set(pairs)):
+        raise ValueError(f"--head names {', '.join(unknown)}, which are not measured; measured are {', '.join(pairs)}")
+    results = {name: measure(folder, name, pairs, arguments) for name, folder in named_checkpoints(arguments.model).items()}
+    text = markdown_table(*table(results, arguments.head))
+    facts = {
+        "layer": arguments.layer,
+        "top": arguments.top,
+        "sentences": {language: len(found.english) for language, found in pairs.items()},
+    }
+    with staged_directory(arguments.output) as staging:
+        figures = {name: {language: score.figures() for language, score in of.items()} for name, of in results.items()}
+        (staging / RESULTS_NAME).write_text(json.dumps({**facts, "accuracy": figures}, indent=2) + "\n", encoding="utf-8")
+        (staging / "retrieval.md").write_text(text + "\n", encoding="utf-8")
+        write_manifest(staging, stage=STAGE, facts=facts, arguments={"model": arguments.model, "dtype": arguments.dtype})
+    print(text)
+    return command.DONE
+
+
+if __name__ == "__main__":
+    command.run(main)
