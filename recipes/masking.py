@@ -52,7 +52,7 @@ def read_mask_vocabulary(directory: Path) -> MaskVocabulary:
     if tokenizer.mask_token_id is None:
         raise ValueError(
             f"the tokenizer in {directory} has no mask token, behind which masked training hides others; set its mask_token (<mask>) and make"
-            " checkpoint and data with it, or train with objective=next_token"
+            " checkpoint and data with it"
         )
     spelling, tokens = spelling_of(json.loads(tokenizer.backend_tokenizer.to_str())), tokenizer.get_vocab()
     is_ordinary, begins_word = (np.zeros(max(tokens.values()) + 1, dtype=bool) for _ in range(2))

@@ -33,7 +33,7 @@ def masking_problems(recipe: Recipe, inputs: RunInputs) -> list[str]:
         encoders = ", ".join(name for name, family in FAMILIES.items() if family.masked)
         return [
             f"the objective is {MASKED}, but the checkpoint {path} is of the family {inputs.family}, whose tokens do not see those behind"
-            f" them; give an encoder ({encoders}), or objective=next_token"
+            f" them; give an encoder ({encoders}), or leave the objective out"
         ]
     return _layout_problems(recipe) + _data_problems(recipe, inputs) + _share_problems(recipe) + _tokenizer_problems(recipe)
 

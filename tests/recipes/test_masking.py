@@ -93,7 +93,7 @@ def test_a_tokenizer_without_a_mask(tmp_path: Path) -> None:
     byte_level(demo_text("en")[:5000], num_tokens=280).save_pretrained(str(tmp_path))
     sentence = (
         f"the tokenizer in {tmp_path} has no mask token, behind which masked training hides others; set its mask_token (<mask>) and make"
-        " checkpoint and data with it, or train with objective=next_token"
+        " checkpoint and data with it"
     )
     with pytest.raises(ValueError, match=f"^{re.escape(sentence)}$"):
         read_mask_vocabulary(tmp_path)
