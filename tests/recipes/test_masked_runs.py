@@ -32,7 +32,7 @@ from tests.recipes.conftest import ENCODER_SPECIALS, SHAPE
 from tests.recipes.tiny_runs import export, train_tiny
 from tests.recipes.watched_runs import BATCH, SEQUENCE_LENGTH, STEPS, TIMEOUT_SECONDS, Runs
 
-MASKED = ("objective=masked", "run.validate_every_steps=1")
+MASKED = ("+objective=masked", "run.validate_every_steps=1")
 TOLERANCE = 1e-4  # of the losses of a loop in another library
 LAYOUT_TOLERANCE = 1e-5  # layouts sum in another order
 
@@ -236,7 +236,7 @@ def refusal(inputs: Inputs, *overrides: str, checkpoint: Path | None = None) -> 
 
 
 def test_a_causal_model_is_not_trained_on_masks(inputs: Inputs) -> None:
-    assert refusal(inputs, "objective=masked") == (
+    assert refusal(inputs, "+objective=masked") == (
         f"the objective is masked, but the checkpoint {inputs.checkpoint} is of the family opt, whose tokens do not see those behind them;"
         " give an encoder (roberta, xlm-roberta), or leave the objective out"
     )
@@ -244,7 +244,7 @@ def test_a_causal_model_is_not_trained_on_masks(inputs: Inputs) -> None:
 
 @pytest.mark.parametrize(("choice", "objective"), [("clm", "next_token"), ("two_tokens", "two_tokens")])
 def test_an_encoder_is_not_trained_on_next_tokens(encoder: Inputs, choice: str, objective: str) -> None:
-    assert refusal(encoder, f"objective={choice}") == (
+    assert refusal(encoder, f"+objective={choice}") == (
         f"the objective is {objective}, but the checkpoint {encoder.checkpoint} is of the family roberta, whose tokens see those behind them;"
         " set objective=masked, or give a causal model"
     )
@@ -259,13 +259,13 @@ def test_an_encoder_is_not_trained_on_next_tokens(encoder: Inputs, choice: str, 
     ],
 )
 def test_what_contradicts_masks(encoder: Inputs, overrides: tuple[str, ...], sentence: str) -> None:
-    assert refusal(encoder, "objective=masked", *(f"+{override}" for override in overrides)) == sentence
+    assert refusal(encoder, "+objective=masked", *(f"+{override}" for override in overrides)) == sentence
 
 
 def test_factors_of_another_vocabulary(encoder: Inputs, tmp_path: Path) -> None:
     factors = tmp_path / "factors.safetensors"
     save_file({"input.coordinates": torch.ones(600, 6), "input.primitives": torch.ones(6, 32)}, factors)
-    assert refusal(encoder, "objective=masked", f"model.factors={factors}") == (
+    assert refusal(encoder, "+objective=masked", f"model.factors={factors}") == (
         f"{factors} makes a table of 600 x 32, but the checkpoint has 601 x 32; both have to be of one transfer"
     )
 
@@ -282,6 +282,6 @@ def test_a_tokenizer_without_a_mask_token(encoder: Inputs, tmp_path: Path) -> No
     call_command("conversion.new_model", *arguments)
     call_command("conversion.hf_to_nemo", "--input", tmp_path / "hf", "--output", tmp_path / "nemo")
     call_command("data_prep.to_megatron", "--input", TEXT, "--tokenizer", tmp_path / "tokenizer", "--output", tmp_path / "data")
-    found = refusal(replace(encoder, checkpoint=tmp_path / "nemo", data=tmp_path / "data"), "objective=masked")
+    found = refusal(replace(encoder, checkpoint=tmp_path / "nemo", data=tmp_path / "data"), "+objective=masked")
     assert re.fullmatch(r"the tokenizer in \S+/nemo/context/hf has no mask token, behind which .* make checkpoint and data with it", found)
     assert json.loads((tmp_path / "hf/config.json").read_text())["model_type"] == "roberta"
