@@ -22,7 +22,7 @@ def layout_problems(recipe: Recipe, inputs: RunInputs, *, vocab_rows: int) -> li
         vocab_rows: rows of the vocabulary tables in the engine.
     """
     problems = _division_problems(recipe, inputs, vocab_rows) + _process_problems(recipe)
-    problems += _context_problems(recipe) or _sequence_parallel_problems(recipe)
+    problems += _context_problems(recipe, inputs.model) or _sequence_parallel_problems(recipe)
     if recipe.recomputation is not None:
         problems += recomputation_problems(recipe.recomputation, layers_per_stage(recipe, inputs.model))
     return problems
@@ -81,11 +81,16 @@ def _division_problems(recipe: Recipe, inputs: RunInputs, vocab_rows: int) -> li
     return problems
 
 
-def _context_problems(recipe: Recipe) -> list[str]:
+def _context_problems(recipe: Recipe, model: Mapping[str, Any]) -> list[str]:
     """What keeps a sample from being cut into pieces."""
     context, length = recipe.parallel.context_parallel_size, recipe.data.sequence_length
     if context == 1:
         return []
+    if arithmetic.sees_both_sides(model):
+        return [
+            f"parallel.context_parallel_size ({context}) cuts samples of models whose tokens see those before them alone, but this one is"
+            " an encoder; set it to 1"
+        ]
     pieces = 2 * context
     if length < pieces:
         return [

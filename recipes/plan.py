@@ -77,6 +77,7 @@ def plan(recipe: Recipe, inputs: RunInputs, options: Options = Options()) -> dic
             "processes": arithmetic.world_size(recipe.parallel),
             "tensor parallel": recipe.parallel.tensor_parallel_size,
             "pipeline parallel": recipe.parallel.pipeline_parallel_size,
+            "context parallel": recipe.parallel.context_parallel_size,
             "data parallel": arithmetic.data_parallel_size(recipe.parallel),
             "micro batch": recipe.schedule.micro_batch_size,
             "accumulation steps": arithmetic.accumulation_steps(recipe),

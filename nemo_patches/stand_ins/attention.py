@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -41,8 +42,11 @@ class DotProductAttention(ExtraState):
         softmax_type: str = "vanilla",
     ) -> None:
         super().__init__()
-        if attention_type != "self" or qkv_format != "sbhd" or softmax_type != "vanilla" or cp_group is not None:
+        if attention_type != "self" or qkv_format != "sbhd" or softmax_type != "vanilla":
             raise NotImplementedError("the stand-in for TransformerEngine has causal self-attention of whole sequences alone")
+        if cp_group is not None and window_size is not None and cp_comm_type == "p2p":
+            raise ValueError("around a ring of ranks TransformerEngine's attention knows no windows; cp_comm_type all_gather does")
+        self.cp_group = cp_group
         self.tp_size = torch.distributed.get_world_size(tp_group) if tp_group is not None else tp_size
         self.window_size, self.softmax_type = window_size, softmax_type
         self.scale = 1.0 / math.sqrt(kv_channels) if softmax_scale is None else softmax_scale
@@ -78,16 +82,31 @@ class DotProductAttention(ExtraState):
         Returns:
             (sequence, batch, heads * head_dim), or (tokens, heads * head_dim)
         """
-        if (qkv_format, attn_mask_type) == ("thd", "padding_causal"):
-            if cu_seqlens_q is None or cu_seqlens_kv is None or not torch.equal(cu_seqlens_q, cu_seqlens_kv):
-                raise NotImplementedError("the stand-in for TransformerEngine has documents of the same lengths on both sides alone")
-            sizes = cu_seqlens_q.diff().tolist()
-            if max(sizes) != max_seqlen_q:
-                raise ValueError(f"max_seqlen_q is {max_seqlen_q}, but the longest document has {max(sizes)} tokens")
-            documents = zip(*(x.unsqueeze(1).split(sizes) for x in (query_layer, key_layer, value_layer)), strict=True)
-            return torch.cat([DotProductAttention.forward(self, *each, attn_mask_type="causal").squeeze(1) for each in documents])
+        if (qkv_format, attn_mask_type) in (("thd", "padding_causal"), ("thd", "padding_causal_bottom_right")):
+            if cu_seqlens_q is None or cu_seqlens_kv is None or self.cp_group is not None:
+                raise NotImplementedError("the stand-in for TransformerEngine has documents of given lengths on one rank alone")
+            if attn_mask_type == "padding_causal" and not torch.equal(cu_seqlens_q, cu_seqlens_kv):
+                raise NotImplementedError("the stand-in for TransformerEngine has this mask of documents of the same lengths alone")
+            sizes = [bounds.diff().tolist() for bounds in (cu_seqlens_q, cu_seqlens_kv)]
+            for name, given, found in zip(["q", "kv"], (max_seqlen_q, max_seqlen_kv), map(max, sizes), strict=True):
+                if given != found:
+                    raise ValueError(f"max_seqlen_{name} is {given}, but the longest document has {found} tokens")
+            documents = zip(*(x.split(sizes[x is not query_layer]) for x in (query_layer, key_layer, value_layer)), strict=True)
+            return torch.cat([self._attend(*(x.unsqueeze(1) for x in each), last=len(each[1])).squeeze(1) for each in documents])
         if (qkv_format, attn_mask_type) != ("sbhd", "causal"):
             raise NotImplementedError(f"the stand-in for TransformerEngine has no format {qkv_format} with the mask {attn_mask_type}")
+        if self.cp_group is None or self.cp_group.size() == 1:
+            return self._attend(query_layer, key_layer, value_layer, last=len(key_layer))
+        from nemo_patches.context_parallel import Part, attend_over_pieces, spans  # and so Megatron-core, which has to come later
+
+        # Around a ring or by gathering, the same is sent: keys and values forward and backward, and their gradients.
+        mine = spans(len(query_layer), rank=self.cp_group.rank(), size=self.cp_group.size())
+        parts = [Part(span.rows, slice(None), slice(0, span.end), partial(self._attend, last=span.end)) for span in mine]
+        draws = self.training and self.attention_dropout > 0
+        return attend_over_pieces(query_layer, key_layer, value_layer, parts, group=self.cp_group, draws=draws)
+
+    def _attend(self, query_layer: Tensor, key_layer: Tensor, value_layer: Tensor, *, last: int) -> Tensor:
+        """As `forward`, of queries of which the last one sees so many keys, and each before it one less."""
         query, key, value = (x.permute(1, 2, 0, 3) for x in (query_layer, key_layer, value_layer))
         if on_gpu(query):  # in a rehearsal: as much as a flash kernel keeps, which knows windows and groups
             rate = self.attention_dropout if self.training else 0.0
@@ -95,10 +114,10 @@ class DotProductAttention(ExtraState):
             return mixed.permute(2, 0, 1, 3).flatten(2)
         repeats = query.shape[1] // key.shape[1]
         key, value = (x.repeat_interleave(repeats, dim=1) for x in (key, value))
-        length = query.shape[2]
-        visible = torch.ones(length, length, dtype=torch.bool, device=query.device).tril()
+        own = last - query.shape[2]  # key of the first query
+        visible = torch.ones(query.shape[2], key.shape[2], dtype=torch.bool, device=query.device).tril(own)
         if self.window_size is not None and self.window_size[0] >= 0:
-            visible = visible.triu(-self.window_size[0])
+            visible = visible.triu(own - self.window_size[0])
         scores = (query @ key.transpose(-1, -2)).float() * self.scale
         weights = scores.masked_fill(~visible, -torch.inf).softmax(-1).to(value.dtype)
         with self._tracker().fork() if self._fork_tracker and self._tracker is not None else contextlib.nullcontext():

@@ -51,6 +51,13 @@ class _Layer:
     tensor_parallel_size: int
     document_mask: bool = False
     recomputed: tuple[str, ...] = ()  # parts of the layer
+    context_parallel_size: int = 1
+
+    @property
+    def gathers_keys(self) -> bool:
+        """Whether keys are gathered for a layer, and again for its backward pass; TransformerEngine has an exchange of its own."""
+        is_own = self.kernels != "te" or self.document_mask or bool(self.model.get("attn_logit_softcapping"))
+        return self.context_parallel_size > 1 and is_own
 
     @property
     def heads(self) -> int:
@@ -78,6 +85,7 @@ def layer_activations(
     *,
     sequence_length: int,
     tensor_parallel_size: int = 1,
+    context_parallel_size: int = 1,
     is_half: bool = True,
     hidden_dropout: bool = False,
     document_mask: bool = False,
@@ -92,6 +100,7 @@ def layer_activations(
 
     Args:
         model: the `config` of `context/model.json`.
+        sequence_length: of whole samples, on all ranks among which they are cut.
         is_half: 16-bit numbers, otherwise 32-bit ones.
         document_mask: documents do not see each other; counted is the most, which short ones keep.
         sequence_parallel: norms, dropout and the inputs of the column-parallel layers are cut among the ranks too.
@@ -99,7 +108,9 @@ def layer_activations(
         kernels: one of `KERNELS`.
     """
     item = 2 if is_half else 4
-    layer = _Layer(model, LayerShape.of(model), sequence_length, item, kernels, tensor_parallel_size, document_mask, recomputed)
+    layer = _Layer(
+        model, LayerShape.of(model), sequence_length, item, kernels, tensor_parallel_size, document_mask, recomputed, context_parallel_size
+    )
     num_norms = 4 if model.get("post_norms", False) else 2
     num_norms -= int(num_norms == 4 and FEED_FORWARD in recomputed)  # the one behind the second linear layer
     # The norms and the inputs of the column-parallel layers are whole on every rank, all else is split.
@@ -110,7 +121,7 @@ def layer_activations(
     if sequence_parallel:
         whole, split = 0, split + whole
     rotations = 4 * layer.head_dim * layer.item if model.get("position_embedding_type") == "rope" else 0
-    once = rotations * sequence_length
+    once = rotations * sequence_length // context_parallel_size
     if document_mask:  # each sample has positions of its own
         whole, once = whole + rotations, 0
     if layer.is_centred and kernels != "te":
@@ -143,8 +154,8 @@ def _attention_bytes(layer: _Layer) -> float:
     """Per token: queries, keys and values, what comes of them, and what their own norms keep."""
     shape, item = layer.shape, layer.item
     result = item * shape.attention
-    is_kept = not layer.model.get("attn_logit_softcapping") and CORE_ATTENTION not in layer.recomputed
-    statistics = 4 * layer.heads if is_kept else 0  # the sum of each softmax, in 32 bit; capped scores are computed again
+    is_kept = not (layer.model.get("attn_logit_softcapping") or CORE_ATTENTION in layer.recomputed or layer.gathers_keys)
+    statistics = 4 * layer.heads if is_kept else 0  # the sum of each softmax, in 32 bit; otherwise all is computed again
     is_masked = (layer.document_mask or has_window(layer.model, layer.sequence_length)) and is_kept and layer.kernels != "te"
     if is_masked and layer.keys < shape.attention:
         # The kernel that takes a mask wants a key and a value for every head, and keeps the result of its block of queries.

@@ -46,7 +46,7 @@ def estimate_host(model: PlannedModel, layout: Layout) -> HostEstimate:
     rank may get the largest.  A loaded chunk is a whole tensor of the checkpoint that the run starts from, or of a checkpoint of the run what
     one rank has saved of the optimizer's state.
     """
-    item, replicas = 2 if layout.is_half else 4, layout.data_parallel_size
+    item, replicas = 2 if layout.is_half else 4, layout.weight_copies
     largest = max(parameter.numel for parameter in model.parameters.values())
     saved = read = 0.0
     for stage in range(layout.pipeline_parallel_size):

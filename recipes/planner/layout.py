@@ -29,6 +29,7 @@ class Layout:
         shards_parameters: parameters are spread over the replicas too and gathered in every pass (FSDP); no recipe of ours does.
         gradient_bytes: of a number when gradients are reduced.
         batch_unit: samples of which every batch of the run is a multiple, where batches grow; None where all are as large.
+        context_parallel_size: ranks among which every sample is cut; they keep the weights as replicas do.
     """
 
     tensor_parallel_size: int
@@ -49,25 +50,37 @@ class Layout:
     shards_parameters: bool = False
     gradient_bytes: int = 4
     batch_unit: int | None = None
+    context_parallel_size: int = 1
 
     @property
     def num_devices(self) -> int:
         """GPUs of the run."""
-        return self.tensor_parallel_size * self.pipeline_parallel_size * self.data_parallel_size
+        return self.tensor_parallel_size * self.pipeline_parallel_size * self.weight_copies
+
+    @property
+    def weight_copies(self) -> int:
+        """Ranks that have the same weights: they reduce gradients together, and spread the optimizer's state."""
+        return self.context_parallel_size * self.data_parallel_size
+
+    @property
+    def rank_length(self) -> int:
+        """Tokens that one rank has of a sample."""
+        return self.sequence_length // self.context_parallel_size
 
     @property
     def micro_batch_tokens(self) -> int:
         """Tokens of one rank in one pass."""
-        return self.micro_batch_size * self.sequence_length
+        return self.micro_batch_size * self.rank_length
 
     @property
     def step_tokens(self) -> int:
         """Tokens of one optimizer step over all ranks."""
-        return self.micro_batch_tokens * self.accumulation_steps * self.data_parallel_size
+        return self.micro_batch_size * self.sequence_length * self.accumulation_steps * self.data_parallel_size
 
     def __str__(self) -> str:
+        context = f" x CP {self.context_parallel_size}" if self.context_parallel_size > 1 else ""
         return (
-            f"TP {self.tensor_parallel_size} x PP {self.pipeline_parallel_size} x DP {self.data_parallel_size},"
+            f"TP {self.tensor_parallel_size}{context} x PP {self.pipeline_parallel_size} x DP {self.data_parallel_size},"
             f" micro batch {self.micro_batch_size}"
             f"{', sequence parallel' if self.sequence_parallel else ''}{in_words(self.recomputation)}"
         )
@@ -79,6 +92,7 @@ def layout_of(recipe: Recipe) -> Layout:
     return Layout(
         tensor_parallel_size=parallel.tensor_parallel_size,
         pipeline_parallel_size=parallel.pipeline_parallel_size,
+        context_parallel_size=parallel.context_parallel_size,
         data_parallel_size=arithmetic.data_parallel_size(parallel),
         micro_batch_size=recipe.schedule.micro_batch_size,
         accumulation_steps=arithmetic.accumulation_steps(recipe),

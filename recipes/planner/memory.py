@@ -25,8 +25,8 @@ class MemoryEstimate:
         activations: kept for the backward passes of all micro batches that are on their way.
         logits: the last layer's output and what the loss keeps and needs of it.
         head: inputs of the final norm and of the output layer, on the last stage.
-        temporary: gradients of activations of the layer at work, and what is computed again for it, as far as they are more than the logits
-            and the layers that are gone by then.
+        temporary: gradients of activations of the layer at work, or the keys and values that it gathers, and what is computed again for it,
+            as far as they are more than the logits and the layers that are gone by then.
         gathered: a sequence whose parts were put together for a product, in a buffer that Megatron keeps.
         loading: what a resume needs besides the state: gate and up are halves of one matrix, which a checkpoint has apart.
     """
@@ -78,16 +78,16 @@ def stage_memory(model: PlannedModel, layout: Layout, stage: int, *, kernels: st
     if stage == pipeline - 1:
         head = tokens * head_bytes(model, item, kernels) / (tensor if layout.sequence_parallel else 1)
         logits = _logit_bytes(model, item) * tokens * model.vocab_rows / tensor
-    layer_gradients = tokens * item * (model.shape.ffn_input + model.shape.ffn) / tensor
+    at_work = max(tokens * item * (model.shape.ffn_input + model.shape.ffn) / tensor, _gathered_bytes(model, layout, item))
     return MemoryEstimate(
         stage=stage,
         parameters=rank.held * item,
         gradients=rank.trained * 4,
-        optimizer=rank.trained * optimizer_bytes(layout) / (layout.data_parallel_size if layout.distributed_optimizer else 1),
+        optimizer=rank.trained * optimizer_bytes(layout) / (layout.weight_copies if layout.distributed_optimizer else 1),
         activations=kept.whole * in_flight,
         logits=logits,
         head=head,
-        temporary=max(0.0, layer_gradients - logits, layer_gradients + kept.again - kept.gone - logits - head),
+        temporary=max(0.0, at_work - logits, at_work + kept.again - kept.gone - logits - head),
         gathered=tokens * item * model.shape.hidden if layout.sequence_parallel else 0.0,
         loading=_halves(model, layers, layout) if model.shape.is_gated else 0.0,
     )
@@ -140,6 +140,7 @@ def _layers_bytes(model: PlannedModel, layout: Layout, layers: range, *, kernels
         model.config,
         sequence_length=layout.sequence_length,
         tensor_parallel_size=tensor,
+        context_parallel_size=layout.context_parallel_size,
         is_half=layout.is_half,
         hidden_dropout=layout.hidden_dropout,
         document_mask=layout.document_mask,
@@ -153,6 +154,15 @@ def _layers_bytes(model: PlannedModel, layout: Layout, layers: range, *, kernels
     return len(layers) * layer.of(layout.micro_batch_tokens) + layout.micro_batch_tokens * (adapters - unkept)
 
 
+def _gathered_bytes(model: PlannedModel, layout: Layout, item: int) -> float:
+    """Keys and values of whole samples in the backward pass of a layer, and their gradients in 32 bit; for every head, as kernels with a mask ask."""
+    if layout.context_parallel_size == 1:
+        return 0.0
+    shape, tokens = model.shape, layout.micro_batch_size * layout.sequence_length
+    keys = shape.qkv - shape.attention  # and values
+    return tokens * ((item + 4) * keys + 2 * item * 2 * shape.attention) / layout.tensor_parallel_size
+
+
 def head_bytes(model: PlannedModel, item: int, kernels: str) -> float:
     """Per token: what the final norm keeps, and the input of an output layer that is trained; both are whole on every rank."""
     matrix = "embedding.word_embeddings.weight" if model.is_tied else "output_layer.weight"
@@ -164,7 +174,7 @@ def _halves(model: PlannedModel, layers: Iterable[int], layout: Layout) -> float
     names = [f"decoder.layers.{index}.mlp.linear_fc1.weight" for index in layers]
     held = sum(model.parameters[name].numel for name in names) / layout.tensor_parallel_size
     trained = sum(model.parameters[name].numel for name in names if name not in model.frozen) / layout.tensor_parallel_size
-    replicas = layout.data_parallel_size if layout.distributed_optimizer else 1
+    replicas = layout.weight_copies if layout.distributed_optimizer else 1
     return held * (2 if layout.is_half else 4) + trained * optimizer_bytes(layout) / replicas
 
 

@@ -15,6 +15,7 @@ from recipes.planner.parameters import PlannedModel
 from recipes.planner.throughput import StepTime, step_time
 from recipes.schema import RecomputationRecipe
 
+_MIN_RANK_LENGTH = 2048  # tokens; shorter pieces keep no GPU busy, and recipes of that length need none
 _MAX_MICRO_BATCH = 64  # samples; larger ones gain nothing at the sequence lengths of our recipes
 
 
@@ -81,26 +82,38 @@ def layouts(model: PlannedModel, asked: Layout, num_devices: int) -> Iterator[La
     unit = asked.batch_unit or batch
     for tensor in legal_tensor_sizes(model.config, model.vocab_rows, limit=max(asked.devices_per_node, asked.tensor_parallel_size)):
         for pipeline in (1,) if model.factorised_size else divisors(model.config["num_layers"]):  # factors lie on one stage alone
-            replicas, left = divmod(num_devices, tensor * pipeline)
-            if left or not replicas or unit % replicas:
-                continue
-            for micro in divisors(unit // replicas):
-                if micro > _MAX_MICRO_BATCH:
+            for context in legal_context_sizes(asked, limit=num_devices // (tensor * pipeline)):
+                replicas, left = divmod(num_devices, tensor * context * pipeline)
+                if left or not replicas or unit % replicas:
                     continue
-                layout = replace(
-                    asked,
-                    tensor_parallel_size=tensor,
-                    pipeline_parallel_size=pipeline,
-                    data_parallel_size=replicas,
-                    micro_batch_size=micro,
-                    accumulation_steps=batch // replicas // micro,
-                    distributed_optimizer=True,
-                    sequence_parallel=False,
-                    recomputation=None,
-                )
-                yield layout
-                if tensor > 1 and asked.sequence_length % tensor == 0:
-                    yield replace(layout, sequence_parallel=True)
+                for micro in divisors(unit // replicas):
+                    if micro > _MAX_MICRO_BATCH:
+                        continue
+                    layout = replace(
+                        asked,
+                        tensor_parallel_size=tensor,
+                        context_parallel_size=context,
+                        pipeline_parallel_size=pipeline,
+                        data_parallel_size=replicas,
+                        micro_batch_size=micro,
+                        accumulation_steps=batch // replicas // micro,
+                        distributed_optimizer=True,
+                        sequence_parallel=False,
+                        recomputation=None,
+                    )
+                    yield layout
+                    if tensor > 1 and layout.rank_length % tensor == 0:
+                        yield replace(layout, sequence_parallel=True)
+
+
+def legal_context_sizes(asked: Layout, *, limit: int) -> list[int]:
+    """Context-parallel sizes up to a limit that leave each rank enough of a sample to be worth it; 1 and that of the asked layout always."""
+    length = asked.sequence_length
+    return [
+        size
+        for size in range(1, limit + 1)
+        if size == 1 or (length % (2 * size) == 0 and (size == asked.context_parallel_size or length // size >= _MIN_RANK_LENGTH))
+    ]
 
 
 def legal_tensor_sizes(model: Mapping[str, Any], vocab_rows: int, *, limit: int) -> list[int]:

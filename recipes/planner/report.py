@@ -9,7 +9,7 @@ from recipes.planner.layout import Layout
 from recipes.planner.memory import GIB, MemoryEstimate
 from recipes.planner.parameters import PlannedModel
 from recipes.planner.ranking import Choice
-from recipes.planner.throughput import reduces_again
+from recipes.planner.throughput import exchanged_bytes, reduces_again
 
 Section = dict[str, object]
 _PARTS = (
@@ -58,6 +58,7 @@ def work_section(model: PlannedModel, layout: Layout, *, tokens: int) -> Section
         "operations per token (forward and backward)": f"{flops:.3e}",
         "operations of the run": f"{flops * tokens:.3e}",
         "tensor-parallel traffic per step and device (GB)": round(tensor_parallel_bytes(model, layout) / 1e9, 2),
+        "context-parallel traffic per step and device (GB)": round(context_parallel_bytes(model, layout) / 1e9, 2),
         "data-parallel traffic per step and device (GB)": round(data_parallel_bytes(model, layout) / 1e9, 2),
     }
 
@@ -76,10 +77,16 @@ def tensor_parallel_bytes(model: PlannedModel, layout: Layout) -> float:
     return reduces * layout.accumulation_steps * 2 * message * (ranks - 1) / ranks
 
 
+def context_parallel_bytes(model: PlannedModel, layout: Layout) -> float:
+    """Bytes that a rank sends in a step to gather keys and values twice, and to sum their gradients."""
+    layers = model.config["num_layers"] / layout.pipeline_parallel_size
+    return layers * layout.accumulation_steps * exchanged_bytes(model, layout)
+
+
 def data_parallel_bytes(model: PlannedModel, layout: Layout) -> float:
     """Bytes that a rank of the first stage sends to reduce its gradients and to give others the parameters that it updated."""
     rank = model.rank(tensor_parallel_size=layout.tensor_parallel_size, pipeline_parallel_size=layout.pipeline_parallel_size, stage=0)
-    replicas = layout.data_parallel_size
+    replicas = layout.weight_copies
     gathered = (2 if layout.is_half else 4) if layout.distributed_optimizer else layout.gradient_bytes
     return rank.trained * (layout.gradient_bytes + gathered) * (replicas - 1) / replicas
 
@@ -87,7 +94,7 @@ def data_parallel_bytes(model: PlannedModel, layout: Layout) -> float:
 def time_section(run: RunEstimate) -> Section:
     """Seconds of a step by part, and what follows for the run."""
     choice, time = run.choice, run.choice.time
-    parts = ("products", "attention", "traffic", "tensor_parallel", "pipeline", "data_parallel", "optimizer")
+    parts = ("products", "attention", "traffic", "tensor_parallel", "context_parallel", "pipeline", "data_parallel", "optimizer")
     return {
         "seconds per step": round(time.total, 3),
         **{f"  {part.replace('_', ' ')}": round(getattr(time, part), 3) for part in parts},
@@ -124,12 +131,12 @@ def reasons(model: PlannedModel, asked: Choice, choices: list[Choice]) -> Sectio
     """Why the asked layout fits or not, and what each size of tensor parallelism costs on the same GPUs."""
     section: Section = {"as asked": _summary(asked)}
     memory, layout = asked.memory, asked.layout
-    if layout.distributed_optimizer and layout.data_parallel_size > 1:
-        whole = memory.optimizer * layout.data_parallel_size
+    if layout.distributed_optimizer and layout.weight_copies > 1:
+        whole = memory.optimizer * layout.weight_copies
         needed = memory.needed_gib + (whole - memory.optimizer) / GIB
         fits = "fits" if needed <= asked.fit.memory_gib else "does not fit"
         section["without the distributed optimizer"] = (
-            f"{needed:.1f} GiB, {fits}: it spreads {whole / GIB:.1f} GiB of optimizer state over {layout.data_parallel_size} replicas"
+            f"{needed:.1f} GiB, {fits}: it spreads {whole / GIB:.1f} GiB of optimizer state over {layout.weight_copies} replicas"
         )
     for size in sorted({choice.layout.tensor_parallel_size for choice in choices}):
         mine = [choice for choice in choices if choice.layout.tensor_parallel_size == size]

@@ -52,6 +52,7 @@ class StepTime:
 
     Attributes:
         products, attention, traffic, tensor_parallel: of all micro batches of the step.
+        context_parallel: exchanging keys, values and their gradients, nothing of it hidden, which TransformerEngine's ring may do.
         pipeline: waiting for other stages, and sending to them.
         data_parallel: reducing gradients and gathering parameters, what no computation hides.
         optimizer: updating the parameters, and what happens once per step.
@@ -61,6 +62,7 @@ class StepTime:
     attention: float
     traffic: float
     tensor_parallel: float
+    context_parallel: float
     pipeline: float
     data_parallel: float
     optimizer: float
@@ -68,7 +70,7 @@ class StepTime:
     @property
     def total(self) -> float:
         """Seconds of the step."""
-        parts = self.products + self.attention + self.traffic + self.tensor_parallel
+        parts = self.products + self.attention + self.traffic + self.tensor_parallel + self.context_parallel
         return parts + self.pipeline + self.data_parallel + self.optimizer
 
 
@@ -80,10 +82,11 @@ class _Pass:
     attention: float
     traffic: float
     tensor_parallel: float
+    context_parallel: float
 
     @property
     def total(self) -> float:
-        return self.products + self.attention + self.traffic + self.tensor_parallel
+        return self.products + self.attention + self.traffic + self.tensor_parallel + self.context_parallel
 
 
 def step_time(model: PlannedModel, layout: Layout, gpu: Gpu, *, efficiency: Efficiency = CALIBRATED, kernels: str = "gpu") -> StepTime:
@@ -99,6 +102,7 @@ def step_time(model: PlannedModel, layout: Layout, gpu: Gpu, *, efficiency: Effi
         attention=passes * slowest.attention,
         traffic=passes * slowest.traffic,
         tensor_parallel=passes * slowest.tensor_parallel,
+        context_parallel=passes * slowest.context_parallel,
         pipeline=(pipeline - 1) * slowest.total + (passes + pipeline - 1) * _sending_seconds(model, layout, gpu, efficiency),
         data_parallel=_data_parallel_time(most, layout, gpu, efficiency, pass_seconds=slowest.total),
         optimizer=_optimizer_time(most, layout, gpu) + STEP_SECONDS,
@@ -122,6 +126,7 @@ def _pass_time(model: PlannedModel, layout: Layout, gpu: Gpu, stage: int, effici
         model.config,
         sequence_length=layout.sequence_length,
         tensor_parallel_size=tensor,
+        context_parallel_size=layout.context_parallel_size,
         hidden_dropout=layout.hidden_dropout,
         document_mask=layout.document_mask,
         sequence_parallel=layout.sequence_parallel,
@@ -136,7 +141,11 @@ def _pass_time(model: PlannedModel, layout: Layout, gpu: Gpu, stage: int, effici
         + _head_seconds(model, tokens, vocab_columns, gpu, efficiency),
         attention=num_layers * _attention_seconds(model, layout, gpu, efficiency) * again.attention,
         traffic=(num_layers * kept * again.traffic * _PASSES + head_traffic) / gpu.memory_rate,
-        tensor_parallel=reduces * _all_reduce_seconds(2 * tokens * shape.hidden, tensor, _tensor_parallel_rate(layout, gpu, efficiency)),
+        tensor_parallel=reduces
+        * _all_reduce_seconds(2 * tokens * shape.hidden, tensor, _ring_rate(layout, gpu, efficiency, ranks=tensor, stride=1)),
+        context_parallel=num_layers
+        * exchanged_bytes(model, layout)
+        / _ring_rate(layout, gpu, efficiency, ranks=layout.context_parallel_size, stride=tensor),
     )
 
 
@@ -180,6 +189,26 @@ def reduces_again(layout: Layout, num_layers: int) -> float:
     return num_layers * (2 * _share_of_layers(layout, num_layers) + (FEED_FORWARD in modules_again(layout, num_layers)))
 
 
+def exchanged_bytes(model: PlannedModel, layout: Layout) -> float:
+    """Bytes that a rank sends for attention over cut samples, of one layer and micro batch: keys and values for either pass, and their gradients."""
+    ranks, num_layers = layout.context_parallel_size, model.config["num_layers"] // layout.pipeline_parallel_size
+    keys = (model.shape.qkv - model.shape.attention) / layout.tensor_parallel_size  # and values
+    again = max(_share_of_layers(layout, num_layers), float(CORE_ATTENTION in modules_again(layout, num_layers)))
+    return (3 + again) * (2 if layout.is_half else 4) * keys * layout.micro_batch_tokens * (ranks - 1)
+
+
+def _ring_rate(layout: Layout, gpu: Gpu, efficiency: Efficiency, *, ranks: int, stride: int) -> float:
+    """Bytes per second of a ring, which enters and leaves each node once and shares its cards with the other rings.
+
+    Args:
+        stride: ranks from one of the ring to the next.
+    """
+    if ranks * stride <= layout.devices_per_node:
+        return gpu.nvlink_rate * efficiency.nvlink
+    rings = min(layout.devices_per_node, stride)
+    return min(gpu.nvlink_rate * efficiency.nvlink, gpu.network_rate / rings * efficiency.network)
+
+
 def _head_seconds(model: PlannedModel, tokens: int, vocab_columns: int, gpu: Gpu, efficiency: Efficiency) -> float:
     """The output layer of a stage that has one; where its matrix is trained as factors, the products with one after the other."""
     hidden, between = model.shape.hidden, model.factorised_size
@@ -219,14 +248,6 @@ def _attention_seconds(model: PlannedModel, layout: Layout, gpu: Gpu, efficiency
     return scores * products / (gpu.peak_flops * reached)
 
 
-def _tensor_parallel_rate(layout: Layout, gpu: Gpu, efficiency: Efficiency) -> float:
-    """Bytes per second of a tensor-parallel group: NVLink's, or of one over several nodes that of all their cards, as it has whole nodes."""
-    nvlink = gpu.nvlink_rate * efficiency.nvlink
-    if layout.tensor_parallel_size <= layout.devices_per_node:
-        return nvlink
-    return min(nvlink, gpu.network_rate * efficiency.network)
-
-
 def _all_reduce_seconds(num_bytes: float, ranks: int, rate: float) -> float:
     """A ring: every byte but each rank's own part passes twice."""
     return 2 * num_bytes * (ranks - 1) / ranks / rate
@@ -234,10 +255,11 @@ def _all_reduce_seconds(num_bytes: float, ranks: int, rate: float) -> float:
 
 def _data_parallel_time(num_parameters: int, layout: Layout, gpu: Gpu, efficiency: Efficiency, *, pass_seconds: float) -> float:
     """Seconds of a step that collectives over the replicas add to the computation."""
-    replicas = layout.data_parallel_size
+    replicas = layout.weight_copies
     if replicas == 1:
         return 0.0
-    per_byte = (replicas - 1) / replicas / _data_parallel_rate(layout, gpu, efficiency)
+    rate = _ring_rate(layout, gpu, efficiency, ranks=replicas, stride=layout.tensor_parallel_size)
+    per_byte = (replicas - 1) / replicas / rate
     reduce = num_parameters * layout.gradient_bytes * per_byte
     gather = num_parameters * 2 * per_byte if layout.distributed_optimizer else reduce  # an all-reduce gathers what it reduced
     forward, backward = pass_seconds / 3, pass_seconds * 2 / 3
@@ -250,16 +272,7 @@ def _data_parallel_time(num_parameters: int, layout: Layout, gpu: Gpu, efficienc
     return max(0.0, reduce - backward) + max(0.0, gather - forward)
 
 
-def _data_parallel_rate(layout: Layout, gpu: Gpu, efficiency: Efficiency) -> float:
-    """Bytes per second around a ring of replicas, which enters and leaves each node once and shares its cards with the other rings."""
-    neighbours = max(1, layout.devices_per_node // layout.tensor_parallel_size)
-    if layout.data_parallel_size <= neighbours:
-        return gpu.nvlink_rate * efficiency.nvlink
-    rings = min(layout.devices_per_node, layout.tensor_parallel_size)
-    return min(gpu.nvlink_rate * efficiency.nvlink, gpu.network_rate / rings * efficiency.network)
-
-
 def _optimizer_time(num_parameters: int, layout: Layout, gpu: Gpu) -> float:
     """Adam is traffic: gradient read, three 32-bit numbers read and written, a 16-bit one written; before, the norm of all gradients."""
-    owned = num_parameters / (layout.data_parallel_size if layout.distributed_optimizer else 1)
+    owned = num_parameters / (layout.weight_copies if layout.distributed_optimizer else 1)
     return (30 * owned + 8 * num_parameters) / gpu.memory_rate

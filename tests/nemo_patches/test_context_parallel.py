@@ -10,8 +10,17 @@ from tests.nemo_patches.test_documents import models
 TOLERANCE = 1e-5  # in 32 bit, of losses of about 6 and of gradients by the largest of their tensor
 
 
+def require_same_as_whole(found: dict[str, dict[str, float]]) -> None:
+    """Compare what a rank has seen."""
+    for case, values in found.items():
+        assert values["number of gradients"] > 5 and values["spread"] > 0.05, case
+        assert values["tokens"] == 1 / (4 if "CP 4" in case else 2), case
+        assert values["losses"] < TOLERANCE, (case, values)
+        assert values["gradients"] < TOLERANCE, (case, values)
+
+
 def test_losses_and_gradients_are_those_of_whole_samples(tmp_path: Path) -> None:
-    """Two and four ranks, also beside tensor parallelism: learned and rotary positions, windows, capped scores, documents, adapters, two tokens."""
+    """Two and four ranks, also beside tensor and sequence parallelism: learned and rotary positions, windows, capped scores, documents, adapters, two tokens."""
     ranks = run_on_gloo(
         "tests.nemo_patches.context_ranks:same_as_whole",
         world_size=4,
@@ -21,8 +30,13 @@ def test_losses_and_gradients_are_those_of_whole_samples(tmp_path: Path) -> None
     )
     for found in ranks:
         assert len(found) == 6 * 3 * 2
-        for case, values in found.items():
-            assert values["number of gradients"] > 5 and values["spread"] > 0.05, case
-            assert values["tokens"] == 1 / (4 if "CP 4" in case else 2), case
-            assert values["losses"] < TOLERANCE, (case, values)
-            assert values["gradients"] < TOLERANCE, (case, values)
+        require_same_as_whole(found)
+
+
+def test_no_rank_has_a_number_for_each_pair_of_tokens_and_dropout_is_drawn_again(tmp_path: Path) -> None:
+    """Forward and backward, with windows and capped scores, in blocks of queries that are computed again for the backward pass."""
+    for seen in run_on_gloo("tests.nemo_patches.context_ranks:scores_of_pieces", world_size=4, directory=tmp_path):
+        for name, found in seen.items():
+            assert found["output"] < 1e-5, name
+            assert found["gradients"] < 1e-4, name
+            assert found["largest"] < 0.1, name

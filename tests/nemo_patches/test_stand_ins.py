@@ -14,6 +14,7 @@ from nemo_patches.stand_ins import VERSIONS
 from tests.conftest import Inputs
 from tests.conversion.tiny_families import save_tiny_model
 from tests.gloo import run_on_gloo
+from tests.nemo_patches.test_context_parallel import require_same_as_whole
 from tests.nemo_patches.test_documents import models, require_same_as_alone
 from tests.recipes.watched_runs import Runs
 
@@ -73,6 +74,21 @@ def test_documents_are_computed_with_their_lengths(tmp_path: Path) -> None:
         layouts=[[1, 1]],
     )
     require_same_as_alone(found)
+
+
+def test_samples_are_cut_among_ranks_by_its_own_exchange(tmp_path: Path) -> None:
+    """Of whole samples, with a window by gathering; of documents its kernels get the gathered keys with two kinds of lengths."""
+    ranks = run_on_gloo(
+        "tests.nemo_patches.context_ranks:same_as_whole",
+        world_size=2,
+        directory=tmp_path,
+        transformer_engine=NEWEST,
+        models={name: model for name, model in models().items() if name in ("opt, two tokens", "mistral", "gemma2")},
+        layouts=[[1, 2]],
+    )
+    for found in ranks:
+        assert len(found) == 3 * 2
+        require_same_as_whole(found)
 
 
 @pytest.fixture(scope="module")

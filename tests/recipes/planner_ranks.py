@@ -13,7 +13,9 @@ from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
 from torch.overrides import TorchFunctionMode
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
+from conversion.engine_forward import set_layout
 from conversion.families import family_of
+from nemo_patches.context_parallel import on_this_rank
 from nemo_patches.documents import documents_of
 from nemo_patches.engine_model import causal_forward_step
 from nemo_patches.lora import LoRA
@@ -26,8 +28,9 @@ AGAIN: dict[str, dict[str, Any]] = {
 }
 
 
-def kept_by_a_layer(models: Mapping[str, Mapping[str, Any]], **_: Any) -> dict[str, float]:
+def kept_by_a_layer(models: Mapping[str, Mapping[str, Any]], tensor_parallel_size: int, context_parallel_size: int = 1) -> dict[str, float]:
     """Bytes that the forward pass keeps for the backward pass for each layer of some models, by "family precision"."""
+    set_layout(tensor_parallel_size=tensor_parallel_size, context_parallel_size=context_parallel_size)
     found = {}
     for name, model in models.items():
         for precision in ("bf16", "32"):
@@ -45,6 +48,7 @@ def _kept_bytes(model: Mapping[str, Any], family: str, precision: str) -> int:
         pipeline_dtype=dtype,
         autocast_dtype=dtype,
         tensor_model_parallel_size=parallel_state.get_tensor_model_parallel_world_size(),
+        context_parallel_size=parallel_state.get_context_parallel_world_size(),
         hidden_dropout=0.1 if "dropout" in family else 0.0,
         document_mask="documents" in family,
         sequence_parallel="cut" in family,
@@ -66,7 +70,10 @@ def _kept_bytes(model: Mapping[str, Any], family: str, precision: str) -> int:
     if config.document_mask:  # in one sample: of several, queries, keys and values are copied, so that less is kept of what they were in
         batch = {name: tensor.reshape(1, -1) for name, tensor in batch.items()}
         documents = documents_of(batch["position_ids"] % DOCUMENT)
-        batch |= {"position_ids": documents.positions, "documents": documents}
+        batch |= {"position_ids": batch["position_ids"] % DOCUMENT}
+    batch = {name: on_this_rank(tensor).contiguous() for name, tensor in batch.items()}
+    if config.document_mask:
+        batch["documents"] = documents
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         loss = causal_forward_step(engine, batch)
     del loss
@@ -102,12 +109,13 @@ def _allocated(
     tensor: int,
     pipeline: int,
     rank: int,
+    context: int = 1,
     distributed_optimizer: bool = True,
     frozen: str = "",
     adapter_rank: int = 0,
 ) -> dict[str, int]:
     torch.distributed.init_process_group("fake", rank=rank, world_size=world_size, store=FakeStore())
-    parallel_state.initialize_model_parallel(tensor, pipeline, create_gloo_process_groups=False)
+    parallel_state.initialize_model_parallel(tensor, pipeline, context_parallel_size=context, create_gloo_process_groups=False)
     model_parallel_cuda_manual_seed(1)
     lora = {"lora": LoRA(adapter_rank, 32.0, 0.05, seed=1)} if adapter_rank else {}
     half = dict.fromkeys(("params_dtype", "pipeline_dtype", "autocast_dtype"), torch.bfloat16)
@@ -116,6 +124,7 @@ def _allocated(
         bf16=True,
         tensor_model_parallel_size=tensor,
         pipeline_model_parallel_size=pipeline,
+        context_parallel_size=context,
         perform_initialization=False,
         **half,
         **lora,

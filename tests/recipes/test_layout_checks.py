@@ -153,6 +153,14 @@ def test_a_sample_must_be_cut_into_equal_pieces() -> None:
     checked(_inputs(), *OVERRIDES, *cut[:2], "data.sequence_length=48")
 
 
+def test_samples_of_an_encoder_are_not_cut() -> None:
+    inputs = replace(_inputs(), model={**MODEL, "num_token_types": 1})
+    assert _problem("parallel.context_parallel_size=2", "parallel.tensor_parallel_size=1", "data.sequence_length=48", inputs=inputs) == (
+        "parallel.context_parallel_size (2) cuts samples of models whose tokens see those before them alone, but this one is an encoder; set"
+        " it to 1"
+    )
+
+
 def test_pieces_of_samples_must_be_cut_into_equal_parts_again() -> None:
     sizes = ("parallel.tensor_parallel_size=3", "parallel.context_parallel_size=2", "parallel.sequence_parallel=true")
     processes = ("parallel.devices_per_node=6", "parallel.num_nodes=1", "model.pad_vocabulary_to_multiple_of=129")

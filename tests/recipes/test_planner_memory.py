@@ -53,14 +53,19 @@ def _models() -> dict[str, dict[str, Any]]:
     return made
 
 
-@pytest.mark.parametrize("tensor_parallel_size", [1, 2])
-def test_activations_are_those_that_autograd_keeps(tensor_parallel_size: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("tensor_parallel_size", "context_parallel_size"), [(1, 1), (2, 1), (1, 2)])
+def test_activations_are_those_that_autograd_keeps(tensor_parallel_size: int, context_parallel_size: int, tmp_path: Path) -> None:
     models = _models()
     plain = dict(models)
     for name in _CUT if tensor_parallel_size > 1 else _AGAIN:
         models[name] = plain[next(kind for kind in sorted(plain, key=len, reverse=True) if name.startswith(kind))]
     ranks = run_on_gloo(
-        "tests.recipes.planner_ranks:kept_by_a_layer", world_size=tensor_parallel_size, directory=tmp_path / "ranks", models=models
+        "tests.recipes.planner_ranks:kept_by_a_layer",
+        world_size=tensor_parallel_size * context_parallel_size,
+        directory=tmp_path / "ranks",
+        models=models,
+        tensor_parallel_size=tensor_parallel_size,
+        context_parallel_size=context_parallel_size,
     )
     for kept in ranks:
         for name, model in models.items():
@@ -69,6 +74,7 @@ def test_activations_are_those_that_autograd_keeps(tensor_parallel_size: int, tm
                     model,
                     sequence_length=LENGTH,
                     tensor_parallel_size=tensor_parallel_size,
+                    context_parallel_size=context_parallel_size,
                     is_half=precision == "bf16",
                     hidden_dropout="dropout" in name,
                     document_mask="documents" in name,
@@ -76,7 +82,10 @@ def test_activations_are_those_that_autograd_keeps(tensor_parallel_size: int, tm
                     recomputed=tuple(module for module in MODULES if f"{module} again" in name),
                     kernels="cpu",
                 )
-                assert counted.of(TOKENS) == pytest.approx(kept[f"{name} {precision}"], rel=2e-3), (name, precision)  # statistics of norms
+                assert counted.of(TOKENS // context_parallel_size) == pytest.approx(kept[f"{name} {precision}"], rel=2e-3), (
+                    name,
+                    precision,
+                )  # statistics of norms
 
 
 _WORLD = 64
@@ -88,6 +97,7 @@ _CASES = [
     {"model": _OPT, "tensor": 4, "pipeline": 1, "rank": 63},
     {"model": _OPT, "tensor": 2, "pipeline": 2, "rank": 0},
     {"model": _OPT, "tensor": 2, "pipeline": 2, "rank": 63},
+    {"model": _OPT, "tensor": 2, "pipeline": 1, "rank": 7, "context": 4},
     {"model": _OPT, "tensor": 1, "pipeline": 1, "rank": 5, "distributed_optimizer": False},
     {"model": _OPT, "tensor": 1, "pipeline": 1, "rank": 0, "frozen": "decoder."},
     {"model": _LLAMA, "tensor": 4, "pipeline": 1, "rank": 1},
@@ -116,8 +126,17 @@ def test_state_is_what_megatron_allocates_on_ranks_of_64(tmp_path: Path) -> None
         if start := call.get("frozen"):
             frozen = frozenset(name for name in model.parameters if name.startswith(start))
             model = replace(model, frozen=frozen, adapter_rank=call.get("adapter_rank", 0))
+        context = call.get("context", 1)
         layout = Layout(
-            tensor, pipeline, _WORLD // tensor // pipeline, 1, 1, 64, 4, distributed_optimizer=call.get("distributed_optimizer", True)
+            tensor,
+            pipeline,
+            _WORLD // tensor // pipeline // context,
+            1,
+            1,
+            64,
+            4,
+            distributed_optimizer=call.get("distributed_optimizer", True),
+            context_parallel_size=context,
         )
         stage = call["rank"] * pipeline // _WORLD
         predicted = stage_memory(model, layout, stage)

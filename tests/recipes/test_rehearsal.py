@@ -21,6 +21,7 @@ from tests.recipes.rehearsals import Case, as_json
 SMALL = ("parallel.num_nodes=1", "parallel.devices_per_node=2", "schedule.global_batch_size=16")
 NODE = ("parallel.devices_per_node=4", "parallel.tensor_parallel_size=2")
 PIPELINE = ("parallel.num_nodes=1", "parallel.devices_per_node=4", "parallel.pipeline_parallel_size=2")
+CUT = ("parallel.num_nodes=1", "parallel.devices_per_node=4", "parallel.tensor_parallel_size=1", "schedule.micro_batch_size=1")
 # One of each family, procedure and feature at its real widths, with a few layers: each costs time and shows nothing new.
 USUAL = {
     "opt, frozen body": Case("gams/focus_cse", overrides=SMALL, num_layers=2),
@@ -39,6 +40,15 @@ USUAL = {
     "mistral, windows, documents": Case(
         "sava/mistral",
         overrides=("parallel.num_nodes=1", "data.sequence_length=8192", "schedule.micro_batch_size=1", "data.document_mask=true"),
+        num_layers=2,
+    ),
+    "llama3.1, cut samples": Case(
+        "sava/llama", overrides=(*CUT, "parallel.context_parallel_size=2", "data.sequence_length=8192"), num_layers=2
+    ),
+    "mistral, windows, documents, cut samples": Case(
+        "sava/mistral",
+        "last",
+        overrides=(*CUT, "parallel.context_parallel_size=4", "data.sequence_length=32768", "data.document_mask=true"),
         num_layers=2,
     ),
     "gemma2": Case("low_resource/gemma2", "last", NODE, num_layers=4),

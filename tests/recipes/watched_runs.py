@@ -50,6 +50,7 @@ class Runs:
         name: str,
         *overrides: str,
         tensor_parallel_size: int = 2,
+        num_ranks: int = 2,
         at_step: Sequence[Any] | None = None,
         after: str | None = None,
         transformer_engine: str = "",
@@ -59,7 +60,7 @@ class Runs:
             shutil.copytree(self.directory / after, self.directory / name)
         return run_on_gloo(
             "tests.recipes.training_ranks:train",
-            world_size=2,
+            world_size=num_ranks,
             directory=self.directory / f"{name}.logs",
             timeout_seconds=TIMEOUT_SECONDS,
             initialize=False,
