@@ -250,7 +250,8 @@ def _with_target_ids(config: Mapping[str, Any], transfer: Transfer) -> Renumbere
     if strategy == "replace":
         source, target = transfer.inputs.source, transfer.inputs.target
         roles = NewRoles(source.roles, target.roles)
-        return with_new_ids(config, ids_of_same_tokens(source, target), roles=roles, num_rows=transfer.num_rows)
+        same = transfer.inputs.once("ids of same tokens", lambda: ids_of_same_tokens(source, target))  # both configs ask
+        return with_new_ids(config, same, roles=roles, num_rows=transfer.num_rows)
     if strategy == "prune":
         assert transfer.target.source_ids is not None
         new_ids = {old_id: new_id for new_id, old_id in enumerate(transfer.target.source_ids.tolist())}
