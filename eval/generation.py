@@ -72,7 +72,7 @@ def transformers_generator(model: PreTrainedModel, tokenizer: PreTrainedTokenize
 
     The generator raises ValueError if a prompt with its answer does not fit into the model.
     """
-    positions = getattr(model.config, "max_position_embeddings", None)
+    positions = getattr(model.config.get_text_config(), "max_position_embeddings", None)
 
     def generate(prompts: Sequence[str], seed: int) -> tuple[list[Text], float]:
         import torch

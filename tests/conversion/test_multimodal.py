@@ -13,11 +13,14 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from conversion import edit_vocabulary, hf_to_nemo, nemo_to_hf, transfer
+from conversion.bits_per_byte import choose_start_token, score_documents
 from conversion.change_layout import MEGATRON_BRIDGE, NEMO, change
 from conversion.hf_checkpoint import HFCheckpoint
+from conversion.hf_model import inspect_checkpoint, load_model
 from conversion.inspection import describe
 from conversion.nemo_checkpoint import copy_context
 from conversion.verify import Side
+from eval.generation import Settings, transformers_generator
 from tests.conversion.embedding_fixtures import demo_text, sentencepiece_like
 from tests.conversion.tiny_families import save_tiny_model
 
@@ -196,3 +199,23 @@ def test_checkpoints_of_a_run_share_the_tower(seeing: Path, tmp_path: Path, monk
     monkeypatch.setattr("os.link", refuse)
     copy_context(tmp_path / "nemo/context", tmp_path / "elsewhere/context")
     assert (tmp_path / "elsewhere/context" / tower).read_bytes() == (tmp_path / "nemo/context" / tower).read_bytes()
+
+
+def test_it_is_evaluated_as_a_language_model(seeing: Path) -> None:
+    """Its positions and rows are those of `text_config`; the figures are those of its language model alone."""
+    checkpoint = inspect_checkpoint(seeing, name="seeing")
+    assert (checkpoint.vocab_size, checkpoint.num_positions, checkpoint.model_type) == (311, 64, "gemma3_text")
+    model = load_model(checkpoint, device="cpu", dtype="float32")
+    tokenizer = checkpoint.tokenizer
+    start = choose_start_token(tokenizer)
+    found = score_documents(model, tokenizer, ["A document of more than one window." * 9], start_token=start, window_tokens=48)
+    with torch.no_grad():
+        ids = torch.tensor([[start.id, *tokenizer("A document", add_special_tokens=False)["input_ids"]]])
+        logits = model(ids).logits[0, :-1].log_softmax(-1)
+    expected = -logits.gather(1, ids[0, 1:, None]).sum()
+    assert found.num_tokens > 100 and found.bits_per_byte > 0
+    short = score_documents(model, tokenizer, ["A document"], start_token=start, window_tokens=48)
+    assert short.nats == pytest.approx(float(expected), rel=1e-5)
+    generate = transformers_generator(model, tokenizer, Settings(60), batch_size=2)
+    with pytest.raises(ValueError, match="64"):
+        generate(["A document of more than one window."], 1)

@@ -19,7 +19,7 @@ from eval.hf_backend import LocalModel  # noqa: E402
 from eval.journal import Journal  # noqa: E402
 from eval.task_runs import find_tasks, run_task  # noqa: E402
 from tests.eval.paper_rows import write_rows  # noqa: E402
-from tests.eval.tiny_models import SENTENCES, tiny_llama, tiny_opt, tiny_tokenizer  # noqa: E402
+from tests.eval.tiny_models import SENTENCES, tiny_gemma3, tiny_llama, tiny_opt, tiny_tokenizer  # noqa: E402
 
 SIZE = {"num_positions": 512, "hidden_size": 128}  # vLLM's attention on a CPU wants 32 dimensions a head
 SMALL = {"enforce_eager": True, "gpu_memory_utilization": 0.1, "max_num_seqs": 16}
@@ -45,7 +45,7 @@ def untied_opt(**size):
     return model
 
 
-@pytest.fixture(params=[tiny_opt, untied_opt, tiny_llama], ids=["opt", "untied opt", "llama"], scope="module")
+@pytest.fixture(params=[tiny_opt, untied_opt, tiny_llama, tiny_gemma3], ids=["opt", "untied opt", "llama", "gemma3"], scope="module")
 def pair(request, tmp_path_factory):
     """One model on both backends."""
     from eval.vllm_backend import VllmModel

@@ -77,3 +77,30 @@ def tiny_llama(*, vocab_size: int = 320, num_positions: int = 64, hidden_size: i
         pad_token_id=2,
     )
     return LlamaForCausalLM(config).eval()
+
+
+def tiny_gemma3(*, vocab_size: int = 320, num_positions: int = 64, hidden_size: int = 32, seed: int = 0):
+    """Two layers with a window and one without, each kind with its own rotations."""
+    import torch
+    from transformers import Gemma3ForCausalLM, Gemma3TextConfig
+
+    torch.manual_seed(seed)
+    config = Gemma3TextConfig(
+        vocab_size=vocab_size,
+        hidden_size=hidden_size,
+        intermediate_size=2 * hidden_size,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=hidden_size // 4,
+        query_pre_attn_scalar=hidden_size // 4,
+        max_position_embeddings=num_positions,
+        sliding_window=16,
+        sliding_window_pattern=3,
+        rope_scaling={"rope_type": "linear", "factor": 8.0},
+        initializer_range=SPREAD,
+        bos_token_id=0,
+        eos_token_id=1,
+        pad_token_id=2,
+    )
+    return Gemma3ForCausalLM(config).eval()
