@@ -34,6 +34,21 @@ USUAL = {
     "llama2, adapters after a pass": Case("low_resource/llama2", overrides=(*NODE, "procedure=2_stage"), num_layers=2),
     "llama3, both ends, two tokens, tensors and pipeline": Case("low_resource/llama3", "0,3", (*NODE, *PIPELINE), num_layers=4),
     "llama3.1, two languages": Case("sava/llama", overrides=("parallel.num_nodes=1",), num_layers=2),
+    "llama3.1, parts of sequences, all layers again": Case(
+        "sava/llama",
+        overrides=("parallel.num_nodes=1", "parallel.sequence_parallel=true", "+recomputation={method: block}"),
+        num_layers=4,
+    ),
+    "opt, parts of sequences, parts of layers again": Case(
+        "gams/focus",
+        overrides=(
+            *SMALL,
+            "parallel.tensor_parallel_size=2",
+            "parallel.sequence_parallel=true",
+            "+recomputation={granularity: selective, modules: [core_attn, mlp]}",
+        ),
+        num_layers=4,
+    ),
     "mistral, windows": Case(
         "sava/mistral", overrides=("parallel.num_nodes=1", "data.sequence_length=8192", "schedule.micro_batch_size=1"), num_layers=2
     ),
