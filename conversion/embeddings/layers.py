@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from conversion.families import language_config
 from conversion.hf_files import require_language_model
 from conversion.token_names import POSITIONS_FROM_PAD, TOKEN_NAMES, input_names, names_of
 
@@ -55,6 +54,8 @@ def find_token_layers(checkpoint: HFCheckpoint) -> TokenLayers:
         ValueError: if there are no input embeddings, if sizes disagree, or if another tensor has a row per token too.
     """
     require_language_model(checkpoint.config, source=str(checkpoint.directory))
+    from conversion.families import language_config  # which imports numpy; the help of a command needs this module's names alone
+
     names = checkpoint.names()
     input_name = input_matrix_name(checkpoint)
     num_rows = checkpoint.shape(input_name)[0]
