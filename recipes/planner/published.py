@@ -1,4 +1,4 @@
-"""Published training throughput on A100s: what the time model is calibrated on, and what it is checked against."""
+"""Published training throughput, on A100s and of long samples on H100s: what the time model is calibrated on, and what it is checked against."""
 
 from __future__ import annotations
 
@@ -14,11 +14,16 @@ from recipes.schema import RecomputationRecipe
 SCALING_LOSS = "12 % below the same job on 128 GPUs, more than its network's rate explains; congestion and stragglers are not modelled"
 OUTLIER = "18 % below the same job on 16 and on 64 GPUs in the same table, so it is the measurement that is odd"
 INTERLEAVED = "interleaved pipeline schedule, whose shorter waiting is not modelled"
+HELD_TO_500_W = "H100 held to 500 of their 700 W, which slows their products"
+TITAN_EIGHT_BIT = f"{HELD_TO_500_W}; products in 8 bit, and torch's own exchange of keys"
+NEMO_EIGHT_BIT = "products in 8 bit; whether its operations have half of the scores, as here, or all of them is not said"
 
 WIDE = "an MFU of 56 %, more than the calibrated share of the peak allows; no row of the calibration has products half as wide"
 
 A100_40, A100_80 = (replace(GPUS[name], network_rate=200 * GIGA, devices_per_node=8) for name in ("a100-40gb", "a100-80gb"))
 FMS_80 = replace(A100_80, network_rate=50 * GIGA)
+H100_80 = GPUS["h100-80gb"]
+H100_96 = replace(H100_80, memory_gib=94.0, memory_rate=2400 * GIGA)
 
 
 @dataclass(frozen=True)
@@ -228,6 +233,53 @@ def _megatron_rows() -> list[Row]:
     return found
 
 
+# Tokens of a sample, samples of a pass, ranks among which each is cut, share of the forward pass done again, tokens per second and GPU.
+# torchtitan, docs/performance.md: Llama-3.1-8B on eight H100, the first row in bfloat16.
+_TITAN_LONG = (
+    (8192, 2, 1, 0.5, 6667),
+    (32_768, 1, 1, 1.0, 3890),
+    (65_536, 1, 2, 1.0, 2540),
+    (131_072, 1, 4, 1.0, 1071),
+    (262_144, 1, 8, 1.0, 548),
+)
+
+# Thousands of tokens (1,024) of a sample, TP, PP, DP, CP, teraflops of a GPU; Llama-2-7B on as many H100 as a sample has thousands of tokens.
+# NeMo, docs/source/performance/performance_long_sequence.md, container 24.03.
+_NEMO_LONG = """
+4    1 1 4 1  768
+8    1 2 4 1  730
+16   2 1 8 1  660
+32   2 1 8 2  610
+64   4 1 8 2  574
+128  4 1 8 4  555
+256  4 1 8 8  549
+512  8 1 4 16 549
+1024 8 1 4 32 536
+"""
+
+
+def _long_rows() -> list[Row]:
+    """Samples of up to a million tokens."""
+    found = []
+    for length, micro, context, recomputed, rate in _TITAN_LONG:
+        layout = Layout(
+            *(1, 1, 8 // context, micro, 1, length, 8), context_parallel_size=context, recomputed=recomputed, shards_parameters=True
+        )
+        config = {**LLAMA3_8B, "max_position_embeddings": length}
+        name = f"Llama3-8B, {length}, CP {context} x 96 GB, " + ("recomputed" if recomputed == 1 else "half recomputed")
+        uncovered = HELD_TO_500_W if length == 8192 else TITAN_EIGHT_BIT
+        found.append(Row(name, "torchtitan", _planned(config), H100_96, layout, rate, uncovered))
+    for line in _NEMO_LONG.split("\n")[1:-1]:
+        thousands, tensor, pipeline, data, context, teraflops = map(int, line.split())
+        length = 1024 * thousands
+        model = _planned({**LLAMA2_7B, "max_position_embeddings": length})
+        layout = Layout(tensor, pipeline, data, 1, 2 * pipeline, length, 8, context_parallel_size=context)
+        name = f"Llama2-7B, {length}, TP {tensor} x PP {pipeline} x CP {context}, H100"
+        tokens_per_second = teraflops * 1e12 / model.flops_per_token(length)
+        found.append(Row(name, "NeMo 24.03", model, H100_80, layout, tokens_per_second, NEMO_EIGHT_BIT))
+    return found
+
+
 def rows() -> list[Row]:
     """All published numbers, those of calibration first."""
-    return sorted([*_foundry_rows(), *_nemo_rows(), *_other_rows(), *_megatron_rows()], key=lambda row: not row.calibrates)
+    return sorted([*_foundry_rows(), *_nemo_rows(), *_other_rows(), *_megatron_rows(), *_long_rows()], key=lambda row: not row.calibrates)
