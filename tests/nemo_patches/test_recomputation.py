@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.gloo import run_on_gloo
-from tests.nemo_patches.test_documents import models
+from tests.nemo_patches.test_sequence_parallel import families
 
 FUNCTION = "tests.nemo_patches.sequence_ranks:with_and_without_recomputation"
 LAYERS = ["each layer", "two layers", "the first layer"]
@@ -21,13 +21,14 @@ TIMEOUT_SECONDS = 400
 
 def with_dropout() -> dict[str, dict[str, Any]]:
     """Every family with dropout, and what is particular to runs of this project."""
-    plain = {name: model for name, model in models().items() if "," not in name}
+    plain = families()
     tied = {name: {**plain[name], "share_embeddings_and_output_weights": True} for name in ("opt", "llama")}
     return {f"{name}, dropout": model for name, model in plain.items()} | {
         "opt, dropout, two tokens, documents": plain["opt"],
         "gemma2, dropout, two tokens, adapters": plain["gemma2"],
         "opt, dropout, frozen table": plain["opt"],
         "qwen3, dropout, adapters, documents": plain["qwen3"],
+        "gemma3_text, dropout, documents": plain["gemma3_text"],
         "llama, dropout, factorised": tied["llama"],
     }
 

@@ -5,16 +5,27 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from conversion.families import FAMILIES
+from tests.conversion.tiny_families import GEMMA3
 from tests.gloo import run_on_gloo
-from tests.nemo_patches.test_documents import models
+from tests.nemo_patches.test_documents import SIZES, models
 
 TIMEOUT_SECONDS = 400  # on a machine that does much else
 TOLERANCE = 1e-5  # in 32 bit, of losses of about 1 to 10 and of gradients by the largest of their tensor
 
 
+def families() -> dict[str, dict[str, Any]]:
+    """A tiny decoder of each."""
+    from transformers import AutoConfig
+
+    gemma3 = AutoConfig.for_model("gemma3_text", **{**SIZES, **GEMMA3}).to_dict()
+    found = {name: model for name, model in models().items() if "," not in name}
+    return {**found, "gemma3_text": FAMILIES["gemma3_text"].megatron_config(gemma3, tied=True, source="gemma3_text")}
+
+
 def particular_models() -> dict[str, dict[str, Any]]:
     """Every family, and what is particular to runs of this project."""
-    plain = {name: model for name, model in models().items() if "," not in name}
+    plain = families()
     tied = {name: {**plain[name], "share_embeddings_and_output_weights": True} for name in ("opt", "llama", "gemma2")}
     return plain | {
         "opt, two tokens, tied": tied["opt"],
@@ -23,6 +34,7 @@ def particular_models() -> dict[str, dict[str, Any]]:
         "qwen3, adapters, documents": plain["qwen3"],
         "opt, documents, two tokens": plain["opt"],
         "gemma2, documents": plain["gemma2"],
+        "gemma3_text, documents": plain["gemma3_text"],
         "opt, factorised": tied["opt"],
         "llama, factorised": tied["llama"],
     }
