@@ -164,12 +164,17 @@ def visible_share(model: Mapping[str, Any], sequence_length: int, *, block: int 
         return 1.0
     seen, scores = window[0] + 1, sequence_length**2 / 2
     pairs = min(sequence_length * (seen + block), scores) if block else seen * sequence_length - seen**2 / 2
-    num_layers, every = model["num_layers"], model.get("window_attn_skip_freq")
+    return 1 - windowed_share(model, sequence_length) * (1 - pairs / scores)
+
+
+def windowed_share(model: Mapping[str, Any], sequence_length: int) -> float:
+    """The part of the layers whose queries do not see all tokens of a sample before them."""
+    window, num_layers, every = model.get("window_size"), model["num_layers"], model.get("window_attn_skip_freq")
+    if window is None or sequence_length <= window[0] + 1:
+        return 0.0
     if isinstance(every, int):
-        num_windows = num_layers - num_layers // every
-    else:
-        num_windows = num_layers if every is None else sum(map(bool, every))
-    return 1 - num_windows / num_layers * (1 - pairs / scores)
+        return 1 - num_layers // every / num_layers
+    return 1.0 if every is None else sum(map(bool, every)) / num_layers
 
 
 def flops_per_token(model: Mapping[str, Any], *, vocab_size: int, sequence_length: int, factorised_size: int = 0) -> float:

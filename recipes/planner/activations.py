@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from recipes.arithmetic import LayerShape
+from recipes.arithmetic import LayerShape, windowed_share
 from recipes.recomputation import CORE_ATTENTION, FEED_FORWARD
 
 KERNELS = ("cpu", "gpu", "te")
@@ -78,6 +78,11 @@ class _Layer:
     @property
     def is_centred(self) -> bool:
         return self.model.get("layernorm_zero_centered_gamma", False)
+
+    @property
+    def converts_queries(self) -> bool:
+        """Whether the norms of queries and keys make 32-bit copies of them."""
+        return self.item == 2 and (self.kernels == "cpu" or (self.kernels == "gpu" and self.is_centred))
 
 
 def layer_activations(
@@ -151,29 +156,29 @@ def _rms_norm_bytes(layer: _Layer, width: int) -> int:
 
 
 def _attention_bytes(layer: _Layer) -> float:
-    """Per token: queries, keys and values, what comes of them, and what their own norms keep."""
+    """Per token: queries, keys and values, what comes of them, and what their own norms keep; on average over layers with and without a window."""
+    share = windowed_share(layer.model, layer.sequence_length)
+    return share * _attention_bytes_of(layer, has_window=True) + (1 - share) * _attention_bytes_of(layer, has_window=False)
+
+
+def _attention_bytes_of(layer: _Layer, *, has_window: bool) -> float:
     shape, item = layer.shape, layer.item
     result = item * shape.attention
     is_kept = not (layer.model.get("attn_logit_softcapping") or CORE_ATTENTION in layer.recomputed or layer.gathers_keys)
     statistics = 4 * layer.heads if is_kept else 0  # the sum of each softmax, in 32 bit; otherwise all is computed again
-    is_masked = (layer.document_mask or has_window(layer.model, layer.sequence_length)) and is_kept and layer.kernels != "te"
+    is_masked = (layer.document_mask or has_window) and is_kept and layer.kernels != "te"
+    norms = _query_key_norm_bytes(layer) if layer.model.get("qk_layernorm", False) else 0.0
     if is_masked and layer.keys < shape.attention:
         # The kernel that takes a mask wants a key and a value for every head, and keeps the result of its block of queries.
-        return 3 * item * shape.attention + 2 * result + statistics
+        views = item * shape.qkv if norms and not layer.converts_queries else 0  # into the one tensor of all three
+        return 3 * item * shape.attention + 2 * result + statistics + norms + views
     kept = float(item * shape.qkv)  # one tensor, of which the values are a part
     if layer.model.get("position_embedding_type") == "rope":
         kept += item * (shape.attention + layer.keys)
-    if layer.model.get("qk_layernorm", False):
-        kept += _query_key_norm_bytes(layer)
-    if layer.document_mask and is_masked:  # the results of all documents, and what they are put together to
+    kept += norms
+    if is_masked:  # the results of all documents or blocks, and what they are put together to
         result *= 2
     return kept + result + statistics
-
-
-def has_window(model: Mapping[str, Any], sequence_length: int) -> bool:
-    """Whether a query of a sample does not see all tokens before it."""
-    window = model.get("window_size")
-    return window is not None and sequence_length > window[0] + 1
 
 
 def _query_key_norm_bytes(layer: _Layer) -> float:
@@ -182,7 +187,7 @@ def _query_key_norm_bytes(layer: _Layer) -> float:
     copied = layer.shape.attention if layer.tensor_parallel_size < num_groups < layer.heads else 0
     statistics = 4 * (layer.heads + num_groups)
     if layer.kernels != "cpu":
-        return layer.item * copied + statistics
+        return (4 * (layer.shape.attention + layer.keys) if layer.converts_queries else layer.item * copied) + statistics
     if layer.item == 2:  # converted to 32 bit, which is a copy of all
         copied = layer.shape.attention + layer.keys
     return 4 * (layer.shape.attention + layer.keys) + 4 * copied + statistics

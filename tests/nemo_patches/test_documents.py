@@ -19,11 +19,13 @@ SIZES = {
 }
 ROPE = {"rope_type": "llama3", "factor": 4.0, "low_freq_factor": 2.0, "high_freq_factor": 5.0, "original_max_position_embeddings": 16}
 CAPS = {"query_pre_attn_scalar": 10, "attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0}
+TWO_ROTATIONS = {"rope_theta": 1000.0, "rope_local_base_freq": 50.0, "rope_scaling": {"rope_type": "linear", "factor": 3.0}}
 HF: dict[str, dict[str, Any]] = {
     "opt": {"ffn_dim": 48, "word_embed_proj_dim": 32},
     "llama": {"rope_scaling": ROPE, "rope_theta": 500.0},
     "mistral": {"sliding_window": 8},
     "gemma2": {"head_dim": 12, "sliding_window": 8, **CAPS},
+    "gemma3_text": {"head_dim": 12, "sliding_window": 8, "sliding_window_pattern": 2, "query_pre_attn_scalar": 10, **TWO_ROTATIONS},
     "qwen2": {},
     "qwen3": {"head_dim": 12},
     "opt, two tokens": {"ffn_dim": 48, "word_embed_proj_dim": 32},
@@ -40,7 +42,7 @@ def models() -> dict[str, dict[str, Any]]:
     for name, changes in HF.items():
         kind = name.split(",")[0]
         config = AutoConfig.for_model(kind, **{**SIZES, **changes}).to_dict()
-        made[name] = FAMILIES[kind].megatron_config(config, tied=kind == "gemma2", source=name)
+        made[name] = FAMILIES[kind].megatron_config(config, tied=kind.startswith("gemma"), source=name)
     return made
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from conversion.families import FAMILIES
+from recipes.base_models import base_model
 from recipes.planner.activations import layer_activations
 from recipes.planner.layout import Layout
 from recipes.planner.memory import stage_memory
@@ -29,6 +30,9 @@ _HF: dict[str, dict[str, Any]] = {
     "llama ungrouped": {"num_key_value_heads": 4},
     "mistral": {"sliding_window": 16},
     "gemma2": {"head_dim": 48, "sliding_window": 16, "query_pre_attn_scalar": 48, "attn_logit_softcapping": 50.0},
+    # Of its layers half have a window.
+    "gemma3_text": {"head_dim": 48, "sliding_window": 16, "query_pre_attn_scalar": 48, "sliding_window_pattern": 2},
+    "gemma3_text ungrouped": {"head_dim": 48, "sliding_window": 16, "sliding_window_pattern": 2, "num_key_value_heads": 4},
     "qwen3": {"head_dim": 48},
     "opt documents": {"ffn_dim": 320, "word_embed_proj_dim": 128},
     "llama documents": {},
@@ -91,6 +95,7 @@ def test_activations_are_those_that_autograd_keeps(tensor_parallel_size: int, co
 _WORLD = 64
 _OPT = ("opt", {**OPT_1B, "vocab_size": 80_000})
 _LLAMA = ("llama", "llama-3.1-8b")
+_GEMMA3 = ("gemma3_text", base_model("gemma-3-12b")[1])
 _GEMMA = ("gemma2", "gemma-2-9b")  # one matrix for input and output: the last stage of a pipeline has a copy
 _CASES = [
     {"model": _OPT, "tensor": 1, "pipeline": 1, "rank": 0},
@@ -105,6 +110,8 @@ _CASES = [
     {"model": _LLAMA, "tensor": 2, "pipeline": 1, "rank": 0, "frozen": "decoder.", "adapter_rank": 8},
     {"model": _GEMMA, "tensor": 2, "pipeline": 2, "rank": 0},
     {"model": _GEMMA, "tensor": 2, "pipeline": 2, "rank": 63},
+    {"model": _GEMMA3, "tensor": 8, "pipeline": 1, "rank": 3},
+    {"model": _GEMMA3, "tensor": 4, "pipeline": 2, "rank": 63},
 ]
 
 
