@@ -1,19 +1,196 @@
-"""Masked training of a tiny RoBERTa in the engine."""
+"""Masked training of a tiny RoBERTa in the engine, beside a plain loop of transformers."""
 
 from __future__ import annotations
 
+import json
 import math
+import re
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
+import torch.nn.functional as F  # noqa: N812
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForMaskedLM
 
+from data_prep.artifacts import read_manifest
+from data_prep.megatron.index import PREFIX, TokenFile
+from recipes import arithmetic
 from recipes.checks import check_run, read_inputs
 from recipes.compose import compose_recipe
-from tests.conftest import Inputs
+from recipes.masking import parts_of_sample, read_mask_vocabulary
+from recipes.schema import MaskingRecipe
+from tests.conftest import TEXT, Inputs
+from tests.conversion.embedding_fixtures import byte_level, demo_text
+from tests.gloo import run_on_gloo
 from tests.processes import call_command
+from tests.recipes.conftest import ENCODER_SPECIALS, SHAPE
 from tests.recipes.tiny_runs import export, train_tiny
+from tests.recipes.watched_runs import BATCH, SEQUENCE_LENGTH, STEPS, TIMEOUT_SECONDS, Runs
+
+MASKED = ("+objective=masked", "run.validate_every_steps=1")
+TOLERANCE = 1e-4  # of the losses of a loop in another library
+LAYOUT_TOLERANCE = 1e-5  # layouts sum in another order
+
+
+class MaskedRuns(Runs):
+    """Runs that write down the samples that they saw."""
+
+    def train(self, name: str, *overrides: str, tensor_parallel_size: int = 2, at_step: Any = None, **_: Any) -> dict[str, Any]:
+        return run_on_gloo(
+            "tests.recipes.masked_ranks:train",
+            world_size=2,
+            directory=self.directory / f"{name}.logs",
+            timeout_seconds=TIMEOUT_SECONDS,
+            initialize=False,
+            tensor_parallel_size=tensor_parallel_size,
+            output=str(self.directory / name),
+            overrides=self.settings(*MASKED, *overrides),
+            at_step=at_step,
+        )[0]
+
+    def samples(self, name: str) -> dict[int, Any]:
+        found: dict[int, Any] = torch.load(self.directory / f"{name}.pt")
+        return found
+
+
+@pytest.fixture(scope="module")
+def runs(encoder: Inputs, tmp_path_factory: pytest.TempPathFactory) -> MaskedRuns:
+    return MaskedRuns(encoder, tmp_path_factory.mktemp("masked"))
+
+
+@pytest.fixture(scope="module")
+def whole(runs: MaskedRuns) -> dict[str, Any]:
+    """An uninterrupted run at tensor parallel 2."""
+    return runs.train("whole")
+
+
+def by_documents(model: Any, sample: dict[str, torch.Tensor], end_of_text: int) -> torch.Tensor:
+    """Losses of a sample whose documents do not see each other: each is computed alone."""
+    ends = [0, *(np.flatnonzero(sample["labels"][:-1] == end_of_text) + 1).tolist(), len(sample["labels"])]
+    logits = [model(sample["tokens"][None, first:end]).logits[0] for first, end in pairwise(ends)]
+    return F.cross_entropy(torch.cat(logits), sample["labels"], reduction="none")
+
+
+def plain_loop(encoder: Inputs, samples: dict[int, Any], recipe: Any) -> list[float]:
+    """The same steps by transformers and torch: a mean over all masked tokens of a step, AdamW without decay of biases and norms."""
+    model = AutoModelForMaskedLM.from_pretrained(encoder.hf, dtype=torch.float32)
+    model.eval()  # the recipe has no dropout
+    schedule, losses = recipe.schedule, []
+    decayed = [parameter for parameter in model.parameters() if parameter.dim() > 1]
+    others = [parameter for parameter in model.parameters() if parameter.dim() == 1]
+    groups = [{"params": decayed, "weight_decay": schedule.weight_decay}, {"params": others, "weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW(groups, lr=1.0, betas=(schedule.adam_beta1, schedule.adam_beta2), eps=schedule.adam_epsilon)
+    for step in range(STEPS):
+        batch = [samples[number] for number in range(step * BATCH, (step + 1) * BATCH)]
+        tokens, labels, mask = (torch.stack([sample[key] for sample in batch]) for key in ("tokens", "labels", "loss_mask"))
+        per_token = F.cross_entropy(model(tokens).logits.flatten(0, 1), labels.flatten(), reduction="none")
+        loss = (per_token * mask.flatten()).sum() / mask.sum()
+        optimizer.zero_grad()
+        loss.backward()
+        norm = torch.nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None])
+        for parameter in model.parameters():
+            if parameter.grad is not None:
+                parameter.grad *= min(1.0, schedule.clip_gradient_norm / (float(norm) + 1e-6))
+        for group in optimizer.param_groups:
+            group["lr"] = arithmetic.learning_rate(step, schedule, steps=STEPS)
+        optimizer.step()
+        losses.append(float(loss))
+    return losses
+
+
+def test_the_losses_are_those_of_a_plain_loop(runs: MaskedRuns, whole: dict[str, Any], encoder: Inputs) -> None:
+    recipe = compose_recipe("demo_adapt", [*runs.settings(*MASKED), "parallel.tensor_parallel_size=2"])
+    samples = runs.samples("whole")
+    expected = plain_loop(encoder, samples, recipe)
+    assert whole["losses"] == pytest.approx(expected, abs=TOLERANCE)
+    assert max(expected) - min(expected) > 0.01, "it learns something"
+    shares = torch.stack([samples[number]["loss_mask"] for number in range(STEPS * BATCH)])
+    assert float(shares.mean()) == pytest.approx(0.15, abs=0.02)
+    assert float(shares.sum(dim=1).std()) > 1, "samples differ in how many tokens are masked"
+
+
+def test_killed_and_resumed_in_another_layout(runs: MaskedRuns, whole: dict[str, Any]) -> None:
+    """On two pipeline stages and with other micro batches than before: the same samples behind the same masks, and the same losses."""
+    with pytest.raises(AssertionError, match=r"rank . failed"):
+        runs.train("killed", at_step=["crash", 4])
+    options = ("parallel.pipeline_parallel_size=2", "schedule.micro_batch_size=4")
+    runs.train("killed", *options, tensor_parallel_size=1)
+    before, after = runs.samples("whole"), runs.samples("killed")
+    assert set(after) == set(range(3 * BATCH, STEPS * BATCH))
+    assert all(torch.equal(after[number][key], before[number][key]) for number in after for key in after[number])
+    expected, found = ([record for record in runs.records(name) if record["step"] > 3 and "loss" in record] for name in ("whole", "killed"))
+    assert [record["loss"] for record in found] == pytest.approx([record["loss"] for record in expected], abs=LAYOUT_TOLERANCE)
+
+
+def test_documents_do_not_see_each_other(runs: MaskedRuns, encoder: Inputs) -> None:
+    """At data parallel 2; whole words are masked."""
+    options = ("data.document_mask=true", "schedule.max_steps=5", "masking.whole_words=true", "schedule.micro_batch_size=4")
+    found = runs.train("documents", *options, tensor_parallel_size=1)
+    manifest, model = read_manifest(encoder.data), AutoModelForMaskedLM.from_pretrained(encoder.hf, dtype=torch.float32).eval()
+    assert manifest is not None
+    samples, end_of_text = runs.samples("documents"), manifest.facts["eos_token_id"]
+    mine = [samples[number] for number in sorted(samples) if number < BATCH]  # of this rank
+    assert len(mine) == BATCH // 2
+    assert sum(int((sample["labels"] == end_of_text).sum()) for sample in mine) > 3
+    record = next(record for record in runs.records("documents") if "loss" in record)
+    assert record["loss"] == pytest.approx(found["losses"][0])
+    # The other rank's samples are those that the run at tensor parallel 2 saw, but for their masks.
+    vocabulary = read_mask_vocabulary(encoder.tokenizer)
+    for sample in mine:
+        words = np.cumsum(vocabulary.begins_word[sample["labels"]] | ~vocabulary.is_ordinary[sample["labels"]])
+        chosen = sample["loss_mask"].numpy()
+        for word in np.unique(words[chosen > 0]):
+            inside = (words == word) & vocabulary.is_ordinary[sample["labels"]]
+            assert chosen[inside].all()
+    check_validation(runs, "documents", encoder, model, lambda sample: by_documents(model, sample, end_of_text))
+
+
+def check_validation(runs: MaskedRuns, name: str, encoder: Inputs, model: Any, losses_of: Any) -> None:
+    """The first step has the rate 0, so what is measured behind it is the model that the run started from."""
+    vocabulary, manifest = read_mask_vocabulary(encoder.tokenizer), read_manifest(encoder.held_out)
+    assert manifest is not None
+    tokens, total, number = TokenFile(encoder.held_out / PREFIX), 0.0, 0
+    for index in range(2 * BATCH):
+        text = tokens.slice(index * SEQUENCE_LENGTH, (index + 1) * SEQUENCE_LENGTH).astype(np.int64)
+        parts = parts_of_sample(text, vocabulary, num_parts=MaskingRecipe().validation_parts, number=index)
+        for part in range(MaskingRecipe().validation_parts):
+            seen = np.where(parts == part, vocabulary.mask_id, text)
+            with torch.no_grad():
+                losses = losses_of({"tokens": torch.from_numpy(seen), "labels": torch.from_numpy(text)})
+            total, number = total + float(losses[torch.from_numpy(parts == part)].double().sum()), number + int((parts == part).sum())
+    record = next(record for record in runs.records(name) if "validation_masked_loss_sl" in record)
+    assert record["validation_masked_loss_sl"] == pytest.approx(total / number, rel=1e-5)
+    bytes_seen = 2 * BATCH * SEQUENCE_LENGTH * manifest.facts["text_bytes"] / manifest.facts["num_tokens"]
+    assert record["validation_masked_bits_per_byte_sl"] == pytest.approx(total / math.log(2) / bytes_seen, rel=1e-5)
+    assert not any(key.startswith("validation_loss") for key in record), "it is no causal figure"
+
+
+def test_validation_predicts_each_token_once(runs: MaskedRuns, whole: dict[str, Any], encoder: Inputs) -> None:
+    model = AutoModelForMaskedLM.from_pretrained(encoder.hf, dtype=torch.float32).eval()
+    check_validation(
+        runs,
+        "whole",
+        encoder,
+        model,
+        lambda sample: F.cross_entropy(model(sample["tokens"][None]).logits[0], sample["labels"], reduction="none"),
+    )
+
+
+def test_what_was_trained_is_a_plain_model(runs: MaskedRuns, whole: dict[str, Any], encoder: Inputs, tmp_path: Path) -> None:
+    before = load_file(encoder.hf / "model.safetensors")
+    after = export(runs.directory / "whole/checkpoints/step_0000006", tmp_path / "back")
+    assert before.keys() == after.keys()
+    unchanged = {name for name in before if torch.equal(before[name], after[name])}
+    assert not unchanged
+    table = "roberta.embeddings.position_embeddings.weight"
+    assert torch.equal(after[table][:2], before[table][:2]), "the rows of padding are nobody's positions"
+    _, notes = AutoModelForMaskedLM.from_pretrained(tmp_path / "back", output_loading_info=True)
+    assert not any(notes.values())
 
 
 def test_factors_of_an_encoder(encoder: Inputs, tmp_path: Path) -> None:
@@ -47,6 +224,9 @@ def test_factors_of_an_encoder(encoder: Inputs, tmp_path: Path) -> None:
     assert not torch.equal(last["lm_head.bias"], start["lm_head.bias"])
 
 
+# -- what is refused ------------------------------------------------------------------------------------------------------
+
+
 def refusal(inputs: Inputs, *overrides: str, checkpoint: Path | None = None) -> str:
     settings = [f"model.checkpoint={checkpoint or inputs.checkpoint}", f"data.train=[{inputs.data}]", "data.sequence_length=48"]
     recipe = compose_recipe("demo_adapt", [*settings, *overrides])
@@ -55,6 +235,53 @@ def refusal(inputs: Inputs, *overrides: str, checkpoint: Path | None = None) -> 
     return str(caught.value).removeprefix(f"recipe {recipe.name} cannot run: ")
 
 
+def test_a_causal_model_is_not_trained_on_masks(inputs: Inputs) -> None:
+    assert refusal(inputs, "+objective=masked") == (
+        f"the objective is masked, but the checkpoint {inputs.checkpoint} is of the family opt, whose tokens do not see those behind them;"
+        " give an encoder (roberta, xlm-roberta), or leave the objective out"
+    )
+
+
+@pytest.mark.parametrize(("choice", "objective"), [("clm", "next_token"), ("two_tokens", "two_tokens")])
+def test_an_encoder_is_not_trained_on_next_tokens(encoder: Inputs, choice: str, objective: str) -> None:
+    assert refusal(encoder, f"+objective={choice}") == (
+        f"the objective is {objective}, but the checkpoint {encoder.checkpoint} is of the family roberta, whose tokens see those behind them;"
+        " set objective=masked, or give a causal model"
+    )
+
+
+@pytest.mark.parametrize(
+    ("overrides", "sentence"),
+    [
+        (("masking.hidden=0.8", "masking.replaced=0.3"), "masking.hidden and masking.replaced are 1.1 together; expected at most 1"),
+        (("masking.share=1.5",), "masking.share is 1.5; expected a number above 0 and below 1"),
+        (("lora.rank=4",), "lora adapts causal models, not those of the objective masked; leave it out"),
+    ],
+)
+def test_what_contradicts_masks(encoder: Inputs, overrides: tuple[str, ...], sentence: str) -> None:
+    assert refusal(encoder, "+objective=masked", *(f"+{override}" for override in overrides)) == sentence
+
+
+def test_factors_of_another_vocabulary(encoder: Inputs, tmp_path: Path) -> None:
+    factors = tmp_path / "factors.safetensors"
+    save_file({"input.coordinates": torch.ones(600, 6), "input.primitives": torch.ones(6, 32)}, factors)
+    assert refusal(encoder, "+objective=masked", f"model.factors={factors}") == (
+        f"{factors} makes a table of 600 x 32, but the checkpoint has 601 x 32; both have to be of one transfer"
+    )
+
+
 def test_masks_of_another_objective(inputs: Inputs) -> None:
     sentence = "masking is given, but the objective next_token hides no tokens; set objective=masked, or leave it out"
     assert refusal(inputs, "+masking.share=0.2") == sentence
+
+
+def test_a_tokenizer_without_a_mask_token(encoder: Inputs, tmp_path: Path) -> None:
+    specials = {role: token for role, token in ENCODER_SPECIALS.items() if role != "mask"}
+    byte_level(demo_text("sl"), num_tokens=601, specials=specials).save_pretrained(str(tmp_path / "tokenizer"))
+    arguments = (*SHAPE, "--model-type", "roberta", "--tokenizer", tmp_path / "tokenizer", "--output", tmp_path / "hf")
+    call_command("conversion.new_model", *arguments)
+    call_command("conversion.hf_to_nemo", "--input", tmp_path / "hf", "--output", tmp_path / "nemo")
+    call_command("data_prep.to_megatron", "--input", TEXT, "--tokenizer", tmp_path / "tokenizer", "--output", tmp_path / "data")
+    found = refusal(replace(encoder, checkpoint=tmp_path / "nemo", data=tmp_path / "data"), "+objective=masked")
+    assert re.fullmatch(r"the tokenizer in \S+/nemo/context/hf has no mask token, behind which .* make checkpoint and data with it", found)
+    assert json.loads((tmp_path / "hf/config.json").read_text())["model_type"] == "roberta"
