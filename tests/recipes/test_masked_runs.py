@@ -136,7 +136,7 @@ def test_documents_do_not_see_each_other(runs: MaskedRuns, encoder: Inputs) -> N
     samples, end_of_text = runs.samples("documents"), manifest.facts["eos_token_id"]
     mine = [samples[number] for number in sorted(samples) if number < BATCH]  # of this rank
     assert len(mine) == BATCH // 2
-    assert sum(int((sample["labels"] == end_of_text).sum()) for sample in mine) > 3
+    assert sum(int((sample["labels"] == end_of_text).sum()) for sample in mine) > 1, "documents end in them"
     record = next(record for record in runs.records("documents") if "loss" in record)
     assert record["loss"] == pytest.approx(found["losses"][0])
     # The other rank's samples are those that the run at tensor parallel 2 saw, but for their masks.
