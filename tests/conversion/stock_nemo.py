@@ -5,6 +5,7 @@ Of this project it has the CPU stand-in alone, and of TransformerEngine, which N
 
 from __future__ import annotations
 
+import copy
 import json
 import sys
 from pathlib import Path
@@ -61,14 +62,35 @@ class LinearNorm(RowParallelLinear):
         return self.post_layernorm(output), bias
 
 
+class Attention(DotProductAttention):
+    """NeMo's Gemma3TEDotProductAttention: the window as it is given, in the layers that NeMo's own pattern names."""
+
+    def __init__(self, config: Any, layer_number: int, *args: Any, **kwargs: Any) -> None:
+        config = copy.deepcopy(config)
+        has_window = gemma3._is_local_attn_layer(layer_number, config.interleaved_attn_pattern)
+        config.window_size = (config.window_size, 0) if has_window else None
+        super().__init__(config, layer_number, *args, **kwargs)
+
+
+def without_new_argument(forward: Any) -> Any:
+    """NeMo's forward pass of Gemma 3 as it is, where Megatron-core hands over an argument (None here) that it does not know."""
+
+    def forward_without(*args: Any, rotary_pos_cos_sin: None = None, **kwargs: Any) -> Any:
+        return forward(*args, **kwargs)
+
+    return forward_without
+
+
 def main(ids_path: str, output_dir: str, *checkpoint_dirs: str) -> None:
     """Write NAME.safetensors with `logits`, and NAME.json with what the context built."""
     every_id = load_file(ids_path)["ids"]
     final_norm = transformer_block.LayerNormImpl
     gemma2.TELayerNormColumnParallelLinear, gemma2.TERowParallelLinearLayerNorm = NormLinear, LinearNorm
-    for name, kind in (("TELayerNormColumnParallelLinear", NormLinear), ("TERowParallelLinearLayerNorm", LinearNorm), ("TENorm", Norm)):
-        setattr(gemma3, name, kind)
-    gemma3.Gemma3TEDotProductAttention.__bases__ = (DotProductAttention,)  # what it says of windows stays NeMo's
+    gemma3.TELayerNormColumnParallelLinear, gemma3.TERowParallelLinearLayerNorm, gemma3.TENorm = NormLinear, LinearNorm, Norm
+    gemma3.Gemma3TEDotProductAttention, gemma3.Gemma3SelfAttention.forward = (
+        Attention,
+        without_new_argument(gemma3.Gemma3SelfAttention.forward),
+    )
     for directory in map(Path, checkpoint_dirs):
         transformer_block.LayerNormImpl = Norm if directory.name.startswith("gemma") else final_norm
         strategy = nl.MegatronStrategy(ddp="pytorch", setup_optimizers=False, process_group_backend="gloo")

@@ -208,6 +208,8 @@ NEMO_CLASSES = {
     "llama3": ("LlamaModel", "Llama31Config"),
     "mistral": ("MistralModel", "MistralConfig7B"),
     "gemma2": ("Gemma2Model", "Gemma2Config"),
+    "gemma3_text": ("Gemma3Model", "Gemma3Config1B"),
+    "gemma3": ("Gemma3Model", "Gemma3Config1B"),
     "qwen2": ("Qwen2Model", "Qwen2Config"),
     "qwen3": ("Qwen3Model", "Qwen3Config"),
     TRAINED: ("LlamaModel", "Llama31Config"),
@@ -221,7 +223,7 @@ def stock(converted: Path, saved: Path, tmp_path_factory: pytest.TempPathFactory
     shutil.copytree(saved / "2x1/llama3", directory / TRAINED)  # untied, like every other case at the first layout
     shutil.copytree(converted / "nemo/llama3/context", directory / TRAINED / "context")
     save_file({"ids": token_batch([], vocab_size=283, length=SEQUENCE_LENGTH).ids}, directory / "ids.safetensors")
-    known = [name for name in CASES if name in NEMO_CLASSES and name not in OF_THIS_PROJECT]
+    known = [name for name in CASES if name not in OF_THIS_PROJECT]
     ours = [converted / "nemo" / name for name in OF_THIS_PROJECT]
     checkpoints = [*(converted / "nemo" / name for name in known), directory / TRAINED, *ours]
     finished = run_command(
