@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 import traceback
 from collections import Counter
@@ -24,7 +25,7 @@ from recipes.checks import check_run, read_inputs
 from recipes.compose import compose_recipe
 from recipes.engine import make_data, make_model, make_trainer
 from recipes.launch import leased
-from recipes.run_dir import newest_checkpoint, record_recipe
+from recipes.run_dir import CHECKPOINTS_NAME, METRICS_NAME, checkpoint_name, newest_checkpoint, record_recipe
 from recipes.stopping import StopSignals
 from recipes.train import main
 from recipes.training.assembly import make_callbacks
@@ -274,6 +275,20 @@ def command(arguments: list[str], **_: Any) -> int:
     """Be one rank of `python -m recipes.train arguments`."""
     rank_zero_only.rank = int(os.environ["RANK"])  # Lightning has looked before the fork
     return main(arguments)
+
+
+def killed_command(arguments: list[str], run_dir: str, step: int, **_: Any) -> int:
+    """Be one rank of it, of which the first is killed once the checkpoint of a step is complete and a later step is over."""
+    if os.environ["RANK"] == "0":
+        threading.Thread(target=_kill_after, args=(Path(run_dir), step), daemon=True).start()
+    return command(arguments)
+
+
+def _kill_after(run_dir: Path, step: int) -> None:
+    metrics, checkpoint = run_dir / METRICS_NAME, run_dir / CHECKPOINTS_NAME / checkpoint_name(step)
+    while not (checkpoint.exists() and metrics.exists() and f'"step": {step + 1}' in metrics.read_text()):
+        time.sleep(0.01)
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def train(
