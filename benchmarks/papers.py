@@ -195,7 +195,14 @@ ITEMS = (
     Item("low T9", "FOCUS with given word vectors", WORKS, ("conversion.transfer --source llama2/ --vocabulary expand --new-tokens 100 --text my.txt --method focus-words --vectors cc.my.300.bin --output hf/",), "tests/conversion/test_embeddings_references.py::test_method_equals_plain_code_on_random_vocabularies", "made word vectors"),
     Item("low T10", "a second head with random rows", WORKS, ("recipes.train --recipe low_resource/llama2 --output work/random objective=two_tokens_random",), "tests/nemo_patches/test_engine_model.py::test_two_tokens_are_predicted_in_training_alone", "tiny models; no model of the paper was trained"),
     Item("low T11", "perplexity, Llama 3 and Gemma 2", WORKS, (_harness("--text my=heldout.my.txt si=heldout.si.txt te=heldout.te.txt"), _REPORT), "tests/eval/test_harness.py", "tiny models"),
-    Item("low T12", "ROUGE-L and BLEURT of summaries", PARTLY, (_harness("--tasks summarisation --rouge-tokenizer mt5/"), _REPORT), _SUITES, "no BLEURT"),
+    Item(
+        "low T12",
+        "ROUGE-L and BLEURT of summaries",
+        PARTLY,
+        (_harness("--tasks summarisation --rouge-tokenizer mt5/"), "eval.bleurt --results results/ --checkpoint bleurt-20/ --output scored/", "eval.report --results scored/ --output report/"),
+        "tests/eval/test_bleurt.py",
+        "BLEURT ran with random weights in an environment of its own; the published ones were never at hand",
+    ),
     Item("low F2", "scores and speedup by number of new tokens", WORKS, ("eval.figures new-tokens --results results/ --tasks mt_en_my sum_my --efficiency generated/ --output figure/",), _NEW_TOKENS, "on made results"),
     Item(
         "low F3",
