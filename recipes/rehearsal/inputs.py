@@ -54,7 +54,8 @@ def with_stand_ins(recipe: Recipe, inputs: RunInputs, directory: Path, *, num_sa
     train, manifests = [], []
     for number, (path, manifest) in enumerate(zip(data.train, inputs.train, strict=True)):
         if not Path(path).is_dir():
-            path, manifest = _write_data(directory / f"train-{number}", manifest, recipe.data.sequence_length, num_samples)
+            name = Path(path).name if data.blend else f"train-{number}"  # by which the blend knows it
+            path, manifest = _write_data(directory / name, manifest, recipe.data.sequence_length, num_samples)
         train.append(path)
         manifests.append(manifest)
     validation, held_out = {}, {}
