@@ -181,7 +181,7 @@ def test_factors_must_make_the_table(tmp_path: Path) -> None:
         f"  - the recipe trains factors of 4 dimensions, but {path} has 8\n"
         f"  - {path} makes a table of 1001 x 95, but the checkpoint has 1001 x 96; both have to be of one transfer\n"
         "  - parallel.pipeline_parallel_size is 2, but model.factors is trained with 1 alone\n"
-        "  - objective is two_tokens, but model.factors is trained with next_token alone"
+        "  - objective is two_tokens, but model.factors is trained with next_token or masked alone"
     )
     save_file({"input.coordinates": torch.zeros(1001, 8), "input.primitives": torch.zeros(8, 96)}, path)
     _checked(f"model.factors={path}")
