@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,9 @@ with quiet_imports():
     from nemo.collections.llm.gpt.model import gemma2, gemma3
     from nemo.lightning import io
     from safetensors.torch import load_file, save_file
+
+
+ATTENTION_VARIABLES = ("NVTE_FLASH_ATTN", "NVTE_FUSED_ATTN", "NVTE_UNFUSED_ATTN")
 
 
 class Norm(torch.nn.Module):
@@ -93,6 +97,8 @@ def main(ids_path: str, output_dir: str, *checkpoint_dirs: str) -> None:
     )
     for directory in map(Path, checkpoint_dirs):
         transformer_block.LayerNormImpl = Norm if directory.name.startswith("gemma") else final_norm
+        for name in ATTENTION_VARIABLES:  # models that want different kernels refuse what the one before has chosen
+            os.environ.pop(name, None)
         strategy = nl.MegatronStrategy(ddp="pytorch", setup_optimizers=False, process_group_backend="gloo")
         trainer = nl.Trainer(devices=1, accelerator="cpu", strategy=strategy, logger=False, enable_checkpointing=False)
         model, _ = io.ModelConnector().nemo_load(directory, trainer=trainer)

@@ -10,6 +10,7 @@ from typing import Any
 from data_prep.artifacts import digest_bytes
 
 Row = dict[str, Any]
+FROM_THE_HUB = ("sib200", "slovenian_llm_eval")  # folders of our task files that read these data sets and no rows of eval.prepare
 COUNT = 8
 _LETTERS = "ABCD"
 _OPTIONS = {"option_a": "reka", "option_b": "cesta", "option_c": "gora", "option_d": "hiša"}

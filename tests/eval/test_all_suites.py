@@ -15,9 +15,9 @@ from eval.report import main as report
 from eval.task_runs import TASKS_DIR
 from tests.eval.learned import train, train_tokenizer
 from tests.eval.real_rows import write_real_rows
+from tests.eval.suite_rows import FROM_THE_HUB
 from tests.eval.tiny_models import tiny_llama
 
-FROM_THE_HUB = ("sib200", "slovenian_llm_eval")  # see test_bundled_tasks.py
 TASKS = sorted({path.stem for path in TASKS_DIR.rglob("*.yaml") if path.parent.name not in FROM_THE_HUB} - {"heldout_text"})
 NUM_ITEMS = 5
 

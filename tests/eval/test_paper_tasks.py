@@ -10,10 +10,11 @@ from eval.protocols.italian import _without_brackets
 from eval.protocols.text_overlap import hugging_face_tokenizer
 from eval.task_runs import TASKS_DIR, find_tasks, run_task
 from tests.eval.paper_rows import LANGUAGES, NUM_EVALUATED, write_rows
+from tests.eval.suite_rows import FROM_THE_HUB
 from tests.eval.tiny_models import tiny_tokenizer
 
 OWN = {"completion_sl", "completion_en", "heldout_text"}
-NAMES = sorted({path.stem for path in TASKS_DIR.rglob("*.yaml")} - OWN)
+NAMES = sorted({path.stem for path in TASKS_DIR.rglob("*.yaml") if path.parent.name not in FROM_THE_HUB} - OWN)
 ENDLESS = "Da da da da " * 40
 
 
