@@ -149,7 +149,7 @@ def test_tables_are_updated_as_by_plain_adamw_with_groups(
     rates = [(learning_rate(step, schedule, steps=4), embedding_learning_rate(step, schedule, steps=4)) for step in range(4)]
     assert rates[1] == (1e-3, 1e-2)
     ranks = runs.train_ranks(
-        name,
+        f"tables-{name}",
         *settings,
         *overrides,
         tensor_parallel_size=tensor_parallel_size,
