@@ -16,7 +16,7 @@ help:
 	@echo "make setup     virtual environment with the pinned requirements (about 3 minutes)"
 	@echo "make demo      graft Slovene onto SmolLM2-135M, all stages, into $(OUTPUT)/ (at most 15 minutes on 2 cores)"
 	@echo "make demo-tiny the same on a tiny model that it trains itself, into $(TINY_OUTPUT)/ (under 7 minutes on 2 cores)"
-	@echo "make test      lint, types and the tests (under 50 minutes on 2 busy cores)"
+	@echo "make test      lint, types and the tests (under an hour on 2 busy cores)"
 	@echo "make test-all  the slow tests too"
 	@echo "make fuzz      hostile checkpoints for hours (FUZZ_EXAMPLES of each kind)"
 	@echo "make test-vllm vLLM on a CPU against transformers, in an environment of its own (4 GB; about 10 minutes)"
