@@ -5,8 +5,8 @@
 
 DATA holds `text/LANG/*.jsonl.gz`, `parallel/` and `dictionaries/`.  Held-out text are the stories of NTREX, which no tokenizer and no method saw,
 in the target language and in English.  Each cell (language, vocabulary, method, way of training, seed) is a JSON file of its own, so that a study of
-days can be stopped and continued, and grows by the same command with more of everything.  `lapt` trains the source with its own vocabulary: on the
-same number of tokens (equal compute), and on as much text (equal bytes).  CPU seconds are of one thread.
+days can be stopped and continued, and grows by the same command with more of everything; cells made with other settings are refused.  `lapt` trains
+the source with its own vocabulary on the same number of tokens (equal compute, which is less text).  CPU seconds are of one thread.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -42,7 +42,7 @@ from conversion.embeddings.request import TransferRequest, refusal_of  # noqa: E
 from conversion.embeddings.settings import VocabularyOptions  # noqa: E402
 from conversion.hf_model import inspect_checkpoint, load_model  # noqa: E402
 from conversion.significance import paired_difference  # noqa: E402
-from data_prep.plain_files import write_json  # noqa: E402
+from data_prep.plain_files import read_json, write_json  # noqa: E402
 from data_prep.reading.documents import Documents  # noqa: E402
 from data_prep.reading.named_texts import Text  # noqa: E402
 from data_prep.tables import markdown_table  # noqa: E402
@@ -72,6 +72,16 @@ class Study:
             print(f"   python {shlex.join(words)}", file=sys.stderr, flush=True)
             subprocess.run([sys.executable, *words], cwd=ROOT, check=True)
         return output
+
+    def require_same(self, settings: Mapping[str, Any]) -> None:
+        """Refuse to put cells beside others that were made with other settings."""
+        path = self.output / "settings.json"
+        if not path.exists():
+            self.output.mkdir(parents=True, exist_ok=True)
+            write_json(path, settings)
+        elif (found := read_json(path)) != settings:
+            other = [f"{key} {found.get(key)}, now {value}" for key, value in settings.items() if found.get(key) != value]
+            raise SystemExit(f"{self.output} holds a study with {'; '.join(other)}; choose another --output or the same settings")
 
     def text(self, language: str) -> Path:
         """Documents of all the language's corpora at even distances, about `text_bytes` of them."""
@@ -167,7 +177,9 @@ class Cell:
         return f"{self.language}.{self.vocabulary}.{self.method}.{self.way}.{self.seed}"
 
 
-def measure(study: Study, cell: Cell, case: TransferCase | None, request: TransferRequest, budgets: Sequence[int], rate: float) -> None:
+def measure(
+    study: Study, cell: Cell, case: TransferCase | None, request: TransferRequest, budgets: Sequence[int], training: TrainingOptions
+) -> None:
     """Make and train one model and write its figures, unless they are there for all these budgets."""
     path = study.output / "cells" / f"{cell.name}.json"
     found = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
@@ -204,10 +216,8 @@ def measure(study: Study, cell: Cell, case: TransferCase | None, request: Transf
     write(0, made)
     if not budgets:
         return
-    options = TrainingOptions(0, rate, 8, 256, mixed_precision=True)
-    of_step = options.batch_size * options.sequence_length
-    ends = {-(-budget // of_step): budget for budget in budgets}
-    options = TrainingOptions(max(ends), rate, 8, 256, mixed_precision=True)
+    of_step = training.batch_size * training.sequence_length
+    options = replace(training, num_steps=max(budgets) // of_step)
     rows = pack(tokenizer, training_text, options)
     english, first = WAYS[cell.way]
     if english:
@@ -221,9 +231,9 @@ def measure(study: Study, cell: Cell, case: TransferCase | None, request: Transf
     for step in training_steps(model, rows, options, seed=cell.seed):
         if step == round(first * options.num_steps):
             _set_body(model, tables, trained=True)
-        if step in ends:
+        if step * of_step in budgets:
             begin = time.process_time()
-            write(ends[step], begin - start - measuring)
+            write(step * of_step, begin - start - measuring)
             measuring += time.process_time() - begin
 
 
@@ -291,7 +301,14 @@ def main() -> None:
     parser.add_argument("--heldout-bytes", type=int, default=24_000)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
+    training = TrainingOptions(learning_rate=arguments.learning_rate, mixed_precision=True)
+    of_step = training.batch_size * training.sequence_length
+    if odd := [tokens for tokens in arguments.tokens if tokens < of_step or tokens % of_step]:
+        raise SystemExit(f"--tokens {' '.join(map(str, odd))}: expected multiples of the {of_step} tokens of a step")
     study = Study(arguments.source, arguments.data, arguments.output.resolve(), arguments.text_bytes, arguments.heldout_bytes)
+    study.require_same(
+        {"source": study.checkpoint.digest, "heldout_bytes": study.heldout_bytes, "text_bytes": study.text_bytes, **asdict(training)}
+    )
     for language in arguments.languages:
         for vocabulary in arguments.vocabularies:
             request = study.request(language, vocabulary)
@@ -303,7 +320,7 @@ def main() -> None:
                 for way in arguments.ways if arguments.tokens else ["plain"]:
                     for seed in arguments.seeds:
                         cell = Cell(language, "own" if method == LAPT else vocabulary, method, way, seed)
-                        measure(study, cell, None if method == LAPT else case, request, arguments.tokens, arguments.learning_rate)
+                        measure(study, cell, None if method == LAPT else case, request, arguments.tokens, training)
             print(
                 f"\n{language}, {vocabulary}: bits per byte of held-out news\n\n{table(study.output, language, vocabulary)}\n", flush=True
             )

@@ -8,6 +8,7 @@ aside as it is.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from conversion.families import gemma2, llama
@@ -132,15 +133,10 @@ GEMMA3_TEXT = Family(
     nemo=_nemo,
 )
 
-GEMMA3 = Family(
-    "gemma3",
-    PUBLISHED,
-    to_megatron,
-    engine=llama.ENGINE,
-    defaults=DEFAULTS,
-    architecture=ARCHITECTURE,
-    requirements=REQUIREMENTS,
-    nemo=_nemo,
+GEMMA3 = replace(
+    GEMMA3_TEXT,
+    model_type="gemma3",
+    table=PUBLISHED,
     other_tables=(NEWER,),
     language_part=lambda config: config.get("text_config") or {},  # transformers takes an absent one for its class's defaults
 )
