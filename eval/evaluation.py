@@ -197,10 +197,9 @@ def _evaluate_parts(
     answers_dir: Path,
 ) -> None:
     """Add texts, tasks and failures to a result, and their files to a folder."""
-    window_tokens = choose_window_tokens(checkpoint.num_positions, settings.context_length)
-    result["settings"]["window_tokens"] = window_tokens
+    result["settings"]["window_tokens"] = choose_window_tokens(checkpoint.num_positions, settings.context_length)
     with _model(checkpoint, settings, machine, texts=bool(texts)) as model:
-        _evaluate_with(model, result, staging, checkpoint, texts, tasks, settings, machine, answers_dir, window_tokens)
+        _evaluate_with(model, result, staging, checkpoint, texts, tasks, settings, machine, answers_dir)
     if not result["texts"] and not result["tasks"]:
         raise ValueError(failures_sentence(result["failures"]))
 
@@ -228,12 +227,12 @@ def _evaluate_with(
     settings: Settings,
     machine: Machine,
     answers_dir: Path,
-    window_tokens: int,
 ) -> None:
     if model is not None:
         count = model.num_parameters
         result["model"]["num_parameters"] = count() if callable(count) else count
     if texts:
+        window_tokens = result["settings"]["window_tokens"]
         start_token = choose_start_token(checkpoint.tokenizer, settings.start_token)
         result["settings"]["start_token_used"] = asdict(start_token)
         for text in texts:

@@ -136,22 +136,27 @@ def kept_bytes(model: PlannedModel, layout: Layout, layers: range, *, kernels: s
 def _layers_bytes(model: PlannedModel, layout: Layout, layers: range, *, kernels: str, recomputed: tuple[str, ...] = ()) -> float:
     """What layers keep of a micro batch, with their adapters and without what they would keep for frozen weights."""
     tensor, item, cut = layout.tensor_parallel_size, 2 if layout.is_half else 4, layout.sequence_parallel
-    layer: LayerBytes = layer_activations(
-        model.config,
-        sequence_length=layout.sequence_length,
-        tensor_parallel_size=tensor,
-        context_parallel_size=layout.context_parallel_size,
-        is_half=layout.is_half,
-        hidden_dropout=layout.hidden_dropout,
-        document_mask=layout.document_mask,
-        sequence_parallel=cut,
-        recomputed=recomputed,
-        kernels=kernels,
-    )
+    layer = layer_bytes(model, layout, is_half=layout.is_half, kernels=kernels, recomputed=recomputed)
     again = FEED_FORWARD in recomputed
     adapters = sum(adapter_bytes(model, index, tensor, item, sequence_parallel=cut, without_feed_forward=again) for index in layers)
     unkept = unkept_bytes(model, layers, tensor, item, sequence_parallel=cut, without_feed_forward=again)
     return len(layers) * layer.of(layout.micro_batch_tokens) + layout.micro_batch_tokens * (adapters - unkept)
+
+
+def layer_bytes(model: PlannedModel, layout: Layout, *, is_half: bool, kernels: str, recomputed: tuple[str, ...] = ()) -> LayerBytes:
+    """What one layer keeps in a layout, for memory and for the traffic of time; arguments as of `layer_activations`."""
+    return layer_activations(
+        model.config,
+        sequence_length=layout.sequence_length,
+        tensor_parallel_size=layout.tensor_parallel_size,
+        context_parallel_size=layout.context_parallel_size,
+        is_half=is_half,
+        hidden_dropout=layout.hidden_dropout,
+        document_mask=layout.document_mask,
+        sequence_parallel=layout.sequence_parallel,
+        recomputed=recomputed,
+        kernels=kernels,
+    )
 
 
 def _gathered_bytes(model: PlannedModel, layout: Layout, item: int) -> float:

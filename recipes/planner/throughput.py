@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from recipes.arithmetic import visible_share
-from recipes.planner.activations import layer_activations
 from recipes.planner.hardware import Gpu
 from recipes.planner.layout import Layout
+from recipes.planner.memory import layer_bytes
 from recipes.planner.parameters import PlannedModel
 from recipes.recomputation import CORE_ATTENTION, FEED_FORWARD, resolved
 
@@ -122,16 +122,7 @@ def _pass_time(model: PlannedModel, layout: Layout, gpu: Gpu, stage: int, effici
             ((shape.hidden, shape.ffn_input // tensor), (shape.ffn // tensor, shape.hidden)),
         )
     )
-    kept = layer_activations(
-        model.config,
-        sequence_length=layout.sequence_length,
-        tensor_parallel_size=tensor,
-        context_parallel_size=layout.context_parallel_size,
-        hidden_dropout=layout.hidden_dropout,
-        document_mask=layout.document_mask,
-        sequence_parallel=layout.sequence_parallel,
-        kernels=kernels,
-    ).of(tokens)
+    kept = layer_bytes(model, layout, is_half=True, kernels=kernels).of(tokens)
     head_traffic = 10 * tokens * vocab_columns  # logits and what the loss makes of them: 16 bit, 32 bit and 32 bit
     # Two forward, two backward, and one at either end of the model. With sequence parallelism they are scattering sums and gatherings, as long;
     # what is gathered again for the gradients of weights goes beside the gradients of inputs (Korthikanti et al. 2022, section 4.2.2).
