@@ -24,7 +24,9 @@ def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float, *, zero_cent
 def rms_norm(x: Tensor, weight: Tensor, eps: float, *, zero_centered_gamma: bool) -> Tensor:
     """Divided by its root mean square over the last dimension, in float32."""
     gamma = weight.float() + 1.0 if zero_centered_gamma else weight.float()
-    return F.rms_norm(x.float(), weight.shape, gamma, eps).type_as(x)
+    # A view, so that the gradient leaves as one sum, as that of one kernel does: torch's parts of this norm would else be added one by
+    # one to what else uses x, in an order that recomputation changes.
+    return F.rms_norm(x.float().view_as(x), weight.shape, gamma, eps).type_as(x)
 
 
 class _Norm(ExtraState):

@@ -16,6 +16,8 @@ from tests.conversion.tiny_families import save_tiny_model
 from tests.gloo import run_on_gloo
 from tests.nemo_patches.test_context_parallel import require_same_as_whole
 from tests.nemo_patches.test_documents import models, require_same_as_alone
+from tests.nemo_patches.test_recomputation import require_same_bits, with_dropout
+from tests.nemo_patches.test_sequence_parallel import particular_models, require_same
 from tests.recipes.watched_runs import Runs
 
 FAMILIES = ("opt", "mistral", "gemma2", "qwen3")
@@ -89,6 +91,22 @@ def test_samples_are_cut_among_ranks_by_its_own_exchange(tmp_path: Path) -> None
     for found in ranks:
         assert len(found) == 3 * 2
         require_same_as_whole(found)
+
+
+def test_parts_of_sequences_and_what_is_computed_again_give_what_whole_ones_give(tmp_path: Path) -> None:
+    """Its norms and layers cut along the sequence, its own recomputation with its own tracker of random states: what Megatron's give."""
+    sequence = "tests.nemo_patches.sequence_ranks:with_and_without_sequence_parallelism"
+    cases = {name: model for name, model in particular_models().items() if name in ("opt, two tokens, tied", "gemma2", "qwen3")}
+    for found in run_on_gloo(sequence, world_size=2, directory=tmp_path / "cut", transformer_engine=NEWEST, models=cases, layouts=[[2, 1]]):
+        assert len(found) == len(cases)
+        require_same(found)
+    recomputation = "tests.nemo_patches.sequence_ranks:with_and_without_recomputation"
+    cases = {name: model for name, model in with_dropout().items() if name in ("opt, dropout", "gemma2, dropout")}
+    ways = ["each layer", "all parts"]
+    settings: dict[str, Any] = {"models": cases, "layouts": [[2, 1]], "ways": ways, "sequence_parallel": True}
+    for found in run_on_gloo(recomputation, world_size=2, directory=tmp_path / "again", transformer_engine=NEWEST, **settings):
+        assert len(found) == len(cases) * len(ways)
+        require_same_bits(found)
 
 
 @pytest.fixture(scope="module")

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from data_prep.artifacts import read_manifest
+from nemo_patches.factorised_embedding import COORDINATES, PRIMITIVES
 from recipes.arithmetic import embedding_learning_rate, learning_rate
 from recipes.batches import batches_of
 from recipes.schema import RampUpRecipe, ScheduleRecipe
@@ -82,6 +84,19 @@ def test_rates_and_batches_are_the_closed_forms_at_every_step(runs: Runs, whole:
         assert [record[key] for record in records] == pytest.approx([rate(step, SCHEDULE, steps=STEPS) for step in range(STEPS)], rel=1e-12)
 
 
+def test_a_ramp_that_passes_over_the_data_takes_every_whole_batch_of_them(runs: Runs) -> None:
+    """`schedule.epochs` in place of `max_steps`: steps are those that the samples fill with batches that grow."""
+    settings = [setting for setting in SETTINGS if not setting.startswith("schedule.max_steps")]
+    manifest = read_manifest(runs.inputs.held_out)
+    assert manifest is not None
+    samples = (manifest.facts["num_tokens"] - 1) // SEQUENCE_LENGTH  # each reads the first token of the next as the last that it predicts
+    data = (f"data.train=[{runs.inputs.held_out}]", "schedule.max_steps=null", "schedule.epochs=1")
+    runs.train("passes", *settings, *data, tensor_parallel_size=1)
+    batches, sizes = batches_of(SCHEDULE), [record["batch_size"] for record in _steps(runs, "passes")]
+    assert sizes == [batches.size(step) for step in range(batches.whole_steps(samples))]
+    assert sizes[-1] == 12 and 0 <= samples - sum(sizes) < 12
+
+
 def test_in_the_middle_of_the_ramp_it_goes_on_at_other_layouts(runs: Runs, whole: dict[str, Any]) -> None:
     """From data parallel 2 at tensor and at pipeline parallel 2 and back: the same samples at the same rates."""
     cut = runs.train("cut", *SETTINGS, tensor_parallel_size=1, at_step=["file", 4, str(runs.directory / "cut/exit")])
@@ -96,8 +111,30 @@ def test_in_the_middle_of_the_ramp_it_goes_on_at_other_layouts(runs: Runs, whole
         assert _rates(runs, name) == pytest.approx(_rates(runs, "whole"), rel=1e-12)
 
 
+@pytest.fixture(scope="module")
+def factorised(inputs: Inputs, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with the factors of a table and the checkpoint that they make."""
+    base = tmp_path_factory.mktemp("factorised")
+    transfer = (
+        "--source",
+        inputs.hf,
+        "--tokenizer",
+        inputs.tokenizer,
+        "--method",
+        "mean",
+        "--output-layer",
+        "tied",
+        "--factorised-size",
+        6,
+    )
+    call_command("conversion.transfer", *transfer, "--output", base / "hf")
+    call_command("conversion.hf_to_nemo", "--input", base / "hf", "--output", base / "nemo")
+    return base
+
+
 TABLES = {
     "tied": ["embedding.word_embeddings.weight"],
+    "factors": [COORDINATES, PRIMITIVES],
     "untied": ["embedding.word_embeddings.weight", "output_layer.weight", "second_head.weight"],
 }
 # What the engine's fused kernels round differently from plain AdamW, at rates of 1e-3 and 1e-2 over 4 steps.
@@ -119,12 +156,14 @@ ROUNDING = 1e-6
             marks=pytest.mark.slow,
         ),
         ("heads", "untied", 2, ("+objective=two_tokens",), ""),
+        ("factors", "factors", 2, (), ""),
         pytest.param("adapters", "untied", 2, ("+procedure=lora",), "", marks=pytest.mark.slow),
     ],
 )
 def test_tables_are_updated_as_by_plain_adamw_with_groups(
     runs: Runs,
     untied: Path,
+    factorised: Path,
     name: str,
     kind: str,
     tensor_parallel_size: int,
@@ -132,7 +171,15 @@ def test_tables_are_updated_as_by_plain_adamw_with_groups(
     kernels: str,
 ) -> None:
     """Step by step: the tables at ten times the rate and another decay, positions and all else as they were."""
-    checkpoint = {"tied": (), "untied": (f"model.checkpoint={untied}",)}[kind]
+    checkpoint = {
+        "tied": (),
+        "untied": (f"model.checkpoint={untied}",),
+        "factors": (
+            f"model.checkpoint={factorised / 'nemo'}",
+            f"model.factors={factorised / 'hf/factors.safetensors'}",
+            "model.factorised_size=6",
+        ),
+    }[kind]
     settings = (
         *checkpoint,
         "schedule.max_steps=4",
