@@ -19,6 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 
 LEVEL = 0.95
 FEW_UNITS = 30  # below so many, an interval is told with a warning
+_BOOTSTRAP_SAMPLES, _BOOTSTRAP_SEED = 1_000, 42
 _NO_VARIATION = 1e-12  # of the sum's own size: differences between units that are rounding alone
 
 Floats = NDArray[np.float64]
@@ -95,6 +96,29 @@ def t_interval(values: ArrayLike) -> Estimate:
     half = t_quantile(len(array)) * float(array.std(ddof=1)) / math.sqrt(len(array))
     mean = float(array.mean())
     return Estimate(mean, mean - half, mean + half, len(array), len(array))
+
+
+def quantile_bootstrap(counts: ArrayLike, score: Callable[[Floats], Floats]) -> Estimate:
+    """A score of summed counts with the quantiles of 1,000 resamples of its items: what the GaMS paper prints of F1 and SARI.
+
+    Draws, seed and the places of both ends are those of its published framework (slobench_evaluation), so that equal answers have
+    equal intervals.  Of few items it is far too sure; everything that is not such a table has `counted_interval`.
+
+    Args:
+        counts: (items, num_counts), what the score adds up over items.
+        score: (corpora, num_counts) of summed counts -> (corpora,)
+
+    Raises:
+        ValueError: if there are no items.
+    """
+    sums = unit_sums(counts)
+    items = len(sums)
+    drawn = np.random.RandomState(_BOOTSTRAP_SEED).randint(0, items, size=(_BOOTSTRAP_SAMPLES, items))
+    offsets = items * np.arange(_BOOTSTRAP_SAMPLES)[:, None]
+    times = np.bincount((drawn + offsets).ravel(), minlength=_BOOTSTRAP_SAMPLES * items).reshape(_BOOTSTRAP_SAMPLES, items)
+    scores = np.sort(score(times @ sums))
+    low, high = math.floor(_BOOTSTRAP_SAMPLES * 0.025), math.ceil(_BOOTSTRAP_SAMPLES * 0.975)
+    return Estimate(float(score(sums.sum(axis=0)[None])[0]), float(scores[low]), float(scores[high]), items, items)
 
 
 def unit_sums(values: ArrayLike, clusters: Sequence[Hashable] | None = None) -> Floats:

@@ -27,7 +27,9 @@ from eval.reporting.runs import Report, read_report
 from eval.reporting.scores import all_pairs, difference_texts, lines, paired_tests
 
 
-def write_report(report: Report, directory: Path, *, title: str, tokens_per_step: int | None, items: int) -> None:
+def write_report(
+    report: Report, directory: Path, *, title: str, tokens_per_step: int | None, items: int, copied_rows: bool = False
+) -> None:
     """Write report.html, report.md, scores.csv, tables.tex, and items.html where two models answered the same tasks."""
     all_lines = lines(report)
     tests = paired_tests(report, all_lines)
@@ -38,7 +40,7 @@ def write_report(report: Report, directory: Path, *, title: str, tokens_per_step
         (directory / "items.html").write_text(single, encoding="utf-8")
     (directory / "report.md").write_text(markdown(report, all_lines, tests, title=title), encoding="utf-8")
     (directory / "tables.tex").write_text(
-        "\n".join(filter(None, [latex(report, all_lines), latex_generation(report, all_lines)])), encoding="utf-8"
+        "\n".join(filter(None, [latex(report, all_lines, copied=copied_rows), latex_generation(report, all_lines)])), encoding="utf-8"
     )
     write_csv(directory / "scores.csv", report, all_lines)
     write_languages(directory / "languages.csv", report, all_lines)
@@ -102,6 +104,9 @@ def _parser() -> argparse.ArgumentParser:
         help="a table with one row for all runs below a folder (languages, seeds), means over seeds, changes over the first row:"
         " grid.md, grid.csv, grid.tex",
     )
+    parser.add_argument(
+        "--copied-rows", action="store_true", help="tables.tex: the rows too that the GaMS paper copies from SloBench and SENTA's authors"
+    )
     parser.add_argument("--title", default="Evaluation", help="heading of the page (default: %(default)s)")
     return parser
 
@@ -118,7 +123,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     folders = grid_folders(arguments.grid)
     grid = read_grid(report, folders, lines(report)) if folders else None
     with staged_directory(arguments.output) as staging:
-        write_report(report, staging, title=arguments.title, tokens_per_step=arguments.tokens_per_step, items=arguments.items)
+        write_report(
+            report,
+            staging,
+            title=arguments.title,
+            tokens_per_step=arguments.tokens_per_step,
+            items=arguments.items,
+            copied_rows=arguments.copied_rows,
+        )
         if arguments.pairs:
             write_pairs(report, staging)
         if grid is not None:

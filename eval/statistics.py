@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from conversion.intervals import Estimate, Floats, counted_interval
+from conversion.intervals import Estimate, Floats, counted_interval, quantile_bootstrap
 
 Label = TypeVar("Label", bound=Hashable)
 
@@ -43,6 +43,26 @@ def f1_interval(
         return chosen
 
     return counted_interval(confusions(gold, predicted, num_classes=num_classes), score, clusters=clusters)
+
+
+def f1_bootstrap(gold: Sequence[int], predicted: Sequence[int], *, num_classes: int, of_class: int | None = None) -> Estimate:
+    """F1 of one class, or with None the mean over the classes that occur, as scikit-learn's, with the GaMS paper's bootstrap.
+
+    Raises:
+        ValueError: if there are no items.
+    """
+
+    def score(counts: Floats) -> Floats:
+        by_class = _f1_of_counts(counts, num_classes)
+        if of_class is not None:
+            chosen: Floats = by_class[:, of_class]
+            return chosen
+        tables = counts.reshape(len(counts), num_classes, num_classes + 1)
+        occurs = tables.sum(axis=2) + tables.sum(axis=1)[:, :num_classes] > 0
+        mean: Floats = by_class.sum(axis=1) / occurs.sum(axis=1)
+        return mean
+
+    return quantile_bootstrap(confusions(gold, predicted, num_classes=num_classes), score)
 
 
 def confusions(gold: Sequence[int], predicted: Sequence[int | None], *, num_classes: int) -> Floats:

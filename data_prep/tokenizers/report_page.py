@@ -176,6 +176,8 @@ def write_report(report: Report, directory: Path) -> None:
     """Write report.md, report.json, report.html and the drawings."""
     figures = [("words_by_pieces", lambda palette: draw_histograms(report, palette), *_HISTOGRAM_WORDS)]
     figures += [("tokens", lambda palette: draw_tokens(report, palette), *_TOKENS_WORDS)]
+    if report.languages:
+        figures += [("languages", lambda palette: draw_languages(report, palette), *_LANGUAGES_WORDS)]
     if report.families:
         figures.insert(0, ("sizes", lambda palette: draw_sizes(report, palette), *_SIZES_WORDS))
     shown = []
@@ -223,6 +225,11 @@ _HISTOGRAM_WORDS = (
 _TOKENS_WORDS = (
     "Tokens per word on each corpus and tokens of a parallel sentence in each language, a row for each tokenizer; the figures are in the tables below.",
     "Fewer tokens for the same text are cheaper to train on and to generate.",
+)
+
+_LANGUAGES_WORDS = (
+    "Bars: tokens of a parallel sentence, a group for each language and a bar for each tokenizer; the figures are in the tables below.",
+    "The same sentences in every language: a longer bar is a language cut into smaller pieces.",
 )
 
 
@@ -354,6 +361,24 @@ def draw_tokens(report: Report, palette: Palette) -> Figure:
         axis.grid(axis="both")
         axis.set_xlim(left=min(1.0, *(min(row) for row in table)) if title == "tokens per word" else 0)
         axis.legend(fontsize=8, loc="upper left", bbox_to_anchor=(0, -0.12), ncols=min(6, len(columns)))
+    return figure
+
+
+def draw_languages(report: Report, palette: Palette) -> Figure:
+    """Mean tokens of a parallel sentence: a group of bars for each language, a bar for each tokenizer."""
+    from matplotlib import pyplot as plt
+
+    names, count = report.languages, len(report.measurements)
+    figure, axis = plt.subplots(figsize=(max(5.2, 1.6 + 0.16 * len(names) * (count + 1.5)), 3.6), layout="constrained")
+    width = 0.84 / count
+    for place, (m, (number, strength)) in enumerate(zip(report.measurements, _series(report))):
+        left = [group + (place - (count - 1) / 2) * width for group in range(len(names))]
+        heights = [m.sentence_tokens[language] for language in names]
+        axis.bar(left, heights, width, color=palette.series[number % len(palette.series)], alpha=strength, label=m.name)
+    axis.set_xticks(range(len(names)), names)
+    axis.set_title("tokens of a sentence")
+    axis.grid(axis="y")
+    figure.legend(loc="outside lower center", ncols=min(5, count), fontsize=8)
     return figure
 
 

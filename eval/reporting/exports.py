@@ -14,7 +14,7 @@ from eval.reporting.page import tests_rows
 from eval.reporting.runs import Evaluated, Report
 from eval.reporting.scores import Line, Score, Test, validity_rows
 from eval.reporting.sections import efficiency_rows, notes, retention_rows
-from eval.reporting.suites import GENERATED_SLOVENE, Suite, by_suite, glance_rows, mean_score, place
+from eval.reporting.suites import GENERATED_SLOVENE, SENTA, Suite, by_suite, glance_rows, mean_score, place
 from eval.reporting.warnings import warnings
 
 
@@ -76,12 +76,19 @@ def markdown(report: Report, all_lines: Sequence[Line], tests: Sequence[Test], *
     return "\n\n".join([*parts, "## How it was measured", *filter(None, [*notes(report), generation_note(report)])]) + "\n"
 
 
-def latex(report: Report, all_lines: Sequence[Line]) -> str:
-    """The papers' tables, one of each suite: models in rows, headline scores in columns, intervals below the figures; needs booktabs."""
+def latex(report: Report, all_lines: Sequence[Line], *, copied: bool = False) -> str:
+    """The papers' tables, one of each suite: models in rows, headline scores in columns, intervals below the figures; needs booktabs.
+
+    Args:
+        copied: the GaMS paper's with the rows that it copies from others.
+    """
     headlines = [line for line in all_lines if line.headline and any(line.score(model) is not None for model in report.models)]
     tables = []
     for suite, lines in by_suite(headlines).items():
-        tables += gams_tables(report) if suite is GENERATED_SLOVENE else [_latex_table(report, suite, lines)]
+        if suite in (GENERATED_SLOVENE, SENTA):
+            tables += gams_tables(report, of_senta=suite is SENTA, copied=copied)
+        else:
+            tables.append(_latex_table(report, suite, lines))
     return "% Needs \\usepackage{booktabs}.\n\n" + "\n".join(tables)
 
 

@@ -1,10 +1,20 @@
-"""The GaMS paper's Tables 4, 5 and 6: accuracy and F1 of valid answers with the paper's intervals, and the share of invalid answers."""
+"""The GaMS paper's Tables 4 to 7: accuracy, F1 and SARI with the paper's own intervals, the share of invalid answers, rows of others."""
 
 from __future__ import annotations
 
-from conversion.intervals import t_interval
-from eval.reporting.runs import Evaluated, Report
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
+from conversion.intervals import Estimate, quantile_bootstrap, t_interval
+from data_prep.plain_files import read_yaml
+from eval.protocols.scoring import OF_VALID, valid_answers
+from eval.reporting.runs import Evaluated, Report
+from eval.results import read_lines
+from eval.statistics import f1_bootstrap
+
+COPIED_ROWS = Path(__file__).with_name("copied_rows.yaml")
+SENTA_TABLE = "7"
 _TEX = {"&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}"}
 _TEX |= {"^": r"\textasciicircum{}", "\\": r"\textbackslash{}"}
 _ACCURACY, _INVALID = ("acc_valid", "Acc."), ("invalid", "Inv. pred.")
@@ -34,44 +44,74 @@ _TABLES = {
             ),
         ),
     ),
+    SENTA_TABLE: tuple((f"sl_senta_{shots}shot", "", (("sari", f"$k = {shots}$"),)) for shots in (0, 3, 5, 10)),
 }
+# What the paper computes its intervals of by resampling, not by the standard error.
+_CLASS_F1 = {aggregation.__name__: of_class for aggregation, of_class in OF_VALID.items()}
+_RESAMPLED = {*_CLASS_F1, "f1_items", "sari"}
 
 
-def gams_tables(report: Report) -> list[str]:
-    """Those of the three tables of which a task was evaluated; needs booktabs."""
+def gams_tables(report: Report, *, of_senta: bool, copied: bool = False) -> list[str]:
+    """Those of Tables 4 to 6, or Table 7, of which a task was evaluated; needs booktabs.
+
+    Args:
+        of_senta: Table 7.
+        copied: also the rows that the paper copies from others, which are of the test sets.
+    """
+    given = read_yaml(COPIED_ROWS) if copied else {}
     found = []
     for number, tasks in _TABLES.items():
         asked = [task for task in tasks if task[0] in report.tasks]
-        if not asked:
-            continue
-        columns = [(name, score) for name, _, scores in asked for score, _ in scores]
-        over = " & ".join(rf"\multicolumn{{{len(scores)}}}{{c}}{{{title}}}" for _, title, scores in asked)
-        headings = " & ".join(heading for _, _, scores in asked for _, heading in scores)
-        rows = [f"{tex(model.name)} & {' & '.join(_cell(model, *column) for column in columns)} " + r"\\" for model in report.models]
-        caption = (
-            f"As Table {number} of the GaMS paper: scores of valid answers with 95\\,\\% intervals (Student's t of accuracy, exact match and"
-            " MultiRC's F$_1$; of other F$_1$ over the jackknife), and the share of invalid ones."
-        )
-        found.append(
-            "\n".join(
-                [
-                    r"\begin{table}",
-                    r"\centering",
-                    rf"\caption{{{caption}}}",
-                    rf"\begin{{tabular}}{{l{'r' * len(columns)}}}",
-                    r"\toprule",
-                    rf" & {over} \\",
-                    rf"Model & {headings} \\",
-                    r"\midrule",
-                    *rows,
-                    r"\bottomrule",
-                    r"\end{tabular}",
-                    r"\end{table}",
-                    "",
-                ]
-            )
-        )
+        if asked and (number == SENTA_TABLE) == of_senta:
+            found.append(_table(report, number, asked, given.get(number)))
     return found
+
+
+def _table(report: Report, number: str, asked: list[Any], given: Mapping[str, Any] | None) -> str:
+    columns = [(name, score) for name, _, scores in asked for score, _ in scores]
+    over = " & ".join(rf"\multicolumn{{{len(scores)}}}{{c}}{{{title}}}" for _, title, scores in asked)
+    headings = " & ".join(heading for _, _, scores in asked for _, heading in scores)
+    rows = [f"{tex(model.name)} & {' & '.join(_cell(model, *column) for column in columns)} " + r"\\" for model in report.models]
+    if given is not None:
+        rows += [r"\midrule", *(_copied_row(name, scores, columns) for name, scores in given["rows"].items())]
+    return "\n".join(
+        [
+            r"\begin{table}",
+            r"\centering",
+            rf"\caption{{{_caption(number, given)}}}",
+            rf"\begin{{tabular}}{{l{'r' * len(columns)}}}",
+            r"\toprule",
+            *([] if number == SENTA_TABLE else [rf" & {over} \\"]),
+            rf"Model & {headings} \\",
+            r"\midrule",
+            *rows,
+            r"\bottomrule",
+            r"\end{tabular}",
+            r"\end{table}",
+            "",
+        ]
+    )
+
+
+def _caption(number: str, given: Mapping[str, Any] | None) -> str:
+    resampled = "quantiles of 1,000 resamples"
+    if number == SENTA_TABLE:
+        told = f"SARI by the number $k$ of examples with 95\\,\\% intervals ({resampled})."
+    else:
+        told = (
+            "scores of valid answers with 95\\,\\% intervals (Student's t of accuracy and exact match,"
+            f" {resampled} of F$_1$), and the share of invalid ones."
+        )
+    copied = "" if given is None else f" Below the second line: copied from {given['from']}, of the test set."
+    return f"As Table {number} of the GaMS paper: {told}{copied}"
+
+
+def _copied_row(name: str, scores: Mapping[str, Mapping[str, str]], columns: list[tuple[str, str]]) -> str:
+    cells = []
+    for task, metric in columns:
+        missing = "/" if metric == "invalid" else ""
+        cells.append(scores.get(task, {}).get(metric, missing))
+    return rf"{tex(name)} & {' & '.join(cells)} \\"
 
 
 def _cell(model: Evaluated, task: str, metric: str) -> str:
@@ -80,12 +120,27 @@ def _cell(model: Evaluated, task: str, metric: str) -> str:
         return "--"
     if metric == "invalid":
         return rf"{100 * entry['value']:.2f}\,\%" if entry["value"] else r"0\,\%"
-    low, high = entry["low"], entry["high"]
-    if values := [value for value in model.items(task)["scores"].get(metric, []) if value is not None]:  # of items: the paper's t interval
-        estimate = t_interval(values) if len(values) > 1 else None
-        low, high = (None, None) if estimate is None else (estimate.low, estimate.high)
-    interval = "" if low is None or high is None else f" [{low:.2f}, {high:.2f}]"
-    return f"{entry['value']:.2f}{interval}"
+    estimate = _estimate(model, task, metric)
+    if estimate is None:
+        return f"{entry['value']:.2f}"
+    return f"{estimate.value:.2f} [{estimate.low:.2f}, {estimate.high:.2f}]"
+
+
+def _estimate(model: Evaluated, task: str, metric: str) -> Estimate | None:
+    """The score with the interval that the paper prints of it; None of fewer than two items."""
+    if metric in _CLASS_F1:
+        samples = read_lines(model.path.parent / "samples" / f"{task}.jsonl")
+        answers = valid_answers([sample[metric] for sample in samples])
+        if len(answers) < 2:
+            return None
+        gold, predicted, sizes = zip(*answers)
+        return f1_bootstrap(gold, predicted, num_classes=sizes[0], of_class=_CLASS_F1[metric])
+    values = [value for value in model.items(task)["scores"].get(metric, []) if value is not None]
+    if len(values) < 2:
+        return None
+    if metric in _RESAMPLED:
+        return quantile_bootstrap([[value, 1.0] for value in values], lambda sums: sums[:, 0] / sums[:, 1])
+    return t_interval(values)
 
 
 def tex(text: str) -> str:

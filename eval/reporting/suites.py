@@ -53,10 +53,11 @@ _INCLUDE_DOMAINS = "|".join(
     )
 )  # fmt: skip
 GENERATED_SLOVENE = Suite("Slovene SuperGLUE and SI-NLI, generated answers", r"sl_(\w+)_gen")
+SENTA = Suite("SENTA, Slovene simplification", r"sl_senta_(\d+)shot")
 _SUITES = (
     GENERATED_SLOVENE,
     Suite("Slovene SuperGLUE and SI-NLI, likeliest label", r"sl_(\w+)_mc"),
-    Suite("SENTA, Slovene simplification", r"sl_senta_(\d+)shot"),
+    SENTA,
     Suite("ITA-Bench, Italian", r"itabench_(\w+)_it", has_average=True),
     Suite("ITA-Bench, English", r"itabench_(\w+)_en", has_average=True),
     Suite("SQuAD-it", r"(squad)_it"),
