@@ -9,7 +9,7 @@ import os
 import sys
 import time
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -113,11 +113,13 @@ class Machine:
 
     Attributes:
         workers: processes that share the requests.
+        vllm: arguments of vLLM's engine, beside those that follow from the settings.
     """
 
     device: str = "cpu"
     batch_size: int = 8
     workers: int = 1
+    vllm: Mapping[str, Any] = field(default_factory=dict)
 
 
 def evaluate_checkpoint(
@@ -211,7 +213,7 @@ def _model(checkpoint: Checkpoint, settings: Settings, machine: Machine, *, text
         from eval.workers import Workers, devices_of_workers
 
         devices = devices_of_workers(machine.device, machine.workers)
-        with Workers(checkpoint, settings, devices=devices, batch_size=machine.batch_size, texts=texts) as workers:
+        with Workers(checkpoint, settings, machine, devices=devices, texts=texts) as workers:
             yield workers
         return
     yield load_model(checkpoint, device=machine.device, dtype=settings.dtype) if texts or settings.backend == "hf" else None
@@ -404,7 +406,7 @@ def open_backend(model: Any, checkpoint: Checkpoint, positions: int, settings: S
         from eval.vllm_backend import VllmModel
 
         with whole_folder(checkpoint, settings.dtype) as folder:
-            return VllmModel(pretrained=str(folder), dtype=settings.dtype, max_model_len=positions)
+            return VllmModel(pretrained=str(folder), dtype=settings.dtype, max_model_len=positions, **machine.vllm)
     from eval.hf_backend import LocalModel
 
     return LocalModel(pretrained=model, tokenizer=checkpoint.tokenizer, max_length=positions, batch_size=machine.batch_size)

@@ -27,7 +27,8 @@ from data_prep.tables import markdown_table
 from eval.generation import EFFICIENCY_NAME
 from eval.model_names import named_checkpoints
 from eval.reporting.charts import Point
-from eval.reporting.generation import generated_by, read_generation
+from eval.reporting.generation import read_generation
+from eval.reporting.new_tokens import grid_panels, new_tokens_panels
 from eval.reporting.plots import Line, Panel, draw, short_number
 from eval.reporting.runs import Evaluated, Report, Run, read_report
 from eval.reporting.scores import Line as ScoreLine
@@ -40,11 +41,12 @@ _AGAINST = {"steps": "step", "tokens": "tokens", "bytes": "bytes"}
 
 @dataclass(frozen=True)
 class Figure:
-    """Panels with what is said below them, and the files that they are made of."""
+    """Panels with what is said below them, the files that they are made of, and how many panels stand side by side."""
 
     panels: tuple[Panel, ...]
     caption: str
     sources: tuple[Path, ...]
+    columns: int = 2
 
 
 def loss_figure(runs: Mapping[str, Path], *, against: str, smooth: int) -> Figure:
@@ -160,65 +162,17 @@ def _suite_point(model: Evaluated, members: Sequence[ScoreLine], tokens_per_step
 
 
 def new_tokens_figure(report: Report, patterns: Sequence[str]) -> Figure:
-    """Scores, speedup and shares of new tokens against how many tokens were added to the source's vocabulary.
-
-    Raises:
-        ValueError: if fewer than two models have another vocabulary size than the baseline, or no task matches.
-    """
+    """Scores, speedup and shares of new tokens of one source's models, as `new_tokens_panels`."""
     source = report.runs[0].last
-    base = int(source.content["model"]["vocab_size"])
-    adapted = sorted(
-        (run.last for run in report.runs[1:] if int(run.last.content["model"]["vocab_size"]) > base),
-        key=lambda model: int(model.content["model"]["vocab_size"]),
-    )
-    if len(adapted) < 2:
-        raise ValueError(f"{len(adapted)} of the models have more tokens than {source.name} ({base}); evaluate at least two sizes")
-    headlines = {line.source: line for line in reversed(score_lines(report)) if line.headline and not line.is_text}
-    members = [line for name, line in headlines.items() if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)]
-    if not members:
-        raise ValueError(f"no task matches {' '.join(patterns)}; the results have {', '.join(sorted(headlines))}")
-    panels = [_new_tokens_panel(line, adapted, source, base) for line in members]
-    if any(generated_by(report, model) for model in adapted):
-        panels += _generation_panels(report, adapted, source, base)
-    caption = f"Tokens added to the {base:,} of {source.name}, which is dashed; 95 % intervals."
-    return Figure(tuple(panels), caption, tuple(model.path for run in report.runs for model in run.checkpoints))
+    panels = new_tokens_panels(report, patterns)
+    caption = f"Tokens added to the {int(source.content['model']['vocab_size']):,} of {source.name}, which is dashed; 95 % intervals."
+    return Figure(panels, caption, tuple(model.path for run in report.runs for model in run.checkpoints))
 
 
-def _new_tokens_panel(line: ScoreLine, adapted: Sequence[Evaluated], source: Evaluated, base: int) -> Panel:
-    scored = [(_added(model, base), score) for model in adapted if (score := line.score(model)) is not None]
-    drawn_lines = [Line("adapted", 0, tuple(Point(x, score.value, score.low, score.high) for x, score in scored))]
-    if (score := line.score(source)) is not None:
-        drawn_lines.append(Line(source.name, 1, (Point(0, score.value),), is_level=True))
-    return Panel(line.source, "new tokens", line.metric, tuple(drawn_lines), log_x=True)
-
-
-def _generation_panels(report: Report, adapted: Sequence[Evaluated], source: Evaluated, base: int) -> list[Panel]:
-    made = [(_added(model, base), figures) for model in adapted if (figures := generated_by(report, model)) is not None]
-    speed = tuple(Point(x, f["speedup"]["value"], f["speedup"]["low"], f["speedup"]["high"]) for x, f in made)
-    panels = [
-        Panel(
-            "Speed of generation",
-            "new tokens",
-            "speedup (bytes a second)",
-            (Line("adapted", 0, speed), Line(source.name, 1, (Point(0, 1.0),), is_level=True)),
-            log_x=True,
-        )
-    ]
-    shares = []
-    for name, key, dashed in (
-        ("new tokens in answers", "target_token_ratio", False),
-        ("new tokens in prompts", "prompt_target_token_ratio", True),
-    ):
-        points = tuple(Point(x, 100 * f[key]) for x, f in made if f.get(key) is not None)
-        if points:
-            shares.append(Line(name, 2, points, dashed=dashed))
-    if shares:
-        panels.append(Panel("Share of new tokens", "new tokens", "% of tokens", tuple(shares), log_x=True))
-    return panels
-
-
-def _added(model: Evaluated, base: int) -> int:
-    return int(model.content["model"]["vocab_size"]) - base
+def new_tokens_grid(sources: Mapping[str, Path], patterns: Sequence[str]) -> Figure:
+    """The same of several sources in rows, a column for each task, as `grid_panels`."""
+    panels, columns, used = grid_panels(sources, patterns)
+    return Figure(panels, "Tokens added to each source's vocabulary; the source is dashed; 95 % intervals.", used, columns)
 
 
 def table(panel: Panel) -> tuple[list[str], list[list[str]]]:
@@ -233,7 +187,7 @@ def table(panel: Panel) -> tuple[list[str], list[list[str]]]:
 
 def write_figure(figure: Figure, directory: Path, *, title: str) -> None:
     """Write figure.html, .png, .svg, .md and .csv."""
-    light, dark = drawn(lambda palette: draw(figure.panels, palette), directory / "figure.png")
+    light, dark = drawn(lambda palette: draw(figure.panels, palette, columns=figure.columns), directory / "figure.png")
     (directory / "figure.svg").write_bytes(light)
     shown = html_figure(light, dark, alternative=f"{title}; the numbers are in the tables below", caption=figure.caption)
     tables = "\n".join(f'<div class="scroll">{html_table(*table(panel))}</div>' for panel in figure.panels)
@@ -269,6 +223,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--tokens-per-step", type=int, metavar="N", help="suite: draws against tokens")
     parser.add_argument("--baseline", metavar="NAME", help="the source model (default: the first that was not trained here)")
     parser.add_argument("--efficiency", nargs="+", type=Path, default=[], metavar="DIR", help="new-tokens: outputs of eval.generate")
+    parser.add_argument(
+        "--grid",
+        nargs="+",
+        default=[],
+        metavar="NAME=DIR",
+        help="new-tokens: a source model each, and below DIR the results and outputs of eval.generate --task of it and its models",
+    )
     parser.add_argument("--title", help="heading of the page (default: by kind)")
     parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="figure.html, .png, .svg, .md and .csv")
     return parser
@@ -284,6 +245,14 @@ def _figure(arguments: argparse.Namespace) -> Figure:
         if arguments.smooth < 1:
             raise ValueError(f"--smooth is {arguments.smooth}; expected at least 1")
         return loss_figure(named_checkpoints(arguments.run), against=arguments.against, smooth=arguments.smooth)
+    if arguments.grid:
+        if arguments.kind != "new-tokens" or arguments.results or arguments.efficiency:
+            raise ValueError(
+                "--grid is of new-tokens alone, and its folders hold the results and outputs of eval.generate: leave out the others"
+            )
+        if not arguments.tasks:
+            raise ValueError("--grid needs --tasks; give patterns of tasks, a column each")
+        return new_tokens_grid(named_checkpoints(arguments.grid), arguments.tasks)
     if not arguments.results or not arguments.tasks:
         raise ValueError(f"the figure {arguments.kind} needs --results and --tasks; give folders of eval.harness and patterns of tasks")
     report = read_report(arguments.results, baseline=arguments.baseline)

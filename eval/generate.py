@@ -7,6 +7,7 @@ second are another unit for every vocabulary, so characters and bytes per second
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import logging
 import sys
@@ -35,6 +36,7 @@ from eval.generation import (
     transformers_generator,
     vllm_generator,
 )
+from eval.harness_options import add_vllm_arguments, vllm_arguments
 from eval.model_names import named_checkpoints
 from eval.relative_embeddings import token_rows
 from eval.reporting.continuations import PROMPTS_NAME, TEXTS_NAME
@@ -85,10 +87,23 @@ def _generator(checkpoint: Checkpoint, settings: Settings, arguments: argparse.N
 
         positions = checkpoint.num_positions or 4096
         with whole_folder(checkpoint, arguments.dtype) as folder:
-            engine = LLM(model=str(folder), dtype=arguments.dtype, max_model_len=positions, max_num_seqs=arguments.batch_size)
+            given = {"max_num_seqs": arguments.batch_size, **vllm_arguments(arguments.vllm_arguments, "vllm")}
+            engine = LLM(model=str(folder), dtype=arguments.dtype, max_model_len=positions, **given)
         return vllm_generator(engine, checkpoint.tokenizer, settings, positions=positions)
     model = load_model(checkpoint, device=arguments.device or default_device(), dtype=arguments.dtype)
     return transformers_generator(model, checkpoint.tokenizer, settings, batch_size=arguments.batch_size)
+
+
+def _measured(
+    checkpoint: Checkpoint, settings: Settings, prompts: Sequence[dict[str, str]], arguments: argparse.Namespace, known: frozenset[bytes]
+) -> tuple[list[dict[str, Any]], list[Pace], dict[str, Any]]:
+    """What `generate_for` gives; the model is gone before the next one is loaded, as vLLM's engine takes down what a later one has set up."""
+    generator = _generator(checkpoint, settings, arguments)
+    try:
+        return generate_for(checkpoint, generator, prompts, repeats=arguments.repeats, seed=arguments.seed, known=known)
+    finally:
+        del generator
+        gc.collect()
 
 
 def generate_for(
@@ -143,6 +158,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--repeats", type=int, default=5, metavar="N", help="runs over all prompts (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=1234, help="of sampling (default: %(default)s)")
     parser.add_argument("--backend", choices=("hf", "vllm"), default="hf", help="default: %(default)s")
+    add_vllm_arguments(parser)
     parser.add_argument("--dtype", choices=DTYPES, default="float32", help="of the weights in memory (default: %(default)s)")
     parser.add_argument("--device", help="cpu, cuda, cuda:1 ...; default: cuda where there is one")
     parser.add_argument("--batch-size", type=int, default=8, help="prompts at once, the same for all models (default: %(default)s)")
@@ -156,6 +172,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for name in ("repeats", "batch_size", "max_new_tokens", "items"):
         if (value := getattr(arguments, name)) is not None and value < 1:
             raise ValueError(f"--{name.replace('_', '-')} is {value}; it must be at least 1")
+    vllm_arguments(arguments.vllm_arguments, arguments.backend)
     be_quiet_and_offline()
     logging.getLogger("lm_eval").setLevel(logging.ERROR)
     if arguments.task is None:
@@ -173,8 +190,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     with staged_directory(arguments.output) as staging:
         known, source = frozenset(token_rows(checkpoints[0].tokenizer)), list[Pace]()
         for checkpoint in checkpoints:
-            generator = _generator(checkpoint, settings, arguments)
-            lines, paces, told = generate_for(checkpoint, generator, prompts, repeats=arguments.repeats, seed=arguments.seed, known=known)
+            lines, paces, told = _measured(checkpoint, settings, prompts, arguments, known)
             source = source or paces
             write_lines(staging / TEXTS_NAME / f"{checkpoint.name}.jsonl", lines)
             figures[checkpoint.name], row = _efficiency(paces, source, {"digest": checkpoint.digest, **told})
@@ -202,8 +218,10 @@ def _conditions(arguments: argparse.Namespace, settings: Settings, prompts: Sequ
         "backend": arguments.backend,
         "machine": machine(arguments.device or default_device()),
         "settings": asdict(settings),
+        "vLLM's engine": vllm_arguments(arguments.vllm_arguments, arguments.backend),
         "batch size": arguments.batch_size,
         "dtype": arguments.dtype,
+        "task": arguments.task,
         "prompts": len(prompts),
         "digest of prompts": digest_bytes(json.dumps(prompts).encode()),
         "source model": source.digest,

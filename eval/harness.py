@@ -23,7 +23,7 @@ from data_prep.reading.named_texts import Text, read_texts
 from data_prep.tables import markdown_table
 from eval.earlier import folder_in_use, work_left
 from eval.evaluation import Machine, Settings, evaluate_checkpoint, failures_sentence
-from eval.harness_options import add_harness_arguments
+from eval.harness_options import add_harness_arguments, vllm_arguments
 from eval.model_names import named_checkpoints
 from eval.results import headline_score, score_names
 from eval.task_runs import TASKS_DIR, FoundTask, find_usable_tasks
@@ -125,6 +125,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         raise ValueError(f"--run {arguments.run} has no {RECIPE_NAME}; expected the output of `python -m recipes.train`")
     if arguments.limit is not None and arguments.limit < 1:
         raise ValueError(f"--limit is {arguments.limit}; it must be at least 1")
+    vllm_arguments(arguments.vllm_arguments, arguments.backend)
     settings = _settings(arguments)
     metadata = _metadata(arguments, settings)
     texts = read_texts(arguments.text, text_key=arguments.text_key, separator=arguments.document_separator)
@@ -172,7 +173,12 @@ def _evaluate_all(
     settings: Settings,
 ) -> tuple[list[dict[str, Any]], list[str]]:
     """Results of the models that could be evaluated, and why the others could not."""
-    machine = Machine(arguments.device or default_device(), arguments.batch_size, arguments.workers)
+    machine = Machine(
+        arguments.device or default_device(),
+        arguments.batch_size,
+        arguments.workers,
+        vllm_arguments(arguments.vllm_arguments, arguments.backend),
+    )
     results, failures = [], []
     for number, checkpoint in enumerate(checkpoints, start=1):
         output, start, done = arguments.output / checkpoint.name, time.monotonic(), f"[{number}/{len(checkpoints)}] {checkpoint.name}"

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import json
 from pathlib import Path
+from typing import Any
 
 from conversion.bits_per_byte import START_TOKEN_RULES
 from conversion.hf_model import DTYPES
@@ -81,9 +83,42 @@ def add_harness_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--sampling-seed", type=int, default=1234, help="of the protocols that sample (default: %(default)s)")
     parser.add_argument("--backend", choices=BACKENDS, default="hf", help="what runs the tasks (default: %(default)s)")
+    add_vllm_arguments(parser)
     parser.add_argument("--dtype", choices=DTYPES, default="float32", help="of the weights in memory (default: %(default)s)")
     parser.add_argument("--device", help="cpu, cuda, cuda:1 ...; default: cuda where there is one")
     parser.add_argument(
         "--workers", type=int, default=1, metavar="N", help="processes that share the requests: each a GPU, or a share of the cores"
     )
     parser.add_argument("--batch-size", type=int, default=8, help="requests per pass in tasks (default: %(default)s)")
+
+
+def add_vllm_arguments(parser: argparse.ArgumentParser) -> None:
+    """What vLLM's engine is to be given."""
+    parser.add_argument(
+        "--vllm-arguments",
+        default="{}",
+        metavar="JSON",
+        help='for vLLM\'s engine, such as {"gpu_memory_utilization": 0.6, "tensor_parallel_size": 2, "enforce_eager": true}',
+    )
+
+
+def vllm_arguments(text: str, backend: str) -> dict[str, Any]:
+    """Arguments of vLLM's engine.
+
+    Raises:
+        ValueError: if they are no JSON object, name what other options decide, or another backend runs.
+    """
+    try:
+        given = json.loads(text)
+    except ValueError as error:
+        raise ValueError(f"--vllm-arguments {text} is no JSON: {error}") from error
+    if not isinstance(given, dict):
+        raise ValueError(f'--vllm-arguments {text} is no JSON object; expected one such as {{"gpu_memory_utilization": 0.6}}')
+    if given and backend != "vllm":
+        raise ValueError(f"--vllm-arguments is of vLLM alone, but --backend is {backend}; give --backend vllm, or leave them out")
+    if taken := [f"{name} by {option}" for name, option in _TAKEN.items() if name in given]:
+        raise ValueError(f"--vllm-arguments names what other options decide: {', '.join(taken)}; leave it out there")
+    return given
+
+
+_TAKEN = {"model": "--model", "pretrained": "--model", "dtype": "--dtype", "max_model_len": "--context-length", "seed": "the seeds"}

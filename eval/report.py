@@ -28,7 +28,14 @@ from eval.reporting.scores import all_pairs, difference_texts, lines, paired_tes
 
 
 def write_report(
-    report: Report, directory: Path, *, title: str, tokens_per_step: int | None, items: int, copied_rows: bool = False
+    report: Report,
+    directory: Path,
+    *,
+    title: str,
+    tokens_per_step: int | None,
+    items: int,
+    copied_rows: bool = False,
+    steps: Sequence[int] = (),
 ) -> None:
     """Write report.html, report.md, scores.csv, tables.tex, and items.html where two models answered the same tasks."""
     all_lines = lines(report)
@@ -39,9 +46,8 @@ def write_report(
     if single is not None:
         (directory / "items.html").write_text(single, encoding="utf-8")
     (directory / "report.md").write_text(markdown(report, all_lines, tests, title=title), encoding="utf-8")
-    (directory / "tables.tex").write_text(
-        "\n".join(filter(None, [latex(report, all_lines, copied=copied_rows), latex_generation(report, all_lines)])), encoding="utf-8"
-    )
+    tables = [latex(report, all_lines, copied=copied_rows, steps=steps), latex_generation(report, all_lines)]
+    (directory / "tables.tex").write_text("\n".join(filter(None, tables)), encoding="utf-8")
     write_csv(directory / "scores.csv", report, all_lines)
     write_languages(directory / "languages.csv", report, all_lines)
 
@@ -107,6 +113,14 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--copied-rows", action="store_true", help="tables.tex: the rows too that the GaMS paper copies from SloBench and SENTA's authors"
     )
+    parser.add_argument(
+        "--steps",
+        nargs="+",
+        type=int,
+        default=[],
+        metavar="N",
+        help="tables.tex: SAVA's tables with a block of rows for each of these training steps (default: the last checkpoints)",
+    )
     parser.add_argument("--title", default="Evaluation", help="heading of the page (default: %(default)s)")
     return parser
 
@@ -130,6 +144,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             tokens_per_step=arguments.tokens_per_step,
             items=arguments.items,
             copied_rows=arguments.copied_rows,
+            steps=arguments.steps,
         )
         if arguments.pairs:
             write_pairs(report, staging)

@@ -12,7 +12,7 @@ import signal
 import sys
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from typing import TYPE_CHECKING, Any
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from conversion.bits_per_byte import Nats
     from conversion.hf_model import Checkpoint
-    from eval.evaluation import Settings
+    from eval.evaluation import Machine, Settings
 
 _END_SECONDS = 10.0
 _WINDOWS = "windows"  # of a text; other calls have lm-eval's names
@@ -89,7 +89,7 @@ class Workers:
         vocab_size: rows of its embedding matrix.
     """
 
-    def __init__(self, checkpoint: Checkpoint, settings: Settings, *, devices: Sequence[str], batch_size: int, texts: bool) -> None:
+    def __init__(self, checkpoint: Checkpoint, settings: Settings, machine: Machine, *, devices: Sequence[str], texts: bool) -> None:
         import torch
 
         self.max_length = 0
@@ -100,7 +100,8 @@ class Workers:
         self._workers: list[_Worker] = []
         for number, device in enumerate(devices, start=1):
             ours, theirs = context.Pipe()
-            arguments = (theirs, checkpoint, settings, device, batch_size, threads, texts or settings.backend == "hf")
+            own = replace(machine, device="cuda" if device.startswith("cuda") else device, workers=1)
+            arguments = (theirs, checkpoint, settings, own, threads, texts or settings.backend == "hf")
             # vLLM has processes of its own, which a daemon may not have; all leave when the connection is closed, by a kill too.
             daemon = settings.backend == "hf"
             process = context.Process(target=_serve, args=arguments, name=f"eval-worker-{number}", daemon=daemon)
@@ -222,9 +223,7 @@ def _without_document(request: Any) -> Any:
     return Instance(request_type=request.request_type, doc={}, arguments=request.args, idx=request.idx, metadata=request.metadata)
 
 
-def _serve(
-    connection: Connection, checkpoint: Checkpoint, settings: Settings, device: str, batch_size: int, threads: int, loads: bool
-) -> None:
+def _serve(connection: Connection, checkpoint: Checkpoint, settings: Settings, machine: Machine, threads: int, loads: bool) -> None:
     """Answer calls until the other side is closed, which a killed parent's is too."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # of the terminal: the parent ends this process
     from conversion.bits_per_byte import batch_nats
@@ -235,12 +234,11 @@ def _serve(
 
     import torch
 
-    from eval.evaluation import Machine, open_backend
+    from eval.evaluation import open_backend
     from eval.task_runs import failure_reason
 
     logging.getLogger("lm_eval").setLevel(logging.ERROR)
     torch.set_num_threads(threads)
-    machine = Machine("cuda" if device.startswith("cuda") else device, batch_size)
     with contextlib.suppress(EOFError, BrokenPipeError):
         try:
             # vLLM has a copy of its own, and scores no texts.

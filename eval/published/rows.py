@@ -215,7 +215,7 @@ def _label(value: Any, labels: Mapping[str, Any] | str, place: str) -> Any:
 
 def _fill(template: str, split: str, raw: Row, place: str = "") -> str:
     def named(match: re.Match[str]) -> str:
-        value = split if match[1] == "split" else _value(raw, [match[1], *_SOURCE_NAMES.get(match[1], ())])
+        value = split if match[1] == "split" else _value(raw, [*_SOURCE_NAMES.get(match[1], ()), match[1]])
         if value is None:
             raise ValueError(f"{place} has no {match[1]}, by which its rows are told apart; is it another set?")
         return str(value)
@@ -223,8 +223,8 @@ def _fill(template: str, split: str, raw: Row, place: str = "") -> str:
     return _FIELD.sub(named, template)
 
 
-# A template names our field where the published name of it differs between forms of a set.
-_SOURCE_NAMES = {"source": ("complex", "kompleksni", "kompleksen", "original")}
+# A template names our field where the published name of it differs between forms of a set; sentences of one document hang together.
+_SOURCE_NAMES = {"source": ("doc_id", "src_sent_sl", "complex", "kompleksni", "kompleksen", "original")}
 
 
 def _by_source(rows: Iterable[Row]) -> list[Row]:

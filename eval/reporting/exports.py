@@ -12,9 +12,10 @@ from eval.reporting.generation import SOURCE, generation_note, generation_record
 from eval.reporting.languages import language_rows
 from eval.reporting.page import tests_rows
 from eval.reporting.runs import Evaluated, Report
+from eval.reporting.sava_tables import benchmark_table, generation_table
 from eval.reporting.scores import Line, Score, Test, validity_rows
 from eval.reporting.sections import efficiency_rows, notes, retention_rows
-from eval.reporting.suites import GENERATED_SLOVENE, SENTA, Suite, by_suite, glance_rows, mean_score, place
+from eval.reporting.suites import GENERATED_SLOVENE, ITA_BENCH, SENTA, Suite, by_suite, glance_rows, mean_score, place
 from eval.reporting.warnings import warnings
 
 
@@ -76,19 +77,27 @@ def markdown(report: Report, all_lines: Sequence[Line], tests: Sequence[Test], *
     return "\n\n".join([*parts, "## How it was measured", *filter(None, [*notes(report), generation_note(report)])]) + "\n"
 
 
-def latex(report: Report, all_lines: Sequence[Line], *, copied: bool = False) -> str:
+def latex(report: Report, all_lines: Sequence[Line], *, copied: bool = False, steps: Sequence[int] = ()) -> str:
     """The papers' tables, one of each suite: models in rows, headline scores in columns, intervals below the figures; needs booktabs.
 
     Args:
         copied: the GaMS paper's with the rows that it copies from others.
+        steps: SAVA's with a block of rows for each of these training steps.
+
+    Raises:
+        ValueError: if no run was evaluated at one of the steps.
     """
     headlines = [line for line in all_lines if line.headline and any(line.score(model) is not None for model in report.models)]
     tables = []
     for suite, lines in by_suite(headlines).items():
         if suite in (GENERATED_SLOVENE, SENTA):
             tables += gams_tables(report, of_senta=suite is SENTA, copied=copied)
+        elif suite in ITA_BENCH:
+            tables.append(benchmark_table(report, ITA_BENCH[suite], steps=steps))
         else:
             tables.append(_latex_table(report, suite, lines))
+    if (generated := generation_table(report, steps=steps)) is not None:
+        tables.append(generated)
     return "% Needs \\usepackage{booktabs}.\n\n" + "\n".join(tables)
 
 

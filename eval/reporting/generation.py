@@ -58,6 +58,16 @@ def _read(path: Path) -> dict[str, Any]:
     return content
 
 
+def task_of(path: Path) -> str | None:
+    """The task whose prompts an `efficiency.json` is of; None where they were a file.
+
+    Raises:
+        ValueError: if it is none.
+    """
+    task: str | None = _read(path)["conditions"].get("task")
+    return task
+
+
 def _first_difference(first: Mapping[str, Any], other: Mapping[str, Any]) -> str | None:
     for name in dict.fromkeys((*first, *other)):
         ours, theirs = first.get(name), other.get(name)

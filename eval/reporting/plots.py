@@ -44,11 +44,11 @@ class Panel:
     log_x: bool = False
 
 
-def draw(panels: Sequence[Panel], palette: Palette) -> Figure:
-    """Panels side by side, at most two in a row, one key for all below them."""
+def draw(panels: Sequence[Panel], palette: Palette, *, columns: int = 2) -> Figure:
+    """Panels side by side, at most so many in a row, one key for all below them."""
     from matplotlib import pyplot as plt
 
-    columns = min(2, len(panels))
+    columns = min(columns, len(panels))
     rows = math.ceil(len(panels) / columns)
     figure, axes = plt.subplots(rows, columns, figsize=(5.2 * columns + 0.6, 3.5 * rows + 0.7), squeeze=False, layout="constrained")
     handles: dict[str, Any] = {}

@@ -54,12 +54,15 @@ _INCLUDE_DOMAINS = "|".join(
 )  # fmt: skip
 GENERATED_SLOVENE = Suite("Slovene SuperGLUE and SI-NLI, generated answers", r"sl_(\w+)_gen")
 SENTA = Suite("SENTA, Slovene simplification", r"sl_senta_(\d+)shot")
+ITA_BENCH = {
+    Suite("ITA-Bench, Italian", r"itabench_(\w+)_it", has_average=True): "it",
+    Suite("ITA-Bench, English", r"itabench_(\w+)_en", has_average=True): "en",
+}
 _SUITES = (
     GENERATED_SLOVENE,
     Suite("Slovene SuperGLUE and SI-NLI, likeliest label", r"sl_(\w+)_mc"),
     SENTA,
-    Suite("ITA-Bench, Italian", r"itabench_(\w+)_it", has_average=True),
-    Suite("ITA-Bench, English", r"itabench_(\w+)_en", has_average=True),
+    *ITA_BENCH,
     Suite("SQuAD-it", r"(squad)_it"),
     Suite("FLORES, few-shot", r"flores_(\w\w)_(\w\w)"),
     Suite("Translation from English, sampled", r"mt_en_(?P<language>\w\w)", has_average=True),

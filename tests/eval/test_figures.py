@@ -109,6 +109,59 @@ def test_scores_and_speed_over_new_tokens(tmp_path: Path) -> None:
     assert scores == pytest.approx([100 * task["metrics"]["acc"]["value"] for task in tasks])
 
 
+def test_a_grid_of_sources_and_languages(tmp_path: Path) -> None:
+    """Low-resource paper, Figure 4: "across models, languages, and tasks"; Figure 2: "dotted lines denote Source and LAPT"."""
+    tasks = ["mt_en_my", "sum_my"]
+    for base, name in ((32_000, "llama2"), (128_256, "llama3")):
+        root = tmp_path / name
+        _with_vocabulary(make_result(root / "results", "source", None, None, skill=0.2, tasks=tasks), base)
+        _with_vocabulary(make_result(root / "results", "lapt", "none", 40, skill=0.4, tasks=tasks), base)
+        for method in ("align", "mean"):
+            for number, added in enumerate((50, 500)):
+                folder = make_result(root / "results", f"{method}_{added}", method, added, skill=0.6 - 0.1 * number, tasks=tasks)
+                _with_vocabulary(folder, base + added)
+                result = load_result(folder / "result.json")  # of a run of its own, as sizes of one method are
+                result["facts"]["run"] = f"{method} {added}"
+                write_result(folder, result)
+        for factor, task in enumerate(tasks, start=1):
+            speeds = {"source": 100.0, "align_50": 100.0 + 10 * factor, "align_500": 200.0, "mean_50": 120.0, "mean_500": 190.0}
+            folder = make_efficiency(root / f"generated_{task}", speeds, task=task)
+            told = json.loads((folder / "efficiency.json").read_text())
+            for model, figures in told["models"].items():
+                figures["prompt_target_token_ratio"] = 0.0 if model == "source" else 0.1 * factor
+            (folder / "efficiency.json").write_text(json.dumps(told))
+    words = ["new-tokens", "--grid", f"Llama2={tmp_path / 'llama2'}", f"Llama3={tmp_path / 'llama3'}", "--tasks", "mt_en_*", "sum_*"]
+    assert main([*words, "--output", str(tmp_path / "out")]) == 0
+    rows = _rows(tmp_path / "out")
+    kinds = ("", ": speed", ": new tokens")
+    titles = [f"{source}, {task}{kind}" for source in ("Llama2", "Llama3") for kind in kinds for task in tasks]
+    assert list(dict.fromkeys(row["panel"] for row in rows)) == titles, "a row for each source and quantity, a column for each task"
+
+    def drawn(panel: str, line: str) -> dict[float, float]:
+        return {float(row["x"]): float(row["y"]) for row in rows if (row["panel"], row["line"]) == (panel, line)}
+
+    assert drawn("Llama3, mt_en_my: speed", "align") == {50.0: 1.1, 500.0: 2.0}
+    assert drawn("Llama3, sum_my: speed", "align") == {50.0: 1.2, 500.0: 2.0} and drawn("Llama2, sum_my: speed", "source") == {0.0: 1.0}
+    assert drawn("Llama2, sum_my: new tokens", "new tokens in prompts, mean") == {50.0: 20.0, 500.0: 20.0}
+    assert drawn("Llama2, mt_en_my: new tokens", "new tokens in answers, align") == {50.0: 62.5, 500.0: 62.5}
+    scores = load_result(tmp_path / "llama2/results/lapt/result.json")["tasks"]["sum_my"]["metrics"]
+    assert list(drawn("Llama2, sum_my", "lapt").values()) == pytest.approx([100 * scores["acc"]["value"]]), "trained without new tokens"
+    manifest = read_manifest(tmp_path / "out")
+    assert manifest is not None and len(manifest.inputs) == 2 * (6 + 2)
+
+    def refused(*more: str) -> str:
+        with pytest.raises(ValueError) as error:
+            main([*words, *more, "--output", str(tmp_path / "none")])
+        assert not (tmp_path / "none").exists()
+        return str(error.value)
+
+    assert refused("--results", str(tmp_path)).startswith("--grid is of new-tokens alone, and its folders hold the results")
+    (tmp_path / "llama3/generated_sum_my/efficiency.json").unlink()
+    assert (
+        refused() == f"{tmp_path / 'llama3'} has no output of eval.generate --task sum_my; generate with the source and every model of it"
+    )
+
+
 def test_what_cannot_be_drawn_is_refused(tmp_path: Path) -> None:
     make_results(tmp_path / "results", steps=(100,))
 

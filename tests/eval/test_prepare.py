@@ -135,6 +135,33 @@ def test_test_rows_with_labels_are_the_papers_test_set(tmp_path: Path) -> None:
     assert len(tests) == 998 and tests[0]["premise"] == 'Rekla je "0\tdni"\nin šla (test).'
 
 
+def test_both_published_forms_of_senta(tmp_path: Path) -> None:
+    """GaMS, 5.2 "sentence simplification task SENTA": its authors' own split of Newsela, and SloTS as its authors split it, line by line."""
+    senta, slots = tmp_path / "senta/data/target-grade-V4-split", tmp_path / "slots/database"
+    for folder in (senta, slots):
+        folder.mkdir(parents=True)
+    for split in ("train", "dev", "test"):
+        pairs = [
+            {"doc_id": f"{split}{n // 2}", "src_grade": "V0", "tgt_grade": "V4", "src_sent_en": "A.", "tgt_sent_en": "B.", "pair_id": n,
+             "src_sent_sl": f"Hiša {split} {n}, ki stoji ob reki, je stara.", "tgt_sent_sl": f"Hiša {n} je stara."}
+            for n in range(4)
+        ]  # fmt: skip
+        (senta / f"{split}.jsonl").write_bytes(forms.json_lines(pairs))
+    for name in ("ucna", "evalvacijska", "testna"):
+        pairs = [{"kompleksni": f"Stara hiša {name} {n}.", "enostavni": f"Hiša {n}."} for n in range(3)]
+        (slots / f"{name}.json").write_bytes(forms.json_lines(pairs))
+    for name, first, group, count in (
+        ("senta", "Hiša test 0, ki stoji ob reki, je stara.", "senta:test0", 4),
+        ("slots", "Stara hiša testna 0.", "senta:Stara hiša testna 0.", 3),
+    ):
+        assert main(["senta", "--source", str(tmp_path / name), "--output", str(tmp_path / f"{name}_out")]) == 0
+        rows = _rows(tmp_path / f"{name}_out", "sl/senta_test")
+        assert (rows[0]["source"], rows[0]["group"], len(rows)) == (first, group, count)
+        assert len(_rows(tmp_path / f"{name}_out", "sl/senta_train")) == count
+        asked = find_tasks(["sl_senta_3shot"], metadata={"data": str(tmp_path / f"{name}_out")})["sl_senta_3shot"]
+        assert asked.task.instances[0].args[0].count("Poenostavi naslednji stavek.") == 4
+
+
 def test_real_rows_come_through_unchanged(shared_data: Path, tmp_path: Path) -> None:
     """Slovene SuperGLUE, SI-NLI and SQuAD-it, put back into their publishers' forms."""
     source, real = tmp_path / "source", shared_data / "eval"

@@ -2,6 +2,8 @@
 
 import importlib.util
 import json
+import os
+from multiprocessing import active_children
 
 import pytest
 
@@ -13,6 +15,7 @@ from tests.eval.vllm_on_cpu import prepare
 prepare()
 
 from eval.answers import RememberingModel  # noqa: E402
+from eval.generate import main as generate  # noqa: E402
 from eval.generation import Settings, transformers_generator, vllm_generator  # noqa: E402
 from eval.harness import main  # noqa: E402
 from eval.hf_backend import LocalModel  # noqa: E402
@@ -20,6 +23,7 @@ from eval.journal import Journal  # noqa: E402
 from eval.task_runs import find_tasks, run_task  # noqa: E402
 from tests.eval.paper_rows import write_rows  # noqa: E402
 from tests.eval.tiny_models import SENTENCES, tiny_gemma3, tiny_llama, tiny_opt, tiny_tokenizer  # noqa: E402
+from tests.processes import ROOT  # noqa: E402
 
 SIZE = {"num_positions": 512, "hidden_size": 128}  # vLLM's attention on a CPU wants 32 dimensions a head
 SMALL = {"enforce_eager": True, "gpu_memory_utilization": 0.1, "max_num_seqs": 16}
@@ -122,17 +126,83 @@ def test_sampling_is_decided_by_the_seed(pair, tmp_path):
     assert len(set(first[0][0])) > 1, "five runs"
 
 
-def test_the_harness_on_vllm(tmp_path, monkeypatch):
-    import eval.vllm_backend as backend
+TEMPLATE = "{{ bos_token }}{% for m in messages %}<{{ m.role }}>{{ m.content }}</s>{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"
+ENGINE = json.dumps(SMALL)
 
-    folder = save(tmp_path / "llama", tiny_llama(**SIZE))
-    whole = backend.VllmModel.__init__
-    monkeypatch.setattr(backend.VllmModel, "__init__", lambda self, **arguments: whole(self, **arguments, **SMALL))
-    tasks = ["--tasks", "sl_copa_gen", "--data", str(write_rows(tmp_path / "data")), "--metadata", '{"shots": 1}']
-    results = {}
-    for name in ("hf", "vllm"):
-        assert main(["--model", str(folder), *tasks, "--output", str(tmp_path / name), "--backend", name]) == 0
-        results[name] = json.loads((tmp_path / name / "llama/result.json").read_text())
-    assert results["vllm"]["tasks"] == results["hf"]["tasks"]
-    assert results["vllm"]["key"] != results["hf"]["key"]
-    assert results["vllm"]["versions"]["vllm"]
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory):
+    """A tiny Llama whose tokenizer has a chat template."""
+    folder = save(tmp_path_factory.mktemp("models") / "llama", tiny_llama(**SIZE))
+    (folder / "chat_template.jinja").write_text(TEMPLATE)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def adapter(base):
+    """LoRA on it whose factors are not zero."""
+    import torch
+    from peft import LoraConfig, get_peft_model
+
+    adapted = get_peft_model(tiny_llama(**SIZE), LoraConfig(r=4, lora_alpha=16, target_modules=["q_proj", "v_proj", "down_proj"]))
+    torch.manual_seed(3)
+    for name, parameter in adapted.named_parameters():
+        if "lora_" in name:
+            parameter.data.normal_(std=0.2)
+    adapted.peft_config["default"].base_model_name_or_path = str(base)
+    adapted.save_pretrained(base.parent / "adapter")
+    return base.parent / "adapter"
+
+
+def evaluated(words, output, backend, *more):
+    engine = ["--vllm-arguments", ENGINE] if backend == "vllm" else []
+    assert main([*words, "--output", str(output), "--backend", backend, *engine, *more]) == 0
+    return {path.parent.name: json.loads(path.read_text()) for path in output.glob("*/result.json")}
+
+
+def test_conversations_and_adapters_through_the_harness(base, adapter, tmp_path):
+    """A chat template, a system prompt, examples as turns, and a LoRA folder: the figures of transformers."""
+    words = ["--model", str(base), str(adapter), "--tasks", "sl_copa_gen", "sl_copa_mc", "--data", str(write_rows(tmp_path / "data"))]
+    words += ["--metadata", '{"shots": 1}', "--chat-template", "--system-prompt", "Odgovarjaj kratko."]
+    ours, theirs = evaluated(words, tmp_path / "hf", "hf"), evaluated(words, tmp_path / "vllm", "vllm")
+    for name in ("llama", "adapter"):
+        assert theirs[name]["tasks"] == ours[name]["tasks"] and theirs[name]["key"] != ours[name]["key"]
+    lines = [(tmp_path / "vllm" / name / "samples/sl_copa_gen.jsonl").read_text().splitlines() for name in ("llama", "adapter")]
+    prompts, other_prompts = ([json.loads(line)["arguments"][0][0] for line in found] for found in lines)
+    answers, other_answers = ([json.loads(line)["resps"] for line in found] for found in lines)
+    assert prompts == other_prompts and prompts[0].startswith("<s><system>Odgovarjaj kratko.</s><user>") and "<assistant>" in prompts[0]
+    assert answers != other_answers, "an adapter that changes what is said"
+    assert theirs["llama"]["versions"]["vllm"]
+
+
+def test_several_processes_of_vllm_answer_as_one(base, tmp_path, monkeypatch):
+    """--workers 2: each has an engine of its own, and more requests than one of them gets at once."""
+    import eval.evaluation
+
+    monkeypatch.setattr(eval.evaluation, "_VLLM_PIECE", 2)
+    # The workers' own processes have to find the CPU build as this one does.
+    (tmp_path / "sitecustomize.py").write_text("from tests.eval.vllm_on_cpu import prepare\n\nprepare()\n")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), str(ROOT)]))
+    words = ["--model", str(base), "--tasks", "sl_copa_gen", "mt_en_sw", "--data", str(write_rows(tmp_path / "data")), "--chat-template"]
+    words += ["--metadata", '{"shots": 1}', "--device", "cpu"]
+    one = evaluated(words, tmp_path / "one", "vllm")["llama"]
+    two = evaluated(words, tmp_path / "two", "vllm", "--workers", "2")["llama"]
+    assert two["tasks"] == one["tasks"] and two["key"] == one["key"]
+    assert not active_children()
+
+
+def test_generation_of_an_adapter(base, adapter, tmp_path):
+    (tmp_path / "prompts.jsonl").write_text("".join(json.dumps({"prompt": text[:20]}) + "\n" for text in SENTENCES))
+    words = ["--model", str(base), str(adapter), "--prompts", str(tmp_path / "prompts.jsonl"), "--settings", "speed"]
+    words += ["--max-new-tokens", "8", "--repeats", "2", "--output"]
+    assert generate([*words, str(tmp_path / "hf")]) == 0
+    assert generate([*words, str(tmp_path / "vllm"), "--backend", "vllm", "--vllm-arguments", ENGINE]) == 0
+    found = [
+        [
+            [json.loads(line)["token_ids"] for line in (tmp_path / backend / "texts" / f"{name}.jsonl").open()]
+            for name in ("llama", "adapter")
+        ]
+        for backend in ("hf", "vllm")
+    ]
+    assert found[0] == found[1] and found[0][0] != found[0][1]
+    assert json.loads((tmp_path / "vllm/efficiency.json").read_text())["conditions"]["vLLM's engine"] == SMALL
