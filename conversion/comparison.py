@@ -342,28 +342,48 @@ def training_steps(model: PreTrainedModel, rows: Tensor, options: TrainingOption
         ValueError: if the loss is not finite.
     """
     order = torch.Generator().manual_seed(seed)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=options.learning_rate, betas=_BETAS, weight_decay=_WEIGHT_DECAY)
+    optimizer = adamw(model, options)
     warmup = max(1, round(_WARMUP_SHARE * options.num_steps))
     queue = torch.empty(0, dtype=torch.int64)
     devices = [model.device] if model.device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices):
         torch.manual_seed(seed)
         for step in range(1, options.num_steps + 1):
-            model.train()
             while len(queue) < options.batch_size:
                 queue = torch.cat([queue, torch.randperm(len(rows), generator=order)])
-            batch, queue = rows[queue[: options.batch_size]].to(model.device), queue[options.batch_size :]
-            for group in optimizer.param_groups:
-                group["lr"] = options.learning_rate * min(1.0, step / warmup)
-            with torch.autocast(model.device.type, torch.bfloat16, enabled=options.mixed_precision):
-                loss = model(input_ids=batch, labels=batch).loss
-            if not torch.isfinite(loss):
-                raise ValueError(f"the loss is {loss.item()} at step {step}; train with a lower --learning-rate")
-            loss.backward()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), _CLIP_NORM)
-            optimizer.step()
-            optimizer.zero_grad()
+            batch, queue = rows[queue[: options.batch_size]], queue[options.batch_size :]
+            take_step(model, optimizer, batch, options, warmup_steps=warmup, step=step)
             yield step
+
+
+def adamw(model: PreTrainedModel, options: TrainingOptions) -> torch.optim.AdamW:
+    """The optimizer of all parameters."""
+    return torch.optim.AdamW(model.parameters(), lr=options.learning_rate, betas=_BETAS, weight_decay=_WEIGHT_DECAY)
+
+
+def take_step(
+    model: PreTrainedModel, optimizer: torch.optim.Optimizer, batch: Tensor, options: TrainingOptions, *, warmup_steps: int, step: int
+) -> None:
+    """One step on (batch_size, sequence_length) token ids.
+
+    Args:
+        step: its number, from 1.
+
+    Raises:
+        ValueError: if the loss is not finite.
+    """
+    model.train()
+    batch = batch.to(model.device)
+    for group in optimizer.param_groups:
+        group["lr"] = options.learning_rate * min(1.0, step / warmup_steps)
+    with torch.autocast(model.device.type, torch.bfloat16, enabled=options.mixed_precision):
+        loss = model(input_ids=batch, labels=batch).loss
+    if not torch.isfinite(loss):
+        raise ValueError(f"the loss is {loss.item()} at step {step}; train with a lower --learning-rate")
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), _CLIP_NORM)
+    optimizer.step()
+    optimizer.zero_grad()
 
 
 def mean_bits_per_byte(measurements: Sequence[Measurement], text: str) -> float:

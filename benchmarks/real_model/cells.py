@@ -1,0 +1,171 @@
+"""Cells of the study: one model each, made, scored, trained on and scored again; a JSON file for each."""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from benchmarks.real_model.material import ENGLISH, Study
+from benchmarks.real_model.training import WAYS, trained_steps, training_rows
+from conversion.comparison import TrainingOptions, put_rows
+from conversion.embeddings.checkpoint import Transfer
+from conversion.hf_model import load_model
+from data_prep.plain_files import read_json, write_json
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+LAPT = "lapt"
+DRAWN = ("random-all", "random")  # of which every seed is another model before training
+Figures = dict[str, dict[str, Any]]  # tokens of training -> what was measured
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A model: how it is made and trained.
+
+    Attributes:
+        vocabulary: `replace-SIZE` or `expand-TOKENS`; None for the source's own, whose method is `lapt`.
+    """
+
+    language: str
+    vocabulary: str | None
+    method: str
+    way: str = "plain"
+    seed: int = 1
+
+    def path(self, output: Path) -> Path:
+        """Of its figures."""
+        return output / "cells" / f"{self.language}.{self.vocabulary or 'own'}.{self.method}.{self.way}.{self.seed}.json"
+
+    @classmethod
+    def of(cls, path: Path) -> Cell:
+        """That of a file."""
+        language, vocabulary, method, way, seed = path.name.removesuffix(".json").split(".")
+        return cls(language, None if vocabulary == "own" else vocabulary, method, way, int(seed))
+
+    @property
+    def untrained(self) -> Cell:
+        """The cell that has the same rows before training."""
+        return replace(self, way="plain", seed=self.seed if self.method in DRAWN else 1)
+
+
+def measure(study: Study, cell: Cell, budgets: Sequence[int], how: TrainingOptions) -> None:
+    """Measure the cell before training and after so many tokens, unless that is known."""
+    path = cell.path(study.output)
+    found: Figures = read_json(path) if path.exists() else {}
+    wanted = [budget for budget in budgets if str(budget) not in found]
+    if "0" in found and not wanted:
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if "0" not in found:
+        found["0"] = _before_training(study, cell)
+        write_json(path, found)
+    if not wanted:
+        return
+    of_step = how.batch_size * how.sequence_length
+    way = WAYS[cell.way]
+    tokenizer = study.tokenizer_of(cell.language, cell.vocabulary)
+    target, english = (study.training_documents(language) for language in (cell.language, ENGLISH))
+    num_rows = max(wanted) // how.sequence_length
+    rows = training_rows(tokenizer, target, english, way, num_rows=num_rows, length=how.sequence_length, seed=cell.seed)
+    model = load_model(study.checkpoint, device="cpu", dtype="float32")
+    new_ids = torch.empty(0, dtype=torch.int64)
+    if cell.vocabulary is not None:
+        model = put_rows(model, transfer_of(study, cell))
+        new_ids = torch.from_numpy(study.case(cell.language, cell.vocabulary).inputs.new_ids)
+    for step, seconds in trained_steps(model, rows, how, way, new_ids=new_ids, state=path.with_suffix(".state")):
+        if step * of_step in wanted:
+            found[str(step * of_step)] = _scored(study, cell, copy.deepcopy(model).bfloat16(), seconds)
+            write_json(path, found)
+            _tell(cell, step * of_step, found)
+
+
+def _before_training(study: Study, cell: Cell) -> dict[str, Any]:
+    """Scores of the rows as they are made, and the CPU seconds of deciding and making them."""
+    same = cell.untrained.path(study.output)
+    if same.exists():
+        return dict(read_json(same)["0"])
+    start = time.process_time()
+    model = study.scored_model if cell.vocabulary is None else put_rows(study.scored_model, transfer_of(study, cell))
+    figures = _scored(study, cell, model, time.process_time() - start)
+    _tell(cell, 0, {"0": figures})
+    return figures
+
+
+def transfer_of(study: Study, cell: Cell) -> Transfer:
+    """The decided transfer of a cell."""
+    assert cell.vocabulary is not None
+    case = study.case(cell.language, cell.vocabulary)
+    if output_layer := WAYS[cell.way].output_layer:
+        case = replace(case, output_layer=output_layer)
+    request = study.request(cell.language, cell.vocabulary)
+    return Transfer.of(case, replace(request, method=cell.method, seed=cell.seed))
+
+
+def _scored(study: Study, cell: Cell, model: PreTrainedModel, seconds: float) -> dict[str, Any]:
+    scores = study.scorer(cell.language, cell.vocabulary)(model, study.heldout(cell.language))
+    return {
+        "bits_per_byte": {name: score.bits_per_byte for name, score in scores.items()},
+        "documents": {
+            name: [(document.nats / math.log(2) + 8 * document.unknown_bytes, document.text_bytes) for document in score.documents]
+            for name, score in scores.items()
+        },
+        "cpu_seconds": seconds,
+    }
+
+
+def _tell(cell: Cell, tokens: int, found: Figures) -> None:
+    figures = found[str(tokens)]
+    told = ", ".join(f"{name} {value:.3f}" for name, value in figures["bits_per_byte"].items())
+    print(f"{cell.path(Path()).stem}, {tokens:,} tokens: {told} ({figures['cpu_seconds']:.0f} CPU s)", flush=True)
+
+
+def equal_bytes(study: Study, language: str, vocabulary: str, tokens: int, of_step: int) -> int:
+    """How many tokens of the source's vocabulary hold as much text as so many of another, in whole steps."""
+    share = study.bytes_per_token(language, vocabulary) / study.bytes_per_token(language, None)
+    return round(tokens * share / of_step) * of_step
+
+
+_SPOKEN, _ROUNDS = 48, 3
+
+
+def measure_speed(study: Study, language: str, vocabularies: Sequence[str]) -> None:
+    """Write the tokens per CPU second of greedy generation by each vocabulary, in float32 on one thread: medians of rounds in turns."""
+    path = study.output / "speed" / f"{language}.json"
+    found: dict[str, Any] = read_json(path) if path.exists() else {}
+    if {"own", *vocabularies} <= set(found):
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    source = load_model(study.checkpoint, device="cpu", dtype="float32")
+    names: list[str | None] = [None, *vocabularies]
+    models = [source if name is None else put_rows(source, transfer_of(study, Cell(language, name, "mean"))) for name in names]
+    text = study.heldout(language)[0].documents
+    seconds: dict[str, list[float]] = {}
+    for _ in range(_ROUNDS):
+        for name, model in zip(names, models):
+            prompt = torch.tensor([study.tokenizer_of(language, name).backend_tokenizer.encode(text[0]).ids[:16]])
+            start = time.process_time()
+            model.generate(prompt, do_sample=False, min_new_tokens=_SPOKEN, max_new_tokens=_SPOKEN, pad_token_id=0)
+            seconds.setdefault(name or "own", []).append(time.process_time() - start)
+    for name in names:
+        tokenizer = study.tokenizer_of(language, name).backend_tokenizer
+        num_tokens = sum(len(one.ids) for one in tokenizer.encode_batch(text, add_special_tokens=False))
+        rate = _SPOKEN / median(seconds[name or "own"])
+        found[name or "own"] = {"tokens_per_second": rate, "characters_per_token": sum(map(len, text)) / num_tokens}
+    write_json(path, found)
+
+
+def figures_of(path: Path) -> Figures:
+    """What a cell has measured."""
+    figures: Figures = json.loads(path.read_text(encoding="utf-8"))
+    return figures

@@ -1,0 +1,91 @@
+"""The study's tables: bits per byte by method before training, by method and way after it, and the speed of generation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import mean
+
+from benchmarks.real_model.cells import LAPT, Cell, Figures, equal_bytes, figures_of
+from benchmarks.real_model.material import ENGLISH, NOVELS, Study
+from conversion.decision import figure_of
+from conversion.significance import paired_difference
+from data_prep.plain_files import read_json
+from data_prep.tables import markdown_table
+
+Group = list[Figures]  # the seeds of one method and way
+
+
+def zero_shot_table(output: Path, language: str, vocabulary: str) -> str:
+    """Methods before any training, beside the source with its own vocabulary."""
+    groups = _groups(output, language, vocabulary)
+    by_method = {method: [cell for cell in cells if "0" in cell] for (method, way), cells in groups.items() if way == "plain"}
+    rows = []
+    for method, cells in sorted(by_method.items(), key=lambda item: _mean(item[1], 0, language)):
+        against = _against(cells, 0, by_method["mean"], 0, language) if method not in ("mean", LAPT) and "mean" in by_method else ""
+        name = "source, own vocabulary" if method == LAPT else f"`{method}`"
+        seconds = "" if method == LAPT else f"{mean(cell['0']['cpu_seconds'] for cell in cells):.0f}"
+        seeds = f"{name}, {len(cells)} seeds" if len(cells) > 1 else name
+        rows.append([seeds, _told(cells, 0, language), against, _told(cells, 0, NOVELS), _told(cells, 0, ENGLISH), seconds])
+    return markdown_table(["method", f"{language} news", "against `mean`", f"{language} novels", "English news", "CPU s"], rows)
+
+
+def trained_table(study: Study, language: str, vocabulary: str, tokens: int, of_step: int) -> str:
+    """Methods and ways after so many tokens, beside the source's vocabulary trained on as many tokens and on as many bytes."""
+    groups = {key: [cell for cell in cells if str(tokens) in cell] for key, cells in _groups(study.output, language, vocabulary).items()}
+    as_many_bytes = equal_bytes(study, language, vocabulary, tokens, of_step)
+    lapt = groups.get((LAPT, "plain"), [])
+    rows = []
+    for (method, way), cells in sorted((item for item in groups.items() if item[1]), key=lambda item: _mean(item[1], tokens, language)):
+        figures = [_told(cells, budget, name) for name in (language, NOVELS, ENGLISH) for budget in (0, tokens)]
+        beside = [
+            _against(cells, tokens, lapt, other, language) if method != LAPT and lapt and str(other) in lapt[0] else ""
+            for other in (tokens, as_many_bytes)
+        ]
+        seconds = mean(cell[str(tokens)]["cpu_seconds"] for cell in cells)
+        rows.append([f"`{method}`", way, *figures, *beside, f"{seconds:.0f}"])
+    before_and_after = [f"{name}, {when}" for name in (f"{language} news", "novels", "English") for when in ("before", "after")]
+    header = ["method", "trained", *before_and_after, "against lapt, as many tokens", "as many bytes", "CPU s"]
+    return markdown_table(header, rows, text_columns=2)
+
+
+def speed_table(output: Path, language: str) -> str:
+    """How fast a model of each vocabulary writes."""
+    found = read_json(output / "speed" / f"{language}.json")
+    rows = [
+        [
+            name,
+            f"{one['tokens_per_second']:.1f}",
+            f"{one['characters_per_token']:.2f}",
+            f"{one['tokens_per_second'] * one['characters_per_token']:.0f}",
+        ]
+        for name, one in found.items()
+    ]
+    return markdown_table(["vocabulary", "tokens per CPU s", "characters per token of news", "characters per CPU s"], rows)
+
+
+def _groups(output: Path, language: str, vocabulary: str) -> dict[tuple[str, str], Group]:
+    groups: dict[tuple[str, str], Group] = {}
+    for path in sorted((output / "cells").glob(f"{language}.*.json")):
+        cell = Cell.of(path)
+        if cell.vocabulary in (vocabulary, None):
+            groups.setdefault((cell.method, cell.way), []).append(figures_of(path))
+    return groups
+
+
+def _mean(cells: Sequence[Figures], tokens: int, text: str) -> float:
+    return mean(cell[str(tokens)]["bits_per_byte"][text] for cell in cells)
+
+
+def _told(cells: Sequence[Figures], tokens: int, text: str) -> str:
+    return figure_of(_mean(cells, tokens, text)) if text in cells[0][str(tokens)]["bits_per_byte"] else ""
+
+
+def _against(ours: Sequence[Figures], tokens: int, theirs: Sequence[Figures], their_tokens: int, text: str) -> str:
+    """Difference in bits per byte with its 95 % interval over documents; the mean over seeds is taken by document first."""
+    bits = [
+        [mean(bits for bits, _ in document) for document in zip(*(cell[str(budget)]["documents"][text] for cell in cells))]
+        for cells, budget in ((ours, tokens), (theirs, their_tokens))
+    ]
+    found = paired_difference(*bits, [size for _, size in ours[0][str(tokens)]["documents"][text]])
+    return f"{figure_of(found.value, sign='+')} [{figure_of(found.low, sign='+')}, {figure_of(found.high, sign='+')}]"
