@@ -3,8 +3,8 @@
     python -m benchmarks.learned_methods --source smollm2/ --data DATA --steps 60
 
 DATA holds `text/{en,sl}/eltec_novels.jsonl.gz` and `text/en/ud_ewt.jsonl.gz`.  The source's vocabulary is expanded once; then each method makes its rows on one
-thread, and the model with them is scored.  `mean + training` trains all weights from the rows of `mean` on the same text, for as many steps as `--training-steps`
-says: about as many seconds.  Nothing is kept.
+thread, and the model with them is scored.  Beside them the rows of `mean` are trained on the same text by plain steps, of the token table alone and of all weights,
+and scored after as many CPU seconds as each learned method took.  Products of what is scored are in bfloat16, all else in float32.  Nothing is kept.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import gzip
 import json
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,7 +25,7 @@ be_quiet_and_offline()
 
 import torch  # noqa: E402 (after the environment is set)
 
-from conversion.comparison import TextScorer, TrainingOptions, pack, put_rows, train  # noqa: E402
+from conversion.comparison import TextScorer, TrainingOptions, adamw, pack, put_rows, take_step  # noqa: E402
 from conversion.embeddings import METHODS  # noqa: E402
 from conversion.embeddings.case import read_case  # noqa: E402
 from conversion.embeddings.checkpoint import Transfer  # noqa: E402
@@ -38,7 +38,7 @@ from data_prep.reading.named_texts import Text  # noqa: E402
 
 CLOSED = ("mean", "merge", "align", "focus")
 LEARNED = tuple(name for name, method in METHODS.items() if method.learns)
-TRAINING_RATE = 5e-4
+TRAINING_RATE, WARMUP_STEPS = 5e-4, 5
 
 
 def novels(data: Path, language: str) -> list[str]:
@@ -66,7 +66,6 @@ def main() -> None:
     parser.add_argument("--text-bytes", type=int, default=3_000_000)
     parser.add_argument("--heldout-bytes", type=int, default=12_000)
     parser.add_argument("--steps", type=int, default=60)
-    parser.add_argument("--training-steps", type=int, default=0, help="of all weights, beside the methods (default: none)")
     parser.add_argument("--learning-rate", type=float, default=LearningOptions().learning_rate)
     parser.add_argument("--output-rows", default="mean", help="token-distillation")
     parser.add_argument("--methods", nargs="+", default=[*CLOSED, *LEARNED], help="default: closed ones and all that learn")
@@ -85,24 +84,43 @@ def main() -> None:
         model = load_model(checkpoint, device="cpu", dtype="float32")
         show("source", 0.0, score(model, checkpoint.tokenizer, texts))
         options = LearningOptions(num_steps=arguments.steps, learning_rate=arguments.learning_rate)
+        seconds: dict[str, float] = {}
         for method in arguments.methods:
             told = replace(options, output_rows=arguments.output_rows) if method == "token-distillation" else options
             inputs = replace(case.inputs, teacher=replace(case.inputs.teacher, options=told))  # type: ignore[type-var]
             start = time.process_time()
             transfer = Transfer.of(replace(case, inputs=inputs), replace(request, method=method))
             grafted = put_rows(model, transfer)
-            show(
-                method,
-                time.process_time() - start,
-                score(grafted, case.target.tokenizer, texts),
-                str(transfer.plan.facts.get("losses", "")),
-            )
-        if arguments.training_steps:
-            how = TrainingOptions(arguments.training_steps, TRAINING_RATE, options.batch_size, options.window_tokens)
-            rows = pack(case.target.tokenizer, list(Documents([path], text_key="text")), how)
-            start = time.process_time()
-            trained = train(copy.deepcopy(put_rows(model, Transfer.of(case, request))), rows, how, seed=request.seed)
-            show("mean + training", time.process_time() - start, score(trained, case.target.tokenizer, texts))
+            seconds[method] = time.process_time() - start
+            show(method, seconds[method], score(grafted, case.target.tokenizer, texts), str(transfer.plan.facts.get("losses", "")))
+        marks = sorted(seconds[method] for method in LEARNED if method in seconds)
+        how = TrainingOptions(0, TRAINING_RATE, options.batch_size, options.window_tokens)
+        rows = pack(case.target.tokenizer, list(Documents([path], text_key="text")), how)
+        for name, all_weights in (("mean + training of the table", False), ("mean + training of all weights", True)):
+            trained = copy.deepcopy(put_rows(model, Transfer.of(case, request)))
+            for steps, spent in trained_until(trained, rows, how, marks, all_weights=all_weights):
+                show(name, spent, score(trained, case.target.tokenizer, texts), f"{steps} steps")
+
+
+def trained_until(
+    model, rows: torch.Tensor, how: TrainingOptions, marks: Sequence[float], *, all_weights: bool
+) -> Iterator[tuple[int, float]]:  # type: ignore[no-untyped-def]
+    """Train by plain steps; yields steps and CPU seconds whenever the next mark is reached."""
+    table = model.get_input_embeddings().weight
+    for parameter in model.parameters():
+        parameter.requires_grad_(all_weights or parameter is table)
+    optimizer = adamw(model, how)
+    batches = rows[torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))].split(how.batch_size)
+    left, spent = list(marks), 0.0
+    for step, batch in enumerate(batches, start=1):
+        if not left:
+            return
+        start = time.process_time()
+        take_step(model, optimizer, batch, how, warmup_steps=WARMUP_STEPS, step=step)
+        spent += time.process_time() - start
+        if spent >= left[0]:
+            left.pop(0)
+            yield step, spent
 
 
 def training_lines(chapters: Sequence[str], num_bytes: int) -> str:
@@ -114,7 +132,8 @@ def training_lines(chapters: Sequence[str], num_bytes: int) -> str:
 
 def score(model, tokenizer, texts: Sequence[Text]) -> dict[str, float]:  # type: ignore[no-untyped-def]
     """Text -> bits per byte."""
-    return {name: found.bits_per_byte for name, found in TextScorer(tokenizer)(model, texts).items()}
+    rounded = copy.deepcopy(model).bfloat16()
+    return {name: found.bits_per_byte for name, found in TextScorer(tokenizer)(rounded, texts).items()}
 
 
 def show(name: str, seconds: float, scores: dict[str, float], note: str = "") -> None:
