@@ -55,15 +55,23 @@ def _harness(words: str) -> str:
 
 
 _SUITES = "tests/eval/test_all_suites.py::test_all_suites_from_real_rows_to_the_report"
-_GAMS_TABLES = "tests/eval/test_report.py::test_the_gams_papers_tables"
+_PUBLISHED = "tests/eval/test_papers_tables.py::test_published_files_become_the_papers_tables_and_figures"
 _LOSSES = "tests/eval/test_figures.py::test_losses_of_runs"
-_SUITE_FIGURE = "tests/eval/test_figures.py::test_a_suite_over_checkpoints"
-_NEW_TOKENS = "tests/eval/test_figures.py::test_scores_and_speed_over_new_tokens"
+_GRID = "tests/eval/test_figures.py::test_a_grid_of_sources_and_languages"
 _PREPARED = "tests/eval/test_prepare.py::test_every_task_of_the_papers_reads_what_is_prepared"
 _SPEED = "tests/eval/test_report_generation.py::test_speed_stands_beside_accuracy_and_fertility"
 _RECIPES = "tests/recipes/test_all_recipes.py"
-_NO_LABELS = "labels of the paper's test rows are kept by their publishers, so that `val` is asked; rows copied from SloBench are not made"
-_ITA = (_harness("--tasks itabench_it"), _REPORT)
+_GAMS = (
+    _harness("--tasks sl_generative"),
+    f"{_REPORT} --copied-rows",
+    "eval.slobench --model hf/ --data eval_data/ --wording 2024-07 --output submission/",
+)
+_NO_LABELS = (
+    "tiny models; labels of the paper's test rows are SloBench's alone: `val` is scored here, the test rows are asked and sent there"
+)
+_SAVA_REPORT = f"{_REPORT} --steps 200 2000"
+_ITA = (_harness("--tasks itabench_it"), _SAVA_REPORT)
+_SMALL = "tiny models; files in the published form, small"
 _ENCODERS = "encoders and their tasks (sentence retrieval, Taxi1500, NER, POS) are not covered"
 
 ITEMS = (
@@ -75,7 +83,7 @@ ITEMS = (
         "tests/data_prep/test_tokenizer_report.py::test_command",
         "not on the paper's corpora",
     ),
-    Item("gams T2", "an answer of Falcon 1B", PARTLY, ("eval.generate --model falcon=falcon/ --prompts prompts.jsonl --settings speed --output generated/",), "tests/eval/test_generate.py::test_a_plain_folder_of_another_family_is_compared_too", "a tiny Falcon; the paper's was never at hand"),
+    Item("gams T2", "an answer of Falcon 1B", WORKS, ("eval.generate --model falcon=falcon/ --prompts prompts.jsonl --settings speed --output generated/",), "tests/eval/test_generate.py::test_a_plain_folder_of_another_family_is_compared_too", "a tiny Falcon; the paper's was never at hand"),
     Item(
         "gams T3",
         "test rows and examples of each task",
@@ -84,16 +92,16 @@ ITEMS = (
         "tests/eval/test_prepare.py::test_test_rows_with_labels_are_the_papers_test_set",
         "publishers' files in small, real rows by a part",
     ),
-    Item("gams T4", "BoolQ, CB and COPA", PARTLY, (_harness("--tasks sl_generative"), _REPORT), _GAMS_TABLES, _NO_LABELS),
-    Item("gams T5", "MultiRC, RTE and WSC", PARTLY, (_harness("--tasks sl_generative"), _REPORT), _GAMS_TABLES, _NO_LABELS),
-    Item("gams T6", "SI-NLI", PARTLY, (_harness("--tasks sl_generative"), _REPORT), _GAMS_TABLES, _NO_LABELS),
+    Item("gams T4", "BoolQ, CB and COPA", WORKS, _GAMS, _PUBLISHED, _NO_LABELS),
+    Item("gams T5", "MultiRC, RTE and WSC", WORKS, _GAMS, _PUBLISHED, _NO_LABELS),
+    Item("gams T6", "SI-NLI", WORKS, _GAMS, _PUBLISHED, _NO_LABELS),
     Item(
         "gams T7",
         "SARI on SENTA by number of examples",
-        PARTLY,
-        (_harness("--tasks sl_simplification"), _REPORT),
-        "tests/eval/test_report.py::test_columns_stand_in_the_order_of_k_with_whole_headings",
-        "the published form of SENTA was never seen; intervals are t's, not the paper's bootstrap",
+        WORKS,
+        (_harness("--tasks sl_simplification"), f"{_REPORT} --copied-rows"),
+        _PUBLISHED,
+        "tiny models; SENTA's pairs are not passed on, its form is from its authors' code",
     ),
     Item(
         "gams F1",
@@ -113,16 +121,16 @@ ITEMS = (
         "",
     ),
     Item("sava T2", "fertility", WORKS, (_FERTILITY,), "tests/data_prep/test_tokenizer_report.py::test_command", "not on CulturaX"),
-    Item("sava T3", "ITA-Bench in Italian, Mistral", WORKS, _ITA, _SUITES, "tiny models; files in the published form, small"),
-    Item("sava T4", "ITA-Bench in Italian, Llama", WORKS, _ITA, _SUITES, "tiny models; files in the published form, small"),
+    Item("sava T3", "ITA-Bench in Italian, Mistral", WORKS, _ITA, _PUBLISHED, _SMALL),
+    Item("sava T4", "ITA-Bench in Italian, Llama", WORKS, _ITA, _PUBLISHED, _SMALL),
     *(
         Item(
             name,
             f"FLORES by COMET and SQuAD-it, {model}",
-            PARTLY,
-            (_harness("--tasks flores_en_it flores_it_en squad_it"), "eval.comet --results results/ --checkpoint wmt22-comet-da/ --output scored/", _REPORT),
-            "tests/eval/test_comet.py::test_the_command_gives_what_the_library_gives",
-            "COMET ran with random weights in an environment of its own; the published ones were never at hand",
+            WORKS,
+            (_harness("--tasks flores_en_it flores_it_en squad_it"), "eval.comet --results results/ --checkpoint wmt22-comet-da/ --output scored/", "eval.report --results scored/ --output report/ --steps 200 2000"),
+            _PUBLISHED,
+            "tiny models; COMET's weights were never at hand: random ones of its architecture in `tests/eval/test_comet.py`",
         )
         for name, model in (("sava T5", "Mistral"), ("sava T6", "Llama"))
     ),
@@ -136,8 +144,8 @@ ITEMS = (
     ),
     Item("sava T8", "prompts of translation", WORKS, ("eval.generate --model adapted=hf/ --task flores_en_it --data eval_data/ --settings sava --output generated/",), "tests/eval/test_paper_tasks.py::test_flores_few_shot", ""),
     Item("sava T9", "prompts of questions", WORKS, ("eval.generate --model adapted=hf/ --task squad_it --data eval_data/ --settings sava --output generated/",), "tests/eval/test_paper_tasks.py::test_squad_it", ""),
-    Item("sava T10", "ITA-Bench in English, Mistral", WORKS, (_harness("--tasks itabench_en"), _REPORT), _SUITES, "tiny models; files in the published form, small"),
-    Item("sava T11", "ITA-Bench in English, Llama", WORKS, (_harness("--tasks itabench_en"), _REPORT), _SUITES, "tiny models; files in the published form, small"),
+    Item("sava T10", "ITA-Bench in English, Mistral", WORKS, (_harness("--tasks itabench_en"), _SAVA_REPORT), _PUBLISHED, _SMALL),
+    Item("sava T11", "ITA-Bench in English, Llama", WORKS, (_harness("--tasks itabench_en"), _SAVA_REPORT), _PUBLISHED, _SMALL),
     Item("sava F1", "fertility of two tokenizers", WORKS, (_FERTILITY,), "tests/data_prep/test_tokenizer_report.py::test_command", "not on CulturaX"),
     *(
         Item(
@@ -145,8 +153,8 @@ ITEMS = (
             f"mean of ITA-Bench in {language} over training, {model}",
             WORKS,
             (f"eval.watch --run work/run --output evaluations/ -- --tasks itabench_{code} --data eval_data/", f"eval.figures suite --results evaluations/ --tasks itabench_*_{code} --output figure/"),
-            _SUITE_FIGURE,
-            "on made results of other suites",
+            _PUBLISHED,
+            _SMALL,
         )
         for name, language, code, model in (
             ("sava F2", "Italian", "it", "Mistral"),
@@ -198,21 +206,21 @@ ITEMS = (
     Item(
         "low T12",
         "ROUGE-L and BLEURT of summaries",
-        PARTLY,
-        (_harness("--tasks summarisation --rouge-tokenizer mt5/"), "eval.bleurt --results results/ --checkpoint bleurt-20/ --output scored/", "eval.report --results scored/ --output report/"),
-        "tests/eval/test_bleurt.py",
-        "BLEURT ran with random weights in an environment of its own; the published ones were never at hand",
+        WORKS,
+        (_harness("--tasks summarisation --rouge-tokenizer mt5/"), "eval.bleurt --results results/ --checkpoint bleurt-20/ --output scored/", "eval.report --results scored/ --output report/ --grid source=scored/source lapt=scored/lapt align=scored/align"),
+        "tests/eval/test_papers_tables.py::test_rouge_and_bleurt_of_each_language_by_way_to_adapt",
+        "made results; BLEURT times 100; its weights were never at hand: random ones of its architecture in `tests/eval/test_bleurt.py`",
     ),
-    Item("low F2", "scores and speedup by number of new tokens", WORKS, ("eval.figures new-tokens --results results/ --tasks mt_en_my sum_my --efficiency generated/ --output figure/",), _NEW_TOKENS, "on made results"),
+    Item("low F2", "scores and speedup by number of new tokens", WORKS, ("eval.figures new-tokens --grid llama2=llama2/ llama3=llama3/ --tasks mt_en_* sum_* --output figure/",), _GRID, "on made results"),
     Item(
         "low F3",
         "tokens of FLORES by language and model",
         WORKS,
         ("data_prep.tokenizer_report --tokenizer llama2=llama2/ gemma2=gemma2/ --input en=heldout.en.txt --parallel eval_data/mt/flores_dev.jsonl.gz --output report/",),
-        "tests/eval/test_prepare.py::test_parallel_sentences_are_read_from_what_is_prepared",
-        "a row per tokenizer and a mark per language instead of bars; small files in the published form",
+        "tests/data_prep/test_tokenizer_report.py::test_a_bar_for_each_language_and_model",
+        "tiny tokenizers; small files in the published form",
     ),
-    Item("low F4", "share of new tokens in input and output", WORKS, ("eval.generate --model source=llama2/ n500=hf_500/ n1000=hf_1000/ --task mt_en_my --data eval_data/ --settings lowres --output generated/", "eval.figures new-tokens --results results/ --tasks mt_en_my --efficiency generated/ --output figure/"), _NEW_TOKENS, "one line per command for a language and source model, not the paper's grid"),
+    Item("low F4", "share of new tokens in input and output", WORKS, ("eval.generate --model source=llama2/ n500=hf_500/ n1000=hf_1000/ --task mt_en_my --data eval_data/ --settings lowres --output llama2/generated_my/", "eval.figures new-tokens --grid llama2=llama2/ llama3=llama3/ --tasks mt_en_* sum_* --output figure/"), _GRID, "on made results"),
     Item("ofa F1", "overview", DRAWING),
     Item("ofa F2", "steps of the method", DRAWING),
     Item("ofa T1", "parameters by number of dimensions", WORKS, ("recipes.plan --recipe ofa/mono model.factorised_size=200 --gpu a100-40gb", "recipes.plan --recipe ofa/multi --gpu a100-40gb"), "tests/recipes/test_all_recipes.py::test_parameters_of_ofas_encoders"),

@@ -39,8 +39,10 @@ from eval.generation import (
 from eval.harness_options import add_vllm_arguments, vllm_arguments
 from eval.model_names import named_checkpoints
 from eval.relative_embeddings import token_rows
-from eval.reporting.continuations import PROMPTS_NAME, TEXTS_NAME
+from eval.reporting.continuations import PROMPTS_NAME, TEXTS_NAME, continuations_markdown
 from eval.results import strict_json, write_lines
+
+MARKDOWN_NAME = "texts.md"
 
 
 def read_prompts(path: Path) -> list[dict[str, str]]:
@@ -162,7 +164,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--dtype", choices=DTYPES, default="float32", help="of the weights in memory (default: %(default)s)")
     parser.add_argument("--device", help="cpu, cuda, cuda:1 ...; default: cuda where there is one")
     parser.add_argument("--batch-size", type=int, default=8, help="prompts at once, the same for all models (default: %(default)s)")
-    parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="prompts.jsonl, texts/MODEL.jsonl and efficiency.json")
+    parser.add_argument(
+        "--output", type=Path, required=True, metavar="DIR", help="prompts.jsonl, texts/MODEL.jsonl, texts.md, efficiency.json"
+    )
     return parser
 
 
@@ -199,6 +203,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         write_lines(staging / PROMPTS_NAME, prompts)
         content = {"format": EFFICIENCY_FORMAT, "conditions": _conditions(arguments, settings, prompts, checkpoints[0]), "models": figures}
         (staging / EFFICIENCY_NAME).write_text(strict_json(content, indent=2) + "\n", encoding="utf-8")
+        (staging / MARKDOWN_NAME).write_text(continuations_markdown(staging), encoding="utf-8")
         write_manifest(
             staging,
             stage="eval.generate",

@@ -11,7 +11,7 @@ import argparse
 import gzip
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +49,7 @@ def prepare(evaluation_set: EvaluationSet, source: Path, *, sample: bool = False
     Raises:
         ValueError: if files, columns or labels are missing, ids are not unique, or the counts are those of another file.
     """
-    prepared = [_prepare_file(evaluation_set, rows_of, source, sample=sample) for rows_of in evaluation_set.rows]
+    prepared = [one for rows_of in evaluation_set.rows for one in _prepare_file(evaluation_set, rows_of, source, sample=sample)]
     found = [one for one in prepared if one.rows]
     if not found and (notes := [f"{one.rows_of.file}, {note}" for one in prepared for note in one.notes]):
         raise ValueError(f"{evaluation_set.name} has nothing that could be scored: {'; '.join(notes)}")
@@ -60,8 +60,10 @@ def prepare(evaluation_set: EvaluationSet, source: Path, *, sample: bool = False
     return found
 
 
-def _prepare_file(evaluation_set: EvaluationSet, rows_of: RowFile, source: Path, *, sample: bool) -> Prepared:
+def _prepare_file(evaluation_set: EvaluationSet, rows_of: RowFile, source: Path, *, sample: bool) -> list[Prepared]:
+    """The file of rows that can be scored, and where the table names one, that of those which their publisher alone can score."""
     prepared = Prepared(evaluation_set, rows_of)
+    apart = [] if rows_of.unlabelled is None else [Prepared(evaluation_set, replace(rows_of, file=rows_of.unlabelled))]
     for split in rows_of.patterns:
         read = split_rows(rows_of, split, source, evaluation_set.archives)
         if read is None:
@@ -70,19 +72,27 @@ def _prepare_file(evaluation_set: EvaluationSet, rows_of: RowFile, source: Path,
         kept = [row for row in rows if has_answer(row, rows_of.answer)]
         if len(kept) < len(rows):
             prepared.notes.append(_without_answers(split, rows_of, len(rows), len(rows) - len(kept)))
-        if not kept:
-            continue
-        prepared.counts[split] = COUNTED[rows_of.unit](kept)
-        prepared.notes += _count_notes(rows_of, split, prepared.counts[split], files, sample=sample)
-        prepared.rows += kept
-        prepared.sources += files
-    _tell_apart(prepared)
-    return prepared
+            for other in apart:
+                _add(other, split, [row for row in rows if not has_answer(row, rows_of.answer)], files, sample=sample)
+        if kept:
+            _add(prepared, split, kept, files, sample=sample)
+    found = [prepared, *(other for other in apart if other.rows)]
+    for one in found:
+        _tell_apart(one)
+    return found
+
+
+def _add(prepared: Prepared, split: str, rows: Sequence[Row], files: Sequence[str], *, sample: bool) -> None:
+    prepared.counts[split] = COUNTED[prepared.rows_of.unit](rows)
+    prepared.notes += _count_notes(prepared.rows_of, split, prepared.counts[split], files, sample=sample)
+    prepared.rows += rows
+    prepared.sources += files
 
 
 def _without_answers(split: str, rows_of: RowFile, total: int, missing: int) -> str:
     if missing == total:
-        return f"{split}: its {total} rows have no {rows_of.answer}, which their publisher keeps for itself; left out"
+        kept = "left out" if rows_of.unlabelled is None else f"kept apart in {rows_of.unlabelled}, for eval.slobench"
+        return f"{split}: its {total} rows have no {rows_of.answer}, which their publisher keeps for itself; {kept}"
     return f"{split}: {missing} of {total} rows have no {rows_of.answer}; left out"
 
 

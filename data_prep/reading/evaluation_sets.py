@@ -30,6 +30,7 @@ class RowFile:
         paper: which paper names the counts.
         unit: what is counted.
         metadata: pattern of a table that goes with the lines.
+        unlabelled: file of the evaluation data for rows without an answer; None to leave them out.
     """
 
     file: str
@@ -44,6 +45,7 @@ class RowFile:
     paper: str | None
     unit: str
     metadata: str | None
+    unlabelled: str | None = None
 
 
 @dataclass(frozen=True)
@@ -108,6 +110,7 @@ def _row_file(file: str, entry: Mapping[str, Any]) -> RowFile:
         paper=entry.get("paper"),
         unit=entry.get("unit", "rows"),
         metadata=entry.get("metadata"),
+        unlabelled=entry.get("unlabelled"),
     )
 
 

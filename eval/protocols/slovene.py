@@ -10,7 +10,7 @@ call the best, and `JULY_2024` those of July 2024 (commit e6b274c), the last bef
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -125,26 +125,55 @@ def _multirc_questions(rows: Sequence[Row]) -> list[Row]:
     Raises:
         ValueError: if an answer has no label, or one that is neither 0 nor 1.
     """
-    questions = []
+    return [
+        {**asked, "labels": [_multirc_label(answer, asked["id"]) for answer in answers]} for asked, _, answers in _shown_questions(rows)
+    ]
+
+
+def unlabelled_questions(rows: Sequence[Row]) -> list[Row]:
+    """The same of test rows, with the published numbers of passage, question and answers, by which SloBench knows them.
+
+    Raises:
+        ValueError: if a question or an answer has no such number.
+    """
+    found = []
+    for asked, question, shown in _shown_questions(rows):
+        hidden = [answer for _, answer in numbered(question["answers"]) if not answer.get("text")]
+        if any(part.get("idx") is None for part in (question, *shown, *hidden)):
+            raise ValueError(f"the question {asked['id']} has no idx, or one of its answers; SloBench knows answers by these numbers")
+        indices = [[int(answer["idx"]) for answer in answers] for answers in (shown, hidden)]
+        numbers = {
+            "passage": int(asked["group"].rpartition(":")[2]),
+            "question": int(question["idx"]),
+            "answers": indices[0],
+            "hidden": indices[1],
+        }
+        found.append({**asked, "numbers": numbers})
+    return found
+
+
+def _shown_questions(rows: Sequence[Row]) -> Iterator[tuple[Row, Mapping[str, Any], list[Mapping[str, Any]]]]:
+    """What is asked of each question that has text, with the published question and its answers that have text."""
     for row in rows:
         passage = field(row, "passage")
-        for number, question in sorted(passage["questions"].items(), key=lambda item: int(item[0])):
-            answers = [answer for _, answer in sorted(question["answers"].items(), key=lambda item: int(item[0])) if answer.get("text")]
-            if not question.get("question") or not answers:
-                continue
-            identity = f"{row['id']}:{number}"
-            labels = [_multirc_label(answer, identity) for answer in answers]
-            questions.append(
-                {
-                    "id": identity,
+        for number, question in numbered(passage["questions"]):
+            answers = [answer for _, answer in numbered(question["answers"]) if answer.get("text")]
+            if question.get("question") and answers:
+                asked = {
+                    "id": f"{row['id']}:{number}",
                     "group": str(row.get("group", row["id"])),
                     "passage": passage["text"],
                     "question": question["question"],
                     "answers": [answer["text"] for answer in answers],
-                    "labels": labels,
                 }
-            )
-    return questions
+                yield asked, question, answers
+
+
+def numbered(published: Any) -> list[tuple[str, Any]]:
+    """Questions or answers in their order: published with numbers as names, the test rows as lists."""
+    if isinstance(published, Mapping):
+        return sorted(published.items(), key=lambda item: int(item[0]))
+    return [(str(number), value) for number, value in enumerate(published)]
 
 
 def _multirc_label(answer: Mapping[str, Any], identity: str) -> int:

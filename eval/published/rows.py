@@ -224,7 +224,7 @@ def _fill(template: str, split: str, raw: Row, place: str = "") -> str:
 
 
 # A template names our field where the published name of it differs between forms of a set; sentences of one document hang together.
-_SOURCE_NAMES = {"source": ("doc_id", "src_sent_sl", "complex", "kompleksni", "kompleksen", "original")}
+_SOURCE_NAMES = {"source": ("doc_id", "src_sent_sl", "complex", "kompleksni", "kompleksen", "original"), "pair_id": ("pair_id", "line")}
 
 
 def _by_source(rows: Iterable[Row]) -> list[Row]:
@@ -241,9 +241,10 @@ def _by_source(rows: Iterable[Row]) -> list[Row]:
 
 
 def _questions(rows: Sequence[Row]) -> int:
-    from eval.protocols.slovene import PROTOCOLS
+    from eval.protocols.slovene import PROTOCOLS, unlabelled_questions
 
-    return len(PROTOCOLS["multirc"].prepare(rows))
+    labelled = all(has_answer(row, "passage") for row in rows)
+    return len(PROTOCOLS["multirc"].prepare(rows) if labelled else unlabelled_questions(rows))
 
 
 COUNTED: dict[str, Callable[[Sequence[Row]], int]] = {"rows": len, "questions": _questions}
@@ -253,7 +254,8 @@ def has_answer(row: Row, field: str) -> bool:
     """Whether a row can be scored."""
     value = row.get(field)
     if field == "passage" and isinstance(value, Mapping):  # MultiRC keeps its labels in the passage
-        questions = value.get("questions", {})
-        answers = [answer for question in questions.values() for answer in question.get("answers", {}).values()]
+        from eval.protocols.slovene import numbered
+
+        answers = [answer for _, question in numbered(value.get("questions", ())) for _, answer in numbered(question.get("answers", ()))]
         return bool(answers) and any(answer.get("label") not in (None, "") for answer in answers)
     return value is not None

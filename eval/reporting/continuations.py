@@ -7,6 +7,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from data_prep.plain_files import read_json
 
@@ -41,7 +42,7 @@ def read_continuations(directory: Path) -> Continuations:
     return Continuations(prompts, texts)
 
 
-def _read_lines(path: Path) -> list[dict[str, str]]:
+def _read_lines(path: Path) -> list[dict[str, Any]]:
     # Not splitlines: a text may hold U+2028, which ends no line of JSON Lines.
     return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line]
 
@@ -59,6 +60,31 @@ def continuations_section(found: Continuations) -> str:
         )
         parts.append(f'<h3>{html.escape(prompt)} …</h3>\n<div class="scroll">\n<table>\n<tbody>\n{rows}\n</tbody>\n</table>\n</div>')
     return "\n".join(parts)
+
+
+def continuations_markdown(directory: Path, *, most: int = 20) -> str:
+    """The first prompts of a folder with each model's first text, and whether it was interrupted at the last token allowed.
+
+    Args:
+        most: prompts that are shown.
+    """
+    found, content = read_continuations(directory), read_json(directory / "efficiency.json")
+    allowed = content["conditions"]["settings"]["max_new_tokens"]
+    lengths = {
+        model: {row["id"]: len(row["token_ids"]) for row in _read_lines(directory / TEXTS_NAME / f"{model}.jsonl") if not row["repeat"]}
+        for model in content["models"]
+    }
+    parts = ["# Prompts and what models make of them"]
+    for prompt_id, prompt in list(found.prompts.items())[:most]:
+        parts.append(f"**Prompt**: {_quoted(prompt)}")
+        for model, text in found.texts[prompt_id].items():
+            end = f" *(interrupted after {allowed} tokens)*" if lengths[model][prompt_id] >= allowed else ""
+            parts.append(f"**{model}**: {_quoted(text)}{end}")
+    return "\n\n".join(parts) + "\n"
+
+
+def _quoted(text: str) -> str:
+    return text.strip().replace("\n", " ⏎ ") or "(nothing)"
 
 
 def _shown(text: str) -> str:

@@ -14,6 +14,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from data_prep.artifacts import check_files, read_manifest
+from data_prep.figure_style import LIGHT
 from data_prep.reading.documents import Documents
 from data_prep.tokenizer_report import main
 from data_prep.tokenizers.comparison import candidates, pieces
@@ -29,6 +30,7 @@ from data_prep.tokenizers.metrics import (
     word_pieces,
 )
 from data_prep.tokenizers.parallel_sentences import read_parallel
+from data_prep.tokenizers.report_page import Measurement, Report, draw_languages
 from data_prep.train_tokenizer import train_tokenizers
 
 Write = Callable[[str, str | bytes], Path]
@@ -185,7 +187,9 @@ def test_command(trained: Path, slovene_text: Path, write: Write, tmp_path: Path
     manifest = read_manifest(tmp_path / "out")
     assert manifest is not None and list(manifest.facts["recommended_sizes"]) == ["bpe", "byte-level"]
     check_files(tmp_path / "out", manifest)
-    assert {"report.md", "report.json", "report.html", "sizes.png", "words_by_pieces.png", "tokens.png"} <= set(manifest.files)
+    assert {"report.md", "report.json", "report.html", "sizes.png", "words_by_pieces.png", "tokens.png", "languages.png"} <= set(
+        manifest.files
+    )
     report = json.loads((tmp_path / "out/report.json").read_text(encoding="utf-8"))
     assert list(report["tokenizers"]) == names
     assert report["tokenizers"]["again"] == report["tokenizers"]["bpe-2000"]
@@ -205,6 +209,23 @@ def test_command(trained: Path, slovene_text: Path, write: Write, tmp_path: Path
     assert (tmp_path / "out/words_by_pieces.png").read_bytes().startswith(b"\x89PNG")
     out = capsys.readouterr().out
     assert "bpe: take " in out and f"| {found['fertility']:.3f} |" in out.replace("  ", "")
+
+
+def test_a_bar_for_each_language_and_model() -> None:
+    """Low-resource paper, Figure 3: "Average number of tokens on the FLORES-200 dev set across languages and models"."""
+    from matplotlib import pyplot as plt
+
+    means = {"llama2": {"en": 26.0, "my": 250.5, "te": 190.0}, "gemma2": {"en": 25.0, "my": 90.0, "te": 61.25}}
+    report = Report(tuple(Measurement(name, None, 100, {}, tokens, None) for name, tokens in means.items()), {}, (), "whitespace", 1)
+    figure = draw_languages(report, LIGHT)
+    (axis,) = figure.axes
+    assert {bars.get_label(): [bar.get_height() for bar in bars] for bars in axis.containers} == {
+        name: list(tokens.values()) for name, tokens in means.items()
+    }
+    assert [label.get_text() for label in axis.get_xticklabels()] == ["en", "my", "te"]
+    for group, (first, second) in enumerate(zip(*axis.containers)):  # side by side around the language's own place
+        assert first.get_x() + first.get_width() == pytest.approx(second.get_x()) == pytest.approx(group)
+    plt.close(figure)
 
 
 def test_names_of_tokenizers(trained: Path, tmp_path: Path) -> None:

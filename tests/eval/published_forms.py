@@ -92,9 +92,11 @@ def superglue_rows() -> dict[str, dict[str, list[Row]]]:
     for name, splits in rows.items():
         for row in splits["test"] if name != "COPA" else ():
             row.pop("label", None)
-            for question in row.get("passage", {}).get("questions", {}).values() if name == "MultiRC" else ():
-                for answer in question["answers"].values():
-                    del answer["label"]
+            if name == "MultiRC":  # of the test rows questions and answers are lists
+                row["passage"]["questions"] = [
+                    {**question, "answers": [{"text": answer["text"], "idx": answer["idx"]} for answer in question["answers"].values()]}
+                    for question in row["passage"]["questions"].values()
+                ]
     return rows
 
 
@@ -103,9 +105,18 @@ def _pair(number: int) -> Row:
 
 
 def _multirc_passage(number: int) -> Row:
-    answers = {"0": {"text": "rdeč", "label": "1,0"}, "1": {"text": "moder", "label": 0.0}}
-    question = {"question": "Kakšen je dom?", "answers": answers}
-    return {"text": f"Dom {number} je rdeč.", "questions": {"0": question, "1": json.loads(json.dumps(question))}}
+    questions = {
+        str(n): {
+            "question": "Kakšen je dom?",
+            "idx": 2 * number + n,
+            "answers": {
+                "0": {"text": "rdeč", "label": "1,0", "idx": 10 * number + 2 * n},
+                "1": {"text": "moder", "label": 0.0, "idx": 10 * number + 2 * n + 1.0},
+            },
+        }
+        for n in range(2)
+    }
+    return {"text": f"Dom {number} je rdeč.", "questions": questions}
 
 
 def write_si_nli(folder: Path, rows_of: Mapping[str, list[Row]]) -> Path:

@@ -58,6 +58,10 @@ def test_a_plain_folder_of_another_family_is_compared_too(tmp_path, prompts, cap
     assert "falcon" in (tmp_path / "out/efficiency.json").read_text() and "falcon" in capsys.readouterr().out
     texts = [json.loads(line) for line in (tmp_path / "out/texts/falcon.jsonl").read_text().splitlines()]
     assert {text["id"] for text in texts} == {f"p{n}" for n in range(len(SENTENCES))}
+    # The paper's: prompt, output, "interrupted, when the maximal number of allowed tokens was reached".
+    shown = (tmp_path / "out/texts.md").read_text(encoding="utf-8")
+    assert f"**Prompt**: {SENTENCES[0][:20].strip()}\n\n**falcon**: " in shown
+    assert shown.count("*(interrupted after 6 tokens)*") == 2 * len(SENTENCES)
 
 
 def test_stop_and_fixed_length(tmp_path):

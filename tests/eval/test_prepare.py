@@ -90,6 +90,7 @@ def test_parallel_sentences_are_read_from_what_is_prepared(prepared: Path) -> No
 
 def test_every_set_has_a_file_for_each_task_that_reads_it(prepared: Path) -> None:
     files = {rows.file for one in read_sets() for rows in one.rows}
+    files |= {f"slobench/{name}" for name in ("BoolQ", "CB", "MultiRC", "RTE", "WSC", "SI-NLI")}  # test rows without labels
     assert {path.relative_to(prepared).as_posix().removesuffix(".jsonl.gz") for path in prepared.rglob("*.jsonl.gz")} == files
     assert len(_rows(prepared, "sl/senta_test")) == 6  # seven pairs of six sentences
     assert _rows(prepared, "sl/senta_test")[0]["references"] == ["Hiša 0 je stara.", "Hiša 0 stoji ob reki."]
@@ -112,12 +113,16 @@ def test_test_rows_without_labels_are_left_out_and_said(prepared: Path) -> None:
     assert manifest is not None
     files = manifest.facts["files"]
     assert files["sl/superglue_human/CB"]["notes"][0] == (
-        "test: its 6 rows have no label, which their publisher keeps for itself; left out"
+        "test: its 6 rows have no label, which their publisher keeps for itself; kept apart in slobench/CB, for eval.slobench"
     )
     assert files["sl/superglue_human/MultiRC"]["counts"] == {"train": 12, "val": 12}  # questions, not passages
     assert files["sl/superglue_human/COPA"]["counts"] == {"train": 6, "val": 6, "test": 6}
     assert files["sl/superglue_human/COPA"]["notes"][-1] == "test: 6 rows, but GaMS, Table 3 has 500"
     assert {row["split"] for row in _rows(prepared, "sl/si_nli_nc_dev")} == {"dev"}
+    # GaMS, Table 3: "MultiRC 2 333", "SI-NLI 5 998".
+    assert files["slobench/MultiRC"]["notes"] == ["test: 12 questions, but GaMS, Table 3 has 333"]
+    assert files["slobench/SI-NLI"]["notes"] == ["test: 6 rows, but GaMS, Table 3 has 998"]
+    assert "label" not in _rows(prepared, "slobench/CB")[0] and "slobench/COPA" not in files
     assert set(manifest.files) == {f"{file}.jsonl.gz" for file in files}
 
 
