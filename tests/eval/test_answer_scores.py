@@ -73,6 +73,7 @@ def test_an_invalid_answer_is_wrong_and_counts_apart():
 
 
 def test_multirc_by_hand():
+    """GaMS, 5.1: "We measure other metrics for each task only on valid predictions": F1 of an item is NaN where the answer is invalid."""
     document = {"right": [1, 3], "choices": ["a", "b", "c"]}
     whole = {"invalid": 0.0, "acc": 1.0, "acc_valid": 1.0, "f1_answers": (2, 2, 2), "f1_items": 1.0}
     assert scoring.numbers(document, ["3, 1"]) == whole
@@ -88,7 +89,7 @@ def test_multirc_by_hand():
 
 
 def test_f1_of_classes_among_valid_answers():
-    """SI-NLI as the GaMS paper scores it; against scikit-learn on what is valid."""
+    """GaMS, Table 6: "Entailment F_1", "Neutral F_1", "Contradiction F_1", on valid predictions; against scikit-learn."""
     from sklearn.metrics import f1_score
 
     answers = [(0, 0, 3), (0, 1, 3), (1, 1, 3), (1, -1, 3), (2, 0, 3), (2, 2, 3), (2, -1, 3)]

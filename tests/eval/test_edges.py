@@ -303,7 +303,7 @@ def test_a_long_task_tells_how_far_it_is(tmp_path, monkeypatch, capsys):
 
 
 def test_a_masked_model_is_refused(save_checkpoint, tmp_path):
-    """transformers loads RoBERTa as a causal model whose every prediction sees the whole text."""
+    """OFA, 5.1: RoBERTa and XLM-R are trained on masked text; transformers loads them as causal, every prediction seeing the whole text."""
     import torch
     from transformers import RobertaConfig, RobertaForMaskedLM
 

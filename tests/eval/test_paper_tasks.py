@@ -224,6 +224,7 @@ def test_examples_of_smaller_k_are_the_first_of_more(ask):
 @pytest.mark.parametrize("language", ["it", "en"])
 @pytest.mark.parametrize("name", ["arc_easy", "boolq", "hellaswag", "mmlu", "piqa", "sciq"])
 def test_ita_bench(ask, name, language):
+    """SAVA, 4.3: "the translated section of ITA-Bench", "in a 0-shot scenario"; BoolQ and HellaSwag in the wording of its public tasks."""
     lm = Scripted(choice=lambda document: 0)
     found, samples = ask(f"itabench_{name}_{language}", lm)
     assert found["acc"] == 0.5

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from conversion.embeddings.settings import VectorOptions
 from conversion.families import language_config
+from conversion.transfer import main as transfer
+from data_prep.command import arguments_of
 from recipes import arithmetic
 from recipes.base_models import BASE_MODELS, base_model
 from recipes.checks import check_run, planned_model
@@ -125,6 +129,16 @@ def test_random_gams_is_not_frozen() -> None:
     assert random.freeze == () and focus.freeze[0].until_step == 1500
     assert replace(random, name="", model=focus.model, freeze=focus.freeze) == replace(focus, name="")
     assert random.model.method == "random-all"  # GaMS, 4.3: "random initialization of the embedding matrix"
+
+
+@pytest.mark.parametrize("name", ["focus", "focus_tied"])
+def test_focus_of_gams_has_the_papers_word_vectors(name: str) -> None:
+    """GaMS, 4.2.2: "3 epochs", "every token that occurs more than 10 times", "The dimension of token vectors is set to 768"."""
+    command = re.search(r"(--vector-size .*?) \(", (CONF_DIR / f"recipe/gams/{name}.yaml").read_text(encoding="utf-8"))
+    assert command is not None
+    words = ["--source", "a", "--tokenizer", "b", "--method", "focus", "--output", "c", *command[1].split()]
+    told, _ = arguments_of(transfer, words)
+    assert VectorOptions(told["vector_size"], told["vector_epochs"], told["vector_min_count"]).for_text(20_000_000) == (768, 3, 11)
 
 
 @pytest.mark.parametrize(("fact", "value"), [("method", "focus-cse"), ("head", "random")])
