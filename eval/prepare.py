@@ -91,8 +91,9 @@ def _add(prepared: Prepared, split: str, rows: Sequence[Row], files: Sequence[st
 
 def _without_answers(split: str, rows_of: RowFile, total: int, missing: int) -> str:
     if missing == total:
+        what = "label" if rows_of.answer == "passage" else rows_of.answer  # MultiRC keeps its labels in the passage
         kept = "left out" if rows_of.unlabelled is None else f"kept apart in {rows_of.unlabelled}, for eval.slobench"
-        return f"{split}: its {total} rows have no {rows_of.answer}, which their publisher keeps for itself; {kept}"
+        return f"{split}: its {total} rows have no {what}, which their publisher keeps for itself; {kept}"
     return f"{split}: {missing} of {total} rows have no {rows_of.answer}; left out"
 
 

@@ -89,7 +89,8 @@ def test_the_command(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[s
         written = (tmp_path / "submission" / one.file).read_text(encoding="utf-8").splitlines()
         assert len(written) == forms.NUM, "a line for each row, of MultiRC for each passage"
         asked = forms.NUM * (2 if one.protocol == "multirc" else 1)
-        assert f"| {one.file}" in table and f"| {asked} " in next(line for line in table.splitlines() if one.file in line)
+        (row,) = ([cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines() if one.file in line)
+        assert row == [one.file, str(asked), str(one.shots), "100.00 [61.0, 100.0]" if asked == 6 else "100.00 [75.7, 100.0]", "0"]
     answers = [json.loads(line) for line in (tmp_path / "submission/answers.jsonl").read_text(encoding="utf-8").splitlines()]
     assert len(answers) == 8 * forms.NUM and sum(answer["answer"] is None for answer in answers) > 0
     with pytest.raises(ValueError, match=r"has no slobench/; expected the test rows that `python -m eval.prepare superglue_sl si_nli`"):
