@@ -152,7 +152,7 @@ def test_rouge_and_bleurt_of_each_language_by_way_to_adapt(tmp_path):
     for way, scores in values.items():
         for language in ("my", "si"):
             folder = make_result(tmp_path / "scored" / way, f"{way}_{language}", None, None, skill=0.5, tasks=[f"sum_{language}"], items=20)
-            result = json.loads((folder / "result.json").read_text())
+            result = json.loads((folder / "result.json").read_text()) | {"texts": {}}
             told = {"low": 0.0, "high": 100.0, "n": 20, "units": 20, "stderr": None}
             summary = result["tasks"][f"sum_{language}"]
             summary["metrics"] = {name: {"value": value, **told} for name, value in zip(("rougeL", "bleurt"), scores)}
