@@ -177,6 +177,11 @@ def windowed_share(model: Mapping[str, Any], sequence_length: int) -> float:
     return 1.0 if every is None else sum(map(bool, every)) / num_layers
 
 
+def rotating_share(model: Mapping[str, Any]) -> float:
+    """The part of the layers that rotate queries and keys, of a model with rotary positions (SmolLM3 leaves some as they are)."""
+    return 1 - sum(model.get("no_rope_freq", ())) / model["num_layers"]
+
+
 def flops_per_token(model: Mapping[str, Any], *, vocab_size: int, sequence_length: int, factorised_size: int = 0) -> float:
     """Floating-point operations of forward and backward per token: 6 per weight used in a product, plus attention.
 

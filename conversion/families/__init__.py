@@ -16,9 +16,12 @@ from conversion.families.mistral import MISTRAL
 from conversion.families.opt import OPT
 from conversion.families.qwen import QWEN2, QWEN3
 from conversion.families.roberta import ROBERTA, XLM_ROBERTA
+from conversion.families.smollm3 import SMOLLM3
 from conversion.hf_files import language_part
 
-FAMILIES = {family.model_type: family for family in (OPT, LLAMA, MISTRAL, GEMMA2, GEMMA3_TEXT, GEMMA3, QWEN2, QWEN3, ROBERTA, XLM_ROBERTA)}
+FAMILIES = {
+    family.model_type: family for family in (OPT, LLAMA, MISTRAL, GEMMA2, GEMMA3_TEXT, GEMMA3, QWEN2, QWEN3, SMOLLM3, ROBERTA, XLM_ROBERTA)
+}
 
 
 def language_config(config: Mapping[str, Any]) -> Mapping[str, Any]:

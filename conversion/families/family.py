@@ -19,11 +19,13 @@ class Require:
         key: of config.json.
         value: the only one that is supported, and the library's default where the key is absent.
         otherwise: what a model with another value is, ending the sentence of the refusal.
+        also: other words for the same.
     """
 
     key: str
     value: Any
     otherwise: str
+    also: tuple[Any, ...] = ()
 
 
 class NeMoClasses(NamedTuple):
@@ -96,7 +98,7 @@ class Family:
         config = self.language_part(config) if self.language_part else config
         for rule in self.requirements:
             found = config.get(rule.key, rule.value)
-            if found != rule.value:
+            if found not in (rule.value, *rule.also):
                 raise ValueError(f"{source} has {rule.key} {found!r} in its config.json (expected {rule.value!r}): {rule.otherwise}")
         require_one_meaning(config, source=source)
         try:
@@ -145,7 +147,10 @@ _MOST = 1 << 40  # of anything that is counted; keeps products within 64 bits
 
 
 def _is_sane(key: str, value: Any) -> bool:
-    """Whether a number is finite and above 0, and whole where it counts something; or those of a window (before and after a token) are counts."""
+    """Whether a number is finite and above 0, and whole where it counts something; or those of a window (before and after a token) are counts,
+    or layers are told by 0 and 1."""
+    if key == "no_rope_freq":
+        return all(type(number) is int and number in (0, 1) for number in value)
     if key == "window_size":
         return isinstance(value, list | tuple) and all(type(number) is int and 0 <= number < _MOST for number in value)
     if key in _COUNTS:

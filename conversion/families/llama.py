@@ -43,7 +43,7 @@ ARCHITECTURE = {
     "position_embedding_type": "rope",
 }
 
-NO_OTHER_ACTIVATION = Require("hidden_act", "silu", "models with another activation are not covered")
+NO_OTHER_ACTIVATION = Require("hidden_act", "silu", "models with another activation are not covered", also=("swish",))
 ALL_DIMENSIONS_ROTATE = Require("partial_rotary_factor", 1.0, "models that rotate a part of each head are not covered")
 
 REQUIREMENTS = (

@@ -16,6 +16,7 @@ _SAME = (
     "max_position_embeddings",
     "init_method_std",
     "rotary_base",
+    "no_rope_freq",
     "qk_layernorm",
     "add_qkv_bias",
     "vocab_size",

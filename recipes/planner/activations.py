@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from recipes.arithmetic import LayerShape, windowed_share
+from recipes.arithmetic import LayerShape, rotating_share, windowed_share
 from recipes.recomputation import CORE_ATTENTION, FEED_FORWARD
 
 KERNELS = ("cpu", "gpu", "te")
@@ -125,7 +125,8 @@ def layer_activations(
     split = _attention_bytes(layer) + (0 if FEED_FORWARD in recomputed else _feed_forward_bytes(layer))
     if sequence_parallel:
         whole, split = 0, split + whole
-    rotations = 4 * layer.head_dim * layer.item if model.get("position_embedding_type") == "rope" else 0
+    rotating = rotating_share(model) if model.get("position_embedding_type") == "rope" else 0.0
+    rotations = round(4 * layer.head_dim * layer.item * rotating)
     once = rotations * sequence_length // context_parallel_size
     if document_mask:  # each sample has positions of its own
         whole, once = whole + rotations, 0
@@ -174,18 +175,27 @@ def _attention_bytes_of(layer: _Layer, *, has_window: bool) -> float:
         return 3 * item * shape.attention + 2 * result + statistics + norms + views
     kept = float(item * shape.qkv)  # one tensor, of which the values are a part
     if layer.model.get("position_embedding_type") == "rope":
-        kept += item * (shape.attention + layer.keys)
+        rotating = rotating_share(layer.model)
+        kept += item * (rotating * (shape.attention + layer.keys) + (1 - rotating) * _copied_queries(layer))
     kept += norms
     if is_masked:  # the results of all documents or blocks, and what they are put together to
         result *= 2
     return kept + result + statistics
 
 
+def _num_groups(layer: _Layer) -> int:
+    return layer.heads * layer.keys // layer.shape.attention
+
+
+def _copied_queries(layer: _Layer) -> int:
+    """Numbers per token: queries of several groups are copied to come together, where a group has several."""
+    return layer.shape.attention if layer.tensor_parallel_size < _num_groups(layer) < layer.heads else 0
+
+
 def _query_key_norm_bytes(layer: _Layer) -> float:
-    """Per token: queries of several groups are copied to come together; the rest is a view of what is kept anyway."""
-    num_groups = layer.heads * layer.keys // layer.shape.attention
-    copied = layer.shape.attention if layer.tensor_parallel_size < num_groups < layer.heads else 0
-    statistics = 4 * (layer.heads + num_groups)
+    """Per token: queries that are copied; the rest is a view of what is kept anyway."""
+    copied = _copied_queries(layer)
+    statistics = 4 * (layer.heads + _num_groups(layer))
     if layer.kernels != "cpu":
         return (4 * (layer.shape.attention + layer.keys) if layer.converts_queries else layer.item * copied) + statistics
     if layer.item == 2:  # converted to 32 bit, which is a copy of all

@@ -212,6 +212,7 @@ NEMO_CLASSES = {
     "gemma3": ("Gemma3Model", "Gemma3Config1B"),
     "qwen2": ("Qwen2Model", "Qwen2Config"),
     "qwen3": ("Qwen3Model", "Qwen3Config"),
+    "smollm3": ("LlamaModel", "LlamaConfig"),
     TRAINED: ("LlamaModel", "Llama31Config"),
 }
 

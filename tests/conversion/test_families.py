@@ -208,6 +208,27 @@ def test_the_rotations_of_transformers_5_where_they_are_its_defaults() -> None:
     assert FAMILIES["llama"].megatron_config(config, tied=False, source="x")["rotary_base"] == 10000.0
 
 
+def test_swish_is_another_word_for_silu() -> None:
+    config = {**PUBLISHED["llama-2-7b"], "hidden_act": "swish"}
+    assert FAMILIES["llama"].megatron_config(config, tied=False, source="x")["activation_func"] == "silu"
+
+
+def test_layers_without_rotations_are_told_one_by_one() -> None:
+    """As transformers reads them: the list, of which more than the layers may be there, or every n-th."""
+    config = PUBLISHED["smollm3-3b"]
+    listed = FAMILIES["smollm3"].megatron_config({**config, "no_rope_layers": [0, 1] * 20}, tied=True, source="x")
+    assert listed["no_rope_freq"] == [1, 0] * 18
+    counted = FAMILIES["smollm3"].megatron_config({**config, "no_rope_layers": None, "no_rope_layer_interval": 3}, tied=True, source="x")
+    assert counted["no_rope_freq"] == [0, 0, 1] * 12
+    sentence = "no_rope_layers in config.json has 3 numbers, 0, 2; expected 1 (rotates) or 0 for each of the 36 layers"
+    refuse({**config, "no_rope_layers": [0, 2, 0]}, sentence, family="smollm3")
+    refuse(
+        {**config, "layer_types": ["sliding_attention"] * 36},
+        "layer_types in config.json names others than full_attention: models with windows are not covered",
+        family="smollm3",
+    )
+
+
 def test_the_first_llama_2_files_say_less() -> None:
     megatron = FAMILIES["llama"].megatron_config(PUBLISHED["llama-2-7b"], tied=False, source="models/x")
     assert (megatron["num_query_groups"], megatron["rotary_base"]) == (32, 10000.0)
@@ -249,6 +270,14 @@ WINDOWS = "models that limit the attention of their upper layers to a window are
         ("qwen2-7b", "use_sliding_window", True, False, WINDOWS),
         ("qwen3-8b", "use_sliding_window", True, False, WINDOWS),
         ("qwen3-8b", "attention_bias", True, False, BIASES),
+        ("smollm3-3b", "attention_bias", True, False, BIASES),
+        (
+            "smollm3-3b",
+            "use_sliding_window",
+            True,
+            False,
+            "models that limit the attention of layers without rotations to a window are not covered",
+        ),
     ],
 )
 def test_variants_of_the_others_are_refused_by_name(name: str, key: str, value: Any, expected: Any, otherwise: str) -> None:

@@ -77,6 +77,10 @@ CASES = {
     "roberta": Case("roberta", {"vocab_size": 311, "type_vocab_size": 1, "layer_norm_eps": 1e-5, "tie_word_embeddings": True}),
     "xlm_roberta": Case("xlm-roberta", {"vocab_size": 313, "type_vocab_size": 2, "tie_word_embeddings": True}),
 }
+# The third of four layers rotates not; other than the library's own interval would say.
+CASES["smollm3"] = Case(
+    "smollm3", {"vocab_size": 315, "rope_theta": 500.0, "no_rope_layers": [1, 1, 0, 1], "tie_word_embeddings": True, "pad_token_id": 1}
+)
 CASES["gemma3_text"] = Case("gemma3_text", {"vocab_size": 309, **GEMMA3})
 # Beside a vision tower, whose tensors the engine never sees; five layers with a window, so that the pattern is not one of two.
 CASES["gemma3"] = Case(
@@ -135,6 +139,9 @@ PUBLISHED: dict[str, dict[str, Any]] = {
     },
     "qwen2-7b": {"model_type": "qwen2", "vocab_size": 152064, "hidden_size": 3584, "intermediate_size": 18944, "rms_norm_eps": 1e-6}
     | {"num_hidden_layers": 28, "num_attention_heads": 28, "num_key_value_heads": 4, "rope_theta": 1e6, "max_position_embeddings": 131072},
+    "smollm3-3b": {"model_type": "smollm3", "hidden_act": "silu", "vocab_size": 128256, "hidden_size": 2048, "intermediate_size": 11008}
+    | {"num_hidden_layers": 36, "num_attention_heads": 16, "num_key_value_heads": 4, "rms_norm_eps": 1e-6, "rope_theta": 5e6}
+    | {"max_position_embeddings": 65536, "no_rope_layers": [1, 1, 1, 0] * 9, "no_rope_layer_interval": 4, "tie_word_embeddings": True},
     "qwen3-8b": {"model_type": "qwen3", "vocab_size": 151936, "hidden_size": 4096, "intermediate_size": 12288, "rms_norm_eps": 1e-6}
     | {"num_hidden_layers": 36, "head_dim": 128, "rope_theta": 1e6, "max_position_embeddings": 40960}
     | _HEADS,

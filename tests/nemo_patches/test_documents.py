@@ -28,6 +28,7 @@ HF: dict[str, dict[str, Any]] = {
     "gemma3_text": {"head_dim": 12, "sliding_window": 8, "sliding_window_pattern": 2, "query_pre_attn_scalar": 10, **TWO_ROTATIONS},
     "qwen2": {},
     "qwen3": {"head_dim": 12},
+    "smollm3": {"no_rope_layers": [0, 1], "pad_token_id": 1},
     "opt, two tokens": {"ffn_dim": 48, "word_embed_proj_dim": 32},
     "mistral, adapters": {"sliding_window": 8},
 }

@@ -34,9 +34,15 @@ def kept_by_a_layer(models: Mapping[str, Mapping[str, Any]], tensor_parallel_siz
     found = {}
     for name, model in models.items():
         for precision in ("bf16", "32"):
-            few, many = (_kept_bytes({**model, "num_layers": layers}, name, precision) for layers in (2, 4))
+            few, many = (_kept_bytes(_with_layers(model, layers), name, precision) for layers in (2, 4))
             found[f"{name} {precision}"] = (many - few) / 2
     return found
+
+
+def _with_layers(model: Mapping[str, Any], num_layers: int) -> dict[str, Any]:
+    """A model of two layers with as many of each kind."""
+    per_layer = {key: list(model[key]) * (num_layers // 2) for key in ("no_rope_freq",) if key in model}
+    return {**model, "num_layers": num_layers, **per_layer}
 
 
 def _kept_bytes(model: Mapping[str, Any], family: str, precision: str) -> int:

@@ -34,6 +34,8 @@ _HF: dict[str, dict[str, Any]] = {
     "gemma3_text": {"head_dim": 48, "sliding_window": 16, "query_pre_attn_scalar": 48, "sliding_window_pattern": 2},
     "gemma3_text ungrouped": {"head_dim": 48, "sliding_window": 16, "sliding_window_pattern": 2, "num_key_value_heads": 4},
     "qwen3": {"head_dim": 48},
+    # Of its layers half rotate.
+    "smollm3": {"no_rope_layers": [1, 0], "pad_token_id": 1},
     "opt documents": {"ffn_dim": 320, "word_embed_proj_dim": 128},
     "llama documents": {},
     "gemma2 documents": {"head_dim": 48, "sliding_window": 16, "query_pre_attn_scalar": 48, "attn_logit_softcapping": 50.0},

@@ -1,0 +1,63 @@
+"""SmolLM3 (Bakouch et al. 2025): Llama whose every fourth layer rotates neither queries nor keys."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from conversion.families import llama
+from conversion.families.family import Family, NeMoClasses, Require
+
+DEFAULTS = {
+    **llama.DEFAULTS,
+    "vocab_size": 128256,
+    "hidden_size": 2048,
+    "num_hidden_layers": 36,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 4,
+    "max_position_embeddings": 32768,
+    "rope_theta": 2000000.0,
+    "no_rope_layers": None,
+    "no_rope_layer_interval": 4,
+}
+
+REQUIREMENTS = (
+    *llama.REQUIREMENTS,
+    Require("use_sliding_window", False, "models that limit the attention of layers without rotations to a window are not covered"),
+)
+
+
+def to_megatron(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Megatron's numbers for SmolLM3's config.json; see `llama.to_megatron`.
+
+    Raises:
+        ValueError: if a layer is said to have a window, or the layers without rotations are not told one by one.
+    """
+    if set(config.get("layer_types") or ()) - {"full_attention"}:
+        raise ValueError("layer_types in config.json names others than full_attention: models with windows are not covered")
+    return {**llama.to_megatron(config), "no_rope_freq": [int(not rotates) for rotates in _rotating_layers(config)]}
+
+
+def _rotating_layers(config: Mapping[str, Any]) -> list[int]:
+    """1 for each layer that rotates, 0 for each that does not."""
+    num_layers, given = config["num_hidden_layers"], config["no_rope_layers"]
+    if given is None:
+        return [int((layer + 1) % config["no_rope_layer_interval"] != 0) for layer in range(num_layers)]
+    if len(given) < num_layers or set(given) - {0, 1}:
+        raise ValueError(
+            f"no_rope_layers in config.json has {len(given)} numbers, {', '.join(map(str, sorted(set(given))))}; expected 1 (rotates) or 0 for each of"
+            f" the {num_layers} layers"
+        )
+    return list(given[:num_layers])
+
+
+SMOLLM3 = Family(
+    "smollm3",
+    llama.TABLE,
+    to_megatron,
+    engine=llama.ENGINE,
+    defaults=DEFAULTS,
+    architecture=llama.ARCHITECTURE,
+    requirements=REQUIREMENTS,
+    nemo=lambda megatron: NeMoClasses("nemo.collections.llm.gpt.model.llama", model="LlamaModel", config="LlamaConfig"),
+)
