@@ -97,8 +97,8 @@ SIZES = {
     "max_positions": "max_position_embeddings",
 }
 _UNGROUPED = {flag: key for flag, key in SIZES.items() if flag != "num_key_value_heads"}
-SIZES_OF = {"opt": {**_UNGROUPED, "ffn_size": "ffn_dim"}, "roberta": _UNGROUPED, "xlm-roberta": _UNGROUPED}
-NAMES = {"opt": "OPT", "roberta": "RoBERTa", "xlm-roberta": "XLM-R"}
+SIZES_OF = {"opt": {**_UNGROUPED, "ffn_size": "ffn_dim"}, "bert": _UNGROUPED, "roberta": _UNGROUPED, "xlm-roberta": _UNGROUPED}
+NAMES = {"opt": "OPT", "bert": "BERT", "roberta": "RoBERTa", "xlm-roberta": "XLM-R"}
 NOT_REQUIRED = ("ffn_size", "num_key_value_heads")
 
 

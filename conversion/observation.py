@@ -97,6 +97,7 @@ def observe_hf(directory: Path, batch: Batch) -> Observation:
     from transformers.utils import logging
 
     from conversion.families import FAMILIES
+    from conversion.token_names import POSITIONS_FROM_PAD
 
     logging.set_verbosity_error()
     model_type = AutoConfig.from_pretrained(str(directory), local_files_only=True, trust_remote_code=False).model_type
@@ -107,6 +108,7 @@ def observe_hf(directory: Path, batch: Batch) -> Observation:
     stacks = (module for name, module in model.named_modules() if name.endswith((".layers", ".encoder.layer")) and "vision" not in name)
     layers = next(stacks)
     seen: Seen = {}
+    first_position = model.config.pad_token_id + 1 if model_type in POSITIONS_FROM_PAD else 0
 
     def keep(name: str, hidden: Any) -> None:
         seen[name] = hidden[0] if isinstance(hidden, tuple) else hidden
@@ -118,8 +120,8 @@ def observe_hf(directory: Path, batch: Batch) -> Observation:
         layer.register_forward_hook(lambda module, args, output, name=f"layer {number}": keep(name, output))
 
     def run(mask: Tensor | None) -> Seen:
-        # Such a model takes padding from the ids themselves, which are random here.
-        told = {"position_ids": positions_from_pad(mask, like=batch.ids, pad_id=model.config.pad_token_id)} if masked else {}
+        # Such a model takes padding from the ids themselves, which are random here, or none; the engine begins behind it.
+        told = {"position_ids": positions_behind_padding(mask, like=batch.ids, first=first_position)} if masked else {}
         seen["logits"] = model(batch.ids, attention_mask=mask, **told).logits
         return dict(seen)
 
@@ -133,17 +135,18 @@ def observe_hf(directory: Path, batch: Batch) -> Observation:
         return Observation(whole, padded, rounding_of(whole, others))
 
 
-def positions_from_pad(mask: Tensor | None, *, like: Tensor, pad_id: int) -> Tensor:
-    """Positions as RoBERTa counts them: the first real token is behind the id of the padding token.
+def positions_behind_padding(mask: Tensor | None, *, like: Tensor, first: int) -> Tensor:
+    """Positions of the real tokens, counted without the padding.
 
     Args:
         mask: (batch, length), 0 at padding; None where there is none.
         like: (batch, length)
+        first: that of the first real token; RoBERTa's is behind the id of the padding token.
     """
     import torch
 
     real = torch.ones_like(like) if mask is None else mask
-    return (real.cumsum(1) - 1).clamp(min=0) + pad_id + 1
+    return (real.cumsum(1) - 1).clamp(min=0) + first
 
 
 def without_padding(seen: Seen, real: Tensor) -> Seen:

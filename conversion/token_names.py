@@ -25,6 +25,12 @@ class TokenNames:
 # The first row whose input name fits holds, so longer names stand before their ends.
 TOKEN_NAMES = (
     TokenNames(
+        "bert.embeddings.word_embeddings.weight",
+        "cls.predictions.decoder.weight",
+        ("cls.predictions.bias", "cls.predictions.decoder.bias"),
+        "BERT",
+    ),
+    TokenNames(
         "embeddings.word_embeddings.weight", "lm_head.decoder.weight", ("lm_head.bias", "lm_head.decoder.bias"), "RoBERTa, XLM-R, CamemBERT"
     ),
     TokenNames("embed_tokens.weight", "lm_head.weight", ("lm_head.bias",), "Llama, Mistral, Gemma, Qwen, OPT, Phi, OLMo"),

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from conversion.families.bert import BERT
 from conversion.families.family import Family
 from conversion.families.gemma2 import GEMMA2
 from conversion.families.gemma3 import GEMMA3, GEMMA3_TEXT
@@ -19,9 +20,8 @@ from conversion.families.roberta import ROBERTA, XLM_ROBERTA
 from conversion.families.smollm3 import SMOLLM3
 from conversion.hf_files import language_part
 
-FAMILIES = {
-    family.model_type: family for family in (OPT, LLAMA, MISTRAL, GEMMA2, GEMMA3_TEXT, GEMMA3, QWEN2, QWEN3, SMOLLM3, ROBERTA, XLM_ROBERTA)
-}
+_ALL = (OPT, LLAMA, MISTRAL, GEMMA2, GEMMA3_TEXT, GEMMA3, QWEN2, QWEN3, SMOLLM3, BERT, ROBERTA, XLM_ROBERTA)
+FAMILIES = {family.model_type: family for family in _ALL}
 
 
 def language_config(config: Mapping[str, Any]) -> Mapping[str, Any]:

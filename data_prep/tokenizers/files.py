@@ -61,6 +61,8 @@ def load_tokenizer(directory: Path) -> PreTrainedTokenizerFast:
         raise ValueError(f"the tokenizer in {directory} cannot be loaded: {' '.join(str(error).split())}") from error
     if not tokenizer.is_fast:
         raise ValueError(f"the tokenizer in {directory} has no fast form; add its tokenizer.json")
+    if tokenizer.eos_token is None and tokenizer.sep_token is not None:  # BERT's, whose texts end with [SEP]
+        tokenizer.eos_token = tokenizer.sep_token
     return tokenizer
 
 

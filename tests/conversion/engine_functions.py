@@ -10,28 +10,50 @@ from typing import Any
 import torch
 from megatron.core import dist_checkpointing, parallel_state
 from megatron.core.dist_checkpointing.mapping import ShardedTensor
+from safetensors.torch import load_file, save_file
 
 from conversion.engine_forward import load_model, set_layout
 
 PADDING = 9.0
 
 
-def save_at_layouts(plan: Sequence[Sequence[Any]], checkpoints_dir: str, output_dir: str, tensor_parallel_size: int) -> None:
-    """Load checkpoints at layouts and save them as training does.
+def save_at_layouts(
+    plan: Sequence[Sequence[Any]], checkpoints_dir: str, output_dir: str, tensor_parallel_size: int, ids_path: str | None = None
+) -> None:
+    """Load checkpoints at layouts and save them as training does; also their logits, where there are two stages of one process each.
 
     Args:
         plan: tensor parallel size, pipeline parallel size, and names of checkpoints that are saved with stacked layers, then of
             those whose layers have keys of their own.
+        ids_path: file with the token ids that the logits are for.
     """
     for tensor, pipeline, stacked, per_layer in plan:
         set_layout(tensor_parallel_size=tensor, pipeline_parallel_size=pipeline)
         for name in dict.fromkeys([*stacked, *per_layer]):
             model = load_model(Path(checkpoints_dir) / name, tensor_parallel_size=tensor, pipeline_parallel_size=pipeline)
+            if ids_path is not None and (tensor, pipeline) == (1, 2):
+                _save_logits(model, load_file(ids_path)["ids"], Path(output_dir) / "1x2" / f"{name}.safetensors")
             _pad(model)
             if name in stacked:
                 _save(model, Path(output_dir) / f"{tensor}x{pipeline}" / name, one_key_per_layer=False)
             if name in per_layer:
                 _save(model, Path(output_dir) / "per_layer" / name, one_key_per_layer=True)
+
+
+def _save_logits(model: Any, ids: torch.Tensor, path: Path) -> None:
+    """What the last of two stages gives for token ids (batch, length)."""
+    positions = torch.arange(ids.shape[1]).expand_as(ids)
+    with torch.inference_mode():
+        if model.pre_process:
+            torch.distributed.send(model(ids, positions, None).contiguous(), parallel_state.get_pipeline_model_parallel_next_rank())
+            return
+        hidden = torch.empty(ids.shape[1], ids.shape[0], model.config.hidden_size)
+        torch.distributed.recv(hidden, parallel_state.get_pipeline_model_parallel_prev_rank())
+        model.set_input_tensor(hidden)
+        logits = model(ids, positions, None)[..., : model.config.real_vocab_size]
+    if parallel_state.get_data_parallel_rank() == 0:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        save_file({"logits": logits.contiguous()}, path)
 
 
 def _pad(model: Any) -> None:

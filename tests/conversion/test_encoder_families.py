@@ -1,4 +1,4 @@
-"""RoBERTa and XLM-R: what their published files have besides the model, and which variants are refused."""
+"""BERT, RoBERTa and XLM-R: what their published files have besides the model, and which variants are refused."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import RobertaConfig
+from transformers import CONFIG_MAPPING
 
 from conversion import hf_to_nemo, nemo_to_hf
 from conversion.dist_checkpoint import read_dist_checkpoint
@@ -60,22 +60,55 @@ def test_a_second_bias_that_differs_is_refused(hf: Path, tmp_path: Path) -> None
     assert not (tmp_path / "nemo").exists()
 
 
-@pytest.mark.parametrize(
-    ("key", "value", "expected", "otherwise"),
-    [
-        ("position_embedding_type", "relative_key", "absolute", "models with relative positions are not covered"),
-        ("hidden_act", "relu", "gelu", "models with another activation are not covered"),
-        ("is_decoder", True, False, "it is used as a causal model, and such are not covered"),
-        ("add_cross_attention", True, False, "decoders that see an encoder are not covered"),
-        (
-            "pad_token_id",
-            0,
-            1,
-            "positions are counted from the padding token, and only those of published models (from row 2 on) are covered",
-        ),
-    ],
+def with_published_names(directory: Path) -> dict[str, torch.Tensor]:
+    """A BERT as in its published files: gamma and beta, a pooler, a classifier of following sentences, the numbers of the positions."""
+    file = directory / "model.safetensors"
+    old = {
+        name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): tensor
+        for name, tensor in load_file(file).items()
+    }
+    old |= {"bert.pooler.dense.weight": torch.randn(32, 32), "bert.pooler.dense.bias": torch.randn(32)}
+    old |= {"cls.seq_relationship.weight": torch.randn(2, 32), "cls.seq_relationship.bias": torch.randn(2)}
+    save_file(dict(sorted(old.items())), file, metadata={"format": "pt"})
+    return old
+
+
+def test_a_published_bert_comes_back_under_its_own_names(tmp_path: Path) -> None:
+    """In the engine it is the same as under the names of the library."""
+    plain = save_tiny_model("bert", tmp_path / "plain")
+    old = with_published_names(save_tiny_model("bert", tmp_path / "hf"))
+    back = there_and_back(tmp_path / "hf", tmp_path)
+    assert back.keys() == old.keys() and any(name.endswith("LayerNorm.gamma") for name in back)
+    assert all(torch.equal(back[name], tensor) for name, tensor in old.items())
+    hf_to_nemo.convert(plain, tmp_path / "of_plain")
+    expected, found = (read_dist_checkpoint(tmp_path / name / "weights", prefix="module.") for name in ("of_plain", "nemo"))
+    assert expected.keys() == found.keys()
+    assert all(torch.equal(found[name].read(), tensor.read()) for name, tensor in expected.items())
+
+
+def test_positions_of_bert_begin_at_the_first_row(tmp_path: Path) -> None:
+    hf = save_tiny_model("bert", tmp_path / "hf", pad_token_id=7)
+    hf_to_nemo.convert(hf, tmp_path / "nemo")
+    table = load_file(hf / "model.safetensors")["bert.embeddings.position_embeddings.weight"]
+    engine = read_dist_checkpoint(tmp_path / "nemo/weights", prefix="module.")
+    assert torch.equal(engine["embedding.position_embeddings.weight"].read(), table)
+    assert engine["embedding.end.token_types"].shape == (2, 32)
+
+
+VARIANTS = (
+    ("position_embedding_type", "relative_key", "absolute", "models with relative positions are not covered"),
+    ("hidden_act", "relu", "gelu", "models with another activation are not covered"),
+    ("is_decoder", True, False, "it is used as a causal model, and such are not covered"),
+    ("add_cross_attention", True, False, "decoders that see an encoder are not covered"),
 )
-def test_variants_are_refused_by_name(key: str, value: Any, expected: Any, otherwise: str) -> None:
+PADDING = "positions are counted from the padding token, and only those of published models (from row 2 on) are covered"
+
+
+@pytest.mark.parametrize(
+    ("model_type", "key", "value", "expected", "otherwise"),
+    [*((model_type, *row) for model_type in ("bert", "roberta") for row in VARIANTS), ("roberta", "pad_token_id", 0, 1, PADDING)],
+)
+def test_variants_are_refused_by_name(model_type: str, key: str, value: Any, expected: Any, otherwise: str) -> None:
     sentence = f"models/x has {key} {value!r} in its config.json (expected {expected!r}): {otherwise}"
     with pytest.raises(ValueError, match=f"^{re.escape(sentence)}$"):
-        FAMILIES["roberta"].megatron_config({**RobertaConfig().to_dict(), key: value}, tied=True, source="models/x")
+        FAMILIES[model_type].megatron_config({**CONFIG_MAPPING[model_type]().to_dict(), key: value}, tied=True, source="models/x")

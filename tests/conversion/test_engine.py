@@ -7,7 +7,9 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
 from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
 
 from conversion import hf_to_nemo, nemo_to_hf, verify
 from conversion.change_layout import MEGATRON_BRIDGE, MEGATRON_LM, change
@@ -126,8 +128,10 @@ def one_of_both(number: int, layout: tuple[int, int]) -> str:
     return both(list(CASES)[number])[(number + LAYOUTS.index(layout)) % 2]
 
 
-def save(converted: Path, directory: Path, plan: list[tuple[int, int, list[str], list[str]]], *, world_size: int = 4) -> Path:
-    """Folders TxP/NAME and per_layer/NAME with what the engine saved, from one start."""
+def save(
+    converted: Path, directory: Path, plan: list[tuple[int, int, list[str], list[str]]], *, world_size: int = 4, ids: Path | None = None
+) -> Path:
+    """Folders TxP/NAME and per_layer/NAME with what the engine saved, from one start; 1x2/NAME.safetensors with logits for ids."""
     run_on_gloo(
         "tests.conversion.engine_functions:save_at_layouts",
         world_size=world_size,
@@ -136,6 +140,7 @@ def save(converted: Path, directory: Path, plan: list[tuple[int, int, list[str],
         plan=plan,
         checkpoints_dir=str(converted / "nemo"),
         output_dir=str(directory),
+        ids_path=None if ids is None else str(ids),
     )
     return directory
 
@@ -163,7 +168,19 @@ def saved(converted: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     plan = [(*layout, [one_of_both(number, layout) for number in numbers], []) for layout in LAYOUTS]
     tensor, pipeline, stacked, _ = plan[0]
     plan[0] = (tensor, pipeline, stacked, stacked)
-    return save(converted, tmp_path_factory.mktemp("saved"), plan)
+    directory = tmp_path_factory.mktemp("saved")
+    save_file({"ids": token_batch([], vocab_size=283, length=SEQUENCE_LENGTH).ids}, directory / "ids.safetensors")
+    return save(converted, directory, plan, ids=directory / "ids.safetensors")
+
+
+@pytest.mark.parametrize("number", range(len(CASES)), ids=list(CASES))
+def test_logits_over_two_pipeline_stages(converted: Path, saved: Path, number: int) -> None:
+    name = one_of_both(number, (1, 2))
+    ids, logits = load_file(saved / "ids.safetensors")["ids"], load_file(saved / f"1x2/{name}.safetensors")["logits"]
+    library = AutoModelForMaskedLM if FAMILIES[list(CASES.values())[number].model_type].masked else AutoModelForCausalLM
+    model = library.from_pretrained(converted / "hf" / name, dtype=torch.float32, attn_implementation="eager").eval()
+    with torch.inference_mode():
+        assert (logits - model(ids).logits).abs().max() <= LARGEST_DIFFERENCE
 
 
 @pytest.mark.parametrize("layout", [*LAYOUTS, "per_layer"], ids=str)
@@ -199,9 +216,10 @@ def test_tensor_parallel_4_and_pipeline_parallel_2(converted: Path, tmp_path: Pa
 # -- NeMo without this project --------------------------------------------------------------------------------------------
 
 TRAINED = "trained"
-OF_THIS_PROJECT = ("opt", "roberta", "xlm_roberta")  # NeMo does not have them
+OF_THIS_PROJECT = ("opt", "bert", "roberta", "xlm_roberta")  # NeMo does not have them
 NEMO_CLASSES = {
     "opt": ("GPTModel", "OPTConfig"),
+    "bert": ("GPTModel", "EncoderConfig"),
     "roberta": ("GPTModel", "EncoderConfig"),
     "xlm_roberta": ("GPTModel", "EncoderConfig"),
     "llama2": ("LlamaModel", "LlamaConfig"),

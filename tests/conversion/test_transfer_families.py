@@ -38,8 +38,10 @@ FAMILIES: dict[str, tuple[str, dict[str, Any], bool]] = {
     "phi": ("PhiForCausalLM", _LLAMA | {"num_key_value_heads": 2}, False),
     "roberta": ("RobertaForMaskedLM", _BERT, True),
     "xlm-roberta": ("XLMRobertaForMaskedLM", _BERT, True),
+    "bert": ("BertForMaskedLM", _BERT, True),
 }
-MASKED = ("roberta", "xlm-roberta")
+MASKED = ("roberta", "xlm-roberta", "bert")
+UNTIED_NAMES = {"roberta": "lm_head.decoder.weight", "bert": "cls.predictions.decoder.weight"}
 ROBERTA_SPECIALS = {"bos": "<s>", "pad": "<pad>", "eos": "</s>", "unk": "<unk>", "mask": "<mask>"}
 
 
@@ -118,13 +120,13 @@ def test_expansion_leaves_the_logits_of_old_tokens(family: str, tmp_path: Path) 
     torch.testing.assert_close(found[..., :num_old], expected[..., :num_old], atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize("family", ["gpt2", "bloom", "gemma2", "falcon", "roberta"])
+@pytest.mark.parametrize("family", ["gpt2", "bloom", "gemma2", "falcon", "roberta", "bert"])
 def test_output_layer_of_its_own_gets_the_name_of_the_family(family: str, target: Path, tmp_path: Path) -> None:
     source = save_model(family, tmp_path / "source")
     transfer(source, tmp_path / "out", target, "--output-layer", "random")
     model = load(tmp_path / "out", family)
     name = HFCheckpoint.open(tmp_path / "out").output_name
-    assert name == ("lm_head.decoder.weight" if family in MASKED else "lm_head.weight")
+    assert name == UNTIED_NAMES.get(family, "lm_head.weight")
     drawn = load_file(tmp_path / "out" / "model.safetensors")[name]
     assert torch.equal(model.get_output_embeddings().weight, drawn)
     assert not torch.equal(drawn, model.get_input_embeddings().weight)

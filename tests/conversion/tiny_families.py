@@ -74,6 +74,7 @@ CASES = {
     ),
     "qwen2": Case("qwen2", {"vocab_size": 305, "tie_word_embeddings": True}),
     "qwen3": Case("qwen3", {"vocab_size": 307, "head_dim": 12}),
+    "bert": Case("bert", {"vocab_size": 315, "type_vocab_size": 2, "tie_word_embeddings": True}),
     "roberta": Case("roberta", {"vocab_size": 311, "type_vocab_size": 1, "layer_norm_eps": 1e-5, "tie_word_embeddings": True}),
     "xlm_roberta": Case("xlm-roberta", {"vocab_size": 313, "type_vocab_size": 2, "tie_word_embeddings": True}),
 }

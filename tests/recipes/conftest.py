@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from transformers import PreTrainedTokenizerFast
 
 from tests.conftest import HELD_OUT, TEXT, VOCAB_SIZE, Inputs
-from tests.conversion.embedding_fixtures import byte_level, demo_text
+from tests.conversion.embedding_fixtures import byte_level, demo_text, wordpiece
 from tests.processes import call_command
 
 SHAPE = ("--num-layers", 2, "--hidden-size", 32, "--num-attention-heads", 4, "--ffn-size", 64, "--max-positions", 64)
@@ -27,13 +28,24 @@ ENCODER_SPECIALS = {"bos": "<s>", "pad": "<pad>", "eos": "</s>", "unk": "<unk>",
 @pytest.fixture(scope="session")
 def encoder(tmp_path_factory: pytest.TempPathFactory) -> Inputs:
     """A tiny RoBERTa, with data of its tokenizer."""
-    base = tmp_path_factory.mktemp("encoder")
+    tokenizer = byte_level(demo_text("sl"), num_tokens=VOCAB_SIZE, specials=ENCODER_SPECIALS)
+    return make_encoder("roberta", tokenizer, tmp_path_factory.mktemp("encoder"))
+
+
+@pytest.fixture(scope="session")
+def bert(tmp_path_factory: pytest.TempPathFactory) -> Inputs:
+    """A tiny BERT, whose tokenizer has no end of text but [SEP], with data of it."""
+    return make_encoder("bert", wordpiece(demo_text("sl"), num_tokens=VOCAB_SIZE), tmp_path_factory.mktemp("bert"))
+
+
+def make_encoder(model_type: str, tokenizer: PreTrainedTokenizerFast, base: Path) -> Inputs:
+    """A tiny encoder of a family, with data of its tokenizer."""
     made = Inputs(*(base / name for name in ("tokenizer", "hf", "nemo", "data", "held_out")))
-    byte_level(demo_text("sl"), num_tokens=VOCAB_SIZE, specials=ENCODER_SPECIALS).save_pretrained(str(made.tokenizer))
+    tokenizer.save_pretrained(str(made.tokenizer))
     for command in (
         ("data_prep.to_megatron", "--input", TEXT, "--tokenizer", made.tokenizer, "--output", made.data),
         ("data_prep.to_megatron", "--input", HELD_OUT, "--tokenizer", made.tokenizer, "--output", made.held_out),
-        ("conversion.new_model", *SHAPE, "--model-type", "roberta", "--tokenizer", made.tokenizer, "--seed", 1, "--output", made.hf),
+        ("conversion.new_model", *SHAPE, "--model-type", model_type, "--tokenizer", made.tokenizer, "--seed", 1, "--output", made.hf),
         ("conversion.hf_to_nemo", "--input", made.hf, "--output", made.checkpoint),
     ):
         call_command(*command)

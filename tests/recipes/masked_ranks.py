@@ -12,7 +12,7 @@ from tests.recipes import training_ranks
 
 
 def train(output: str, **options: Any) -> dict[str, Any]:
-    """As `training_ranks.train`; rank 0 writes `samples.pt`, number -> sample, beside the run."""
+    """As `training_ranks.train`; each rank writes `NAME.RANK.pt`, number -> sample, beside the run."""
     seen: dict[int, Any] = {}
     original = MaskedSamples.__getitem__
 
@@ -22,6 +22,5 @@ def train(output: str, **options: Any) -> dict[str, Any]:
 
     MaskedSamples.__getitem__ = note  # type: ignore[method-assign]  # this process is a fork, and ends with the run
     found = training_ranks.train(output, **options)
-    if torch.distributed.get_rank() == 0:
-        torch.save(seen, Path(output).with_suffix(".pt"))
+    torch.save(seen, Path(f"{output}.{torch.distributed.get_rank()}.pt"))
     return found

@@ -18,7 +18,7 @@ from tests.processes import call_command
 from tests.recipes.tiny_runs import export, train_tiny
 
 SHAPE = ["--num-layers", "6", "--hidden-size", "32", "--num-attention-heads", "4", "--ffn-size", "64", "--max-positions", "64"]
-UNGROUPED = ("opt", "roberta", "xlm-roberta")
+UNGROUPED = ("opt", "bert", "roberta", "xlm-roberta")
 LOW_RESOURCE = [name for name in published_recipes() if name.startswith("low_resource/") and not name.endswith("_lapt")]
 RUNS = [
     *((name, ()) for name in published_recipes()),

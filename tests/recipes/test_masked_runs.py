@@ -6,6 +6,7 @@ import json
 import math
 import re
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -54,8 +55,8 @@ class MaskedRuns(Runs):
         )[0]
 
     def samples(self, name: str) -> dict[int, Any]:
-        found: dict[int, Any] = torch.load(self.directory / f"{name}.pt")
-        return found
+        """What all ranks saw."""
+        return {number: sample for rank in range(2) for number, sample in torch.load(self.directory / f"{name}.{rank}.pt").items()}
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +77,12 @@ def by_documents(model: Any, sample: dict[str, torch.Tensor], end_of_text: int) 
     return F.cross_entropy(torch.cat(logits), sample["labels"], reduction="none")
 
 
-def plain_loop(encoder: Inputs, samples: dict[int, Any], recipe: Any) -> list[float]:
+def by_samples(model: Any, sample: dict[str, torch.Tensor]) -> torch.Tensor:
+    """Losses of a sample that is seen whole."""
+    return F.cross_entropy(model(sample["tokens"][None]).logits[0], sample["labels"], reduction="none")
+
+
+def plain_loop(encoder: Inputs, samples: dict[int, Any], recipe: Any, losses_of: Any = by_samples) -> list[float]:
     """The same steps by transformers and torch: a mean over all masked tokens of a step, AdamW without decay of biases and norms."""
     model = AutoModelForMaskedLM.from_pretrained(encoder.hf, dtype=torch.float32)
     model.eval()  # the recipe has no dropout
@@ -85,11 +91,11 @@ def plain_loop(encoder: Inputs, samples: dict[int, Any], recipe: Any) -> list[fl
     others = [parameter for parameter in model.parameters() if parameter.dim() == 1]
     groups = [{"params": decayed, "weight_decay": schedule.weight_decay}, {"params": others, "weight_decay": 0.0}]
     optimizer = torch.optim.AdamW(groups, lr=1.0, betas=(schedule.adam_beta1, schedule.adam_beta2), eps=schedule.adam_epsilon)
-    for step in range(STEPS):
+    steps = arithmetic.total_steps(recipe)
+    for step in range(steps):
         batch = [samples[number] for number in range(step * BATCH, (step + 1) * BATCH)]
-        tokens, labels, mask = (torch.stack([sample[key] for sample in batch]) for key in ("tokens", "labels", "loss_mask"))
-        per_token = F.cross_entropy(model(tokens).logits.flatten(0, 1), labels.flatten(), reduction="none")
-        loss = (per_token * mask.flatten()).sum() / mask.sum()
+        mask = torch.stack([sample["loss_mask"] for sample in batch])
+        loss = (torch.stack([losses_of(model, sample) for sample in batch]) * mask).sum() / mask.sum()
         optimizer.zero_grad()
         loss.backward()
         norm = torch.nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None])
@@ -97,7 +103,7 @@ def plain_loop(encoder: Inputs, samples: dict[int, Any], recipe: Any) -> list[fl
             if parameter.grad is not None:
                 parameter.grad *= min(1.0, schedule.clip_gradient_norm / (float(norm) + 1e-6))
         for group in optimizer.param_groups:
-            group["lr"] = arithmetic.learning_rate(step, schedule, steps=STEPS)
+            group["lr"] = arithmetic.learning_rate(step, schedule, steps=steps)
         optimizer.step()
         losses.append(float(loss))
     return losses
@@ -127,27 +133,40 @@ def test_killed_and_resumed_in_another_layout(runs: MaskedRuns, whole: dict[str,
     assert [record["loss"] for record in found] == pytest.approx([record["loss"] for record in expected], abs=LAYOUT_TOLERANCE)
 
 
-def test_documents_do_not_see_each_other(runs: MaskedRuns, encoder: Inputs) -> None:
-    """At data parallel 2; whole words are masked."""
-    options = ("data.document_mask=true", "schedule.max_steps=5", "masking.whole_words=true", "schedule.micro_batch_size=4")
-    found = runs.train("documents", *options, tensor_parallel_size=1)
-    manifest, model = read_manifest(encoder.data), AutoModelForMaskedLM.from_pretrained(encoder.hf, dtype=torch.float32).eval()
+DOCUMENTS = ("data.document_mask=true", "schedule.max_steps=5", "masking.whole_words=true", "schedule.micro_batch_size=4")
+
+
+def test_documents_do_not_see_each_other(bert: Inputs, tmp_path: Path) -> None:
+    """Of a BERT, at data parallel 2 in other micro batches; whole words are masked."""
+    runs = MaskedRuns(bert, tmp_path)
+    found = runs.train("documents", *DOCUMENTS, tensor_parallel_size=1)
+    manifest, model = read_manifest(bert.data), AutoModelForMaskedLM.from_pretrained(bert.hf, dtype=torch.float32).eval()
     assert manifest is not None
     samples, end_of_text = runs.samples("documents"), manifest.facts["eos_token_id"]
-    mine = [samples[number] for number in sorted(samples) if number < BATCH]  # of this rank
-    assert len(mine) == BATCH // 2
-    assert sum(int((sample["labels"] == end_of_text).sum()) for sample in mine) > 1, "documents end in them"
-    record = next(record for record in runs.records("documents") if "loss" in record)
-    assert record["loss"] == pytest.approx(found["losses"][0])
-    # The other rank's samples are those that the run at tensor parallel 2 saw, but for their masks.
-    vocabulary = read_mask_vocabulary(encoder.tokenizer)
-    for sample in mine:
+    assert sum(int((samples[number]["labels"] == end_of_text).sum()) for number in range(BATCH)) > 1, "documents end in them"
+    losses_of = partial(by_documents, end_of_text=end_of_text)
+    recipe = compose_recipe("demo_adapt", runs.settings(*MASKED, *DOCUMENTS))
+    assert found["losses"] == pytest.approx(plain_loop(bert, samples, recipe, losses_of), abs=TOLERANCE)
+    vocabulary = read_mask_vocabulary(bert.tokenizer)
+    for sample in samples.values():
         words = np.cumsum(vocabulary.begins_word[sample["labels"]] | ~vocabulary.is_ordinary[sample["labels"]])
         chosen = sample["loss_mask"].numpy()
         for word in np.unique(words[chosen > 0]):
             inside = (words == word) & vocabulary.is_ordinary[sample["labels"]]
             assert chosen[inside].all()
-    check_validation(runs, "documents", encoder, model, lambda sample: by_documents(model, sample, end_of_text))
+    check_validation(runs, "documents", bert, model, partial(losses_of, model))
+
+
+@pytest.mark.slow
+def test_a_bert_at_tensor_parallel_2(bert: Inputs, tmp_path: Path) -> None:
+    """Its losses, and that they are the same over two pipeline stages with other micro batches."""
+    runs = MaskedRuns(bert, tmp_path)
+    recipe = compose_recipe("demo_adapt", [*runs.settings(*MASKED), "parallel.tensor_parallel_size=2"])
+    found = runs.train("whole")
+    assert found["losses"] == pytest.approx(plain_loop(bert, runs.samples("whole"), recipe), abs=TOLERANCE)
+    runs.train("stages", "parallel.pipeline_parallel_size=2", "schedule.micro_batch_size=4", tensor_parallel_size=1)
+    expected, again = ([record["loss"] for record in runs.records(name) if "loss" in record] for name in ("whole", "stages"))
+    assert again == pytest.approx(expected, abs=LAYOUT_TOLERANCE)
 
 
 def check_validation(runs: MaskedRuns, name: str, encoder: Inputs, model: Any, losses_of: Any) -> None:
@@ -172,13 +191,7 @@ def check_validation(runs: MaskedRuns, name: str, encoder: Inputs, model: Any, l
 
 def test_validation_predicts_each_token_once(runs: MaskedRuns, whole: dict[str, Any], encoder: Inputs) -> None:
     model = AutoModelForMaskedLM.from_pretrained(encoder.hf, dtype=torch.float32).eval()
-    check_validation(
-        runs,
-        "whole",
-        encoder,
-        model,
-        lambda sample: F.cross_entropy(model(sample["tokens"][None]).logits[0], sample["labels"], reduction="none"),
-    )
+    check_validation(runs, "whole", encoder, model, partial(by_samples, model))
 
 
 def test_what_was_trained_is_a_plain_model(runs: MaskedRuns, whole: dict[str, Any], encoder: Inputs, tmp_path: Path) -> None:
@@ -238,7 +251,7 @@ def refusal(inputs: Inputs, *overrides: str, checkpoint: Path | None = None) -> 
 def test_a_causal_model_is_not_trained_on_masks(inputs: Inputs) -> None:
     assert refusal(inputs, "+objective=masked") == (
         f"the objective is masked, but the checkpoint {inputs.checkpoint} is of the family opt, whose tokens do not see those behind them;"
-        " give an encoder (roberta, xlm-roberta), or leave the objective out"
+        " give an encoder (bert, roberta, xlm-roberta), or leave the objective out"
     )
 
 
