@@ -218,7 +218,24 @@ class Keep(Rename):
     shape: tuple[str, ...] = ()
 
 
-_ANY_SHAPE = (Drop, Keep)
+@dataclass(frozen=True)
+class Mark(Rename):
+    """A single zero that is kept aside and says by which of two tables a checkpoint was read, where these differ in Hugging Face names alone."""
+
+    hf: str = ""
+    megatron: str = ""
+    shape: tuple[str, ...] = ()
+
+    def to_megatron(self, tensors: Tensors, names: Sequence[str], sizes: Sizes) -> Tensors:
+        """See `Rule`."""
+        return [LazyTensor(name, (1,), "float32", lambda: np.zeros(1, dtype=np.int32)) for name in names]
+
+    def to_hf(self, tensors: Tensors, names: Sequence[str], sizes: Sizes) -> Tensors:
+        """See `Rule`."""
+        return []
+
+
+_ANY_SHAPE = (Drop, Keep, Mark)
 
 
 def below(table: Sequence[Rule], prefixes: Mapping[str, str]) -> tuple[Rule, ...]:

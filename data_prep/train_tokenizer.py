@@ -4,7 +4,8 @@ Any number of --vocab-size and --model, from one reading of the text; several go
 proven equal in both libraries on every word of the training text and on hostile strings before anything is
 kept.  No text is changed (`identity` normalization) and, with byte fallback, none is lost: decoding gives back
 what was encoded, line breaks and emoji included.  (Only a literal U+2581, SentencePiece's mark for a space, comes back as a space.)
-The special tokens are GaMS's, with the ids they have in OPT: <s> 0, <pad> 1, </s> 2, <unk> 3.
+The special tokens are GaMS's, with the ids they have in OPT: <s> 0, <pad> 1, </s> 2, <unk> 3; an encoder needs <mask> too, the last id
+(--mask-token), as in RoBERTa and XLM-R.
 """
 
 from __future__ import annotations
@@ -21,7 +22,14 @@ from data_prep.reading.corpora import Corpus, add_corpora_argument, corpora_from
 from data_prep.reading.documents import SUFFIXES, Documents, add_format_arguments, require_text_files
 from data_prep.tokenizers.comparison import candidates, tokenizer_report
 from data_prep.tokenizers.files import load_tokenizer, start_without_torch, tokenizer_digest
-from data_prep.tokenizers.sentencepiece_to_hf import HOSTILE_TEXTS, export, require_equal_ids, write_fast_tokenizer
+from data_prep.tokenizers.sentencepiece_to_hf import (
+    HOSTILE_TEXTS,
+    MASK_TOKEN,
+    add_mask_token,
+    export,
+    require_equal_ids,
+    write_fast_tokenizer,
+)
 from data_prep.tokenizers.training import KINDS, SPECIAL_TOKEN_IDS, SPECIAL_TOKENS, train_byte_level, train_sentencepiece
 from data_prep.tokenizers.word_counts import WordCounts, count_words
 
@@ -38,10 +46,17 @@ def train_tokenizer(
     kind: str = "bpe",
     byte_fallback: bool = True,
     character_coverage: float = 0.9995,
+    mask_token: bool = False,
 ) -> Manifest:
     """Train, export and compare one tokenizer in a new directory and return its manifest, as `train_tokenizers`."""
     return train_tokenizers(
-        documents, output_dir, kinds=(kind,), vocab_sizes=(vocab_size,), byte_fallback=byte_fallback, character_coverage=character_coverage
+        documents,
+        output_dir,
+        kinds=(kind,),
+        vocab_sizes=(vocab_size,),
+        byte_fallback=byte_fallback,
+        character_coverage=character_coverage,
+        mask_token=mask_token,
     )
 
 
@@ -53,6 +68,7 @@ def train_tokenizers(
     vocab_sizes: Sequence[int],
     byte_fallback: bool = True,
     character_coverage: float = 0.9995,
+    mask_token: bool = False,
     workers: int = 1,
     arguments: argparse.Namespace | None = None,
 ) -> Manifest:
@@ -60,6 +76,7 @@ def train_tokenizers(
 
     Args:
         kinds, vocab_sizes: all pairs of them are trained; one is written into the directory itself, several into KIND-SIZE below it.
+        mask_token: the last id of each is <mask>.
 
     Raises:
         ValueError: as `Documents`, `train_sentencepiece`, `train_byte_level` and `require_equal_ids`.
@@ -81,10 +98,11 @@ def train_tokenizers(
     with staged_directory(output_dir) as staging:
         made: dict[str, dict[str, Any]] = {}
         for kind in kinds:
-            models = _trained(kind, counts, documents, vocab_sizes, byte_fallback, character_coverage)
-            for size, model in models.items():
+            models = _trained(kind, counts, documents, [size - mask_token for size in vocab_sizes], byte_fallback, character_coverage)
+            for size, model in zip(vocab_sizes, models.values(), strict=True):
                 name = f"{kind}-{size}" if len(kinds) * len(vocab_sizes) > 1 else "."
-                made[name] = _write(staging / name, kind, model, counts) | {"model": kind, "vocab_size": size, **common}
+                written = _write(staging / name, kind, model, counts, mask_token=mask_token)
+                made[name] = {"model": kind, "vocab_size": size, **common, **written}
                 if kind != "byte-level":
                     made[name]["byte_fallback"] = byte_fallback
                 if name != ".":
@@ -102,7 +120,7 @@ def _trained(
     return train_sentencepiece(counts.words, kind, vocab_sizes, byte_fallback=byte_fallback, character_coverage=character_coverage)
 
 
-def _write(directory: Path, kind: str, model: bytes | str, counts: WordCounts) -> dict[str, Any]:
+def _write(directory: Path, kind: str, model: bytes | str, counts: WordCounts, *, mask_token: bool) -> dict[str, Any]:
     """Write a tokenizer, check it on all words, and return what is known of it."""
     directory.mkdir(exist_ok=True)
     if isinstance(model, bytes):
@@ -114,7 +132,11 @@ def _write(directory: Path, kind: str, model: bytes | str, counts: WordCounts) -
         for text in (*HOSTILE_TEXTS, *counts.joints):
             if tokenizer.decode(tokenizer.encode(text)) != text:
                 raise AssertionError(f"the byte-level tokenizer does not give back {text!r}")
-    return {"tokenizer_digest": tokenizer_digest(tokenizer)}
+    ids = dict(SPECIAL_TOKEN_IDS)
+    if mask_token:
+        ids[MASK_TOKEN] = add_mask_token(directory)
+        tokenizer = load_tokenizer(directory)
+    return {"tokenizer_digest": tokenizer_digest(tokenizer), "special_token_ids": ids}
 
 
 def _texts(counts: WordCounts) -> Iterator[str]:
@@ -161,6 +183,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         metavar="SHARE",
         help="share of characters with ids of their own (default: 0.9995)",
     )
+    parser.add_argument("--mask-token", action="store_true", help="give the last id to <mask>, behind which encoders learn to see")
     command.add_running_arguments(parser, skips_bad=False)
     parser.add_argument(
         "--report",
@@ -184,6 +207,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         vocab_sizes=arguments.vocab_size,
         byte_fallback=arguments.byte_fallback,
         character_coverage=arguments.character_coverage,
+        mask_token=arguments.mask_token,
         workers=arguments.workers,
         arguments=arguments,
     )

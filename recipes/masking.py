@@ -51,8 +51,8 @@ def read_mask_vocabulary(directory: Path) -> MaskVocabulary:
     tokenizer = load_tokenizer(directory)
     if tokenizer.mask_token_id is None:
         raise ValueError(
-            f"the tokenizer in {directory} has no mask token, behind which masked training hides others; set its mask_token (<mask>) and make"
-            " checkpoint and data with it"
+            f"the tokenizer in {directory} has no mask token, behind which masked training hides others; set its mask_token (<mask>), or"
+            " train one with data_prep.train_tokenizer --mask-token, and make checkpoint and data with it"
         )
     spelling, tokens = spelling_of(json.loads(tokenizer.backend_tokenizer.to_str())), tokenizer.get_vocab()
     is_ordinary, begins_word = (np.zeros(max(tokens.values()) + 1, dtype=bool) for _ in range(2))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 FALLBACKS = ("mean", "random")
 STATISTICS = ("dimension", "matrix")
 MATCHINGS = ("exact", "case", "space", "case-space")  # which tokens of text count as shared, see vocabulary_map
-VECTOR_SUFFIXES = (".vec", ".txt", ".vec.gz", ".txt.gz", ".bin")
+VECTOR_SUFFIXES = (".vec", ".txt", ".vec.gz", ".txt.gz", ".wv", ".bin")
 FULL = "full"
 STRATEGIES = ("replace", "expand", "union", "prune", "keep")
 # Nothing is new in these, so every row is a copy and no method has a say.

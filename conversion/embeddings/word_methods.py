@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from conversion.embeddings import colexnet
 from conversion.embeddings.method import TransferInputs
 from conversion.embeddings.neighbor_methods import wechsel_plan
 from conversion.embeddings.row_plan import RowPlan
@@ -64,16 +65,20 @@ def ofa_aligned_method(inputs: TransferInputs) -> RowPlan:
 
 
 def _ofa_plan(inputs: TransferInputs, words: WordVectors, name: str) -> RowPlan:
-    variants: list[Callable[[str], str]] = [str, lambda word: f" {word}"]
-    if inputs.as_published:
-        variants.append(lambda word: f" {word[:1].upper()}{word[1:]}")
-    else:
-        variants += [str.capitalize, lambda word: f" {word.capitalize()}"]
+    variants = colexnet.spellings(as_published=bool(inputs.as_published)) if words.marks_boundaries else _spellings(inputs)
     source, target = (
         words.pooled(vocabulary, tokenize, variants=variants, by_frequency=False, each_variant=inputs.as_published)
         for vocabulary, tokenize in ((inputs.source, inputs.tokenize_source), (inputs.target, inputs.tokenize))
     )
     return wechsel_plan(inputs, source, target, name=name)
+
+
+def _spellings(inputs: TransferInputs) -> list[Callable[[str], str]]:
+    """How a word may stand in a text."""
+    variants: list[Callable[[str], str]] = [str, lambda word: f" {word}"]
+    if inputs.as_published:
+        return [*variants, lambda word: f" {word[:1].upper()}{word[1:]}"]
+    return [*variants, str.capitalize, lambda word: f" {word.capitalize()}"]
 
 
 def _aligned_words(inputs: TransferInputs) -> tuple[WordVectors, WordVectors, np.ndarray]:

@@ -10,12 +10,14 @@ from pathlib import Path
 import numpy as np
 import regex
 
+from conversion.embeddings.colexnet import has_languages, text_of
 from conversion.embeddings.settings import VECTOR_SUFFIXES
 from conversion.embeddings.token_vectors import TokenVectors
 from conversion.embeddings.vocabulary import Vocabulary
 
 WORD = regex.compile(r"[\p{L}\p{M}\p{N}'’]+|[^\s]")
 MAX_SENTENCE_TOKENS = 10_000  # gensim drops what is longer
+_BLOCK_WORDS = 100_000  # whose tokens are held as lists at a time
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,7 @@ class WordVectors:
         vectors: (num_words, size) float32.
         frequencies: (num_words,) counts, or 1 / rank where a file tells only the order (Zipf's law).
         of_any_word: the vector of a word that need not be in the list, from its character n-grams; None where there are none.
+        marks_boundaries: whether the words are runs of characters of many languages, with a space where a word begins or ends (ColexNet+).
     """
 
     name: str
@@ -34,10 +37,13 @@ class WordVectors:
     vectors: np.ndarray
     frequencies: np.ndarray
     of_any_word: Callable[[str], np.ndarray | None] | None = None
+    marks_boundaries: bool = False
 
     @classmethod
     def read(cls, path: Path) -> WordVectors:
         """Read word2vec's text form (`.vec`, `.txt`, also `.gz`) or fastText's binary one (`.bin`), which has n-grams too.
+
+        Keys of ColexNet+ become the texts that they stand for.
 
         Raises:
             ValueError: if the file is missing, of another kind, or damaged.
@@ -47,6 +53,11 @@ class WordVectors:
             raise ValueError(f"the vectors {path} do not exist")
         if not path.name.endswith(VECTOR_SUFFIXES):
             raise ValueError(f"the vectors {path} are of an unknown kind; expected a name ending in {', '.join(VECTOR_SUFFIXES)}")
+        if _is_pickle(path):
+            raise ValueError(
+                f"the vectors {path} are a pickle, as gensim's own form is, and are not opened; save them as text where you trust them:"
+                f" KeyedVectors.load({path.name!r}).save_word2vec_format('{path.stem}.vec')"
+            )
         return _read_binary(path) if path.suffix == ".bin" else _read_text(path)
 
     @property
@@ -85,16 +96,11 @@ class WordVectors:
         """
         from scipy import sparse
 
-        spellings = [[variant(word) for word in self.words] for variant in variants]
-        ids_of_variants = [tokenize(texts) for texts in spellings]
-        token_ids: list[int] = []
-        word_ids: list[int] = []
-        for word_id, ids_of_word in enumerate(zip(*ids_of_variants)):
-            members = [i for variant in ids_of_word for i in set(variant)]
-            if not each_variant:
-                members = list(dict.fromkeys(members))
-            token_ids.extend(members)
-            word_ids.extend([word_id] * len(members))
+        blocks = [
+            _members(self.words[start : start + _BLOCK_WORDS], start, tokenize, variants, each_variant=each_variant)
+            for start in range(0, len(self.words), _BLOCK_WORDS)
+        ]
+        token_ids, word_ids = (np.concatenate(parts) if parts else np.zeros(0, np.int32) for parts in zip(*blocks, strict=True))
         values = self.frequencies[word_ids] if by_frequency else np.ones(len(word_ids))
         weights = sparse.csr_matrix((values, (token_ids, word_ids)), shape=(len(vocabulary), len(self.words)))
         totals = np.asarray(weights.sum(axis=1)).ravel()
@@ -116,6 +122,27 @@ class WordVectors:
                 vectors.append(vector)
         matrix = np.array(vectors, dtype=np.float32).reshape(len(ids), self.vectors.shape[1])
         return TokenVectors.of(matrix, np.array(ids, dtype=np.int64), len(vocabulary))
+
+
+def _members(
+    words: Sequence[str],
+    first: int,
+    tokenize: Callable[[list[str]], list[list[int]]],
+    variants: Sequence[Callable[[str], str]],
+    *,
+    each_variant: bool,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Token and word of each place where a word contains a token: ids, and numbers from `first` on, (places,) int32 each."""
+    ids_of_variants = [tokenize([variant(word) for word in words]) for variant in variants]
+    token_ids: list[int] = []
+    word_ids: list[int] = []
+    for word_id, ids_of_word in enumerate(zip(*ids_of_variants), start=first):
+        members = [i for variant in ids_of_word for i in set(variant)]
+        if not each_variant:
+            members = list(dict.fromkeys(members))
+        token_ids.extend(members)
+        word_ids.extend([word_id] * len(members))
+    return np.array(token_ids, dtype=np.int32), np.array(word_ids, dtype=np.int32)
 
 
 @dataclass(frozen=True)
@@ -188,6 +215,11 @@ def _any_word(vectors: object) -> Callable[[str], np.ndarray | None]:
     return of_any_word
 
 
+def _is_pickle(path: Path) -> bool:
+    with open(path, "rb") as stream:
+        return stream.read(1) == b"\x80"  # the protocol's number follows; no text and no other form that is known begins so
+
+
 def _read_binary(path: Path) -> WordVectors:
     from gensim.models.fasttext import load_facebook_vectors
 
@@ -219,7 +251,16 @@ def _read_text(path: Path) -> WordVectors:
         rows.append(row)
     if not rows:
         raise ValueError(f"{path} has no vectors; expected a word and its numbers on each line")
-    return WordVectors(str(path), tuple(names), np.stack(rows), 1 / np.arange(1, len(names) + 1))
+    is_multilingual = has_languages(names)
+    if is_multilingual:
+        texts = [text_of(name) for name in names]
+        if "" in texts:
+            raise ValueError(
+                f"{path} has the key {names[texts.index('')]!r} among keys of ColexNet+, which stands for no text; expected a language, a colon"
+                " and a run of characters, such as slv:$hiša$"
+            )
+        names = texts
+    return WordVectors(str(path), tuple(names), np.stack(rows), 1 / np.arange(1, len(names) + 1), marks_boundaries=is_multilingual)
 
 
 def _vector_lines(path: Path) -> Iterator[tuple[int, list[str]]]:

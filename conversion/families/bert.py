@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from conversion.families.family import Family, Require
-from conversion.mapping import Beside, Drop, Duplicate, FuseQKV, KeepAside, Rename, Rule
+from conversion.mapping import Beside, Drop, Duplicate, FuseQKV, KeepAside, Mark, Rename, Rule
 
 _MEGATRON = "decoder.layers.*"
 
@@ -73,7 +73,8 @@ TABLE = (
 
 def with_old_norm_names(table: tuple[Rule, ...]) -> tuple[Rule, ...]:
     """The same rules for files in which weight and bias of a norm are its gamma and beta."""
-    return tuple(replace(rule, hf=rule.hf.replace("LayerNorm.{weight,bias}", "LayerNorm.{gamma,beta}")) for rule in table)
+    renamed = (replace(rule, hf=rule.hf.replace("LayerNorm.{weight,bias}", "LayerNorm.{gamma,beta}")) for rule in table)
+    return (*renamed, Mark(megatron="kept.old_norm_names"))
 
 
 REQUIREMENTS = (

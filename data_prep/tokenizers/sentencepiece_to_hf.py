@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
 SPACE = "▁"
+MASK_TOKEN = "<mask>"
 # Worse than any spelling in ordinary pieces, whose scores are logarithms of shares, about -20 at the lowest.
 _HIDDEN_SCORE = -1e4
 _BATCH_CHARACTERS = 1 << 20
@@ -131,6 +132,21 @@ def write_fast_tokenizer(backend: str, specials: Mapping[str, str], directory: P
     (directory / "tokenizer.json").write_text(backend, encoding="utf-8")
     _write_json(directory / "tokenizer_config.json", config)
     _write_json(directory / "special_tokens_map.json", specials)
+
+
+def add_mask_token(directory: Path) -> int:
+    """Give the tokenizer in a folder one more token, <mask>, which no text is cut into; gives its id, the last."""
+    from tokenizers import AddedToken, Tokenizer
+
+    path = directory / "tokenizer.json"
+    backend = Tokenizer.from_file(str(path))
+    backend.add_special_tokens([AddedToken(MASK_TOKEN, special=True, normalized=False)])
+    path.write_text(backend.to_str(pretty=True), encoding="utf-8")
+    for name in ("tokenizer_config.json", "special_tokens_map.json"):
+        settings = json.loads((directory / name).read_text(encoding="utf-8"))
+        _write_json(directory / name, {**settings, "mask_token": MASK_TOKEN})
+    token_id: int = backend.token_to_id(MASK_TOKEN)
+    return token_id
 
 
 def require_equal_ids(directory: Path, texts: Iterable[str]) -> PreTrainedTokenizerFast:

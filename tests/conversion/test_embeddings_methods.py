@@ -507,7 +507,7 @@ def test_word_vectors_from_files(tmp_path: Path) -> None:
         ("c.vec", "in 1 x\n", "{path}, line 1 holds something that is no number: could not convert string to float: 'x'"),
         ("d.vec", "in 1 nan\n", "{path}, line 1 holds NaN or infinite values; repair or remove the line"),
         ("e.vec", "", "{path} has no vectors; expected a word and its numbers on each line"),
-        ("f.npy", "", "the vectors {path} are of an unknown kind; expected a name ending in .vec, .txt, .vec.gz, .txt.gz, .bin"),
+        ("f.npy", "", "the vectors {path} are of an unknown kind; expected a name ending in .vec, .txt, .vec.gz, .txt.gz, .wv, .bin"),
     ):
         (tmp_path / name).write_text(content, encoding="utf-8")
         with pytest.raises(ValueError) as error:

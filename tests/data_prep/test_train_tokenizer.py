@@ -112,6 +112,22 @@ def test_manifest_tells_what_the_next_stage_must_know(tokenizer_dir: Path, slove
     assert list(manifest.inputs) == [str(slovene_text)]
 
 
+@pytest.mark.parametrize("kind", ["bpe", "byte-level"])
+def test_a_mask_token_is_the_last_id(kind: str, slovene_text: Path, tmp_path: Path) -> None:
+    """Beside it the tokenizer is that of one id less; text that spells it is text."""
+    without, with_mask = (
+        train_tokenizer(Documents([slovene_text]), tmp_path / f"{size}", vocab_size=size, kind=kind, mask_token=size == 600).facts
+        for size in (599, 600)
+    )
+    plain, masked = (load_tokenizer(tmp_path / name) for name in ("599", "600"))
+    assert masked.mask_token_id == 599 == len(plain) and len(masked) == 600 == with_mask["vocab_size"]
+    assert with_mask["special_token_ids"] == {**without["special_token_ids"], "<mask>": 599}
+    assert with_mask["tokenizer_digest"] == tokenizer_digest(masked)
+    for text in (*HOSTILE_TEXTS, "a <mask> b"):
+        assert masked.encode(text) == plain.encode(text)
+    assert masked.decode(masked.encode("a <mask> b")) == "a <mask> b"
+
+
 def test_same_text_same_files(tokenizer_dir: Path, slovene_text: Path, tmp_path: Path) -> None:
     again = train_tokenizer(Documents([slovene_text]), tmp_path / "again", vocab_size=2000)
     first = read_manifest(tokenizer_dir)
