@@ -34,15 +34,15 @@ VOCAB_SIZES = {"en": 4000, "all": 6000}
 SHAPE = ("--num-layers", "2", "--hidden-size", "192", "--num-attention-heads", "6", "--ffn-size", "768", "--max-positions", "128")
 # Share of the dimensions as in the paper: 400, 200 and 100 of 768.
 ARMS = {"random": None, "OFA, all 192": None, "OFA, 100": 100, "OFA, 50": 50, "OFA, 25": 25}
-SOURCE_STEPS, STEPS, VALIDATE_EVERY = 200, 40, 20
+SOURCE_STEPS, STEPS, VALIDATE_EVERY = 600, 80, 20
 TRAINING = (
     "data.sequence_length=128",
     "parallel.devices_per_node=1",
     "parallel.tensor_parallel_size=1",
     "schedule.global_batch_size=16",
     "schedule.micro_batch_size=16",
-    "schedule.learning_rate=2e-3",
-    "schedule.min_learning_rate=2e-4",
+    "schedule.learning_rate=1e-3",
+    "schedule.min_learning_rate=1e-4",
     "schedule.warmup_steps=20",
     "+objective=masked",
 )

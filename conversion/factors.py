@@ -32,6 +32,14 @@ def read_factors(path: Path) -> dict[str, LazyTensor]:
     return {name: tensors[name] for name in ("coordinates", "primitives")}
 
 
+def factors_of(tensors: Mapping[str, LazyTensor], *, num_rows: int) -> dict[str, LazyTensor]:
+    """`coordinates`, without the rows that pad a vocabulary, and `primitives` of a checkpoint's token table; empty where it is one matrix."""
+    if COORDINATES not in tensors or PRIMITIVES not in tensors:
+        return {}
+    coordinates = tensors[COORDINATES]
+    return {"coordinates": coordinates.row_range(coordinates.name, 0, num_rows), "primitives": tensors[PRIMITIVES]}
+
+
 def fold_table(tensors: Mapping[str, LazyTensor]) -> dict[str, LazyTensor]:
     """The tensors of a checkpoint with the token table in place of its factors; nothing is read yet.
 

@@ -366,6 +366,12 @@ def _occurs(application: _Application, names: Sequence[str], tensors: Mapping[st
     return not isinstance(application.rule, KeepAside) or any(name in tensors for name in names)
 
 
+def hf_name_of(table: Sequence[Rule], megatron: str) -> str:
+    """The Hugging Face name of the one tensor that is the same on both sides."""
+    [name] = (rule.hf for rule in table if rule.megatron == megatron)
+    return name
+
+
 def megatron_names(table: Sequence[Rule], config: Config) -> list[str]:
     """Names of a model's parameters in the engine, without what is kept aside."""
     return [name for application in _applications(table, config) for name in application.megatron if not name.startswith(KEPT)]

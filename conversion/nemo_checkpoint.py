@@ -15,12 +15,12 @@ import os
 import re
 import shutil
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from conversion.dist_checkpoint import read_dist_checkpoint, write_dist_checkpoint
-from conversion.factors import fold_table
+from conversion.factors import factors_of, fold_table
 from conversion.families.family import Family
 from conversion.hf_checkpoint import copy_companions
 from conversion.hf_files import CONFIG_NAME
@@ -52,6 +52,7 @@ class NeMoCheckpoint:
         hf_dtype: dtype of the weights that were converted, for example `float16`.
         tensors: name without `module.` -> tensor, one per layer, and what was kept aside; adapters are
             added to their weights, factors multiplied.
+        factors: `coordinates` and `primitives` of a token table that is trained as these; empty where it is one matrix.
     """
 
     directory: Path
@@ -59,6 +60,7 @@ class NeMoCheckpoint:
     config: dict[str, Any]
     hf_dtype: str
     tensors: dict[str, LazyTensor]
+    factors: dict[str, LazyTensor] = field(default_factory=dict)
 
     @classmethod
     def open(cls, directory: Path) -> NeMoCheckpoint:
@@ -77,10 +79,10 @@ class NeMoCheckpoint:
                 " `python -m conversion.change_layout --to nemo --context` adds them"
             )
         family, config, hf_dtype = read_model(directory)
-        trained = fold_table(read_dist_checkpoint(directory / WEIGHTS, prefix=PREFIX))
-        trained = merge_adapters(trained, config, (directory / MODEL).parent)
+        saved = read_dist_checkpoint(directory / WEIGHTS, prefix=PREFIX)
+        trained = merge_adapters(fold_table(saved), config, (directory / MODEL).parent)
         tensors = {name: tensor for name, tensor in trained.items() if name not in TRAINING_ONLY} | read_kept(directory)
-        return cls(directory, family, config, hf_dtype, tensors)
+        return cls(directory, family, config, hf_dtype, tensors, factors_of(saved, num_rows=config["vocab_size"]))
 
     @property
     def hf_dir(self) -> Path:

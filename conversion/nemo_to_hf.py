@@ -44,6 +44,7 @@ def export(
     max_shard_bytes: int | None = None,
     card: CardOptions | None = None,
     chat_template: Path | None = None,
+    keep_factors: bool = False,
 ) -> Manifest:
     """Write the Hugging Face checkpoint of a NeMo checkpoint.
 
@@ -52,18 +53,22 @@ def export(
         max_shard_bytes: by default as the transformers library.
         card: what the model card says besides what the manifests do.
         chat_template: Jinja file for the tokenizer, see `conversion.chat_template`; by default the source's.
+        keep_factors: write coordinates and primitives in place of their product, for `conversion.factorised_model`.
 
     Raises:
         ValueError: if the input is missing, corrupt, edited or not complete; if a value does not fit the dtype; if the output
             exists or the disk is full.
     """
     from conversion.chat_template import add_chat_template
+    from conversion.factorised_files import FACTORISED_NAME
+    from conversion.factors import TABLE
     from conversion.families import family_of
     from conversion.hf_checkpoint import DEFAULT_MAX_SHARD_BYTES, copy_companions, write_hf_weights
     from conversion.hf_files import CONFIG_NAME
     from conversion.lazy_tensor import counted, return_freed_memory
-    from conversion.mapping import map_to_hf
+    from conversion.mapping import hf_name_of, map_to_hf
     from conversion.nemo_checkpoint import NeMoCheckpoint
+    from conversion.safetensors_file import write_safetensors
 
     return_freed_memory()
     nemo = NeMoCheckpoint.open(input_dir)
@@ -71,7 +76,10 @@ def export(
     if manifest is not None:
         check_files(nemo.directory, manifest, contents=False)
     family = family_of(nemo.family, source=str(nemo.directory))
-    tensors = sorted(map_to_hf(family.table_of(nemo.tensors), nemo.tensors, nemo.config, source=str(nemo.directory)), key=_by_layer)
+    table = family.table_of(nemo.tensors)
+    tensors = sorted(map_to_hf(table, nemo.tensors, nemo.config, source=str(nemo.directory)), key=_by_layer)
+    if keep_factors:
+        tensors = _with_factors(nemo, tensors, hf_name_of(table, TABLE))
     if dtype is not None:
         tensors = [tensor if tensor.dtype_name == dtype else _cast(tensor, dtype) for tensor in tensors]
     config, changes = _config(nemo, tensors)
@@ -82,6 +90,8 @@ def export(
         "tie_word_embeddings": nemo.config["share_embeddings_and_output_weights"],
         "changed_config_keys": sorted(changes),
     }
+    if keep_factors:
+        facts["factorised_size"] = nemo.factors["primitives"].shape[0]
     if (tokens := consumed_tokens(manifest)) is not None:
         facts["consumed_tokens"] = tokens
     card_text = model_card(
@@ -97,7 +107,11 @@ def export(
         source_digest = Background(partial(_digest, nemo, manifest))  # reads the whole input, so it runs beside the conversion
         with Progress("converting", total=total, unit="B", is_bytes=True) as progress:
             shard_bytes = max_shard_bytes or DEFAULT_MAX_SHARD_BYTES
-            digests = write_hf_weights(staging, counted(tensors, progress.advance), max_shard_bytes=shard_bytes)
+            weights = counted(tensors, progress.advance)
+            if keep_factors:
+                digests = {FACTORISED_NAME: write_safetensors(staging / FACTORISED_NAME, weights)}
+            else:
+                digests = write_hf_weights(staging, weights, max_shard_bytes=shard_bytes)
         if changes:
             text = json.dumps({**config, **changes}, indent=2, ensure_ascii=False) + "\n"
             (staging / CONFIG_NAME).write_text(text, encoding="utf-8")
@@ -112,10 +126,24 @@ def export(
             stage=STAGE,
             facts=facts,
             arguments={"input": str(input_dir), "dtype": dtype, "max_shard_bytes": max_shard_bytes}
-            | ({"chat_template": str(chat_template)} if chat_template is not None else {}),
+            | ({"chat_template": str(chat_template)} if chat_template is not None else {})
+            | ({"keep_factors": True} if keep_factors else {}),
             inputs={"nemo": source_digest.result()},
             known_digests=digests,
         )
+
+
+def _with_factors(nemo: NeMoCheckpoint, tensors: Sequence[LazyTensor], table: str) -> list[LazyTensor]:
+    """The tensors with the factors of the token table in its place."""
+    from conversion.factorised_files import factor_names
+
+    if not nemo.factors:
+        raise ValueError(
+            f"{nemo.directory} has a token table of one matrix, no factors that could be kept; leave out --keep-factors, or train with model.factors"
+        )
+    factors = [nemo.factors[part].renamed(name) for part, name in factor_names(table).items()]
+    place = next(number for number, tensor in enumerate(tensors) if tensor.name == table)
+    return [*tensors[:place], *factors, *tensors[place + 1 :]]
 
 
 def _by_layer(tensor: LazyTensor) -> list[tuple[int, str]]:
@@ -187,7 +215,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--chat-template", type=Path, metavar="JINJA", help="for tuning on conversations, for example recipes/tuning/chat.jinja"
     )
+    parser.add_argument(
+        "--keep-factors",
+        action="store_true",
+        help="of a table that is trained as coordinates and primitives (OFA), write these in place of their product; load it with"
+        " conversion.factorised_model",
+    )
     arguments = parser.parse_args(argv)
+    if arguments.keep_factors and (arguments.dtype is not None or arguments.max_shard_bytes is not None):
+        raise ValueError("--keep-factors writes one file of the weights as they are; leave out --dtype and --max-shard-bytes")
     if arguments.max_shard_bytes is not None and arguments.max_shard_bytes < 1:
         raise ValueError(f"--max-shard-bytes is {arguments.max_shard_bytes}; expected at least 1, such as 5000000000")
     start = time.monotonic()
@@ -204,6 +240,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         max_shard_bytes=arguments.max_shard_bytes,
         card=card,
         chat_template=arguments.chat_template,
+        keep_factors=arguments.keep_factors,
     )
     print(summary(arguments.output, manifest, seconds=time.monotonic() - start))
     return command.DONE

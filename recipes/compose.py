@@ -10,6 +10,7 @@ from pathlib import Path
 
 from data_prep.plain_files import parse_yaml, read_text
 from recipes.interpolations import require_bounded_interpolations
+from recipes.languages import with_table
 from recipes.schema import Recipe, recipe_from_mapping
 from recipes.tiny import Size, size_overrides
 
@@ -46,7 +47,7 @@ def compose_recipe(recipe: str, overrides: Sequence[str] = ()) -> Recipe:
     choices, values, size = _sorted_overrides(overrides)
     if size is not None:
         values = size_overrides(_compose(recipe, choices), _read_size(size)) + values
-    return _compose(recipe, choices + values)
+    return with_table(_compose(recipe, choices + values))
 
 
 def _sorted_overrides(overrides: Sequence[str]) -> tuple[list[str], list[str], str | None]:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _MANY_PASSES = 16
 _LOOKED_AT = 100  # documents
+_MANY_SENTENCES = 8
 
 
 def blend_problems(recipe: Recipe, inputs: RunInputs) -> list[str]:
@@ -31,16 +32,43 @@ def blend_problems(recipe: Recipe, inputs: RunInputs) -> list[str]:
         problems.append(
             f"data.epochs has {len(data.epochs)} numbers for {len(data.train)} data sets in data.train; give one for all or one each"
         )
-    if schedule.epochs is not None and (data.weights or data.shares or data.blend):
-        given = "weights" if data.weights else "shares" if data.shares else "blend"
-        problems.append(f"schedule.epochs sees all of the data, but data.{given} takes parts of it; give one of them")
+    if schedule.epochs is not None and (given := _ways_to_share(recipe)):
+        problems.append(f"schedule.epochs sees all of the data, but data.{given[0]} takes parts of it; give one of them")
     for number, rule in enumerate(recipe.freeze):
         if rule.until_epoch is not None and (schedule.epochs is None or not 0 < rule.until_epoch < schedule.epochs):
             known = "not given" if schedule.epochs is None else f"{schedule.epochs:g}"
             problems.append(
                 f"freeze[{number}].until_epoch is {rule.until_epoch:g}; expected more than 0 and less than schedule.epochs ({known})"
             )
-    return problems + _share_problems(recipe) + _named_share_problems(recipe) + _answer_problems(recipe, inputs)
+    return (
+        problems + _share_problems(recipe) + _named_share_problems(recipe) + _sampling_problems(recipe) + _answer_problems(recipe, inputs)
+    )
+
+
+def _ways_to_share(recipe: Recipe) -> list[str]:
+    """Keys that say how much of each data set is seen."""
+    data = recipe.data
+    given = [name for name in ("weights", "shares", "blend") if getattr(data, name)]
+    return given + (["sampling_exponent"] if data.sampling_exponent is not None and len(data.train) > 1 else [])
+
+
+def _sampling_problems(recipe: Recipe) -> list[str]:
+    """Of languages that are drawn by a power of their text."""
+    data, ways = recipe.data, _ways_to_share(recipe)
+    if "sampling_exponent" not in ways:
+        return []
+    problems = []
+    if len(ways) > 1:
+        problems.append(
+            f"data.{ways[0]} and data.sampling_exponent both say how much of each data set is seen; set data.sampling_exponent=null, or leave"
+            " the other out"
+        )
+    if not data.languages:
+        problems.append(
+            f"data.sampling_exponent is {data.sampling_exponent:g}, by which languages are drawn; say with data.languages which language each"
+            " data set is in, give data.table, or set it to null"
+        )
+    return problems
 
 
 def _answer_problems(recipe: Recipe, inputs: RunInputs) -> list[str]:
@@ -97,20 +125,30 @@ def _named_share_problems(recipe: Recipe) -> list[str]:
 def pass_warnings(recipe: Recipe, train: Sequence[Manifest]) -> list[str]:
     """A sentence for each data set that is seen so often that it teaches nothing more, unless the recipe itself counts passes.
 
+    Of many languages one sentence speaks of all that are.
+
     Source: Muennighoff et al. 2023 (Scaling data-constrained language models): what is repeated is worth little beyond 16 passes.
     """
     if recipe.schedule.epochs is not None or recipe.data.epochs:
         return []
     weights, samples = weights_of(recipe.data, train), arithmetic.run_samples(recipe)
-    sentences = []
+    often = {}
     for path, weight, size in zip(recipe.data.train, weights, samples_of(recipe.data, train), strict=True):
         passes = samples * weight / sum(weights) / max(size, 1)
         if passes > _MANY_PASSES:
-            sentences.append(
-                f"the run sees the data set {path} {passes:,.0f} times; beyond {_MANY_PASSES} a text teaches little:"
-                " give it more data or fewer steps, or say with schedule.epochs that this is meant"
-            )
-    return sentences
+            often[path] = passes
+    advice = f"beyond {_MANY_PASSES} a text teaches little"
+    if len(often) > _MANY_SENTENCES:
+        most = max(often, key=lambda path: often[path])
+        return [
+            f"the run sees {len(often)} of {len(train)} data sets more than {_MANY_PASSES} times, the most {most} ({often[most]:,.0f} times);"
+            f" {advice}: give them more data, or the run fewer steps or a higher data.sampling_exponent"
+        ]
+    return [
+        f"the run sees the data set {path} {passes:,.0f} times; {advice}:"
+        " give it more data or fewer steps, or say with schedule.epochs that this is meant"
+        for path, passes in often.items()
+    ]
 
 
 def data_problems(recipe: Recipe, inputs: RunInputs) -> list[str]:
@@ -182,5 +220,9 @@ def _dataset_problems(recipe: Recipe, inputs: RunInputs) -> list[str]:
                 f"the data set {path} has ids up to {manifest.facts['vocab_size'] - 1}, but the checkpoint has {model['vocab_size']} rows"
             )
         if not has_answers(manifest) and manifest.facts["num_tokens"] < data.sequence_length + 1:
-            problems.append(f"the data set {path} has {manifest.facts['num_tokens']} tokens; one sample needs {data.sequence_length + 1}")
+            language = dict(zip(data.train, data.languages, strict=False)).get(path)
+            advice = f": give the language {language} more text, or leave it out" if language else ""
+            problems.append(
+                f"the data set {path} has {manifest.facts['num_tokens']} tokens; one sample needs {data.sequence_length + 1}{advice}"
+            )
     return problems

@@ -53,6 +53,7 @@ RANGES: Mapping[str, Range] = {
     "model.hidden_dropout": SHARE_BELOW_ONE,
     "model.attention_dropout": SHARE_BELOW_ONE,
     "model.pad_vocabulary_to_multiple_of": COUNT,
+    "data.sampling_exponent": Range(0, 1, because=", from all languages alike to as much as there is of each"),
     "parallel.num_nodes": COUNT,
     "parallel.devices_per_node": COUNT,
     "parallel.tensor_parallel_size": COUNT,

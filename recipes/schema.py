@@ -61,8 +61,12 @@ class DataRecipe:
 
     sequence_length: int  # tokens of one sample
     train: tuple[str, ...] = ()  # data sets, each the output of data_prep.to_megatron; only plans do without
-    languages: tuple[str, ...] = ()  # language of each data set; needed where `shares` speak of languages
+    table: str | None = (
+        None  # or a YAML file, language: its data set, or {train: [...], validation: ...}; in place of train, languages, validation
+    )
+    languages: tuple[str, ...] = ()  # language of each data set; needed where `shares` or `sampling_exponent` speak of languages
     shares: dict[str, float] = field(default_factory=dict)  # language: its share of all samples; its data sets share by their tokens
+    sampling_exponent: float | None = None  # or languages are drawn by their tokens to this power: 1 as much as there is, 0 all alike
     weights: tuple[float, ...] = ()  # or the share of each data set; by default in proportion to tokens x epochs
     blend: dict[str, float] | None = None  # or name of a data set, the last folder of its path: its share, in proportion to the others'
     epochs: tuple[float, ...] = ()  # how often one pass over the data sees each data set; one number for all; by default once

@@ -11,6 +11,7 @@ from data_prep.artifacts import Manifest
 from data_prep.megatron.index import PREFIX, QA_STAGE, TokenFile, pair_lengths
 from recipes.batches import Batches, batches_of
 from recipes.blend import Blend, num_windows, pack
+from recipes.languages import drawn_shares
 from recipes.schema import DataRecipe, FreezeRule, Recipe
 
 
@@ -20,18 +21,19 @@ def epochs_of(data: DataRecipe) -> tuple[float, ...]:
 
 
 def weights_of(data: DataRecipe, train: Sequence[Manifest]) -> tuple[float, ...]:
-    """Share of the samples from each data set: as given, by the shares of names or languages, or in proportion to tokens x epochs."""
+    """Share of the samples from each data set: as given, by the shares of names or languages, or by tokens x epochs."""
     if data.weights:
         return data.weights
     if data.blend:
         return tuple(data.blend[Path(path).name] for path in data.train)
     seen = [manifest.facts["num_tokens"] * epochs for manifest, epochs in zip(train, epochs_of(data), strict=True)]
-    if not data.shares:
+    if not data.shares and (data.sampling_exponent is None or not data.languages):
         return tuple(seen)
-    of_language = {
-        language: sum(tokens for tokens, mine in zip(seen, data.languages, strict=True) if mine == language) for language in data.shares
-    }
-    return tuple(data.shares[language] * tokens / of_language[language] for tokens, language in zip(seen, data.languages, strict=True))
+    of_language: dict[str, float] = {}
+    for tokens, language in zip(seen, data.languages, strict=True):
+        of_language[language] = of_language.get(language, 0) + tokens
+    shares = data.shares or drawn_shares(of_language, data.sampling_exponent or 0.0)
+    return tuple(shares[language] * tokens / of_language[language] for tokens, language in zip(seen, data.languages, strict=True))
 
 
 def has_answers(manifest: Manifest) -> bool:

@@ -10,9 +10,9 @@ _TWO_LETTERS = (
     r"j[av]|k[agijklmnorsuvwy]|l[abginotuv]|m[ghiklnrsty]|n[abdeglnorvy]|o[cjmrs]|p[ailst]|q[u]|r[mnouw]|"
     r"s[acdeghiklmnoqrstuvw]|t[aeghiklnorstwy]|u[gkrz]|v[eio]|w[ao]|x[h]|y[io]|z[ahu]"
 )
-_CODE = re.compile(rf"({_TWO_LETTERS}|[a-z]{{3}})(-[A-Za-z]+)*")
+_CODE = re.compile(rf"({_TWO_LETTERS}|[a-z]{{3}})([-_][A-Za-z]+)*")
 
 
 def is_language(code: str) -> bool:
-    """Whether a text is a code of ISO 639, perhaps with more behind a dash (sr-Latn); every code of three letters passes."""
+    """Whether a text is a code of ISO 639, perhaps with more behind a dash or an underscore (sr-Latn, srp_Latn); every code of three letters passes."""
     return _CODE.fullmatch(code) is not None

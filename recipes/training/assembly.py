@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from lightning.pytorch.callbacks import Callback
 
@@ -28,6 +29,7 @@ from recipes.stopping import StopSignals
 from recipes.training.checkpoints import Checkpoints
 from recipes.training.fencing import SharedFence
 from recipes.training.first_step import FirstStepMemory
+from recipes.training.languages import LANGUAGES, LanguageFacts
 from recipes.training.metrics import ON_CPU, Metrics, memory_gib
 from recipes.training.metrics_file import MetricsFile
 from recipes.training.nonfinite import NonFiniteSteps
@@ -92,7 +94,7 @@ def make_callbacks(
         every_seconds=None if recipe.run.checkpoint_every_minutes is None else recipe.run.checkpoint_every_minutes * 60,
         max_steps=steps,
         source_context=_context(recipe, run_dir),
-        facts={**inputs.checkpoint.facts, "padded_vocab_size": padded_vocab_size(recipe, inputs)},
+        facts={**_lasting_facts(inputs.checkpoint), "padded_vocab_size": padded_vocab_size(recipe, inputs)},
         inputs={
             "checkpoint": inputs.checkpoint.digest,
             **{path: manifest.digest for path, manifest in zip(recipe.data.train, inputs.train, strict=True)},
@@ -101,6 +103,7 @@ def make_callbacks(
         optimizer_in_last=recipe.run.keep_optimizer_in_last_checkpoint,
         asynchronous=recipe.run.asynchronous_save,
         batches=batches_of(recipe.schedule),
+        facts_of_samples=LanguageFacts(recipe, inputs),
         retention=None if recipe.run.keep_checkpoints is None else Retention(recipe.run.keep_checkpoints, recipe.run.keep_held_checkpoints),
         fence=shared_fence,
         watchdog=watchdog,
@@ -123,6 +126,11 @@ def make_callbacks(
         stopping=Stopping(run_dir, checkpoints, signals, shared_fence),
         watch=ProgressWatch(watchdog),
     )
+
+
+def _lasting_facts(checkpoint: Manifest) -> dict[str, Any]:
+    """What holds of the checkpoint that a run starts from and of all that it saves; not what an earlier run saw."""
+    return {key: value for key, value in checkpoint.facts.items() if key != LANGUAGES}
 
 
 def _context(recipe: Recipe, run_dir: Path) -> Path:

@@ -22,6 +22,7 @@ from recipes.batches import Batches
 from recipes.retention import REMOVED_PATTERN, Retention, remove_old_checkpoints
 from recipes.run_dir import checkpoint_name
 from recipes.training.fencing import SharedFence
+from recipes.training.languages import FactsOfSamples
 from recipes.watchdog import Watchdog
 
 
@@ -33,6 +34,7 @@ class Checkpoints(Callback):
     Args:
         directory: below that of the run.
         batches: of the run; a checkpoint says how many samples it has seen.
+        facts_of_samples: what else it says of so many samples; called on rank 0.
         retention: None lets all checkpoints stay.
         saved: called on rank 0 with the step of each checkpoint that is complete.
     """
@@ -51,6 +53,7 @@ class Checkpoints(Callback):
         optimizer_in_last: bool,
         asynchronous: bool,
         batches: Batches,
+        facts_of_samples: FactsOfSamples,
         retention: Retention | None,
         fence: SharedFence,
         watchdog: Watchdog,
@@ -60,7 +63,7 @@ class Checkpoints(Callback):
         self._every_seconds, self._begun = every_seconds, 0.0  # when the last save began, or the training
         self._source_context, self._facts, self._inputs, self._arguments = source_context, facts, inputs, arguments
         self._optimizer_in_last, self._asynchronous, self._batches, self._retention = optimizer_in_last, asynchronous, batches, retention
-        self._fence, self._watchdog, self._saved = fence, watchdog, saved
+        self._fence, self._watchdog, self._saved, self._facts_of_samples = fence, watchdog, saved, facts_of_samples
         self._last_saved = -1
         self._stopped_seconds = 0.0  # for which the newest save has stopped the training
 
@@ -123,7 +126,9 @@ class Checkpoints(Callback):
         trainer.strategy.barrier("checkpoint written")
         digests = _digests_of_all_ranks(partial)
         if trainer.is_global_zero:
-            facts = {"step": step, "samples": self._batches.samples(step), "save_seconds": self._stopped_seconds + time.monotonic() - start}
+            samples = self._batches.samples(step)
+            facts = {"step": step, "samples": samples, **self._facts_of_samples(trainer, samples)}
+            facts["save_seconds"] = self._stopped_seconds + time.monotonic() - start
             self._complete(partial, facts, digests)
         self._fence.check()
         if trainer.is_global_zero:

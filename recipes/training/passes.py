@@ -35,6 +35,11 @@ class OrderedSamples(Dataset[Mapping[str, Tensor]]):
         """The data set of a sample, and its number there."""
         return self._data_sets[self._order.data_sets[number]], int(self._order.samples[number])
 
+    @property
+    def data_sets(self) -> NDArray[np.uint16]:
+        """(samples,), number of the data set of each."""
+        return self._order.data_sets
+
     def tokens_seen(self, sequence_length: int) -> NDArray[np.int64]:
         """(samples + 1,), tokens of text in the first so many samples; what fills up answers is none."""
         counts = np.full(len(self), sequence_length, dtype=np.int64)

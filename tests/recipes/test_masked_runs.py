@@ -18,6 +18,7 @@ import torch.nn.functional as F  # noqa: N812
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForMaskedLM
 
+from conversion.factorised_model import load_factorised
 from data_prep.artifacts import read_manifest
 from data_prep.megatron.index import PREFIX, TokenFile
 from recipes import arithmetic
@@ -30,6 +31,7 @@ from tests.conversion.embedding_fixtures import byte_level, demo_text
 from tests.gloo import run_on_gloo
 from tests.processes import call_command
 from tests.recipes.conftest import ENCODER_SPECIALS, SHAPE
+from tests.recipes.test_languages import data_set_of
 from tests.recipes.tiny_runs import export, train_tiny
 from tests.recipes.watched_runs import BATCH, SEQUENCE_LENGTH, STEPS, TIMEOUT_SECONDS, Runs
 
@@ -54,6 +56,14 @@ class MaskedRuns(Runs):
             at_step=at_step,
         )[0]
 
+    def two_languages(self) -> tuple[str, ...]:
+        """Of which the second has far less text."""
+        return (
+            f"data.train=[{self.inputs.data},{self.inputs.held_out}]",
+            "data.languages=[slv_Latn,slv_heldout]",
+            "data.sampling_exponent=0.3",
+        )
+
     def samples(self, name: str) -> dict[int, Any]:
         """What all ranks saw."""
         return {number: sample for rank in range(2) for number, sample in torch.load(self.directory / f"{name}.{rank}.pt").items()}
@@ -66,8 +76,8 @@ def runs(encoder: Inputs, tmp_path_factory: pytest.TempPathFactory) -> MaskedRun
 
 @pytest.fixture(scope="module")
 def whole(runs: MaskedRuns) -> dict[str, Any]:
-    """An uninterrupted run at tensor parallel 2."""
-    return runs.train("whole")
+    """An uninterrupted run at tensor parallel 2, of two languages."""
+    return runs.train("whole", *runs.two_languages())
 
 
 def by_documents(model: Any, sample: dict[str, torch.Tensor], end_of_text: int) -> torch.Tensor:
@@ -123,8 +133,8 @@ def test_the_losses_are_those_of_a_plain_loop(runs: MaskedRuns, whole: dict[str,
 def test_killed_and_resumed_in_another_layout(runs: MaskedRuns, whole: dict[str, Any]) -> None:
     """On two pipeline stages and with other micro batches than before: the same samples behind the same masks, and the same losses."""
     with pytest.raises(AssertionError, match=r"rank . failed"):
-        runs.train("killed", at_step=["crash", 4])
-    options = ("parallel.pipeline_parallel_size=2", "schedule.micro_batch_size=4")
+        runs.train("killed", *runs.two_languages(), at_step=["crash", 4])
+    options = (*runs.two_languages(), "parallel.pipeline_parallel_size=2", "schedule.micro_batch_size=4")
     runs.train("killed", *options, tensor_parallel_size=1)
     before, after = runs.samples("whole"), runs.samples("killed")
     assert set(after) == set(range(3 * BATCH, STEPS * BATCH))
@@ -134,6 +144,25 @@ def test_killed_and_resumed_in_another_layout(runs: MaskedRuns, whole: dict[str,
 
 
 DOCUMENTS = ("data.document_mask=true", "schedule.max_steps=5", "masking.whole_words=true", "schedule.micro_batch_size=4")
+
+
+def test_a_checkpoint_says_how_much_of_each_language_was_seen(runs: MaskedRuns, whole: dict[str, Any], encoder: Inputs) -> None:
+    """Counted in the samples themselves, by the text with which they begin."""
+    data_sets, samples = [encoder.data, encoder.held_out], runs.samples("whole")
+    manifests = [manifest for path in data_sets if (manifest := read_manifest(path)) is not None]
+    tokens = [manifest.facts["num_tokens"] for manifest in manifests]
+    which = [data_set_of(samples[number], data_sets, manifests[0].facts["eos_token_id"]) for number in range(STEPS * BATCH)]
+    planned = np.array(tokens) ** 0.3 / (np.array(tokens) ** 0.3).sum()
+    assert planned[1] > 2 * tokens[1] / sum(tokens), "the smaller language is drawn more often than there is of it"
+    for step in (3, 6):
+        found = read_manifest(runs.directory / f"whole/checkpoints/step_{step:07d}")
+        assert found is not None
+        counts = np.bincount(which[: step * BATCH], minlength=2)
+        assert [entry["samples"] for entry in found.facts["languages"].values()] == counts.tolist()
+        assert counts / counts.sum() == pytest.approx(planned, abs=1 / counts.sum())
+        for entry, count, of_tokens, share in zip(found.facts["languages"].values(), counts, tokens, planned, strict=True):
+            assert (entry["tokens"], entry["planned_share"], entry["share"]) == (of_tokens, pytest.approx(share), count / counts.sum())
+            assert entry["passes"] == pytest.approx(count * SEQUENCE_LENGTH / of_tokens)
 
 
 def test_documents_do_not_see_each_other(bert: Inputs, tmp_path: Path) -> None:
@@ -235,6 +264,11 @@ def test_factors_of_an_encoder(encoder: Inputs, tmp_path: Path) -> None:
     assert (last[table] - start[table]).abs().max() > 1e-3
     assert torch.linalg.matrix_rank(last[table], rtol=1e-5) == 6
     assert not torch.equal(last["lm_head.bias"], start["lm_head.bias"])
+    call_command("conversion.nemo_to_hf", "--input", run / "checkpoints/step_0000004", "--keep-factors", "--output", tmp_path / "kept")
+    plain, kept = AutoModelForMaskedLM.from_pretrained(tmp_path / "back_4").eval(), load_factorised(tmp_path / "kept")
+    ids = torch.arange(5, 45)[None]
+    with torch.inference_mode():
+        torch.testing.assert_close(kept(ids).logits, plain(ids).logits, atol=1e-5, rtol=0)
 
 
 # -- what is refused ------------------------------------------------------------------------------------------------------
