@@ -77,6 +77,11 @@ def pack(lengths: NDArray[np.integer], room: int) -> NDArray[np.int64]:
     return np.array(bounds, dtype=np.int64)
 
 
+def num_pieces(lengths: NDArray[np.integer], sequence_length: int) -> NDArray[np.int64]:
+    """(documents,), samples of each document where each is a sample of its own, and a long one several."""
+    return -(-lengths.astype(np.int64) // sequence_length)
+
+
 def apportion(total: int, weights: Sequence[float]) -> tuple[int, ...]:
     """Whole numbers in proportion to the weights that sum to `total` (largest remainder)."""
     exact = np.array(weights, dtype=np.float64) / np.sum(weights) * total

@@ -23,7 +23,7 @@ from recipes.layout_checks import layers_per_stage
 from recipes.masking import masks_of
 from recipes.recomputation import resolved
 from recipes.schema import MASKED, Recipe
-from recipes.steps import blend_of, has_answers, weights_of
+from recipes.steps import blend_of, drawn_blend, has_answers, weights_of
 from recipes.stopping import StopSignals
 from recipes.watchdog import Watchdog
 
@@ -303,12 +303,17 @@ def make_data(recipe: Recipe, inputs: RunInputs, *, index_dir: Path) -> PreTrain
         train += [str(weight), str(prefix)]
     train = train if len(recipe.data.train) > 1 else train[1:]
     build: Callable[..., PreTrainingDataModule] = PreTrainingDataModule
+    masks, passes = masks_of(recipe), None
     if recipe.schedule.epochs is not None:
-        with_answers = [has_answers(manifest) for manifest in inputs.train]
         passes = (prefixes, blend_of(recipe, inputs.train))
-        build = partial(PassesDataModule, *passes, with_answers=with_answers)
-    if (masks := masks_of(recipe)) is not None:
-        build = partial(MaskedDataModule, *masks) if recipe.schedule.epochs is None else partial(MaskedPassesDataModule, *masks, *passes)
+        build = partial(PassesDataModule, *passes, with_answers=[has_answers(manifest) for manifest in inputs.train])
+    elif recipe.data.pad_documents:  # which Megatron's own order does not know
+        passes = (prefixes, drawn_blend(recipe, inputs.train, num_samples=arithmetic.run_samples(recipe)))
+    if masks is not None:
+        padding_id = masks[0].padding_id if recipe.data.pad_documents else None
+        build = (
+            partial(MaskedDataModule, *masks) if passes is None else partial(MaskedPassesDataModule, *masks, *passes, padding_id=padding_id)
+        )
     data = build(
         paths={"train": train, "validation": train, "test": train},  # Validation reads its own
         seq_length=recipe.data.sequence_length,

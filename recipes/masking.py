@@ -30,11 +30,13 @@ class MaskVocabulary:
         mask_id: the token that others are hidden behind.
         is_ordinary: (tokens,), False for special tokens, which are neither hidden nor put in the place of others.
         begins_word: (tokens,), whether the text of a token begins with a space.
+        padding_id: the token that fills up samples, if there is one.
     """
 
     mask_id: int
     is_ordinary: Flags
     begins_word: Flags
+    padding_id: int | None = None
 
     @property
     def ordinary(self) -> Ids:
@@ -60,7 +62,7 @@ def read_mask_vocabulary(directory: Path) -> MaskVocabulary:
         is_ordinary[token_id] = True
         begins_word[token_id] = bytes_of(token, spelling)[:1].isspace()
     is_ordinary[tokenizer.all_special_ids] = False
-    return MaskVocabulary(tokenizer.mask_token_id, is_ordinary, begins_word)
+    return MaskVocabulary(tokenizer.mask_token_id, is_ordinary, begins_word, tokenizer.pad_token_id)
 
 
 def masks_of(recipe: Recipe) -> tuple[MaskVocabulary, MaskingRecipe] | None:

@@ -28,6 +28,8 @@ def masking_problems(recipe: Recipe, inputs: RunInputs) -> list[str]:
             problems.append(
                 f"masking is given, but the objective {recipe.objective} hides no tokens; set objective={MASKED}, or leave it out"
             )
+        if recipe.data.pad_documents:
+            problems.append(f"data.pad_documents fills up samples of the objective {MASKED}, not of {recipe.objective}; leave it out")
         return problems
     if not is_encoder:
         encoders = ", ".join(name for name, family in FAMILIES.items() if family.masked)
@@ -35,7 +37,13 @@ def masking_problems(recipe: Recipe, inputs: RunInputs) -> list[str]:
             f"the objective is {MASKED}, but the checkpoint {path} is of the family {inputs.family}, whose tokens do not see those behind"
             f" them; give an encoder ({encoders}), or leave the objective out"
         ]
-    return _layout_problems(recipe) + _data_problems(recipe, inputs) + _share_problems(recipe) + _tokenizer_problems(recipe)
+    return (
+        _layout_problems(recipe)
+        + _padding_problems(recipe)
+        + _data_problems(recipe, inputs)
+        + _share_problems(recipe)
+        + _tokenizer_problems(recipe)
+    )
 
 
 def _layout_problems(recipe: Recipe) -> list[str]:
@@ -48,6 +56,12 @@ def _layout_problems(recipe: Recipe) -> list[str]:
     if recipe.lora is not None:
         problems.append(f"lora adapts causal models, not those of the objective {MASKED}; leave it out")
     return problems
+
+
+def _padding_problems(recipe: Recipe) -> list[str]:
+    if recipe.data.pad_documents and not recipe.data.document_mask:
+        return ["data.pad_documents makes each document a sample that ends before what fills it up; set data.document_mask=true too"]
+    return []
 
 
 def _data_problems(recipe: Recipe, inputs: RunInputs) -> list[str]:
@@ -73,6 +87,11 @@ def _tokenizer_problems(recipe: Recipe) -> list[str]:
         vocabulary = read_mask_vocabulary(directory)
     except ValueError as error:
         return [str(error)]
+    if recipe.data.pad_documents and vocabulary.padding_id is None:
+        return [
+            f"data.pad_documents fills up samples with the padding token, but the tokenizer in {directory} has none; set its pad_token, or"
+            " leave pad_documents out"
+        ]
     if recipe.masking is not None and recipe.masking.whole_words and not vocabulary.begins_word.any():
         return [
             f"masking.whole_words needs a tokenizer that marks where words begin, but no token of that in {directory} begins with a space;"

@@ -10,7 +10,7 @@ from pathlib import Path
 from data_prep.artifacts import Manifest
 from data_prep.megatron.index import PREFIX, QA_STAGE, TokenFile, pair_lengths
 from recipes.batches import Batches, batches_of
-from recipes.blend import Blend, num_windows, pack
+from recipes.blend import Blend, apportion, num_pieces, num_windows, pack
 from recipes.languages import drawn_shares
 from recipes.schema import DataRecipe, FreezeRule, Recipe
 
@@ -48,6 +48,8 @@ def samples_of(data: DataRecipe, train: Sequence[Manifest]) -> tuple[int, ...]:
 
 def _num_samples(directory: Path, manifest: Manifest, data: DataRecipe) -> int:
     if not has_answers(manifest):
+        if data.pad_documents and directory.is_dir():  # else of a published run, which is planned
+            return int(num_pieces(TokenFile(directory / PREFIX).document_lengths, data.sequence_length).sum())
         return num_windows(manifest.facts["num_tokens"], data.sequence_length)
     if not data.document_mask:
         return int(manifest.facts["num_pairs"])
@@ -60,6 +62,11 @@ def blend_of(recipe: Recipe, train: Sequence[Manifest]) -> Blend:
     drawn = tuple(round(size * epochs) for size, epochs in zip(sizes, epochs_of(recipe.data), strict=True))
     assert recipe.schedule.epochs is not None
     return Blend(sizes, drawn, recipe.schedule.epochs)
+
+
+def drawn_blend(recipe: Recipe, train: Sequence[Manifest], *, num_samples: int) -> Blend:
+    """So many samples, of each data set its share, as one pass."""
+    return Blend(samples_of(recipe.data, train), apportion(num_samples, weights_of(recipe.data, train)), 1.0)
 
 
 def with_steps(recipe: Recipe, train: Sequence[Manifest]) -> Recipe:

@@ -107,6 +107,12 @@ class TokenFile:
         start = self._offsets[first] // self.dtype.itemsize
         return self._tokens[start : start + self.lengths[first:end].sum(dtype=np.int64)]
 
+    @property
+    def document_lengths(self) -> NDArray[np.int64]:
+        """(documents,), tokens of each, its end-of-text token included."""
+        ends = np.concatenate([[0], np.cumsum(self.lengths, dtype=np.int64)])[self._bounds]
+        return np.diff(ends)
+
     def slice(self, start: int, end: int) -> NDArray:
         """Token ids from one place to another of all documents, one behind the other as they are in the file."""
         return self._tokens[start:end]

@@ -30,6 +30,7 @@ class MaskedSamples(Dataset[Mapping[str, Tensor]]):
 
     def __getitem__(self, number: int) -> Mapping[str, Tensor]:
         found: Mapping[str, Tensor] = self.samples[number]
+        # What fills up a sample is special, so it is never chosen.
         seen, chosen = mask_sample(found["tokens"].numpy(), self._vocabulary, self._masking, seed=self._seed, number=number)
         # The token itself is predicted, not the next one.
         return {**found, "tokens": torch.from_numpy(seen), "labels": found["tokens"], "loss_mask": torch.from_numpy(chosen).float()}

@@ -21,6 +21,7 @@ from nemo_patches.cpu_device import present_cpu_as_device
 from nemo_patches.second_head import SecondHead, second_head_of
 from recipes.rates import Rates
 from recipes.training.freezing import parameters_by_name
+from recipes.training.masking import MaskedSamples
 from recipes.training.metrics_file import MetricsFile
 from recipes.training.passes import OrderedSamples
 from recipes.training.tables import is_of_tables
@@ -52,6 +53,8 @@ class Metrics(Callback):
         if trainer.is_global_zero:
             self._file.forget(last_step=trainer.global_step)
         data = trainer.datamodule._train_ds  # type: ignore[attr-defined]
+        if isinstance(data, MaskedSamples):
+            data = data.samples
         if isinstance(data, OrderedSamples):
             self._seen = data.tokens_seen(self._rates.positions_per_sample)
 

@@ -10,6 +10,7 @@ from typing import Any
 from megatron.core.datasets.blended_dataset import BlendedDataset
 
 from recipes.training.answers import Answers
+from recipes.training.documents import PaddedDocuments
 from recipes.training.masking import MaskedSamples
 from recipes.training.passes import OrderedSamples
 
@@ -43,6 +44,8 @@ def _origin(data: Any, sample: int) -> tuple[str, list[int]]:
         return _origin(data.datasets[data.dataset_index[sample]], int(data.dataset_sample_index[sample]))
     if isinstance(data, Answers):
         return data.prefix, list(data.documents(sample))
+    if isinstance(data, PaddedDocuments):
+        return data.prefix, [data.place(sample)[0]]
     place = data.shuffle_index[sample]  # Megatron's GPTDataset; see its _query_document_sample_shuffle_indices
     first, last = (int(data.sample_index[end][0]) for end in (place, place + 1))
     return data.dataset.path_prefix, data.document_index[first : last + 1].tolist()

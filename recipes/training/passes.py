@@ -15,7 +15,7 @@ from torch.utils.data import Dataset
 
 from recipes.blend import Blend, Order, sample_order
 from recipes.training.answers import Answers
-from recipes.training.documents import DocumentSamples
+from recipes.training.documents import DocumentSamples, PaddedDocuments
 
 
 class OrderedSamples(Dataset[Mapping[str, Tensor]]):
@@ -41,10 +41,10 @@ class OrderedSamples(Dataset[Mapping[str, Tensor]]):
         return self._order.data_sets
 
     def tokens_seen(self, sequence_length: int) -> NDArray[np.int64]:
-        """(samples + 1,), tokens of text in the first so many samples; what fills up answers is none."""
+        """(samples + 1,), tokens of text in the first so many samples; what fills up answers and documents is none."""
         counts = np.full(len(self), sequence_length, dtype=np.int64)
         for which, data_set in enumerate(self._data_sets):
-            if isinstance(data_set, Answers):
+            if isinstance(data_set, Answers | PaddedDocuments):
                 mine = self._order.data_sets == which
                 counts[mine] = data_set.num_tokens[self._order.samples[mine]]
         return np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
@@ -60,10 +60,16 @@ class PassesDataModule(PreTrainingDataModule):
 
     Its sampler hands out sample n of the run whatever the number of ranks, so neither an interruption nor another number of ranks
     repeats or loses one.
+
+    Args:
+        padding_id: with which documents are filled up that are samples each; None where they are packed.
     """
 
-    def __init__(self, train: Sequence[Path], blend: Blend, *, with_answers: Sequence[bool] = (), **arguments: Any) -> None:
+    def __init__(
+        self, train: Sequence[Path], blend: Blend, *, with_answers: Sequence[bool] = (), padding_id: int | None = None, **arguments: Any
+    ) -> None:
         super().__init__(**arguments)
+        self._padding_id = padding_id
         self._train, self._blend = [str(prefix) for prefix in train], blend
         self._with_answers = with_answers or [False] * len(train)
 
@@ -82,6 +88,8 @@ class PassesDataModule(PreTrainingDataModule):
         if has_answers:
             packed = self.dataset_cls is DocumentSamples
             return Answers(prefix, sequence_length=self.seq_length, eos_token_id=self.tokenizer.eod, packed=packed)
+        if self._padding_id is not None:
+            return PaddedDocuments(prefix, sequence_length=self.seq_length, padding_id=self._padding_id)
         self.build_kwargs["blend_per_split"] = [([prefix], None), None, None]
         return BlendedMegatronDatasetBuilder(
             self.dataset_cls, [None, 0, 0], is_built_on_rank=lambda: True, config=self.gpt_dataset_config

@@ -24,7 +24,7 @@ from data_prep.megatron.index import PREFIX, TokenFile
 from recipes import arithmetic
 from recipes.checks import check_run, read_inputs
 from recipes.compose import compose_recipe
-from recipes.masking import parts_of_sample, read_mask_vocabulary
+from recipes.masking import MaskVocabulary, parts_of_sample, read_mask_vocabulary
 from recipes.schema import MaskingRecipe
 from tests.conftest import TEXT, Inputs
 from tests.conversion.embedding_fixtures import byte_level, demo_text
@@ -143,6 +143,12 @@ def test_killed_and_resumed_in_another_layout(runs: MaskedRuns, whole: dict[str,
     assert [record["loss"] for record in found] == pytest.approx([record["loss"] for record in expected], abs=LAYOUT_TOLERANCE)
 
 
+def by_padding(model: Any, sample: dict[str, torch.Tensor], padding_id: int) -> torch.Tensor:
+    """Losses of a document that is filled up, which transformers takes by a mask of keys."""
+    logits = model(sample["tokens"][None], attention_mask=(sample["labels"] != padding_id)[None].long()).logits[0]
+    return F.cross_entropy(logits, sample["labels"], reduction="none")
+
+
 DOCUMENTS = ("data.document_mask=true", "schedule.max_steps=5", "masking.whole_words=true", "schedule.micro_batch_size=4")
 
 
@@ -165,25 +171,55 @@ def test_a_checkpoint_says_how_much_of_each_language_was_seen(runs: MaskedRuns, 
             assert entry["passes"] == pytest.approx(count * SEQUENCE_LENGTH / of_tokens)
 
 
-def test_documents_do_not_see_each_other(bert: Inputs, tmp_path: Path) -> None:
-    """Of a BERT, at data parallel 2 in other micro batches; whole words are masked."""
-    runs = MaskedRuns(bert, tmp_path)
-    found = runs.train("documents", *DOCUMENTS, tensor_parallel_size=1)
+def test_documents_are_filled_up(bert: Inputs, tmp_path: Path) -> None:
+    """Of a BERT, at data parallel 2 in other micro batches; whole words are masked; what is held out is packed, and its documents do not see each other."""
+    runs, padded = MaskedRuns(bert, tmp_path), (*DOCUMENTS, "data.pad_documents=true", "data.sequence_length=64")
+    found = runs.train("documents", *padded, tensor_parallel_size=1)
     manifest, model = read_manifest(bert.data), AutoModelForMaskedLM.from_pretrained(bert.hf, dtype=torch.float32).eval()
     assert manifest is not None
-    samples, end_of_text = runs.samples("documents"), manifest.facts["eos_token_id"]
-    assert sum(int((samples[number]["labels"] == end_of_text).sum()) for number in range(BATCH)) > 1, "documents end in them"
-    losses_of = partial(by_documents, end_of_text=end_of_text)
-    recipe = compose_recipe("demo_adapt", runs.settings(*MASKED, *DOCUMENTS))
+    samples, vocabulary = runs.samples("documents"), read_mask_vocabulary(bert.tokenizer)
+    assert vocabulary.padding_id is not None
+    lengths = [int((sample["labels"] != vocabulary.padding_id).sum()) for sample in samples.values()]
+    assert min(lengths) < 64 == max(lengths), "short documents, and pieces of long ones"
+    recipe = compose_recipe("demo_adapt", runs.settings(*MASKED, *padded))
+    losses_of = partial(by_padding, padding_id=vocabulary.padding_id)
     assert found["losses"] == pytest.approx(plain_loop(bert, samples, recipe, losses_of), abs=TOLERANCE)
-    vocabulary = read_mask_vocabulary(bert.tokenizer)
+    records = [record for record in runs.records("documents") if "loss" in record]
+    assert [record["tokens"] for record in records] == np.cumsum(lengths_by_step(samples, vocabulary.padding_id)).tolist()
+    check_words(samples, vocabulary)
+    losses_of = partial(by_documents, model, end_of_text=manifest.facts["eos_token_id"])
+    check_validation(runs, "documents", bert, model, losses_of, length=64)
+
+
+def lengths_by_step(samples: dict[int, Any], padding_id: int) -> list[int]:
+    """Tokens of text in each step."""
+    counts = [int((samples[number]["labels"] != padding_id).sum()) for number in sorted(samples)]
+    return [sum(counts[first : first + BATCH]) for first in range(0, len(counts), BATCH)]
+
+
+def check_words(samples: dict[int, Any], vocabulary: MaskVocabulary) -> None:
+    """Of a word all tokens are chosen or none."""
     for sample in samples.values():
         words = np.cumsum(vocabulary.begins_word[sample["labels"]] | ~vocabulary.is_ordinary[sample["labels"]])
         chosen = sample["loss_mask"].numpy()
         for word in np.unique(words[chosen > 0]):
             inside = (words == word) & vocabulary.is_ordinary[sample["labels"]]
             assert chosen[inside].all()
-    check_validation(runs, "documents", bert, model, partial(losses_of, model))
+
+
+@pytest.mark.slow
+def test_documents_are_packed(encoder: Inputs, tmp_path: Path) -> None:
+    """At data parallel 2."""
+    runs = MaskedRuns(encoder, tmp_path)
+    found = runs.train("packed", *DOCUMENTS, tensor_parallel_size=1)
+    manifest = read_manifest(encoder.data)
+    assert manifest is not None
+    samples, end_of_text = runs.samples("packed"), manifest.facts["eos_token_id"]
+    assert sum(int((samples[number]["labels"] == end_of_text).sum()) for number in range(BATCH)) > 1, "documents end in them"
+    recipe = compose_recipe("demo_adapt", runs.settings(*MASKED, *DOCUMENTS))
+    expected = plain_loop(encoder, samples, recipe, partial(by_documents, end_of_text=end_of_text))
+    assert found["losses"] == pytest.approx(expected, abs=TOLERANCE)
+    check_words(samples, read_mask_vocabulary(encoder.tokenizer))
 
 
 @pytest.mark.slow
@@ -198,13 +234,13 @@ def test_a_bert_at_tensor_parallel_2(bert: Inputs, tmp_path: Path) -> None:
     assert again == pytest.approx(expected, abs=LAYOUT_TOLERANCE)
 
 
-def check_validation(runs: MaskedRuns, name: str, encoder: Inputs, model: Any, losses_of: Any) -> None:
+def check_validation(runs: MaskedRuns, name: str, encoder: Inputs, model: Any, losses_of: Any, *, length: int = SEQUENCE_LENGTH) -> None:
     """The first step has the rate 0, so what is measured behind it is the model that the run started from."""
     vocabulary, manifest = read_mask_vocabulary(encoder.tokenizer), read_manifest(encoder.held_out)
     assert manifest is not None
     tokens, total, number = TokenFile(encoder.held_out / PREFIX), 0.0, 0
     for index in range(2 * BATCH):
-        text = tokens.slice(index * SEQUENCE_LENGTH, (index + 1) * SEQUENCE_LENGTH).astype(np.int64)
+        text = tokens.slice(index * length, (index + 1) * length).astype(np.int64)
         parts = parts_of_sample(text, vocabulary, num_parts=MaskingRecipe().validation_parts, number=index)
         for part in range(MaskingRecipe().validation_parts):
             seen = np.where(parts == part, vocabulary.mask_id, text)
@@ -213,7 +249,7 @@ def check_validation(runs: MaskedRuns, name: str, encoder: Inputs, model: Any, l
             total, number = total + float(losses[torch.from_numpy(parts == part)].double().sum()), number + int((parts == part).sum())
     record = next(record for record in runs.records(name) if "validation_masked_loss_sl" in record)
     assert record["validation_masked_loss_sl"] == pytest.approx(total / number, rel=1e-5)
-    bytes_seen = 2 * BATCH * SEQUENCE_LENGTH * manifest.facts["text_bytes"] / manifest.facts["num_tokens"]
+    bytes_seen = 2 * BATCH * length * manifest.facts["text_bytes"] / manifest.facts["num_tokens"]
     assert record["validation_masked_bits_per_byte_sl"] == pytest.approx(total / math.log(2) / bytes_seen, rel=1e-5)
     assert not any(key.startswith("validation_loss") for key in record), "it is no causal figure"
 
@@ -303,6 +339,10 @@ def test_an_encoder_is_not_trained_on_next_tokens(encoder: Inputs, choice: str, 
         (("masking.hidden=0.8", "masking.replaced=0.3"), "masking.hidden and masking.replaced are 1.1 together; expected at most 1"),
         (("masking.share=1.5",), "masking.share is 1.5; expected a number above 0 and below 1"),
         (("lora.rank=4",), "lora adapts causal models, not those of the objective masked; leave it out"),
+        (
+            ("data.pad_documents=true",),
+            "data.pad_documents makes each document a sample that ends before what fills it up; set data.document_mask=true too",
+        ),
     ],
 )
 def test_what_contradicts_masks(encoder: Inputs, overrides: tuple[str, ...], sentence: str) -> None:
@@ -315,6 +355,11 @@ def test_factors_of_another_vocabulary(encoder: Inputs, tmp_path: Path) -> None:
     assert refusal(encoder, "+objective=masked", f"model.factors={factors}") == (
         f"{factors} makes a table of 600 x 32, but the checkpoint has 601 x 32; both have to be of one transfer"
     )
+
+
+def test_documents_of_a_causal_model_are_not_filled_up(inputs: Inputs) -> None:
+    sentence = "data.pad_documents fills up samples of the objective masked, not of next_token; leave it out"
+    assert refusal(inputs, "data.pad_documents=true", "data.document_mask=true") == sentence
 
 
 def test_masks_of_another_objective(inputs: Inputs) -> None:
