@@ -132,7 +132,7 @@ def known_table() -> str:
         rows.append(
             [
                 name,
-                row.get("language", ""),
+                row.get("language", f"one each of {row['languages']}" if "languages" in row else ""),
                 row.get("domain", ""),
                 row.get("licence", ""),
                 row.get("size", ""),

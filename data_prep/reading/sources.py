@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -16,7 +17,9 @@ if TYPE_CHECKING:
     from datasets import IterableDataset
 
 KNOWN_TABLE = Path(__file__).with_name("known_corpora.yaml")
-_HOW_KEYS = ("files", "huggingface", "text_key", "separator", "max_documents", "sample_documents", "size", "columns", "how")
+_HOW_KEYS = ("files", "huggingface", "text_key", "separator", "max_documents", "sample_documents", "size", "columns", "how", "languages")
+_OF_LANGUAGE = "{language}"
+_SAVED = ("dataset_dict.json", "state.json")  # of datasets' save_to_disk, of several splits or one
 
 _LIMITS = ("max_documents", "sample_documents")
 
@@ -26,7 +29,7 @@ class HuggingFace:
     """A dataset of the Hugging Face hub, or a local folder of one, that is streamed.
 
     Attributes:
-        path: name or folder; `config`, `split`, `revision` and `data_files` as `datasets.load_dataset` takes them.
+        path: name or folder, also one of `save_to_disk`; `config`, `split`, `revision` and `data_files` as `datasets.load_dataset` takes them.
     """
 
     path: str
@@ -46,6 +49,8 @@ class HuggingFace:
         except ImportError as error:
             raise ValueError(f"the dataset {self.path} needs the package datasets; pip install datasets") from error
         try:
+            if any((Path(self.path) / name).is_file() for name in _SAVED):
+                return self._saved()
             return load_dataset(
                 self.path, self.config, split=self.split, revision=self.revision, data_files=self.data_files, streaming=True
             )
@@ -54,6 +59,14 @@ class HuggingFace:
             raise ValueError(
                 f"the dataset {self.path} cannot be opened: {reason}; check its name, the network, and whether its terms must be accepted"
             ) from error
+
+    def _saved(self) -> IterableDataset:
+        """The dataset of a folder that `save_to_disk` wrote, a shard for each of its files."""
+        from datasets import DatasetDict, load_from_disk
+
+        found = load_from_disk(self.path)
+        dataset = found[self.split] if isinstance(found, DatasetDict) else found
+        return dataset.to_iterable_dataset(num_shards=max(len(dataset.cache_files), 1))
 
 
 @dataclass(frozen=True)
@@ -112,16 +125,40 @@ def read_sources(table: Path, *, only: Sequence[str] = (), folder: Path | None =
     """Sources of a table.
 
     Args:
-        only: names to take, in this order; all where none is given.
+        only: names to take, in this order, of a corpus or of a row with `languages`; all where none is given.
         folder: where the files are, in a folder by the name of each corpus; None for patterns relative to the table.
 
     Raises:
         ValueError: if the table cannot be read, a name is unknown, or a file is missing.
     """
     rows = table_rows(table)
-    if unknown := [name for name in only if name not in rows]:
+    members = {name: _members(table, row) for name, row in rows.items()}
+    each = {name: row for group in members.values() for name, row in group.items()}
+    if unknown := [name for name in only if name not in rows and name not in each]:
         raise ValueError(f"{table} has no corpus {', '.join(unknown)}; it has {', '.join(rows)}")
-    return [_source(table, rows[name], folder / name if folder is not None else None) for name in (only or rows)]
+    chosen = [member for name in (only or rows) for member in members.get(name, [name])]
+    return [_source(table, each[name], folder / name if folder is not None else None) for name in chosen]
+
+
+def _members(table: Path, row: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """The corpora that a row stands for: itself, or one for each language of the table that it names."""
+    if "languages" not in row:
+        return {str(row["name"]): row}
+    path = table.parent / str(row["languages"])
+    if not path.is_file():
+        raise ValueError(f"{table}: languages of {row['name']} are {row['languages']!r}, which does not exist beside it; expected a table")
+    with open(path, encoding="utf-8", newline="") as stream:
+        languages = [line["language"] for line in csv.DictReader(stream, delimiter="\t", quoting=csv.QUOTE_NONE)]
+    return {f"{row['name']}_{code}": {**_filled(row, code), "name": f"{row['name']}_{code}", "language": code} for code in languages}
+
+
+def _filled(value: Any, language: str) -> Any:
+    """The value with a language's code in the place of {language}, in all that it holds."""
+    if isinstance(value, dict):
+        return {key: _filled(inner, language) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_filled(inner, language) for inner in value]
+    return value.replace(_OF_LANGUAGE, language) if isinstance(value, str) else value
 
 
 def table_rows(table: Path) -> dict[str, dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
 import json
 import lzma
@@ -21,8 +22,9 @@ from pyarrow import parquet
 from data_prep.artifacts import check_files, read_manifest
 from data_prep.collect import collect, main
 from data_prep.reading.collect_shard import random_sample
-from data_prep.reading.corpora import Corpus
+from data_prep.reading.corpora import Corpus, corpora_from_table
 from data_prep.reading.documents import Documents, kind_of, read_documents
+from data_prep.reading.languages import is_language
 from data_prep.reading.scanning import Reading
 from data_prep.reading.sources import KNOWN_TABLE, HuggingFace, Source, read_sources, table_rows
 from tests.processes import ROOT
@@ -279,7 +281,9 @@ def test_every_corpus_of_the_papers(tmp_path: Path) -> None:
     assert set(gams3.split()) <= set(table) and all(table[name]["columns"].startswith("text") for name in gams3.split()[:5])
     content = {".vert": b"<doc>\na\n</doc>\n", ".xz": lzma.compress(b"ena\ndve\n\ntri\n")}
     for name, row in table.items():
-        assert {"language", "domain", "licence", "source"} <= set(row)
+        assert {"domain", "licence", "source"} <= set(row) and ("language" in row or "languages" in row)
+        if "languages" in row:
+            continue
         if "files" in row:
             assert "how" in row
             folder = tmp_path / "data" / name
@@ -292,6 +296,43 @@ def test_every_corpus_of_the_papers(tmp_path: Path) -> None:
         assert source.corpus.name == name and source.corpus.facts["language"] == row["language"]
         if name.startswith("cc100"):
             assert [document.text for document in source.reading(Reading()).documents(source.corpus.paths[0])] == ["ena\ndve", "tri"]
+
+
+def test_every_language_of_glot500() -> None:
+    """Scripts are part of the codes, as in the names of its configurations on the hub."""
+    sources = read_sources(KNOWN_TABLE, only=["glot500"])
+    codes = [source.corpus.facts["language"] for source in sources]
+    assert len(set(codes)) == len(codes) == 570 and all(map(is_language, codes))
+    assert {"slv_Latn", "srp_Cyrl", "srp_Latn", "hrv_Latn", "zho_Hani", "div_Thaa", "kmr_Cyrl"} <= set(codes)
+    assert all(source.huggingface == HuggingFace("cis-lmu/Glot500", code) for source, code in zip(sources, codes, strict=True))
+    with open(KNOWN_TABLE.with_name("glot500.tsv"), encoding="utf-8", newline="") as stream:
+        lines = list(csv.DictReader(stream, delimiter="\t"))
+    assert sum(line["kind"] == "head" for line in lines) == 100, "XLM-R's languages (OFA, experiments)"
+    assert all(int(line["sentences"]) >= 30_000 for line in lines if line["kind"] == "tail"), "Glot500, section 3: what is in Glot500-c"
+    [one] = read_sources(KNOWN_TABLE, only=["glot500_srp_Cyrl"])
+    assert (one.corpus.name, one.corpus.facts["language"]) == ("glot500_srp_Cyrl", "srp_Cyrl")
+    with pytest.raises(ValueError, match=r"has no corpus glot500_sl; it has metafida, .* glot500, "):
+        read_sources(KNOWN_TABLE, only=["glot500_sl"])
+
+
+@pytest.mark.parametrize("splits", [True, False])
+def test_folders_that_datasets_saved(splits: bool, tmp_path: Path) -> None:
+    """As Glot500-c is sent: a folder for each language and script."""
+    from datasets import Dataset, DatasetDict
+
+    texts = {"slv_Latn": ["ena", "dve", "tri"], "srp_Cyrl": ["један", "два"]}
+    rows_of = []
+    for code, lines in texts.items():
+        dataset = Dataset.from_dict({"text": lines})
+        (DatasetDict({"train": dataset}) if splits else dataset).save_to_disk(str(tmp_path / "glot500" / code))
+        rows_of.append(f"- {{name: {code}, language: {code}, huggingface: {{path: {tmp_path}/glot500/{code}}}}}\n")
+    table = tmp_path / "table.yaml"
+    table.write_text("".join(rows_of), encoding="utf-8")
+    assert main(["--corpora", str(table), "--output", str(tmp_path / "out"), "--workers", "1"]) == 0
+    for code, lines in texts.items():
+        assert [row["text"] for row in rows(tmp_path / "out/text" / code)] == lines
+    collected = {corpus.name: corpus.facts["language"] for corpus in corpora_from_table(tmp_path / "out/corpora.yaml")}
+    assert collected == {code: code for code in texts}
 
 
 def test_missing_download_says_how_to_get_it(tmp_path: Path) -> None:
