@@ -34,7 +34,7 @@ VOCAB_SIZES = {"en": 4000, "all": 6000}
 SHAPE = ("--num-layers", "2", "--hidden-size", "192", "--num-attention-heads", "6", "--ffn-size", "768", "--max-positions", "128")
 # Share of the dimensions as in the paper: 400, 200 and 100 of 768.
 ARMS = {"random": None, "OFA, all 192": None, "OFA, 100": 100, "OFA, 50": 50, "OFA, 25": 25}
-SOURCE_STEPS, STEPS, VALIDATE_EVERY = 600, 80, 20
+SOURCE_STEPS, STEPS, VALIDATE_EVERY = 240, 40, 20
 TRAINING = (
     "data.sequence_length=128",
     "parallel.devices_per_node=1",

@@ -165,7 +165,7 @@ def test_one_sentence_for_many_languages_that_come_too_often() -> None:
     languages = tuple(f"{chr(97 + number // 26)}{chr(97 + number % 26)}x" for number in range(300))
     data = DataRecipe(sequence_length=512, train=train, languages=languages, sampling_exponent=0.3)
     sizes = [manifest(10_000_000 if number else 600) for number in range(300)]
-    many = [manifest(10_000_000 if number < 100 else 600 + number) for number in range(300)]
+    many = [manifest(10_000_000_000 if number < 100 else 600 + number) for number in range(300)]
     recipe = SimpleNamespace(data=data, schedule=recipe.schedule)  # type: ignore[assignment]
     [sentence] = pass_warnings(recipe, sizes)
     assert sentence.startswith("the run sees the data set data/000 ")
