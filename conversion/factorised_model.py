@@ -32,10 +32,12 @@ class FactorisedEmbedding(nn.Module):
     Attributes:
         coordinates: (tokens, dimensions).
         primitives: (dimensions, hidden size).
+        scale: times which rows go into the layers; Gemma 3's table does that itself.
     """
 
     def __init__(self, coordinates: Tensor, primitives: Tensor) -> None:
         super().__init__()
+        self.scale = 1.0
         self.coordinates, self.primitives = nn.Parameter(coordinates), nn.Parameter(primitives)
         self.num_embeddings, self.embedding_dim = len(coordinates), primitives.shape[1]
 
@@ -46,7 +48,8 @@ class FactorisedEmbedding(nn.Module):
 
     def forward(self, ids: Tensor) -> Tensor:
         """(..., hidden size)"""
-        return F.embedding(ids, self.coordinates) @ self.primitives
+        rows = F.embedding(ids, self.coordinates) @ self.primitives
+        return rows if self.scale == 1.0 else rows * torch.tensor(self.scale, dtype=rows.dtype, device=rows.device)
 
 
 class FactorisedHead(nn.Module):
@@ -126,5 +129,6 @@ def _replace(model: Any, embedding: FactorisedEmbedding, tensors: dict[str, Tens
     if bias is not None:
         owner, _, name = bias.rpartition(".")
         setattr(model.get_submodule(owner), name, parameter)
+    embedding.scale = float(getattr(model.get_input_embeddings(), "embed_scale", 1.0))
     model.set_input_embeddings(embedding)
     model.set_output_embeddings(FactorisedHead(embedding, parameter))

@@ -109,7 +109,7 @@ def export(
             shard_bytes = max_shard_bytes or DEFAULT_MAX_SHARD_BYTES
             weights = counted(tensors, progress.advance)
             if keep_factors:
-                digests = {FACTORISED_NAME: write_safetensors(staging / FACTORISED_NAME, weights)}
+                digests = {FACTORISED_NAME: write_safetensors(staging / FACTORISED_NAME, list(weights))}
             else:
                 digests = write_hf_weights(staging, weights, max_shard_bytes=shard_bytes)
         if changes:

@@ -18,9 +18,11 @@ from conversion.nemo_checkpoint import COMMON, MODEL, PREFIX, WEIGHTS, extra_sta
 from data_prep.artifacts import Manifest
 from data_prep.megatron.index import PREFIX as DATA_PREFIX
 from data_prep.megatron.index import index_parts, token_dtype
+from data_prep.plain_files import write_json
 from recipes.checks import RunInputs
+from recipes.masking import CHECKPOINT_TOKENIZER
 from recipes.published import recipe_with_inputs
-from recipes.schema import Recipe
+from recipes.schema import MASKED, Recipe
 from recipes.steps import has_answers
 
 FACTORS_NAME = "factors.safetensors"
@@ -50,6 +52,8 @@ def with_stand_ins(recipe: Recipe, inputs: RunInputs, directory: Path, *, num_sa
     model, data = recipe.model, recipe.data
     if not Path(model.checkpoint).is_dir():
         _describe_checkpoint(directory / "checkpoint", inputs)
+        if recipe.objective == MASKED:
+            _write_tokenizer(directory / "checkpoint" / CHECKPOINT_TOKENIZER)
         model = replace(model, checkpoint=str(directory / "checkpoint"))
     train, manifests = [], []
     for number, (path, manifest) in enumerate(zip(data.train, inputs.train, strict=True)):
@@ -78,6 +82,21 @@ def _describe_checkpoint(directory: Path, inputs: RunInputs) -> None:
     describe_dist_checkpoint(directory / WEIGHTS, tensors, prefix=PREFIX, common=COMMON, empty_objects=extra_states(names))
     model = {"family": inputs.family, "config": dict(inputs.model), "hf_dtype": "bfloat16"}
     (directory / MODEL).write_text(json.dumps(model, indent=2) + "\n", encoding="utf-8")
+
+
+def _write_tokenizer(directory: Path) -> None:
+    """One of four tokens, with what masking asks for; the first is that of the data, which is zeros."""
+    specials = {"pad_token": "<pad>", "eos_token": "</s>", "mask_token": "<mask>"}
+    ids = {token: token_id for token_id, token in enumerate(("a", *specials.values()))}
+    added = [
+        {"id": ids[token], "content": token, "special": True, "normalized": False}
+        | dict.fromkeys(("single_word", "lstrip", "rstrip"), False)
+        for token in specials.values()
+    ]
+    directory.mkdir(parents=True)
+    backend = {"version": "1.0", "added_tokens": added, "model": {"type": "BPE", "vocab": ids, "merges": []}}
+    write_json(directory / "tokenizer.json", backend)
+    write_json(directory / "tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast", **specials})
 
 
 def _no_numbers() -> np.ndarray:

@@ -64,7 +64,7 @@ def test_both_factors_learn(tmp_path: Path) -> None:
 def test_transformers_does_not_draw_a_table(tmp_path: Path) -> None:
     """Which it would, with a warning, for a file of its own name."""
     save_factorised("roberta", tmp_path)
-    with pytest.raises(OSError, match=r"no file named model.safetensors"):
+    with pytest.raises(OSError, match=r"no file named .*model\.safetensors"):
         AutoModelForMaskedLM.from_pretrained(tmp_path)
 
 

@@ -17,8 +17,9 @@ def train(output: str, **options: Any) -> dict[str, Any]:
     original = MaskedSamples.__getitem__
 
     def note(samples: MaskedSamples, number: int) -> Any:
-        seen[number] = original(samples, number)
-        return seen[number]
+        found = original(samples, number)
+        seen[number] = {key: value for key, value in found.items() if isinstance(value, torch.Tensor)}
+        return found
 
     MaskedSamples.__getitem__ = note  # type: ignore[method-assign]  # this process is a fork, and ends with the run
     found = training_ranks.train(output, **options)

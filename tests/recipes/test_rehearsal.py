@@ -31,6 +31,7 @@ USUAL = {
     ),
     "opt, tied pipeline": Case("gams/opt_gams", "0,2", (*PIPELINE, "schedule.global_batch_size=32"), num_layers=2),
     "factors": Case("ofa/latent_100", num_layers=2),
+    "roberta, masked": Case("ofa/mono", num_layers=2),
     "llama2, adapters after a pass": Case("low_resource/llama2", overrides=(*NODE, "procedure=2_stage"), num_layers=2),
     "llama3, both ends, two tokens, tensors and pipeline": Case("low_resource/llama3", "0,3", (*NODE, *PIPELINE), num_layers=4),
     "llama3.1, two languages": Case("sava/llama", overrides=("parallel.num_nodes=1",), num_layers=2),
