@@ -78,17 +78,17 @@ def _language(path: Path, key: object) -> str:
 
 
 def _entry(path: Path, language: object, value: object) -> LanguageData:
-    parts = value if isinstance(value, dict) else {"train": value}
+    parts: dict[str, Any] = value if isinstance(value, dict) else {"train": value}
     train, validation = parts.get("train"), parts.get("validation")
     train = [train] if isinstance(train, str) else train
     is_list = isinstance(train, list) and train and all(isinstance(each, str) and each for each in train)
-    if not is_list or not isinstance(validation, str | None) or set(parts) - {*_PARTS}:
+    if train is None or not is_list or not isinstance(validation, str | None) or set(parts) - {*_PARTS}:
         raise ValueError(
             f"the table {path} has {value!r} for the language {language}; expected a data set, a list of them, or"
             " {train: DATA SET, validation: DATA SET}"
         )
     folder = path.parent
-    return LanguageData(tuple(str(folder / each) for each in train or ()), None if validation is None else str(folder / validation))
+    return LanguageData(tuple(str(folder / each) for each in train), None if validation is None else str(folder / validation))
 
 
 def drawn_shares(tokens: Mapping[str, float], exponent: float) -> dict[str, float]:

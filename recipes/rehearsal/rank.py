@@ -10,7 +10,7 @@ from __future__ import annotations
 import resource
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from itertools import accumulate, cycle, takewhile
 from pathlib import Path
@@ -42,6 +42,7 @@ with quiet_imports():
     from nemo_patches import documents, fake_storage
     from recipes import engine
     from recipes.training.assembly import RunCallbacks, make_callbacks
+    from recipes.training.masking import MaskedSamples
 
 apply(fake_storage.PATCHES)
 documents.document_starts = lambda position_ids: _starts(position_ids)
@@ -167,7 +168,7 @@ def _train(recipe: Recipe, inputs: RunInputs, world: World, account: Account, *,
         callbacks = _Watched.of(made, account)
         trainer = engine.make_trainer(recipe, callbacks, run_dir=run_dir, start_from_weights=resume_from is None)
         data = engine.make_data(recipe, inputs, index_dir=run_dir / "index")
-        data.build = _as_first_rank(data.build)  # type: ignore[method-assign]
+        data.build = _seen_whole(data, _as_first_rank(data.build))  # type: ignore[method-assign]
         model = engine.make_model(recipe, inputs, callbacks.nonfinite)
         trainer.strategy.selective_restore = _in_phase(account, "load", trainer.strategy.selective_restore)
         trainer.strategy.load_checkpoint = _in_phase(account, "load", trainer.strategy.load_checkpoint)
@@ -198,6 +199,28 @@ def _as_first_rank(build: Callable[..., None]) -> Callable[..., None]:
             distributed.is_initialized, distributed.get_rank = kept
 
     return alone
+
+
+class _SeenWhole(MaskedSamples):
+    """Masked samples of which nothing is hidden: which tokens are, their values say, and there are none."""
+
+    def __init__(self, masked: MaskedSamples) -> None:
+        self.samples = masked.samples
+
+    def __getitem__(self, number: int) -> Mapping[str, Tensor]:
+        found: Mapping[str, Tensor] = self.samples[number]
+        return {**found, "labels": found["tokens"].clone()}
+
+
+def _seen_whole(data: Any, build: Callable[..., None]) -> Callable[..., None]:
+    """A data module's `build`, after which masked samples are seen whole."""
+
+    def built(*arguments: Any, **options: Any) -> None:
+        build(*arguments, **options)
+        if isinstance(data._train_ds, MaskedSamples):
+            data._train_ds = _SeenWhole(data._train_ds)
+
+    return built
 
 
 def _in_phase(account: Account, name: str, function: Callable[..., Any]) -> Callable[..., Any]:

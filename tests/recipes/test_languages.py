@@ -190,11 +190,11 @@ def test_samples_of_each_data_set_in_an_order() -> None:
 
 
 def data_set_of(sample: Any, data_sets: list[Path], end_of_text: int) -> int:
-    """The one data set that has the beginning of a sample."""
-    start = sample["labels"].numpy()[:12]
-    start = start[: np.argmax(start == end_of_text)] if end_of_text in start else start
+    """The one data set that has the longest piece of a document in a sample."""
+    labels = sample["labels"].numpy()
+    piece = max(np.split(labels, np.flatnonzero(labels == end_of_text) + 1), key=len)
     texts = [TokenFile(path / PREFIX) for path in data_sets]
-    found = [number for number, text in enumerate(texts) if _occurs(start, text.slice(0, text.num_tokens))]
+    found = [number for number, text in enumerate(texts) if _occurs(piece, text.slice(0, text.num_tokens))]
     assert len(found) == 1
     return found[0]
 
