@@ -140,6 +140,9 @@ PUBLISHED: dict[str, dict[str, Any]] = {
     },
     "qwen2-7b": {"model_type": "qwen2", "vocab_size": 152064, "hidden_size": 3584, "intermediate_size": 18944, "rms_norm_eps": 1e-6}
     | {"num_hidden_layers": 28, "num_attention_heads": 28, "num_key_value_heads": 4, "rope_theta": 1e6, "max_position_embeddings": 131072},
+    "eurollm-1.7b": _LLAMA
+    | {"vocab_size": 128000, "hidden_size": 2048, "intermediate_size": 5632, "num_hidden_layers": 24, "num_attention_heads": 16}
+    | {"num_key_value_heads": 8, "head_dim": 128, "max_position_embeddings": 4096, "tie_word_embeddings": False},
     "smollm3-3b": {"model_type": "smollm3", "hidden_act": "silu", "vocab_size": 128256, "hidden_size": 2048, "intermediate_size": 11008}
     | {"num_hidden_layers": 36, "num_attention_heads": 16, "num_key_value_heads": 4, "rms_norm_eps": 1e-6, "rope_theta": 5e6}
     | {"max_position_embeddings": 65536, "no_rope_layers": [1, 1, 1, 0] * 9, "no_rope_layer_interval": 4, "tie_word_embeddings": True},

@@ -49,7 +49,16 @@ def test_parameters_of_gams() -> None:
 
 @pytest.mark.parametrize(
     ("name", "billions"),
-    [("llama-2-7b", 6.74), ("llama-3.1-8b", 8.03), ("mistral-7b", 7.24), ("gemma-2-9b", 9.24), ("qwen2-7b", 7.62), ("qwen3-8b", 8.19)],
+    [
+        ("llama-2-7b", 6.74),
+        ("llama-3.1-8b", 8.03),
+        ("mistral-7b", 7.24),
+        ("gemma-2-9b", 9.24),
+        ("qwen2-7b", 7.62),
+        ("smollm3-3b", 3.08),
+        ("eurollm-1.7b", 1.66),
+        ("qwen3-8b", 8.19),
+    ],
 )
 def test_parameters_of_published_models(name: str, billions: float) -> None:
     published = PUBLISHED[name]
