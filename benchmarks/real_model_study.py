@@ -25,7 +25,7 @@ import torch  # noqa: E402 (after the environment is set)
 
 from benchmarks.real_model.cells import DRAWN, LAPT, Cell, equal_bytes, measure, measure_speed  # noqa: E402
 from benchmarks.real_model.material import DICTIONARIES, Sizes, Study  # noqa: E402
-from benchmarks.real_model.tables import speed_table, trained_table, zero_shot_table  # noqa: E402
+from benchmarks.real_model.tables import all_tables  # noqa: E402
 from benchmarks.real_model.training import WARMUP_STEPS, WAYS  # noqa: E402
 from conversion.comparison import TrainingOptions  # noqa: E402
 from conversion.embeddings import METHODS  # noqa: E402
@@ -36,7 +36,7 @@ CLOSED = tuple(name for name, method in METHODS.items() if not method.learns and
 
 
 def main() -> None:
-    """Measure what is missing and print the tables."""
+    """Measure what is missing and write the tables of all that is there."""
     arguments = _parser().parse_args()
     torch.set_num_threads(1)
     how = TrainingOptions(learning_rate=arguments.learning_rate, batch_size=4, sequence_length=256, mixed_precision=True)
@@ -45,10 +45,12 @@ def main() -> None:
         raise SystemExit(f"--tokens {' '.join(map(str, odd))}: expected multiples of the {of_step} tokens of a step")
     study = Study(arguments.source, arguments.data, arguments.output.resolve(), Sizes())
     study.require_same({"source": study.checkpoint.digest, **asdict(study.sizes), **asdict(how), "warmup_steps": WARMUP_STEPS})
-    for language in arguments.languages:
-        if not arguments.tables_only:
+    if not arguments.tables_only:
+        for language in arguments.languages:
             _measure(study, language, arguments, how)
-        _print_tables(study, language, arguments, of_step)
+    tables = all_tables(study, of_step)
+    (study.output / "tables.md").write_text(tables, encoding="utf-8")
+    print(tables)
 
 
 def _measure(study: Study, language: str, arguments: argparse.Namespace, how: TrainingOptions) -> None:
@@ -73,21 +75,6 @@ def _measure(study: Study, language: str, arguments: argparse.Namespace, how: Tr
                     measure(study, Cell(language, vocabulary, method, way, seed), arguments.tokens, how)
 
 
-def _print_tables(study: Study, language: str, arguments: argparse.Namespace, of_step: int) -> None:
-    """Those of what was asked for."""
-    if arguments.speed:
-        print(f"\n{language}: generation\n\n{speed_table(study.output, language)}\n", flush=True)
-        return
-    for vocabulary in arguments.vocabularies:
-        print(
-            f"\n{language}, {vocabulary}: bits per byte before training\n\n{zero_shot_table(study.output, language, vocabulary)}\n",
-            flush=True,
-        )
-        for tokens in arguments.tokens:
-            told = trained_table(study, language, vocabulary, tokens, of_step)
-            print(f"\n{language}, {vocabulary}: bits per byte after {tokens:,} tokens\n\n{told}\n", flush=True)
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--source", type=Path, required=True, help="model folder with its tokenizer")
@@ -101,7 +88,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--learning-rate", type=float, default=3e-4)
     parser.add_argument("--seeds", nargs="+", type=int, default=[1], help="of drawn rows and of the order of text")
     parser.add_argument("--speed", action="store_true", help="measure the speed of generation by each vocabulary, and nothing else")
-    parser.add_argument("--tables-only", action="store_true", help="print the tables of what was measured")
+    parser.add_argument("--tables-only", action="store_true", help="write the tables of what was measured (tables.md) and nothing else")
     return parser
 
 

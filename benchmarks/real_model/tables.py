@@ -16,6 +16,24 @@ from data_prep.tables import markdown_table
 Group = list[Figures]  # the seeds of one method and way
 
 
+def all_tables(study: Study, of_step: int) -> str:
+    """Of everything that is measured."""
+    cells = [(Cell.of(path), figures_of(path)) for path in sorted((study.output / "cells").glob("*.json"))]
+    parts = []
+    for language in sorted({cell.language for cell, _ in cells}):
+        for vocabulary in sorted({cell.vocabulary for cell, _ in cells if cell.language == language and cell.vocabulary}):
+            parts.append(
+                f"{language}, {vocabulary}: bits per byte before training\n\n{zero_shot_table(study.output, language, vocabulary)}"
+            )
+            mine = [figures for cell, figures in cells if (cell.language, cell.vocabulary) == (language, vocabulary)]
+            for tokens in sorted({int(budget) for figures in mine for budget in figures} - {0}):
+                told = trained_table(study, language, vocabulary, tokens, of_step)
+                parts.append(f"{language}, {vocabulary}: bits per byte after {tokens:,} tokens\n\n{told}")
+        if (study.output / "speed" / f"{language}.json").exists():
+            parts.append(f"{language}: generation\n\n{speed_table(study.output, language)}")
+    return "\n\n".join(parts) + "\n"
+
+
 def zero_shot_table(output: Path, language: str, vocabulary: str) -> str:
     """Methods before any training, beside the source with its own vocabulary."""
     groups = _groups(output, language, vocabulary)

@@ -11,9 +11,12 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from benchmarks.real_model import training
-from benchmarks.real_model.cells import Cell
+from benchmarks.real_model.cells import Cell, equal_bytes
+from benchmarks.real_model.material import Sizes, Study
+from benchmarks.real_model.tables import all_tables, trained_table, zero_shot_table
 from benchmarks.real_model.training import WAYS, Way, trained_steps, training_rows
 from conversion.comparison import TrainingOptions
+from data_prep.plain_files import write_json
 
 NEW = torch.tensor([40, 41, 45])
 HOW = TrainingOptions(learning_rate=1e-2, batch_size=2, sequence_length=8)
@@ -106,3 +109,47 @@ def test_a_cell_is_known_by_its_file() -> None:
         assert Cell.of(cell.path(Path("study"))) == cell
     assert Cell("sl", "expand-2000", "mean", "copied", 3).untrained == Cell("sl", "expand-2000", "mean")
     assert Cell("sl", "expand-2000", "random", "copied", 3).untrained == Cell("sl", "expand-2000", "random", seed=3)
+
+
+def write_cell(output: Path, cell: Cell, by_tokens: dict[int, list[float]]) -> None:
+    """A cell of three stories of 100 bytes, of which the bits are given; English and novels have twice as many."""
+
+    def figures(bits: list[float]) -> dict[str, object]:
+        texts = {"sl": bits, "en": [2 * b for b in bits], "novels": [2 * b for b in bits]}
+        documents = {name: [(b, 100) for b in values] for name, values in texts.items()}
+        return {"bits_per_byte": {name: sum(v) / 300 for name, v in texts.items()}, "documents": documents, "cpu_seconds": 4.0}
+
+    path = cell.path(output)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_json(path, {str(tokens): figures(bits) for tokens, bits in by_tokens.items()})
+
+
+def lines_of(table: str) -> list[str]:
+    """Those of the methods, without what fills up columns."""
+    return [" ".join(line.split()) for line in table.splitlines()[2:]]
+
+
+def test_tables_compare_story_by_story(tmp_path: Path) -> None:
+    write_cell(tmp_path, Cell("sl", "replace-100", "mean"), {0: [300, 310, 290], 1000: [200, 210, 190]})
+    for seed, shift in ((1, -10), (2, 30)):
+        write_cell(tmp_path, Cell("sl", "replace-100", "random", seed=seed), {0: [400 + shift, 412 + shift, 388 + shift]})
+    write_cell(tmp_path, Cell("sl", None, "lapt"), {0: [250, 250, 250], 1000: [191, 200, 179], 1500: [181, 190, 169]})
+    write_cell(tmp_path, Cell("sl", "replace-200", "mean"), {0: [1, 1, 2]})  # of another vocabulary
+    zero_shot = lines_of(zero_shot_table(tmp_path, "sl", "replace-100"))
+    assert [line.split(" |")[0] for line in zero_shot] == ["| source, own vocabulary", "| `mean`", "| `random`, 2 seeds"]
+    # By hand: 110, 112 and 108 bits more in 100 bytes, whose standard error is 2 / sqrt(3), and Student's t of two degrees 4.303.
+    assert "| 4.100 | +1.100 [+1.050, +1.150] | 8.200 | 8.200 | 4 |" in zero_shot[2]
+    study = Study(tmp_path, tmp_path, tmp_path, Sizes())
+    for name, size in (("own", 2.0), ("replace-100", 3.0)):
+        (tmp_path / "bytes_per_token").mkdir(exist_ok=True)
+        write_json(tmp_path / "bytes_per_token" / f"sl.{name}.json", size)
+    assert equal_bytes(study, "sl", "replace-100", 1000, 100) == 1500
+    after = lines_of(trained_table(study, "sl", "replace-100", 1000, 100))
+    assert [line.split(" |")[0] for line in after] == ["| `lapt`", "| `mean`"]
+    assert after[1].endswith("| 3.000 | 2.000 | 6.000 | 4.000 | 6.000 | 4.000 | +0.100 [+0.075, +0.125] | +0.200 [+0.175, +0.225] | 4 |")
+    titles = [line for line in all_tables(study, 100).splitlines() if line and not line.startswith("|")]
+    assert titles == [
+        "sl, replace-100: bits per byte before training",
+        "sl, replace-100: bits per byte after 1,000 tokens",
+        "sl, replace-200: bits per byte before training",
+    ]
