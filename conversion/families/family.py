@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from conversion.hf_files import require_one_meaning
-from conversion.mapping import Rule, names_in, with_names
+from conversion.mapping import Mark, Rule, below, names_in, with_names
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Family:
 
     def table_of(self, names: Collection[str]) -> Sequence[Rule]:
         """The table that knows the most of a checkpoint's tensors, by their names on either side; it names what is beside the language model."""
-        tables = [with_names(table, names) for table in (self.table, *self.other_tables)]
+        tables = [with_names(table, names) for table in (self.table, *self.other_tables, _of_the_body(self.table))]
         return max(tables, key=lambda table: len(names_in(table) & set(names)))
 
     def megatron_config(self, config: Mapping[str, Any], *, tied: bool, source: str) -> dict[str, Any]:
@@ -126,6 +126,11 @@ class Family:
         """
         module, _, function = self.engine.partition(":")
         return getattr(importlib.import_module(module), function)(model, **arguments)
+
+
+def _of_the_body(table: Sequence[Rule]) -> Sequence[Rule]:
+    """The same rules for files of a model without its head, as `AutoModel` saves them, whose names begin behind `model.`."""
+    return (*below(table, {"model.": ""}), Mark(megatron="kept.of_the_body"))
 
 
 _COUNTS = frozenset(

@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import re
+import shutil
 import signal
 import stat
 import time
@@ -21,7 +22,9 @@ from conversion.large_file import LargeFileWriter
 from conversion.nemo_checkpoint import NeMoCheckpoint
 from data_prep.artifacts import read_manifest, write_manifest
 from data_prep.tokenizers.files import tokenizer_digest
+from tests.conftest import Inputs
 from tests.conversion.conftest import VOCAB_SIZE, OPTMaker
+from tests.conversion.tiny_families import tiny_model
 from tests.processes import Group, run_command
 
 
@@ -45,6 +48,22 @@ def test_every_byte_comes_back(make_opt: OPTMaker, tmp_path: Path, tied: bool, d
     assert {path.name for path in back_dir.iterdir()} == names | {"scion.json", "README.md"}
     for name in names:
         assert (back_dir / name).read_bytes() == (hf_dir / name).read_bytes(), name
+
+
+@pytest.mark.parametrize("name", ["llama3", "mistral", "gemma2", "qwen2", "qwen3", "smollm3", "gemma3_text"])
+def test_a_model_without_its_head_comes_back_under_its_own_names(inputs: Inputs, tmp_path: Path, name: str) -> None:
+    """As `AutoModel` saves them, whose names lack the beginning `model.`; the head is the table, or else it is missing.
+
+    OPT's published files are such, and come back under the names of the whole model.
+    """
+    for is_tied in (True, False):
+        hf_dir = tmp_path / f"hf_{is_tied}"
+        tiny_model(name, tie_word_embeddings=is_tied).model.save_pretrained(hf_dir)
+        shutil.copytree(inputs.tokenizer, hf_dir, dirs_exist_ok=True)
+    back_dir = there_and_back(tmp_path / "hf_True", tmp_path)
+    assert (back_dir / "model.safetensors").read_bytes() == (tmp_path / "hf_True/model.safetensors").read_bytes()
+    with pytest.raises(ValueError, match=r"lm_head\.weight"):
+        hf_to_nemo.convert(tmp_path / "hf_False", tmp_path / "untied")
 
 
 @pytest.mark.parametrize("vocab_size", [281, 384, 1000])
