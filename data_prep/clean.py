@@ -1,41 +1,38 @@
-"""Text cleaned, document by document: Unicode and white space, runs of problematic characters, language and length, all counted.
+"""Text cleaned, document by document: Unicode and white space, markup and mojibake, personal data, what is no text, language and length, all counted.
 
 Every document of the input is in the output (`text/CORPUS/`) or, with the reason, among the removed (`removed/CORPUS/`), under its `id` or
 FILE:LINE.  What was changed is counted by reason with samples (`report.md`, `counts/`).  One shard per input file; a run
 that was stopped goes on with the shards that are missing when the same command is given again.
+
+What is filtered is one YAML (--filters): `standard` takes what no reader wants of any text, `web` has the rules of Gopher, C4 and FineWeb2 too, `none`
+is Unicode and white space alone.  It is written to the output as `filters.yaml`, and texts that were taken are kept in `samples/`, to be read.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
+
+import numpy as np
+import yaml
 
 from data_prep import command
 from data_prep.artifacts import Manifest, digest_file, write_manifest
+from data_prep.cleaning.filter_settings import BUILT_IN, read_filters, settings_for
 from data_prep.cleaning.language_filter import CLOSE_LANGUAGES, TOGETHER
 from data_prep.cleaning.problem_runs import COUNTED, LETTERS, ProblemRuns
-from data_prep.cleaning.shard import CleanCounts, CleanRules, Lengths, clean_shard, report
+from data_prep.cleaning.repeated_lines import count_lines, repeated_lines
+from data_prep.cleaning.samples import joined as joined_samples
+from data_prep.cleaning.shard import CleanCounts, CleanRules, Lengths, Shard, clean_shard, report
 from data_prep.cleaning.text_hygiene import FLATTEN, LAYOUTS
 from data_prep.reading.corpora import Corpus, add_corpus_arguments, corpora_from_arguments, write_corpus_table
 from data_prep.reading.document_ids import duplicate_ids
 from data_prep.reading.documents import add_format_arguments
 from data_prep.reading.scanning import Reading
 from data_prep.reading.shards import ordered_map, resumable_directory, shard_names
-
-
-@dataclass(frozen=True)
-class ShardJob:
-    """One input file and where its results go: `name` is that of its shard below `directory/text` and of its ids below `scratch`."""
-
-    path: Path
-    corpus: str
-    name: str
-    directory: Path
-    scratch: Path
-    rules: CleanRules
-    reading: Reading
 
 
 def clean(
@@ -54,6 +51,7 @@ def clean(
     """
     rules, reading = rules or CleanRules(), reading or Reading()
     rules.language_filter()  # refused before anything is written
+    settings = settings_for(rules.filters, None)
     paths = [path for corpus in corpora for path in corpus.paths]
     plan = {
         "stage": "data_prep.clean",
@@ -63,16 +61,21 @@ def clean(
     }
     with resumable_directory(output_dir, plan) as (directory, scratch):
         jobs = [
-            ShardJob(path, corpus.name, f"{corpus.name}/{name}", directory, scratch, rules, reading)
+            Shard(path, corpus.name, f"{corpus.name}/{name}", directory, scratch, corpus.language)
             for corpus in corpora
             for path, name in zip(corpus.paths, shard_names(corpus.paths))
         ]
+        if settings.repeated_lines is not None:
+            jobs = _with_repeated_lines(jobs, settings.repeated_lines, reading, workers)
         counts = {corpus.name: CleanCounts() for corpus in corpora}
-        for job, found in zip(jobs, ordered_map(_run, jobs, workers=workers, name=lambda job: str(job.path))):
+        run = partial(clean_shard, rules=rules, reading=reading)
+        for job, found in zip(jobs, ordered_map(run, jobs, workers=workers, name=lambda job: str(job.path))):
             counts[job.corpus].add(found)
-        twice = duplicate_ids([(scratch / f"{job.name}.npy", job.path) for job in jobs])
+        twice = duplicate_ids([(job.ids_path, job.path) for job in jobs])
         if twice and not reading.skip_bad:
             raise ValueError(twice[0])
+        _write_samples(directory, jobs, rules)
+        (directory / "filters.yaml").write_text(yaml.safe_dump(dict(rules.filters), allow_unicode=True, sort_keys=False), encoding="utf-8")
         (directory / "report.md").write_text(report(counts, twice), encoding="utf-8")
         write_corpus_table(directory, corpora, {c.name: [f"text/{job.name}" for job in jobs if job.corpus == c.name] for c in corpora})
         facts = {
@@ -86,12 +89,32 @@ def clean(
             stage="data_prep.clean",
             facts=facts,
             arguments=vars(arguments) if arguments else None,
-            inputs={str(path): digest_file(path) for path in paths},
+            inputs={str(path): digest_file(Path(path)) for path in (*paths, *(settings.blocked_urls or {}).get("files", ()))},
         )
 
 
-def _run(job: ShardJob) -> CleanCounts:
-    return clean_shard(job.path, job.name, job.directory, job.scratch, job.rules, job.reading)
+def _with_repeated_lines(jobs: Sequence[Shard], limits: Mapping[str, float], reading: Reading, workers: int) -> list[Shard]:
+    """The jobs, with the lines that the corpus of each repeats counted."""
+    paths = [job.scratch / "lines" / f"{job.name}.npy" for job in jobs]
+    tasks = list(zip(jobs, paths))
+    count = partial(_count_lines, max_words=int(limits["max_words"]), reading=reading)
+    for _ in ordered_map(count, tasks, workers=workers, name=lambda task: str(task[0].path)):
+        pass
+    found = {}
+    for corpus in dict.fromkeys(job.corpus for job in jobs):
+        found[corpus] = jobs[0].scratch / "lines" / f"{corpus}.repeated.npy"
+        np.save(found[corpus], repeated_lines([path for job, path in tasks if job.corpus == corpus], limits))
+    return [replace(job, repeated=found[job.corpus]) for job in jobs]
+
+
+def _count_lines(task: tuple[Shard, Path], *, max_words: int, reading: Reading) -> None:
+    count_lines(task[0].path, task[1], max_words, reading)
+
+
+def _write_samples(directory: Path, jobs: Sequence[Shard], rules: CleanRules) -> None:
+    for corpus in dict.fromkeys(job.corpus for job in jobs):
+        drawn = joined_samples([job.samples_path for job in jobs if job.corpus == corpus], rules.num_samples)
+        drawn.write(directory / "samples" / f"{corpus}.jsonl")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -109,6 +132,15 @@ def _parser() -> argparse.ArgumentParser:
         default=FLATTEN,
         help="flatten: one space between words, no indentation, at most one empty line; keep: indentation, columns and empty lines stay, for"
         " code, tables and verse (default: flatten)",
+    )
+    parser.add_argument(
+        "--filters",
+        default="standard",
+        metavar="NAME|YAML",
+        help=f"what is repaired, masked and removed: {', '.join(BUILT_IN)}, or a file that begins with one of them (default: standard)",
+    )
+    parser.add_argument(
+        "--samples", type=int, default=20, metavar="N", help="texts that are kept to be read, of each corpus and reason (default: 20)"
     )
     runs = parser.add_argument_group("runs of problematic characters (GaMS on KAS)")
     runs.add_argument(
@@ -176,6 +208,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             min_language_score=arguments.min_language_score,
             close_languages=arguments.close_languages,
             layout=arguments.layout,
+            filters=read_filters(arguments.filters),
+            num_samples=arguments.samples,
         ),
         reading=Reading.of(arguments),
         workers=arguments.workers,

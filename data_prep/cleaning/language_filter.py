@@ -43,7 +43,8 @@ class LanguageFilter:
         self._identifier = LanguageIdentifier.from_pickled_model(MODEL_FILE, norm_probs=True)
         known = {str(label) for label in self._identifier.nb_classes}
         self._min_score = min_score
-        self._wanted: list[tuple[frozenset[str], tuple[str, ...]]] = []  # labels that count as the language, and its scripts if not any
+        # What was asked for, the labels that count as that, and its scripts if not any.
+        self._wanted: list[tuple[str, frozenset[str], tuple[str, ...]]] = []
         for asked in languages:
             language, _, script = asked.partition("-")
             group = next((group for group in _CLOSE if language in group and close_languages == TOGETHER), {language: ()})
@@ -51,7 +52,7 @@ class LanguageFilter:
                 raise ValueError(f"--language {asked} is unknown; the known ones are {', '.join(sorted(known))}")
             if script and script not in _SCRIPTS:
                 raise ValueError(f"--language {asked} names an unknown script; the known ones are {', '.join(_SCRIPTS)}")
-            self._wanted.append((frozenset(group), (_SCRIPTS[script],) if script else group[language]))
+            self._wanted.append((asked, frozenset(group), (_SCRIPTS[script],) if script else group[language]))
 
     def found(self, text: str) -> tuple[str, float]:
         """The most probable language and its probability."""
@@ -60,20 +61,25 @@ class LanguageFilter:
 
     def refuses(self, text: str) -> str | None:
         """Why the text does not pass: the language found, and its script where that is why; None where it passes."""
+        return self.judge(text)[1]
+
+    def judge(self, text: str) -> tuple[str | None, str | None]:
+        """The language that was asked for and the text is in, and None; or None, and why the text is in none of them."""
         text = text[:_CHARACTERS]
         scores = {str(language): float(score) for language, score in self._identifier.rank(text)}
         best = max(scores, key=lambda language: scores[language])
         in_language = [
-            scripts
-            for labels, scripts in self._wanted
+            (asked, scripts)
+            for asked, labels, scripts in self._wanted
             if best in labels and sum(scores.get(label, 0.0) for label in labels) >= self._min_score
         ]
         if not in_language:
-            return f"{best} {scores[best]:.2f}"
-        if not all(in_language):
-            return None
-        script = _script_of(text)
-        return None if any(script in scripts for scripts in in_language) else f"{best} {scores[best]:.2f} in {script} script"
+            return None, f"{best} {scores[best]:.2f}"
+        script = _script_of(text) if any(scripts for _, scripts in in_language) else ""
+        for asked, scripts in in_language:
+            if not scripts or script in scripts:
+                return asked, None
+        return None, f"{best} {scores[best]:.2f} in {script} script"
 
 
 def _script_of(text: str) -> str:

@@ -9,11 +9,16 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from data_prep.cleaning.document_filter import PERSONAL, DocumentFilter
+from data_prep.cleaning.filter_settings import NONE, read_filters
 from data_prep.cleaning.language_filter import TOGETHER, LanguageFilter
 from data_prep.cleaning.problem_runs import ProblemRuns
+from data_prep.cleaning.samples import Samples, shown
 from data_prep.cleaning.text_hygiene import AFTER, AFTER_WITH_LAYOUT, BEFORE, FLATTEN, KEEP, Step
 from data_prep.reading.document_ids import id_hash, save_ids
-from data_prep.reading.documents import BadInput, text_key_of
+from data_prep.reading.documents import BadInput, Document, text_key_of
 from data_prep.reading.scanning import Reading
 from data_prep.reading.shards import JsonLinesWriter, file_state, finish_shard, finished_shard
 from data_prep.tables import markdown_table
@@ -62,6 +67,8 @@ class CleanRules:
     Attributes:
         close_languages: as `LanguageFilter`.
         layout: `flatten`: one space between words, no indentation; `keep`: lines begin and are spaced as they were.
+        filters: the whole settings, as `read_filters` gives them.
+        num_samples: how many of what was taken for each reason are kept to be read.
     """
 
     problem_runs: ProblemRuns | None = None
@@ -70,6 +77,8 @@ class CleanRules:
     min_language_score: float = 0.5
     close_languages: str = TOGETHER
     layout: str = FLATTEN
+    filters: Mapping[str, Any] = field(default_factory=lambda: read_filters(NONE))
+    num_samples: int = 20
 
     def steps(self) -> dict[str, Step]:
         """Names and functions of the repairs, in order."""
@@ -131,72 +140,127 @@ class CleanCounts:
         return cls(**{**record, **{name: {reason: Change(**change) for reason, change in record[name].items()} for name in changes}})
 
 
-def clean_shard(path: Path, name: str, directory: Path, scratch: Path, rules: CleanRules, reading: Reading) -> CleanCounts:
-    """Clean a file into `text/` and `removed/`, its ids into `scratch`; its counts are written last, and a shard that has them is not done again.
+@dataclass(frozen=True)
+class Shard:
+    """One input file and where its results go.
+
+    Attributes:
+        name: of its shard below `directory/text` and of its ids and samples below `scratch`.
+        language: of its corpus, "" where it is not known.
+        repeated: hashes of the lines that its corpus repeats, if they are looked for.
+    """
+
+    path: Path
+    corpus: str
+    name: str
+    directory: Path
+    scratch: Path
+    language: str = ""
+    repeated: Path | None = None
+
+    @property
+    def ids_path(self) -> Path:
+        """Where the ids are kept while the corpora are cleaned."""
+        return self.scratch / f"{self.name}.npy"
+
+    @property
+    def samples_path(self) -> Path:
+        """Where the samples of this shard are."""
+        return self.scratch / f"{self.name}.samples.jsonl"
+
+
+def clean_shard(shard: Shard, rules: CleanRules, reading: Reading) -> CleanCounts:
+    """Clean a file into `text/` and `removed/`; its counts are written last, and a shard that has them is not done again.
 
     Raises:
         ValueError: if the file cannot be read.
     """
+    directory, name = shard.directory, shard.name
     done = directory / "counts" / f"{name}.json"
-    state = file_state(path)
-    ids_path = scratch / f"{name}.npy"
-    if record := finished_shard(done, state, directory / "text" / name, directory / "removed" / name, ids_path):
+    state = file_state(shard.path)
+    if record := finished_shard(done, state, directory / "text" / name, directory / "removed" / name, shard.ids_path, shard.samples_path):
         return CleanCounts.from_json(record["counts"])
-    counts, ids = _clean_documents(path, name, directory, rules, reading)
-    save_ids(ids_path, ids)
-    finish_shard(done, state, {"counts": asdict(counts)}, indent=1)
-    return counts
-
-
-def _clean_documents(
-    path: Path, name: str, directory: Path, rules: CleanRules, reading: Reading
-) -> tuple[CleanCounts, list[tuple[int, int]]]:
-    steps = rules.steps()
-    languages = rules.language_filter()
-    key = text_key_of(path, reading.text_key)
-    counts = CleanCounts()
-    ids: list[tuple[int, int]] = []
-    bad: list[BadInput] = []
+    cleaner = _Cleaner(shard, rules)
     with JsonLinesWriter(directory / "text" / name) as kept_file, JsonLinesWriter(directory / "removed" / name) as removed_file:
-        for document in reading.documents(path, bad):
-            place = f"{path.name}:{document.line}"
-            identity = document.fields.get("id", place)
-            if "id" in document.fields:
-                ids.append((id_hash(json.dumps(identity)), document.line))
-            text = _repair(document.text, steps, place, counts)
-            counts.num_read += 1
-            counts.characters_read += len(document.text)
-            refused = rules.lengths.refuse(text)
-            if refused is None and languages is not None and (found := languages.refuses(text)) is not None:
-                refused = "language", found
-            if refused is not None:
-                reason, detail = refused
-                _count(
-                    counts.removed.setdefault(reason, Change()),
-                    len(document.text),
-                    {"place": place, "detail": detail, "before": document.text[: 2 * _CONTEXT]},
-                )
-                removed_file.write({"id": identity, "file": path.name, "line": document.line, "reason": reason, "detail": detail})
-                continue
-            counts.num_kept += 1
-            counts.num_changed += text != document.text
-            counts.characters_kept += len(text)
-            counts.characters_lost += len(document.text) - len(text)
-            kept_file.write({"id": identity, **document.fields, key: text})
-    for item in bad:
-        _count(counts.bad_input.setdefault(item.reason, Change()), 0, {"place": f"{path.name}:{item.line}", "detail": item.message})
-    return counts, ids
+        bad: list[BadInput] = []
+        for document in reading.documents(shard.path, bad):
+            cleaner.take(document, text_key_of(shard.path, reading.text_key), kept_file, removed_file)
+    cleaner.pass_over(bad)
+    cleaner.samples.write(shard.samples_path)
+    save_ids(shard.ids_path, cleaner.ids)
+    finish_shard(done, state, {"counts": asdict(cleaner.counts)}, indent=1)
+    return cleaner.counts
 
 
-def _repair(text: str, steps: Mapping[str, Step], place: str, counts: CleanCounts) -> str:
-    for reason, step in steps.items():
-        repaired = step(text)
-        if repaired != text:
-            change = counts.changed.setdefault(reason, Change())
-            sample = {"place": place, **_difference(text, repaired)} if len(change.samples) < _MAX_SAMPLES else {}
-            _count(change, len(text) - len(repaired), sample)
-            text = repaired
-    return text
+class _Cleaner:
+    """Cleans the documents of one shard, one after the other."""
+
+    def __init__(self, shard: Shard, rules: CleanRules) -> None:
+        self._rules = rules
+        self._file_name, self._language = shard.path.name, shard.language
+        self._steps = rules.steps()
+        self._filter = DocumentFilter(rules.filters, frozenset(np.load(shard.repeated).tolist()) if shard.repeated else frozenset())
+        self._languages = rules.language_filter()
+        self.counts = CleanCounts()
+        self.ids: list[tuple[int, int]] = []
+        self.samples = Samples(rules.num_samples)
+        self._place = ""
+
+    def take(self, document: Document, key: str, kept_file: JsonLinesWriter, removed_file: JsonLinesWriter) -> None:
+        """Clean a document and write it, or why it went."""
+        counts = self.counts
+        self._place = f"{self._file_name}:{document.line}"
+        identity = document.fields.get("id", self._place)
+        if "id" in document.fields:
+            self.ids.append((id_hash(json.dumps(identity)), document.line))
+        counts.num_read += 1
+        counts.characters_read += len(document.text)
+        text, refused = self._cleaned(document)
+        if refused is not None:
+            reason, detail = refused
+            _count(
+                counts.removed.setdefault(reason, Change()),
+                len(document.text),
+                {"place": self._place, "detail": detail, "before": text[: 2 * _CONTEXT]},
+            )
+            self.samples.add(reason, self._place, {"what": "document", "detail": detail, "text": shown(text)})
+            removed_file.write({"id": identity, "file": self._file_name, "line": document.line, "reason": reason, "detail": detail})
+            return
+        counts.num_kept += 1
+        counts.num_changed += text != document.text
+        counts.characters_kept += len(text)
+        counts.characters_lost += len(document.text) - len(text)
+        kept_file.write({"id": identity, **document.fields, key: text})
+
+    def pass_over(self, bad: Iterable[BadInput]) -> None:
+        """Count what could not be read."""
+        for item in bad:
+            sample = {"place": f"{self._file_name}:{item.line}", "detail": item.message}
+            _count(self.counts.bad_input.setdefault(item.reason, Change()), 0, sample)
+
+    def _cleaned(self, document: Document) -> tuple[str, tuple[str, str] | None]:
+        """The cleaned text, and reason and detail why it does not pass."""
+        if (site := self._filter.blocks(document.fields)) is not None:
+            return document.text, ("blocked address", site)
+        text, reason = self._filter.repair(document.text, self._steps, self._changed, self._taken)
+        if reason is not None:
+            return text, (reason, "")
+        if (refused := self._rules.lengths.refuse(text)) is not None:
+            return text, refused
+        language: str | None = self._language or None
+        if self._languages is not None:
+            language, found = self._languages.judge(text)
+            if found is not None:
+                return text, ("language", found)
+        return text, self._filter.refuses(text, language)
+
+    def _changed(self, reason: str, before: str, after: str) -> None:
+        change = self.counts.changed.setdefault(reason, Change())
+        sample = {"place": self._place, **({} if reason.startswith(PERSONAL) else _difference(before, after))}
+        _count(change, len(before) - len(after), sample)
+
+    def _taken(self, reason: str, lines: Sequence[str]) -> None:
+        self.samples.add(reason, self._place, {"what": "lines", "text": shown("\n".join(lines))})
 
 
 def _count(change: Change, characters: int, sample: dict[str, str]) -> None:
@@ -208,7 +272,7 @@ def _count(change: Change, characters: int, sample: dict[str, str]) -> None:
 
 def _difference(before: str, after: str) -> dict[str, str]:
     """Where two texts first differ, with a little around it."""
-    same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(before, after)))
+    same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(before, after))) if after else 0
     window = slice(max(0, same - _CONTEXT), same + _CONTEXT)
     return {"before": before[window], "after": after[window]}
 

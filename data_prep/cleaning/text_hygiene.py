@@ -12,11 +12,11 @@ from collections.abc import Callable
 Step = Callable[[str], str]
 FLATTEN, KEEP = LAYOUTS = ("flatten", "keep")
 
-_LINE_ENDS = re.compile("\r\n|[\r\x0b\x0c\x85\u2028\u2029]")
-_CONTROL = re.compile("[\x00-\x08\x0e-\x1f\x7f-\x9f\ufdd0-\ufdef\ufffe\uffff]")
+LINE_ENDS = re.compile("\r\n|[\r\x0b\x0c\x85\u2028\u2029]")
+CONTROL = re.compile("[\x00-\x08\x0e-\x1f\x7f-\x9f\ufdd0-\ufdef\ufffe\uffff]")
 # Zero-width space, word joiner, byte-order mark, soft hyphen, marks and embeddings of writing direction.
-_INVISIBLE = re.compile("[\u00ad\u180e\u200b\u200e\u200f\u202a-\u202e\u2060-\u2064\u2066-\u206f\ufeff]")
-_SPACES = re.compile("[\t\x1c-\x1f\u00a0\u1680\u2000-\u200a\u202f\u205f\u3000]")
+INVISIBLE = re.compile("[\u00ad\u180e\u200b\u200e\u200f\u202a-\u202e\u2060-\u2064\u2066-\u206f\ufeff]")
+SPACES = re.compile("[\t\x1c-\x1f\u00a0\u1680\u2000-\u200a\u202f\u205f\u3000]")
 _SPACES_BUT_TAB = re.compile("[\x1c-\x1f\u00a0\u1680\u2000-\u200a\u202f\u205f\u3000]")
 _LINE_REST = re.compile("[ \t]+$", re.MULTILINE)
 _RUN = re.compile(" {2,}")
@@ -26,17 +26,17 @@ _EMPTY_LINES = re.compile("\n{3,}")
 
 def line_ends(text: str) -> str:
     """One line feed for each kind of line end (Windows, old Mac, form feed, Unicode)."""
-    return _LINE_ENDS.sub("\n", text)
+    return LINE_ENDS.sub("\n", text)
 
 
 def control_characters(text: str) -> str:
     """No control characters but tab and line feed: NUL, C0, C1, and code points that are no characters."""
-    return _CONTROL.sub("", text)
+    return CONTROL.sub("", text)
 
 
 def invisible_characters(text: str) -> str:
     """No characters without width or meaning in plain text."""
-    return _INVISIBLE.sub("", text)
+    return INVISIBLE.sub("", text)
 
 
 def unicode_form(text: str) -> str:
@@ -46,7 +46,7 @@ def unicode_form(text: str) -> str:
 
 def white_space(text: str) -> str:
     """One space between words, none at the ends of lines, at most one empty line, none at the ends of the text."""
-    text = _SPACES.sub(" ", text)
+    text = SPACES.sub(" ", text)
     if "  " in text:
         text = _RUN.sub(" ", text)
     if " \n" in text or "\n " in text:

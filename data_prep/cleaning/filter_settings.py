@@ -1,0 +1,195 @@
+"""What is filtered, as one YAML: read, checked and laid over the settings that it begins with; the whole of it travels in the manifest.
+
+A file says what it begins with (`base: standard`, `web` or `none`) and what differs; `false` switches a part off.  Under `languages` stand stop
+words and rules that differ in a language, so a new language is configuration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from copy import deepcopy
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from data_prep.cleaning.line_rules import LineRule, line_rules
+from data_prep.cleaning.personal_data import Kind, kinds_of
+from data_prep.cleaning.text_measures import Measures
+from data_prep.plain_files import read_yaml
+
+FOLDER = Path(__file__).with_name("filters")
+NONE = "none"
+BUILT_IN = (NONE, *sorted(path.stem for path in FOLDER.glob("*.yaml")))
+WRONG_PLACES = "wrong_places"
+MEASURES = (*Measures._fields, WRONG_PLACES)
+_EMPTY: dict[str, Any] = {
+    "mojibake": False,
+    "markup": False,
+    "max_hole_share": False,
+    "same_text": False,
+    "lines": {},
+    "repeated_lines": False,
+    "phrases": {},
+    "blocked_urls": False,
+    "personal_data": {},
+    "rules": {},
+    "languages": {},
+}
+_RULE_KEYS = {"measure", "max", "min", "from_words", "needs_stop_words"}
+_REPEATED_KEYS = {"max_words", "min_documents", "min_share"}
+_REPLACEMENT = "[{kind}]"
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A threshold: texts of at least `from_words` words whose measure is above `max` or below `min` go.
+
+    Attributes:
+        needs_stop_words: not asked in a language without a list of them.
+    """
+
+    name: str
+    measure: str
+    max: float | None
+    min: float | None
+    from_words: int = 0
+    needs_stop_words: bool = False
+
+    def refuses(self, value: float) -> bool:
+        """Whether the value is beyond the threshold; a value equal to it is not."""
+        return (self.max is not None and value > self.max) or (self.min is not None and value < self.min)
+
+
+@dataclass(frozen=True)
+class FilterSettings:
+    """What a whole, checked YAML says, for one language."""
+
+    mojibake: bool
+    markup: bool
+    max_hole_share: float | None
+    same_text: int
+    lines: tuple[LineRule, ...]
+    repeated_lines: dict[str, float] | None
+    phrases: dict[str, tuple[str, ...]]
+    blocked_urls: dict[str, Any] | None
+    personal_data: tuple[Kind, ...]
+    replacement: str
+    rules: tuple[Rule, ...]
+    stop_words: tuple[str, ...]
+
+
+def read_filters(name: str) -> dict[str, Any]:
+    """The whole settings of a built-in name or a file, with what they begin with.
+
+    Raises:
+        ValueError: if there is no such file, or something in it is unknown or of the wrong kind, naming it.
+    """
+    path = FOLDER / f"{name}.yaml" if name in BUILT_IN else Path(name)
+    if name == NONE:
+        return deepcopy(_EMPTY)
+    if not path.is_file():
+        raise ValueError(f"--filters {name} is neither a file nor one of {', '.join(BUILT_IN)}")
+    given = read_yaml(path)
+    if not isinstance(given, dict):
+        raise ValueError(f"{path} holds no filter settings; expected a mapping that may begin with 'base: standard'")
+    base = given.pop("base", NONE)
+    if base not in BUILT_IN or base == name:
+        raise ValueError(f"{path} begins with 'base: {base}'; expected one of {', '.join(BUILT_IN)}")
+    if unknown := set(given) - set(_EMPTY):
+        raise ValueError(f"{path} has the unknown key {', '.join(sorted(map(str, unknown)))}; the known ones are base, {', '.join(_EMPTY)}")
+    for key in ("lines", "phrases", "personal_data", "rules", "languages"):
+        if not isinstance(given.get(key, {}), dict):
+            raise ValueError(f"{path}, {key} is {given[key]!r}; expected a mapping, as the built-in settings have it")
+    whole = _laid_over(read_filters(base), given)
+    try:
+        for language in (None, *whole["languages"]):
+            settings_for(whole, language)
+    except (ValueError, TypeError, AttributeError, KeyError) as error:
+        said = str(error) if isinstance(error, ValueError) else "a part is not of the form that the built-in settings have"
+        raise ValueError(f"{path}, {said}") from error
+    return whole
+
+
+def settings_for(whole: Mapping[str, Any], language: str | None) -> FilterSettings:
+    """The settings for texts of a language, of which rules and stop words depend on it; the general ones where it is not under `languages`.
+
+    Raises:
+        ValueError: if something is unknown or of the wrong kind.
+    """
+    own = whole["languages"].get(language) or whole["languages"].get((language or "").partition("-")[0]) or {}
+    if unknown := set(own) - {"stop_words", "rules"}:
+        raise ValueError(f"languages: {language} has the unknown key {', '.join(sorted(unknown))}; the known ones are stop_words, rules")
+    merged = {**whole, "rules": _laid_over(whole["rules"] or {}, own.get("rules", {}))}
+    rules = [_rule(name, row) for name, row in merged["rules"].items() if row is not False]
+    personal = dict(merged["personal_data"] or {})
+    replacement = personal.pop("replacement", _REPLACEMENT)
+    stop_words = tuple(map(str, own.get("stop_words", ())))
+    return FilterSettings(
+        bool(merged["mojibake"]),
+        bool(merged["markup"]),
+        _number("max_hole_share", merged["max_hole_share"], 0, 1),
+        int(_number("same_text", merged["same_text"], 0, 1_000_000) or 0),
+        line_rules(merged["lines"] or {}),
+        _repeated_lines(merged["repeated_lines"]),
+        {name: tuple(phrases) for name, phrases in (merged["phrases"] or {}).items() if phrases},
+        _blocked_urls(merged["blocked_urls"]),
+        kinds_of(personal),
+        str(replacement),
+        tuple(rule for rule in rules if stop_words or not rule.needs_stop_words),
+        stop_words,
+    )
+
+
+def _rule(name: str, row: Mapping[str, Any]) -> Rule:
+    if not isinstance(row, dict) or set(row) - _RULE_KEYS or "measure" not in row:
+        raise ValueError(f"rules: {name} is not of the form {{measure: NAME, max or min: NUMBER, from_words: NUMBER}}, or false")
+    if row["measure"] not in MEASURES:
+        raise ValueError(f"rules: {name} asks for {row['measure']!r}; the known measures are {', '.join(MEASURES)}")
+    limits = {side: _number(f"rules: {name}: {side}", row[side], None, None) for side in ("max", "min") if side in row}
+    if not limits:
+        raise ValueError(f"rules: {name} has neither max nor min; expected one of them")
+    return Rule(
+        name, row["measure"], limits.get("max"), limits.get("min"), int(row.get("from_words", 0)), bool(row.get("needs_stop_words", False))
+    )
+
+
+def _repeated_lines(given: Any) -> dict[str, float] | None:
+    if not given:
+        return None
+    if not isinstance(given, dict) or set(given) != _REPEATED_KEYS:
+        raise ValueError(f"repeated_lines is {given!r}; expected {{{', '.join(sorted(_REPEATED_KEYS))}}}, or false")
+    return {key: _number(f"repeated_lines: {key}", value, 0, None) or 0 for key, value in given.items()}
+
+
+def _blocked_urls(given: Any) -> dict[str, Any] | None:
+    if not given:
+        return None
+    if not isinstance(given, dict) or set(given) != {"key", "files"} or not isinstance(given["files"], list):
+        raise ValueError(f"blocked_urls is {given!r}; expected {{key: KEY, files: [FILE, ...]}}, or false")
+    for file in given["files"]:
+        if not Path(file).is_file():
+            raise ValueError(f"blocked_urls names the file {file}, which does not exist")
+    return given
+
+
+def _number(what: str, value: Any, low: float | None, high: float | None) -> float | None:
+    if value is False or value is None:
+        return None
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int | float)
+        or (low is not None and value < low)
+        or (high is not None and value > high)
+    ):
+        expected = f"a number from {low:g}" + (f" to {high:g}" if high is not None else "") if low is not None else "a number"
+        raise ValueError(f"{what} is {value!r}; expected {expected}, or false")
+    return float(value)
+
+
+def _laid_over(below: dict[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Mappings joined key by key; lists and other values of the upper one stand for those below."""
+    result = dict(below)
+    for key, value in above.items():
+        both = isinstance(value, dict) and isinstance(result.get(key), dict)
+        result[key] = _laid_over(result[key], value) if both else deepcopy(value)
+    return result

@@ -1,0 +1,181 @@
+"""Lines that are not of the text: notices about cookies and scripts, menus, buttons, lines with holes, and what a whole corpus repeats.
+
+A rule names phrases.  `contains`: a line that has a phrase of each group, and not too many words, goes.  `whole`: a line goes that is a phrase,
+or phrases with marks between them (Home | About us | Contact), where so many such lines follow each other.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import xxhash
+
+CONTAINS, WHOLE = MATCHES = ("contains", "whole")
+_PARTS = re.compile(r"\s*\|+\s*|\s+[»›•·]\s+|\t+")
+_MARKS = ("|", " » ", " › ", " • ", " · ", "\t")
+_MAX_MENU = 300  # characters of a line
+_WORD = re.compile(r"[^\W_]+")
+_SHORTEST = 4  # letters of a word that menus are known by
+_LONG = re.compile(rf"[^\W_]{{{_SHORTEST}}}")
+_ENDS = (".", "!", "?", "…", "。", "！", "？", "।", "؟")
+_CLOSING = "\"'”“’‘»«›‹)]"
+
+
+@dataclass(frozen=True)
+class LineRule:
+    """Which lines go.
+
+    Attributes:
+        groups: phrases in small letters; of each group one must be in the line (`contains`), or the line is one of the first group.
+        max_words: lines of more words stay.
+        run: how many such lines must follow each other.
+        min_words: lines of fewer words go, whatever they hold.
+        unterminated: lines that do not end as sentences do go (C4).
+    """
+
+    name: str
+    match: str = CONTAINS
+    groups: tuple[tuple[str, ...], ...] = ()
+    max_words: int = 80
+    run: int = 1
+    min_words: int = 0
+    unterminated: bool = False
+
+    @cached_property
+    def phrases(self) -> frozenset[str]:
+        """Those that a line may be."""
+        return frozenset(self.groups[0]) if self.groups else frozenset()
+
+    @cached_property
+    def triggers(self) -> set[str]:
+        """Words one of which is in every line that the rule takes (with a `*`: begins one); none where it must look at every line."""
+        if self.min_words or self.unterminated or not self.groups:
+            return set()
+        longest = {max(_WORD.findall(phrase), key=len, default="") for phrase in self.groups[0]}
+        # The short words of a menu are those of any text; its longer ones tell it.
+        return {f"{word}*" for word in longest} if self.match == CONTAINS else {word for word in longest if len(word) >= _SHORTEST}
+
+    def takes(self, line: str) -> bool:
+        """Whether a line, in small letters and without white space at its ends, is meant."""
+        if self.match == WHOLE:
+            if line in self.phrases:
+                return True
+            parts = [part.strip(" .:!") for part in _PARTS.split(line) if part.strip(" .:!")]
+            return len(parts) > 2 and 2 * sum(part in self.phrases for part in parts) >= len(parts)
+        if self.unterminated and not line.rstrip(_CLOSING).endswith(_ENDS):
+            return True
+        words = len(line.split())
+        if words < self.min_words:
+            return True
+        return bool(self.groups) and words <= self.max_words and all(any(phrase in line for phrase in group) for group in self.groups)
+
+
+def line_rules(settings: Mapping[str, Any]) -> tuple[LineRule, ...]:
+    """The rules of the part `lines` of filter settings.
+
+    Raises:
+        ValueError: if a rule has an unknown key, or nothing to look for.
+    """
+    rules = []
+    for name, row in settings.items():
+        if row is False:
+            continue
+        known = {"match", "phrases", "max_words", "run", "min_words", "unterminated"}
+        if unknown := set(row) - known:
+            raise ValueError(
+                f"lines: {name} has the unknown key {', '.join(sorted(unknown))}; the known ones are {', '.join(sorted(known))}"
+            )
+        if row.get("match", CONTAINS) not in MATCHES:
+            raise ValueError(f"lines: {name} has the match {row['match']!r}; expected {' or '.join(MATCHES)}")
+        phrases = row.get("phrases", [])
+        groups = phrases if phrases and isinstance(phrases[0], list) else [phrases] if phrases else []
+        folded_groups = tuple(tuple(str(phrase).lower() for phrase in group) for group in groups)
+        rule = LineRule(
+            name, row.get("match", CONTAINS), folded_groups, row.get("max_words", 80), row.get("run", 1), row.get("min_words", 0),
+            row.get("unterminated", False),
+        )  # fmt: skip
+        if not (rule.groups or rule.min_words or rule.unterminated):
+            raise ValueError(f"lines: {name} has no phrases; expected a list of them, or false to switch it off")
+        if short := [phrase for phrase in (groups[0] if rule.match == WHOLE and rule.run == 1 else ()) if not _LONG.search(str(phrase))]:
+            raise ValueError(
+                f"lines: the phrase {short[0]!r} of {name} has no word of {_SHORTEST} letters, by which it is looked for; leave it out"
+            )
+        rules.append(rule)
+    return tuple(rules)
+
+
+def without_lines(
+    text: str, rules: Sequence[LineRule], *, repeated: Set[int] = frozenset(), holes: bool = False
+) -> tuple[str, dict[str, list[str]]]:
+    """The text without the lines that a rule takes, and those lines by reason.
+
+    Args:
+        repeated: hashes (`line_hash`) of short lines that many documents of the corpus have: such a line goes at the beginning and at the end of
+            the text, and where three follow each other; elsewhere it may be a heading.
+        holes: whether lines with U+FFFD go.
+    """
+    lower = text.lower()
+    if not (holes or repeated or any(rule.match == CONTAINS for rule in rules)) and not any(mark in lower for mark in _MARKS):
+        phrases = frozenset().union(*(rule.phrases for rule in rules))
+        if phrases.isdisjoint(map(str.strip, lower.split("\n"))):  # as in nearly all texts
+            return text, {}
+    lines = text.split("\n")
+    small = [line.strip() for line in lower.split("\n")]
+    full = [place for place, line in enumerate(small) if line]
+    gone: dict[int, str] = {}
+    menus = _like_menus(small, full, rules)
+    for rule in rules:
+        asked = full if rule.match == CONTAINS else menus
+        taken = {place for place in asked if rule.takes(small[place])}
+        for run in _runs(place if place in taken else None for place in full) if taken else ():
+            if len(run) >= rule.run or (rule.match == WHOLE and any(_PARTS.search(small[place]) for place in run)):
+                gone.update((place, rule.name) for place in run)
+    if holes:
+        gone.update((place, HOLES) for place in full if "\ufffd" in lines[place])
+    if repeated:
+        for run in _runs(place if line_hash(small[place]) in repeated else None for place in full):
+            if len(run) > 2 or run[0] == full[0] or run[-1] == full[-1]:
+                gone.update((place, REPEATED) for place in run if place not in gone)
+    if not gone:
+        return text, {}
+    by_reason: dict[str, list[str]] = {}
+    for place, name in sorted(gone.items()):
+        by_reason.setdefault(name, []).append(lines[place])
+    return "\n".join(line for place, line in enumerate(lines) if place not in gone), by_reason
+
+
+HOLES, REPEATED = "lines with holes", "repeated lines"
+
+
+def _like_menus(small: Sequence[str], full: Sequence[int], rules: Sequence[LineRule]) -> set[int]:
+    """Places of lines that are a phrase of a rule, or parted as menus are."""
+    phrases: set[str] = set().union(*(rule.phrases for rule in rules if rule.match == WHOLE))
+    if not phrases:
+        return set()
+    return {
+        place
+        for place in full
+        if small[place] in phrases or (len(small[place]) <= _MAX_MENU and any(mark in small[place] for mark in _MARKS))
+    }
+
+
+def _runs(places: Iterable[int | None]) -> list[list[int]]:
+    runs: list[list[int]] = [[]]
+    for place in places:
+        if place is None:
+            runs.append([])
+        else:
+            runs[-1].append(place)
+    return [run for run in runs if run]
+
+
+def line_hash(line: str) -> int:
+    """64 bits of a line in small letters, digits aside: pages are numbered."""
+    return xxhash.xxh3_64_intdigest(_DIGITS.sub("0", line).encode())
+
+
+_DIGITS = re.compile(r"\d+")

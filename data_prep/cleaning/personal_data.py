@@ -1,0 +1,147 @@
+"""Personal data in text: found by patterns of the settings, believed where their check digits are right, masked or a reason to drop the text.
+
+E-mail addresses, bank accounts (IBAN), cards, telephone numbers, addresses of machines, and numbers of persons: EMSO/JMBG, codice fiscale, OIB.
+What a pattern may be is configuration; what a checksum is, is here.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import regex
+
+MASK, DROP, KEEP = ACTIONS = ("mask", "drop", "keep")
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of personal data.
+
+    Attributes:
+        context: words of which one must stand in the 40 characters before; none for numbers that their check digits prove.
+    """
+
+    name: str
+    pattern: regex.Pattern[str]
+    check: Callable[[str], bool] | None
+    action: str
+    context: regex.Pattern[str] | None = None
+
+
+def kinds_of(settings: Mapping[str, Any]) -> tuple[Kind, ...]:
+    """The kinds of the part `personal_data` of filter settings, in order.
+
+    Raises:
+        ValueError: if a pattern is no regular expression, or an action or a check is unknown.
+    """
+    kinds = []
+    for name, row in settings.items():
+        if row is False or row.get("action", MASK) == KEEP:
+            continue
+        if row.get("action", MASK) not in ACTIONS:
+            raise ValueError(f"personal_data: {name} has the action {row['action']!r}; expected {', '.join(ACTIONS)}")
+        if row.get("check") not in (None, *CHECKS):
+            raise ValueError(f"personal_data: {name} has the check {row['check']!r}; the known ones are {', '.join(CHECKS)}")
+        if not isinstance(row.get("pattern"), str):
+            raise ValueError(f"personal_data: {name} has no pattern; expected a regular expression")
+        try:
+            pattern = regex.compile(row["pattern"], regex.VERBOSE)
+        except regex.error as error:
+            raise ValueError(f"personal_data: the pattern of {name} is no regular expression: {error}; mend it") from error
+        words = row.get("context") or ()
+        context = regex.compile("|".join(map(regex.escape, words)), regex.IGNORECASE) if words else None
+        kinds.append(Kind(name, pattern, CHECKS[row["check"]] if row.get("check") else None, row.get("action", MASK), context))
+    return tuple(kinds)
+
+
+def masked(text: str, kinds: tuple[Kind, ...], replacement: str) -> tuple[str, dict[str, int], str | None]:
+    """The text with a replacement for each piece of personal data, how many of each kind, and the kind that drops the text, if one does.
+
+    Args:
+        replacement: `{kind}` in it becomes the name of the kind.
+    """
+    found: dict[str, int] = {}
+    dropped = None
+    for kind in kinds:
+
+        def replace(match: regex.Match[str], kind: Kind = kind) -> str:
+            start = match.start()
+            if kind.check is not None and not kind.check(match[0]):
+                return match[0]
+            if kind.context is not None and not kind.context.search(match.string, max(0, start - 40), start):
+                return match[0]
+            found[kind.name] = found.get(kind.name, 0) + 1
+            return replacement.replace("{kind}", kind.name)
+
+        text = kind.pattern.sub(replace, text)
+        if kind.name in found and kind.action == DROP:
+            dropped = dropped or kind.name
+    return text, found, dropped
+
+
+def _iban(text: str) -> bool:
+    """ISO 13616: the rest by 97 is 1, letters being 10 to 35 and the first four characters last."""
+    plain = "".join(text.split()).upper()
+    moved = plain[4:] + plain[:4]
+    return 15 <= len(plain) <= 34 and int("".join(str(int(character, 36)) for character in moved)) % 97 == 1
+
+
+def _emso(text: str) -> bool:
+    """EMSO, JMBG: day, month, three figures of the year, place, sex, and a check digit by 11."""
+    digits = [int(character) for character in text]
+    day, month = 10 * digits[0] + digits[1], 10 * digits[2] + digits[3]
+    weights = (7, 6, 5, 4, 3, 2, 7, 6, 5, 4, 3, 2)
+    rest = sum(weight * digit for weight, digit in zip(weights, digits)) % 11
+    return 1 <= day <= 31 and 1 <= month <= 12 and rest != 1 and digits[12] == (11 - rest) % 11
+
+
+# Of the characters at the odd places (first, third, ...) of a codice fiscale: decree of 23 December 1976, table of the odd characters.
+_ODD = (1, 0, 5, 7, 9, 13, 15, 17, 19, 21, 2, 4, 18, 20, 11, 3, 6, 8, 12, 14, 16, 10, 22, 25, 24, 23)
+
+
+def _codice_fiscale(text: str) -> bool:
+    plain = text.upper()
+    values = [int(character) if character.isdigit() else ord(character) - ord("A") for character in plain[:15]]
+    return chr(ord("A") + sum(_ODD[value] if place % 2 == 0 else value for place, value in enumerate(values)) % 26) == plain[15]
+
+
+def _oib(text: str) -> bool:
+    """ISO 7064, MOD 11,10."""
+    rest = 10
+    for character in text[:10]:
+        rest = (rest + int(character)) % 10 or 10
+        rest = 2 * rest % 11
+    return (11 - rest) % 10 == int(text[10])
+
+
+def _luhn(text: str) -> bool:
+    digits = [int(character) for character in text if character.isdigit()][::-1]
+    doubled = (2 * digit - 9 if digit > 4 else 2 * digit for digit in digits[1::2])
+    return len(set(digits)) > 1 and (sum(digits[::2]) + sum(doubled)) % 10 == 0
+
+
+def _public_address(text: str) -> bool:
+    try:
+        return ipaddress.ip_address(text).is_global
+    except ValueError:
+        return False
+
+
+def _telephone(text: str) -> bool:
+    """Eight to fifteen digits, as the numbering plan has (E.164), not one repeated."""
+    digits = [character for character in text if character.isdigit()]
+    return 8 <= len(digits) <= 15 and len(set(digits)) > 2
+
+
+CHECKS: dict[str, Callable[[str], bool]] = {
+    "iban": _iban,
+    "emso": _emso,
+    "codice-fiscale": _codice_fiscale,
+    "oib": _oib,
+    "luhn": _luhn,
+    "public-address": _public_address,
+    "telephone": _telephone,
+}

@@ -1,0 +1,60 @@
+"""Texts that were taken, kept to be read: so many of each reason, drawn by the hash of their place, so that any number of workers draws the same."""
+
+from __future__ import annotations
+
+import heapq
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import xxhash
+
+from data_prep.reading.shards import JsonLinesWriter
+
+MAX_CHARACTERS = 2000
+
+
+class Samples:
+    """The `number` records of each reason whose keys have the smallest hashes."""
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+        self._kept: dict[str, list[tuple[int, str, dict[str, Any]]]] = {}
+
+    def add(self, reason: str, key: str, record: dict[str, Any]) -> None:
+        """Offer a record, known by a key of its own."""
+        if self._number:
+            kept = self._kept.setdefault(reason, [])
+            entry = (-xxhash.xxh3_64_intdigest(f"{reason}\0{key}".encode()), key, record)
+            if len(kept) < self._number:
+                heapq.heappush(kept, entry)
+            elif entry[:2] > kept[0][:2]:
+                heapq.heapreplace(kept, entry)
+
+    def records(self) -> Iterator[dict[str, Any]]:
+        """All that are kept, by reason, in the order that they were drawn in."""
+        for reason in sorted(self._kept):
+            for _, key, record in sorted(self._kept[reason], key=lambda entry: (-entry[0], entry[1])):
+                yield {"reason": reason, "key": key, **record}
+
+    def write(self, path: Path) -> None:
+        """Write the records, a JSON line each."""
+        with JsonLinesWriter(path) as file:
+            for record in self.records():
+                file.write(record)
+
+
+def joined(paths: Iterable[Path], number: int) -> Samples:
+    """What one drawing from all of these would have kept."""
+    samples = Samples(number)
+    for path in paths:
+        for line in path.read_bytes().splitlines():
+            record = json.loads(line)
+            samples.add(record.pop("reason"), record.pop("key"), record)
+    return samples
+
+
+def shown(text: str) -> str:
+    """As much of a text as a sample holds."""
+    return text if len(text) <= MAX_CHARACTERS else f"{text[: MAX_CHARACTERS - 1]}…"

@@ -1,0 +1,71 @@
+"""Thresholds of the filters for a language, fitted on a reference text that no rule should take much of; writes a file for `clean --filters`.
+
+The reference is text that you would not lose: an encyclopedia, books, news.  Stop words are what is more than 0.8 % of its words.  Each rule is
+loosened until it takes no more than --lost of the documents; what it took before and takes now is printed.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+import yaml
+
+from data_prep import command
+from data_prep.cleaning.filter_settings import BUILT_IN, NONE, read_filters
+from data_prep.cleaning.fitting import DIRECTIONS, LOOSER, as_settings, fit
+from data_prep.cleaning.text_hygiene import AFTER, BEFORE
+from data_prep.plain_files import write_text
+from data_prep.reading.documents import Documents, add_input_arguments
+from data_prep.reading.languages import is_language
+from data_prep.tables import markdown_table
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = command.parser(
+        __doc__,
+        prog="data_prep.fit_filters",
+        example="python -m data_prep.fit_filters --input wikipedia.sl.jsonl.gz --language sl --output filters.sl.yaml",
+    )
+    add_input_arguments(parser)
+    parser.add_argument("--language", required=True, metavar="LANG", help="of the reference text (ISO 639)")
+    parser.add_argument(
+        "--base", choices=[name for name in BUILT_IN if name != NONE], default="web", help="settings to begin with (default: web)"
+    )
+    parser.add_argument("--lost", type=float, default=0.01, metavar="SHARE", help="of the documents that a rule may take (default: 0.01)")
+    parser.add_argument(
+        "--direction", choices=DIRECTIONS, default=LOOSER, help="`both`: rules that take less are made stricter (default: looser)"
+    )
+    parser.add_argument("--output", type=Path, required=True, metavar="YAML", help="new file")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Fit and write."""
+    arguments = _parser().parse_args(argv)
+    if arguments.output.exists():
+        raise ValueError(f"{arguments.output} exists; choose another --output, or remove it")
+    if not is_language(arguments.language):
+        raise ValueError(f"--language is {arguments.language!r}; expected an ISO 639 code such as sl")
+    texts = []
+    for text in Documents.from_arguments(arguments):
+        for step in (*BEFORE.values(), *AFTER.values()):
+            text = step(text)
+        texts.append(text)
+    words, fitted = fit(read_filters(arguments.base), arguments.language, texts, lost=arguments.lost, direction=arguments.direction)
+    settings = as_settings(arguments.base, arguments.language, words, fitted)
+    arguments.output.parent.mkdir(parents=True, exist_ok=True)
+    write_text(arguments.output, yaml.safe_dump(settings, allow_unicode=True, sort_keys=False, width=140))
+    rows = [
+        [item.rule.name, item.side, f"{item.rule.max if item.side == 'max' else item.rule.min:g}", f"{100 * item.share_before:.2f} %",
+         f"{item.threshold:g}", f"{100 * item.share_after:.2f} %"]
+        for item in fitted
+    ]  # fmt: skip
+    print(f"{len(texts):,} documents; stop words: {', '.join(words)}\n")
+    print(markdown_table(("rule", "side", "before", "takes", "fitted", "takes"), rows, text_columns=2))
+    return command.DONE
+
+
+if __name__ == "__main__":
+    command.run(main)
