@@ -69,7 +69,7 @@ def run_chain(table: Path, work: Path, *, vocab_size: int, num_raw: dict[str, in
         assert counts["num_kept"] == sum(corpus == name for corpus, _ in collected.elements())
     assert max(collected.values()) == 1, "no id twice"
 
-    assert clean.main([*corpora("collected"), "--min-words", "2", *output("cleaned")]) == 0
+    assert clean.main([*corpora("collected"), "--min-words", "2", "--filters", "none", *output("cleaned")]) == 0
     cleaned, refused = keys(work / "cleaned/text"), keys(work / "cleaned/removed")
     assert cleaned + refused == collected
 

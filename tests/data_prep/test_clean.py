@@ -265,7 +265,7 @@ def test_a_killed_run_goes_on(tmp_path: Path) -> None:
     big = corpora[0].paths[4]
     big.write_bytes(gzip.compress(jsonl(TEXTS * 20_000, "big").encode(), 1))
     command = [sys.executable, "-m", "data_prep.clean", "--input", *(f"many={p}" if i == 0 else str(p) for i, p in enumerate(corpora[0].paths)),
-               "--problem-runs", "sl", "--workers", "1", "--output", str(tmp_path / "o")]  # fmt: skip
+               "--problem-runs", "sl", "--filters", "none", "--workers", "1", "--output", str(tmp_path / "o")]  # fmt: skip
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, start_new_session=True)
     try:
         marker = tmp_path / ".o.unfinished/output/counts/many/00003_part3.jsonl.gz.json"
@@ -311,6 +311,8 @@ def test_a_full_disk_keeps_finished_shards(tmp_path: Path, write: Write) -> None
         str(big),
         "--workers",
         "1",
+        "--filters",
+        "none",
         "--output",
         str(tmp_path / "o"),
     ]
