@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
 
 DTYPES = ("float32", "bfloat16", "float16")
+_WITH_A_DECODER = ("bart", "mbart", "mvp")  # transformers fills their masks too, but they write
 _SEES_AHEAD = 1e-3  # of the largest logit
 
 
@@ -184,6 +185,13 @@ def whole_folder(checkpoint: Checkpoint, dtype: str) -> Iterator[Path]:
         load_model(checkpoint, device="cpu", dtype=dtype).save_pretrained(folder)
         checkpoint.tokenizer.save_pretrained(folder)
         yield Path(folder)
+
+
+def is_masked(model_type: str) -> bool:
+    """Whether models of a type see the tokens behind each: RoBERTa, BERT and their like, by transformers' own table."""
+    from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
+
+    return model_type in MODEL_FOR_MASKED_LM_MAPPING_NAMES and model_type not in _WITH_A_DECODER
 
 
 def _require_causal(model: PreTrainedModel, checkpoint: Checkpoint) -> None:

@@ -59,6 +59,26 @@ def work_left(output_dir: Path, checkpoint: Checkpoint, texts: Sequence[Text], t
     )
 
 
+def earlier_result(output_dir: Path, checkpoint: Checkpoint) -> dict[str, Any] | None:
+    """What a folder of results holds of a model, of whatever settings; None where there is no folder.
+
+    Raises:
+        ValueError: if it holds no result, or that of another model or of other versions of the libraries.
+    """
+    if not output_dir.exists():
+        return None
+    path = output_dir / RESULT_NAME
+    if not path.is_file():
+        raise ValueError(f"{output_dir} exists and holds no result; remove it or choose another --output")
+    result = load_result(path)
+    if result["model"]["digest"] != checkpoint.digest or result["versions"] != versions_of("hf"):
+        raise ValueError(
+            f"{output_dir} holds the result of another model or of other versions of the libraries; name the model with --model NAME=FOLDER,"
+            " choose another --output, or remove it"
+        )
+    return result
+
+
 @contextlib.contextmanager
 def folder_in_use(output_dir: Path) -> Iterator[None]:
     """Keep other commands out of a model's folder, of which each would else write what the other has not.

@@ -8,7 +8,7 @@ import math
 import os
 import sys
 import time
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -145,28 +145,53 @@ def evaluate_checkpoint(
         ValueError: if the model cannot be loaded or its logits are not finite on a text, if nothing at all could be evaluated, or if
             `output_dir` is not empty and there is no earlier result.
     """
+    answers_dir = _answers_dir(checkpoint, output_dir, settings)
+
+    def evaluate(result: dict[str, Any], staging: Path) -> None:
+        result["settings"] |= asdict(machine)
+        _evaluate_parts(result, staging, checkpoint, texts, tasks, settings, machine, answers_dir)
+
+    result = gather(checkpoint, output_dir, settings, earlier=earlier, add=evaluate)
+    _remove_answers(answers_dir, texts, tasks, done=result["tasks"])
+    return result
+
+
+def gather(
+    checkpoint: Checkpoint,
+    output_dir: Path,
+    settings: Settings,
+    *,
+    earlier: Mapping[str, Any] | None,
+    add: Callable[[dict[str, Any], Path], None],
+) -> dict[str, Any]:
+    """Write a model's folder of results, or add to it; returns what `result.json` says.
+
+    Args:
+        earlier: what the folder's `result.json` says, whose figures stay; None where there is no folder.
+        add: puts what is new into the result, and its files into a folder.
+
+    Raises:
+        ValueError: if `output_dir` is not empty and there is no earlier result.
+    """
     start = time.monotonic()
     result: dict[str, Any] = _description(checkpoint, settings) if earlier is None else json.loads(json.dumps(earlier))
     result.setdefault("failures", {})
-    answers_dir = _answers_dir(checkpoint, output_dir, settings)
 
-    def evaluate(staging: Path) -> None:
-        result["settings"] |= asdict(machine)
-        _evaluate_parts(result, staging, checkpoint, texts, tasks, settings, machine, answers_dir)
+    def fill(staging: Path) -> None:
+        add(result, staging)
         result["key"] = result_key(checkpoint.digest, parts_of_result(result), settings)
         result["seconds"] = round(result.get("seconds", 0.0) + time.monotonic() - start, 2)
 
     if earlier is None:
         with staged_directory(output_dir) as staging:
-            evaluate(staging)
+            fill(staging)
             _seal(staging, result, settings)
     else:
         with partial_directory(output_dir) as folder:
-            evaluate(folder)
+            fill(folder)
             _move_files(folder, output_dir)
         _seal(output_dir, result, settings)  # nothing reads a new file before the result names it
         make_group_readable(output_dir)
-    _remove_answers(answers_dir, texts, tasks, done=result["tasks"])
     return result
 
 

@@ -213,7 +213,7 @@ def _parser() -> argparse.ArgumentParser:
         __doc__, prog="eval.figures", example="python -m eval.figures loss --run focus=work/focus random=work/random --output figure/"
     )
     parser.add_argument("kind", choices=KINDS, help="which figure")
-    parser.add_argument("--run", nargs="+", default=[], metavar="[NAME=]DIR", help="loss: folders of recipes.train")
+    parser.add_argument("--run", nargs="+", default=[], metavar="[NAME=]DIR", help="loss, and before suites: folders of recipes.train")
     parser.add_argument("--against", choices=tuple(_AGAINST), default="steps", help="loss: what is right (default: %(default)s)")
     parser.add_argument("--smooth", type=int, default=1, metavar="N", help="loss: mean over N logged steps (default: %(default)s)")
     parser.add_argument("--results", nargs="+", type=Path, default=[], metavar="DIR", help="suite, new-tokens: folders of eval.harness")
@@ -257,10 +257,18 @@ def _figure(arguments: argparse.Namespace) -> Figure:
         raise ValueError(f"the figure {arguments.kind} needs --results and --tasks; give folders of eval.harness and patterns of tasks")
     report = read_report(arguments.results, baseline=arguments.baseline)
     if arguments.kind == "suite":
-        return suite_figure(report, arguments.tasks, tokens_per_step=arguments.tokens_per_step)
+        figure = suite_figure(report, arguments.tasks, tokens_per_step=arguments.tokens_per_step)
+        return _with_losses(figure, arguments) if arguments.run else figure
     report = Report(report.runs, generation=read_generation(arguments.efficiency, report))
     figure = new_tokens_figure(report, arguments.tasks)
     return Figure(figure.panels, figure.caption, (*figure.sources, *(folder / EFFICIENCY_NAME for folder in arguments.efficiency)))
+
+
+def _with_losses(figure: Figure, arguments: argparse.Namespace) -> Figure:
+    """A figure of suites behind the losses of the same runs (OFA, Figure 3)."""
+    against = "steps" if arguments.tokens_per_step is None else "tokens"
+    losses = loss_figure(named_checkpoints(arguments.run), against=against, smooth=arguments.smooth)
+    return Figure((*losses.panels, *figure.panels), f"{losses.caption} {figure.caption}", (*losses.sources, *figure.sources))
 
 
 def main(argv: Sequence[str] | None = None) -> int:

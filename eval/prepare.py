@@ -19,6 +19,7 @@ from data_prep import command
 from data_prep.artifacts import digest_file, free_output, staged_directory, write_manifest
 from data_prep.reading.evaluation_sets import EvaluationSet, RowFile, read_sets
 from data_prep.tables import markdown_table
+from eval.published.by_language import of_each_language
 from eval.published.rows import COUNTED, Row, has_answer, split_rows
 
 
@@ -49,7 +50,12 @@ def prepare(evaluation_set: EvaluationSet, source: Path, *, sample: bool = False
     Raises:
         ValueError: if files, columns or labels are missing, ids are not unique, or the counts are those of another file.
     """
-    prepared = [one for rows_of in evaluation_set.rows for one in _prepare_file(evaluation_set, rows_of, source, sample=sample)]
+    prepared = [
+        one
+        for rows_of in evaluation_set.rows
+        for of_language, archives in of_each_language(rows_of, evaluation_set, source)
+        for one in _prepare_file(evaluation_set, of_language, source, archives, sample=sample)
+    ]
     found = [one for one in prepared if one.rows]
     if not found and (notes := [f"{one.rows_of.file}, {note}" for one in prepared for note in one.notes]):
         raise ValueError(f"{evaluation_set.name} has nothing that could be scored: {'; '.join(notes)}")
@@ -60,12 +66,14 @@ def prepare(evaluation_set: EvaluationSet, source: Path, *, sample: bool = False
     return found
 
 
-def _prepare_file(evaluation_set: EvaluationSet, rows_of: RowFile, source: Path, *, sample: bool) -> list[Prepared]:
+def _prepare_file(
+    evaluation_set: EvaluationSet, rows_of: RowFile, source: Path, archives: Sequence[str], *, sample: bool
+) -> list[Prepared]:
     """The file of rows that can be scored, and where the table names one, that of those which their publisher alone can score."""
     prepared = Prepared(evaluation_set, rows_of)
     apart = [] if rows_of.unlabelled is None else [Prepared(evaluation_set, replace(rows_of, file=rows_of.unlabelled))]
     for split in rows_of.patterns:
-        read = split_rows(rows_of, split, source, evaluation_set.archives)
+        read = split_rows(rows_of, split, source, archives)
         if read is None:
             continue
         rows, files = read

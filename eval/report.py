@@ -17,6 +17,7 @@ from data_prep import command
 from data_prep.artifacts import digest_file, staged_directory, write_manifest
 from data_prep.tables import markdown_table
 from eval.generation import EFFICIENCY_NAME
+from eval.reporting.across_languages import write_across_languages
 from eval.reporting.exports import latex, latex_generation, markdown, scores_rows, write_csv
 from eval.reporting.generation import read_generation
 from eval.reporting.grid import grid_folders, read_grid, write_grid
@@ -37,7 +38,7 @@ def write_report(
     copied_rows: bool = False,
     steps: Sequence[int] = (),
 ) -> None:
-    """Write report.html, report.md, scores.csv, tables.tex, and items.html where two models answered the same tasks."""
+    """Write report.html, report.md, scores.csv, tables.tex, items.html where two models answered the same tasks; across_languages.* of encoders."""
     all_lines = lines(report)
     tests = paired_tests(report, all_lines)
     single = items_page(report, all_lines, title=title, items=items) if items else None
@@ -50,6 +51,7 @@ def write_report(
     (directory / "tables.tex").write_text("\n".join(filter(None, tables)), encoding="utf-8")
     write_csv(directory / "scores.csv", report, all_lines)
     write_languages(directory / "languages.csv", report, all_lines)
+    write_across_languages(directory, report)
 
 
 def write_pairs(report: Report, directory: Path) -> None:

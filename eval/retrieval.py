@@ -11,16 +11,21 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from conversion.hf_model import DTYPES, be_quiet_and_offline, default_device, inspect_checkpoint
+import numpy as np
+from numpy.typing import NDArray
+
+from conversion.hf_model import DTYPES, Checkpoint, be_quiet_and_offline, default_device, inspect_checkpoint
 from conversion.intervals import Estimate, wilson_interval
 from data_prep import command
-from data_prep.artifacts import staged_directory, write_manifest
+from data_prep.artifacts import digest_bytes, staged_directory, write_manifest
 from data_prep.progress import Progress
 from data_prep.tables import markdown_table
 from eval.model_names import named_checkpoints
 from eval.protocols.sentence_retrieval import LAYER, MOST_SENTENCES, TOP, Pairs, line_pairs, ranks, tatoeba_pairs, verse_pairs
 
 STAGE = "eval.retrieval"
+_TASKS = {"tatoeba": "tatoeba", "verses": "bible", "lines": "retrieval"}  # how results call each form
+Places = NDArray[np.int64]  # of the translation of each English sentence, from 1 on
 RESULTS_NAME = "retrieval.json"
 
 
@@ -51,24 +56,54 @@ def _language_file(word: str, option: str) -> tuple[str, Path]:
     return language, Path(path)
 
 
-def measure(folder: Path, name: str, pairs: dict[str, Pairs], arguments: argparse.Namespace) -> dict[str, Estimate]:
-    """Top accuracy of a model by language."""
+def measure(checkpoint: Checkpoint, pairs: dict[str, Pairs], arguments: argparse.Namespace) -> dict[str, Places]:
+    """Which place each translation has, by language."""
     from eval.sentence_vectors import SentenceEncoder
 
-    checkpoint = inspect_checkpoint(folder, name=name)
     encoder = SentenceEncoder(checkpoint, layer=arguments.layer, device=arguments.device, dtype=arguments.dtype)
     # Languages share their English sentences.
     english = list(dict.fromkeys(sentence for found in pairs.values() for sentence in found.english))
     place = {sentence: row for row, sentence in enumerate(english)}
     of_english = encoder.vectors(english, batch_size=arguments.batch_size)
     results = {}
-    with Progress(f"retrieving with {name}", total=len(pairs), unit="languages") as progress:
+    with Progress(f"retrieving with {checkpoint.name}", total=len(pairs), unit="languages") as progress:
         for language, found in pairs.items():
             mine = of_english[[place[sentence] for sentence in found.english]]
-            places = ranks(mine, encoder.vectors(found.other, batch_size=arguments.batch_size))
-            results[language] = wilson_interval(int((places <= arguments.top).sum()), len(places))
+            results[language] = ranks(mine, encoder.vectors(found.other, batch_size=arguments.batch_size))
             progress.advance(1)
     return results
+
+
+def accuracy(places: Places, *, top: int) -> Estimate:
+    """The share of translations among the nearest."""
+    return wilson_interval(int((places <= top).sum()), len(places))
+
+
+def add_to_results(checkpoint: Checkpoint, pairs: dict[str, Pairs], found: dict[str, Places], arguments: argparse.Namespace) -> None:
+    """Put a model's places into its folder of results below --results, as one task for each language, for eval.report."""
+    from eval.added_tasks import AddedTask, Item, add_tasks, is_held, task_digest
+    from eval.earlier import earlier_result
+
+    output, protocol = arguments.results / checkpoint.name, {"layer": arguments.layer, "top": arguments.top}
+    earlier, tasks = earlier_result(output, checkpoint), {}
+    for language, places in found.items():
+        name = f"{_TASKS[_form(arguments)]}_{language}"
+        rows = digest_bytes(json.dumps([pairs[language].english, pairs[language].other]).encode())
+        if is_held(earlier, name, digest := task_digest(rows, protocol)):
+            continue
+        sides = zip(pairs[language].english, pairs[language].other, places.tolist(), strict=True)
+        items = [
+            Item(f"{name}:{number}", english, other, f"place {place}", {"acc": float(place <= arguments.top)})
+            for number, (english, other, place) in enumerate(sides, start=1)
+        ]
+        metrics = {"acc": {**accuracy(places, top=arguments.top).figures(), "stderr": None}}
+        tasks[name] = AddedTask(metrics, items, digest, protocol, {"language": language})
+    if tasks:
+        add_tasks(checkpoint, output, tasks, dtype=arguments.dtype, device=arguments.device)
+
+
+def _form(arguments: argparse.Namespace) -> str:
+    return next(name for name in MOST_SENTENCES if getattr(arguments, name))
 
 
 def table(results: dict[str, dict[str, Estimate]], head: Sequence[str]) -> tuple[list[str], list[list[str]]]:
@@ -109,6 +144,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--batch-size", type=int, default=32, help="sentences at once (default: %(default)s)")
     parser.add_argument("--device", default=None, help="cpu, cuda or cuda:1 (default: cuda where there is one)")
     parser.add_argument("--dtype", choices=DTYPES, default="float32", help="of the weights (default: %(default)s)")
+    parser.add_argument(
+        "--results", type=Path, metavar="DIR", help="also add to the models' results there, for eval.report and eval.figures"
+    )
     parser.add_argument("--output", type=Path, required=True, metavar="DIR", help=f"folder to write: {RESULTS_NAME} and retrieval.md")
     return parser
 
@@ -125,7 +163,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     pairs = read_pairs(arguments)
     if unknown := sorted(set(arguments.head) - set(pairs)):
         raise ValueError(f"--head names {', '.join(unknown)}, which are not measured; measured are {', '.join(pairs)}")
-    results = {name: measure(folder, name, pairs, arguments) for name, folder in named_checkpoints(arguments.model).items()}
+    checkpoints = [inspect_checkpoint(folder, name=name) for name, folder in named_checkpoints(arguments.model).items()]
+    results = {}
+    for checkpoint in checkpoints:
+        places = measure(checkpoint, pairs, arguments)
+        results[checkpoint.name] = {language: accuracy(found, top=arguments.top) for language, found in places.items()}
+        if arguments.results is not None:
+            add_to_results(checkpoint, pairs, places, arguments)
     text = markdown_table(*table(results, arguments.head))
     facts = {
         "layer": arguments.layer,

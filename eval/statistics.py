@@ -15,12 +15,12 @@ Label = TypeVar("Label", bound=Hashable)
 
 def macro_f1(gold: Sequence[int], predicted: Sequence[int | None], *, num_classes: int) -> float:
     """Mean over classes of F1; an invalid answer (None) is a miss of its class and an error of none."""
-    return float(_f1_of_counts(confusions(gold, predicted, num_classes=num_classes).sum(axis=0)[None], num_classes)[0].mean())
+    return float(f1_of_tables(confusions(gold, predicted, num_classes=num_classes).sum(axis=0)[None], num_classes)[0].mean())
 
 
 def class_f1(gold: Sequence[int], predicted: Sequence[int | None], *, num_classes: int) -> list[float]:
     """F1 of each class; 0 where a class is neither."""
-    return [float(f1) for f1 in _f1_of_counts(confusions(gold, predicted, num_classes=num_classes).sum(axis=0)[None], num_classes)[0]]
+    return [float(f1) for f1 in f1_of_tables(confusions(gold, predicted, num_classes=num_classes).sum(axis=0)[None], num_classes)[0]]
 
 
 def f1_interval(
@@ -38,7 +38,7 @@ def f1_interval(
     """
 
     def score(counts: Floats) -> Floats:
-        by_class = _f1_of_counts(counts, num_classes)
+        by_class = f1_of_tables(counts, num_classes)
         chosen: Floats = by_class.mean(axis=1) if of_class is None else by_class[:, of_class]
         return chosen
 
@@ -73,7 +73,7 @@ def confusions(gold: Sequence[int], predicted: Sequence[int | None], *, num_clas
     return counts.reshape(len(gold), num_classes * (num_classes + 1))
 
 
-def _f1_of_counts(counts: Floats, num_classes: int) -> Floats:
+def f1_of_tables(counts: Floats, num_classes: int) -> Floats:
     """F1 of each class, (tables, classes), from tables of gold and predicted classes; 0 where a class is neither."""
     tables = counts.reshape(len(counts), num_classes, num_classes + 1)
     hits = np.diagonal(tables[:, :, :num_classes], axis1=1, axis2=2)

@@ -10,7 +10,7 @@ from typing import Any
 from data_prep.plain_files import read_yaml
 
 EVALUATION_TABLE = Path(__file__).with_name("evaluation_sets.yaml")
-SHAPES = ("rows", "squad", "lines_by_language", "sources")
+SHAPES = ("rows", "squad", "lines_by_language", "sources", "words", "texts")
 HUB = "dataset:"
 
 
@@ -19,14 +19,14 @@ class RowFile:
     """One file of the evaluation data and what its rows are made from.
 
     Attributes:
-        file: below the folder of evaluation data, without suffix.
+        file: below the folder of evaluation data, without suffix; with `{language}` one for each language that a source has.
         patterns: split -> patterns of published names; the first that matches any counts.
         columns: our field (dots go into objects) -> names of the published column; a trailing `?` takes a missing value as an empty text.
         answer: the field without which a row cannot be scored.
         labels: published label -> ours, `index` for the number in a text, None to keep them.
         identity, group: templates of the row's id and of what belongs together.
         shape: one of `SHAPES`.
-        counts: split -> rows as published.
+        counts: split -> rows as published; of a set with many languages LANGUAGE/split.
         paper: which paper names the counts.
         unit: what is counted.
         metadata: pattern of a table that goes with the lines.

@@ -14,6 +14,7 @@ from typing import Any
 from data_prep.reading.evaluation_sets import RowFile
 from data_prep.reading.parquet import read_rows as read_parquet
 from eval.protocols.rows import read_line
+from eval.published.by_language import labelled_sentences, labelled_texts
 from eval.published.files import PublishedFile, find_files
 
 Row = dict[str, Any]
@@ -45,8 +46,19 @@ def _published(rows: RowFile, file: PublishedFile) -> Iterator[tuple[str, Row]]:
     if rows.shape == "squad":
         yield from _squad(file)
         return
+    if rows.shape in ("words", "texts"):
+        yield from _labelled(rows.shape, file)
+        return
     for number, raw in published_rows(file):
         yield f"row {number} of {file.name}", {**raw, "line": number}
+
+
+def _labelled(shape: str, file: PublishedFile) -> Iterator[tuple[str, Row]]:
+    """Rows of a set that is by language; of one language several files may be of one split, so that the file tells its rows apart too."""
+    has_columns = Path(file.name.removesuffix(".gz")).suffix in (".parquet", ".jsonl", ".json")
+    found = labelled_texts(file) if shape == "texts" else labelled_sentences(file, published_rows(file) if has_columns else None)
+    for place, raw in found:
+        yield place, {**raw, "file": Path(file.name).name}
 
 
 def published_rows(file: PublishedFile) -> Iterator[tuple[int, Row]]:

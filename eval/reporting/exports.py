@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from data_prep.tables import markdown_table
+from eval.reporting.across_languages import NOTE as ACROSS_NOTE
+from eval.reporting.across_languages import tables as across_tables
 from eval.reporting.gams_tables import gams_tables, tex
 from eval.reporting.generation import SOURCE, generation_note, generation_records, generation_rows
 from eval.reporting.languages import language_rows
@@ -15,7 +17,7 @@ from eval.reporting.runs import Evaluated, Report
 from eval.reporting.sava_tables import benchmark_table, generation_table
 from eval.reporting.scores import Line, Score, Test, validity_rows
 from eval.reporting.sections import efficiency_rows, notes, retention_rows
-from eval.reporting.suites import GENERATED_SLOVENE, ITA_BENCH, SENTA, Suite, by_suite, glance_rows, mean_score, place
+from eval.reporting.suites import ACROSS_LANGUAGES, GENERATED_SLOVENE, ITA_BENCH, SENTA, Suite, by_suite, glance_rows, mean_score, place
 from eval.reporting.warnings import warnings
 
 
@@ -74,6 +76,10 @@ def markdown(report: Report, all_lines: Sequence[Line], tests: Sequence[Test], *
     ):
         if rows:
             parts += [f"## {heading}", markdown_table(header, rows)]
+    if across := across_tables(report):
+        parts.append("## Across languages")
+        parts += [text for heading, header, rows in across for text in (f"### {heading}", markdown_table(header, rows))]
+        parts.append(ACROSS_NOTE)
     return "\n\n".join([*parts, "## How it was measured", *filter(None, [*notes(report), generation_note(report)])]) + "\n"
 
 
@@ -94,7 +100,7 @@ def latex(report: Report, all_lines: Sequence[Line], *, copied: bool = False, st
             tables += gams_tables(report, of_senta=suite is SENTA, copied=copied)
         elif suite in ITA_BENCH:
             tables.append(benchmark_table(report, ITA_BENCH[suite], steps=steps))
-        else:
+        elif suite not in ACROSS_LANGUAGES:  # hundreds of columns; across_languages.tex has their means
             tables.append(_latex_table(report, suite, lines))
     if (generated := generation_table(report, steps=steps)) is not None:
         tables.append(generated)

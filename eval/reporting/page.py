@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from data_prep.html_page import html_page, html_table
+from eval.reporting.across_languages import NOTE as ACROSS_NOTE
+from eval.reporting.across_languages import tables as across_tables
 from eval.reporting.charts import NUM_COLOURS, STYLE, Point, Series, curve_panel, interval_strip
 from eval.reporting.generation import generation_note, generation_rows
 from eval.reporting.languages import NOTE as LANGUAGES_NOTE
@@ -73,6 +75,10 @@ def report_page(
     ):
         if rows:
             sections += [f"<h2>{heading}</h2>", _table(header, rows), f'<p class="notes">{note}</p>']
+    if found := across_tables(report):
+        sections.append("<h2>Across languages</h2>")
+        sections += [f"<h3>{html.escape(heading)}</h3>\n{_table(header, rows)}" for heading, header, rows in found]
+        sections.append(f'<p class="notes">{html.escape(ACROSS_NOTE)}</p>')
     if any(len(run.checkpoints) > 1 for run in report.runs):
         sections.append(_curves(report, all_lines, tokens_per_step))
     sections += [

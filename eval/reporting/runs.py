@@ -163,6 +163,11 @@ def _first_difference(first: Evaluated, other: Evaluated, task: str) -> str:
         values = [model.content["settings"].get(setting) or None for model in (other, first)]
         if values[0] != values[1]:
             return f"with {setting} {values[0]} and {values[1]}"
+    protocols = [model.tasks[task].get("protocol") or {} for model in (other, first)]
+    for setting in dict.fromkeys(name for protocol in protocols for name in protocol):
+        values = [protocol.get(setting) for protocol in protocols]
+        if values[0] != values[1]:
+            return f"with {setting} {values[0]} and {values[1]}"
     shots = [model.tasks[task]["num_fewshot"] for model in (other, first)]
     if shots[0] != shots[1]:
         return f"with {shots[0]} and {shots[1]} examples"

@@ -58,6 +58,14 @@ ITA_BENCH = {
     Suite("ITA-Bench, Italian", r"itabench_(\w+)_it", has_average=True): "it",
     Suite("ITA-Bench, English", r"itabench_(\w+)_en", has_average=True): "en",
 }
+ACROSS_LANGUAGES = (
+    Suite("Sentence retrieval, Bible", r"bible_(?P<language>\w+)", has_average=True),
+    Suite("Sentence retrieval, Tatoeba", r"tatoeba_(?P<language>\w+)", has_average=True),
+    Suite("Sentence retrieval", r"retrieval_(?P<language>\w+)", has_average=True),
+    Suite("Taxi1500, zero-shot", r"taxi1500_(?P<language>\w+)", has_average=True),
+    Suite("Names (WikiAnn), zero-shot", r"ner_(?P<language>\w+)", has_average=True),
+    Suite("Parts of speech (UD), zero-shot", r"pos_(?P<language>\w+)", has_average=True),
+)
 _SUITES = (
     GENERATED_SLOVENE,
     Suite("Slovene SuperGLUE and SI-NLI, likeliest label", r"sl_(\w+)_mc"),
@@ -88,6 +96,7 @@ _SUITES = (
     ),
     Suite("Everyday completions, Slovene", r"completion_(sl)"),
     Suite("Everyday completions, English", r"completion_(en)"),
+    *ACROSS_LANGUAGES,
 )
 TEXTS = Suite("Held-out text", "")
 OTHERS = Suite("Other tasks", "")

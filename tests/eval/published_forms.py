@@ -255,3 +255,39 @@ def _itabench_row(name: str, number: int) -> Row:
     if name == "sciq" and number == 0:
         row["metadata"]["passage"] = row["metadata"]["passage_translation"] = None
     return row
+
+
+def write_wikiann(folder: Path) -> None:
+    """Parquet files of the hub for Slovene, XTREME's archives for English, a file of Glot500 for Croatian."""
+    import pyarrow
+    from pyarrow import parquet
+
+    rows = [{"tokens": ["Ana", "je", "v", "Rimu"], "ner_tags": [1, 0, 0, 5], "langs": ["sl"] * 4, "spans": ["PER: Ana"]}] * NUM
+    (folder / "wikiann" / "sl").mkdir(parents=True)
+    for split in ("train", "validation", "test"):
+        parquet.write_table(pyarrow.Table.from_pylist(rows), folder / "wikiann" / "sl" / f"{split}-00000-of-00001.parquet")
+    lines = "en:Ana\tB-PER\nen::\tO\nen:New York\u00a0City\tB-LOC\n\n" * NUM
+    write_tar(folder / "en.tar.gz", {name: lines.encode() for name in ("train", "dev", "test")})
+    (folder / "test-hrv_Latn.tsv").write_text("Ana\tB-PER\n:\tO\n\n", encoding="utf-8")
+
+
+def write_ud(folder: Path) -> None:
+    """Two treebanks of English and one of Slovene, with words written together, one that is not written, and one without text."""
+    sentence = (
+        "# text = Don't go.\n1-2\tDon't\t_\t_\t_\t_\t_\t_\t_\t_\n1\tDo\tdo\tAUX\t_\t_\t0\troot\t_\t_\n2\tn't\tnot\tPART\t_\t_\t1\tx\t_\t_\n"
+        "2.1\tyou\tyou\tPRON\t_\t_\t_\t_\t_\t_\n3\tgo\tgo\tVERB\t_\t_\t1\tx\t_\t_\n4\t.\t.\tPUNCT\t_\t_\t1\tx\t_\t_\n\n"
+    )
+    hidden = "1\t_\t_\tNOUN\t_\t_\t0\troot\t_\t_\n2\t_\t_\tVERB\t_\t_\t1\tx\t_\t_\n\n"
+    for treebank, name, text in (("EWT", "en_ewt", sentence), ("GUM", "en_gum", sentence + hidden), ("SSJ", "sl_ssj", sentence)):
+        (folder / f"UD_{treebank}").mkdir()
+        for split in ("train", "dev", "test"):
+            (folder / f"UD_{treebank}" / f"{name}-ud-{split}.conllu").write_text(text * 2, encoding="utf-8")
+
+
+def write_taxi1500(folder: Path) -> None:
+    """Verses of English, and the test rows of Slovene."""
+    topics = ("Recommendation", "Faith", "Description", "Sin", "Grace", "Violence")
+    lines = "".join(f"400010{n:02}\t{topics[n % 6]}\tVerse {n}.\n" for n in range(NUM))
+    for split in ("train", "dev", "test"):
+        (folder / f"eng_{split}.tsv").write_text(lines, encoding="utf-8")
+    (folder / "slv_test.tsv").write_text(f"id\tclassification\tverse\n{lines}", encoding="utf-8")

@@ -50,6 +50,9 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
     forms.write_greeksum(folder)
     forms.write_senta(folder)
     forms.write_itabench(folder)
+    forms.write_wikiann(folder)
+    forms.write_ud(folder)
+    forms.write_taxi1500(folder)
     return folder
 
 
@@ -89,8 +92,10 @@ def test_parallel_sentences_are_read_from_what_is_prepared(prepared: Path) -> No
 
 
 def test_every_set_has_a_file_for_each_task_that_reads_it(prepared: Path) -> None:
-    files = {rows.file for one in read_sets() for rows in one.rows}
+    files = {rows.file for one in read_sets() for rows in one.rows if "{language}" not in rows.file}
     files |= {f"slobench/{name}" for name in ("BoolQ", "CB", "MultiRC", "RTE", "WSC", "SI-NLI")}  # test rows without labels
+    files |= {f"encoders/ner/{name}" for name in ("eng", "hrv_Latn", "slv")}
+    files |= {f"encoders/{task}/{name}" for task in ("pos", "taxi1500") for name in ("eng", "slv")}
     assert {path.relative_to(prepared).as_posix().removesuffix(".jsonl.gz") for path in prepared.rglob("*.jsonl.gz")} == files
     assert len(_rows(prepared, "sl/senta_test")) == 6  # seven pairs of six sentences
     assert _rows(prepared, "sl/senta_test")[0]["references"] == ["Hiša 0 je stara.", "Hiša 0 stoji ob reki."]
@@ -106,6 +111,50 @@ def test_every_set_has_a_file_for_each_task_that_reads_it(prepared: Path) -> Non
         row["group"] for row in _rows(prepared, "it/squad_it_test")
     }
     assert _rows(prepared, "summarisation/el")[1]["text"] == "Ένα, μεγάλο\nκείμενο 1."
+
+
+def test_sets_of_many_languages_are_read_in_each_form(prepared: Path) -> None:
+    """Names from the hub, XTREME and Glot500; words of treebanks as they are annotated; verses with their topics."""
+    slovene = {"id": "wikiann:slv:val:1", "group": "wikiann:slv:val:1", "split": "val"}
+    assert _rows(prepared, "encoders/ner/slv")[6] == {
+        **slovene,
+        "words": ["Ana", "je", "v", "Rimu"],
+        "labels": ["B-PER", "O", "O", "B-LOC"],
+    }
+    english = _rows(prepared, "encoders/ner/eng")
+    assert [row["split"] for row in english] == ["train"] * 6 + ["val"] * 6 + ["test"] * 6
+    assert english[0]["words"] == ["Ana", ":", "NewYorkCity"] and english[0]["labels"] == ["B-PER", "O", "B-LOC"]
+    assert [(row["words"], row["split"]) for row in _rows(prepared, "encoders/ner/hrv_Latn")] == [(["Ana", ":"], "test")]
+    parts = _rows(prepared, "encoders/pos/eng")
+    assert len(parts) == 12, "two treebanks; sentences whose text may not be passed on are none"
+    assert parts[0]["words"] == ["Do", "n't", "go", "."] and parts[0]["labels"] == ["AUX", "PART", "VERB", "PUNCT"]
+    assert {row["id"] for row in parts if row["split"] == "test"} == {
+        f"ud:en_{t}-ud-test.conllu:{n}" for t, n in (("ewt", 1), ("ewt", 2), ("gum", 1), ("gum", 3))
+    }
+    assert _rows(prepared, "encoders/taxi1500/slv")[1] == {
+        "id": "taxi1500:slv:test:40001001", "group": "taxi1500:slv:test:40001001", "split": "test", "text": "Verse 1.", "label": "Faith",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "file", "content", "sentence"),
+    [
+        ("wikiann", "test-slv.tsv", "Ana B-PER\n", "line 1 of test-slv.tsv is no labelled word; expected a word, a tab and its label"),
+        ("ud_pos", "sl_ssj-ud-test.conllu", "1\tAna\n", "line 1 of sl_ssj-ud-test.conllu is no line of CoNLL-U; expected its ten columns"),
+        ("taxi1500", "slv_test.tsv", "1\tFaith\n", "line 1 of slv_test.tsv has 2 columns; expected a number, a label and a verse"),
+        ("taxi1500", "slv_test.tsv", "1\tHope\tVerse\n",
+         "line 1 of slv_test.tsv has the label 'Hope'; known are Recommendation, Faith, Violence, Grace, Sin, Description"),
+        ("taxi1500", "eng_test.tsv", "1\tSin\tVerse\n",
+         "eng_test.tsv: test: 1 rows, but its publisher has 111; it is another file: fetch the set again, or give --sample to prepare a part of it"),
+    ],
+)  # fmt: skip
+def test_labelled_lines_that_are_wrong(tmp_path: Path, name: str, file: str, content: str, sentence: str) -> None:
+    (tmp_path / "source").mkdir()
+    (tmp_path / "source" / file).write_text(content, encoding="utf-8")
+    with pytest.raises(ValueError) as refused:
+        main([name, "--source", str(tmp_path / "source"), "--output", str(tmp_path / "out")])
+    assert str(refused.value) == sentence
+    assert not (tmp_path / "out").exists()
 
 
 def test_test_rows_without_labels_are_left_out_and_said(prepared: Path) -> None:

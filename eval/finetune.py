@@ -1,0 +1,304 @@
+"""Fine-tune encoders on labelled rows of one language and score every language: names, parts of speech, topics, as in OFA.
+
+Hyperparameters are the paper's; each task is trained once for each seed, the epoch that is best on the development rows of the training
+languages is kept, and the test rows of all languages are labelled by it.  Scores go to the models' folders of results, beside those of
+eval.harness and eval.retrieval, for eval.report and eval.figures.  What was killed goes on with the training it was in, or after the last
+language it labelled.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from conversion.hf_model import Checkpoint, be_quiet_and_offline, default_device, inspect_checkpoint, require_device
+from data_prep import command
+from data_prep.artifacts import combined_digest
+from data_prep.progress import Progress
+from data_prep.tables import markdown_table
+from eval.added_tasks import AddedTask, Item, add_tasks, is_held, task_digest
+from eval.earlier import earlier_result
+from eval.evaluation import versions_of
+from eval.journal import Journal
+from eval.model_names import named_checkpoints
+from eval.protocols.rows import data_folder
+from eval.protocols.zero_shot import (
+    TASKS,
+    FineTuning,
+    Labelled,
+    Prediction,
+    Task,
+    joined,
+    label_names,
+    labelled_rows,
+    languages_of,
+    require_known,
+    scores,
+    told,
+)
+
+STAGE = "eval.finetune"
+_WEIGHTS = "weights"
+
+
+@dataclass(frozen=True)
+class Job:
+    """A task with its rows, the same for all models.
+
+    Attributes:
+        tests: by language.
+        protocol: what decides the figures beside model and test rows.
+    """
+
+    task: Task
+    settings: FineTuning
+    train: Labelled
+    dev: Labelled
+    tests: Mapping[str, Labelled]
+    names: Sequence[str]
+    protocol: Mapping[str, Any]
+
+    def digest(self, language: str) -> str:
+        """Identity of the task in a language."""
+        return task_digest(self.tests[language].digest(), self.protocol)
+
+
+def read_job(task: Task, settings: FineTuning, data: Path, arguments: argparse.Namespace) -> Job:
+    """A task's rows, all of them looked at.
+
+    Raises:
+        ValueError: if rows are missing, empty or have labels that training never had.
+    """
+    there = languages_of(data, task)
+    if unknown := sorted({*arguments.train, *(arguments.languages or ())} - set(there)):
+        raise ValueError(f"there are no rows of {task.name} in {', '.join(unknown)}; there are some in {', '.join(there)}")
+    train = joined([labelled_rows(data, task, language, "train") for language in arguments.train])
+    dev = joined([labelled_rows(data, task, language, "val") for language in arguments.train])
+    names = label_names(task, [train])
+    tests = {language: labelled_rows(data, task, language, "test") for language in arguments.languages or there}
+    require_known(task, "the development rows", dev, names)
+    for language, rows in tests.items():
+        require_known(task, language, rows, names)
+    protocol = {
+        **told(task, settings, train=arguments.train, seeds=arguments.seeds),
+        "train rows": train.digest(),
+        "dev rows": dev.digest(),
+    }
+    return Job(task, settings, train, dev, tests, names, protocol)
+
+
+class Unit:
+    """One training, of a model on a task with a seed: its weights and what they say of each language, kept until the task is done."""
+
+    def __init__(self, checkpoint: Checkpoint, job: Job, seed: int, folder: Path) -> None:
+        parts = {"model": checkpoint.digest, "protocol": json.dumps([job.protocol, versions_of("hf")], sort_keys=True), "seed": str(seed)}
+        self._folder = folder / f"{job.task.name}-seed{seed}-{combined_digest(parts).removeprefix('xxh3:')[:16]}"
+        self._checkpoint, self._job, self._seed = checkpoint, job, seed
+        self._journal = Journal(self._folder / "predictions.jsonl")
+
+    def predictions(self, languages: Sequence[str], *, device: str, micro_batch_size: int) -> dict[str, list[Prediction]]:
+        """Labels of each language's test rows, from the journal where they are there."""
+        keys = {language: f"{language} {self._job.tests[language].digest()}" for language in languages}
+        if missing := [language for language in languages if keys[language] not in self._journal]:
+            self._label(missing, keys, device=device, micro_batch_size=micro_batch_size)
+        numbers = {language: self._journal[keys[language]]["answer"] for language in languages}
+        return {language: [[self._job.names[number] for number in row] for row in rows] for language, rows in numbers.items()}
+
+    def by_epoch(self) -> list[float]:
+        """The headline on development rows after each epoch."""
+        return list(self._journal["trained"]["by_epoch"])
+
+    def _label(self, languages: Sequence[str], keys: Mapping[str, str], *, device: str, micro_batch_size: int) -> None:
+        from eval.fine_tuning import Reader, predict
+
+        job, number = self._job, {name: index for index, name in enumerate(self._job.names)}
+        reader = Reader(self._checkpoint, job.task, max_tokens=job.settings.max_tokens)
+        model = self._trained(reader, device=device, micro_batch_size=micro_batch_size)
+        with Progress(f"{self._told()}, labelling", total=len(languages), unit="languages") as progress:
+            for language in languages:
+                found = predict(model, job.task, reader, job.names, job.tests[language], batch_size=micro_batch_size)
+                self._journal.add([{"key": keys[language], "answer": [[number[label] for label in labels] for labels in found]}])
+                progress.advance(1)
+
+    def _trained(self, reader: Any, *, device: str, micro_batch_size: int) -> Any:
+        """The fine-tuned model: as it was saved, or trained now."""
+        from eval.fine_tuning import fine_tune, load_tagger, new_tagger
+
+        job, weights = self._job, self._folder / _WEIGHTS
+        if weights.is_dir():
+            return load_tagger(weights, job.task, device=device)
+        model = new_tagger(self._checkpoint, job.task, job.names, seed=self._seed, device=device)
+        start = time.monotonic()
+        by_epoch = fine_tune(
+            model,
+            job.task,
+            job.settings,
+            reader,
+            job.names,
+            train=job.train,
+            dev=job.dev,
+            seed=self._seed,
+            micro_batch_size=micro_batch_size,
+            label=f"{self._told()}, training",
+        )
+        partial = weights.with_name(f".{_WEIGHTS}.partial")
+        shutil.rmtree(partial, ignore_errors=True)
+        model.save_pretrained(partial)
+        self._journal.add([{"key": "trained", "by_epoch": by_epoch}])
+        os.replace(partial, weights)
+        best = max(by_epoch)
+        print(
+            f"{self._told()}: trained in {time.monotonic() - start:.1f} s, best of {len(by_epoch)} epochs is"
+            f" {by_epoch.index(best) + 1} with {best:.4f} on the development rows",
+            file=sys.stderr,
+            flush=True,
+        )
+        return model
+
+    def _told(self) -> str:
+        return f"{self._checkpoint.name}, {self._job.task.name}, seed {self._seed}"
+
+    def remove(self) -> None:
+        """What was kept, which the results hold now."""
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def evaluate(checkpoint: Checkpoint, job: Job, arguments: argparse.Namespace) -> dict[str, Any]:
+    """One model on one task: all seeds, all languages that its results lack; returns its results."""
+    output = arguments.output / checkpoint.name
+    earlier = earlier_result(output, checkpoint)
+    names = {language: f"{job.task.name}_{language}" for language in job.tests}
+    languages = [language for language in job.tests if not is_held(earlier, names[language], job.digest(language))]
+    if not languages and earlier is not None:
+        print(f"{checkpoint.name}, {job.task.name}: evaluated before", file=sys.stderr, flush=True)
+        return earlier
+    folder = arguments.output / ".answers" / f"finetune-{checkpoint.digest.removeprefix('xxh3:')[:16]}"
+    units = [Unit(checkpoint, job, seed, folder) for seed in arguments.seeds]
+    found = [unit.predictions(languages, device=arguments.device, micro_batch_size=arguments.micro_batch_size) for unit in units]
+    facts = {"by_epoch": {str(seed): unit.by_epoch() for seed, unit in zip(arguments.seeds, units, strict=True)}}
+    tasks = {
+        names[language]: added_task(checkpoint, job, language, [one[language] for one in found], {**facts, "language": language})
+        for language in languages
+    }
+    result = add_tasks(checkpoint, output, tasks, dtype="float32", device=arguments.device)
+    if not arguments.keep_models:
+        for unit in units:
+            unit.remove()
+        for directory in (folder, folder.parent):
+            if directory.is_dir() and not any(directory.iterdir()):
+                directory.rmdir()
+    return result
+
+
+def added_task(
+    checkpoint: Checkpoint, job: Job, language: str, predicted: Sequence[Sequence[Prediction]], facts: Mapping[str, Any]
+) -> AddedTask:
+    """Scores of a language over the seeds, and of each of its rows."""
+    from eval.fine_tuning import Reader
+
+    rows = job.tests[language]
+    right = [
+        fmean(fmean(a == b for a, b in zip(wanted, one[number], strict=True)) for one in predicted)
+        for number, wanted in enumerate(rows.labels)
+    ]
+    items = [
+        Item(identity, " ".join(inputs), " ".join(wanted), " ".join(answer), {"acc": share})
+        for identity, inputs, wanted, answer, share in zip(rows.ids, rows.inputs, rows.labels, predicted[0], right, strict=True)
+    ]
+    _, cuts = Reader(checkpoint, job.task, max_tokens=job.settings.max_tokens).passages(rows)
+    return AddedTask(
+        metrics=scores(job.task, rows, predicted, job.names),
+        items=items,
+        digest=job.digest(language),
+        protocol=job.protocol,
+        facts={**facts, "cut": asdict(cuts)},
+    )
+
+
+def results_table(task: Task, results: Sequence[Mapping[str, Any]], languages: Sequence[str]) -> str:
+    """The headline in percent of every language, and its mean."""
+    names = {language: f"{task.name}_{language}" for language in languages}
+    found = {
+        language: [100 * result["tasks"][name]["metrics"][task.headline]["value"] for result in results] for language, name in names.items()
+    }
+    rows = [[language, *(f"{value:.1f}" for value in values)] for language, values in found.items()]
+    rows.append(["mean", *(f"{fmean(column):.1f}" for column in zip(*found.values(), strict=True))])
+    return markdown_table([f"{task.title}, {task.headline}", *(str(result["name"]) for result in results)], rows)
+
+
+def cuts_note(task: Task, results: Sequence[Mapping[str, Any]], languages: Sequence[str]) -> str:
+    """What did not fit, of all models and languages; empty where all did."""
+    parts = []
+    for result in results:
+        cuts = [result["tasks"][f"{task.name}_{language}"]["cut"] for language in languages]
+        told_of = {
+            "sentences were cut between words": sum(cut["sentences"] for cut in cuts),
+            "words lost their end": sum(cut["words"] for cut in cuts),
+            "texts lost their end": sum(cut["texts"] for cut in cuts),
+        }
+        parts += [f"{result['name']}: {count} {what}" for what, count in told_of.items() if count]
+    return "; ".join(parts)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = command.parser(
+        __doc__, prog=STAGE, example=f"python -m {STAGE} --model xlmr=xlm-r/ ofa=hf/ --data eval_data/ --tasks ner pos --output results/"
+    )
+    parser.add_argument("--model", nargs="+", required=True, metavar="[NAME=]FOLDER", help="Hugging Face folders of encoders")
+    parser.add_argument("--tasks", nargs="+", choices=tuple(TASKS), default=list(TASKS), help="default: all three")
+    parser.add_argument("--data", metavar="DIR", help="evaluation data of eval.prepare: wikiann, ud_pos, taxi1500")
+    parser.add_argument("--train", nargs="+", default=["eng"], metavar="LANGUAGE", help="trained and chosen on (default: eng)")
+    parser.add_argument("--languages", nargs="+", metavar="LANGUAGE", help="scored (default: all that have rows)")
+    parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3, 4, 5], metavar="N", help="default: 1 2 3 4 5")
+    parser.add_argument("--learning-rate", type=float, help="default: the paper's, 2e-5; of taxi1500 1e-5")
+    parser.add_argument("--global-batch-size", type=int, help="sentences of a step (default: the paper's, 32; of taxi1500 16)")
+    parser.add_argument("--epochs", type=int, help="default: the paper's, 10; of taxi1500 40")
+    parser.add_argument("--max-tokens", type=int, help="of a passage (default: the paper's, 256; of taxi1500 100)")
+    parser.add_argument("--micro-batch-size", type=int, default=8, help="passages at once; changes no figure beyond rounding (default: 8)")
+    parser.add_argument("--device", help="cpu, cuda or cuda:1 (default: cuda where there is one)")
+    parser.add_argument("--keep-models", action="store_true", help="keep the trained weights, for languages that come later")
+    parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="a folder of results per model, as eval.harness writes")
+    return parser
+
+
+def _settings(task: Task, arguments: argparse.Namespace) -> FineTuning:
+    given = {name: value for name in asdict(task.paper) if (value := getattr(arguments, name, None)) is not None}
+    return replace(task.paper, **given)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Train and score all models on all tasks, and print a table of each task."""
+    arguments = _parser().parse_args(argv)
+    if arguments.micro_batch_size < 1:
+        raise ValueError(f"--micro-batch-size is {arguments.micro_batch_size}; it must be at least 1")
+    if len(set(arguments.seeds)) < len(arguments.seeds):
+        raise ValueError(f"--seeds {' '.join(map(str, arguments.seeds))} names one twice; each is a training of its own")
+    settings = {name: _settings(TASKS[name], arguments) for name in arguments.tasks}
+    data = data_folder(arguments.data)
+    be_quiet_and_offline()
+    arguments.device = require_device(arguments.device or default_device())
+    checkpoints = [inspect_checkpoint(folder, name=name) for name, folder in named_checkpoints(arguments.model).items()]
+    from eval.fine_tuning import require_encoder
+
+    for checkpoint in checkpoints:
+        require_encoder(checkpoint)
+    jobs = [read_job(TASKS[name], settings[name], data, arguments) for name in arguments.tasks]
+    for job in jobs:
+        results = [evaluate(checkpoint, job, arguments) for checkpoint in checkpoints]
+        print(results_table(job.task, results, list(job.tests)))
+        if note := cuts_note(job.task, results, list(job.tests)):
+            print(f"note: {note}")
+    return command.DONE
+
+
+if __name__ == "__main__":
+    command.run(main)

@@ -1,0 +1,259 @@
+"""The tasks that an encoder is fine-tuned for in one language and scored in all: names (WikiAnn), parts of speech (UD), topics (Taxi1500).
+
+Protocol and hyperparameters are those of OFA (section 5.3 and the scripts that its authors publish): training on English, the epoch that is
+best on English development rows, the test rows of every language as they are.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from conversion.intervals import Estimate, Floats, counted_interval, t_quantile
+from data_prep.artifacts import digest_bytes
+from eval.protocols.rows import Rows, field, read_rows
+from eval.protocols.tagging import f1_of_counts, span_counts, word_counts
+from eval.statistics import confusions, f1_of_tables
+
+FOLDER = "encoders"  # below the folder of evaluation data
+_SUFFIXES = (".jsonl.gz", ".jsonl")
+Prediction = list[str]  # labels of the words of a sentence; of a text one
+
+
+@dataclass(frozen=True)
+class FineTuning:
+    """How a model is fine-tuned.
+
+    Attributes:
+        global_batch_size: sentences or texts of a step.
+        max_tokens: of a passage, special tokens among them; longer sentences are cut between words, longer texts at their end.
+        max_grad_norm: gradients are scaled down to this norm; None leaves them.
+    """
+
+    learning_rate: float
+    global_batch_size: int
+    epochs: int
+    max_tokens: int
+    max_grad_norm: float | None
+
+    def __post_init__(self) -> None:
+        for name in ("learning_rate", "global_batch_size", "epochs", "max_tokens"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"--{name.replace('_', '-')} is {getattr(self, name)}; it must be greater than 0")
+
+
+@dataclass(frozen=True)
+class Task:
+    """One task.
+
+    Attributes:
+        of_words: whether each word has a label, or each text one.
+        headline: the score that tables show, and by which an epoch is chosen.
+        paper: OFA's settings.
+    """
+
+    name: str
+    title: str
+    of_words: bool
+    headline: str
+    paper: FineTuning
+
+
+_TAGGING = FineTuning(learning_rate=2e-5, global_batch_size=32, epochs=10, max_tokens=256, max_grad_norm=1.0)
+TASKS = {
+    task.name: task
+    for task in (
+        Task("ner", "names (WikiAnn)", True, "f1", _TAGGING),
+        Task("pos", "parts of speech (UD)", True, "f1", _TAGGING),
+        Task("taxi1500", "topics (Taxi1500)", False, "macro_f1", FineTuning(1e-5, 16, 40, 100, None)),
+    )
+}
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """Rows of one language and split.
+
+    Attributes:
+        inputs: words of each sentence; of a text one entry, the text.
+        labels: of the words; of a text one.
+    """
+
+    ids: tuple[str, ...]
+    inputs: tuple[tuple[str, ...], ...]
+    labels: tuple[tuple[str, ...], ...]
+
+    def digest(self) -> str:
+        """Identity of what is asked and wanted."""
+        return digest_bytes(json.dumps([self.ids, self.inputs, self.labels], ensure_ascii=False).encode())
+
+
+def languages_of(data: Path, task: Task) -> list[str]:
+    """Languages that the evaluation data has rows of.
+
+    Raises:
+        ValueError: if there is none.
+    """
+    folder = data / FOLDER / task.name
+    found = {path.name.removesuffix(suffix) for path in folder.glob("*") for suffix in _SUFFIXES if path.name.endswith(suffix)}
+    if not found:
+        raise ValueError(f"{folder} has no rows of {task.title}; make them with `python -m eval.prepare`")
+    return sorted(found)
+
+
+def labelled_rows(data: Path, task: Task, language: str, split: str) -> Labelled:
+    """Rows of a language's split.
+
+    Raises:
+        ValueError: if there are none, one is empty, or has not one label for each word.
+    """
+    rows = read_rows(data, Rows(f"{FOLDER}/{task.name}/{language}", split))
+    return Labelled(
+        tuple(str(row["id"]) for row in rows),
+        tuple(_words(row) if task.of_words else (_text(row),) for row in rows),
+        tuple(_word_labels(row) if task.of_words else (str(field(row, "label")),) for row in rows),
+    )
+
+
+def joined(parts: Sequence[Labelled]) -> Labelled:
+    """Rows of several languages, one after the other."""
+    return Labelled(*(tuple(entry for part in parts for entry in getattr(part, name)) for name in ("ids", "inputs", "labels")))
+
+
+def _words(row: Mapping[str, Any]) -> tuple[str, ...]:
+    words = field(dict(row), "words")
+    if not words or not all(isinstance(word, str) and word.strip() for word in words):
+        raise ValueError(f"the row {row['id']} has {'an empty word' if words else 'no words'}; leave it out, or prepare the set again")
+    return tuple(words)
+
+
+def _text(row: Mapping[str, Any]) -> str:
+    text = str(field(dict(row), "text"))
+    if not text.strip():
+        raise ValueError(f"the row {row['id']} has an empty text; leave it out, or prepare the set again")
+    return text
+
+
+def _word_labels(row: Mapping[str, Any]) -> tuple[str, ...]:
+    labels, words = field(dict(row), "labels"), row["words"]
+    if len(labels) != len(words) or not all(isinstance(label, str) and label for label in labels):
+        raise ValueError(f"the row {row['id']} has {len(words)} words and {len(labels)} labels; expected one for each word")
+    return tuple(labels)
+
+
+def label_names(task: Task, training: Sequence[Labelled]) -> list[str]:
+    """Labels of the training rows, in the order of the alphabet, which is that of the head's outputs.
+
+    Raises:
+        ValueError: if there are fewer than two.
+    """
+    names = sorted({label for rows in training for labels in rows.labels for label in labels})
+    if len(names) < 2:
+        raise ValueError(f"the training rows of {task.name} have {len(names)} label ({', '.join(names)}); expected two at least")
+    return names
+
+
+def require_known(task: Task, language: str, rows: Labelled, names: Sequence[str]) -> None:
+    """Refuse labels that training never had, which no model could give.
+
+    Raises:
+        ValueError: naming them and the first row.
+    """
+    known = set(names)
+    for identity, labels in zip(rows.ids, rows.labels, strict=True):
+        if new := sorted(set(labels) - known):
+            raise ValueError(
+                f"the row {identity} of {task.name} in {language} has the label {', '.join(new)}, which the training rows never had (they"
+                f" have {', '.join(names)}); correct the row, or leave the language out with --languages"
+            )
+
+
+def scores(task: Task, rows: Labelled, predicted: Sequence[Sequence[Prediction]], names: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """The task's metrics over seeds, its headline first, and the spread of that between seeds.
+
+    Args:
+        predicted: of each seed, of each row.
+    """
+    metrics: dict[str, dict[str, Any]] = {}
+    for name, (counts, score) in _counted(task, rows, predicted, names).items():
+        by_seed = [float(score(one.sum(axis=0)[None])[0]) for one in counts]
+        metrics[name] = _over_seeds(counts, score, by_seed)
+    headline = [float(value) for value in metrics[task.headline]["by_seed"]]
+    if len(headline) > 1:
+        spread = float(np.std(headline, ddof=1))
+        metrics[f"{task.headline}_sd"] = {
+            "value": spread,
+            "low": None,
+            "high": None,
+            "n": len(headline),
+            "units": len(headline),
+            "stderr": None,
+        }
+    return metrics
+
+
+def headline_value(task: Task, rows: Labelled, predicted: Sequence[Prediction], names: Sequence[str]) -> float:
+    """The headline of one seed."""
+    counts, score = _counted(task, rows, [predicted], names)[task.headline]
+    return float(score(counts[0].sum(axis=0)[None])[0])
+
+
+def _counted(
+    task: Task, rows: Labelled, predicted: Sequence[Sequence[Prediction]], names: Sequence[str]
+) -> dict[str, tuple[list[Floats], Any]]:
+    """Metric -> counts of each seed, (rows, counts), and the score of summed ones."""
+    if task.of_words:
+        return {
+            "f1": ([span_counts(rows.labels, one) for one in predicted], f1_of_counts),
+            "acc": ([word_counts(rows.labels, one) for one in predicted], _share),
+        }
+    number = {name: index for index, name in enumerate(names)}
+    gold = [number[labels[0]] for labels in rows.labels]
+    tables = [confusions(gold, [number[labels[0]] for labels in one], num_classes=len(names)) for one in predicted]
+    return {
+        "macro_f1": (tables, lambda counts: _macro_f1(counts, len(names))),
+        "acc": ([word_counts(rows.labels, one) for one in predicted], _share),
+    }
+
+
+def _share(counts: Floats) -> Floats:
+    share: Floats = counts[:, 0] / counts[:, 1]
+    return share
+
+
+def _macro_f1(counts: Floats, num_classes: int) -> Floats:
+    """Mean F1 of the classes that are wanted or found, as scikit-learn has it: a class that is neither is none of the test's."""
+    by_class = f1_of_tables(counts, num_classes)
+    tables = counts.reshape(len(counts), num_classes, num_classes + 1)
+    there = (tables.sum(axis=2) + tables.sum(axis=1)[:, :num_classes]) > 0
+    mean: Floats = by_class.sum(axis=1) / there.sum(axis=1)
+    return mean
+
+
+def _over_seeds(counts: Sequence[Floats], score: Any, by_seed: Sequence[float]) -> dict[str, Any]:
+    """Mean over seeds with an interval of both what the rows and what the seeds leave open, whose errors add up by their squares."""
+    num_counts = counts[0].shape[1]
+
+    def mean_score(joined: Floats) -> Floats:
+        parts = [score(joined[:, first : first + num_counts]) for first in range(0, joined.shape[1], num_counts)]
+        mean: Floats = np.mean(parts, axis=0)
+        return mean
+
+    rows: Estimate = counted_interval(np.hstack(list(counts)), mean_score)
+    down, up = rows.value - rows.low, rows.high - rows.value
+    if len(by_seed) > 1:
+        half = t_quantile(len(by_seed)) * float(np.std(by_seed, ddof=1)) / len(by_seed) ** 0.5
+        down, up = float(np.hypot(down, half)), float(np.hypot(up, half))
+    told = {**rows.figures(), "low": max(0.0, rows.value - down), "high": min(1.0, rows.value + up)}
+    return {**told, "stderr": None, "by_seed": list(by_seed)}
+
+
+def told(task: Task, settings: FineTuning, *, train: Sequence[str], seeds: Sequence[int]) -> dict[str, Any]:
+    """What decides the figures beside model and rows, for results."""
+    differs = {name: value for name, value in asdict(settings).items() if value != getattr(task.paper, name)}
+    return {**asdict(settings), "train": list(train), "seeds": list(seeds), "unlike the paper": differs}

@@ -1,0 +1,270 @@
+"""Encoders across languages, as OFA's tables have it: means over head and tail, by family and script, languages that gain, before and after.
+
+Every language counts alike.  A figure has two kinds of doubt: of the seeds that models were fine-tuned with (its standard deviation over
+their means), and of the languages that were chosen (Student's t over them).  Two models are compared on the same languages.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean, stdev
+
+from conversion.intervals import Estimate, ratio_interval
+from conversion.significance import Difference, holm, paired_difference
+from data_prep.tables import markdown_table
+from eval.languages import UNKNOWN, Language, language
+from eval.reporting.gams_tables import tex
+from eval.reporting.runs import Evaluated, Report
+from eval.reporting.scores import LEVEL
+from eval.results import score_names
+
+# In the order of the paper's columns; how each names it.
+TITLES = {
+    "bible": "SR-B", "tatoeba": "SR-T", "retrieval": "retrieval", "taxi1500": "Taxi1500", "ner": "NER", "pos": "POS",
+}  # fmt: skip
+_TASK = re.compile(rf"({'|'.join(TITLES)})_(\w+)")
+LEAST_LANGUAGES = 5  # of a family or script that has a line of its own
+OTHERS = "others"
+Scores = dict[Language, list[float]]  # of each seed, in percent
+Group = Callable[[Language], str]
+NOTE = (
+    "Means over languages, percent, each language alike; in brackets the 95 % interval over languages, behind ± the standard deviation over the"
+    " seeds of fine-tuning. Head: the languages that XLM-R was pretrained on; tail: the others."
+)
+
+
+@dataclass(frozen=True)
+class Mean:
+    """A mean over languages.
+
+    Attributes:
+        estimate: with its interval over languages.
+        deviation: standard deviation of the means of the seeds; None of one.
+    """
+
+    estimate: Estimate
+    deviation: float | None
+
+    def text(self) -> str:
+        """For a cell."""
+        spread = "" if self.deviation is None else f" ± {self.deviation:.1f}"
+        interval = f" [{self.estimate.low:.1f}, {self.estimate.high:.1f}]" if self.estimate.units > 1 else ""
+        return f"{self.estimate.value:.1f}{spread}{interval}"
+
+
+@dataclass(frozen=True)
+class Gain:
+    """A model against the baseline on the languages of a task.
+
+    Attributes:
+        adjusted_p_value: of no difference over languages, by Holm over all comparisons of the table.
+    """
+
+    task: str
+    model: Evaluated
+    difference: Difference
+    adjusted_p_value: float
+
+    def text(self) -> str:
+        """Languages that gain, of how many, with a mark where the mean difference is sure."""
+        d = self.difference
+        mark = "" if not (d.can_decide and self.adjusted_p_value < LEVEL) else " ▲" if d.value > 0 else " ▼"
+        return f"{d.wins}/{d.n} ({d.value:+.1f}{mark})"
+
+
+def tasks_of(report: Report) -> list[str]:
+    """Tasks across languages that some model has, in the paper's order."""
+    there = {match[1] for name in report.tasks if (match := _TASK.fullmatch(name))}
+    return [task for task in TITLES if task in there]
+
+
+def scores_of(model: Evaluated, task: str) -> Scores:
+    """The headline of a task in each language, of each seed."""
+    found: Scores = {}
+    for name, summary in model.tasks.items():
+        match = _TASK.fullmatch(name)
+        if match is None or match[1] != task:
+            continue
+        headline = summary["metrics"][score_names(summary["metrics"])[0]]
+        found[language(match[2])] = [100 * value for value in headline.get("by_seed", [headline["value"]])]
+    return found
+
+
+def common_scores(models: Sequence[Evaluated], task: str) -> dict[str, Scores]:
+    """Of the models that have a task, by name, on the languages that all of them have."""
+    every = {model.name: scores for model in models if (scores := scores_of(model, task))}
+    shared = [one for one in next(iter(every.values()), {}) if all(one in scores for scores in every.values())]
+    return {name: {one: scores[one] for one in shared} for name, scores in every.items()}
+
+
+def mean_over(scores: Mapping[Language, Sequence[float]]) -> Mean:
+    """Mean over languages.
+
+    Raises:
+        ValueError: if there is none.
+    """
+    estimate = ratio_interval([fmean(values) for values in scores.values()], bounds=(0, 100))
+    seeds = {len(values) for values in scores.values()}
+    by_seed = [fmean(column) for column in zip(*scores.values(), strict=True)] if len(seeds) == 1 else []
+    return Mean(estimate, stdev(by_seed) if len(by_seed) > 1 else None)
+
+
+def head_or_tail(one: Language) -> str:
+    """The paper's two groups."""
+    return "head" if one.is_head else "tail"
+
+
+def family(one: Language) -> str:
+    """Of Glottolog."""
+    return one.family
+
+
+def script(one: Language) -> str:
+    """ISO 15924."""
+    return one.script
+
+
+def groups_of(languages: Sequence[Language], group: Group) -> dict[str, list[Language]]:
+    """Groups by size, the largest first; small ones, and languages of which nothing is known, together at the end."""
+    counts = Counter(group(one) for one in languages)
+    large = [name for name, count in counts.most_common() if count >= LEAST_LANGUAGES and name != UNKNOWN]
+    found = {name: [one for one in languages if group(one) == name] for name in large}
+    rest = [one for one in languages if group(one) not in large]
+    return {**found, OTHERS: rest} if rest else found
+
+
+def summary_rows(report: Report) -> tuple[list[str], list[list[str]]]:
+    """Table 2: models in rows; tail, head and all languages of each task in columns."""
+    header, columns = ["model"], []
+    for task in tasks_of(report):
+        scores = common_scores(report.models, task)
+        languages = list(next(iter(scores.values()), {}))
+        parts = {name: [one for one in languages if head_or_tail(one) == name] for name in ("tail", "head")}
+        for name, members in {**parts, "all": languages}.items():
+            if members:
+                header.append(f"{TITLES[task]}, {name} ({len(members)})")
+                columns.append({model: mean_over({one: of[one] for one in members}).text() for model, of in scores.items()})
+    return header, [[model.name, *(column.get(model.name, "–") for column in columns)] for model in report.models]
+
+
+def gains(report: Report) -> list[Gain]:
+    """Table 3: every model against the baseline on the languages that all have; languages are the units of the test."""
+    compared = []
+    for task in tasks_of(report):
+        scores = common_scores(report.models, task)
+        baseline, *others = report.models
+        for model in others:
+            if baseline.name in scores and model.name in scores and scores[model.name]:
+                ours, theirs = ([fmean(values) for values in scores[name].values()] for name in (model.name, baseline.name))
+                compared.append((task, model, paired_difference(ours, theirs, most=100)))
+    adjusted = holm([difference.p_value for *_, difference in compared])
+    return [Gain(task, model, difference, p) for (task, model, difference), p in zip(compared, adjusted, strict=True)]
+
+
+def gain_rows(report: Report) -> tuple[list[str], list[list[str]]]:
+    """Header and rows of the languages that gain."""
+    found = {(gain.model.name, gain.task): gain.text() for gain in gains(report)}
+    tasks = [task for task in tasks_of(report) if any(key[1] == task for key in found)]
+    rows = [[model.name, *(found.get((model.name, task), "–") for task in tasks)] for model in report.models[1:]]
+    return ["model", *(TITLES[task] for task in tasks)], rows if found else []
+
+
+def before_and_after_rows(report: Report) -> tuple[list[str], list[list[str]]]:
+    """Table 5: of each run with results from before its first step, the means over all languages then, at its end, and what that changes."""
+    tasks = tasks_of(report)
+    rows = []
+    for run in report.runs:
+        first, last = run.checkpoints[0], run.last
+        if len(run.checkpoints) < 2 or first.step != 0:
+            continue
+        cells = []
+        for task in tasks:
+            scores = {model.step: scores_of(model, task) for model in (first, last)}
+            shared = [one for one in scores[0] if one in scores[last.step]]
+            if not shared:
+                cells.append("–")
+                continue
+            before, after = (fmean(fmean(of[one]) for one in shared) for of in (scores[0], scores[last.step]))
+            cells.append(f"{before:.1f} → {after:.1f} ({after - before:+.1f})")
+        rows.append([run.name, f"{last.step:,}", *cells])
+    return ["run", "steps", *(TITLES[task] for task in tasks)], rows
+
+
+def group_rows(report: Report, task: str, group: Group) -> tuple[list[str], list[list[str]]]:
+    """Table 6: models in rows, families or scripts of one task in columns."""
+    scores = common_scores(report.models, task)
+    languages = list(next(iter(scores.values()), {}))
+    parts = {**groups_of(languages, group), "all": languages} if languages else {}
+    header = ["model", *(f"{name} ({len(members)})" for name, members in parts.items())]
+    rows = [
+        [name, *(mean_over({one: of[one] for one in members}).text() for members in parts.values())] for name, of in scores.items() if parts
+    ]
+    return header, rows
+
+
+def tables(report: Report) -> list[tuple[str, list[str], list[list[str]]]]:
+    """Title, header and rows of all tables that have rows."""
+    baseline = report.models[0].name
+    found = [
+        ("Tail, head and all languages", *summary_rows(report)),
+        (f"Languages that score higher than with {baseline} (mean difference; ▲▼ sure over languages)", *gain_rows(report)),
+        ("Before and after continued pretraining, all languages", *before_and_after_rows(report)),
+    ]
+    for task in tasks_of(report):
+        found += [
+            (f"{TITLES[task]} by {name}", *group_rows(report, task, group)) for name, group in (("family", family), ("script", script))
+        ]
+    return [(title, header, rows) for title, header, rows in found if rows]
+
+
+def write_across_languages(directory: Path, report: Report) -> None:
+    """Write across_languages.md, .csv (every language, model and seed) and .tex, if there are such tasks."""
+    if not tasks_of(report):
+        return
+    parts = [f"## {title}\n\n{markdown_table(header, rows)}" for title, header, rows in tables(report)]
+    (directory / "across_languages.md").write_text("\n\n".join(["# Across languages", *parts, NOTE]) + "\n", encoding="utf-8")
+    latex = "\n".join(_latex(title, header, rows) for title, header, rows in tables(report))
+    (directory / "across_languages.tex").write_text(f"% Needs \\usepackage{{booktabs}}.\n\n{latex}", encoding="utf-8")
+    with open(directory / "across_languages.csv", "w", newline="", encoding="utf-8") as stream:
+        writer = csv.writer(stream)
+        writer.writerow(["task", "model", "step", "language", "name", "script", "family", "group", "seed_number", "value"])
+        writer.writerows(_records(report))
+
+
+def _records(report: Report) -> Iterator[list[str]]:
+    for task in tasks_of(report):
+        for run in report.runs:
+            for model in run.checkpoints:
+                for one, values in scores_of(model, task).items():
+                    for number, value in enumerate(values, start=1):
+                        step = "" if model.step is None else str(model.step)
+                        about = [one.code, one.name, one.script, one.family, head_or_tail(one)]
+                        yield [task, model.name, step, *about, str(number), repr(value)]
+
+
+def _latex(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """One table; intervals go to a line below their means."""
+    lines = []
+    for row in rows:
+        split = [re.fullmatch(r"(.*?)( \[.*\])?", cell) for cell in row]
+        cells = [(match[1], (match[2] or "").strip()) if match else (cell, "") for match, cell in zip(split, row, strict=True)]
+        lines.append(" & ".join(_tex_cell(value) for value, _ in cells) + r" \\")
+        if any(interval for _, interval in cells):
+            lines.append(" & ".join(rf"{{\scriptsize {interval}}}" if interval else "" for _, interval in cells) + r" \\")
+    head = " & ".join(tex(cell) for cell in header)
+    return (
+        f"\\begin{{table}}\n\\centering\n\\caption{{{_tex_cell(title)}.}}\n\\begin{{tabular}}{{l{'r' * (len(header) - 1)}}}\n\\toprule\n"
+        f"{head} \\\\\n\\midrule\n" + "\n".join(lines) + "\n\\bottomrule\n\\end{tabular}\n\\end{table}\n"
+    )
+
+
+def _tex_cell(cell: str) -> str:
+    escaped = "--" if cell == "–" else tex(cell)
+    for sign, command in (("±", r"$\pm$"), ("→", r"$\rightarrow$"), ("▲", r"$\blacktriangle$"), ("▼", r"$\blacktriangledown$")):
+        escaped = escaped.replace(sign, command)
+    return escaped
