@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from conversion.adapter import adapter_digest, add_adapter, find_base, is_adapter
+from conversion.token_names import POSITIONS_FROM_PAD
 from data_prep.artifacts import combined_digest, read_manifest, require_same_tokenizer
 from data_prep.tokenizers.files import TOKENIZER_FILES, load_tokenizer, tokenizer_digest
 
@@ -30,7 +31,7 @@ class Checkpoint:
         name: how results call it; also the name of its folder of results.
         digest: identity of weights, config and tokenizer, wherever the folder lies.
         vocab_size: rows of the embedding matrix, by the config.
-        num_positions: positions that the model has; None where its config names no limit.
+        num_positions: tokens that the model can see at once; None where its config names no limit.
         stage: the command that wrote the folder, and `facts` what its manifest says; None and {} without manifest.
         adapter: folder of a LoRA adapter that is added to the weights of `directory`.
     """
@@ -92,7 +93,7 @@ def inspect_checkpoint(directory: Path, *, name: str, base: Path | None = None) 
         tokenizer_digest=digest_of_tokenizer,
         model_type=str(config.model_type),
         vocab_size=vocab_size,
-        num_positions=getattr(config, "max_position_embeddings", None),
+        num_positions=_num_positions(config),
         tie_word_embeddings=tied,
         stage=manifest.stage if manifest is not None else None,
         facts=facts,
@@ -139,15 +140,25 @@ def _read_config(directory: Path) -> PretrainedConfig:
         ) from error
 
 
-def load_model(checkpoint: Checkpoint, *, device: str, dtype: str) -> PreTrainedModel:
+def _num_positions(config: PretrainedConfig) -> int | None:
+    rows = getattr(config, "max_position_embeddings", None)
+    if rows is None or config.model_type not in POSITIONS_FROM_PAD:
+        return rows
+    return int(rows) - int(config.pad_token_id or 0) - 1
+
+
+def load_model(checkpoint: Checkpoint, *, device: str, dtype: str, masked: bool = False) -> PreTrainedModel:
     """The model in evaluation mode; nothing is downloaded, no tensor is left to chance.
+
+    Args:
+        masked: whether the caller fills in tokens of a masked model; without it such a model is refused.
 
     Raises:
         ValueError: if the device is not there, or if the weights cannot be read, do not have every tensor of the model, or are of a model whose predictions see the tokens
             that they predict.
     """
     import torch
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
     from transformers.utils import logging
 
     require_device(device)
@@ -159,7 +170,8 @@ def load_model(checkpoint: Checkpoint, *, device: str, dtype: str) -> PreTrained
     if getattr(_read_config(checkpoint.directory), "attn_logit_softcapping", None):
         arguments["attn_implementation"] = "eager"  # the others leave out the caps of Gemma 2, without a word
     try:
-        loaded: Any = AutoModelForCausalLM.from_pretrained(str(checkpoint.directory), **arguments)
+        library: Any = AutoModelForMaskedLM if masked else AutoModelForCausalLM
+        loaded: Any = library.from_pretrained(str(checkpoint.directory), **arguments)
     except Exception as error:  # from OSError to SafetensorError and RuntimeError, by what is wrong
         raise ValueError(f"the model in {checkpoint.directory} cannot be loaded: {error}") from error
     model, loading = loaded
@@ -171,7 +183,8 @@ def load_model(checkpoint: Checkpoint, *, device: str, dtype: str) -> PreTrained
     if checkpoint.adapter is not None:
         model = add_adapter(model, checkpoint.adapter).to(getattr(torch, dtype))
     model = model.to(device).eval()
-    _require_causal(model, checkpoint)
+    if not masked:
+        _require_causal(model, checkpoint)
     return model
 
 

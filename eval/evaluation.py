@@ -21,14 +21,15 @@ from conversion.bits_per_byte import (
     choose_window_tokens,
     score_documents,
 )
-from conversion.hf_model import Checkpoint, load_model, whole_folder
+from conversion.hf_model import Checkpoint, is_masked, load_model, whole_folder
 from conversion.intervals import ratio_interval
+from conversion.pseudo_likelihood import PseudoScore, score_documents_by_filling_in
 from data_prep.artifacts import combined_digest, digest_bytes, make_group_readable, partial_directory, staged_directory, write_manifest
 from data_prep.progress import Counter, Progress
 from data_prep.reading.named_texts import Text
 from eval.chat import Chat, chat_of
 from eval.journal import Journal
-from eval.results import RESULT_FORMAT, write_lines, write_result
+from eval.results import PSEUDO, PSEUDO_TEXTS, RESULT_FORMAT, write_lines, write_result
 from eval.task_runs import FoundTask, failure_reason, item_scores, run_task
 
 BACKENDS = ("hf", "vllm")
@@ -92,7 +93,10 @@ def parts_of(texts: Iterable[Text], tasks: Mapping[str, FoundTask]) -> dict[str,
 
 def parts_of_result(result: Mapping[str, Any]) -> dict[str, str]:
     """What was evaluated -> its digest, as `parts_of`."""
-    return {f"{kind} {name}": part["digest"] for kind in ("text", "task") for name, part in result[f"{kind}s"].items()}
+    texts = {**result["texts"], **result.get(PSEUDO_TEXTS, {})}
+    return {
+        f"{kind} {name}": part["digest"] for kind, parts in (("text", texts), ("task", result["tasks"])) for name, part in parts.items()
+    }
 
 
 def _rest(settings: Settings) -> str:
@@ -197,12 +201,13 @@ def gather(
 
 def _seal(directory: Path, result: Mapping[str, Any], settings: Settings) -> None:
     write_result(directory, result)
+    texts = {**result["texts"], **result.get(PSEUDO_TEXTS, {})}
     write_manifest(
         directory,
         stage="eval.harness",
         facts=result["facts"],
-        arguments={**asdict(settings), "tasks": list(result["tasks"]), "texts": list(result["texts"])},
-        inputs={"model": result["model"]["digest"], **{f"text {name}": text["digest"] for name, text in result["texts"].items()}},
+        arguments={**asdict(settings), "tasks": list(result["tasks"]), "texts": list(texts)},
+        inputs={"model": result["model"]["digest"], **{f"text {name}": text["digest"] for name, text in texts.items()}},
     )
 
 
@@ -224,11 +229,45 @@ def _evaluate_parts(
     answers_dir: Path,
 ) -> None:
     """Add texts, tasks and failures to a result, and their files to a folder."""
+    if is_masked(checkpoint.model_type):
+        _fill_in_texts(result, staging, checkpoint, texts, settings, machine, answers_dir)
+        return
     result["settings"]["window_tokens"] = choose_window_tokens(checkpoint.num_positions, settings.context_length)
     with _model(checkpoint, settings, machine, texts=bool(texts)) as model:
         _evaluate_with(model, result, staging, checkpoint, texts, tasks, settings, machine, answers_dir)
     if not result["texts"] and not result["tasks"]:
         raise ValueError(failures_sentence(result["failures"]))
+
+
+def _fill_in_texts(
+    result: dict[str, Any],
+    staging: Path,
+    checkpoint: Checkpoint,
+    texts: Sequence[Text],
+    settings: Settings,
+    machine: Machine,
+    answers_dir: Path,
+) -> None:
+    """Texts by a masked model: apart from those of causal models, so that nothing that reads the one takes the other for it."""
+    model = load_model(checkpoint, device=machine.device, dtype=settings.dtype, masked=True)
+    result["model"]["num_parameters"] = model.num_parameters()
+    window_tokens = choose_window_tokens(checkpoint.num_positions, settings.context_length)
+    for text in texts:
+        start = time.monotonic()
+        with _part(checkpoint, text.name), Progress(f"{checkpoint.name}, {text.name}", total=None, unit="windows") as progress:
+            memory = _TextMemory(Journal(_text_journal_path(answers_dir, text)), progress)
+            score = score_documents_by_filling_in(
+                model,
+                checkpoint.tokenizer,
+                text.documents,
+                window_tokens=window_tokens,
+                text_name=f"{text.path} with model {checkpoint.name}",
+                memory=memory,
+            )
+        write_lines(staging / "documents" / f"{PSEUDO}{text.name}.jsonl", (asdict(document) for document in score.documents))
+        seconds = round(time.monotonic() - start + memory.earlier_seconds, 4)
+        figures = {**score.figures(), **_interval(score), "seconds": seconds, "digest": text.digest}
+        result.setdefault(PSEUDO_TEXTS, {})[text.name] = figures
 
 
 @contextlib.contextmanager
@@ -402,7 +441,7 @@ def _score_text(
     return {**score.figures(), **_interval(score), "num_words": num_words, "seconds": round(seconds, 4), "digest": text.digest}
 
 
-def _interval(score: TextScore) -> dict[str, float | None]:
+def _interval(score: TextScore | PseudoScore) -> dict[str, float | None]:
     """95 % interval of bits per byte over documents; no ends where one document says nothing of others."""
     bits = [document.nats / math.log(2) + 8 * document.unknown_bytes for document in score.documents]
     estimate = ratio_interval(bits, [document.text_bytes for document in score.documents], bounds=(0, math.inf))

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from conversion.hf_model import Checkpoint, is_masked
 from data_prep.progress import Progress
+from data_prep.tokenizers.frame import frame_of
 from eval.protocols.zero_shot import FineTuning, Labelled, Prediction, Task, headline_value
-from eval.word_pieces import Passage, WordCutter, frame_of
+from eval.word_pieces import Passage, WordCutter
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -38,7 +39,7 @@ class Reader:
 
     def __init__(self, checkpoint: Checkpoint, task: Task, *, max_tokens: int) -> None:
         self._tokenizer, self._task = checkpoint.tokenizer, task
-        self.max_tokens = min(max_tokens, usable_positions(checkpoint) or _LONGEST_UNKNOWN)
+        self.max_tokens = min(max_tokens, checkpoint.num_positions or _LONGEST_UNKNOWN)
 
     def passages(self, rows: Labelled) -> tuple[list[Passage], Cuts]:
         """Of all rows, in their order; of a text one, whose label stands for all of it."""
@@ -54,16 +55,6 @@ class Reader:
             cut += len(ids) > room
             found.append(Passage(number, 0, (*frame.front, *ids[:room], *frame.back), (0,)))
         return found, Cuts(texts=cut)
-
-
-def usable_positions(checkpoint: Checkpoint) -> int | None:
-    """Tokens that a model can see at once: RoBERTa and its like count their positions from the padding token on."""
-    from conversion.token_names import POSITIONS_FROM_PAD
-
-    if checkpoint.num_positions is None or checkpoint.model_type not in POSITIONS_FROM_PAD:
-        return checkpoint.num_positions
-    pad = checkpoint.tokenizer.pad_token_id
-    return checkpoint.num_positions - (1 if pad is None else pad) - 1
 
 
 def require_encoder(checkpoint: Checkpoint) -> None:

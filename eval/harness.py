@@ -17,7 +17,8 @@ from dataclasses import asdict
 from typing import Any
 
 from conversion.bits_per_byte import choose_start_token, choose_window_tokens
-from conversion.hf_model import Checkpoint, be_quiet_and_offline, default_device, inspect_checkpoint
+from conversion.hf_model import Checkpoint, be_quiet_and_offline, default_device, inspect_checkpoint, is_masked
+from conversion.pseudo_likelihood import require_mask
 from data_prep import command
 from data_prep.reading.named_texts import Text, read_texts
 from data_prep.tables import markdown_table
@@ -25,7 +26,7 @@ from eval.earlier import folder_in_use, work_left
 from eval.evaluation import Machine, Settings, evaluate_checkpoint, failures_sentence
 from eval.harness_options import add_harness_arguments, vllm_arguments
 from eval.model_names import named_checkpoints
-from eval.results import headline_score, score_names
+from eval.results import PSEUDO_TEXTS, headline_score, score_names
 from eval.task_runs import TASKS_DIR, FoundTask, find_usable_tasks
 from eval.workers import devices_of_workers
 from recipes.run_dir import RECIPE_NAME
@@ -42,6 +43,9 @@ def results_table(results: Sequence[Mapping[str, Any]]) -> str:
         of_parts = [{} if f is None else f.get("parts", {}) for f in figures]
         for part in dict.fromkeys(part for parts in of_parts for part in parts):
             rows.append([name, part, *(f"{parts[part]['bits_per_byte']:.4f}" if part in parts else "–" for parts in of_parts)])
+    for name in dict.fromkeys(name for result in results for name in result.get(PSEUDO_TEXTS, {})):
+        figures = [result.get(PSEUDO_TEXTS, {}).get(name) for result in results]
+        rows.append([name, "pseudo bits per byte", *("–" if f is None else f"{f['pseudo_bits_per_byte']:.4f}" for f in figures)])
     for name in tasks:
         summaries = [result["tasks"].get(name) for result in results]
         metric = next(score_names(summary["metrics"])[0] for summary in summaries if summary is not None)
@@ -139,6 +143,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     checkpoints = [inspect_checkpoint(folder, name=name, base=arguments.base) for name, folder in folders.items()]
     tasks, unusable = _tasks(arguments, metadata)
     for checkpoint in checkpoints:  # before any model is loaded
+        if is_masked(checkpoint.model_type):
+            _require_texts_alone(checkpoint, arguments)
+            choose_window_tokens(checkpoint.num_positions, settings.context_length)
+            continue
         settings.chat(checkpoint)
         choose_window_tokens(checkpoint.num_positions, settings.context_length)
         choose_start_token(checkpoint.tokenizer, settings.start_token)
@@ -163,6 +171,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     if problems:
         raise ValueError("; ".join(problems))
     return command.DONE
+
+
+def _require_texts_alone(checkpoint: Checkpoint, arguments: argparse.Namespace) -> None:
+    """Refuse what a masked model cannot be asked.
+
+    Raises:
+        ValueError: if tasks or several processes are asked for, or its tokenizer has no mask token.
+    """
+    if arguments.tasks:
+        raise ValueError(
+            f"the model in {checkpoint.directory} ({checkpoint.model_type}) is masked: it sees the tokens that tasks of lm-eval ask for; give it"
+            " --text alone (pseudo bits per byte), or eval.finetune and eval.retrieval"
+        )
+    if arguments.workers > 1:
+        raise ValueError(
+            f"--workers is {arguments.workers}, but texts are filled in by one process; leave it out for {checkpoint.directory}"
+        )
+    require_mask(checkpoint.tokenizer, owner=str(checkpoint.directory))
 
 
 def _evaluate_all(
@@ -221,7 +247,7 @@ def _unfinished_tasks(results: Sequence[Mapping[str, Any]], unusable: Mapping[st
 
 def _print_notes(results: Sequence[Mapping[str, Any]]) -> None:
     for result in results:
-        for name, figures in result["texts"].items():
+        for name, figures in {**result["texts"], **result.get(PSEUDO_TEXTS, {})}.items():
             if figures["unknown_bytes"]:
                 share = figures["unknown_bytes"] / figures["text_bytes"]
                 print(f"note: {share:.1%} of the bytes of {name} are unknown to the tokenizer of {result['name']}; each counts 8 bits")

@@ -11,6 +11,8 @@ from typing import Any
 
 RESULT_NAME = "result.json"
 RESULT_FORMAT = 3
+PSEUDO_TEXTS = "pseudo_texts"  # of masked models: beside `texts`, never among them
+PSEUDO = "pseudo-"  # how their files of documents begin
 # Said beside the scores of a task, not scores of their own.
 _SIDE_METRICS = ("invalid", "empty", "instruction_repeated", "copied")
 SHARES = (

@@ -60,6 +60,9 @@ def checkpoints_of(results_dir: Path, names: Collection[str]) -> list[Evaluated]
 def scalars(model: Evaluated) -> dict[str, float]:
     """Name -> value: bits per byte of every text and the scores of every task, each with the ends of its interval."""
     found = {f"{NAME}/{text}/bits_per_byte": (f["bits_per_byte"], f["low"], f["high"]) for text, f in model.texts.items()}
+    found |= {
+        f"{NAME}/{text}/pseudo_bits_per_byte": (f["pseudo_bits_per_byte"], f["low"], f["high"]) for text, f in model.pseudo_texts.items()
+    }
     for task, summary in model.tasks.items():
         for metric in score_names(summary["metrics"]):
             entry = summary["metrics"][metric]

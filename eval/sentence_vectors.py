@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from conversion.hf_model import Checkpoint, require_device
-from conversion.token_names import POSITIONS_FROM_PAD
+from conversion.hf_model import Checkpoint, is_masked, require_device
 
 if TYPE_CHECKING:
     from eval.protocols.sentence_retrieval import Vectors
@@ -29,14 +28,9 @@ class SentenceEncoder:
         from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
         from transformers.utils import logging
 
-        from conversion.families import FAMILIES
-
         require_device(device)
         logging.set_verbosity_error()
-        is_masked = checkpoint.model_type in POSITIONS_FROM_PAD or (
-            checkpoint.model_type in FAMILIES and FAMILIES[checkpoint.model_type].masked
-        )
-        library: Any = AutoModelForMaskedLM if is_masked or checkpoint.model_type == "bert" else AutoModelForCausalLM
+        library: Any = AutoModelForMaskedLM if is_masked(checkpoint.model_type) else AutoModelForCausalLM
         options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False, "dtype": getattr(torch, dtype)}
         model, notes = library.from_pretrained(str(checkpoint.directory), output_loading_info=True, **options)
         if missing := sorted(notes["missing_keys"]):
@@ -48,8 +42,7 @@ class SentenceEncoder:
             raise ValueError(f"--layer {layer} is not there: the model in {checkpoint.directory} has {num_layers} layers")
         self._model, self._layer, self._device = model.base_model.to(device).eval(), layer, device
         self._tokenizer = checkpoint.tokenizer
-        reserved = model.config.pad_token_id + 1 if checkpoint.model_type in POSITIONS_FROM_PAD else 0
-        self._longest = (checkpoint.num_positions or 512 + reserved) - reserved
+        self._longest = checkpoint.num_positions or 512
 
     def vectors(self, sentences: Sequence[str], *, batch_size: int) -> Vectors:
         """(sentences, hidden size); a sentence longer than the model's positions is cut."""

@@ -14,7 +14,7 @@ from typing import TextIO
 
 from data_prep.plain_files import read_json
 from data_prep.tables import markdown_table
-from eval.results import RESULT_NAME, headline_score, load_result
+from eval.results import PSEUDO_TEXTS, RESULT_NAME, headline_score, load_result
 from eval.work_queue import STATES, WorkQueue
 from recipes import arithmetic
 from recipes.holds import read_holds, release_hold, take_hold
@@ -160,16 +160,21 @@ class WatchedRun:
         states = dict.fromkeys(complete_checkpoints(self.run_dir), "new") | states
         results = {name: load_result(path) for name in states if (path := self.output / "results" / name / RESULT_NAME).is_file()}
         texts = list(dict.fromkeys(text for result in results.values() for text in result["texts"]))
+        filled = list(dict.fromkeys(text for result in results.values() for text in result.get(PSEUDO_TEXTS, {})))
         tasks = list(dict.fromkeys(task for result in results.values() for task in result["tasks"]))
         rows = []
         for name in sorted(states):
             result = results.get(name)
             cells = [f"{result['texts'][text]['bits_per_byte']:.4f}" if result and text in result["texts"] else "–" for text in texts]
+            for text in filled:
+                figures = (result or {}).get(PSEUDO_TEXTS, {}).get(text)
+                cells.append("–" if figures is None else f"{figures['pseudo_bits_per_byte']:.4f}")
             for task in tasks:
                 headline = headline_score(result["tasks"][task]) if result and task in result["tasks"] else None
                 cells.append("–" if headline is None or headline["value"] is None else f"{headline['value']:.3f}")
             rows.append([name, states[name], *cells])
-        return markdown_table(["checkpoint", "state", *(f"{text}, bits per byte" for text in texts), *tasks], rows, text_columns=2)
+        header = [*(f"{text}, bits per byte" for text in texts), *(f"{text}, pseudo bits per byte" for text in filled), *tasks]
+        return markdown_table(["checkpoint", "state", *header], rows, text_columns=2)
 
 
 def _is_there(checkpoint: Path) -> bool:

@@ -42,7 +42,9 @@ class FineTuning:
     max_grad_norm: float | None
 
     def __post_init__(self) -> None:
-        for name in ("learning_rate", "global_batch_size", "epochs", "max_tokens"):
+        if not 0 < self.learning_rate < 1:
+            raise ValueError(f"--learning-rate is {self.learning_rate}; expected more than 0 and less than 1")
+        for name in ("global_batch_size", "epochs", "max_tokens"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"--{name.replace('_', '-')} is {getattr(self, name)}; it must be greater than 0")
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from eval.learned_scores import METRICS, LearnedMetric
-from eval.results import find_results, load_result, read_lines
+from eval.results import PSEUDO, PSEUDO_TEXTS, find_results, load_result, read_lines
 
 # Settings that change figures of texts; tasks have their prompts' digest.
 _TEXT_SETTINGS = ("start_token", "context_length", "dtype")
@@ -41,6 +41,12 @@ class Evaluated:
         return texts
 
     @property
+    def pseudo_texts(self) -> Mapping[str, Any]:
+        """Figures of each held-out text that a masked model filled in."""
+        texts: Mapping[str, Any] = self.content.get(PSEUDO_TEXTS, {})
+        return texts
+
+    @property
     def tasks(self) -> Mapping[str, Any]:
         """Summary of each task."""
         tasks: Mapping[str, Any] = self.content["tasks"]
@@ -51,9 +57,9 @@ class Evaluated:
         (found,) = read_lines(self.path.parent / "items" / f"{task}.jsonl")
         return dict(found)
 
-    def documents(self, text: str) -> list[dict[str, Any]]:
-        """Negative log-likelihood and bytes of a text's documents."""
-        return read_lines(self.path.parent / "documents" / f"{text}.jsonl")
+    def documents(self, text: str, *, pseudo: bool = False) -> list[dict[str, Any]]:
+        """Negative log-likelihood and bytes of a text's documents, as predicted or as filled in."""
+        return read_lines(self.path.parent / "documents" / f"{PSEUDO if pseudo else ''}{text}.jsonl")
 
 
 @dataclass(frozen=True)
@@ -87,6 +93,11 @@ class Report:
         return list(dict.fromkeys(name for run in self.runs for model in run.checkpoints for name in model.texts))
 
     @cached_property
+    def pseudo_texts(self) -> list[str]:
+        """Names of texts that masked models filled in."""
+        return list(dict.fromkeys(name for run in self.runs for model in run.checkpoints for name in model.pseudo_texts))
+
+    @cached_property
     def tasks(self) -> list[str]:
         """Names of tasks, in the order they were evaluated in."""
         return list(dict.fromkeys(name for run in self.runs for model in run.checkpoints for name in model.tasks))
@@ -115,25 +126,26 @@ def read_report(folders: Sequence[Path], *, baseline: str | None = None) -> Repo
 def _read(folders: Sequence[Path]) -> list[Evaluated]:
     paths = find_results(folders)
     models = [Evaluated(load_result(path), path) for path in dict.fromkeys(path.resolve() for path in paths)]
-    if not any(model.texts or model.tasks for model in models):
+    if not any(model.texts or model.pseudo_texts or model.tasks for model in models):
         raise ValueError(f"{paths[0]} has neither texts nor tasks; there is nothing to report")
     return models
 
 
 def _require_same_texts(models: Sequence[Evaluated]) -> None:
-    for text in dict.fromkeys(name for model in models for name in model.texts):
-        first, *others = (model for model in models if text in model.texts)
-        for other in others:
-            if other.texts[text]["digest"] != first.texts[text]["digest"]:
-                raise ValueError(
-                    f"{other.path} and {first.path} were made from different files for {text}; evaluate all models on the same texts"
-                )
-            for setting in _TEXT_SETTINGS:
-                found, expected = other.content["settings"][setting], first.content["settings"][setting]
-                if found != expected:
+    for of in (lambda model: model.texts, lambda model: model.pseudo_texts):
+        for text in dict.fromkeys(name for model in models for name in of(model)):
+            first, *others = (model for model in models if text in of(model))
+            for other in others:
+                if of(other)[text]["digest"] != of(first)[text]["digest"]:
                     raise ValueError(
-                        f"{other.path} was made with {setting} {found}, but {first.path} with {expected}; evaluate all models alike"
+                        f"{other.path} and {first.path} were made from different files for {text}; evaluate all models on the same texts"
                     )
+                for setting in _TEXT_SETTINGS:
+                    found, expected = other.content["settings"][setting], first.content["settings"][setting]
+                    if found != expected:
+                        raise ValueError(
+                            f"{other.path} was made with {setting} {found}, but {first.path} with {expected}; evaluate all models alike"
+                        )
 
 
 def _require_same_prompts(models: Sequence[Evaluated]) -> None:

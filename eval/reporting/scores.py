@@ -35,6 +35,7 @@ _NAMES = {
     "rougeL_first": "ROUGE-L, first answer",
     "rougeL_max": "ROUGE-L, best answer",
 }
+PSEUDO_BITS = "pseudo_bits_per_byte"
 _LEARNED = {metric.name for metric in METRICS}
 LEVEL = 0.05  # of all tests of a model together
 LANGUAGES = {"sl": "Slovene", "en": "English", "it": "Italian", "hr": "Croatian", "sr": "Serbian"}
@@ -84,7 +85,7 @@ class Line:
 
     Attributes:
         source: name of task or text.
-        metric: lm-eval's name; `bits_per_byte` for a text.
+        metric: lm-eval's name; `bits_per_byte` for a text, of masked models `pseudo_bits_per_byte`.
         headline: one of those that tests and figures take.
     """
 
@@ -97,8 +98,13 @@ class Line:
     def label(self) -> str:
         """For people."""
         if self.is_text:
-            return f"{LANGUAGES.get(self.source, self.source)}, bits per byte"
+            return f"{LANGUAGES.get(self.source, self.source)}, {'pseudo ' if self.is_pseudo else ''}bits per byte"
         return f"{self.source}, {_NAMES.get(self.metric, self.metric)}"
+
+    @property
+    def is_pseudo(self) -> bool:
+        """Whether a text was filled in by a masked model, which is another figure than that of one that predicts it."""
+        return self.is_text and self.metric == PSEUDO_BITS
 
     @property
     def scale(self) -> float:
@@ -108,11 +114,11 @@ class Line:
     def score(self, model: Evaluated) -> Score | None:
         """The model's figure, None if it was not evaluated so."""
         if self.is_text:
-            figures = model.texts.get(self.source)
+            figures = (model.pseudo_texts if self.is_pseudo else model.texts).get(self.source)
             if figures is None:
                 return None
             documents = figures["num_documents"]
-            return Score(figures["bits_per_byte"], figures["low"], figures["high"], documents, documents, False)
+            return Score(figures[self.metric], figures["low"], figures["high"], documents, documents, False)
         task = model.tasks.get(self.source)
         entry = None if task is None else task["metrics"].get(self.metric)
         if task is None or entry is None or entry["value"] is None:
@@ -133,6 +139,7 @@ class Line:
 def lines(report: Report) -> list[Line]:
     """All lines of the table of scores: texts first, then tasks, each with its headline first; COMET and BLEURT are more headlines."""
     found = [Line(text, "bits_per_byte", True, True) for text in report.texts]
+    found += [Line(text, PSEUDO_BITS, True, True) for text in report.pseudo_texts]
     for task in report.tasks:
         asked = [model.tasks[task]["metrics"] for run in report.runs for model in run.checkpoints if task in model.tasks]
         shown = score_names(dict.fromkeys(metric for metrics in asked for metric in metrics))  # COMET may be scored for some models only
@@ -226,7 +233,7 @@ def _difference(line: Line, model: Evaluated, baseline: Evaluated) -> tuple[str,
     if line.score(model) is None or line.score(baseline) is None:
         return None
     if line.is_text:
-        ours, theirs = model.documents(line.source), baseline.documents(line.source)
+        ours, theirs = (one.documents(line.source, pseudo=line.is_pseudo) for one in (model, baseline))
         return line.metric, paired_difference(_bits(ours), _bits(theirs), [document["text_bytes"] for document in ours])
     ours_items, theirs_items = model.items(line.source), baseline.items(line.source)
     metric = _item_metric(line.metric, ours_items["scores"], theirs_items["scores"])

@@ -106,6 +106,11 @@ def notes(report: Report) -> list[str]:
             f"Held-out texts: {'; '.join(told)}. Every document is scored apart after one start token ({', '.join(starts)}), with up to"
             f" {' or '.join(f'{window:,}' for window in windows)} tokens at once; intervals over documents."
         )
+    if report.pseudo_texts:
+        found.append(
+            f"Filled in by masked models: {', '.join(LANGUAGES.get(text, text) for text in report.pseudo_texts)}. Each token is hidden alone and"
+            " found from all others (pseudo-log-likelihood); the figures compare masked models with each other, never with causal ones."
+        )
     if report.tasks:
         found.append(_examples_note(report))
     for metric in METRICS:

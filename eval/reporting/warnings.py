@@ -59,7 +59,8 @@ def _values(models: Sequence[Evaluated], part: str, name: str) -> dict[str, list
     """Value of a setting or version -> names of the models that have it, by value."""
     found: dict[str, list[str]] = {}
     for model in models:
-        found.setdefault(str(model.content[part][name]), []).append(model.name)
+        if name in model.content[part]:  # fine-tuned tasks have no prompts, and so no positions for them
+            found.setdefault(str(model.content[part][name]), []).append(model.name)
     return dict(sorted(found.items()))
 
 

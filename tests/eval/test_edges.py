@@ -302,25 +302,6 @@ def test_a_long_task_tells_how_far_it_is(tmp_path, monkeypatch, capsys):
     assert re.search(r"^model, sl_copa_gen: 4 of 6 answers \(67 %\), \d+ s left, ", told, re.MULTILINE), told
 
 
-def test_a_masked_model_is_refused(save_checkpoint, tmp_path):
-    """OFA, 5.1: RoBERTa and XLM-R are trained on masked text; transformers loads them as causal, every prediction seeing the whole text."""
-    import torch
-    from transformers import RobertaConfig, RobertaForMaskedLM
-
-    torch.manual_seed(0)
-    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "max_position_embeddings": 130}
-    folder = save_checkpoint("roberta", RobertaForMaskedLM(RobertaConfig(vocab_size=320, pad_token_id=2, **sizes)), tiny_tokenizer())
-    text = tmp_path / "sl.txt"
-    text.write_text(f"{SENTENCES[0]}\n{SENTENCES[1]}\n", encoding="utf-8")
-    with pytest.raises(ValueError) as refused:
-        main(["--model", str(folder), "--text", f"sl={text}", "--output", str(tmp_path / "results")])
-    assert str(refused.value) == (
-        f"1 of 1 models could not be evaluated: roberta: the model in {folder} (roberta) sees the tokens that it should predict, as masked"
-        " models do: its scores would be of a text that it already knows; give a causal model"
-    )
-    assert not (tmp_path / "results").exists()
-
-
 @pytest.mark.parametrize(
     ("task", "instruction"), [("flores_en_it", "Traduci dall'Inglese all'Italiano"), ("flores_it_en", "Translate from Italian to English")]
 )

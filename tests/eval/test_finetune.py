@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -54,6 +56,14 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_rows(folder, "taxi1500", "eng", [row for split, count in splits for row in made_texts(split, count)])
     write_rows(folder, "taxi1500", "slv", made_texts("test", 18))
     return folder
+
+
+@pytest.fixture(scope="module")
+def shared_data() -> Path:
+    named = os.environ.get("SCION_SHARED_DATA")
+    if not named:
+        pytest.skip("SCION_SHARED_DATA does not name a folder with rows for encoders")
+    return Path(named)
 
 
 def run(encoder: Path, data: Path, output: Path, *words: str) -> dict[str, Any]:
@@ -140,7 +150,7 @@ def _trained(encoder: Path, data: Path, task: str, *, micro_batch_size: int, see
         if isinstance(part, torch.nn.Dropout):
             part.p = 0.0
     for layer in model.base_model.encoder.layer:
-        layer.attention.self.dropout = torch.nn.Dropout(0.0)
+        layer.attention.self.dropout_prob = 0.0
     reader = fine_tuning.Reader(checkpoint, chosen, max_tokens=64)
     fine_tuning.fine_tune(
         model, chosen, settings, reader, names, train=train, dev=dev, seed=seed, micro_batch_size=micro_batch_size, label="training"
@@ -270,16 +280,27 @@ def test_rows_that_are_wrong(encoder: Path, tmp_path: Path, change: Callable[[Pa
         (("--tasks", "ner", "--languages", "ita"), "there are no rows of ner in ita; there are some in eng, hrv, slv"),
         (("--tasks", "ner", "--train", "ita"), "there are no rows of ner in ita; there are some in eng, hrv, slv"),
         (("--tasks", "ner", "--epochs", "0"), "--epochs is 0; it must be greater than 0"),
-        (("--tasks", "ner", "--learning-rate", "nan"), "--learning-rate is nan; it must be greater than 0"),
+        (("--tasks", "ner", "--learning-rate", "nan"), "--learning-rate is nan; expected more than 0 and less than 1"),
+        (("--tasks", "ner", "--learning-rate", "2"), "--learning-rate is 2.0; expected more than 0 and less than 1"),
         (("--tasks", "ner", "--micro-batch-size", "0"), "--micro-batch-size is 0; it must be at least 1"),
         (("--tasks", "ner", "--seeds", "1", "1"), "--seeds 1 1 names one twice; each is a training of its own"),
-        (("--tasks", "ner", "--learning-rate", "1e38"),
-         "the loss of ner is nan in epoch 1 with seed 1; lower --learning-rate or check the model"),
     ],
 )  # fmt: skip
 def test_misuse(encoder: Path, data: Path, tmp_path: Path, words: tuple[str, ...], sentence: str) -> None:
     with pytest.raises(ValueError, match=f"^{re.escape(sentence.replace('DATA', str(data)))}$"):
         run(encoder, data, tmp_path / "out", *words)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_loss_that_is_no_number(encoder: Path, data: Path, tmp_path: Path) -> None:
+    from transformers import AutoModelForMaskedLM
+
+    shutil.copytree(encoder, tmp_path / "broken", ignore=shutil.ignore_patterns("scion.json"))
+    model = AutoModelForMaskedLM.from_pretrained(encoder)
+    torch.nn.init.constant_(model.base_model.embeddings.word_embeddings.weight, float("nan"))
+    model.save_pretrained(tmp_path / "broken")
+    with pytest.raises(ValueError, match=r"^the loss of ner is nan in epoch 1 with seed 1; lower --learning-rate or check the model$"):
+        run(tmp_path / "broken", data, tmp_path / "out", "--tasks", "ner", "--seeds", "1")
     assert not (tmp_path / "out").exists()
 
 

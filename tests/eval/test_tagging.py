@@ -6,8 +6,9 @@ import random
 
 import pytest
 
+from data_prep.tokenizers.frame import frame_of
 from eval.protocols.tagging import f1_of_counts, span_counts, spans, word_counts
-from eval.word_pieces import WordCutter, frame_of
+from eval.word_pieces import WordCutter
 from tests.conversion.embedding_fixtures import byte_level, demo_text, unigram
 
 _LABELS = (
