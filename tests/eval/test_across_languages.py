@@ -14,7 +14,16 @@ import pytest
 
 from eval import figures, report
 from eval.languages import canonical, language
-from eval.reporting.across_languages import LEAST_LANGUAGES, Mean, before_and_after_rows, gains, group_rows, mean_over, summary_rows
+from eval.reporting.across_languages import (
+    LEAST_LANGUAGES,
+    Mean,
+    before_and_after_rows,
+    best_checkpoint_rows,
+    gains,
+    group_rows,
+    mean_over,
+    summary_rows,
+)
 from eval.reporting.across_languages import family as family_of
 from eval.reporting.runs import read_report
 from eval.results import RESULT_FORMAT, write_lines, write_result
@@ -139,6 +148,14 @@ def test_families_and_before_and_after(results: Path) -> None:
     assert rows[0][header.index("NER")] == f"{before:.1f} → {after:.1f} ({after - before:+.1f})"
 
 
+def test_the_best_checkpoint(results: Path) -> None:
+    """Table 4 counts the hours to the checkpoint whose mean over the tasks is highest."""
+    header, rows = best_checkpoint_rows(read_report([results]))
+    mean = fmean(percent("ofa-20000", task, (*HEAD, *TAIL), 0.3) for task in ("bible", "tatoeba", "taxi1500", "ner", "pos"))
+    assert header[:4] == ["run", "best step", "of checkpoints", "mean of tasks"]
+    assert [row[:4] for row in rows] == [["ofa, seed 1", "20,000", "2", f"{mean:.1f}"]]
+
+
 def test_the_report_has_the_tables(results: Path, tmp_path: Path) -> None:
     assert report.main(["--results", str(results), "--output", str(tmp_path / "report")]) == 0
     told = (tmp_path / "report" / "across_languages.md").read_text()
@@ -146,7 +163,7 @@ def test_the_report_has_the_tables(results: Path, tmp_path: Path) -> None:
         "## Tail, head and all languages",
         "## Languages that score higher than with random (mean difference; ▲▼ sure over languages)",
         "## Before and after continued pretraining, all languages",
-        "## SR-B by family",
+        "## The best checkpoint by the mean of the tasks",
     ]
     assert "## Across languages" in (tmp_path / "report" / "report.md").read_text()
     assert "<h2>Across languages</h2>" in (tmp_path / "report" / "report.html").read_text()

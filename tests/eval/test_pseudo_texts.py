@@ -65,7 +65,7 @@ def test_masked_and_causal_models_stand_apart(
     assert "item by item" not in told and "never with causal ones" in told
     assert report.main(["--results", str(tmp_path / "results"), "--baseline", "masked", "--output", str(tmp_path / "two")]) == 0
     tests = (tmp_path / "two" / "report.md").read_text().partition("## Against masked, item by item")[2].partition("##")[0]
-    assert "| other" in tests and "causal" not in tests
+    assert "pseudo bits per byte: other" in tests and "causal" not in tests
 
 
 def test_killed_and_gone_on(encoder: Path, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

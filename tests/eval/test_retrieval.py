@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import os
 import re
 from pathlib import Path
 
@@ -13,7 +15,7 @@ from transformers import AutoModelForMaskedLM
 
 from conversion.hf_model import inspect_checkpoint
 from data_prep.tokenizers.files import load_tokenizer
-from eval import retrieval
+from eval import report, retrieval
 from eval.protocols.sentence_retrieval import ranks
 from eval.sentence_vectors import SentenceEncoder
 from tests.conversion.embedding_fixtures import byte_level, demo_text
@@ -30,6 +32,14 @@ def encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     arguments = (*SHAPE, "--model-type", "xlm-roberta", "--tokenizer", base / "tokenizer", "--output", base / "hf")
     call_command("conversion.new_model", *arguments)
     return base / "hf"
+
+
+@pytest.fixture(scope="module")
+def shared_data() -> Path:
+    named = os.environ.get("SCION_SHARED_DATA")
+    if not named:
+        pytest.skip("SCION_SHARED_DATA does not name a folder with parallel text")
+    return Path(named)
 
 
 def sentences(language: str, count: int) -> list[str]:
@@ -90,6 +100,7 @@ def test_three_forms_give_the_same(encoder: Path, tmp_path: Path, capsys: pytest
     found = {}
     for form, options in forms.items():
         arguments = ("--model", f"tiny={encoder}", *options, "--layer", "2", "--head", "eng2", "--output", tmp_path / form)
+        arguments = (*arguments, "--results", tmp_path / "results")
         assert retrieval.main([str(word) for word in arguments]) == 0
         found[form] = json.loads((tmp_path / form / "retrieval.json").read_text())
         assert found[form]["sentences"] == {"slv": count, "eng2": count}
@@ -98,6 +109,33 @@ def test_three_forms_give_the_same(encoder: Path, tmp_path: Path, capsys: pytest
     assert 0 < scores["slv"]["value"] < 1 and scores["slv"]["low"] < scores["slv"]["value"] < scores["slv"]["high"]
     assert all(of["accuracy"]["tiny"][language] == scores[language] for of in found.values() for language in scores)
     assert "| mean of head" in capsys.readouterr().out
+    result = json.loads((tmp_path / "results" / "tiny" / "result.json").read_text())
+    assert list(result["tasks"]) == [f"{task}_{language}" for task in ("retrieval", "tatoeba", "bible") for language in scores]
+    assert {**scores["slv"], "stderr": None} == result["tasks"]["bible_slv"]["metrics"]["acc"]
+    (items,) = (json.loads(line) for line in (tmp_path / "results" / "tiny" / "items" / "bible_slv.jsonl").read_text().splitlines())
+    assert sum(items["scores"]["acc"]) == round(scores["slv"]["value"] * count), "for paired tests"
+    assert retrieval.main([str(word) for word in arguments[:-4]] + ["--output", str(tmp_path / "again"), *map(str, arguments[-2:])]) == 0
+    assert json.loads((tmp_path / "results" / "tiny" / "result.json").read_text()) == result, "what is there is not added again"
+    assert report.main(["--results", str(tmp_path / "results"), "--output", str(tmp_path / "report")]) == 0
+    assert "SR-B, all (2)" in (tmp_path / "report" / "across_languages.md").read_text()
+
+
+def test_real_lines(shared_data: Path, encoder: Path, tmp_path: Path) -> None:
+    """News that people translated: the same places as by plain cosines, better with a neighbour's script than with another."""
+    with gzip.open(shared_data / "parallel" / "ntrex128.tsv.gz", "rt", encoding="utf-8", newline="\n") as stream:
+        header, *rows = [line.rstrip("\n").split("\t") for line in stream]
+    for name in ("en", "sl", "sr_Cyrl"):
+        lines = [row[header.index(name)] for row in rows[:60]]
+        (tmp_path / f"{name}.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    words = ("--lines", f"slv={tmp_path / 'sl.txt'}", f"srp_Cyrl={tmp_path / 'sr_Cyrl.txt'}", "--english", str(tmp_path / "en.txt"))
+    assert retrieval.main(["--model", f"tiny={encoder}", *words, "--layer", "2", "--output", str(tmp_path / "out")]) == 0
+    found = json.loads((tmp_path / "out" / "retrieval.json").read_text())["accuracy"]["tiny"]
+    vectors = SentenceEncoder(inspect_checkpoint(encoder, name="x"), layer=2, device="cpu", dtype="float32")
+    sides = [vectors.vectors((tmp_path / f"{name}.txt").read_text().splitlines(), batch_size=7).astype(np.float64) for name in ("en", "sl")]
+    a, b = (side / np.linalg.norm(side, axis=1, keepdims=True) for side in sides)
+    among = [int((a[row] @ b.T > a[row] @ b[row]).sum()) < 10 for row in range(60)]
+    assert found["slv"]["value"] == pytest.approx(np.mean(among)) and found["slv"]["n"] == 60
+    assert found["slv"]["value"] > found["srp_Cyrl"]["value"]
 
 
 @pytest.mark.parametrize(
