@@ -53,7 +53,7 @@ def f1_bootstrap(gold: Sequence[int], predicted: Sequence[int], *, num_classes: 
     """
 
     def score(counts: Floats) -> Floats:
-        by_class = _f1_of_counts(counts, num_classes)
+        by_class = f1_of_tables(counts, num_classes)
         if of_class is not None:
             chosen: Floats = by_class[:, of_class]
             return chosen
