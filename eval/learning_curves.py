@@ -22,7 +22,7 @@ from data_prep.artifacts import digest_file, staged_directory, write_manifest
 from data_prep.html_page import html_figure, html_page, html_table
 from data_prep.tables import markdown_table
 from eval.reporting.continuations import STYLE, Continuations, continuations_section, read_continuations
-from eval.results import find_results, load_result
+from eval.results import PSEUDO_TEXTS, find_results, load_result
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -109,6 +109,8 @@ def read_comparison(results_dirs: Sequence[Path]) -> Comparison:
 
 def _common_texts(contents: Sequence[dict[str, Any]], paths: Sequence[Path]) -> tuple[str, ...]:
     first = contents[0]
+    if not first["texts"] and first.get(PSEUDO_TEXTS):
+        raise ValueError(f"{paths[0]} is of a masked model, which has pseudo bits per byte alone; see them by eval.report")
     if not first["texts"]:
         raise ValueError(f"{paths[0]} has no bits per byte; evaluate with --text")
     for content, path in zip(contents, paths):

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from conversion import pseudo_likelihood
-from eval import harness, report
+from eval import harness, learning_curves, report
 from tests.conversion.embedding_fixtures import demo_text
 from tests.eval.encoder_rows import tiny_encoder
 from tests.eval.tiny_models import tiny_opt, tiny_tokenizer
@@ -63,6 +63,8 @@ def test_masked_and_causal_models_stand_apart(
     assert sorted(rows) == [("causal", "bits_per_byte"), ("masked", "pseudo_bits_per_byte"), ("other", "pseudo_bits_per_byte")]
     told = (tmp_path / "report" / "report.md").read_text()
     assert "item by item" not in told and "never with causal ones" in told
+    with pytest.raises(ValueError, match=r"is of a masked model, which has pseudo bits per byte alone; see them by eval.report$"):
+        learning_curves.main(["--results", str(tmp_path / "results" / "masked"), "--output", str(tmp_path / "curves")])
     assert report.main(["--results", str(tmp_path / "results"), "--baseline", "masked", "--output", str(tmp_path / "two")]) == 0
     tests = (tmp_path / "two" / "report.md").read_text().partition("## Against masked, item by item")[2].partition("##")[0]
     assert "pseudo bits per byte: other" in tests and "causal" not in tests
