@@ -110,7 +110,7 @@ def test_three_forms_give_the_same(encoder: Path, tmp_path: Path, capsys: pytest
     assert all(of["accuracy"]["tiny"][language] == scores[language] for of in found.values() for language in scores)
     assert "| mean of head" in capsys.readouterr().out
     result = json.loads((tmp_path / "results" / "tiny" / "result.json").read_text())
-    assert list(result["tasks"]) == [f"{task}_{language}" for task in ("retrieval", "tatoeba", "bible") for language in scores]
+    assert set(result["tasks"]) == {f"{task}_{language}" for task in ("retrieval", "tatoeba", "bible") for language in scores}
     assert {**scores["slv"], "stderr": None} == result["tasks"]["bible_slv"]["metrics"]["acc"]
     (items,) = (json.loads(line) for line in (tmp_path / "results" / "tiny" / "items" / "bible_slv.jsonl").read_text().splitlines())
     assert sum(items["scores"]["acc"]) == round(scores["slv"]["value"] * count), "for paired tests"
@@ -131,9 +131,11 @@ def test_real_lines(shared_data: Path, encoder: Path, tmp_path: Path) -> None:
     assert retrieval.main(["--model", f"tiny={encoder}", *words, "--layer", "2", "--output", str(tmp_path / "out")]) == 0
     found = json.loads((tmp_path / "out" / "retrieval.json").read_text())["accuracy"]["tiny"]
     vectors = SentenceEncoder(inspect_checkpoint(encoder, name="x"), layer=2, device="cpu", dtype="float32")
-    sides = [vectors.vectors((tmp_path / f"{name}.txt").read_text().splitlines(), batch_size=7).astype(np.float64) for name in ("en", "sl")]
+    sides = [
+        vectors.vectors((tmp_path / f"{name}.txt").read_text().splitlines(), batch_size=32).astype(np.float64) for name in ("en", "sl")
+    ]
     a, b = (side / np.linalg.norm(side, axis=1, keepdims=True) for side in sides)
-    among = [int((a[row] @ b.T > a[row] @ b[row]).sum()) < 10 for row in range(60)]
+    among = [int(((a @ b.T)[row] >= (a @ b.T)[row, row]).sum()) <= 10 for row in range(60)]
     assert found["slv"]["value"] == pytest.approx(np.mean(among)) and found["slv"]["n"] == 60
     assert found["slv"]["value"] > found["srp_Cyrl"]["value"]
 
