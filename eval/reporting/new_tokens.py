@@ -164,7 +164,7 @@ def _generation_panels(report: Report, sizes: _Sizes) -> list[Panel]:
         ):
             points = tuple(Point(x, 100 * f[key]) for x, f in made if f.get(key) is not None)
             if points:
-                shares.append(Line(label, _SHARES if number == 0 else _series(number), points, dashed=dashed))
+                shares.append(Line(label, _series(number) if after else _SHARES, points, dashed=dashed))
     speeds.append(Line(sizes.source.name, _SOURCE, (Point(0, 1.0),), is_level=True))
     panels = [Panel("Speed of generation", _X_LABEL, _SPEEDUP, tuple(speeds), log_x=True)]
     if shares:

@@ -62,7 +62,7 @@ def draw(panels: Sequence[Panel], palette: Palette, *, columns: int = 2) -> Figu
 
 
 def _draw_panel(place: Any, panel: Panel, palette: Palette) -> Mapping[str, Any]:
-    from matplotlib.ticker import FuncFormatter
+    from matplotlib.ticker import FuncFormatter, NullLocator
 
     handles = {}
     for line in panel.lines:
@@ -79,6 +79,8 @@ def _draw_panel(place: Any, panel: Panel, palette: Palette) -> Mapping[str, Any]
     place.set(title=panel.title, xlabel=panel.x_label, ylabel=panel.y_label)
     if panel.log_x:
         place.set_xscale("log")
+        place.set_xticks(sorted({p.x for line in panel.lines if not line.is_level for p in line.points}))
+        place.xaxis.set_minor_locator(NullLocator())
     place.xaxis.set_major_formatter(FuncFormatter(lambda x, _: short_number(x)))
     place.grid(axis="y")
     return handles

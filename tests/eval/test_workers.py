@@ -94,5 +94,16 @@ def test_refusals(save_checkpoint, tmp_path) -> None:
         main([*words, "--workers", "2", "--device", "cuda:1"])
     with pytest.raises(ValueError, match=r"^--workers 99, but torch sees \d+ GPUs? here; give one worker for each$"):
         main([*words, "--workers", "99", "--device", "cuda"])
+    with pytest.raises(
+        ValueError, match=r"^--vllm-arguments is of vLLM alone, but --backend is hf; give --backend vllm, or leave them out$"
+    ):
+        main([*words, "--vllm-arguments", '{"enforce_eager": true}'])
+    for given, sentence in {
+        '{"dtype": "float16", "seed": 1}': "--vllm-arguments names what other options decide: dtype by --dtype, seed by the seeds",
+        "[1]": '--vllm-arguments [1] is no JSON object; expected one such as {"gpu_memory_utilization": 0.6}',
+        "{": "--vllm-arguments { is no JSON: ",
+    }.items():
+        with pytest.raises(ValueError, match=f"^{re.escape(sentence)}"):
+            main([*words, "--backend", "vllm", "--vllm-arguments", given])
     assert devices_of_workers("cpu", 3) == ["cpu", "cpu", "cpu"]
     assert not (tmp_path / "results").exists()
