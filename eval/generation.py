@@ -155,7 +155,8 @@ def vllm_generator(engine: Any, tokenizer: PreTrainedTokenizerFast, settings: Se
                 top_p=settings.top_p,
                 repetition_penalty=settings.repetition_penalty,
                 stop=None if settings.stop is None else [settings.stop],
-                ignore_eos=settings.fixed_length,
+                # As transformers' min_new_tokens: the end of text is not chosen, instead of chosen and gone past.
+                min_tokens=settings.max_new_tokens if settings.fixed_length else 0,
                 seed=seed + number if settings.temperature > 0 else None,
             )
             for number in range(len(prompts))
