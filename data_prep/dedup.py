@@ -26,6 +26,8 @@ from data_prep.reading.documents import add_format_arguments, require_text_files
 from data_prep.reading.scanning import Protected, Reading, Scanner
 from data_prep.reading.shards import ordered_map, shard_names
 
+_MIN_KEPT_TOKENS = 9  # as many as an n-gram has: what is shorter has nothing that could be compared
+
 
 def dedup(
     corpora: Sequence[Corpus],
@@ -147,6 +149,14 @@ def _parser() -> argparse.ArgumentParser:
         metavar="N",
         help=f"how short that is (default: {defaults.max_stub_tokens})",
     )
+    what.add_argument(
+        "--min-kept-tokens",
+        type=int,
+        default=_MIN_KEPT_TOKENS,
+        metavar="N",
+        help="a document of which something is removed goes as a whole if fewer tokens would be left; 0 as onion, which leaves a copy's"
+        f" headings (default: {_MIN_KEPT_TOKENS})",
+    )
     what.add_argument("--ignore", nargs="+", default=[], metavar="WHAT", help=f"differences that do not count: {', '.join(IGNORABLE)}")
     what.add_argument("--marks-apart", action="store_true", help="punctuation marks are tokens of their own, as in vertical files")
     more = parser.add_argument_group("other duplicates")
@@ -203,6 +213,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             within_document=arguments.within_document,
             smoothing=arguments.smoothing,
             max_stub_tokens=arguments.max_stub_tokens,
+            min_kept_tokens=arguments.min_kept_tokens,
         ),
         comparison=Comparison(arguments.ignore, marks_apart=arguments.marks_apart),
         reading=Reading.of(arguments),

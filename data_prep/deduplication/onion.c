@@ -323,7 +323,7 @@ static uint32_t commonest(uint32_t *sources, int64_t count, uint32_t *times) {
  * Returns 1, or 0 when out of memory. */
 int onion_decide(table_t *table, const uint64_t *hashes, const int64_t *paragraph_token, const int64_t *document_paragraph,
                  int64_t num_documents, int64_t num_tokens, uint32_t first_ordinal, int n, double threshold, int inclusive,
-                 int by_ngrams, int within_document, int smoothing, int64_t max_stub_tokens, uint8_t *verdict, uint32_t *covered,
+                 int by_ngrams, int within_document, int smoothing, int64_t max_stub_tokens, int64_t min_kept_tokens, uint8_t *verdict, uint32_t *covered,
                  uint32_t *repeated, uint32_t *possible, uint32_t *source, uint32_t *source_ngrams) {
     int64_t num_paragraphs = document_paragraph[num_documents];
 #define TOKEN(p) ((p) < num_paragraphs ? paragraph_token[p] : num_tokens)
@@ -402,6 +402,17 @@ int onion_decide(table_t *table, const uint64_t *hashes, const int64_t *paragrap
                 stub_start = p + 1;
                 stub_tokens = 0;
             }
+        }
+        if (min_kept_tokens) {
+            int64_t kept_tokens = 0, num_removed = 0;
+            for (int64_t p = first; p < last; p++)
+                if (verdict[p])
+                    num_removed++;
+                else
+                    kept_tokens += TOKEN(p + 1) - TOKEN(p);
+            if (num_removed && kept_tokens < min_kept_tokens)
+                for (int64_t p = first; p < last; p++)
+                    if (!verdict[p]) verdict[p] = 2;
         }
         for (int64_t p = first; p < last; p++) {
             if (verdict[p]) continue;

@@ -169,6 +169,7 @@ class NativeTable:
                 _int64(scan.num_documents), _int64(len(scan.hashes)), ctypes.c_uint32(first_ordinal),
                 settings.n, ctypes.c_double(settings.threshold), BOUNDARIES.index(settings.boundary), SCORES.index(settings.score),
                 int(settings.within_document), SMOOTHINGS.index(settings.smoothing), _int64(settings.max_stub_tokens),
+                _int64(settings.min_kept_tokens),
                 _at(decisions.verdict), _at(decisions.covered), _at(decisions.repeated), _at(decisions.possible),
                 _at(decisions.source), _at(decisions.source_ngrams),
             )

@@ -128,6 +128,7 @@ class PlainTable:
                 ngrams = max(0, len(keys) - max(0, settings.n - 1 - (token[p] - token[first])))
                 _score(decisions, p, sources, covered, ngrams, len(keys), settings)
             _smooth(first, last, token, settings, decisions.verdict)
+            _drop_stub(first, last, token, settings.min_kept_tokens, decisions.verdict)
             for p in range(first, last):
                 if decisions.verdict[p] == KEPT:
                     for key in hashes[token[p] : token[p + 1]]:
@@ -181,6 +182,13 @@ def _smooth(first: int, last: int, token: list[int], settings: OnionSettings, ve
     for before, after in zip(borders, borders[1:]):
         if token[after] - token[before + 1] <= settings.max_stub_tokens:
             verdict[before + 1 : after] = STUB
+
+
+def _drop_stub(first: int, last: int, token: list[int], min_kept_tokens: int, verdict: NDArray[np.uint8]) -> None:
+    """Remove what is left of a document; see `OnionSettings.min_kept_tokens`."""
+    kept = [p for p in range(first, last) if verdict[p] == KEPT]
+    if len(kept) < last - first and sum(token[p + 1] - token[p] for p in kept) < min_kept_tokens:
+        verdict[kept] = STUB
 
 
 def _paragraphs(text: str, newlines: int) -> Iterator[tuple[int, list[str]]]:

@@ -35,6 +35,7 @@ class OnionSettings:
             used); `between`: those between two removed paragraphs; `onion`: the ends of a document count as removed
             paragraphs, as in onion's source, so a whole document of at most `max_stub_tokens` tokens goes even if nothing repeats.
         max_stub_tokens: how long such a stretch of kept paragraphs may be in all.
+        min_kept_tokens: a document of which something is removed goes as a whole if fewer tokens than this would be left; onion leaves them.
 
     Raises:
         ValueError: if a value is impossible.
@@ -48,6 +49,7 @@ class OnionSettings:
     within_document: bool = True
     smoothing: str = "none"
     max_stub_tokens: int = 20
+    min_kept_tokens: int = 0
 
     def __post_init__(self) -> None:
         if not 1 <= self.n <= MAX_N:
@@ -56,6 +58,8 @@ class OnionSettings:
             raise ValueError(f"--threshold is {self.threshold}; expected a share from 0 to 1")
         if self.max_stub_tokens < 0:
             raise ValueError(f"--max-stub-tokens is {self.max_stub_tokens}; expected 0 or more")
+        if self.min_kept_tokens < 0:
+            raise ValueError(f"--min-kept-tokens is {self.min_kept_tokens}; expected 0 or more")
         for name, value, known in (
             ("--paragraphs", self.paragraphs, PARAGRAPHS),
             ("--smoothing", self.smoothing, SMOOTHINGS),

@@ -56,6 +56,10 @@ def plain_onion(texts: list[str], settings: OnionSettings) -> list[list[bool]]:
             paragraph.removed = bad > 0 and (share >= settings.threshold if settings.boundary == "reaches" else share > settings.threshold)
             start = end
         smooth(paragraphs, settings)
+        left = sum(len(paragraph.words) for paragraph in paragraphs if not paragraph.removed)
+        if any(paragraph.removed for paragraph in paragraphs) and left < settings.min_kept_tokens:
+            for paragraph in paragraphs:
+                paragraph.removed = True
         start = 0
         for paragraph in paragraphs:
             end = start + len(paragraph.words)

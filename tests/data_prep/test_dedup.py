@@ -67,7 +67,7 @@ def test_the_first_corpus_keeps_what_both_have(tmp_path: Path, write: Write) -> 
     b = write("b.txt", f"only in b\n{LONG}\n")
     for names, order in (("ab", [("a", a), ("b", b)]), ("ba", [("b", b), ("a", a)])):
         inputs = [argument for name, path in order for argument in ("--input", f"{name}={path}")]
-        assert main([*inputs, "--output", str(tmp_path / names), "--workers", "1"]) == 0
+        assert main([*inputs, "--min-kept-tokens", "0", "--output", str(tmp_path / names), "--workers", "1"]) == 0
     assert rows(tmp_path / "ab/text") == [
         {"id": "a0", "kind": "k", "text": f"{LONG}\n\nonly in a"},
         {"id": "b.txt:1", "text": "only in b"},
@@ -171,7 +171,18 @@ def test_evaluation_texts_are_kept_out(tmp_path: Path, write: Write) -> None:
         "x " + " ".join(f"w{i}" for i in range(7)) + "\n" + " ".join(f"w{i}" for i in range(7, 14)),  # across two paragraphs
     ]
     path = write("train.jsonl", jsonl(texts))
-    arguments = ["--input", f"web={path}", "--against", str(evaluation), "--workers", "1", "--output", str(tmp_path / "o")]
+    arguments = [
+        "--input",
+        f"web={path}",
+        "--against",
+        str(evaluation),
+        "--min-kept-tokens",
+        "0",
+        "--workers",
+        "1",
+        "--output",
+        str(tmp_path / "o"),
+    ]
     assert main(arguments) == 0
     assert [row["text"] for row in rows(tmp_path / "o/text")] == ["kept", texts[1], texts[3], texts[4]]
     removed = rows(tmp_path / "o/removed")
@@ -306,6 +317,7 @@ def test_a_killed_worker_is_an_error_that_names_its_shards() -> None:
         (["--input", "x={a}", "y={a}"], "the input file {a} is given twice; a file belongs to one corpus"),
         ([], "give either --input NAME=FILE... or --corpora YAML"),
         (["--input", "x={a}", "--ngram", "65"], "--ngram is 65; expected 1 to 64 tokens"),
+        (["--input", "x={a}", "--min-kept-tokens", "-1"], "--min-kept-tokens is -1; expected 0 or more"),
         (["--input", "x={a}", "--threshold", "90"], "--threshold is 90.0; expected a share from 0 to 1"),
         (["--input", "x={a}", "--workers", "0"], "--workers is 0; expected at least 1"),
         (["--input", "x={a}", "--similar-documents", "2"], "--similar-documents is 2.0; expected a share above 0, at most 1"),

@@ -65,6 +65,7 @@ RULES = st.builds(
     within_document=st.booleans(),
     smoothing=st.sampled_from(["none", "between", "onion"]),
     max_stub_tokens=st.integers(0, 5),
+    min_kept_tokens=st.integers(0, 6),
 )
 
 
@@ -198,6 +199,20 @@ def test_at_most_24_bytes_an_ngram() -> None:
     assert len(table) == len(hashes)
 
 
+@pytest.mark.parametrize("engine", ENGINES)
+def test_no_stub_of_a_copy_is_left(engine: onion.Engine) -> None:
+    """Headings have no n-gram of their own, so a copy would leave them; what stood alone and is short stays, and stays findable."""
+    page = f"Prvi naslov\n{words(0, 40)}\nDrugi naslov\n{words(50, 40)}"
+    short = "le nekaj besed"
+    assert removed(engine, [page, page, short], OnionSettings()) == [False] * 4 + [False, True, True, True] + [False]
+    rules = OnionSettings(min_kept_tokens=9)
+    assert removed(engine, [page, page, short], rules) == [False] * 4 + [True] * 4 + [False]
+    stub = words(100, 8)
+    texts = [page, f"{words(0, 40)}\n{stub}", f"{words(32, 8)} {stub}"]
+    # The n-grams of a stub that went are not those of kept text: who has them next keeps them.
+    assert removed(engine, texts, rules)[4:] == [True, True, False]
+
+
 LABELLED = Path(os.environ.get("SCION_SHARED_DATA", "")) / "dedup/near_dup_sl.jsonl.gz"
 
 
@@ -217,5 +232,9 @@ def test_labelled_near_duplicates(engine: onion.Engine) -> None:
         else:
             assert bad / all_of_it == pytest.approx(row["kept_frac"], abs=6e-5)  # the labels have four digits
     assert sum(bool(v) for part in decisions for v in part.verdict) == 190
+    by_line = decide(engine, texts, OnionSettings(min_kept_tokens=9), batch=100)
+    left = iter(np.concatenate([part.verdict for part in by_line]).tolist())
+    kept = ["".join(line for line in text.splitlines() if line.strip() and not next(left)) for text in texts]
+    assert not any(text for text, row in zip(kept, rows) if row["kind"] == "exact")
     for rules in (OnionSettings(), OnionSettings(paragraphs="blank-line", smoothing="onion")):
         assert removed(engine, texts, rules, batch=100, select=True) == flat(plain_onion(texts, rules))
