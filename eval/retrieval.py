@@ -107,11 +107,12 @@ def _form(arguments: argparse.Namespace) -> str:
 
 
 def table(results: dict[str, dict[str, Estimate]], head: Sequence[str]) -> tuple[list[str], list[list[str]]]:
-    """Header and rows: languages, then means over head, tail and all, in percent."""
+    """Header and rows: languages with how many sentences each has, then means over head, tail and all, in percent."""
     languages = list(next(iter(results.values())))
     rows = [
         [
             language,
+            str(next(iter(results.values()))[language].n),
             *(f"{100 * of[language].value:.1f} [{100 * of[language].low:.1f}, {100 * of[language].high:.1f}]" for of in results.values()),
         ]
         for language in languages
@@ -120,8 +121,10 @@ def table(results: dict[str, dict[str, Estimate]], head: Sequence[str]) -> tuple
     if not (groups["head"] and groups["tail"]):
         groups = {}
     for group, names in {**groups, "all": languages}.items():
-        rows.append([f"mean of {group}", *(f"{100 * sum(of[name].value for name in names) / len(names):.1f}" for of in results.values())])
-    return ["language", *results], rows
+        rows.append(
+            [f"mean of {group}", "", *(f"{100 * sum(of[name].value for name in names) / len(names):.1f}" for of in results.values())]
+        )
+    return ["language", "sentences", *results], rows
 
 
 def _parser() -> argparse.ArgumentParser:

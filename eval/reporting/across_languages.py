@@ -250,7 +250,7 @@ def write_across_languages(directory: Path, report: Report) -> None:
     parts = [f"## {title}\n\n{markdown_table(header, rows)}" for title, header, rows in tables(report)]
     (directory / "across_languages.md").write_text("\n\n".join(["# Across languages", *parts, NOTE]) + "\n", encoding="utf-8")
     latex = "\n".join(_latex(title, header, rows) for title, header, rows in tables(report))
-    (directory / "across_languages.tex").write_text(f"% Needs \\usepackage{{booktabs}}.\n\n{latex}", encoding="utf-8")
+    (directory / "across_languages.tex").write_text(f"% Needs \\usepackage{{booktabs,amssymb}}.\n\n{latex}", encoding="utf-8")
     with open(directory / "across_languages.csv", "w", newline="", encoding="utf-8") as stream:
         writer = csv.writer(stream)
         writer.writerow(["task", "model", "step", "language", "name", "script", "family", "group", "seed_number", "value"])
