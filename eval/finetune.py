@@ -26,7 +26,7 @@ from data_prep.artifacts import combined_digest
 from data_prep.progress import Progress
 from data_prep.tables import markdown_table
 from eval.added_tasks import AddedTask, Item, add_tasks, is_held, task_digest
-from eval.earlier import earlier_result
+from eval.earlier import earlier_result, folder_in_use
 from eval.evaluation import versions_of
 from eval.journal import Journal
 from eval.model_names import named_checkpoints
@@ -293,7 +293,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         require_encoder(checkpoint)
     jobs = [read_job(TASKS[name], settings[name], data, arguments) for name in arguments.tasks]
     for job in jobs:
-        results = [evaluate(checkpoint, job, arguments) for checkpoint in checkpoints]
+        results = []
+        for checkpoint in checkpoints:
+            # Of the trainings, not of the results, which another command may add to meanwhile.
+            with folder_in_use(arguments.output / f"{checkpoint.name}-finetune"):
+                results.append(evaluate(checkpoint, job, arguments))
         print(results_table(job.task, results, list(job.tests)))
         if note := cuts_note(job.task, results, list(job.tests)):
             print(f"note: {note}")

@@ -14,7 +14,9 @@ import pytest
 import torch
 
 from conversion.hf_model import inspect_checkpoint
+from data_prep.lease import InUseError
 from eval import fine_tuning, finetune
+from eval.earlier import folder_in_use
 from eval.protocols.tagging import f1_of_counts, span_counts
 from eval.protocols.zero_shot import TASKS, FineTuning, label_names, labelled_rows, scores
 from tests.conversion.embedding_fixtures import byte_level, demo_text
@@ -136,6 +138,8 @@ def test_killed_and_gone_on(
     assert sorted(path.name for path in (tmp_path / "again").iterdir()) == ["tiny"]
     run(encoder, data, tmp_path / "again", *words)
     assert "tiny, ner: evaluated before" in capsys.readouterr().err
+    with folder_in_use(tmp_path / "again" / "tiny-finetune"), pytest.raises(InUseError, match="tiny-finetune"):
+        run(encoder, data, tmp_path / "again", *words)
     with pytest.raises(ValueError, match=r"^the results of tiny hold ner_eng of other rows or settings; choose another --output$"):
         run(encoder, data, tmp_path / "again", "--tasks", "ner", "--seeds", "1")
 
