@@ -132,9 +132,19 @@ class EncoderConfig(EngineConfig):
 
 
 def _add_bias(layer: ColumnParallelLinear, *, example: Tensor) -> None:
-    """Give the output layer a bias, one number for each of this rank's tokens; Megatron's GPT has none."""
+    """Give the output layer a bias, one number for each of this rank's tokens; Megatron's GPT has none.
+
+    Megatron would add it into logits of their own, which are the largest tensor of a step; here it is added in place.
+    """
     layer.bias = nn.Parameter(torch.zeros(layer.output_size_per_partition, dtype=example.dtype, device=example.device))
     set_tensor_model_parallel_attributes(layer.bias, True, 0, 1)
+    layer.skip_bias_add = True
+    layer.register_forward_hook(_with_bias, prepend=True)  # before padding rows are taken out of the softmax
+
+
+def _with_bias(module: nn.Module, inputs: Any, output: tuple[Tensor, Tensor]) -> tuple[Tensor, None]:
+    logits, bias = output
+    return logits.add_(bias), None
 
 
 def encoder_config(model: Mapping[str, Any], **arguments: Any) -> EncoderConfig:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -38,7 +39,7 @@ class MaskVocabulary:
     begins_word: Flags
     padding_id: int | None = None
 
-    @property
+    @cached_property
     def ordinary(self) -> Ids:
         """Ids of the tokens that are not special."""
         return np.flatnonzero(self.is_ordinary)
