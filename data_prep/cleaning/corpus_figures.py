@@ -1,0 +1,143 @@
+"""What there is to say of cleaned corpora: lengths, sites, languages and quality of the kept, reasons of the rest, against another run."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Any
+from urllib.parse import urlsplit
+
+from data_prep.artifacts import Manifest, read_manifest
+from data_prep.cleaning.text_measures import Measurer
+from data_prep.reading.corpora import Corpus, corpora_from_table
+from data_prep.reading.documents import read_documents
+
+LENGTHS = (10, 30, 100, 300, 1000, 3000, 10_000)  # words; the last group has all that are longer
+QUALITY = {
+    "words": "words of a text",
+    "mean_word_length": "characters of a word",
+    "terminal_lines": "lines that end as sentences do",
+    "letters": "letters among the characters",
+    "upper_letters": "capitals among the letters",
+    "duplicate_5_gram": "characters in repeated 5-grams",
+    "link_characters": "characters in web addresses",
+}  # medians of these are shown, by the names of `Measures`
+
+
+@dataclass
+class CorpusFigures:
+    """Of one corpus.
+
+    Attributes:
+        counts: of the manifest of `clean`.
+        lengths: kept texts by the group of `LENGTHS` that their words fall into.
+        sites: kept texts by the site of their `url`.
+        other_languages: removed texts by the language that they are in.
+        quality: medians over the kept texts, by the names of `QUALITY`.
+        samples: what `clean` kept to be read.
+    """
+
+    name: str
+    language: str
+    counts: dict[str, Any]
+    lengths: Counter[int] = field(default_factory=Counter)
+    sites: Counter[str] = field(default_factory=Counter)
+    other_languages: Counter[str] = field(default_factory=Counter)
+    quality: dict[str, float] = field(default_factory=dict)
+    samples: list[dict[str, Any]] = field(default_factory=list)
+
+
+def require_stage(directory: Path, stage: str) -> Manifest:
+    """The manifest of an output of a stage.
+
+    Raises:
+        ValueError: if it is none.
+    """
+    manifest = read_manifest(directory) if directory.is_dir() else None
+    if manifest is None or manifest.stage != stage:
+        found = "no output of a command" if manifest is None else f"an output of {manifest.stage}"
+        raise ValueError(f"{directory} is {found}; expected one of {stage}")
+    return manifest
+
+
+def figures_of(directory: Path, text_key: str = "text", url_key: str = "url") -> list[CorpusFigures]:
+    """The figures of each corpus in an output of `clean`, whose texts are read once.
+
+    Raises:
+        ValueError: if it is no such output, or a file of it cannot be read.
+    """
+    manifest = require_stage(directory, "data_prep.clean")
+    measurer = Measurer()
+    found = []
+    for corpus in corpora_from_table(directory / "corpora.yaml"):
+        figures = CorpusFigures(corpus.name, corpus.language, manifest.facts["counts"][corpus.name])
+        values: dict[str, list[float]] = {name: [] for name in QUALITY}
+        for text, fields in _documents(corpus, text_key):
+            measures = measurer.measure(text.encode())
+            figures.lengths[sum(measures.words > limit for limit in LENGTHS)] += 1
+            for name, column in values.items():
+                column.append(getattr(measures, name))
+            if isinstance(url := fields.get(url_key), str) and (site := _site(url)):
+                figures.sites[site] += 1
+        figures.quality = {name: median(column) for name, column in values.items() if column}
+        for path in sorted((directory / "removed" / corpus.name).iterdir()):
+            for document in read_documents(path, text_key="reason"):
+                if document.text == "language":
+                    figures.other_languages[str(document.fields["detail"]).partition(" ")[0]] += 1
+        samples = directory / "samples" / f"{corpus.name}.jsonl"
+        figures.samples = [json.loads(line) for line in samples.read_bytes().splitlines()]
+        found.append(figures)
+    return found
+
+
+def reasons(counts: Mapping[str, Any]) -> dict[tuple[str, str], tuple[int, int]]:
+    """Documents and characters by what was done (removed, changed, passed over) and why, the most documents first."""
+    kinds = (("removed", "removed"), ("changed", "changed"), ("bad_input", "passed over"))
+    rows = {(what, reason): (change["documents"], change["characters"]) for key, what in kinds for reason, change in counts[key].items()}
+    order = [what for _, what in kinds]
+    return dict(sorted(rows.items(), key=lambda row: (order.index(row[0][0]), -row[1][0], row[0][1])))
+
+
+def kept_by_one(first: Path, second: Path) -> dict[str, tuple[int, int, int]]:
+    """For each corpus of two outputs of `clean`: how many ids both have kept, only the first, only the second."""
+    ids = [_kept_ids(directory) for directory in (first, second)]
+    return {
+        name: (len(a & b), len(a - b), len(b - a))
+        for name in dict.fromkeys([*ids[0], *ids[1]])
+        for a, b in [(ids[0].get(name, frozenset()), ids[1].get(name, frozenset()))]
+    }
+
+
+def duplicates_between(directory: Path) -> list[tuple[str, str, str, int, int]]:
+    """Of an output of `dedup`: corpus, the corpus that has it already, reason, paragraphs and tokens that went."""
+    manifest = require_stage(directory, "data_prep.dedup")
+    return [
+        (name, row["repeats_corpus"] or "", row["reason"], row["paragraphs"], row["tokens"])
+        for name, counts in manifest.facts["counts"].items()
+        for row in counts["removed"]
+    ]
+
+
+def _kept_ids(directory: Path) -> dict[str, frozenset[str]]:
+    require_stage(directory, "data_prep.clean")
+    return {
+        corpus.name: frozenset(json.dumps(fields.get("id")) for _, fields in _documents(corpus, None))
+        for corpus in corpora_from_table(directory / "corpora.yaml")
+    }
+
+
+def _documents(corpus: Corpus, text_key: str | None) -> Iterator[tuple[str, dict[str, Any]]]:
+    for path in corpus.paths:
+        for document in read_documents(path, text_key=text_key):
+            yield document.text, document.fields
+
+
+def _site(url: str) -> str:
+    try:
+        return (urlsplit(url).hostname or "").removeprefix("www.")
+    except ValueError:
+        return ""

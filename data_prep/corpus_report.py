@@ -1,0 +1,62 @@
+"""A page about cleaned corpora: what came, what went and why with texts to read, lengths, sites, languages, quality by source; two runs compared.
+
+It reads what `clean` wrote, and what `dedup` wrote of the same corpora for the duplicates between them.  One page without network.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from data_prep import command
+from data_prep.artifacts import staged_directory, write_manifest
+from data_prep.cleaning.corpus_figures import duplicates_between, figures_of, kept_by_one, require_stage
+from data_prep.cleaning.corpus_page import page, settings_name
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = command.parser(
+        __doc__,
+        prog="data_prep.corpus_report",
+        example="python -m data_prep.corpus_report --clean cleaned/ --dedup unique/ --compare cleaned-standard/ --output page/",
+    )
+    parser.add_argument("--clean", type=Path, required=True, metavar="DIR", help="an output of data_prep.clean")
+    parser.add_argument("--dedup", type=Path, metavar="DIR", help="an output of data_prep.dedup, for duplicates between the corpora")
+    parser.add_argument("--compare", type=Path, metavar="DIR", help="another output of data_prep.clean, of the same texts")
+    parser.add_argument("--text-key", default="text", help="key of the text in a .jsonl line (default: text)")
+    parser.add_argument("--url-key", default="url", help="key of the address that a text is from (default: url)")
+    parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="new directory, with report.html")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Write the page."""
+    arguments = _parser().parse_args(argv)
+    inputs = {"--clean": arguments.clean, "--dedup": arguments.dedup, "--compare": arguments.compare}
+    stages = {name: "data_prep.dedup" if name == "--dedup" else "data_prep.clean" for name in inputs}
+    manifests = {name: require_stage(directory, stages[name]) for name, directory in inputs.items() if directory is not None}
+    with staged_directory(arguments.output) as staging:
+        other = manifests.get("--compare")
+        written = page(
+            figures_of(arguments.clean, arguments.text_key, arguments.url_key),
+            filters=settings_name(arguments.clean),
+            duplicates=duplicates_between(arguments.dedup) if arguments.dedup else (),
+            others=other.facts["counts"] if other else None,
+            kept_by_one=kept_by_one(arguments.clean, arguments.compare) if arguments.compare else None,
+            other_name=arguments.compare.name if arguments.compare else "",
+        )
+        (staging / "report.html").write_text(written, encoding="utf-8")
+        write_manifest(
+            staging,
+            stage="data_prep.corpus_report",
+            facts={"corpora": list(manifests["--clean"].facts["counts"])},
+            arguments=vars(arguments),
+            inputs={str(inputs[name]): manifest.digest for name, manifest in manifests.items()},
+        )
+    print(f"{arguments.output / 'report.html'}")
+    return command.DONE
+
+
+if __name__ == "__main__":
+    command.run(main)
