@@ -207,7 +207,7 @@ def best_checkpoint_rows(report: Report) -> tuple[list[str], list[list[str]]]:
         means = {
             model.step: [fmean(fmean(values) for values in scores.values()) for scores in found]
             for model in trained
-            if all(found := [scores_of(model, task) for task in tasks])
+            if tasks and all(found := [scores_of(model, task) for task in tasks])
         }
         if len(means) > 1:
             best = max(means, key=lambda step: (fmean(means[step]), -(step or 0)))
