@@ -228,7 +228,9 @@ def group_rows(report: Report, task: str, group: Group) -> tuple[list[str], list
 
 
 def tables(report: Report) -> list[tuple[str, list[str], list[list[str]]]]:
-    """Title, header and rows of all tables that have rows."""
+    """Title, header and rows of all tables that have rows; none where no model was asked such tasks."""
+    if not tasks_of(report):
+        return []
     baseline = report.models[0].name
     found = [
         ("Tail, head and all languages", *summary_rows(report)),
@@ -245,11 +247,12 @@ def tables(report: Report) -> list[tuple[str, list[str], list[list[str]]]]:
 
 def write_across_languages(directory: Path, report: Report) -> None:
     """Write across_languages.md, .csv (every language, model and seed) and .tex, if there are such tasks."""
-    if not tasks_of(report):
+    found = tables(report)
+    if not found:
         return
-    parts = [f"## {title}\n\n{markdown_table(header, rows)}" for title, header, rows in tables(report)]
+    parts = [f"## {title}\n\n{markdown_table(header, rows)}" for title, header, rows in found]
     (directory / "across_languages.md").write_text("\n\n".join(["# Across languages", *parts, NOTE]) + "\n", encoding="utf-8")
-    latex = "\n".join(_latex(title, header, rows) for title, header, rows in tables(report))
+    latex = "\n".join(_latex(title, header, rows) for title, header, rows in found)
     (directory / "across_languages.tex").write_text(f"% Needs \\usepackage{{booktabs,amssymb}}.\n\n{latex}", encoding="utf-8")
     with open(directory / "across_languages.csv", "w", newline="", encoding="utf-8") as stream:
         writer = csv.writer(stream)
