@@ -53,7 +53,8 @@ def write_context(directory: Path, family: Family, config: Mapping[str, Any], *,
     trainer = Call("nemo.lightning.pytorch.trainer:Trainer", {"accelerator": "cpu", "devices": 1, "strategy": strategy})
     context = Call("nemo.lightning.io.pl:TrainerContext", {"model": model, "trainer": trainer, "extra": {}})
     (directory / IO_NAME).write_text(json.dumps(fiddle_graph(context), indent=1) + "\n", encoding="utf-8")
-    note = "" if family.nemo else f"# NeMo has no {family.model_type}: this needs the directory nemo_patches of Scion on PYTHONPATH.\n"
+    is_known = family.nemo is not None and family.nemo(config) is not None
+    note = "" if is_known else f"# NeMo has no such {family.model_type}: this needs the directory nemo_patches of Scion on PYTHONPATH.\n"
     (directory / YAML_NAME).write_text(note + "\n".join(yaml_lines(model)) + "\n", encoding="utf-8")
 
 
@@ -63,10 +64,10 @@ def model_call(family: Family, config: Mapping[str, Any], *, hf_dtype: str, hf_d
     if tokenizer_files(hf_dir):
         arguments = {"pretrained_model_name": TOKENIZER_DIR}
         tokenizer = Call("nemo.collections.common.tokenizers.huggingface.auto_tokenizer:AutoTokenizer", arguments)
-    if family.nemo is None:
+    classes = family.nemo(config) if family.nemo else None
+    if classes is None:
         engine = Call(family.engine, {"model": dict(config)})
         return Call("nemo.collections.llm.gpt.model.base:GPTModel", {"config": engine, "tokenizer": tokenizer})
-    classes = family.nemo(config)
     fields = {**_fields(classes.fields or config), **_precision(hf_dtype), "generation_config": _generation_config(hf_dir)}
     return Call(f"{classes.module}:{classes.model}", {"config": Call(f"{classes.module}:{classes.config}", fields), "tokenizer": tokenizer})
 

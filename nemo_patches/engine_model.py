@@ -4,7 +4,7 @@
 - Layers run without TransformerEngine: torch's attention, with windows and capped scores, and norms whose weights count from 1.
 - Llama 3.1's slower rotations take all four numbers of the checkpoint; Megatron-core alone fixes three of them.
 - Gemma 2's scaled embeddings, norms after each part and capped logits, with the windows on the layers that Hugging Face gives them.
-- Gemma 3's two rotations, one for layers with a window and one for those without.
+- Gemma 3's two rotations, one for layers with a window and one for those without; YaRN's.
 - Documents of a sample that do not see each other, without a mask of all pairs of tokens.
 """
 
@@ -44,6 +44,7 @@ from nemo_patches.norms import LayerNorm, RMSNorm, RowParallelLinearWithNorm, TE
 from nemo_patches.rotations import SelfAttentionOfTwoBases, rotate_by_two_bases
 from nemo_patches.second_head import add_second_head, second_head_of, two_tokens_data_step
 from nemo_patches.stand_ins import stands_in
+from nemo_patches.yarn import yarn_frequencies
 
 USE_TE = HAVE_TE and (torch.cuda.is_available() or stands_in())
 
@@ -108,6 +109,8 @@ class EngineConfig(GPTConfig):
     Attributes:
         real_vocab_size: rows that stand for tokens; `vocab_size` counts the padding too.
         scale_factor, low_freq_factor, high_freq_factor, old_context_len: Llama 3.1's rotary positions; no scaling if `scale_factor` is None.
+        yarn_factor, yarn_old_context_len, yarn_beta_fast, yarn_beta_slow, yarn_truncate: YaRN's rotary positions; none if `yarn_factor` is None.
+        yarn_attention_factor: times which queries and keys are taken then.
         query_pre_attn_scalar: what takes the place of the head's size in the scale of the scores.
         attn_logit_softcapping, final_logit_softcapping: largest score and logit, approached as by tanh.
         rotary_base_local: base of the rotations in layers with a window, where it is another than in those without; see `nemo_patches.rotations`.
@@ -125,6 +128,12 @@ class EngineConfig(GPTConfig):
     low_freq_factor: float = 1.0
     high_freq_factor: float = 4.0
     old_context_len: int = 8192
+    yarn_factor: float | None = None
+    yarn_old_context_len: int = 0
+    yarn_beta_fast: float = 32.0
+    yarn_beta_slow: float = 1.0
+    yarn_truncate: bool = True
+    yarn_attention_factor: float = 1.0
     query_pre_attn_scalar: float | None = None
     attn_logit_softcapping: float | None = None
     final_logit_softcapping: float | None = None
@@ -142,8 +151,10 @@ class EngineConfig(GPTConfig):
     masked_softmax_fusion: bool = False
 
     def __post_init__(self) -> None:
-        if self.query_pre_attn_scalar is not None:
-            self.softmax_scale = self.query_pre_attn_scalar**-0.5
+        if self.query_pre_attn_scalar is not None or self.yarn_factor is not None:
+            # From these alone: NeMo makes configurations of configurations.
+            width = self.query_pre_attn_scalar or self.kv_channels or self.hidden_size // self.num_attention_heads
+            self.softmax_scale = width**-0.5 * self.yarn_attention_factor**2
         self.data_step_fn = documents_data_step if self.document_mask else gpt_data_step
         if self.context_parallel_size > 1:
             if self.predicts_two_tokens:
@@ -160,6 +171,16 @@ class EngineConfig(GPTConfig):
         if self.scale_factor is not None:
             model.rotary_pos_emb.inv_freq = apply_rope_scaling(
                 model.rotary_pos_emb.inv_freq, self.scale_factor, self.low_freq_factor, self.high_freq_factor, self.old_context_len
+            )
+        if self.yarn_factor is not None:
+            rotary = model.rotary_pos_emb
+            rotary.inv_freq = yarn_frequencies(
+                rotary.inv_freq,
+                base=self.rotary_base,
+                factor=self.yarn_factor,
+                positions=self.yarn_old_context_len,
+                turns=(self.yarn_beta_fast, self.yarn_beta_slow),
+                truncate=self.yarn_truncate,
             )
         if self.rotary_base_local is not None:
             rotate_by_two_bases(model, local=self.rotary_base_local, scaling=self.rope_scaling_factor)

@@ -54,7 +54,7 @@ class Family:
         defaults: what the pinned transformers means by a config.json without the key, for every key that `to_megatron` reads.
         requirements: what makes a variant one that the table covers.
         masked: whether a token sees those on both sides, so that masked ones are predicted; else it sees those before it.
-        nemo: the classes of NeMo that load the model without this project; None where NeMo does not know the family.
+        nemo: the classes of NeMo that load the model without this project; None where NeMo does not know the family, or a variant.
         other_tables: the same rules for files that name the tensors otherwise.
         language_part: config.json -> what in it is of the language model, where that is a part of it.
     """
@@ -67,7 +67,7 @@ class Family:
     architecture: Mapping[str, Any] = field(default_factory=dict)
     requirements: Sequence[Require] = ()
     masked: bool = False
-    nemo: Callable[[Mapping[str, Any]], NeMoClasses] | None = None
+    nemo: Callable[[Mapping[str, Any]], NeMoClasses | None] | None = None
     other_tables: Sequence[Sequence[Rule]] = ()
     language_part: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None
 
@@ -144,6 +144,7 @@ _COUNTS = frozenset(
         "max_position_embeddings",
         "vocab_size",
         "old_context_len",
+        "yarn_old_context_len",
         "num_token_types",
     ]
 )

@@ -6,10 +6,11 @@ Every second layer, beginning with the first, sees a window of the last `sliding
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from conversion.families import llama
-from conversion.families.family import Family, NeMoClasses, Require
+from conversion.families.family import Family, Require
 from conversion.families.llama import HF, MEGATRON
 from conversion.families.mistral import window
 from conversion.mapping import Rename
@@ -94,5 +95,5 @@ GEMMA2 = Family(
     defaults=DEFAULTS,
     architecture=ARCHITECTURE,
     requirements=REQUIREMENTS,
-    nemo=lambda megatron: NeMoClasses("nemo.collections.llm.gpt.model.gemma2", model="Gemma2Model", config="Gemma2Config"),
+    nemo=partial(llama.nemo_classes, module="gemma2", model="Gemma2Model", config="Gemma2Config"),
 )

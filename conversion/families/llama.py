@@ -5,6 +5,7 @@ Most families since are this one with a few rows more, so they take their rows f
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -68,7 +69,7 @@ DEFAULTS = {
     "rope_scaling": None,
 }
 
-ROPE_TYPES = ("default", "llama3")
+ROPE_TYPES = ("default", "llama3", "linear", "dynamic", "yarn")
 
 
 def to_megatron(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -97,10 +98,12 @@ def to_megatron(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def rotary_positions(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The base of the rotations and, for Llama 3.1 and later, the four numbers that slow down the lowest frequencies.
+    """The base of the rotations, and by which numbers some or all are slowed down.
+
+    `dynamic` slows them down beyond `max_position_embeddings` alone, where no training goes.
 
     Raises:
-        ValueError: for a type other than `default` and `llama3`.
+        ValueError: for a type other than those of `ROPE_TYPES`.
     """
     rope = config["rope_scaling"] or {}
     rope_type = rope.get("rope_type", rope.get("type", "default"))
@@ -108,20 +111,49 @@ def rotary_positions(config: Mapping[str, Any]) -> dict[str, Any]:
         raise ValueError(
             f"rope_scaling in config.json is of the type {rope_type!r}, which is not covered; known are {', '.join(ROPE_TYPES)}"
         )
-    if rope_type == "default":
-        return {"rotary_base": config["rope_theta"]}
+    slower: dict[str, Any] = {}
+    if rope_type == "llama3":
+        slower = {
+            "scale_factor": rope["factor"],
+            "low_freq_factor": rope["low_freq_factor"],
+            "high_freq_factor": rope["high_freq_factor"],
+            "old_context_len": rope["original_max_position_embeddings"],
+        }
+    elif rope_type == "linear":
+        slower = {"seq_len_interpolation_factor": rope["factor"]}
+    elif rope_type == "yarn":
+        slower = _yarn(rope, config["max_position_embeddings"])
+    return {"rotary_base": config["rope_theta"], **slower}
+
+
+def _yarn(rope: Mapping[str, Any], positions: int) -> dict[str, Any]:
+    """YaRN's numbers (Peng et al. 2023): which rotations are slowed down by how much, and what queries and keys are multiplied with."""
+    factor, attention = rope["factor"], rope.get("attention_factor")
+    if attention is None:
+        above, below = rope.get("mscale"), rope.get("mscale_all_dim")
+        attention = _yarn_scale(factor, above) / _yarn_scale(factor, below) if above and below else _yarn_scale(factor, 1.0)
     return {
-        "rotary_base": config["rope_theta"],
-        "scale_factor": rope["factor"],
-        "low_freq_factor": rope["low_freq_factor"],
-        "high_freq_factor": rope["high_freq_factor"],
-        "old_context_len": rope["original_max_position_embeddings"],
+        "yarn_factor": factor,
+        "yarn_old_context_len": rope.get("original_max_position_embeddings") or positions,
+        "yarn_beta_fast": rope.get("beta_fast") or 32,
+        "yarn_beta_slow": rope.get("beta_slow") or 1,
+        "yarn_truncate": bool(rope.get("truncate", True)),
+        "yarn_attention_factor": attention,
     }
 
 
-def _nemo(megatron: Mapping[str, Any]) -> NeMoClasses:
+def _yarn_scale(factor: float, weight: float) -> float:
+    return 1.0 if factor <= 1 else 0.1 * weight * math.log(factor) + 1.0
+
+
+def nemo_classes(megatron: Mapping[str, Any], *, module: str, model: str, config: str) -> NeMoClasses | None:
+    """NeMo's classes of a family, of which none knows YaRN."""
+    return None if "yarn_factor" in megatron else NeMoClasses(f"nemo.collections.llm.gpt.model.{module}", model=model, config=config)
+
+
+def _nemo(megatron: Mapping[str, Any]) -> NeMoClasses | None:
     config = "Llama31Config" if "scale_factor" in megatron else "LlamaConfig"
-    return NeMoClasses("nemo.collections.llm.gpt.model.llama", model="LlamaModel", config=config)
+    return nemo_classes(megatron, module="llama", model="LlamaModel", config=config)
 
 
 ENGINE = "nemo_patches.engine_model:engine_config"

@@ -6,10 +6,11 @@ Later versions (0.2, 0.3) have no window and are covered too.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from conversion.families import llama
-from conversion.families.family import Family, NeMoClasses, Require
+from conversion.families.family import Family, Require
 
 REQUIREMENTS = (
     llama.NO_OTHER_ACTIVATION,
@@ -48,5 +49,5 @@ MISTRAL = Family(
     defaults=DEFAULTS,
     architecture=llama.ARCHITECTURE,
     requirements=REQUIREMENTS,
-    nemo=lambda megatron: NeMoClasses("nemo.collections.llm.gpt.model.mistral", model="MistralModel", config="MistralConfig7B"),
+    nemo=partial(llama.nemo_classes, module="mistral", model="MistralModel", config="MistralConfig7B"),
 )

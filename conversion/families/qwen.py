@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from conversion.families import llama
-from conversion.families.family import Family, NeMoClasses, Require
+from conversion.families.family import Family, Require
 from conversion.families.llama import HF, MEGATRON
 from conversion.mapping import FuseQKV, Rename
 
@@ -47,7 +48,7 @@ QWEN2 = Family(
     defaults=DEFAULTS,
     architecture={**llama.ARCHITECTURE, "add_qkv_bias": True},
     requirements=REQUIREMENTS,
-    nemo=lambda megatron: NeMoClasses("nemo.collections.llm.gpt.model.qwen2", model="Qwen2Model", config="Qwen2Config"),
+    nemo=partial(llama.nemo_classes, module="qwen2", model="Qwen2Model", config="Qwen2Config"),
 )
 
 QWEN3 = Family(
@@ -58,5 +59,5 @@ QWEN3 = Family(
     defaults={**DEFAULTS, "head_dim": 128},
     architecture={**llama.ARCHITECTURE, "qk_layernorm": True},
     requirements=(*REQUIREMENTS, Require("attention_bias", False, "models with biases in the attention are not covered")),
-    nemo=lambda megatron: NeMoClasses("nemo.collections.llm.gpt.model.qwen3", model="Qwen3Model", config="Qwen3Config"),
+    nemo=partial(llama.nemo_classes, module="qwen3", model="Qwen3Model", config="Qwen3Config"),
 )

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from conversion.families import llama
-from conversion.families.family import Family, NeMoClasses, Require
+from conversion.families.family import Family, Require
 
 DEFAULTS = {
     **llama.DEFAULTS,
@@ -31,11 +32,14 @@ def to_megatron(config: Mapping[str, Any]) -> dict[str, Any]:
     """Megatron's numbers for SmolLM3's config.json; see `llama.to_megatron`.
 
     Raises:
-        ValueError: if a layer is said to have a window, or the layers without rotations are not told one by one.
+        ValueError: if a layer is said to have a window, the layers without rotations are not told one by one, or the rotations are YaRN's.
     """
     if set(config.get("layer_types") or ()) - {"full_attention"}:
         raise ValueError("layer_types in config.json names others than full_attention: models with windows are not covered")
-    return {**llama.to_megatron(config), "no_rope_freq": [int(not rotates) for rotates in _rotating_layers(config)]}
+    megatron = llama.to_megatron(config)
+    if "yarn_factor" in megatron:  # it multiplies what is rotated, and scores are scaled alike in all layers
+        raise ValueError("rope_scaling in config.json is of the type 'yarn', which is not covered beside layers that do not rotate")
+    return {**megatron, "no_rope_freq": [int(not rotates) for rotates in _rotating_layers(config)]}
 
 
 def _rotating_layers(config: Mapping[str, Any]) -> list[int]:
@@ -59,5 +63,5 @@ SMOLLM3 = Family(
     defaults=DEFAULTS,
     architecture=llama.ARCHITECTURE,
     requirements=REQUIREMENTS,
-    nemo=lambda megatron: NeMoClasses("nemo.collections.llm.gpt.model.llama", model="LlamaModel", config="LlamaConfig"),
+    nemo=partial(llama.nemo_classes, module="llama", model="LlamaModel", config="LlamaConfig"),
 )

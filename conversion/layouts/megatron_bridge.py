@@ -56,6 +56,8 @@ def _model(config: Mapping[str, Any], dtype: str) -> dict[str, Any]:
     }
     seq_length = fields.pop("max_position_embeddings")
     activation = fields.pop("activation_func", "relu")
+    if "yarn_factor" in fields:
+        raise ValueError("the rotary positions of this model are YaRN's, for which Megatron-Bridge has other words; they are not covered")
     if "scale_factor" in fields:
         rotary = {key: fields.pop(key) for key in _FIXED_ROTARY}
         if unequal := [f"{key} {value}" for key, value in rotary.items() if value != _FIXED_ROTARY[key]]:

@@ -63,6 +63,7 @@ def arguments(config: Mapping[str, Any], *, num_rows: int, dtype: str, tokenizer
             "add_position_embedding": config.get("position_embedding_type", "learned_absolute") == "learned_absolute",
             "use_rotary_position_embeddings": config.get("position_embedding_type") == "rope",
             "rotary_percent": 1.0,
+            "rotary_seq_len_interpolation_factor": config.get("seq_len_interpolation_factor"),
             "rotary_interleaved": False,
             "use_rope_scaling": "scale_factor" in config,
             "rope_scaling_factor": config.get("scale_factor", 1.0),
@@ -111,6 +112,8 @@ def not_expressible(config: Mapping[str, Any]) -> list[str]:
     if activation != "silu" or not config.get("gated_linear_unit"):
         missing.append(f"activation {activation or 'relu'}")
     missing += [
-        key for key in ("window_size", "post_norms", "scale_embeddings", "attn_logit_softcapping", "rotary_base_local") if config.get(key)
+        key
+        for key in ("window_size", "post_norms", "scale_embeddings", "attn_logit_softcapping", "rotary_base_local", "yarn_factor")
+        if config.get(key)
     ]
     return missing

@@ -216,7 +216,7 @@ def test_tensor_parallel_4_and_pipeline_parallel_2(converted: Path, tmp_path: Pa
 # -- NeMo without this project --------------------------------------------------------------------------------------------
 
 TRAINED = "trained"
-OF_THIS_PROJECT = ("opt", "bert", "roberta", "xlm_roberta")  # NeMo does not have them
+OF_THIS_PROJECT = ("opt", "yarn", "bert", "roberta", "xlm_roberta")  # NeMo does not have them
 NEMO_CLASSES = {
     "opt": ("GPTModel", "OPTConfig"),
     "bert": ("GPTModel", "EncoderConfig"),
@@ -228,6 +228,7 @@ NEMO_CLASSES = {
     "gemma2": ("Gemma2Model", "Gemma2Config"),
     "gemma3_text": ("Gemma3Model", "Gemma3Config1B"),
     "gemma3": ("Gemma3Model", "Gemma3Config1B"),
+    "yarn": ("GPTModel", "EngineConfig"),
     "qwen2": ("Qwen2Model", "Qwen2Config"),
     "qwen3": ("Qwen3Model", "Qwen3Config"),
     "smollm3": ("LlamaModel", "LlamaConfig"),

@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from transformers import CONFIG_MAPPING, OPTConfig
+import torch
+from transformers import CONFIG_MAPPING, AutoConfig, OPTConfig
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from conversion.families import FAMILIES, family_of
 from conversion.hf_checkpoint import HFCheckpoint
@@ -15,6 +17,7 @@ from conversion.inspection import describe
 from conversion.layouts.megatron_bridge import run_config
 from conversion.layouts.megatron_lm import not_expressible
 from conversion.verify import Side
+from nemo_patches.yarn import yarn_frequencies
 from recipes.base_models import base_model
 from recipes.planner.parameters import count_parameters
 from tests.conversion.tiny_families import CASES, LLAMA3_ROPE, PUBLISHED, SIZES, save_tiny_model
@@ -286,12 +289,53 @@ def test_variants_of_the_others_are_refused_by_name(name: str, key: str, value: 
     refuse(config, sentence, family=config["model_type"])
 
 
-@pytest.mark.parametrize("kind", ["yarn", "linear", "dynamic", "longrope"])
 @pytest.mark.parametrize("key", ["rope_type", "type"])
-def test_other_rotary_positions_are_refused(kind: str, key: str) -> None:
-    config = {**PUBLISHED["llama-2-7b"], "rope_scaling": {key: kind, "factor": 2.0}}
-    sentence = f"rope_scaling in config.json is of the type {kind!r}, which is not covered; known are default, llama3"
+def test_other_rotary_positions_are_refused(key: str) -> None:
+    config = {**PUBLISHED["llama-2-7b"], "rope_scaling": {key: "longrope", "factor": 2.0}}
+    sentence = (
+        "rope_scaling in config.json is of the type 'longrope', which is not covered; known are default, llama3, linear, dynamic, yarn"
+    )
     refuse(config, sentence, family="llama")
+
+
+@pytest.mark.parametrize(
+    ("rope", "base"),
+    [
+        ({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}, 1e6),
+        ({"type": "yarn", "factor": 16.0, "beta_fast": 16, "beta_slow": 2, "attention_factor": 1.5}, 1e4),
+        ({"rope_type": "yarn", "factor": 40.0, "mscale": 1.0, "mscale_all_dim": 0.8, "beta_fast": None, "truncate": False}, 1e4),
+        ({"rope_type": "yarn", "factor": 0.5, "original_max_position_embeddings": 4096}, 5e5),
+    ],
+)
+def test_yarn_is_that_of_transformers(rope: dict[str, Any], base: float) -> None:
+    config = AutoConfig.for_model(**{**PUBLISHED["qwen2-7b"], "rope_theta": base, "rope_scaling": rope})
+    expected, scale = ROPE_INIT_FUNCTIONS["yarn"](config, torch.device("cpu"))
+    megatron = FAMILIES["qwen2"].megatron_config(config.to_dict(), tied=False, source="x")
+    plain = 1.0 / base ** (torch.arange(0, 128, 2).float() / 128)
+    found = yarn_frequencies(
+        plain,
+        base=base,
+        factor=megatron["yarn_factor"],
+        positions=megatron["yarn_old_context_len"],
+        turns=(megatron["yarn_beta_fast"], megatron["yarn_beta_slow"]),
+        truncate=megatron["yarn_truncate"],
+    )
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=0)
+    assert megatron["yarn_attention_factor"] == pytest.approx(scale, rel=1e-12)
+    assert not torch.allclose(found, plain, rtol=1e-2)
+
+
+def test_dynamic_positions_are_plain_ones_within_those_of_the_model() -> None:
+    dynamic = {**PUBLISHED["llama-2-7b"], "rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}
+    plain, found = (FAMILIES["llama"].megatron_config(config, tied=False, source="x") for config in (PUBLISHED["llama-2-7b"], dynamic))
+    assert found == plain
+
+
+def test_yarn_beside_layers_that_do_not_rotate_is_refused() -> None:
+    config = {**PUBLISHED["smollm3-3b"], "rope_scaling": {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 65536}}
+    refuse(
+        config, "rope_scaling in config.json is of the type 'yarn', which is not covered beside layers that do not rotate", family="smollm3"
+    )
 
 
 def test_gemma_2_with_other_windows_is_refused() -> None:
