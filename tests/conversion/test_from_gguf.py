@@ -22,8 +22,8 @@ from tests.conversion.gguf_files import write_gguf
 from tests.conversion.tiny_families import CASES, tiny_model
 
 FAMILIES = [
-    name for name in CASES if name not in ("opt", "llama3", "bert", "roberta", "xlm_roberta", "gemma3", "gemma3_text", "smollm3")
-]  # llama.cpp has no OPT, and no head of an encoder; its Gemma 3 and SmolLM3 are not covered
+    name for name in CASES if name not in ("opt", "llama3", "bert", "roberta", "xlm_roberta", "gemma3", "gemma3_text", "smollm3", "yarn")
+]  # llama.cpp has no OPT, and no head of an encoder; its Gemma 3, SmolLM3 and YaRN are not covered
 EVEN_ROWS = {"intermediate_size": 64, "vocab_size": 280}  # quantized rows are of 32 values or a multiple; as many rows as tokens
 
 

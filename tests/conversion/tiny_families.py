@@ -59,7 +59,7 @@ CASES = {
     "opt": Case("opt", {"vocab_size": 301, "ffn_dim": 48, "word_embed_proj_dim": 32}),
     "llama2": Case("llama", {"vocab_size": 283, "num_key_value_heads": 8}),
     "llama3": Case("llama", {"vocab_size": 385, "head_dim": 12, "rope_theta": 5000.0, "rope_scaling": LLAMA3_ROPE}),
-    "mistral": Case("mistral", {"vocab_size": 301, "sliding_window": 8, "rope_scaling": {"rope_type": "linear", "factor": 3.0}}),
+    "mistral": Case("mistral", {"vocab_size": 301, "sliding_window": 8}),
     "gemma2": Case(
         "gemma2",
         {
@@ -81,9 +81,11 @@ CASES = {
 # Some rotations stay as they are, some are slowed down by 4, one lies between; queries and keys are multiplied by 1.14.
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16, "beta_fast": 2.0, "beta_slow": 0.5}
 CASES["yarn"] = Case("qwen2", {"vocab_size": 305, "head_dim": 16, "rope_theta": 100.0, "rope_scaling": YARN})
-# The third of four layers rotates not; other than the library's own interval would say.
+# The third of four layers rotates not, other than the library's own interval would say; the others rotate at a third of the speed.
 CASES["smollm3"] = Case(
-    "smollm3", {"vocab_size": 315, "rope_theta": 500.0, "no_rope_layers": [1, 1, 0, 1], "tie_word_embeddings": True, "pad_token_id": 1}
+    "smollm3",
+    {"vocab_size": 315, "rope_theta": 500.0, "rope_scaling": {"rope_type": "linear", "factor": 3.0}, "no_rope_layers": [1, 1, 0, 1]}
+    | {"tie_word_embeddings": True, "pad_token_id": 1},
 )
 CASES["gemma3_text"] = Case("gemma3_text", {"vocab_size": 309, **GEMMA3})
 # Beside a vision tower, whose tensors the engine never sees; five layers with a window, so that the pattern is not one of two.

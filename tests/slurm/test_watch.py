@@ -134,7 +134,7 @@ def test_two_workers_evaluate_a_run_that_goes_on_each_checkpoint_once(
     job = _start(slurm, run_dir, "--workers", "2", "--rounds", "2", "--every", "0.5")
     members = [f"{job}_{index}" for index in range(4)]
     try:
-        _wait(lambda: (out / "queue/running" / first).exists(), out)
+        _wait(lambda: any(f"{first}: started" in _log(out, member) for member in members), out)  # behind the file in the queue
         (worker,) = (member for member in members if f"{first}: started" in _log(out, member))
         # As Slurm tells it before the time limit: the worker leaves, and another takes its checkpoint over.
         slurm.run("scancel", "--signal=USR1", worker, check=False)  # 22.05 ends with 229 for a member of an array, having sent it
