@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -35,15 +36,15 @@ VOCABULARIES = ("replace-16000", "replace-32000", "expand-2000")
 CLOSED = tuple(name for name, method in METHODS.items() if not method.learns and name != "sava-adam")
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None, sizes: Sizes | None = None) -> None:
     """Measure what is missing and write the tables of all that is there."""
-    arguments = _parser().parse_args()
+    arguments = _parser().parse_args(argv)
     torch.set_num_threads(1)
     how = TrainingOptions(learning_rate=arguments.learning_rate, batch_size=4, sequence_length=256, mixed_precision=True)
     of_step = how.batch_size * how.sequence_length
     if odd := [tokens for tokens in arguments.tokens if tokens < of_step or tokens % of_step]:
         raise SystemExit(f"--tokens {' '.join(map(str, odd))}: expected multiples of the {of_step} tokens of a step")
-    study = Study(arguments.source, arguments.data, arguments.output.resolve(), Sizes())
+    study = Study(arguments.source, arguments.data, arguments.output.resolve(), sizes or Sizes())
     study.require_same({"source": study.checkpoint.digest, **asdict(study.sizes), **asdict(how), "warmup_steps": WARMUP_STEPS})
     if not arguments.tables_only:
         for language in arguments.languages:
