@@ -331,6 +331,14 @@ def test_dynamic_positions_are_plain_ones_within_those_of_the_model() -> None:
     assert found == plain
 
 
+def test_yarn_is_not_handed_to_others_in_words_that_they_do_not_have() -> None:
+    rope = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}
+    config = FAMILIES["qwen2"].megatron_config({**PUBLISHED["qwen2-7b"], "rope_scaling": rope}, tied=False, source="x")
+    assert not_expressible(config) == ["yarn_factor"]
+    with pytest.raises(ValueError, match=r"are YaRN's, for which Megatron-Bridge has other words; they are not covered"):
+        run_config(config, dtype="bfloat16", has_tokenizer=False)
+
+
 def test_yarn_beside_layers_that_do_not_rotate_is_refused() -> None:
     config = {**PUBLISHED["smollm3-3b"], "rope_scaling": {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 65536}}
     refuse(
