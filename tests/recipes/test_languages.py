@@ -12,6 +12,8 @@ import pytest
 
 from data_prep.artifacts import Manifest, read_manifest
 from data_prep.megatron.index import PREFIX, TokenFile
+from data_prep.to_megatron import to_megatron
+from data_prep.tokenizers.files import load_tokenizer
 from recipes.blend import Order
 from recipes.checks import check_run, read_inputs
 from recipes.compose import compose_recipe
@@ -19,8 +21,9 @@ from recipes.data_checks import pass_warnings
 from recipes.languages import drawn_shares, seen_languages
 from recipes.schema import DataRecipe
 from recipes.steps import weights_of
-from tests.conftest import Inputs
+from tests.conftest import TEXT, Inputs
 from tests.processes import call_command
+from tests.recipes.tiny_runs import train_on_ranks
 
 
 def manifest(tokens: int) -> Manifest:
@@ -202,3 +205,24 @@ def data_set_of(sample: Any, data_sets: list[Path], end_of_text: int) -> int:
 def _occurs(start: np.ndarray, text: np.ndarray) -> bool:
     places = np.flatnonzero(text[: len(text) - len(start) + 1] == start[0])
     return any(np.array_equal(text[place : place + len(start)], start) for place in places)
+
+
+@pytest.mark.slow
+def test_hundreds_of_languages(encoder: Inputs, tmp_path: Path) -> None:
+    """By one table, from 300 data sets of 1 to 60 lines; two hundred samples are drawn as the shares say."""
+    lines, tokenizer = TEXT.read_text(encoding="utf-8").splitlines(), load_tokenizer(encoder.tokenizer)
+    codes = [f"{chr(97 + number // 26)}{chr(97 + number % 26)}x_Latn" for number in range(300)]
+    for number, code in enumerate(codes):
+        text = tmp_path / f"{code}.txt"
+        text.write_text("\n".join((lines * 60)[number : number + 3 + number % 60]) + "\n", encoding="utf-8")
+        to_megatron([text], tokenizer, tmp_path / "data" / code)
+    save_table(tmp_path / "languages.yaml", "".join(f"{code}: data/{code}\n" for code in codes))
+    arguments = [f"model.checkpoint={encoder.checkpoint}", f"data.table={tmp_path}/languages.yaml", "schedule.max_steps=25"]
+    train_on_ranks(tmp_path / "run", "--recipe", "ofa/mono", "+size=tiny", *arguments)
+    found = read_manifest(tmp_path / "run/checkpoints/step_0000025")
+    assert found is not None
+    languages = found.facts["languages"]
+    assert list(languages) == codes
+    assert sum(entry["samples"] for entry in languages.values()) == 25 * 8
+    assert sum(entry["planned_share"] for entry in languages.values()) == pytest.approx(1)
+    assert all(abs(entry["samples"] - 200 * entry["planned_share"]) <= 1 for entry in languages.values())
