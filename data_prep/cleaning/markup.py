@@ -1,6 +1,7 @@
 """HTML that was left in text: elements, comments, scripts and styles taken out, character references written out.
 
-Only elements of HTML are taken for such: `<stdio.h>`, `a < b` and `<ime>` stay.
+Only elements of HTML are taken for such: `<stdio.h>`, `a < b` and `<ime>` stay.  A text that only speaks of elements (press <q>) has none that
+ends, and none with attributes; of such a text nothing is taken.
 """
 
 from __future__ import annotations
@@ -26,12 +27,15 @@ _HIDDEN = re.compile(
 _REST = r"(?:\s[^<>]{0,2000})?/?>"
 _BLOCK = re.compile(rf"\s*</?(?:{'|'.join(_BLOCKS.split())}){_REST}\s*", re.IGNORECASE)
 _ELEMENT = re.compile(rf"</?(?:{'|'.join(_INLINE.split())}){_REST}", re.IGNORECASE)
+_EVIDENCE = re.compile(
+    rf"</(?:{'|'.join((_BLOCKS + ' ' + _INLINE).split())})\s*>|<[a-z][a-z0-9]*\s+[a-z-]+\s*=|<br\s*/?>|<!--|<!doctype", re.IGNORECASE
+)
 _REFERENCE = re.compile(r"&(?:#[0-9]{1,7}|#[xX][0-9A-Fa-f]{1,6}|[A-Za-z][A-Za-z0-9]{1,31});")
 
 
 def without_markup(text: str) -> str:
     """The text without elements of HTML, a line feed where one of them ends a block."""
-    if "<" in text:
+    if "<" in text and _EVIDENCE.search(text):
         text = _HIDDEN.sub(" ", text)
         text = _BLOCK.sub("\n", text)
         text = _ELEMENT.sub("", text)

@@ -107,6 +107,8 @@ def _repaired(text: str, name: str) -> tuple[int, str]:
     data = text.encode(name, page.errors if name != "latin-1" and not page.missing.isdisjoint(text) else "replace")
     places = [(found.span(), _decoded(found[0])) for found in _SEQUENCES.finditer(data)]
     certain = any(decoded is not None and _is_certain(text, start, stop, decoded) for (start, stop), decoded in places)
+    # Pairs of letters of another alphabet, which are no words yet: of Latin text that is wrong twice over.
+    certain |= sum(len(decoded) for _, decoded in places if decoded and len(decoded) > 1 and not _LATIN.fullmatch(decoded)) > 3
     pieces, end = [], 0
     for (start, stop), decoded in places if certain else ():
         if decoded is not None:

@@ -155,6 +155,7 @@ def test_mojibake_that_lost_a_half() -> None:
     [
         ("<p>Ena<br>dve</p><p>tri</p>", "\nEna\ndve\n\ntri\n"),
         ("a < b in b > c, <ime> in #include <stdio.h>", None),
+        ("Press <q> or <p>, then type <code>", None),
         ("x<sup>2</sup> <!-- skrito --> <STYLE>p {}</STYLE>konec", "x2    konec"),
         ("AT&T &copy; &#268; &#xD83D; &nič; R&D; &amp;amp;", "AT&T © Č  &nič; R&D; &amp;"),
         ('<a href="x" onclick="f()">povezava</a>', "povezava"),
