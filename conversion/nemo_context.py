@@ -53,8 +53,10 @@ def write_context(directory: Path, family: Family, config: Mapping[str, Any], *,
     trainer = Call("nemo.lightning.pytorch.trainer:Trainer", {"accelerator": "cpu", "devices": 1, "strategy": strategy})
     context = Call("nemo.lightning.io.pl:TrainerContext", {"model": model, "trainer": trainer, "extra": {}})
     (directory / IO_NAME).write_text(json.dumps(fiddle_graph(context), indent=1) + "\n", encoding="utf-8")
-    is_known = family.nemo is not None and family.nemo(config) is not None
-    note = "" if is_known else f"# NeMo has no such {family.model_type}: this needs the directory nemo_patches of Scion on PYTHONPATH.\n"
+    note = ""
+    if family.nemo is None or family.nemo(config) is None:
+        lacks = f"no {'' if family.nemo is None else 'such '}{family.model_type}"
+        note = f"# NeMo has {lacks}: this needs the directory nemo_patches of Scion on PYTHONPATH.\n"
     (directory / YAML_NAME).write_text(note + "\n".join(yaml_lines(model)) + "\n", encoding="utf-8")
 
 
