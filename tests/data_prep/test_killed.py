@@ -11,6 +11,7 @@ import pytest
 
 from data_prep.artifacts import MANIFEST_NAME, check_files, read_manifest, staged_directory, write_manifest
 from data_prep.clean import clean
+from data_prep.cleaning.filter_settings import read_filters
 from data_prep.cleaning.problem_runs import ProblemRuns
 from data_prep.cleaning.shard import CleanRules
 from data_prep.collect import collect
@@ -25,7 +26,7 @@ from data_prep.tokenizers.files import load_tokenizer
 from tests.every_step import end_of, kill_before, run_to_the_end
 
 COMMANDS = ("collect", "clean", "to_megatron", "the shared mechanism")
-MORE_COMMANDS = ("mixture", "dedup", "join_megatron", "question_answers")
+MORE_COMMANDS = ("clean with filters", "mixture", "dedup", "join_megatron", "question_answers")
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,8 @@ class Inputs:
         return {
             "collect": lambda output: collect([Source(self.corpus)], output),
             "clean": lambda output: clean([self.corpus], output, rules=CleanRules(ProblemRuns("sl"))),
+            # Which reads its corpus twice.
+            "clean with filters": lambda output: clean([self.corpus], output, rules=CleanRules(filters=read_filters("web"))),
             "dedup": lambda output: dedup([self.corpus], output),
             "mixture": lambda output: mixture([self.corpus], {"t": self.tokenizer}, output),
             "to_megatron": lambda output: to_megatron(self.corpus.paths, load(), output),
