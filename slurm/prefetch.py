@@ -67,7 +67,7 @@ def fetch(arguments: argparse.Namespace, cluster: Cluster, cache_dir: Path) -> N
     sets = read_sets(arguments.evaluation)
     for one in sets:
         if not one.fetch:
-            raise ValueError(f"{one.name} is not passed on by its authors; see {one.home}, and give its files to eval.prepare")
+            raise ValueError(f"the files of {one.name} are fetched by hand: see {one.home}, and give them to eval.prepare")
     if arguments.wheels is not None and not arguments.wheels.is_file():
         raise ValueError(f"the requirements file {arguments.wheels} does not exist")
     if not (files or repositories or sets or arguments.wheels or arguments.image):
