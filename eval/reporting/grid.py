@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from data_prep.tables import markdown_table
@@ -22,7 +22,7 @@ class Cell:
 
     Attributes:
         value: mean over the runs, in the unit that is printed.
-        deviation: standard deviation over the runs (n - 1); None of one run.
+        deviation: standard deviation over the runs (n - 1), of one run over its sampled answers; None of one run without such.
         runs: models that were asked.
         gain: relative change over the first row, positive where it is better; None without that figure or from 0.
     """
@@ -79,7 +79,17 @@ def read_grid(report: Report, folders: Mapping[str, Sequence[Path]], all_lines: 
 
 def _cell(line: Line, models: Sequence[Evaluated]) -> Cell | None:
     values = [score.value for model in models if (score := line.score(model)) is not None]
-    return Cell(statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None, len(values)) if values else None
+    if not values:
+        return None
+    if len(values) > 1:
+        return Cell(statistics.fmean(values), statistics.stdev(values), len(values))
+    return Cell(values[0], next((_deviation_of_samples(line, model) for model in models if line.score(model) is not None), None), 1)
+
+
+def _deviation_of_samples(line: Line, model: Evaluated) -> float | None:
+    """Between the sampled runs of one model: the five of the low-resource paper's tables are such."""
+    score = None if line.is_text else replace(line, metric=f"{line.metric}_sd").score(model)
+    return None if score is None else score.value
 
 
 def _with_gains(rows: Grid, report: Report) -> Grid:
@@ -109,6 +119,8 @@ def write_grid(grid: Grid, report: Report, directory: Path) -> None:
     rows = [[name, *(cells[line].text() if line in cells else "–" for line in columns)] for name, cells in grid.items()]
     counts = sorted({cell.runs for cells in grid.values() for cell in cells.values()})
     note = f"Means and standard deviations over the runs of a row: {' or '.join(map(str, counts))} for each figure."
+    if any(cell.runs == 1 and cell.deviation is not None for cells in grid.values() for cell in cells.values()):
+        note += " Of one run: over its sampled answers."
     (directory / "grid.md").write_text(f"# Ways to adapt\n\n{markdown_table(header, rows)}\n\n{note}\n", encoding="utf-8")
     with open(directory / "grid.csv", "w", newline="", encoding="utf-8") as stream:
         writer = csv.writer(stream)

@@ -156,6 +156,7 @@ def test_rouge_and_bleurt_of_each_language_by_way_to_adapt(tmp_path):
             told = {"low": 0.0, "high": 100.0, "n": 20, "units": 20, "stderr": None}
             summary = result["tasks"][f"sum_{language}"]
             summary["metrics"] = {name: {"value": value, **told} for name, value in zip(("rougeL", "bleurt"), scores)}
+            summary["metrics"]["rougeL_sd"] = {"value": 0.31, **told}  # between the five runs
             summary |= {"higher_is_better": {"rougeL": True, "bleurt": True}, "bleurt": {"name": "b", "digest": "xxh3:1", "package": "p"}}
             (folder / "result.json").write_text(json.dumps(result))
     grid = [f"{way}={tmp_path / 'scored' / way}" for way in values]
@@ -169,7 +170,8 @@ def test_rouge_and_bleurt_of_each_language_by_way_to_adapt(tmp_path):
         for metric, value in zip(("rougeL", "bleurt"), scores)
     }
     table = (tmp_path / "report/grid.tex").read_text(encoding="utf-8")
-    assert r"align & \cellcolor{blue!8}\textbf{26.0} & \cellcolor{blue!50}\textbf{8.000}" in table and "over source" in table
+    assert r"align & \cellcolor{blue!8}\textbf{26.0}$_{0.3}$ & \cellcolor{blue!50}\textbf{8.000}" in table and "over source" in table
+    assert "1 for each figure. Of one run: over its sampled answers." in table, "the paper has the deviation small beside the mean"
 
 
 def _trained(folder, texts, tokenizer, steps):
