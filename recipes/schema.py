@@ -61,9 +61,7 @@ class DataRecipe:
 
     sequence_length: int  # tokens of one sample
     train: tuple[str, ...] = ()  # data sets, each the output of data_prep.to_megatron; only plans do without
-    table: str | None = (
-        None  # or a YAML file, language: its data set, or {train: [...], validation: ...}; in place of train, languages, validation
-    )
+    table: str | None = None  # or a YAML file, language: its data set or {train: [...], validation: ...}; in place of all three
     languages: tuple[str, ...] = ()  # language of each data set; needed where `shares` or `sampling_exponent` speak of languages
     shares: dict[str, float] = field(default_factory=dict)  # language: its share of all samples; its data sets share by their tokens
     sampling_exponent: float | None = None  # or languages are drawn by their tokens to this power: 1 as much as there is, 0 all alike
@@ -73,9 +71,7 @@ class DataRecipe:
     published_tokens: int | None = None  # tokens that the published run had; plans without data count with them
     validation: dict[str, str] = field(default_factory=dict)  # language: held-out data set; one path alone is called "all"
     document_mask: bool = False  # attention, positions and loss end at each end of text, and answers are packed; False as in the papers
-    pad_documents: bool = (
-        False  # each document is a sample of its own (a long one several), filled up; of the objective "masked", with document_mask
-    )
+    pad_documents: bool = False  # each document is a sample of its own (a long one several), filled up; for masked, with document_mask
     num_workers: int = 0  # loader processes per rank
 
 
