@@ -61,7 +61,7 @@ class DataRecipe:
 
     sequence_length: int  # tokens of one sample
     train: tuple[str, ...] = ()  # data sets, each the output of data_prep.to_megatron; only plans do without
-    table: str | None = None  # or a YAML file, language: its data set or {train: [...], validation: ...}; in place of all three
+    table: str | None = None  # or a YAML file of languages and their data sets, in place of train, languages and validation
     languages: tuple[str, ...] = ()  # language of each data set; needed where `shares` or `sampling_exponent` speak of languages
     shares: dict[str, float] = field(default_factory=dict)  # language: its share of all samples; its data sets share by their tokens
     sampling_exponent: float | None = None  # or languages are drawn by their tokens to this power: 1 as much as there is, 0 all alike
