@@ -9,7 +9,7 @@ import io
 import json
 import tarfile
 import zipfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -165,27 +165,35 @@ def write_squad_it(folder: Path, name: str, questions: Iterable[Row]) -> Path:
     return path
 
 
-def write_flores(folder: Path, *, short: str | None = None) -> Path:
+def write_flores(
+    folder: Path, *, short: str | None = None, sentence: Callable[[str, str, int], str] = lambda *named: "{} {} {}\u2028a".format(*named)
+) -> Path:
     """The published tar file: one line per sentence, a file per language and split, and a table of articles beside them.
 
     Args:
         short: a language whose file lacks a line.
+        sentence: of language, split and number.
     """
     members = {}
     for split in ("dev", "devtest"):
         for language in FLORES:
-            lines = [f"{language} {split} {n}\u2028a" for n in range(NUM - (language == short))]
+            lines = [sentence(language, split, n) for n in range(NUM - (language == short))]
             members[f"./flores200_dataset/{split}/{language}.{split}"] = "".join(f"{line}\n" for line in lines).encode()
         about = [{"URL": f"https://en.wikinews.org/{split}/{n // 2}", "domain": "wikinews", "topic": "x"} for n in range(NUM)]
         members[f"./flores200_dataset/metadata_{split}.tsv"] = tsv(about)
     return write_tar(folder / "flores200_dataset.tar.gz", members)
 
 
-def write_xlsum(folder: Path) -> None:
-    """The published tar files, one per language."""
+def write_xlsum(folder: Path, *, article: Callable[[str, int], tuple[str, str]] = lambda _, n: (f"dolgo {n}. " * 3, f"kratko {n}")) -> None:
+    """The published tar files, one per language.
+
+    Args:
+        article: text and summary, of language and number.
+    """
     for language in XLSUM:
+        made = [article(language, n) for n in range(NUM)]
         rows = [
-            {"id": f"{language}-{n}", "url": "u", "title": "t", "summary": f"kratko {n}", "text": f"dolgo {n}. " * 3} for n in range(NUM)
+            {"id": f"{language}-{n}", "url": "u", "title": "t", "summary": summary, "text": text} for n, (text, summary) in enumerate(made)
         ]
         members = {f"{language}_{split}.jsonl": json_lines(rows) for split in ("train", "val", "test")}
         path = folder / f"{language}_XLSum_v2.0.tar.bz2"
@@ -199,10 +207,16 @@ def write_mlsum(folder: Path) -> Path:
     return write_zip(folder / "de_test.zip", {"de_test.jsonl": json_lines(rows)})
 
 
-def write_greeksum(folder: Path) -> Path:
-    """What the authors' script leaves, as a table."""
+def write_greeksum(
+    folder: Path, *, article: Callable[[int], tuple[str, str]] = lambda n: (f"Ένα, μεγάλο\nκείμενο {n}.", f"Σύντομο {n}.")
+) -> Path:
+    """What the authors' script leaves, as a table.
+
+    Args:
+        article: text and summary, of its number.
+    """
     path = folder / "greeksum_test.csv"
-    lines = "".join(f'"Ένα, μεγάλο\nκείμενο {n}.",Σύντομο {n}.\n' for n in range(NUM))
+    lines = "".join('"{}",{}\n'.format(*article(n)) for n in range(NUM))
     path.write_text(f"article,abstract\n{lines}", encoding="utf-8")
     return path
 
