@@ -18,17 +18,14 @@ import csv
 import gzip
 import json
 import random
-import shlex
-import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, stdev
 
+from benchmarks.commands import last_checkpoint, made
 from data_prep.tables import markdown_table
 
-ROOT = Path(__file__).resolve().parent.parent
 LANGUAGES = {"en": "eng", "sl": "slv", "it": "ita", "hr": "hrv", "sr": "srp"}
 VOCAB_SIZES = {"en": 4000, "all": 6000}
 SHAPE = ("--num-layers", "2", "--hidden-size", "192", "--num-attention-heads", "6", "--ffn-size", "768", "--max-positions", "128")
@@ -64,14 +61,6 @@ class Study:
     def text(self, language: str, part: str) -> Path:
         """The `train` or `heldout` text of a language."""
         return self.output / "text" / f"{language}.{part}.jsonl"
-
-    def run(self, output: Path, module: str, *arguments: str | Path) -> Path:
-        """One command, unless its output is there; gives the output."""
-        if not output.exists():
-            words = ["-m", module, *map(str, arguments), "--output", str(output)]
-            print(f"   python {shlex.join(words)}", flush=True)
-            subprocess.run([sys.executable, *words], cwd=ROOT, check=True, timeout=7200)
-        return output
 
     def split_text(self, language: str) -> None:
         """Whole groups to training or held-out text, up to a size."""
@@ -114,28 +103,22 @@ class Study:
         """A byte-level tokenizer as RoBERTa's, trained on some languages."""
         texts = [self.text(language, "train") for language in languages]
         options = ("--vocab-size", str(VOCAB_SIZES[name]), "--model", "byte-level", "--mask-token")
-        return self.run(self.output / f"tokenizer_{name}", "data_prep.train_tokenizer", "--input", *texts, *options)
+        return made(self.output / f"tokenizer_{name}", "data_prep.train_tokenizer", "--input", *texts, *options)
 
     def train(self, folder: Path, nemo: Path, data: Sequence[Path], *, seed: int, steps: int, options: Sequence[str] = ()) -> Path:
         """A run on masked text, to its last checkpoint."""
-        last = folder / "run" / "checkpoints" / f"step_{steps:07d}"
-        if not last.exists():
-            overrides = (f"model.checkpoint={nemo}", f"data.train=[{','.join(map(str, data))}]", f"seed={seed}", *TRAINING, *options)
-            ends = (f"schedule.max_steps={steps}", f"run.checkpoint_every_steps={steps}", "run.log_every_steps=10")
-            words = ["-m", "recipes.train", "--recipe", "demo_pretrain", "--output", str(folder / "run"), *overrides, *ends]
-            print(f"   python {shlex.join(words)}", flush=True)
-            subprocess.run([sys.executable, *words], cwd=ROOT, check=True, timeout=7200)
-        return last
+        overrides = (f"model.checkpoint={nemo}", f"data.train=[{','.join(map(str, data))}]", f"seed={seed}", *TRAINING, *options)
+        return last_checkpoint(folder / "run", num_steps=steps, log_every=10, overrides=overrides)
 
     def source(self, seed: int) -> Path:
         """A RoBERTa of English."""
         folder, tokenizer = self.output / f"source_{seed}", self.tokenizer("en", ["en"])
-        data = self.run(self.output / "data_source", "data_prep.to_megatron", "--input", self.text("en", "train"), "--tokenizer", tokenizer)
+        data = made(self.output / "data_source", "data_prep.to_megatron", "--input", self.text("en", "train"), "--tokenizer", tokenizer)
         options = ("--model-type", "roberta", "--tokenizer", tokenizer, "--seed", str(seed))
-        new = self.run(folder / "new", "conversion.new_model", *SHAPE, *options)
-        nemo = self.run(folder / "nemo", "conversion.hf_to_nemo", "--input", new)
+        new = made(folder / "new", "conversion.new_model", *SHAPE, *options)
+        nemo = made(folder / "nemo", "conversion.hf_to_nemo", "--input", new)
         last = self.train(folder, nemo, [data], seed=seed, steps=SOURCE_STEPS)
-        return self.run(folder / "hf", "conversion.nemo_to_hf", "--input", last)
+        return made(folder / "hf", "conversion.nemo_to_hf", "--input", last)
 
     def arm(self, name: str, seed: int) -> list[dict[str, float]]:
         """The figures of one model: a line of metrics for each validation."""
@@ -145,8 +128,8 @@ class Study:
         union = ("--vocabulary", "union", "--tokenizer", self.tokenizer("all", list(LANGUAGES)), "--output-layer", "tied")
         factorised = () if size is None else ("--factorised-size", str(size))
         options = ("--source", source, *union, *method, *factorised, "--seed", str(seed))
-        hf = self.run(folder / "hf", "conversion.transfer", *options)
-        nemo = self.run(folder / "nemo", "conversion.hf_to_nemo", "--input", hf)
+        hf = made(folder / "hf", "conversion.transfer", *options)
+        nemo = made(folder / "nemo", "conversion.hf_to_nemo", "--input", hf)
         data = {part: self.data_sets(hf, part) for part in ("train", "heldout")}
         sets = ",".join(f"{language}:{path}" for language, path in data["heldout"].items())
         shares = [f"data.languages=[{','.join(LANGUAGES)}]", f"data.shares={{{','.join(f'{language}: 0.2' for language in LANGUAGES)}}}"]
@@ -159,7 +142,7 @@ class Study:
     def data_sets(self, tokenizer: Path, part: str) -> dict[str, Path]:
         """Language -> data set; the tokenizer of all arms is the same."""
         return {
-            language: self.run(
+            language: made(
                 self.output / f"data_{part}" / language,
                 "data_prep.to_megatron",
                 *("--input", self.text(language, part), "--tokenizer", tokenizer),

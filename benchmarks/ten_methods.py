@@ -20,19 +20,12 @@ import sys
 import time
 from pathlib import Path
 
+from benchmarks.commands import ROOT, made
+
 METHODS = ("random-all", "mean", "merge", "align", "focus", "focus-cse", "wechsel", "wechsel-cse", "clp-plus", "sava")
 OPT_1_3B = ("--num-layers", "24", "--hidden-size", "2048", "--num-attention-heads", "32", "--ffn-size", "8192", "--max-positions", "2048")
 SMALL = ("--num-layers", "1", "--hidden-size", "768", "--num-attention-heads", "12", "--max-positions", "512")
 TEXT_BYTES, HELDOUT_BYTES = 4_000_000, 4_000
-
-ROOT = Path(__file__).resolve().parent.parent
-
-
-def run(output: Path, module: str, *arguments: str | Path) -> Path:
-    """One command, unless its output is there; gives the output."""
-    if not output.exists():
-        subprocess.run([sys.executable, "-m", module, *map(str, arguments), "--output", str(output)], cwd=ROOT, check=True)
-    return output
 
 
 def split(data: Path, output: Path, language: str) -> tuple[Path, Path]:
@@ -54,9 +47,9 @@ def split(data: Path, output: Path, language: str) -> tuple[Path, Path]:
 
 def invented(data: Path, output: Path, tokenizer: Path) -> list[str | Path | int]:
     """The options of a comparison on models with random weights: what is scored says nothing, so little text will do."""
-    source = run(output / "source", "conversion.new_model", *OPT_1_3B, "--tokenizer", data / "tokenizers" / "opt_gpt2_bpe")
-    helper = run(output / "helper", "conversion.new_model", *SMALL, "--tokenizer", tokenizer, "--seed", "1")
-    encoder = run(output / "encoder", "conversion.new_model", *SMALL, "--tokenizer", data / "tokenizers" / "opt_gpt2_bpe", "--seed", "2")
+    source = made(output / "source", "conversion.new_model", *OPT_1_3B, "--tokenizer", data / "tokenizers" / "opt_gpt2_bpe")
+    helper = made(output / "helper", "conversion.new_model", *SMALL, "--tokenizer", tokenizer, "--seed", "1")
+    encoder = made(output / "encoder", "conversion.new_model", *SMALL, "--tokenizer", data / "tokenizers" / "opt_gpt2_bpe", "--seed", "2")
     models: list[str | Path | int] = ["--source", source, "--helper", helper, "--encoder", encoder]
     return [*models, "--heldout-bytes", HELDOUT_BYTES, "--every-document", "--dtype", "bfloat16", "--methods", *METHODS]
 
@@ -74,7 +67,7 @@ def main() -> None:
     learned, held = split(data, output, "sl")
     source_text, _ = split(data, output, "en")
     novels = data / "text" / "sl" / "eltec_novels.jsonl.gz"
-    tokenizer = run(output / "tokenizer", "data_prep.train_tokenizer", "--input", novels, "--vocab-size", str(arguments.vocab_size))
+    tokenizer = made(output / "tokenizer", "data_prep.train_tokenizer", "--input", novels, "--vocab-size", str(arguments.vocab_size))
     words = ["--tokenizer", tokenizer, "--text", learned, "--source-text", source_text, "--heldout", f"sl={held}"]
     words += ["--dictionary", data / "dictionaries" / "muse_nc.en-sl.txt.gz"]
     words += ["--source", arguments.source] if arguments.source else invented(data, output, tokenizer)

@@ -13,17 +13,14 @@ from __future__ import annotations
 import argparse
 import gzip
 import json
-import shlex
-import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, stdev
 
+from benchmarks.commands import last_checkpoint, made
 from data_prep.tables import markdown_table
 
-ROOT = Path(__file__).resolve().parent.parent
 TARGETS = ("sl", "it")
 NAMES = {"sl": "Slovene", "it": "Italian"}
 DICTIONARIES = {"sl": "muse_nc.en-sl.txt.gz", "it": "muse_nc.en-it.txt.gz"}
@@ -61,14 +58,6 @@ class Study:
         """The `train`, `sample` (the first part of it) or `heldout` text of a language."""
         return self.output / "text" / f"{language}.{part}.jsonl"
 
-    def run(self, output: Path, module: str, *arguments: str | Path) -> Path:
-        """One command, unless its output is there; gives the output."""
-        if not output.exists():
-            words = ["-m", module, *map(str, arguments), "--output", str(output)]
-            print(f"   python {shlex.join(words)}", flush=True)
-            subprocess.run([sys.executable, *words], cwd=ROOT, check=True)
-        return output
-
     def split_text(self, language: str) -> None:
         """Whole novels to training or held-out text; held-out chapters are cut into pieces of paragraphs."""
         if self.text(language, "heldout").exists():
@@ -103,17 +92,12 @@ class Study:
         vocabulary = "all" if len(languages) > 1 else languages[0]
         texts = [self.text(language, "train") for language in languages]
         tokenizer = self.tokenizer(vocabulary, texts)
-        data = self.run(self.output / f"data_{vocabulary}", "data_prep.to_megatron", "--input", *texts, "--tokenizer", tokenizer)
-        new = self.run(folder / "new", "conversion.new_model", *SHAPE, "--tokenizer", tokenizer, "--seed", str(seed))
-        nemo = self.run(folder / "nemo", "conversion.hf_to_nemo", "--input", new)
-        last = folder / "run" / "checkpoints" / f"step_{num_steps:07d}"
-        if not last.exists():
-            overrides = (f"model.checkpoint={nemo}", f"data.train=[{data}]", f"seed={seed}", *TRAINING)
-            steps = (f"schedule.max_steps={num_steps}", f"run.checkpoint_every_steps={num_steps}", "run.log_every_steps=50")
-            words = ["-m", "recipes.train", "--recipe", "demo_pretrain", "--output", str(folder / "run"), *overrides, *steps]
-            print(f"   python {shlex.join(words)}", flush=True)
-            subprocess.run([sys.executable, *words], cwd=ROOT, check=True)
-        return self.run(folder / "hf", "conversion.nemo_to_hf", "--input", last)
+        data = made(self.output / f"data_{vocabulary}", "data_prep.to_megatron", "--input", *texts, "--tokenizer", tokenizer)
+        new = made(folder / "new", "conversion.new_model", *SHAPE, "--tokenizer", tokenizer, "--seed", str(seed))
+        nemo = made(folder / "nemo", "conversion.hf_to_nemo", "--input", new)
+        overrides = (f"model.checkpoint={nemo}", f"data.train=[{data}]", f"seed={seed}", *TRAINING)
+        last = last_checkpoint(folder / "run", num_steps=num_steps, log_every=50, overrides=overrides)
+        return made(folder / "hf", "conversion.nemo_to_hf", "--input", last)
 
     def source(self, seed: int) -> Path:
         """An English model."""
@@ -122,14 +106,14 @@ class Study:
     def tokenizer(self, name: str, texts: Sequence[Path]) -> Path:
         """A tokenizer trained on some texts."""
         size = ("--vocab-size", str(VOCAB_SIZES[name]))
-        return self.run(self.output / f"tokenizer_{name}", "data_prep.train_tokenizer", "--input", *texts, *size)
+        return made(self.output / f"tokenizer_{name}", "data_prep.train_tokenizer", "--input", *texts, *size)
 
     def compare(self, language: str, seed: int) -> Path:
         """All methods from one source into one language."""
         source = self.source(seed)
         helper = self.model(f"helper_{language}", [language], seed=7)
         encoder = self.model("encoder", ["en", *TARGETS], seed=7)
-        return self.run(
+        return made(
             self.output / f"comparison_{language}_{seed}",
             "conversion.transfer_compare",
             "--source",

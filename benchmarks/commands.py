@@ -1,0 +1,38 @@
+"""The project's commands as studies call them: as a user would, once, with what they made kept for the next call."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+_TIMEOUT_SECONDS = 24 * 3600
+
+
+def call(module: str, *arguments: str | Path) -> None:
+    """One command, printed as one would type it.
+
+    Raises:
+        subprocess.CalledProcessError: if it fails.
+    """
+    words = ["-m", module, *map(str, arguments)]
+    print(f"   python {shlex.join(words)}", flush=True)
+    subprocess.run([sys.executable, *words], cwd=ROOT, check=True, timeout=_TIMEOUT_SECONDS)
+
+
+def made(output: Path, module: str, *arguments: str | Path) -> Path:
+    """The output of a command, which is called unless it is there."""
+    if not output.exists():
+        call(module, *arguments, "--output", output)
+    return output
+
+
+def last_checkpoint(run: Path, *, num_steps: int, log_every: int, overrides: tuple[str, ...]) -> Path:
+    """Of a run of `demo_pretrain`, trained unless it is there."""
+    last = run / "checkpoints" / f"step_{num_steps:07d}"
+    if not last.exists():
+        steps = (f"schedule.max_steps={num_steps}", f"run.checkpoint_every_steps={num_steps}", f"run.log_every_steps={log_every}")
+        call("recipes.train", "--recipe", "demo_pretrain", "--output", run, *overrides, *steps)
+    return last
