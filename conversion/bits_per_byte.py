@@ -82,21 +82,19 @@ class PartScore:
 
 
 @dataclass(frozen=True)
-class TextScore:
-    """What a model makes of one text.
+class DocumentScores:
+    """Sums over the documents of a text.
 
     Attributes:
-        parts: of the documents of more tokens than the first part has, by position; none where there is no such document.
-        window_tokens: most tokens that the model saw at once, the start token among them.
+        window_tokens: most tokens that the model saw at once, those around a text among them.
     """
 
     documents: tuple[DocumentScore, ...] = field(repr=False)
     window_tokens: int
-    parts: tuple[PartScore, ...] = ()
 
     @property
     def nats(self) -> float:
-        """Negative log-likelihood of the text."""
+        """Negative log-likelihood of the text, or of a masked model its pseudo-likelihood."""
         return math.fsum(document.nats for document in self.documents)
 
     @property
@@ -114,10 +112,33 @@ class TextScore:
         """UTF-8 bytes that unknown tokens hide; each is charged with 8 bits."""
         return sum(document.unknown_bytes for document in self.documents)
 
+    def _bits_per_byte(self) -> float:
+        return (self.nats / math.log(2) + 8 * self.unknown_bytes) / self.text_bytes
+
+    def _counts(self) -> dict[str, int]:
+        return {
+            "num_tokens": self.num_tokens,
+            "text_bytes": self.text_bytes,
+            "num_documents": len(self.documents),
+            "unknown_bytes": self.unknown_bytes,
+            "window_tokens": self.window_tokens,
+        }
+
+
+@dataclass(frozen=True)
+class TextScore(DocumentScores):
+    """What a model makes of one text.
+
+    Attributes:
+        parts: of the documents of more tokens than the first part has, by position; none where there is no such document.
+    """
+
+    parts: tuple[PartScore, ...] = ()
+
     @property
     def bits_per_byte(self) -> float:
         """Bits per UTF-8 byte."""
-        return (self.nats / math.log(2) + 8 * self.unknown_bytes) / self.text_bytes
+        return self._bits_per_byte()
 
     @property
     def perplexity_per_token(self) -> float:
@@ -131,11 +152,7 @@ class TextScore:
             "bits_per_byte": self.bits_per_byte,
             "perplexity_per_token": self.perplexity_per_token,
             "nats": self.nats,
-            "num_tokens": self.num_tokens,
-            "text_bytes": self.text_bytes,
-            "num_documents": len(self.documents),
-            "unknown_bytes": self.unknown_bytes,
-            "window_tokens": self.window_tokens,
+            **self._counts(),
             **({"parts": {part.name: {**asdict(part), "bits_per_byte": part.bits_per_byte} for part in self.parts}} if self.parts else {}),
         }
 

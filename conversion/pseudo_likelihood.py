@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from conversion.bits_per_byte import DocumentScore, Memory, encode_text
+from conversion.bits_per_byte import DocumentScore, DocumentScores, Memory, encode_text
 from data_prep.tokenizers.frame import Frame, frame_of
 
 if TYPE_CHECKING:
@@ -23,44 +23,17 @@ _BATCH_TOKENS = 8192
 _LOGIT_BYTES = 512 << 20  # of one batch's logits in float32
 
 
-@dataclass(frozen=True)
-class PseudoScore:
-    """What a masked model makes of one text.
-
-    Attributes:
-        window_tokens: most tokens that the model saw at once, those around a text among them.
-    """
-
-    documents: tuple[DocumentScore, ...] = field(repr=False)
-    window_tokens: int
-
-    @property
-    def text_bytes(self) -> int:
-        """UTF-8 bytes of the documents."""
-        return sum(document.text_bytes for document in self.documents)
-
-    @property
-    def unknown_bytes(self) -> int:
-        """UTF-8 bytes that unknown tokens hide; each is charged with 8 bits."""
-        return sum(document.unknown_bytes for document in self.documents)
+class PseudoScore(DocumentScores):
+    """What a masked model makes of one text."""
 
     @property
     def pseudo_bits_per_byte(self) -> float:
         """Of the whole text."""
-        nats = math.fsum(document.nats for document in self.documents)
-        return (nats / math.log(2) + 8 * self.unknown_bytes) / self.text_bytes
+        return self._bits_per_byte()
 
     def figures(self) -> dict[str, Any]:
         """All figures of the text as a whole, for JSON."""
-        return {
-            "pseudo_bits_per_byte": self.pseudo_bits_per_byte,
-            "pseudo_nats": math.fsum(document.nats for document in self.documents),
-            "num_tokens": sum(document.num_tokens for document in self.documents),
-            "text_bytes": self.text_bytes,
-            "num_documents": len(self.documents),
-            "unknown_bytes": self.unknown_bytes,
-            "window_tokens": self.window_tokens,
-        }
+        return {"pseudo_bits_per_byte": self.pseudo_bits_per_byte, "pseudo_nats": self.nats, **self._counts()}
 
 
 @dataclass(frozen=True)

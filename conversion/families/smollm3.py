@@ -46,7 +46,10 @@ def _rotating_layers(config: Mapping[str, Any]) -> list[int]:
     """1 for each layer that rotates, 0 for each that does not."""
     num_layers, given = config["num_hidden_layers"], config["no_rope_layers"]
     if given is None:
-        return [int((layer + 1) % config["no_rope_layer_interval"] != 0) for layer in range(num_layers)]
+        every = config["no_rope_layer_interval"]
+        if every == 0:
+            raise ValueError("no_rope_layer_interval in config.json is 0; expected every how many layers one does not rotate, above 0")
+        return [int((layer + 1) % every != 0) for layer in range(num_layers)]
     if len(given) < num_layers or set(given) - {0, 1}:
         raise ValueError(
             f"no_rope_layers in config.json has {len(given)} numbers, {', '.join(map(str, sorted(set(given))))}; expected 1 (rotates) or 0 for each of"

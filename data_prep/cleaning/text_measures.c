@@ -166,6 +166,13 @@ static inline uint32_t counted(Slot *slots, uint64_t mask, uint64_t key) {
     return ++slots[at].count;
 }
 
+/* A key of the n tokens up to one. */
+static inline uint64_t ngram_ending(int64_t last, int n) {
+    uint64_t hash = 0;
+    for (int back = n - 1; back >= 0; back--) hash = join(hash, room.tokens[last - back]);
+    return finish(hash);
+}
+
 /* Share of the characters of a text in its most frequent n-gram that is there twice or more. */
 static double top_ngram(int64_t num_tokens, int n) {
     uint64_t mask;
@@ -174,9 +181,7 @@ static double top_ngram(int64_t num_tokens, int n) {
     if (!slots) return -1;
     int64_t best = 1, characters = 0;
     for (int64_t last = n - 1; last < num_tokens; last++) {
-        uint64_t hash = 0;
-        for (int back = n - 1; back >= 0; back--) hash = join(hash, room.tokens[last - back]);
-        int64_t times = counted(slots, mask, finish(hash));
+        int64_t times = counted(slots, mask, ngram_ending(last, n));
         int64_t length = room.ends[last + 1] - room.ends[last - n + 1];
         if (times > best || (times == best && times > 1 && length > characters)) {
             best = times;
@@ -196,9 +201,7 @@ static double repeated_ngrams(int64_t num_tokens, int n) {
     if (!slots) return -1;
     int64_t covered = 0, next = 0;
     for (int64_t last = n - 1; last < num_tokens; last++) {
-        uint64_t hash = 0;
-        for (int back = n - 1; back >= 0; back--) hash = join(hash, room.tokens[last - back]);
-        if (counted(slots, mask, finish(hash)) < 2) continue;
+        if (counted(slots, mask, ngram_ending(last, n)) < 2) continue;
         int64_t first = last - n + 1 > next ? last - n + 1 : next;
         covered += room.ends[last + 1] - room.ends[first];
         next = last + 1;

@@ -225,6 +225,8 @@ def test_layers_without_rotations_are_told_one_by_one() -> None:
     assert counted["no_rope_freq"] == [0, 0, 1] * 12
     sentence = "no_rope_layers in config.json has 3 numbers, 0, 2; expected 1 (rotates) or 0 for each of the 36 layers"
     refuse({**config, "no_rope_layers": [0, 2, 0]}, sentence, family="smollm3")
+    sentence = "no_rope_layer_interval in config.json is 0; expected every how many layers one does not rotate, above 0"
+    refuse({**config, "no_rope_layers": None, "no_rope_layer_interval": 0}, sentence, family="smollm3")
     refuse(
         {**config, "layer_types": ["sliding_attention"] * 36},
         "layer_types in config.json names others than full_attention: models with windows are not covered",
