@@ -5,7 +5,11 @@ from __future__ import annotations
 import shlex
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
+
+from data_prep.plain_files import read_json, write_json
 
 ROOT = Path(__file__).resolve().parent.parent
 _TIMEOUT_SECONDS = 24 * 3600
@@ -36,3 +40,14 @@ def last_checkpoint(run: Path, *, num_steps: int, log_every: int, overrides: tup
         steps = (f"schedule.max_steps={num_steps}", f"run.checkpoint_every_steps={num_steps}", f"run.log_every_steps={log_every}")
         call("recipes.train", "--recipe", "demo_pretrain", "--output", run, *overrides, *steps)
     return last
+
+
+def require_same_settings(output: Path, settings: Mapping[str, Any]) -> None:
+    """Refuse to put what a study makes beside what was made with other settings; the first call writes them down."""
+    path = output / "settings.json"
+    if not path.exists():
+        output.mkdir(parents=True, exist_ok=True)
+        write_json(path, settings)
+    elif (found := read_json(path)) != settings:
+        other = [f"{key} {found.get(key)}, now {value}" for key, value in settings.items() if found.get(key) != value]
+        raise SystemExit(f"{output} holds a study with {'; '.join(other)}; choose another --output or the same settings")

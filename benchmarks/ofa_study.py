@@ -1,14 +1,15 @@
 """OFA's dimensions on real text: a small English RoBERTa gets the words of five languages, and is trained on masked text of all of them.
 
-    python -m benchmarks.ofa_study --data DATA --output STUDY --seeds 1
+    python -m benchmarks.ofa_study --data DATA --output STUDY --seeds 1 2 3
+    python -m benchmarks.ofa_study --data DATA --output STUDY --seeds 1 --layers 2 --hidden-size 192 --heads 6 --dimensions 100 50 25
 
 DATA holds `text/{en,sl,it,hr,sr}/*.jsonl.gz` (`group` names what must not be on both sides) and `parallel/gnome_help.en-*.tsv.gz`.  As in the
 paper: the source's vocabulary is joined with that of a tokenizer of all languages (`--vocabulary union`), new tokens get rows by OFA from vectors
-of words of all languages in one space, at full size and as coordinates of three sizes, or drawn rows; each model is trained on the same samples.
-The paper's 100, 200 and 400 of 768 dimensions are as large a part of this model's: 25, 50 and 100 of 192.  Its vectors, ColexNet+, are taken
-from parallel text; here words that occur in the same translated segments are (skip-gram over shuffled segments), in ColexNet+'s form.
+of words of all languages in one space, at full size and as coordinates of several sizes, or drawn rows; the models of a seed are trained on the
+same samples.  The paper's vectors, ColexNet+, are taken from parallel text; here words that occur in the same translated segments are (skip-gram
+over shuffled segments), in ColexNet+'s form.
 
-Every step is a command of the project; what exists is used again, so the study can be stopped and continued.
+Every step is a command of the project; what exists is used again, so the study can be stopped and continued, and grows by seeds and dimensions.
 """
 
 from __future__ import annotations
@@ -18,28 +19,24 @@ import csv
 import gzip
 import json
 import random
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from statistics import mean, stdev
+from statistics import fmean
 
-from benchmarks.commands import last_checkpoint, made
+from benchmarks.commands import last_checkpoint, made, require_same_settings
+from conversion.intervals import t_interval
 from data_prep.tables import markdown_table
 
 LANGUAGES = {"en": "eng", "sl": "slv", "it": "ita", "hr": "hrv", "sr": "srp"}
 VOCAB_SIZES = {"en": 4000, "all": 6000}
-SHAPE = ("--num-layers", "2", "--hidden-size", "192", "--num-attention-heads", "6", "--ffn-size", "768", "--max-positions", "128")
-# Share of the dimensions as in the paper: 400, 200 and 100 of 768.
-ARMS = {"random": None, "OFA, all 192": None, "OFA, 100": 100, "OFA, 50": 50, "OFA, 25": 25}
-SOURCE_STEPS, STEPS, VALIDATE_EVERY = 240, 40, 20
+DRAWN = "new rows drawn"
 TRAINING = (
     "data.sequence_length=128",
     "parallel.devices_per_node=1",
     "parallel.tensor_parallel_size=1",
     "schedule.global_batch_size=16",
     "schedule.micro_batch_size=16",
-    "schedule.learning_rate=1e-3",
-    "schedule.min_learning_rate=1e-4",
     "schedule.warmup_steps=20",
     "+objective=masked",
 )
@@ -52,11 +49,57 @@ _VECTOR_SIZE, _VECTOR_EPOCHS = 64, 8
 
 
 @dataclass(frozen=True)
+class Settings:
+    """What all models of a study share.
+
+    Attributes:
+        precision: of products and activations; the optimizer's weights are float32.
+        source_steps: of English, before the transfer.
+    """
+
+    hidden_size: int = 768
+    layers: int = 1
+    heads: int = 12
+    precision: str = "bf16"
+    learning_rate: float = 5e-4
+    source_steps: int = 400
+    steps: int = 60
+    validate_every: int = 30
+    validation_batches: int = 2
+
+    def shape(self) -> tuple[str, ...]:
+        """For conversion.new_model."""
+        sizes = {"num-layers": self.layers, "hidden-size": self.hidden_size, "num-attention-heads": self.heads}
+        sizes |= {"ffn-size": 4 * self.hidden_size, "max-positions": 128}
+        return tuple(word for name, size in sizes.items() for word in (f"--{name}", str(size)))
+
+    def training(self) -> tuple[str, ...]:
+        """For recipes.train."""
+        rate = self.learning_rate
+        rates = (f"schedule.learning_rate={rate}", f"schedule.min_learning_rate={rate / 10}")
+        return (*TRAINING, f"precision={self.precision}", *rates)
+
+
+@dataclass(frozen=True)
+class Arm:
+    """Where the new rows come from, and the size of their coordinates; None if they are whole."""
+
+    method: str
+    factorised_size: int | None = None
+
+    @property
+    def name(self) -> str:
+        """In folders."""
+        return self.method if self.factorised_size is None else f"{self.method}_{self.factorised_size}"
+
+
+@dataclass(frozen=True)
 class Study:
     """Where things lie, and how to make each that is not there yet."""
 
     data: Path
     output: Path
+    settings: Settings
 
     def text(self, language: str, part: str) -> Path:
         """The `train` or `heldout` text of a language."""
@@ -107,7 +150,8 @@ class Study:
 
     def train(self, folder: Path, nemo: Path, data: Sequence[Path], *, seed: int, steps: int, options: Sequence[str] = ()) -> Path:
         """A run on masked text, to its last checkpoint."""
-        overrides = (f"model.checkpoint={nemo}", f"data.train=[{','.join(map(str, data))}]", f"seed={seed}", *TRAINING, *options)
+        overrides = (f"model.checkpoint={nemo}", f"data.train=[{','.join(map(str, data))}]", f"seed={seed}")
+        overrides += (*self.settings.training(), *options)
         return last_checkpoint(folder / "run", num_steps=steps, log_every=10, overrides=overrides)
 
     def source(self, seed: int) -> Path:
@@ -115,27 +159,27 @@ class Study:
         folder, tokenizer = self.output / f"source_{seed}", self.tokenizer("en", ["en"])
         data = made(self.output / "data_source", "data_prep.to_megatron", "--input", self.text("en", "train"), "--tokenizer", tokenizer)
         options = ("--model-type", "roberta", "--tokenizer", tokenizer, "--seed", str(seed))
-        new = made(folder / "new", "conversion.new_model", *SHAPE, *options)
+        new = made(folder / "new", "conversion.new_model", *self.settings.shape(), *options)
         nemo = made(folder / "nemo", "conversion.hf_to_nemo", "--input", new)
-        last = self.train(folder, nemo, [data], seed=seed, steps=SOURCE_STEPS)
+        last = self.train(folder, nemo, [data], seed=seed, steps=self.settings.source_steps)
         return made(folder / "hf", "conversion.nemo_to_hf", "--input", last)
 
-    def arm(self, name: str, seed: int) -> list[dict[str, float]]:
+    def arm(self, arm: Arm, seed: int) -> list[dict[str, float]]:
         """The figures of one model: a line of metrics for each validation."""
-        folder, source = self.output / f"arm_{seed}_{name.replace(', ', '_').replace(' ', '_')}", self.source(seed)
-        size = ARMS[name]
-        method = ("--method", "random") if name == "random" else ("--method", "ofa", "--vectors", self.vectors())
+        folder, source, settings = self.output / f"arm_{seed}_{arm.name}", self.source(seed), self.settings
+        vectors = ("--vectors", self.vectors()) if arm.method == "ofa" else ()
         union = ("--vocabulary", "union", "--tokenizer", self.tokenizer("all", list(LANGUAGES)), "--output-layer", "tied")
-        factorised = () if size is None else ("--factorised-size", str(size))
-        options = ("--source", source, *union, *method, *factorised, "--seed", str(seed))
+        factorised = () if arm.factorised_size is None else ("--factorised-size", str(arm.factorised_size))
+        options = ("--source", source, *union, "--method", arm.method, *vectors, *factorised, "--seed", str(seed))
         hf = made(folder / "hf", "conversion.transfer", *options)
         nemo = made(folder / "nemo", "conversion.hf_to_nemo", "--input", hf)
         data = {part: self.data_sets(hf, part) for part in ("train", "heldout")}
         sets = ",".join(f"{language}:{path}" for language, path in data["heldout"].items())
         shares = [f"data.languages=[{','.join(LANGUAGES)}]", f"data.shares={{{','.join(f'{language}: 0.2' for language in LANGUAGES)}}}"]
-        validation = [f"data.validation={{{sets}}}", f"run.validate_every_steps={VALIDATE_EVERY}", "run.validation_batches=1"]
-        factors = [] if size is None else [f"+model.factors={hf / 'factors.safetensors'}"]
-        self.train(folder, nemo, list(data["train"].values()), seed=seed, steps=STEPS, options=[*shares, *validation, *factors])
+        when = [f"run.validate_every_steps={settings.validate_every}", f"run.validation_batches={settings.validation_batches}"]
+        factors = [] if arm.factorised_size is None else [f"+model.factors={hf / 'factors.safetensors'}"]
+        train, overrides = list(data["train"].values()), [*shares, f"data.validation={{{sets}}}", *when, *factors]
+        self.train(folder, nemo, train, seed=seed, steps=settings.steps, options=overrides)
         records = map(json.loads, (folder / "run/metrics.jsonl").read_text(encoding="utf-8").splitlines())
         return [record for record in records if "validation_masked_bits_per_byte_en" in record]
 
@@ -174,38 +218,64 @@ def shuffled_segments(folder: Path) -> Iterator[list[str]]:
                 yield words
 
 
-def table(found: dict[str, list[list[dict[str, float]]]], step: int) -> str:
-    """Bits per byte of masked text by arm and language, mean and spread over seeds."""
+def table(found: Mapping[str, Sequence[Sequence[Mapping[str, float]]]], step: int) -> str:
+    """Bits per byte of masked text by arm and language, the mean of the seeds; behind them the mean of the languages, and its distance to drawn rows."""
+    bits = {
+        name: [
+            [record[f"validation_masked_bits_per_byte_{each}"] for each in LANGUAGES]
+            for run in runs
+            for record in run
+            if record["step"] == step
+        ]
+        for name, runs in found.items()
+    }
+    means = {name: [fmean(of_seed) for of_seed in of_seeds] for name, of_seeds in bits.items()}
     rows = []
-    for name, runs in found.items():
-        cells = []
-        for language in [*LANGUAGES, "mean"]:
-            values = []
-            for records in runs:
-                record = next(record for record in records if record["step"] == step)
-                of = {each: record[f"validation_masked_bits_per_byte_{each}"] for each in LANGUAGES}
-                values.append(mean(of.values()) if language == "mean" else of[language])
-            cells.append(f"{mean(values):.3f}" + (f" ± {stdev(values):.3f}" if len(values) > 1 else ""))
-        rows.append([name, *cells])
-    return markdown_table(["rows", *LANGUAGES, "mean"], rows)
+    for name, of_seeds in bits.items():
+        apart = [] if name == DRAWN else [a - b for a, b in zip(means[name], means[DRAWN], strict=True)]
+        rows.append(
+            [name, *(f"{fmean(column):.3f}" for column in zip(*of_seeds, strict=True)), told(means[name], ".3f"), told(apart, "+.3f")]
+        )
+    return markdown_table(["rows", *LANGUAGES, "mean", "against drawn rows"], rows)
+
+
+def told(values: Sequence[float], form: str) -> str:
+    """The mean over seeds with Student's interval of 95 %; of one seed no interval."""
+    if len(values) < 2:
+        return "".join(f"{value:{form}}" for value in values)
+    mean = t_interval(values)
+    return f"{mean.value:{form}} [{mean.low:{form}}, {mean.high:{form}}]"
 
 
 def main() -> None:
     """Make what is missing and print the tables."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True, help="folder of real text")
-    parser.add_argument("--output", type=Path, required=True, help="everything is made here")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[1], help="one source model each")
-    arguments = parser.parse_args()
-    study = Study(arguments.data, arguments.output.resolve())
+    arguments = _parser().parse_args()
+    settings = Settings(**{field.name: getattr(arguments, field.name) for field in fields(Settings)})
+    study = Study(arguments.data, arguments.output.resolve(), settings)
+    require_same_settings(study.output, asdict(settings))
+    arms = {DRAWN: Arm("random"), f"OFA, all {settings.hidden_size}": Arm("ofa")}
+    arms |= {f"OFA, {size}": Arm("ofa", size) for size in arguments.dimensions}
     for language in LANGUAGES:
         study.split_text(language)
-    found: dict[str, list[list[dict[str, float]]]] = {name: [] for name in ARMS}
+    found: dict[str, list[list[dict[str, float]]]] = {name: [] for name in arms}
     for seed in arguments.seeds:
-        for name in ARMS:
-            found[name].append(study.arm(name, seed))
-    for step in range(VALIDATE_EVERY, STEPS + 1, VALIDATE_EVERY):
-        print(f"\nPseudo-perplexity of held-out text in bits per byte after {step} steps\n\n{table(found, step)}")
+        for name, arm in arms.items():
+            found[name].append(study.arm(arm, seed))
+        for step in range(settings.validate_every, settings.steps + 1, settings.validate_every):
+            title = f"Pseudo-perplexity of held-out text in bits per byte after {step} steps, seeds up to {seed}"
+            print(f"\n{title}\n\n{table(found, step)}", flush=True)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True, help="folder of real text")
+    parser.add_argument("--output", type=Path, required=True, help="everything is made here, and found again")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1], help="one source model each")
+    parser.add_argument("--dimensions", type=int, nargs="+", default=[400, 200, 100], help="of the coordinates (default: the paper's)")
+    for field in fields(Settings):
+        of = type(field.default)
+        parser.add_argument(f"--{field.name.replace('_', '-')}", type=of, default=field.default, help="default: %(default)s")
+    return parser
 
 
 if __name__ == "__main__":

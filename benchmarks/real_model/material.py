@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from benchmarks.commands import require_same_settings
 from conversion.comparison import TextScorer, TrainingOptions, pack, train
 from conversion.decision import spread_order
 from conversion.embeddings.case import TransferCase, read_case
@@ -74,13 +75,7 @@ class Study:
 
     def require_same(self, settings: Mapping[str, Any]) -> None:
         """Refuse to put cells beside others that were made with other settings."""
-        path = self.output / "settings.json"
-        if not path.exists():
-            self.output.mkdir(parents=True, exist_ok=True)
-            write_json(path, settings)
-        elif (found := read_json(path)) != settings:
-            other = [f"{key} {found.get(key)}, now {value}" for key, value in settings.items() if found.get(key) != value]
-            raise SystemExit(f"{self.output} holds a study with {'; '.join(other)}; choose another --output or the same settings")
+        require_same_settings(self.output, settings)
 
     def text(self, language: str, num_bytes: int) -> Path:
         """About so many bytes of all the language's corpora but the held-out novels, in an order that says nothing."""
