@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,7 @@ from conversion.hf_model import Checkpoint, is_masked
 from data_prep.progress import Progress
 from data_prep.tokenizers.frame import frame_of
 from eval.protocols.zero_shot import FineTuning, Labelled, Prediction, Task, headline_value
+from eval.training_state import KeptState
 from eval.word_pieces import Passage, WordCutter
 
 if TYPE_CHECKING:
@@ -132,6 +134,7 @@ def fine_tune(
     seed: int,
     micro_batch_size: int,
     label: str,
+    kept: KeptState | None = None,
 ) -> list[float]:
     """Train in place and leave the weights of the epoch that is best on development rows, the earlier of equals.
 
@@ -140,47 +143,123 @@ def fine_tune(
 
     Args:
         label: of the progress.
+        kept: state of this very training, which goes on from there, to the same weights; None begins and keeps nothing.
 
     Returns:
         the headline on development rows after each epoch.
 
     Raises:
-        ValueError: if the loss is not finite.
+        ValueError: if the loss is not finite, or the state that was kept cannot be read.
     """
-    import torch
-
     passages, _ = reader.passages(train)
-    steps = settings.epochs * -(-len(passages) // settings.global_batch_size)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=settings.learning_rate, eps=1e-8, weight_decay=0.0)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: max(0.0, 1 - step / steps))
-    torch.manual_seed(seed)  # of dropout, whatever was drawn before
-    order = torch.Generator().manual_seed(seed)
-    by_epoch: list[float] = []
-    best: dict[str, Tensor] = {}
-    with Progress(label, total=steps, unit="steps") as progress:
-        for epoch in range(1, settings.epochs + 1):
+    training = _Training(model, settings, num_passages=len(passages), seed=seed)
+    if kept is not None and (state := kept.read()) is not None:
+        training.go_on_from(state)
+        print(f"{label} goes on behind step {training.step} of {training.num_steps}", file=sys.stderr, flush=True)
+    with Progress(label, total=training.num_steps - training.step, unit="steps") as progress:
+        while training.step < training.num_steps:
             model.train()
-            shuffled = torch.randperm(len(passages), generator=order).tolist()
-            for first in range(0, len(shuffled), settings.global_batch_size):
-                batch = [passages[number] for number in shuffled[first : first + settings.global_batch_size]]
-                loss = _gradients(model, task, train, batch, names, micro_batch_size=micro_batch_size)
-                if not loss < float("inf"):
-                    raise ValueError(
-                        f"the loss of {task.name} is {loss} in epoch {epoch} with seed {seed}; lower --learning-rate or check the model"
-                    )
-                if settings.max_grad_norm is not None:
-                    torch.nn.utils.clip_grad_norm_(model.parameters(), settings.max_grad_norm)
-                optimizer.step()
-                schedule.step()
-                optimizer.zero_grad(set_to_none=True)
-                progress.advance(1)
-            model.eval()
-            predicted = predict(model, task, reader, names, dev, batch_size=micro_batch_size)
-            by_epoch.append(headline_value(task, dev, predicted, names))
-            if by_epoch[-1] > max(by_epoch[:-1], default=-1.0):
-                best = {name: tensor.detach().to("cpu", copy=True) for name, tensor in model.state_dict().items()}
-    model.load_state_dict(best)
-    return by_epoch
+            batch = [passages[number] for number in training.batch()]
+            loss = _gradients(model, task, train, batch, names, micro_batch_size=micro_batch_size)
+            if not loss < float("inf"):
+                raise ValueError(
+                    f"the loss of {task.name} is {loss} in epoch {training.epoch} with seed {seed}; lower --learning-rate or check the model"
+                )
+            training.take_step()
+            progress.advance(1)
+            if training.is_between_epochs:
+                model.eval()
+                predicted = predict(model, task, reader, names, dev, batch_size=micro_batch_size)
+                training.end_epoch(headline_value(task, dev, predicted, names))
+            if kept is not None and kept.is_due:
+                kept.keep(training.state())
+    model.eval()
+    model.load_state_dict(training.best)
+    return training.by_epoch
+
+
+class _Training:
+    """A model on its way through the epochs: everything that decides its next steps.
+
+    Attributes:
+        step: that were taken.
+        by_epoch: headlines on development rows.
+        best: weights of the best epoch so far.
+    """
+
+    def __init__(self, model: PreTrainedModel, settings: FineTuning, *, num_passages: int, seed: int) -> None:
+        import torch
+
+        self._model, self._settings, self._num_passages = model, settings, num_passages
+        self._steps_of_epoch = -(-num_passages // settings.global_batch_size)
+        self.num_steps = settings.epochs * self._steps_of_epoch
+        self._optimizer = torch.optim.AdamW(model.parameters(), lr=settings.learning_rate, eps=1e-8, weight_decay=0.0)
+        self._schedule = torch.optim.lr_scheduler.LambdaLR(self._optimizer, lambda step: max(0.0, 1 - step / self.num_steps))
+        torch.manual_seed(seed)  # of dropout, whatever was drawn before
+        order = torch.Generator().manual_seed(seed)
+        self._orders = [torch.randperm(num_passages, generator=order) for _ in range(settings.epochs)]
+        self.step, self.by_epoch = 0, list[float]()
+        self.best: dict[str, Tensor] = {}
+
+    @property
+    def epoch(self) -> int:
+        """Of the next step, from 1."""
+        return self.step // self._steps_of_epoch + 1
+
+    @property
+    def is_between_epochs(self) -> bool:
+        """Whether the last step was an epoch's last."""
+        return self.step % self._steps_of_epoch == 0
+
+    def batch(self) -> list[int]:
+        """Numbers of the next step's passages."""
+        first = self.step % self._steps_of_epoch * self._settings.global_batch_size
+        numbers: list[int] = self._orders[self.epoch - 1][first : first + self._settings.global_batch_size].tolist()
+        return numbers
+
+    def take_step(self) -> None:
+        """By the gradients that are there."""
+        import torch
+
+        if self._settings.max_grad_norm is not None:
+            torch.nn.utils.clip_grad_norm_(self._model.parameters(), self._settings.max_grad_norm)
+        self._optimizer.step()
+        self._schedule.step()
+        self._optimizer.zero_grad(set_to_none=True)
+        self.step += 1
+
+    def end_epoch(self, headline: float) -> None:
+        """Keep the weights if they are better than any before."""
+        if headline > max(self.by_epoch, default=-1.0):
+            self.best = {name: tensor.detach().to("cpu", copy=True) for name, tensor in self._model.state_dict().items()}
+        self.by_epoch.append(headline)
+
+    def state(self) -> dict[str, Any]:
+        """For `go_on_from` of another process."""
+        import torch
+
+        return {
+            "step": self.step,
+            "by_epoch": self.by_epoch,
+            "best": self.best,
+            "model": self._model.state_dict(),
+            "optimizer": self._optimizer.state_dict(),
+            "schedule": self._schedule.state_dict(),
+            "dropout": torch.get_rng_state(),
+            "dropout on GPU": torch.cuda.get_rng_state(self._model.device) if self._model.device.type == "cuda" else None,
+        }
+
+    def go_on_from(self, state: Mapping[str, Any]) -> None:
+        """Stand where a training of the same model, rows, settings and seed stood."""
+        import torch
+
+        self.step, self.by_epoch, self.best = state["step"], list(state["by_epoch"]), dict(state["best"])
+        self._model.load_state_dict(state["model"])
+        self._optimizer.load_state_dict(state["optimizer"])
+        self._schedule.load_state_dict(state["schedule"])
+        torch.set_rng_state(state["dropout"])
+        if state["dropout on GPU"] is not None and self._model.device.type == "cuda":
+            torch.cuda.set_rng_state(state["dropout on GPU"], self._model.device)
 
 
 def _gradients(

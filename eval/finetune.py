@@ -2,8 +2,8 @@
 
 Hyperparameters are the paper's; each task is trained once for each seed, the epoch that is best on the development rows of the training
 languages is kept, and the test rows of all languages are labelled by it.  Scores go to the models' folders of results, beside those of
-eval.harness and eval.retrieval, for eval.report and eval.figures.  What was killed goes on with the training it was in, or after the last
-language it labelled.
+eval.harness and eval.retrieval, for eval.report and eval.figures.  What was killed goes on from the last state of the training it was in, or
+after the last language it labelled, to the same figures.
 """
 
 from __future__ import annotations
@@ -45,9 +45,10 @@ from eval.protocols.zero_shot import (
     scores,
     told,
 )
+from eval.training_state import KeptState
 
 STAGE = "eval.finetune"
-_WEIGHTS = "weights"
+_WEIGHTS, _STATE = "weights", "training.pt"
 
 
 @dataclass(frozen=True)
@@ -97,13 +98,14 @@ def read_job(task: Task, settings: FineTuning, data: Path, arguments: argparse.N
 
 
 class Unit:
-    """One training, of a model on a task with a seed: its weights and what they say of each language, kept until the task is done."""
+    """One training, of a model on a task with a seed: its state, then its weights and what they say of each language, kept until the task is done."""
 
-    def __init__(self, checkpoint: Checkpoint, job: Job, seed: int, folder: Path) -> None:
+    def __init__(self, checkpoint: Checkpoint, job: Job, seed: int, folder: Path, *, state_every_seconds: float) -> None:
         parts = {"model": checkpoint.digest, "protocol": json.dumps([job.protocol, versions_of("hf")], sort_keys=True), "seed": str(seed)}
         self._folder = folder / f"{job.task.name}-seed{seed}-{combined_digest(parts).removeprefix('xxh3:')[:16]}"
         self._checkpoint, self._job, self._seed = checkpoint, job, seed
         self._journal = Journal(self._folder / "predictions.jsonl")
+        self._state = KeptState(self._folder / _STATE, every_seconds=state_every_seconds)
 
     def predictions(self, languages: Sequence[str], *, device: str, micro_batch_size: int) -> dict[str, list[Prediction]]:
         """Labels of each language's test rows, from the journal where they are there."""
@@ -135,6 +137,7 @@ class Unit:
 
         job, weights = self._job, self._folder / _WEIGHTS
         if weights.is_dir():
+            self._state.remove()
             return load_tagger(weights, job.task, device=device)
         model = new_tagger(self._checkpoint, job.task, job.names, seed=self._seed, device=device)
         start = time.monotonic()
@@ -149,12 +152,14 @@ class Unit:
             seed=self._seed,
             micro_batch_size=micro_batch_size,
             label=f"{self._told()}, training",
+            kept=self._state,
         )
         partial = weights.with_name(f".{_WEIGHTS}.partial")
         shutil.rmtree(partial, ignore_errors=True)
         model.save_pretrained(partial)
         self._journal.add([{"key": "trained", "by_epoch": by_epoch}])
         os.replace(partial, weights)
+        self._state.remove()
         best = max(by_epoch)
         print(
             f"{self._told()}: trained in {time.monotonic() - start:.1f} s, best of {len(by_epoch)} epochs is"
@@ -182,7 +187,8 @@ def evaluate(checkpoint: Checkpoint, job: Job, arguments: argparse.Namespace) ->
         print(f"{checkpoint.name}, {job.task.name}: evaluated before", file=sys.stderr, flush=True)
         return earlier
     folder = arguments.output / ".answers" / f"finetune-{checkpoint.digest.removeprefix('xxh3:')[:16]}"
-    units = [Unit(checkpoint, job, seed, folder) for seed in arguments.seeds]
+    every = 60 * arguments.state_every_minutes
+    units = [Unit(checkpoint, job, seed, folder, state_every_seconds=every) for seed in arguments.seeds]
     found = [unit.predictions(languages, device=arguments.device, micro_batch_size=arguments.micro_batch_size) for unit in units]
     facts = {"by_epoch": {str(seed): unit.by_epoch() for seed, unit in zip(arguments.seeds, units, strict=True)}}
     tasks = {
@@ -265,6 +271,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--max-tokens", type=int, help="of a passage (default: the paper's, 256; of taxi1500 100)")
     parser.add_argument("--micro-batch-size", type=int, default=8, help="passages at once; changes no figure beyond rounding (default: 8)")
     parser.add_argument("--device", help="cpu, cuda or cuda:1 (default: cuda where there is one)")
+    parser.add_argument(
+        "--state-every-minutes",
+        type=float,
+        default=10.0,
+        metavar="N",
+        help="keep a training's state, for what is killed in it (default: 10)",
+    )
     parser.add_argument("--keep-models", action="store_true", help="keep the trained weights, for languages that come later")
     parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="a folder of results per model, as eval.harness writes")
     return parser
@@ -280,6 +293,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
     if arguments.micro_batch_size < 1:
         raise ValueError(f"--micro-batch-size is {arguments.micro_batch_size}; it must be at least 1")
+    if not arguments.state_every_minutes >= 0:
+        raise ValueError(f"--state-every-minutes is {arguments.state_every_minutes}; it must be 0 at least, which is behind every step")
     if len(set(arguments.seeds)) < len(arguments.seeds):
         raise ValueError(f"--seeds {' '.join(map(str, arguments.seeds))} names one twice; each is a training of its own")
     settings = {name: _settings(TASKS[name], arguments) for name in arguments.tasks}

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
 import shutil
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,9 +21,10 @@ from eval import fine_tuning, finetune
 from eval.earlier import folder_in_use
 from eval.protocols.tagging import f1_of_counts, span_counts
 from eval.protocols.zero_shot import TASKS, FineTuning, label_names, labelled_rows, scores
+from eval.training_state import KeptState
 from tests.conversion.embedding_fixtures import byte_level, demo_text
 from tests.eval.encoder_rows import SPECIALS, Sentence, tiny_encoder, word_sentences, write_rows, write_words
-from tests.processes import call_command
+from tests.processes import Group, call_command
 
 FAST = ("--learning-rate", "3e-3", "--epochs", "2", "--device", "cpu", "--micro-batch-size", "16")
 TOPICS = ("Recommendation", "Faith", "Description", "Sin", "Grace", "Violence")
@@ -142,6 +145,77 @@ def test_killed_and_gone_on(
         run(encoder, data, tmp_path / "again", *words)
     with pytest.raises(ValueError, match=r"^the results of tiny hold ner_eng of other rows or settings; choose another --output$"):
         run(encoder, data, tmp_path / "again", "--tasks", "ner", "--seeds", "1")
+
+
+def test_killed_within_a_training(encoder: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A process that is killed between two steps loses none that were kept, and the figures are those of a run that nothing stopped."""
+    words = ("--tasks", "ner", "--seeds", "2", "--epochs", "12")
+    whole = run(encoder, data, tmp_path / "whole", *words)
+    capsys.readouterr()
+    again = tmp_path / "again"
+    arguments = ["--model", f"tiny={encoder}", "--data", str(data), "--output", str(again), *FAST, *words, "--state-every-minutes", "0"]
+    group = Group(["-m", "eval.finetune", *arguments], log_dir=tmp_path / "log")
+    group.wait_until(lambda: any(again.glob(".answers/*/*/training.pt")), timeout_seconds=120)
+    group.kill()
+    assert group.process.returncode == -signal.SIGKILL
+    (state,) = again.glob(".answers/*/*/training.pt")
+    state.with_name(f".{state.name}.partial").write_bytes(b"cut off")
+    found = run(encoder, data, again, *words)
+    steps = re.search(r"tiny, ner, seed 2, training goes on behind step (\d+) of 24\n", capsys.readouterr().err)
+    assert steps is not None and 1 <= int(steps[1]) < 24
+    assert found["tasks"] == whole["tasks"]
+    assert sorted(path.name for path in again.iterdir()) == ["tiny"]
+
+
+@pytest.mark.parametrize("last_step", [1, 3, 6])
+def test_going_on_from_a_state_changes_no_bit(
+    encoder: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, last_step: int
+) -> None:
+    """Within an epoch, behind its last step, and behind the epoch that was best, the second; with dropout."""
+    task, settings = TASKS["ner"], FineTuning(3e-3, 16, 3, 64, 1.0)
+    checkpoint, rows = (
+        inspect_checkpoint(encoder, name="tiny"),
+        {split: labelled_rows(data, task, "eng", split) for split in ("train", "val")},
+    )
+    names, reader = label_names(task, [rows["train"]]), fine_tuning.Reader(checkpoint, task, max_tokens=64)
+
+    def trained(kept: KeptState | None) -> tuple[list[float], dict[str, torch.Tensor]]:
+        model = fine_tuning.new_tagger(checkpoint, task, names, seed=5, device="cpu")
+        split = {"train": rows["train"], "dev": rows["val"]}
+        options = {"seed": 5, "micro_batch_size": 16, "label": "training", "kept": kept}
+        by_epoch = fine_tuning.fine_tune(model, task, settings, reader, names, **split, **options)
+        return by_epoch, model.state_dict()
+
+    headlines = itertools.cycle([0.2, 0.9, 0.4])
+    monkeypatch.setattr(fine_tuning, "headline_value", lambda *arguments: next(headlines))
+    whole = trained(None)
+    gradients, calls = fine_tuning._gradients, 0
+
+    def stopped(*arguments: Any, **options: Any) -> float:
+        nonlocal calls
+        calls += 1
+        if calls == last_step + 1:
+            raise KeyboardInterrupt
+        return gradients(*arguments, **options)
+
+    monkeypatch.setattr(fine_tuning, "_gradients", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        trained(KeptState(tmp_path / "state", every_seconds=0))
+    by_epoch, weights = trained(KeptState(tmp_path / "state", every_seconds=1e9))
+    assert calls == last_step + 1 + (9 - last_step), "no step is taken twice"
+    assert by_epoch == whole[0] == [0.2, 0.9, 0.4] and all(torch.equal(weights[name], tensor) for name, tensor in whole[1].items())
+
+
+def test_a_state_that_cannot_be_read(tmp_path: Path) -> None:
+    kept = KeptState(tmp_path / "state", every_seconds=0)
+    assert kept.read() is None and kept.is_due
+    kept.keep({"step": 3})
+    assert kept.read() == {"step": 3}
+    (tmp_path / "state").write_bytes((tmp_path / "state").read_bytes()[:-40])
+    with pytest.raises(ValueError, match=f"^{tmp_path}/state is no whole state of a training; remove it, and the training begins again$"):
+        kept.read()
+    kept.remove()
+    assert not any(tmp_path.iterdir())
 
 
 def _trained(encoder: Path, data: Path, task: str, *, micro_batch_size: int, seed: int = 1) -> dict[str, torch.Tensor]:
@@ -294,6 +368,7 @@ def test_rows_that_are_wrong(encoder: Path, tmp_path: Path, change: Callable[[Pa
         (("--tasks", "ner", "--learning-rate", "nan"), "--learning-rate is nan; expected more than 0 and less than 1"),
         (("--tasks", "ner", "--learning-rate", "2"), "--learning-rate is 2.0; expected more than 0 and less than 1"),
         (("--tasks", "ner", "--micro-batch-size", "0"), "--micro-batch-size is 0; it must be at least 1"),
+        (("--tasks", "ner", "--state-every-minutes", "nan"), "--state-every-minutes is nan; it must be 0 at least, which is behind every step"),
         (("--tasks", "ner", "--seeds", "1", "1"), "--seeds 1 1 names one twice; each is a training of its own"),
     ],
 )  # fmt: skip
