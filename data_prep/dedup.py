@@ -20,10 +20,11 @@ from data_prep.deduplication.decisions import DecisionLog, DocumentMethods, deci
 from data_prep.deduplication.onion_types import BOUNDARIES, PARAGRAPHS, SCORES, SMOOTHINGS, OnionSettings
 from data_prep.deduplication.output import DedupCounts, Sources, report, write_shard
 from data_prep.deduplication.repeated_ngrams import find_repeated
+from data_prep.deduplication.similar_documents import DEFAULT_SHARE, KEEP, MEASURES, Similar, SimilarSettings
 from data_prep.reading.comparison import IGNORABLE, Comparison
 from data_prep.reading.corpora import Corpus, add_corpus_arguments, corpora_from_arguments, write_corpus_table
 from data_prep.reading.documents import add_format_arguments, require_text_files
-from data_prep.reading.scanning import Protected, Reading, Scanner
+from data_prep.reading.scanning import Protected, Reading, Scanner, similar_documents
 from data_prep.reading.shards import ordered_map, shard_names
 
 _MIN_KEPT_TOKENS = 9  # as many as an n-gram has: what is shorter has nothing that could be compared
@@ -70,7 +71,8 @@ def dedup(
             unselected = Scanner(reading, scanner.settings, comparison)
             scanner.repeated = find_repeated(unselected, paths, scratch, workers=workers)
         log = DecisionLog(scratch, len(paths))
-        num_ngrams = decide_all(scanner, paths, log, methods=methods, workers=workers)
+        similar = similar_documents(reading, methods.similar, paths, scratch, workers=workers) if methods.similar else Similar.none()
+        num_ngrams = decide_all(scanner, paths, log, same=methods.same, similar=similar, workers=workers)
         sources = Sources(
             scratch, [(corpus.name, path.name) for corpus in corpora for path in corpus.paths], log.first_documents, protected_places
         )
@@ -90,6 +92,8 @@ def dedup(
             "settings": vars(scanner.settings),
             "passes": passes,
         }
+        if methods.similar:
+            facts["similar_documents"] = {**methods.similar.as_facts(), "num_compared": similar.num_compared}
         files = [[f"text/{name}" for name, number in zip(shards, owner) if number == place] for place in range(len(corpora))]
         write_corpus_table(staging, corpora, dict(zip((corpus.name for corpus in corpora), files)))
         (staging / "report.md").write_text(report([corpus.name for corpus in corpora], counts), encoding="utf-8")
@@ -164,12 +168,6 @@ def _parser() -> argparse.ArgumentParser:
         "--same-documents", action="store_true", help="also remove documents whose tokens and paragraphs are all the same, however short"
     )
     more.add_argument(
-        "--similar-documents",
-        type=float,
-        metavar="SHARE",
-        help="also remove documents of about this Jaccard similarity of n-grams (MinHash)",
-    )
-    more.add_argument(
         "--against",
         type=Path,
         nargs="+",
@@ -183,6 +181,9 @@ def _parser() -> argparse.ArgumentParser:
     more.add_argument(
         "--against-shortest", type=int, default=5, metavar="N", help="shorter paragraphs of theirs are not protected (default: 5 tokens)"
     )
+    _add_similar(
+        parser.add_argument_group("documents that are much alike as a whole (MinHash; case, accents and punctuation do not count)")
+    )
     run = parser.add_argument_group("running")
     run.add_argument(
         "--passes",
@@ -193,6 +194,64 @@ def _parser() -> argparse.ArgumentParser:
     )
     command.add_running_arguments(run)
     return parser
+
+
+def _add_similar(similar: argparse._ArgumentGroup) -> None:
+    defaults = SimilarSettings()
+    similar.add_argument(
+        "--similar-documents",
+        type=float,
+        nargs="?",
+        const=DEFAULT_SHARE,
+        metavar="SHARE",
+        help=f"remove documents of this similarity to one that stays ({DEFAULT_SHARE} if no number is given)",
+    )
+    similar.add_argument("--similar-ngram", type=int, default=defaults.n, metavar="N", help=f"words in an n-gram (default: {defaults.n})")
+    similar.add_argument(
+        "--similar-bands", type=int, metavar="B", help="bands of the signature (default: bands and rows follow from the similarity)"
+    )
+    similar.add_argument(
+        "--similar-rows", type=int, metavar="R", help="rows of a band: pairs of similarity s are compared with probability 1-(1-s^R)^B"
+    )
+    similar.add_argument(
+        "--similar-measure",
+        choices=MEASURES,
+        default=defaults.measure,
+        help="share of the n-grams of either document, or of those of the smaller (default: jaccard)",
+    )
+    similar.add_argument(
+        "--similar-keep",
+        choices=KEEP,
+        default=defaults.keep,
+        help="who of those that are alike stays, wherever it stands (default: longest)",
+    )
+    similar.add_argument(
+        "--similar-unchecked",
+        action="store_true",
+        help="remove whatever agrees in a band, without comparing (as tools that stop at MinHash)",
+    )
+
+
+def _similar_settings(arguments: argparse.Namespace) -> SimilarSettings | None:
+    """What the options say.
+
+    Raises:
+        ValueError: if they speak of similar documents, which were not asked for.
+    """
+    if arguments.similar_documents is None:
+        for name in ("bands", "rows"):
+            if getattr(arguments, f"similar_{name}") is not None:
+                raise ValueError(f"--similar-{name} needs --similar-documents, which says from which similarity on a document goes")
+        return None
+    return SimilarSettings(
+        share=arguments.similar_documents,
+        n=arguments.similar_ngram,
+        bands=arguments.similar_bands,
+        rows=arguments.similar_rows,
+        measure=arguments.similar_measure,
+        keep=arguments.similar_keep,
+        checked=not arguments.similar_unchecked,
+    )
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -217,7 +276,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         ),
         comparison=Comparison(arguments.ignore, marks_apart=arguments.marks_apart),
         reading=Reading.of(arguments),
-        methods=DocumentMethods(same=arguments.same_documents, similar=arguments.similar_documents),
+        methods=DocumentMethods(same=arguments.same_documents, similar=_similar_settings(arguments)),
         against=arguments.against,
         against_n=arguments.against_ngram,
         against_shortest=arguments.against_shortest,

@@ -14,13 +14,13 @@ import xxhash
 from numpy.typing import NDArray
 
 from data_prep.deduplication.onion import MAX_ORDINAL, Table
-from data_prep.deduplication.onion_types import CONTAMINATED, KEPT, SAME_DOCUMENT, Decisions, Scan
-from data_prep.deduplication.similar_documents import SimilarDocuments
+from data_prep.deduplication.onion_types import CONTAMINATED, KEPT, SAME_DOCUMENT, SIMILAR_DOCUMENT, Decisions, Scan
+from data_prep.deduplication.similar_documents import Similar, SimilarSettings
 from data_prep.reading.scanning import Batch, Scanner
 
 REMOVED = np.dtype(
     [("document", "<i8"), ("paragraph", "<i4"), ("verdict", "u1"), ("tokens", "<u4"), ("covered", "<u4"), ("repeated", "<u4"),
-     ("possible", "<u4"), ("source", "<i8"), ("source_ngrams", "<u4")]
+     ("possible", "<u4"), ("source", "<i8"), ("source_ngrams", "<u4"), ("share", "<f8")]
 )  # fmt: skip
 PLACE = np.dtype([("first_paragraph", "<u8"), ("line", "<i8")])
 _SAMPLE_BYTES = 1 << 20
@@ -32,19 +32,11 @@ class DocumentMethods:
 
     Attributes:
         same: documents with the tokens and paragraphs of an earlier one.
-        similar: documents whose n-grams have at least this Jaccard similarity to those of an earlier one, estimated by MinHash
-            (datasketch, 128 permutations); about 1.5 kB of memory a document.
-
-    Raises:
-        ValueError: for a share outside of 0 to 1.
+        similar: documents that are much like another one.
     """
 
     same: bool = False
-    similar: float | None = None
-
-    def __post_init__(self) -> None:
-        if self.similar is not None and not 0 < self.similar <= 1:
-            raise ValueError(f"--similar-documents is {self.similar}; expected a share above 0, at most 1")
+    similar: SimilarSettings | None = None
 
 
 @dataclass
@@ -69,12 +61,23 @@ class DecisionLog:
         path = self._path(shard)
         return np.fromfile(path, REMOVED) if path.exists() else np.zeros(0, REMOVED)
 
-    def append(self, shard: int, batch: Batch, decisions: Decisions, source: NDArray[np.int64], *, document: int, ordinal: int) -> None:
+    def append(
+        self,
+        shard: int,
+        batch: Batch,
+        decisions: Decisions,
+        source: NDArray[np.int64],
+        share: NDArray[np.float64],
+        *,
+        document: int,
+        ordinal: int,
+    ) -> None:
         """Write down the decisions over the next batch.
 
         Args:
             source: (num_paragraphs,) what each paragraph repeats: ordinal of a paragraph, -1 for none; number of the protected
-                document for what is contaminated.
+                document for what is contaminated; number of the document over all shards for what is similar.
+            share: (num_paragraphs,) how much like the other document it is, where it is similar.
             document: number of its first document in the shard.
             ordinal: of its first paragraph.
         """
@@ -93,6 +96,7 @@ class DecisionLog:
         rows["paragraph"] = gone - scan.document_paragraph[owner]
         rows["tokens"] = scan.paragraph_tokens[gone]
         rows["source"] = source[gone]
+        rows["share"] = share[gone]
         for name in ("verdict", "covered", "repeated", "possible", "source_ngrams"):
             rows[name] = getattr(decisions, name)[gone]
         with open(self._path(shard), "ab") as file:
@@ -102,15 +106,19 @@ class DecisionLog:
         return self.directory / f"removed_{shard}"
 
 
-def decide_all(scanner: Scanner, paths: Sequence[Path], log: DecisionLog, *, methods: DocumentMethods, workers: int) -> int:
+def decide_all(
+    scanner: Scanner, paths: Sequence[Path], log: DecisionLog, *, same: bool = False, similar: Similar | None = None, workers: int
+) -> int:
     """Decide over all shards in order; returns how many n-grams were held in memory.
+
+    Args:
+        same: documents with the tokens and paragraphs of an earlier one go.
+        similar: documents that go because they are like another one.
 
     Raises:
         ValueError: if a shard cannot be read, or there are more than 4.29 billion paragraphs.
     """
     table, whole = scanner.engine.table(), scanner.engine.table()
-    similar = SimilarDocuments(methods.similar) if methods.similar is not None else None
-    scanner.signatures = similar is not None
     total_bytes = text_size(paths)
     ordinal = documents = seen_bytes = seen_tokens = 0
     if scanner.repeated is not None:
@@ -123,17 +131,24 @@ def decide_all(scanner: Scanner, paths: Sequence[Path], log: DecisionLog, *, met
             raise ValueError("there are more than 4.29 billion paragraphs; deduplicate the corpora in parts, or use --paragraphs document")
         decisions = Decisions.empty(scan.num_paragraphs)
         fixed = np.full(scan.num_paragraphs, -1, dtype=np.int64)
+        share = np.zeros(scan.num_paragraphs)
         if batch.hits is not None:
             decisions.verdict[batch.hits > 0] = CONTAMINATED
             fixed[batch.hits > 0] = batch.hits[batch.hits > 0]
-        if methods.same:
+        if same:
             _mark_same(whole, scan, ordinal, decisions, fixed)
         if similar is not None:
-            similar.mark(scan, batch.signatures, ordinal, decisions, fixed)
+            _mark_similar(*similar.among(documents, scan.num_documents), scan, decisions, fixed, share)
         table.decide(scan, scanner.settings, ordinal, decisions)
         source = np.where(decisions.source_ngrams > 0, decisions.source.astype(np.int64), -1)
         log.append(
-            shard, batch, decisions, np.where(fixed >= 0, fixed, source), document=documents - log.first_documents[shard], ordinal=ordinal
+            shard,
+            batch,
+            decisions,
+            np.where(fixed >= 0, fixed, source),
+            share,
+            document=documents - log.first_documents[shard],
+            ordinal=ordinal,
         )
         ordinal += scan.num_paragraphs
         documents += scan.num_documents
@@ -171,3 +186,20 @@ def _mark_same(whole: Table, scan: Scan, ordinal: int, decisions: Decisions, fix
         paragraphs = slice(starts[document], starts[document + 1])
         decisions.verdict[paragraphs] = SAME_DOCUMENT
         fixed[paragraphs] = first[document]
+
+
+def _mark_similar(
+    gone: NDArray[np.int64],
+    like: NDArray[np.int64],
+    shares: NDArray[np.float64],
+    scan: Scan,
+    decisions: Decisions,
+    fixed: NDArray[np.int64],
+    share: NDArray[np.float64],
+) -> None:
+    """Mark documents that are like another one, but those of which something is marked already."""
+    for document, other, how_much in zip(gone.tolist(), like.tolist(), shares.tolist()):
+        paragraphs = slice(*scan.document_paragraph[document : document + 2].tolist())
+        if not decisions.verdict[paragraphs].any():
+            decisions.verdict[paragraphs] = SIMILAR_DOCUMENT
+            fixed[paragraphs], share[paragraphs] = other, how_much

@@ -54,7 +54,7 @@ class PlainEngine:
             start += len(document)
         tokens = np.array(token_hashes, dtype=np.uint64)
         return Scan(
-            hashes=_ngram_hashes(tokens, document_token, settings.n),
+            hashes=ngram_hashes(tokens, document_token, settings.n),
             paragraph_token=np.array(paragraph_token, dtype=np.int64),
             paragraph_byte=np.array(paragraph_byte, dtype=np.int64),
             paragraph_hash=_paragraph_hashes(tokens, paragraph_token),
@@ -207,7 +207,8 @@ def _paragraphs(text: str, newlines: int) -> Iterator[tuple[int, list[str]]]:
         yield len(text[:paragraph_start].encode()), words
 
 
-def _ngram_hashes(tokens: NDArray[np.uint64], document_token: list[int], n: int) -> NDArray[np.uint64]:
+def ngram_hashes(tokens: NDArray[np.uint64], document_token: list[int], n: int) -> NDArray[np.uint64]:
+    """The hash of the n-gram that ends at each token, 0 for the first n - 1 of a document."""
     window = np.zeros(len(tokens), dtype=np.uint64)
     for back in range(n):
         window[n - 1 :] += tokens[n - 1 - back : len(tokens) - back] * np.uint64(pow(_BASE, back, 1 << 64))

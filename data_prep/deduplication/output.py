@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data_prep.deduplication.decisions import PLACE, DecisionLog
-from data_prep.deduplication.onion_types import CONTAMINATED, NEAR_DUPLICATE, REASONS, SAME_DOCUMENT
+from data_prep.deduplication.onion_types import CONTAMINATED, NEAR_DUPLICATE, REASONS, SAME_DOCUMENT, SIMILAR_DOCUMENT
 from data_prep.reading.documents import BadInput, Document, text_key_of
 from data_prep.reading.scanning import Scanner
 from data_prep.reading.shards import JsonLinesWriter
@@ -56,9 +56,12 @@ class Sources:
             return PROTECTED, {"corpus": PROTECTED, "file": file, "line": line}
         if self._places is None:
             self._places = np.memmap(self.scratch / "places", PLACE, mode="r")
-        document = int(np.searchsorted(self._places["first_paragraph"], source, side="right")) - 1
+        is_document = verdict == SIMILAR_DOCUMENT
+        document = source if is_document else int(np.searchsorted(self._places["first_paragraph"], source, side="right")) - 1
         corpus, file = self.shards[bisect_right(self.first_documents, document) - 1]
         place = {"corpus": corpus, "file": file, "line": int(self._places["line"][document])}
+        if is_document:
+            return corpus, place
         return corpus, {**place, "paragraph": source - int(self._places["first_paragraph"][document]) + 1}
 
 
@@ -200,7 +203,9 @@ def _why(row: Any, repeats: dict[str, Any], score: str) -> dict[str, Any]:
         # Of the seen n-grams, those that the named paragraph was the first to bring.
         repeats["share_of_ngrams"] = round(int(row["source_ngrams"]) / possible, 4)
         why["share"] = round(share, 4)
-    if repeats and row["verdict"] >= SAME_DOCUMENT:
+    elif row["verdict"] == SIMILAR_DOCUMENT:
+        why["share"] = round(float(row["share"]), 4)
+    if repeats and row["verdict"] == SAME_DOCUMENT:
         repeats.pop("paragraph")
     return why | ({"repeats": repeats} if repeats else {})
 

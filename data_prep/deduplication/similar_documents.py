@@ -1,65 +1,379 @@
-"""Documents that are much alike as a whole: MinHash, by the package datasketch (MIT)."""
+"""Documents that are much alike as a whole: candidates by MinHash (Broder 1997), compared in full, and one of those that are alike stays.
+
+A document is the set of its n-grams of words, without case, accents and punctuation.  The hashes of its signature are cut into bands of
+rows; two documents that agree in all rows of one band are candidates, which happens with probability 1 - (1 - s ** rows) ** bands
+at a Jaccard similarity of s (the S-curve: Leskovec, Rajaraman, Ullman, section 3.4).  Candidates are compared by their true
+similarity.  A document goes only if it is like one that *stays*, so likeness is never handed on from document to document.
+
+The text is read once, in parallel; n-grams (4 bytes each) and keys of bands (8 bytes each) wait on disk.  Memory is some 24 bytes a
+document, and about 100 for each that has a candidate.
+"""
 
 from __future__ import annotations
 
+import ctypes
+import unicodedata
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
 import numpy as np
+import regex
 from numpy.typing import NDArray
 
-from data_prep.deduplication.onion_types import SIMILAR_DOCUMENT, Decisions, Scan
+from data_prep import native
+from data_prep.deduplication import similar_plain
+from data_prep.deduplication.onion_plain import finish
+from data_prep.deduplication.onion_types import MAX_N
+from data_prep.reading.documents import batches
 
-_PERMUTATIONS = 128
-_SCHEME = "affine32"  # of datasketch 2: hashes of 32 bits
+SOURCE = Path(__file__).with_name("similar.c")
+MEASURES = ("jaccard", "containment")
+KEEP = ("longest", "first")
+DEFAULT_SHARE = 0.6
+_NUM_HASHES, _MAX_HASHES = 256, 1024  # of a signature: as chosen here, and at most
+_FOUND = 0.98  # probability with which a pair of the target similarity shall be found
+_MOST_COMPARED = 1000  # kept documents of a band that a document is compared with
+_PAGE, _NUM_PAGES = 256, 4352
+_DROPPED, _SPACE, _ALONE = 0, 1, 0x80000000
+_BATCH_CHARACTERS = 1 << 20
+# Scripts that put no spaces between words: each letter is a word.
+_UNSPACED = regex.compile(r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}&&\p{L}]", regex.V1)
+_ACCENTS = regex.compile(r"[\p{Mn}&&[\p{Inherited}\p{Hebrew}]]", regex.V1)
 
 
-class SimilarDocuments:
-    """Documents that are like an earlier kept one, by datasketch's index of MinHash signatures; candidates are compared in full.
+@dataclass(frozen=True)
+class SimilarSettings:
+    """Which documents are alike, and which of them stays.
 
-    Args:
-        share: Jaccard similarity of sets of n-grams from which on a document goes.
+    Attributes:
+        share: similarity from which on a document goes.
+        n: words in an n-gram; a document of fewer is like none.
+        bands, rows: of the signature; None for as many as find a pair of that similarity with a probability of 0.98, in at most 256
+            hashes, with the most rows.
+        measure: `jaccard`: n-grams of both among those of either; `containment`: among those of the smaller.  Candidates are
+            found by Jaccard similarity either way.
+        keep: who of those that are alike stays: the `longest` (in words; of equals the first), or the `first`.
+        checked: compare candidates; otherwise each goes, as in tools that stop at MinHash.
+
+    Raises:
+        ValueError: if a value is impossible.
     """
 
-    def __init__(self, share: float) -> None:
-        from datasketch import MinHashLSH
+    share: float = DEFAULT_SHARE
+    n: int = 3
+    bands: int | None = None
+    rows: int | None = None
+    measure: str = "jaccard"
+    keep: str = "longest"
+    checked: bool = True
 
-        self._share = share
-        self._index = MinHashLSH(threshold=share, num_perm=_PERMUTATIONS)
-        self._signatures: dict[int, NDArray[np.uint32]] = {}
+    def __post_init__(self) -> None:
+        if not 0 < self.share <= 1:
+            raise ValueError(f"--similar-documents is {self.share}; expected a share above 0, at most 1")
+        if not 1 <= self.n <= MAX_N:
+            raise ValueError(f"--similar-ngram is {self.n}; expected 1 to {MAX_N} words")
+        if (self.bands is None) != (self.rows is None):
+            raise ValueError(
+                "--similar-bands and --similar-rows belong together; give both, or neither and they follow from --similar-documents"
+            )
+        if self.bands is not None and self.rows is not None:
+            if min(self.bands, self.rows) < 1:
+                raise ValueError(f"--similar-bands and --similar-rows are {self.bands} and {self.rows}; expected at least 1")
+            if self.bands * self.rows > _MAX_HASHES:
+                raise ValueError(
+                    f"--similar-bands {self.bands} of --similar-rows {self.rows} are {self.bands * self.rows} hashes a document; expected at"
+                    f" most {_MAX_HASHES}"
+                )
+        for name, value, known in (("--similar-measure", self.measure, MEASURES), ("--similar-keep", self.keep, KEEP)):
+            if value not in known:
+                raise ValueError(f"unknown {name} {value!r}; the known ones are {', '.join(known)}")
 
-    def mark(self, scan: Scan, signatures: NDArray[np.uint32] | None, ordinal: int, decisions: Decisions, fixed: NDArray[np.int64]) -> None:
-        """Mark the documents of a scan that are like an earlier one, and remember the others; documents without n-grams are left alone."""
-        from datasketch import MinHash
+    @property
+    def curve(self) -> tuple[int, int]:
+        """Bands and rows."""
+        return (self.bands, self.rows) if self.bands is not None and self.rows is not None else bands_and_rows(self.share)
 
-        assert signatures is not None
-        for document, signature in enumerate(signatures):
-            first, last = scan.document_paragraph[document : document + 2].tolist()
-            if not signature.any() or decisions.verdict[first:last].any():
-                continue
-            minhash = MinHash(num_perm=_PERMUTATIONS, hashvalues=signature.astype(np.uint64), scheme=_SCHEME)
-            like = [
-                key
-                for key in self._index.query(minhash)
-                if np.count_nonzero(self._signatures[key] == signature) >= self._share * _PERMUTATIONS
-            ]
-            if like:
-                decisions.verdict[first:last] = SIMILAR_DOCUMENT
-                fixed[first:last] = min(like)
-            else:
-                self._index.insert(ordinal + first, minhash)
-                self._signatures[ordinal + first] = signature
+    def as_facts(self) -> dict[str, Any]:
+        """For the manifest, with the probability to find a pair at some similarities."""
+        bands, rows = self.curve
+        curve = {f"{share:.1f}": round(probability(share, bands, rows), 4) for share in np.arange(0.1, 1, 0.1).tolist()}
+        return {**vars(self), "bands": bands, "rows": rows, "probability_to_be_compared": curve}
 
 
-def minhash_signatures(scan: Scan) -> NDArray[np.uint32]:
-    """(num_documents, 128) MinHash of the n-grams of each document; zeros where it has none."""
-    from datasketch import MinHash
+def probability(similarity: float, bands: int, rows: int) -> float:
+    """That two documents of some Jaccard similarity agree in a band."""
+    return float(1 - (1 - similarity**rows) ** bands)
 
-    token = np.append(scan.paragraph_token, len(scan.hashes))
-    result = np.zeros((scan.num_documents, _PERMUTATIONS), np.uint32)
-    for document, (first, last) in enumerate(zip(scan.document_paragraph, scan.document_paragraph[1:])):
-        hashes = scan.hashes[token[first] : token[last]]
-        hashes = np.unique(hashes[hashes != 0]) & np.uint64(0xFFFFFFFF)
-        minhash = MinHash(num_perm=_PERMUTATIONS, hashfunc=int, scheme=_SCHEME)
-        for start in range(0, len(hashes), 4096):  # a row of 128 for each of these is in memory
-            minhash.update_batch(hashes[start : start + 4096].tolist())
-        if len(hashes):
-            result[document] = minhash.hashvalues
-    return result
+
+def bands_and_rows(share: float) -> tuple[int, int]:
+    """The most rows, and so the fewest vain comparisons, with which pairs of some similarity are found as surely as they shall be."""
+    choices = ((_NUM_HASHES // rows, rows) for rows in range(32, 0, -1))
+    return next((choice for choice in choices if probability(share, *choice) >= _FOUND), (_NUM_HASHES, 1))
+
+
+@dataclass(frozen=True)
+class Similar:
+    """Documents that go because they are like one that stays; all arrays are of equal length, documents counted over all shards.
+
+    Attributes:
+        documents: sorted numbers of those that go.
+        like: the document that each is most like.
+        shares: how much so; 1 where that was not checked.
+        num_compared: pairs that were compared.
+    """
+
+    documents: NDArray[np.int64]
+    like: NDArray[np.int64]
+    shares: NDArray[np.float64]
+    num_compared: int = 0
+
+    @classmethod
+    def none(cls) -> Similar:
+        """No document goes."""
+        return cls(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.float64))
+
+    def among(self, first: int, num_documents: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
+        """Of some documents in a row those that go, by their place among these, what each is like, and how much so."""
+        here = slice(*np.searchsorted(self.documents, (first, first + num_documents)).tolist())
+        return self.documents[here] - first, self.like[here], self.shares[here]
+
+
+class _Fold(dict[int, "str | None"]):
+    """What becomes of a code point, for `str.translate`."""
+
+    def __missing__(self, point: int) -> str | None:
+        value = _folded(point)
+        if value == _SPACE:
+            self[point] = " "
+        elif value & _ALONE:
+            self[point] = f" {chr(value & ~_ALONE)} "
+        else:
+            self[point] = chr(value) if value else None
+        return self[point]
+
+
+_FOLD = _Fold()
+
+
+@cache
+def _page(number: int) -> NDArray[np.uint32]:
+    return np.array([_folded(point) for point in range(number * _PAGE, (number + 1) * _PAGE)], np.uint32)
+
+
+def _folded(point: int) -> int:
+    """The small letter without accents, white space, or nothing."""
+    character = chr(point)
+    if character.isspace():
+        return _SPACE
+    if _ACCENTS.fullmatch(character) or unicodedata.category(character)[0] not in "LNM":
+        return _DROPPED
+    base = ord(unicodedata.normalize("NFKD", character.casefold())[0])
+    if chr(base).isspace():  # a spacing accent, as a character of its own
+        return _DROPPED
+    return base | (_ALONE if _UNSPACED.fullmatch(character) else 0)
+
+
+class Sketcher:
+    """Makes n-grams and keys of bands of documents, in C or in Python.
+
+    Args:
+        library: of similar.c, None for Python.
+    """
+
+    def __init__(self, settings: SimilarSettings, library: ctypes.CDLL | None) -> None:
+        self._n, (self._bands, self._rows) = settings.n, settings.curve
+        random = finish(np.arange(1, 2 * self._bands * self._rows + 1, dtype=np.uint64)) >> np.uint64(32)
+        self._a, self._b = random[0::2].astype(np.uint32) | np.uint32(1), random[1::2].astype(np.uint32)
+        self._library = library
+        self._places = np.full(_NUM_PAGES, -1, np.int32)
+        self._pages = np.zeros((0, _PAGE), np.uint32)
+        if library is not None:
+            library.similar_scan.restype = ctypes.c_int64
+            self._learn(0)
+
+    def sketch(self, texts: Sequence[str]) -> tuple[NDArray[np.uint32], NDArray[np.int64], NDArray[np.int64], NDArray[np.uint64]]:
+        """The different n-grams of all texts one behind the other, how many each has, its words, and its keys (num_documents, bands)."""
+        if self._library is None:
+            grams, counts = similar_plain.scan(texts, _FOLD, self._n)
+            sizes = np.array([len(own) for own in grams], np.int64)
+            keys = self._keys(similar_plain.minima(grams, self._a, self._b))
+            return np.concatenate([np.zeros(0, np.uint32), *grams]), sizes, np.array(counts, np.int64), keys
+        data = [text.encode() for text in texts]
+        text = b"".join(data)
+        offsets = np.zeros(len(data) + 1, np.int64)
+        np.cumsum([len(document) for document in data], out=offsets[1:])
+        while (page := self._library.similar_missing_page(text, _int64(len(text)), _at(self._places))) >= 0:
+            self._learn(page)
+        shingles = np.empty(len(text) + 1, np.uint32)
+        ends, words = np.zeros(len(data), np.int64), np.zeros(len(data), np.int64)
+        found = self._library.similar_scan(
+            text, _at(offsets), _int64(len(data)), _at(self._places), _at(self._pages), self._n, _at(shingles), _at(ends), _at(words)
+        )
+        _require_memory(found)
+        minima = np.empty((len(data), len(self._a)), np.uint32)
+        self._library.similar_minima(
+            _at(shingles), _at(ends), _int64(len(data)), _at(self._a), _at(self._b), len(self._a), _at(minima)
+        )  # fmt: skip
+        return shingles[:found].copy(), np.diff(ends, prepend=0), words, self._keys(minima)
+
+    def _learn(self, page: int) -> None:
+        self._places[page] = len(self._pages)
+        self._pages = np.concatenate([self._pages, _page(page)[None]])
+
+    def _keys(self, minima: NDArray[np.uint32]) -> NDArray[np.uint64]:
+        rows = minima.reshape(len(minima), self._bands, self._rows).astype(np.uint64)
+        keys = np.zeros(rows.shape[:2], np.uint64)
+        for row in range(self._rows):
+            keys = finish(keys ^ rows[:, :, row])
+        return keys
+
+
+@dataclass(frozen=True)
+class _Sketches:
+    """What is on disk of a shard."""
+
+    directory: Path
+    shard: int
+
+    def path(self, what: str) -> Path:
+        return self.directory / f"{self.shard}.{what}"
+
+    def load(self, what: str, dtype: type) -> NDArray[Any]:
+        return np.fromfile(self.path(what), dtype)
+
+
+def sketch_shard(texts: Iterator[str], settings: SimilarSettings, directory: Path, shard: int) -> None:
+    """Write the n-grams and keys of a shard's documents for `find_similar`."""
+    place = _Sketches(directory, shard)
+    sketcher = Sketcher(settings, native.load(SOURCE))
+    names = ("shingles", "sizes", "words", "keys")
+    files = [open(place.path(name), "wb") for name in names]  # noqa: SIM115 closed below
+    try:
+        for batch in batches(texts, _BATCH_CHARACTERS):
+            parts: tuple[NDArray[Any], ...] = sketcher.sketch(batch)
+            for file, part in zip(files, parts):
+                part.tofile(file)
+    finally:
+        for file in files:
+            file.close()
+
+
+def find_similar(directory: Path, num_shards: int, settings: SimilarSettings) -> Similar:
+    """Which documents go, from what `sketch_shard` wrote of each shard.
+
+    Raises:
+        ValueError: if there is not enough memory.
+    """
+    places = [_Sketches(directory, shard) for shard in range(num_shards)]
+    sizes = _joined([place.load("sizes", np.int64) for place in places])
+    pairs = _candidates(places, sizes, settings)
+    documents = np.unique(pairs[0])
+    if not len(documents):
+        return Similar.none()
+    if settings.keep == "longest":
+        words = _joined([place.load("words", np.int64) for place in places])[documents]
+        ranked = documents[np.argsort(-words, kind="stable")]
+    else:
+        ranked = documents
+    shingles, starts = _gathered(places, sizes, documents, directory / "compared")
+    own = np.searchsorted(documents, ranked)
+    rank = np.empty(len(ranked), np.int64)
+    rank[own] = np.arange(len(ranked))
+    of, shares, compared = _decide(shingles, starts[own], sizes[ranked], rank[np.searchsorted(documents, pairs[0])], pairs[1], settings)
+    gone = np.flatnonzero(of >= 0)
+    order = np.argsort(ranked[gone])
+    gone = gone[order]
+    return Similar(ranked[gone], ranked[of[gone]], shares[gone], compared)
+
+
+def _joined(parts: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
+    return np.concatenate([np.zeros(0, np.int64), *parts])
+
+
+def _candidates(
+    places: Sequence[_Sketches], sizes: NDArray[np.int64], settings: SimilarSettings
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Documents and the groups that they are in: those that agree in a band; one band at a time is in memory."""
+    bands = settings.curve[0]
+    with_ngrams = np.flatnonzero(sizes)
+    documents, groups, before = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], 0
+    maps = [np.memmap(place.path("keys"), np.uint64, "r").reshape(-1, bands) for place in places if place.path("keys").stat().st_size]
+    for band in range(bands if maps else 0):
+        keys = np.concatenate([keys[:, band] for keys in maps])[with_ngrams]
+        order = np.argsort(keys, kind="stable")
+        new = np.empty(len(order), bool)
+        new[:1] = True
+        np.not_equal(keys[order[1:]], keys[order[:-1]], out=new[1:])
+        alone = new & np.append(new[1:], True)
+        number = np.cumsum(new & ~alone) - 1
+        documents.append(with_ngrams[order[~alone]])
+        groups.append(before + number[~alone])
+        before += int((new & ~alone).sum())
+    return np.concatenate(documents), np.concatenate(groups)
+
+
+def _gathered(
+    places: Sequence[_Sketches], sizes: NDArray[np.int64], documents: NDArray[np.int64], target: Path
+) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
+    """The n-grams of some documents in one file that is mapped, and where those of each begin."""
+    first = 0
+    with open(target, "wb") as file:
+        for place in places:
+            own = place.load("sizes", np.int64)
+            starts = np.cumsum(own) - own
+            here = documents[slice(*np.searchsorted(documents, (first, first + len(own))).tolist())] - first
+            if len(here):
+                shingles = np.memmap(place.path("shingles"), np.uint32, "r")
+                for document in here.tolist():
+                    shingles[starts[document] : starts[document] + own[document]].tofile(file)
+            first += len(own)
+    own = sizes[documents]
+    return np.memmap(target, np.uint32, "r"), np.cumsum(own) - own
+
+
+def _decide(
+    shingles: NDArray[np.uint32],
+    starts: NDArray[np.int64],
+    sizes: NDArray[np.int64],
+    documents: NDArray[np.int64],
+    groups: NDArray[np.int64],
+    settings: SimilarSettings,
+) -> tuple[NDArray[np.int64], NDArray[np.float64], int]:
+    """See `similar_decide` in similar.c; `documents` (by rank) and `groups` are the candidates."""
+    order = np.lexsort((groups, documents))
+    own_groups = groups[order]
+    group_starts = np.searchsorted(documents[order], np.arange(len(sizes) + 1))
+    containment = settings.measure == "containment"
+    library = native.load(SOURCE)
+    if library is None:
+        sets = [np.asarray(shingles[start : start + size]) for start, size in zip(starts.tolist(), sizes.tolist())]
+        lists = [own_groups[a:b].tolist() for a, b in zip(group_starts.tolist(), group_starts[1:].tolist())]
+        of_list, share_list, compared = similar_plain.decide(
+            sets, lists, least=settings.share, checked=settings.checked, containment=containment, most=_MOST_COMPARED
+        )
+        return np.array(of_list, np.int64), np.array(share_list), compared
+    room = np.concatenate([[0], np.cumsum(np.bincount(groups))]).astype(np.int64)
+    of, shares = np.empty(len(sizes), np.int64), np.empty(len(sizes))
+    library.similar_decide.restype = ctypes.c_int64
+    compared = library.similar_decide(
+        _at(shingles), _at(starts), _at(sizes), _int64(len(sizes)), _at(own_groups), _at(group_starts), _at(room), _int64(len(room) - 1),
+        ctypes.c_double(settings.share), int(settings.checked), int(containment), _int64(_MOST_COMPARED), _at(of), _at(shares),
+    )  # fmt: skip
+    _require_memory(compared)
+    return of, shares, int(compared)
+
+
+_int64 = ctypes.c_int64
+
+
+def _at(array: NDArray[Any]) -> ctypes.c_void_p:
+    assert array.flags.c_contiguous
+    return ctypes.c_void_p(array.ctypes.data)
+
+
+def _require_memory(result: int) -> None:
+    if result < 0:
+        raise ValueError("there is not enough memory to compare documents; lower --max-document-mib or give fewer files at once")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import pickle
+import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 
 from data_prep.deduplication.onion import Engine, engine, repeated_index
 from data_prep.deduplication.onion_types import OnionSettings, Scan
-from data_prep.deduplication.similar_documents import minhash_signatures
+from data_prep.deduplication.similar_documents import Similar, SimilarSettings, find_similar, sketch_shard
 from data_prep.progress import Counter
 from data_prep.reading.comparison import Comparison
 from data_prep.reading.documents import BadInput, Document, read_documents
@@ -66,14 +67,12 @@ class Batch:
         text_bytes: of their UTF-8.
         hits: for each paragraph the number, from 1, of the protected text that it repeats, 0 where it repeats none; None without
             protected texts.
-        signatures: MinHash of each document, where that was asked for.
     """
 
     scan: Scan
     lines: NDArray[np.int64]
     text_bytes: int
     hits: NDArray[np.int64] | None = None
-    signatures: NDArray[np.uint32] | None = None
 
 
 @dataclass(frozen=True)
@@ -165,7 +164,6 @@ class Scanner:
     Attributes:
         repeated: leave out n-grams that are not in it.
         protected: look for these texts.
-        signatures: make MinHash signatures of the documents.
     """
 
     reading: Reading
@@ -173,7 +171,6 @@ class Scanner:
     comparison: Comparison
     repeated: Repeated | None = None
     protected: Protected | None = None
-    signatures: bool = False
     _engine: Engine | None = field(default=None, repr=False)
 
     def __getstate__(self) -> dict[str, object]:
@@ -195,10 +192,9 @@ class Scanner:
             if self.protected is not None:
                 same = self.protected.n == self.settings.n
                 hits = self.protected.hits(scan if same else self.engine.scan(prepared, _with_n(self.settings, self.protected.n)))
-            signatures = minhash_signatures(scan) if self.signatures else None
             if self.repeated is not None:
                 self.engine.select(scan.hashes, *self.repeated.load())
-            yield Batch(scan, np.array([document.line for document in documents]), sum(map(len, prepared)), hits, signatures)
+            yield Batch(scan, np.array([document.line for document in documents]), sum(map(len, prepared)), hits)
 
     def batches_of_all(self, paths: Sequence[Path], scratch: Path, *, workers: int) -> Iterator[tuple[int, Batch]]:
         """Yield (number of the shard, batch) of all shards in order.
@@ -241,3 +237,24 @@ def _scan_to_file(job: tuple[Scanner, Path, Path]) -> Path:
             pickle.dump(batch, file, protocol=5)
         pickle.dump(None, file)
     return target
+
+
+def similar_documents(reading: Reading, settings: SimilarSettings, paths: Sequence[Path], scratch: Path, *, workers: int) -> Similar:
+    """The documents of all shards that go because they are much like another one.
+
+    Raises:
+        ValueError: if a shard cannot be read.
+    """
+    directory = scratch / "similar"
+    directory.mkdir()
+    jobs = [(reading, settings, path, directory, shard) for shard, path in enumerate(paths)]
+    for _ in ordered_map(_sketch, jobs, workers=workers, name=lambda job: str(job[2])):
+        pass
+    found = find_similar(directory, len(paths), settings)
+    shutil.rmtree(directory)
+    return found
+
+
+def _sketch(job: tuple[Reading, SimilarSettings, Path, Path, int]) -> None:
+    reading, settings, path, directory, shard = job
+    sketch_shard((document.text for document in reading.documents(path)), settings, directory, shard)

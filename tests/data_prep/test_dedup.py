@@ -19,6 +19,7 @@ from data_prep.dedup import dedup, main
 from data_prep.deduplication import onion
 from data_prep.deduplication.decisions import DocumentMethods
 from data_prep.deduplication.onion_types import OnionSettings
+from data_prep.deduplication.similar_documents import SimilarSettings
 from data_prep.reading.comparison import Comparison
 from data_prep.reading.corpora import Corpus
 from data_prep.reading.scanning import Protected, Reading
@@ -222,12 +223,14 @@ def test_similar_documents(tmp_path: Path, write: Write) -> None:
         dedup(
             [Corpus("c", (path,))],
             tmp_path / f"{passes}",
-            methods=DocumentMethods(similar=0.8),
+            methods=DocumentMethods(similar=SimilarSettings(0.8)),
             settings=OnionSettings(threshold=1),
             passes=passes,
         )
         assert [row["id"] for row in rows(tmp_path / f"{passes}/text")] == ["d0", "d2", "d3", "d4"]
-        assert rows(tmp_path / f"{passes}/removed")[0]["reason"] == "similar-document"
+        removed = rows(tmp_path / f"{passes}/removed")[0]
+        assert (removed["reason"], removed["share"]) == ("similar-document", round(295 / 301, 4))
+        assert removed["repeats"] == {"corpus": "c", "file": "a.jsonl", "line": 1}
 
 
 @pytest.mark.parametrize(
@@ -321,6 +324,23 @@ def test_a_killed_worker_is_an_error_that_names_its_shards() -> None:
         (["--input", "x={a}", "--threshold", "90"], "--threshold is 90.0; expected a share from 0 to 1"),
         (["--input", "x={a}", "--workers", "0"], "--workers is 0; expected at least 1"),
         (["--input", "x={a}", "--similar-documents", "2"], "--similar-documents is 2.0; expected a share above 0, at most 1"),
+        (["--input", "x={a}", "--similar-documents", "--similar-ngram", "0"], "--similar-ngram is 0; expected 1 to 64 words"),
+        (
+            ["--input", "x={a}", "--similar-bands", "20"],
+            "--similar-bands needs --similar-documents, which says from which similarity on a document goes",
+        ),
+        (
+            ["--input", "x={a}", "--similar-documents", "0.7", "--similar-bands", "20"],
+            "--similar-bands and --similar-rows belong together; give both, or neither and they follow from --similar-documents",
+        ),
+        (
+            ["--input", "x={a}", "--similar-documents", "0.7", "--similar-bands", "0", "--similar-rows", "5"],
+            "--similar-bands and --similar-rows are 0 and 5; expected at least 1",
+        ),
+        (
+            ["--input", "x={a}", "--similar-documents", "0.7", "--similar-bands", "100", "--similar-rows", "11"],
+            "--similar-bands 100 of --similar-rows 11 are 1100 hashes a document; expected at most 1024",
+        ),
         (["--input", "x={a}", "--against", "none.jsonl"], "the input file none.jsonl does not exist"),
     ],
 )
