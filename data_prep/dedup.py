@@ -9,24 +9,26 @@ The same input gives the same bytes for any number of --workers, and with one or
 from __future__ import annotations
 
 import argparse
-import shutil
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 from data_prep import command
-from data_prep.artifacts import Manifest, digest_file, staged_directory, write_manifest
-from data_prep.deduplication.decisions import DecisionLog, DocumentMethods, decide_all
+from data_prep.artifacts import Manifest, digest_file, write_manifest
+from data_prep.deduplication.by_ranges import decide_by_ranges
+from data_prep.deduplication.decisions import DecisionLog, DocumentMethods, decide_all, text_size
 from data_prep.deduplication.onion_types import BOUNDARIES, PARAGRAPHS, SCORES, SMOOTHINGS, OnionSettings
 from data_prep.deduplication.output import DedupCounts, Sources, report, write_shard
-from data_prep.deduplication.repeated_ngrams import find_repeated
+from data_prep.deduplication.range_work import RangeWork, cut_for
 from data_prep.deduplication.similar_documents import DEFAULT_SHARE, KEEP, MEASURES, Similar, SimilarSettings
 from data_prep.reading.comparison import IGNORABLE, Comparison
 from data_prep.reading.corpora import Corpus, add_corpus_arguments, corpora_from_arguments, write_corpus_table
 from data_prep.reading.documents import add_format_arguments, require_text_files
 from data_prep.reading.scanning import Protected, Reading, Scanner, similar_documents
-from data_prep.reading.shards import ordered_map, shard_names
+from data_prep.reading.shards import ordered_map, resumable_directory, shard_names
 
+_BYTES_A_TOKEN = 5  # and no fewer, in the languages of the papers
 _MIN_KEPT_TOKENS = 9  # as many as an n-gram has: what is shorter has nothing that could be compared
 
 
@@ -42,6 +44,7 @@ def dedup(
     against_n: int = 13,
     against_shortest: int = 5,
     passes: int = 1,
+    memory_bytes: int = 2 << 30,
     workers: int = 1,
     arguments: argparse.Namespace | None = None,
 ) -> Manifest:
@@ -51,7 +54,7 @@ def dedup(
         corpora: in order of priority.
         against: texts that must not be in the output; a paragraph that shares `against_n` tokens in a row with one of them
             is removed, and one that is the same as a paragraph of theirs of fewer, but at least `against_shortest`, tokens.
-        passes: 1 holds all n-grams of kept text in memory (16 to 24 bytes each); 2 only those that occur twice or more.
+        passes: 1 holds all n-grams of kept text in memory (16 to 24 bytes each); 2 cuts the work into tasks that fit `memory_bytes`.
 
     Raises:
         ValueError: if a file cannot be read, or there is no room for the output.
@@ -61,45 +64,71 @@ def dedup(
     paths = [path for corpus in corpora for path in corpus.paths]
     shards = [f"{corpus.name}/{name}" for corpus in corpora for name in shard_names(corpus.paths)]
     inputs = {str(path): digest_file(path) for path in (*paths, *against)}
-    with staged_directory(output_dir) as staging:
-        scratch = staging / "scratch"
-        scratch.mkdir()
+    plan = {
+        "stage": "data_prep.dedup",
+        "settings": asdict(scanner.settings),
+        "comparison": [sorted(comparison.ignore), comparison.marks_apart],
+        "reading": asdict(reading),
+        "methods": asdict(methods),
+        "against": [list(map(str, against)), against_n, against_shortest],
+        "corpora": [[corpus.name, *map(str, corpus.paths)] for corpus in corpora],
+        "passes": passes,
+    }
+    with resumable_directory(output_dir, plan) as (directory, scratch):
         protected_places: list[tuple[str, int]] = []
         if against:
             scanner.protected = _protected(scanner, against, protected_places, against_n, against_shortest)
-        if passes == 2:
-            unselected = Scanner(reading, scanner.settings, comparison)
-            scanner.repeated = find_repeated(unselected, paths, scratch, workers=workers)
-        log = DecisionLog(scratch, len(paths))
+        log = DecisionLog(scratch / "decisions")
+        log.directory.mkdir(exist_ok=True)
         similar = similar_documents(reading, methods.similar, paths, scratch, workers=workers) if methods.similar else Similar.none()
-        num_ngrams = decide_all(scanner, paths, log, same=methods.same, similar=similar, workers=workers)
-        sources = Sources(
-            scratch, [(corpus.name, path.name) for corpus in corpora for path in corpus.paths], log.first_documents, protected_places
-        )
+        firsts, facts = _decided(scanner, paths, log, scratch, methods.same, similar, passes, memory_bytes, workers)
+        sources = Sources(log, [(corpus.name, path.name) for corpus in corpora for path in corpus.paths], *firsts, protected_places)
         counts = [DedupCounts() for _ in corpora]
         owner = [number for number, corpus in enumerate(corpora) for _ in corpus.paths]
         jobs = [
-            (scanner, path, corpora[owner[shard]].name, shard, log, sources, staging / "text" / name, staging / "removed" / name)
+            (scanner, path, corpora[owner[shard]].name, shard, log, sources, directory / "text" / name, directory / "removed" / name)
             for shard, (path, name) in enumerate(zip(paths, shards))
         ]
         for shard, found in enumerate(ordered_map(write_shard, jobs, workers=workers, name=lambda job: str(job[1]))):
             counts[owner[shard]].add(found)
-        shutil.rmtree(scratch)
-        facts = {
+        facts |= {
             "corpora": [corpus.name for corpus in corpora],
             "counts": {corpus.name: count.as_facts() for corpus, count in zip(corpora, counts)},
-            "num_ngrams_in_memory": num_ngrams,
             "settings": vars(scanner.settings),
             "passes": passes,
         }
         if methods.similar:
             facts["similar_documents"] = {**methods.similar.as_facts(), "num_compared": similar.num_compared}
         files = [[f"text/{name}" for name, number in zip(shards, owner) if number == place] for place in range(len(corpora))]
-        write_corpus_table(staging, corpora, dict(zip((corpus.name for corpus in corpora), files)))
-        (staging / "report.md").write_text(report([corpus.name for corpus in corpora], counts), encoding="utf-8")
+        write_corpus_table(directory, corpora, dict(zip((corpus.name for corpus in corpora), files)))
+        (directory / "report.md").write_text(report([corpus.name for corpus in corpora], counts), encoding="utf-8")
         return write_manifest(
-            staging, stage="data_prep.dedup", facts=facts, arguments=vars(arguments) if arguments else None, inputs=inputs
+            directory, stage="data_prep.dedup", facts=facts, arguments=vars(arguments) if arguments else None, inputs=inputs
         )
+
+
+def _decided(
+    scanner: Scanner,
+    paths: Sequence[Path],
+    log: DecisionLog,
+    scratch: Path,
+    same: bool,
+    similar: Similar,
+    passes: int,
+    memory_bytes: int,
+    workers: int,
+) -> tuple[tuple[Sequence[int], Sequence[int]], dict[str, Any]]:
+    """Decide over all shards; the first document and paragraph of each, and what the manifest says of how."""
+    if passes == 1:
+        log.clear()
+        *firsts, num_ngrams = decide_all(scanner, paths, log, scratch, same=same, similar=similar, workers=workers)
+        return (firsts[0], firsts[1]), {"num_ngrams_in_memory": num_ngrams}
+    bits, run_tokens = cut_for(memory_bytes, text_size(paths) // _BYTES_A_TOKEN)
+    directory = scratch / "by_ranges"
+    directory.mkdir(exist_ok=True)
+    work = RangeWork(scanner, tuple(paths), directory, log, bits, run_tokens, same)
+    layout = decide_by_ranges(work, similar, workers=workers)
+    return (layout.first_documents, layout.first_paragraphs), {"num_ranges": work.num_ranges}
 
 
 def _protected(scanner: Scanner, paths: Sequence[Path], places: list[tuple[str, int]], n: int, shortest: int) -> Protected:

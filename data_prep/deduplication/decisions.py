@@ -1,11 +1,11 @@
-"""The one sequential part of deduplication: decisions in the order of the text, written down as they are made."""
+"""What deduplication decides, as it is written down; and decisions in one pass, in the order of the text."""
 
 from __future__ import annotations
 
 import os
 import struct
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,9 @@ REMOVED = np.dtype(
     [("document", "<i8"), ("paragraph", "<i4"), ("verdict", "u1"), ("tokens", "<u4"), ("covered", "<u4"), ("repeated", "<u4"),
      ("possible", "<u4"), ("source", "<i8"), ("source_ngrams", "<u4"), ("share", "<f8")]
 )  # fmt: skip
+# What does not depend on n-grams: index into `REASONS`; what a paragraph repeats: ordinal of a paragraph, number of the protected document for
+# what is contaminated, number of the document over all shards for what is similar; and how much it is like that.
+FIXED = np.dtype([("verdict", "u1"), ("source", "<i8"), ("share", "<f8")])
 PLACE = np.dtype([("first_paragraph", "<u8"), ("line", "<i8")])
 _SAMPLE_BYTES = 1 << 20
 
@@ -39,77 +42,102 @@ class DocumentMethods:
     similar: SimilarSettings | None = None
 
 
-@dataclass
+@dataclass(frozen=True)
 class DecisionLog:
-    """Files with what was removed from each shard, and where each document's paragraphs begin.
-
-    Attributes:
-        first_documents: number of the first document of each shard.
-    """
+    """Files with what was removed from each shard, and where each document's paragraphs begin."""
 
     directory: Path
-    num_shards: int
-    first_documents: list[int] = field(default_factory=list)
-
-    @property
-    def places_path(self) -> Path:
-        """Of the documents of all shards, as `PLACE`."""
-        return self.directory / "places"
 
     def removed(self, shard: int) -> NDArray[Any]:
         """What was removed from a shard, as `REMOVED`, in order."""
-        path = self._path(shard)
+        path = self._path("removed", shard)
         return np.fromfile(path, REMOVED) if path.exists() else np.zeros(0, REMOVED)
 
-    def append(
-        self,
-        shard: int,
-        batch: Batch,
-        decisions: Decisions,
-        source: NDArray[np.int64],
-        share: NDArray[np.float64],
-        *,
-        document: int,
-        ordinal: int,
-    ) -> None:
+    def places(self, shard: int) -> NDArray[Any]:
+        """Where the documents of a shard begin, as `PLACE`; mapped, since few are asked for."""
+        path = self._path("places", shard)
+        return np.memmap(path, PLACE, mode="r") if path.exists() and path.stat().st_size else np.zeros(0, PLACE)
+
+    def clear(self) -> None:
+        """Forget what a run that was killed has written."""
+        for path in self.directory.iterdir():
+            path.unlink()
+
+    def append(self, shard: int, batch: Batch, decisions: Decisions, fixed: NDArray[Any], *, document: int, ordinal: int) -> None:
         """Write down the decisions over the next batch.
 
         Args:
-            source: (num_paragraphs,) what each paragraph repeats: ordinal of a paragraph, -1 for none; number of the protected
-                document for what is contaminated; number of the document over all shards for what is similar.
-            share: (num_paragraphs,) how much like the other document it is, where it is similar.
-            document: number of its first document in the shard.
+            fixed, document: see `removed_rows`.
             ordinal: of its first paragraph.
         """
-        scan = batch.scan
-        places = np.zeros(scan.num_documents, PLACE)
-        places["first_paragraph"] = ordinal + scan.document_paragraph[:-1]
-        places["line"] = batch.lines
-        with open(self.places_path, "ab") as file:
-            places.tofile(file)
-        gone = np.flatnonzero(decisions.verdict != KEPT)
-        if not len(gone):
-            return
-        rows = np.zeros(len(gone), REMOVED)
-        owner = np.repeat(np.arange(scan.num_documents), np.diff(scan.document_paragraph))[gone]
-        rows["document"] = document + owner
-        rows["paragraph"] = gone - scan.document_paragraph[owner]
-        rows["tokens"] = scan.paragraph_tokens[gone]
-        rows["source"] = source[gone]
-        rows["share"] = share[gone]
-        for name in ("verdict", "covered", "repeated", "possible", "source_ngrams"):
-            rows[name] = getattr(decisions, name)[gone]
-        with open(self._path(shard), "ab") as file:
-            rows.tofile(file)
+        with open(self._path("places", shard), "ab") as file:
+            _places(ordinal + batch.scan.document_paragraph[:-1], batch.lines).tofile(file)
+        rows = removed_rows(batch.scan, decisions, fixed, document=document)
+        if len(rows):
+            with open(self._path("removed", shard), "ab") as file:
+                rows.tofile(file)
 
-    def _path(self, shard: int) -> Path:
-        return self.directory / f"removed_{shard}"
+    def write_places(self, shard: int, first_paragraphs: NDArray[np.int64], lines: NDArray[np.int64]) -> None:
+        """Write down where all documents of a shard begin."""
+        _write(self._path("places", shard), _places(first_paragraphs, lines))
+
+    def write_removed(self, shard: int, rows: NDArray[Any]) -> None:
+        """Write down what is removed from a shard in all, in place of what was written before."""
+        _write(self._path("removed", shard), rows)
+
+    def _path(self, what: str, shard: int) -> Path:
+        return self.directory / f"{what}_{shard}"
+
+
+def _places(first_paragraphs: NDArray[np.int64], lines: NDArray[np.int64]) -> NDArray[Any]:
+    places = np.zeros(len(lines), PLACE)
+    places["first_paragraph"], places["line"] = first_paragraphs, lines
+    return places
+
+
+def _write(path: Path, array: NDArray[Any]) -> None:
+    partial = path.with_name(f".{path.name}.partial")
+    array.tofile(partial)
+    os.replace(partial, path)
+
+
+def removed_rows(scan: Scan, decisions: Decisions, fixed: NDArray[Any], *, document: int) -> NDArray[Any]:
+    """What goes of some documents, as `REMOVED`.
+
+    Args:
+        fixed: (num_paragraphs,) `FIXED`.
+        document: number of the first document in the shard.
+    """
+    gone = np.flatnonzero(decisions.verdict != KEPT)
+    rows = np.zeros(len(gone), REMOVED)
+    if not len(gone):
+        return rows
+    owner = np.repeat(np.arange(scan.num_documents), np.diff(scan.document_paragraph))[gone]
+    by_ngrams = np.where(decisions.source_ngrams > 0, decisions.source.astype(np.int64), -1)
+    rows["document"] = document + owner
+    rows["paragraph"] = gone - scan.document_paragraph[owner]
+    rows["tokens"] = scan.paragraph_tokens[gone]
+    rows["source"] = np.where(fixed["verdict"] != KEPT, fixed["source"], by_ngrams)[gone]
+    rows["share"] = fixed["share"][gone]
+    for name in ("verdict", "covered", "repeated", "possible", "source_ngrams"):
+        rows[name] = getattr(decisions, name)[gone]
+    return rows
 
 
 def decide_all(
-    scanner: Scanner, paths: Sequence[Path], log: DecisionLog, *, same: bool = False, similar: Similar | None = None, workers: int
-) -> int:
-    """Decide over all shards in order; returns how many n-grams were held in memory.
+    scanner: Scanner,
+    paths: Sequence[Path],
+    log: DecisionLog,
+    scratch: Path,
+    *,
+    same: bool = False,
+    similar: Similar | None = None,
+    workers: int,
+) -> tuple[list[int], list[int], int]:
+    """Decide over all shards in order, with all n-grams of kept text in memory.
+
+    Returns:
+        numbers of the first document and the first paragraph of each shard, and how many n-grams were held.
 
     Args:
         same: documents with the tokens and paragraphs of an earlier one go.
@@ -121,45 +149,32 @@ def decide_all(
     table, whole = scanner.engine.table(), scanner.engine.table()
     total_bytes = text_size(paths)
     ordinal = documents = seen_bytes = seen_tokens = 0
-    if scanner.repeated is not None:
-        table.reserve(len(scanner.repeated.load()[0]))
-    for shard, batch in scanner.batches_of_all(paths, log.directory, workers=workers):
-        while len(log.first_documents) <= shard:
-            log.first_documents.append(documents)
+    first_documents, first_paragraphs = list[int](), list[int]()
+    for shard, batch in scanner.batches_of_all(paths, scratch, workers=workers):
+        while len(first_paragraphs) <= shard:
+            first_documents.append(documents)
+            first_paragraphs.append(ordinal)
         scan = batch.scan
         if ordinal + scan.num_paragraphs > MAX_ORDINAL:
             raise ValueError("there are more than 4.29 billion paragraphs; deduplicate the corpora in parts, or use --paragraphs document")
-        decisions = Decisions.empty(scan.num_paragraphs)
-        fixed = np.full(scan.num_paragraphs, -1, dtype=np.int64)
-        share = np.zeros(scan.num_paragraphs)
-        if batch.hits is not None:
-            decisions.verdict[batch.hits > 0] = CONTAMINATED
-            fixed[batch.hits > 0] = batch.hits[batch.hits > 0]
+        fixed = fixed_by(batch.hits, scan.num_paragraphs)
         if same:
-            _mark_same(whole, scan, ordinal, decisions, fixed)
+            _mark_same(whole, scan, ordinal, fixed)
         if similar is not None:
-            _mark_similar(*similar.among(documents, scan.num_documents), scan, decisions, fixed, share)
+            mark_similar(similar, documents, scan.document_paragraph, fixed)
+        decisions = Decisions.empty(scan.num_paragraphs)
+        decisions.verdict[:] = fixed["verdict"]
         table.decide(scan, scanner.settings, ordinal, decisions)
-        source = np.where(decisions.source_ngrams > 0, decisions.source.astype(np.int64), -1)
-        log.append(
-            shard,
-            batch,
-            decisions,
-            np.where(fixed >= 0, fixed, source),
-            share,
-            document=documents - log.first_documents[shard],
-            ordinal=ordinal,
-        )
+        log.append(shard, batch, decisions, fixed, document=documents - first_documents[shard], ordinal=ordinal)
         ordinal += scan.num_paragraphs
         documents += scan.num_documents
-        if scanner.repeated is None and seen_bytes < _SAMPLE_BYTES <= seen_bytes + batch.text_bytes:
+        if seen_bytes < _SAMPLE_BYTES <= seen_bytes + batch.text_bytes:
             # One sample tells how many tokens there will be about; to grow again and again takes longer than all the rest.
             table.reserve(int((seen_tokens + len(scan.hashes)) / (seen_bytes + batch.text_bytes) * total_bytes))
         seen_bytes += batch.text_bytes
         seen_tokens += len(scan.hashes)
-    while len(log.first_documents) < log.num_shards:
-        log.first_documents.append(documents)
-    return len(table)
+    missing = len(paths) - len(first_paragraphs)
+    return first_documents + [documents] * missing, first_paragraphs + [ordinal] * missing, len(table)
 
 
 def text_size(paths: Iterable[Path]) -> int:
@@ -175,31 +190,38 @@ def text_size(paths: Iterable[Path]) -> int:
     return total
 
 
-def _mark_same(whole: Table, scan: Scan, ordinal: int, decisions: Decisions, fixed: NDArray[np.int64]) -> None:
+def _mark_same(whole: Table, scan: Scan, ordinal: int, fixed: NDArray[Any]) -> None:
     """Mark documents whose paragraphs are all those of an earlier document, in their order."""
     starts = scan.document_paragraph
-    hashes = [
-        xxhash.xxh3_64_intdigest(scan.paragraph_hash[a:b].tobytes()) if b > a else 0 for a, b in zip(starts.tolist(), starts.tolist()[1:])
-    ]
-    first = whole.first(np.array(hashes, dtype=np.uint64), (ordinal + starts[:-1]).astype(np.uint32), MAX_ORDINAL)
+    first = whole.first(document_hashes(scan), (ordinal + starts[:-1]).astype(np.uint32), MAX_ORDINAL)
     for document in np.flatnonzero(first != MAX_ORDINAL).tolist():
-        paragraphs = slice(starts[document], starts[document + 1])
-        decisions.verdict[paragraphs] = SAME_DOCUMENT
-        fixed[paragraphs] = first[document]
+        fixed[starts[document] : starts[document + 1]] = SAME_DOCUMENT, first[document], 0
 
 
-def _mark_similar(
-    gone: NDArray[np.int64],
-    like: NDArray[np.int64],
-    shares: NDArray[np.float64],
-    scan: Scan,
-    decisions: Decisions,
-    fixed: NDArray[np.int64],
-    share: NDArray[np.float64],
-) -> None:
+def mark_similar(similar: Similar, first_document: int, document_paragraph: NDArray[np.int64], fixed: NDArray[Any]) -> None:
     """Mark documents that are like another one, but those of which something is marked already."""
-    for document, other, how_much in zip(gone.tolist(), like.tolist(), shares.tolist()):
-        paragraphs = slice(*scan.document_paragraph[document : document + 2].tolist())
-        if not decisions.verdict[paragraphs].any():
-            decisions.verdict[paragraphs] = SIMILAR_DOCUMENT
-            fixed[paragraphs], share[paragraphs] = other, how_much
+    for document, other, share in zip(*(array.tolist() for array in similar.among(first_document, len(document_paragraph) - 1))):
+        paragraphs = slice(*document_paragraph[document : document + 2].tolist())
+        if not fixed["verdict"][paragraphs].any():
+            fixed[paragraphs] = SIMILAR_DOCUMENT, other, share
+
+
+def fixed_by(hits: NDArray[np.int64] | None, num_paragraphs: int) -> NDArray[Any]:
+    """(num_paragraphs,) `FIXED` by the protected texts alone.
+
+    Args:
+        hits: see `Batch`.
+    """
+    fixed = np.zeros(num_paragraphs, FIXED)
+    if hits is not None:
+        fixed["verdict"][hits > 0] = CONTAMINATED
+        fixed["source"][hits > 0] = hits[hits > 0]
+    return fixed
+
+
+def document_hashes(scan: Scan) -> NDArray[np.uint64]:
+    """(num_documents,) of the paragraphs of each and their order; 0 where there is none."""
+    starts = scan.document_paragraph.tolist()
+    return np.array(
+        [xxhash.xxh3_64_intdigest(scan.paragraph_hash[a:b].tobytes()) if b > a else 0 for a, b in zip(starts, starts[1:])], dtype=np.uint64
+    )

@@ -11,7 +11,6 @@
 
 #define MULTIPLIER 0x9E3779B97F4A7C15ull
 #define BASE 0xD6E8FEB86659FD93ull
-#define NUM_PARTS 256
 #define NUM_TABLES 16 /* of an onion_table */
 #define SMALLEST_TABLE 341 /* a page */
 #define AHEAD 10
@@ -106,35 +105,6 @@ int64_t onion_scan(const uint8_t *text, const int64_t *offsets, int64_t num_docu
     }
     document_paragraph[num_documents] = paragraph;
     return token;
-}
-
-/* Group hashes by their top 8 bits.  starts: (257,). */
-void onion_partition(const uint64_t *hashes, int64_t count, uint64_t *grouped, int64_t *starts) {
-    int64_t next[NUM_PARTS] = {0};
-    for (int64_t i = 0; i < count; i++)
-        if (hashes[i]) next[hashes[i] >> 56]++;
-    int64_t sum = 0;
-    for (int part = 0; part < NUM_PARTS; part++) {
-        int64_t size = next[part];
-        starts[part] = next[part] = sum;
-        sum += size;
-    }
-    starts[NUM_PARTS] = sum;
-    for (int64_t i = 0; i < count; i++)
-        if (hashes[i]) grouped[next[hashes[i] >> 56]++] = hashes[i];
-}
-
-/* Set to 0 every hash that is not in `sorted`.  index: where the hashes with each value of their top `bits` bits begin. */
-void onion_select(uint64_t *hashes, int64_t count, const uint64_t *sorted, const int64_t *index, int bits) {
-    for (int64_t i = 0; i < count; i++) {
-        if (i + 2 * AHEAD < count) __builtin_prefetch(&index[hashes[i + 2 * AHEAD] >> (64 - bits)]);
-        if (i + AHEAD < count) __builtin_prefetch(&sorted[index[hashes[i + AHEAD] >> (64 - bits)]]);
-        if (!hashes[i]) continue;
-        uint64_t bucket = hashes[i] >> (64 - bits);
-        int found = 0;
-        for (int64_t j = index[bucket]; j < index[bucket + 1] && !found; j++) found = sorted[j] == hashes[i];
-        if (!found) hashes[i] = 0;
-    }
 }
 
 /* Hash -> the paragraph that brought it, in parts that grow one at a time, so that growing never needs twice the memory.
@@ -319,14 +289,76 @@ static uint32_t commonest(uint32_t *sources, int64_t count, uint32_t *times) {
     return best;
 }
 
-/* Decide over the paragraphs of scanned documents, in order; see data_prep.deduplication.onion.Onion.decide for the arguments.
+/* OnionSettings, and where the decisions go; see data_prep.deduplication.onion_types. */
+typedef struct {
+    int n;
+    double threshold;
+    int inclusive, by_ngrams, smoothing;
+    int64_t max_stub_tokens, min_kept_tokens;
+    uint8_t *verdict;
+    uint32_t *covered, *repeated, *possible, *source, *source_ngrams;
+} judgement_t;
+
+/* Write down what is known of paragraph p, tokens a to b of a document that begins at token `begin`, and decide on it.
+ * sources: the paragraph that brought each of its `bad_ngrams` seen n-grams, which cover `bad_tokens` tokens.  They are sorted. */
+static void judge(const judgement_t *to, int64_t p, int64_t begin, int64_t a, int64_t b, uint32_t *sources, int64_t bad_ngrams, int64_t bad_tokens) {
+    int64_t ngrams_before = a - begin < to->n - 1 ? to->n - 1 - (a - begin) : 0; /* tokens of the paragraph that end no n-gram */
+    int64_t ngrams = b - a > ngrams_before ? b - a - ngrams_before : 0;
+    to->covered[p] = (uint32_t)bad_tokens;
+    to->repeated[p] = (uint32_t)bad_ngrams;
+    to->possible[p] = (uint32_t)ngrams;
+    to->source[p] = to->source_ngrams[p] = 0;
+    if (!bad_ngrams) return;
+    to->source[p] = commonest(sources, bad_ngrams, &to->source_ngrams[p]);
+    if (to->verdict[p]) return;
+    double score = to->by_ngrams ? (double)bad_ngrams / (double)ngrams : (double)bad_tokens / (double)(b - a);
+    if (score > to->threshold || (to->inclusive && score == to->threshold)) to->verdict[p] = 1;
+}
+
+#define TOKEN(p) ((p) < num_paragraphs ? paragraph_token[p] : num_tokens)
+
+/* Remove what is left of a document, its paragraphs `first` to `last`, where that is too little. */
+static void remove_stubs(const judgement_t *to, int64_t first, int64_t last, const int64_t *paragraph_token, int64_t num_paragraphs, int64_t num_tokens) {
+    uint8_t *verdict = to->verdict;
+    int any_removed = 0;
+    for (int64_t p = first; p < last; p++) any_removed |= verdict[p];
+    if (to->smoothing && (any_removed || to->smoothing == 2)) {
+        int64_t stub_start = first, stub_tokens = 0;
+        int open = to->smoothing == 2; /* whether the document's edges count as removed paragraphs */
+        for (int64_t p = first; p <= last; p++) {
+            if (p < last && !verdict[p]) {
+                stub_tokens += TOKEN(p + 1) - TOKEN(p);
+                continue;
+            }
+            if (open && (p < last || to->smoothing == 2) && stub_tokens <= to->max_stub_tokens)
+                for (int64_t q = stub_start; q < p; q++) verdict[q] = 2;
+            open = 1;
+            stub_start = p + 1;
+            stub_tokens = 0;
+        }
+    }
+    if (to->min_kept_tokens) {
+        int64_t kept_tokens = 0, num_removed = 0;
+        for (int64_t p = first; p < last; p++)
+            if (verdict[p])
+                num_removed++;
+            else
+                kept_tokens += TOKEN(p + 1) - TOKEN(p);
+        if (num_removed && kept_tokens < to->min_kept_tokens)
+            for (int64_t p = first; p < last; p++)
+                if (!verdict[p]) verdict[p] = 2;
+    }
+}
+
+/* Decide over the paragraphs of scanned documents, in order; see data_prep.deduplication.onion.Table.decide for the arguments.
  * Returns 1, or 0 when out of memory. */
 int onion_decide(table_t *table, const uint64_t *hashes, const int64_t *paragraph_token, const int64_t *document_paragraph,
-                 int64_t num_documents, int64_t num_tokens, uint32_t first_ordinal, int n, double threshold, int inclusive,
-                 int by_ngrams, int within_document, int smoothing, int64_t max_stub_tokens, int64_t min_kept_tokens, uint8_t *verdict, uint32_t *covered,
-                 uint32_t *repeated, uint32_t *possible, uint32_t *source, uint32_t *source_ngrams) {
+                 int64_t num_documents, int64_t num_tokens, uint32_t first_ordinal, int within_document, int n,
+                 double threshold, int inclusive, int by_ngrams, int smoothing, int64_t max_stub_tokens, int64_t min_kept_tokens,
+                 uint8_t *verdict, uint32_t *covered, uint32_t *repeated, uint32_t *possible, uint32_t *source, uint32_t *source_ngrams) {
+    const judgement_t to = {n, threshold, inclusive, by_ngrams, smoothing, max_stub_tokens, min_kept_tokens,
+                            verdict, covered, repeated, possible, source, source_ngrams};
     int64_t num_paragraphs = document_paragraph[num_documents];
-#define TOKEN(p) ((p) < num_paragraphs ? paragraph_token[p] : num_tokens)
     for (int64_t d = 0; d < num_documents; d++) {
         int64_t first = document_paragraph[d], last = document_paragraph[d + 1];
         int64_t begin = TOKEN(first), end = TOKEN(last);
@@ -339,7 +371,6 @@ int onion_decide(table_t *table, const uint64_t *hashes, const int64_t *paragrap
             table->stamp = 1;
         }
         uint64_t generation = table->generation;
-        int any_removed = 0;
         for (int64_t p = first; p < last; p++) {
             int64_t a = TOKEN(p), b = TOKEN(p + 1);
             if (table->sources_capacity < (uint64_t)(b - a)) {
@@ -375,45 +406,9 @@ int onion_decide(table_t *table, const uint64_t *hashes, const int64_t *paragrap
                 fresh = 0;
                 table->sources[bad_ngrams++] = from;
             }
-            int64_t ngrams_before = a - begin < n - 1 ? n - 1 - (a - begin) : 0; /* tokens of the paragraph that end no n-gram */
-            int64_t ngrams = b - a > ngrams_before ? b - a - ngrams_before : 0;
-            covered[p] = (uint32_t)bad_tokens;
-            repeated[p] = (uint32_t)bad_ngrams;
-            possible[p] = (uint32_t)ngrams;
-            source[p] = source_ngrams[p] = 0;
-            if (bad_ngrams) source[p] = commonest(table->sources, bad_ngrams, &source_ngrams[p]);
-            if (!verdict[p] && bad_ngrams) {
-                double score = by_ngrams ? (double)bad_ngrams / (double)ngrams : (double)bad_tokens / (double)(b - a);
-                if (score > threshold || (inclusive && score == threshold)) verdict[p] = 1;
-            }
-            any_removed |= verdict[p];
+            judge(&to, p, begin, a, b, table->sources, bad_ngrams, bad_tokens);
         }
-        if (smoothing && (any_removed || smoothing == 2)) {
-            int64_t stub_start = first, stub_tokens = 0;
-            int open = smoothing == 2; /* whether the document's edges count as removed paragraphs */
-            for (int64_t p = first; p <= last; p++) {
-                if (p < last && !verdict[p]) {
-                    stub_tokens += TOKEN(p + 1) - TOKEN(p);
-                    continue;
-                }
-                if (open && (p < last || smoothing == 2) && stub_tokens <= max_stub_tokens)
-                    for (int64_t q = stub_start; q < p; q++) verdict[q] = 2;
-                open = 1;
-                stub_start = p + 1;
-                stub_tokens = 0;
-            }
-        }
-        if (min_kept_tokens) {
-            int64_t kept_tokens = 0, num_removed = 0;
-            for (int64_t p = first; p < last; p++)
-                if (verdict[p])
-                    num_removed++;
-                else
-                    kept_tokens += TOKEN(p + 1) - TOKEN(p);
-            if (num_removed && kept_tokens < min_kept_tokens)
-                for (int64_t p = first; p < last; p++)
-                    if (!verdict[p]) verdict[p] = 2;
-        }
+        remove_stubs(&to, first, last, paragraph_token, num_paragraphs, num_tokens);
         for (int64_t p = first; p < last; p++) {
             if (verdict[p]) continue;
             for (int64_t i = TOKEN(p); i < TOKEN(p + 1); i++) {
@@ -425,5 +420,37 @@ int onion_decide(table_t *table, const uint64_t *hashes, const int64_t *paragrap
             }
         }
     }
+    return 1;
+}
+
+/* Decide over scanned documents whose seen n-grams were found elsewhere; see data_prep.deduplication.onion.Engine.apply for the arguments.
+ * Returns 1, or 0 when out of memory. */
+int onion_apply(const uint32_t *from, uint32_t none, const int64_t *paragraph_token, const int64_t *document_paragraph,
+                int64_t num_documents, int64_t num_tokens, int n, double threshold, int inclusive, int by_ngrams, int smoothing,
+                int64_t max_stub_tokens, int64_t min_kept_tokens, uint8_t *verdict, uint32_t *covered, uint32_t *repeated, uint32_t *possible,
+                uint32_t *source, uint32_t *source_ngrams) {
+    const judgement_t to = {n, threshold, inclusive, by_ngrams, smoothing, max_stub_tokens, min_kept_tokens,
+                            verdict, covered, repeated, possible, source, source_ngrams};
+    int64_t num_paragraphs = document_paragraph[num_documents], longest = 1;
+    for (int64_t p = 0; p < num_paragraphs; p++)
+        if (TOKEN(p + 1) - TOKEN(p) > longest) longest = TOKEN(p + 1) - TOKEN(p);
+    uint32_t *sources = malloc(longest * sizeof(uint32_t));
+    if (!sources) return 0;
+    for (int64_t d = 0; d < num_documents; d++) {
+        int64_t first = document_paragraph[d], last = document_paragraph[d + 1];
+        for (int64_t p = first; p < last; p++) {
+            int64_t a = TOKEN(p), b = TOKEN(p + 1), fresh = 0, bad_tokens = 0, bad_ngrams = 0;
+            for (int64_t i = a; i < b; i++) {
+                if (fresh < n) fresh++;
+                if (from[i] == none) continue;
+                bad_tokens += fresh;
+                fresh = 0;
+                sources[bad_ngrams++] = from[i];
+            }
+            judge(&to, p, TOKEN(first), a, b, sources, bad_ngrams, bad_tokens);
+        }
+        remove_stubs(&to, first, last, paragraph_token, num_paragraphs, num_tokens);
+    }
+    free(sources);
     return 1;
 }

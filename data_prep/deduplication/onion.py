@@ -5,8 +5,7 @@ lies in n-grams that were seen before, in kept text or earlier in the same docum
 stored.  So the first of equals stays, and the order of the text decides.  The window of an n-gram runs across the
 paragraphs of a document and starts anew with each document, so a document of fewer than n tokens is never removed.
 
-`Table.decide` is exact on any input from which n-grams that occur once in the whole text were left out (`select`): such an n-gram can
-never have been seen.  Two n-grams with equal 64-bit hashes are taken for the same, as in the original.
+Which n-grams are seen may also be found elsewhere (`data_prep.deduplication.ranges`) and handed to `Engine.apply`.  Two n-grams with equal 64-bit hashes are taken for the same, as in the original.
 """
 
 from __future__ import annotations
@@ -23,7 +22,6 @@ from data_prep.deduplication.onion_plain import PlainEngine
 from data_prep.deduplication.onion_types import BOUNDARIES, SCORES, SMOOTHINGS, Decisions, OnionSettings, Scan
 
 SOURCE = Path(__file__).with_name("onion.c")
-NUM_PARTS = 256
 MAX_ORDINAL = (1 << 32) - 1  # of a paragraph; the last number says "none"
 
 
@@ -57,12 +55,21 @@ class Engine(Protocol):
         """Hash the n-grams of documents (UTF-8); a token is what `str.split` gives."""
         ...
 
-    def partition(self, hashes: NDArray[np.uint64]) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
-        """Hashes other than 0, grouped by their top 8 bits, and where each group begins, (257,)."""
-        ...
+    def apply(
+        self,
+        sources: NDArray[np.uint32],
+        paragraph_token: NDArray[np.int64],
+        document_paragraph: NDArray[np.int64],
+        settings: OnionSettings,
+        decisions: Decisions,
+    ) -> None:
+        """Decide as `Table.decide` over documents whose seen n-grams are known.
 
-    def select(self, hashes: NDArray[np.uint64], repeated: NDArray[np.uint64], index: NDArray[np.int64], bits: int) -> None:
-        """Set to 0 each hash that is not among the sorted `repeated`, whose `index` is of `repeated_index`."""
+        Args:
+            sources: (num_tokens,) ordinal of the paragraph that brought the n-gram which ends at a token, `MAX_ORDINAL` where none is seen.
+            paragraph_token, document_paragraph: as of a `Scan`.
+            decisions: filled in; verdicts that are set already stay.
+        """
         ...
 
     def table(self) -> Table:
@@ -74,15 +81,6 @@ def engine() -> Engine:
     """The compiled loops, or the Python ones where there is no compiler."""
     library = native.load(SOURCE)
     return PlainEngine() if library is None else NativeEngine(library)
-
-
-def repeated_index(repeated: NDArray[np.uint64]) -> tuple[NDArray[np.int64], int]:
-    """Where the sorted hashes with each value of their top bits begin, and the number of these bits: about one hash each."""
-    bits = max(1, len(repeated).bit_length() - 1)
-    tops = (repeated >> np.uint64(64 - bits)).astype(np.int64)
-    index = np.zeros((1 << bits) + 1, dtype=np.int64)
-    np.cumsum(np.bincount(tops, minlength=1 << bits), out=index[1:])
-    return index, bits
 
 
 class NativeEngine:
@@ -118,15 +116,21 @@ class NativeEngine:
             document_paragraph,
         )
 
-    def partition(self, hashes: NDArray[np.uint64]) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
-        """See `Engine.partition`."""
-        grouped, starts = np.empty(len(hashes), np.uint64), np.empty(NUM_PARTS + 1, np.int64)
-        self._library.onion_partition(_at(hashes), _int64(len(hashes)), _at(grouped), _at(starts))
-        return grouped[: starts[-1]], starts
-
-    def select(self, hashes: NDArray[np.uint64], repeated: NDArray[np.uint64], index: NDArray[np.int64], bits: int) -> None:
-        """See `Engine.select`."""
-        self._library.onion_select(_at(hashes), _int64(len(hashes)), _at(repeated), _at(index), bits)
+    def apply(
+        self,
+        sources: NDArray[np.uint32],
+        paragraph_token: NDArray[np.int64],
+        document_paragraph: NDArray[np.int64],
+        settings: OnionSettings,
+        decisions: Decisions,
+    ) -> None:
+        """See `Engine.apply`."""
+        _require_memory(
+            self._library.onion_apply(
+                _at(sources), ctypes.c_uint32(MAX_ORDINAL), _at(paragraph_token), _at(document_paragraph),
+                _int64(len(document_paragraph) - 1), _int64(len(sources)), *_rules(settings), *_places(decisions),
+            )
+        )  # fmt: skip
 
     def table(self) -> NativeTable:
         """See `Engine.table`."""
@@ -166,12 +170,8 @@ class NativeTable:
         _require_memory(
             self._library.onion_decide(
                 self._pointer, _at(scan.hashes), _at(scan.paragraph_token), _at(scan.document_paragraph),
-                _int64(scan.num_documents), _int64(len(scan.hashes)), ctypes.c_uint32(first_ordinal),
-                settings.n, ctypes.c_double(settings.threshold), BOUNDARIES.index(settings.boundary), SCORES.index(settings.score),
-                int(settings.within_document), SMOOTHINGS.index(settings.smoothing), _int64(settings.max_stub_tokens),
-                _int64(settings.min_kept_tokens),
-                _at(decisions.verdict), _at(decisions.covered), _at(decisions.repeated), _at(decisions.possible),
-                _at(decisions.source), _at(decisions.source_ngrams),
+                _int64(scan.num_documents), _int64(len(scan.hashes)), ctypes.c_uint32(first_ordinal), int(settings.within_document),
+                *_rules(settings), *_places(decisions),
             )
         )  # fmt: skip
 
@@ -182,6 +182,24 @@ _int64 = ctypes.c_int64
 def _at(array: NDArray[Any]) -> ctypes.c_void_p:
     assert array.flags.c_contiguous
     return ctypes.c_void_p(array.ctypes.data)
+
+
+def _rules(settings: OnionSettings) -> tuple[Any, ...]:
+    """The settings in the order of judgement_t in onion.c."""
+    return (
+        settings.n, ctypes.c_double(settings.threshold), BOUNDARIES.index(settings.boundary), SCORES.index(settings.score),
+        SMOOTHINGS.index(settings.smoothing), _int64(settings.max_stub_tokens), _int64(settings.min_kept_tokens),
+    )  # fmt: skip
+
+
+def _places(decisions: Decisions) -> tuple[ctypes.c_void_p, ...]:
+    """Where the decisions go, in the same order."""
+    return tuple(
+        _at(array)
+        for array in (
+            decisions.verdict, decisions.covered, decisions.repeated, decisions.possible, decisions.source, decisions.source_ngrams,
+        )
+    )  # fmt: skip
 
 
 def _require_memory(succeeded: int) -> None:

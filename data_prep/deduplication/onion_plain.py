@@ -17,6 +17,7 @@ from data_prep.deduplication.onion_types import KEPT, NEAR_DUPLICATE, STUB, Deci
 _MULTIPLIER = 0x9E3779B97F4A7C15
 _BASE = 0xD6E8FEB86659FD93
 _MASK = (1 << 64) - 1
+_NONE = (1 << 32) - 1  # no paragraph
 _MAX_CACHED_WORDS = 1 << 20
 _TOKEN = re.compile(r"\S+")  # the white space of str.split()
 
@@ -76,17 +77,29 @@ class PlainEngine:
             self._words[word] = known
         return known
 
-    def partition(self, hashes: NDArray[np.uint64]) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
-        """See `data_prep.deduplication.onion.Engine.partition`."""
-        hashes = hashes[hashes != 0]
-        parts = (hashes >> np.uint64(56)).astype(np.int64)
-        starts = np.zeros(257, dtype=np.int64)
-        np.cumsum(np.bincount(parts, minlength=256), out=starts[1:])
-        return hashes[np.argsort(parts, kind="stable")], starts
-
-    def select(self, hashes: NDArray[np.uint64], repeated: NDArray[np.uint64], index: NDArray[np.int64], bits: int) -> None:
-        """See `data_prep.deduplication.onion.Engine.select`."""
-        hashes[~np.isin(hashes, repeated)] = 0
+    def apply(
+        self,
+        sources: NDArray[np.uint32],
+        paragraph_token: NDArray[np.int64],
+        document_paragraph: NDArray[np.int64],
+        settings: OnionSettings,
+        decisions: Decisions,
+    ) -> None:
+        """See `data_prep.deduplication.onion.Engine.apply`."""
+        token = [*paragraph_token.tolist(), len(sources)]
+        documents = document_paragraph.tolist()
+        for first, last in zip(documents, documents[1:]):
+            for p in range(first, last):
+                found: Counter[int] = Counter()
+                uncovered = covered = 0
+                for source in sources[token[p] : token[p + 1]].tolist():
+                    uncovered = min(uncovered + 1, settings.n)
+                    if source != _NONE:
+                        covered += uncovered
+                        uncovered = 0
+                        found[source] += 1
+                _judge(decisions, p, found, covered, token, token[first], settings)
+            _remove_stubs(first, last, token, settings, decisions.verdict)
 
     def table(self) -> PlainTable:
         """A new table of seen n-grams."""
@@ -125,10 +138,8 @@ class PlainTable:
             for p in range(first, last):
                 keys = hashes[token[p] : token[p + 1]]
                 sources, covered = self._repeats(keys, first_ordinal + p, local, settings)
-                ngrams = max(0, len(keys) - max(0, settings.n - 1 - (token[p] - token[first])))
-                _score(decisions, p, sources, covered, ngrams, len(keys), settings)
-            _smooth(first, last, token, settings, decisions.verdict)
-            _drop_stub(first, last, token, settings.min_kept_tokens, decisions.verdict)
+                _judge(decisions, p, sources, covered, token, token[first], settings)
+            _remove_stubs(first, last, token, settings, decisions.verdict)
             for p in range(first, last):
                 if decisions.verdict[p] == KEPT:
                     for key in hashes[token[p] : token[p + 1]]:
@@ -157,10 +168,12 @@ class PlainTable:
         return sources, covered
 
 
-def _score(
-    decisions: Decisions, p: int, sources: Counter[int], covered: int, ngrams: int, num_tokens: int, settings: OnionSettings
+def _judge(
+    decisions: Decisions, p: int, sources: Counter[int], covered: int, token: list[int], begin: int, settings: OnionSettings
 ) -> None:
-    repeated = sources.total()
+    """Decide on paragraph p of a document that begins at token `begin`."""
+    repeated, num_tokens = sources.total(), token[p + 1] - token[p]
+    ngrams = max(0, num_tokens - max(0, settings.n - 1 - (token[p] - begin)))
     decisions.covered[p], decisions.repeated[p], decisions.possible[p] = covered, repeated, ngrams
     if not repeated:
         return
@@ -170,6 +183,11 @@ def _score(
     removed = score > settings.threshold or (settings.boundary == "reaches" and score == settings.threshold)
     if removed and decisions.verdict[p] == KEPT:
         decisions.verdict[p] = NEAR_DUPLICATE
+
+
+def _remove_stubs(first: int, last: int, token: list[int], settings: OnionSettings, verdict: NDArray[np.uint8]) -> None:
+    _smooth(first, last, token, settings, verdict)
+    _drop_stub(first, last, token, settings.min_kept_tokens, verdict)
 
 
 def _smooth(first: int, last: int, token: list[int], settings: OnionSettings, verdict: NDArray[np.uint8]) -> None:

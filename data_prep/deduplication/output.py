@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep.deduplication.decisions import PLACE, DecisionLog
+from data_prep.deduplication.decisions import DecisionLog
 from data_prep.deduplication.onion_types import CONTAMINATED, NEAR_DUPLICATE, REASONS, SAME_DOCUMENT, SIMILAR_DOCUMENT
 from data_prep.reading.documents import BadInput, Document, text_key_of
 from data_prep.reading.scanning import Scanner
@@ -30,18 +30,19 @@ class Sources:
 
     Attributes:
         shards: corpus and file name of each shard.
-        first_documents: number of the first document of each shard.
+        first_documents, first_paragraphs: numbers of the first of each shard.
         protected: file and line of each protected document.
     """
 
-    scratch: Path
+    log: DecisionLog
     shards: Sequence[tuple[str, str]]
     first_documents: Sequence[int]
+    first_paragraphs: Sequence[int]
     protected: Sequence[tuple[str, int]]
-    _places: NDArray[Any] | None = field(default=None, repr=False)
+    _places: dict[int, NDArray[Any]] = field(default_factory=dict, repr=False)
 
     def __getstate__(self) -> dict[str, object]:
-        return {**self.__dict__, "_places": None}
+        return {**self.__dict__, "_places": {}}
 
     def describe(self, verdict: int, source: int) -> tuple[str, dict[str, Any]]:
         """Corpus and place of what a removed paragraph repeats.
@@ -54,15 +55,16 @@ class Sources:
         if verdict == CONTAMINATED:
             file, line = self.protected[source - 1]
             return PROTECTED, {"corpus": PROTECTED, "file": file, "line": line}
-        if self._places is None:
-            self._places = np.memmap(self.scratch / "places", PLACE, mode="r")
         is_document = verdict == SIMILAR_DOCUMENT
-        document = source if is_document else int(np.searchsorted(self._places["first_paragraph"], source, side="right")) - 1
-        corpus, file = self.shards[bisect_right(self.first_documents, document) - 1]
-        place = {"corpus": corpus, "file": file, "line": int(self._places["line"][document])}
+        shard = bisect_right(self.first_documents if is_document else self.first_paragraphs, source) - 1
+        if shard not in self._places:
+            self._places[shard] = self.log.places(shard)
+        places, (corpus, file) = self._places[shard], self.shards[shard]
         if is_document:
-            return corpus, place
-        return corpus, {**place, "paragraph": source - int(self._places["first_paragraph"][document]) + 1}
+            return corpus, {"corpus": corpus, "file": file, "line": int(places["line"][source - self.first_documents[shard]])}
+        document = int(np.searchsorted(places["first_paragraph"], source, side="right")) - 1
+        place = {"corpus": corpus, "file": file, "line": int(places["line"][document])}
+        return corpus, {**place, "paragraph": source - int(places["first_paragraph"][document]) + 1}
 
 
 @dataclass

@@ -135,6 +135,11 @@ class Similar:
         """No document goes."""
         return cls(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.float64))
 
+    def part(self, first: int, last: int) -> Similar:
+        """Those among the documents `first` to before `last`."""
+        here = slice(*np.searchsorted(self.documents, (first, last)).tolist())
+        return Similar(self.documents[here], self.like[here], self.shares[here])
+
     def among(self, first: int, num_documents: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
         """Of some documents in a row those that go, by their place among these, what each is like, and how much so."""
         here = slice(*np.searchsorted(self.documents, (first, first + num_documents)).tolist())

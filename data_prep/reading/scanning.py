@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep.deduplication.onion import Engine, engine, repeated_index
+from data_prep.deduplication.onion import Engine, engine
 from data_prep.deduplication.onion_types import OnionSettings, Scan
 from data_prep.deduplication.similar_documents import Similar, SimilarSettings, find_similar, sketch_shard
 from data_prep.progress import Counter
@@ -73,28 +73,6 @@ class Batch:
     lines: NDArray[np.int64]
     text_bytes: int
     hits: NDArray[np.int64] | None = None
-
-
-@dataclass(frozen=True)
-class Repeated:
-    """Sorted hashes of all n-grams that occur twice or more, in files that processes map instead of copying."""
-
-    hashes_path: Path
-    index_path: Path
-    bits: int
-
-    @classmethod
-    def save(cls, hashes: NDArray[np.uint64], directory: Path) -> Repeated:
-        """Write the hashes and their index."""
-        index, bits = repeated_index(hashes)
-        saved = cls(directory / "repeated.npy", directory / "repeated_index.npy", bits)
-        np.save(saved.hashes_path, hashes)
-        np.save(saved.index_path, index)
-        return saved
-
-    def load(self) -> tuple[NDArray[np.uint64], NDArray[np.int64], int]:
-        """Hashes, index and bits as `Engine.select` takes them."""
-        return np.load(self.hashes_path, mmap_mode="r"), np.load(self.index_path, mmap_mode="r"), self.bits
 
 
 @dataclass(frozen=True)
@@ -162,14 +140,12 @@ class Scanner:
     """Reads shards and scans their documents.
 
     Attributes:
-        repeated: leave out n-grams that are not in it.
         protected: look for these texts.
     """
 
     reading: Reading
     settings: OnionSettings
     comparison: Comparison
-    repeated: Repeated | None = None
     protected: Protected | None = None
     _engine: Engine | None = field(default=None, repr=False)
 
@@ -192,8 +168,6 @@ class Scanner:
             if self.protected is not None:
                 same = self.protected.n == self.settings.n
                 hits = self.protected.hits(scan if same else self.engine.scan(prepared, _with_n(self.settings, self.protected.n)))
-            if self.repeated is not None:
-                self.engine.select(scan.hashes, *self.repeated.load())
             yield Batch(scan, np.array([document.line for document in documents]), sum(map(len, prepared)), hits)
 
     def batches_of_all(self, paths: Sequence[Path], scratch: Path, *, workers: int) -> Iterator[tuple[int, Batch]]:
@@ -246,6 +220,7 @@ def similar_documents(reading: Reading, settings: SimilarSettings, paths: Sequen
         ValueError: if a shard cannot be read.
     """
     directory = scratch / "similar"
+    shutil.rmtree(directory, ignore_errors=True)  # of a run that was killed
     directory.mkdir()
     jobs = [(reading, settings, path, directory, shard) for shard, path in enumerate(paths)]
     for _ in ordered_map(_sketch, jobs, workers=workers, name=lambda job: str(job[2])):

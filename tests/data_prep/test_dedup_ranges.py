@@ -1,0 +1,92 @@
+"""Deduplication by ranges of hashes decides as one table in the order of the text does, however the work is cut and wherever it was stopped."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from data_prep.deduplication.by_ranges import decide_by_ranges
+from data_prep.deduplication.decisions import DecisionLog, decide_all
+from data_prep.deduplication.onion_types import OnionSettings
+from data_prep.deduplication.pieces import grouping, piece_sizes, read_piece, read_pieces, write_grouped
+from data_prep.deduplication.range_work import RangeWork, cut_for
+from data_prep.deduplication.similar_documents import Similar
+from data_prep.reading import scanning
+from data_prep.reading.comparison import Comparison
+from data_prep.reading.scanning import Protected, Reading, Scanner
+from tests.data_prep.test_onion import RULES, TEXT
+
+
+@pytest.fixture
+def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch of documents, and so a run, may be a single one."""
+    monkeypatch.setattr(scanning, "_BATCH_CHARACTERS", 1)
+
+
+def _write(directory: Path, shards: list[list[str]]) -> list[Path]:
+    paths = []
+    for number, texts in enumerate(shards):
+        paths.append(directory / f"{number}.jsonl")
+        paths[-1].write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    return paths
+
+
+def _logs(directory: Path, names: tuple[str, ...]) -> list[DecisionLog]:
+    for name in names:
+        (directory / name).mkdir()
+    return [DecisionLog(directory / name) for name in names]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    shards=st.lists(st.lists(TEXT, max_size=5), min_size=1, max_size=3),
+    rules=RULES,
+    bits=st.integers(1, 4),
+    run=st.integers(1, 20),
+    same=st.booleans(),
+)
+@pytest.mark.usefixtures("small_batches")
+def test_decisions_are_those_of_one_table(shards: list[list[str]], rules: OnionSettings, bits: int, run: int, same: bool) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        directory = Path(name)
+        paths = _write(directory, shards)
+        scanner = Scanner(Reading(), rules, Comparison())
+        protected = scanner.engine.scan([b"a b a b", b"beseda-dolga a"], OnionSettings(n=3))
+        scanner.protected = Protected.gather([protected], 3, 2)
+        one, many = _logs(directory, ("one", "many"))
+        (directory / "work").mkdir()
+        similar = Similar(np.array([1, 4]), np.array([0, 2]), np.array([0.7, 0.9]))
+        documents, paragraphs, _ = decide_all(scanner, paths, one, directory, same=same, similar=similar, workers=1)
+        work = RangeWork(scanner, tuple(paths), directory / "work", many, bits, run, same)
+        layout = decide_by_ranges(work, similar, workers=1)
+        assert (list(layout.first_documents[:-1]), list(layout.first_paragraphs[:-1])) == (documents, paragraphs)
+        for shard in range(len(paths)):
+            assert many.places(shard).tolist() == one.places(shard).tolist()
+            assert many.removed(shard).tolist() == one.removed(shard).tolist()
+
+
+def test_pieces_are_found_by_their_number(tmp_path: Path) -> None:
+    values, groups = np.arange(100, 110, dtype=np.uint32), np.array([3, 0, 3, 1, 0, 3, 3, 0, 1, 5])
+    write_grouped(tmp_path / "a", values, groups, 6)
+    pieces = [read_piece(tmp_path / "a", number, np.uint32).tolist() for number in range(6)]
+    assert pieces == [[101, 104, 107], [103, 108], [], [100, 102, 105, 106], [], [109]]
+    assert piece_sizes(tmp_path / "a").tolist() == [3, 2, 0, 4, 0, 1]
+    assert (
+        values[grouping(groups)].tolist()
+        == [value for piece in pieces for value in piece]
+        == read_pieces(tmp_path / "a", 0, 6, np.uint32).tolist()
+    )
+    (tmp_path / "a").write_bytes((tmp_path / "a").read_bytes()[8:])
+    with pytest.raises(ValueError, match="is cut or damaged; remove the hidden directory"):
+        read_piece(tmp_path / "a", 0, np.uint32)
+
+
+@pytest.mark.parametrize(("memory", "tokens", "bits"), [(1 << 30, 10**6, 1), (1 << 30, 10**9, 6), (1 << 20, 10**12, 16)])
+def test_a_task_is_as_large_as_the_memory_allows(memory: int, tokens: int, bits: int) -> None:
+    assert cut_for(memory, tokens)[0] == bits
