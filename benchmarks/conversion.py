@@ -12,7 +12,6 @@ import multiprocessing
 import os
 import platform
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
@@ -23,12 +22,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+from benchmarks.meter import ROOT, Measured, measure
 from data_prep import command
 from data_prep.tables import markdown_table
 
 Result = TypeVar("Result")
-
-ROOT = Path(__file__).resolve().parent.parent
 
 # What the published config.json files say of shapes: Zhang et al. 2022, table 1; the model cards of Llama 3.
 OPT = {
@@ -91,13 +89,6 @@ for entry in os.scandir(source):
 
 
 @dataclass(frozen=True)
-class Measurement:
-    seconds: float
-    cpu_seconds: float
-    peak_bytes: int
-
-
-@dataclass(frozen=True)
 class Run:
     """A command to be measured: its name in the table, what it reads and writes in the work folder, and the command line."""
 
@@ -105,19 +96,6 @@ class Run:
     source: str
     target: str
     command: Sequence[str]
-
-
-def measure(arguments: Sequence[str]) -> Measurement:
-    """Run a command; its time from start to end and its largest resident set."""
-    start = time.monotonic()
-    process = subprocess.Popen(arguments, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-    assert process.stderr is not None
-    errors = process.stderr.read()
-    _, status, usage = os.wait4(process.pid, 0)
-    seconds = time.monotonic() - start
-    if status:
-        raise RuntimeError(f"{' '.join(arguments)} failed: {errors.decode(errors='replace')[-2000:]}")
-    return Measurement(seconds, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024)
 
 
 def make_checkpoint(directory: Path, config: Mapping[str, Any], *, dtype: str, tokenizer_dir: Path | None) -> int:
@@ -209,7 +187,7 @@ def run_shape(
     nbytes = in_a_process_of_its_own(make)
     digest = in_a_process_of_its_own(partial(weights_digest, work_dir / "hf"))
     runs = [*ours(work_dir), *peers(work_dir, nemo_python=nemo_python, bridge_python=bridge_python)]
-    measured: dict[str, list[Measurement]] = {}
+    measured: dict[str, list[Measured]] = {}
     for repetition in range(repetitions):
         if repetition == 1:  # the published converters run once: they are slow enough
             runs = ours(work_dir)
@@ -250,7 +228,7 @@ def in_a_process_of_its_own(function: Callable[[], Result]) -> Result:
         return pool.submit(function).result()
 
 
-def _rows(label: str, measured: Mapping[str, Sequence[Measurement]], nbytes: int) -> list[tuple[str, ...]]:
+def _rows(label: str, measured: Mapping[str, Sequence[Measured]], nbytes: int) -> list[tuple[str, ...]]:
     copy_seconds = min(found.seconds for found in measured["plain copy"])
     rows = []
     for name, found in measured.items():

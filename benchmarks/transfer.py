@@ -15,10 +15,8 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -27,13 +25,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from benchmarks.meter import Measured, measure
 from data_prep import command
 from data_prep.tokenizers.files import start_without_torch
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
-ROOT = Path(__file__).resolve().parent.parent
 SPECIALS = ("<s>", "</s>", "<unk>")
 
 
@@ -263,7 +261,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"{'method':<12}{'by':<12}{'seconds':>9}{'CPU s':>9}{'GiB':>7}   largest difference")
         for method in arguments.methods:
             ours = measure([sys.executable, "-m", "benchmarks.transfer", "--worker", method, str(work)])
-            print(f"{method:<12}{'Scion':<12}{ours.seconds:>9.1f}{ours.cpu_seconds:>9.1f}{ours.memory_gib:>7.2f}", flush=True)
+            print(f"{method:<12}{'Scion':<12}{ours.seconds:>9.1f}{ours.cpu_seconds:>9.1f}{ours.peak_bytes / 2**30:>7.2f}", flush=True)
             if method in PEERS and not arguments.without_peers:
                 _measure_peer(method, work, ours)
     return command.DONE
@@ -284,11 +282,11 @@ def _measure_peer(method: str, work: Path, ours: Measured) -> None:
         worked, share = json.loads(peer.output.strip().splitlines()[-1])
         seconds += worked * (1 / share - 1)
         cpu *= seconds / peer.seconds
-    memory = f"{peer.memory_gib:>7.2f}" if share == 1 else f"{'':>7}"
+    memory = f"{peer.peak_bytes / 2**30:>7.2f}" if share == 1 else f"{'':>7}"
     line = f"{method:<12}{package or 'reference':<12}{seconds:>9.1f}{cpu:>9.1f}{memory}   "
     line += f"{_difference(work)}  " if (work / "peer.npy").exists() else ""
     line += f"({seconds / ours.seconds:.1f} x the time"
-    line += f", {peer.memory_gib / ours.memory_gib:.1f} x the memory)" if share == 1 else f"; measured on {share:.2%} of its work)"
+    line += f", {peer.peak_bytes / ours.peak_bytes:.1f} x the memory)" if share == 1 else f"; measured on {share:.2%} of its work)"
     print(line, flush=True)
 
 
@@ -448,41 +446,6 @@ def _difference(work: Path) -> str:
     shares = np.abs(one - other).max(axis=1) / np.maximum(np.abs(other).max(axis=1), 1)
     largest = f"{shares.max():.1e}"
     return largest if shares.max() < 1e-5 else f"{largest}, below 1e-5 in {(shares < 1e-5).mean():.1%} of rows"
-
-
-@dataclass(frozen=True)
-class Measured:
-    """What a process took, and what it printed."""
-
-    seconds: float
-    cpu_seconds: float
-    memory_gib: float
-    output: str
-
-
-# Starts a process and reports the resources of that child alone: wait4 by its id sees no other.
-_METER = """
-import json, os, sys, time
-start = time.monotonic()
-child = os.posix_spawnp(sys.argv[1], sys.argv[1:], os.environ)
-_, status, used = os.wait4(child, 0)
-code = os.waitstatus_to_exitcode(status)
-print(json.dumps([time.monotonic() - start, used.ru_utime + used.ru_stime, used.ru_maxrss / 2**20, code]))
-"""
-
-
-def measure(arguments: Sequence[str]) -> Measured:
-    """Run a process to its end."""
-    # The meter is a small process: a child of a large one would begin with its parent's peak.
-    start = time.monotonic()
-    done = subprocess.run([sys.executable, "-c", _METER, *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise RuntimeError(f"{arguments} could not be measured after {time.monotonic() - start:.0f} s:\n{done.stderr[-3000:]}")
-    output, _, figures = done.stdout.strip().rpartition("\n")
-    seconds, cpu, memory, code = json.loads(figures)
-    if code:
-        raise RuntimeError(f"{arguments} ended with {code}:\n{done.stderr[-3000:]}")
-    return Measured(seconds, cpu, memory, output)
 
 
 if __name__ == "__main__":

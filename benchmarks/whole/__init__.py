@@ -1,0 +1,1 @@
+"""Whole commands as a user calls them, beside peers and limits: what `benchmarks.all` measures, keeps and shows."""

@@ -1,0 +1,5 @@
+"""The import that a NeMo script begins with."""
+
+from nemo.collections import llm
+
+assert llm.pretrain
