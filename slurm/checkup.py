@@ -41,7 +41,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         torch.cuda.set_device(local_rank)
     distributed.init_process_group("nccl" if on_gpu else "gloo", timeout=_TIMEOUT)
     distributed.barrier()
-    facts = replace(facts, clock=time.time(), torch_cuda=torch.version.cuda, torch_gpus=torch.cuda.device_count())
+    facts = replace(
+        facts, clock=time.time(), torch_cuda=torch.version.cuda, torch_rocm=torch.version.hip, torch_gpus=torch.cuda.device_count()
+    )
     if local_rank == 0:
         _write_json(write, asdict(facts))
     result = _reduce(rank, world_size, on_gpu=on_gpu)

@@ -22,6 +22,7 @@ from slurm.jobs.arguments import add_cluster_arguments, add_time_argument, clust
 from slurm.jobs.job import Job, parse_time_limit
 from slurm.jobs.queue import cancel_jobs, queued_jobs, send_job
 from slurm.jobs.render import render_job
+from slurm.jobs.training import why_no_training
 from slurm.sites.cluster import CONTAINERS, Cluster
 from slurm.sites.site import NoAnswer, check_site, missing_runtime
 
@@ -78,7 +79,9 @@ def checkup_job(cluster: Cluster, output: Path, *, num_nodes: int, time_limit_se
 
 def login_findings(cluster: Cluster, job: Job) -> list[Finding]:
     """What can be said without a job."""
-    return [_slurm(cluster, job), _runtime(cluster), _scratch(cluster)]
+    why = why_no_training(cluster)
+    training = [Finding("training", NOT_APPLICABLE, why)] if why else []
+    return [_slurm(cluster, job), _runtime(cluster), _scratch(cluster), *training]
 
 
 def _slurm(cluster: Cluster, job: Job) -> Finding:

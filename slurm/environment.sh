@@ -16,7 +16,15 @@ if [ -n "${SCION_CACHE_DIR:-}" ]; then
 fi
 
 # Addresses: the first node of the allocation, and a port of the job's own, as jobs may share a node (array members have job ids of their own).
-MASTER_ADDR="$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)"
+# A site may have another name for a node on its fast network, or names that stand first for IPv6, which its nodes cannot use.
+MASTER_ADDR="$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)${SCION_ADDRESS_SUFFIX:-}"
+if [ -n "${SCION_ADDRESS_IPV4:-}" ]; then
+    SCION_ADDRESSES="$(getent ahostsv4 "$MASTER_ADDR")" || {
+        echo "error: $MASTER_ADDR has no IPv4 address; see address_suffix and address_ipv4 in the cluster file" >&2
+        exit 1
+    }
+    MASTER_ADDR="${SCION_ADDRESSES%%[[:space:]]*}"
+fi
 MASTER_PORT="$((20000 + SLURM_JOB_ID % 10000))"
 export MASTER_ADDR MASTER_PORT
 
@@ -25,7 +33,7 @@ export OMP_NUM_THREADS="${OMP_NUM_THREADS:-$SLURM_CPUS_PER_TASK}"
 export CUDA_DEVICE_MAX_CONNECTIONS=1
 
 # Modules of the site, nothing else of what the login shell had loaded.  A batch shell is no login shell and may not know `module` yet, and the
-# sites' scripts behind it read variables that are not set.
+# sites' scripts behind it read variables that are not set.  `--use DIRECTORY` comes ahead of the modules.
 load_modules() {
     set +u
     if ! type module >/dev/null 2>&1; then
@@ -36,6 +44,10 @@ load_modules() {
         done
     fi
     module purge
+    while [ "$1" = --use ]; do
+        module use "$2"
+        shift 2
+    done
     module load "$@"
     set -u
 }

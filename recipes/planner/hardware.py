@@ -21,6 +21,7 @@ class Gpu:
         devices_per_node: GPUs of a node.
         watts: thermal design power of the board, what SAVA's energy counts.
         source: where the numbers come from.
+        maker: NVIDIA, or another, on whose GPUs nothing of NeMo runs.
     """
 
     name: str
@@ -32,6 +33,7 @@ class Gpu:
     devices_per_node: int
     watts: float
     source: str
+    maker: str = "NVIDIA"
 
 
 _A100_SHEET = "NVIDIA A100 data sheet (2021)"
@@ -96,6 +98,28 @@ GPUS = {
             source=f"{_H100_SHEET}; network of a DGX, eight 400 Gbit/s cards per node of 8",
         ),
         Gpu(
+            "h100-94gb",
+            peak_flops=989e12,
+            memory_gib=93.0,  # a GiB below the name's number, as that of 80 GB has
+            memory_rate=2396 * GIGA,
+            nvlink_rate=450 * GIGA,
+            network_rate=100 * GIGA,
+            devices_per_node=4,
+            watts=700,
+            source="documents of TSUBAME 4.0 and Capella (rates, memory, power) and of Snellius: four 200 Gbit/s cards per node of 4",
+        ),
+        Gpu(
+            "gh200-96gb",  # with its share of the host's memory CUDA names it NVIDIA GH200 120GB or 480GB
+            peak_flops=989e12,
+            memory_gib=94.5,  # nvidia-smi says 97,871 MiB, of which CUDA keeps some
+            memory_rate=4000 * GIGA,
+            nvlink_rate=450 * GIGA,
+            network_rate=100 * GIGA,
+            devices_per_node=4,
+            watts=680,  # JUPITER's limit of the whole superchip, its CPU included
+            source="JSC's configuration of JUPITER: 96 GB at 4 TB/s, 150 GB/s to each of three others, four 200 Gbit/s cards per node of 4",
+        ),
+        Gpu(
             "h200-141gb",
             peak_flops=989e12,
             memory_gib=139.8,
@@ -127,6 +151,7 @@ GPUS = {
             devices_per_node=8,
             watts=280,
             source="AMD Instinct MI250X data sheet (2021), halved; LUMI's documents: four 200 Gbit/s cards per node of 8 dies",
+            maker="AMD",
         ),
     )
 }

@@ -51,7 +51,7 @@ AttnMaskType._missing_ = classmethod(lambda cls, value: cls.causal)
 
 _DOCUMENTS = (400, 60, 30, 700, 120, 1500)  # tokens, in turn: where documents really end, no tensor without values says
 STEPS = 2  # before the save; the first allocates the optimizer's state, the second has all that stays
-_CAPABILITIES = {"a100": (8, 0), "h100": (9, 0), "h200": (9, 0), "b200": (10, 0)}
+_CAPABILITIES = {"a100": (8, 0), "h100": (9, 0), "h200": (9, 0), "gh200": (9, 0), "b200": (10, 0)}
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from typing import Any
 
 from recipes.planner.hardware import GPUS
 from slurm.checks.node_facts import NodeFacts
+from slurm.jobs.training import why_no_training
 from slurm.sites.cluster import Cluster
 
 OK, PROBLEM, NOT_APPLICABLE = "ok", "problem", "not applicable"
@@ -82,7 +83,7 @@ def _python(cluster: Cluster, nodes: Sequence[NodeFacts]) -> Finding:
             "python", PROBLEM, _told(versions), "let all nodes take the same image or virtual environment, on the shared file system"
         )
     [version] = versions
-    if not version.startswith("3.11."):
+    if not version.startswith(("3.11.", "3.12.") if why_no_training(cluster) else "3.11."):
         return Finding(
             "python", PROBLEM, f"{version} on all nodes", "3.11 is the one version that is tested; take another image or make .venv again"
         )
@@ -94,6 +95,8 @@ def _packages(cluster: Cluster, nodes: Sequence[NodeFacts]) -> Finding:
     if len(versions) > 1:
         return Finding("packages", PROBLEM, _told(versions), "let all nodes take the same image or virtual environment")
     packages = nodes[0].packages
+    if why := why_no_training(cluster):
+        return Finding("packages", NOT_APPLICABLE, f"{next(iter(versions)) or 'none of NeMo'}: {why}")
     if wrong := [f"{name} {packages.get(name, 'is missing')}" for name, version in PINNED.items() if packages.get(name) != version]:
         wanted = ", ".join(f"{name} {version}" for name, version in PINNED.items())
         return Finding("packages", PROBLEM, ", ".join(wrong), f"patches and recipes are made for {wanted}; install requirements.txt")
@@ -115,8 +118,13 @@ def _apex(cluster: Cluster, nodes: Sequence[NodeFacts]) -> Finding:
 def _num_gpus(cluster: Cluster, nodes: Sequence[NodeFacts]) -> Finding:
     if not any(node.gpus for node in nodes):
         if cluster.gpu.gpu is None:
-            return Finding("gpus", NOT_APPLICABLE, "the cluster file names no GPU, and no node has an NVIDIA driver")
-        return Finding("gpus", PROBLEM, "nvidia-smi finds none on any node", "check the partition, and that the container sees them (--nv)")
+            return Finding("gpus", NOT_APPLICABLE, "the cluster file names no GPU, and no node has a driver of NVIDIA or AMD")
+        return Finding(
+            "gpus",
+            PROBLEM,
+            "neither nvidia-smi nor rocm-smi finds any on any node",
+            "check the partition, and that the container sees them (runtime.gpu_flag)",
+        )
     wrong = [f"{node.node} has {len(node.gpus)}" for node in nodes if len(node.gpus) != cluster.gpu.gpus_per_node]
     if wrong:
         return Finding(
@@ -132,7 +140,9 @@ def _num_gpus(cluster: Cluster, nodes: Sequence[NodeFacts]) -> Finding:
 
 def _driver(cluster: Cluster, nodes: Sequence[NodeFacts]) -> Finding:
     drivers = _by_value({node.node: node.gpus[0][1] for node in nodes if node.gpus})
-    cuda = nodes[0].torch_cuda
+    cuda, rocm = nodes[0].torch_cuda, nodes[0].torch_rocm
+    if drivers and rocm is not None and len(drivers) == 1:
+        return Finding("driver", OK, f"{next(iter(drivers))} with ROCm {rocm}")
     if not drivers or cuda is None:
         return Finding(
             "driver",
@@ -178,8 +188,18 @@ def _fabric(cluster: Cluster, nodes: Sequence[NodeFacts]) -> Finding:
     if len(ports) > 1:
         return Finding("fabric", PROBLEM, _told(ports), "exclude the node with fewer ports, and tell the centre")
     if not nodes[0].infiniband:
-        return Finding("fabric", NOT_APPLICABLE, "no InfiniBand on any node")
+        return _slingshot(nodes)
     return Finding("fabric", OK, f"InfiniBand, {next(iter(ports))} on each node")
+
+
+def _slingshot(nodes: Sequence[NodeFacts]) -> Finding:
+    """HPE's network, whose cards are interfaces hsn0, hsn1 and so on."""
+    cards = _by_value({node.node: f"{sum(name.startswith('hsn') for name in node.interfaces)} cards" for node in nodes})
+    if len(cards) > 1:
+        return Finding("fabric", PROBLEM, _told(cards), "exclude the node with fewer cards, and tell the centre")
+    if "0 cards" in cards:
+        return Finding("fabric", NOT_APPLICABLE, "no InfiniBand and no Slingshot on any node")
+    return Finding("fabric", OK, f"Slingshot, {next(iter(cards))} on each node")
 
 
 def _names_interface(wanted: str, interfaces: Sequence[str]) -> bool:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import platform
 import shutil
 import socket
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
@@ -16,10 +17,12 @@ from pathlib import Path
 TOKEN_NAME = "token"  # a file that the login node wrote, beside which nodes write theirs
 REDUCE_NAME = "all_reduce.json"
 PACKAGES = ("torch", "nemo-toolkit", "megatron-core", "transformer-engine", "transformers")
-FABRIC_VARIABLES = ("NCCL_", "UCX_", "GLOO_", "FI_", "MELLANOX_")
+FABRIC_VARIABLES = ("NCCL_", "UCX_", "GLOO_", "FI_", "CXI_", "MELLANOX_")
 INFINIBAND = Path("/sys/class/infiniband")
 NETWORK = Path("/sys/class/net")
 SMI = ("nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader,nounits")
+ROCM_SMI = ("rocm-smi", "--showproductname", "--showmeminfo", "vram", "--showdriverversion", "--json")
+_NAMES = ("card series", "card model", "device name")  # releases of rocm-smi write them in small letters and in capitals
 
 
 @dataclass(frozen=True)
@@ -29,7 +32,8 @@ class NodeFacts:
     Attributes:
         packages: name and version of those of PACKAGES that are installed.
         apex: "nvidia", "foreign" (the package index has another project of this name) or "absent".
-        torch_cuda: CUDA version that torch was built for; None for a CPU build.
+        torch_cuda: CUDA version that torch was built for; None for another build.
+        torch_rocm: ROCm's.
         gpus: name, driver version and MiB of each GPU.
         fabric: the environment's variables of communication libraries.
         infiniband: port and its state, as the kernel says it: "4: ACTIVE".
@@ -45,6 +49,7 @@ class NodeFacts:
     packages: dict[str, str] = field(default_factory=dict)
     apex: str = "absent"
     torch_cuda: str | None = None
+    torch_rocm: str | None = None
     gpus: tuple[tuple[str, str, int], ...] = ()
     torch_gpus: int = 0
     fabric: dict[str, str] = field(default_factory=dict)
@@ -98,15 +103,31 @@ def apex_kind() -> str:
 
 
 def gpus() -> list[tuple[str, str, int]]:
-    """Name, driver version and MiB of each GPU; empty where there is no NVIDIA driver."""
+    """Name, driver version and MiB of each GPU, as NVIDIA's or AMD's driver counts them; empty where there is neither."""
+    rows = [[part.strip() for part in line.split(",")] for line in _said(SMI).splitlines()]
+    return [(name, driver, int(memory)) for name, driver, memory in rows] or parse_rocm(_said(ROCM_SMI))
+
+
+def _said(words: Sequence[str]) -> str:
     try:
-        done = subprocess.run(SMI, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
     except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return "" if done.returncode else done.stdout
+
+
+def parse_rocm(text: str) -> list[tuple[str, str, int]]:
+    """Name, driver version and MiB of each die that rocm-smi's JSON lists as a card; empty for anything else."""
+    try:
+        content = {key: {name.lower(): value for name, value in inner.items()} for key, inner in json.loads(text).items()}
+    except (ValueError, AttributeError):
         return []
-    if done.returncode:
-        return []
-    rows = [[part.strip() for part in line.split(",")] for line in done.stdout.splitlines()]
-    return [(name, driver, int(memory)) for name, driver, memory in rows]
+    driver = str(content.get("system", {}).get("driver version", "unknown"))
+    cards = [inner for key, inner in content.items() if key.startswith("card")]
+    return [
+        (next((str(card[name]) for name in _NAMES if name in card), "AMD"), driver, int(card.get("vram total memory (b)", 0)) // 2**20)
+        for card in cards
+    ]
 
 
 def infiniband_ports(root: Path) -> dict[str, str]:

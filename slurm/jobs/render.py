@@ -28,7 +28,7 @@ def render_job(job: Job, cluster: Cluster) -> str:
         "\n".join(["#!/bin/bash", *_directives(job, cluster)]),
         "set -euo pipefail",
         _place(job, cluster),
-        _variables("The network and other settings of this cluster", cluster.environment),
+        _variables("The network and other settings of this cluster", cluster.environment | _rank_lists(job, cluster)),
         _variables("Settings of this job", job.environment),
         _software(job, cluster),
         _commands("Before the step, on the first node; a failure ends the job", job.before),
@@ -116,7 +116,18 @@ def _place(job: Job, cluster: Cluster) -> str:
     ]
     if cluster.cache_dir is not None:
         lines.append(f"export SCION_CACHE_DIR={shlex.quote(cluster.cache_dir)}")
+    if cluster.address_suffix:
+        lines.append(f"export SCION_ADDRESS_SUFFIX={shlex.quote(cluster.address_suffix)}")
+    if cluster.address_ipv4:
+        lines.append("export SCION_ADDRESS_IPV4=1")
     return "\n".join([*lines, "source slurm/environment.sh"])
+
+
+def _rank_lists(job: Job, cluster: Cluster) -> dict[str, str]:
+    """Values by local rank, of which slurm/task.sh gives each task its own; only where a task has a GPU of its own."""
+    return (
+        {f"SCION_BY_RANK_{name}": " ".join(values) for name, values in cluster.rank_environment.items()} if job.gpus_per_task == 1 else {}
+    )
 
 
 def _variables(title: str, variables: Mapping[str, str]) -> str:
@@ -128,7 +139,8 @@ def _software(job: Job, cluster: Cluster) -> str:
     runtime = cluster.runtime
     lines = []
     if runtime.modules:
-        lines.append(f"load_modules {shlex.join(runtime.modules)}")
+        places = [word for path in runtime.module_paths for word in ("--use", path)]
+        lines.append(f"load_modules {shlex.join([*places, *runtime.modules])}")
     if runtime.kind not in CONTAINERS and runtime.venv is not None:
         lines.append(f'export PATH={shlex.quote(str(job.work_dir / runtime.venv / "bin"))}:"$PATH"')
     return "\n".join(["# Software.", *lines]) if lines else ""
@@ -143,7 +155,7 @@ def _step(job: Job, cluster: Cluster) -> str:
     srun = ['srun --export=ALL --kill-on-bad-exit=1 --cpus-per-task="$SLURM_CPUS_PER_TASK"']
     if job.num_tasks > 1:
         srun[0] += f" --wait={job.step_wait_seconds}"
-    srun += [shlex.quote(option) for option in _pyxis_options(job, cluster)]
+    srun += [shlex.quote(option) for option in (*cluster.step_options, *_binding(job, cluster), *_pyxis_options(job, cluster))]
     lines = [*srun, "bash slurm/task.sh", *_lines(container_prefix(job, cluster)), *_lines(job.command)]
     step = _CONTINUED.join(lines)
     title = f"# The step: {job.num_nodes} x {job.tasks_per_node} tasks; slurm/task.sh gives each its rank and becomes the command."
@@ -164,13 +176,20 @@ def _step(job: Job, cluster: Cluster) -> str:
     )
 
 
+def _binding(job: Job, cluster: Cluster) -> list[str]:
+    """The site's binding, which is made for whole nodes with a task for each GPU."""
+    partition = cluster.partition_of(job.kind)
+    whole = job.gpus_per_task == 1 and job.gpus_per_node == partition.gpus_per_node and job.cpus_per_task is None
+    return [f"--cpu-bind={partition.cpu_bind}"] if partition.cpu_bind and whole else []
+
+
 def container_prefix(job: Job, cluster: Cluster) -> list[str]:
     """Words ahead of a command that has to run in the runtime; empty where the host's environment is the runtime."""
     runtime = cluster.runtime
     if runtime.kind not in ("apptainer", "singularity"):
         return []
     binds = [word for path in bound_paths(job, cluster) for word in ("--bind", path)]
-    gpus = ["--nv"] if job.gpus_per_node else []
+    gpus = [runtime.gpu_flag] if job.gpus_per_node and runtime.gpu_flag else []
     return [runtime.kind, "exec", *gpus, *binds, "--pwd", str(job.work_dir), cluster.image_path]
 
 

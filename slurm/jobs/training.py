@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from recipes.planner.hardware import GPUS
 from recipes.schema import Recipe
 from slurm.jobs.job import ROOT, Job
 from slurm.sites.cluster import Cluster
@@ -28,8 +29,9 @@ def training_job(
         name: of the job; by default that of the run's directory.
 
     Raises:
-        ValueError: if the recipe's paths would mean other files in the job, which runs in the checkout.
+        ValueError: if the recipe's paths would mean other files in the job, which runs in the checkout; if NeMo cannot use the cluster's GPUs.
     """
+    require_cuda(cluster)
     run_dir = run_dir.absolute()
     if recipe_argument.endswith((".yaml", ".yml")):
         recipe_argument = str(Path(recipe_argument).absolute())
@@ -42,6 +44,27 @@ def training_job(
         tasks_per_node=recipe.parallel.devices_per_node,
         gpus_per_task=1 if cluster.gpu.gpus_per_node else 0,
         paths=(run_dir, *_inputs(recipe, recipe_argument)),
+    )
+
+
+def require_cuda(cluster: Cluster) -> None:
+    """Refuse to train where NeMo cannot.
+
+    Raises:
+        ValueError: naming the GPUs, and the way that there is.
+    """
+    if sentence := why_no_training(cluster):
+        raise ValueError(sentence)
+
+
+def why_no_training(cluster: Cluster) -> str | None:
+    """Why NeMo cannot use the GPUs of a cluster, and the way that there is; None where it can."""
+    gpu = GPUS.get((cluster.gpu.gpu or "").lower())
+    if gpu is None or gpu.maker == "NVIDIA":
+        return None
+    return (
+        f"{cluster.name} has {gpu.maker}'s {cluster.gpu.gpu}, and NeMo is made for NVIDIA's CUDA alone: convert, transfer and evaluate there, and"
+        f" train with {gpu.maker}'s Megatron-LM from the Hugging Face folder (docs/slurm.md, AMD GPUs)"
     )
 
 

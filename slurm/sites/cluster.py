@@ -40,6 +40,7 @@ class Partition:
     qos: str | None = None
     more_nodes: str | None = None  # what to set for a job of more nodes, for the message of its refusal
     exclusive: bool = False  # whole nodes, also where the site shares them
+    cpu_bind: str | None = None  # srun's --cpu-bind for a job with a task for each GPU of a node, as the site binds them
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,8 @@ class Runtime:
     image: str | None = None  # of a container; a relative path starts at the scratch directory's cache, which slurm.prefetch fills
     binds: tuple[str, ...] = ()  # host paths that the container sees too, besides the checkout and the directories of the run
     modules: tuple[str, ...] = ()  # loaded before anything runs, for containers too (a site's apptainer may be a module)
+    module_paths: tuple[str, ...] = ()  # where some of them are, beside what `module` searches by itself
+    gpu_flag: str | None = "--nv"  # of apptainer and singularity, by which a container sees the GPUs; null where the image has all it needs
     venv: str | None = None  # virtual environment of modules and venv, made on the login node; a relative path starts at the checkout
 
 
@@ -67,6 +70,10 @@ class Cluster:
     memory_option: bool = True  # whether a job may ask for memory; at some sites it follows from the cores
     runtime: Runtime = field(default_factory=Runtime)
     environment: dict[str, str] = field(default_factory=dict)  # network variables and such, the same on every node
+    rank_environment: dict[str, tuple[str, ...]] = field(default_factory=dict)  # those that differ by GPU of a node: its network card
+    step_options: tuple[str, ...] = ()  # of srun, beyond those that every cluster gets
+    address_suffix: str = ""  # what a node's name ends with on the fast network, where the first node is looked for
+    address_ipv4: bool = False  # give the first node's address as a number, where names stand for IPv6 that nodes cannot use
     scratch: str | None = None  # a large shared file system; $VARIABLES of the login shell are replaced
 
     @property
@@ -219,7 +226,27 @@ def _cluster_problems(cluster: Cluster) -> list[str]:
         problems.append(f"runtime.image is missing; {runtime.kind} needs one (set it with runtime.image=PATH; slurm.prefetch can bring it)")
     elif runtime.kind not in CONTAINERS and runtime.venv is None:
         problems.append(f"runtime.venv is missing; {runtime.kind} needs a virtual environment (set it with runtime.venv=PATH)")
-    problems += [f"runtime.binds holds {bind!r}; expected an absolute path" for bind in runtime.binds if not bind.startswith("/")]
+    for name in ("binds", "module_paths"):
+        problems += [
+            f"runtime.{name} holds {path!r}; expected an absolute path" for path in getattr(runtime, name) if not path.startswith("/")
+        ]
+    return problems + _rank_problems(cluster)
+
+
+def _rank_problems(cluster: Cluster) -> list[str]:
+    problems = [
+        f"step_options holds {option!r}; expected an option such as --mpi=none" for option in cluster.step_options if option[:2] != "--"
+    ]
+    if not re.fullmatch(r"[A-Za-z0-9.-]*", cluster.address_suffix):
+        problems.append(f"address_suffix is {cluster.address_suffix!r}; expected letters, digits, . and -")
+    for name, values in cluster.rank_environment.items():
+        if not _VARIABLE.fullmatch(name):
+            problems.append(f"{name!r} in rank_environment is no name of a variable")
+        if len(values) != cluster.gpu.gpus_per_node:
+            problems.append(f"rank_environment.{name} has {len(values)} values; the nodes have {cluster.gpu.gpus_per_node} GPUs")
+        problems += [
+            f"rank_environment.{name} holds {value!r}; expected no spaces" for value in values if not value or len(value.split()) != 1
+        ]
     return problems
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from slurm.chains.chain import ChainPlan
 from slurm.jobs.job import GPU, Job, parse_time_limit
+from slurm.jobs.training import require_cuda
 from slurm.sites.cluster import Cluster
 from slurm.stages.pipeline_file import Pipeline, Resources, Task, axes_of, needs_of, recipe_of
 
@@ -108,6 +109,7 @@ def _stage_job(pipeline: Pipeline, cluster: Cluster, tasks: tuple[Task, ...], ne
 
 def _training_job(pipeline: Pipeline, cluster: Cluster, tasks: Sequence[Task], job: Job) -> Job:
     """One task per device of the recipe, which all members of an array have in common."""
+    require_cuda(cluster)
     layouts = {task: _layout(pipeline, task) for task in tasks}
     num_nodes, devices_per_node = layouts[tasks[0]]
     for task, layout in layouts.items():

@@ -72,7 +72,7 @@ def test_a_layout_too_big_for_the_gpu_is_refused_unless_told_to_try() -> None:
     assert "on each a100-40gb, which has 39.4" in message
     checked(inputs, *OVERRIDES, *on_gpu, "parallel.check_memory=false")
     assert _problem("parallel.gpu=a100") == (
-        "parallel.gpu: there is no GPU a100; did you mean a100-80gb? Known are a100-40gb, a100-64gb, a100-80gb, h100-64gb, h100-80gb, h200-141gb, b200-180gb, mi250x-64gb"
+        "parallel.gpu: there is no GPU a100; did you mean a100-80gb? Known are a100-40gb, a100-64gb, a100-80gb, h100-64gb, h100-80gb, h100-94gb, gh200-96gb, h200-141gb, b200-180gb, mi250x-64gb"
     )
 
 

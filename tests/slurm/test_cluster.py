@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
+import re
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from recipes.planner.hardware import find_gpu
 from slurm.jobs.job import Job, format_time_limit, parse_time_limit
-from slurm.sites.cluster import check_job, cluster_names, load_cluster
+from slurm.jobs.training import require_cuda
+from slurm.sites.cluster import CLUSTERS_DIR, check_job, cluster_names, load_cluster
 
 JOB = Job(name="job", command=("true",), time_limit_seconds=3600, log_dir=Path("/logs"))
 
@@ -122,6 +126,55 @@ def test_texts_stay_what_was_written(tmp_path: Path) -> None:
 def test_an_allocation_of_nothing_is_refused(hours: str) -> None:
     with pytest.raises(ValueError, match=r"allocation_gpu_hours is .*expected (more than 0|float)"):
         load_cluster("local", (f"allocation_gpu_hours={hours}",))
+
+
+ENVIRONMENT = {"HOME": "/home/ana", "USER": "ana", "WORK": "/work/b25", "SCRATCH": "/scratch/b25"}
+
+
+@pytest.mark.parametrize("name", cluster_names())
+def test_the_planner_knows_the_gpu_of_every_bundled_cluster(name: str) -> None:
+    """So that memory is checked there; `local` has none."""
+    gpu = load_cluster(name, environment=ENVIRONMENT).gpu
+    if name == "local":
+        assert gpu.gpu is None
+    else:
+        assert gpu.gpus_per_node and find_gpu(str(gpu.gpu)).source
+
+
+@pytest.mark.parametrize("name", [name for name in cluster_names() if name not in ("local", "a100")])
+def test_every_value_of_a_site_has_its_source_beside_it(name: str) -> None:
+    """Every line with a value has a comment, or stands below one that speaks for it."""
+    lines = (CLUSTERS_DIR / f"{name}.yaml").read_text(encoding="utf-8").splitlines()
+    values = [(before, line) for before, line in itertools.pairwise(lines) if re.match(r" *\w+: \S", line.partition(" #")[0])]
+    named = re.compile(r"name: |account_required|environment: |^  (NCCL|GLOO|CXI|FI|MIOPEN)_|exclusive")
+    assert [line for before, line in values if " # " not in line and " # " not in f" {before.lstrip()}" and not named.search(line)] == []
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("rank_environment.UCX_NET_DEVICES=[a, b]", r"rank_environment.UCX_NET_DEVICES has 2 values; the nodes have 4 GPUs"),
+        ("rank_environment.UCX_NET_DEVICES=[a, b, c, 'd e']", r"rank_environment.UCX_NET_DEVICES holds 'd e'; expected no spaces"),
+        ("rank_environment.A-B=[a, b, c, d]", r"'A-B' in rank_environment is no name of a variable"),
+        ("step_options=[mpi=none]", r"step_options holds 'mpi=none'; expected an option such as --mpi=none"),
+        ("address_suffix=; reboot", r"address_suffix is '; reboot'; expected letters, digits, . and -"),
+        ("runtime.module_paths=[modules]", r"runtime.module_paths holds 'modules'; expected an absolute path"),
+    ],
+)
+def test_values_of_the_fabric_are_checked(setting: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        load_cluster("local", (setting,))
+
+
+def test_nemo_is_not_sent_to_gpus_of_amd() -> None:
+    """One sentence, with the way that there is; a name that the planner does not know is left alone."""
+    lumi = load_cluster("lumi", environment=ENVIRONMENT)
+    with pytest.raises(
+        ValueError, match=r"^lumi has AMD's MI250X-64GB, and NeMo is made for NVIDIA's CUDA alone: convert, transfer and evaluate"
+    ):
+        require_cuda(lumi)
+    for name in (None, "GTX-9", "gh200-96gb"):
+        require_cuda(replace(lumi, gpu=replace(lumi.gpu, gpu=name)))
 
 
 def test_a_cluster_that_contains_itself_is_refused(tmp_path: Path) -> None:

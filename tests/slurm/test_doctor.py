@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from dataclasses import replace
@@ -13,7 +14,8 @@ import pytest
 from recipes.rehearsal.prediction import FirstStep, keep_rehearsal, record_first_step
 from slurm.checks.findings import GIB, NOT_APPLICABLE, OK, PROBLEM, Finding, judge
 from slurm.checks.first_step import first_step_finding
-from slurm.checks.node_facts import NodeFacts, apex_kind, infiniband_ports
+from slurm.checks.node_facts import NodeFacts, apex_kind, infiniband_ports, parse_rocm
+from slurm.doctor import checkup_job, login_findings
 from slurm.sites.cluster import load_cluster
 from tests.processes import ROOT
 from tests.slurm.running_slurm import ACCOUNT, RunningSlurm
@@ -107,6 +109,29 @@ def test_without_gpus_their_checks_do_not_apply() -> None:
     cluster = load_cluster("local")
     found = judge(cluster, [replace(NODE, gpus=(), torch_gpus=0, torch_cuda=None, infiniband={})], None, expected_nodes=1)
     assert [finding.check for finding in found if finding.state == NOT_APPLICABLE] == ["gpus", "driver", "fabric", "clock"]
+
+
+def test_nodes_of_amd_on_slingshot() -> None:
+    """What rocm-smi says is read, NeMo's packages are not asked for, and the image's Python 3.12 is none to complain about."""
+    card = {"Card Series": "AMD Instinct MI250X", "VRAM Total Memory (B)": str(64 * GIB)}
+    said = parse_rocm(json.dumps({f"card{number}": card for number in range(8)} | {"system": {"Driver version": "6.3.6"}}))
+    assert said == [("AMD Instinct MI250X", "6.3.6", 65536)] * 8
+    assert parse_rocm("") == parse_rocm("ROCm is not here") == []
+    lumi = load_cluster("lumi", ("account=b25",), environment={"HOME": "/home/ana"})
+    hsn = tuple(f"hsn{number}" for number in range(4))
+    node = replace(NODE, python="3.12.3", packages={"torch": "2.10.0"}, gpus=tuple(said), torch_gpus=8, torch_cuda=None, torch_rocm="7.0")
+    node = replace(node, infiniband={}, interfaces=hsn, fabric={"NCCL_SOCKET_IFNAME": "hsn0,hsn1,hsn2,hsn3"})
+    reduce = {**REDUCE, "tasks": 16, "bytes_per_second": 80e9}
+    found = {finding.check: finding for finding in judge(lumi, [node, replace(node, node="gn02")], reduce, expected_nodes=2)}
+    assert {finding.check for finding in found.values() if finding.state == PROBLEM} == set()
+    assert found["gpus"].found == "8 x AMD Instinct MI250X on each node"
+    assert found["driver"].found == "6.3.6 with ROCm 7.0"
+    assert found["fabric"].found == "Slingshot, 4 cards on each node"
+    assert found["packages"].state == NOT_APPLICABLE and "torch 2.10.0: lumi has AMD's MI250X-64GB" in found["packages"].found
+    fewer = judge(lumi, [node, replace(node, node="gn02", interfaces=hsn[:3])], reduce, expected_nodes=2)
+    [fabric] = [finding for finding in fewer if finding.check == "fabric"]
+    assert (fabric.state, fabric.found) == (PROBLEM, "4 cards on gn01; 3 cards on gn02")
+    assert [one.check for one in login_findings(lumi, checkup_job(lumi, Path("/o"), num_nodes=2, time_limit_seconds=600))][-1] == "training"
 
 
 def test_the_other_apex_is_told_by_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import sys
 from dataclasses import replace
@@ -123,18 +124,40 @@ def test_modules_are_loaded_and_nothing_can_be_downloaded(slurm: RunningSlurm, t
     job = Job(
         name="modules", command=("python", "-c", show, str(tmp_path / "shown")), time_limit_seconds=60, log_dir=tmp_path, log_name="log"
     )
-    cluster = replace(slurm.cluster(), runtime=Runtime("modules", modules=("python/3.11", "cuda"), venv=sys.prefix), scratch=str(tmp_path))
+    cluster = replace(
+        slurm.cluster(),
+        runtime=Runtime("modules", modules=("python/3.11", "cuda"), module_paths=("/site/modules",), venv=sys.prefix),
+        scratch=str(tmp_path),
+    )
     # As sites define it: a function, known to every shell, that reads variables that are not set.
     (tmp_path / "site.sh").write_text(f"module() {{ echo \"$* $UNSET\" >>'{tmp_path}/modules'; }}\n")
     loud = replace(slurm, environment={**slurm.environment, "BASH_ENV": str(tmp_path / "site.sh")})
     assert slurm.wait(loud.submit(render_job(job, cluster)), timeout_seconds=60) == "COMPLETED", (tmp_path / "log").read_text()
-    assert (tmp_path / "modules").read_text().splitlines() == ["purge ", "load python/3.11 cuda "]
+    assert (tmp_path / "modules").read_text().splitlines() == ["purge ", "use /site/modules ", "load python/3.11 cuda "]
     prefix, environment = json.loads((tmp_path / "shown").read_text())
     assert prefix == sys.prefix
     offline = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_OFFLINE", "PIP_NO_INDEX")
     assert [environment[name] for name in offline] == ["1"] * 4
     assert environment["HF_HOME"] == f"{tmp_path}/scion_cache/huggingface"
     assert environment["WANDB_MODE"] == "offline"
+
+
+def test_ranks_get_their_own_cards_and_an_address_that_nodes_can_use(slurm: RunningSlurm, tmp_path: Path) -> None:
+    show = 'echo "rank $RANK: $UCX_NET_DEVICES $MASTER_ADDR"'
+    cards = tuple(f"mlx5_{number}:1" for number in range(4))
+    cluster = replace(slurm.cluster(), rank_environment={"UCX_NET_DEVICES": cards}, step_options=("--mpi=none",), address_ipv4=True)
+    job = replace(_light_job(tmp_path, tmp_path, num_nodes=2, tasks_per_node=4), command=("bash", "-c", show))
+    assert slurm.wait(slurm.submit(render_job(job, cluster)), timeout_seconds=60) == "COMPLETED", (tmp_path / "log").read_text()
+    lines = sorted((tmp_path / "log").read_text().splitlines())
+    address = lines[0].split()[-1]
+    assert re.fullmatch(r"\d+\.\d+\.\d+\.\d+", address)
+    assert lines == [f"rank {rank}: {cards[rank % 4]} {address}" for rank in range(8)]
+    elsewhere = replace(job, log_name="elsewhere", num_nodes=1)
+    job_id = slurm.submit(render_job(elsewhere, replace(cluster, address_suffix="i")))
+    assert slurm.wait(job_id, timeout_seconds=60) == "FAILED"
+    assert (tmp_path / "elsewhere").read_text() == (
+        "error: gn01i has no IPv4 address; see address_suffix and address_ipv4 in the cluster file\n"
+    )
 
 
 @pytest.mark.parametrize("name", ["a 'b\" č$(id)`x` #y;|&", "100%j 漢字 *?~", "--nodes=9"])

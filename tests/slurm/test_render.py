@@ -15,14 +15,14 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from slurm.jobs.job import Job
+from slurm.jobs.job import Job, parse_time_limit
 from slurm.jobs.render import render_job
 from slurm.jobs.watching import WatchPlan, watch_job
 from slurm.sites.cluster import Cluster, Runtime, check_job, cluster_names, load_cluster
 from tests.processes import ROOT
 
 GOLDEN = Path(__file__).parent / "golden"
-HOME = {"HOME": "/home/ana", "WORK": "/leonardo_work/EUHPC_X"}
+HOME = {"HOME": "/home/ana", "USER": "ana", "WORK": "/leonardo_work/EUHPC_X", "SCRATCH": "/e/scratch/b25"}
 TRAIN = Job(
     name="sl",
     command=("python", "-m", "recipes.train", "--recipe", "gams/focus", "--output", "/scratch/runs/sl", "data.train=[/scratch/data/sl]"),
@@ -77,10 +77,15 @@ def _cluster(name: str) -> Cluster:
     return replace(cluster, account="b25") if cluster.account_required else cluster
 
 
+def _within_limit(job: Job, cluster: Cluster) -> Job:
+    return replace(job, time_limit_seconds=min(job.time_limit_seconds, parse_time_limit(cluster.gpu.time_limit)))
+
+
 CASES = {
-    **{f"{name}-train": (TRAIN, _cluster(name)) for name in cluster_names()},
+    **{f"{name}-train": (_within_limit(TRAIN, _cluster(name)), _cluster(name)) for name in cluster_names()},
     **{f"{name}-cpu": (COUNT, _cluster(name)) for name in cluster_names()},
     **{f"{name}-watch": (WATCH, _cluster(name)) for name in ("vega", "leonardo")},
+    "lumi-whole": (replace(TRAIN, tasks_per_node=8, command=("python", "pretrain_gpt.py")), _cluster("lumi")),
     "local-watch": (replace(WATCH, kind="cpu", gpus_per_task=0), _cluster("local")),
     **{f"runtime-{kind}": (TRAIN, replace(_cluster("vega"), runtime=runtime)) for kind, runtime in RUNTIMES.items()},
 }
@@ -202,6 +207,20 @@ def test_a_container_refuses_paths_that_it_cannot_bind() -> None:
         sentence = f"apptainer cannot bind {path!r}: commas, colons and backslashes mean something in its binds"
         with pytest.raises(ValueError, match=re.escape(sentence)):
             render_job(replace(TRAIN, paths=(Path(path),)), _cluster("vega"))
+
+
+def test_the_binding_of_a_site_is_for_whole_nodes() -> None:
+    cluster = _cluster("lumi")
+    masks = f"--cpu-bind={cluster.gpu.cpu_bind}"
+    assert masks in render_job(replace(TRAIN, tasks_per_node=8), cluster)
+    for job in (TRAIN, COUNT, replace(TRAIN, tasks_per_node=1, gpus_per_task=8), replace(TRAIN, tasks_per_node=8, cpus_per_task=3)):
+        assert "--cpu-bind" not in render_job(job, cluster)
+
+
+def test_the_cards_of_ranks_go_to_tasks_with_a_gpu_each() -> None:
+    line = "export SCION_BY_RANK_UCX_NET_DEVICES='mlx5_0:1 mlx5_1:1 mlx5_2:1 mlx5_3:1'"
+    assert line in render_job(TRAIN, _cluster("juwels"))
+    assert "SCION_BY_RANK" not in render_job(COUNT, _cluster("juwels"))
 
 
 def test_a_part_of_a_node_takes_its_part_of_cpus_and_memory() -> None:

@@ -24,6 +24,9 @@ source slurm/environment.sh
 
 # The network and other settings of this cluster.
 export NCCL_NET=IB
+export NCCL_IB_HCA=mlx5_0,mlx5_1,mlx5_4,mlx5_5
+export NCCL_SOCKET_IFNAME=ib0,ib1,ib2,ib3
+export NCCL_NVLS_ENABLE=0
 
 # Settings of this job.
 export TOPIC='a b'

@@ -1,0 +1,46 @@
+#!/bin/bash
+#SBATCH --job-name=sl
+#SBATCH --account=b25
+#SBATCH --partition=standard-g
+#SBATCH --nodes=4
+#SBATCH --ntasks-per-node=8
+#SBATCH --gpus-per-node=8
+#SBATCH --cpus-per-task=7
+#SBATCH --mem=0
+#SBATCH --time=24:00:00
+#SBATCH --signal=USR1@600
+#SBATCH --no-requeue
+#SBATCH --open-mode=append
+#SBATCH --output=/scratch/runs/sl/logs/%x-%j.log
+
+set -euo pipefail
+
+# Everything runs from the checkout; environment.sh sets PYTHONPATH, offline switches and the address of the first node.
+cd -- /home/ana/scion
+export SCION_CACHE_DIR=/home/ana/scratch/scion_cache
+source slurm/environment.sh
+
+# The network and other settings of this cluster.
+export NCCL_SOCKET_IFNAME=hsn0,hsn1,hsn2,hsn3
+export NCCL_NET_GDR_LEVEL=PHB
+export CXI_FORK_SAFE=1
+export CXI_FORK_SAFE_HP=1
+export FI_CXI_DISABLE_CQ_HUGETLB=1
+export HSA_ENABLE_SDMA=0
+export MIOPEN_USER_DB_PATH=/tmp/scion-miopen
+export MIOPEN_CUSTOM_CACHE_DIR=/tmp/scion-miopen
+
+# Software.
+load_modules --use /appl/local/laifs/modules lumi-aif-singularity-bindings
+
+# The step: 4 x 8 tasks; slurm/task.sh gives each its rank and becomes the command.
+srun --export=ALL --kill-on-bad-exit=1 --cpus-per-task="$SLURM_CPUS_PER_TASK" --wait=300 \
+    --cpu-bind=mask_cpu:0x00fe000000000000,0xfe00000000000000,0x0000000000fe0000,0x00000000fe000000,0x00000000000000fe,0x000000000000fe00,0x000000fe00000000,0x0000fe0000000000 \
+    bash slurm/task.sh \
+    singularity exec \
+    --bind /home/ana/scion \
+    --bind /home/ana/scratch \
+    --bind /scratch/runs/sl \
+    --bind /scratch/data/sl \
+    --pwd /home/ana/scion /appl/local/laifs/containers/lumi-multitorch-u24r70f21m50t210-20260415_130625/lumi-multitorch-full-u24r70f21m50t210-20260415_130625.sif \
+    python pretrain_gpt.py
