@@ -312,7 +312,7 @@ def write_manifest(
     manifest = Manifest(
         stage=stage,
         facts=dict(facts),
-        arguments={key: _jsonable(value) for key, value in (arguments or {}).items()},
+        arguments={key: jsonable(value) for key, value in (arguments or {}).items()},
         inputs=dict(inputs or {}),
         files=files,
         versions=dict(_versions()),
@@ -452,7 +452,8 @@ def project_commit() -> str | None:
         return None
 
 
-def _jsonable(value: Any) -> Any:
+def jsonable(value: Any) -> Any:
+    """An argument of a command as its manifest says it."""
     if isinstance(value, list | tuple):
-        return [_jsonable(item) for item in value]
+        return [jsonable(item) for item in value]
     return value if isinstance(value, str | int | float | bool | dict | None) else str(value)

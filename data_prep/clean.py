@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 import yaml
 
-from data_prep import command
+from data_prep import command, crew
 from data_prep.artifacts import Manifest, digest_file, write_manifest
 from data_prep.cleaning.filter_settings import BUILT_IN, read_filters, settings_for
 from data_prep.cleaning.language_filter import CLOSE_LANGUAGES, TOGETHER
@@ -181,6 +181,7 @@ def _parser() -> argparse.ArgumentParser:
     filters.add_argument("--min-words", type=int, default=0, metavar="N", help="default: 0")
     run = parser.add_argument_group("running")
     command.add_running_arguments(run)
+    crew.add_argument(run)
     return parser
 
 
@@ -198,7 +199,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             arguments.problem_run_length,
             arguments.problem_run_counts,
         )
-    clean(
+    work = partial(
+        clean,
         corpora_from_arguments(arguments, arguments.document_separator),
         arguments.output,
         rules=CleanRules(
@@ -215,6 +217,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         workers=arguments.workers,
         arguments=arguments,
     )
+    crew.share(arguments, "data_prep.clean", work)
     command.print_report(arguments.output)
     return command.DONE
 

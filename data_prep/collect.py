@@ -10,9 +10,10 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 
-from data_prep import command
+from data_prep import command, crew
 from data_prep.artifacts import Manifest, digest_file, write_manifest
 from data_prep.progress import SharedProgress
 from data_prep.reading.collect_shard import CollectCounts, CollectJob, collect_shard, report, show_progress
@@ -172,6 +173,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--max-documents", type=int, metavar="N", help="no more than the first N of each corpus")
     run.add_argument("--new-ids", action="store_true", help="every document gets the id CORPUS/FILE:LINE; its own becomes original_id")
     command.add_running_arguments(run)
+    crew.add_argument(run)
     return parser
 
 
@@ -201,7 +203,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             )
             for source in sources
         ]
-    collect(
+    work = partial(
+        collect,
         sources,
         arguments.output,
         reading=Reading(max_document_bytes=arguments.max_document_mib << 20, skip_bad=arguments.skip_bad),
@@ -209,6 +212,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         workers=arguments.workers,
         arguments=arguments,
     )
+    crew.share(arguments, "data_prep.collect", work)
     command.print_report(arguments.output)
     return command.DONE
 

@@ -11,10 +11,11 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from data_prep import command
+from data_prep import command, crew
 from data_prep.artifacts import Manifest, digest_file, write_manifest
 from data_prep.deduplication.by_ranges import decide_by_ranges
 from data_prep.deduplication.decisions import DecisionLog, DocumentMethods, decide_all, text_size
@@ -43,7 +44,7 @@ def dedup(
     against: Sequence[Path] = (),
     against_n: int = 13,
     against_shortest: int = 5,
-    passes: int = 1,
+    passes: int | None = None,
     memory_bytes: int = 2 << 30,
     workers: int = 1,
     arguments: argparse.Namespace | None = None,
@@ -64,6 +65,8 @@ def dedup(
     paths = [path for corpus in corpora for path in corpus.paths]
     shards = [f"{corpus.name}/{name}" for corpus in corpora for name in shard_names(corpus.paths)]
     inputs = {str(path): digest_file(path) for path in (*paths, *against)}
+    if passes is None:
+        passes = 1 if crew.leader() is None else 2
     plan = {
         "stage": "data_prep.dedup",
         "settings": asdict(scanner.settings),
@@ -218,10 +221,10 @@ def _parser() -> argparse.ArgumentParser:
         "--passes",
         type=int,
         choices=(1, 2),
-        default=1,
-        help="2: memory does not grow with unique text, 8 bytes a token of disk instead (default: 1)",
+        help="2: in tasks that fit the memory of a worker, by any number of workers, and 10 bytes a token of disk (default: 1, 2 with --shared)",
     )
     command.add_running_arguments(run)
+    crew.add_argument(run)
     return parser
 
 
@@ -289,7 +292,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     command.require_positive(arguments)
     corpora = corpora_from_arguments(arguments, arguments.document_separator)
     require_text_files(arguments.against)
-    dedup(
+    work = partial(
+        dedup,
         corpora,
         arguments.output,
         settings=OnionSettings(
@@ -313,6 +317,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         workers=arguments.workers,
         arguments=arguments,
     )
+    crew.share(arguments, "data_prep.dedup", work)
     command.print_report(arguments.output)
     return command.DONE
 

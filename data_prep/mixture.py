@@ -15,13 +15,14 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep import command
+from data_prep import command, crew
 from data_prep.artifacts import Manifest, digest_file, write_manifest
 from data_prep.mixing.plan import Budget, Selector, chosen_corpora, fractions, held_out_groups, ranks, require_budgets, take
 from data_prep.mixing.report import CorpusCounts, Side, blend, megatron_inputs, next_steps, report
@@ -322,6 +323,7 @@ def _parser() -> argparse.ArgumentParser:
     run = parser.add_argument_group("running")
     run.add_argument("--seed", type=int, default=0, metavar="N", help="decides which documents (default: 0)")
     command.add_running_arguments(run, skips_bad=False)
+    crew.add_argument(run)
     return parser
 
 
@@ -341,7 +343,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         group_key=arguments.group_key,
         seed=arguments.seed,
     )
-    manifest = mixture(
+    work = partial(
+        mixture,
         corpora_from_arguments(arguments, arguments.document_separator),
         {name: Path(folder) for name, folder in _pairs(arguments.tokenizer, "--tokenizer").items()},
         arguments.output,
@@ -350,6 +353,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         workers=arguments.workers,
         arguments=arguments,
     )
+    manifest, _ = crew.share(arguments, "data_prep.mixture", work)
     command.print_report(arguments.output)
     folder = arguments.tokenizer[0].partition("=")[2]
     steps = next_steps(arguments.output, manifest.facts["blend"], folder, str(arguments.megatron or "data"))
@@ -359,7 +363,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _to_megatron(arguments: argparse.Namespace, made: dict[str, Any], tokenizer: str) -> int:
     """Run `data_prep.to_megatron` for each corpus and the validation text; the first exit code that is not 0, or 0."""
-    options = ["--tokenizer", tokenizer, "--workers", str(arguments.workers)]
+    options = ["--tokenizer", tokenizer, "--workers", str(arguments.workers), *(["--shared"] if arguments.shared else [])]
     for name, paths in megatron_inputs(arguments.output, made).items():
         words = [
             sys.executable,

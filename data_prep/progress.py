@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import multiprocessing
 import sys
 import threading
 import time
+import weakref
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol
 
@@ -16,6 +18,11 @@ LOG_INTERVAL_SECONDS = 30.0
 _POLL_SECONDS = 0.5
 
 
+_numbers = itertools.count()
+_shown: weakref.WeakValueDictionary[int, Progress | SharedProgress] = weakref.WeakValueDictionary()
+_counted: dict[int, int] = {}
+
+
 class Counter(Protocol):
     """What counts work."""
 
@@ -24,13 +31,49 @@ class Counter(Protocol):
         ...
 
 
-class Progress:
+class _Elsewhere:
+    """A progress in a process that has only a copy of it: counts until somebody takes it along to where it is shown."""
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+
+    def advance(self, amount: int = 1) -> None:
+        """Count `amount` more units as done."""
+        _counted[self._number] = _counted.get(self._number, 0) + amount
+
+
+def take_counted() -> dict[int, int]:
+    """What was counted in this process for progress that others show."""
+    taken = dict(_counted)
+    _counted.clear()
+    return taken
+
+
+def advance_shared(number: int, amount: int) -> None:
+    """Count what another process has taken along."""
+    if (shown := _shown.get(number)) is not None:
+        shown.advance(amount)
+
+
+class _Shown:
+    """What is shown by this process; a pickled copy counts for it (`take_counted`)."""
+
+    def __init__(self) -> None:
+        self._number = next(_numbers)
+        _shown[self._number] = self  # type: ignore[assignment]
+
+    def __reduce__(self) -> tuple[type[_Elsewhere], tuple[int]]:
+        return _Elsewhere, (self._number,)
+
+
+class Progress(_Shown):
     """Counts done work of a known or unknown total.
 
     On a terminal it is a tqdm bar; elsewhere it writes one line to stderr every 30 seconds, so that a job's log stays short.
     """
 
     def __init__(self, label: str, *, total: int | None, unit: str, is_bytes: bool = False) -> None:
+        super().__init__()
         self._label, self._total, self._unit, self._is_bytes = label, total, unit, is_bytes
         self._done = 0
         self._start = self._last_line = time.monotonic()
@@ -68,10 +111,11 @@ class Progress:
             self._bar.close()
 
 
-class SharedProgress:
+class SharedProgress(_Shown):
     """A progress that this process shows and processes forked from it advance."""
 
     def __init__(self, label: str, *, total: int | None, unit: str, is_bytes: bool = False) -> None:
+        super().__init__()
         self._progress = Progress(label, total=total, unit=unit, is_bytes=is_bytes)
         self._done = multiprocessing.get_context("fork").Value("q", 0)
         self._shown = 0

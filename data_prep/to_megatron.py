@@ -16,10 +16,11 @@ import multiprocessing
 import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from data_prep import command
+from data_prep import command, crew
 from data_prep.artifacts import Manifest, write_manifest
 from data_prep.megatron.facts import dataset_summary, totals
 from data_prep.megatron.index import STAGE, token_dtype
@@ -140,12 +141,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--tokenizer", type=Path, required=True, metavar="DIR", help="folder of a Hugging Face tokenizer")
     parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="new directory")
     command.add_running_arguments(parser)
+    crew.add_argument(parser)
     arguments = parser.parse_args(argv)
     command.require_positive(arguments)
     # Read once, by the tokenizer library's thread pool at its first use; used where there is one file and no compiler.
     os.environ["RAYON_NUM_THREADS"] = str(arguments.workers)
     os.environ["TOKENIZERS_PARALLELISM"] = "true"
-    manifest = to_megatron(
+    work = partial(
+        to_megatron,
         arguments.input,
         load_tokenizer(arguments.tokenizer),
         arguments.output,
@@ -153,6 +156,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         workers=arguments.workers,
         arguments=arguments,
     )
+    manifest, _ = crew.share(arguments, STAGE, work)
     print(dataset_summary(arguments.output, manifest))
     return command.DONE
 

@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
-from data_prep import command
+from data_prep import command, crew
 from data_prep.artifacts import Manifest, digest_file, staged_directory, write_manifest
 from data_prep.reading.corpora import Corpus, add_corpora_argument, corpora_from_table
 from data_prep.reading.documents import SUFFIXES, Documents, add_format_arguments, require_text_files
@@ -185,6 +186,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--mask-token", action="store_true", help="give the last id to <mask>, behind which encoders learn to see")
     command.add_running_arguments(parser, skips_bad=False)
+    crew.add_argument(parser)
     parser.add_argument(
         "--report",
         type=Path,
@@ -200,7 +202,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     corpora = _corpora(arguments)
     paths = [path for corpus in corpora for path in corpus.paths]
     how = {"text_key": arguments.text_key, "separator": arguments.document_separator}
-    manifest = train_tokenizers(
+    work = partial(
+        train_tokenizers,
         Documents(paths, **how, max_document_bytes=arguments.max_document_mib << 20),
         arguments.output,
         kinds=arguments.model,
@@ -211,6 +214,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         workers=arguments.workers,
         arguments=arguments,
     )
+    manifest, has_led = crew.share(arguments, STAGE, work)
     facts = manifest.facts
     for name, found in facts.get("tokenizers", {".": facts}).items():
         where = arguments.output if name == "." else arguments.output / name
@@ -219,7 +223,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             f"{where}: {found['vocab_size']:,} ids, trained on {facts['num_documents']:,} documents ({facts['text_bytes'] / 1e6:.1f} MB,"
             f" {facts['lost_bytes'] / facts['text_bytes']:.2%} of it left out){equal}"
         )
-    if arguments.report is not None:
+    if arguments.report is not None and has_led:
         tokenizer_report([*others, *candidates([str(arguments.output)])], corpora, arguments.report, every=_REPORT_EVERY, **how)
         command.print_report(arguments.report)
     return command.DONE

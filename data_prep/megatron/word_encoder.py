@@ -41,6 +41,9 @@ class LibraryEncoder:
         self._tokenizer = plain(tokenizer)
         self.reason = reason
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return LibraryEncoder, (self._tokenizer, self.reason)
+
     def for_threads(self, number: int) -> list[LibraryEncoder]:
         """Itself: it has threads of its own."""
         return [self]
@@ -102,6 +105,9 @@ class WordEncoder:
 
     def __del__(self) -> None:
         self._library.word_encoder_free(self._encoder)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return word_encoder, (self._tokenizer,)  # where there is no compiler, the library's: the ids are the same
 
     def for_threads(self, number: int) -> list[WordEncoder]:
         """So many encoders, at least this one, with caches of their own."""

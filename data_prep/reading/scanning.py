@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from data_prep import crew
 from data_prep.deduplication.onion import Engine, engine
 from data_prep.deduplication.onion_types import OnionSettings, Scan
 from data_prep.deduplication.similar_documents import Similar, SimilarSettings, find_similar, sketch_shard
@@ -175,7 +176,7 @@ class Scanner:
 
         With several workers a scanned shard waits in `scratch`, 8 bytes a token; at most `workers` + 2 of them at a time.
         """
-        if workers == 1:
+        if workers == 1 and crew.leader() is None:
             for number, path in enumerate(paths):
                 yield from ((number, batch) for batch in self.batches(path))
             return
