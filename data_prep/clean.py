@@ -22,7 +22,7 @@ import yaml
 from data_prep import command, crew
 from data_prep.artifacts import Manifest, digest_file, write_manifest
 from data_prep.cleaning.filter_settings import BUILT_IN, read_filters, settings_for
-from data_prep.cleaning.language_filter import CLOSE_LANGUAGES, TOGETHER
+from data_prep.cleaning.language_filter import CLOSE_LANGUAGES, DOCUMENT, LANGUAGE_UNITS, TOGETHER
 from data_prep.cleaning.problem_runs import COUNTED, LETTERS, ProblemRuns
 from data_prep.cleaning.repeated_lines import count_lines, repeated_lines
 from data_prep.cleaning.samples import joined as joined_samples
@@ -32,7 +32,7 @@ from data_prep.reading.corpora import Corpus, add_corpus_arguments, corpora_from
 from data_prep.reading.document_ids import duplicate_ids
 from data_prep.reading.documents import add_format_arguments
 from data_prep.reading.scanning import Reading
-from data_prep.reading.shards import ordered_map, resumable_directory, shard_names
+from data_prep.reading.shards import file_state, ordered_map, resumable_directory, shard_names
 
 
 def clean(
@@ -52,12 +52,14 @@ def clean(
     rules, reading = rules or CleanRules(), reading or Reading()
     rules.language_filter()  # refused before anything is written
     settings = settings_for(rules.filters, None)
+    further = [Path(file) for file in (*(settings.blocked_urls or {}).get("files", ()), rules.language_model) if file is not None]
     paths = [path for corpus in corpora for path in corpus.paths]
     plan = {
         "stage": "data_prep.clean",
         "rules": asdict(rules),
         "reading": asdict(reading),
         "corpora": [[corpus.name, *map(str, corpus.paths)] for corpus in corpora],
+        "files": [[str(path), file_state(path)] for path in further],
     }
     with resumable_directory(output_dir, plan) as (directory, scratch):
         jobs = [
@@ -89,7 +91,7 @@ def clean(
             stage="data_prep.clean",
             facts=facts,
             arguments=vars(arguments) if arguments else None,
-            inputs={str(path): digest_file(Path(path)) for path in (*paths, *(settings.blocked_urls or {}).get("files", ()))},
+            inputs={str(path): digest_file(path) for path in (*paths, *further)},
         )
 
 
@@ -167,13 +169,25 @@ def _parser() -> argparse.ArgumentParser:
         nargs="+",
         default=[],
         metavar="LANG",
-        help="only documents in these languages (ISO 639-1 codes), in a script of theirs or in the one named, as in sr-Latn",
+        help="only documents in these languages (ISO 639-1 or 639-3 codes), in a script of theirs or in the one named, as in sr-Latn or srp_Latn",
+    )
+    filters.add_argument(
+        "--language-model",
+        metavar="FILE",
+        help="a supervised fastText model (.bin or .ftz) whose labels are languages, such as GlotLID's or lid.176 (default: py3langid, 97 languages)",
+    )
+    filters.add_argument(
+        "--language-unit",
+        choices=LANGUAGE_UNITS,
+        default=DOCUMENT,
+        help="paragraph: paragraphs in other languages are cut out of a document before it is judged (default: document)",
     )
     filters.add_argument(
         "--close-languages",
         choices=CLOSE_LANGUAGES,
         default=TOGETHER,
-        help="whether one of bs, cnr, hr, sr stands for all of them in its scripts, as no identifier tells them apart (default: together)",
+        help="whether a language stands for its group in its scripts; groups are those of the filters' close_languages: bs, cnr, hr, sr"
+        " (default: together)",
     )
     filters.add_argument("--min-language-score", type=float, default=0.5, metavar="P", help="probability it must have (default: 0.5)")
     filters.add_argument("--min-characters", type=int, default=1, metavar="N", help="default: 1")
@@ -209,6 +223,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             languages=tuple(arguments.language),
             min_language_score=arguments.min_language_score,
             close_languages=arguments.close_languages,
+            language_model=arguments.language_model,
+            language_unit=arguments.language_unit,
             layout=arguments.layout,
             filters=read_filters(arguments.filters),
             num_samples=arguments.samples,

@@ -16,6 +16,7 @@ from data_prep.cleaning.line_rules import LineRule, line_rules
 from data_prep.cleaning.personal_data import Kind, kinds_of
 from data_prep.cleaning.text_measures import Measures
 from data_prep.plain_files import read_yaml
+from data_prep.reading.languages import CLOSE_GROUPS, Groups, is_language, short_code
 
 FOLDER = Path(__file__).with_name("filters")
 NONE = "none"
@@ -34,6 +35,7 @@ _EMPTY: dict[str, Any] = {
     "personal_data": {},
     "rules": {},
     "languages": {},
+    "close_languages": CLOSE_GROUPS,
 }
 _RULE_KEYS = {"measure", "max", "min", "from_words", "needs_stop_words"}
 _REPEATED_KEYS = {"max_words", "min_documents", "min_share"}
@@ -104,6 +106,7 @@ def read_filters(name: str) -> dict[str, Any]:
     try:
         for language in (None, *whole["languages"]):
             settings_for(whole, language)
+        close_groups(whole)
     except (ValueError, TypeError, AttributeError, KeyError) as error:
         said = str(error) if isinstance(error, ValueError) else "a part is not of the form that the built-in settings have"
         raise ValueError(f"{path}, {said}") from error
@@ -116,7 +119,7 @@ def settings_for(whole: Mapping[str, Any], language: str | None) -> FilterSettin
     Raises:
         ValueError: if something is unknown or of the wrong kind.
     """
-    own = whole["languages"].get(language) or whole["languages"].get((language or "").partition("-")[0]) or {}
+    own = whole["languages"].get(language) or whole["languages"].get(short_code(language or "")) or {}
     if unknown := set(own) - {"stop_words", "rules"}:
         raise ValueError(f"languages: {language} has the unknown key {', '.join(sorted(unknown))}; the known ones are stop_words, rules")
     merged = {**whole, "rules": _laid_over(whole["rules"] or {}, own.get("rules", {}))}
@@ -138,6 +141,23 @@ def settings_for(whole: Mapping[str, Any], language: str | None) -> FilterSettin
         tuple(rule for rule in rules if stop_words or not rule.needs_stop_words),
         stop_words,
     )
+
+
+def close_groups(whole: Mapping[str, Any]) -> Groups:
+    """The groups of close languages that a whole YAML names.
+
+    Raises:
+        ValueError: if they are no mapping of names to languages with their scripts.
+    """
+    groups = whole["close_languages"] or {}
+    for name, group in groups.items() if isinstance(groups, dict) else [("close_languages", None)]:
+        if group is False:
+            continue
+        if not isinstance(group, dict) or not all(is_language(str(code)) and isinstance(scripts, list) for code, scripts in group.items()):
+            raise ValueError(
+                f"close_languages: {name} is {group!r}; expected languages with their scripts, such as {{nb: [Latn], nn: [Latn]}}"
+            )
+    return {name: group for name, group in groups.items() if group}
 
 
 def _rule(name: str, row: Mapping[str, Any]) -> Rule:

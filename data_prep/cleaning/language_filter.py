@@ -1,63 +1,135 @@
-"""Which language a text is in, by py3langid: 97 languages, a model of 0.7 MB inside the package, no other dependency than numpy.
+"""Whether a text, or which of its paragraphs, is in one of some languages, and in their scripts.
 
-Its answer depends on nothing but the text.  Language and script are two questions: the model knows Serbian in Cyrillic only and calls the same
-sentences in Latin script Croatian, as it tells languages that are written alike apart by little.
+Identifiers are py3langid (97 languages, a model of 0.7 MB inside the package, no other dependency than numpy) and any fastText model by its path,
+such as GlotLID's of 2,102 languages and scripts.  The answer depends on nothing but the text.  Language and script are two questions: py3langid
+knows Serbian in Cyrillic only and calls the same sentences in Latin script Croatian, as identifiers tell languages that are written alike apart by little.
 """
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import accumulate
+from pathlib import Path
+from typing import Protocol
 
+from data_prep.cleaning import fasttext_model
 from data_prep.cleaning.scripts import script_of_letter
+from data_prep.reading.languages import CLOSE_GROUPS, Groups, language_code, members, short_code
 
 _CHARACTERS = 2000  # of a text are looked at, from its beginning
-# Languages of which one is taken for the other, with the scripts that each is written in.
-_CLOSE = ({"bs": ("Latin", "Cyrillic"), "cnr": ("Latin", "Cyrillic"), "hr": ("Latin",), "sr": ("Latin", "Cyrillic")},)
 _SCRIPTS = {
-    "Arab": "Arabic", "Armn": "Armenian", "Beng": "Bengali", "Cyrl": "Cyrillic", "Deva": "Devanagari", "Ethi": "Ethiopic", "Geor": "Georgian",
-    "Grek": "Greek", "Gujr": "Gujarati", "Hang": "Hangul", "Hani": "Han", "Hebr": "Hebrew", "Latn": "Latin", "Sinh": "Sinhala", "Taml": "Tamil",
-    "Telu": "Telugu", "Thai": "Thai",
+    "Arab": "Arabic", "Armn": "Armenian", "Beng": "Bengali", "Bopo": "Bopomofo", "Cher": "Cherokee", "Copt": "Coptic",
+    "Cyrl": "Cyrillic", "Deva": "Devanagari", "Ethi": "Ethiopic", "Geor": "Georgian", "Goth": "Gothic", "Grek": "Greek", "Gujr": "Gujarati",
+    "Guru": "Gurmukhi", "Hang": "Hangul", "Hani": "Han", "Hans": "Han", "Hant": "Han", "Hebr": "Hebrew", "Hira": "Hiragana", "Kana": "Katakana",
+    "Khmr": "Khmer", "Knda": "Kannada", "Laoo": "Lao", "Latn": "Latin", "Mlym": "Malayalam", "Mong": "Mongolian", "Mymr": "Myanmar",
+    "Orya": "Oriya", "Sinh": "Sinhala", "Syrc": "Syriac", "Taml": "Tamil", "Telu": "Telugu", "Thaa": "Thaana", "Thai": "Thai", "Tibt": "Tibetan",
 }  # fmt: skip
 TOGETHER, APART = CLOSE_LANGUAGES = ("together", "apart")
+DOCUMENT, PARAGRAPH = LANGUAGE_UNITS = ("document", "paragraph")
+_LETTERS_TO_TELL = 40  # a paragraph of fewer goes with those around it
+_OTHER_BELOW = 0.1  # a paragraph goes if the languages that were asked for are less probable, together
+
+
+class Identifier(Protocol):
+    """Tells how probable each of its labels is for a text."""
+
+    labels: tuple[str, ...]
+
+    def probabilities(self, text: str) -> Sequence[float]:
+        """One for each label, in their order."""
+
+
+class Py3langid:
+    """The identifier that is always at hand."""
+
+    def __init__(self) -> None:
+        from py3langid.langid import MODEL_FILE, LanguageIdentifier
+
+        self._identifier = LanguageIdentifier.from_pickled_model(MODEL_FILE, norm_probs=True)
+        self.labels = tuple(map(str, self._identifier.nb_classes))
+
+    def probabilities(self, text: str) -> Sequence[float]:
+        """One for each label, in their order."""
+        found = {str(language): float(score) for language, score in self._identifier.rank(text)}
+        return [found[label] for label in self.labels]
+
+
+@cache
+def _py3langid() -> Py3langid:
+    return Py3langid()
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """A language that was asked for, the places of the labels that count as it, and the scripts that it may be in; none for any."""
+
+    asked: str
+    places: frozenset[int]
+    scripts: tuple[str, ...]
 
 
 class LanguageFilter:
     """Says whether a text is in one of some languages.
 
     Args:
-        languages: ISO 639-1 codes, with a script behind a dash (sr-Latn) where only that will do.
+        languages: ISO 639-1 or 639-3 codes, with a script behind a dash or underscore (sr-Latn, srp_Latn) where only that will do.
         min_score: probability that the language must have; a text below it is of no language.
-        close_languages: `together`: languages that are taken for each other count as one, whose probability is the sum of theirs, in the
-            scripts of the language that was asked for; `apart`: the answer of the model as it is, in any script.
+        model: file of a fastText model; None for py3langid.
+        close_languages: `together`: languages of a group, which are taken for each other, count as one, whose probability is the sum of
+            theirs, in the scripts of the language that was asked for; `apart`: the answer of the identifier as it is, in any script.
+        groups: by name, each the scripts of its languages.
 
     Raises:
-        ValueError: if py3langid does not know a language, or a script is unknown.
+        ValueError: if the identifier does not know a language, a script is unknown, or the model cannot be read.
     """
 
-    def __init__(self, languages: Sequence[str], min_score: float = 0.5, *, close_languages: str = TOGETHER) -> None:
+    def __init__(
+        self,
+        languages: Sequence[str],
+        min_score: float = 0.5,
+        *,
+        model: Path | None = None,
+        close_languages: str = TOGETHER,
+        groups: Groups = CLOSE_GROUPS,
+    ) -> None:
         if not 0 <= min_score <= 1:
             raise ValueError(f"--min-language-score is {min_score:g}; expected a probability from 0 to 1")
-        from py3langid.langid import MODEL_FILE, LanguageIdentifier
-
-        self._identifier = LanguageIdentifier.from_pickled_model(MODEL_FILE, norm_probs=True)
-        known = {str(label) for label in self._identifier.nb_classes}
+        self._identifier: Identifier = _py3langid() if model is None else fasttext_model.load(model)
+        self._labels = tuple(language_code(label) for label in self._identifier.labels)
         self._min_score = min_score
-        # What was asked for, the labels that count as that, and its scripts if not any.
-        self._wanted: list[tuple[str, frozenset[str], tuple[str, ...]]] = []
-        for asked in languages:
-            language, _, script = asked.partition("-")
-            group = next((group for group in _CLOSE if language in group and close_languages == TOGETHER), {language: ()})
-            if not known & set(group):
-                raise ValueError(f"--language {asked} is unknown; the known ones are {', '.join(sorted(known))}")
-            if script and script not in _SCRIPTS:
-                raise ValueError(f"--language {asked} names an unknown script; the known ones are {', '.join(_SCRIPTS)}")
-            self._wanted.append((asked, frozenset(group), (_SCRIPTS[script],) if script else group[language]))
+        self._wanted = [self._find(asked, groups if close_languages == TOGETHER else {}) for asked in languages]
+        self._all_places = frozenset().union(*(wanted.places for wanted in self._wanted))
+
+    def _find(self, asked: str, groups: Groups) -> _Wanted:
+        code = language_code(asked)
+        if re.search("[-_]", asked) and code.script not in _SCRIPTS:
+            raise ValueError(f"--language {asked} names an unknown script; the known ones are {', '.join(_SCRIPTS)}")
+        group: dict[str, Sequence[str]] = {code.language: ()}
+        for found in groups.values():
+            by_code = {language_code(language).language: scripts for language, scripts in found.items()}
+            if code.language in by_code:
+                group = by_code
+                break
+        places = {place for place, label in enumerate(self._labels) if label.language in group}
+        # Tosk Albanian (als) is Albanian, but not to a model that has a label for Albanian: lid.176 calls Alemannic als, as Wikipedia does.
+        places = places or {place for place, label in enumerate(self._labels) if label.language in members(asked)}
+        if not places:
+            known = sorted({short_code(label) for label in self._identifier.labels})
+            raise ValueError(f"--language {asked} is unknown; the known ones are {', '.join(known)}")
+        scripts = (code.script,) if code.script else tuple(group.get(code.language, ()))
+        # The label of another script is no answer where one was asked for and the model tells them apart (srp_Cyrl, srp_Latn).
+        in_script = {place for place in places if not scripts or self._labels[place].script in ("", *scripts)}
+        return _Wanted(asked, frozenset(in_script or places), tuple(_SCRIPTS[script] for script in scripts))
 
     def found(self, text: str) -> tuple[str, float]:
-        """The most probable language and its probability."""
-        language, score = self._identifier.classify(text[:_CHARACTERS])
-        return str(language), float(score)
+        """The most probable language, as the identifier calls it, and its probability."""
+        scores = self._identifier.probabilities(text[:_CHARACTERS])
+        best = max(range(len(scores)), key=lambda place: scores[place])
+        return self._identifier.labels[best], float(scores[best])
 
     def refuses(self, text: str) -> str | None:
         """Why the text does not pass: the language found, and its script where that is why; None where it passes."""
@@ -66,20 +138,60 @@ class LanguageFilter:
     def judge(self, text: str) -> tuple[str | None, str | None]:
         """The language that was asked for and the text is in, and None; or None, and why the text is in none of them."""
         text = text[:_CHARACTERS]
-        scores = {str(language): float(score) for language, score in self._identifier.rank(text)}
-        best = max(scores, key=lambda language: scores[language])
+        scores = self._identifier.probabilities(text)
+        best = max(range(len(scores)), key=lambda place: scores[place])
+        found = f"{self._identifier.labels[best]} {scores[best]:.2f}"
         in_language = [
-            (asked, scripts)
-            for asked, labels, scripts in self._wanted
-            if best in labels and sum(scores.get(label, 0.0) for label in labels) >= self._min_score
+            wanted
+            for wanted in self._wanted
+            if best in wanted.places and sum(float(scores[place]) for place in wanted.places) >= self._min_score
         ]
         if not in_language:
-            return None, f"{best} {scores[best]:.2f}"
-        script = _script_of(text) if any(scripts for _, scripts in in_language) else ""
-        for asked, scripts in in_language:
-            if not scripts or script in scripts:
-                return asked, None
-        return None, f"{best} {scores[best]:.2f} in {script} script"
+            return None, found
+        script = _script_of(text) if any(wanted.scripts for wanted in in_language) else ""
+        for wanted in in_language:
+            if not wanted.scripts or script in wanted.scripts:
+                return wanted.asked, None
+        return None, f"{found} in {script} script"
+
+    def cut(self, text: str) -> tuple[str, list[str]]:
+        """The text without its paragraphs (lines) in other languages or scripts, and these.
+
+        A paragraph goes if it has letters enough to tell and the languages that were asked for are improbable; one that is too short
+        or could be either goes only where both its neighbours that could be told go (at an end, the only one).
+        """
+        lines = text.split("\n")
+        told = [self._tell(line) for line in lines]
+        if False not in told:
+            return text, []
+        stays = _with_neighbours(told)
+        gone = [line for line, kept in zip(lines, stays) if not kept and line.strip()]
+        return "\n".join(line for line, kept in zip(lines, stays) if kept).strip("\n"), gone
+
+    def _tell(self, line: str) -> bool | None:
+        """Whether a line is in one of the languages and its script; None where that cannot be told."""
+        if sum(map(str.isalpha, line)) < _LETTERS_TO_TELL:
+            return None
+        line = line[:_CHARACTERS]
+        scores = self._identifier.probabilities(line)
+        if sum(float(scores[place]) for place in self._all_places) < _OTHER_BELOW:
+            return False
+        script = _script_of(line)
+        if all(wanted.scripts and script not in wanted.scripts for wanted in self._wanted):
+            return False
+        best = max(range(len(scores)), key=lambda place: scores[place])
+        return True if best in self._all_places else None
+
+
+def _with_neighbours(told: Sequence[bool | None]) -> list[bool]:
+    """What stays: where that could not be told, what the nearest before and behind that could be told do not both deny."""
+    before, behind = _nearest(told), _nearest(told[::-1])[::-1]
+    return [known if known is not None else {one, other} - {None} != {False} for known, one, other in zip(told, before, behind)]
+
+
+def _nearest(told: Sequence[bool | None]) -> list[bool | None]:
+    """For each the last that could be told, up to itself."""
+    return list(accumulate(told, lambda last, known: known if known is not None else last))
 
 
 def _script_of(text: str) -> str:

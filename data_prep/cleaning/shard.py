@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from data_prep.cleaning.document_filter import PERSONAL, DocumentFilter
-from data_prep.cleaning.filter_settings import NONE, read_filters
-from data_prep.cleaning.language_filter import TOGETHER, LanguageFilter
+from data_prep.cleaning.filter_settings import NONE, close_groups, read_filters
+from data_prep.cleaning.language_filter import DOCUMENT, PARAGRAPH, TOGETHER, LanguageFilter
 from data_prep.cleaning.problem_runs import ProblemRuns
 from data_prep.cleaning.samples import Samples, shown
 from data_prep.cleaning.text_hygiene import AFTER, AFTER_WITH_LAYOUT, BEFORE, FLATTEN, KEEP, Step
@@ -24,6 +24,7 @@ from data_prep.reading.shards import JsonLinesWriter, file_state, finish_shard, 
 from data_prep.tables import markdown_table
 
 PROBLEM_RUNS = "problem runs"
+OTHER_PARAGRAPHS = "paragraphs in other languages"
 _MAX_SAMPLES = 5
 _CONTEXT = 30
 
@@ -66,6 +67,8 @@ class CleanRules:
 
     Attributes:
         close_languages: as `LanguageFilter`.
+        language_model: file of a fastText model that identifies languages; None for py3langid.
+        language_unit: what is removed for its language: a document, or its paragraphs in others too.
         layout: `flatten`: one space between words, no indentation; `keep`: lines begin and are spaced as they were.
         filters: the whole settings, as `read_filters` gives them.
         num_samples: how many of what was taken for each reason are kept to be read.
@@ -76,6 +79,8 @@ class CleanRules:
     languages: tuple[str, ...] = ()
     min_language_score: float = 0.5
     close_languages: str = TOGETHER
+    language_model: str | None = None
+    language_unit: str = DOCUMENT
     layout: str = FLATTEN
     filters: Mapping[str, Any] = field(default_factory=lambda: read_filters(NONE))
     num_samples: int = 20
@@ -88,8 +93,16 @@ class CleanRules:
     def language_filter(self) -> LanguageFilter | None:
         """What finds the language of a document; None where that does not matter."""
         if not self.languages:
+            if self.language_model is not None or self.language_unit != DOCUMENT:
+                raise ValueError("--language-model and --language-unit need --language; name the languages that may stay")
             return None
-        return LanguageFilter(self.languages, self.min_language_score, close_languages=self.close_languages)
+        return LanguageFilter(
+            self.languages,
+            self.min_language_score,
+            model=Path(self.language_model) if self.language_model is not None else None,
+            close_languages=self.close_languages,
+            groups=close_groups(self.filters),
+        )
 
 
 @dataclass
@@ -249,6 +262,13 @@ class _Cleaner:
             return text, refused
         language: str | None = self._language or None
         if self._languages is not None:
+            if self._rules.language_unit == PARAGRAPH:
+                whole, (text, others) = text, self._languages.cut(text)
+                if others:
+                    self._changed(OTHER_PARAGRAPHS, whole, text)
+                    self._taken(OTHER_PARAGRAPHS, others)
+                    if (refused := self._rules.lengths.refuse(text)) is not None:
+                        return text, refused if text else ("language", "no paragraph")
             language, found = self._languages.judge(text)
             if found is not None:
                 return text, ("language", found)

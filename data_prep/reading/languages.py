@@ -1,18 +1,62 @@
-"""Codes of languages."""
+"""Codes of languages: ISO 639-1 and 639-3, with a script where it matters, in whatever form they are written (sl, slv, sr-Latn, srp_Cyrl)."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
 
-# ISO 639-1 by the first letter, with the withdrawn sh.  Codes of three letters (ISO 639-3) are 7,900 and are not listed.
-_TWO_LETTERS = (
-    r"a[abefkmnrsvyz]|b[aegimnors]|c[aehorsuvy]|d[aevz]|e[elnostu]|f[afijory]|g[adlnuv]|h[aeiortuyz]|i[adegikostu]|"
-    r"j[av]|k[agijklmnorsuvwy]|l[abginotuv]|m[ghiklnrsty]|n[abdeglnorvy]|o[cjmrs]|p[ailst]|q[u]|r[mnouw]|"
-    r"s[acdeghiklmnoqrstuvw]|t[aeghiklnorstwy]|u[gkrz]|v[eio]|w[ao]|x[h]|y[io]|z[ahu]"
-)
-_CODE = re.compile(rf"({_TWO_LETTERS}|[a-z]{{3}})([-_][A-Za-z]+)*")
+_TABLE = Path(__file__).with_name("iso639.tsv")
+_CODE = re.compile(r"([a-z]{2,3})(?:[-_][A-Za-z]+)*")
+_SCRIPT = re.compile(r"[-_]([A-Z][a-z]{3})(?![A-Za-z])")
+
+# Languages that identifiers take for each other, by group, with the scripts that each is written in.
+Groups = Mapping[str, Mapping[str, Sequence[str]]]
+CLOSE_GROUPS: Groups = {
+    "Bosnian, Croatian, Montenegrin, Serbian": {"bs": ["Latn", "Cyrl"], "cnr": ["Latn", "Cyrl"], "hr": ["Latn"], "sr": ["Latn", "Cyrl"]}
+}
+
+
+class LanguageCode(NamedTuple):
+    """A language by its three letters (ISO 639-3), and a script (ISO 15924); "" for any script."""
+
+    language: str
+    script: str
+
+
+@cache
+def _rows() -> dict[str, tuple[str, tuple[str, ...]]]:
+    """Two letters -> three letters, and of a macrolanguage those of its members."""
+    lines = [line.split("\t") for line in _TABLE.read_text(encoding="utf-8").splitlines() if not line.startswith("#")]
+    return {short: (code, tuple(members[0].split()) if members else ()) for short, code, *members in lines}
+
+
+@cache
+def _short_codes() -> dict[str, str]:
+    return {code: short for short, (code, _) in _rows().items()}
 
 
 def is_language(code: str) -> bool:
     """Whether a text is a code of ISO 639, perhaps with more behind a dash or an underscore (sr-Latn, srp_Latn); every code of three letters passes."""
-    return _CODE.fullmatch(code) is not None
+    found = _CODE.fullmatch(code)
+    return found is not None and (len(found[1]) == 3 or found[1] in _rows())
+
+
+def language_code(code: str) -> LanguageCode:
+    """What a code says; what is none comes back as its own first part."""
+    first = re.split("[-_]", code, maxsplit=1)[0]
+    script = _SCRIPT.search(code)
+    return LanguageCode(_rows()[first][0] if first in _rows() else first, script[1] if script else "")
+
+
+def short_code(code: str) -> str:
+    """The language alone, by two letters where ISO 639-1 has them."""
+    language = language_code(code).language
+    return _short_codes().get(language, language)
+
+
+def members(code: str) -> frozenset[str]:
+    """The three letters of the languages that a macrolanguage stands for (sq: als, aln ...); empty of any other."""
+    return frozenset(_rows().get(short_code(code), ("", ()))[1])
