@@ -7,6 +7,7 @@ original (tests compare them with what the package `fasttext-wheel` 0.9.2 says):
 
 from __future__ import annotations
 
+import mmap
 import re
 import struct
 from dataclasses import dataclass
@@ -173,8 +174,8 @@ class _File:
             raise ValueError(f"the language model {path} does not exist; give a fastText model (.bin or .ftz), such as that of GlotLID")
         if not path.stat().st_size:
             raise ValueError(f"{path} is empty; expected a fastText model (.bin or .ftz)")
-        self._data = np.asarray(np.memmap(path, np.uint8, "r"))  # a plain view of it: a memmap is slow to index
-        self._bytes = memoryview(self._data)
+        with open(path, "rb") as file:
+            self._bytes = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
         self._place = 0
 
     def unpack(self, form: str) -> Any:
@@ -199,7 +200,7 @@ class _File:
         size = int(np.prod(shape)) * np.dtype(kind).itemsize
         if min(shape) < 0 or self._place + size > len(self._bytes):
             raise struct.error("an array that is longer than the file")
-        found = self._data[self._place : self._place + size].view(kind).reshape(shape)
+        found: NDArray[Any] = np.frombuffer(self._bytes[self._place : self._place + size], kind).reshape(shape)
         self._place += size
         return found
 

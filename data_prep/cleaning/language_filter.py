@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import accumulate
 from pathlib import Path
 from typing import Protocol
 
@@ -37,7 +36,9 @@ _OTHER_BELOW = 0.1  # a paragraph goes if the languages that were asked for are 
 class Identifier(Protocol):
     """Tells how probable each of its labels is for a text."""
 
-    labels: tuple[str, ...]
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """What it can say."""
 
     def probabilities(self, text: str) -> Sequence[float]:
         """One for each label, in their order."""
@@ -191,7 +192,10 @@ def _with_neighbours(told: Sequence[bool | None]) -> list[bool]:
 
 def _nearest(told: Sequence[bool | None]) -> list[bool | None]:
     """For each the last that could be told, up to itself."""
-    return list(accumulate(told, lambda last, known: known if known is not None else last))
+    found: list[bool | None] = []
+    for known in told:
+        found.append(known if known is not None or not found else found[-1])
+    return found
 
 
 def _script_of(text: str) -> str:
