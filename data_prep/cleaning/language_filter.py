@@ -13,7 +13,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 from data_prep.cleaning import fasttext_model
 from data_prep.cleaning.scripts import script_of_letter
@@ -40,7 +43,7 @@ class Identifier(Protocol):
     def labels(self) -> tuple[str, ...]:
         """What it can say."""
 
-    def probabilities(self, text: str) -> Sequence[float]:
+    def probabilities(self, text: str) -> NDArray[Any]:
         """One for each label, in their order."""
 
 
@@ -53,10 +56,10 @@ class Py3langid:
         self._identifier = LanguageIdentifier.from_pickled_model(MODEL_FILE, norm_probs=True)
         self.labels = tuple(map(str, self._identifier.nb_classes))
 
-    def probabilities(self, text: str) -> Sequence[float]:
+    def probabilities(self, text: str) -> NDArray[Any]:
         """One for each label, in their order."""
         found = {str(language): float(score) for language, score in self._identifier.rank(text)}
-        return [found[label] for label in self.labels]
+        return np.array([found[label] for label in self.labels])
 
 
 @cache
@@ -129,7 +132,7 @@ class LanguageFilter:
     def found(self, text: str) -> tuple[str, float]:
         """The most probable language, as the identifier calls it, and its probability."""
         scores = self._identifier.probabilities(text[:_CHARACTERS])
-        best = max(range(len(scores)), key=lambda place: scores[place])
+        best = int(scores.argmax())
         return self._identifier.labels[best], float(scores[best])
 
     def refuses(self, text: str) -> str | None:
@@ -140,7 +143,7 @@ class LanguageFilter:
         """The language that was asked for and the text is in, and None; or None, and why the text is in none of them."""
         text = text[:_CHARACTERS]
         scores = self._identifier.probabilities(text)
-        best = max(range(len(scores)), key=lambda place: scores[place])
+        best = int(scores.argmax())
         found = f"{self._identifier.labels[best]} {scores[best]:.2f}"
         in_language = [
             wanted
@@ -180,7 +183,7 @@ class LanguageFilter:
         script = _script_of(line)
         if all(wanted.scripts and script not in wanted.scripts for wanted in self._wanted):
             return False
-        best = max(range(len(scores)), key=lambda place: scores[place])
+        best = int(scores.argmax())
         return True if best in self._all_places else None
 
 
