@@ -25,7 +25,7 @@ REMOVED = np.dtype(
 # What does not depend on n-grams: index into `REASONS`; what a paragraph repeats: ordinal of a paragraph, number of the protected document for
 # what is contaminated, number of the document over all shards for what is similar; and how much it is like that.
 FIXED = np.dtype([("verdict", "u1"), ("source", "<i8"), ("share", "<f8")])
-PLACE = np.dtype([("first_paragraph", "<u8"), ("line", "<i8")])
+PLACE = np.dtype([("first_paragraph", "<u8"), ("line", "<i8"), ("paragraphs", "<u4"), ("tokens", "<u4")])
 _SAMPLE_BYTES = 1 << 20
 
 
@@ -54,7 +54,7 @@ class DecisionLog:
         return np.fromfile(path, REMOVED) if path.exists() else np.zeros(0, REMOVED)
 
     def places(self, shard: int) -> NDArray[Any]:
-        """Where the documents of a shard begin, as `PLACE`; mapped, since few are asked for."""
+        """Where the documents of a shard begin and how long they are, as `PLACE`; mapped, since few are asked for."""
         path = self._path("places", shard)
         return np.memmap(path, PLACE, mode="r") if path.exists() and path.stat().st_size else np.zeros(0, PLACE)
 
@@ -71,15 +71,17 @@ class DecisionLog:
             ordinal: of its first paragraph.
         """
         with open(self._path("places", shard), "ab") as file:
-            _places(ordinal + batch.scan.document_paragraph[:-1], batch.lines).tofile(file)
+            _places(ordinal, batch.scan.document_paragraph, batch.scan.paragraph_tokens, batch.lines).tofile(file)
         rows = removed_rows(batch.scan, decisions, fixed, document=document)
         if len(rows):
             with open(self._path("removed", shard), "ab") as file:
                 rows.tofile(file)
 
-    def write_places(self, shard: int, first_paragraphs: NDArray[np.int64], lines: NDArray[np.int64]) -> None:
-        """Write down where all documents of a shard begin."""
-        _write(self._path("places", shard), _places(first_paragraphs, lines))
+    def write_places(
+        self, shard: int, ordinal: int, document_paragraph: NDArray[np.int64], paragraph_tokens: NDArray[np.int64], lines: NDArray[np.int64]
+    ) -> None:
+        """Write down where all documents of a shard begin and how long they are; arguments as in `Scan` and `append`."""
+        _write(self._path("places", shard), _places(ordinal, document_paragraph, paragraph_tokens, lines))
 
     def write_removed(self, shard: int, rows: NDArray[Any]) -> None:
         """Write down what is removed from a shard in all, in place of what was written before."""
@@ -89,9 +91,13 @@ class DecisionLog:
         return self.directory / f"{what}_{shard}"
 
 
-def _places(first_paragraphs: NDArray[np.int64], lines: NDArray[np.int64]) -> NDArray[Any]:
+def _places(
+    ordinal: int, document_paragraph: NDArray[np.int64], paragraph_tokens: NDArray[np.int64], lines: NDArray[np.int64]
+) -> NDArray[Any]:
     places = np.zeros(len(lines), PLACE)
-    places["first_paragraph"], places["line"] = first_paragraphs, lines
+    places["first_paragraph"], places["line"] = ordinal + document_paragraph[:-1], lines
+    places["paragraphs"] = np.diff(document_paragraph)
+    places["tokens"] = np.diff(np.append(0, np.cumsum(paragraph_tokens))[document_paragraph])
     return places
 
 

@@ -13,15 +13,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data_prep.deduplication.decisions import DecisionLog
-from data_prep.deduplication.onion_types import CONTAMINATED, NEAR_DUPLICATE, REASONS, SAME_DOCUMENT, SIMILAR_DOCUMENT
-from data_prep.reading.documents import BadInput, Document, text_key_of
+from data_prep.deduplication.onion_types import CONTAMINATED, NEAR_DUPLICATE, REASONS, SAME_DOCUMENT, SIMILAR_DOCUMENT, Scan
+from data_prep.reading.blocks import Block
+from data_prep.reading.documents import BadInput
 from data_prep.reading.scanning import Scanner
 from data_prep.reading.shards import JsonLinesWriter
 from data_prep.tables import markdown_table
 
 PROTECTED = "(protected)"
 _MAX_MESSAGES = 20
-_GROUP = 256
 
 
 @dataclass
@@ -131,41 +131,102 @@ def write_shard(job: Job) -> DedupCounts:
     """Write what is kept of a shard and the list of what is not, and count both."""
     scanner, path, corpus, shard, log, sources, text_path, removed_path = job
     rows = _by_document(log.removed(shard))
+    places = log.places(shard) if scanner.comparison.is_exact else None
     counts = DedupCounts()
     bad: list[BadInput] = []
-    number = 0
+    before = 0
     with JsonLinesWriter(text_path) as text_file, JsonLinesWriter(removed_path) as removed_file:
-        for documents in _groups(scanner.reading.documents(path, bad)):
-            texts = [document.text.encode() for document in documents]
-            scan = scanner.engine.scan(texts, scanner.settings)
-            start = 0
-            for document, text, first, last in zip(documents, texts, scan.document_paragraph, scan.document_paragraph[1:]):
-                spans = [*(scan.paragraph_byte[first:last] - start).tolist(), len(text)]
-                start += len(text)
-                tokens = scan.paragraph_tokens[first:last].tolist()
-                identity = document.fields.get("id", f"{path.name}:{document.line}")
-                gone = rows.get(number, {})
-                number += 1
-                counts.read.add(Amount(len(tokens), sum(tokens), len(text)))
-                kept = _kept_text(text, spans, gone)
+        for block in scanner.reading.blocks(path, bad):
+            here = slice(before, before + len(block))
+            if places is not None:
+                num_paragraphs, num_tokens = places["paragraphs"][here].astype(np.int64), places["tokens"][here].astype(np.int64)
+            else:  # tokens were counted where marks are apart, or gone
+                num_paragraphs, num_tokens = _amounts(scanner.engine.scan(block.texts(), scanner.settings))
+            touched = [document for document in range(len(block)) if before + document in rows]
+            _count_untouched(counts, block, num_paragraphs, num_tokens, touched)
+            written = 0
+            for document, layout in zip(touched, _layouts(scanner, block, touched)):
+                _write_whole(text_file, block, num_paragraphs, written, document, path.name)
+                written = document + 1
+                gone = rows[before + document]
+                kept = _kept_text(block.data(document), layout.spans, gone)
+                identity = block.identity(document, path.name)
                 for paragraph, row in gone.items():
-                    amount = Amount(1, tokens[paragraph], spans[paragraph + 1] - spans[paragraph])
                     source_corpus, repeats = sources.describe(int(row["verdict"]), int(row["source"]))
-                    counts.removed[source_corpus, REASONS[row["verdict"]]].add(amount)
-                    place = {"corpus": corpus, "file": path.name, "line": document.line, "id": identity, "paragraph": paragraph + 1}
+                    counts.removed[source_corpus, REASONS[row["verdict"]]].add(layout.amount(paragraph))
+                    place = {
+                        "corpus": corpus,
+                        "file": path.name,
+                        "line": int(block.lines[document]),
+                        "id": identity,
+                        "paragraph": paragraph + 1,
+                    }
                     removed_file.write(place | _why(row, repeats, scanner.settings.score))
-                if not tokens:
-                    counts.documents["empty"] += 1
-                elif not kept:
-                    counts.documents["removed"] += 1
-                else:
-                    counts.documents["shortened" if gone else "whole"] += 1
-                    counts.kept.add(Amount(len(tokens) - len(gone), sum(tokens) - sum(tokens[p] for p in gone), len(kept)))
-                    key = text_key_of(path, scanner.reading.text_key)
-                    text_file.write({"id": identity, **document.fields, key: kept.decode()})
+                counts.documents["shortened" if kept else "removed"] += 1
+                if kept:
+                    left = [tokens for paragraph, tokens in enumerate(layout.tokens) if paragraph not in gone]
+                    counts.kept.add(Amount(len(left), sum(left), len(kept)))
+                    text_file.write_lines(block.json_line(document, kept, path.name))
+            _write_whole(text_file, block, num_paragraphs, written, len(block), path.name)
+            before += len(block)
     counts.bad_input.update(item.reason for item in bad)
     counts.messages = [item.message for item in bad[:_MAX_MESSAGES]]
     return counts
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """The paragraphs of a document.
+
+    Attributes:
+        spans: the byte where each begins, and the bytes of all.
+        tokens: of each.
+    """
+
+    spans: Sequence[int]
+    tokens: Sequence[int]
+
+    def amount(self, paragraph: int) -> Amount:
+        """One of them."""
+        return Amount(1, self.tokens[paragraph], self.spans[paragraph + 1] - self.spans[paragraph])
+
+
+def _layouts(scanner: Scanner, block: Block, documents: Sequence[int]) -> Iterator[_Layout]:
+    texts = [block.data(document) for document in documents]
+    scan = scanner.engine.scan(texts, scanner.settings)
+    start = 0
+    for text, first, last in zip(texts, scan.document_paragraph, scan.document_paragraph[1:]):
+        yield _Layout([*(scan.paragraph_byte[first:last] - start).tolist(), len(text)], scan.paragraph_tokens[first:last].tolist())
+        start += len(text)
+
+
+def _amounts(scan: Scan) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Paragraphs and tokens of each document."""
+    ends = np.append(scan.paragraph_token, len(scan.hashes))
+    return np.diff(scan.document_paragraph), np.diff(ends[scan.document_paragraph])
+
+
+def _count_untouched(
+    counts: DedupCounts, block: Block, num_paragraphs: NDArray[np.int64], num_tokens: NDArray[np.int64], touched: Sequence[int]
+) -> None:
+    """Count what is read of all documents, and what became of those that nothing was removed from."""
+    sizes = np.diff(block.offsets)
+    counts.read.add(Amount(int(num_paragraphs.sum()), int(num_tokens.sum()), int(sizes.sum())))
+    whole = num_paragraphs > 0
+    if empty := len(block) - int(whole.sum()):
+        counts.documents["empty"] += empty
+    whole[list(touched)] = False
+    if whole.any():
+        counts.documents["whole"] += int(whole.sum())
+        counts.kept.add(Amount(int(num_paragraphs[whole].sum()), int(num_tokens[whole].sum()), int(sizes[whole].sum())))
+
+
+def _write_whole(file: JsonLinesWriter, block: Block, num_paragraphs: NDArray[np.int64], first: int, last: int, file_name: str) -> None:
+    """Write the documents of a stretch, but those without a token."""
+    for empty in [*(first + np.flatnonzero(num_paragraphs[first:last] == 0)).tolist(), last]:
+        if empty > first:
+            file.write_lines(block.json_lines(first, empty, file_name))
+        first = empty + 1
 
 
 def _by_document(rows: NDArray[Any]) -> dict[int, dict[int, Any]]:
@@ -173,19 +234,6 @@ def _by_document(rows: NDArray[Any]) -> dict[int, dict[int, Any]]:
     for row in rows:
         by_document[int(row["document"])][int(row["paragraph"])] = row
     return by_document
-
-
-def _groups(documents: Iterator[Document]) -> Iterator[list[Document]]:
-    group: list[Document] = []
-    size = 0
-    for document in documents:
-        group.append(document)
-        size += len(document.text)
-        if len(group) == _GROUP or size > 1 << 20:
-            yield group
-            group, size = [], 0
-    if group:
-        yield group
 
 
 def _kept_text(text: bytes, spans: Sequence[int], gone: Mapping[int, Any]) -> bytes:

@@ -100,7 +100,7 @@ def place_shard(job: tuple[RangeWork, int, Layout, Similar]) -> None:
     if finished_shard(done, work.state) is not None:
         return
     shape, first = _Shape.load(work.of_shard(shard)), layout.first_paragraphs[shard]
-    work.log.write_places(shard, first + shape.document_paragraph[:-1], shape.lines)
+    work.log.write_places(shard, first, shape.document_paragraph, shape.paragraph_tokens, shape.lines)
     fixed = fixed_by(shape.hits, len(shape.paragraph_tokens))
     if work.same_documents:
         _mark_same(work, shard, shape, fixed)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import ctypes
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -27,7 +27,6 @@ from data_prep import native
 from data_prep.deduplication import similar_plain
 from data_prep.deduplication.onion_plain import finish
 from data_prep.deduplication.onion_types import MAX_N
-from data_prep.reading.documents import batches
 
 SOURCE = Path(__file__).with_name("similar.c")
 MEASURES = ("jaccard", "containment")
@@ -38,7 +37,6 @@ _FOUND = 0.98  # probability with which a pair of the target similarity shall be
 _MOST_COMPARED = 1000  # kept documents of a band that a document is compared with
 _PAGE, _NUM_PAGES = 256, 4352
 _DROPPED, _SPACE, _ALONE = 0, 1, 0x80000000
-_BATCH_CHARACTERS = 1 << 20
 # Scripts that put no spaces between words: each letter is a word.
 _UNSPACED = regex.compile(r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}&&\p{L}]", regex.V1)
 _ACCENTS = regex.compile(r"[\p{Mn}&&[\p{Inherited}\p{Hebrew}]]", regex.V1)
@@ -199,28 +197,27 @@ class Sketcher:
             library.similar_scan.restype = ctypes.c_int64
             self._learn(0)
 
-    def sketch(self, texts: Sequence[str]) -> tuple[NDArray[np.uint32], NDArray[np.int64], NDArray[np.int64], NDArray[np.uint64]]:
+    def sketch(self, texts: Sequence[bytes]) -> tuple[NDArray[np.uint32], NDArray[np.int64], NDArray[np.int64], NDArray[np.uint64]]:
         """The different n-grams of all texts one behind the other, how many each has, its words, and its keys (num_documents, bands)."""
         if self._library is None:
-            grams, counts = similar_plain.scan(texts, _FOLD, self._n)
+            grams, counts = similar_plain.scan([text.decode() for text in texts], _FOLD, self._n)
             sizes = np.array([len(own) for own in grams], np.int64)
             keys = self._keys(similar_plain.minima(grams, self._a, self._b))
             return np.concatenate([np.zeros(0, np.uint32), *grams]), sizes, np.array(counts, np.int64), keys
-        data = [text.encode() for text in texts]
-        text = b"".join(data)
-        offsets = np.zeros(len(data) + 1, np.int64)
-        np.cumsum([len(document) for document in data], out=offsets[1:])
-        while (page := self._library.similar_missing_page(text, _int64(len(text)), _at(self._places))) >= 0:
+        data = b"".join(texts)
+        offsets = np.zeros(len(texts) + 1, np.int64)
+        np.cumsum([len(text) for text in texts], out=offsets[1:])
+        while (page := self._library.similar_missing_page(data, _int64(len(data)), _at(self._places))) >= 0:
             self._learn(page)
-        shingles = np.empty(len(text) + 1, np.uint32)
-        ends, words = np.zeros(len(data), np.int64), np.zeros(len(data), np.int64)
+        shingles = np.empty(len(data) + 1, np.uint32)
+        ends, words = np.zeros(len(texts), np.int64), np.zeros(len(texts), np.int64)
         found = self._library.similar_scan(
-            text, _at(offsets), _int64(len(data)), _at(self._places), _at(self._pages), self._n, _at(shingles), _at(ends), _at(words)
+            data, _at(offsets), _int64(len(texts)), _at(self._places), _at(self._pages), self._n, _at(shingles), _at(ends), _at(words)
         )
         _require_memory(found)
-        minima = np.empty((len(data), len(self._a)), np.uint32)
+        minima = np.empty((len(texts), len(self._a)), np.uint32)
         self._library.similar_minima(
-            _at(shingles), _at(ends), _int64(len(data)), _at(self._a), _at(self._b), len(self._a), _at(minima)
+            _at(shingles), _at(ends), _int64(len(texts)), _at(self._a), _at(self._b), len(self._a), _at(minima)
         )  # fmt: skip
         return shingles[:found].copy(), np.diff(ends, prepend=0), words, self._keys(minima)
 
@@ -250,15 +247,19 @@ class _Sketches:
         return np.fromfile(self.path(what), dtype)
 
 
-def sketch_shard(texts: Iterator[str], settings: SimilarSettings, directory: Path, shard: int) -> None:
-    """Write the n-grams and keys of a shard's documents for `find_similar`."""
+def sketch_shard(groups: Iterable[Sequence[bytes]], settings: SimilarSettings, directory: Path, shard: int) -> None:
+    """Write the n-grams and keys of a shard's documents for `find_similar`.
+
+    Args:
+        groups: texts in UTF-8, some at a time.
+    """
     place = _Sketches(directory, shard)
     sketcher = Sketcher(settings, native.load(SOURCE))
     names = ("shingles", "sizes", "words", "keys")
     files = [open(place.path(name), "wb") for name in names]  # noqa: SIM115 closed below
     try:
-        for batch in batches(texts, _BATCH_CHARACTERS):
-            parts: tuple[NDArray[Any], ...] = sketcher.sketch(batch)
+        for texts in groups:
+            parts: tuple[NDArray[Any], ...] = sketcher.sketch(texts)
             for file, part in zip(files, parts):
                 part.tofile(file)
     finally:

@@ -33,6 +33,15 @@ class Comparison:
         if marks_apart and "punctuation" in self.ignore:
             raise ValueError("--marks-apart and --ignore punctuation exclude each other")
 
+    @property
+    def is_exact(self) -> bool:
+        """Whether texts are compared as they are."""
+        return not self.ignore and not self.marks_apart
+
+    def prepared(self, texts: list[bytes]) -> list[bytes]:
+        """Texts in UTF-8, to be hashed."""
+        return texts if self.is_exact else [self.prepare(text.decode()).encode() for text in texts]
+
     def prepare(self, text: str) -> str:
         """The text to be hashed."""
         if "unicode-form" in self.ignore:

@@ -209,11 +209,8 @@ def read_documents(
             yield Document(text, number, fields)
     elif kind == ".jsonl":
         for number, line in lines:
-            if line.strip():
-                try:
-                    yield _json_document(path, number, line, text_key)
-                except _BadLineError as error:
-                    bad(number, error.reason, str(error))
+            if (document := _json_document(path, number, line, text_key, bad)) is not None:
+                yield document
     elif separator in ("blank-line", "file"):
         yield from _joined(path, lines, separator == "blank-line", max_document_bytes, bad)
     else:
@@ -241,7 +238,23 @@ def _one_a_line(path: Path, lines: Iterator[tuple[int, str]], separator: str | N
             yield Document(line, number, {})
 
 
-def _json_document(path: Path, number: int, line: str, text_key: str | None) -> Document:
+def json_document(path: Path, number: int, line: bytes, text_key: str | None, bad: Callable[[int, str, str], None]) -> Document | None:
+    """The document of a line of JSON, None for an empty line and for what `bad` was told of."""
+    text = _decoded(path, number, line, bad)
+    return None if text is None else _json_document(path, number, text, text_key, bad)
+
+
+def _json_document(path: Path, number: int, line: str, text_key: str | None, bad: Callable[[int, str, str], None]) -> Document | None:
+    if not line.strip():
+        return None
+    try:
+        return _parsed(path, number, line, text_key)
+    except _BadLineError as error:
+        bad(number, error.reason, str(error))
+        return None
+
+
+def _parsed(path: Path, number: int, line: str, text_key: str | None) -> Document:
     try:
         record = json.loads(line, parse_constant=_no_constant)
     except _BadLineError as error:
@@ -368,39 +381,53 @@ def _joined(path: Path, lines: Iterator[tuple[int, str]], ends_at_blank_line: bo
 
 
 def _read_lines(path: Path, progress: Counter | None, max_bytes: int | None, bad: _Bad) -> Iterator[tuple[int, str]]:
-    """Lines with their numbers from 1.  Only a line feed ends one: U+2028 and its like are text."""
+    """Lines with their numbers from 1."""
+    for number, line in raw_lines(path, progress, max_bytes):
+        if not isinstance(line, bytes):
+            bad(number, *line)
+        elif (text := _decoded(path, number, line, bad)) is not None:
+            yield number, text
+
+
+def _decoded(path: Path, number: int, line: bytes, bad: _Bad) -> str | None:
+    try:
+        return line.decode("utf-8-sig" if number == 1 else "utf-8").removesuffix("\n").removesuffix("\r")
+    except UnicodeDecodeError as error:
+        bad(
+            number,
+            "no UTF-8",
+            f"{path}, line {number} is not UTF-8: byte 0x{line[error.start]:02x} at position {error.start + 1};"
+            " convert the file, for example with iconv",
+        )
+        return None
+
+
+def raw_lines(path: Path, progress: Counter | None, max_bytes: int | None) -> Iterator[tuple[int, bytes | tuple[str, str]]]:
+    """Lines with their numbers from 1, or reason and message of what cannot be read.  Only a line feed ends one: U+2028 and its like are text."""
     number = 0
     with open(path, "rb") as file:
         reported = 0
         try:
             for number, line in enumerate(
-                _raw_lines(open_compressed(path, file) if path.suffix in COMPRESSIONS else file, max_bytes), start=1
+                _lines_of(open_compressed(path, file) if path.suffix in COMPRESSIONS else file, max_bytes), start=1
             ):
                 if line is None:
                     assert max_bytes is not None
-                    bad(number, "too long", _too_long(path, number, "line", max_bytes))
+                    yield number, ("too long", _too_long(path, number, "line", max_bytes))
                     continue
-                try:
-                    yield number, line.decode("utf-8-sig" if number == 1 else "utf-8").removesuffix("\n").removesuffix("\r")
-                except UnicodeDecodeError as error:
-                    bad(
-                        number,
-                        "no UTF-8",
-                        f"{path}, line {number} is not UTF-8: byte 0x{line[error.start]:02x} at position {error.start + 1};"
-                        " convert the file, for example with iconv",
-                    )
+                yield number, line
                 if progress is not None and (position := file.tell()) - reported >= _REPORT_BYTES:
                     progress.advance(position - reported)
                     reported = position
         except DamagedError as error:
             after = f" after line {number}" if number else ""
             what = COMPRESSION_NAMES[path.suffix]
-            bad(number + 1, f"broken {what}", f"{path} is no complete {what} file{after}: {error}; copy or compress it again")
+            yield number + 1, (f"broken {what}", f"{path} is no complete {what} file{after}: {error}; copy or compress it again")
         if progress is not None:
             progress.advance(path.stat().st_size - reported)
 
 
-def _raw_lines(file: IO[bytes], max_bytes: int | None) -> Iterator[bytes | None]:
+def _lines_of(file: IO[bytes], max_bytes: int | None) -> Iterator[bytes | None]:
     """Lines with their line feeds; None for one that is too long, of which no more than the limit is held."""
     if max_bytes is None:
         yield from file

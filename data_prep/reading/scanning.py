@@ -17,11 +17,10 @@ from data_prep.deduplication.onion import Engine, engine
 from data_prep.deduplication.onion_types import OnionSettings, Scan
 from data_prep.deduplication.similar_documents import Similar, SimilarSettings, find_similar, sketch_shard
 from data_prep.progress import Counter
+from data_prep.reading.blocks import Block, read_blocks
 from data_prep.reading.comparison import Comparison
 from data_prep.reading.documents import BadInput, Document, read_documents
 from data_prep.reading.shards import ordered_map
-
-_BATCH_CHARACTERS = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -38,6 +37,16 @@ class Reading:
         """As the options of a command say."""
         skip_bad = getattr(arguments, "skip_bad", False)
         return cls(arguments.text_key, arguments.document_separator, arguments.max_document_mib << 20, skip_bad)
+
+    def blocks(self, path: Path, bad: list[BadInput] | None = None, *, text_key: str | None = "") -> Iterator[Block]:
+        """Yield the documents of a file by the megabyte; arguments as `documents`."""
+        return read_blocks(
+            path,
+            text_key=self.text_key if text_key == "" else text_key,
+            separator=self.separator,
+            max_document_bytes=self.max_document_bytes,
+            on_bad=(bad if bad is not None else []).append if self.skip_bad else None,
+        )
 
     def documents(
         self, path: Path, bad: list[BadInput] | None = None, *, text_key: str | None = "", progress: Counter | None = None
@@ -162,14 +171,14 @@ class Scanner:
 
     def batches(self, path: Path, *, text_key: str | None = "") -> Iterator[Batch]:
         """Yield a shard's documents in order."""
-        for documents in _grouped(self.reading.documents(path, text_key=text_key)):
-            prepared = [self.comparison.prepare(document.text).encode() for document in documents]
+        for block in self.reading.blocks(path, text_key=text_key):
+            prepared = self.comparison.prepared(block.texts())
             scan = self.engine.scan(prepared, self.settings)
             hits = None
             if self.protected is not None:
                 same = self.protected.n == self.settings.n
                 hits = self.protected.hits(scan if same else self.engine.scan(prepared, _with_n(self.settings, self.protected.n)))
-            yield Batch(scan, np.array([document.line for document in documents]), sum(map(len, prepared)), hits)
+            yield Batch(scan, block.lines, sum(map(len, prepared)), hits)
 
     def batches_of_all(self, paths: Sequence[Path], scratch: Path, *, workers: int) -> Iterator[tuple[int, Batch]]:
         """Yield (number of the shard, batch) of all shards in order.
@@ -190,19 +199,6 @@ class Scanner:
 
 def _with_n(settings: OnionSettings, n: int) -> OnionSettings:
     return OnionSettings(n=n, paragraphs=settings.paragraphs)
-
-
-def _grouped(documents: Iterator[Document]) -> Iterator[list[Document]]:
-    group: list[Document] = []
-    size = 0
-    for document in documents:
-        group.append(document)
-        size += len(document.text)
-        if size >= _BATCH_CHARACTERS:
-            yield group
-            group, size = [], 0
-    if group:
-        yield group
 
 
 def _scan_to_file(job: tuple[Scanner, Path, Path]) -> Path:
@@ -233,4 +229,4 @@ def similar_documents(reading: Reading, settings: SimilarSettings, paths: Sequen
 
 def _sketch(job: tuple[Reading, SimilarSettings, Path, Path, int]) -> None:
     reading, settings, path, directory, shard = job
-    sketch_shard((document.text for document in reading.documents(path)), settings, directory, shard)
+    sketch_shard((block.texts() for block in reading.blocks(path)), settings, directory, shard)

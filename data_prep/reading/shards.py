@@ -89,19 +89,23 @@ def _start_worker(initializer: Callable[..., None] | None, initargs: tuple[Any, 
 
 
 class JsonLinesWriter:
-    """A new `.jsonl` or `.jsonl.gz` file that gets its name when it is complete; the same records give the same bytes."""
+    """A new `.jsonl`, `.jsonl.gz` or `.jsonl.zst` file that gets its name when it is complete; the same records give the same bytes."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._partial = path.with_name(f".{path.name}.partial")
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file = open(self._partial, "wb")  # noqa: SIM115 closed by __exit__
-        self._gzip = gzip.GzipFile("", "wb", _LEVEL, self._file, mtime=0) if path.suffix == ".gz" else None
-        self._stream = io.BufferedWriter(self._gzip, 1 << 18) if self._gzip else self._file  # type: ignore[arg-type]
+        self._packed = _compressor(path.suffix, self._file)
+        self._stream: Any = io.BufferedWriter(self._packed, 1 << 18) if self._packed else self._file
 
     def write(self, record: Mapping[str, Any]) -> None:
         """Append one record."""
         self._stream.write(json.dumps(record, ensure_ascii=False).encode() + b"\n")
+
+    def write_lines(self, lines: bytes | memoryview) -> None:
+        """Append records that are lines of JSON already, in the form of `write`."""
+        self._stream.write(lines)
 
     def __enter__(self) -> JsonLinesWriter:
         return self
@@ -110,8 +114,8 @@ class JsonLinesWriter:
         try:
             if kind is None:
                 self._stream.flush()
-                if self._gzip is not None:
-                    self._gzip.close()
+                if self._packed is not None:
+                    self._packed.close()
                 self._file.close()
                 os.replace(self._partial, self._path)
         finally:
@@ -119,6 +123,33 @@ class JsonLinesWriter:
                 self._file.close()  # on a full disk this may fail once more
             finally:
                 self._partial.unlink(missing_ok=True)
+
+
+def _compressor(suffix: str, file: Any) -> Any:
+    """A stream that compresses into a file, None where it is written as it is."""
+    if suffix == ".gz":
+        return gzip.GzipFile("", "wb", _LEVEL, file, mtime=0)
+    if suffix == ".zst":
+        import pyarrow
+
+        return pyarrow.CompressedOutputStream(_KeptOpen(file), "zstd")
+    return None
+
+
+class _KeptOpen(io.RawIOBase):
+    """A file that is not closed with the stream that compresses into it."""
+
+    def __init__(self, file: Any) -> None:
+        self._file = file
+
+    def writable(self) -> bool:
+        """Yes."""
+        return True
+
+    def write(self, data: Any) -> int:
+        """Pass on some bytes."""
+        written: int = self._file.write(data)
+        return written
 
 
 @contextmanager
@@ -244,13 +275,14 @@ def _require_plan(unfinished: Path, plan: Mapping[str, Any]) -> None:
 
 
 def shard_names(paths: Iterable[Path]) -> list[str]:
-    """Names of output shards: number and stem of each input, so that they sort as given and never meet; compressed if the input is."""
+    """Names of output shards: number and stem of each input, so that they sort as given and never meet; compressed if the input is, zstd as zstd."""
     names = []
     for number, path in enumerate(paths):
         stem = next(
             (path.name.removesuffix(suffix) for suffix in sorted(SUFFIXES, key=len, reverse=True) if path.name.endswith(suffix)), path.name
         )
-        names.append(f"{number:05d}_{stem}.jsonl" + (".gz" if path.suffix in (*COMPRESSIONS, ".parquet") else ""))
+        packed = ".zst" if path.suffix == ".zst" else ".gz" if path.suffix in (*COMPRESSIONS, ".parquet") else ""
+        names.append(f"{number:05d}_{stem}.jsonl{packed}")
     return names
 
 

@@ -1,0 +1,239 @@
+"""Documents by the megabyte: their texts as bytes one behind the other, their other members as JSON that is ready to be written.
+
+Lines of JSON are read and written by compiled loops, without an object for each document; any other file, and any line that is out of the ordinary,
+goes through `data_prep.reading.documents`, which knows the errors.  What is written is what `json.dumps` would write.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data_prep import native
+from data_prep.progress import Counter
+from data_prep.reading.documents import BadInput, Document, json_document, kind_of, raw_lines, read_documents, text_key_of
+
+SOURCE = Path(__file__).with_name("json_lines.c")
+_BLOCK_BYTES = 1 << 20
+_PLAIN, _EMPTY = 0, 1
+
+
+@dataclass(frozen=True)
+class Block:
+    """Some documents of a file.
+
+    Attributes:
+        key: under which their text is written.
+        text, offsets: UTF-8 of document d is text[offsets[d]:offsets[d + 1]].
+        rest, rest_offsets: its other members as JSON (`"id": 7, "url": "..."`), the id before the others.
+        id_sizes: how many bytes of these are the id; 0 where there is none.
+        lines: of each in the file.
+        characters: of each text.
+    """
+
+    key: str
+    text: bytes
+    offsets: NDArray[np.int64]
+    rest: bytes
+    rest_offsets: NDArray[np.int64]
+    id_sizes: NDArray[np.int64]
+    lines: NDArray[np.int64]
+    characters: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.lines)
+
+    @classmethod
+    def of(cls, documents: Sequence[Document], key: str) -> Block:
+        """The same documents in bytes."""
+        rests, id_sizes = [], []
+        for document in documents:
+            fields = document.fields
+            if "id" in fields:
+                fields = {"id": fields["id"], **fields}
+                id_sizes.append(len(json.dumps({"id": fields["id"]}, ensure_ascii=False).encode()) - 2)
+            else:
+                id_sizes.append(0)
+            rests.append(json.dumps(fields, ensure_ascii=False).encode()[1:-1])
+        return cls(
+            key,
+            *_joined([document.text.encode() for document in documents]),
+            *_joined(rests),
+            np.array(id_sizes, np.int64),
+            np.array([document.line for document in documents], np.int64),
+            np.array([len(document.text) for document in documents], np.int64),
+        )
+
+    def data(self, document: int) -> bytes:
+        """The text of a document in UTF-8."""
+        return self.text[self.offsets[document] : self.offsets[document + 1]]
+
+    def texts(self) -> list[bytes]:
+        """All texts in UTF-8."""
+        return [self.text[start:end] for start, end in pairwise(self.offsets.tolist())]
+
+    def fields(self, document: int) -> dict[str, Any]:
+        """The other members of a document."""
+        fields: dict[str, Any] = json.loads(b"{" + self.rest[self.rest_offsets[document] : self.rest_offsets[document + 1]] + b"}")
+        return fields
+
+    def id_json(self, document: int) -> bytes | None:
+        """The id of a document as JSON, None where it has none."""
+        size = int(self.id_sizes[document])
+        start = int(self.rest_offsets[document])
+        return self.rest[start + len('"id": ') : start + size] if size else None
+
+    def identity(self, document: int, file_name: str) -> Any:
+        """The id of a document, or FILE:LINE."""
+        found = self.id_json(document)
+        return json.loads(found) if found is not None else f"{file_name}:{self.lines[document]}"
+
+    def document(self, document: int) -> Document:
+        """A document as other readers know it."""
+        return Document(self.data(document).decode(), int(self.lines[document]), self.fields(document))
+
+    def json_lines(self, first: int, last: int, file_name: str) -> bytes | memoryview:
+        """Some documents in a row as lines of JSON: the id (FILE:LINE where there is none), the other members, the text."""
+        library = native.load(SOURCE)
+        if library is None or self.key == "id":
+            return b"".join(self.json_line(document, self.data(document), file_name) for document in range(first, last))
+        name = _string(file_name)[:-1]
+        key = f', {json.dumps(self.key, ensure_ascii=False)}: "'.encode()
+        room = 6 * int(self.offsets[last] - self.offsets[first]) + int(self.rest_offsets[last] - self.rest_offsets[first])
+        out = np.empty(room + (last - first) * (len(name) + len(key) + 64), np.uint8)
+        library.json_lines_write.restype = ctypes.c_int64
+        size = library.json_lines_write(
+            self.text, _at(self.offsets), self.rest, _at(self.rest_offsets), _at(self.id_sizes), _at(self.lines), _int64(first), _int64(last),
+            name, _int64(len(name)), key, _int64(len(key)), _at(out),
+        )  # fmt: skip
+        return out[:size].data
+
+    def json_line(self, document: int, text: bytes, file_name: str) -> bytes:
+        """One document with another text as a line of JSON."""
+        if self.key == "id":
+            record = {"id": "", **self.fields(document)} | {"id": text.decode()}
+            return json.dumps(record, ensure_ascii=False).encode() + b"\n"
+        rest = self.rest[self.rest_offsets[document] : self.rest_offsets[document + 1]]
+        if not self.id_sizes[document]:
+            rest = b'"id": ' + _string(f"{file_name}:{self.lines[document]}") + (b", " if rest else b"") + rest
+        return b"{" + rest + b", " + _string(self.key) + b": " + _string(text.decode()) + b"}\n"
+
+
+def read_blocks(
+    path: Path,
+    *,
+    text_key: str | None = "text",
+    separator: str | None = None,
+    progress: Counter | None = None,
+    max_document_bytes: int | None = None,
+    on_bad: Callable[[BadInput], None] | None = None,
+) -> Iterator[Block]:
+    """Yield the documents of a file in blocks of about a megabyte; arguments and errors as `read_documents`."""
+    library = native.load(SOURCE)
+    if kind_of(path) != ".jsonl" or library is None or text_key is None or text_key == "id" or _string(text_key)[1:-1] != text_key.encode():
+        documents = read_documents(
+            path, text_key=text_key, separator=separator, progress=progress, max_document_bytes=max_document_bytes, on_bad=on_bad
+        )
+        for group in _grouped(documents):
+            yield Block.of(group, text_key_of(path, text_key or "text"))
+        return
+
+    def bad(line: int, reason: str, message: str) -> None:
+        if on_bad is None:
+            raise ValueError(message)
+        on_bad(BadInput(path, line, reason, message))
+
+    waiting: list[bytes] = []
+    size = first = 0
+    for number, line in raw_lines(path, progress, max_document_bytes):
+        if isinstance(line, bytes):
+            first = first or number
+            waiting.append(line)
+            size += len(line)
+        if size >= _BLOCK_BYTES or (waiting and not isinstance(line, bytes)):
+            yield from _read(library, path, waiting, first, text_key, bad)
+            waiting, size, first = [], 0, 0
+        if not isinstance(line, bytes):
+            bad(number, *line)
+    if waiting:
+        yield from _read(library, path, waiting, first, text_key, bad)
+
+
+def _read(
+    library: ctypes.CDLL, path: Path, lines: Sequence[bytes], first_line: int, text_key: str, bad: Callable[[int, str, str], None]
+) -> Iterator[Block]:
+    """Blocks of lines that follow each other; the odd ones among them by Python."""
+    data = b"".join(lines)
+    starts = _ends([len(line) for line in lines])
+    key = text_key.encode()
+    kinds = np.empty(len(lines), np.uint8)
+    text, rest = np.empty(len(data) + 1, np.uint8), np.empty(2 * len(data) + 16, np.uint8)
+    offsets, rest_offsets = np.zeros(len(lines) + 1, np.int64), np.zeros(len(lines) + 1, np.int64)
+    characters, id_sizes = np.empty(len(lines), np.int64), np.empty(len(lines), np.int64)
+    library.json_lines_read(
+        data, _at(starts), _int64(len(lines)), key, _int64(len(key)), _at(kinds), _at(text), _at(offsets[1:]), _at(characters),
+        _at(rest), _at(rest_offsets[1:]), _at(id_sizes),
+    )  # fmt: skip
+    place = 0
+    odd = np.flatnonzero(kinds > _EMPTY).tolist()
+    for end in (*odd, len(lines)):
+        plain = place + np.flatnonzero(kinds[place:end] == _PLAIN)
+        if len(plain):
+            # Empty lines have no bytes, so the ends of the others are where the next begin.
+            at, rest_at = offsets[[plain[0], *(plain + 1)]], rest_offsets[[plain[0], *(plain + 1)]]
+            yield Block(
+                text_key,
+                text[at[0] : at[-1]].tobytes(),
+                at - at[0],
+                rest[rest_at[0] : rest_at[-1]].tobytes(),
+                rest_at - rest_at[0],
+                id_sizes[plain],
+                first_line + plain,
+                characters[plain],
+            )
+        if end < len(lines) and (document := json_document(path, first_line + end, lines[end], text_key, bad)) is not None:
+            yield Block.of([document], text_key)
+        place = end + 1
+
+
+def _grouped(documents: Iterator[Document]) -> Iterator[list[Document]]:
+    group: list[Document] = []
+    size = 0
+    for document in documents:
+        group.append(document)
+        size += len(document.text)
+        if size >= _BLOCK_BYTES:
+            yield group
+            group, size = [], 0
+    if group:
+        yield group
+
+
+def _joined(parts: Sequence[bytes]) -> tuple[bytes, NDArray[np.int64]]:
+    return b"".join(parts), _ends([len(part) for part in parts])
+
+
+def _ends(sizes: Sequence[int]) -> NDArray[np.int64]:
+    ends = np.zeros(len(sizes) + 1, np.int64)
+    np.cumsum(sizes, out=ends[1:])
+    return ends
+
+
+def _string(text: str) -> bytes:
+    return json.dumps(text, ensure_ascii=False).encode()
+
+
+_int64 = ctypes.c_int64
+
+
+def _at(array: NDArray[Any]) -> ctypes.c_void_p:
+    assert array.flags.c_contiguous
+    return ctypes.c_void_p(array.ctypes.data)
