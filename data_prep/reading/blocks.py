@@ -158,18 +158,20 @@ def read_blocks(
             first = first or number
             waiting.append(line)
             size += len(line)
-        if size >= _BLOCK_BYTES or (waiting and not isinstance(line, bytes)):
-            yield from _read(library, path, waiting, first, text_key, bad)
-            waiting, size, first = [], 0, 0
+            if size < _BLOCK_BYTES:
+                continue
+        found = _read(library, path, waiting, first, text_key, bad) if waiting else []
         if not isinstance(line, bytes):
             bad(number, *line)
+        yield from found
+        waiting, size, first = [], 0, 0
     if waiting:
         yield from _read(library, path, waiting, first, text_key, bad)
 
 
 def _read(
     library: ctypes.CDLL, path: Path, lines: Sequence[bytes], first_line: int, text_key: str, bad: Callable[[int, str, str], None]
-) -> Iterator[Block]:
+) -> list[Block]:
     """Blocks of lines that follow each other; the odd ones among them by Python."""
     data = b"".join(lines)
     starts = _ends([len(line) for line in lines])
@@ -182,14 +184,14 @@ def _read(
         data, _at(starts), _int64(len(lines)), key, _int64(len(key)), _at(kinds), _at(text), _at(offsets[1:]), _at(characters),
         _at(rest), _at(rest_offsets[1:]), _at(id_sizes),
     )  # fmt: skip
-    place = 0
+    blocks, place = [], 0
     odd = np.flatnonzero(kinds > _EMPTY).tolist()
     for end in (*odd, len(lines)):
         plain = place + np.flatnonzero(kinds[place:end] == _PLAIN)
         if len(plain):
             # Empty lines have no bytes, so the ends of the others are where the next begin.
             at, rest_at = offsets[[plain[0], *(plain + 1)]], rest_offsets[[plain[0], *(plain + 1)]]
-            yield Block(
+            found = Block(
                 text_key,
                 text[at[0] : at[-1]].tobytes(),
                 at - at[0],
@@ -199,9 +201,11 @@ def _read(
                 first_line + plain,
                 characters[plain],
             )
+            blocks.append(found)
         if end < len(lines) and (document := json_document(path, first_line + end, lines[end], text_key, bad)) is not None:
-            yield Block.of([document], text_key)
+            blocks.append(Block.of([document], text_key))
         place = end + 1
+    return blocks
 
 
 def _grouped(documents: Iterator[Document]) -> Iterator[list[Document]]:

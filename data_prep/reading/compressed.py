@@ -20,6 +20,7 @@ _BUFFER_BYTES = 1 << 18
 # Compressed bytes before the place where an error came up that are read one by one: the libraries read half of that ahead.
 _NEAR_BYTES = {".gz": 1 << 14, ".xz": 1 << 14, ".zst": 1 << 17}
 _PIECE_BYTES = 1 << 16
+_SAMPLE_BYTES = 1 << 20
 
 
 class DamagedError(Exception):
@@ -33,6 +34,17 @@ def open_compressed(path: Path, file: BinaryIO) -> IO[bytes]:
         file: the same, open; its position tells how far reading has come.
     """
     return io.BufferedReader(_Careful(path, file), _BUFFER_BYTES)
+
+
+def density(path: Path) -> float:
+    """Bytes of text for each byte of a compressed file, by its first megabyte; 1 where that cannot be read."""
+    with open(path, "rb") as file:
+        stream = open_compressed(path, file)
+        try:
+            text = len(stream.read(_SAMPLE_BYTES))
+        except DamagedError:
+            return 1
+        return text / max(1, file.tell() if text == _SAMPLE_BYTES else path.stat().st_size)
 
 
 class _Careful(io.RawIOBase):

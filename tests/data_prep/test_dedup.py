@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import lzma
 import os
 import random
 import signal
@@ -11,13 +12,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow
 import pytest
 
 from data_prep import native
 from data_prep.artifacts import check_files, read_manifest
 from data_prep.dedup import dedup, main
 from data_prep.deduplication import onion
-from data_prep.deduplication.decisions import DocumentMethods
+from data_prep.deduplication.decisions import DocumentMethods, text_size
 from data_prep.deduplication.onion_types import OnionSettings
 from data_prep.deduplication.similar_documents import SimilarSettings
 from data_prep.reading.comparison import Comparison
@@ -365,3 +367,24 @@ def test_protected_ngrams_name_the_first_document() -> None:
     scan = engine.scan([b"a b c d", b"b c d e"], rules)
     protected = Protected.gather([scan], 3, 1)
     assert protected.hits(engine.scan([b"x b c d", b"c d e", b"c d\ne"], rules)).tolist() == [1, 2, 2, 2]
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz", ".xz", ".zst"])
+def test_the_size_of_a_compressed_text_is_known_about(tmp_path: Path, suffix: str) -> None:
+    text = jsonl(random_texts(20_000)).encode()
+    path = tmp_path / f"a.jsonl{suffix}"
+    if suffix == ".zst":
+        with pyarrow.CompressedOutputStream(str(path), "zstd") as stream:
+            stream.write(text)
+    else:
+        path.write_bytes({"": bytes, ".gz": gzip.compress, ".xz": lzma.compress}[suffix](text))
+    assert text_size([path]) == pytest.approx(len(text), rel=0.3)
+
+
+def test_zstd_comes_out_as_zstd(tmp_path: Path) -> None:
+    with pyarrow.CompressedOutputStream(str(tmp_path / "a.jsonl.zst"), "zstd") as stream:
+        stream.write(jsonl([LONG, LONG, "drugo"]).encode())
+    dedup([Corpus("c", (tmp_path / "a.jsonl.zst",))], tmp_path / "o")
+    dedup([Corpus("c", (tmp_path / "o/text/c/00000_a.jsonl.zst",))], tmp_path / "again")
+    assert [document.text for document in Reading().documents(tmp_path / "again/text/c/00000_00000_a.jsonl.zst")] == [LONG, "drugo"]
+    assert [path.name for path in (tmp_path / "o/removed/c").iterdir()] == ["00000_a.jsonl.zst"]
