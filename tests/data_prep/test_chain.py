@@ -19,6 +19,7 @@ from pyarrow import parquet
 from data_prep import clean, collect, dedup, mixture, to_megatron, train_tokenizer
 from data_prep.artifacts import read_manifest
 from data_prep.tokenizers.files import load_tokenizer
+from tests.data_prep.packed import unpacked
 
 SHARED_DATA = os.environ.get("SCION_SHARED_DATA")
 LETTERS = {"sl": "aeioučšžtnrsl", "it": "aeiouàèòtnrsl", "en": "aeiouwythnrsl", "hr": "aeioućđžtnrsl", "sr": "аеиоучшжтнрсл"}
@@ -27,7 +28,7 @@ LETTERS = {"sl": "aeioučšžtnrsl", "it": "aeiouàèòtnrsl", "en": "aeiouwythn
 def rows(directory: Path) -> list[dict[str, Any]]:
     found = []
     for file in sorted(directory.rglob("*.jsonl*")):
-        content = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
+        content = unpacked(file)
         found += [json.loads(line) for line in content.splitlines()]
     return found
 
@@ -118,7 +119,7 @@ def run_chain(table: Path, work: Path, *, vocab_size: int, num_raw: dict[str, in
 
 
 def rows_of(path: Path) -> list[dict[str, Any]]:
-    content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    content = unpacked(path)
     return [json.loads(line) for line in content.splitlines()]
 
 

@@ -26,6 +26,7 @@ from data_prep.cleaning.shard import CleanRules, Lengths
 from data_prep.cleaning.text_hygiene import AFTER, BEFORE, control_characters, invisible_characters, line_ends, unicode_form, white_space
 from data_prep.reading.corpora import Corpus
 from data_prep.reading.scanning import Reading
+from tests.data_prep.packed import unpacked
 from tests.processes import ROOT
 
 Write = Callable[[str, str | bytes], Path]
@@ -34,7 +35,7 @@ Write = Callable[[str, str | bytes], Path]
 def rows(path: Path) -> list[dict[str, Any]]:
     found = []
     for file in sorted(path.rglob("*.jsonl*")):
-        content = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
+        content = unpacked(file)
         found += [json.loads(line) for line in content.splitlines()]
     return found
 

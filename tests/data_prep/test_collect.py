@@ -27,6 +27,7 @@ from data_prep.reading.documents import Documents, kind_of, read_documents
 from data_prep.reading.languages import is_language
 from data_prep.reading.scanning import Reading
 from data_prep.reading.sources import KNOWN_TABLE, HuggingFace, Source, read_sources, table_rows
+from tests.data_prep.packed import unpacked
 from tests.processes import ROOT
 
 Write = Callable[[str, str | bytes], Path]
@@ -36,7 +37,7 @@ TEXTS = ["Dan je lep.\nSonce sije.", "Čez goro, čez polje …", "漢字 in �
 def rows(directory: Path) -> list[dict[str, Any]]:
     found = []
     for file in sorted(directory.rglob("*.jsonl*")):
-        content = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
+        content = unpacked(file)
         found += [json.loads(line) for line in content.splitlines()]
     return found
 
@@ -181,7 +182,7 @@ def test_three_folders(folders: Path, capsys: pytest.CaptureFixture[str]) -> Non
     news = manifest.facts["counts"]["news"]
     assert (news["num_read"], news["num_kept"], news["num_empty"], news["words"]) == (3, 2, 1, 3)
     assert yaml.safe_load((output / "corpora.yaml").read_text()) == [
-        {"name": "books", "files": ["text/books/00000_a.jsonl", "text/books/00001_b.jsonl.gz"], "language": "sl", "licence": "CC0"},
+        {"name": "books", "files": ["text/books/00000_a.jsonl", "text/books/00001_b.jsonl.zst"], "language": "sl", "licence": "CC0"},
         {"name": "news", "files": ["text/news/00000_a.jsonl.gz"], "language": "sl"},
         {"name": "theses", "files": ["text/theses/00000_a.jsonl"], "language": "sl", "domain": "academic"},
     ]

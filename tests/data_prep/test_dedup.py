@@ -26,6 +26,7 @@ from data_prep.reading.comparison import Comparison
 from data_prep.reading.corpora import Corpus
 from data_prep.reading.scanning import Protected, Reading
 from data_prep.reading.shards import ordered_map
+from tests.data_prep.packed import unpacked
 from tests.data_prep.plain_onion import plain_onion
 
 Write = Callable[[str, str | bytes], Path]
@@ -36,8 +37,7 @@ def rows(directory: Path) -> list[dict[str, Any]]:
     """All records below a directory, in the order of file names."""
     found = []
     for path in sorted(directory.rglob("*.jsonl*")):
-        content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-        found += [json.loads(line) for line in content.splitlines()]
+        found += [json.loads(line) for line in unpacked(path).splitlines()]
     return found
 
 

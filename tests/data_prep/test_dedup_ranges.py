@@ -17,7 +17,7 @@ from data_prep.deduplication.onion_types import OnionSettings
 from data_prep.deduplication.pieces import grouping, piece_sizes, read_piece, read_pieces, write_grouped
 from data_prep.deduplication.range_work import RangeWork, cut_for
 from data_prep.deduplication.similar_documents import Similar
-from data_prep.reading import scanning
+from data_prep.reading import blocks
 from data_prep.reading.comparison import Comparison
 from data_prep.reading.scanning import Protected, Reading, Scanner
 from tests.data_prep.test_onion import RULES, TEXT
@@ -26,7 +26,7 @@ from tests.data_prep.test_onion import RULES, TEXT
 @pytest.fixture
 def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     """A batch of documents, and so a run, may be a single one."""
-    monkeypatch.setattr(scanning, "_BATCH_CHARACTERS", 1)
+    monkeypatch.setattr(blocks, "_BLOCK_BYTES", 1)
 
 
 def _write(directory: Path, shards: list[list[str]]) -> list[Path]:

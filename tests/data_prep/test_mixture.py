@@ -22,6 +22,7 @@ from data_prep.mixing.report import next_steps
 from data_prep.mixture import MixtureRules, main, mixture
 from data_prep.reading.corpora import Corpus
 from data_prep.tokenizers.files import load_tokenizer
+from tests.data_prep.packed import unpacked
 from tests.processes import ROOT
 
 WORDS = ["dan", "je", "lep", "in", "sonce", "sije", "nad", "mestom", "kjer", "ljudje", "hodijo", "po", "ulicah"]
@@ -30,7 +31,7 @@ WORDS = ["dan", "je", "lep", "in", "sonce", "sije", "nad", "mestom", "kjer", "lj
 def rows(directory: Path) -> list[dict[str, Any]]:
     found = []
     for file in sorted(directory.rglob("*.jsonl*")):
-        content = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
+        content = unpacked(file)
         found += [json.loads(line) for line in content.splitlines()]
     return found
 
@@ -109,7 +110,7 @@ def test_every_document_is_accounted_for(corpora: list[Corpus], tokenizer_dir: P
 
 
 def rows_of(path: Path) -> list[dict[str, Any]]:
-    content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    content = unpacked(path)
     return [json.loads(line) for line in content.splitlines()]
 
 
