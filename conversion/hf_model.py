@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from conversion.adapter import adapter_digest, add_adapter, find_base, is_adapter
 from conversion.token_names import POSITIONS_FROM_PAD
+from data_prep import start_up
 from data_prep.artifacts import combined_digest, read_manifest, require_same_tokenizer
 from data_prep.tokenizers.files import TOKENIZER_FILES, load_tokenizer, tokenizer_digest
 
@@ -223,12 +224,14 @@ def _require_causal(model: PreTrainedModel, checkpoint: Checkpoint) -> None:
 
 
 def require_device(device: str) -> str:
-    """The device, if this machine has it.
+    """The device, if this machine has it; who asks has its libraries and is about to fill it, so the start of the process is over.
 
     Raises:
         ValueError: if it is no device that models run on, or is not there.
     """
     import torch
+
+    start_up.is_over()
 
     try:
         found = torch.device(device)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import contextvars
+import gc
 import io
 import os
 import select
@@ -17,7 +18,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from data_prep import system_errors
+from data_prep import start_up, system_errors
 
 DONE, WRONG, MISUSED = 0, 1, 2
 IN_USE, LOST, HUNG = 3, 4, 5  # somebody else works in the directory; has taken it over; no step for too long
@@ -123,6 +124,7 @@ def run(main: Callable[[Sequence[str] | None], int]) -> None:
     shows of the former too.  Who stops reading what is printed (`| head`) ends the command quietly.  SIGTERM (Slurm, `kill`) ends like an
     exception, so that half-written outputs are removed, and so does a terminal that is closed (SIGHUP), except under `nohup`.
     """
+    start_up.begins()
     signal.signal(signal.SIGTERM, _terminate)
     if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
         signal.signal(signal.SIGHUP, _terminate)
@@ -133,6 +135,7 @@ def run(main: Callable[[Sequence[str] | None], int]) -> None:
         sys.stdout.reconfigure(errors="backslashreplace")  # a terminal without our letters, a name that is no UTF-8: still an answer
     code = _exit_code(main)
     _discard_what_cannot_be_printed()
+    gc.freeze()  # a last look for cycles among all that was imported is for nobody
     sys.exit(code)
 
 

@@ -13,6 +13,8 @@ import os
 import warnings
 from collections.abc import Iterator
 
+from data_prep import start_up
+
 VERBOSE = bool(os.environ.get("SCION_VERBOSE"))
 
 
@@ -21,7 +23,7 @@ def quiet_imports() -> Iterator[None]:
     """Import NeMo inside this: it warns of every optional package that is absent, and of its own deprecation.
 
     The collector of cycles waits meanwhile, which takes a third off: again and again it would walk through the million objects that an import
-    makes to stay.
+    makes to stay.  Nor does it walk through them afterwards, when training goes on or the process ends: they are frozen.
     """
     with _collector_waits():
         if VERBOSE:
@@ -38,6 +40,7 @@ def _collector_waits() -> Iterator[None]:
     try:
         yield
     finally:
+        start_up.is_over()
         if collects:
             gc.enable()
 

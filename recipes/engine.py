@@ -12,7 +12,6 @@ from conversion.factors import read_factors
 from conversion.families import family_of
 from data_prep.lease import Fence
 from data_prep.megatron.index import PREFIX
-from nemo_patches.cpu_device import present_cpu_as_device
 from nemo_patches.quick import quick_imports
 from recipes import arithmetic
 from recipes.batches import batches_of
@@ -28,6 +27,8 @@ from recipes.stopping import StopSignals
 from recipes.watchdog import Watchdog
 
 with quick_imports():
+    from nemo_patches.cpu_device import present_cpu_as_device
+
     ON_CPU = present_cpu_as_device()  # first, so that nothing keeps an unpatched name
 
     import nemo.lightning as nl
