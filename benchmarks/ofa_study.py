@@ -5,9 +5,9 @@
 
 DATA holds `text/{en,sl,it,hr,sr}/*.jsonl.gz` (`group` names what must not be on both sides) and `parallel/gnome_help.en-*.tsv.gz`.  As in the
 paper: the source's vocabulary is joined with that of a tokenizer of all languages (`--vocabulary union`), new tokens get rows by OFA from vectors
-of words of all languages in one space, at full size and as coordinates of several sizes, or drawn rows; the models of a seed are trained on the
-same samples.  The paper's vectors, ColexNet+, are taken from parallel text; here words that occur in the same translated segments are (skip-gram
-over shuffled segments), in ColexNet+'s form.
+of words of all languages in one space, at full size and as coordinates of several sizes, or drawn rows.  One source serves all seeds, which decide
+the drawn rows, and the order and masks of training: the models of a seed are trained on the same samples.  The paper's vectors, ColexNet+, are
+taken from parallel text; here words that occur in the same translated segments are (skip-gram over shuffled segments), in ColexNet+'s form.
 
 Every step is a command of the project; what exists is used again, so the study can be stopped and continued, and grows by seeds and dimensions.
 """
@@ -63,9 +63,9 @@ class Settings:
     precision: str = "bf16"
     learning_rate: float = 5e-4
     source_steps: int = 400
-    steps: int = 60
-    validate_every: int = 30
-    validation_batches: int = 2
+    steps: int = 40
+    validate_every: int = 20
+    validation_batches: int = 1
 
     def shape(self) -> tuple[str, ...]:
         """For conversion.new_model."""
@@ -154,25 +154,29 @@ class Study:
         overrides += (*self.settings.training(), *options)
         return last_checkpoint(folder / "run", num_steps=steps, log_every=10, overrides=overrides)
 
-    def source(self, seed: int) -> Path:
+    def source(self) -> Path:
         """A RoBERTa of English."""
-        folder, tokenizer = self.output / f"source_{seed}", self.tokenizer("en", ["en"])
+        folder, tokenizer = self.output / "source", self.tokenizer("en", ["en"])
         data = made(self.output / "data_source", "data_prep.to_megatron", "--input", self.text("en", "train"), "--tokenizer", tokenizer)
-        options = ("--model-type", "roberta", "--tokenizer", tokenizer, "--seed", str(seed))
+        options = ("--model-type", "roberta", "--tokenizer", tokenizer, "--seed", "1")
         new = made(folder / "new", "conversion.new_model", *self.settings.shape(), *options)
         nemo = made(folder / "nemo", "conversion.hf_to_nemo", "--input", new)
-        last = self.train(folder, nemo, [data], seed=seed, steps=self.settings.source_steps)
+        last = self.train(folder, nemo, [data], seed=1, steps=self.settings.source_steps)
         return made(folder / "hf", "conversion.nemo_to_hf", "--input", last)
 
-    def arm(self, arm: Arm, seed: int) -> list[dict[str, float]]:
-        """The figures of one model: a line of metrics for each validation."""
-        folder, source, settings = self.output / f"arm_{seed}_{arm.name}", self.source(seed), self.settings
+    def start(self, arm: Arm, seed: int) -> Path:
+        """The source with the words of all languages; the seed decides the rows that are drawn."""
         vectors = ("--vectors", self.vectors()) if arm.method == "ofa" else ()
         union = ("--vocabulary", "union", "--tokenizer", self.tokenizer("all", list(LANGUAGES)), "--output-layer", "tied")
         factorised = () if arm.factorised_size is None else ("--factorised-size", str(arm.factorised_size))
-        options = ("--source", source, *union, "--method", arm.method, *vectors, *factorised, "--seed", str(seed))
-        hf = made(folder / "hf", "conversion.transfer", *options)
-        nemo = made(folder / "nemo", "conversion.hf_to_nemo", "--input", hf)
+        options = ("--source", self.source(), *union, "--method", arm.method, *vectors, *factorised, "--seed", str(seed))
+        return made(self.output / f"start_{arm.name}_{seed}", "conversion.transfer", *options)
+
+    def arm(self, arm: Arm, seed: int) -> list[dict[str, float]]:
+        """The figures of one model: a line of metrics for each validation."""
+        folder, settings, drawn = self.output / f"arm_{arm.name}_{seed}", self.settings, seed if arm.method == "random" else 1
+        hf = self.start(arm, drawn)
+        nemo = made(self.output / f"nemo_{arm.name}_{drawn}", "conversion.hf_to_nemo", "--input", hf)
         data = {part: self.data_sets(hf, part) for part in ("train", "heldout")}
         sets = ",".join(f"{language}:{path}" for language, path in data["heldout"].items())
         shares = [f"data.languages=[{','.join(LANGUAGES)}]", f"data.shares={{{','.join(f'{language}: 0.2' for language in LANGUAGES)}}}"]
@@ -270,7 +274,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, help="folder of real text")
     parser.add_argument("--output", type=Path, required=True, help="everything is made here, and found again")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[1], help="one source model each")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1], help="of drawn rows and of training")
     parser.add_argument("--dimensions", type=int, nargs="+", default=[400, 200, 100], help="of the coordinates (default: the paper's)")
     for field in fields(Settings):
         of = type(field.default)
