@@ -219,7 +219,8 @@ def _require_causal(model: PreTrainedModel, checkpoint: Checkpoint) -> None:
     if float((first[0] - first[1]).abs().max()) > _SEES_AHEAD * float(first.abs().max()):
         raise ValueError(
             f"the model in {checkpoint.directory} ({checkpoint.model_type}) sees the tokens that it should predict, as masked models do:"
-            " its scores would be of a text that it already knows; give a causal model"
+            " its scores would be of a text that it already knows; give a causal model, or score this one by what it fills in (pseudo bits per"
+            f" byte): `python -m eval.harness --model {checkpoint.directory} --text NAME=FILE --output results/`"
         )
 
 

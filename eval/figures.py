@@ -12,7 +12,6 @@ import argparse
 import csv
 import fnmatch
 import html
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -34,6 +33,7 @@ from eval.reporting.runs import Evaluated, Report, Run, read_report
 from eval.reporting.scores import Line as ScoreLine
 from eval.reporting.scores import lines as score_lines
 from recipes.run_dir import METRICS_NAME
+from recipes.run_metrics import read_metrics
 
 KINDS = ("loss", "suite", "new-tokens")
 _AGAINST = {"steps": "step", "tokens": "tokens", "bytes": "bytes"}
@@ -61,7 +61,7 @@ def loss_figure(runs: Mapping[str, Path], *, against: str, smooth: int) -> Figur
     """
     training, validation = [], []
     for series, (name, folder) in enumerate(runs.items()):
-        rows = _metrics(folder)
+        rows = read_metrics(folder)
         points = [Point(_axis(row, against, folder), row["loss"]) for row in rows if isinstance(row.get("loss"), int | float)]
         if not points:
             raise ValueError(f"{folder / METRICS_NAME} has no training loss yet; let the run log a step")
@@ -79,22 +79,6 @@ def loss_figure(runs: Mapping[str, Path], *, against: str, smooth: int) -> Figur
     caption = "Losses compare only between runs of one vocabulary, as a token of another is another amount of text."
     mean = f" Training loss is the mean over {smooth} logged steps." if smooth > 1 else ""
     return Figure(tuple(panels), caption + mean, tuple(folder / METRICS_NAME for folder in runs.values()))
-
-
-def _metrics(folder: Path) -> list[dict[str, float]]:
-    path = folder / METRICS_NAME
-    if not path.is_file():
-        raise ValueError(f"{folder} has no {METRICS_NAME}; give folders that recipes.train wrote")
-    rows = []
-    with open(path, encoding="utf-8") as lines:
-        for number, line in enumerate(lines, start=1):
-            try:
-                rows.append(json.loads(line))
-            except ValueError as error:
-                if not line.endswith("\n"):
-                    break  # the run is writing it, or was cut off
-                raise ValueError(f"line {number} of {path} is no JSON: {error}") from error
-    return rows
 
 
 def _axis(row: Mapping[str, float], against: str, folder: Path) -> float:
@@ -244,7 +228,7 @@ def _figure(arguments: argparse.Namespace) -> Figure:
             raise ValueError("the figure of losses needs --run; give folders of recipes.train")
         if arguments.smooth < 1:
             raise ValueError(f"--smooth is {arguments.smooth}; expected at least 1")
-        return loss_figure(named_checkpoints(arguments.run), against=arguments.against, smooth=arguments.smooth)
+        return loss_figure(named_checkpoints(arguments.run, option="--run"), against=arguments.against, smooth=arguments.smooth)
     if arguments.grid:
         if arguments.kind != "new-tokens" or arguments.results or arguments.efficiency:
             raise ValueError(
@@ -252,7 +236,7 @@ def _figure(arguments: argparse.Namespace) -> Figure:
             )
         if not arguments.tasks:
             raise ValueError("--grid needs --tasks; give patterns of tasks, a column each")
-        return new_tokens_grid(named_checkpoints(arguments.grid), arguments.tasks)
+        return new_tokens_grid(named_checkpoints(arguments.grid, option="--grid"), arguments.tasks)
     if not arguments.results or not arguments.tasks:
         raise ValueError(f"the figure {arguments.kind} needs --results and --tasks; give folders of eval.harness and patterns of tasks")
     report = read_report(arguments.results, baseline=arguments.baseline)
@@ -267,7 +251,7 @@ def _figure(arguments: argparse.Namespace) -> Figure:
 def _with_losses(figure: Figure, arguments: argparse.Namespace) -> Figure:
     """A figure of suites behind the losses of the same runs (OFA, Figure 3)."""
     against = "steps" if arguments.tokens_per_step is None else "tokens"
-    losses = loss_figure(named_checkpoints(arguments.run), against=against, smooth=arguments.smooth)
+    losses = loss_figure(named_checkpoints(arguments.run, option="--run"), against=against, smooth=arguments.smooth)
     return Figure((*losses.panels, *figure.panels), f"{losses.caption} {figure.caption}", (*losses.sources, *figure.sources))
 
 

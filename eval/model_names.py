@@ -6,8 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 
-def named_checkpoints(arguments: Sequence[str]) -> dict[str, Path]:
-    """Names for model folders: `NAME=FOLDER` as given, else the shortest end of the paths that tells the unnamed ones apart.
+def named_checkpoints(arguments: Sequence[str], *, option: str = "--model") -> dict[str, Path]:
+    """Names for folders of models or runs: `NAME=FOLDER` as given, else the shortest end of the paths that tells the unnamed ones apart.
+
+    Args:
+        option: that they were given with.
 
     Raises:
         ValueError: if two have the same name or one folder is given twice.
@@ -16,7 +19,7 @@ def named_checkpoints(arguments: Sequence[str]) -> dict[str, Path]:
     folders = [folder for _, folder in named]
     for folder in folders:
         if folders.count(folder) > 1:
-            raise ValueError(f"--model gives {folder} more than once; give each folder once")
+            raise ValueError(f"{option} gives {folder} more than once; give each folder once")
     unnamed = [folder for name, folder in named if name is None]
     depth = 1
     while len({folder.parts[-depth:] for folder in unnamed}) < len(unnamed):
@@ -25,7 +28,9 @@ def named_checkpoints(arguments: Sequence[str]) -> dict[str, Path]:
     for name, folder in named:
         name = name or "-".join(folder.parts[-depth:])
         if name in result:
-            raise ValueError(f"two models are called {name}; give one of them another name with --model NAME=FOLDER")
+            raise ValueError(
+                f"two {'models' if option == '--model' else 'folders'} are called {name}; give one of them another name with {option} NAME=FOLDER"
+            )
         result[name] = folder
     return result
 

@@ -17,7 +17,8 @@ from data_prep import command
 from data_prep.artifacts import digest_file, staged_directory, write_manifest
 from data_prep.tables import markdown_table
 from eval.generation import EFFICIENCY_NAME
-from eval.reporting.across_languages import write_across_languages
+from eval.model_names import named_checkpoints
+from eval.reporting.across_languages import training_costs, write_across_languages
 from eval.reporting.exports import latex, latex_generation, markdown, scores_rows, write_csv
 from eval.reporting.generation import read_generation
 from eval.reporting.grid import grid_folders, read_grid, write_grid
@@ -26,6 +27,9 @@ from eval.reporting.languages import write_languages
 from eval.reporting.page import report_page
 from eval.reporting.runs import Report, read_report
 from eval.reporting.scores import all_pairs, difference_texts, lines, paired_tests
+from recipes.planner.costs import KG_PER_KWH
+from recipes.planner.hardware import find_gpu
+from recipes.run_dir import METRICS_NAME
 
 
 def write_report(
@@ -80,8 +84,9 @@ def write_pairs(report: Report, directory: Path) -> None:
             writer.writerow([test.label, test.model.name, other.name, repr(d.value), *ends, *told_p, test.verdict])
 
 
-def _inputs(report: Report, efficiency: Sequence[Path]) -> list[Path]:
-    return [*(model.path for run in report.runs for model in run.checkpoints), *(folder / EFFICIENCY_NAME for folder in efficiency)]
+def _inputs(report: Report, efficiency: Sequence[Path], run_dirs: Sequence[Path]) -> list[Path]:
+    results = [model.path for run in report.runs for model in run.checkpoints]
+    return [*results, *(folder / EFFICIENCY_NAME for folder in efficiency), *(folder / METRICS_NAME for folder in run_dirs)]
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -123,6 +128,15 @@ def _parser() -> argparse.ArgumentParser:
         metavar="N",
         help="tables.tex: SAVA's tables with a block of rows for each of these training steps (default: the last checkpoints)",
     )
+    parser.add_argument(
+        "--run",
+        nargs="+",
+        default=[],
+        metavar="NAME=DIR",
+        help="folders of recipes.train of runs in the results: hours and carbon to the best checkpoint of encoders (OFA's Table 4)",
+    )
+    parser.add_argument("--gpu", metavar="NAME", help="that those runs were on (default: parallel.gpu of their recipes)")
+    parser.add_argument("--kg-co2-per-kwh", type=float, default=KG_PER_KWH, metavar="X", help="of the grid (default: 0.432, Italy)")
     parser.add_argument("--title", default="Evaluation", help="heading of the page (default: %(default)s)")
     return parser
 
@@ -134,8 +148,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         raise ValueError(f"--tokens-per-step is {arguments.tokens_per_step}; it must be at least 1")
     if arguments.items < 0:
         raise ValueError(f"--items is {arguments.items}; it must be 0 or more")
+    if arguments.kg_co2_per_kwh <= 0:
+        raise ValueError(f"--kg-co2-per-kwh is {arguments.kg_co2_per_kwh:g}; expected a number above 0")
     report = read_report(arguments.results, baseline=arguments.baseline)
-    report = replace(report, generation=read_generation(arguments.efficiency, report))
+    runs, gpu = named_checkpoints(arguments.run, option="--run"), find_gpu(arguments.gpu) if arguments.gpu else None
+    report = replace(
+        report,
+        generation=read_generation(arguments.efficiency, report),
+        costs=training_costs(report, runs, gpu=gpu, kg_per_kwh=arguments.kg_co2_per_kwh),
+    )
     folders = grid_folders(arguments.grid)
     grid = read_grid(report, folders, lines(report)) if folders else None
     with staged_directory(arguments.output) as staging:
@@ -157,7 +178,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             stage="eval.report",
             facts={"baseline": report.models[0].name},
             arguments={"results": [str(path) for path in arguments.results], "title": arguments.title},
-            inputs={str(path): digest_file(path) for path in _inputs(report, arguments.efficiency)},
+            inputs={str(path): digest_file(path) for path in _inputs(report, arguments.efficiency, list(runs.values()))},
         )
     print(markdown_table(*scores_rows(report, lines(report)), text_columns=1))
     print(f"\nreport: {arguments.output / 'report.html'}")

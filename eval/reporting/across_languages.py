@@ -19,9 +19,12 @@ from conversion.significance import Difference, holm, paired_difference
 from data_prep.tables import markdown_table
 from eval.languages import UNKNOWN, Language, language
 from eval.reporting.gams_tables import tex
-from eval.reporting.runs import Evaluated, Report
+from eval.reporting.runs import Evaluated, Report, Run
 from eval.reporting.scores import LEVEL
 from eval.results import score_names
+from recipes.planner.costs import KG_PER_KWH
+from recipes.planner.hardware import Gpu
+from recipes.run_metrics import RunCost, cost_until
 
 # In the order of the paper's columns; how each names it.
 TITLES = {
@@ -195,24 +198,71 @@ def before_and_after_rows(report: Report) -> tuple[list[str], list[list[str]]]:
     return ["run", "steps", *(TITLES[task] for task in tasks)], rows
 
 
-def best_checkpoint_rows(report: Report) -> tuple[list[str], list[list[str]]]:
-    """Of each run with several checkpoints the one that the paper would keep: whose mean over the tasks, each over all languages, is highest.
+def means_by_step(run: Run, tasks: Sequence[str]) -> dict[int, list[float]]:
+    """Means over all languages of each task, of the checkpoints that have all tasks.
 
-    Checkpoints that lack a task are passed over; a step before the first (the transfer itself) is none that training has reached.
+    A step before the first (the transfer itself) is none that training has reached.
     """
+    trained = {model.step: [scores_of(model, task) for task in tasks] for model in run.checkpoints if model.step}
+    return {step: [fmean(fmean(values) for values in scores.values()) for scores in found] for step, found in trained.items() if all(found)}
+
+
+def best_step(means: Mapping[int, Sequence[float]]) -> int:
+    """The checkpoint that the paper would keep: whose mean over the tasks is highest, the earlier of equals."""
+    return max(means, key=lambda step: (fmean(means[step]), -step))
+
+
+def best_checkpoint_rows(report: Report) -> tuple[list[str], list[list[str]]]:
+    """Of each run with several checkpoints the best one."""
     tasks = tasks_of(report)
     rows = []
     for run in report.runs:
-        trained = [model for model in run.checkpoints if model.step]
-        means = {
-            model.step: [fmean(fmean(values) for values in scores.values()) for scores in found]
-            for model in trained
-            if tasks and all(found := [scores_of(model, task) for task in tasks])
-        }
+        means = means_by_step(run, tasks)
         if len(means) > 1:
-            best = max(means, key=lambda step: (fmean(means[step]), -(step or 0)))
+            best = best_step(means)
             rows.append([run.name, f"{best:,}", f"{len(means)}", f"{fmean(means[best]):.1f}", *(f"{value:.1f}" for value in means[best])])
     return ["run", "best step", "of checkpoints", "mean of tasks", *(TITLES[task] for task in tasks)], rows
+
+
+def training_costs(
+    report: Report, run_dirs: Mapping[str, Path], *, gpu: Gpu | None = None, kg_per_kwh: float = KG_PER_KWH
+) -> dict[str, RunCost]:
+    """What runs took to their best checkpoints, by their own files.
+
+    Args:
+        run_dirs: name of a run, or of its last checkpoint -> its folder.
+
+    Raises:
+        ValueError: if there is no such run, none of its checkpoints has all tasks, or the folder is that of another.
+    """
+    tasks, found = tasks_of(report), {}
+    for name, folder in run_dirs.items():
+        run = next((run for run in report.runs if name in (run.name, run.last.name)), None)
+        if run is None:
+            raise ValueError(f"there are no results of a run called {name}; there are {'; '.join(run.name for run in report.runs)}")
+        means = means_by_step(run, tasks) if tasks else {}
+        if not means:
+            raise ValueError(
+                f"the results of {run.name} have no trained checkpoint with all tasks ({', '.join(tasks) or 'none is across languages'}), so"
+                " none is the best; evaluate one, or leave out its --run"
+            )
+        found[run.name] = cost_until(folder, best_step(means), gpu=gpu, kg_per_kwh=kg_per_kwh)
+    return found
+
+
+def cost_rows(report: Report) -> tuple[list[str], list[list[str]]]:
+    """Table 4: what each run took to its best checkpoint."""
+    rows = []
+    for name, cost in report.costs.items():
+        carbon = "–" if cost.carbon_kg is None else f"{cost.carbon_kg:.3g}"
+        rows.append(
+            [name, f"{cost.step:,}", *(f"{hours:.3g}" for hours in (cost.hours, 1e4 * cost.hours / cost.step, cost.device_hours)), carbon]
+        )
+    return ["run", "best step", "hours", "hours for 10,000 steps", "device hours", "CO2 (kg)"], rows
+
+
+def _short(amount: float) -> str:
+    return f"{amount:,.0f}" if amount >= 1000 else f"{amount:.3g}"
 
 
 def group_rows(report: Report, task: str, group: Group) -> tuple[list[str], list[list[str]]]:
@@ -237,6 +287,7 @@ def tables(report: Report) -> list[tuple[str, list[str], list[list[str]]]]:
         (f"Languages that score higher than with {baseline} (mean difference; ▲▼ sure over languages)", *gain_rows(report)),
         ("Before and after continued pretraining, all languages", *before_and_after_rows(report)),
         ("The best checkpoint by the mean of the tasks", *best_checkpoint_rows(report)),
+        ("Training to the best checkpoint", *cost_rows(report)),
     ]
     for task in tasks_of(report):
         found += [

@@ -11,6 +11,7 @@ from typing import Any
 
 from eval.learned_scores import METRICS, LearnedMetric
 from eval.results import PSEUDO, PSEUDO_TEXTS, find_results, load_result, read_lines
+from recipes.run_metrics import RunCost
 
 # Settings that change figures of texts; tasks have their prompts' digest.
 _TEXT_SETTINGS = ("start_token", "context_length", "dtype")
@@ -77,10 +78,16 @@ class Run:
 
 @dataclass(frozen=True)
 class Report:
-    """All that a report needs, in order."""
+    """All that a report needs, in order.
+
+    Attributes:
+        generation: digest of a model -> its figures of eval.generate.
+        costs: name of a run -> what it took to its best checkpoint.
+    """
 
     runs: tuple[Run, ...]
-    generation: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # digest of a model -> its figures of eval.generate
+    generation: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    costs: Mapping[str, RunCost] = field(default_factory=dict)
 
     @property
     def models(self) -> list[Evaluated]:

@@ -159,6 +159,30 @@ def test_the_best_checkpoint(results: Path) -> None:
     assert [row[:4] for row in rows] == [["ofa, seed 1", "20,000", "2", f"{mean:.1f}"]]
 
 
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--run", "full=RUN"], "there are no results of a run called full; there are random; ofa, seed 1"),
+        (["--run", "random=RUN"],
+         "the results of random have no trained checkpoint with all tasks (bible, tatoeba, taxi1500, ner, pos), so none is the best; evaluate"
+         " one, or leave out its --run"),
+        (["--run", "ofa, seed 1=RUN"], "RUN/metrics.jsonl ends at step 2,000, before step 20,000; give the folder of the run that it is of"),
+        (["--run", "ofa, seed 1=RUN", "ofa, seed 1=OTHER"],
+         "two folders are called ofa, seed 1; give one of them another name with --run NAME=FOLDER"),
+        (["--gpu", "abacus"], "there is no GPU abacus; did you mean "),
+        (["--kg-co2-per-kwh", "0"], "--kg-co2-per-kwh is 0; expected a number above 0"),
+    ],
+)  # fmt: skip
+def test_runs_that_do_not_fit_the_results(results: Path, tmp_path: Path, words: list[str], sentence: str) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / METRICS_NAME).write_text(json.dumps({"step": 2000, "loss": 5.0, "seconds_per_step": 1.0}) + "\n")
+    words = [word.replace("RUN", str(run)).replace("OTHER", str(tmp_path)) for word in words]
+    with pytest.raises(ValueError, match=f"^{re.escape(sentence.replace('RUN', str(run)))}"):
+        report.main(["--results", str(results), *words, "--output", str(tmp_path / "report")])
+    assert not (tmp_path / "report").exists()
+
+
 def test_the_report_has_the_tables(results: Path, tmp_path: Path) -> None:
     assert report.main(["--results", str(results), "--output", str(tmp_path / "report")]) == 0
     told = (tmp_path / "report" / "across_languages.md").read_text()

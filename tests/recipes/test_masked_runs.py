@@ -21,6 +21,7 @@ from transformers import AutoModelForMaskedLM
 from conversion.factorised_model import load_factorised
 from data_prep.artifacts import read_manifest
 from data_prep.megatron.index import PREFIX, TokenFile
+from eval import report
 from recipes import arithmetic
 from recipes.checks import check_run, read_inputs
 from recipes.compose import compose_recipe
@@ -28,6 +29,7 @@ from recipes.masking import MaskVocabulary, parts_of_sample, read_mask_vocabular
 from recipes.schema import MaskingRecipe
 from tests.conftest import TEXT, Inputs
 from tests.conversion.embedding_fixtures import byte_level, demo_text
+from tests.eval.test_across_languages import make
 from tests.gloo import run_on_gloo
 from tests.processes import call_command
 from tests.recipes.conftest import ENCODER_SPECIALS, SHAPE
@@ -305,6 +307,24 @@ def test_factors_of_an_encoder(encoder: Inputs, tmp_path: Path) -> None:
     ids = torch.arange(5, 45)[None]
     with torch.inference_mode():
         torch.testing.assert_close(kept(ids).logits, plain(ids).logits, atol=1e-5, rtol=0)
+    check_costs(run, tmp_path)
+
+
+def check_costs(run: Path, folder: Path) -> None:
+    """OFA's Table 4: hours and carbon to the checkpoint that is best, here the third of four, of two devices."""
+    for step in (1, 2, 3, 4):
+        make(folder / "results", f"ofa-{step}", 0.3 if step == 3 else 0.1, method="ofa", step=step)
+    words = ["--results", str(folder / "results"), "--run", f"ofa, seed 1={run}", "--output", str(folder / "report")]
+    assert report.main([*words, "--gpu", "a100-40gb", "--kg-co2-per-kwh", "0.5"]) == 0
+    paces = [record["seconds_per_step"] for record in map(json.loads, (run / "metrics.jsonl").read_text().splitlines()) if "loss" in record]
+    assert len(paces) == 4
+    hours = sum(paces[:3]) / 3600
+    told = (folder / "report" / "across_languages.md").read_text().partition("## Training to the best checkpoint\n\n")[2].splitlines()
+    header, (name, step, *amounts) = ([cell.strip() for cell in told[line].strip("|").split("|")] for line in (0, 2))
+    assert header == ["run", "best step", "hours", "hours for 10,000 steps", "device hours", "CO2 (kg)"]
+    assert (name, step) == ("ofa, seed 1", "3")
+    expected = [hours, hours / 3 * 10_000, 2 * hours, 2 * hours * 0.4 * 0.5]
+    assert [float(amount) for amount in amounts] == pytest.approx(expected, rel=5e-3)
 
 
 # -- what is refused ------------------------------------------------------------------------------------------------------
