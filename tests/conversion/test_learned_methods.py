@@ -343,7 +343,7 @@ def test_the_command_in_a_process_of_its_own(folders: dict[str, Path], tmp_path:
             {"--method": "alm", "--output-layer": "random"},
             "--method alm learns rows of the output layer, which --output-layer random draws",
         ),
-        ({"--source": "encoder"}, "sees the tokens that it should predict, as masked models do"),
+        ({"--source": "encoder"}, "score this one by what it fills in (pseudo bits per byte): `python -m eval.harness --model "),
         ({"--output": "tied"}, "exists and is not empty"),
     ],
 )
