@@ -144,7 +144,7 @@ class Leader:
         self._num_phases, self._looked_after = 0, time.monotonic()
         self.done_by: Counter[tuple[str, int]] = Counter()  # host and process
         self._deaths: Counter[str] = Counter()
-        self._watch = _Watch()
+        self._watch = workers.watch
         board.wait_for_the_others_end(self._watch, lease)
 
     def check(self) -> None:
@@ -341,6 +341,7 @@ class _Workers:
     def __init__(self, place: Path, number: int) -> None:
         self._place, self._number = place, number
         self._board: _Board | None = None
+        self.watch = _Watch()
         self._processes: list[Any] = []
 
     def serve(self, board: _Board) -> None:
@@ -371,6 +372,8 @@ class _Workers:
             return
         if self._board is None or board.path != self._board.path:
             self.serve(board)
+        for member in (board.path / _MEMBERS).glob("*"):
+            self.watch.is_gone(member)  # so that it is known for how long it has been silent, should this machine lead next
         end = time.monotonic() + RENEW_SECONDS
         while time.monotonic() < end and not output.exists():
             if (sentence := board.ended()) is not None:

@@ -9,6 +9,9 @@ The same input gives the same bytes for any number of --workers, and with one or
 from __future__ import annotations
 
 import argparse
+import json
+import os
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from functools import partial
@@ -16,20 +19,23 @@ from pathlib import Path
 from typing import Any
 
 from data_prep import command, crew
-from data_prep.artifacts import Manifest, digest_file, write_manifest
+from data_prep.artifacts import Manifest, digest_file, require_free_space, write_manifest
 from data_prep.deduplication.by_ranges import decide_by_ranges
-from data_prep.deduplication.decisions import DecisionLog, DocumentMethods, decide_all, text_size
+from data_prep.deduplication.decisions import DecisionLog, DocumentMethods, decide_all
+from data_prep.deduplication.needs import Cut, TextSize, choose, sentence
 from data_prep.deduplication.onion_types import BOUNDARIES, PARAGRAPHS, SCORES, SMOOTHINGS, OnionSettings
 from data_prep.deduplication.output import DedupCounts, Sources, report, write_shard
-from data_prep.deduplication.range_work import RangeWork, cut_for
+from data_prep.deduplication.range_work import RangeWork
 from data_prep.deduplication.similar_documents import DEFAULT_SHARE, KEEP, MEASURES, Similar, SimilarSettings
+from data_prep.memory import free_memory
+from data_prep.plain_files import read_json
 from data_prep.reading.comparison import IGNORABLE, Comparison
 from data_prep.reading.corpora import Corpus, add_corpus_arguments, corpora_from_arguments, write_corpus_table
 from data_prep.reading.documents import add_format_arguments, require_text_files
 from data_prep.reading.scanning import Protected, Reading, Scanner, similar_documents
 from data_prep.reading.shards import ordered_map, resumable_directory, shard_names
 
-_BYTES_A_TOKEN = 5  # and no fewer, in the languages of the papers
+_LEAST_MEMORY_GIB = 0.0625
 _MIN_KEPT_TOKENS = 9  # as many as an n-gram has: what is shorter has nothing that could be compared
 
 
@@ -45,7 +51,7 @@ def dedup(
     against_n: int = 13,
     against_shortest: int = 5,
     passes: int | None = None,
-    memory_bytes: int = 2 << 30,
+    memory_bytes: int | None = None,
     workers: int = 1,
     arguments: argparse.Namespace | None = None,
 ) -> Manifest:
@@ -55,7 +61,9 @@ def dedup(
         corpora: in order of priority.
         against: texts that must not be in the output; a paragraph that shares `against_n` tokens in a row with one of them
             is removed, and one that is the same as a paragraph of theirs of fewer, but at least `against_shortest`, tokens.
-        passes: 1 holds all n-grams of kept text in memory (16 to 24 bytes each); 2 cuts the work into tasks that fit `memory_bytes`.
+        passes: 1 holds all n-grams of kept text in memory (16 to 24 bytes each); 2 cuts the work into tasks that fit `memory_bytes`; None
+            chooses by the memory that is free.
+        memory_bytes: of a worker; None for a share of what is free.
 
     Raises:
         ValueError: if a file cannot be read, or there is no room for the output.
@@ -65,8 +73,8 @@ def dedup(
     paths = [path for corpus in corpora for path in corpus.paths]
     shards = [f"{corpus.name}/{name}" for corpus in corpora for name in shard_names(corpus.paths)]
     inputs = {str(path): digest_file(path) for path in (*paths, *against)}
-    if passes is None:
-        passes = 1 if crew.leader() is None else 2
+    if passes is None and crew.leader() is not None:
+        passes = 2
     plan = {
         "stage": "data_prep.dedup",
         "settings": asdict(scanner.settings),
@@ -75,16 +83,17 @@ def dedup(
         "methods": asdict(methods),
         "against": [list(map(str, against)), against_n, against_shortest],
         "corpora": [[corpus.name, *map(str, corpus.paths)] for corpus in corpora],
-        "passes": passes,
+        "passes": [passes, memory_bytes],
     }
     with resumable_directory(output_dir, plan) as (directory, scratch):
         protected_places: list[tuple[str, int]] = []
         if against:
             scanner.protected = _protected(scanner, against, protected_places, against_n, against_shortest)
+        cut = _cut(scanner, paths, scratch, passes, memory_bytes, workers)
         log = DecisionLog(scratch / "decisions")
         log.directory.mkdir(exist_ok=True)
         similar = similar_documents(reading, methods.similar, paths, scratch, workers=workers) if methods.similar else Similar.none()
-        firsts, facts = _decided(scanner, paths, log, scratch, methods.same, similar, passes, memory_bytes, workers)
+        firsts, facts = _decided(scanner, paths, log, scratch, methods.same, similar, cut, workers)
         sources = Sources(log, [(corpus.name, path.name) for corpus in corpora for path in corpus.paths], *firsts, protected_places)
         counts = [DedupCounts() for _ in corpora]
         owner = [number for number, corpus in enumerate(corpora) for _ in corpus.paths]
@@ -98,7 +107,6 @@ def dedup(
             "corpora": [corpus.name for corpus in corpora],
             "counts": {corpus.name: count.as_facts() for corpus, count in zip(corpora, counts)},
             "settings": vars(scanner.settings),
-            "passes": passes,
         }
         if methods.similar:
             facts["similar_documents"] = {**methods.similar.as_facts(), "num_compared": similar.num_compared}
@@ -110,6 +118,25 @@ def dedup(
         )
 
 
+def _cut(scanner: Scanner, paths: Sequence[Path], scratch: Path, passes: int | None, memory_bytes: int | None, workers: int) -> Cut:
+    """How the work is done, as an unfinished run has begun it or else by what is free now, which is said.
+
+    Raises:
+        ValueError: if the disk has not enough room.
+    """
+    chosen = scratch / "cut.json"
+    if chosen.exists():
+        return Cut(**read_json(chosen))
+    free_bytes, size = free_memory(), TextSize.estimate(scanner, paths)
+    cut = choose(size, free_bytes=free_bytes, workers=workers, passes=passes, memory_bytes=memory_bytes)
+    print(f"dedup: {sentence(size, cut, free_bytes=free_bytes, workers=workers)}", file=sys.stderr)
+    require_free_space(scratch, cut.disk_bytes)
+    partial = scratch / ".cut.json.partial"
+    partial.write_text(json.dumps(asdict(cut)), encoding="utf-8")
+    os.replace(partial, chosen)
+    return cut
+
+
 def _decided(
     scanner: Scanner,
     paths: Sequence[Path],
@@ -117,21 +144,19 @@ def _decided(
     scratch: Path,
     same: bool,
     similar: Similar,
-    passes: int,
-    memory_bytes: int,
+    cut: Cut,
     workers: int,
 ) -> tuple[tuple[Sequence[int], Sequence[int]], dict[str, Any]]:
     """Decide over all shards; the first document and paragraph of each, and what the manifest says of how."""
-    if passes == 1:
+    if cut.passes == 1:
         log.clear()
         *firsts, num_ngrams = decide_all(scanner, paths, log, scratch, same=same, similar=similar, workers=workers)
-        return (firsts[0], firsts[1]), {"num_ngrams_in_memory": num_ngrams}
-    bits, run_tokens = cut_for(memory_bytes, text_size(paths) // _BYTES_A_TOKEN)
+        return (firsts[0], firsts[1]), {"passes": 1, "num_ngrams_in_memory": num_ngrams}
     directory = scratch / "by_ranges"
     directory.mkdir(exist_ok=True)
-    work = RangeWork(scanner, tuple(paths), directory, log, bits, run_tokens, same)
+    work = RangeWork(scanner, tuple(paths), directory, log, cut.bits, cut.run_tokens, same)
     layout = decide_by_ranges(work, similar, workers=workers)
-    return (layout.first_documents, layout.first_paragraphs), {"num_ranges": work.num_ranges}
+    return (layout.first_documents, layout.first_paragraphs), {"passes": 2, "num_ranges": work.num_ranges}
 
 
 def _protected(scanner: Scanner, paths: Sequence[Path], places: list[tuple[str, int]], n: int, shortest: int) -> Protected:
@@ -221,7 +246,11 @@ def _parser() -> argparse.ArgumentParser:
         "--passes",
         type=int,
         choices=(1, 2),
-        help="2: in tasks that fit the memory of a worker, by any number of workers, and 10 bytes a token of disk (default: 1, 2 with --shared)",
+        help="1: all n-grams of kept text in the memory of one process; 2: in tasks that fit the memory of a worker, by any number of workers, and"
+        " 13 bytes a token of disk (default: by the memory that is free; 2 with --shared)",
+    )
+    run.add_argument(
+        "--memory", type=float, metavar="GIB", help="of a worker with two passes, or of one pass (default: 70 %% of what is free)"
     )
     command.add_running_arguments(run)
     crew.add_argument(run)
@@ -262,6 +291,19 @@ def _add_similar(similar: argparse._ArgumentGroup) -> None:
         action="store_true",
         help="remove whatever agrees in a band, without comparing (as tools that stop at MinHash)",
     )
+
+
+def _memory_bytes(memory_gib: float | None) -> int | None:
+    """What --memory says.
+
+    Raises:
+        ValueError: if it is too little for any work.
+    """
+    if memory_gib is None:
+        return None
+    if not _LEAST_MEMORY_GIB <= memory_gib < float("inf"):
+        raise ValueError(f"--memory is {memory_gib:g} GiB; expected at least {_LEAST_MEMORY_GIB:g} for each worker")
+    return int(memory_gib * 2**30)
 
 
 def _similar_settings(arguments: argparse.Namespace) -> SimilarSettings | None:
@@ -314,6 +356,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         against_n=arguments.against_ngram,
         against_shortest=arguments.against_shortest,
         passes=arguments.passes,
+        memory_bytes=_memory_bytes(arguments.memory),
         workers=arguments.workers,
         arguments=arguments,
     )

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from data_prep.deduplication.onion import MAX_ORDINAL, Table
 from data_prep.deduplication.onion_types import CONTAMINATED, KEPT, SAME_DOCUMENT, SIMILAR_DOCUMENT, Decisions, Scan
 from data_prep.deduplication.similar_documents import Similar, SimilarSettings
-from data_prep.reading.compressed import density
+from data_prep.reading.compressed import COMPRESSIONS, density
+from data_prep.reading.parquet import unpacked_size
 from data_prep.reading.scanning import Batch, Scanner
 
 REMOVED = np.dtype(
@@ -28,6 +29,7 @@ REMOVED = np.dtype(
 FIXED = np.dtype([("verdict", "u1"), ("source", "<i8"), ("share", "<f8")])
 PLACE = np.dtype([("first_paragraph", "<u8"), ("line", "<i8"), ("paragraphs", "<u4"), ("tokens", "<u4")])
 _SAMPLE_BYTES = 1 << 20
+_SURE_GZIP_BYTES = 256 << 20  # a larger file may hold more than 4 GiB, and what it says of its size be little
 
 
 @dataclass(frozen=True)
@@ -185,16 +187,18 @@ def decide_all(
 
 
 def text_size(paths: Iterable[Path]) -> int:
-    """Bytes of files without their compression, about: gzip says it (modulo 4 GiB), the others are as dense as they begin."""
+    """Bytes of files without their compression, about: gzip says it (modulo 4 GiB), Parquet too, the others are as dense as they begin."""
     total = 0
     for path in paths:
         size = path.stat().st_size
-        if path.suffix == ".gz" and size > 18:
+        if path.suffix == ".gz" and 18 < size < _SURE_GZIP_BYTES:
             with open(path, "rb") as file:
                 file.seek(-4, os.SEEK_END)
                 size = max(size, struct.unpack("<I", file.read(4))[0])
-        elif path.suffix in (".zst", ".xz"):
+        elif path.suffix in COMPRESSIONS:
             size = round(size * density(path))
+        elif path.suffix == ".parquet":
+            size = unpacked_size(path)
         total += size
     return total
 

@@ -12,6 +12,7 @@ from data_prep.reading.scanning import Scanner
 # Bytes at the peak of a task, counted from its arrays and measured (tests/data_prep/test_dedup_ranges.py, docs/data.md).
 RUN_BYTES_A_TOKEN = 72
 RANGE_BYTES_A_TOKEN = 56
+SPILLED_BYTES_A_TOKEN = 13  # of disk: hashes and their order, then where repeated ones lie
 _MAX_BITS = 16
 _LEAST_RUN_TOKENS = 1 << 12
 

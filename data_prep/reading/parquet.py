@@ -69,3 +69,15 @@ def plain_value(value: Any) -> Any:
         except UnicodeDecodeError:
             return value
     return str(value)
+
+
+def unpacked_size(path: Path) -> int:
+    """Bytes of all columns without compression, as the file says; its size where it cannot be read, which reading will tell."""
+    import pyarrow
+    from pyarrow.parquet import ParquetFile
+
+    try:
+        metadata = ParquetFile(path).metadata
+    except (OSError, pyarrow.ArrowException):
+        return path.stat().st_size
+    return sum(metadata.row_group(number).total_byte_size for number in range(metadata.num_row_groups))

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import tempfile
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from data_prep.dedup import main
 from data_prep.deduplication.by_ranges import decide_by_ranges
-from data_prep.deduplication.decisions import DecisionLog, decide_all
+from data_prep.deduplication.decisions import DecisionLog, decide_all, text_size
+from data_prep.deduplication.needs import TextSize, choose, sentence
 from data_prep.deduplication.onion_types import OnionSettings
 from data_prep.deduplication.pieces import grouping, piece_sizes, read_piece, read_pieces, write_grouped
 from data_prep.deduplication.range_work import RangeWork, cut_for
@@ -90,3 +94,33 @@ def test_pieces_are_found_by_their_number(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("memory", "tokens", "bits"), [(1 << 30, 10**6, 1), (1 << 30, 10**9, 6), (1 << 20, 10**12, 16)])
 def test_a_task_is_as_large_as_the_memory_allows(memory: int, tokens: int, bits: int) -> None:
     assert cut_for(memory, tokens)[0] == bits
+
+
+def test_passes_follow_from_free_memory_and_are_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    size = TextSize(num_files=12, disk_bytes=2 * 10**9, text_bytes=6 * 10**9, num_tokens=10**9)
+    ample = choose(size, free_bytes=64 << 30, workers=4, passes=None, memory_bytes=None)
+    tight = choose(size, free_bytes=16 << 30, workers=4, passes=None, memory_bytes=None)
+    assert (ample.passes, tight.passes) == (1, 2) and tight.memory_bytes < (16 << 30) * 0.7 / 4
+    assert choose(size, free_bytes=64 << 30, workers=4, passes=None, memory_bytes=1 << 30).passes == 2, (
+        "--memory is the limit of one pass too"
+    )
+    assert sentence(size, tight, free_bytes=16 << 30, workers=4) == (
+        "about 6 GB of text, 1,000,000,000 tokens, in 12 files; one pass needs 22.5 GiB of memory, 16 GiB are free: two passes in 32 ranges,"
+        " 2.75 GiB for each of 4 workers, 14 GiB of disk"
+    )
+    [path] = _write(tmp_path, [["ena dva tri"] * 3])
+    assert main(["--input", f"c={path}", "--workers", "1", "--output", str(tmp_path / "out")]) == 0
+    said = capsys.readouterr().err
+    assert "kB of text, 19 tokens, in 1 file; one pass needs 200 MiB of memory" in said and "free: one pass" in said
+    with pytest.raises(ValueError, match=r"--memory is 0.01 GiB; expected at least 0.0625"):
+        main(["--input", f"c={path}", "--memory", "0.01", "--output", str(tmp_path / "other")])
+
+
+def test_text_is_measured_under_its_compression(tmp_path: Path) -> None:
+    text = "".join(json.dumps({"text": f"vrstica {i} in še nekaj besed"}) + "\n" for i in range(30_000))
+    (tmp_path / "a.jsonl").write_text(text)
+    (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(text.encode()))
+    pyarrow.parquet.write_table(pyarrow.table({"text": text.splitlines()}), tmp_path / "a.parquet", compression="zstd")
+    real = len(text.encode())
+    for name in ("a.jsonl", "a.jsonl.gz", "a.parquet"):
+        assert text_size([tmp_path / name]) == pytest.approx(real, rel=0.1)

@@ -1,0 +1,103 @@
+"""What deduplication needs, from a sample of the text, and in how many passes it is done with the memory that there is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+from data_prep.deduplication.decisions import text_size
+from data_prep.deduplication.range_work import SPILLED_BYTES_A_TOKEN, cut_for
+from data_prep.reading.scanning import Scanner
+
+ONE_PASS_BYTES_A_TOKEN = 24  # of the table of n-grams at its least load
+_ALWAYS_BYTES = 200 << 20  # the program and a batch of documents
+_USED_SHARE = 0.7  # of what is free: the system wants its cache, and estimates are none too exact
+_LEAST_BYTES = 64 << 20
+_SAMPLE_FILES = 4
+
+
+@dataclass(frozen=True)
+class TextSize:
+    """About how much text there is; `text_bytes` of the files without their compression."""
+
+    num_files: int
+    disk_bytes: int
+    text_bytes: int
+    num_tokens: int
+
+    @classmethod
+    def estimate(cls, scanner: Scanner, paths: Sequence[Path]) -> TextSize:
+        """From the beginnings of up to four files.
+
+        Raises:
+            ValueError: if one cannot be read.
+        """
+        disk_bytes, text_bytes = sum(path.stat().st_size for path in paths), text_size(paths)
+        sampled = [batch for path in paths[:: -(-len(paths) // _SAMPLE_FILES)] for batch in islice(scanner.batches(path), 1)]
+        bytes_a_token = sum(batch.text_bytes for batch in sampled) / max(sum(len(batch.scan.hashes) for batch in sampled), 1)
+        return cls(len(paths), disk_bytes, text_bytes, int(text_bytes / max(bytes_a_token, 1)))
+
+
+@dataclass(frozen=True)
+class Cut:
+    """How the work is done.
+
+    Attributes:
+        passes: 1 with all n-grams of kept text in one table, 2 by ranges of hashes.
+        memory_bytes: with two passes, of a worker.
+        bits, run_tokens: see `RangeWork`.
+        disk_bytes: free space that it takes.
+    """
+
+    passes: int
+    memory_bytes: int
+    bits: int
+    run_tokens: int
+    disk_bytes: int
+
+
+def choose(size: TextSize, *, free_bytes: int, workers: int, passes: int | None, memory_bytes: int | None) -> Cut:
+    """One pass if its table fits, else tasks that fit the memory of a worker.
+
+    Args:
+        free_bytes: memory of this machine.
+        passes, memory_bytes: what was asked for; None for a choice.
+    """
+    usable = int(_USED_SHARE * free_bytes)
+    table = one_pass_bytes(size)
+    if passes is None:
+        passes = 1 if table <= min(usable, memory_bytes or usable) else 2
+    memory_bytes = memory_bytes or max(_LEAST_BYTES, (usable - _ALWAYS_BYTES) // workers)
+    spilled = SPILLED_BYTES_A_TOKEN * size.num_tokens if passes == 2 else 0
+    return Cut(passes, memory_bytes, *cut_for(memory_bytes, size.num_tokens), disk_bytes=size.disk_bytes + spilled)
+
+
+def one_pass_bytes(size: TextSize) -> int:
+    """Memory of one pass."""
+    return ONE_PASS_BYTES_A_TOKEN * size.num_tokens + _ALWAYS_BYTES
+
+
+def sentence(size: TextSize, cut: Cut, *, free_bytes: int, workers: int) -> str:
+    """What is about to happen, and what it needs."""
+    files = f"{size.num_files} file{'s' * (size.num_files > 1)}"
+    what = f"about {_shown(size.text_bytes, 1000, 'kB', 'MB', 'GB', 'TB')} of text, {size.num_tokens:,} tokens, in {files}"
+    one = f"one pass needs {_gib(one_pass_bytes(size))} of memory, {_gib(free_bytes)} are free"
+    if cut.passes == 1:
+        how = f"one pass, {_gib(cut.disk_bytes)} of disk"
+    else:
+        how = (
+            f"two passes in {1 << cut.bits} ranges, {_gib(cut.memory_bytes)} for each of {workers} workers, {_gib(cut.disk_bytes)} of disk"
+        )
+    return f"{what}; {one}: {how}"
+
+
+def _gib(count: int) -> str:
+    return _shown(count, 1024, "KiB", "MiB", "GiB", "TiB")
+
+
+def _shown(count: int, step: int, *units: str) -> str:
+    """With three digits, in the largest unit of which it is at least one."""
+    power = max((power for power in range(1, len(units) + 1) if count >= step**power), default=1)
+    return f"{count / step**power:.3g} {units[power - 1]}"
