@@ -6,7 +6,7 @@
 DATA holds `text/LANG/*.jsonl.gz`, `parallel/` and `dictionaries/`.  Held-out text are stories of NTREX in the target language and in English, and
 pieces of every twelfth novel, none of which any tokenizer, method or training saw.  Each cell (language, vocabulary, method, way of training, seed) is a
 JSON file of its own, so that a study of days can be stopped and continued, and grows by the same command with more of everything; a cell that is
-trained for long keeps its state every 20 minutes.  Cells made with other settings are refused.  `lapt` trains the source with its own vocabulary on as
+trained for long keeps its state every 20 minutes, with --keep-states also at its end, so that more --tokens go on from there.  Cells made with other settings are refused.  `lapt` trains the source with its own vocabulary on as
 many tokens (equal compute) and on as many bytes of text as each of the vocabularies reads.  Products are in bfloat16; CPU seconds are of one thread.
 """
 
@@ -59,21 +59,21 @@ def _measure(study: Study, language: str, arguments: argparse.Namespace, how: Tr
     if arguments.speed:
         measure_speed(study, language, arguments.vocabularies)
         return
-    of_step = how.batch_size * how.sequence_length
+    of_step, keep = how.batch_size * how.sequence_length, arguments.keep_states
     for way in arguments.ways:
         if LAPT in arguments.methods and not WAYS[way].needs_new_rows:
             budgets = {
                 equal_bytes(study, language, vocabulary, b, of_step) for vocabulary in arguments.vocabularies for b in arguments.tokens
             }
             for seed in arguments.seeds if arguments.tokens else [1]:
-                measure(study, Cell(language, None, LAPT, way, seed), sorted({*arguments.tokens, *budgets}), how)
+                measure(study, Cell(language, None, LAPT, way, seed), sorted({*arguments.tokens, *budgets}), how, keep_state=keep)
         for vocabulary in arguments.vocabularies:
             for method in (name for name in arguments.methods if name != LAPT):
                 if refusal := refusal_of(study.request(language, vocabulary), method):
                     print(f"{method}: {refusal}", file=sys.stderr, flush=True)
                     continue
                 for seed in arguments.seeds if arguments.tokens or method in DRAWN else [1]:
-                    measure(study, Cell(language, vocabulary, method, way, seed), arguments.tokens, how)
+                    measure(study, Cell(language, vocabulary, method, way, seed), arguments.tokens, how, keep_state=keep)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -88,6 +88,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--tokens", nargs="+", type=int, default=[], help="measure after so many tokens of training")
     parser.add_argument("--learning-rate", type=float, default=3e-4)
     parser.add_argument("--seeds", nargs="+", type=int, default=[1], help="of drawn rows and of the order of text")
+    parser.add_argument("--keep-states", action="store_true", help="keep trained models (12 bytes a parameter), to train longer later")
     parser.add_argument("--speed", action="store_true", help="measure the speed of generation by each vocabulary, and nothing else")
     parser.add_argument("--tables-only", action="store_true", help="write the tables of what was measured (tables.md) and nothing else")
     return parser

@@ -358,7 +358,7 @@ def training_steps(model: PreTrainedModel, rows: Tensor, options: TrainingOption
 
 def adamw(model: PreTrainedModel, options: TrainingOptions) -> torch.optim.AdamW:
     """The optimizer of all parameters."""
-    return torch.optim.AdamW(model.parameters(), lr=options.learning_rate, betas=_BETAS, weight_decay=_WEIGHT_DECAY)
+    return torch.optim.AdamW(model.parameters(), lr=options.learning_rate, betas=_BETAS, weight_decay=_WEIGHT_DECAY, fused=True)
 
 
 def take_step(

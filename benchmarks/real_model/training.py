@@ -86,17 +86,27 @@ def _packed(tokenizer: PreTrainedTokenizerFast, documents: Sequence[str], num_ro
 
 
 def trained_steps(
-    model: PreTrainedModel, rows: Tensor, how: TrainingOptions, way: Way, *, new_ids: Tensor, state: Path
+    model: PreTrainedModel,
+    rows: Tensor,
+    how: TrainingOptions,
+    way: Way,
+    *,
+    new_ids: Tensor,
+    state: Path,
+    before: float = math.inf,
+    kept: bool = False,
 ) -> Iterator[tuple[int, float]]:
     """Train in place on all rows; yields the number of each step once it is taken, and the CPU seconds of all steps so far.
 
     Args:
-        state: file that keeps weights and optimizer now and then, from which a killed run goes on; gone at the end.
+        state: file that keeps weights and optimizer now and then, from which a killed run goes on.
+        before: the first step that is to be measured; a state of a later one is of no use.
+        kept: whether the state at the end is kept, so that a longer run goes on from it; gone otherwise.
     """
     optimizer = adamw(model, how)
     tables = list({id(layer.weight): layer.weight for layer in (model.get_input_embeddings(), model.get_output_embeddings())}.values())
-    done, seconds = _resume(state, model, optimizer)
-    saved = time.monotonic()
+    done, seconds = _resume(state, model, optimizer, before=before)
+    saved, step = time.monotonic(), done
     for step, batch in enumerate(rows.split(how.batch_size)[done:], start=done + 1):
         start = time.process_time()
         _set_body(model, tables, trained=(step - 1) * batch.numel() >= way.embeddings_first)
@@ -111,7 +121,10 @@ def trained_steps(
         if time.monotonic() - saved > _SAVE_SECONDS:
             _save(state, model, optimizer, step, seconds)
             saved = time.monotonic()
-    state.unlink(missing_ok=True)
+    if kept:
+        _save(state, model, optimizer, step, seconds)
+    else:
+        state.unlink(missing_ok=True)
 
 
 def _set_body(model: PreTrainedModel, tables: Sequence[Any], *, trained: bool) -> None:
@@ -126,11 +139,10 @@ def _save(state: Path, model: PreTrainedModel, optimizer: torch.optim.Optimizer,
     os.replace(partial, state)
 
 
-def _resume(state: Path, model: PreTrainedModel, optimizer: torch.optim.Optimizer) -> tuple[int, float]:
+def _resume(state: Path, model: PreTrainedModel, optimizer: torch.optim.Optimizer, *, before: float) -> tuple[int, float]:
     """Steps that were taken, and their CPU seconds."""
-    if not state.exists():
+    if not state.exists() or (kept := torch.load(state, weights_only=True, mmap=True))["step"] >= before:
         return 0, 0.0
-    kept = torch.load(state, weights_only=True)
     model.load_state_dict(kept["model"])
     optimizer.load_state_dict(kept["optimizer"])
     return kept["step"], kept["seconds"]

@@ -58,6 +58,23 @@ def test_a_killed_run_goes_on_bit_for_bit(tmp_path: Path, monkeypatch: pytest.Mo
     assert not torch.equal(killed.state_dict()["lm_head.weight"], whole.state_dict()["lm_head.weight"])
 
 
+def test_a_kept_state_is_gone_on_from_where_nothing_earlier_is_asked_for(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+
+    def steps(number: int, **options: float) -> tuple[list[int], LlamaForCausalLM]:
+        model = tiny_model()
+        taken = trained_steps(model, rows_of(number), HOW, WAYS["plain"], new_ids=NEW, state=state, kept=True, **options)
+        return [step for step, _ in taken], model
+
+    assert steps(3)[0] == [1, 2, 3] and state.exists()
+    taken, went_on = steps(5, before=4)
+    assert taken == [4, 5]
+    taken, anew = steps(5, before=2)
+    assert taken == [1, 2, 3, 4, 5]
+    for name, parameter in anew.state_dict().items():
+        assert torch.equal(went_on.state_dict()[name], parameter), name
+
+
 def test_a_longer_run_goes_through_the_models_of_a_shorter_one(tmp_path: Path) -> None:
     short, long = tiny_model(), tiny_model()
     run(short, WAYS["plain"], tmp_path / "a", steps=3)
