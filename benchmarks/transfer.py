@@ -285,7 +285,7 @@ def _measure_peer(method: str, work: Path, ours: Measured) -> None:
     memory = f"{peer.peak_bytes / 2**30:>7.2f}" if share == 1 else f"{'':>7}"
     line = f"{method:<12}{package or 'reference':<12}{seconds:>9.1f}{cpu:>9.1f}{memory}   "
     line += f"{_difference(work)}  " if (work / "peer.npy").exists() else ""
-    line += f"({seconds / ours.seconds:.1f} x the time"
+    line += f"({seconds / ours.seconds:.1f} x the time, {cpu / ours.cpu_seconds:.1f} x the CPU seconds"
     line += f", {peer.peak_bytes / ours.peak_bytes:.1f} x the memory)" if share == 1 else f"; measured on {share:.2%} of its work)"
     print(line, flush=True)
 

@@ -14,6 +14,8 @@ from tests.eval.vllm_on_cpu import prepare
 
 prepare()
 
+from conversion import from_gguf, hf_to_nemo, nemo_to_hf  # noqa: E402
+from data_prep.tokenizers.files import load_tokenizer  # noqa: E402
 from eval.answers import RememberingModel  # noqa: E402
 from eval.generate import main as generate  # noqa: E402
 from eval.generation import Settings, transformers_generator, vllm_generator  # noqa: E402
@@ -21,6 +23,7 @@ from eval.harness import main  # noqa: E402
 from eval.hf_backend import LocalModel  # noqa: E402
 from eval.journal import Journal  # noqa: E402
 from eval.task_runs import find_tasks, run_task  # noqa: E402
+from recipes.demos import smollm2  # noqa: E402
 from tests.eval.paper_rows import write_rows  # noqa: E402
 from tests.eval.tiny_models import SENTENCES, tiny_gemma3, tiny_llama, tiny_opt, tiny_tokenizer  # noqa: E402
 from tests.processes import ROOT  # noqa: E402
@@ -71,6 +74,28 @@ def test_the_same_greedy_tokens(pair):
     for ids, output in zip(prompts, theirs, strict=True):
         ours = local.model.generate(torch.tensor([ids]), max_new_tokens=24, min_new_tokens=24, do_sample=False, pad_token_id=2)
         assert list(output.outputs[0].token_ids) == ours[0, len(ids) :].tolist()
+
+
+@pytest.mark.skipif(not smollm2.cached_path().is_file(), reason=f"{smollm2.cached_path()} is not there: `make demo` fetches it")
+def test_a_real_model_as_exported_writes_the_same(tmp_path):
+    """SmolLM2 through NeMo and back: its English continued by vLLM and by transformers."""
+    import torch
+    from transformers import AutoModelForCausalLM
+    from vllm import LLM, SamplingParams, TokensPrompt
+
+    hf, nemo, back = (str(tmp_path / name) for name in ("hf", "nemo", "back"))
+    assert from_gguf.main(["--input", str(smollm2.fetch()), "--dtype", "float32", "--output", hf]) == 0
+    assert hf_to_nemo.main(["--input", hf, "--output", nemo]) == 0
+    assert nemo_to_hf.main(["--input", nemo, "--output", back]) == 0
+    tokenizer = load_tokenizer(tmp_path / "back")
+    ids = tokenizer("The capital of France is")["input_ids"]
+    model = AutoModelForCausalLM.from_pretrained(back, dtype=torch.float32).eval()
+    ours = model.generate(torch.tensor([ids]), max_new_tokens=12, do_sample=False, pad_token_id=2)[0, len(ids) :].tolist()
+    del model
+    engine = LLM(back, dtype="float32", max_model_len=512, **SMALL)
+    (theirs,) = engine.generate([TokensPrompt(prompt_token_ids=ids)], SamplingParams(temperature=0, max_tokens=12))
+    assert list(theirs.outputs[0].token_ids) == ours
+    assert "Paris" in tokenizer.decode(ours)
 
 
 def test_the_same_texts_in_batches(pair):
