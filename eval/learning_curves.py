@@ -43,7 +43,7 @@ _METHOD_COLOURS = {
 _MORE_COLOURS = (("#9c3f83", "#e3a1cf"), ("#7a6200", "#dcc04a"), ("#5a52c8", "#aaa4f5"), ("#8c2f39", "#f09aa3"))
 _MARKERS = "os^Dvp*"
 # What is said of a vocabulary that was not simply replaced.
-_STRATEGIES = {"expand": "expanded", "union": "union", "prune": "pruned", "keep": "kept"}
+_STRATEGIES = {"expand": "expanded", "union": "union", "prune": "pruned"}
 
 
 @dataclass(frozen=True)
@@ -166,7 +166,8 @@ def _curves(results: Sequence[Result], texts: Sequence[str]) -> tuple[Curve, ...
             assert result.step is not None
             for text in texts:
                 values[text].setdefault(result.step, []).append(result.bits_per_byte[text])
-        label = f"{method}, {head} head" if several_heads and head is not None else method
+        label = "own vocabulary" if vocabulary == "keep" else method
+        label += f", {head} head" if several_heads and head is not None else ""
         label += f" ({_STRATEGIES[vocabulary]})" if several_vocabularies and vocabulary in _STRATEGIES else ""
         curves.append(Curve(label, method, len({result.seed for result in members}), values))
     return tuple(curves)

@@ -227,3 +227,6 @@ def test_a_method_with_two_vocabularies_is_two_curves(results):
         for step in (0, 10):
             put(results, f"{strategy}-{step}", start - step / 50, 1.5, method="mean", step=step, vocabulary={"strategy": strategy})
     assert [curve.label for curve in read_comparison([results]).curves] == ["mean (expanded)", "mean"]
+    for step in (0, 50):
+        put(results, f"source-{step}", 3.5 - step / 50, 1.5, method="copy", step=step, vocabulary={"strategy": "keep"})
+    assert [curve.label for curve in read_comparison([results]).curves] == ["own vocabulary", "mean (expanded)", "mean"]
