@@ -75,7 +75,7 @@ class Comparison:
             for method in self.methods
         }
         sentence = self.standing.recommendation(self.texts[0].name, needs)
-        return sentence if self.training.num_steps else f"{sentence} This is before any training; --steps measures after some."
+        return sentence if self.training.num_steps else f"{sentence} This is before any training, after which the order may be another: --steps measures that."
 
     @property
     def baseline(self) -> str:
