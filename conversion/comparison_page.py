@@ -75,7 +75,10 @@ class Comparison:
             for method in self.methods
         }
         sentence = self.standing.recommendation(self.texts[0].name, needs)
-        return sentence if self.training.num_steps else f"{sentence} This is before any training, after which the order may be another: --steps measures that."
+        before = (
+            "" if self.training.num_steps else " This is before any training, after which the order may be another: --steps measures that."
+        )
+        return sentence + before
 
     @property
     def baseline(self) -> str:
