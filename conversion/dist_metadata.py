@@ -2,7 +2,7 @@
 
 It is a folder of torch's distributed checkpoint package: `.metadata` is a pickle that says for each tensor which chunks make it
 up and where each lies; `__0_0.distcp` and others hold the chunks, each as `torch.save` writes it.  Megatron adds
-`metadata.json` (the format's name) and `common.pt` (what is not sharded).
+`metadata.json` (the format's name) and what is not sharded: `common.pt`, or, since Megatron-core 0.19, an object among the others.
 """
 
 from __future__ import annotations
@@ -24,11 +24,12 @@ from conversion.tiling import tiling_problem
 METADATA_NAME = ".metadata"
 BACKEND_NAME = "metadata.json"
 COMMON_NAME = "common.pt"
+COMMON_KEY = "common_state/shard_0_1"
 NEMO_PREFIX = "module."  # NeMo wraps the model once more than Megatron-LM and Megatron-Bridge do
 BACKEND = {"sharded_backend": "torch_dist", "sharded_backend_version": 1, "common_backend": "torch", "common_backend_version": 1}
 
 # Optimizer and random state, where weights have no prefix of their own.
-_NO_WEIGHT = re.compile(r"(chained_\d+\.)?optimizer\b.*|rng_state.*|rerun_state.*")
+_NO_WEIGHT = re.compile(r"(chained_\d+\.)?optimizer\b.*|rng_state.*|rerun_state.*|common_state/.*")
 
 
 @dataclass(frozen=True)
@@ -86,6 +87,12 @@ class DistMetadata:
         """The part whose names begin with `prefix`, without optimizer and random state."""
         entries = tuple(entry for entry in self.entries if _is_weight(entry.key, prefix))
         return replace(self, entries=entries, objects={key: place for key, place in self.objects.items() if _is_weight(key, prefix)})
+
+    @property
+    def common(self) -> Place | None:
+        """Where what is not sharded lies; None where it is missing."""
+        path = self.directory / COMMON_NAME
+        return Place(COMMON_NAME, 0, path.stat().st_size) if path.is_file() else self.objects.get(COMMON_KEY)
 
     def ends(self) -> dict[str, int]:
         """Each file that holds something, and the bytes that it must have at least."""

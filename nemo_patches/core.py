@@ -62,6 +62,8 @@ def source_digest(function: Callable[..., Any]) -> str:
         body = getattr(node, "body", None)
         if isinstance(body, list) and body and isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant):
             body.pop(0)
+        if not getattr(node, "type_params", True):  # which Python 3.12 gives functions and classes
+            del node.type_params  # type: ignore[attr-defined]
     return xxhash.xxh3_64_hexdigest(ast.dump(definition).encode())
 
 

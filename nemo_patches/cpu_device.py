@@ -11,7 +11,7 @@ redirect that, and only where `torch.cuda.is_available()` is false:
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -23,8 +23,11 @@ _CPU = torch.device("cpu")
 _mode: _CpuDevice | None = None
 
 
-def present_cpu_as_device() -> bool:
+def present_cpu_as_device(patches: Sequence[Patch] | None = None) -> bool:
     """Redirect what NeMo sends to CUDA to the CPU; do nothing where CUDA is available.
+
+    Args:
+        patches: by default all of `PATCHES`; `TORCH_PATCHES` for programs that are not NeMo.
 
     Returns:
         True if the CPU is now (or was already) presented as the device.
@@ -36,7 +39,7 @@ def present_cpu_as_device() -> bool:
     if torch.cuda.is_available():
         return False
     if _mode is None:
-        apply(PATCHES)
+        apply(PATCHES if patches is None else patches)
         _mode = _CpuDevice()
         _mode.__enter__()  # for the life of the process, as torch.set_default_device does
     return True
@@ -134,7 +137,7 @@ def _set_seed(seed: int) -> None:
     torch.default_generator.manual_seed(int(seed))  # torch.manual_seed writes down the call stack for every kind of absent device
 
 
-def _set_rng_state(new_state: torch.Tensor, device: int = -1, graph_safe: bool = False) -> None:
+def set_rng_state(new_state: torch.Tensor, device: int = -1, graph_safe: bool = False) -> None:
     torch.set_rng_state(new_state)
 
 
@@ -143,7 +146,7 @@ def keep_devices(original: Callable[..., Any]) -> Callable[..., Any]:
     return lambda checkpoint: checkpoint
 
 
-PATCHES = (
+TORCH_PATCHES = (
     torch_cuda("current_device", "95a918a72e339a13", returning(_CPU)),
     torch_cuda("set_device", "d86e5559624ca993", returning(None)),
     torch_cuda("synchronize", "197f031b313fec1e", returning(None)),
@@ -164,9 +167,12 @@ PATCHES = (
         reason="Megatron's tracker of random states reads the state of the GPU's generator.",
         remove_when="the tracker reads the generator of the device in use.",
     ),
+)
+PATCHES = (
+    *TORCH_PATCHES,
     Patch(
         target="megatron.core.tensor_parallel.random:_set_cuda_rng_state",
-        wrap=being(_set_rng_state),
+        wrap=being(set_rng_state),
         package="megatron-core",
         digests={"0.15.3": "9d178ab384bc8e3b"},
         reason="Megatron's tracker of random states writes the state of the GPU's generator.",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -35,12 +36,15 @@ _FILE = re.compile(r"__(\d+)_\w+\.distcp")
 
 def describe(description: Description, place: Place) -> None:
     """Fill in what the folder says."""
-    common = _common(description, place.weights)
-    {NEMO: _describe_nemo, MEGATRON_LM: _describe_megatron_lm, MEGATRON_BRIDGE: _describe_bridge}[place.format](description, place, common)
+    metadata, failure = None, ""
     try:
         metadata = read_dist_metadata(place.weights)
     except ValueError as error:
-        description.problems.append(str(error))
+        failure = str(error)
+    common = _common(description, place.weights, metadata)
+    {NEMO: _describe_nemo, MEGATRON_LM: _describe_megatron_lm, MEGATRON_BRIDGE: _describe_bridge}[place.format](description, place, common)
+    if metadata is None:
+        description.problems.append(failure)
         return
     _describe_weights(description, metadata)
     ends = metadata.ends()
@@ -92,17 +96,20 @@ def _disagreements(weights: Mapping[str, Entry], description: Description) -> It
             yield problem
 
 
-def _common(description: Description, weights: Path) -> TorchFile | None:
+def _common(description: Description, weights: Path, metadata: DistMetadata | None) -> TorchFile | None:
     """What is not sharded."""
-    path = weights / COMMON_NAME
+    place = None if metadata is None else metadata.common
+    path = weights / (COMMON_NAME if place is None else place.file)
     try:
-        common = read_torch_file(path)
+        common = read_torch_file(path) if place is None else read_torch_file(path, start=place.offset, length=place.length)
     except FileNotFoundError:
         description.problems.append(f"{path} is missing: the checkpoint is not complete")
         return None
     except (ValueError, OSError) as error:
         description.problems.append(str(error))
         return None
+    if common is not None and isinstance(common.content, list) and len(common.content) == 1:  # as Megatron-core keeps an object
+        return replace(common, content=common.content[0])
     return common
 
 

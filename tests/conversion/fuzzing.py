@@ -30,10 +30,10 @@ import numpy as np
 import torch
 
 from conversion import hf_to_nemo, nemo_to_hf
-from conversion.change_layout import change
 from conversion.dist_checkpoint import read_dist_checkpoint
 from conversion.edit_vocabulary import edit
 from conversion.inspection import describe
+from conversion.layouts.moving import change
 from conversion.verify import Side
 from conversion.vocabulary_edit import untie
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from megatron.core import dist_checkpointing
-from megatron.core.dist_checkpointing.mapping import ShardedTensor
+from megatron.core.dist_checkpointing.mapping import ShardedObject, ShardedTensor
 
 from conversion.engine_forward import load_model
 
@@ -25,6 +25,7 @@ def load_as_megatron_does(nemo_dirs: list[str], iteration_dirs: list[list[str]],
         if number == 0:
             for kind, single in (("stacked", False), ("per_layer", True)):
                 _save(model, Path(output_dir) / kind, one_key_per_layer=single)
+            _save(model, Path(output_dir) / "common_among_objects", one_key_per_layer=False, common_among_objects=True)
         for folder in folders:
             common = dist_checkpointing.load_common_state_dict(folder)
             metadata = dist_checkpointing.load_content_metadata(preloaded_state_dict=common)
@@ -47,8 +48,12 @@ def _is_table(name: str) -> bool:
     return name.endswith(("word_embeddings.weight", "output_layer.weight"))
 
 
-def _save(model: Any, directory: Path, *, one_key_per_layer: bool) -> None:
-    """As Megatron-LM saves a run: the tracker, and weights, optimizer and arguments in a folder of the iteration."""
+def _save(model: Any, directory: Path, *, one_key_per_layer: bool, common_among_objects: bool = False) -> None:
+    """As Megatron-LM saves a run: the tracker, and weights, optimizer and arguments in a folder of the iteration.
+
+    Args:
+        common_among_objects: what is not sharded is an object, in place of a file, as Megatron-core 0.19 keeps it.
+    """
     content = {"singleton_local_shards": one_key_per_layer}
     weights = model.sharded_state_dict(metadata=content)
     moments = {
@@ -71,4 +76,9 @@ def _save(model: Any, directory: Path, *, one_key_per_layer: bool) -> None:
         params_dtype=torch.float32,
     )
     state = {"args": arguments, "checkpoint_version": 3.0, "iteration": ITERATION, "model": weights, "optimizer": moments}
+    if common_among_objects:
+        common = {key: state[key] for key in ("args", "checkpoint_version", "iteration")} | {"content_metadata": content}
+        state["common_state"] = ShardedObject("common_state", common, (1,), (0,), replica_id=torch.distributed.get_rank())
     dist_checkpointing.save(state, str(folder), content_metadata=content)
+    if common_among_objects and torch.distributed.get_rank() == 0:
+        (folder / "common.pt").unlink()

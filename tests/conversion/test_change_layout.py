@@ -13,8 +13,8 @@ import yaml
 from safetensors.torch import load_file
 
 from conversion import change_layout, hf_to_nemo, nemo_to_hf
-from conversion.change_layout import MEGATRON_BRIDGE, MEGATRON_LM, NEMO
 from conversion.inspection import describe
+from conversion.layouts.moving import MEGATRON_BRIDGE, MEGATRON_LM, NEMO
 from data_prep.artifacts import read_manifest
 from recipes.checks import read_inputs
 from recipes.compose import compose_recipe
@@ -59,7 +59,7 @@ def test_megatron_core_loads_both_layouts_at_tensor_parallel_2(megatron_run: lis
     assert megatron_run == [[], []]
 
 
-@pytest.mark.parametrize("kind", ["stacked", "per_layer"])
+@pytest.mark.parametrize("kind", ["stacked", "per_layer", "common_among_objects"])
 def test_a_run_of_megatron_lm_comes_back(moved: Path, megatron_run: list[list[str]], tmp_path: Path, kind: str) -> None:
     """Saved by Megatron-core from two ranks, with optimizer state, padded rows and either layout of layers."""
     run = moved / "trained" / kind

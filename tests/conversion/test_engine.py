@@ -12,9 +12,9 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
 
 from conversion import hf_to_nemo, nemo_to_hf, verify
-from conversion.change_layout import MEGATRON_BRIDGE, MEGATRON_LM, change
 from conversion.dist_checkpoint import read_dist_checkpoint
 from conversion.families import FAMILIES
+from conversion.layouts.moving import MEGATRON_BRIDGE, MEGATRON_LM, change
 from conversion.observation import Observation, token_batch
 from tests.conversion.engine_functions import PADDING
 from tests.conversion.tiny_families import CASES, SEQUENCE_LENGTH, save_real_sized_model, save_tiny_model

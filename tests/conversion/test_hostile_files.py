@@ -13,9 +13,9 @@ import torch
 from torch.distributed.checkpoint import FileSystemReader
 
 from conversion import hf_to_nemo, inspect, nemo_to_hf
-from conversion.change_layout import change
 from conversion.dist_metadata import read_dist_metadata
 from conversion.inspection import describe
+from conversion.layouts.moving import change
 from conversion.loading_safety import require_safe
 from conversion.verify import Side
 from data_prep.artifacts import MANIFEST_NAME

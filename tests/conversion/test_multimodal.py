@@ -14,10 +14,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from conversion import edit_vocabulary, hf_to_nemo, nemo_to_hf, transfer
 from conversion.bits_per_byte import choose_start_token, score_documents
-from conversion.change_layout import MEGATRON_BRIDGE, NEMO, change
 from conversion.hf_checkpoint import HFCheckpoint
 from conversion.hf_model import inspect_checkpoint, load_model
 from conversion.inspection import describe
+from conversion.layouts.moving import MEGATRON_BRIDGE, NEMO, change
 from conversion.nemo_checkpoint import copy_context
 from conversion.verify import Side
 from eval.generation import Settings, transformers_generator

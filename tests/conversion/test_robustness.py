@@ -19,9 +19,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from conversion import hf_to_nemo, nemo_to_hf
-from conversion.change_layout import change
 from conversion.edit_vocabulary import edit
 from conversion.inspection import describe
+from conversion.layouts.moving import change
 from conversion.vocabulary_edit import untie
 from data_prep.artifacts import MANIFEST_NAME, write_manifest
 from tests.conversion.conftest import OPTMaker

@@ -1,0 +1,155 @@
+"""What of a recipe another program cannot do: what would make another run of it is refused, what is only done otherwise is listed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from conversion.layouts.megatron_lm import not_expressible
+from conversion.layouts.moving import MEGATRON_BRIDGE, MEGATRON_LM
+from recipes import arithmetic
+from recipes.checks import RunInputs
+from recipes.schedules import decay_span
+from recipes.schema import Recipe, ScheduleRecipe
+from recipes.steps import has_answers
+
+PROGRAMS = {MEGATRON_BRIDGE: "Megatron-Bridge", MEGATRON_LM: "Megatron-LM"}
+
+
+def refusals(recipe: Recipe, inputs: RunInputs, *, target: str) -> list[str]:
+    """One sentence for each feature without which the run would learn something else, and which the program does not have."""
+    program = PROGRAMS[target]
+    found = [
+        *_of_the_model(recipe, program),
+        *_of_the_data(recipe, inputs, program),
+        *_of_the_schedule(recipe.schedule, steps=arithmetic.total_steps(recipe)),
+        *_of_freezing(recipe, target=target),
+    ]
+    rows, length = inputs.model["max_position_embeddings"], recipe.data.sequence_length
+    if target == MEGATRON_BRIDGE and has_position_table(inputs.model) and rows != length:
+        found.append(
+            f"data.sequence_length is {length}, but the model's position table has {rows} rows, and {program} has one number for both;"
+            f" set data.sequence_length={rows}"
+        )
+    if target == MEGATRON_LM and (missing := not_expressible(inputs.model)):
+        found.append(f"the model needs {', '.join(missing)}, for which {program} has no arguments; export to megatron-bridge instead")
+    return found
+
+
+def has_position_table(model: Mapping[str, Any]) -> bool:
+    """Whether positions are learned rows of a table."""
+    return bool(model.get("position_embedding_type", "learned_absolute") == "learned_absolute")
+
+
+def _of_the_model(recipe: Recipe, program: str) -> Iterator[str]:
+    if recipe.objective != "next_token":
+        yield f"objective is {recipe.objective}, but {program}'s loop knows the loss of the next token alone; objective=next_token can be exported"
+    if recipe.lora is not None:
+        yield (
+            f"lora trains this project's adapters, which {program} does not read; train them here and export a run from the merged"
+            " checkpoint, or leave them out with lora=null"
+        )
+    if recipe.model.factors is not None:
+        yield f"model.factors trains the token table as factors, but {program} has it as one matrix; leave it out with model.factors=null"
+
+
+def _of_the_data(recipe: Recipe, inputs: RunInputs, program: str) -> Iterator[str]:
+    data = recipe.data
+    if data.pad_documents:
+        yield f"data.pad_documents makes a sample of each document, but {program}'s samples run over their ends; set it to false"
+    if data.document_mask:
+        yield (
+            f"data.document_mask ends attention at each end of text, which {program}'s own data set does with a mask per sample that its"
+            " fused attention does not take; set it to false"
+        )
+    if answers := [path for path, manifest in zip(data.train, inputs.train, strict=True) if has_answers(manifest)]:
+        yield f"{answers[0]} has questions with answers, but {program}'s data set of text has no loss on answers alone; leave it out of data.train"
+
+
+def _of_the_schedule(schedule: ScheduleRecipe, *, steps: int) -> Iterator[str]:
+    if schedule.ramp_up is not None:
+        yield (
+            "schedule.ramp_up lets batches grow, while Megatron counts the learning rate's way in samples and this project in steps;"
+            " leave it out with schedule.ramp_up=null"
+        )
+    if schedule.embedding_weight_decay is not None:
+        yield (
+            "schedule.embedding_weight_decay gives the tables a weight decay of their own, for which there is no setting;"
+            " set it to null (their learning rate can be exported)"
+        )
+    if schedule.decay_style == "inverse_square_root":
+        if not schedule.warmup_steps:
+            yield (
+                "schedule.decay_style is inverse_square_root without warmup, where Megatron counts samples and not steps;"
+                " set schedule.warmup_steps to at least 1"
+            )
+    elif schedule.decay_style != "fixed" and decay_span(schedule, steps=steps)[1] < 1:
+        yield (
+            f"schedule has no steps of decay between warmup and tail, which Megatron does not take; with {steps} steps leave room for at least one"
+        )
+
+
+def _of_freezing(recipe: Recipe, *, target: str) -> Iterator[str]:
+    for number, rule in enumerate(recipe.freeze):
+        if rule.until_step is not None:
+            yield (
+                f"freeze[{number}] ends at step {rule.until_step}, but what {PROGRAMS[target]} freezes stays frozen; train the steps before it"
+                " here, or leave the rule out"
+            )
+        elif target == MEGATRON_LM:
+            yield f"freeze[{number}] has no argument in Megatron-LM, which trains all parameters; export to megatron-bridge, or set freeze=[]"
+
+
+def left_behind(recipe: Recipe, *, target: str, num_padding_rows: int) -> list[str]:
+    """One sentence for each setting that the program does in another way or not at all, and that changes no sample's loss."""
+    return [
+        *_otherwise_computed(recipe, target=target, num_padding_rows=num_padding_rows),
+        *_otherwise_measured(recipe),
+        *_otherwise_saved(recipe),
+        *_otherwise_ended(recipe),
+    ]
+
+
+def _otherwise_computed(recipe: Recipe, *, target: str, num_padding_rows: int) -> Iterator[str]:
+    if recipe.schedule.epochs is not None:
+        yield (
+            f"schedule.epochs={recipe.schedule.epochs:g}: the steps are those of the passes, and each data set has its share of them, but the"
+            " order is Megatron's, which does not end one pass before the next begins"
+        )
+    if recipe.model.hidden_dropout or recipe.model.attention_dropout:
+        yield "model.hidden_dropout, model.attention_dropout: the same shares are drawn, but not the same places"
+    if num_padding_rows and target == MEGATRON_LM:
+        yield (
+            f"model.pad_vocabulary_to_multiple_of: the {num_padding_rows} padding rows take part in the softmax (here they do not), which"
+            " makes losses larger at first by at most the logarithm of how much they add"
+        )
+
+
+def _otherwise_measured(recipe: Recipe) -> Iterator[str]:
+    if len(recipe.data.validation) > 1:
+        yield (
+            f"data.validation: one loss over the held-out text of {', '.join(recipe.data.validation)}, mixed by their tokens,"
+            " in place of one of each"
+        )
+    if recipe.data.validation:
+        yield "run.validation_batches: windows in Megatron's own order, in place of the first ones of each text"
+
+
+def _otherwise_saved(recipe: Recipe) -> Iterator[str]:
+    run = recipe.run
+    if run.checkpoint_every_minutes is not None:
+        yield f"run.checkpoint_every_minutes={run.checkpoint_every_minutes:g}: checkpoints are saved by steps alone"
+    if run.keep_checkpoints is not None:
+        yield f"run.keep_checkpoints={run.keep_checkpoints}: all checkpoints stay"
+    if not run.keep_optimizer_in_last_checkpoint:
+        yield "run.keep_optimizer_in_last_checkpoint=false: the last checkpoint has the optimizer's state too"
+
+
+def _otherwise_ended(recipe: Recipe) -> Iterator[str]:
+    run = recipe.run
+    if others := [name for name in run.stop_signals if name != "SIGTERM"]:
+        yield f"run.stop_signals: SIGTERM alone saves and ends the run, not {', '.join(others)}"
+    if run.hang_factor is not None:
+        yield f"run.hang_factor={run.hang_factor:g}: a step that hangs is ended by the time-out of its collectives alone"
+    if run.skip_nonfinite_steps:
+        yield f"run.skip_nonfinite_steps={run.skip_nonfinite_steps}: a loss that is not finite ends the run"
