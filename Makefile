@@ -6,12 +6,14 @@ VENV ?= .venv
 VLLM_VENV ?= .venv-vllm
 COMET_VENV ?= .venv-comet
 TRL_VENV ?= .venv-trl
+BRIDGE_VENV ?= .venv-bridge
+BRIDGE_PYTHON ?= python3.12
 READY := $(VENV)/.ready
 RUN := $(VENV)/bin/python
 OUTPUT ?= demo_output
 TINY_OUTPUT ?= demo_tiny_output
 
-.PHONY: help setup demo demo-tiny test test-all fuzz test-vllm comet-environment test-comet trl-environment test-trl check bench clean
+.PHONY: help setup demo demo-tiny test test-all fuzz test-vllm comet-environment test-comet trl-environment test-trl bridge-environment test-bridge check bench clean
 help:
 	@echo "make setup     virtual environment with the pinned requirements (about 3 minutes)"
 	@echo "make demo      graft Slovene onto SmolLM2-135M, all stages, into $(OUTPUT)/ (at most 15 minutes on 2 cores)"
@@ -24,6 +26,8 @@ help:
 	@echo "make comet-environment  that environment alone, in $(COMET_VENV): for eval.comet and eval.bleurt"
 	@echo "make trl-environment    TRL on a CPU or GPU, in $(TRL_VENV): for tuning an export (1.5 GB)"
 	@echo "make test-trl  an export tuned with TRL's own command on a CPU and evaluated (about 5 minutes)"
+	@echo "make bridge-environment Python 3.12, Megatron-Bridge, Megatron-core 0.19, transformers 5, in $(BRIDGE_VENV): the way out of NeMo (6 GB)"
+	@echo "make test-bridge  exported recipes in Megatron-Bridge's own loop on a CPU, and our tests with transformers 5 (about 20 minutes)"
 	@echo "make check     lint and types only"
 	@echo "make bench     benchmarks; figures go to stdout"
 
@@ -71,6 +75,20 @@ trl-environment: $(TRL_VENV)/.ready
 
 test-trl: $(READY) trl-environment
 	@SCION_TRL=$(TRL_VENV)/bin/trl $(RUN) -m pytest tests/eval/test_trl.py
+
+# Without its dependencies: requirements-bridge.txt has those that a machine without a GPU can have.
+MEGATRON_BRIDGE := megatron-bridge==0.6.2
+$(BRIDGE_VENV)/.ready: requirements-bridge.txt
+	@command -v $(BRIDGE_PYTHON) >/dev/null || { echo "error: $(BRIDGE_PYTHON) is not installed; install Python 3.12 with venv or set BRIDGE_PYTHON=..." >&2; exit 2; }
+	@$(BRIDGE_PYTHON) -m venv $(BRIDGE_VENV)
+	@$(BRIDGE_VENV)/bin/python -m pip install --disable-pip-version-check --progress-bar off --quiet -r requirements-bridge.txt
+	@$(BRIDGE_VENV)/bin/python -m pip install --disable-pip-version-check --progress-bar off --quiet --no-deps $(MEGATRON_BRIDGE)
+	@touch $@
+
+bridge-environment: $(BRIDGE_VENV)/.ready
+
+test-bridge: $(READY) bridge-environment
+	@SCION_BRIDGE=$(BRIDGE_VENV)/bin/python $(RUN) -m pytest tests/recipes/test_export_bridge.py
 
 check: $(READY)
 	@$(VENV)/bin/ruff check .

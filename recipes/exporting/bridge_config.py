@@ -173,7 +173,11 @@ def _blend(blend: DataBlend | None) -> list[Any] | None:
 
 
 def _logger(recipe: Recipe, run_dir: Path) -> dict[str, Any]:
-    fields = _of(f"{_CONFIG}.LoggerConfig", log_interval=recipe.run.log_every_steps, tensorboard_dir=str(run_dir / "tensorboard"))
+    fields = _of(f"{_CONFIG}.LoggerConfig", log_interval=recipe.run.log_every_steps)
+    if (
+        recipe.schedule.embedding_learning_rate is None
+    ):  # else the loop of 0.6.2 ends when it writes the tables' rate, which it does not know
+        fields["tensorboard_dir"] = str(run_dir / "tensorboard")
     if recipe.run.wandb_project is not None:
         fields |= {"wandb_project": recipe.run.wandb_project, "wandb_exp_name": recipe.name}
     return fields

@@ -104,7 +104,7 @@ def left_behind(recipe: Recipe, *, target: str, num_padding_rows: int) -> list[s
     """One sentence for each setting that the program does in another way or not at all, and that changes no sample's loss."""
     return [
         *_otherwise_computed(recipe, target=target, num_padding_rows=num_padding_rows),
-        *_otherwise_measured(recipe),
+        *_otherwise_measured(recipe, target=target),
         *_otherwise_saved(recipe),
         *_otherwise_ended(recipe),
     ]
@@ -125,7 +125,9 @@ def _otherwise_computed(recipe: Recipe, *, target: str, num_padding_rows: int) -
         )
 
 
-def _otherwise_measured(recipe: Recipe) -> Iterator[str]:
+def _otherwise_measured(recipe: Recipe, *, target: str) -> Iterator[str]:
+    if recipe.schedule.embedding_learning_rate is not None and target == MEGATRON_BRIDGE:
+        yield "schedule.embedding_learning_rate: no files for TensorBoard, into which Megatron-Bridge 0.6 cannot write such a rate"
     if len(recipe.data.validation) > 1:
         yield (
             f"data.validation: one loss over the held-out text of {', '.join(recipe.data.validation)}, mixed by their tokens,"
