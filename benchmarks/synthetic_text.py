@@ -1,25 +1,28 @@
 """Any amount of text that repeats little, made of yours: chains of words in which each word is followed by one that follows it in the text.
 
-A chain of order one (Shannon 1948, "second-order word approximation"), drawn with a seed, in documents of about --words words and lines of about 20.
+A chain of order one (Shannon 1948, "second-order word approximation"), drawn with a seed, in documents of 200 to 400 words and lines of 20.
 Word frequencies, lengths and spelling are those of the text, so that hashing, JSON and compression cost what they cost there; n-grams of nine words
-hardly repeat, as in a corpus with few duplicates.  For measuring how time and memory grow (`python -m data_prep.plan --measure`), for nothing else.
+hardly repeat, as in a corpus with few duplicates.  For measuring how time and memory grow with the size of a corpus, for nothing else.
 """
 
 from __future__ import annotations
 
+import ctypes
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
+import pyarrow
 
-from data_prep import command
+from data_prep import command, native
 from data_prep.reading.documents import Documents
-from data_prep.reading.shards import JsonLinesWriter, ordered_map
+from data_prep.reading.shards import ordered_map
 
-_CHAINS = 4096  # drawn side by side
-_LINE_WORDS = 20
+_SOURCE = Path(__file__).with_name("synthetic_text.c")
+_LEAST_WORDS, _MOST_WORDS, _LINE_WORDS = 200, 400, 20
+_ROOM_BYTES = 1 << 22
+_LONGEST_WORD = 64  # bytes; longer ones are left out
 
 
 class WordChains:
@@ -27,38 +30,48 @@ class WordChains:
 
     def __init__(self, texts: Iterator[str]) -> None:
         number: dict[str, int] = {}
-        words = np.array([number.setdefault(word, len(number)) for text in texts for word in text.split()], np.int64)
-        self.words = [word.encode() for word in number]
-        words = np.append(words, words[:1])  # the last word is followed by the first
-        order = np.argsort(words[:-1], kind="stable")
-        self._followers = words[1:][order]
-        self._counts = np.bincount(words[:-1], minlength=len(number))
-        self._starts = np.cumsum(self._counts) - self._counts
-
-    def draw(self, generator: np.random.Generator, num_words: int) -> NDArray[np.int64]:
-        """(chains, num_words) numbers of words."""
-        drawn = np.empty((num_words, _CHAINS), np.int64)
-        now = self._followers[generator.integers(len(self._followers), size=_CHAINS)]
-        for step in range(num_words):
-            drawn[step] = now
-            now = self._followers[self._starts[now] + (generator.random(_CHAINS) * self._counts[now]).astype(np.int64)]
-        return drawn.T
+        words = np.array([number.setdefault(word, len(number)) for text in texts for word in text.split() if len(word) < 16], np.int64)
+        in_json = [json.dumps(word, ensure_ascii=False)[1:-1].encode() for word in number]
+        assert max(map(len, in_json)) <= _LONGEST_WORD
+        self.words, self.offsets = b"".join(in_json), np.cumsum([0, *map(len, in_json)])
+        order = np.argsort(words, kind="stable")
+        self.followers = np.roll(words, -1)[order].astype(np.int32)  # the last word is followed by the first
+        self.starts = np.cumsum([0, *np.bincount(words, minlength=len(number)).tolist()])
 
 
-def write_file(job: tuple[WordChains, Path, int, int, int]) -> int:
-    """Write one file of documents and return the bytes of their text."""
-    chains, path, num_bytes, num_words, seed = job
-    generator, written = np.random.default_rng(seed), 0
-    with JsonLinesWriter(path) as file:
+def write_file(job: tuple[WordChains, Path, int, int]) -> int:
+    """Write one file of lines of JSON, compressed by zstd, and return their bytes.
+
+    Raises:
+        ValueError: without a compiler, as this would take hours.
+    """
+    chains, path, num_bytes, seed = job
+    library = native.load(_SOURCE)
+    if library is None:
+        raise ValueError("there is no C compiler, without which this takes hours; install one, or measure on real text")
+    library.synthetic_document.restype = ctypes.c_int64
+    arrays = (_at(chains.followers), _at(chains.starts), ctypes.c_int64(len(chains.followers)), chains.words, _at(chains.offsets))
+    room, state, written, number = np.empty(_ROOM_BYTES, np.uint8), ctypes.c_uint64(seed << 32), 0, 0
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with pyarrow.CompressedOutputStream(str(path), "zstd") as file:
         while written < num_bytes:
-            for row in chains.draw(generator, num_words).tolist():
-                lines = (row[start : start + _LINE_WORDS] for start in range(0, generator.integers(num_words // 2, num_words), _LINE_WORDS))
-                text = b"\n".join(b" ".join([chains.words[word] for word in line]) for line in lines)
-                file.write({"id": f"{seed}-{written}", "text": text.decode()})
-                written += len(text)
-                if written >= num_bytes:
+            used = 0
+            while written + used < num_bytes:
+                made = library.synthetic_document(
+                    *arrays, ctypes.byref(state), ctypes.c_int64(seed), ctypes.c_int64(number), ctypes.c_int64(_LEAST_WORDS),
+                    ctypes.c_int64(_MOST_WORDS), ctypes.c_int64(_LINE_WORDS), ctypes.c_void_p(room.ctypes.data + used),
+                    ctypes.c_int64(_ROOM_BYTES - used), ctypes.c_int64(_LONGEST_WORD),
+                )  # fmt: skip
+                if not made:
                     break
+                used, number = used + made, number + 1
+            file.write(room[:used].data)
+            written += used
     return written
+
+
+def _at(array: np.ndarray) -> ctypes.c_void_p:
+    return ctypes.c_void_p(array.ctypes.data)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -69,19 +82,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         example="python -m benchmarks.synthetic_text --input text/sl/*.jsonl.gz --megabytes 1000 --files 8 --output synthetic/",
     )
     parser.add_argument("--input", type=Path, nargs="+", required=True, metavar="FILE", help="text files")
-    parser.add_argument("--megabytes", type=float, required=True, metavar="N", help="of text in all")
+    parser.add_argument("--megabytes", type=float, required=True, metavar="N", help="of lines of JSON in all")
     parser.add_argument("--files", type=int, default=8, metavar="N", help="default: 8")
-    parser.add_argument("--words", type=int, default=400, metavar="N", help="of a document, at most (default: 400)")
     parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="folder")
     command.add_running_arguments(parser, skips_bad=False)
     arguments = parser.parse_args(argv)
     chains = WordChains(iter(Documents(arguments.input)))
     jobs = [
-        (chains, arguments.output / f"{number:03d}.jsonl.gz", int(arguments.megabytes * 1e6 / arguments.files), arguments.words, number)
+        (chains, arguments.output / f"{number:03d}.jsonl.zst", int(arguments.megabytes * 1e6 / arguments.files), number)
         for number in range(arguments.files)
     ]
     made = sum(ordered_map(write_file, jobs, workers=arguments.workers, name=lambda job: str(job[1])))
-    print(json.dumps({"files": len(jobs), "bytes": made, "different_words": len(chains.words)}))
+    print(json.dumps({"files": len(jobs), "bytes": made}))
     return command.DONE
 
 
