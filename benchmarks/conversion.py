@@ -22,8 +22,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from benchmarks.meter import ROOT, Measured, measure
 from data_prep import command
+from data_prep.meter import ROOT, Measured, measure
 from data_prep.tables import markdown_table
 
 Result = TypeVar("Result")

@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from benchmarks.meter import Measured, measure
 from data_prep import command
+from data_prep.meter import Measured, measure
 from data_prep.tokenizers.files import start_without_torch
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.meter import ROOT
 from benchmarks.whole.material import PEERS_OF_CONVERSION, Material
 from benchmarks.whole.results import Role
+from data_prep.meter import ROOT
 
 Command = Callable[[Path], list[str | Path]]
 """Words of a command that writes the folder or file that it is given."""

@@ -10,9 +10,9 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from benchmarks.meter import Measured, measure
 from benchmarks.whole.cases import Case, Contender
 from benchmarks.whole.results import Figure
+from data_prep.meter import Measured, measure
 
 
 def figures_of(case: Case, *, rounds: int, work: Path, absent: list[str]) -> Iterator[Figure]:

@@ -1,0 +1,95 @@
+"""What preparing a corpus will take: hours, memory and disk of each stage, for an amount of text and a number of machines.
+
+From rates that were measured: those that come with the project, or your machine's on a sample of your own text (--measure, some minutes), which
+runs every stage on a quarter and on the whole of the sample and draws the line through both.  Hours are those of processors that have nothing else
+to do, and of disks that keep up; the digests that one process takes alone are counted apart.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from data_prep import command
+from data_prep.planning.prediction import Machines, Prediction, predict, total_disk
+from data_prep.planning.rates import BUNDLED, Rates, measure_rates
+from data_prep.tables import markdown_table
+
+_HEADER = ("stage", "text, GB", "processor hours", "hours", "memory of a node, GiB", "output, GB", "disk meanwhile, GB")
+
+
+def plan_text(rates: Rates, predictions: Sequence[Prediction], machines: Machines) -> str:
+    """The table in Markdown, and what it rests on."""
+    rows = [
+        (
+            made.stage, f"{made.text_bytes / 1e9:,.1f}", _hours(made.cpu_seconds), _hours(made.seconds), f"{made.node_bytes / 2**30:,.1f}",
+            f"{made.output_bytes / 1e9:,.1f}", f"{made.scratch_bytes / 1e9:,.1f}",
+        )
+        for made in predictions
+    ]  # fmt: skip
+    sums = [sum(getattr(made, name) for made in predictions) for name in ("cpu_seconds", "seconds")]
+    most = max(made.node_bytes for made in predictions)
+    rows.append(
+        ("all", "", _hours(sums[0]), _hours(sums[1]), f"{most / 2**30:,.1f}", f"{total_disk(predictions) / 1e9:,.1f} with scratch", "")
+    )
+    each = f"{machines.nodes} node{'s' * (machines.nodes > 1)} of {machines.workers} workers, {machines.memory_gib:g} GiB for each in deduplication"
+    return f"{each}\n\n{markdown_table(_HEADER, rows)}\n\nRates: {rates.sample}; {rates.machine}\n  {rates.command}\n"
+
+
+def _hours(seconds: float) -> str:
+    return f"{seconds / 3600:,.3g}"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Plan, or measure the rates for it."""
+    parser = command.parser(
+        __doc__, prog="data_prep.plan", example="python -m data_prep.plan --terabytes 2 --nodes 8 --workers 64 --memory 4"
+    )
+    what = parser.add_argument_group("plan")
+    what.add_argument("--terabytes", type=float, metavar="N", help="of text (UTF-8, without compression)")
+    what.add_argument("--nodes", type=int, default=1, metavar="N", help="machines (default: 1)")
+    what.add_argument("--workers", type=int, default=1, metavar="N", help="processes of each (default: 1)")
+    what.add_argument("--memory", type=float, default=2.0, metavar="GIB", help="of a worker, for deduplication (default: 2)")
+    what.add_argument("--rates", type=Path, default=BUNDLED, metavar="FILE", help="measured rates (default: those of the project)")
+    how = parser.add_argument_group("measure")
+    how.add_argument("--measure", type=Path, nargs="+", metavar="FILE", help="text files to take a sample from")
+    how.add_argument("--tokenizer", type=Path, metavar="DIR", help="what counts and makes tokens")
+    how.add_argument("--megabytes", type=float, default=64, metavar="N", help="of the sample (default: 64)")
+    how.add_argument("--work", type=Path, metavar="DIR", help="folder for the sample, on the disk to be used (default: the system's)")
+    how.add_argument("--output", type=Path, metavar="FILE", help="where the rates go")
+    arguments = parser.parse_args(argv)
+    if (arguments.measure is None) == (arguments.terabytes is None):
+        raise ValueError("give either --terabytes N to plan, or --measure FILE... to take the rates of this machine")
+    if arguments.measure is not None:
+        return _measure(arguments.measure, arguments.tokenizer, arguments.work, arguments.megabytes, arguments.output, argv)
+    for name in ("terabytes", "nodes", "workers", "memory"):
+        if not 0 < (value := getattr(arguments, name)) < float("inf"):
+            raise ValueError(f"--{name} is {value:g}; expected a number above 0")
+    rates, machines = Rates.read(arguments.rates), Machines(arguments.nodes, arguments.workers, arguments.memory)
+    print(plan_text(rates, predict(rates, arguments.terabytes * 1e12, machines), machines), end="")
+    return command.DONE
+
+
+def _measure(
+    paths: list[Path], tokenizer: Path | None, work: Path | None, megabytes: float, output: Path | None, argv: Sequence[str] | None
+) -> int:
+    if tokenizer is None or output is None:
+        raise ValueError("--measure needs --tokenizer DIR and --output FILE")
+    if megabytes < 1:
+        raise ValueError(f"--megabytes is {megabytes:g}; expected at least 1")
+    if output.exists():
+        raise ValueError(f"{output} exists; remove it or choose another --output")
+    said = shlex.join(["python", "-m", "data_prep.plan", *(sys.argv[1:] if argv is None else argv)])
+    with tempfile.TemporaryDirectory(dir=work) as place:
+        rates = measure_rates(paths, tokenizer.resolve(), Path(place), megabytes=megabytes, command=said)
+    rates.write(output)
+    for rate in rates.stages:
+        print(f"{rate.stage}: {1000 / max(rate.seconds_per_gb, 1e-9):.1f} MB a processor second, {rate.peak_bytes / 2**20:,.0f} MiB")
+    return command.DONE
+
+
+if __name__ == "__main__":
+    command.run(main)

@@ -1,0 +1,1 @@
+"""What preparing a corpus of some size takes, from rates measured on a sample."""
