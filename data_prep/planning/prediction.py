@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from data_prep.planning.rates import LEAST_MEMORY_GIB, Rates, StageRate
 
 _GB = 1e9
+# Memory of the process that leads, which holds this of each document at its end: ids to compare (`duplicate_ids`), tables to choose from
+# (`mixing.plan`), lengths and lines for the index (`megatron.shard.join`).  Caches of words and batches are in the peak of the sample.
+_BYTES_A_DOCUMENT = {"collect": 48, "clean": 48, "dedup": 0, "mixture": 56, "to_megatron": 32}
 
 
 @dataclass(frozen=True)
@@ -58,13 +61,13 @@ def _of_stage(rate: StageRate, rates: Rates, text_bytes: float, on_disk: float, 
     alone = rates.digest_seconds_per_gb * (on_disk + output) / _GB
     shared = max(0.0, rate.seconds_per_gb * text_bytes / _GB - alone)
     tasks = max(0.0, machines.memory_gib - LEAST_MEMORY_GIB) * 2**30 if rate.stage == "dedup" else 0.0
-    growing = rate.peak_bytes_per_gb * text_bytes / _GB if rate.stage != "dedup" else 0.0  # bounded by --memory
+    documents = rates.documents_per_byte * text_bytes
     return Prediction(
         rate.stage,
         text_bytes,
         cpu_seconds=rate.start_seconds + shared + alone,
         seconds=rate.start_seconds + shared / (machines.nodes * machines.workers) + alone,
-        node_bytes=(rate.peak_bytes + tasks) * (machines.workers + (machines.workers > 1)) + growing,
+        node_bytes=(rate.peak_bytes + tasks) * (machines.workers + (machines.workers > 1)) + _BYTES_A_DOCUMENT[rate.stage] * documents,
         output_bytes=output,
         scratch_bytes=rate.scratch_per_byte * text_bytes,
     )

@@ -36,7 +36,7 @@ class StageRate:
 
     Attributes:
         start_seconds, seconds_per_gb: of a processor.
-        peak_bytes, peak_bytes_per_gb: of memory of the largest process.  For `dedup` without what `--memory` gives to its tasks.
+        peak_bytes: of memory of the largest process, on the whole sample; of `dedup` with the least that `--memory` may be.
         output_per_byte: bytes on disk that are written for a byte of text, compressed as the input is.
         scratch_per_byte: on disk meanwhile, beside the output.
         kept_per_byte: text that is left for the next stage.
@@ -46,7 +46,6 @@ class StageRate:
     start_seconds: float
     seconds_per_gb: float
     peak_bytes: float
-    peak_bytes_per_gb: float
     output_per_byte: float
     scratch_per_byte: float
     kept_per_byte: float
@@ -59,14 +58,14 @@ class Rates:
     Attributes:
         digest_seconds_per_gb: of bytes on disk, which the process that leads reads alone, input and output of each stage once.
         disk_per_byte: of the input for a byte of its text.
-        tokens_per_byte: of white space, which deduplication counts.
+        documents_per_byte: of text.
         command, machine, sample: how, where and on what they were measured.
     """
 
     stages: tuple[StageRate, ...]
     digest_seconds_per_gb: float
     disk_per_byte: float
-    tokens_per_byte: float
+    documents_per_byte: float
     command: str
     machine: str
     sample: str
@@ -125,14 +124,14 @@ def measure_rates(paths: Sequence[Path], tokenizer: Path, work: Path, *, megabyt
     for path in files:
         digest_file(path)
     digest_seconds = time.process_time() - start
-    num_tokens = sum(len(text.split()) for text in Documents(files))
+    num_documents = sum(1 for _ in Documents(files))
     for directory in (small, large):
         shutil.rmtree(directory)
     return Rates(
         tuple(_line(stage, amounts[0][stage], amounts[1][stage]) for stage in STAGES),
         digest_seconds_per_gb=digest_seconds / on_disk * 1e9,
         disk_per_byte=on_disk / sizes[1],
-        tokens_per_byte=num_tokens / sizes[1],
+        documents_per_byte=num_documents / sizes[1],
         command=command,
         machine=_machine(),
         sample=f"{sizes[1] / 1e6:.1f} MB of text from {', '.join(path.name for path in paths)}",
@@ -222,13 +221,11 @@ class _Scratch:
 def _line(stage: str, small: Amount, large: Amount) -> StageRate:
     """Through two amounts; what falls with the amount is noise, and counts as not growing."""
     seconds = _slope(small, large, [amount.measured.cpu_seconds for amount in (small, large)])
-    peak = _slope(small, large, [amount.measured.peak_bytes for amount in (small, large)])
     return StageRate(
         stage,
         start_seconds=max(0.0, large.measured.cpu_seconds - seconds * large.text_bytes),
         seconds_per_gb=seconds * 1e9,
-        peak_bytes=max(0.0, large.measured.peak_bytes - peak * large.text_bytes),
-        peak_bytes_per_gb=peak * 1e9,
+        peak_bytes=large.measured.peak_bytes,
         output_per_byte=large.output_bytes / large.text_bytes,
         scratch_per_byte=large.scratch_bytes / large.text_bytes,
         kept_per_byte=large.kept_bytes / large.text_bytes,

@@ -16,17 +16,25 @@ from data_prep.cleaning.problem_runs import ProblemRuns
 from data_prep.cleaning.shard import CleanRules
 from data_prep.collect import collect
 from data_prep.dedup import dedup
+from data_prep.deduplication.decisions import DocumentMethods
+from data_prep.deduplication.similar_documents import SimilarSettings
 from data_prep.join_megatron import join_megatron
 from data_prep.mixture import mixture
 from data_prep.question_answers import question_answers
 from data_prep.reading.corpora import Corpus
+from data_prep.reading.documents import Documents
 from data_prep.reading.sources import Source
 from data_prep.to_megatron import to_megatron
 from data_prep.tokenizers.files import load_tokenizer
+from data_prep.train_tokenizer import train_tokenizer
+from tests.data_prep.conftest import SLOVENE_TEXT
 from tests.every_step import end_of, kill_before, run_to_the_end
 
 COMMANDS = ("collect", "clean", "to_megatron", "the shared mechanism")
-MORE_COMMANDS = ("clean with filters", "mixture", "dedup", "join_megatron", "question_answers")
+MORE_COMMANDS = ("clean with filters", "mixture", "dedup", "dedup by ranges", "train_tokenizer", "join_megatron", "question_answers")
+
+
+_ALL_METHODS = DocumentMethods(same=True, similar=SimilarSettings(0.8))
 
 
 @dataclass(frozen=True)
@@ -47,6 +55,8 @@ class Inputs:
             # Which reads its corpus twice.
             "clean with filters": lambda output: clean([self.corpus], output, rules=CleanRules(filters=read_filters("web"))),
             "dedup": lambda output: dedup([self.corpus], output),
+            "dedup by ranges": lambda output: dedup([self.corpus], output, methods=_ALL_METHODS, passes=2, memory_bytes=1 << 20),
+            "train_tokenizer": lambda output: train_tokenizer(Documents([SLOVENE_TEXT]), output, vocab_size=400),
             "mixture": lambda output: mixture([self.corpus], {"t": self.tokenizer}, output),
             "to_megatron": lambda output: to_megatron(self.corpus.paths, load(), output),
             "join_megatron": lambda output: join_megatron(self.datasets, output),
