@@ -19,7 +19,21 @@ from data_prep.cleaning.line_rules import without_lines
 from data_prep.cleaning.markup import without_markup
 from data_prep.cleaning.personal_data import masked
 from data_prep.cleaning.text_hygiene import Step
-from data_prep.cleaning.text_measures import ADDRESS, CONTROL, FORM, HOLE, INVISIBLE, LEAD, LINE_END, MARKUP, NUMBER, SPACING, Measurer
+from data_prep.cleaning.text_measures import (
+    ADDRESS,
+    ANYTHING,
+    CAPITAL,
+    CONTROL,
+    FORM,
+    HOLE,
+    INVISIBLE,
+    LEAD,
+    LINE_END,
+    MARKUP,
+    NUMBER,
+    SPACING,
+    Measurer,
+)
 
 MOJIBAKE, MARKUP_STEP = "mojibake", "markup"
 PERSONAL, LINES = "personal data: ", "lines: "
@@ -49,15 +63,31 @@ class DocumentFilter:
         self._by_language: dict[str | None, tuple[tuple[Rule, ...], Measurer]] = {}
         self._seen: set[int] = set()
 
-    def repair(self, text: str, steps: Mapping[str, Step], changed: Changed, taken: Taken) -> tuple[str, str | None]:
+    def dirt(self, data: bytes) -> int:
+        """What a text (UTF-8) may need, for `repair`; see `Measurer.dirt`."""
+        return self._dirt.dirt(data)
+
+    def may_repair(self, dirt: int, steps: Mapping[str, Step]) -> bool:
+        """Whether `repair` could do anything to a text."""
+        settings, wanted = self.settings, _SPACE
+        wanted |= (
+            (LEAD if settings.mojibake else 0) | (MARKUP if settings.markup else 0) | (HOLE if settings.max_hole_share is not None else 0)
+        )
+        wanted |= ADDRESS | NUMBER if settings.personal_data else 0
+        for bit in self._dirt.group_bits.values():
+            wanted |= bit
+        always = bool(self._repeated) or any(not rule.triggers for rule in settings.lines)
+        return always or dirt & wanted != 0 or not _ASKS.keys() >= set(list(steps)[:-1])
+
+    def repair(self, text: str, dirt: int, steps: Mapping[str, Step], changed: Changed, taken: Taken) -> tuple[str, str | None]:
         """The repaired text, and a reason to drop it for what was found on the way.
 
         Args:
+            dirt: of it.
             steps: of hygiene, in order; the last is that of white space.
             changed: told of each step that changed something, its text before and after.
             taken: told of each kind of line and the lines that were taken.
         """
-        dirt = self._dirt.dirt(text.encode())
         if self.settings.mojibake and dirt & LEAD and (repaired := mojibake.repair(text)) != text:
             changed(MOJIBAKE, text, repaired)
             text = repaired
@@ -85,12 +115,12 @@ class DocumentFilter:
             text = white_space(text)
         return text, refused
 
-    def refuses(self, text: str, language: str | None) -> tuple[str, str] | None:
-        """Reason and detail why a repaired text does not pass the rules for its language, or was in the shard before; None where it passes."""
+    def refuses(self, data: bytes, language: str | None, dirt: int = ANYTHING) -> tuple[str, str] | None:
+        """Reason and detail why a repaired text (UTF-8) does not pass the rules for its language, or was in the shard before; None where it passes."""
         rules, measurer = self._rules(language)
         words = 1_000_000.0
         if rules or self.settings.same_text or self.settings.max_hole_share is not None:
-            measures = measurer.measure(text.encode())
+            measures = measurer.measure(data)
             words = measures.words
             if self.settings.max_hole_share is not None and measures.hole_share > self.settings.max_hole_share:
                 return "holes", f"{measures.holes:.0f} of U+FFFD"
@@ -98,13 +128,13 @@ class DocumentFilter:
                 if words < rule.from_words:
                     continue
                 if rule.measure == WRONG_PLACES:
-                    value = mojibake.leftovers(text) / max(words, 1) if not text.isascii() else 0
+                    value = mojibake.leftovers(data.decode()) / max(words, 1) if dirt & CAPITAL else 0
                 else:
                     value = getattr(measures, rule.measure)
                 if rule.refuses(value):
                     return rule.name, f"{rule.measure} {value:.4g}"
         if self.settings.same_text and words >= self.settings.same_text:
-            digest = xxhash.xxh3_64_intdigest(text.encode())
+            digest = xxhash.xxh3_64_intdigest(data)
             if digest in self._seen:
                 return SAME_TEXT, "was in this file before"
             self._seen.add(digest)

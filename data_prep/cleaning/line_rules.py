@@ -59,6 +59,12 @@ class LineRule:
         # The short words of a menu are those of any text; its longer ones tell it.
         return {f"{word}*" for word in longest} if self.match == CONTAINS else {word for word in longest if len(word) >= _SHORTEST}
 
+    def may_take(self, text: str) -> bool:
+        """Whether it could take a line of a text in small letters: what every such line holds must be in the text."""
+        if self.match == WHOLE or self.min_words or self.unterminated:
+            return True
+        return all(any(phrase in text for phrase in group) for group in self.groups)
+
     def takes(self, line: str) -> bool:
         """Whether a line, in small letters and without white space at its ends, is meant."""
         if self.match == WHOLE:
@@ -114,11 +120,14 @@ def without_lines(
     """The text without the lines that a rule takes, and those lines by reason.
 
     Args:
-        repeated: hashes (`line_hash`) of short lines that many documents of the corpus have: such a line goes at the beginning and at the end of
+        repeated: hashes (`line_hashes`) of short lines that many documents of the corpus have: such a line goes at the beginning and at the end of
             the text, and where three follow each other; elsewhere it may be a heading.
         holes: whether lines with U+FFFD go.
     """
     lower = text.lower()
+    rules = [rule for rule in rules if rule.may_take(lower)]
+    if not (rules or holes or repeated):
+        return text, {}
     if not (holes or repeated or any(rule.match == CONTAINS for rule in rules)) and not any(mark in lower for mark in _MARKS):
         phrases = frozenset().union(*(rule.phrases for rule in rules))
         if phrases.isdisjoint(map(str.strip, lower.split("\n"))):  # as in nearly all texts
@@ -137,7 +146,8 @@ def without_lines(
     if holes:
         gone.update((place, HOLES) for place in full if "\ufffd" in lines[place])
     if repeated:
-        for run in _runs(place if line_hash(small[place]) in repeated else None for place in full):
+        hashes = line_hashes(small)
+        for run in _runs(place if hashes[place] in repeated else None for place in full):
             if len(run) > 2 or run[0] == full[0] or run[-1] == full[-1]:
                 gone.update((place, REPEATED) for place in run if place not in gone)
     if not gone:
@@ -173,9 +183,9 @@ def _runs(places: Iterable[int | None]) -> list[list[int]]:
     return [run for run in runs if run]
 
 
-def line_hash(line: str) -> int:
-    """64 bits of a line in small letters, digits aside: pages are numbered."""
-    return xxhash.xxh3_64_intdigest(_DIGITS.sub("0", line).encode())
+def line_hashes(lines: Sequence[str]) -> list[int]:
+    """64 bits of each line in small letters, digits aside: pages are numbered."""
+    return [xxhash.xxh3_64_intdigest(line) for line in _DIGITS.sub("0", "\n".join(lines)).encode().split(b"\n")]
 
 
 _DIGITS = re.compile(r"\d+")

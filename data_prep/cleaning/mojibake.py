@@ -91,11 +91,11 @@ def repair(text: str) -> str:
 
 def leftovers(text: str) -> int:
     """How many places still look wrong: a capital letter that such text begins with, inside a word of small letters."""
-    return len(_INSIDE.findall(text)) if any(capital in text for capital in _CAPITALS) else 0
+    return len(_INSIDE.findall(text))
 
 
-_CAPITALS = "ÂÃÄÅĂĹĐŃÐÑ"
-_INSIDE = re.compile(f"(?<=[a-zà-ÿ])[{_CAPITALS}](?![A-ZÀ-Þ])")
+CAPITALS = "ÂÃÄÅĂĹĐŃÐÑ"
+_INSIDE = re.compile(f"(?<=[a-zà-ÿ])[{CAPITALS}](?![A-ZÀ-Þ])")
 
 
 def _repaired(text: str, name: str) -> tuple[int, str]:

@@ -12,8 +12,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep.cleaning.line_rules import line_hash
+from data_prep.cleaning.line_rules import line_hashes
 from data_prep.cleaning.text_hygiene import line_ends, white_space
+from data_prep.cleaning.text_measures import LINE_END, SPACING, Measurer
 from data_prep.plain_files import read_json
 from data_prep.reading.scanning import Reading
 from data_prep.reading.shards import file_state, finish_shard, finished_shard
@@ -27,10 +28,15 @@ def count_lines(path: Path, counts_path: Path, max_words: int, reading: Reading)
         return
     counts: Counter[int] = Counter()
     num_documents = 0
-    for document in reading.documents(path, []):
-        num_documents += 1
-        lines = white_space(line_ends(document.text)).lower().split("\n")
-        counts.update({line_hash(line) for line in lines if line and line.count(" ") < max_words})
+    dirt = Measurer().dirt
+    for block in reading.blocks(path, []):
+        num_documents += len(block)
+        for data in block.texts():
+            text = data.decode()
+            if dirt(data) & (LINE_END | SPACING):
+                text = white_space(line_ends(text))
+            lines = [line for line in text.lower().split("\n") if line and line.count(" ") < max_words]
+            counts.update(set(line_hashes(lines)) if lines else ())
     found = np.array(sorted(counts.items()), dtype=[("line", np.uint64), ("documents", np.int64)])
     counts_path.parent.mkdir(parents=True, exist_ok=True)
     np.save(counts_path, found)

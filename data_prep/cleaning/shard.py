@@ -17,8 +17,9 @@ from data_prep.cleaning.language_filter import DOCUMENT, PARAGRAPH, TOGETHER, La
 from data_prep.cleaning.problem_runs import ProblemRuns
 from data_prep.cleaning.samples import Samples, shown
 from data_prep.cleaning.text_hygiene import AFTER, AFTER_WITH_LAYOUT, BEFORE, FLATTEN, KEEP, Step
+from data_prep.reading.blocks import Block
 from data_prep.reading.document_ids import id_hash, save_ids
-from data_prep.reading.documents import BadInput, Document, text_key_of
+from data_prep.reading.documents import BadInput
 from data_prep.reading.scanning import Reading
 from data_prep.reading.shards import JsonLinesWriter, file_state, finish_shard, finished_shard
 from data_prep.tables import markdown_table
@@ -50,12 +51,18 @@ class Lengths:
                 f"--max-characters is {self.max_characters}, less than --min-characters {self.min_characters}: no document would pass"
             )
 
+    def refuse_length(self, characters: int) -> tuple[str, str] | None:
+        """The same for so many characters, whatever the words."""
+        if characters < self.min_characters:
+            return "too short" if characters else "empty", f"{characters} characters"
+        if self.max_characters is not None and characters > self.max_characters:
+            return "too long", f"{characters} characters"
+        return None
+
     def refuse(self, text: str) -> tuple[str, str] | None:
         """Reason and detail why a text does not pass; None where it does."""
-        if len(text) < self.min_characters:
-            return "too short" if text else "empty", f"{len(text)} characters"
-        if self.max_characters is not None and len(text) > self.max_characters:
-            return "too long", f"{len(text)} characters"
+        if (refused := self.refuse_length(len(text))) is not None:
+            return refused
         if self.min_words and (words := len(text.split())) < self.min_words:
             return "too short" if text else "empty", f"{words} words"
         return None
@@ -196,8 +203,8 @@ def clean_shard(shard: Shard, rules: CleanRules, reading: Reading) -> CleanCount
     cleaner = _Cleaner(shard, rules)
     with JsonLinesWriter(directory / "text" / name) as kept_file, JsonLinesWriter(directory / "removed" / name) as removed_file:
         bad: list[BadInput] = []
-        for document in reading.documents(shard.path, bad):
-            cleaner.take(document, text_key_of(shard.path, reading.text_key), kept_file, removed_file)
+        for block in reading.blocks(shard.path, bad):
+            cleaner.take(block, kept_file, removed_file)
     cleaner.pass_over(bad)
     cleaner.samples.write(shard.samples_path)
     save_ids(shard.ids_path, cleaner.ids)
@@ -214,36 +221,54 @@ class _Cleaner:
         self._steps = rules.steps()
         self._filter = DocumentFilter(rules.filters, frozenset(np.load(shard.repeated).tolist()) if shard.repeated else frozenset())
         self._languages = rules.language_filter()
+        self._asks_for_fields = self._filter.settings.blocked_urls is not None
+        self._asks_for_text = self._languages is not None or rules.lengths.min_words > 0
         self.counts = CleanCounts()
         self.ids: list[tuple[int, int]] = []
         self.samples = Samples(rules.num_samples)
         self._place = ""
 
-    def take(self, document: Document, key: str, kept_file: JsonLinesWriter, removed_file: JsonLinesWriter) -> None:
-        """Clean a document and write it, or why it went."""
-        counts = self.counts
-        self._place = f"{self._file_name}:{document.line}"
-        identity = document.fields.get("id", self._place)
-        if "id" in document.fields:
-            self.ids.append((id_hash(json.dumps(identity)), document.line))
-        counts.num_read += 1
-        counts.characters_read += len(document.text)
-        text, refused = self._cleaned(document)
-        if refused is not None:
-            reason, detail = refused
-            _count(
-                counts.removed.setdefault(reason, Change()),
-                len(document.text),
-                {"place": self._place, "detail": detail, "before": text[: 2 * _CONTEXT]},
-            )
-            self.samples.add(reason, self._place, {"what": "document", "detail": detail, "text": shown(text)})
-            removed_file.write({"id": identity, "file": self._file_name, "line": document.line, "reason": reason, "detail": detail})
-            return
-        counts.num_kept += 1
-        counts.num_changed += text != document.text
-        counts.characters_kept += len(text)
-        counts.characters_lost += len(document.text) - len(text)
-        kept_file.write({"id": identity, **document.fields, key: text})
+    def take(self, block: Block, kept_file: JsonLinesWriter, removed_file: JsonLinesWriter) -> None:
+        """Clean some documents and write them, or why they went."""
+        counts, written = self.counts, 0  # the documents before this one are
+        for number in range(len(block)):
+            line, characters = int(block.lines[number]), int(block.characters[number])
+            self._place = f"{self._file_name}:{line}"
+            if (identity := block.id_json(number)) is not None:
+                # As json.dumps has it, which is what it is but for what is not ASCII.
+                plain = identity.isascii() and b"\x7f" not in identity
+                self.ids.append((id_hash(identity.decode() if plain else json.dumps(json.loads(identity))), line))
+            counts.num_read += 1
+            counts.characters_read += characters
+            data = block.data(number)
+            cleaned, refused = self._cleaned(block, number, data)
+            if refused is None:
+                counts.num_kept += 1
+            if refused is None and cleaned is None:
+                counts.characters_kept += characters
+                continue
+            kept_file.write_lines(block.json_lines(written, number, self._file_name))
+            written = number + 1
+            text = data.decode() if cleaned is None else cleaned
+            if refused is not None:
+                self._remove(block, number, text, characters, refused, removed_file)
+                continue
+            counts.num_changed += 1
+            counts.characters_kept += len(text)
+            counts.characters_lost += characters - len(text)
+            kept_file.write_lines(block.json_line(number, text.encode(), self._file_name))
+        kept_file.write_lines(block.json_lines(written, len(block), self._file_name))
+
+    def _remove(
+        self, block: Block, number: int, text: str, characters: int, refused: tuple[str, str], removed_file: JsonLinesWriter
+    ) -> None:
+        """Write why a document went; characters: that it had."""
+        reason, detail = refused
+        sample = {"place": self._place, "detail": detail, "before": text[: 2 * _CONTEXT]}
+        _count(self.counts.removed.setdefault(reason, Change()), characters, sample)
+        self.samples.add(reason, self._place, {"what": "document", "detail": detail, "text": shown(text)})
+        identity, line = block.identity(number, self._file_name), int(block.lines[number])
+        removed_file.write({"id": identity, "file": self._file_name, "line": line, "reason": reason, "detail": detail})
 
     def pass_over(self, bad: Iterable[BadInput]) -> None:
         """Count what could not be read."""
@@ -251,11 +276,22 @@ class _Cleaner:
             sample = {"place": f"{self._file_name}:{item.line}", "detail": item.message}
             _count(self.counts.bad_input.setdefault(item.reason, Change()), 0, sample)
 
-    def _cleaned(self, document: Document) -> tuple[str, tuple[str, str] | None]:
+    def _cleaned(self, block: Block, number: int, data: bytes) -> tuple[str | None, tuple[str, str] | None]:
+        """The cleaned text of a document, None where nothing was to do, and reason and detail why it does not pass."""
+        if self._asks_for_fields and (site := self._filter.blocks(block.fields(number))) is not None:
+            return None, ("blocked address", site)
+        dirt = self._filter.dirt(data)
+        if self._asks_for_text or self._filter.may_repair(dirt, self._steps):
+            before = data.decode()
+            text, refused = self._repaired(before, data, dirt)
+            return None if text == before else text, refused
+        if (refused := self._rules.lengths.refuse_length(int(block.characters[number]))) is not None:
+            return None, refused
+        return None, self._filter.refuses(data, self._language or None, dirt)
+
+    def _repaired(self, before: str, data: bytes, dirt: int) -> tuple[str, tuple[str, str] | None]:
         """The cleaned text, and reason and detail why it does not pass."""
-        if (site := self._filter.blocks(document.fields)) is not None:
-            return document.text, ("blocked address", site)
-        text, reason = self._filter.repair(document.text, self._steps, self._changed, self._taken)
+        text, reason = self._filter.repair(before, dirt, self._steps, self._changed, self._taken)
         if reason is not None:
             return text, (reason, "")
         if (refused := self._rules.lengths.refuse(text)) is not None:
@@ -272,12 +308,12 @@ class _Cleaner:
             language, found = self._languages.judge(text)
             if found is not None:
                 return text, ("language", found)
-        return text, self._filter.refuses(text, language)
+        return text, (self._filter.refuses(data, language, dirt) if text is before else self._filter.refuses(text.encode(), language))
 
     def _changed(self, reason: str, before: str, after: str) -> None:
         change = self.counts.changed.setdefault(reason, Change())
-        sample = {"place": self._place, **({} if reason.startswith(PERSONAL) else _difference(before, after))}
-        _count(change, len(before) - len(after), sample)
+        wanted = len(change.samples) < _MAX_SAMPLES and not reason.startswith(PERSONAL)
+        _count(change, len(before) - len(after), {"place": self._place, **(_difference(before, after) if wanted else {})})
 
     def _taken(self, reason: str, lines: Sequence[str]) -> None:
         self.samples.add(reason, self._place, {"what": "lines", "text": shown("\n".join(lines))})

@@ -16,7 +16,7 @@
 enum { LETTER = 1, DIGIT = 2, SPACE = 4, TERMINAL = 8, CLOSING = 16, UNSPACED = 32, BULLET = 64, UPPER = 128 };
 /* What asks for a repair: bits of `dirt`, and of the result of `text_dirt`. */
 enum { LINE_END = 1, CONTROL = 2, INVISIBLE = 4, FORM = 8, SPACING = 16, LEAD = 32, FOLLOWER = 64, HOLE = 128, LONG_LEAD = 256 };
-enum { MARKUP = 1 << 8, ADDRESS = 1 << 9, NUMBER = 1 << 10, TRIGGER = 16 };
+enum { MARKUP = 1 << 8, ADDRESS = 1 << 9, NUMBER = 1 << 10, CAPITAL = 1 << 11, TRIGGER = 16 };
 
 typedef struct { /* of one language */
     const uint8_t *kinds;
@@ -95,7 +95,7 @@ uint32_t text_dirt(const Tables *t, const uint8_t *text, int64_t size) {
             prefix = 0;
             word = 0;
         }
-        found |= dirt & (LINE_END | CONTROL | INVISIBLE | FORM | SPACING | HOLE);
+        found |= dirt & (LINE_END | CONTROL | INVISIBLE | FORM | SPACING | HOLE | CAPITAL);
         if ((dirt & FOLLOWER) && ((last & LEAD) || ((last & FOLLOWER) && (last_but_one & LONG_LEAD)))) found |= LEAD;
         last_but_one = last;
         last = dirt;
@@ -140,7 +140,8 @@ typedef struct { /* room that is kept between texts */
     uint64_t num_slots;
     uint64_t *tokens; /* hashes */
     int64_t *ends;    /* characters of all tokens before, and with, each */
-    int64_t num_tokens;
+    int64_t num_tokens; /* that there is room for */
+    int64_t used;       /* tokens of the text at hand */
 } Room;
 
 static Room room;
@@ -166,6 +167,12 @@ static inline uint32_t counted(Slot *slots, uint64_t mask, uint64_t key) {
     return ++slots[at].count;
 }
 
+static inline uint32_t times_of(const Slot *slots, uint64_t mask, uint64_t key) {
+    uint64_t at = key & mask;
+    while (slots[at].key != key) at = (at + 1) & mask;
+    return slots[at].count;
+}
+
 /* A key of the n tokens up to one. */
 static inline uint64_t ngram_ending(int64_t last, int n) {
     uint64_t hash = 0;
@@ -173,40 +180,38 @@ static inline uint64_t ngram_ending(int64_t last, int n) {
     return finish(hash);
 }
 
-/* Share of the characters of a text in its most frequent n-gram that is there twice or more. */
-static double top_ngram(int64_t num_tokens, int n) {
+/* Of the places where an n-gram may be one that is there twice: the share of the characters of the text in the most frequent of these (the longest of
+ * equals), or (covered) in all that were there before; -1 when out of memory.  The places become those where an (n + 1)-gram may be:
+ * one that is there twice begins and ends with an n-gram that is. */
+static double repeated_ngrams(int n, int covered, int64_t *places, int64_t *num_places) {
     uint64_t mask;
-    if (num_tokens < n) return 0;
-    Slot *slots = cleared(num_tokens, &mask);
+    int64_t count = *num_places;
+    if (!count) return 0;
+    Slot *slots = cleared(count, &mask);
     if (!slots) return -1;
-    int64_t best = 1, characters = 0;
-    for (int64_t last = n - 1; last < num_tokens; last++) {
-        int64_t times = counted(slots, mask, ngram_ending(last, n));
-        int64_t length = room.ends[last + 1] - room.ends[last - n + 1];
-        if (times > best || (times == best && times > 1 && length > characters)) {
+    int64_t best = 1, characters = 0, in_them = 0, next = 0, all = room.ends[room.used];
+    for (int64_t i = 0; i < count; i++) {
+        int64_t last = places[i], times = counted(slots, mask, ngram_ending(last, n));
+        if (times < 2) continue;
+        int64_t from = last - n + 1, length = room.ends[last + 1] - room.ends[from];
+        if (times > best || (times == best && length > characters)) {
             best = times;
             characters = length;
         }
-    }
-    int64_t all = room.ends[num_tokens];
-    double share = best > 1 ? (double)best * characters / all : 0;
-    return share < 1 ? share : 1;
-}
-
-/* Share of the characters of a text in n-grams that were in it before. */
-static double repeated_ngrams(int64_t num_tokens, int n) {
-    uint64_t mask;
-    if (num_tokens < n) return 0;
-    Slot *slots = cleared(num_tokens, &mask);
-    if (!slots) return -1;
-    int64_t covered = 0, next = 0;
-    for (int64_t last = n - 1; last < num_tokens; last++) {
-        if (counted(slots, mask, ngram_ending(last, n)) < 2) continue;
-        int64_t first = last - n + 1 > next ? last - n + 1 : next;
-        covered += room.ends[last + 1] - room.ends[first];
+        if (from < next) from = next;
+        in_them += room.ends[last + 1] - room.ends[from];
         next = last + 1;
     }
-    return (double)covered / room.ends[num_tokens];
+    int64_t left = 0, before = -1;
+    for (int64_t i = 0; i < count && best > 1; i++) {
+        if (times_of(slots, mask, ngram_ending(places[i], n)) < 2) continue;
+        int64_t last = places[i];
+        if (before == last - 1) places[left++] = last;
+        before = last;
+    }
+    *num_places = left;
+    double share = covered ? (double)in_them / all : best > 1 ? (double)best * characters / all : 0;
+    return share < 1 ? share : 1;
 }
 
 /* Shares of the members of a list that were in it before: of their number, and of their characters. */
@@ -373,8 +378,11 @@ int text_measure(const Tables *t, const uint8_t *text, int64_t size, double *out
     o += 2;
     if (!repeated(paragraphs, paragraph_characters, num_paragraphs, o, o + 1)) return 0;
     o += 2;
-    for (int n = 2; n <= 10; n++, o++) { /* what repeats at n repeats at n - 1 */
-        *o = n != 2 && n != 5 && o[-1] == 0 ? 0 : n < 5 ? top_ngram(tokens, n) : repeated_ngrams(tokens, n);
+    int64_t *places = line_characters, num_places = 0; /* the lines are counted */
+    room.used = tokens;
+    for (int64_t last = 1; last < tokens; last++) places[num_places++] = last;
+    for (int n = 2; n <= 10; n++, o++) {
+        *o = repeated_ngrams(n, n >= 5, places, &num_places);
         if (*o < 0) return 0;
     }
     return 1;

@@ -8,17 +8,22 @@ what stands between empty lines.
 from __future__ import annotations
 
 import ctypes
+import os
+import sys
 import unicodedata
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
+from zipfile import BadZipFile
 
 import numpy as np
 import regex
 from numpy.typing import NDArray
 
 from data_prep import native
+from data_prep.artifacts import digest_bytes
 from data_prep.cleaning import text_hygiene
 
 SOURCE = Path(__file__).with_name("text_measures.c")
@@ -29,7 +34,7 @@ MAX_GROUPS = 16
 # What a code point is.
 LETTER, DIGIT, SPACE, TERMINAL, CLOSING, UNSPACED, BULLET, UPPER = (1 << bit for bit in range(8))
 # What a text may need; the groups of its trigger words follow from bit 16.
-LINE_END, CONTROL, INVISIBLE, FORM, SPACING, LEAD, FOLLOWER, HOLE, MARKUP, ADDRESS, NUMBER = (1 << bit for bit in range(11))
+LINE_END, CONTROL, INVISIBLE, FORM, SPACING, LEAD, FOLLOWER, HOLE, MARKUP, ADDRESS, NUMBER, CAPITAL = (1 << bit for bit in range(12))
 LONG_LEAD = 1 << 8  # in the table of code points alone
 TRIGGER = 16
 ANYTHING = (1 << 32) - 1
@@ -100,8 +105,34 @@ class Measures(NamedTuple):
 
 
 @cache
+def _tables() -> dict[str, NDArray[Any]]:
+    """The tables of code points, kept beside the compiled loops: to make them takes a third of a second."""
+    from data_prep.cleaning import mojibake
+
+    sources = b"".join(Path(module).read_bytes() for module in (__file__, text_hygiene.__file__, mojibake.__file__))
+    key = digest_bytes(sources + f"{unicodedata.unidata_version} {regex.__version__} {sys.version}".encode()).removeprefix("xxh3:")
+    path = native.cache_dir() / f"code_points-{key[:16]}.npz"
+    try:
+        with np.load(path) as kept:
+            return {name: kept[name] for name in ("kinds", "dirt", "lower")}
+    except (OSError, ValueError, KeyError, BadZipFile):
+        made: dict[str, NDArray[Any]] = {"kinds": _kinds(), "dirt": _dirt(), "lower": _lower()}
+        with suppress(OSError):  # no place to keep them is no reason to stop
+            path.parent.mkdir(parents=True, exist_ok=True)
+            partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+            with open(partial, "wb") as file:
+                np.savez(file, **made)
+            os.replace(partial, path)
+        return made
+
+
+@cache
 def kinds() -> NDArray[np.uint8]:
     """What each code point of the tables is, (TABLE_SIZE,)."""
+    return _tables()["kinds"]
+
+
+def _kinds() -> NDArray[np.uint8]:
     characters = list(map(chr, range(TABLE_SIZE)))
     bits = np.array([c.isalpha() * LETTER | (c.isdecimal() or c.isdigit()) * DIGIT | c.isspace() * SPACE for c in characters], np.uint8)
     bits |= np.array([c.isupper() * UPPER for c in characters], np.uint8)
@@ -114,7 +145,11 @@ def kinds() -> NDArray[np.uint8]:
 @cache
 def dirt() -> NDArray[np.uint16]:
     """What each code point of the tables asks for: the repairs of `text_hygiene`, and the signs of text that was decoded wrongly."""
-    from data_prep.cleaning.mojibake import FOLLOWERS, LEADS, LONG_LEADS
+    return _tables()["dirt"]
+
+
+def _dirt() -> NDArray[np.uint16]:
+    from data_prep.cleaning.mojibake import CAPITALS, FOLLOWERS, LEADS, LONG_LEADS
 
     everything = "".join(map(chr, range(TABLE_SIZE)))
     bits = np.zeros(TABLE_SIZE, np.uint16)
@@ -130,6 +165,7 @@ def dirt() -> NDArray[np.uint16]:
     bits[[ord(c) for c in LEADS]] |= LEAD
     bits[[ord(c) for c in LONG_LEADS]] |= LONG_LEAD
     bits[[ord(c) for c in FOLLOWERS]] |= FOLLOWER
+    bits[[ord(c) for c in CAPITALS]] |= CAPITAL
     bits[0xFFFD] |= HOLE
     return bits
 
@@ -137,6 +173,10 @@ def dirt() -> NDArray[np.uint16]:
 @cache
 def lower() -> NDArray[np.uint32]:
     """The small letter of each code point of the tables, where that is one code point."""
+    return _tables()["lower"]
+
+
+def _lower() -> NDArray[np.uint32]:
     return np.array([ord(low) if len(low := chr(c).lower()) == 1 else c for c in range(TABLE_SIZE)], np.uint32)
 
 

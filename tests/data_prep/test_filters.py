@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 from hypothesis import given, settings
@@ -17,13 +18,13 @@ from hypothesis import strategies as st
 from data_prep import fit_filters
 from data_prep.artifacts import read_manifest
 from data_prep.clean import clean, main
-from data_prep.cleaning import mojibake, text_hygiene
+from data_prep.cleaning import mojibake, text_hygiene, text_measures
 from data_prep.cleaning.document_filter import blocked_by
 from data_prep.cleaning.filter_settings import read_filters, settings_for
 from data_prep.cleaning.markup import without_markup
 from data_prep.cleaning.personal_data import CHECKS, masked
 from data_prep.cleaning.shard import CleanRules
-from data_prep.cleaning.text_measures import CONTROL, FORM, HOLE, INVISIBLE, LEAD, LINE_END, SPACING, Measurer
+from data_prep.cleaning.text_measures import CAPITAL, CONTROL, FORM, HOLE, INVISIBLE, LEAD, LINE_END, SPACING, Measurer
 from data_prep.cleaning.text_measures_plain import PlainLoops
 from data_prep.reading.corpora import Corpus
 
@@ -381,8 +382,9 @@ def test_real_text_stays() -> None:
     for name in ("sl/ud_ssj", "sl/gnome_help", "it/kind_wikinews", "hr/ud_set", "hr/law_nn", "sr/ud_set", "sr/gnome_help", "en/ud_gum_nc"):
         filters = DocumentFilter(read_filters("standard"))
         for line in gzip.decompress((folder / f"{name}.jsonl.gz").read_bytes()).splitlines()[:60]:
-            text, why = filters.repair(json.loads(line)["text"], steps, lambda reason, *_: reasons.append(reason), lambda *_: None)
-            removed += why is not None or filters.refuses(text, name[:2]) is not None
+            raw = json.loads(line)["text"]
+            text, why = filters.repair(raw, filters.dirt(raw.encode()), steps, lambda reason, *_: reasons.append(reason), lambda *_: None)
+            removed += why is not None or filters.refuses(text.encode(), name[:2]) is not None
             total += 1
     assert "mojibake" not in reasons and sum(reason.startswith("lines") for reason in reasons) <= 1
     assert removed <= 1 and total > 400
@@ -399,3 +401,25 @@ def test_the_same_without_a_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert cleaned(tmp_path, texts)[:2] == with_compiler
     finally:
         native.load.cache_clear()
+
+
+def test_the_tables_of_code_points_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    made = text_measures._tables.__wrapped__()
+    (kept,) = (tmp_path / "scion").iterdir()
+    again = text_measures._tables.__wrapped__()
+    assert all(np.array_equal(made[name], again[name]) and made[name].dtype == again[name].dtype for name in made)
+    kept.write_bytes(kept.read_bytes()[:1000])  # cut by a machine that went down
+    assert np.array_equal(text_measures._tables.__wrapped__()["dirt"], made["dirt"])
+    assert kept.stat().st_size > 1_000_000
+    monkeypatch.setenv("XDG_CACHE_HOME", str(kept / "nowhere"))
+    assert np.array_equal(text_measures._tables.__wrapped__()["kinds"], made["kinds"])
+
+
+def test_what_is_asked_first_takes_nothing_away() -> None:
+    rules = settings_for(read_filters("standard"), None).lines
+    assert all(rule.may_take(phrase) for rule in rules if rule.match == "whole" for phrase in rule.phrases)
+    for rule in (rule for rule in rules if rule.match == "contains"):
+        line = " ".join(group[-1] for group in rule.groups)
+        assert rule.takes(line) and rule.may_take(f"prej\n{line}\npotem") and not rule.may_take("nič takega")
+    assert Measurer().dirt("pred Ñ za".encode()) & CAPITAL and not Measurer().dirt("čšž ČŠŽ".encode()) & CAPITAL
