@@ -38,6 +38,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     if job_id is not None and not is_recorded(pipeline.root, int(submission), job_id):
         print(f"pipeline: submission {submission} was interrupted or is over, so that job {job_id} does nothing", file=sys.stderr)
         return command.WRONG
+    if int(os.environ.get("SLURM_PROCID", "0")):  # another node of a shared command; the first one records how it ends
+        if is_complete(pipeline, task) or not all(is_complete(pipeline, need) for need in needs_of(pipeline, task)):
+            return command.DONE
+        os.execv(words[0], words)
     log = str(arguments.log_dir / f"{task.stage}-{job_id or 0}.log")
     return run_task(pipeline, task, words, log=log)
 

@@ -29,7 +29,8 @@ class Resources:
     time_limit: str = "01:00:00"
     cpus: int | None = None  # by default all of a node
     gpus: int = 0
-    memory_gib: int | None = None  # by default all of a node
+    nodes: int = 1  # of a data command with --shared, which runs on each of them
+    memory_gib: int | None = None  # of a node, by default all of it
     at_once: int | None = None  # members of an array that run at the same time
 
 
@@ -240,6 +241,10 @@ def _stage_problems(pipeline: Pipeline, name: str) -> Iterator[str]:
         yield f"stage {name} trains but has no output; give the directory of the run"
     if stage.resources not in pipeline.resources:
         yield f"stage {name} asks for the resources {stage.resources}; there are {', '.join(pipeline.resources)}"
+    elif (nodes := pipeline.resources[stage.resources].nodes) < 1:
+        yield f"the resources {stage.resources} have {nodes} nodes; expected at least 1"
+    elif nodes > 1 and stage.command is not None and "--shared" not in stage.command.split():
+        yield f"stage {name} gets {nodes} nodes, each of which would do all of it; add --shared to its command, or give it one node"
     text = stage.command if stage.command is not None else stage.train.overrides if stage.train else ""
     named = {options.get(reference, reference) for reference in _names_in(text)}
     for unknown in sorted((named | _names_in(stage.output or "")) - set(known)):

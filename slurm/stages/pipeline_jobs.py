@@ -96,6 +96,7 @@ def _stage_job(pipeline: Pipeline, cluster: Cluster, tasks: tuple[Task, ...], ne
         log_dir=pipeline.root / LOGS_NAME,
         log_name=f"{name}-%A_%a.log" if is_array else f"{name}-%j.log",
         kind=resources.kind,
+        num_nodes=resources.nodes,
         gpus_per_task=resources.gpus,
         cpus_per_task=resources.cpus,
         memory_gib=resources.memory_gib,

@@ -15,6 +15,8 @@ from data_prep.artifacts import check_files, read_manifest
 from data_prep.dedup import dedup
 from data_prep.deduplication.decisions import DocumentMethods
 from data_prep.reading.corpora import Corpus
+from slurm.stages.pipeline_file import pipeline_from_mapping
+from slurm.stages.pipeline_submission import submit_pipeline
 from tests.processes import ROOT
 from tests.slurm.running_slurm import ACCOUNT, RunningSlurm, running_slurm
 
@@ -48,20 +50,33 @@ def _expected(paths: tuple[Path, ...], output: Path) -> dict[str, bytes]:
     return _content(output)
 
 
-def test_nodes_of_one_job_make_the_bytes_of_one_machine(slurm: RunningSlurm, tmp_path: Path) -> None:
+def test_a_stage_on_three_nodes_makes_the_bytes_of_one_machine(
+    slurm: RunningSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slurm.use(monkeypatch)
     paths = _texts(tmp_path, files=6, documents=60)
-    script = f"#!/bin/bash\ncd {ROOT}\nsrun --ntasks-per-node=1 {_command(paths, tmp_path / 'many')}\n"
-    job = slurm.submit(script, "--nodes=3", "--ntasks-per-node=1", "--partition=cpu", f"--account={ACCOUNT}", f"--output={tmp_path}/log")
-    state = slurm.wait(job, timeout_seconds=120)
-    log = (tmp_path / "log").read_text()
+    command = _command(paths, tmp_path).partition(" -m ")[2].rpartition(" --output")[0]
+    mapping = {
+        "name": "shared",
+        "work_dir": str(tmp_path / "work"),
+        "resources": {"many": {"nodes": 3, "cpus": 1, "memory_gib": 4, "time_limit": "00:10:00"}},
+        "stages": {"unique": {"command": command, "output": "unique", "resources": "many"}},
+    }
+    with pytest.raises(ValueError, match="stage unique gets 3 nodes, each of which would do all of it; add --shared"):
+        pipeline_from_mapping(mapping | {"stages": {"unique": {**mapping["stages"]["unique"], "command": command.replace("--shared", "")}}})  # type: ignore[index]
+    cpu = ("cpu.name=cpu", "cpu.num_nodes=16", "cpu.cpus_per_node=32", "cpu.memory_gib=480", "cpu.time_limit=24:00:00")
+    [[job]] = submit_pipeline(pipeline_from_mapping(mapping), slurm.cluster(*cpu)).values()
+    state = slurm.wait(int(job), timeout_seconds=120)
+    [log] = [path.read_text() for path in (tmp_path / "work/logs").glob("unique-*")]
     assert state == "COMPLETED" and "tasks were done by" in log, log
-    assert _content(tmp_path / "many") == _expected(paths, tmp_path / "one")
+    assert slurm.job(int(job))["NumNodes"] == "3"
+    assert _content(tmp_path / "work/unique") == _expected(paths, tmp_path / "one")
 
 
 @pytest.mark.slow
 def test_a_node_that_is_lost_costs_its_part(tmp_path: Path) -> None:
     """Three jobs of an array, the node of the one that leads is switched off; the others wait for as long as a machine may be silent."""
-    paths = _texts(tmp_path, files=24, documents=4000)
+    paths = _texts(tmp_path, files=16, documents=3000)
     script = f"#!/bin/bash\ncd {ROOT}\n{_command(paths, tmp_path / 'many')}\n"
     place = tmp_path / ".many.crew"
     with running_slurm(nodes=3) as slurm:
@@ -76,7 +91,7 @@ def test_a_node_that_is_lost_costs_its_part(tmp_path: Path) -> None:
         slurm.node("power-off", leader)
         assert not (tmp_path / "many").exists(), "too late to be a test"
         while not (tmp_path / "many").exists():
-            assert time.monotonic() < end + 300, [(tmp_path / f"log_{n}").read_text() for n in range(3)]
+            assert time.monotonic() < end + 600, [(tmp_path / f"log_{n}").read_text() for n in range(3)]
             time.sleep(0.2)
         slurm.run("scancel", str(job), check=False)
     logs = "".join((tmp_path / f"log_{n}").read_text() for n in range(3) if (tmp_path / f"log_{n}").exists())
