@@ -27,11 +27,12 @@ from data_prep.deduplication.onion_types import BOUNDARIES, PARAGRAPHS, SCORES, 
 from data_prep.deduplication.output import DedupCounts, Sources, report, write_shard
 from data_prep.deduplication.range_work import RangeWork
 from data_prep.deduplication.similar_documents import DEFAULT_SHARE, KEEP, MEASURES, Similar, SimilarSettings
+from data_prep.deduplication.substrings import Shard, cut_substrings, require_length, spans_sentence
 from data_prep.memory import free_memory
 from data_prep.plain_files import read_json
 from data_prep.reading.comparison import IGNORABLE, Comparison
 from data_prep.reading.corpora import Corpus, add_corpus_arguments, corpora_from_arguments, write_corpus_table
-from data_prep.reading.documents import add_format_arguments, require_text_files
+from data_prep.reading.documents import add_format_arguments, require_text_files, text_key_of
 from data_prep.reading.scanning import Protected, Reading, Scanner, similar_documents
 from data_prep.reading.shards import ordered_map, resumable_directory, shard_names
 
@@ -52,6 +53,7 @@ def dedup(
     against_shortest: int = 5,
     passes: int | None = None,
     memory_bytes: int | None = None,
+    substrings: int | None = None,
     workers: int = 1,
     arguments: argparse.Namespace | None = None,
 ) -> Manifest:
@@ -64,10 +66,13 @@ def dedup(
         passes: 1 holds all n-grams of kept text in memory (16 to 24 bytes each); 2 cuts the work into tasks that fit `memory_bytes`; None
             chooses by the memory that is free.
         memory_bytes: of a worker; None for a share of what is free.
+        substrings: cut out spans of at least so many tokens that stand earlier in what is left by all else.
 
     Raises:
         ValueError: if a file cannot be read, or there is no room for the output.
     """
+    if substrings is not None:
+        require_length(substrings)
     reading, comparison, methods = reading or Reading(), comparison or Comparison(), methods or DocumentMethods()
     scanner = Scanner(reading, settings or OnionSettings(), comparison)
     paths = [path for corpus in corpora for path in corpus.paths]
@@ -84,6 +89,7 @@ def dedup(
         "against": [list(map(str, against)), against_n, against_shortest],
         "corpora": [[corpus.name, *map(str, corpus.paths)] for corpus in corpora],
         "passes": [passes, memory_bytes],
+        "substrings": substrings,
     }
     with resumable_directory(output_dir, plan) as (directory, scratch):
         protected_places: list[tuple[str, int]] = []
@@ -110,9 +116,22 @@ def dedup(
         }
         if methods.similar:
             facts["similar_documents"] = {**methods.similar.as_facts(), "num_compared": similar.num_compared}
+        text = report([corpus.name for corpus in corpora], counts)
+        if substrings is not None:
+            spans_from = [
+                Shard(
+                    directory / "text" / name,
+                    directory / "removed_spans" / name,
+                    corpora[owner[shard]].name,
+                    text_key_of(path, reading.text_key),
+                )
+                for shard, (path, name) in enumerate(zip(paths, shards))
+            ]
+            facts["substrings"] = cut_substrings(spans_from, substrings, scanner.settings.min_kept_tokens, scratch, workers=workers)
+            text += "\n" + spans_sentence(facts["substrings"]) + "\n"
         files = [[f"text/{name}" for name, number in zip(shards, owner) if number == place] for place in range(len(corpora))]
         write_corpus_table(directory, corpora, dict(zip((corpus.name for corpus in corpora), files)))
-        (directory / "report.md").write_text(report([corpus.name for corpus in corpora], counts), encoding="utf-8")
+        (directory / "report.md").write_text(text, encoding="utf-8")
         return write_manifest(
             directory, stage="data_prep.dedup", facts=facts, arguments=vars(arguments) if arguments else None, inputs=inputs
         )
@@ -238,6 +257,12 @@ def _parser() -> argparse.ArgumentParser:
     more.add_argument(
         "--against-shortest", type=int, default=5, metavar="N", help="shorter paragraphs of theirs are not protected (default: 5 tokens)"
     )
+    more.add_argument(
+        "--substrings",
+        type=int,
+        metavar="N",
+        help="at the end also cut out spans of at least N tokens (50) that stand earlier in the text, wherever they lie in a document",
+    )
     _add_similar(
         parser.add_argument_group("documents that are much alike as a whole (MinHash; case, accents and punctuation do not count)")
     )
@@ -357,6 +382,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         against_shortest=arguments.against_shortest,
         passes=arguments.passes,
         memory_bytes=_memory_bytes(arguments.memory),
+        substrings=arguments.substrings,
         workers=arguments.workers,
         arguments=arguments,
     )
