@@ -7,6 +7,7 @@ import contextlib
 import json
 import multiprocessing
 import os
+import random
 import signal
 import sys
 import time
@@ -97,19 +98,27 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("name", ["collect", "clean", "dedup", "mixture", "to_megatron", "train_tokenizer"])
-def test_two_machines_make_the_bytes_of_one(
-    name: str, texts: list[str], tokenizer_dir: Path, tmp_path: Path, machines: Callable[..., Machine]
-) -> None:
+STAGES = ("collect", "clean", "dedup", "mixture", "to_megatron", "train_tokenizer")
+
+
+def _stage(name: str, texts: list[str], tokenizer: Path) -> tuple[Callable[[Sequence[str]], int], list[str]]:
+    """The command of a stage, without its output."""
     files = [text.rpartition("=")[2] for text in texts]
-    main, words = {
+    return {
         "collect": (collect.main, ["--input", *texts]),
         "clean": (clean.main, ["--input", *texts, "--filters", "web"]),
         "dedup": (dedup.main, ["--input", *texts, "--same-documents", "--similar-documents", "0.7"]),
-        "mixture": (mixture.main, ["--input", *texts, "--tokenizer", f"t={tokenizer_dir}", "--validation-share", "0.1"]),
-        "to_megatron": (to_megatron.main, ["--input", *files, "--tokenizer", str(tokenizer_dir)]),
+        "mixture": (mixture.main, ["--input", *texts, "--tokenizer", f"t={tokenizer}", "--validation-share", "0.1"]),
+        "to_megatron": (to_megatron.main, ["--input", *files, "--tokenizer", str(tokenizer)]),
         "train_tokenizer": (train_tokenizer.main, ["--input", *files, "--vocab-size", "300"]),
     }[name]
+
+
+@pytest.mark.parametrize("name", STAGES)
+def test_two_machines_make_the_bytes_of_one(
+    name: str, texts: list[str], tokenizer_dir: Path, tmp_path: Path, machines: Callable[..., Machine]
+) -> None:
+    main, words = _stage(name, texts, tokenizer_dir)
     one, two = tmp_path / "one", tmp_path / "two"
     alone = machines(main, [*words, "--workers", "1", "--output", str(one)])
     assert alone.error() == ""
@@ -121,6 +130,29 @@ def test_two_machines_make_the_bytes_of_one(
     assert again.error() == "", "what is complete is not done again"
     other = machines(main, [*words, "--workers", "1", "--shared", "--max-document-mib", "7", "--output", str(two)])
     assert "exists and is not empty" in str(other.error())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", STAGES)
+def test_killed_at_any_time(name: str, texts: list[str], tokenizer_dir: Path, tmp_path: Path, machines: Callable[..., Machine]) -> None:
+    """Two machines, of which one is killed and replaced again and again, the one that leads or the other; then both are left alone."""
+    main, words = _stage(name, texts, tokenizer_dir)
+    one, many = tmp_path / "one", tmp_path / "many"
+    assert machines(main, [*words, "--workers", "1", "--output", str(one)]).error() == ""
+    generator, num_killed = random.Random(name), 0
+    shared = [*words, "--workers", "1", "--shared", "--output", str(many)]
+    pair = [machines(main, shared) for _ in range(2)]
+    while num_killed < 12 and not many.exists():
+        time.sleep(generator.uniform(0, 0.6))
+        victim = generator.randrange(2)
+        if pair[victim].process.is_alive():
+            pair[victim].kill()
+            num_killed += 1
+            assert not many.exists() or _content(many) == _content(one), "what has its name is whole"
+        pair[victim] = machines(main, shared)
+    assert [machine.error() for machine in pair] == ["", ""]
+    assert num_killed and _content(one) == _content(many)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["many", "one"], "nothing else stays"
 
 
 # -- a stage of slow tasks, to be killed ---------------------------------------------------------------------------------
