@@ -13,7 +13,7 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -24,10 +24,12 @@ from numpy.typing import NDArray
 
 from data_prep import command, crew
 from data_prep.artifacts import Manifest, digest_file, write_manifest
-from data_prep.mixing.plan import Budget, Selector, chosen_corpora, fractions, held_out_groups, ranks, require_budgets, take
+from data_prep.mixing.plan import Budget, Selector, chosen_corpora, fractions, ranks, require_budgets
 from data_prep.mixing.report import CorpusCounts, Side, blend, megatron_inputs, next_steps, report
+from data_prep.mixing.selection import Rows, Taker, Taking, cuts, held_out
 from data_prep.mixing.shard import (
     LEFT_OUT,
+    SIDES,
     TRAIN,
     VALIDATION,
     CountJob,
@@ -99,6 +101,14 @@ class Shard:
     corpus: Corpus
     name: str
 
+    def table_path(self, scratch: Path) -> Path:
+        """Where its documents are counted."""
+        return scratch / f"{self.name}.npz"
+
+    def sides_path(self, scratch: Path) -> Path:
+        """Where the side of each document is written."""
+        return scratch / f"{self.name}.sides.npy"
+
 
 def mixture(
     corpora: Sequence[Corpus],
@@ -112,7 +122,7 @@ def mixture(
 ) -> Manifest:
     """Write the mixture into a new directory and return its manifest.
 
-    Memory: about 40 bytes a document, and 8 more for each tokenizer.
+    Memory: the table of a shard, some 40 bytes a document of it; see `decide`.
 
     Args:
         tokenizers: name -> folder; budgets are in tokens of the first.
@@ -136,12 +146,11 @@ def mixture(
         shards = [
             Shard(path, corpus, f"{corpus.name}/{name}") for corpus in chosen for path, name in zip(corpus.paths, shard_names(corpus.paths))
         ]
-        tables = _count(shards, units, list(tokenizers.values()), scratch, workers)
-        sides = decide(chosen, [shard.corpus for shard in shards], tables, rules)
-        counts = _counts(chosen, [shard.corpus for shard in shards], tables, sides, rules)
+        _count(shards, units, list(tokenizers.values()), scratch, workers)
+        counts = decide(chosen, shards, scratch, rules, num_tokenizers=len(tokenizers))
         if not any(count.train.documents for count in counts):
             raise ValueError(f"no document is left for training in {', '.join(map(str, paths))}; give more text or larger budgets")
-        _write(shards, units, tables, sides, tuple(tokenizers), directory, workers)
+        _write(shards, units, tuple(tokenizers), directory, scratch, workers)
         (directory / "report.md").write_text(report(counts, list(tokenizers)), encoding="utf-8")
         (directory / "blend.json").write_text(json.dumps(blend(counts), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
         facts = {"tokenizer_digests": digests, "corpora": [asdict(count) for count in counts], "blend": blend(counts)}
@@ -154,40 +163,36 @@ def mixture(
         )
 
 
-def _count(shards: Sequence[Shard], units: Units, tokenizers: Sequence[Path], scratch: Path, workers: int) -> list[ShardTable]:
-    jobs = [CountJob(shard.path, shard.corpus.name, scratch / f"{shard.name}.npz", units) for shard in shards]
+def _count(shards: Sequence[Shard], units: Units, tokenizers: Sequence[Path], scratch: Path, workers: int) -> None:
+    jobs = [CountJob(shard.path, shard.corpus.name, shard.table_path(scratch), units) for shard in shards]
     size = sum(shard.path.stat().st_size for shard in shards)
     with SharedProgress("counting tokens", total=size, unit="B", is_bytes=True) as progress:
         prepared = (tokenizers, workers == 1, progress)
-        return list(
-            ordered_map(count_shard, jobs, workers=workers, name=lambda job: str(job.path), initializer=prepare_to_count, initargs=prepared)
-        )
+        for _ in ordered_map(
+            count_shard, jobs, workers=workers, name=lambda job: str(job.path), initializer=prepare_to_count, initargs=prepared
+        ):
+            pass
 
 
-def _write(
-    shards: Sequence[Shard],
-    units: Units,
-    tables: Sequence[ShardTable],
-    sides: Sequence[NDArray[np.int64]],
-    tokenizers: tuple[str, ...],
-    directory: Path,
-    workers: int,
-) -> None:
+def _write(shards: Sequence[Shard], units: Units, tokenizers: tuple[str, ...], directory: Path, scratch: Path, workers: int) -> None:
     """Write `train/`, `validation/`, `documents/` and the corpus table; a shard with nothing on a side has no file there."""
     for part in ("train", "validation", "documents"):
         shutil.rmtree(directory / part, ignore_errors=True)  # of an earlier run
     jobs = []
-    for shard, table, side in zip(shards, tables, sides):
+    for shard in shards:
         held_out = directory / "validation" / _language(shard.corpus) / shard.name.replace("/", "-")
         targets = directory / "train" / shard.name, held_out, directory / "documents" / shard.name
-        jobs.append(WriteJob(shard.path, shard.corpus.name, units, table, side, tokenizers, *targets))
+        jobs.append(
+            WriteJob(shard.path, shard.corpus.name, units, shard.table_path(scratch), shard.sides_path(scratch), tokenizers, *targets)
+        )
     size = sum(shard.path.stat().st_size for shard in shards)
     with SharedProgress("writing", total=size, unit="B", is_bytes=True) as progress:
         for _ in ordered_map(
             write_shard, jobs, workers=workers, name=lambda job: str(job.path), initializer=show_progress, initargs=(progress,)
         ):
             pass
-    for job, side in zip(jobs, sides):
+    for job in jobs:
+        side = np.load(job.sides_path)
         for target, number in ((job.train_path, TRAIN), (job.validation_path, VALIDATION)):
             if not (side == number).any():
                 target.unlink()
@@ -206,59 +211,71 @@ def _language(corpus: Corpus) -> str:
 
 
 def decide(
-    corpora: Sequence[Corpus], owners: Sequence[Corpus], tables: Sequence[ShardTable], rules: MixtureRules
-) -> list[NDArray[np.int64]]:
-    """The side of each document of each shard.
-
-    Args:
-        owners: the corpus of each shard.
-    """
-    shard = np.repeat(np.arange(len(tables)), [len(table) for table in tables])
-    ids, groups = (np.concatenate([np.zeros(0, np.uint64), *(getattr(table, name) for table in tables)]) for name in ("ids", "groups"))
-    tokens = np.concatenate([np.zeros(0, np.int64), *(table.tokens[:, 0] for table in tables)])
-    languages = sorted({_language(corpus) for corpus in corpora})
-    language = np.array([languages.index(_language(owner)) for owner in owners], dtype=np.int64)[shard]
-    corpus = np.array([corpora.index(owner) for owner in owners], dtype=np.int64)[shard]
-    held_out = np.isin(groups, held_out_groups(groups, language, tokens, rules.validation_share, rules.seed))
-    side = np.where(held_out, VALIDATION, LEFT_OUT)
-    order = ranks(ids, rules.seed)
-    if rules.sentences is not None:
-        for number in range(len(languages)):
-            here = np.flatnonzero((language == number) & ~held_out)
-            side[here[take(np.ones(len(here), np.int64), order[here], rules.sentences)]] = TRAIN
-    else:
-        available = {c.name: int(tokens[(corpus == number) & ~held_out].sum()) for number, c in enumerate(corpora)}
-        shares = fractions(rules.budgets, corpora, available, dict(rules.epochs), rules.total)
-        for number, c in enumerate(corpora):
-            here = np.flatnonzero((corpus == number) & ~held_out)
-            chosen = (
-                np.ones(len(here), bool) if shares[c.name] == 1 else take(tokens[here], order[here], shares[c.name] * available[c.name])
-            )
-            side[here[chosen]] = TRAIN
-    return [side[shard == number] for number in range(len(tables))]
-
-
-def _counts(
-    corpora: Sequence[Corpus],
-    owners: Sequence[Corpus],
-    tables: Sequence[ShardTable],
-    sides: Sequence[NDArray[np.int64]],
-    rules: MixtureRules,
+    corpora: Sequence[Corpus], shards: Sequence[Shard], scratch: Path, rules: MixtureRules, *, num_tokenizers: int
 ) -> list[CorpusCounts]:
+    """Write the side of each document of each shard, and count what each corpus has on each.
+
+    The tables of the shards are read one after the other, some six times; memory is a 4,096th of the documents, and those held out.
+    """
+    languages = sorted({_language(corpus) for corpus in corpora})
+    number_of = {corpus: number for number, corpus in enumerate(corpora)}
+
+    def tables() -> Iterator[tuple[Shard, ShardTable]]:
+        for shard in shards:
+            yield shard, ShardTable.load(shard.table_path(scratch))
+
+    def groups() -> Iterator[tuple[NDArray[np.int64], NDArray[np.uint64], NDArray[np.int64]]]:
+        for shard, table in tables():
+            language = languages.index(_language(shard.corpus))
+            yield np.full(len(table), language), ranks(table.groups, rules.seed), table.tokens[:, 0]
+
+    out = held_out(groups, rules.validation_share)
+
+    def kinds() -> Iterator[tuple[Shard, ShardTable, NDArray[np.int64], Rows]]:
+        """Of each document the number of its corpus, or of its language where sentences are taken; -1 where it is held out."""
+        for shard, table in tables():
+            by_sentence = rules.sentences is not None
+            kind = languages.index(_language(shard.corpus)) if by_sentence else number_of[shard.corpus]
+            is_out = np.isin(ranks(table.groups, rules.seed), out)
+            weights = np.ones(len(table), np.int64) if by_sentence else table.tokens[:, 0]
+            yield shard, table, np.where(is_out, -1, kind), (ranks(table.ids, rules.seed), weights)
+
+    takings = {kind: Taking() for kind in range(len(languages if rules.sentences is not None else corpora))}
+    for _, _, kind, (order, weights) in kinds():
+        for number in np.unique(kind[kind >= 0]).tolist():
+            takings[number].add(order[kind == number], weights[kind == number])
+    found = cuts(takings, _wanted(corpora, languages, takings, rules), lambda: ((kind, rows) for _, _, kind, rows in kinds()))
+    takers = {number: Taker(cut) for number, cut in found.items()}
+    counts = {corpus: [Side.none(num_tokenizers) for _ in SIDES] for corpus in corpora}
+    for shard, table, kind, (order, _) in kinds():
+        side = np.where(kind < 0, VALIDATION, LEFT_OUT).astype(np.uint8)
+        for number in np.unique(kind[kind >= 0]).tolist():
+            here = np.flatnonzero(kind == number)
+            side[here[takers[number].take(order[here])]] = TRAIN
+        with open(shard.sides_path(scratch), "wb") as file:
+            np.save(file, side)
+        for which, before in enumerate(counts[shard.corpus]):
+            counts[shard.corpus][which] = before.plus(_side(table, side == which))
     epochs = dict(rules.epochs)
-    counts = []
-    for corpus in corpora:
-        mine = [(table, side) for owner, table, side in zip(owners, tables, sides) if owner == corpus]
+    return [
+        CorpusCounts(
+            corpus.name, _language(corpus), corpus.domain, epochs.get(corpus.name, 1.0), *(counts[corpus][n] for n in (TRAIN, VALIDATION, LEFT_OUT))
+        )
+        for corpus in corpora
+    ]  # fmt: skip
 
-        def total(which: int, mine: list[tuple[ShardTable, NDArray[np.int64]]] = mine) -> Side:
-            chosen = [(table, side == which) for table, side in mine]
-            tokens = sum((table.tokens[rows].sum(axis=0) for table, rows in chosen), np.zeros(tables[0].tokens.shape[1], np.int64))
-            text_bytes = sum(int(table.text_bytes[rows].sum()) for table, rows in chosen)
-            return Side(sum(int(rows.sum()) for _, rows in chosen), text_bytes, tuple(tokens.tolist()))
 
-        facts = (corpus.name, _language(corpus), corpus.domain, epochs.get(corpus.name, 1.0))
-        counts.append(CorpusCounts(*facts, total(TRAIN), total(VALIDATION), total(LEFT_OUT)))
-    return counts
+def _wanted(corpora: Sequence[Corpus], languages: Sequence[str], takings: dict[int, Taking], rules: MixtureRules) -> dict[int, float]:
+    """How much of each corpus, or language, is taken; what is not named is taken whole."""
+    if rules.sentences is not None:
+        return dict.fromkeys(range(len(languages)), float(rules.sentences))
+    available = {corpus.name: takings[number].total for number, corpus in enumerate(corpora)}
+    shares = fractions(rules.budgets, corpora, available, dict(rules.epochs), rules.total)
+    return {n: shares[corpus.name] * available[corpus.name] for n, corpus in enumerate(corpora) if shares[corpus.name] != 1}
+
+
+def _side(table: ShardTable, rows: NDArray[np.bool_]) -> Side:
+    return Side(int(rows.sum()), int(table.text_bytes[rows].sum()), tuple(table.tokens[rows].sum(axis=0).tolist()))
 
 
 def _pairs(arguments: Sequence[str], option: str) -> dict[str, str]:

@@ -18,6 +18,11 @@ class Side:
     text_bytes: int
     tokens: tuple[int, ...]
 
+    @classmethod
+    def none(cls, num_tokenizers: int) -> Side:
+        """Nothing."""
+        return cls(0, 0, (0,) * num_tokenizers)
+
     def plus(self, other: Side) -> Side:
         """Both together."""
         tokens = tuple(a + b for a, b in zip(self.tokens, other.tokens))

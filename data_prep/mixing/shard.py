@@ -79,6 +79,12 @@ class ShardTable:
     def __len__(self) -> int:
         return len(self.ids)
 
+    @classmethod
+    def load(cls, path: Path) -> ShardTable:
+        """What `count_shard` wrote."""
+        with np.load(path) as saved:
+            return cls(saved["ids"], saved["groups"], saved["tokens"], saved["text_bytes"])
+
 
 @dataclass(frozen=True)
 class CountJob:
@@ -110,15 +116,15 @@ def prepare_to_count(directories: Sequence[Path], is_alone: bool, progress: Coun
     _ENCODERS[:] = [word_encoder(load_tokenizer(directory).backend_tokenizer) for directory in directories]
 
 
-def count_shard(job: CountJob) -> ShardTable:
-    """Count a file, or take its table from an earlier run.
+def count_shard(job: CountJob) -> None:
+    """Count a file into its table, unless an earlier run has.
 
     Raises:
         ValueError: if the file cannot be read.
     """
     state = json.dumps(file_state(job.path))
-    if (counted := _counted(job.table_path, state)) is not None:
-        return counted
+    if _is_counted(job.table_path, state):
+        return
     ids: list[int] = []
     groups: list[int] = []
     text_bytes: list[int] = []
@@ -138,20 +144,20 @@ def count_shard(job: CountJob) -> ShardTable:
     with open(partial, "wb") as file:
         np.savez(file, state=np.array(state), **vars(table))
     os.replace(partial, job.table_path)
-    return table
 
 
-def _counted(table_path: Path, state: str) -> ShardTable | None:
-    """The table of an earlier run, if it is whole and of the same input."""
+def _is_counted(table_path: Path, state: str) -> bool:
+    """Whether the table of an earlier run is whole and of the same input."""
     try:
         with np.load(table_path) as saved:
             if str(saved["state"]) == state:
-                return ShardTable(saved["ids"], saved["groups"], saved["tokens"], saved["text_bytes"])
+                ShardTable(saved["ids"], saved["groups"], saved["tokens"], saved["text_bytes"])
+                return True
     except FileNotFoundError:
         pass
     except (ValueError, KeyError, EOFError, zipfile.BadZipFile):  # cut by a machine that went down
         table_path.unlink()
-    return None
+    return False
 
 
 def count_tokens(texts: Sequence[str]) -> NDArray[np.int64]:
@@ -164,15 +170,15 @@ class WriteJob:
     """A file to divide.
 
     Attributes:
-        sides: for each document `LEFT_OUT`, `TRAIN` or `VALIDATION`.
+        table_path, sides_path: what was counted, and for each document `LEFT_OUT`, `TRAIN` or `VALIDATION`.
         train_path, validation_path, documents_path: what is written.
     """
 
     path: Path
     corpus: str
     units: Units
-    table: ShardTable
-    sides: NDArray[np.int64]
+    table_path: Path
+    sides_path: Path
     tokenizers: tuple[str, ...]
     train_path: Path
     validation_path: Path
@@ -185,6 +191,7 @@ def write_shard(job: WriteJob) -> None:
     Raises:
         ValueError: if the file is not what was counted.
     """
+    table, sides = ShardTable.load(job.table_path), np.load(job.sides_path)
     number = -1
     with (
         JsonLinesWriter(job.train_path) as train_file,
@@ -192,23 +199,23 @@ def write_shard(job: WriteJob) -> None:
         JsonLinesWriter(job.documents_path) as documents_file,
     ):
         for number, (document, identity, _) in enumerate(job.units.read(job.path, job.corpus)):
-            if number >= len(job.table) or id_hash(json.dumps([job.corpus, identity])) != int(job.table.ids[number]):
+            if number >= len(table) or id_hash(json.dumps([job.corpus, identity])) != int(table.ids[number]):
                 raise ValueError(f"{job.path} was changed while the mixture was made; run again")
-            side = int(job.sides[number])
+            side = int(sides[number])
             record: dict[str, Any] = {**document.fields, "id": identity, "corpus": job.corpus, "text": document.text}
             if side == TRAIN:
                 train_file.write(record)
             elif side == VALIDATION:
                 validation_file.write(record)
-            tokens = dict(zip(job.tokenizers, job.table.tokens[number].tolist()))
+            tokens = dict(zip(job.tokenizers, table.tokens[number].tolist()))
             documents_file.write(
                 {
                     "id": identity,
                     "line": document.line,
                     "side": SIDES[side],
-                    "bytes": int(job.table.text_bytes[number]),
+                    "bytes": int(table.text_bytes[number]),
                     "tokens": tokens,
                 }
             )
-        if number + 1 != len(job.table):
+        if number + 1 != len(table):
             raise ValueError(f"{job.path} was changed while the mixture was made; run again")

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from data_prep.planning.rates import LEAST_MEMORY_GIB, Rates, StageRate
 
 _GB = 1e9
-# Memory of the process that leads, which holds this of each document at its end: ids to compare (`duplicate_ids`), tables to choose from
-# (`mixing.plan`), lengths and lines for the index (`megatron.shard.join`).  Caches of words and batches are in the peak of the sample.
-_BYTES_A_DOCUMENT = {"collect": 48, "clean": 48, "dedup": 0, "mixture": 56, "to_megatron": 32}
+# Memory of the process that leads, which holds this of each document at its end: ids to compare (`duplicate_ids`), lengths
+# and lines for the index (`megatron.shard.join`).  Caches of words and batches are in the peak of the sample.
+_BYTES_A_DOCUMENT = {"collect": 48, "clean": 48, "dedup": 0, "mixture": 0, "to_megatron": 32}
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,11 @@ import pytest
 from data_prep import clean, collect, command, crew, dedup, mixture, to_megatron, train_tokenizer
 from data_prep.artifacts import Manifest, check_files, read_manifest, staged_directory, write_manifest
 from data_prep.reading.shards import ordered_map
+from data_prep.tokenizers.files import start_without_torch
 
-_FORK = multiprocessing.get_context("fork")
+# Machines are forked from a process of their own: threads of the tokenizer library that earlier tests have used here do not survive a fork.
+_SERVER = multiprocessing.get_context("forkserver")
+_SERVER.set_forkserver_preload([__name__, "data_prep.train_tokenizer", "data_prep.to_megatron", "data_prep.mixture"])
 _LIMIT_SECONDS = 120.0
 
 
@@ -29,14 +32,15 @@ class Machine:
     """A process that stands for a machine: a command of it, and how that ended."""
 
     def __init__(self, main: Callable[[Sequence[str]], int], words: Sequence[str]) -> None:
-        self._errors, writing = _FORK.Pipe(duplex=False)
-        self.process = _FORK.Process(target=self._run, args=(main, words, writing))
+        self._errors, writing = _SERVER.Pipe(duplex=False)
+        self.process = _SERVER.Process(target=self._run, args=(main, words, writing))
         self.process.start()
         writing.close()
 
     @staticmethod
     def _run(main: Callable[[Sequence[str]], int], words: Sequence[str], errors: Any) -> None:
         os.setpgid(0, 0)
+        start_without_torch()  # as the commands do
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 until the process ends
         try:
             main(words)

@@ -17,12 +17,13 @@ from hypothesis import strategies as st
 
 from data_prep.artifacts import check_files, read_manifest
 from data_prep.collect import main as collect_main
-from data_prep.mixing.plan import Budget, Selector, chosen_corpora, fractions, held_out_groups, ranks, require_budgets, take
+from data_prep.mixing.plan import Budget, Selector, chosen_corpora, fractions, ranks, require_budgets
 from data_prep.mixing.report import next_steps
 from data_prep.mixture import MixtureRules, main, mixture
 from data_prep.reading.corpora import Corpus
 from data_prep.tokenizers.files import load_tokenizer
 from tests.data_prep.packed import unpacked
+from tests.data_prep.plain_mixture import held_out_groups, take
 from tests.processes import ROOT
 
 WORDS = ["dan", "je", "lep", "in", "sonce", "sije", "nad", "mestom", "kjer", "ljudje", "hodijo", "po", "ulicah"]
