@@ -24,8 +24,8 @@ from data_prep.tokenizers.files import start_without_torch
 
 # Machines are forked from a process of their own: threads of the tokenizer library that earlier tests have used here do not survive a fork.
 _SERVER = multiprocessing.get_context("forkserver")
-_SERVER.set_forkserver_preload([__name__, "data_prep.train_tokenizer", "data_prep.to_megatron", "data_prep.mixture"])
-_LIMIT_SECONDS = 120.0
+_SERVER.set_forkserver_preload(["tests.data_prep.crew_server", __name__])
+_LIMIT_SECONDS = 300.0
 
 
 class Machine:
