@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from data_prep import command, crew
 from data_prep.artifacts import Manifest, digest_file, write_manifest
+from data_prep.megatron.word_encoder import tell_if_slow, word_encoder
 from data_prep.mixing.plan import Budget, Selector, chosen_corpora, fractions, ranks, require_budgets
 from data_prep.mixing.report import CorpusCounts, Side, blend, megatron_inputs, next_steps, report
 from data_prep.mixing.selection import Rows, Taker, Taking, cuts, held_out
@@ -132,7 +133,9 @@ def mixture(
     """
     rules, reading = rules or MixtureRules(), reading or Reading()
     chosen = rules.require_sense(corpora)
-    digests = {name: tokenizer_digest(load_tokenizer(directory)) for name, directory in tokenizers.items()}
+    loaded = {name: load_tokenizer(directory) for name, directory in tokenizers.items()}
+    digests = {name: tokenizer_digest(tokenizer) for name, tokenizer in loaded.items()}
+    reasons = {name: tell_if_slow(word_encoder(tokenizer.backend_tokenizer), f"tokenizer {name}") for name, tokenizer in loaded.items()}
     units = Units(reading, rules.group_key, rules.sentences is not None)
     plan = {
         "stage": "data_prep.mixture",
@@ -153,7 +156,12 @@ def mixture(
         _write(shards, units, tuple(tokenizers), directory, scratch, workers)
         (directory / "report.md").write_text(report(counts, list(tokenizers)), encoding="utf-8")
         (directory / "blend.json").write_text(json.dumps(blend(counts), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-        facts = {"tokenizer_digests": digests, "corpora": [asdict(count) for count in counts], "blend": blend(counts)}
+        facts = {
+            "tokenizer_digests": digests,
+            "not_by_words_because": reasons,
+            "corpora": [asdict(count) for count in counts],
+            "blend": blend(counts),
+        }
         return write_manifest(
             directory,
             stage="data_prep.mixture",

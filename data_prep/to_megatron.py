@@ -25,7 +25,7 @@ from data_prep.artifacts import Manifest, write_manifest
 from data_prep.megatron.facts import dataset_summary, totals
 from data_prep.megatron.index import STAGE, token_dtype
 from data_prep.megatron.shard import MAX_SAMPLES, ShardRecord, check, join, shard_part, tokenize_shard
-from data_prep.megatron.word_encoder import LibraryEncoder, WordEncoder, word_encoder
+from data_prep.megatron.word_encoder import LibraryEncoder, WordEncoder, tell_if_slow, word_encoder
 from data_prep.progress import SharedProgress
 from data_prep.reading.documents import add_input_arguments, require_text_files
 from data_prep.reading.scanning import Reading
@@ -78,6 +78,7 @@ def to_megatron(
     dtype = token_dtype(vocab_size)
     encoders = word_encoder(tokenizer.backend_tokenizer).for_threads(workers // len(paths))
     facts = {"tokenizer_digest": tokenizer_digest(tokenizer), "vocab_size": vocab_size, "eos_token_id": tokenizer.eos_token_id}
+    reason = tell_if_slow(encoders[0], f"the tokenizer in {tokenizer.name_or_path}")
     plan = {"stage": STAGE, **facts, "reading": asdict(reading), "inputs": list(map(str, paths))}
     with resumable_directory(output_dir, plan) as (directory, scratch):
         try:
@@ -103,7 +104,7 @@ def to_megatron(
         return write_manifest(
             directory,
             stage=STAGE,
-            facts={**facts, **totals([record.as_facts() for record in records]), **checked},
+            facts={**facts, "not_by_words_because": reason, **totals([record.as_facts() for record in records]), **checked},
             arguments=vars(arguments) if arguments else None,
             inputs={record.source: record.source_digest for record in records},
             known_digests=digests,

@@ -13,9 +13,9 @@
 #define SHORT 64 /* symbols of a word that a scan merges faster than a heap */
 
 /* How text is cut into words: by pairs of neighbouring characters, or as a regular expression does. */
-enum { BY_PAIRS, GPT2, LLAMA3 };
+enum { BY_PAIRS, GPT2, LLAMA3, DIGITS };
 /* Categories of code points, as the tokenizer library's regular expressions see them. */
-enum { OTHER, LETTER, NUMBER, SPACE };
+enum { OTHER, LETTER, NUMBER, SPACE, IS_DIGIT = 4 }; /* IS_DIGIT: a bit of its own, for DIGITS */
 
 typedef struct {
     uint64_t pair; /* left id << 32 | right id */
@@ -152,7 +152,7 @@ static inline uint32_t code_point(const uint8_t *p, int *width) {
 }
 
 static inline int category(const rules_t *rules, const uint8_t *p, const uint8_t *end, int *width) {
-    return p < end ? rules->categories[code_point(p, width)] : -1;
+    return p < end ? rules->categories[code_point(p, width)] & 3 : -1;
 }
 
 /* Behind the characters of a category from p on, at most `most` of them. */
@@ -203,6 +203,14 @@ static const uint8_t *end_gpt2(const rules_t *rules, const uint8_t *p, const uin
     return skip(rules, q, end, kind, INT64_MAX);
 }
 
+/* Behind the stretch at p that the expression of GPT-2 sees for itself: digits are cut out of a text before (at most max_digits at a time). */
+static const uint8_t *end_of_stretch(const rules_t *rules, const uint8_t *p, const uint8_t *end) {
+    int width, is_digit = rules->categories[code_point(p, &width)] & IS_DIGIT, most = is_digit ? rules->max_digits : 0;
+    for (int count = 1; (p += width) < end; count++)
+        if ((rules->categories[code_point(p, &width)] & IS_DIGIT) != is_digit || (most && count == most)) break;
+    return p;
+}
+
 static inline int breaks_line(const uint8_t *p) {
     return *p == '\n' || *p == '\r';
 }
@@ -241,7 +249,10 @@ static inline const merge_t *find_merge(const rules_t *rules, int32_t left, int3
 static int64_t first_symbols(const rules_t *rules, const uint8_t *word, int64_t length, int32_t *symbols) {
     int64_t count = 0;
     if (rules->cutting != BY_PAIRS) {
-        for (; count < length; count++) symbols[count] = rules->symbols[word[count]];
+        for (int64_t i = 0; i < length; i++) {
+            symbols[count] = rules->symbols[word[i]];
+            count += symbols[count] >= 0; /* a byte without a token is left out */
+        }
         return count;
     }
     int after_unknown = 0, width;
@@ -322,6 +333,7 @@ static candidate_t pop(candidate_t *heap, int64_t *size) {
 static int64_t merge_long(encoder_t *encoder, int64_t count, int32_t *ids) {
     int32_t *symbols = encoder->symbols, *previous = encoder->previous, *next = encoder->next;
     int64_t size = 0, kept = 0;
+    if (!count) return 0;
     for (int64_t i = 0; i < count; i++) {
         previous[i] = (int32_t)i - 1;
         next[i] = i + 1 < count ? (int32_t)i + 1 : -1;
@@ -460,12 +472,14 @@ int word_encode(encoder_t *encoder, const uint8_t *text, const int64_t *offsets,
                 int64_t *word, int32_t *ids, int64_t *lengths) {
     const rules_t *rules = encoder->rules;
     int64_t document = state[0], written = state[2], before_document = state[3];
-    const uint8_t *p = text + state[1];
+    const uint8_t *p = text + state[1], *stretch = p;
     for (; document < num_documents; document++) {
         const uint8_t *end = text + offsets[document + 1];
         while (p < end) {
+            if (rules->cutting == DIGITS && p >= stretch) stretch = end_of_stretch(rules, p, end);
             const uint8_t *q = rules->cutting == BY_PAIRS ? end_by_pairs(rules, p, end)
                                : rules->cutting == GPT2   ? end_gpt2(rules, p, end)
+                               : rules->cutting == DIGITS ? end_gpt2(rules, p, stretch)
                                                           : end_llama3(rules, p, end);
             int64_t length = q - p, count;
             uint64_t hash = hash_of(p, length);
@@ -494,7 +508,7 @@ int word_encode(encoder_t *encoder, const uint8_t *text, const int64_t *offsets,
                 }
                 count = merged(encoder, p, length, hash, ids + written);
                 if (count < 0) return -1;
-                remember(encoder, p, length, hash, ids + written, count);
+                if (count) remember(encoder, p, length, hash, ids + written, count);
             }
             written += count;
             p = q;

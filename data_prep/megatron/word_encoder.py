@@ -7,6 +7,8 @@ where there is no compiler, is the library's `encode_batch_fast`.
 from __future__ import annotations
 
 import ctypes
+import re
+import sys
 from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
@@ -16,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data_prep import native
-from data_prep.megatron.word_rules import BY_PAIRS, Merges, NotExactError, WordRules, categories, word_rules
+from data_prep.megatron.word_rules import BY_PAIRS, DIGITS, IS_DIGIT, Merges, NotExactError, WordRules, categories, digits, word_rules
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -63,7 +65,7 @@ class NativeRules:
         library.word_rules_new.restype = library.word_encoder_new.restype = ctypes.c_void_p
         merges = rules.merges or _NO_MERGES
         self._arrays = (
-            categories() if rules.cutting != BY_PAIRS else np.zeros(0, np.uint8),
+            _categories(rules.cutting),
             np.ascontiguousarray(rules.cuts),
             merges.symbols,
             merges.byte_ids,
@@ -99,6 +101,9 @@ class WordEncoder:
         self._tokenizer, self._native_rules = tokenizer, native_rules
         self._rules, self._library = native_rules.rules, native_rules.library
         self._whole_texts = LibraryEncoder(tokenizer)
+        # Of tokens that begin at one place the longest, as the library has it: the first alternative that fits is taken.
+        longest_first = sorted(self._rules.added_tokens, key=len, reverse=True) if self._rules.are_cut_here else []
+        self._added = re.compile(f"({'|'.join(map(re.escape, longest_first))})") if longest_first else None
         self._encoder = ctypes.c_void_p(self._library.word_encoder_new(native_rules.pointer, _int64(num_slots), _int64(arena_size)))
         if not self._encoder:
             raise MemoryError("no memory for the cache of words")
@@ -114,6 +119,11 @@ class WordEncoder:
         return [self, *(WordEncoder(self._tokenizer, self._native_rules) for _ in range(number - 1))]
 
     @property
+    def reason(self) -> str:
+        """Why the library is not used: nothing."""
+        return ""
+
+    @property
     def counts(self) -> tuple[int, int]:
         """Words found in the cache and words that were not."""
         counts = np.zeros(2, dtype=np.int64)
@@ -123,10 +133,27 @@ class WordEncoder:
     def encode(self, texts: Sequence[str], behind: int) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
         """See `LibraryEncoder.encode`."""
         added = self._rules.added_tokens
+        if self._added is not None:
+            return self._encode_between(texts, behind, self._added)
         if not added or not any(token in text for text in texts for token in added):
             return self._encode(texts, behind)
         parts = [(self._whole_texts.encode if any(token in text for token in added) else self._encode)([text], behind) for text in texts]
         return np.concatenate([ids for ids, _ in parts]), np.concatenate([lengths for _, lengths in parts])
+
+    def _encode_between(self, texts: Sequence[str], behind: int, added: re.Pattern[str]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+        """What lies between added tokens is a text for itself, and the token stands behind it."""
+        parts: list[str] = []
+        ends: list[int] = []
+        num_parts: list[int] = []
+        for text in texts:
+            between = added.split(text)
+            parts += between[::2]
+            ends += [self._rules.added_tokens[token] for token in between[1::2]]
+            ends.append(behind)
+            num_parts.append(len(between) // 2 + 1)
+        ids, lengths = self._encode(parts, behind)
+        ids[np.cumsum(lengths) - 1] = ends
+        return ids, np.add.reduceat(lengths, np.cumsum(num_parts) - num_parts) if texts else lengths
 
     def _encode(self, texts: Sequence[str], behind: int) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
         documents = [self._rules.prepare(text).encode() for text in texts]
@@ -167,6 +194,22 @@ def word_encoder(tokenizer: Tokenizer) -> WordEncoder | LibraryEncoder:
         return LibraryEncoder(tokenizer, str(error))
     library = native.load(SOURCE)
     return LibraryEncoder(tokenizer, "there is no C compiler") if library is None else WordEncoder(tokenizer, NativeRules(rules, library))
+
+
+def _categories(cutting: int) -> NDArray[np.uint8]:
+    if cutting == BY_PAIRS:
+        return np.zeros(0, np.uint8)
+    return categories() | digits() * np.uint8(IS_DIGIT) if cutting == DIGITS else categories()
+
+
+def tell_if_slow(encoder: WordEncoder | LibraryEncoder, tokenizer: str) -> str:
+    """Why a tokenizer's words are not kept, empty where they are; it is also said on stderr."""
+    if encoder.reason:
+        print(
+            f"note: {tokenizer} is used as the library has it, several times slower than by words and with the same ids: {encoder.reason}",
+            file=sys.stderr,
+        )
+    return encoder.reason
 
 
 def _at(array: NDArray[Any] | None) -> ctypes.c_void_p:

@@ -9,10 +9,11 @@ Three kinds of cuts are known:
   side that begins with y, nothing ever joins across xy, and the merges on the two sides do not see each other: cutting there changes
   nothing.  That holds with and without a pre-tokenizer (Llama 2 and Mistral have none) and finds cuts at punctuation and line ends
   too.  Characters beyond ASCII count as one.
-- *expressions*: the regular expressions of GPT-2, and of Llama 3 and Qwen, before byte-level BPE.
+- *expressions*: the regular expressions of GPT-2, alone or behind a cut at digits (SmolLM2, Falcon), and of Llama 3 and Qwen, before byte-level BPE.
 
-What is not covered goes to the library whole: normalizers are its own work unless they only write spaces as ▁, and so are texts in which a
-token occurs that was added to the vocabulary as ordinary text, since it is cut out before all else.
+Tokens that were added to the vocabulary as ordinary text (Gemma's runs of line ends) are cut out of a text before all else, the leftmost first and of those
+the longest, and what lies between them is a text for itself.  Only where a space is put before a text does one that holds such a token go to
+the library, which also does what is not covered here: normalizers, unless they only write spaces as ▁.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ if TYPE_CHECKING:
 
 SPACE = "▁"
 NUM_CODE_POINTS = 0x110000
-BY_PAIRS, GPT2, LLAMA3 = range(3)  # as in word_encoder.c
+BY_PAIRS, GPT2, LLAMA3, DIGITS = range(4)  # as in word_encoder.c
+IS_DIGIT = 4  # a bit beside the categories
 OTHER, LETTER, NUMBER, WHITE_SPACE = range(4)
 
 _BEYOND_ASCII = 128
@@ -76,13 +78,14 @@ class WordRules:
     """How a text becomes words whose ids do not depend on their neighbours.
 
     Attributes:
-        cutting: BY_PAIRS, GPT2 or LLAMA3.
+        cutting: BY_PAIRS, GPT2, LLAMA3 or DIGITS.
         prepare: text -> text that is cut, where a space stands for ▁.
         word_of: a word as the model takes it.
         cuts: (129, 256) uint8, whether words part between two characters (ASCII; all others are 128); for BY_PAIRS.
-        max_digits: in a word; for LLAMA3.
+        max_digits: in a word; for LLAMA3, and for DIGITS, where 0 is any number.
         merges: None where the library's model is asked.
-        added_tokens: a text with one of these goes to the library.
+        added_tokens: ids of the tokens that are cut out of a text before all else.
+        are_cut_here: whether that is done here; otherwise a text with one of them goes to the library.
     """
 
     cutting: int
@@ -91,7 +94,8 @@ class WordRules:
     cuts: NDArray[np.uint8]
     max_digits: int = 0
     merges: Merges | None = None
-    added_tokens: tuple[str, ...] = ()
+    added_tokens: dict[str, int] = field(default_factory=dict)
+    are_cut_here: bool = False
 
 
 def word_rules(tokenizer: Tokenizer) -> WordRules:
@@ -115,10 +119,12 @@ def word_rules(tokenizer: Tokenizer) -> WordRules:
             np.zeros((_BEYOND_ASCII + 1, 256), dtype=np.uint8),
             max_digits,
             _byte_merges(model) if model["type"] == "BPE" else None,
-            added,
+            *_cut_out(added, add_space),
         )
     native_normalizer, prefix, has_marks = _space_normalizer(description["normalizer"])
-    cut_at_spaces, pre_prefix, marks_here = _space_cutter(cutters, has_normalizer=description["normalizer"] is not None)
+    cut_at_spaces, pre_prefix, marks_here = _space_cutter(
+        cutters, has_normalizer=description["normalizer"] is not None, leaves_no_space=has_marks
+    )
     if not (has_marks or marks_here):
         raise NotExactError("it does not write spaces as ▁")
     if prefix != "no" and pre_prefix != "no":
@@ -126,13 +132,15 @@ def word_rules(tokenizer: Tokenizer) -> WordRules:
     merges, joined = _space_merges(model) if model["type"] == "BPE" else (None, None)
     if joined is None and not cut_at_spaces:
         raise NotExactError(f"its {model['type']} model may join across spaces")
+    added_tokens, are_cut_here = _cut_out(added, prefix != "no" or pre_prefix != "no")
     return WordRules(
         BY_PAIRS,
         _prepare(tokenizer, None if native_normalizer else description["normalizer"], pre_prefix if pre_prefix != "no" else prefix, SPACE),
         lambda word: word.decode().replace(" ", SPACE),
         _cut_table(joined, cut_at_spaces=cut_at_spaces),
         merges=merges,
-        added_tokens=added,
+        added_tokens=added_tokens,
+        are_cut_here=are_cut_here,
     )
 
 
@@ -144,14 +152,21 @@ def _steps(part: dict[str, Any] | None, nested: str) -> list[dict[str, Any]]:
     return [part]
 
 
-def _added_tokens(description: dict[str, Any]) -> tuple[str, ...]:
+def _cut_out(added: list[dict[str, Any]], adds_space: bool) -> tuple[dict[str, int], bool]:
+    """Ids of the added tokens, and whether they may be cut out here: not where a space is put before a text, which it is not before each part."""
+    are_plain = not any(token["single_word"] or token["lstrip"] or token["rstrip"] for token in added)
+    if len(added) > _MAX_ADDED_TOKENS and (adds_space or not are_plain):
+        why = "it puts a space before its texts" if are_plain else "these take the spaces beside them, or are whole words only"
+        raise NotExactError(f"{len(added)} tokens were added to it, and {why}")
+    return {token["content"]: token["id"] for token in added}, are_plain and not adds_space
+
+
+def _added_tokens(description: dict[str, Any]) -> list[dict[str, Any]]:
     """Tokens that are cut out of a text before it is normalized; special ones are not, since they are taken as text."""
     added = [token for token in description["added_tokens"] if not token["special"]]
     if any(token["normalized"] for token in added) and description["normalizer"] is not None:
         raise NotExactError("its added tokens are sought in normalized text")
-    if len(added) > _MAX_ADDED_TOKENS:
-        raise NotExactError(f"{len(added)} tokens were added to it")
-    return tuple(token["content"] for token in added)
+    return [token for token in added if token["content"]]
 
 
 def _prepare(tokenizer: Tokenizer, normalized: dict[str, Any] | None, prefix: str, space: str = " ") -> Callable[[str], str]:
@@ -178,6 +193,8 @@ def _expression(cutters: Sequence[dict[str, Any]]) -> tuple[int, int, bool]:
         raise NotExactError("its pre-tokenizer goes on behind ByteLevel")
     if not before and last["use_regex"]:
         return GPT2, 0, last["add_prefix_space"]
+    if len(before) == 1 and before[0]["type"] == "Digits" and last["use_regex"] and not last["add_prefix_space"]:
+        return DIGITS, int(before[0]["individual_digits"]), False
     if len(before) == 1 and not last["use_regex"] and not last["add_prefix_space"]:
         [split] = before
         digits = _EXPRESSIONS.get(split["pattern"].get("Regex", "")) if split["type"] == "Split" else None
@@ -198,7 +215,7 @@ def _space_normalizer(normalizer: dict[str, Any] | None) -> tuple[bool, str, boo
     return False, "no", marks[-1]
 
 
-def _space_cutter(cutters: Sequence[dict[str, Any]], *, has_normalizer: bool) -> tuple[bool, str, bool]:
+def _space_cutter(cutters: Sequence[dict[str, Any]], *, has_normalizer: bool, leaves_no_space: bool) -> tuple[bool, str, bool]:
     """Whether it cuts before each ▁, where it adds one in front, and whether it writes ▁."""
     if not cutters:
         return False, "no", False
@@ -210,6 +227,8 @@ def _space_cutter(cutters: Sequence[dict[str, Any]], *, has_normalizer: bool) ->
         if scheme == "first" and has_normalizer:
             raise NotExactError("where its text begins depends on what its normalizer takes away")
         return step.get("split", True), "no" if scheme == "never" else "unless space", True
+    if step["type"] == "Split" and step["pattern"] == {"String": " "} and leaves_no_space:
+        return False, "no", False  # Gemma's: there is nothing that it could cut
     if step["type"] == "Split" and step["pattern"] == {"String": SPACE} and step["behavior"] == "MergedWithNext" and not step["invert"]:
         return True, "no", False
     raise NotExactError("its pre-tokenizer is not known")
@@ -236,9 +255,10 @@ def _triples(pairs: Iterable[tuple[str, str]], vocab: dict[str, int]) -> NDArray
 def _byte_merges(model: dict[str, Any]) -> Merges:
     _require_plain(model)
     vocab = model["vocab"]
-    if missing := [character for character in BYTE_TO_CHARACTER if character not in vocab]:
-        raise NotExactError(f"{len(missing)} bytes have no token")
-    symbols = np.array([vocab[character] for character in BYTE_TO_CHARACTER], dtype=np.int32)
+    missing = [character for character in BYTE_TO_CHARACTER if character not in vocab]
+    if missing and (model.get("unk_token") is not None or model.get("byte_fallback")):
+        raise NotExactError(f"{len(missing)} bytes have no token, and another stands for them")
+    symbols = np.array([vocab.get(character, -1) for character in BYTE_TO_CHARACTER], dtype=np.int32)
     byte_of = {character: byte for byte, character in enumerate(BYTE_TO_CHARACTER)}
     whole = {}
     if model.get("ignore_merges"):
@@ -297,18 +317,25 @@ def categories() -> NDArray[np.uint8]:
 
     Asked of the library itself, because its Unicode version is its own; kept in the user's cache, since that takes 2 s.
     """
+    return _kept("categories", _categories)
+
+
+def digits() -> NDArray[np.uint8]:
+    """(NUM_CODE_POINTS,) 1 for what the library's cut at digits takes for one, asked of the library and kept."""
+    return _kept("digits", _digits)
+
+
+def _kept(name: str, make: Callable[[], NDArray[np.uint8]]) -> NDArray[np.uint8]:
     import tokenizers
 
-    path = cache_dir() / f"categories-{tokenizers.__version__}.npy"
+    path = cache_dir() / f"{name}-{tokenizers.__version__}.npy"
     try:
         found: NDArray[np.uint8] = np.load(path)
         if found.shape == (NUM_CODE_POINTS,):
             return found
     except (OSError, ValueError):
         pass
-    found = np.full(NUM_CODE_POINTS, OTHER, dtype=np.uint8)
-    for kind, expression in ((LETTER, r"\p{L}+"), (NUMBER, r"\p{N}+"), (WHITE_SPACE, r"\s+")):
-        found[_code_points(expression)] = kind
+    found = make()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_name(f".{path.stem}.{id(found):x}.npy")
@@ -316,6 +343,24 @@ def categories() -> NDArray[np.uint8]:
         partial.replace(path)
     except OSError:
         pass  # found again next time
+    return found
+
+
+def _categories() -> NDArray[np.uint8]:
+    found = np.full(NUM_CODE_POINTS, OTHER, dtype=np.uint8)
+    for kind, expression in ((LETTER, r"\p{L}+"), (NUMBER, r"\p{N}+"), (WHITE_SPACE, r"\s+")):
+        found[_code_points(expression)] = kind
+    return found
+
+
+def _digits() -> NDArray[np.uint8]:
+    from tokenizers import pre_tokenizers
+
+    code_points = [*range(0xD800), *range(0xE000, NUM_CODE_POINTS)]  # without surrogates
+    found = np.zeros(NUM_CODE_POINTS, dtype=np.uint8)
+    for _, (start, end) in pre_tokenizers.Digits(individual_digits=True).pre_tokenize_str("a".join(map(chr, code_points))):
+        if end - start == 1 and start % 2 == 0:  # cut off from the letters beside it
+            found[code_points[start // 2]] = 1
     return found
 
 

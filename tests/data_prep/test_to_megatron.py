@@ -48,12 +48,16 @@ def texts_file(write: Write) -> Path:
 
 
 @pytest.mark.parametrize("num_words, dtype", [(100, np.uint16), (70_000, np.int32)])
-def test_bytes_are_those_of_megatrons_builder(write: Write, tmp_path: Path, num_words: int, dtype: type) -> None:
+def test_bytes_are_those_of_megatrons_builder(
+    write: Write, tmp_path: Path, num_words: int, dtype: type, capsys: pytest.CaptureFixture[str]
+) -> None:
     from megatron.core.datasets.indexed_dataset import DType, IndexedDataset, IndexedDatasetBuilder
 
     rows = [[5, 99, 7], [0], [num_words - 1] * 300, [1, 2]]
     path = write("a.txt", "\n".join(" ".join(f"w{i}" for i in row) for row in rows))
-    to_megatron([path], word_tokenizer(num_words), tmp_path / "out")
+    manifest = to_megatron([path], word_tokenizer(num_words), tmp_path / "out")
+    assert manifest.facts["not_by_words_because"] == "its pre-tokenizer is not known"
+    assert capsys.readouterr().err.endswith("several times slower than by words and with the same ids: its pre-tokenizer is not known\n")
     assert DType.optimal_dtype(num_words + 1) is dtype
 
     builder = IndexedDatasetBuilder(str(tmp_path / "theirs.bin"), dtype=dtype)

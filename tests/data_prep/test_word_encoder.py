@@ -35,12 +35,19 @@ TRAINING = [*LINES, *("\n\n".join(LINES[i : i + 3]) for i in range(0, 200, 3)), 
 has_compiler = pytest.mark.skipif(native.load(SOURCE) is None, reason="there is no C compiler here")
 
 
-def byte_level(pre_tokenizer: pre_tokenizers.PreTokenizer, *, normalizer: normalizers.Normalizer | None = None, **model: bool) -> Tokenizer:
+def byte_level(
+    pre_tokenizer: pre_tokenizers.PreTokenizer,
+    *,
+    normalizer: normalizers.Normalizer | None = None,
+    alphabet: list[str] | None = None,
+    **model: bool,
+) -> Tokenizer:
     tokenizer = Tokenizer(models.BPE(**model))
     tokenizer.pre_tokenizer = pre_tokenizer
     if normalizer is not None:
         tokenizer.normalizer = normalizer
-    trainer = trainers.BpeTrainer(vocab_size=1500, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False)
+    alphabet = pre_tokenizers.ByteLevel.alphabet() if alphabet is None else alphabet
+    trainer = trainers.BpeTrainer(vocab_size=1500, initial_alphabet=alphabet, show_progress=False)
     tokenizer.train_from_iterator(TRAINING, trainer)
     tokenizer.decoder = decoders.ByteLevel()
     return tokenizer
@@ -96,6 +103,30 @@ def with_added_token() -> Tokenizer:
     return tokenizer
 
 
+def digits_apart(*, individual: bool = True) -> Tokenizer:
+    """As SmolLM2's: digits are cut out before the expression of GPT-2."""
+    steps = [pre_tokenizers.Digits(individual_digits=individual), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)]
+    return byte_level(pre_tokenizers.Sequence(steps))
+
+
+def gemma() -> Tokenizer:
+    """As Gemma's: no pre-tokenizer that cuts, and hundreds of added tokens, among them runs of line ends and of ▁ as they are written."""
+    tokenizer = space_marked(prepend=False)
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(" ", "merged_with_previous")
+    added = [
+        *("\n" * count for count in range(2, 32)),
+        *(MARK * count for count in range(2, 32)),
+        "<table>",
+        "</table>",
+        "e na",
+        "e",
+        "na\n",
+    ]
+    added += [f"<unused{number}>" for number in range(99)]
+    tokenizer.add_tokens([AddedToken(token, normalized=False, special=False) for token in added])
+    return tokenizer
+
+
 MAKERS: dict[str, Callable[[], Tokenizer]] = {
     "GPT-2": lambda: byte_level(pre_tokenizers.ByteLevel(add_prefix_space=False)),
     "GPT-2, space in front": lambda: byte_level(pre_tokenizers.ByteLevel(add_prefix_space=True)),
@@ -111,6 +142,10 @@ MAKERS: dict[str, Callable[[], Tokenizer]] = {
     "metaspace never": lambda: space_marked(pre_tokenizer=pre_tokenizers.Metaspace(prepend_scheme="never")),
     "metaspace unsplit": lambda: space_marked(pre_tokenizer=pre_tokenizers.Metaspace(prepend_scheme="always", split=False)),
     "normalized": normalized,
+    "digits": digits_apart,
+    "some bytes": lambda: byte_level(pre_tokenizers.ByteLevel(add_prefix_space=False), alphabet=[]),
+    "runs of digits": lambda: digits_apart(individual=False),
+    "Gemma": gemma,
     "unigram": unigram,
     "added token": with_added_token,
 }  # fmt: skip
@@ -170,7 +205,7 @@ def test_ids_are_the_librarys_on_the_demos_text(name: str) -> None:
 def test_every_code_point_is_cut_as_by_the_library() -> None:
     """Between letters, and between spaces, so that its category decides."""
     code_points = [*range(0xD800), *range(0xE000, 0x11000), *range(0x1F000, 0x20000)]
-    for name in ("GPT-2", "Llama 3"):
+    for name in ("GPT-2", "Llama 3", "digits", "runs of digits"):
         require_equal(
             name, ["".join(f"a{chr(c)}1{chr(c)} {chr(c)}" for c in code_points[i : i + 5000]) for i in range(0, len(code_points), 5000)]
         )
@@ -252,7 +287,7 @@ def test_what_is_not_exact_goes_to_the_library() -> None:
 
     assert refused(nothing, dropout=0.1) == "its merges are left out at random"
     assert refused(added) == "its added tokens are sought in normalized text"
-    assert refused(many_added) == "18 tokens were added to it"
+    assert refused(many_added) == "18 tokens were added to it, and it puts a space before its texts"
     assert refused(digits, "GPT-2") == "its pre-tokenizer is not known"
     assert refused(stripped, "metaspace first") == "where its text begins depends on what its normalizer takes away"
     assert refused(unsplit, "unigram") == "its Unigram model may join across spaces"
