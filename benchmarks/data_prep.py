@@ -114,7 +114,7 @@ def clean_files(workers: int) -> Callable[[list[Path], Path], None]:
 
 
 FILES: dict[str, Callable[[list[Path], Path], None]] = {
-    "dedup, 1 pass, 1 process": dedup_files(workers=1),
+    "dedup, 1 pass, 1 process": dedup_files(workers=1, passes=1),
     "dedup, 2 passes, 1 process": dedup_files(workers=1, passes=2),
     "dedup, 2 passes, 2 processes": dedup_files(workers=2, passes=2),
     "clean --problem-runs sl, 1 process": clean_files(1),
