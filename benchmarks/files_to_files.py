@@ -1,0 +1,110 @@
+"""Deduplication and cleaning from files to files beside datatrove's filters and MinHash, in one run: MB of text per CPU second, start-up included.
+
+Each measurement is a process of its own, with one worker; CPU seconds are of it and its children.  datatrove reads and writes the same files where the Python in SCION_PEER_PYTHON can import it,
+on no more than --peer-mb of them, and so do ours once more for the comparison; `web` are the rules of Gopher, C4's and FineWeb's, with ours for mojibake, markup, lines and personal data besides.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from data_prep import command
+from data_prep.reading.scanning import Reading
+from data_prep.reading.shards import JsonLinesWriter
+from data_prep.tables import markdown_table
+
+ROOT = Path(__file__).resolve().parent.parent
+_TIMEOUT_SECONDS = 1800
+
+OURS = {
+    "dedup": ["dedup", "--passes", "1"],
+    "dedup --similar-documents": ["dedup", "--passes", "1", "--similar-documents"],
+    "clean --filters none": ["clean", "--filters", "none"],
+    "clean --filters standard": ["clean", "--filters", "standard"],
+    "clean --filters web": ["clean", "--filters", "web"],
+}
+DATATROVE = """
+import sys
+from loguru import logger
+logger.remove()
+from datatrove.executor import LocalPipelineExecutor
+from datatrove.pipeline.filters import C4QualityFilter, FineWebQualityFilter, GopherQualityFilter, GopherRepetitionFilter
+from datatrove.pipeline.readers import JsonlReader
+from datatrove.pipeline.writers import JsonlWriter
+source, work, language = sys.argv[1:]
+filters = [GopherRepetitionFilter(language=language), GopherQualityFilter(language=language), C4QualityFilter(filter_no_terminal_punct=False, language=language), FineWebQualityFilter(language=language)]
+reader = JsonlReader(source, glob_pattern="*.jsonl.zst")
+LocalPipelineExecutor([reader, *filters, JsonlWriter(f"{work}/kept", compression="zstd", output_filename="${rank}.jsonl.zst")], tasks=1, workers=1, logging_dir=f"{work}/logs").run()
+"""
+
+
+def cpu_seconds(arguments: Sequence[str]) -> float:
+    """Of a process."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = subprocess.run(arguments, cwd=ROOT, capture_output=True, text=True, timeout=_TIMEOUT_SECONDS)
+    if done.returncode:
+        raise ValueError(f"{' '.join(arguments[:4])} failed: {(done.stderr.strip().splitlines() or ['without a word'])[-1]}")
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def measured(name: str, paths: Sequence[Path], language: str) -> float:
+    """CPU seconds of one of OURS, or of datatrove."""
+    with tempfile.TemporaryDirectory() as work:
+        if name in OURS:
+            program, *options = OURS[name]
+            files = [f"c={paths[0]}", *map(str, paths[1:])]
+            common = ["--workers", "1", "--skip-bad", "--output", f"{work}/output"]
+            return cpu_seconds([sys.executable, "-m", f"data_prep.{program}", "--input", *files, *options, *common])
+        folder = Path(work) / "in"
+        folder.mkdir()
+        for number, path in enumerate(paths):
+            (folder / f"{number:05d}.jsonl.zst").symlink_to(path.resolve())
+        return cpu_seconds([os.environ["SCION_PEER_PYTHON"], "-c", DATATROVE, str(folder), work, language])
+
+
+def sampled(paths: Sequence[Path], megabytes: float, target: Path) -> float:
+    """Write documents from all files in turn, up to so much text; MB of it."""
+    size = 0.0
+    with JsonLinesWriter(target) as file:
+        for path in paths:
+            here = 0.0
+            for document in Reading().documents(path):
+                file.write({"id": f"{path.name}:{document.line}", "text": document.text})
+                here += len(document.text.encode()) / 1e6
+                if here >= megabytes / len(paths):
+                    break
+            size += here
+    return size
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure and print a table."""
+    parser = command.parser(__doc__, prog="benchmarks.files_to_files", example="python -m benchmarks.files_to_files --input sl/*.jsonl.zst")
+    parser.add_argument("--input", type=Path, nargs="+", required=True, metavar="FILE", help="JSON Lines with documents, .jsonl.zst")
+    parser.add_argument("--language", default="slv", help="of the text, as datatrove calls it (default: slv)")
+    parser.add_argument("--peer-mb", type=float, default=4.0, metavar="MB", help="so much of the text for datatrove (default: 4)")
+    arguments = parser.parse_args(argv)
+    blocks = (block for path in arguments.input for block in Reading().blocks(path))
+    whole = sum(len(block.text) for block in blocks) / 1e6
+    rows = []
+    with tempfile.TemporaryDirectory() as work:
+        sample = Path(work) / "sample.jsonl.zst"
+        part = sampled(arguments.input, arguments.peer_mb, sample)
+        for name in OURS:
+            on_part, on_whole = (measured(name, paths, arguments.language) for paths in ([sample], arguments.input))
+            rows.append([name, f"{whole / on_whole:.1f}", f"{(whole - part) / max(on_whole - on_part, 1e-9):.1f}", f"{part / on_part:.1f}"])
+        if os.environ.get("SCION_PEER_PYTHON"):
+            rows.append(["datatrove, the rules of web", "-", "-", f"{part / measured('datatrove', [sample], arguments.language):.2f}"])
+    print(markdown_table(("from .jsonl.zst to .jsonl.zst", f"{whole:.0f} MB", "without start-up", f"{part:.1f} MB"), rows))
+    return command.DONE
+
+
+if __name__ == "__main__":
+    command.run(main)
