@@ -2,6 +2,7 @@
 
 loss: training loss of several runs over steps, tokens or bytes, and validation loss below it where the runs have one.
 suite: mean score of a suite of tasks over the checkpoints of each run.
+profile: mean score of each suite at the last checkpoint of each run, the suites side by side.
 new-tokens: scores, speed and the share of new tokens in prompts and answers over the number of tokens added.
 Vocabularies differ in what a token is: losses compare within one vocabulary only, bits per byte (eval.learning_curves) across them.
 """
@@ -14,7 +15,7 @@ import fnmatch
 import html
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 
@@ -35,7 +36,7 @@ from eval.reporting.scores import lines as score_lines
 from recipes.run_dir import METRICS_NAME
 from recipes.run_metrics import read_metrics
 
-KINDS = ("loss", "suite", "new-tokens")
+KINDS = ("loss", "suite", "profile", "new-tokens")
 _AGAINST = {"steps": "step", "tokens": "tokens", "bytes": "bytes"}
 
 
@@ -107,10 +108,7 @@ def suite_figure(report: Report, patterns: Sequence[str], *, tokens_per_step: in
     """
     panels = []
     for pattern in patterns:
-        headlines = {line.source: line for line in reversed(score_lines(report)) if line.headline and not line.is_text}
-        members = [line for name, line in headlines.items() if fnmatch.fnmatchcase(name, pattern)]
-        if not members:
-            raise ValueError(f"no task matches {pattern}; the results have {', '.join(sorted(headlines))}")
+        members = _members(report, pattern)
         found = [_suite_line(run, members, series, tokens_per_step) for series, run in enumerate(report.runs)]
         lines = [line for line in found if line is not None]
         if not any(len(line.points) > 1 for line in lines):
@@ -121,6 +119,36 @@ def suite_figure(report: Report, patterns: Sequence[str], *, tokens_per_step: in
         "Mean over the tasks of a suite. Bands: 95 % of the mean, by the intervals of its tasks. Dashed: models that were not trained here."
     )
     return Figure(tuple(panels), caption, tuple(model.path for run in report.runs for model in run.checkpoints))
+
+
+def profile_figure(report: Report, patterns: Sequence[str]) -> Figure:
+    """Mean over the tasks of each suite, the suites side by side and a line for each run's last checkpoint (OFA, Figure 1).
+
+    Raises:
+        ValueError: if no task matches a pattern, or no run has all tasks of one.
+    """
+    suites = {pattern: _members(report, pattern) for pattern in patterns}
+    lines = []
+    for series, run in enumerate(report.runs):
+        means = [_suite_point(run.last, members, None) for members in suites.values()]
+        points = tuple(replace(mean, x=number) for number, mean in enumerate(means) if mean is not None)
+        if points:
+            lines.append(Line(run.name, series, points))
+    if not lines:
+        raise ValueError(f"no model has all tasks of one of {', '.join(patterns)}; evaluate them alike, or give fewer")
+    names = tuple(f"{pattern} ({len(members)})" for pattern, members in suites.items())
+    panel = Panel("Means over the tasks of each suite", "suite (number of tasks)", "mean score", tuple(lines), x_names=names)
+    caption = "The last checkpoint of each run. Bands: 95 % of the mean, by the intervals of its tasks."
+    return Figure((panel,), caption, tuple(run.last.path for run in report.runs))
+
+
+def _members(report: Report, pattern: str) -> list[ScoreLine]:
+    """The headlines of the tasks of a suite."""
+    headlines = {line.source: line for line in reversed(score_lines(report)) if line.headline and not line.is_text}
+    members = [line for name, line in headlines.items() if fnmatch.fnmatchcase(name, pattern)]
+    if not members:
+        raise ValueError(f"no task matches {pattern}; the results have {', '.join(sorted(headlines))}")
+    return members
 
 
 def _suite_line(run: Run, members: Sequence[ScoreLine], series: int, tokens_per_step: int | None) -> Line | None:
@@ -160,7 +188,11 @@ def new_tokens_grid(sources: Mapping[str, Path], patterns: Sequence[str]) -> Fig
 
 
 def table(panel: Panel) -> tuple[list[str], list[list[str]]]:
-    """First, last, lowest and highest value of every line."""
+    """First, last, lowest and highest value of every line; all of them where the places have names."""
+    if panel.x_names:
+        values_of = {line.name: {point.x: f"{point.y:.3f}" for point in line.points} for line in panel.lines}
+        named = [[name, *(values.get(number, "–") for number in range(len(panel.x_names)))] for name, values in values_of.items()]
+        return [panel.title, *panel.x_names], named
     rows = []
     for line in panel.lines:
         values = [point.y for point in line.points]
@@ -200,9 +232,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--run", nargs="+", default=[], metavar="[NAME=]DIR", help="loss, and before suites: folders of recipes.train")
     parser.add_argument("--against", choices=tuple(_AGAINST), default="steps", help="loss: what is right (default: %(default)s)")
     parser.add_argument("--smooth", type=int, default=1, metavar="N", help="loss: mean over N logged steps (default: %(default)s)")
-    parser.add_argument("--results", nargs="+", type=Path, default=[], metavar="DIR", help="suite, new-tokens: folders of eval.harness")
     parser.add_argument(
-        "--tasks", nargs="+", default=[], metavar="PATTERN", help="suite: a panel each, such as 'itabench_*_it'; new-tokens: tasks"
+        "--results", nargs="+", type=Path, default=[], metavar="DIR", help="suite, profile, new-tokens: folders of eval.harness"
+    )
+    parser.add_argument(
+        "--tasks", nargs="+", default=[], metavar="PATTERN", help="suite, profile: a suite each, such as 'itabench_*_it'; new-tokens: tasks"
     )
     parser.add_argument("--tokens-per-step", type=int, metavar="N", help="suite: draws against tokens")
     parser.add_argument("--baseline", metavar="NAME", help="the source model (default: the first that was not trained here)")
@@ -219,7 +253,12 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-_TITLES = {"loss": "Loss over training", "suite": "Suites over checkpoints", "new-tokens": "Scores and speed over the number of new tokens"}
+_TITLES = {
+    "loss": "Loss over training",
+    "suite": "Suites over checkpoints",
+    "profile": "Suites side by side",
+    "new-tokens": "Scores and speed over the number of new tokens",
+}
 
 
 def _figure(arguments: argparse.Namespace) -> Figure:
@@ -240,6 +279,8 @@ def _figure(arguments: argparse.Namespace) -> Figure:
     if not arguments.results or not arguments.tasks:
         raise ValueError(f"the figure {arguments.kind} needs --results and --tasks; give folders of eval.harness and patterns of tasks")
     report = read_report(arguments.results, baseline=arguments.baseline)
+    if arguments.kind == "profile":
+        return profile_figure(report, arguments.tasks)
     if arguments.kind == "suite":
         figure = suite_figure(report, arguments.tasks, tokens_per_step=arguments.tokens_per_step)
         return _with_losses(figure, arguments) if arguments.run else figure

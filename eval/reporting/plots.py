@@ -35,13 +35,18 @@ class Line:
 
 @dataclass(frozen=True)
 class Panel:
-    """One pair of axes."""
+    """One pair of axes.
+
+    Attributes:
+        x_names: of the places 0, 1, ... where these are no numbers of anything.
+    """
 
     title: str
     x_label: str
     y_label: str
     lines: tuple[Line, ...]
     log_x: bool = False
+    x_names: tuple[str, ...] = ()
 
 
 def draw(panels: Sequence[Panel], palette: Palette, *, columns: int = 2) -> Figure:
@@ -81,7 +86,10 @@ def _draw_panel(place: Any, panel: Panel, palette: Palette) -> Mapping[str, Any]
         place.set_xscale("log")
         place.set_xticks(sorted({p.x for line in panel.lines if not line.is_level for p in line.points}))
         place.xaxis.set_minor_locator(NullLocator())
-    place.xaxis.set_major_formatter(FuncFormatter(lambda x, _: short_number(x)))
+    if panel.x_names:
+        place.set_xticks(range(len(panel.x_names)), panel.x_names)
+    else:
+        place.xaxis.set_major_formatter(FuncFormatter(lambda x, _: short_number(x)))
     place.grid(axis="y")
     return handles
 
