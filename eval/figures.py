@@ -137,7 +137,9 @@ def profile_figure(report: Report, patterns: Sequence[str]) -> Figure:
     if not lines:
         raise ValueError(f"no model has all tasks of one of {', '.join(patterns)}; evaluate them alike, or give fewer")
     names = tuple(f"{pattern} ({len(members)})" for pattern, members in suites.items())
-    panel = Panel("Means over the tasks of each suite", "suite (number of tasks)", "mean score", tuple(lines), x_names=names)
+    panel = Panel(
+        "Means over the tasks of each suite", "suite (number of tasks)", "mean of the tasks' main scores", tuple(lines), x_names=names
+    )
     caption = "The last checkpoint of each run. Bands: 95 % of the mean, by the intervals of its tasks."
     return Figure((panel,), caption, tuple(run.last.path for run in report.runs))
 

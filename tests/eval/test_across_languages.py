@@ -250,12 +250,12 @@ def test_five_tasks_side_by_side(results: Path, tmp_path: Path, capsys: pytest.C
         rows = list(csv.DictReader(stream))
     assert [(row["line"], float(row["x"])) for row in rows] == [(name, x) for name in ("random", "ofa, seed 1") for x in range(5)]
     expected = [percent(name, task, (*HEAD, *TAIL), skill) for name, skill in (("random", 0.0), ("ofa-20000", 0.3)) for task in tasks]
-    assert [100 * float(row["y"]) for row in rows] == pytest.approx(expected)
+    assert [float(row["y"]) for row in rows] == pytest.approx(expected)
     told = capsys.readouterr().out.splitlines()
     assert [cell.strip() for cell in told[0].strip("|").split("|")] == [
         "Means over the tasks of each suite",
         *(f"{task}_* (13)" for task in tasks),
     ]
-    assert [cell.strip() for cell in told[3].strip("|").split("|")][1] == f"{expected[5] / 100:.3f}"
+    assert [cell.strip() for cell in told[3].strip("|").split("|")][1] == f"{expected[5]:.3f}"
     with pytest.raises(ValueError, match=r"^no task matches flores_\*; the results have "):
         figures.main([*words, "flores_*", "--output", str(tmp_path / "other")])
