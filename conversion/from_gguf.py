@@ -7,8 +7,7 @@ large the steps of their rounding are beside the weights.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,15 +15,10 @@ from data_prep import command
 from data_prep.artifacts import Manifest, digest_file, staged_directory, write_manifest
 
 if TYPE_CHECKING:
-    import torch
-
-    from conversion.gguf.architectures import Architecture, Change
     from conversion.gguf.file import GGUFFile
-    from conversion.lazy_tensor import LazyTensor
 
 STAGE = "conversion.from_gguf"
 DTYPES = ("bfloat16", "float16", "float32")
-ROPE_FACTORS = "rope_freqs.weight"
 
 
 def convert(gguf_path: Path, output_dir: Path, *, dtype_name: str, tokenizer_dir: Path | None = None) -> Manifest:
@@ -38,8 +32,8 @@ def convert(gguf_path: Path, output_dir: Path, *, dtype_name: str, tokenizer_dir
         ValueError: if the file is damaged or holds what is not covered, if the tokenizer has more tokens than the model, or the output exists.
     """
     from conversion.families import family_of
-    from conversion.gguf.architectures import architecture_of, hf_config
     from conversion.gguf.file import GGUFFile
+    from conversion.gguf.model import model_of
     from conversion.gguf.rounding import describe_quantization
     from conversion.hf_checkpoint import write_hf_checkpoint
     from conversion.lazy_tensor import counted
@@ -47,12 +41,7 @@ def convert(gguf_path: Path, output_dir: Path, *, dtype_name: str, tokenizer_dir
     from data_prep.tokenizers.files import tokenizer_digest
 
     file = GGUFFile.open(gguf_path)
-    architecture = architecture_of(file.metadata, str(gguf_path))
-    factors = next(file.rows(ROPE_FACTORS)) if ROPE_FACTORS in file.tensors else None
-    config = hf_config(architecture, file.metadata, rope_factors=factors, source=str(gguf_path))
-    config |= {"torch_dtype": dtype_name, "tie_word_embeddings": "output.weight" not in file.tensors, "use_cache": True}
-    tensors = list(_tensors(file, architecture, config, dtype_name))
-    config["vocab_size"] = tensors[0].shape[0]
+    architecture, config, tensors = model_of(file, dtype_name)
     family = family_of(architecture.model_type, source=str(gguf_path))
     family.megatron_config(config, tied=config["tie_word_embeddings"], source=str(gguf_path))
     tokenizer = _tokenizer(file, tokenizer_dir)
@@ -83,38 +72,6 @@ def convert(gguf_path: Path, output_dir: Path, *, dtype_name: str, tokenizer_dir
             inputs={"gguf": digest_file(gguf_path)},
             known_digests=digests,
         )
-
-
-def _tensors(file: GGUFFile, architecture: Architecture, config: dict[str, Any], dtype_name: str) -> Iterator[LazyTensor]:
-    """The tensors under Hugging Face's names, the token table first."""
-    import torch
-
-    from conversion.gguf.architectures import hf_names
-    from conversion.lazy_tensor import LazyTensor
-
-    named = sorted(
-        hf_names(architecture, list(file.tensors), config["num_hidden_layers"], str(file.path)),
-        key=lambda row: row[0] != "token_embd.weight",
-    )
-    for name, hf_name, change in named:
-        blocks = partial(_blocks, file, name, change, config, getattr(torch, dtype_name))
-        yield LazyTensor.of_blocks(hf_name, file.tensors[name].shape, getattr(torch, dtype_name), blocks)
-
-
-def _blocks(file: GGUFFile, name: str, change: Change, config: dict[str, Any], dtype: torch.dtype) -> Iterator[torch.Tensor]:
-    import numpy as np
-    import torch
-
-    from conversion.gguf.architectures import Change, undone
-
-    blocks = file.rows(name)
-    if change in (Change.QUERY, Change.KEY):  # heads are undone as a whole
-        blocks = iter([np.concatenate(list(blocks))])
-    heads = config["num_attention_heads"]
-    for values in blocks:
-        yield torch.from_numpy(
-            undone(values, change, num_heads=heads, num_key_value_heads=config.get("num_key_value_heads", heads)).copy()
-        ).to(dtype)
 
 
 def _tokenizer(file: GGUFFile, tokenizer_dir: Path | None) -> Any:

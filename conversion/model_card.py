@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from data_prep.artifacts import Manifest
+from data_prep.plain_files import read_yaml
+from data_prep.reading.corpora import TABLE_NAME, Corpus, corpus_from_row
 from data_prep.tables import markdown_table
 
 CARD_NAME = "README.md"
@@ -44,6 +46,7 @@ class CardOptions:
         license: identifier as the hub lists them.
         base_model: name on a hub; by default the one that config.json carries.
         results: parsed `result.json` files of `eval.harness`.
+        corpora: what the training text was, without its files.
     """
 
     name: str | None = None
@@ -51,6 +54,7 @@ class CardOptions:
     license: str | None = None
     base_model: str | None = None
     results: Sequence[Mapping[str, Any]] = field(default_factory=tuple)
+    corpora: Sequence[Corpus] = ()
 
 
 def model_card(
@@ -71,12 +75,31 @@ def model_card(
         sections.append(f"## Vocabulary\n\n{_list(transfer)}")
     if training := _training(source, facts):
         sections.append(f"## Training\n\n{_list(training)}")
+    if options.corpora:
+        sections.append(f"## Data\n\n{_data(options.corpora)}")
     if options.results:
         sections.append(f"## Evaluation\n\n{_evaluation(options.results)}")
     sections.append(f"## Provenance\n\n{_list(_provenance(facts, source))}")
     if options.license is None:
         sections.append("## Licence\n\nNot stated. Fill in `license` above before publishing; the licence of the base model binds it too.")
     return "\n\n".join(sections) + "\n"
+
+
+def read_corpora(tables: Sequence[Path]) -> list[Corpus]:
+    """What tables of corpora (`corpora.yaml` of `data_prep.collect`) say of them; the files need not be here any more.
+
+    Raises:
+        ValueError: if one is no such table, or two corpora have a name in common.
+    """
+    corpora: list[Corpus] = []
+    for table in tables:
+        rows = read_yaml(table)
+        if not isinstance(rows, list) or not rows or not all(isinstance(row, dict) and "name" in row for row in rows):
+            raise ValueError(f"{table} holds no list of corpora; expected {TABLE_NAME} of `python -m data_prep.collect`")
+        corpora += [corpus_from_row(table, {key: value for key, value in row.items() if key != "files"}) for row in rows]
+    if twice := sorted({corpus.name for corpus in corpora if [other.name for other in corpora].count(corpus.name) > 1}):
+        raise ValueError(f"--corpora names {', '.join(twice)} twice; give each corpus once")
+    return corpora
 
 
 def read_results(paths: Sequence[Path]) -> list[dict[str, Any]]:
@@ -100,8 +123,9 @@ def read_results(paths: Sequence[Path]) -> list[dict[str, Any]]:
 
 def _front_matter(config: Mapping[str, Any], facts: Mapping[str, Any], options: CardOptions, base_model: str | None) -> str:
     lines = ["---"]
-    if options.languages:
-        lines += ["language:", *(f"- {language}" for language in options.languages)]
+    named = [language for corpus in options.corpora for language in corpus.language.split("-") if language]
+    if languages := list(dict.fromkeys(options.languages or named)):
+        lines += ["language:", *(f"- {json.dumps(language)}" for language in languages)]
     if options.license is None:
         lines.append(f"license: {UNKNOWN_LICENSE}  # fill in before publishing")
     else:
@@ -163,6 +187,14 @@ def consumed_tokens(source: Manifest | None) -> int | None:
         return int(samples * source.arguments["data"]["sequence_length"])
     except (KeyError, TypeError):
         return None
+
+
+def _data(corpora: Sequence[Corpus]) -> str:
+    header = ("corpus", "language", "domain", "licence", "source")
+    rows = [(one.name, *(getattr(one, name) or "not stated" for name in header[1:])) for one in corpora]
+    text = markdown_table(header, rows, text_columns=len(header))
+    unlicensed = [one.name for one in corpora if not one.licence]
+    return f"{text}\n\nNo licence is stated for {', '.join(unlicensed)}: look for it before publishing." if unlicensed else text
 
 
 def _evaluation(results: Sequence[Mapping[str, Any]]) -> str:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from conversion.background import Background
-from conversion.model_card import CARD_NAME, CardOptions, consumed_tokens, model_card, read_results
+from conversion.model_card import CARD_NAME, CardOptions, consumed_tokens, model_card, read_corpora, read_results
 from conversion.summary import summary
 from data_prep import command
 from data_prep.artifacts import Manifest, check_files, digest_files, read_manifest, staged_directory, write_manifest
@@ -213,6 +213,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--base-model", help="for the model card, its name on a hub (default: what config.json says)")
     parser.add_argument("--results", type=Path, nargs="+", default=[], metavar="DIR", help="results of eval.harness for the model card")
     parser.add_argument(
+        "--corpora",
+        type=Path,
+        nargs="+",
+        default=[],
+        metavar="YAML",
+        help="for the model card: corpora.yaml of the training text, with licences",
+    )
+    parser.add_argument(
         "--chat-template", type=Path, metavar="JINJA", help="for tuning on conversations, for example recipes/tuning/chat.jinja"
     )
     parser.add_argument(
@@ -232,6 +240,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         license=arguments.license,
         base_model=arguments.base_model,
         results=read_results(arguments.results),
+        corpora=read_corpora(arguments.corpora),
     )
     manifest = export(
         arguments.input,

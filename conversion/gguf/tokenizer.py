@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,8 @@ from data_prep.tokenizers.protobuf import bytes_field, float_field, int_field
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
+    from tokenizers.normalizers import Normalizer
+    from tokenizers.pre_tokenizers import PreTokenizer
     from transformers import PreTrainedTokenizerFast
 
 _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = 1, 2, 3, 4, 5, 6  # ggml's numbers are SentencePiece's
@@ -103,7 +105,7 @@ def token_ids(metadata: Mapping[str, Any], num_tokens: int, source: str) -> dict
 
 
 def _byte_level(metadata: Mapping[str, Any], tokens: Sequence[str], kinds: Sequence[int], source: str) -> tuple[Tokenizer, bool]:
-    from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
+    from tokenizers import Tokenizer, decoders, models
 
     name = metadata.get(f"{_KEY}pre")
     if name not in WORD_RULES:
@@ -117,14 +119,41 @@ def _byte_level(metadata: Mapping[str, Any], tokens: Sequence[str], kinds: Seque
     if wrong := [merge for merge in merges if len(merge) != 2 or not {*merge, "".join(merge)} <= ids.keys()]:
         raise ValueError(f"{source} has {len(wrong)} merges of what are no two tokens, such as {' '.join(wrong[0])!r}; copy it again")
     backend = Tokenizer(models.BPE(vocab=ids, merges=merges, ignore_merges=rule.takes_whole_words))
-    backend.normalizer = normalizers.NFC() if rule.composes else None
-    steps: list[Any] = [pre_tokenizers.Digits(individual_digits=True)] if rule.single_digits else []
-    steps += [pre_tokenizers.Split(Regex(_WORDS.replace("{digits}", rule.digits)), "isolated")] if rule.digits else []
-    steps += [pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=not rule.digits)]
-    backend.pre_tokenizer = pre_tokenizers.Sequence(steps) if len(steps) > 1 else steps[0]
+    backend.normalizer, backend.pre_tokenizer = _cutting(rule)
     backend.decoder = decoders.ByteLevel()
     _add_tokens(backend, tokens, kinds)
     return backend, rule.starts
+
+
+def _cutting(rule: WordRule) -> tuple[Normalizer | None, PreTokenizer]:
+    """What makes words of a text by a rule."""
+    from tokenizers import Regex, normalizers, pre_tokenizers
+
+    steps: list[Any] = [pre_tokenizers.Digits(individual_digits=True)] if rule.single_digits else []
+    steps += [pre_tokenizers.Split(Regex(_WORDS.replace("{digits}", rule.digits)), "isolated")] if rule.digits else []
+    steps += [pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=not rule.digits)]
+    return normalizers.NFC() if rule.composes else None, pre_tokenizers.Sequence(steps) if len(steps) > 1 else steps[0]
+
+
+def is_byte_level(backend: Tokenizer) -> bool:
+    """Whether a tokenizer's words are written in the letters that stand for bytes."""
+    return "ByteLevel" in repr(backend.pre_tokenizer)
+
+
+def word_rule_of(backend: Tokenizer, texts: Iterable[str]) -> str | None:
+    """The name of the rule that makes the same words of all texts as a byte-level tokenizer, None where none does."""
+    texts = list(texts)
+
+    def words(normalizer: Normalizer | None, pre_tokenizer: PreTokenizer) -> list[list[str]]:
+        normal = [normalizer.normalize_str(text) if normalizer else text for text in texts]
+        return [[word for word, _ in pre_tokenizer.pre_tokenize_str(text)] for text in normal]
+
+    expected = words(backend.normalizer, backend.pre_tokenizer)
+    takes_whole_words = bool(backend.model.ignore_merges)
+    for name, rule in WORD_RULES.items():
+        if rule.takes_whole_words == takes_whole_words and words(*_cutting(rule)) == expected:
+            return name
+    return None
 
 
 def _sentencepiece(metadata: Mapping[str, Any], tokens: Sequence[str], kinds: Sequence[int], source: str) -> Tokenizer:

@@ -64,7 +64,7 @@ def why_no_training(cluster: Cluster) -> str | None:
         return None
     return (
         f"{cluster.name} has {gpu.maker}'s {cluster.gpu.gpu}, and NeMo is made for NVIDIA's CUDA alone: convert, transfer and evaluate there, and"
-        f" train with {gpu.maker}'s Megatron-LM from the Hugging Face folder (docs/slurm.md, AMD GPUs)"
+        " train with Megatron-LM (recipes.export --to megatron-lm; docs/slurm.md, AMD GPUs)"
     )
 
 

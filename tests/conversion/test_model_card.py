@@ -95,6 +95,36 @@ def test_what_only_the_exporter_knows(make_opt: OPTMaker, tmp_path: Path) -> Non
     assert "Licence" not in body and body.count("Made from facebook/opt-1.3b.") == 1
 
 
+def test_the_data_and_its_licences(make_opt: OPTMaker, tmp_path: Path) -> None:
+    """From the tables that `data_prep.collect` leaves; the files of the corpora are long gone, and a licence that nobody stated is said to be missing."""
+    (tmp_path / "sl.yaml").write_text(
+        "- {name: gigafida, files: [a.jsonl.zst], language: sl, licence: CC BY-NC-SA 4.0, domain: news, source: clarin.si}\n"
+        "- {name: web, files: [b.jsonl.zst], language: hr-bs}\n"
+    )
+    (tmp_path / "en.yaml").write_text("- {name: wiki, files: [c.jsonl.zst], language: 'no', licence: CC BY-SA 4.0}\n")
+    nemo_dir = trained(make_opt, tmp_path)
+    arguments = ["--input", str(nemo_dir), "--corpora", str(tmp_path / "sl.yaml"), str(tmp_path / "en.yaml")]
+    assert nemo_to_hf.main([*arguments, "--output", str(tmp_path / "out")]) == 0
+    front_matter, body = card_of(tmp_path / "out")
+    assert front_matter["language"] == ["sl", "hr", "bs", "no"]
+    [_, data, *_] = re.split(r"^## ", body.partition("## Data")[1] + body.partition("## Data")[2], flags=re.MULTILINE)
+    assert [[cell.strip() for cell in line.strip("|").split("|")] for line in data.splitlines() if line.startswith("|")][2:] == [
+        ["gigafida", "sl", "news", "CC BY-NC-SA 4.0", "clarin.si"],
+        ["web", "hr-bs", "not stated", "not stated", "not stated"],
+        ["wiki", "no", "not stated", "CC BY-SA 4.0", "not stated"],
+    ]
+    assert "No licence is stated for web: look for it before publishing." in data
+    assert nemo_to_hf.main([*arguments, "--language", "sl", "--output", str(tmp_path / "chosen")]) == 0
+    assert card_of(tmp_path / "chosen")[0]["language"] == ["sl"]
+    for table, sentence in (
+        (tmp_path / "out/README.md", "no list of corpora|YAML"),
+        (tmp_path / "sl.yaml", "--corpora names gigafida, web twice"),
+    ):
+        with pytest.raises(ValueError, match=sentence):
+            nemo_to_hf.main([*arguments, str(table), "--output", str(tmp_path / "no")])
+    assert not (tmp_path / "no").exists()
+
+
 def test_base_model_of_the_config(make_opt: OPTMaker, tmp_path: Path) -> None:
     for number, (name, expected) in enumerate((("facebook/opt-125m", "facebook/opt-125m"), ("/scratch/opt", None), ("", None))):
         hf_dir = make_opt(f"hf{number}")
