@@ -35,7 +35,8 @@ def add_chat_template(folder: Path, template: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(folder)
     try:
         ids, asked = (
-            tokenizer.apply_chat_template(turns, add_generation_prompt=more) for turns, more in ((_TURNS, False), (_TURNS[:1], True))
+            tokenizer.apply_chat_template(turns, add_generation_prompt=more, return_dict=False)  # of transformers 5 it would be one
+            for turns, more in ((_TURNS, False), (_TURNS[:1], True))
         )
     except Exception as error:  # Jinja's own and whatever a template raises
         raise ValueError(f"the chat template {template} cannot be rendered: {error}") from error

@@ -20,9 +20,9 @@ def test_turns_end_with_the_end_of_text(inputs: Inputs, tmp_path: Path) -> None:
     tokenizer, before = AutoTokenizer.from_pretrained(tmp_path / "hf"), AutoTokenizer.from_pretrained(inputs.hf)
     text = tokenizer.apply_chat_template(TURNS, tokenize=False)
     assert text == "<s><start_of_turn>user\nKoliko je ura?<end_of_turn>\n<start_of_turn>model\nPet.</s>\n"
-    ids = tokenizer.apply_chat_template(TURNS)
+    ids = tokenizer.apply_chat_template(TURNS, return_dict=False)
     assert ids[0] == tokenizer.bos_token_id and ids.count(tokenizer.eos_token_id) == 1
-    assert ids[: len(asked := tokenizer.apply_chat_template(TURNS[:1], add_generation_prompt=True))] == asked
+    assert ids[: len(asked := tokenizer.apply_chat_template(TURNS[:1], add_generation_prompt=True, return_dict=False))] == asked
     assert tokenizer("Koliko je ura? čšž")["input_ids"] == before("Koliko je ura? čšž")["input_ids"]
     assert before.eos_token_id not in before("</s>")["input_ids"], "text stays text where corpora are encoded"
     assert len(tokenizer) == len(before)

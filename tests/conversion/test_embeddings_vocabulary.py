@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerFast
-from transformers.models.gpt2.tokenization_gpt2 import bytes_to_unicode
+from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from conversion.embeddings.vocabulary import Kind, Vocabulary
 from conversion.embeddings.vocabulary_map import Match, map_vocabulary
