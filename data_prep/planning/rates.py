@@ -116,7 +116,8 @@ def measure_rates(paths: Sequence[Path], tokenizer: Path, work: Path, *, megabyt
         RuntimeError: if a stage fails, with its last words.
     """
     small, large = work / "quarter", work / "whole"
-    sizes = [_sample(paths, directory, int(share * megabytes * 1e6)) for directory, share in ((small, 0.25), (large, 1.0))]
+    whole = _sample(paths, large, int(megabytes * 1e6))  # first, as it may be more than there is
+    sizes = [_sample(paths, small, int(megabytes * 0.25e6)), whole]
     amounts = [_chain(directory, size, tokenizer) for directory, size in zip((small, large), sizes)]
     files = sorted((large / "sample").iterdir())
     on_disk = sum(path.stat().st_size for path in files)
@@ -128,7 +129,7 @@ def measure_rates(paths: Sequence[Path], tokenizer: Path, work: Path, *, megabyt
     for directory in (small, large):
         shutil.rmtree(directory)
     return Rates(
-        tuple(_line(stage, amounts[0][stage], amounts[1][stage]) for stage in STAGES),
+        tuple(line(stage, amounts[0][stage], amounts[1][stage]) for stage in STAGES),
         digest_seconds_per_gb=digest_seconds / on_disk * 1e9,
         disk_per_byte=on_disk / sizes[1],
         documents_per_byte=num_documents / sizes[1],
@@ -218,7 +219,7 @@ class _Scratch:
         self._thread.join()
 
 
-def _line(stage: str, small: Amount, large: Amount) -> StageRate:
+def line(stage: str, small: Amount, large: Amount) -> StageRate:
     """Through two amounts; what falls with the amount is noise, and counts as not growing."""
     seconds = _slope(small, large, [amount.measured.cpu_seconds for amount in (small, large)])
     return StageRate(
@@ -233,6 +234,8 @@ def _line(stage: str, small: Amount, large: Amount) -> StageRate:
 
 
 def _slope(small: Amount, large: Amount, values: Sequence[float]) -> float:
+    if large.text_bytes <= small.text_bytes:
+        raise ValueError("the whole sample leaves no more text than a quarter of it, so it is mostly copies; measure on other text")
     return max(0.0, values[1] - values[0]) / (large.text_bytes - small.text_bytes)
 
 

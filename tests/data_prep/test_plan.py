@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from data_prep.meter import Measured
 from data_prep.plan import main
 from data_prep.planning.prediction import Machines, predict, total_disk
-from data_prep.planning.rates import BUNDLED, STAGES, Rates, StageRate
+from data_prep.planning.rates import BUNDLED, STAGES, Amount, Rates, StageRate, line, measure_rates
 
 MADE_UP = Rates(
     (
@@ -63,20 +64,15 @@ def test_mistakes_are_said_in_a_sentence(tmp_path: Path) -> None:
             main(words)
 
 
-@pytest.mark.slow
-def test_rates_are_taken_from_a_sample(slovene_text: Path, tokenizer_dir: Path, tmp_path: Path) -> None:
-    words = ["--measure", str(slovene_text), "--tokenizer", str(tokenizer_dir), "--megabytes", "1"]
-    with pytest.raises(ValueError, match=r"the files hold .* MB of text, but the sample is to be 100"):
-        main([*words[:-1], "100", "--output", str(tmp_path / "too_much.json")])
-    text = slovene_text.read_text()
-    many = tmp_path / "many.txt"
-    many.write_text("".join(f"{number} {line}\n" for number in range(1 + 2_000_000 // len(text)) for line in text.splitlines() if line))
-    words[1] = str(many)
-    assert main([*words, "--work", str(tmp_path), "--output", str(tmp_path / "rates.json")]) == 0
-    rates = Rates.read(tmp_path / "rates.json")
-    assert tuple(rate.stage for rate in rates.stages) == STAGES
-    for rate in rates.stages:
-        assert rate.start_seconds + rate.seconds_per_gb > 0 and rate.peak_bytes > 2**20 and 0 < rate.output_per_byte < 3
-        assert 0 < rate.kept_per_byte <= 1
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["many.txt", "rates.json"]
-    assert replace(rates, command="") != rates
+def test_a_sample_that_is_too_small_or_mostly_copies_is_refused(slovene_text: Path, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"the files hold 0.1 MB of text, but the sample is to be 100.0 MB"):
+        measure_rates([slovene_text], tmp_path, tmp_path, megabytes=100, command="")
+    few, many = (Amount(1000, 900, 300, 50, Measured(2.0, seconds, 2**27, "")) for seconds in (1.0, 1.5))
+    with pytest.raises(ValueError, match="the whole sample leaves no more text than a quarter of it, so it is mostly copies"):
+        line("clean", few, many)
+    rate = line("clean", few, replace(many, text_bytes=4000))
+    assert (rate.start_seconds, rate.seconds_per_gb, rate.peak_bytes) == (
+        pytest.approx(1.5 - 0.5 * 4 / 3),
+        pytest.approx(0.5e9 / 3000),
+        2**27,
+    )
