@@ -24,6 +24,7 @@ from data_prep.artifacts import Manifest, digest_file, write_manifest
 from data_prep.cleaning.filter_settings import BUILT_IN, read_filters, settings_for
 from data_prep.cleaning.language_filter import CLOSE_LANGUAGES, DOCUMENT, LANGUAGE_UNITS, TOGETHER
 from data_prep.cleaning.problem_runs import COUNTED, LETTERS, ProblemRuns
+from data_prep.cleaning.quality_models import MODEL_NAME
 from data_prep.cleaning.repeated_lines import count_lines, repeated_lines
 from data_prep.cleaning.samples import joined as joined_samples
 from data_prep.cleaning.shard import CleanCounts, CleanRules, Lengths, Shard, clean_shard, report
@@ -52,7 +53,8 @@ def clean(
     rules, reading = rules or CleanRules(), reading or Reading()
     rules.language_filter()  # refused before anything is written
     settings = settings_for(rules.filters, None)
-    further = [Path(file) for file in (*(settings.blocked_urls or {}).get("files", ()), rules.language_model) if file is not None]
+    models = [rule.model / MODEL_NAME for rule in settings.scores if rule.model is not None]
+    further = [Path(file) for file in (*(settings.blocked_urls or {}).get("files", ()), *models, rules.language_model) if file is not None]
     paths = [path for corpus in corpora for path in corpus.paths]
     plan = {
         "stage": "data_prep.clean",

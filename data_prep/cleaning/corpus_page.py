@@ -10,7 +10,7 @@ from typing import Any
 from data_prep.cleaning.corpus_figures import LENGTHS, QUALITY, CorpusFigures, reasons
 from data_prep.html_page import html_page, html_table
 
-_STYLE = """td.bar { width: 14rem; padding-left: 1rem; }
+STYLE = """td.bar { width: 14rem; padding-left: 1rem; }
 td.bar div { background: var(--accent); height: .8rem; border-radius: 2px; }
 tr.removed td.bar div { background: var(--warn); }
 blockquote { margin: .5rem 0; padding: .4rem .8rem; border-left: 3px solid var(--rule); white-space: pre-wrap; overflow-wrap: anywhere; font-size: .9rem;
@@ -45,7 +45,7 @@ def page(
         rows = [[name, source or "-", why, f"{paragraphs:,}", f"{tokens:,}"] for name, source, why, paragraphs, tokens in duplicates]
         parts.append("<h2>Duplicates between sources</h2>\n" + html_table(("from", "has it already", "why", "paragraphs", "tokens"), rows))
     parts += [_corpus(corpus) for corpus in corpora]
-    return html_page("Cleaned corpora", "\n".join(parts), style=_STYLE)
+    return html_page("Cleaned corpora", "\n".join(parts), style=STYLE)
 
 
 def _overview(corpora: Sequence[CorpusFigures]) -> str:
@@ -92,28 +92,28 @@ def _short(value: float | None) -> str:
 
 def _corpus(corpus: CorpusFigures) -> str:
     why = [(f"{what}: {reason}", documents, what) for (what, reason), (documents, _) in reasons(corpus.counts).items()]
-    parts = [f"<h2>{html.escape(corpus.name)}</h2>", "<h3>What went and what was mended</h3>", _bars(why, "texts")]
+    parts = [f"<h2>{html.escape(corpus.name)}</h2>", "<h3>What went and what was mended</h3>", bars(why, "texts")]
     labels = [f"up to {limit:,} words" for limit in LENGTHS] + [f"more than {LENGTHS[-1]:,}"]
     parts += [
         "<h3>Lengths of the kept texts</h3>",
-        _bars([(label, corpus.lengths[place], "") for place, label in enumerate(labels)], "texts"),
+        bars([(label, corpus.lengths[place], "") for place, label in enumerate(labels)], "texts"),
     ]
     if corpus.sites:
         parts += [
             f"<h3>Sites, {min(_MAX_SITES, len(corpus.sites))} of {len(corpus.sites):,}</h3>",
-            _bars([(site, number, "") for site, number in corpus.sites.most_common(_MAX_SITES)], "texts"),
+            bars([(site, number, "") for site, number in corpus.sites.most_common(_MAX_SITES)], "texts"),
         ]
     if corpus.other_languages:
         parts += [
             "<h3>Languages of removed texts</h3>",
-            _bars([(name, number, "removed") for name, number in corpus.other_languages.most_common()], "texts"),
+            bars([(name, number, "removed") for name, number in corpus.other_languages.most_common()], "texts"),
         ]
     if corpus.samples:
-        parts += ["<h3>Samples of what was taken</h3>", _samples(corpus.samples)]
+        parts += ["<h3>Samples of what was taken</h3>", samples_html(corpus.samples)]
     return "\n".join(parts)
 
 
-def _bars(rows: Sequence[tuple[str, int, str]], unit: str) -> str:
+def bars(rows: Sequence[tuple[str, int, str]], unit: str) -> str:
     """A table of numbers with a bar each; the third of a row is its class."""
     if not rows:
         return "<p>Nothing.</p>"
@@ -130,7 +130,8 @@ def _bars(rows: Sequence[tuple[str, int, str]], unit: str) -> str:
     )
 
 
-def _samples(samples: Iterable[Mapping[str, Any]]) -> str:
+def samples_html(samples: Iterable[Mapping[str, Any]]) -> str:
+    """Texts to read, by their reason, folded."""
     by_reason: dict[str, list[Mapping[str, Any]]] = {}
     for sample in samples:
         by_reason.setdefault(sample["reason"], []).append(sample)

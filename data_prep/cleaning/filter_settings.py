@@ -14,6 +14,7 @@ from typing import Any
 
 from data_prep.cleaning.line_rules import LineRule, line_rules
 from data_prep.cleaning.personal_data import Kind, kinds_of
+from data_prep.cleaning.scores import ScoreRule, score_rule
 from data_prep.cleaning.text_measures import Measures
 from data_prep.plain_files import read_yaml
 from data_prep.reading.languages import CLOSE_GROUPS, Groups, is_language, short_code
@@ -36,6 +37,7 @@ _EMPTY: dict[str, Any] = {
     "rules": {},
     "languages": {},
     "close_languages": CLOSE_GROUPS,
+    "scores": {},
 }
 _RULE_KEYS = {"measure", "max", "min", "from_words", "needs_stop_words"}
 _REPEATED_KEYS = {"max_words", "min_documents", "min_share"}
@@ -78,6 +80,7 @@ class FilterSettings:
     replacement: str
     rules: tuple[Rule, ...]
     stop_words: tuple[str, ...]
+    scores: tuple[ScoreRule, ...] = ()
 
 
 def read_filters(name: str) -> dict[str, Any]:
@@ -99,7 +102,7 @@ def read_filters(name: str) -> dict[str, Any]:
         raise ValueError(f"{path} begins with 'base: {base}'; expected one of {', '.join(BUILT_IN)}")
     if unknown := set(given) - set(_EMPTY):
         raise ValueError(f"{path} has the unknown key {', '.join(sorted(map(str, unknown)))}; the known ones are base, {', '.join(_EMPTY)}")
-    for key in ("lines", "phrases", "personal_data", "rules", "languages"):
+    for key in ("lines", "phrases", "personal_data", "rules", "languages", "scores"):
         if not isinstance(given.get(key, {}), dict):
             raise ValueError(f"{path}, {key} is {given[key]!r}; expected a mapping, as the built-in settings have it")
     whole = _laid_over(read_filters(base), given)
@@ -140,6 +143,7 @@ def settings_for(whole: Mapping[str, Any], language: str | None) -> FilterSettin
         str(replacement),
         tuple(rule for rule in rules if stop_words or not rule.needs_stop_words),
         stop_words,
+        tuple(score_rule(name, row) for name, row in (merged["scores"] or {}).items() if row is not False),
     )
 
 

@@ -16,6 +16,7 @@ from data_prep.cleaning.filter_settings import NONE, close_groups, read_filters
 from data_prep.cleaning.language_filter import DOCUMENT, PARAGRAPH, TOGETHER, LanguageFilter
 from data_prep.cleaning.problem_runs import ProblemRuns
 from data_prep.cleaning.samples import Samples, shown
+from data_prep.cleaning.scores import Scores
 from data_prep.cleaning.text_hygiene import AFTER, AFTER_WITH_LAYOUT, BEFORE, FLATTEN, KEEP, Step
 from data_prep.reading.blocks import Block
 from data_prep.reading.document_ids import id_hash, save_ids
@@ -221,8 +222,10 @@ class _Cleaner:
         self._steps = rules.steps()
         self._filter = DocumentFilter(rules.filters, frozenset(np.load(shard.repeated).tolist()) if shard.repeated else frozenset())
         self._languages = rules.language_filter()
-        self._asks_for_fields = self._filter.settings.blocked_urls is not None
-        self._asks_for_text = self._languages is not None or rules.lengths.min_words > 0
+        self._scores = Scores(self._filter.settings.scores)
+        self._written: dict[str, float] = {}  # scores of the document at hand
+        self._asks_for_fields = self._filter.settings.blocked_urls is not None or self._scores.ask_for_fields
+        self._asks_for_text = self._languages is not None or rules.lengths.min_words > 0 or self._scores.ask_for_text
         self.counts = CleanCounts()
         self.ids: list[tuple[int, int]] = []
         self.samples = Samples(rules.num_samples)
@@ -244,7 +247,7 @@ class _Cleaner:
             cleaned, refused = self._cleaned(block, number, data)
             if refused is None:
                 counts.num_kept += 1
-            if refused is None and cleaned is None:
+            if refused is None and cleaned is None and not self._written:
                 counts.characters_kept += characters
                 continue
             kept_file.write_lines(block.json_lines(written, number, self._file_name))
@@ -253,10 +256,10 @@ class _Cleaner:
             if refused is not None:
                 self._remove(block, number, text, characters, refused, removed_file)
                 continue
-            counts.num_changed += 1
+            counts.num_changed += cleaned is not None
             counts.characters_kept += len(text)
             counts.characters_lost += characters - len(text)
-            kept_file.write_lines(block.json_line(number, text.encode(), self._file_name))
+            kept_file.write_lines(block.json_line(number, text.encode(), self._file_name, self._written))
         kept_file.write_lines(block.json_lines(written, len(block), self._file_name))
 
     def _remove(
@@ -278,8 +281,12 @@ class _Cleaner:
 
     def _cleaned(self, block: Block, number: int, data: bytes) -> tuple[str | None, tuple[str, str] | None]:
         """The cleaned text of a document, None where nothing was to do, and reason and detail why it does not pass."""
-        if self._asks_for_fields and (site := self._filter.blocks(block.fields(number))) is not None:
-            return None, ("blocked address", site)
+        if self._asks_for_fields:
+            fields = block.fields(number)
+            if (site := self._filter.blocks(fields)) is not None:
+                return None, ("blocked address", site)
+            if (refused := self._scores.refuses_fields(fields)) is not None:
+                return None, refused
         dirt = self._filter.dirt(data)
         if self._asks_for_text or self._filter.may_repair(dirt, self._steps):
             before = data.decode()
@@ -308,7 +315,10 @@ class _Cleaner:
             language, found = self._languages.judge(text)
             if found is not None:
                 return text, ("language", found)
-        return text, (self._filter.refuses(data, language, dirt) if text is before else self._filter.refuses(text.encode(), language))
+        refused = self._filter.refuses(data, language, dirt) if text is before else self._filter.refuses(text.encode(), language)
+        if refused is None:
+            self._written, refused = self._scores.of_text(text)
+        return text, refused
 
     def _changed(self, reason: str, before: str, after: str) -> None:
         change = self.counts.changed.setdefault(reason, Change())

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -116,8 +116,11 @@ class Block:
         )  # fmt: skip
         return out[:size].data
 
-    def json_line(self, document: int, text: bytes, file_name: str) -> bytes:
-        """One document with another text as a line of JSON."""
+    def json_line(self, document: int, text: bytes, file_name: str, more: Mapping[str, Any] | None = None) -> bytes:
+        """One document with another text, and with more members or others in the place of its own, as a line of JSON."""
+        if more and self.key != "id":
+            fields = {"id": self.identity(document, file_name), **self.fields(document), **more, self.key: text.decode()}
+            return json.dumps(fields, ensure_ascii=False).encode() + b"\n"
         if self.key == "id":
             record = {"id": "", **self.fields(document)} | {"id": text.decode()}
             return json.dumps(record, ensure_ascii=False).encode() + b"\n"

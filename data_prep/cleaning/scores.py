@@ -1,0 +1,148 @@
+"""Scores of documents as thresholds: numbers that a corpus has (FineWeb-Edu's `score`, HPLT's `doc_scores`), or those of a model that was trained here."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from data_prep.cleaning.quality_models import QualityModel, load_model
+
+_KEYS = {"key", "model", "min", "max", "missing", "as"}
+KEEP, DROP = "keep", "drop"
+SCORE = "score: "
+
+
+@dataclass(frozen=True)
+class ScoreRule:
+    """A number of a document and what it must be.
+
+    Attributes:
+        key: where a document has it: names of objects and numbers of lists behind dots (doc_scores.0); None for a model's.
+        model: output of data_prep.fit_quality; None for a key.
+        minimum, maximum: a document below or above goes; a maximum may be the name of a part that the model knows (head, middle).
+        drops_missing: whether a document without the number goes.
+        written_as: key under which a model's number is written into the document; "" to leave it out.
+    """
+
+    name: str
+    key: str | None
+    model: Path | None
+    minimum: float | None
+    maximum: float | str | None
+    drops_missing: bool = False
+    written_as: str = ""
+
+
+def score_rule(name: str, row: Any) -> ScoreRule:
+    """The rule of a row of the YAML.
+
+    Raises:
+        ValueError: if it is of another form.
+    """
+    where = f"scores: {name}"
+    if not isinstance(row, dict) or set(row) - _KEYS or ("key" in row) == ("model" in row):
+        raise ValueError(f"{where} is {row!r}; expected {{key: KEY or model: DIR, min: NUMBER, max: NUMBER}}, or false")
+    minimum, maximum = row.get("min"), row.get("max")
+    for side, value in (("min", minimum), ("max", maximum)):
+        is_part = side == "max" and "model" in row and isinstance(value, str)
+        if value is not None and not is_part and (isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value)):
+            raise ValueError(f"{where}: {side} is {value!r}; expected a number")
+    written_as = row.get("as", "")
+    if minimum is None and maximum is None and not written_as:
+        raise ValueError(f"{where} has neither min nor max; expected one of them" + (", or as" if "model" in row else ""))
+    if row.get("missing", KEEP) not in (KEEP, DROP) or not isinstance(written_as, str) or ("as" in row and "model" not in row):
+        raise ValueError(f"{where} is {row!r}; expected missing: keep or drop (with a key), as: NAME (with a model)")
+    model = Path(str(row["model"])) if "model" in row else None
+    rule = ScoreRule(name, str(row["key"]) if model is None else None, model, minimum, maximum, row.get("missing") == DROP, written_as)
+    if isinstance(maximum, str):
+        limit_of(rule)
+    elif model is not None:
+        load_model(model)
+    return rule
+
+
+def limit_of(rule: ScoreRule) -> float | None:
+    """The maximum as a number, that of a part by its name.
+
+    Raises:
+        ValueError: if the model has no part of that name.
+    """
+    if not isinstance(rule.maximum, str):
+        return rule.maximum
+    assert rule.model is not None
+    parts = load_model(rule.model).parts
+    if rule.maximum not in parts:
+        known = ", ".join(parts) or "none; give a number"
+        raise ValueError(f"scores: {rule.name}: max is {rule.maximum!r}, which {rule.model} has no part of; it has {known}")
+    return parts[rule.maximum]
+
+
+def value_at(fields: Mapping[str, Any], key: str) -> float | None:
+    """The number under a key; None if there is none.  A number in a text counts, a list or truth value does not."""
+    found: Any = fields
+    if key in fields:
+        found = fields[key]
+    else:
+        for part in key.split("."):
+            if isinstance(found, Mapping):
+                found = found.get(part)
+            elif isinstance(found, list) and part.isdecimal() and int(part) < len(found):
+                found = found[int(part)]
+            else:
+                return None
+    if isinstance(found, bool) or not isinstance(found, int | float | str):
+        return None
+    try:
+        value = float(found)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None
+
+
+class Scores:
+    """The scores of documents by some rules."""
+
+    def __init__(self, rules: tuple[ScoreRule, ...]) -> None:
+        self._columns = [rule for rule in rules if rule.key is not None]
+        self._models: list[tuple[ScoreRule, QualityModel]] = [(rule, load_model(rule.model)) for rule in rules if rule.model is not None]
+
+    @property
+    def ask_for_fields(self) -> bool:
+        """Whether anything depends on what a document has."""
+        return bool(self._columns)
+
+    @property
+    def ask_for_text(self) -> bool:
+        """Whether anything depends on its text."""
+        return bool(self._models)
+
+    def refuses_fields(self, fields: Mapping[str, Any]) -> tuple[str, str] | None:
+        """Reason and detail why a document does not pass by what it has; None where it does."""
+        for rule in self._columns:
+            assert rule.key is not None
+            value = value_at(fields, rule.key)
+            if value is None:
+                if rule.drops_missing:
+                    return SCORE + rule.name, f"no {rule.key}"
+            elif _beyond(rule, value):
+                return SCORE + rule.name, f"{rule.key} {value:g}"
+        return None
+
+    def of_text(self, text: str) -> tuple[dict[str, float], tuple[str, str] | None]:
+        """What is written into the document, and reason and detail why its text does not pass; None where it does."""
+        written: dict[str, float] = {}
+        for rule, model in self._models:
+            value = model.score(text)
+            if rule.written_as:
+                written[rule.written_as] = round(value, 4)
+            if _beyond(rule, value):
+                return written, (SCORE + rule.name, f"{value:.4g}")
+        return written, None
+
+
+def _beyond(rule: ScoreRule, value: float) -> bool:
+    limit = limit_of(rule)
+    return (rule.minimum is not None and value < rule.minimum) or (limit is not None and value > limit)
