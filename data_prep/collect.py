@@ -133,7 +133,7 @@ def known_table() -> str:
         rows.append(
             [
                 name,
-                row.get("language", f"one each of {row['languages']}" if "languages" in row else ""),
+                row.get("language", f"one each of {row['languages']}" if "languages" in row else "as in :CODE"),
                 row.get("domain", ""),
                 row.get("licence", ""),
                 row.get("size", ""),
@@ -159,7 +159,11 @@ def _parser() -> argparse.ArgumentParser:
         "--corpora", type=Path, metavar="YAML", help="a table of corpora: files or huggingface, language, licence, domain, source"
     )
     parser.add_argument(
-        "--known", nargs="+", metavar="NAME", help="corpora of the papers; those with files are looked for in --folder/NAME/"
+        "--known",
+        nargs="+",
+        metavar="NAME[:CODE][=DIR]",
+        help="corpora of --list, such as cc100_sl, fineweb2:slv_Latn, or a copy of yours in the published form, fineweb2:slv_Latn=DIR; those with"
+        " files are looked for in --folder/NAME/",
     )
     parser.add_argument("--folder", type=Path, metavar="DIR", help="where downloaded corpora are, for --known")
     parser.add_argument("--list", action="store_true", help="show the corpora that --known knows, and stop")

@@ -33,6 +33,7 @@ from data_prep.plain_files import read_json
 from data_prep.reading.comparison import IGNORABLE, Comparison
 from data_prep.reading.corpora import Corpus, add_corpus_arguments, corpora_from_arguments, write_corpus_table
 from data_prep.reading.documents import add_format_arguments, require_text_files, text_key_of
+from data_prep.reading.evaluation_sets import files_of_sets
 from data_prep.reading.scanning import Protected, Reading, Scanner, similar_documents
 from data_prep.reading.shards import ordered_map, resumable_directory, shard_names
 
@@ -252,6 +253,14 @@ def _parser() -> argparse.ArgumentParser:
         help="validation and evaluation sets: all strings of a JSON line are protected",
     )
     more.add_argument(
+        "--against-sets",
+        nargs="+",
+        default=[],
+        metavar="NAME",
+        help="published evaluation sets by name (all for those that are there), from --evaluation-data, an output of eval.prepare",
+    )
+    more.add_argument("--evaluation-data", type=Path, metavar="DIR", help="for --against-sets, for example eval_data/")
+    more.add_argument(
         "--against-ngram", type=int, default=13, metavar="N", help="tokens in a row that may not be shared with them (default: 13)"
     )
     more.add_argument(
@@ -358,7 +367,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
     command.require_positive(arguments)
     corpora = corpora_from_arguments(arguments, arguments.document_separator)
-    require_text_files(arguments.against)
+    if bool(arguments.against_sets) != (arguments.evaluation_data is not None):
+        raise ValueError(
+            "--against-sets and --evaluation-data need each other; give the names of sets and the folder that eval.prepare wrote"
+        )
+    against = [*arguments.against, *(files_of_sets(arguments.against_sets, arguments.evaluation_data) if arguments.against_sets else ())]
+    require_text_files(against)
     work = partial(
         dedup,
         corpora,
@@ -377,7 +391,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         comparison=Comparison(arguments.ignore, marks_apart=arguments.marks_apart),
         reading=Reading.of(arguments),
         methods=DocumentMethods(same=arguments.same_documents, similar=_similar_settings(arguments)),
-        against=arguments.against,
+        against=against,
         against_n=arguments.against_ngram,
         against_shortest=arguments.against_shortest,
         passes=arguments.passes,

@@ -1,7 +1,7 @@
 """Documents: the text of plain, JSON Lines, Parquet and vertical files, one document at a time, with errors that name file and line.
 
 A `.jsonl` line is one document, under `--text-key`, and so is a row of a `.parquet` file.  So is a line of a `.txt` file, unless empty lines
-in it say that documents may be longer: then `--document-separator` must tell.  A `.vert` file has a token a line, see `data_prep.reading.vertical`.
+in it say that documents may be longer: then `--document-separator` must tell.  A `.vert` file has a token a line, a `.prevert` file its paragraphs, see `data_prep.reading.vertical`.
 All but Parquet may be compressed (`.gz`, `.xz`, `.zst`).
 """
 
@@ -17,7 +17,7 @@ from data_prep.progress import Counter, Progress
 from data_prep.reading.compressed import COMPRESSION_NAMES, COMPRESSIONS, DamagedError, open_compressed
 from data_prep.system_errors import shown_name
 
-_KINDS = (".txt", ".jsonl", ".vert")
+_KINDS = (".txt", ".jsonl", ".vert", ".prevert")
 SUFFIXES = (*_KINDS, ".parquet", *(kind + compression for compression in COMPRESSIONS for kind in _KINDS))
 SEPARATORS = ("line", "blank-line", "file")
 _REPORT_BYTES = 1 << 18
@@ -160,7 +160,7 @@ def require_text_files(paths: Iterable[Path], separator: str | None = None) -> N
 
 
 def kind_of(path: Path) -> str:
-    """What a file is, by its name: `.txt`, `.jsonl`, `.vert` or `.parquet`, whatever its compression."""
+    """What a file is, by its name: `.txt`, `.jsonl`, `.vert`, `.prevert` or `.parquet`, whatever its compression."""
     return (path.with_suffix("") if path.suffix in COMPRESSIONS else path).suffix
 
 
@@ -202,10 +202,10 @@ def read_documents(
         yield from record_documents(path, read_rows(path, progress, bad), text_key, max_document_bytes, on_bad)
         return
     lines = _read_lines(path, progress, max_document_bytes, bad)
-    if kind == ".vert":
+    if kind in (".vert", ".prevert"):
         from data_prep.reading.vertical import vertical_documents
 
-        for text, number, fields in vertical_documents(path, lines, max_document_bytes, bad):
+        for text, number, fields in vertical_documents(path, lines, max_document_bytes, bad, has_columns=kind == ".vert"):
             yield Document(text, number, fields)
     elif kind == ".jsonl":
         for number, line in lines:

@@ -116,3 +116,25 @@ def _row_file(file: str, entry: Mapping[str, Any]) -> RowFile:
 
 def _alternatives(text: str) -> tuple[str, ...]:
     return tuple(text.split(" | "))
+
+
+def files_of_sets(names: Sequence[str], folder: Path) -> list[Path]:
+    """The files of some sets, or of all that are there ("all"), in a folder of evaluation data as eval.prepare writes it.
+
+    Raises:
+        ValueError: for an unknown name, or a set of which nothing is there.
+    """
+    every = names == ["all"]
+    found: list[Path] = []
+    for one in read_sets(None if every else names):
+        files = [name for rows in one.rows for name in (rows.file, rows.unlabelled) if name is not None]
+        mine = sorted({path for name in files for path in folder.glob(f"{name.replace('{language}', '*')}.jsonl.gz")})
+        if not mine and not every:
+            raise ValueError(
+                f"{folder} has no file of the evaluation set {one.name} ({files[0]}.jsonl.gz ...); make it with"
+                f" python -m eval.prepare {one.name} --output {folder}"
+            )
+        found += mine
+    if not found:
+        raise ValueError(f"{folder} has no file of any evaluation set; expected what eval.prepare writes")
+    return list(dict.fromkeys(found))

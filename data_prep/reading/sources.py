@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -11,14 +12,29 @@ from typing import TYPE_CHECKING, Any
 from data_prep.plain_files import read_yaml
 from data_prep.reading.corpora import Corpus, corpus_from_row, files_of_patterns
 from data_prep.reading.documents import BadInput, Document, require_text_files
+from data_prep.reading.languages import is_language
 from data_prep.reading.scanning import Reading
 
 if TYPE_CHECKING:
     from datasets import IterableDataset
 
 KNOWN_TABLE = Path(__file__).with_name("known_corpora.yaml")
-_HOW_KEYS = ("files", "huggingface", "text_key", "separator", "max_documents", "sample_documents", "size", "columns", "how", "languages")
+_HOW_KEYS = (
+    "files",
+    "huggingface",
+    "local",
+    "text_key",
+    "separator",
+    "max_documents",
+    "sample_documents",
+    "size",
+    "columns",
+    "how",
+    "languages",
+    "example",
+)
 _OF_LANGUAGE = "{language}"
+_CHOICE = re.compile(r"([^:=]+)(?::([^=]+))?(?:=(.+))?", re.DOTALL)
 _SAVED = ("dataset_dict.json", "state.json")  # of datasets' save_to_disk, of several splits or one
 
 _LIMITS = ("max_documents", "sample_documents")
@@ -125,7 +141,8 @@ def read_sources(table: Path, *, only: Sequence[str] = (), folder: Path | None =
     """Sources of a table.
 
     Args:
-        only: names to take, in this order, of a corpus or of a row with `languages`; all where none is given.
+        only: names to take, in this order, of a corpus or of a row with `languages`; NAME:CODE of a row with {language} and no table of them
+            (fineweb2:slv_Latn), and either with =FOLDER for a copy in the published form; all where none is given.
         folder: where the files are, in a folder by the name of each corpus; None for patterns relative to the table.
 
     Raises:
@@ -134,10 +151,41 @@ def read_sources(table: Path, *, only: Sequence[str] = (), folder: Path | None =
     rows = table_rows(table)
     members = {name: _members(table, row) for name, row in rows.items()}
     each = {name: row for group in members.values() for name, row in group.items()}
-    if unknown := [name for name in only if name not in rows and name not in each]:
+    asked = [_choice(given) for given in only]
+    if unknown := [name for name, _, _ in asked if name not in rows and name not in each]:
         raise ValueError(f"{table} has no corpus {', '.join(unknown)}; it has {', '.join(rows)}")
-    chosen = [member for name in (only or rows) for member in members.get(name, [name])]
-    return [_source(table, each[name], folder / name if folder is not None else None) for name in chosen]
+    sources = []
+    for name, code, copy in asked or [(name, "", "") for name in rows]:
+        if code or (name in rows and is_template(rows[name])):
+            sources.append(_source(table, _of_language(table, rows, name, code), folder and folder / name, copy))
+            continue
+        for member in members.get(name, [name]):
+            sources.append(_source(table, each[member], folder and folder / member, copy))
+    return sources
+
+
+def _choice(given: str) -> tuple[str, str, str]:
+    """Name, code and folder of NAME[:CODE][=FOLDER]."""
+    found = _CHOICE.fullmatch(given)
+    return (given, "", "") if found is None else (found[1], found[2] or "", found[3] or "")
+
+
+def is_template(row: Mapping[str, Any]) -> bool:
+    """Whether a row stands for a corpus of each language, without a table of them."""
+    return "languages" not in row and _filled(dict(row), "") != row
+
+
+def _of_language(table: Path, rows: Mapping[str, dict[str, Any]], name: str, code: str) -> dict[str, Any]:
+    row = rows.get(name)
+    if row is None or not is_template(row):
+        raise ValueError(f"{table}: {name}:{code} asks for a language of {name}, which is one corpus; leave out :{code}")
+    if not is_language(code):
+        example = row.get("example", "slv_Latn")
+        raise ValueError(
+            f"{table}: {name} is a corpus of each language; name one as its publisher does, such as {name}:{example}, not {code!r}"
+        )
+    filled: dict[str, Any] = _filled(row, code)
+    return {**filled, "name": f"{name}_{code}", "language": code}
 
 
 def _members(table: Path, row: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -180,8 +228,24 @@ def table_rows(table: Path) -> dict[str, dict[str, Any]]:
     return by_name
 
 
-def _source(table: Path, row: Mapping[str, Any], folder: Path | None) -> Source:
+def _copied(table: Path, row: Mapping[str, Any], copy: str) -> dict[str, Any]:
+    """The row of a copy in a folder, by the first pattern of the published form that has files there."""
+    patterns = row.get("local", row.get("files"))
+    if patterns is None:
+        raise ValueError(f"{table}: the form of copies of {row['name']} is not known; give its files with --input")
+    found = next((pattern for pattern in patterns if any(Path(copy).glob(pattern))), None)
+    if found is None:
+        raise ValueError(f"{copy} has no files of {row['name']}; expected {' or '.join(patterns)}")
+    return {
+        **{key: value for key, value in row.items() if key != "huggingface"},
+        "files": [str(path) for path in sorted(Path(copy).absolute().glob(found))],
+    }
+
+
+def _source(table: Path, row: Mapping[str, Any], folder: Path | None, copy: str = "") -> Source:
     name = str(row["name"])
+    if copy:
+        row = _copied(table, row, copy)
     if ("files" in row) == ("huggingface" in row):
         raise ValueError(f"{table}: {name} needs either files or huggingface")
     if "files" in row and not isinstance(row["files"], list):

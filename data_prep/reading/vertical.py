@@ -2,7 +2,7 @@
 
 The form of a token is what stands before the first tab.  Tokens are joined by a space, except where `<g/>` (glue) stands between them; paragraphs
 (`<p>`) become lines.  The document is the first of `<doc>` and `<text>` that the file has, its attributes (`id`, `title` ...) are the
-document's fields.  Other tags (`<s>`, `<name>`) only part tokens.
+document's fields.  Other tags (`<s>`, `<name>`) only part tokens.  A prevert file (MaCoCu) is the same before it was cut into tokens: lines of text.
 """
 
 from __future__ import annotations
@@ -46,13 +46,19 @@ class _Text:
 
 
 def vertical_documents(
-    path: Path, lines: Iterator[tuple[int, str]], max_bytes: int | None, bad: Callable[[int, str, str], None]
+    path: Path,
+    lines: Iterator[tuple[int, str]],
+    max_bytes: int | None,
+    bad: Callable[[int, str, str], None],
+    *,
+    has_columns: bool = True,
 ) -> Iterator[tuple[str, int, dict[str, str]]]:
     """Yield the text, first line and fields of each document.
 
     Args:
         lines: with their numbers.
         bad: told of tokens outside of any document, of a document that does not end, or that is longer than `max_bytes`.
+        has_columns: a token is what stands before the first tab; a line of text may have tabs of its own.
     """
     element = ""
     current: _Text | None = None
@@ -66,7 +72,7 @@ def vertical_documents(
                 continue
             if current.dropped:
                 continue
-            current.add(html.unescape(line.partition("\t")[0]))
+            current.add(html.unescape(line.partition("\t")[0] if has_columns else line.strip()))
             if max_bytes is not None and current.size > max_bytes:
                 bad(current.line, "too long", _too_long(path, current.line, max_bytes))
                 current = _Text(current.line, {}, dropped=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import gzip
+import html
 import json
 import lzma
 import os
@@ -26,7 +27,7 @@ from data_prep.reading.corpora import Corpus, corpora_from_table
 from data_prep.reading.documents import Documents, kind_of, read_documents
 from data_prep.reading.languages import is_language
 from data_prep.reading.scanning import Reading
-from data_prep.reading.sources import KNOWN_TABLE, HuggingFace, Source, read_sources, table_rows
+from data_prep.reading.sources import KNOWN_TABLE, HuggingFace, Source, is_template, read_sources, table_rows
 from tests.data_prep.packed import unpacked
 from tests.processes import ROOT
 
@@ -282,8 +283,8 @@ def test_every_corpus_of_the_papers(tmp_path: Path) -> None:
     assert set(gams3.split()) <= set(table) and all(table[name]["columns"].startswith("text") for name in gams3.split()[:5])
     content = {".vert": b"<doc>\na\n</doc>\n", ".xz": lzma.compress(b"ena\ndve\n\ntri\n")}
     for name, row in table.items():
-        assert {"domain", "licence", "source"} <= set(row) and ("language" in row or "languages" in row)
-        if "languages" in row:
+        assert {"domain", "licence", "source"} <= set(row) and ("language" in row or "languages" in row or is_template(row))
+        if "languages" in row or is_template(row):
             continue
         if "files" in row:
             assert "how" in row
@@ -297,6 +298,79 @@ def test_every_corpus_of_the_papers(tmp_path: Path) -> None:
         assert source.corpus.name == name and source.corpus.facts["language"] == row["language"]
         if name.startswith("cc100"):
             assert [document.text for document in source.reading(Reading()).documents(source.corpus.paths[0])] == ["ena\ndve", "tri"]
+
+
+FAMILIES = {
+    # form of a copy: its files with the columns of the publisher, and the code
+    "fineweb2": (
+        "slv_Latn",
+        "data/slv_Latn/train/000_00000.parquet",
+        {"id": "<urn:uuid:1>", "url": "https://a.si", "language_score": 0.98},
+    ),
+    "finepdfs": ("slv_Latn", "data/slv_Latn/train/000_00000.parquet", {"id": "<urn:uuid:1>", "is_truncated": False, "page_ends": [4, 9]}),
+    "hplt2": ("slv_Latn", "slv_Latn/train-00000-of-00001.parquet", {"id": "a", "u": "https://a.si", "doc_scores": [7.5, 10.0]}),
+    "hplt3": ("srp_Cyrl", "srp_Cyrl/10_1.jsonl.zst", {"id": "a", "u": "https://a.rs", "doc_scores": [9.1, 10.0]}),
+    "culturax": ("sl", "sl/sl_part_00000.parquet", {"url": "https://a.si", "source": "mC4", "timestamp": "2020"}),
+    "nemotron_cc": ("", "High-Quality/part_000000.parquet", {"id": "a"}),
+    "macocu": ("sl", "MaCoCu-sl-2.0.prevert", {"id": "macocu.sl.1", "title": "Naslov & drugo", "url": "https://a.si"}),
+    "classla_web": ("sl", "CLASSLA-web.sl.2.0.jsonl", {"id": "a", "title": "Naslov", "domain": "a.si", "crawl_year": 2024}),
+    "wikipedia_2022": ("it", "data/20220301.it/train-00000.parquet", {"id": "1", "title": "Titolo"}),
+    "wikipedia": ("sl", "20231101.sl/train-00000.parquet", {"id": "1", "title": "Naslov"}),
+}
+
+
+def _write_copy(path: Path, fields: dict[str, Any], text: str) -> None:
+    path.parent.mkdir(parents=True)
+    if path.suffix == ".parquet":
+        write_parquet(path, text=[text], **{key: [value] for key, value in fields.items()})
+    elif path.suffix == ".prevert":
+        attributes = " ".join(f'{key}="{html.escape(value)}"' for key, value in fields.items())
+        paragraphs = "".join(f'<p id="p{n}" quality="good">\n{html.escape(line)}\n</p>\n' for n, line in enumerate(text.split("\n")))
+        path.write_text(f'<corpus id="MaCoCu">\n<doc {attributes}>\n{paragraphs}</doc>\n</corpus>\n', encoding="utf-8")
+    else:
+        data = (json.dumps({"text": text, **fields}) + "\n").encode()
+        path.write_bytes(zstd(data) if path.suffix == ".zst" else data)
+
+
+def test_copies_in_the_published_forms(tmp_path: Path) -> None:
+    """Each family by NAME:CODE=FOLDER: columns stay under the publisher's names, language, licence and source are in the table and the manifest's."""
+    table = table_rows(KNOWN_TABLE)
+    assert {name for name, row in table.items() if is_template(row)} == set(FAMILIES) - {"nemotron_cc"}
+    text = 'Prvi odstavek "z narekovaji" & znaki.\nDrugi\todstavek.'
+    names = {}
+    for name, (code, file, fields) in FAMILIES.items():
+        _write_copy(tmp_path / name / file, fields, text)
+        names[f"{name}:{code}={tmp_path / name}" if code else f"{name}={tmp_path / name}"] = f"{name}_{code}" if code else name
+    assert main(["--known", *names, "--output", str(tmp_path / "out"), "--workers", "1", "--new-ids"]) == 0
+    collected = {corpus.name: corpus for corpus in corpora_from_table(tmp_path / "out/corpora.yaml")}
+    assert list(collected) == list(names.values())
+    for name, (code, _, fields) in FAMILIES.items():
+        corpus = collected[f"{name}_{code}" if code else name]
+        assert corpus.language == (code or "en") and corpus.licence == table[name]["licence"] and corpus.source == table[name]["source"]
+        [row] = rows(tmp_path / "out/text" / corpus.name)
+        expected = {("original_id" if key == "id" else key): value for key, value in fields.items()}
+        assert {key: row[key] for key in expected} == expected and row["text"] == text
+
+
+def test_families_ask_for_a_language(tmp_path: Path) -> None:
+    [source] = read_sources(KNOWN_TABLE, only=["fineweb2:hrv_Latn"])
+    assert source.huggingface == HuggingFace("HuggingFaceFW/fineweb-2", "hrv_Latn") and source.corpus.facts["language"] == "hrv_Latn"
+    [glot500] = read_sources(KNOWN_TABLE, only=["glot500_slv_Latn"])
+    assert glot500.huggingface is not None
+    for given, sentence in (
+        ("fineweb2", "fineweb2 is a corpus of each language; name one as its publisher does, such as fineweb2:slv_Latn, not ''"),
+        ("fineweb2:Slovene", "such as fineweb2:slv_Latn, not 'Slovene'"),
+        ("kas:sl", "kas:sl asks for a language of kas, which is one corpus; leave out :sl"),
+        (
+            f"hplt2:slv_Latn={tmp_path}",
+            f"{tmp_path} has no files of hplt2_slv_Latn; expected slv_Latn/*.parquet or slv_Latn/*.jsonl.zst or",
+        ),
+        (f"mc4_sl={tmp_path}", "the form of copies of mc4_sl is not known; give its files with --input"),
+    ):
+        with pytest.raises(ValueError) as error:
+            main(["--known", given, "--output", str(tmp_path / "out")])
+        assert sentence in str(error.value)
+    assert not (tmp_path / "out").exists()
 
 
 def test_every_language_of_glot500() -> None:

@@ -190,6 +190,38 @@ def test_evaluation_texts_are_kept_out(tmp_path: Path, write: Write) -> None:
     assert removed[0]["repeats"] == {"corpus": "(protected)", "file": str(evaluation), "line": 1}
 
 
+def test_evaluation_sets_are_protected_by_name(tmp_path: Path, write: Write) -> None:
+    """SI-NLI as eval.prepare writes it, and what a set with a file for each language has; nothing of the sets that were not named."""
+    data = tmp_path / "eval_data"
+    for name, text in (
+        ("sl/si_nli_nc_dev", LONG),
+        ("sl/superglue_human/RTE", "ena dve tri štiri pet"),
+        ("encoders/taxi1500/slv", "to je stih o milosti"),
+    ):
+        path = data / f"{name}.jsonl.gz"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(gzip.compress(json.dumps({"id": 1, "premise": text}).encode() + b"\n"))
+    path = write("train.jsonl", jsonl([LONG, "ena dve tri štiri pet", "to je stih o milosti", "kept"]))
+    common = ["--input", f"c={path}", "--workers", "1", "--evaluation-data", str(data)]
+    for names, kept in ((["si_nli"], 3), (["si_nli", "taxi1500"], 2), (["all"], 1)):
+        output = tmp_path / f"o{kept}"
+        assert main([*common, "--against-sets", *names, "--output", str(output)]) == 0
+        assert [row["text"] for row in rows(output / "text")][-1] == "kept" and len(rows(output / "text")) == kept
+        assert str(data / "sl/si_nli_nc_dev.jsonl.gz") in read_manifest(output).inputs
+    for names, sentence in (
+        (
+            ["xlsum"],
+            rf"^{data} has no file of the evaluation set xlsum \(summarisation/ar\.jsonl\.gz \.\.\.\); make it with python -m eval\.prepare xlsum",
+        ),
+        (["nothing"], r"has no set nothing; it has superglue_sl, si_nli, "),
+    ):
+        with pytest.raises(ValueError, match=sentence):
+            main([*common, "--against-sets", *names, "--output", str(tmp_path / "p")])
+    with pytest.raises(ValueError, match=r"^--against-sets and --evaluation-data need each other"):
+        main([*common, "--output", str(tmp_path / "p")])
+    assert not (tmp_path / "p").exists()
+
+
 def test_a_hole_in_the_protected_texts_is_an_error(tmp_path: Path, write: Write) -> None:
     path, lines = write("train.jsonl", jsonl([f"{LONG} end", "kept"])), write("eval.txt", f"x\n\n{LONG}\n")
     bad = write("eval.jsonl", '{"q": "a"}\nno\n')
