@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from images.choose_pins import NEMO_ONLY, choose, normalized, problems, read_pins
+from slurm.images.choose_pins import NEMO_ONLY, choose, normalized, problems, read_pins
 from tests.processes import ROOT
 
-IMAGES = ROOT / "images"
+IMAGES = ROOT / "slurm" / "images"
 # As an image of NVIDIA's has them: names as pip lists them, versions with NVIDIA's own ends.
 NVIDIA = {
     "torch": "2.9.0a0+145a3a7bda.nv25.10", "transformer-engine": "2.9.0", "transformer-engine-cu13": "2.9.0", "apex": "0.1", "triton": "3.5.0",
