@@ -86,9 +86,9 @@ def read_job(task: Task, settings: FineTuning, data: Path, arguments: argparse.N
     dev = joined([labelled_rows(data, task, language, "val") for language in arguments.train])
     names = label_names(task, [train])
     tests = {language: labelled_rows(data, task, language, "test") for language in arguments.languages or there}
-    require_known(task, "the development rows", dev, names)
+    require_known(task, "the development rows", dev, names, otherwise="train on rows that have it too, of more languages with --train")
     for language, rows in tests.items():
-        require_known(task, language, rows, names)
+        require_known(task, language, rows, names, otherwise="leave the language out with --languages")
     protocol = {
         **told(task, settings, train=arguments.train, seeds=arguments.seeds),
         "train rows": train.digest(),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from conversion.families import FAMILIES
 from conversion.hf_model import Checkpoint, is_masked, require_device
 
 if TYPE_CHECKING:
@@ -41,6 +42,9 @@ class SentenceEncoder:
         if layer > num_layers:
             raise ValueError(f"--layer {layer} is not there: the model in {checkpoint.directory} has {num_layers} layers")
         self._model, self._layer, self._device = model.base_model.to(device).eval(), layer, device
+        if checkpoint.model_type in FAMILIES and FAMILIES[checkpoint.model_type].masked:
+            # What lies above says nothing here; behind the last layer of these there is no norm that another would get.
+            self._model.encoder.layer = self._model.encoder.layer[: max(layer, 1)]
         self._tokenizer = checkpoint.tokenizer
         self._longest = checkpoint.num_positions or 512
 

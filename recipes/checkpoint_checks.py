@@ -62,12 +62,17 @@ def checkpoint_warnings(recipe: Recipe, inputs: RunInputs) -> list[str]:
 
 
 def factor_problems(recipe: Recipe, inputs: RunInputs) -> list[str]:
-    """What keeps a token table from being trained as factors."""
+    """What keeps a token table from being trained as factors, of a published run too, which has no files."""
     wanted, model = recipe.model, inputs.model
     if wanted.factors is None:
-        if wanted.factorised_size is not None and wanted.checkpoint and Path(wanted.checkpoint).is_dir():  # a published run has no files
+        if wanted.factorised_size is None:
+            return []
+        if wanted.checkpoint and Path(wanted.checkpoint).is_dir():
             return [f"the recipe trains factors of {wanted.factorised_size} dimensions; give the file of the transfer as model.factors"]
-        return []
+        width = model["hidden_size"]
+        fits = 1 <= wanted.factorised_size <= width
+        problems = [] if fits else [f"model.factorised_size is {wanted.factorised_size}; expected 1 to {width}, the width of the model"]
+        return problems + _not_with_factors(recipe, inputs, "model.factorised_size")
     try:
         found = read_factors(Path(wanted.factors))
     except ValueError as error:
@@ -81,16 +86,19 @@ def factor_problems(recipe: Recipe, inputs: RunInputs) -> list[str]:
             f"{wanted.factors} makes a table of {shape[0]} x {shape[1]}, but the checkpoint has {model['vocab_size']} x {model['hidden_size']};"
             " both have to be of one transfer"
         )
-    if not model["share_embeddings_and_output_weights"]:
-        problems.append(
-            "model.factors needs a head that is the token table; make the checkpoint with conversion.transfer --output-layer tied"
-        )
-    for key, found_value, legal in (
+    return problems + _not_with_factors(recipe, inputs, "model.factors")
+
+
+def _not_with_factors(recipe: Recipe, inputs: RunInputs, key: str) -> list[str]:
+    problems = []
+    if not inputs.model["share_embeddings_and_output_weights"]:
+        problems.append(f"{key} needs a head that is the token table; make the checkpoint with conversion.transfer --output-layer tied")
+    for other, found, legal in (
         ("parallel.pipeline_parallel_size", recipe.parallel.pipeline_parallel_size, (1,)),
         ("objective", recipe.objective, ("next_token", MASKED)),
     ):
-        if found_value not in legal:
-            problems.append(f"{key} is {found_value}, but model.factors is trained with {' or '.join(map(str, legal))} alone")
+        if found not in legal:
+            problems.append(f"{other} is {found}, but {key} is trained with {' or '.join(map(str, legal))} alone")
     return problems
 
 

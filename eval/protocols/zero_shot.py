@@ -160,8 +160,11 @@ def label_names(task: Task, training: Sequence[Labelled]) -> list[str]:
     return names
 
 
-def require_known(task: Task, language: str, rows: Labelled, names: Sequence[str]) -> None:
+def require_known(task: Task, language: str, rows: Labelled, names: Sequence[str], *, otherwise: str) -> None:
     """Refuse labels that training never had, which no model could give.
+
+    Args:
+        otherwise: what else can be done than correct the row.
 
     Raises:
         ValueError: naming them and the first row.
@@ -171,7 +174,7 @@ def require_known(task: Task, language: str, rows: Labelled, names: Sequence[str
         if new := sorted(set(labels) - known):
             raise ValueError(
                 f"the row {identity} of {task.name} in {language} has the label {', '.join(new)}, which the training rows never had (they"
-                f" have {', '.join(names)}); correct the row, or leave the language out with --languages"
+                f" have {', '.join(names)}); correct the row, or {otherwise}"
             )
 
 

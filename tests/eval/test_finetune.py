@@ -337,6 +337,9 @@ def test_real_rows(shared_data: Path, tmp_path: Path, task: str) -> None:
         (lambda data: write_words(data, "ner", "slv", {"test": [(["Rim"], ["B-MISC"])]}),
          "the row slv:test:0 of ner in slv has the label B-MISC, which the training rows never had (they have B-LOC, B-PER, O); correct the row,"
          " or leave the language out with --languages"),
+        (lambda data: write_words(data, "ner", "eng", {"train": made_sentences(9), "dev": [(["Rim"], ["B-ORG"])], "test": made_sentences(3)}),
+         "the row eng:dev:0 of ner in the development rows has the label B-ORG, which the training rows never had (they have B-LOC, B-PER, O);"
+         " correct the row, or train on rows that have it too, of more languages with --train"),
         (lambda data: write_words(data, "ner", "slv", {"test": [([], [])]}),
          "the row slv:test:0 has no words; leave it out, or prepare the set again"),
         (lambda data: write_words(data, "ner", "slv", {"test": [(["Rim", " "], ["O", "O"])]}),

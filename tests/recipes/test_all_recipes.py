@@ -178,6 +178,22 @@ def test_parameters_of_ofas_encoders(name: str, size: int | None, parameters: in
     assert round(float(str(sections["model"]["parameters"])) / 1e6) == parameters
 
 
+@pytest.mark.parametrize(
+    ("override", "sentence"),
+    [
+        ("model.factorised_size=800", "model.factorised_size is 800; expected 1 to 768, the width of the model"),
+        ("parallel.pipeline_parallel_size=2",
+         "parallel.pipeline_parallel_size is 2, but model.factorised_size is trained with 1 alone"),
+        ("model.output_layer=copied",
+         "model.factorised_size needs a head that is the token table; make the checkpoint with conversion.transfer --output-layer tied"),
+    ],
+)  # fmt: skip
+def test_factors_that_no_published_run_can_train(override: str, sentence: str) -> None:
+    """A plan without a file of factors refuses what a run with one does."""
+    with pytest.raises(ValueError, match=f"cannot run.*{re.escape(sentence)}"):
+        _planned("ofa/mono", "model.factorised_size=100", override)
+
+
 def test_factors_cost_less_than_the_matrix() -> None:
     """Each of the plan's figures follows from the factors: memory, operations and time."""
     figures = []
