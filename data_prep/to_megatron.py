@@ -104,7 +104,12 @@ def to_megatron(
         return write_manifest(
             directory,
             stage=STAGE,
-            facts={**facts, "not_by_words_because": reason, **totals([record.as_facts() for record in records]), **checked},
+            facts={
+                **facts,
+                **({"not_by_words_because": reason} if reason else {}),
+                **totals([record.as_facts() for record in records]),
+                **checked,
+            },
             arguments=vars(arguments) if arguments else None,
             inputs={record.source: record.source_digest for record in records},
             known_digests=digests,
