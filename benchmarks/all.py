@@ -38,6 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--shape", choices=SHAPES, default="llama-3.2-1b", help="of the checkpoint that is converted (default: llama-3.2-1b)"
     )
     parser.add_argument("--megabytes", type=float, default=25, metavar="N", help="of text (default: 25)")
+    parser.add_argument("--language", default="slv", help="of the text, as datatrove calls it (default: slv)")
     parser.add_argument("--rounds", type=int, default=3, metavar="N", help="(default: 3)")
     parser.add_argument("--work", type=Path, metavar="DIR", help="folder for inputs, on the disk to be measured (default: in --output)")
     parser.add_argument("--against", type=Path, metavar="JSON", help="results of another commit")
@@ -53,7 +54,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     work.mkdir(parents=True, exist_ok=True)
     arguments.output.mkdir(parents=True, exist_ok=True)
     material = Material(
-        work.resolve(), tuple(path.resolve() for path in arguments.text), arguments.megabytes, arguments.shape, arguments.model
+        work.resolve(),
+        tuple(path.resolve() for path in arguments.text),
+        arguments.megabytes,
+        arguments.shape,
+        arguments.language,
+        arguments.model,
     )
     figures: list[Figure] = []
     load: tuple[float, ...] = (os.getloadavg()[0],)

@@ -7,20 +7,16 @@ on no more than --peer-mb of them, and so do ours once more for the comparison; 
 from __future__ import annotations
 
 import os
-import resource
-import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 from data_prep import command
+from data_prep.meter import ROOT, measure
 from data_prep.reading.scanning import Reading
 from data_prep.reading.shards import JsonLinesWriter
 from data_prep.tables import markdown_table
-
-ROOT = Path(__file__).resolve().parent.parent
-_TIMEOUT_SECONDS = 1800
 
 OURS = {
     "dedup": ["dedup", "--passes", "1"],
@@ -29,29 +25,7 @@ OURS = {
     "clean --filters standard": ["clean", "--filters", "standard"],
     "clean --filters web": ["clean", "--filters", "web"],
 }
-DATATROVE = """
-import sys
-from loguru import logger
-logger.remove()
-from datatrove.executor import LocalPipelineExecutor
-from datatrove.pipeline.filters import C4QualityFilter, FineWebQualityFilter, GopherQualityFilter, GopherRepetitionFilter
-from datatrove.pipeline.readers import JsonlReader
-from datatrove.pipeline.writers import JsonlWriter
-source, work, language = sys.argv[1:]
-filters = [GopherRepetitionFilter(language=language), GopherQualityFilter(language=language), C4QualityFilter(filter_no_terminal_punct=False, language=language), FineWebQualityFilter(language=language)]
-reader = JsonlReader(source, glob_pattern="*.jsonl.zst")
-LocalPipelineExecutor([reader, *filters, JsonlWriter(f"{work}/kept", compression="zstd", output_filename="${rank}.jsonl.zst")], tasks=1, workers=1, logging_dir=f"{work}/logs").run()
-"""
-
-
-def cpu_seconds(arguments: Sequence[str]) -> float:
-    """Of a process."""
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    done = subprocess.run(arguments, cwd=ROOT, capture_output=True, text=True, timeout=_TIMEOUT_SECONDS)
-    if done.returncode:
-        raise ValueError(f"{' '.join(arguments[:4])} failed: {(done.stderr.strip().splitlines() or ['without a word'])[-1]}")
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+DATATROVE = ROOT / "benchmarks" / "whole" / "contenders" / "datatrove_filters.py"
 
 
 def measured(name: str, paths: Sequence[Path], language: str) -> float:
@@ -61,12 +35,9 @@ def measured(name: str, paths: Sequence[Path], language: str) -> float:
             program, *options = OURS[name]
             files = [f"c={paths[0]}", *map(str, paths[1:])]
             common = ["--workers", "1", "--skip-bad", "--output", f"{work}/output"]
-            return cpu_seconds([sys.executable, "-m", f"data_prep.{program}", "--input", *files, *options, *common])
-        folder = Path(work) / "in"
-        folder.mkdir()
-        for number, path in enumerate(paths):
-            (folder / f"{number:05d}.jsonl.zst").symlink_to(path.resolve())
-        return cpu_seconds([os.environ["SCION_PEER_PYTHON"], "-c", DATATROVE, str(folder), work, language])
+            return measure([sys.executable, "-m", f"data_prep.{program}", "--input", *files, *options, *common]).cpu_seconds
+        (path,) = paths
+        return measure([os.environ["SCION_PEER_PYTHON"], DATATROVE, path, language, f"{work}/kept"]).cpu_seconds
 
 
 def sampled(paths: Sequence[Path], megabytes: float, target: Path) -> float:

@@ -10,6 +10,7 @@ import gc
 
 _USUAL = gc.get_threshold()
 _RARELY = (100_000, 50, 50)
+_is_over = False
 
 
 def begins() -> None:
@@ -18,6 +19,12 @@ def begins() -> None:
 
 
 def is_over() -> None:
-    """The collector works as usual from now on, without what there is: called before large tensors are made, which must not wait in a cycle."""
-    gc.freeze()
-    gc.set_threshold(*_USUAL)
+    """The collector works as usual from now on, without what there is: called before large tensors are made, which must not wait in a cycle.
+
+    Only the first call of a process counts: a model that was let go of since would be kept by another one.
+    """
+    global _is_over
+    if not _is_over:
+        _is_over = True
+        gc.freeze()
+        gc.set_threshold(*_USUAL)

@@ -82,8 +82,8 @@ def clean_case(material: Material, peers: str) -> Case:
     """With the rules of a crawl, beside the same kinds of rules."""
     ours = _ours("data_prep.clean", "--input", f"text={material.documents}", "--filters", "web", "--workers", "1")
     theirs = _script(
-        "datatrove", "peer", "datatrove_filters.py", material.documents, python=peers, needs="datatrove",
-        remark="Gopher's and C4's rules alone: no mojibake, markup, lines, personal data",
+        "datatrove", "peer", "datatrove_filters.py", material.documents, material.language, python=peers, needs="datatrove",
+        remark="Gopher's, C4's and FineWeb's rules alone: no mojibake, markup, lines, personal data",
     )  # fmt: skip
     return _text_case("clean --filters web", material, ours, theirs)
 

@@ -29,6 +29,7 @@ class Material:
         text: files with real documents.
         megabytes: of text that the stages of data take.
         shape: of the checkpoint to convert, see `benchmarks.conversion.SHAPES`.
+        language: of the text, as datatrove calls it.
         model: Hugging Face folder of a real model, for transfer and evaluation; None leaves these out.
     """
 
@@ -36,6 +37,7 @@ class Material:
     text: tuple[Path, ...]
     megabytes: float
     shape: str
+    language: str
     model: Path | None
 
     @cached_property

@@ -172,6 +172,7 @@ def test_the_collector_waits_while_a_command_starts(tmp_path: Path) -> None:
     """torch alone costs it hundreds of walks; from the first use of a device on it works as usual, without what was imported."""
     body = (
         "import gc; from conversion.hf_model import require_device; import torch; walks = sum(found['collections'] for found in gc.get_stats()); "
-        "require_device('cpu'); print(walks < 60, gc.get_threshold(), gc.get_freeze_count() > 50_000)"
+        "require_device('cpu'); frozen = gc.get_freeze_count(); print(walks < 60, gc.get_threshold(), frozen > 50_000); "
+        "later = [[] for _ in range(9)]; require_device('cpu'); print(gc.get_freeze_count() <= frozen)"
     )
-    assert _run(body, tmp_path) == Finished(0, "True (700, 10, 10) True\n", "")
+    assert _run(body, tmp_path) == Finished(0, "True (700, 10, 10) True\nTrue\n", "")
