@@ -243,9 +243,38 @@ def blocks_of_attention(tensor_parallel_size: int) -> dict[str, Any]:
     return found
 
 
+def padded_encoder(tensor_parallel_size: int) -> dict[str, float]:
+    """An encoder's attention over padded samples: differences from all scores at once at what is no padding, and the largest tensor."""
+    from nemo_patches.bidirectional_attention import BidirectionalAttention
+
+    length, heads = 512, 4
+    module = BidirectionalAttention(_model().config, 1, AttnMaskType.padding, "self", softmax_scale=0.4)
+    q, k, v = (torch.randn(length, 2, heads, 8, requires_grad=True) for _ in range(3))
+    padding = torch.arange(length) >= torch.tensor([300, 512])[:, None]
+    weight = (~padding).T[:, :, None].float()  # what padding gives has no meaning
+    watcher = Watcher()
+    with watcher:
+        output = module(q, k, v, padding[:, None, None, :]) * weight
+        output.square().sum().backward()
+    gradients = [x.grad.clone() for x in (q, k, v)]
+    for x in (q, k, v):
+        x.grad = None
+    scores = torch.einsum("sbhd,tbhd->bhst", q, k) * 0.4
+    weights = scores.masked_fill(padding[:, None, None, :], float("-inf")).softmax(-1)
+    expected = torch.einsum("bhst,tbhd->sbhd", weights, v).flatten(2) * weight
+    expected.square().sum().backward()
+    return {
+        "output": float((output - expected).abs().max()),
+        "gradients": max(float((mine - x.grad).abs().max()) for mine, x in zip(gradients, (q, k, v), strict=True)),
+        "largest": watcher.largest / length**2,
+    }
+
+
 def one_rank(tensor_parallel_size: int) -> dict[str, Any]:
     """All of the above on one rank: importing Megatron takes longer than the tests."""
-    functions = (feed_forward_and_dropout, attention_is_causal, padding, loss_gradient, windows_and_caps, blocks_of_attention)
+    functions = (
+        feed_forward_and_dropout, attention_is_causal, padding, loss_gradient, windows_and_caps, blocks_of_attention, padded_encoder,
+    )  # fmt: skip
     return {function.__name__: function(tensor_parallel_size) for function in functions}
 
 

@@ -69,6 +69,12 @@ def test_no_tensor_has_a_number_for_each_query_and_key(one_rank: dict[str, Any])
         assert not found["mask of groups"], name
 
 
+def test_padding_of_an_encoder_is_a_mask_of_keys_alone(one_rank: dict[str, Any]) -> None:
+    """Forward and backward, without a tensor of all pairs of tokens."""
+    found = one_rank["padded_encoder"]
+    assert found["output"] < 1e-5 and found["gradients"] < 1e-4 and found["largest"] < 0.5
+
+
 def test_a_run_in_float32_keeps_the_precision_of_its_loss_gradient(one_rank: dict[str, Any]) -> None:
     assert not one_rank["loss_gradient"]["rounded"]
 
