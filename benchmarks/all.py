@@ -17,7 +17,7 @@ from benchmarks.whole.material import Material
 from benchmarks.whole.page import changes_markdown, markdown, write_page
 from benchmarks.whole.results import Figure, changes, read_results, results_of, write_results
 from benchmarks.whole.run import figures_of, loads
-from data_prep import command
+from common import command
 
 SLOWER = 1
 

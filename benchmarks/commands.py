@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from data_prep.plain_files import read_json, write_json
+from common.plain_files import read_json, write_json
 
 ROOT = Path(__file__).resolve().parent.parent
 _TIMEOUT_SECONDS = 24 * 3600

@@ -22,9 +22,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from data_prep import command
-from data_prep.meter import ROOT, Measured, measure
-from data_prep.tables import markdown_table
+from common import command
+from common.meter import ROOT, Measured, measure
+from common.tables import markdown_table
 
 Result = TypeVar("Result")
 
@@ -93,10 +93,10 @@ def make_checkpoint(directory: Path, config: Mapping[str, Any], *, dtype: str, t
     """Write a checkpoint of random weights, tensor by tensor; returns the bytes of its weights."""
     import torch
 
+    from conversion.checkpoints.hf_checkpoint import copy_companions, write_hf_checkpoint
     from conversion.families import FAMILIES
-    from conversion.hf_checkpoint import copy_companions, write_hf_checkpoint
-    from conversion.lazy_tensor import LazyTensor, bits_of
-    from conversion.mapping import Drop, expand, sizes_of
+    from conversion.families.mapping import Drop, expand, sizes_of
+    from conversion.formats.lazy_tensor import LazyTensor, bits_of
 
     family = FAMILIES[config["model_type"]]
     tied = config["tie_word_embeddings"]
@@ -201,8 +201,8 @@ def weights_digest(directory: Path) -> str:
     """Identity of the tensors of a folder by name, whichever shards they are in."""
     import xxhash
 
-    from conversion.hf_checkpoint import HFCheckpoint
-    from data_prep.artifacts import combined_digest
+    from common.artifacts import combined_digest
+    from conversion.checkpoints.hf_checkpoint import HFCheckpoint
 
     digests = {}
     for name, tensor in HFCheckpoint.open(directory).tensors.items():

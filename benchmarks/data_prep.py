@@ -19,7 +19,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from data_prep import command
+from common import command
+from common.tables import markdown_table
 from data_prep.clean import clean
 from data_prep.cleaning.problem_runs import ProblemRuns
 from data_prep.cleaning.shard import CleanRules
@@ -28,7 +29,6 @@ from data_prep.deduplication.onion import PlainEngine, engine
 from data_prep.deduplication.onion_types import Decisions, OnionSettings
 from data_prep.reading.corpora import Corpus
 from data_prep.reading.documents import Documents
-from data_prep.tables import markdown_table
 
 ROOT = Path(__file__).resolve().parent.parent
 _GROUP_BYTES = 1 << 20  # as the command

@@ -19,8 +19,8 @@ from pathlib import Path
 import numpy as np
 import psutil
 
-from data_prep import command
-from data_prep.tables import markdown_table
+from common import command
+from common.tables import markdown_table
 
 SUITE = ("sl_generative", "sl_multiple_choice")
 BUDGETS = {"start": 10.0, "statistics": 5.0, "report": 5.0, "suite": 2.0}
@@ -67,10 +67,11 @@ def suite_cost(model: Path, data: Path, metadata: dict[str, int]) -> tuple[Cost,
     """What a suite costs with all it needs, what the model's own passes in it do, and its items."""
     import torch
 
-    from conversion.hf_model import be_quiet_and_offline, inspect_checkpoint
-    from eval.evaluation import Machine, Settings, evaluate_checkpoint
-    from eval.hf_backend import LocalModel
-    from eval.task_runs import find_tasks
+    from conversion.checkpoints.hf_model import be_quiet_and_offline, inspect_checkpoint
+    from eval.running.backends import Machine, Settings
+    from eval.running.evaluation import evaluate_checkpoint
+    from eval.running.hf_backend import LocalModel
+    from eval.running.task_runs import find_tasks
 
     be_quiet_and_offline()
     logging.getLogger("lm_eval").setLevel(logging.ERROR)
@@ -102,7 +103,7 @@ def suite_cost(model: Path, data: Path, metadata: dict[str, int]) -> tuple[Cost,
 
 def statistics_cost() -> Cost:
     """9 runs against a tenth on 20 tasks of 500 items."""
-    from conversion.significance import paired_difference
+    from conversion.measuring.significance import paired_difference
 
     rng = np.random.default_rng(0)
     values = [rng.random((10, 500)) for _ in range(20)]
@@ -132,12 +133,12 @@ def backend_rows(model: Path, data: Path) -> list[list[str]]:
     from tests.eval.vllm_on_cpu import prepare
 
     prepare()
-    from conversion.hf_model import inspect_checkpoint, load_model
-    from eval.answers import RememberingModel
-    from eval.hf_backend import LocalModel
-    from eval.journal import Journal
-    from eval.task_runs import find_tasks, run_task
-    from eval.vllm_backend import VllmModel
+    from conversion.checkpoints.hf_model import inspect_checkpoint, load_model
+    from eval.running.answers import RememberingModel
+    from eval.running.hf_backend import LocalModel
+    from eval.running.journal import Journal
+    from eval.running.task_runs import find_tasks, run_task
+    from eval.running.vllm_backend import VllmModel
 
     checkpoint = inspect_checkpoint(model, name="model")
     local = LocalModel(pretrained=load_model(checkpoint, device="cpu", dtype="float32"), tokenizer=checkpoint.tokenizer, batch_size=8)

@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from data_prep import command
+from common import command
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -19,7 +19,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     from conversion import hf_to_nemo
     from conversion.families import language_config
-    from conversion.observation import observe_engine, observe_hf, token_batch
+    from conversion.measuring.observation import observe_engine, observe_hf, token_batch
     from tests.conversion.tiny_families import CASES, SEQUENCE_LENGTH, save_tiny_model
 
     rows = [language_config({**case.config, "model_type": case.model_type})["vocab_size"] for case in CASES.values()]

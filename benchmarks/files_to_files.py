@@ -12,11 +12,11 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from data_prep import command
-from data_prep.meter import ROOT, measure
-from data_prep.reading.scanning import Reading
-from data_prep.reading.shards import JsonLinesWriter
-from data_prep.tables import markdown_table
+from common import command
+from common.meter import ROOT, measure
+from common.tables import markdown_table
+from data_prep.sharing.scanning import Reading
+from data_prep.sharing.shards import JsonLinesWriter
 
 OURS = {
     "dedup": ["dedup", "--passes", "1"],

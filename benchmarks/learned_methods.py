@@ -19,20 +19,20 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from conversion.hf_model import be_quiet_and_offline
+from conversion.checkpoints.hf_model import be_quiet_and_offline
 
 be_quiet_and_offline()
 
 import torch  # noqa: E402 (after the environment is set)
 
-from conversion.comparison import TextScorer, TrainingOptions, adamw, pack, put_rows, take_step  # noqa: E402
+from conversion.checkpoints.hf_model import inspect_checkpoint, load_model  # noqa: E402
+from conversion.comparing.comparison import TextScorer, TrainingOptions, adamw, pack, put_rows, take_step  # noqa: E402
 from conversion.embeddings import METHODS  # noqa: E402
 from conversion.embeddings.case import read_case  # noqa: E402
 from conversion.embeddings.checkpoint import Transfer  # noqa: E402
-from conversion.embeddings.learning_options import LearningOptions  # noqa: E402
+from conversion.embeddings.methods.learning_options import LearningOptions  # noqa: E402
 from conversion.embeddings.request import TransferRequest  # noqa: E402
 from conversion.embeddings.settings import VocabularyOptions  # noqa: E402
-from conversion.hf_model import inspect_checkpoint, load_model  # noqa: E402
 from data_prep.reading.documents import Documents  # noqa: E402
 from data_prep.reading.named_texts import Text  # noqa: E402
 

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from data_prep.tables import markdown_table
+from common.tables import markdown_table
 
 WARMUP = 2
 
@@ -44,7 +44,7 @@ def start_engine() -> None:
         present_cpu_as_device()
         import torch
 
-    from conversion.engine_forward import set_layout
+    from conversion.measuring.engine_forward import set_layout
 
     os.environ |= {"MASTER_ADDR": "localhost", "MASTER_PORT": os.environ.get("MASTER_PORT", "29611")}
     torch.distributed.init_process_group("gloo", rank=0, world_size=1)
@@ -78,8 +78,8 @@ def make_step(kind: str, arguments: argparse.Namespace, length: int) -> Callable
     import torch
 
     from conversion.families import FAMILIES
-    from recipes.masking import MaskVocabulary, mask_sample
-    from recipes.schema import MaskingRecipe
+    from recipes.rules.masking import MaskVocabulary, mask_sample
+    from recipes.rules.schema import MaskingRecipe
 
     size, vocab_size = arguments.tokens // length, arguments.vocab_size
     model = engine_model(FAMILIES["opt" if kind == "causal" else "roberta"], arguments, length)

@@ -3,7 +3,7 @@
 The set has a line for each document with `kind` (`original`, `exact`, `edited` with `words_replaced`, `form`, `partial` with `share`, `short`,
 `short_copy`) and `of`, the original.  A copy is an exact or edited one, another form, a part of more than half of its document, or a short text that
 was there before.  It is found if it and its original are not both kept; a removal is right if another document of its family is kept.  datatrove runs where
-the Python in SCION_PEER_PYTHON can import it.  --choose compares n and similarities: chosen on one half of the originals with their copies,
+the Python in SCION_PEER_PYTHON can import it.  --make writes such a set of other texts.  --choose compares n and similarities: chosen on one half of the originals with their copies,
 measured on the other, and on text without labels by how much they would take.
 """
 
@@ -12,20 +12,22 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import random
 import resource
 import subprocess
 import sys
 import tempfile
+import unicodedata
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from data_prep import command
+from common import command
+from common.tables import markdown_table
 from data_prep.deduplication.similar_documents import SimilarSettings
 from data_prep.reading.documents import Documents
-from data_prep.reading.scanning import Reading, similar_documents
-from data_prep.tables import markdown_table
+from data_prep.sharing.scanning import Reading, similar_documents
 
 ROOT = Path(__file__).resolve().parent.parent
 _TIMEOUT_SECONDS = 1200
@@ -55,14 +57,47 @@ for number, (pipeline, tasks) in enumerate(steps):
 OURS: dict[str, list[str]] = {
     "dedup (lines, onion)": [],
     "dedup --similar-documents": ["--similar-documents"],
-    "... 0.5": ["--similar-documents", "0.5"],
+    "... 0.6 --similar-ngram 3": ["--similar-documents", "0.6", "--similar-ngram", "3"],
+    "... 0.5 --similar-ngram 3": ["--similar-documents", "0.5", "--similar-ngram", "3"],
     "... 0.8": ["--similar-documents", "0.8"],
     "... 0.8 --similar-ngram 9": ["--similar-documents", "0.8", "--similar-ngram", "9"],
-    "... 0.6 --similar-unchecked": ["--similar-documents", "0.6", "--similar-unchecked"],
+    "... --similar-unchecked": ["--similar-documents", "--similar-unchecked"],
     "... --similar-keep first": ["--similar-documents", "--similar-keep", "first"],
     "... --same-documents": ["--similar-documents", "--same-documents"],
 }
 PEERS = {"datatrove, n 5, 14 x 8 (its defaults)": (5, 14, 8), "datatrove, n 3, 14 x 8": (3, 14, 8), "datatrove, n 3, 51 x 5": (3, 51, 5)}
+
+
+def made(paths: Sequence[Path], seed: int, number: int = 400) -> list[dict[str, Any]]:
+    """So many passages of 120 to 500 words, drawn from texts, and copies of them: exact, edited, in another form, in part."""
+    generator = random.Random(seed)
+    passages = []
+    for path in paths:
+        for text in Documents([path], separator="line"):
+            words, at = text.split(" "), 0
+            while len(passage := words[at : at + generator.randrange(120, 500)]) >= 120:
+                passages.append(passage)
+                at += 4 * len(passage)
+    passages, others = (drawn := generator.sample(passages, 2 * number))[:number], drawn[number:]
+    rows: list[dict[str, Any]] = [{"kind": "original", "text": " ".join(words)} for words in passages]
+    every_word = [word for words in others for word in words]
+    copies: list[dict[str, Any]] = []
+    for place in range(number):
+        words, of = list(passages[place]), {"of": f"d{place}"}
+        edits = (1, 2, 3, 5, 10, 20)[place % 6]
+        for at in generator.sample(range(len(words)), edits):
+            words[at] = generator.choice(every_word)
+        copies.append({"kind": "edited", "words_replaced": edits, "text": " ".join(words), **of})
+        share, other = (0.3, 0.5, 0.7, 0.85, 0.95)[place % 5], others[place]
+        start = int(share * len(passages[place]))
+        copies.append(
+            {"kind": "partial", "share": share, "text": " ".join(passages[place][:start] + other[-(len(passages[place]) - start) :]), **of}
+        )
+        text = " ".join(passages[place])
+        forms = (text.upper(), unicodedata.normalize("NFD", text), text.replace(" ", "  "), text.replace(",", "").replace(".", ""))
+        copies.append({"kind": "form", "text": forms[place // 2 % 4], **of} if place % 2 else {"kind": "exact", "text": text, **of})
+    generator.shuffle(copies)
+    return [{"id": f"d{number}", **row} for number, row in enumerate([*rows, *copies])]
 
 
 def families(documents: Sequence[Mapping[str, Any]]) -> list[int]:
@@ -226,9 +261,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         __doc__, prog="benchmarks.near_duplicates", example="python -m benchmarks.near_duplicates --labelled near_dup_sl.jsonl.gz"
     )
     parser.add_argument("--labelled", type=Path, required=True, metavar="FILE", help="the labelled set, .jsonl.gz")
+    parser.add_argument("--make", type=Path, nargs="+", metavar="FILE", help="write it first, of passages of these texts")
     parser.add_argument("--language", default="slv_Latn", help="of it, as datatrove calls it (default: slv_Latn)")
     parser.add_argument("--choose", type=Path, nargs="*", metavar="FILE", help="compare n and similarities; text without labels")
     arguments = parser.parse_args(argv)
+    if arguments.make:
+        rows = made(arguments.make, seed=0)
+        arguments.labelled.write_bytes(gzip.compress("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode(), mtime=0))
     documents = [json.loads(line) for line in gzip.decompress(arguments.labelled.read_bytes()).splitlines()]
     if arguments.choose is not None:
         choose(arguments.labelled, documents, arguments.choose)

@@ -11,7 +11,7 @@ import argparse
 import time
 from pathlib import Path
 
-from conversion.embeddings.vocabulary_strategies import TOKENS_BY, VocabularyOptions, target_tokenizer
+from conversion.embeddings.vocabularies.strategies import TOKENS_BY, VocabularyOptions, target_tokenizer
 from data_prep.reading.documents import Documents
 from data_prep.tokenizers.files import load_tokenizer
 

@@ -25,8 +25,8 @@ from pathlib import Path
 from statistics import fmean
 
 from benchmarks.commands import last_checkpoint, made, require_same_settings
-from conversion.intervals import t_interval
-from data_prep.tables import markdown_table
+from common.tables import markdown_table
+from conversion.measuring.intervals import t_interval
 
 LANGUAGES = {"en": "eng", "sl": "slv", "it": "ita", "hr": "hrv", "sr": "srp"}
 VOCAB_SIZES = {"en": 4000, "all": 6000}

@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from data_prep import command
-from data_prep.tables import markdown_table
+from common import command
+from common.tables import markdown_table
 
 PAPERS = {"gams": "GaMS", "sava": "SAVA", "low": "low-resource", "ofa": "OFA"}
 WORKS, PARTLY, NOT, DRAWING = "works", "partly", "not at all", "a drawing"
@@ -55,13 +55,13 @@ def _harness(words: str) -> str:
 
 
 _SUITES = "tests/eval/test_all_suites.py::test_all_suites_from_real_rows_to_the_report"
-_PUBLISHED = "tests/eval/test_papers_tables.py::test_published_files_become_the_papers_tables_and_figures"
+_PUBLISHED = "tests/eval/reporting/test_papers_tables.py::test_published_files_become_the_papers_tables_and_figures"
 _LOSSES = "tests/eval/test_figures.py::test_losses_of_runs"
-_LOW = "tests/eval/test_low_resource_tables.py::test_published_files_become_the_low_resource_papers_tables_and_figures"
+_LOW = "tests/eval/reporting/test_low_resource_tables.py::test_published_files_become_the_low_resource_papers_tables_and_figures"
 _LOW_SMALL = "tiny models of two sources, adapted for two languages and trained in the test; files in the published form, small"
 _PREPARED = "tests/eval/test_prepare.py::test_every_task_of_the_papers_reads_what_is_prepared"
-_SPEED = "tests/eval/test_report_generation.py::test_speed_stands_beside_accuracy_and_fertility"
-_RECIPES = "tests/recipes/test_all_recipes.py"
+_SPEED = "tests/eval/reporting/test_report_generation.py::test_speed_stands_beside_accuracy_and_fertility"
+_RECIPES = "tests/recipes/rules/test_all_recipes.py"
 _GAMS = (
     _harness("--tasks sl_generative"),
     f"{_REPORT} --copied-rows",
@@ -80,7 +80,7 @@ _ENCODER_TASKS = (
     "eval.retrieval --model random=hf_random/ ofa=hf/ --verses slv=slv.txt ceb=ceb.txt --english eng.txt --results results/ --output bible_retrieval/",
     _REPORT,
 )
-_ACROSS = "tests/eval/test_across_languages.py::test_head_tail_and_all"
+_ACROSS = "tests/eval/reporting/test_across_languages.py::test_head_tail_and_all"
 _NOT_THEIR_DATA = "the paper's sets and models were never at hand: real rows of five languages, tiny encoders, published forms in small"
 
 ITEMS = (
@@ -126,7 +126,7 @@ ITEMS = (
         "parameters and vocabularies",
         WORKS,
         ("recipes.plan --recipe sava/mistral --gpu a100-64gb", "recipes.plan --recipe sava/llama --gpu a100-64gb"),
-        "tests/recipes/test_planner.py::test_parameters_by_name_are_those_of_the_model",
+        "tests/recipes/planner/test_planner.py::test_parameters_by_name_are_those_of_the_model",
         "",
     ),
     Item("sava T2", "fertility", WORKS, (_FERTILITY,), "tests/data_prep/test_tokenizer_report.py::test_command", "not on CulturaX"),
@@ -151,8 +151,8 @@ ITEMS = (
         "tests/eval/test_embeddings.py::test_the_command_on_models",
         "",
     ),
-    Item("sava T8", "prompts of translation", WORKS, ("eval.generate --model adapted=hf/ --task flores_en_it --data eval_data/ --settings sava --output generated/",), "tests/eval/test_paper_tasks.py::test_flores_few_shot", ""),
-    Item("sava T9", "prompts of questions", WORKS, ("eval.generate --model adapted=hf/ --task squad_it --data eval_data/ --settings sava --output generated/",), "tests/eval/test_paper_tasks.py::test_squad_it", ""),
+    Item("sava T8", "prompts of translation", WORKS, ("eval.generate --model adapted=hf/ --task flores_en_it --data eval_data/ --settings sava --output generated/",), "tests/eval/protocols/test_paper_tasks.py::test_flores_few_shot", ""),
+    Item("sava T9", "prompts of questions", WORKS, ("eval.generate --model adapted=hf/ --task squad_it --data eval_data/ --settings sava --output generated/",), "tests/eval/protocols/test_paper_tasks.py::test_squad_it", ""),
     Item("sava T10", "ITA-Bench in English, Mistral", WORKS, (_harness("--tasks itabench_en"), _SAVA_REPORT), _PUBLISHED, _SMALL),
     Item("sava T11", "ITA-Bench in English, Llama", WORKS, (_harness("--tasks itabench_en"), _SAVA_REPORT), _PUBLISHED, _SMALL),
     Item("sava F1", "fertility of two tokenizers", WORKS, (_FERTILITY,), "tests/data_prep/test_tokenizer_report.py::test_command", "not on CulturaX"),
@@ -183,7 +183,7 @@ ITEMS = (
         "training loss by the number of pairs of the map",
         WORKS,
         ("conversion.transfer --source mistral/ --tokenizer minerva/ --method sava --helper minerva_3b/ --num-pairs 2000 --output hf_few/", "eval.figures loss --run all=work/all few=work/few --output figure/"),
-        "tests/conversion/test_embeddings_references.py::test_sava_s_map_on_some_pairs",
+        "tests/conversion/embeddings/test_embeddings_references.py::test_sava_s_map_on_some_pairs",
         "small vocabularies",
     ),
     Item("low F1", "ways to adapt", DRAWING),
@@ -207,9 +207,9 @@ ITEMS = (
     ),
     Item("low T5", "performance and speed, Llama 3 and Gemma 2", WORKS, ("recipes.plan --recipe low_resource/llama3 --gpu a100-80gb", _harness("--tasks mt_en_my sum_my mt_en_si sum_si mt_en_te sum_te --rouge-tokenizer mt5/"), "eval.generate --model source=llama3/ lapt=hf_lapt/ align=hf/ --task mt_en_my --data eval_data/ --settings lowres --output generated_my/", f"{_REPORT} --grid source=results/source lapt=results/lapt align=results/align --efficiency generated_my/"), _LOW, f"{_LOW_SMALL}, Llama and OPT in place of Llama 3 and Gemma 2; speedups in bytes a second on a CPU, a report for each task"),
     Item("low T6", "settings of training", WORKS, ("recipes.plan --recipe low_resource/llama2 --gpu a100-80gb",), _RECIPES, ""),
-    Item("low T7", "settings of generation", WORKS, ("eval.generate --model source=llama2/ --task mt_en_my --data eval_data/ --settings lowres-beams --output generated/",), "tests/eval/test_beams.py", "five beams with transformers only"),
+    Item("low T7", "settings of generation", WORKS, ("eval.generate --model source=llama2/ --task mt_en_my --data eval_data/ --settings lowres-beams --output generated/",), "tests/eval/protocols/test_beams.py", "five beams with transformers only"),
     Item("low T8", "prompts", WORKS, ("eval.generate --model source=llama2/ --task sum_my --data eval_data/ --settings lowres --output generated/",), _PREPARED, ""),
-    Item("low T9", "FOCUS with given word vectors", WORKS, ("conversion.transfer --source llama2/ --vocabulary expand --new-tokens 100 --text my.txt --method focus-words --vectors cc.my.300.bin --output hf/",), "tests/conversion/test_embeddings_references.py::test_method_equals_plain_code_on_random_vocabularies", "made word vectors"),
+    Item("low T9", "FOCUS with given word vectors", WORKS, ("conversion.transfer --source llama2/ --vocabulary expand --new-tokens 100 --text my.txt --method focus-words --vectors cc.my.300.bin --output hf/",), "tests/conversion/embeddings/test_embeddings_references.py::test_method_equals_plain_code_on_random_vocabularies", "made word vectors"),
     Item("low T10", "a second head with random rows", WORKS, ("recipes.train --recipe low_resource/llama2 --output work/random objective=two_tokens_random",), "tests/nemo_patches/test_engine_model.py::test_two_tokens_are_predicted_in_training_alone", "tiny models; no model of the paper was trained"),
     Item("low T11", "perplexity, Llama 3 and Gemma 2", WORKS, (_harness("--text my=heldout.my.txt si=heldout.si.txt te=heldout.te.txt"), _REPORT), "tests/eval/test_harness.py", "tiny models"),
     Item(
@@ -235,13 +235,13 @@ ITEMS = (
         "five tasks of each model beside the baselines",
         WORKS,
         ("eval.figures profile --results results/ --tasks 'bible_*' 'tatoeba_*' 'taxi1500_*' 'ner_*' 'pos_*' --output figure/",),
-        "tests/eval/test_across_languages.py::test_five_tasks_side_by_side",
+        "tests/eval/reporting/test_across_languages.py::test_five_tasks_side_by_side",
         "on made results; the paper's text at hand says what the figure shows, the picture itself was not seen",
     ),
     Item("ofa F2", "steps of the method", DRAWING),
-    Item("ofa T1", "parameters by number of dimensions", WORKS, ("recipes.plan --recipe ofa/mono model.factorised_size=200 --gpu a100-40gb", "recipes.plan --recipe ofa/multi --gpu a100-40gb"), "tests/recipes/test_all_recipes.py::test_parameters_of_ofas_encoders"),
+    Item("ofa T1", "parameters by number of dimensions", WORKS, ("recipes.plan --recipe ofa/mono model.factorised_size=200 --gpu a100-40gb", "recipes.plan --recipe ofa/multi --gpu a100-40gb"), "tests/recipes/rules/test_all_recipes.py::test_parameters_of_ofas_encoders"),
     Item("ofa T2", "five tasks, all languages", WORKS, _ENCODER_TASKS, _ACROSS, _NOT_THEIR_DATA),
-    Item("ofa T3", "languages that gain", WORKS, _ENCODER_TASKS, "tests/eval/test_across_languages.py::test_languages_that_gain", _NOT_THEIR_DATA),
+    Item("ofa T3", "languages that gain", WORKS, _ENCODER_TASKS, "tests/eval/reporting/test_across_languages.py::test_languages_that_gain", _NOT_THEIR_DATA),
     Item(
         "ofa T4",
         "hours and carbon of training",
@@ -251,17 +251,17 @@ ITEMS = (
             _REPORT.replace("--output", "--run 'random, seed 1=work/random' 'ofa, seed 1=work/ofa' --gpu a100-40gb --output"),
             "recipes.plan --recipe ofa/mono model.factorised_size=100 --gpu a100-40gb",
         ),
-        "tests/recipes/test_masked_runs.py::test_factors_of_an_encoder",
+        "tests/recipes/training/test_masked_runs.py::test_factors_of_an_encoder",
         "a tiny run on two processors, and made results; the last command plans what was not run",
     ),
-    Item("ofa T5", "tasks without continued pretraining", WORKS, _ENCODER_TASKS, "tests/eval/test_across_languages.py::test_families_and_before_and_after", _NOT_THEIR_DATA),
-    Item("ofa T6", "retrieval by language family", WORKS, _ENCODER_TASKS, "tests/eval/test_across_languages.py::test_families_and_before_and_after", _NOT_THEIR_DATA),
+    Item("ofa T5", "tasks without continued pretraining", WORKS, _ENCODER_TASKS, "tests/eval/reporting/test_across_languages.py::test_families_and_before_and_after", _NOT_THEIR_DATA),
+    Item("ofa T6", "retrieval by language family", WORKS, _ENCODER_TASKS, "tests/eval/reporting/test_across_languages.py::test_families_and_before_and_after", _NOT_THEIR_DATA),
     Item(
         "ofa F3",
         "loss and five tasks over training",
         WORKS,
         ("eval.figures suite --run full=work/full latent_100=work/latent_100 --results results/ --tasks 'bible_*' 'tatoeba_*' 'taxi1500_*' 'ner_*' 'pos_*' --output figure/",),
-        "tests/eval/test_across_languages.py::test_loss_and_tasks_over_training",
+        "tests/eval/reporting/test_across_languages.py::test_loss_and_tasks_over_training",
         "on made results; " + _NOT_THEIR_DATA,
     ),
 )  # fmt: skip

@@ -10,8 +10,8 @@ import argparse
 import math
 from collections.abc import Sequence
 
-from data_prep import command
-from data_prep.tables import markdown_table
+from common import command
+from common.tables import markdown_table
 from recipes.planner.published import Row, rows
 from recipes.planner.throughput import CALIBRATED, Efficiency, step_time
 

@@ -18,12 +18,12 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks.transfer import Measured, measure
-from data_prep import command
+from common import command
 
 _OURS = """
 import sys, time, numpy as np, torch
 torch.set_num_threads(1)
-from conversion.embeddings.matching_pursuit import pursuit_weights
+from conversion.embeddings.methods.matching_pursuit import pursuit_weights
 work, num = sys.argv[1], int(sys.argv[2])
 atoms, new = np.load(f"{work}/atoms.npy"), np.load(f"{work}/new.npy", mmap_mode="r")[:num]
 start = time.process_time()
@@ -80,8 +80,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _write_rows(model: Path, work: Path, *, num_atoms: int, num_new: int) -> None:
     import numpy as np
 
+    from conversion.checkpoints.hf_checkpoint import HFCheckpoint
     from conversion.embeddings.layers import input_matrix_name
-    from conversion.hf_checkpoint import HFCheckpoint
 
     checkpoint = HFCheckpoint.open(model)
     rows = checkpoint.tensor(input_matrix_name(checkpoint)).float().numpy()

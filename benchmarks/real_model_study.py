@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from conversion.hf_model import be_quiet_and_offline
+from conversion.checkpoints.hf_model import be_quiet_and_offline
 
 be_quiet_and_offline()
 
@@ -28,7 +28,7 @@ from benchmarks.real_model.cells import DRAWN, LAPT, Cell, equal_bytes, measure,
 from benchmarks.real_model.material import DICTIONARIES, Sizes, Study  # noqa: E402
 from benchmarks.real_model.tables import all_tables  # noqa: E402
 from benchmarks.real_model.training import WARMUP_STEPS, WAYS  # noqa: E402
-from conversion.comparison import TrainingOptions  # noqa: E402
+from conversion.comparing.comparison import TrainingOptions  # noqa: E402
 from conversion.embeddings import METHODS  # noqa: E402
 from conversion.embeddings.request import refusal_of  # noqa: E402
 

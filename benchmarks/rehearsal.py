@@ -14,9 +14,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from data_prep import command
-from recipes import arithmetic
-from recipes.compose import compose_recipe, recipe_names
+from common import command
+from recipes.numbers import arithmetic
+from recipes.rules.compose import compose_recipe, recipe_names
 
 HEAD = (
     "| recipe | TP x PP x DP, micro batch | rank | fullest in | counted GiB | planned GiB | difference | a resume, GiB | a save on the host, GiB"

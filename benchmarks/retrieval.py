@@ -15,8 +15,8 @@ from pathlib import Path
 
 import numpy as np
 
-from conversion.hf_model import be_quiet_and_offline, inspect_checkpoint
-from data_prep.tables import markdown_table
+from common.tables import markdown_table
+from conversion.checkpoints.hf_model import be_quiet_and_offline, inspect_checkpoint
 from eval.protocols.sentence_retrieval import LAYER, ranks
 
 OF_A_LANGUAGE = 1000
@@ -68,7 +68,7 @@ def encoder(folder: Path, text: Path, lines: list[str]) -> tuple[Path, int]:
 
 def vector_seconds(model: Path, lines: list[str], dtype: str) -> float:
     """Of all lines, behind a few that warm it up."""
-    from eval.sentence_vectors import SentenceEncoder
+    from eval.scoring.sentence_vectors import SentenceEncoder
 
     found = SentenceEncoder(inspect_checkpoint(model, name="base"), layer=LAYER, device="cpu", dtype=dtype)
     found.vectors(lines[:8], batch_size=8)

@@ -19,7 +19,7 @@ from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
-from recipes.compose import compose_recipe
+from recipes.rules.compose import compose_recipe
 from slurm.chains.chain import ChainPlan, link_job
 from slurm.chains.submissions import run_tag
 from slurm.jobs.render import render_job

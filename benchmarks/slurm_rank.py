@@ -21,7 +21,7 @@ def mark(name: str) -> None:
 def watch_engine() -> None:
     """Import the engine and have its trainer say where it is."""
     mark("checks")
-    from recipes import engine
+    from recipes.training import engine
 
     mark("imports")
     from lightning.pytorch.callbacks import Callback

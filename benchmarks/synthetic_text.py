@@ -15,9 +15,10 @@ from pathlib import Path
 import numpy as np
 import pyarrow
 
-from data_prep import command, native
+from common import command, native
+from common.native import address
 from data_prep.reading.documents import Documents
-from data_prep.reading.shards import ordered_map
+from data_prep.sharing.shards import ordered_map
 
 _SOURCE = Path(__file__).with_name("synthetic_text.c")
 _LEAST_WORDS, _MOST_WORDS, _LINE_WORDS = 200, 400, 20
@@ -50,7 +51,13 @@ def write_file(job: tuple[WordChains, Path, int, int]) -> int:
     if library is None:
         raise ValueError("there is no C compiler, without which this takes hours; install one, or measure on real text")
     library.synthetic_document.restype = ctypes.c_int64
-    arrays = (_at(chains.followers), _at(chains.starts), ctypes.c_int64(len(chains.followers)), chains.words, _at(chains.offsets))
+    arrays = (
+        address(chains.followers),
+        address(chains.starts),
+        ctypes.c_int64(len(chains.followers)),
+        chains.words,
+        address(chains.offsets),
+    )
     room, state, written, number = np.empty(_ROOM_BYTES, np.uint8), ctypes.c_uint64(seed << 32), 0, 0
     path.parent.mkdir(parents=True, exist_ok=True)
     with pyarrow.CompressedOutputStream(str(path), "zstd") as file:
@@ -68,10 +75,6 @@ def write_file(job: tuple[WordChains, Path, int, int]) -> int:
             file.write(room[:used].data)
             written += used
     return written
-
-
-def _at(array: np.ndarray) -> ctypes.c_void_p:
-    return ctypes.c_void_p(array.ctypes.data)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

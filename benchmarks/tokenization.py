@@ -23,12 +23,12 @@ from typing import Any
 
 import numpy as np
 
-from data_prep import command
-from data_prep.artifacts import digest_bytes, digest_file
+from common import command
+from common.artifacts import digest_bytes, digest_file
+from common.tables import markdown_table
 from data_prep.megatron.shard import Part, join
 from data_prep.megatron.word_encoder import LibraryEncoder, WordEncoder, word_encoder
 from data_prep.reading.documents import Documents, batches
-from data_prep.tables import markdown_table
 from data_prep.to_megatron import to_megatron
 from data_prep.tokenizers.files import load_tokenizer
 

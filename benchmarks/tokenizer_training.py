@@ -19,9 +19,9 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from data_prep import command
+from common import command
+from common.tables import markdown_table
 from data_prep.reading.documents import Documents
-from data_prep.tables import markdown_table
 
 ROOT = Path(__file__).resolve().parent.parent
 LIMIT = 4192  # SentencePiece's default, in bytes

@@ -18,9 +18,9 @@ from statistics import median
 from typing import Any
 
 from benchmarks.training_loops import LOOPS, Size, as_arguments
-from data_prep import command
-from data_prep.tables import markdown_table
-from recipes.arithmetic import flops_per_token
+from common import command
+from common.tables import markdown_table
+from recipes.numbers.arithmetic import flops_per_token
 from recipes.planner.layout import Layout
 from recipes.planner.memory import GIB, estimate_memory
 from recipes.planner.parameters import PlannedModel

@@ -75,13 +75,13 @@ def _device() -> str:
 
 def ours(size: Size, inputs: Path, output: Path) -> Clock:
     """What `recipes.train` does, checkpoints aside."""
-    from data_prep.lease import Fence, take_lease, this_process
-    from recipes.checks import read_inputs
-    from recipes.compose import compose_recipe
-    from recipes.engine import make_data, make_model, make_trainer
-    from recipes.stopping import StopSignals
+    from common.lease import Fence, take_lease, this_process
+    from recipes.rules.compose import compose_recipe
+    from recipes.rules.inputs import read_inputs
+    from recipes.runs.stopping import StopSignals
+    from recipes.runs.watchdog import watching
     from recipes.training.assembly import make_callbacks
-    from recipes.watchdog import watching
+    from recipes.training.engine import make_data, make_model, make_trainer
 
     recipe = compose_recipe("demo_adapt", [*recipe_overrides(size, inputs), *OVERRIDES])
     found = read_inputs(recipe)

@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from data_prep import command
-from data_prep.meter import Measured, measure
+from common import command
+from common.meter import Measured, measure
 from data_prep.tokenizers.files import start_without_torch
 
 if TYPE_CHECKING:
@@ -292,8 +292,8 @@ def _measure_peer(method: str, work: Path, ours: Measured) -> None:
 
 def _real_rows() -> np.ndarray:
     """The input embeddings of the real model in float32, in an order that says nothing."""
+    from conversion.checkpoints.hf_checkpoint import HFCheckpoint
     from conversion.embeddings.layers import input_matrix_name
-    from conversion.hf_checkpoint import HFCheckpoint
 
     if not (model := os.environ.get("SCION_REAL_MODEL")):
         raise ValueError("SCION_REAL_MODEL names no folder; set it to that of a Hugging Face model, or choose another --size")
@@ -379,16 +379,16 @@ def _transfer(method: str, work: Path) -> None:
     import torch
 
     from conversion.embeddings import METHODS
-    from conversion.embeddings.helper_model import HelperModel
-    from conversion.embeddings.method import TransferInputs
-    from conversion.embeddings.neighbor_methods import focus_plan, wechsel_plan
-    from conversion.embeddings.random_rows import row_statistics
-    from conversion.embeddings.row_plan import INPUT_LAYER, row_blocks
-    from conversion.embeddings.token_vectors import TokenVectors
-    from conversion.embeddings.vocabulary import Vocabulary
-    from conversion.embeddings.vocabulary_map import map_vocabulary
-    from conversion.lazy_tensor import LazyTensor
-    from conversion.safetensors_file import write_safetensors
+    from conversion.embeddings.methods.method import TransferInputs
+    from conversion.embeddings.methods.neighbors import focus_plan, wechsel_plan
+    from conversion.embeddings.methods.random_rows import row_statistics
+    from conversion.embeddings.methods.row_plan import INPUT_LAYER, row_blocks
+    from conversion.embeddings.spaces.helper_model import HelperModel
+    from conversion.embeddings.spaces.token_vectors import TokenVectors
+    from conversion.embeddings.vocabularies.vocabulary import Vocabulary
+    from conversion.embeddings.vocabularies.vocabulary_map import map_vocabulary
+    from conversion.formats.lazy_tensor import LazyTensor
+    from conversion.formats.safetensors_file import write_safetensors
     from data_prep.tokenizers.files import load_tokenizer
 
     tokenizers = [load_tokenizer(work / side) for side in ("source", "target")]
@@ -432,7 +432,7 @@ def _tokenize(tokenizer: PreTrainedTokenizerFast, texts: list[str]) -> list[list
 
 def _difference(work: Path) -> str:
     """Largest difference between our input rows and the peer's over a sample of rows; as a share of the row's largest value above 1."""
-    from conversion.safetensors_file import read_safetensors
+    from conversion.formats.safetensors_file import read_safetensors
 
     ours, theirs = read_safetensors(work / "ours_input.safetensors")[0].read().numpy(), np.load(work / "peer.npy", mmap_mode="r")
     if (work / "peer_ids.npy").exists():

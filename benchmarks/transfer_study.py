@@ -19,7 +19,7 @@ from pathlib import Path
 from statistics import mean, stdev
 
 from benchmarks.commands import last_checkpoint, made
-from data_prep.tables import markdown_table
+from common.tables import markdown_table
 
 TARGETS = ("sl", "it")
 NAMES = {"sl": "Slovene", "it": "Italian"}

@@ -13,8 +13,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from common import command
 from conversion.layouts.moving import LAYOUTS, MEGATRON_LM, STAGE, change
-from data_prep import command
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -39,9 +39,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _note_what_is_missing(output_dir: Path) -> None:
+    from conversion.checkpoints.nemo_checkpoint import read_model
     from conversion.inspection.places import locate
     from conversion.layouts.megatron_lm import not_expressible
-    from conversion.nemo_checkpoint import read_model
 
     if missing := not_expressible(read_model(locate(output_dir).directory)[1]):
         print(

@@ -19,14 +19,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from conversion.summary import summary
-from data_prep import command
-from data_prep.artifacts import Manifest, check_files, read_manifest, staged_directory, write_manifest
-from data_prep.progress import Progress
+from common import command
+from common.artifacts import Manifest, check_files, read_manifest, staged_directory, write_manifest
+from common.progress import Progress
+from conversion.checkpoints.summary import summary
 
 if TYPE_CHECKING:
-    from conversion.hf_checkpoint import HFCheckpoint
-    from conversion.vocabulary_edit import Edit, Tables
+    from conversion.checkpoints.hf_checkpoint import HFCheckpoint
+    from conversion.checkpoints.vocabulary_edit import Edit, Tables
 
 STAGE = "conversion.edit_vocabulary"
 NEW_ROWS = ("mean", "random")
@@ -36,15 +36,15 @@ def edit(input_dir: Path, output_dir: Path, change: Edit, *, arguments: dict[str
     """Write the checkpoint with an edited vocabulary.
 
     Args:
-        change: one of the edits of `conversion.vocabulary_edit`, with its choices.
+        change: one of the edits of `conversion.checkpoints.vocabulary_edit`, with its choices.
         arguments: of the command, for the manifest.
 
     Raises:
         ValueError: if the input is missing, corrupt or edited, if the edit is refused, if the output exists or the disk is full.
     """
-    from conversion.hf_checkpoint import HFCheckpoint, write_hf_weights
-    from conversion.lazy_tensor import counted, return_freed_memory
-    from conversion.vocabulary_edit import Tables
+    from conversion.checkpoints.hf_checkpoint import HFCheckpoint, write_hf_weights
+    from conversion.checkpoints.vocabulary_edit import Tables
+    from conversion.formats.lazy_tensor import counted, return_freed_memory
 
     return_freed_memory()
     hf = HFCheckpoint.open(input_dir)
@@ -76,10 +76,17 @@ def edit(input_dir: Path, output_dir: Path, change: Edit, *, arguments: dict[str
 
 def _write_companions(hf: HFCheckpoint, tables: Tables, staging: Path) -> list[str]:
     """Tokenizer, generation config, and config.json, whose bytes stay the same where no value changes; sentences about ids that are gone."""
-    from conversion.config_ids import Renumbered, sees_nothing, with_new_ids
+    from conversion.checkpoints.config_ids import Renumbered, sees_nothing, with_new_ids
+    from conversion.checkpoints.hf_checkpoint import copy_companions, copy_processor
+    from conversion.checkpoints.hf_files import (
+        CONFIG_NAME,
+        GENERATION_CONFIG_NAME,
+        in_words_of_both,
+        read_json,
+        tied_by_config,
+        with_language_values,
+    )
     from conversion.families import language_config
-    from conversion.hf_checkpoint import copy_companions, copy_processor
-    from conversion.hf_files import CONFIG_NAME, GENERATION_CONFIG_NAME, read_json, tied_by_config, with_language_values
     from data_prep.tokenizers.files import write_tokenizer_files
 
     if tables.tokenizer_files is None:
@@ -98,7 +105,8 @@ def _write_companions(hf: HFCheckpoint, tables: Tables, staging: Path) -> list[s
         if not path.is_file():
             continue
         old = read_json(path, expected="")
-        renumbered = with_new_ids(old, tables.new_ids, num_rows=tables.rows) if tables.new_ids is not None else Renumbered(old)
+        told = in_words_of_both(old, source=str(hf.directory)) if name == CONFIG_NAME else old
+        renumbered = with_new_ids(told, tables.new_ids, num_rows=tables.rows) if tables.new_ids is not None else Renumbered(told)
         if name == CONFIG_NAME and tables.tokenizer_files is not None and not sees_nothing(renumbered):
             copy_processor(hf.directory, staging)
         lost += [f"{name} has {key} {token_id}, a token that is not kept: it is unset" for key, token_id in renumbered.lost]
@@ -151,7 +159,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _edit(arguments: Any) -> Edit:
     from functools import partial
 
-    from conversion import vocabulary_edit
+    from conversion.checkpoints import vocabulary_edit
 
     if arguments.untie:
         return vocabulary_edit.untie

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from data_prep import command
-from data_prep.artifacts import Manifest, digest_file, staged_directory, write_manifest
+from common import command
+from common.artifacts import Manifest, digest_file, staged_directory, write_manifest
 
 if TYPE_CHECKING:
     from conversion.gguf.file import GGUFFile
@@ -31,14 +31,14 @@ def convert(gguf_path: Path, output_dir: Path, *, dtype_name: str, tokenizer_dir
     Raises:
         ValueError: if the file is damaged or holds what is not covered, if the tokenizer has more tokens than the model, or the output exists.
     """
+    from common.progress import Progress
+    from conversion.checkpoints.hf_checkpoint import write_hf_checkpoint
     from conversion.families import family_of
+    from conversion.formats.lazy_tensor import counted
     from conversion.gguf.file import GGUFFile
     from conversion.gguf.model import model_of
     from conversion.gguf.rounding import describe_quantization
-    from conversion.hf_checkpoint import write_hf_checkpoint
-    from conversion.lazy_tensor import counted
-    from data_prep.progress import Progress
-    from data_prep.tokenizers.files import tokenizer_digest
+    from data_prep.tokenizers.files import save_tokenizer, tokenizer_digest
 
     file = GGUFFile.open(gguf_path)
     architecture, config, tensors = model_of(file, dtype_name)
@@ -52,7 +52,7 @@ def convert(gguf_path: Path, output_dir: Path, *, dtype_name: str, tokenizer_dir
     ids = {f"{role}_token_id": getattr(tokenizer, f"{role}_token_id") for role in ("bos", "eos", "pad")}
     required = sum(tensor.nbytes for tensor in tensors)
     with staged_directory(output_dir, required_bytes=required) as staging:
-        tokenizer.save_pretrained(staging)
+        save_tokenizer(tokenizer, staging)
         with Progress("dequantizing", total=required, unit="B", is_bytes=True) as progress:
             digests = write_hf_checkpoint(staging, {**config, **ids}, counted(tensors, progress.advance))
         _write_generation_config(staging, ids)
@@ -99,7 +99,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     start = time.monotonic()
     manifest = convert(arguments.input, arguments.output, dtype_name=arguments.dtype, tokenizer_dir=arguments.tokenizer)
-    from conversion.summary import summary
+    from conversion.checkpoints.summary import summary
 
     print(summary(arguments.output, manifest, seconds=time.monotonic() - start))
     for kind, figures in manifest.facts["quantization"].items():

@@ -14,15 +14,15 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from conversion.background import Background
-from conversion.summary import summary
-from data_prep import command
-from data_prep.artifacts import Manifest, check_files, read_manifest, staged_directory, write_manifest
-from data_prep.progress import Progress
+from common import command
+from common.artifacts import Manifest, check_files, read_manifest, staged_directory, write_manifest
+from common.background import Background
+from common.progress import Progress
+from conversion.checkpoints.summary import summary
 from data_prep.tokenizers.files import start_without_torch
 
 if TYPE_CHECKING:
-    from conversion.hf_checkpoint import HFCheckpoint
+    from conversion.checkpoints.hf_checkpoint import HFCheckpoint
 
 STAGE = "conversion.hf_to_nemo"
 
@@ -34,13 +34,13 @@ def convert(input_dir: Path, output_dir: Path) -> Manifest:
         ValueError: if the input is missing, corrupt, edited, or of a family or variant that is not covered; if its tokenizer has
             more tokens than the model has rows; if a value is NaN or infinite; if the output exists or the disk is full.
     """
+    from conversion.checkpoints.hf_checkpoint import HFCheckpoint
+    from conversion.checkpoints.hf_files import require_language_model
+    from conversion.checkpoints.nemo_checkpoint import write_nemo_checkpoint
     from conversion.families import family_of
-    from conversion.finite import finite
-    from conversion.hf_checkpoint import HFCheckpoint
-    from conversion.hf_files import require_language_model
-    from conversion.lazy_tensor import counted, return_freed_memory
-    from conversion.mapping import map_to_megatron
-    from conversion.nemo_checkpoint import write_nemo_checkpoint
+    from conversion.families.mapping import map_to_megatron
+    from conversion.formats.finite import finite
+    from conversion.formats.lazy_tensor import counted, return_freed_memory
 
     return_freed_memory()
     hf = HFCheckpoint.open(input_dir)
@@ -111,8 +111,8 @@ def _tokenizer_digest(hf: HFCheckpoint, manifest: Manifest | None, rows: int) ->
 
 def _warnings(input_dir: Path) -> list[str]:
     """What is worth knowing of a checkpoint that was converted."""
-    from conversion.hf_checkpoint import HFCheckpoint
-    from conversion.untrained_rows import end_of_text_ids, end_of_text_sentences
+    from conversion.checkpoints.hf_checkpoint import HFCheckpoint
+    from conversion.checkpoints.untrained_rows import end_of_text_ids, end_of_text_sentences
 
     hf = HFCheckpoint.open(input_dir)
     return end_of_text_sentences(hf.token_matrices(), end_of_text_ids(hf.directory), hf.config)

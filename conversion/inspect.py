@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from common import command
 from conversion.inspection import describe
-from data_prep import command
 
 
 def main(argv: Sequence[str] | None = None) -> int:

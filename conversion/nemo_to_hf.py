@@ -2,7 +2,7 @@
 
 Only weights are read, from a checkpoint of any parallel layout, with or without optimizer state.  Rows that pad the vocabulary
 are cut off.  config.json is that of the source model; of its keys only those in CHANGEABLE_KEYS can change, and where none
-does, its bytes are the same.  Tokenizer, chat template and generation config are the source's, byte for byte,
+does, its bytes are the same (words that transformers 5 alone reads get those of 4 beside them).  Tokenizer, chat template and generation config are the source's, byte for byte,
 unless --chat-template gives another one.  README.md is a model
 card with what the manifests say of the model's origin.
 """
@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import math
-import shutil
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -19,16 +18,16 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from conversion.background import Background
-from conversion.model_card import CARD_NAME, CardOptions, consumed_tokens, model_card, read_corpora, read_results
-from conversion.summary import summary
-from data_prep import command
-from data_prep.artifacts import Manifest, check_files, digest_files, read_manifest, staged_directory, write_manifest
-from data_prep.progress import Progress
+from common import command
+from common.artifacts import Manifest, check_files, digest_files, read_manifest, staged_directory, write_manifest
+from common.background import Background
+from common.progress import Progress
+from conversion.checkpoints.model_card import CARD_NAME, CardOptions, consumed_tokens, model_card, read_corpora, read_results
+from conversion.checkpoints.summary import summary
 
 if TYPE_CHECKING:
-    from conversion.lazy_tensor import Bits, LazyTensor
-    from conversion.nemo_checkpoint import NeMoCheckpoint
+    from conversion.checkpoints.nemo_checkpoint import NeMoCheckpoint
+    from conversion.formats.lazy_tensor import Bits, LazyTensor
 
 STAGE = "conversion.nemo_to_hf"
 CHANGEABLE_KEYS = ("vocab_size", "tie_word_embeddings", "torch_dtype", "dtype")
@@ -52,23 +51,23 @@ def export(
         dtype: one of DTYPES for all weights; by default each keeps its own.
         max_shard_bytes: by default as the transformers library.
         card: what the model card says besides what the manifests do.
-        chat_template: Jinja file for the tokenizer, see `conversion.chat_template`; by default the source's.
-        keep_factors: write coordinates and primitives in place of their product, for `conversion.factorised_model`.
+        chat_template: Jinja file for the tokenizer, see `conversion.checkpoints.chat_template`; by default the source's.
+        keep_factors: write coordinates and primitives in place of their product, for `conversion.checkpoints.factorised_model`.
 
     Raises:
         ValueError: if the input is missing, corrupt, edited or not complete; if a value does not fit the dtype; if the output
             exists or the disk is full.
     """
-    from conversion.chat_template import add_chat_template
-    from conversion.factorised_files import FACTORISED_NAME
-    from conversion.factors import TABLE
+    from conversion.checkpoints.chat_template import add_chat_template
+    from conversion.checkpoints.factorised_files import FACTORISED_NAME
+    from conversion.checkpoints.factors import TABLE
+    from conversion.checkpoints.hf_checkpoint import DEFAULT_MAX_SHARD_BYTES, copy_companions, copy_config, write_hf_weights
+    from conversion.checkpoints.hf_files import CONFIG_NAME
+    from conversion.checkpoints.nemo_checkpoint import NeMoCheckpoint
     from conversion.families import family_of
-    from conversion.hf_checkpoint import DEFAULT_MAX_SHARD_BYTES, copy_companions, write_hf_weights
-    from conversion.hf_files import CONFIG_NAME
-    from conversion.lazy_tensor import counted, return_freed_memory
-    from conversion.mapping import hf_name_of, map_to_hf
-    from conversion.nemo_checkpoint import NeMoCheckpoint
-    from conversion.safetensors_file import write_safetensors
+    from conversion.families.mapping import hf_name_of, map_to_hf
+    from conversion.formats.lazy_tensor import counted, return_freed_memory
+    from conversion.formats.safetensors_file import write_safetensors
 
     return_freed_memory()
     nemo = NeMoCheckpoint.open(input_dir)
@@ -116,7 +115,7 @@ def export(
             text = json.dumps({**config, **changes}, indent=2, ensure_ascii=False) + "\n"
             (staging / CONFIG_NAME).write_text(text, encoding="utf-8")
         else:
-            shutil.copyfile(nemo.hf_dir / CONFIG_NAME, staging / CONFIG_NAME)
+            copy_config(nemo.hf_dir, staging)
         (staging / CARD_NAME).write_text(card_text, encoding="utf-8")
         copy_companions(nemo.hf_dir, staging)
         if chat_template is not None:
@@ -135,7 +134,7 @@ def export(
 
 def _with_factors(nemo: NeMoCheckpoint, tensors: Sequence[LazyTensor], table: str) -> list[LazyTensor]:
     """The tensors with the factors of the token table in its place."""
-    from conversion.factorised_files import factor_names
+    from conversion.checkpoints.factorised_files import factor_names
 
     if not nemo.factors:
         raise ValueError(
@@ -154,7 +153,7 @@ def _by_layer(tensor: LazyTensor) -> list[tuple[int, str]]:
 def _cast(tensor: LazyTensor, dtype_name: str) -> LazyTensor:
     import torch
 
-    from conversion.lazy_tensor import bits_of
+    from conversion.formats.lazy_tensor import bits_of
 
     dtype = getattr(torch, dtype_name)
 
@@ -174,10 +173,11 @@ def _cast(tensor: LazyTensor, dtype_name: str) -> LazyTensor:
 
 def _config(nemo: NeMoCheckpoint, tensors: Sequence[LazyTensor]) -> tuple[dict[str, Any], dict[str, Any]]:
     """config.json of the source, and the values in it that no longer hold."""
+    from conversion.checkpoints.hf_files import CONFIG_NAME, in_words_of_both, read_json, tied_by_config, with_language_values
     from conversion.families import language_config
-    from conversion.hf_files import CONFIG_NAME, read_json, tied_by_config, with_language_values
 
     config = read_json(nemo.hf_dir / CONFIG_NAME, expected="expected the source's config")
+    config = in_words_of_both(config, source=str(nemo.hf_dir))
     values: dict[str, Any] = {}
     if language_config(config).get("vocab_size") != nemo.config["vocab_size"]:
         values["vocab_size"] = nemo.config["vocab_size"]
@@ -227,7 +227,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--keep-factors",
         action="store_true",
         help="of a table that is trained as coordinates and primitives (OFA), write these in place of their product; load it with"
-        " conversion.factorised_model",
+        " conversion.checkpoints.factorised_model",
     )
     arguments = parser.parse_args(argv)
     if arguments.keep_factors and (arguments.dtype is not None or arguments.max_shard_bytes is not None):

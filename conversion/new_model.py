@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from conversion.token_names import POSITIONS_FROM_PAD
-from data_prep import command
-from data_prep.artifacts import Manifest, staged_directory, write_manifest
+from common import command
+from common.artifacts import Manifest, staged_directory, write_manifest
+from conversion.checkpoints.token_names import POSITIONS_FROM_PAD
 
 STAGE = "conversion.new_model"
 DEFAULT_MODEL_TYPE = "opt"
@@ -32,11 +32,12 @@ def make(tokenizer_dir: Path, output_dir: Path, *, seed: int, config: dict[str, 
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM, GenerationConfig
 
+    from conversion.checkpoints.hf_checkpoint import copy_companions, write_hf_weights, write_json
+    from conversion.checkpoints.hf_files import CONFIG_NAME, in_words_of_both, read_json
+    from conversion.checkpoints.token_names import output_name
     from conversion.families import family_of
-    from conversion.hf_checkpoint import copy_companions, write_hf_weights
-    from conversion.lazy_tensor import LazyTensor
-    from conversion.mapping import Duplicate
-    from conversion.token_names import output_name
+    from conversion.families.mapping import Duplicate
+    from conversion.formats.lazy_tensor import LazyTensor
     from data_prep.tokenizers.files import load_tokenizer, tokenizer_digest
 
     family = family_of(config.get("model_type", DEFAULT_MODEL_TYPE), source="the new model")
@@ -68,6 +69,7 @@ def make(tokenizer_dir: Path, output_dir: Path, *, seed: int, config: dict[str, 
         model.config.dtype = torch.float32
         model.config.architectures = [type(model).__name__]
         model.config.save_pretrained(staging)
+        write_json(staging / CONFIG_NAME, in_words_of_both(read_json(staging / CONFIG_NAME, expected=""), source="the new model"))
         GenerationConfig.from_model_config(hf_config).save_pretrained(staging)
         copy_companions(tokenizer_dir, staging)
         digests = write_hf_weights(staging, tensors)

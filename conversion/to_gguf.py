@@ -15,14 +15,14 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from data_prep import command
-from data_prep.artifacts import Manifest, staged_directory, write_manifest
+from common import command
+from common.artifacts import Manifest, staged_directory, write_manifest
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+    from conversion.checkpoints.hf_checkpoint import HFCheckpoint
     from conversion.gguf.file import GGUFFile
-    from conversion.hf_checkpoint import HFCheckpoint
 
 STAGE = "conversion.to_gguf"
 SCRIPT_NAME = "convert_hf_to_gguf.py"
@@ -44,9 +44,9 @@ def export(input_dir: Path, output_dir: Path, *, llama_cpp: Path, kind: str = "b
     Raises:
         ValueError: if the script is not there or fails; if the tokenizer cuts words as llama.cpp cannot; if what is read back differs.
     """
+    from conversion.checkpoints.hf_checkpoint import HFCheckpoint
     from conversion.gguf.file import GGUFFile
     from conversion.gguf.rounding import describe_quantization
-    from conversion.hf_checkpoint import HFCheckpoint
     from data_prep.tokenizers.files import load_tokenizer, tokenizer_digest
 
     script = llama_cpp / SCRIPT_NAME
@@ -82,7 +82,7 @@ def export(input_dir: Path, output_dir: Path, *, llama_cpp: Path, kind: str = "b
 def _rule(tokenizer: PreTrainedTokenizerBase, source: Path) -> str | None:
     """llama.cpp's name for how a byte-level tokenizer cuts words; None for the other kinds, of which it does not ask."""
     from conversion.gguf.tokenizer import is_byte_level, word_rule_of
-    from data_prep.tokenizers.sentencepiece_to_hf import HOSTILE_TEXTS
+    from data_prep.tokenizers.sentencepiece_backend import HOSTILE_TEXTS
 
     backend = tokenizer.backend_tokenizer
     if type(backend.model).__name__ == "Unigram":
@@ -118,7 +118,7 @@ def _compare(file: GGUFFile, checkpoint: HFCheckpoint, tokenizer: PreTrainedToke
     """
     from conversion.gguf.architectures import ARCHITECTURES
     from conversion.gguf.tokenizer import read_tokenizer
-    from data_prep.tokenizers.sentencepiece_to_hf import HOSTILE_TEXTS
+    from data_prep.tokenizers.sentencepiece_backend import HOSTILE_TEXTS
 
     source = str(file.path)
     checked = []
@@ -196,7 +196,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     start = time.monotonic()
     texts = arguments.text.read_text(encoding="utf-8").splitlines() if arguments.text else []
     manifest = export(arguments.input, arguments.output, llama_cpp=arguments.llama_cpp, kind=arguments.type, texts=texts)
-    from conversion.summary import summary
+    from conversion.checkpoints.summary import summary
 
     print(summary(arguments.output, manifest, seconds=time.monotonic() - start))
     print(f"  read back and equal: {', '.join(manifest.facts['checked'])}")

@@ -11,6 +11,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from common import command
+from common.artifacts import free_output
+from conversion.checkpoints.hf_model import be_quiet_and_offline
 from conversion.embeddings import METHODS
 from conversion.embeddings.arguments import (
     add_learning_arguments,
@@ -19,10 +22,7 @@ from conversion.embeddings.arguments import (
     method_name,
     transfer_request,
 )
-from conversion.embeddings.learning_options import LearningOptions
-from conversion.hf_model import be_quiet_and_offline
-from data_prep import command
-from data_prep.artifacts import free_output
+from conversion.embeddings.methods.learning_options import LearningOptions
 from data_prep.reading.named_texts import read_texts
 from data_prep.tokenizers.files import start_with_torch, start_without_torch
 
@@ -37,9 +37,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         start_with_torch()
         be_quiet_and_offline()
     from conversion.embeddings.checkpoint import plan_transfer, write_transfer
-    from conversion.embeddings.learned_methods import describe_learning
-    from conversion.embeddings.report import PAGE_NAME, summary
-    from conversion.embeddings.vocabulary_strategies import describe
+    from conversion.embeddings.methods.learned import describe_learning
+    from conversion.embeddings.report.files import PAGE_NAME, summary
+    from conversion.embeddings.vocabularies.strategies import describe
 
     texts = read_texts(
         arguments.report_text, option="--report-text", text_key=arguments.text_key, separator=arguments.document_separator or "blank-line"

@@ -16,17 +16,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from common import command
+from common.artifacts import combined_digest, staged_directory, write_manifest
 from conversion.embeddings import METHODS
 from conversion.embeddings.arguments import add_transfer_arguments, method_name, transfer_request
 from conversion.embeddings.settings import COPYING_STRATEGIES
-from data_prep import command
-from data_prep.artifacts import combined_digest, staged_directory, write_manifest
 from data_prep.reading.named_texts import Text, read_texts
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
-    from conversion.comparison import Measurement, Planned
+    from conversion.comparing.comparison import Measurement, Planned
     from conversion.embeddings.case import TransferCase
     from conversion.embeddings.request import TransferRequest
 
@@ -43,14 +43,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     if len(set(arguments.seeds)) < len(arguments.seeds):
         raise ValueError(f"--seeds names a seed twice: {' '.join(map(str, arguments.seeds))}")
     _say(f"comparing {len(methods)} methods: {', '.join(methods)}")
-    from conversion.hf_model import be_quiet_and_offline
+    from conversion.checkpoints.hf_model import be_quiet_and_offline
 
     be_quiet_and_offline()
-    from conversion.comparison import SOURCE, Measurement, TextScorer, TrainingOptions, compare, sample_documents, screen, train_and_measure
-    from conversion.comparison_page import Comparison, write_comparison
-    from conversion.decision import DecisionRule
+    from conversion.checkpoints.hf_model import default_device, inspect_checkpoint, load_model
+    from conversion.comparing.comparison import (
+        SOURCE,
+        Measurement,
+        TextScorer,
+        TrainingOptions,
+        compare,
+        sample_documents,
+        screen,
+        train_and_measure,
+    )
+    from conversion.comparing.decision import DecisionRule
+    from conversion.comparing.page import Comparison, write_comparison
     from conversion.embeddings.case import read_case
-    from conversion.hf_model import default_device, inspect_checkpoint, load_model
 
     training = TrainingOptions(arguments.steps, arguments.learning_rate, arguments.batch_size, arguments.sequence_length)
     # What training makes of a method is not known before it, so then all are measured on everything.
@@ -116,7 +125,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _plan(case: TransferCase, request: TransferRequest, methods: Sequence[str], seeds: Sequence[int]) -> dict[tuple[str, int], Planned]:
     """Decide every transfer; what several of them need is made once."""
-    from conversion.comparison import Planned
+    from conversion.comparing.comparison import Planned
     from conversion.embeddings.checkpoint import Transfer
 
     plans = {}
@@ -139,7 +148,7 @@ def _screens(choice: str, device: str) -> bool:
 
 
 def _has_token(tokenizer: PreTrainedTokenizerFast, rule: str) -> bool:
-    from conversion.bits_per_byte import START_TOKEN_RULES
+    from conversion.measuring.bits_per_byte import START_TOKEN_RULES
 
     return rule in START_TOKEN_RULES or rule in tokenizer.get_vocab()
 
@@ -158,7 +167,7 @@ def choose_methods(named: Sequence[str] | None, request: TransferRequest, *, tra
         ValueError: if a named method lacks material, if none is left, or if some material serves none of them.
     """
     from conversion.embeddings.request import MATERIAL, refusal_of
-    from conversion.embeddings.vocabulary_strategies import read_by, require_vocabulary_options
+    from conversion.embeddings.vocabularies.strategies import read_by, require_vocabulary_options
 
     require_vocabulary_options(request.vocabulary, tokenizer=request.tokenizer, text=request.text)
     if request.vocabulary.strategy in COPYING_STRATEGIES:

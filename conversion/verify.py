@@ -13,17 +13,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from conversion.dist_metadata import BACKEND_NAME
+from common import command
+from conversion.formats.dist_metadata import BACKEND_NAME
 from conversion.inspection.places import BRIDGE_TRACKER, ITERATION_TRACKER
-from conversion.observation import Batch, Distance, Observation, Seen, observe_engine, observe_hf, token_batch
-from data_prep import command
+from conversion.measuring.observation import Batch, Distance, Observation, Seen, observe_engine, observe_hf, token_batch
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from conversion.hf_checkpoint import HFCheckpoint
-    from conversion.lazy_tensor import LazyTensor
-    from conversion.nemo_checkpoint import NeMoCheckpoint
+    from conversion.checkpoints.hf_checkpoint import HFCheckpoint
+    from conversion.checkpoints.nemo_checkpoint import NeMoCheckpoint
+    from conversion.formats.lazy_tensor import LazyTensor
 
 STAGE = "conversion.verify"
 
@@ -82,10 +82,10 @@ class Side:
         Raises:
             ValueError: if it is none, or not complete.
         """
+        from conversion.checkpoints.hf_checkpoint import HFCheckpoint
+        from conversion.checkpoints.nemo_checkpoint import WEIGHTS, NeMoCheckpoint
         from conversion.families import language_config
-        from conversion.hf_checkpoint import HFCheckpoint
         from conversion.layouts.source import open_source
-        from conversion.nemo_checkpoint import WEIGHTS, NeMoCheckpoint
 
         if (directory / WEIGHTS).is_dir():
             return cls._of_engine(NeMoCheckpoint.open(directory), "NeMo")
@@ -104,7 +104,7 @@ class Side:
     @classmethod
     def _of_engine(cls, checkpoint: NeMoCheckpoint, kind: str) -> Side:
         from conversion.families import family_of
-        from conversion.mapping import map_to_hf
+        from conversion.families.mapping import map_to_hf
 
         source, config = str(checkpoint.directory), checkpoint.config
         table = family_of(checkpoint.family, source=source).table_of(checkpoint.tensors)
@@ -239,6 +239,7 @@ def compare_outputs(subject: str, a: Seen, b: Seen, rounding: Mapping[str, Dista
     """Whether the logits agree but for rounding, and if not, where the difference begins.
 
     Args:
+        a, b: name -> (batch, length, features), in the order of the layers.
         rounding: how far rounding alone moves each output of `a`, or of a model of the same sizes.
     """
     apart = {name: Distance.between(tensor, b[name]) for name, tensor in a.items()}
@@ -253,7 +254,7 @@ def compare_outputs(subject: str, a: Seen, b: Seen, rounding: Mapping[str, Dista
 
 
 def tolerance(values: Tensor, rounding: Distance) -> Distance:
-    """How far other values may be from these where rounding is all that differs."""
+    """How far other values may be from these, of any shape, where rounding is all that differs."""
     largest, root_mean_square = values.abs().max().item(), values.double().square().mean().sqrt().item()
     return Distance(_bounded(rounding.largest, largest), _bounded(rounding.root_mean_square, root_mean_square))
 

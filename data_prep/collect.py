@@ -13,17 +13,18 @@ from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 
-from data_prep import command, crew
-from data_prep.artifacts import Manifest, digest_file, write_manifest
-from data_prep.progress import SharedProgress
+from common import command
+from common.artifacts import Manifest, digest_file, write_manifest
+from common.progress import SharedProgress
+from common.tables import markdown_table
 from data_prep.reading.collect_shard import CollectCounts, CollectJob, collect_shard, report, show_progress
-from data_prep.reading.corpora import Corpus, corpora_from_input, write_corpus_table
+from data_prep.reading.corpora import Corpus, corpora_from_input, require_text, write_corpus_table
 from data_prep.reading.document_ids import duplicate_ids
 from data_prep.reading.documents import SUFFIXES, add_format_arguments
-from data_prep.reading.scanning import Reading
-from data_prep.reading.shards import ordered_map, resumable_directory, shard_names
 from data_prep.reading.sources import KNOWN_TABLE, Source, read_sources, table_rows
-from data_prep.tables import markdown_table
+from data_prep.sharing import crew
+from data_prep.sharing.scanning import Reading
+from data_prep.sharing.shards import ordered_map, resumable_directory, shard_names
 
 
 def collect(
@@ -47,6 +48,9 @@ def collect(
         ValueError: if something cannot be read, an id is used twice or the disk is full; finished shards wait for the same call.
     """
     reading = reading or Reading()
+    for source in sources:
+        if source.huggingface is None:
+            require_text([source.corpus], source.reading(reading).documents)
     plan = {
         "stage": "data_prep.collect",
         "reading": asdict(reading),
@@ -73,6 +77,8 @@ def collect(
             )
             for job, found in zip(jobs, done):
                 counts[job.source.corpus.name].add(found)
+        if unread := [name for name, count in counts.items() if not count.num_kept and not count.bad_input]:
+            raise ValueError(f"the dataset of {unread[0]} has no text; look at its configuration and split, or leave it out")
         places = [job.paths[0] if job.paths else Path(job.name) for job in jobs]
         twice = duplicate_ids([(scratch / f"{job.name}.npy", place) for job, place in zip(jobs, places)])
         if twice and not reading.skip_bad:

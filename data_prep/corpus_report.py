@@ -9,8 +9,8 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from data_prep import command
-from data_prep.artifacts import staged_directory, write_manifest
+from common import command
+from common.artifacts import staged_directory, write_manifest
 from data_prep.cleaning.corpus_figures import duplicates_between, figures_of, kept_by_one, require_stage
 from data_prep.cleaning.corpus_page import page, settings_name
 

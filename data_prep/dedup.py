@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, replace
@@ -18,8 +17,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from data_prep import command, crew
-from data_prep.artifacts import Manifest, digest_file, require_free_space, write_manifest
+from common import command
+from common.artifacts import Manifest, digest_file, require_free_space, write_manifest, written_aside
+from common.memory import free_memory
+from common.plain_files import read_json
 from data_prep.deduplication.by_ranges import decide_by_ranges
 from data_prep.deduplication.decisions import DecisionLog, DocumentMethods, decide_all
 from data_prep.deduplication.needs import Cut, TextSize, choose, sentence
@@ -28,14 +29,13 @@ from data_prep.deduplication.output import DedupCounts, Sources, report, write_s
 from data_prep.deduplication.range_work import RangeWork
 from data_prep.deduplication.similar_documents import DEFAULT_SHARE, KEEP, MEASURES, Similar, SimilarSettings
 from data_prep.deduplication.substrings import Shard, cut_substrings, require_length, spans_sentence
-from data_prep.memory import free_memory
-from data_prep.plain_files import read_json
 from data_prep.reading.comparison import IGNORABLE, Comparison
-from data_prep.reading.corpora import Corpus, add_corpus_arguments, corpora_from_arguments, write_corpus_table
+from data_prep.reading.corpora import Corpus, add_corpus_arguments, corpora_from_arguments, require_text, write_corpus_table
 from data_prep.reading.documents import add_format_arguments, require_text_files, text_key_of
 from data_prep.reading.evaluation_sets import files_of_sets
-from data_prep.reading.scanning import Protected, Reading, Scanner, similar_documents
-from data_prep.reading.shards import ordered_map, resumable_directory, shard_names
+from data_prep.sharing import crew
+from data_prep.sharing.scanning import Protected, Reading, Scanner, similar_documents
+from data_prep.sharing.shards import ordered_map, resumable_directory, shard_names
 
 _LEAST_MEMORY_GIB = 0.0625
 _MIN_KEPT_TOKENS = 9  # as many as an n-gram has: what is shorter has nothing that could be compared
@@ -77,6 +77,9 @@ def dedup(
     reading, comparison, methods = reading or Reading(), comparison or Comparison(), methods or DocumentMethods()
     scanner = Scanner(reading, settings or OnionSettings(), comparison)
     paths = [path for corpus in corpora for path in corpus.paths]
+    require_text(corpora, reading.documents)
+    if against and not any(len(batch.scan.hashes) for path in against for batch in _protecting(scanner).batches(path, text_key=None)):
+        raise ValueError(f"there is no text in {', '.join(map(str, against))}, so nothing would be protected; look at what --against names")
     shards = [f"{corpus.name}/{name}" for corpus in corpora for name in shard_names(corpus.paths)]
     inputs = {str(path): digest_file(path) for path in (*paths, *against)}
     if passes is None and crew.leader() is not None:
@@ -151,9 +154,8 @@ def _cut(scanner: Scanner, paths: Sequence[Path], scratch: Path, passes: int | N
     cut = choose(size, free_bytes=free_bytes, workers=workers, passes=passes, memory_bytes=memory_bytes)
     print(f"dedup: {sentence(size, cut, free_bytes=free_bytes, workers=workers)}", file=sys.stderr)
     require_free_space(scratch, cut.disk_bytes)
-    partial = scratch / ".cut.json.partial"
-    partial.write_text(json.dumps(asdict(cut)), encoding="utf-8")
-    os.replace(partial, chosen)
+    with written_aside(chosen) as file:
+        file.write(json.dumps(asdict(cut)).encode())
     return cut
 
 
@@ -181,15 +183,19 @@ def _decided(
 
 def _protected(scanner: Scanner, paths: Sequence[Path], places: list[tuple[str, int]], n: int, shortest: int) -> Protected:
     """The texts to keep out; their places, by number from 1, are added to `places`."""
-    # A line that is passed over here would be a hole nobody sees; lines are documents, since any string of these files counts.
-    reading = replace(scanner.reading, skip_bad=False, separator=scanner.reading.separator or "line")
-    reader = Scanner(reading, OnionSettings(n=n, paragraphs=scanner.settings.paragraphs), scanner.comparison)
+    reader = _protecting(scanner, n)
     scans = []
     for path in paths:
         for batch in reader.batches(path, text_key=None):
             places += [(str(path), line) for line in batch.lines.tolist()]
             scans.append(batch.scan)
     return Protected.gather(scans, n, shortest)
+
+
+def _protecting(scanner: Scanner, n: int = OnionSettings.n) -> Scanner:
+    # A line that is passed over here would be a hole nobody sees; lines are documents, since any string of these files counts.
+    reading = replace(scanner.reading, skip_bad=False, separator=scanner.reading.separator or "line")
+    return Scanner(reading, OnionSettings(n=n, paragraphs=scanner.settings.paragraphs), scanner.comparison)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -303,7 +309,14 @@ def _add_similar(similar: argparse._ArgumentGroup) -> None:
     )
     similar.add_argument("--similar-ngram", type=int, default=defaults.n, metavar="N", help=f"words in an n-gram (default: {defaults.n})")
     similar.add_argument(
-        "--similar-bands", type=int, metavar="B", help="bands of the signature (default: bands and rows follow from the similarity)"
+        "--similar-recall",
+        type=float,
+        default=defaults.recall,
+        metavar="SHARE",
+        help=f"of the pairs of that similarity so many are compared, from which bands and rows follow (default: {defaults.recall})",
+    )
+    similar.add_argument(
+        "--similar-bands", type=int, metavar="B", help="bands of the signature (default: bands and rows follow from similarity and recall)"
     )
     similar.add_argument(
         "--similar-rows", type=int, metavar="R", help="rows of a band: pairs of similarity s are compared with probability 1-(1-s^R)^B"
@@ -359,6 +372,7 @@ def _similar_settings(arguments: argparse.Namespace) -> SimilarSettings | None:
         measure=arguments.similar_measure,
         keep=arguments.similar_keep,
         checked=not arguments.similar_unchecked,
+        recall=arguments.similar_recall,
     )
 
 

@@ -12,14 +12,14 @@ from pathlib import Path
 
 import yaml
 
-from data_prep import command
+from common import command
+from common.plain_files import write_text
+from common.tables import markdown_table
 from data_prep.cleaning.filter_settings import BUILT_IN, NONE, read_filters
 from data_prep.cleaning.fitting import DIRECTIONS, LOOSER, as_settings, fit
 from data_prep.cleaning.text_hygiene import AFTER, BEFORE
-from data_prep.plain_files import write_text
 from data_prep.reading.documents import Documents, add_input_arguments
 from data_prep.reading.languages import is_language
-from data_prep.tables import markdown_table
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -12,16 +12,17 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from data_prep import command
-from data_prep.artifacts import digest_file, staged_directory, write_manifest
+from common import command
+from common.artifacts import digest_file, staged_directory, write_manifest
+from common.progress import Progress
+from data_prep.cleaning.calibration import AUTO, CALIBRATIONS, ISOTONIC_LEAST
 from data_prep.cleaning.quality_fit import Source, fit
 from data_prep.cleaning.quality_models import CLASSIFIER, KINDS, MODEL_NAME
 from data_prep.cleaning.quality_page import page, report
-from data_prep.progress import Progress
 from data_prep.reading.collect_shard import random_sample
-from data_prep.reading.corpora import corpora_from_input
+from data_prep.reading.corpora import corpora_from_input, require_text
 from data_prep.reading.documents import add_format_arguments
-from data_prep.reading.scanning import Reading
+from data_prep.sharing.scanning import Reading
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -34,6 +35,13 @@ def _parser() -> argparse.ArgumentParser:
         parser.add_argument(f"--{option}", nargs="+", action="append", required=True, metavar="NAME=FILE", help=what)
     add_format_arguments(parser)
     parser.add_argument("--kind", choices=KINDS, default=CLASSIFIER, help=f"default: {CLASSIFIER}")
+    parser.add_argument(
+        "--calibration",
+        choices=CALIBRATIONS,
+        default=AUTO,
+        help=f"how the classifier's answer becomes a probability; auto: isotonic regression if there are {ISOTONIC_LEAST:,} texts to calibrate with and"
+        " it is the better on those left out, else Platt's curve (default: auto)",
+    )
     parser.add_argument("--order", type=int, default=5, metavar="N", help="characters of the longest n-grams, for perplexity (default: 5)")
     parser.add_argument(
         "--max-documents", type=int, default=50_000, metavar="N", help="of each source, drawn at random, in memory (default: 50,000)"
@@ -58,6 +66,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         raise ValueError(f"--good and --web both name {', '.join(sorted(same))}; give each source its own name")
     paths = [path for corpora in named.values() for corpus in corpora for path in corpus.paths]
     reading = Reading.of(arguments)
+    for corpora in named.values():
+        require_text(corpora, reading.documents)
     with staged_directory(arguments.output) as staging:
         sources = []
         with Progress("reading text", total=sum(path.stat().st_size for path in paths), unit="B", is_bytes=True) as progress:
@@ -70,7 +80,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                         if document.text.strip()
                     )
                     sources.append(Source(corpus.name, is_good, random_sample(texts, arguments.max_documents)))
-        fitted = fit(sources, arguments.kind, order=arguments.order)
+        fitted = fit(sources, arguments.kind, order=arguments.order, calibrated=arguments.calibration)
         fitted.model.save(staging / MODEL_NAME)
         (staging / "report.md").write_text(report(fitted), encoding="utf-8")
         (staging / "report.json").write_text(json.dumps(fitted.figures, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")

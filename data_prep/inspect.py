@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from data_prep import command
-from data_prep.artifacts import MANIFEST_NAME, Manifest, check_files
+from common import command
+from common.artifacts import MANIFEST_NAME, Manifest, check_files
+from common.tables import markdown_table
 from data_prep.megatron.index import TokenFile, open_dataset
 from data_prep.megatron.shard import LINES
 from data_prep.megatron.windows import TrainingWindows
-from data_prep.tables import markdown_table
 from data_prep.tokenizers.files import load_tokenizer, start_without_torch, tokenizer_digest
 
 if TYPE_CHECKING:

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import numpy as np
 
-from data_prep import command
-from data_prep.artifacts import Manifest, check_files, staged_directory, write_manifest
+from common import command
+from common.artifacts import Manifest, check_files, staged_directory, write_manifest
+from common.progress import Progress
 from data_prep.megatron.facts import dataset_summary, totals
 from data_prep.megatron.index import PREFIX, STAGE, TokenFile, open_dataset
 from data_prep.megatron.shard import LINES, Part, join
-from data_prep.progress import Progress
 
 _SAME = ("tokenizer_digest", "vocab_size", "eos_token_id")
 _SLOW = "not_by_words_because"  # of tokenizers without a fast path alone

@@ -1,7 +1,7 @@
 """A training mixture: how many tokens of which language, corpus or domain, seen how often, and what is held out.
 
 Counts every document with each --tokenizer (budgets are in tokens of the first), holds out --validation-share of each language by whole groups of documents,
-takes documents in an order that the seed alone decides until each budget is met, and writes what `data_prep.to_megatron` takes:
+takes documents in an order that the seed alone decides until each budget is met (in proportion to a number that they have, with --weight-key), and writes what `data_prep.to_megatron` takes:
 `train/CORPUS/` and `validation/LANGUAGE/`, every text once.  Epochs become weights of the blend (`blend.json`).  `report.md` has the tokens per
 corpus in every tokenizer (GaMS, table 1); `documents/` says of each document where it went.  The same input and options give the same bytes.
 """
@@ -22,10 +22,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep import command, crew
-from data_prep.artifacts import Manifest, digest_file, write_manifest
+from common import command
+from common.artifacts import Manifest, digest_file, write_manifest, written_aside
+from common.progress import SharedProgress
 from data_prep.megatron.word_encoder import tell_if_slow, word_encoder
-from data_prep.mixing.plan import Budget, Selector, chosen_corpora, fractions, ranks, require_budgets
+from data_prep.mixing.plan import Budget, Selector, chosen_corpora, fractions, ranks, ranks_by_weight, require_budgets
 from data_prep.mixing.report import CorpusCounts, Side, blend, megatron_inputs, next_steps, report
 from data_prep.mixing.selection import Rows, Taker, Taking, cuts, held_out
 from data_prep.mixing.shard import (
@@ -38,18 +39,20 @@ from data_prep.mixing.shard import (
     Units,
     WriteJob,
     count_shard,
+    key_of,
     prepare_to_count,
     show_progress,
     write_shard,
 )
-from data_prep.progress import SharedProgress
-from data_prep.reading.corpora import Corpus, add_corpus_arguments, corpora_from_arguments, write_corpus_table
+from data_prep.reading.corpora import Corpus, add_corpus_arguments, corpora_from_arguments, require_text, write_corpus_table
 from data_prep.reading.documents import add_format_arguments
-from data_prep.reading.scanning import Reading
-from data_prep.reading.shards import ordered_map, resumable_directory, shard_names
+from data_prep.sharing import crew
+from data_prep.sharing.scanning import Reading
+from data_prep.sharing.shards import ordered_map, resumable_directory, shard_names
 from data_prep.tokenizers.files import load_tokenizer, start_without_torch, tokenizer_digest
 
 UNKNOWN_LANGUAGE = "und"  # ISO 639 for "undetermined"
+_HELD_OUT, _NEVER = -1, -2
 
 
 @dataclass(frozen=True)
@@ -63,6 +66,8 @@ class MixtureRules:
         sentences: so many sentences of each language in place of documents; None for documents.
         validation_share: of each language's tokens.
         group_key: the key of a JSON line whose documents stay on one side.
+        weight_keys: (corpus, key of a number as `data_prep.cleaning.scores.value_at` finds it): documents of a budget are taken in proportion to it,
+            and those of 0 not at all; a corpus of "" stands for those that are not named.
     """
 
     budgets: tuple[Budget, ...] = ()
@@ -73,6 +78,7 @@ class MixtureRules:
     validation_share: float = 0.0005
     group_key: str = "group"
     seed: int = 0
+    weight_keys: tuple[tuple[str, str], ...] = ()
 
     def require_sense(self, corpora: Sequence[Corpus]) -> list[Corpus]:
         """The corpora that take part.
@@ -89,9 +95,21 @@ class MixtureRules:
                 raise ValueError(f"--epochs {name}={number:g}: expected a number above 0")
         if self.sentences is not None and (self.budgets or self.sentences < 1):
             raise ValueError("--sentences takes a number of sentences from each language, and no --budget beside it")
+        self._require_weights_that_count(chosen)
         if not 0 <= self.validation_share < 0.5:
             raise ValueError(f"--validation-share is {self.validation_share:g}; expected a share from 0 to less than 0.5, such as 0.0005")
         return chosen
+
+    def _require_weights_that_count(self, chosen: Sequence[Corpus]) -> None:
+        for name, key in self.weight_keys:
+            if name and name not in {corpus.name for corpus in chosen}:
+                raise ValueError(
+                    f"--weight-key {name}={key}: there is no such corpus; there are {', '.join(corpus.name for corpus in chosen)}"
+                )
+        if self.weight_keys and not (self.budgets or self.sentences):
+            raise ValueError(
+                "--weight-key says which documents a budget takes, but everything is taken; give --budget or --sentences beside it"
+            )
 
 
 @dataclass(frozen=True)
@@ -133,10 +151,11 @@ def mixture(
     """
     rules, reading = rules or MixtureRules(), reading or Reading()
     chosen = rules.require_sense(corpora)
+    require_text(chosen, reading.documents)
     loaded = {name: load_tokenizer(directory) for name, directory in tokenizers.items()}
     digests = {name: tokenizer_digest(tokenizer) for name, tokenizer in loaded.items()}
     reasons = {name: tell_if_slow(word_encoder(tokenizer.backend_tokenizer), f"tokenizer {name}") for name, tokenizer in loaded.items()}
-    units = Units(reading, rules.group_key, rules.sentences is not None)
+    units = Units(reading, rules.group_key, rules.sentences is not None, rules.weight_keys)
     plan = {
         "stage": "data_prep.mixture",
         "rules": asdict(rules),
@@ -154,9 +173,11 @@ def mixture(
         if not any(count.train.documents for count in counts):
             raise ValueError(f"no document is left for training in {', '.join(map(str, paths))}; give more text or larger budgets")
         _write(shards, units, tuple(tokenizers), directory, scratch, workers)
-        (directory / "report.md").write_text(report(counts, list(tokenizers)), encoding="utf-8")
+        weighted = {corpus.name: key for corpus in chosen if (key := key_of(corpus.name, rules.weight_keys))}
+        (directory / "report.md").write_text(report(counts, list(tokenizers), weighted), encoding="utf-8")
         (directory / "blend.json").write_text(json.dumps(blend(counts), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
         facts = {
+            "weight_keys": weighted,
             "tokenizer_digests": digests,
             "not_by_words_because": reasons,
             "corpora": [asdict(count) for count in counts],
@@ -240,13 +261,16 @@ def decide(
     out = held_out(groups, rules.validation_share)
 
     def kinds() -> Iterator[tuple[Shard, ShardTable, NDArray[np.int64], Rows]]:
-        """Of each document the number of its corpus, or of its language where sentences are taken; -1 where it is held out."""
+        """Of each document the number of its corpus, or of its language where sentences are taken; or `_HELD_OUT`, or `_NEVER`."""
         for shard, table in tables():
             by_sentence = rules.sentences is not None
             kind = languages.index(_language(shard.corpus)) if by_sentence else number_of[shard.corpus]
             is_out = np.isin(ranks(table.groups, rules.seed), out)
             weights = np.ones(len(table), np.int64) if by_sentence else table.tokens[:, 0]
-            yield shard, table, np.where(is_out, -1, kind), (ranks(table.ids, rules.seed), weights)
+            order = ranks(table.ids, rules.seed)
+            if rules.weight_keys:
+                order = ranks_by_weight(order, table.weights)
+            yield shard, table, np.select([is_out, table.weights == 0], [_HELD_OUT, _NEVER], kind), (order, weights)
 
     takings = {kind: Taking() for kind in range(len(languages if rules.sentences is not None else corpora))}
     for _, _, kind, (order, weights) in kinds():
@@ -256,11 +280,11 @@ def decide(
     takers = {number: Taker(cut) for number, cut in found.items()}
     counts = {corpus: [Side.none(num_tokenizers) for _ in SIDES] for corpus in corpora}
     for shard, table, kind, (order, _) in kinds():
-        side = np.where(kind < 0, VALIDATION, LEFT_OUT).astype(np.uint8)
+        side = np.where(kind == _HELD_OUT, VALIDATION, LEFT_OUT).astype(np.uint8)
         for number in np.unique(kind[kind >= 0]).tolist():
             here = np.flatnonzero(kind == number)
             side[here[takers[number].take(order[here])]] = TRAIN
-        with open(shard.sides_path(scratch), "wb") as file:
+        with written_aside(shard.sides_path(scratch)) as file:
             np.save(file, side)
         for which, before in enumerate(counts[shard.corpus]):
             counts[shard.corpus][which] = before.plus(_side(table, side == which))
@@ -283,7 +307,8 @@ def _wanted(corpora: Sequence[Corpus], languages: Sequence[str], takings: dict[i
 
 
 def _side(table: ShardTable, rows: NDArray[np.bool_]) -> Side:
-    return Side(int(rows.sum()), int(table.text_bytes[rows].sum()), tuple(table.tokens[rows].sum(axis=0).tolist()))
+    tokens = tuple(table.tokens[rows].sum(axis=0).tolist())
+    return Side(int(rows.sum()), int(table.text_bytes[rows].sum()), tokens, float(table.weights[rows].sum()))
 
 
 def _pairs(arguments: Sequence[str], option: str) -> dict[str, str]:
@@ -296,6 +321,15 @@ def _pairs(arguments: Sequence[str], option: str) -> dict[str, str]:
             raise ValueError(f"{option} names {name} twice")
         pairs[name] = value
     return pairs
+
+
+def _weight_keys(arguments: Sequence[str]) -> tuple[tuple[str, str], ...]:
+    """Of KEY and CORPUS=KEY; the former for all corpora that are not named."""
+    for_all = [argument for argument in arguments if "=" not in argument]
+    if len(for_all) > 1:
+        raise ValueError(f"--weight-key gives {' and '.join(for_all)} for all corpora; give one of them, or CORPUS=KEY")
+    named = _pairs([argument for argument in arguments if "=" in argument], "--weight-key")
+    return (*(("", key) for key in for_all), *named.items())
 
 
 def _number(text: str, option: str) -> float:
@@ -337,6 +371,13 @@ def _parser() -> argparse.ArgumentParser:
     what.add_argument(
         "--leave-out", nargs="+", default=[], metavar="KEY:VALUE", help="corpora that do not take part, for example domain:web"
     )
+    what.add_argument(
+        "--weight-key",
+        nargs="+",
+        default=[],
+        metavar="KEY",
+        help="take the documents of a budget in proportion to this number of theirs, such as score or doc_scores.0; CORPUS=KEY for one corpus",
+    )
     what.add_argument("--sentences", type=int, metavar="N", help="so many sentences of each language, in place of documents")
     held_out = parser.add_argument_group("what is held out")
     held_out.add_argument(
@@ -367,6 +408,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         validation_share=arguments.validation_share,
         group_key=arguments.group_key,
         seed=arguments.seed,
+        weight_keys=_weight_keys(arguments.weight_key),
     )
     work = partial(
         mixture,

@@ -13,30 +13,34 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from data_prep import command
-from data_prep.planning.prediction import Machines, Prediction, predict, total_disk
+from common import command
+from common.tables import markdown_table
+from data_prep.planning.prediction import Machines, Prediction, in_a_row, predict, total_disk
 from data_prep.planning.rates import BUNDLED, Rates, measure_rates
-from data_prep.tables import markdown_table
 
 _HEADER = ("stage", "text, GB", "processor hours", "hours", "memory of a node, GiB", "output, GB", "disk meanwhile, GB")
 
 
 def plan_text(rates: Rates, predictions: Sequence[Prediction], machines: Machines) -> str:
     """The table in Markdown, and what it rests on."""
-    rows = [
-        (
-            made.stage, f"{made.text_bytes / 1e9:,.1f}", _hours(made.cpu_seconds), _hours(made.seconds), f"{made.node_bytes / 2**30:,.1f}",
-            f"{made.output_bytes / 1e9:,.1f}", f"{made.scratch_bytes / 1e9:,.1f}",
-        )
-        for made in predictions
-    ]  # fmt: skip
-    sums = [sum(getattr(made, name) for made in predictions) for name in ("cpu_seconds", "seconds")]
-    most = max(made.node_bytes for made in predictions)
-    rows.append(
-        ("all", "", _hours(sums[0]), _hours(sums[1]), f"{most / 2**30:,.1f}", f"{total_disk(predictions) / 1e9:,.1f} with scratch", "")
+    usual = in_a_row(predictions)
+    rows = [_row(made) for made in usual]
+    sums = [sum(getattr(made, name) for made in usual) for name in ("cpu_seconds", "seconds")]
+    most = max(made.node_bytes for made in usual)
+    rows.append(("all", "", _hours(sums[0]), _hours(sums[1]), f"{most / 2**30:,.1f}", f"{total_disk(usual) / 1e9:,.1f} with scratch", ""))
+    rows += [(f"{made.stage}, instead", *_row(made)[1:]) for made in predictions if made not in usual]
+    each = (
+        f"{machines.nodes} node{'s' * (machines.nodes > 1)} of {machines.workers} worker{'s' * (machines.workers > 1)}, {machines.memory_gib:g} GiB"
+        f" for each in deduplication, files of up to {machines.file_bytes / 1e9:g} GB"
     )
-    each = f"{machines.nodes} node{'s' * (machines.nodes > 1)} of {machines.workers} workers, {machines.memory_gib:g} GiB for each in deduplication"
     return f"{each}\n\n{markdown_table(_HEADER, rows)}\n\nRates: {rates.sample}; {rates.machine}\n  {rates.command}\n"
+
+
+def _row(made: Prediction) -> tuple[str, ...]:
+    return (
+        made.stage, f"{made.text_bytes / 1e9:,.1f}", _hours(made.cpu_seconds), _hours(made.seconds), f"{made.node_bytes / 2**30:,.1f}",
+        f"{made.output_bytes / 1e9:,.1f}", f"{made.scratch_bytes / 1e9:,.1f}",
+    )  # fmt: skip
 
 
 def _hours(seconds: float) -> str:
@@ -53,6 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     what.add_argument("--nodes", type=int, default=1, metavar="N", help="machines (default: 1)")
     what.add_argument("--workers", type=int, default=1, metavar="N", help="processes of each (default: 1)")
     what.add_argument("--memory", type=float, default=2.0, metavar="GIB", help="of a worker, for deduplication (default: 2)")
+    what.add_argument("--file-gb", type=float, default=1.0, metavar="N", help="text of the largest input file (default: 1)")
     what.add_argument("--rates", type=Path, default=BUNDLED, metavar="FILE", help="measured rates (default: those of the project)")
     how = parser.add_argument_group("measure")
     how.add_argument("--measure", type=Path, nargs="+", metavar="FILE", help="text files to take a sample from")
@@ -65,10 +70,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         raise ValueError("give either --terabytes N to plan, or --measure FILE... to take the rates of this machine")
     if arguments.measure is not None:
         return _measure(arguments.measure, arguments.tokenizer, arguments.work, arguments.megabytes, arguments.output, argv)
-    for name in ("terabytes", "nodes", "workers", "memory"):
+    for name in ("terabytes", "nodes", "workers", "memory", "file_gb"):
         if not 0 < (value := getattr(arguments, name)) < float("inf"):
-            raise ValueError(f"--{name} is {value:g}; expected a number above 0")
-    rates, machines = Rates.read(arguments.rates), Machines(arguments.nodes, arguments.workers, arguments.memory)
+            raise ValueError(f"--{name.replace('_', '-')} is {value:g}; expected a number above 0")
+    machines = Machines(arguments.nodes, arguments.workers, arguments.memory, arguments.file_gb * 1e9)
+    rates = Rates.read(arguments.rates)
     print(plan_text(rates, predict(rates, arguments.terabytes * 1e12, machines), machines), end="")
     return command.DONE
 
@@ -83,7 +89,7 @@ def _measure(
     if output.exists():
         raise ValueError(f"{output} exists; remove it or choose another --output")
     said = shlex.join(["python", "-m", "data_prep.plan", *(sys.argv[1:] if argv is None else argv)])
-    with tempfile.TemporaryDirectory(dir=work) as place:
+    with tempfile.TemporaryDirectory(dir=work.resolve() if work is not None else None) as place:  # commands are run elsewhere
         rates = measure_rates(paths, tokenizer.resolve(), Path(place), megabytes=megabytes, command=said)
     rates.write(output)
     for rate in rates.stages:

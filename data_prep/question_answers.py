@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from data_prep import command
-from data_prep.artifacts import DigestingWriter, Manifest, digest_file, staged_directory, write_manifest
+from common import command
+from common.artifacts import DigestingWriter, Manifest, digest_file, staged_directory, write_manifest
 from data_prep.megatron.index import PREFIX, QA_STAGE, index_parts, token_dtype
 from data_prep.reading.documents import read_documents, require_text_files
 from data_prep.tokenizers.files import load_tokenizer, start_without_torch, tokenizer_digest

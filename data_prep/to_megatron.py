@@ -20,16 +20,17 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from data_prep import command, crew
-from data_prep.artifacts import Manifest, write_manifest
+from common import command
+from common.artifacts import Manifest, write_manifest
+from common.progress import SharedProgress
 from data_prep.megatron.facts import dataset_summary, totals
 from data_prep.megatron.index import STAGE, token_dtype
 from data_prep.megatron.shard import MAX_SAMPLES, ShardRecord, check, join, shard_part, tokenize_shard
 from data_prep.megatron.word_encoder import LibraryEncoder, WordEncoder, tell_if_slow, word_encoder
-from data_prep.progress import SharedProgress
 from data_prep.reading.documents import add_input_arguments, require_text_files
-from data_prep.reading.scanning import Reading
-from data_prep.reading.shards import ordered_map, resumable_directory
+from data_prep.sharing import crew
+from data_prep.sharing.scanning import Reading
+from data_prep.sharing.shards import ordered_map, resumable_directory
 from data_prep.tokenizers.files import load_tokenizer, start_without_torch, tokenizer_digest
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from data_prep import command
+from common import command
 from data_prep.reading.corpora import add_corpus_arguments, corpora_from_arguments
 from data_prep.reading.documents import add_format_arguments
 from data_prep.tokenizers.comparison import candidates, tokenizer_report

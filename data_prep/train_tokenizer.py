@@ -17,20 +17,15 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
-from data_prep import command, crew
-from data_prep.artifacts import Manifest, digest_file, staged_directory, write_manifest
-from data_prep.reading.corpora import Corpus, add_corpora_argument, corpora_from_table
-from data_prep.reading.documents import SUFFIXES, Documents, add_format_arguments, require_text_files
+from common import command
+from common.artifacts import Manifest, digest_file, staged_directory, write_manifest
+from data_prep.reading.corpora import Corpus, add_corpora_argument, corpora_from_table, require_text
+from data_prep.reading.documents import SUFFIXES, Documents, add_format_arguments, read_documents, require_text_files
+from data_prep.sharing import crew
 from data_prep.tokenizers.comparison import candidates, tokenizer_report
 from data_prep.tokenizers.files import load_tokenizer, start_without_torch, tokenizer_digest
-from data_prep.tokenizers.sentencepiece_to_hf import (
-    HOSTILE_TEXTS,
-    MASK_TOKEN,
-    add_mask_token,
-    export,
-    require_equal_ids,
-    write_fast_tokenizer,
-)
+from data_prep.tokenizers.sentencepiece_backend import HOSTILE_TEXTS
+from data_prep.tokenizers.sentencepiece_to_hf import MASK_TOKEN, add_mask_token, export, require_equal_ids, write_fast_tokenizer
 from data_prep.tokenizers.training import KINDS, SPECIAL_TOKEN_IDS, SPECIAL_TOKENS, train_byte_level, train_sentencepiece
 from data_prep.tokenizers.word_counts import WordCounts, count_words
 
@@ -202,6 +197,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     corpora = _corpora(arguments)
     paths = [path for corpus in corpora for path in corpus.paths]
     how = {"text_key": arguments.text_key, "separator": arguments.document_separator}
+    if arguments.corpora is not None:
+        require_text(corpora, partial(read_documents, **how, max_document_bytes=arguments.max_document_mib << 20))
     work = partial(
         train_tokenizers,
         Documents(paths, **how, max_document_bytes=arguments.max_document_mib << 20),

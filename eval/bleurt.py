@@ -18,11 +18,11 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from conversion.hf_files import CONFIG_NAME, find_weights, read_json
-from conversion.hf_model import default_device, require_device
-from data_prep import command
-from data_prep.artifacts import digest_files
-from eval.learned_scores import BLEURT, Scorer, Triple, score_folders
+from common import command
+from common.artifacts import digest_files
+from conversion.checkpoints.hf_files import CONFIG_NAME, find_weights, read_json
+from conversion.checkpoints.hf_model import default_device, require_device
+from eval.scoring.learned_scores import BLEURT, Scorer, Triple, score_folders
 
 _PACKAGE = "bleurt-pytorch"
 _FETCH = "`hf download lucadiliello/BLEURT-20 --local-dir bleurt-20`"

@@ -24,13 +24,13 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from conversion.hf_model import default_device
-from conversion.pickle_names import LIGHTNING, refusal, unknown_names
-from conversion.torch_zip import read_torch_file
-from data_prep import command
-from data_prep.artifacts import combined_digest, digest_file
-from data_prep.plain_files import read_yaml
-from eval.learned_scores import COMET, Scorer, Triple, score_folders
+from common import command
+from common.artifacts import combined_digest, digest_file
+from common.plain_files import read_yaml
+from conversion.checkpoints.hf_model import default_device
+from conversion.formats.pickle_names import LIGHTNING, refusal, unknown_names
+from conversion.formats.torch_zip import read_torch_file
+from eval.scoring.learned_scores import COMET, Scorer, Triple, score_folders
 
 _PACKAGE = "unbabel-comet"
 _FETCH = "`hf download Unbabel/wmt22-comet-da --local-dir comet-22`"

@@ -13,13 +13,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from data_prep import command
-from data_prep.artifacts import staged_directory, write_manifest
-from data_prep.figure_style import Palette, drawn
-from data_prep.html_page import html_figure, html_page, html_table
-from data_prep.tables import markdown_table
-from eval.model_names import named_checkpoints
-from eval.relative_embeddings import ANCHORS_OF_A_KIND, NORMS, Similarities, compare, read_matrices
+from common import command
+from common.artifacts import staged_directory, write_manifest
+from common.figure_style import Palette, drawn
+from common.html_page import html_figure, html_page, html_table
+from common.tables import markdown_table
+from eval.running.model_names import named_checkpoints
+from eval.scoring.relative_embeddings import ANCHORS_OF_A_KIND, NORMS, Similarities, compare, read_matrices
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -19,13 +19,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 
-from data_prep import command
-from data_prep.artifacts import digest_file, staged_directory, write_manifest
-from data_prep.figure_style import drawn
-from data_prep.html_page import html_figure, html_page, html_table
-from data_prep.tables import markdown_table
-from eval.generation import EFFICIENCY_NAME
-from eval.model_names import named_checkpoints
+from common import command
+from common.artifacts import digest_file, staged_directory, write_manifest
+from common.figure_style import drawn
+from common.html_page import html_figure, html_page, html_table
+from common.tables import markdown_table
 from eval.reporting.charts import Point
 from eval.reporting.generation import read_generation
 from eval.reporting.new_tokens import grid_panels, new_tokens_panels
@@ -33,8 +31,10 @@ from eval.reporting.plots import Line, Panel, draw, short_number
 from eval.reporting.runs import Evaluated, Report, Run, read_report
 from eval.reporting.scores import Line as ScoreLine
 from eval.reporting.scores import lines as score_lines
-from recipes.run_dir import METRICS_NAME
-from recipes.run_metrics import read_metrics
+from eval.running.generation import EFFICIENCY_NAME
+from eval.running.model_names import named_checkpoints
+from recipes.runs.run_dir import METRICS_NAME
+from recipes.runs.run_metrics import read_metrics
 
 KINDS = ("loss", "suite", "profile", "new-tokens")
 _AGAINST = {"steps": "step", "tokens": "tokens", "bytes": "bytes"}

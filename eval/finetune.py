@@ -20,16 +20,11 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from conversion.hf_model import Checkpoint, be_quiet_and_offline, default_device, inspect_checkpoint, require_device
-from data_prep import command
-from data_prep.artifacts import combined_digest
-from data_prep.progress import Progress
-from data_prep.tables import markdown_table
-from eval.added_tasks import AddedTask, Item, add_tasks, is_held, task_digest
-from eval.earlier import earlier_result, folder_in_use
-from eval.evaluation import versions_of
-from eval.journal import Journal
-from eval.model_names import named_checkpoints
+from common import command
+from common.artifacts import combined_digest
+from common.progress import Progress
+from common.tables import markdown_table
+from conversion.checkpoints.hf_model import Checkpoint, be_quiet_and_offline, default_device, inspect_checkpoint, require_device
 from eval.protocols.rows import data_folder
 from eval.protocols.zero_shot import (
     TASKS,
@@ -45,7 +40,12 @@ from eval.protocols.zero_shot import (
     scores,
     told,
 )
-from eval.training_state import KeptState
+from eval.running.added_tasks import AddedTask, Item, add_tasks, is_held, task_digest
+from eval.running.earlier import earlier_result, folder_in_use
+from eval.running.evaluation import versions_of
+from eval.running.journal import Journal
+from eval.running.model_names import named_checkpoints
+from eval.tuning.training_state import KeptState
 
 STAGE = "eval.finetune"
 _WEIGHTS, _STATE = "weights", "training.pt"
@@ -120,7 +120,7 @@ class Unit:
         return list(self._journal["trained"]["by_epoch"])
 
     def _label(self, languages: Sequence[str], keys: Mapping[str, str], *, device: str, micro_batch_size: int) -> None:
-        from eval.fine_tuning import Reader, predict
+        from eval.tuning.fine_tuning import Reader, predict
 
         job, number = self._job, {name: index for index, name in enumerate(self._job.names)}
         reader = Reader(self._checkpoint, job.task, max_tokens=job.settings.max_tokens)
@@ -133,7 +133,7 @@ class Unit:
 
     def _trained(self, reader: Any, *, device: str, micro_batch_size: int) -> Any:
         """The fine-tuned model: as it was saved, or trained now."""
-        from eval.fine_tuning import fine_tune, load_tagger, new_tagger
+        from eval.tuning.fine_tuning import fine_tune, load_tagger, new_tagger
 
         job, weights = self._job, self._folder / _WEIGHTS
         if weights.is_dir():
@@ -209,7 +209,7 @@ def added_task(
     checkpoint: Checkpoint, job: Job, language: str, predicted: Sequence[Sequence[Prediction]], facts: Mapping[str, Any]
 ) -> AddedTask:
     """Scores of a language over the seeds, and of each of its rows."""
-    from eval.fine_tuning import Reader
+    from eval.tuning.fine_tuning import Reader
 
     rows = job.tests[language]
     right = [
@@ -302,7 +302,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     be_quiet_and_offline()
     arguments.device = require_device(arguments.device or default_device())
     checkpoints = [inspect_checkpoint(folder, name=name) for name, folder in named_checkpoints(arguments.model).items()]
-    from eval.fine_tuning import require_encoder
+    from eval.tuning.fine_tuning import require_encoder
 
     for checkpoint in checkpoints:
         require_encoder(checkpoint)

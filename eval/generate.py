@@ -17,12 +17,21 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from conversion.hf_model import DTYPES, Checkpoint, be_quiet_and_offline, default_device, inspect_checkpoint, load_model, whole_folder
-from conversion.intervals import Estimate
-from data_prep import command
-from data_prep.artifacts import digest_bytes, staged_directory, write_manifest
-from data_prep.tables import markdown_table
-from eval.generation import (
+from common import command
+from common.artifacts import digest_bytes, staged_directory, write_manifest
+from common.tables import markdown_table
+from conversion.checkpoints.hf_model import (
+    DTYPES,
+    Checkpoint,
+    be_quiet_and_offline,
+    default_device,
+    inspect_checkpoint,
+    load_model,
+    whole_folder,
+)
+from conversion.measuring.intervals import Estimate
+from eval.reporting.continuations import PROMPTS_NAME, TEXTS_NAME, continuations_markdown
+from eval.running.generation import (
     EFFICIENCY_FORMAT,
     EFFICIENCY_NAME,
     SETTINGS,
@@ -36,11 +45,10 @@ from eval.generation import (
     transformers_generator,
     vllm_generator,
 )
-from eval.harness_options import add_vllm_arguments, vllm_arguments
-from eval.model_names import named_checkpoints
-from eval.relative_embeddings import token_rows
-from eval.reporting.continuations import PROMPTS_NAME, TEXTS_NAME, continuations_markdown
-from eval.results import strict_json, write_lines
+from eval.running.harness_options import add_vllm_arguments, vllm_arguments
+from eval.running.model_names import named_checkpoints
+from eval.running.results import strict_json, write_lines
+from eval.scoring.relative_embeddings import token_rows
 
 MARKDOWN_NAME = "texts.md"
 
@@ -73,7 +81,7 @@ def task_prompts(task: str, *, data: str | None, items: int | None) -> list[dict
     Raises:
         ValueError: if the task is not known or generates nothing.
     """
-    from eval.task_runs import find_tasks, request_kind
+    from eval.running.task_runs import find_tasks, request_kind
 
     chosen = {"data": data, "items": items}
     found = find_tasks([task], metadata={name: value for name, value in chosen.items() if value is not None})

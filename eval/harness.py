@@ -16,20 +16,21 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from conversion.bits_per_byte import choose_start_token, choose_window_tokens
-from conversion.hf_model import Checkpoint, be_quiet_and_offline, default_device, inspect_checkpoint, is_masked
-from conversion.pseudo_likelihood import require_mask
-from data_prep import command
+from common import command
+from common.tables import markdown_table
+from conversion.checkpoints.hf_model import Checkpoint, be_quiet_and_offline, default_device, inspect_checkpoint, is_masked
+from conversion.measuring.bits_per_byte import choose_start_token, choose_window_tokens
+from conversion.measuring.pseudo_likelihood import require_mask
 from data_prep.reading.named_texts import Text, read_texts
-from data_prep.tables import markdown_table
-from eval.earlier import folder_in_use, work_left
-from eval.evaluation import Machine, Settings, evaluate_checkpoint, failures_sentence
-from eval.harness_options import add_harness_arguments, vllm_arguments
-from eval.model_names import named_checkpoints
-from eval.results import PSEUDO_TEXTS, headline_score, score_names
-from eval.task_runs import TASKS_DIR, FoundTask, find_usable_tasks
-from eval.workers import devices_of_workers
-from recipes.run_dir import RECIPE_NAME
+from eval.running.backends import Machine, Settings
+from eval.running.earlier import folder_in_use, work_left
+from eval.running.evaluation import evaluate_checkpoint, failures_sentence
+from eval.running.harness_options import add_harness_arguments, vllm_arguments
+from eval.running.model_names import named_checkpoints
+from eval.running.results import PSEUDO_TEXTS, headline_score, score_names
+from eval.running.task_runs import TASKS_DIR, FoundTask, find_usable_tasks
+from eval.running.workers import devices_of_workers
+from recipes.runs.run_dir import RECIPE_NAME
 
 
 def results_table(results: Sequence[Mapping[str, Any]]) -> str:
@@ -158,7 +159,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if results:
         print(results_table(results))
     if results and arguments.run is not None:
-        from eval.run_logs import log_results
+        from eval.running.run_logs import log_results
 
         for told in log_results(arguments.run, arguments.output, {result["name"] for result in results}):
             print(f"logged: {told}", file=sys.stderr, flush=True)

@@ -17,12 +17,12 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from data_prep import command
-from data_prep.artifacts import digest_file, staged_directory, write_manifest
-from data_prep.html_page import html_figure, html_page, html_table
-from data_prep.tables import markdown_table
+from common import command
+from common.artifacts import digest_file, staged_directory, write_manifest
+from common.html_page import html_figure, html_page, html_table
+from common.tables import markdown_table
 from eval.reporting.continuations import STYLE, Continuations, continuations_section, read_continuations
-from eval.results import PSEUDO_TEXTS, find_results, load_result
+from eval.running.results import PSEUDO_TEXTS, find_results, load_result
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -15,10 +15,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from data_prep import command
-from data_prep.artifacts import digest_file, free_output, staged_directory, write_manifest
+from common import command
+from common.artifacts import digest_file, free_output, staged_directory, write_manifest
+from common.tables import markdown_table
 from data_prep.reading.evaluation_sets import EvaluationSet, RowFile, read_sets
-from data_prep.tables import markdown_table
 from eval.published.by_language import of_each_language
 from eval.published.rows import COUNTED, Row, has_answer, split_rows
 

@@ -13,11 +13,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from data_prep import command
-from data_prep.artifacts import digest_file, staged_directory, write_manifest
-from data_prep.tables import markdown_table
-from eval.generation import EFFICIENCY_NAME
-from eval.model_names import named_checkpoints
+from common import command
+from common.artifacts import digest_file, staged_directory, write_manifest
+from common.tables import markdown_table
 from eval.reporting.across_languages import training_costs, write_across_languages
 from eval.reporting.exports import latex, latex_generation, markdown, scores_rows, write_csv
 from eval.reporting.generation import read_generation
@@ -27,9 +25,11 @@ from eval.reporting.languages import write_languages
 from eval.reporting.page import report_page
 from eval.reporting.runs import Report, read_report
 from eval.reporting.scores import all_pairs, difference_texts, lines, paired_tests
+from eval.running.generation import EFFICIENCY_NAME
+from eval.running.model_names import named_checkpoints
 from recipes.planner.costs import KG_PER_KWH
 from recipes.planner.hardware import find_gpu
-from recipes.run_dir import METRICS_NAME
+from recipes.runs.run_dir import METRICS_NAME
 
 
 def write_report(

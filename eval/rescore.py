@@ -15,13 +15,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from conversion.hf_model import be_quiet_and_offline
-from data_prep import command
-from data_prep.artifacts import MANIFEST_NAME, read_manifest, staged_directory, write_manifest
-from data_prep.tables import markdown_table
-from eval.chat import Chat
-from eval.results import RESULT_NAME, load_result, read_lines, write_lines, write_result
-from eval.task_runs import TASKS_DIR, FoundTask, find_tasks, item_scores, request_kind, run_task
+from common import command
+from common.artifacts import MANIFEST_NAME, read_manifest, staged_directory, write_manifest
+from common.tables import markdown_table
+from conversion.checkpoints.hf_model import be_quiet_and_offline
+from eval.running.chat import Chat
+from eval.running.results import RESULT_NAME, load_result, read_lines, write_lines, write_result
+from eval.running.task_runs import TASKS_DIR, FoundTask, find_tasks, item_scores, request_kind, run_task
 
 
 def rescore(results_dir: Path, output_dir: Path, tasks: Mapping[str, FoundTask]) -> dict[str, Any]:
@@ -30,7 +30,7 @@ def rescore(results_dir: Path, output_dir: Path, tasks: Mapping[str, FoundTask])
     Raises:
         ValueError: if the model did not answer one of the tasks, if requests have changed, or if `output_dir` is not empty.
     """
-    from eval.answers import RememberingModel, journal_of_samples
+    from eval.running.answers import RememberingModel, journal_of_samples
 
     result = load_result(results_dir / RESULT_NAME)
     manifest = read_manifest(results_dir)

@@ -14,14 +14,14 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from conversion.hf_model import DTYPES, Checkpoint, be_quiet_and_offline, default_device, inspect_checkpoint
-from conversion.intervals import Estimate, wilson_interval
-from data_prep import command
-from data_prep.artifacts import digest_bytes, staged_directory, write_manifest
-from data_prep.progress import Progress
-from data_prep.tables import markdown_table
-from eval.model_names import named_checkpoints
+from common import command
+from common.artifacts import digest_bytes, staged_directory, write_manifest
+from common.progress import Progress
+from common.tables import markdown_table
+from conversion.checkpoints.hf_model import DTYPES, Checkpoint, be_quiet_and_offline, default_device, inspect_checkpoint
+from conversion.measuring.intervals import Estimate, wilson_interval
 from eval.protocols.sentence_retrieval import LAYER, MOST_SENTENCES, TOP, Pairs, line_pairs, ranks, tatoeba_pairs, verse_pairs
+from eval.running.model_names import named_checkpoints
 
 STAGE = "eval.retrieval"
 _TASKS = {"tatoeba": "tatoeba", "verses": "bible", "lines": "retrieval"}  # how results call each form
@@ -57,8 +57,8 @@ def _language_file(word: str, option: str) -> tuple[str, Path]:
 
 
 def measure(checkpoint: Checkpoint, pairs: dict[str, Pairs], arguments: argparse.Namespace) -> dict[str, Places]:
-    """Which place each translation has, by language."""
-    from eval.sentence_vectors import SentenceEncoder
+    """(num_pairs,) which place each translation has, from 1 on, by language."""
+    from eval.scoring.sentence_vectors import SentenceEncoder
 
     encoder = SentenceEncoder(checkpoint, layer=arguments.layer, device=arguments.device, dtype=arguments.dtype)
     # Languages share their English sentences.
@@ -75,14 +75,18 @@ def measure(checkpoint: Checkpoint, pairs: dict[str, Pairs], arguments: argparse
 
 
 def accuracy(places: Places, *, top: int) -> Estimate:
-    """The share of translations among the nearest."""
+    """The share of translations among the nearest; places (num_pairs,) from 1 on."""
     return wilson_interval(int((places <= top).sum()), len(places))
 
 
 def add_to_results(checkpoint: Checkpoint, pairs: dict[str, Pairs], found: dict[str, Places], arguments: argparse.Namespace) -> None:
-    """Put a model's places into its folder of results below --results, as one task for each language, for eval.report."""
-    from eval.added_tasks import AddedTask, Item, add_tasks, is_held, task_digest
-    from eval.earlier import earlier_result
+    """Put a model's places into its folder of results below --results, as one task for each language, for eval.report.
+
+    Args:
+        found: language -> (num_pairs,), see `measure`.
+    """
+    from eval.running.added_tasks import AddedTask, Item, add_tasks, is_held, task_digest
+    from eval.running.earlier import earlier_result
 
     output, protocol = arguments.results / checkpoint.name, {"layer": arguments.layer, "top": arguments.top}
     earlier, tasks = earlier_result(output, checkpoint), {}

@@ -15,18 +15,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from conversion.hf_model import DTYPES, be_quiet_and_offline, default_device, inspect_checkpoint, load_model
-from conversion.intervals import wilson_interval
-from data_prep import command
-from data_prep.artifacts import digest_file, staged_directory, write_manifest
-from data_prep.tables import markdown_table
-from eval.generation import Settings, Text, transformers_generator
+from common import command
+from common.artifacts import digest_file, staged_directory, write_manifest
+from common.tables import markdown_table
+from conversion.checkpoints.hf_model import DTYPES, be_quiet_and_offline, default_device, inspect_checkpoint, load_model
+from conversion.measuring.intervals import wilson_interval
 from eval.protocols.few_shot import DEFAULT_SEED
 from eval.protocols.forms import read_label, read_numbers
 from eval.protocols.protocol import documents
 from eval.protocols.rows import Rows, data_folder
 from eval.protocols.slovene import WORDINGS, unlabelled_questions
-from eval.shortening import shortened
+from eval.running.generation import Settings, Text, transformers_generator
+from eval.running.shortening import shortened
 
 ANSWERS_NAME = "answers.jsonl"
 

@@ -16,10 +16,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 
-from data_prep import command
-from eval.harness_options import add_harness_arguments
-from eval.watched_run import WatchedRun
-from recipes.run_dir import CHECKPOINTS_NAME
+from common import command
+from eval.running.harness_options import add_harness_arguments
+from eval.running.watched_run import WatchedRun
+from recipes.runs.run_dir import CHECKPOINTS_NAME
 
 
 def watch(run: WatchedRun, *, once: bool, every_seconds: float, idle_seconds: float | None) -> None:

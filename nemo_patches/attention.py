@@ -80,7 +80,7 @@ class ScaledDotProductAttention(nn.Module):
 
         Args:
             query: (sequence, batch, heads, head_dim)
-            key, value: (sequence, batch, query groups, head_dim)
+            key, value: (sequence, batch, query_groups, head_dim)
             attention_mask: (batch, 1, 1, sequence), True at padding, which no other token sees; None where there is none.
                 The mask is causal in any case.
             packed_seq_params: documents that do not see each other; with one sample, the dimension of the batch is then left out of queries,
@@ -190,8 +190,10 @@ class ScaledDotProductAttention(nn.Module):
         """The weighted values, (batch, heads, sequence, head_dim).
 
         Args:
-            visible: whether a query (second last dimension) sees a key (last), or what is added to its score; None for all keys up to the
-                query's own, or those of the window.
+            query: (batch, heads, sequence, head_dim)
+            key, value: (batch, query_groups, sequence, head_dim)
+            visible: (..., sequence, sequence), whether a query (second last dimension) sees a key (last), or what is added to its score;
+                None for all keys up to the query's own, or those of the window.
         """
         kernel = partial(F.scaled_dot_product_attention, dropout_p=dropout, scale=self.softmax_scale)
         has_groups = query.shape[1] != key.shape[1]
@@ -275,14 +277,14 @@ def blocks(length: int, *, size: int, tokens_before: int | None) -> Iterator[Blo
 
 
 def visible_keys(shape: BlockShape, tokens_before: int | None, device: torch.device) -> Tensor:
-    """Which keys (columns) each query (row) sees: its own and those before, at most `tokens_before` of them."""
+    """(num_queries, num_keys) bool, which keys each query sees: its own and those before, at most `tokens_before` of them."""
     mask = torch.ones(shape.num_queries, shape.num_keys, dtype=torch.bool, device=device).tril(shape.own_key)
     return mask if tokens_before is None else mask.triu(shape.own_key - tokens_before)
 
 
 @lru_cache(maxsize=8)  # blocks in the middle are alike, in every layer, and what is kept for the backward pass is this one tensor
 def window_bias(shape: BlockShape, tokens_before: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """What is added to the scores of a block: 0 for a key that is seen, -inf for others."""
+    """(num_queries, num_keys), what is added to the scores of a block: 0 for a key that is seen, -inf for others."""
     hidden = ~visible_keys(shape, tokens_before, device)
     return torch.zeros(hidden.shape, dtype=dtype, device=device).masked_fill_(hidden, -torch.inf)
 
@@ -298,7 +300,7 @@ class CappedAttention(ScaledDotProductAttention):
         self.cap = float(config.attn_logit_softcapping)
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, visible: Tensor | None, *, dropout: float) -> Tensor:
-        """See `ScaledDotProductAttention`."""
+        """See `ScaledDotProductAttention.attend`."""
         keeps_seed = dropout > 0
         if visible is not None:
             return checkpoint(self._weigh, query, key, value, visible, dropout, use_reentrant=False, preserve_rng_state=keeps_seed)
@@ -364,7 +366,7 @@ class TEDocumentAttention(TEDotProductAttention):  # type: ignore[misc]
         attention_bias: Tensor | None = None,
         packed_seq_params: PackedSeqParams | None = None,
     ) -> Tensor:
-        """See `ScaledDotProductAttention`."""
+        """See `ScaledDotProductAttention.forward`."""
         if not isinstance(packed_seq_params, Documents):
             raise ValueError("this attention is of documents that do not see each other, and was not told where they begin")
         documents = packed_seq_params

@@ -28,7 +28,7 @@ class BidirectionalAttention(ScaledDotProductAttention):
             raise ValueError(f"context_parallel_size {config.context_parallel_size} is for causal attention alone; set it to 1")
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, visible: Tensor | None, *, dropout: float) -> Tensor:
-        """See `ScaledDotProductAttention`; without `visible` every query sees every key."""
+        """See `ScaledDotProductAttention.attend`; without `visible` every query sees every key."""
         kernel = partial(F.scaled_dot_product_attention, dropout_p=dropout, scale=self.softmax_scale)
         return kernel(query, key, value, attn_mask=visible)
 

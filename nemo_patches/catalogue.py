@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from data_prep import command
+from common import command
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -90,13 +90,13 @@ def attend_over_pieces(
     """Attention of this rank's queries to the keys of all ranks of a group.
 
     Args:
-        query: (tokens of this rank, samples, heads, head_dim)
-        key, value: (tokens of this rank, samples, query groups, head_dim)
+        query: (tokens, samples, heads, head_dim), the tokens of this rank.
+        key, value: (tokens, samples, query_groups, head_dim)
         parts: which have every query once; the same are computed again, one at a time, for the backward pass.
         draws: whether they draw random numbers, which are then drawn again.
 
     Returns:
-        (tokens of this rank, samples, heads * head_dim)
+        (tokens, samples, heads * head_dim)
     """
     output: Tensor = _OverPieces.apply(query, key, value, parts, group, draws)
     return output
@@ -105,6 +105,7 @@ def attend_over_pieces(
 class _OverPieces(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, parts: Sequence[Part], group: ProcessGroup, draws: bool) -> Tensor:
+        """See `attend_over_pieces`."""
         ctx.save_for_backward(query, key, value)
         ctx.parts, ctx.group = parts, group
         ctx.random_states = _get_all_rng_states() if draws else None
@@ -117,6 +118,7 @@ class _OverPieces(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        """Of query, key and value, in their shapes; the gradient is (tokens, samples, heads * head_dim)."""
         query, key, value = ctx.saved_tensors
         whole = gather_keys(key, value, ctx.group)
         of_query = torch.empty_like(query)
@@ -146,7 +148,11 @@ def _as_drawn(states: Any) -> Iterator[None]:
 
 
 def gather_keys(key: Tensor, value: Tensor, group: ProcessGroup) -> Tensor:
-    """Keys and values of all ranks, in the order of the sample: (2, tokens of the sample, samples, query groups, head_dim)."""
+    """Keys and values of all ranks, in the order of the sample: (2, tokens * num_ranks, samples, query_groups, head_dim).
+
+    Args:
+        key, value: (tokens, samples, query_groups, head_dim), the tokens of this rank.
+    """
     size = group.size()
     mine = torch.stack([key, value])
     found = mine.new_empty(size * 2, *mine.shape[1:])
@@ -157,7 +163,11 @@ def gather_keys(key: Tensor, value: Tensor, group: ProcessGroup) -> Tensor:
 
 
 def sum_by_rank(whole: Tensor, group: ProcessGroup) -> Tensor:
-    """The sum over all ranks of what this one has: the backward of `gather_keys`, with the same shapes."""
+    """The sum over all ranks of what this one has: the backward of `gather_keys`, (2, tokens, samples, query_groups, head_dim).
+
+    Args:
+        whole: (2, tokens * num_ranks, samples, query_groups, head_dim)
+    """
     size = group.size()
     pieces = whole.chunk(2 * size, dim=1)
     by_rank = torch.cat([torch.cat([pieces[rank], pieces[2 * size - 1 - rank]], dim=1) for rank in range(size)])

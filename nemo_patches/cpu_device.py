@@ -138,7 +138,7 @@ def _set_seed(seed: int) -> None:
 
 
 def set_rng_state(new_state: torch.Tensor, device: int = -1, graph_safe: bool = False) -> None:
-    """Megatron's tracker of random states gives the CPU's generator its state."""
+    """Megatron's tracker of random states gives the CPU's generator its state, (num_bytes,) uint8."""
     torch.set_rng_state(new_state)
 
 

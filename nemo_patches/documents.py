@@ -131,7 +131,7 @@ def documents_of(position_ids: Tensor) -> Documents:
 
 
 def micro_batch(batches: Iterator[Any]) -> Mapping[str, Tensor]:
-    """The next one, which NeMo's loader may give among other things."""
+    """The next one, which NeMo's loader may give among other things: tokens, labels, loss_mask and position_ids, each (samples, length)."""
     given = next(batches)
     batch: Mapping[str, Tensor] = given[0] if isinstance(given, tuple) else given
     return batch
@@ -161,10 +161,11 @@ class _RestartedPositions:
         """Behind the rotary positions: those of each token instead of 0, 1, 2 ...
 
         Args:
-            angles: (length, 1, 1, rotated dimensions)
+            angles: (length, 1, 1, rotated_dimensions)
 
         Returns:
-            (length, samples, 1, rotated dimensions), without the second dimension where it is 1, as Megatron leaves it out of queries and keys.
+            (length, samples, 1, rotated_dimensions), without the second dimension where it is 1, as Megatron leaves it out of queries and
+            keys.
         """
         assert self._documents is not None
         found: Tensor = angles[:, 0, 0][self._documents.positions.t()]

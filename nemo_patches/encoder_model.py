@@ -52,7 +52,7 @@ class EmbeddingEnd(nn.Module):
     """What follows the sum of a token's row and its position's: the row of the first token type, a norm, dropout.
 
     Attributes:
-        token_types: (types, hidden size); a text by itself is of the first type.
+        token_types: (num_types, hidden_size); a text by itself is of the first type.
     """
 
     def __init__(self, config: EncoderConfig) -> None:
@@ -63,7 +63,7 @@ class EmbeddingEnd(nn.Module):
         sum_over_sequence(self.token_types, config.sequence_parallel)
 
     def forward(self, rows: Tensor) -> Tensor:
-        """(sequence, batch, hidden size)"""
+        """(sequence, batch, hidden_size) of rows in that shape."""
         normalised: Tensor = self.layer_norm(rows + self.token_types[0])
         # Ranks hold different parts of the sequence then, else the same.
         state: Any = get_cuda_rng_tracker().fork() if self._config.sequence_parallel and self.training else contextlib.nullcontext()
@@ -82,7 +82,7 @@ class PredictionHead(nn.Module):
             sum_over_sequence(parameter, config.sequence_parallel)
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """(sequence, batch, hidden size)"""
+        """(sequence, batch, hidden_size) of states in that shape."""
         features: Tensor = self.layer_norm(F.gelu(self.dense(hidden)))
         return features
 

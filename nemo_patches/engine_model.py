@@ -4,7 +4,8 @@
 - Layers run without TransformerEngine: torch's attention, with windows and capped scores, and norms whose weights count from 1.
 - Llama 3.1's slower rotations take all four numbers of the checkpoint; Megatron-core alone fixes three of them.
 - Gemma 2's scaled embeddings, norms after each part and capped logits, with the windows on the layers that Hugging Face gives them.
-- Gemma 3's two rotations, one for layers with a window and one for those without; YaRN's.
+- Gemma 3's two rotations, one for layers with a window and one for those without; YaRN's; OLMo 3's, which are both.
+- OLMo 2's layers without norms before their parts, and its norms over all heads; Granite's multipliers; Apertus's xIELU.
 - Documents of a sample that do not see each other, without a mask of all pairs of tokens.
 """
 
@@ -18,9 +19,11 @@ from typing import Any, TypeVar
 import torch
 import torch.nn.functional as F  # noqa: N812
 from megatron.core import parallel_state
+from megatron.core.extensions.transformer_engine import TEColumnParallelLinear
 from megatron.core.models.gpt import GPTModel as MegatronGPTModel
 from megatron.core.models.gpt import gpt_layer_specs
 from megatron.core.transformer.identity_op import IdentityOp
+from megatron.core.transformer.moe import moe_utils
 from megatron.core.transformer.spec_utils import ModuleSpec
 from megatron.core.transformer.torch_norm import WrappedTorchNorm
 from megatron.core.transformer.transformer_block import LayerNormImpl, TransformerBlockSubmodules, get_num_layers_to_build
@@ -40,24 +43,34 @@ from nemo_patches.lora import (
     RowParallelLinearWithLoRAAndNorm,
     initialise_adapters,
 )
-from nemo_patches.norms import LayerNorm, RMSNorm, RowParallelLinearWithNorm, TERowParallelLinearWithNorm
+from nemo_patches.multipliers import add_times, divide_logits, multiply
+from nemo_patches.norms import LayerNorm, NormOfAllHeads, RMSNorm, RowParallelLinearWithNorm, TERowParallelLinearWithNorm
 from nemo_patches.rotations import SelfAttentionOfTwoBases, rotate_by_two_bases
 from nemo_patches.second_head import add_second_head, second_head_of, two_tokens_data_step
 from nemo_patches.stand_ins import stands_in
+from nemo_patches.xielu import XIELU, xielu
 from nemo_patches.yarn import yarn_frequencies
 
 USE_TE = HAVE_TE and (torch.cuda.is_available() or stands_in())
 
-ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
+ACTIVATIONS: Mapping[str, Callable[..., Tensor]] = {
     "relu": F.relu,
     "silu": F.silu,
     "gelu": F.gelu,
     "gelu_tanh": partial(F.gelu, approximate="tanh"),
+    "xielu": xielu,
 }
 
 
 def causal_forward_step(model: nn.Module, batch: Mapping[str, Any]) -> Tensor:
-    """Per-token losses of a batch, without the attention mask tensor that NeMo's own step asks for: it is causal anyway."""
+    """Losses of a batch in nats, without the attention mask tensor that NeMo's own step asks for: it is causal anyway.
+
+    Args:
+        batch: tokens, position_ids, labels and loss_mask, each (samples, tokens), the tokens of this rank.
+
+    Returns:
+        (samples, tokens); before the last pipeline stage the states for the next one, (tokens, samples, hidden_size)
+    """
     if (head := second_head_of(model)) is not None:
         head.loss_mask, head.targets = batch.get("loss_mask"), batch.get("targets")
     return model(batch["tokens"], batch["position_ids"], None, labels=batch["labels"], packed_seq_params=batch.get("documents"))
@@ -70,7 +83,18 @@ def layer_spec(config: EngineConfig, vp_stage: int | None = None) -> ModuleSpec 
     """
     use_te = USE_TE and config.lora is None
     spec = transformer_engine_layer_spec(config) if use_te else _local_layer_spec(config)
-    attention, mlp = spec.submodules.self_attention.submodules, spec.submodules.mlp.submodules
+    layer, attention, mlp = spec.submodules, spec.submodules.self_attention.submodules, spec.submodules.mlp.submodules  # or of experts
+    if config.num_moe_experts is not None and not use_te:  # as with TransformerEngine, where nothing takes that norm in
+        layer.sharded_state_dict_keys_map = {"input_layernorm.": "self_attention.linear_qkv.layer_norm_"}
+    if not config.pre_norms:
+        layer.input_layernorm = layer.pre_mlp_layernorm = IdentityOp
+        if use_te:  # whose usual linear layers have a norm of their own
+            attention.linear_qkv = mlp.linear_fc1 = TEColumnParallelLinear
+    if config.norms_of_all_heads:
+        attention.q_layernorm = ModuleSpec(NormOfAllHeads, params={"num_heads": config.num_attention_heads})
+        attention.k_layernorm = ModuleSpec(NormOfAllHeads, params={"num_heads": config.num_query_groups})
+    if config.residual_multiplier != 1.0:
+        layer.self_attn_bda = layer.mlp_bda = add_times(config.residual_multiplier)
     if config.rotary_base_local is not None:
         spec.submodules.self_attention.module = SelfAttentionOfTwoBases
     if use_te and config.document_mask:
@@ -91,7 +115,7 @@ def layer_spec(config: EngineConfig, vp_stage: int | None = None) -> ModuleSpec 
 
 
 def _local_layer_spec(config: EngineConfig) -> ModuleSpec:
-    spec = gpt_layer_specs.get_gpt_layer_local_spec(normalization=config.normalization)
+    spec = gpt_layer_specs.get_gpt_layer_local_spec(num_experts=config.num_moe_experts, normalization=config.normalization)
     layer, attention = spec.submodules, spec.submodules.self_attention.submodules
     attention.core_attention = ScaledDotProductAttention
     if config.normalization == "RMSNorm":
@@ -115,7 +139,12 @@ class EngineConfig(GPTConfig):
         attn_logit_softcapping, final_logit_softcapping: largest score and logit, approached as by tanh.
         rotary_base_local: base of the rotations in layers with a window, where it is another than in those without; see `nemo_patches.rotations`.
         rope_scaling_factor: what positions are divided by in layers without a window, where there are two bases.
+        pre_norms: norms before attention and feed-forward part.
         post_norms: norms after attention and feed-forward part, before they are added to the residual stream.
+        norms_of_all_heads: a norm over all queries of a token together, and one over all its keys.
+        embedding_multiplier, residual_multiplier: of the embeddings, and of what attention and feed-forward part add.
+        attention_multiplier: of the scores, in place of one over the root of the head's size.
+        logits_scaling: what logits are divided by.
         scale_embeddings: times the root of the hidden size.
         lora: adapters on the linear layers of every block.
         predicts_two_tokens: a second head for the token after the next, in training.
@@ -139,7 +168,13 @@ class EngineConfig(GPTConfig):
     final_logit_softcapping: float | None = None
     rotary_base_local: float | None = None
     rope_scaling_factor: float = 1.0
+    pre_norms: bool = True
     post_norms: bool = False
+    norms_of_all_heads: bool = False
+    embedding_multiplier: float = 1.0
+    residual_multiplier: float = 1.0
+    attention_multiplier: float | None = None
+    logits_scaling: float = 1.0
     scale_embeddings: bool = False
     lora: LoRA | None = None
     predicts_two_tokens: bool = False
@@ -151,10 +186,12 @@ class EngineConfig(GPTConfig):
     masked_softmax_fusion: bool = False
 
     def __post_init__(self) -> None:
-        if self.query_pre_attn_scalar is not None or self.yarn_factor is not None:
+        if any(number is not None for number in (self.query_pre_attn_scalar, self.attention_multiplier, self.yarn_factor)):
             # From these alone: NeMo makes configurations of configurations.
             width = self.query_pre_attn_scalar or self.kv_channels or self.hidden_size // self.num_attention_heads
-            self.softmax_scale = width**-0.5 * self.yarn_attention_factor**2
+            self.softmax_scale = self.attention_multiplier or width**-0.5
+            if self.rotary_base_local is None:  # else layers without a window alone, see `nemo_patches.rotations`
+                self.softmax_scale *= self.yarn_attention_factor**2
         self.data_step_fn = documents_data_step if self.document_mask else gpt_data_step
         if self.context_parallel_size > 1:
             if self.predicts_two_tokens:
@@ -167,6 +204,8 @@ class EngineConfig(GPTConfig):
         """The Megatron model, with padding rows taken out of the softmax and the family's own steps before and after the layers."""
         if not self.bf16:  # Megatron's fused loss rounds the gradient of the logits to bfloat16 whatever the precision of the run
             self.cross_entropy_loss_fusion = False
+        if self.num_moe_experts is not None and not hasattr(moe_utils, "te_general_gemm"):
+            moe_utils.te_general_gemm = None  # Megatron-core 0.15 asks for it always, and has it with TransformerEngine alone
         model = super().configure_model(*args, **kwargs)
         if self.scale_factor is not None:
             model.rotary_pos_emb.inv_freq = apply_rope_scaling(
@@ -184,6 +223,9 @@ class EngineConfig(GPTConfig):
             )
         if self.rotary_base_local is not None:
             rotate_by_two_bases(model, local=self.rotary_base_local, scaling=self.rope_scaling_factor)
+        if self.activation_func is xielu:
+            for layer in model.decoder.layers:
+                layer.mlp.activation_func = XIELU(self)
         if self.document_mask:
             mask_documents(model)
         if self.recompute_granularity == "selective" and "mlp" in self.recompute_modules:
@@ -198,6 +240,8 @@ class EngineConfig(GPTConfig):
             model.embedding.embedding_dropout.p = 0.0
             if self.scale_embeddings:
                 model.embedding.register_forward_hook(partial(_scale, factor=self.hidden_size**0.5))
+            if self.embedding_multiplier != 1.0:
+                model.embedding.register_forward_hook(partial(multiply, factor=self.embedding_multiplier))
             if self.recompute_granularity is not None:
                 model.embedding.register_forward_hook(_ask_for_gradient)
         if model.post_process:
@@ -206,6 +250,8 @@ class EngineConfig(GPTConfig):
             first_column = parallel_state.get_tensor_model_parallel_rank() * columns
             real_columns = min(max(self.real_vocab_size - first_column, 0), columns)
             for head in heads:
+                if self.logits_scaling != 1.0:
+                    head.register_forward_hook(partial(divide_logits, divisor=self.logits_scaling))
                 if self.final_logit_softcapping:
                     head.register_forward_hook(partial(_cap, cap=self.final_logit_softcapping))
                 head.register_forward_hook(partial(_mask_padding, real_columns=real_columns))

@@ -25,11 +25,11 @@ class FactorisedEmbedding(nn.Module):
     """The table; the coordinates are spread over the ranks by tokens, as a table is, and the primitives are whole on each.
 
     Attributes:
-        coordinates: (rows, factorised size), an embedding of its own.
-        primitives: (factorised size, hidden size)
+        coordinates: an embedding of its own, of (num_rows, factorised_size).
+        primitives: (factorised_size, hidden_size)
 
     Args:
-        cuts_sequence: whether each rank is to have a part of the embedded sequence, (sequence, batch, hidden size).
+        cuts_sequence: whether each rank is to have a part of the embedded sequence, (sequence, batch, hidden_size).
     """
 
     def __init__(self, num_rows: int, factorised_size: int, *, config: Any, cuts_sequence: bool) -> None:
@@ -44,12 +44,12 @@ class FactorisedEmbedding(nn.Module):
 
     @property
     def weight(self) -> Tensor:
-        """What Megatron takes as the shared matrix: (this rank's rows, factorised size)."""
+        """What Megatron takes as the shared matrix: (num_rows, factorised_size), the rows of this rank."""
         weight: Tensor = self.coordinates.weight
         return weight
 
     def forward(self, ids: Tensor) -> Tensor:
-        """(batch, sequence, hidden size), or this rank's part of it"""
+        """(batch, sequence, hidden_size) of ids (batch, sequence); this rank's (sequence, batch, hidden_size) where sequences are cut."""
         rows: Tensor = self.coordinates(ids) @ self._for_part(self._cuts)
         return rows
 
@@ -76,7 +76,7 @@ class FactorisedEmbedding(nn.Module):
         """Take the factors that a transfer made; padding rows get coordinates of zero.
 
         Args:
-            factors: `coordinates` (real rows, factorised size) and `primitives`.
+            factors: `coordinates` (num_tokens, factorised_size) and `primitives` (factorised_size, hidden_size).
         """
         table = self.coordinates
         mine = factors["coordinates"][table.vocab_start_index : table.vocab_end_index]

@@ -114,7 +114,7 @@ class ColumnParallelLinearWithLoRA(_Adapted, ColumnParallelLinear):
         return torch.cat(outputs, dim=-1)
 
     def forward(self, x: Tensor, *arguments: Any, **options: Any) -> tuple[Tensor, Tensor | None]:
-        """See Megatron's class."""
+        """(..., num_inputs) -> (..., num_outputs), the outputs of this rank, and the bias where the caller is to add it."""
         output, bias = super().forward(x, *arguments, **options)
         outputs = []
         for low_rank in self._adapters():
@@ -164,7 +164,7 @@ class RowParallelLinearWithLoRA(_Adapted, RowParallelLinear):
         sum_over_sequence(self._adapters()[0].b, self.sequence_parallel)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
-        """See Megatron's class."""
+        """(..., num_inputs) -> (..., num_outputs), the inputs of this rank, and the bias where the caller is to add it."""
         output, bias = super().forward(x)
         if self.training and self._settings.dropout:
             x = x * self._kept(x) / (1 - self._settings.dropout)

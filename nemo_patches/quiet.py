@@ -13,7 +13,7 @@ import os
 import warnings
 from collections.abc import Iterator
 
-from data_prep import start_up
+from common import start_up
 
 VERBOSE = bool(os.environ.get("SCION_VERBOSE"))
 

@@ -1,4 +1,4 @@
-"""Two kinds of rotary positions in one model: layers with a window rotate by one base, those without by another (Gemma 3).
+"""Two kinds of rotary positions in one model: layers with a window rotate by one base, those without by another (Gemma 3) or by YaRN (OLMo 3).
 
 Megatron hands every layer the same angles.  Here they are those of both kinds in one tensor, so that whatever becomes of them on the way,
 documents that count anew or a rank's part of a sequence, becomes of both; each layer takes its own.
@@ -6,6 +6,7 @@ documents that count anew or a rank's part of a sequence, becomes of both; each 
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import torch
@@ -30,17 +31,20 @@ def rotate_by_two_bases(model: MegatronGPTModel, *, local: float, scaling: float
 
 
 class SelfAttentionOfTwoBases(SelfAttention):  # type: ignore[misc]
-    """Attention that takes the angles of its kind of layer."""
+    """Attention that takes the angles of its kind of layer, and YaRN's factor of the scores where that has no window."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._has_window = is_layer_window_attention(self.config.window_size, self.config.window_attn_skip_freq, self.layer_number)
+    def __init__(self, config: Any, submodules: Any, layer_number: int, *args: Any, **kwargs: Any) -> None:
+        self._has_window = is_layer_window_attention(config.window_size, config.window_attn_skip_freq, layer_number)
+        if not self._has_window and config.yarn_attention_factor != 1.0:
+            config = copy.copy(config)
+            config.softmax_scale *= config.yarn_attention_factor**2
+        super().__init__(config, submodules, layer_number, *args, **kwargs)
 
     def forward(self, *args: Any, rotary_pos_emb: Tensor, **kwargs: Any) -> Any:
         """As Megatron's.
 
         Args:
-            rotary_pos_emb: (length, ..., twice the rotated dimensions)
+            rotary_pos_emb: (length, ..., 2 * rotated_dimensions)
         """
         return super().forward(*args, rotary_pos_emb=angles_of(rotary_pos_emb, has_window=self._has_window), **kwargs)
 
@@ -49,9 +53,9 @@ def angles_of(angles: Tensor, *, has_window: bool) -> Tensor:
     """Those of one kind of layer.
 
     Args:
-        angles: (..., 4 n): n of layers without a window, n of those with one, and both again.
+        angles: (..., 4 * n): n of layers without a window, n of those with one, and both again.
 
     Returns:
-        (..., 2 n)
+        (..., 2 * n)
     """
     return angles.unflatten(-1, (2, 2, -1))[..., int(has_window), :].flatten(-2)

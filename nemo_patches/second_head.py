@@ -62,7 +62,7 @@ class SecondHead(ColumnParallelLinear):
     """The matrix of the head, spread over the ranks as the first one is; it sees what the first one sees.
 
     Attributes:
-        hidden: (sequence, batch, hidden size), what the first head was last given.
+        hidden: (sequence, batch, hidden_size), what the first head was last given; with sequence parallelism the tokens of this rank.
         loss_mask: (batch, sequence), 1 for the tokens of the micro batch whose losses count; None where all do.
         targets: what it is to predict, where no rank has the labels of a whole sample.
     """
@@ -73,7 +73,7 @@ class SecondHead(ColumnParallelLinear):
     _first_losses: Tensor | None = None
 
     def note_first_losses(self, losses: Tensor, loss_mask: Tensor) -> None:
-        """Add to the sum and number of what the first head alone loses; waits for nothing."""
+        """Add to the sum, in nats, and number of what the first head alone loses, both (batch, sequence); waits for nothing."""
         noted = torch.stack([(losses.detach().float() * loss_mask).sum(), loss_mask.float().sum()])
         self._first_losses = noted if self._first_losses is None else self._first_losses + noted
 
@@ -83,7 +83,7 @@ class SecondHead(ColumnParallelLinear):
         return torch.zeros(2) if noted is None else noted
 
     def note_input(self, first_head: Any, inputs: tuple[Tensor, ...]) -> None:
-        """Hook before the first head."""
+        """Hook before the first head; the first input is (sequence, batch, hidden_size)."""
         self.hidden = inputs[0]
 
     def sharded_state_dict(self, prefix: str = "", sharded_offsets: Any = (), metadata: dict[str, Any] | None = None) -> ShardedStateDict:

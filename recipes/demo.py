@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from data_prep import command
+from common import command
 from recipes.demos.smollm2 import PACKAGE, NotAvailable, fetch
 from recipes.demos.steps import TEXT, Steps, require_new
 

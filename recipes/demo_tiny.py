@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from data_prep import command
+from common import command
 from recipes.demos.steps import TEXT, Steps, require_new
 
 METHODS = ("random-all", "mean", "focus")

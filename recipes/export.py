@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from data_prep import command
+from common import command
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -26,9 +26,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--output", required=True, type=Path, help="folder to write; the program's run will be in run/ below it")
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="overrides of the recipe, in Hydra's grammar")
     arguments = parser.parse_intermixed_args(argv)
-    from recipes.checks import check_run, read_inputs
-    from recipes.compose import compose_recipe
     from recipes.exporting.folder import export
+    from recipes.rules.checks import check_run
+    from recipes.rules.compose import compose_recipe
+    from recipes.rules.inputs import read_inputs
 
     recipe = compose_recipe(arguments.recipe, arguments.overrides)
     inputs = read_inputs(recipe)

@@ -17,15 +17,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from data_prep import command
-from data_prep.plain_files import write_text
-from recipes import arithmetic
-from recipes.batches import batches_of
-from recipes.checkpoint_checks import checkpoint_warnings
-from recipes.checks import RunInputs, check_run, factorised_size, padded_vocab_size, planned_model
-from recipes.compose import compose_recipe, recipe_descriptions
-from recipes.data_checks import pass_warnings
-from recipes.page import recipe_page
+from common import command
+from common.plain_files import write_text
+from recipes.numbers import arithmetic
+from recipes.numbers.batches import batches_of
+from recipes.numbers.schedules import in_words, parts_of_run
 from recipes.planner import costs, report
 from recipes.planner.estimate import estimate_run
 from recipes.planner.hardware import GPUS, Gpu, find_gpu
@@ -35,11 +31,16 @@ from recipes.planner.memory import estimate_memory
 from recipes.planner.parameters import count_parameters
 from recipes.planner.ranking import ranked
 from recipes.planner.visible import has_known_rates, visible_gpu
-from recipes.published import recipe_with_inputs
 from recipes.rehearsal.apart import rehearse_apart
 from recipes.rehearsal.fit import fit_problems, summary
-from recipes.schedules import in_words, parts_of_run
-from recipes.schema import Recipe
+from recipes.rules.checkpoint_checks import checkpoint_warnings
+from recipes.rules.checks import check_run, factorised_size, padded_vocab_size, planned_model
+from recipes.rules.compose import compose_recipe, recipe_descriptions
+from recipes.rules.data_checks import pass_warnings
+from recipes.rules.inputs import RunInputs
+from recipes.rules.page import recipe_page
+from recipes.rules.published import recipe_with_inputs
+from recipes.rules.schema import Recipe
 
 
 @dataclass(frozen=True)

@@ -13,13 +13,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from data_prep import command
-from data_prep.plain_files import write_text
-from recipes.compose import compose_recipe
+from common import command
+from common.plain_files import write_text
 from recipes.rehearsal.fit import fit_problems
 from recipes.rehearsal.page import rehearsal_page
 from recipes.rehearsal.run import document_of, rehearse
-from recipes.schema import Recipe
+from recipes.rules.compose import compose_recipe
+from recipes.rules.schema import Recipe
 
 
 def main(argv: Sequence[str] | None = None) -> int:

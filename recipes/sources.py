@@ -6,9 +6,9 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from data_prep import command
-from recipes.compose import CONF_DIR, recipe_descriptions, recipe_names
-from recipes.settings import choices_of, settings_of
+from common import command
+from recipes.rules.compose import CONF_DIR, recipe_descriptions, recipe_names
+from recipes.rules.settings import choices_of, settings_of
 
 PAPERS = {"gams": "GaMS", "gams3": "GaMS3", "sava": "SAVA", "low_resource": "Low-resource", "ofa": "OFA"}
 

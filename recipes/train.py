@@ -10,17 +10,19 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from conversion.loading_safety import require_safe
-from data_prep import command
-from data_prep.artifacts import check_files
-from data_prep.lease import Fence
-from recipes import arithmetic
-from recipes.checkpoint_checks import checkpoint_warnings
-from recipes.checks import RunInputs, check_run, read_inputs, value_problems
-from recipes.compose import compose_recipe
-from recipes.data_checks import pass_warnings
-from recipes.kernels import installed_kernels
-from recipes.launch import (
+from common import command
+from common.artifacts import check_files
+from common.lease import Fence
+from conversion.formats.loading_safety import require_safe
+from recipes.numbers import arithmetic
+from recipes.planner.visible import visible_gpu
+from recipes.rules.checkpoint_checks import checkpoint_warnings
+from recipes.rules.checks import check_run, value_problems
+from recipes.rules.compose import compose_recipe
+from recipes.rules.data_checks import pass_warnings
+from recipes.rules.inputs import RunInputs, read_inputs
+from recipes.rules.schema import Recipe, RunRecipe, raise_all
+from recipes.runs.launch import (
     die_with_launcher,
     die_with_parent,
     is_first_process,
@@ -31,12 +33,11 @@ from recipes.launch import (
     process_rank,
     share_of_inputs,
 )
-from recipes.planner.visible import visible_gpu
-from recipes.resume import check_resume
-from recipes.run_dir import CHECKPOINTS_NAME, is_disk_full, newest_checkpoint, record_recipe, remove_left_over, sync_command
-from recipes.schema import Recipe, RunRecipe, raise_all
-from recipes.stopping import StopSignals, ignore_signals
-from recipes.watchdog import watching
+from recipes.runs.resume import check_resume
+from recipes.runs.run_dir import CHECKPOINTS_NAME, is_disk_full, newest_checkpoint, record_recipe, remove_left_over, sync_command
+from recipes.runs.stopping import StopSignals, ignore_signals
+from recipes.runs.watchdog import watching
+from recipes.training.kernels import installed_kernels
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -102,7 +103,7 @@ def _run(recipe: Recipe, inputs: RunInputs, fence: Fence, *, run_dir: Path, sign
 
 def _train(recipe: Recipe, inputs: RunInputs, fence: Fence, *, run_dir: Path, newest: tuple[int, Path] | None, signals: StopSignals) -> int:
     """Be one of the processes of the run."""
-    from recipes.engine import train
+    from recipes.training.engine import train
 
     says = process_rank() == 0
     if says:

@@ -13,7 +13,7 @@ from dataclasses import asdict, replace
 from datetime import timedelta
 from pathlib import Path
 
-from data_prep import command
+from common import command
 from slurm.checks.node_facts import REDUCE_NAME, TOKEN_NAME, collect
 
 _REPETITIONS = 5

@@ -13,8 +13,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from data_prep import command
-from data_prep.plain_files import read_json
+from common import command
+from common.plain_files import read_json
 from slurm.checks.findings import GIB, MIN_SCRATCH_GIB, NOT_APPLICABLE, OK, PROBLEM, Finding, judge
 from slurm.checks.first_step import first_step_finding
 from slurm.checks.node_facts import REDUCE_NAME, TOKEN_NAME, NodeFacts

@@ -16,9 +16,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from data_prep import command
-from data_prep.plain_files import read_json, write_json
-from recipes.run_dir import RECIPE_NAME
+from common import command
+from common.plain_files import read_json, write_json
+from recipes.runs.run_dir import RECIPE_NAME
 from slurm.chains.attempts import Attempt, End, attempt_dir, begin_attempt, end_attempt, read_attempts, read_log
 from slurm.chains.causes import Cause, cause_by_slurm, cause_of_clean_end, cause_of_failure
 from slurm.chains.decision import CONTINUE, Decision, decide

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from data_prep import command
-from data_prep.command import suggested
-from data_prep.tables import markdown_table
+from common import command
+from common.command import suggested
+from common.tables import markdown_table
 from slurm.jobs.arguments import add_cluster_arguments, cluster_of
 from slurm.jobs.job import format_time_limit
 from slurm.stages.pipeline_file import Pipeline, load_pipeline, tasks_of

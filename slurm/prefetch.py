@@ -16,8 +16,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import urlparse
 
-from data_prep import command
-from data_prep.progress import Progress
+from common import command
+from common.progress import Progress
 from data_prep.reading.evaluation_sets import HUB, EvaluationSet, read_sets
 from slurm.fetching.downloads import download, require_content, require_sha256
 from slurm.fetching.hub import check_blobs, fetch_repository, parse_repository

@@ -11,9 +11,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from data_prep import command
-from data_prep.command import suggested
-from data_prep.plain_files import read_json
+from common import command
+from common.command import suggested
+from common.plain_files import read_json
 from slurm.chains.submissions import is_recorded
 from slurm.jobs.queue import own_job_id
 from slurm.stages.pipeline_file import Pipeline, Task, command_of, needs_of, pipeline_from_mapping, tasks_of

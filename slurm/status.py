@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from data_prep import command
+from common import command
 from slurm.chains.run_report import OUT_OF_LINKS, STOPPED, render_report, report_run
 from slurm.stages.pipeline_report import FAILED, render_tasks, report_tasks
 from slurm.stages.pipeline_submission import read_sent

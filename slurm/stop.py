@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from data_prep import command
+from common import command
 from slurm.chains.run_state import STOP_NAME, read_run_state
 from slurm.chains.submissions import current_submission, jobs_of
 from slurm.jobs.queue import cancel_jobs, signal_steps

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from data_prep import command
-from data_prep.command import suggested
-from recipes import arithmetic
-from recipes.checks import check_run, read_inputs
-from recipes.compose import compose_recipe
+from common import command
+from common.command import suggested
+from recipes.numbers import arithmetic
 from recipes.rehearsal.prediction import keep_rehearsal
-from recipes.run_dir import record_recipe
+from recipes.rules.checks import check_run
+from recipes.rules.compose import compose_recipe
+from recipes.rules.inputs import read_inputs
+from recipes.runs.run_dir import record_recipe
 from slurm.chains.chain import ChainPlan, link_job, submit_chain
 from slurm.chains.submissions import run_tag
 from slurm.jobs.arguments import add_cluster_arguments, add_time_argument, cluster_of, output_directory, time_limit_of

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, stdev
 
-from data_prep import command
-from data_prep.command import suggested
-from data_prep.plain_files import read_json
-from data_prep.tables import markdown_table
+from common import command
+from common.command import suggested
+from common.plain_files import read_json
+from common.tables import markdown_table
 from slurm.stages.pipeline_file import Pipeline, Summary, Task, axes_of, load_pipeline, output_of, tasks_of
 
 RESULT_NAME = "result.json"

@@ -12,8 +12,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from data_prep import command
-from data_prep.command import suggested
+from common import command
+from common.command import suggested
 from slurm.jobs.arguments import add_cluster_arguments, add_time_argument, cluster_of, output_directory, time_limit_of
 from slurm.jobs.job import CPU, GPU, ROOT
 from slurm.jobs.queue import send_job

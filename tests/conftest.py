@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +15,13 @@ from tests.processes import ROOT, call_command
 TEXT = ROOT / "recipes" / "demo_text" / "sl.train.txt"
 HELD_OUT = ROOT / "recipes" / "demo_text" / "sl.heldout.txt"
 VOCAB_SIZE = 601  # odd, and no multiple of the padding
+SLURM = "tests/slurm"
+LONGEST_FIRST = (SLURM, "tests/recipes", "tests/nemo_patches", "tests/conversion", "tests/eval")
+
+# Ignored in the background of a script or under nohup, and so in all that tests start: as a handler of ours it is ignored here alone.
+for _number in (signal.SIGINT, signal.SIGHUP):
+    if signal.getsignal(_number) == signal.SIG_IGN:
+        signal.signal(_number, lambda number, frame: None)
 
 
 @dataclass(frozen=True)
@@ -24,6 +33,25 @@ class Inputs:
     checkpoint: Path
     data: Path
     held_out: Path
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Folders of long tests go first, so that no process is left with one when the others have nothing more to do."""
+    of_folder = {folder: place for place, folder in enumerate(LONGEST_FIRST)}
+    items.sort(key=lambda item: of_folder.get("/".join(item.nodeid.split("/")[:2]), len(of_folder)))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """With `-n`, the tests of a file stay in one process, and all that need Slurm in one: there they share it."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class OneSlurm(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return SLURM if nodeid.startswith(f"{SLURM}/") else super()._split_scope(nodeid)
+
+    config.option.loadscopereorder = False
+    return OneSlurm(config, log)
 
 
 @pytest.fixture(scope="module")

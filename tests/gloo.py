@@ -1,7 +1,8 @@
 """Runs a function on several gloo processes and gives back what each rank returned.
 
 Importing NeMo takes far longer than what tests do with it.  So it is imported once, by a process from which the ranks of every call
-are forked; it starts with the first call and ends with the tests.  Another one has a stand-in for TransformerEngine.
+are forked; it starts with the first call and ends with the tests.  Another one has a stand-in for TransformerEngine.  Each process of
+`pytest -n` has its own.
 """
 
 from __future__ import annotations
@@ -12,16 +13,16 @@ import json
 import os
 import select
 import signal
-import socket
 import subprocess
 import sys
 import traceback
 from pathlib import Path
 from typing import Any
 
-from recipes.launch import die_with_parent
+from recipes.runs.launch import die_with_parent
 from tests.processes import ROOT
 
+START_SECONDS = 600
 _parents: dict[str, subprocess.Popen[str]] = {}  # by the version of TransformerEngine, or ""
 
 
@@ -47,19 +48,19 @@ def run_on_gloo(
     Returns:
         The JSON value that each rank returned.
     """
+    from torch.distributed import TCPStore  # here, since what Megatron starts to write checkpoints imports this module and needs no torch
+
     directory.mkdir(parents=True, exist_ok=True)
     arguments = {"tensor_parallel_size": world_size, **arguments}
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
-        port = free.getsockname()[1]
-    call = {"function": function, "arguments": arguments, "directory": str(directory), "world_size": world_size, "port": port}
+    # The ranks meet in a store of ours, as in that of torchrun's agent: a port that is free now may not be when rank 0 would take it.
+    store = TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
+    call = {"function": function, "arguments": arguments, "directory": str(directory), "world_size": world_size, "port": store.port}
     call["initialize"] = initialize
     parent = _running_parent(transformer_engine)
-    assert parent.stdin is not None and parent.stdout is not None
+    assert parent.stdin is not None
     parent.stdin.write(json.dumps(call) + "\n")
     parent.stdin.flush()
-    answered = bool(select.select([parent.stdout], [], [], timeout_seconds)[0])
-    answer = parent.stdout.readline() if answered else ""
+    answered, answer = _answer(parent, timeout_seconds)
     logs = "".join(path.read_text(errors="replace")[-3000:] for path in sorted(directory.glob("rank_*.log")))
     if not answer:
         _end_parents()
@@ -78,7 +79,19 @@ def _running_parent(transformer_engine: str) -> subprocess.Popen[str]:
         _parents[transformer_engine] = subprocess.Popen(
             command, cwd=ROOT, env=environment, stdin=pipe, stdout=pipe, text=True, start_new_session=True
         )
+        # On a busy machine its imports take longer than the call that needs them first may.
+        answered, answer = _answer(_parents[transformer_engine], START_SECONDS)
+        if answer != "ready\n":
+            _end_parents()
+            raise AssertionError(f"importing the engine {'failed' if answered else f'took more than {START_SECONDS} s'}")
     return _parents[transformer_engine]
+
+
+def _answer(parent: subprocess.Popen[str], timeout_seconds: float) -> tuple[bool, str]:
+    """Whether a parent has answered or ended in time, and its line, which is empty if it has ended."""
+    assert parent.stdout is not None
+    answered = bool(select.select([parent.stdout], [], [], timeout_seconds)[0])
+    return answered, parent.stdout.readline() if answered else ""
 
 
 def _end_parents() -> None:
@@ -108,7 +121,9 @@ def _main(transformer_engine: str) -> None:
 
     with quiet_imports():
         present_cpu_as_device()
-        import nemo.collections.llm  # noqa: F401
+        importlib.import_module("nemo.collections.llm")  # whole, and only then what training needs besides
+        importlib.import_module("recipes.training.engine")
+    print("ready", flush=True)
     for line in sys.stdin:
         call = json.loads(line)
         ranks = [_fork(call, rank) for rank in range(call["world_size"])]
@@ -140,6 +155,7 @@ def _run(call: dict[str, Any], rank: int) -> None:
     from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
 
     address = {"MASTER_ADDR": "localhost", "MASTER_PORT": str(call["port"])}
+    address |= {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": "0"}
     os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(call["world_size"]), **address)
     if call["initialize"]:
         torch.distributed.init_process_group("gloo")
@@ -152,14 +168,14 @@ def _run(call: dict[str, Any], rank: int) -> None:
 
 def _wait(ranks: list[int]) -> str:
     """Wait for all ranks; where one fails, the others would wait for it, so they are killed."""
-    failed = 0
-    for _ in ranks:
+    failed, running = 0, set(ranks)
+    while running:
         process, status = os.wait()
+        running.remove(process)
         if status and not failed:
             failed = process
-            for other in ranks:
-                if other != process:
-                    os.kill(other, signal.SIGKILL)
+            for other in running:  # and no more: the number of one that has ended may be another process's by now
+                os.kill(other, signal.SIGKILL)
     return f"rank {ranks.index(failed)} failed" if failed else "done"
 
 

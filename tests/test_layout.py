@@ -1,70 +1,173 @@
-"""Packages resolve inside the checkout, imports point one way, and commands answer without heavy imports."""
+"""Packages resolve inside the checkout, commands stand at the door and answer at once, imports go one way and in no circle, arrays have shapes."""
 
 from __future__ import annotations
 
 import ast
+import graphlib
 import importlib.util
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from common.door import STAGES, commands
+from tests.array_docstrings import sources
 from tests.processes import ROOT
 
-STAGES = ("data_prep", "nemo_patches", "conversion", "recipes", "slurm", "eval")
-MAY_IMPORT = {
-    "data_prep": set(),
-    "nemo_patches": {"data_prep"},
-    "conversion": {"data_prep", "nemo_patches"},
-    "recipes": {"data_prep", "nemo_patches", "conversion"},
-    "slurm": {"data_prep", "nemo_patches", "conversion", "recipes"},
-    "eval": {"data_prep", "nemo_patches", "conversion", "recipes"},
+GROUND = "common"
+BEFORE = {
+    "common": set(),
+    "data_prep": {GROUND},
+    "nemo_patches": {GROUND, "data_prep"},
+    "conversion": {GROUND, "data_prep", "nemo_patches"},
+    "recipes": {GROUND, "data_prep", "nemo_patches", "conversion"},
+    "slurm": {GROUND, "data_prep", "nemo_patches", "conversion", "recipes"},
+    "eval": {GROUND, "data_prep", "nemo_patches", "conversion", "recipes"},
 }
-MODULES = sorted(path for stage in STAGES for path in (ROOT / stage).rglob("*.py"))
-COMMANDS = [path for path in MODULES if "command.run(main)" in path.read_text(encoding="utf-8")]
+# Checkpoints name classes of nemo_patches (io.json), and families its functions: its modules stay where they are.
+WITHOUT_ROOMS = {GROUND, "nemo_patches"}
 HEAVY = {"torch", "transformers", "nemo", "megatron", "lightning", "lm_eval", "gensim", "matplotlib", "hydra"}
 
 
-def _module_name(path: Path) -> str:
-    return ".".join(path.relative_to(ROOT).with_suffix("").parts)
+def modules(root: Path) -> dict[str, Path]:
+    """Dotted name -> file, of all packages."""
+    files = (path for package in BEFORE for path in (root / package).rglob("*.py"))
+    return {".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__"): path for path in files}
 
 
-@pytest.mark.parametrize("stage", STAGES)
-def test_package_is_that_of_the_checkout(stage: str) -> None:
-    spec = importlib.util.find_spec(stage)
-    assert spec is not None and spec.origin == str(ROOT / stage / "__init__.py")
-
-
-@pytest.mark.parametrize("path", MODULES, ids=_module_name)
-def test_imports_point_one_way(path: Path) -> None:
-    stage = path.relative_to(ROOT).parts[0]
+def imports(path: Path) -> Iterator[tuple[int, str]]:
+    """Line and dotted name of all that a file imports anywhere, for types too; `from a import b` gives `a.b`."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        names = []
         if isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
-            names = [node.module]
+            yield from ((node.lineno, f"{node.module}.{alias.name}") for alias in node.names)
         elif isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        for name in names:
-            imported = name.partition(".")[0]
-            assert imported not in STAGES or imported == stage or imported in MAY_IMPORT[stage], f"{path}:{node.lineno} imports {name}"
+            yield from ((node.lineno, alias.name) for alias in node.names)
 
 
-@pytest.mark.parametrize("path", MODULES, ids=_module_name)
-def test_nobody_imports_a_command(path: Path) -> None:
-    commands = {_module_name(command) for command in COMMANDS}
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.ImportFrom) and node.module in commands:
-            raise AssertionError(f"{path}:{node.lineno} imports the command {node.module}")
+def runnable(root: Path) -> set[str]:
+    """Modules that are commands, those in rooms too, which other commands start."""
+    return {module for module, path in modules(root).items() if "\n    command.run(main)\n" in path.read_text(encoding="utf-8")}
 
 
-@pytest.mark.parametrize("path", COMMANDS, ids=_module_name)
-def test_help_is_instant_and_ends_with_an_example(path: Path) -> None:
+def order_problems(root: Path) -> list[str]:
+    """Imports of a stage that comes later."""
+    return [
+        f"{path.relative_to(root)}:{line} imports {name}"
+        for path in modules(root).values()
+        for line, name in imports(path)
+        if (package := path.relative_to(root).parts[0]) != (imported := name.partition(".")[0])
+        and imported in BEFORE
+        and imported not in BEFORE[package]
+    ]
+
+
+def circle_problems(root: Path) -> list[str]:
+    """Modules that need themselves; imports inside functions and for types count too."""
+    known = modules(root)
+    graph = {
+        module: {name if name in known else name.rpartition(".")[0] for _, name in imports(path)} & known.keys()
+        for module, path in known.items()
+    }
+    try:
+        graphlib.TopologicalSorter(graph).prepare()
+    except graphlib.CycleError as circle:
+        return [" <- ".join(circle.args[1])]
+    return []
+
+
+def room_problems(root: Path) -> list[str]:
+    """Files at the top level of a stage that are no commands."""
+    problems = []
+    typed = {command.module for command in commands(root)}
+    for stage in BEFORE.keys() - WITHOUT_ROOMS:
+        for path in (root / stage).glob("*.py"):
+            if path.name != "__init__.py" and f"{stage}.{path.stem}" not in typed:
+                problems.append(f"{stage}/{path.name} is no command: it belongs into a room")
+    for module, path in modules(root).items():
+        if path.name == "__init__.py" and not ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))):
+            problems.append(f"{module} does not say which question it answers")
+    return problems
+
+
+def borrowed_command_problems(root: Path) -> list[str]:
+    """Modules that import from a command."""
+    typed = runnable(root)
+    return [
+        f"{path.relative_to(root)}:{line} imports from the command {name.rpartition('.')[0]}"
+        for path in modules(root).values()
+        for line, name in imports(path)
+        if name.rpartition(".")[0] in typed
+    ]
+
+
+def shape_problems(root: Path) -> list[str]:
+    """Public functions that take or give arrays and do not say their shapes."""
+    files = modules(root)
+    return [
+        f"{files[name].relative_to(root)}:{line} {function} takes or gives arrays, but its docstring has no shape: say it, such as"
+        " (num_rows, size), `scalar`, `of any shape`, or as `name` of what says it"
+        for name, source in sources(files).items()
+        for line, function in source.without_shapes()
+    ]
+
+
+CHECKS = [order_problems, circle_problems, room_problems, borrowed_command_problems, shape_problems]
+_COMMAND = '"""Says something."""\nfrom common import command\n\n\ndef main(argv=None):\n    return 0\n\n\nif __name__ == "__main__":\n    command.run(main)\n'
+_ROWS = 'import numpy as np\n\n\ndef unit_rows(rows: np.ndarray) -> np.ndarray:\n    """Rows of length one (by row, in order)."""\n'
+
+
+@pytest.mark.parametrize("check", CHECKS)
+def test_the_house_is_in_order(check) -> None:
+    assert check(ROOT) == []
+
+
+@pytest.mark.parametrize(
+    ("check", "file", "code", "problem"),
+    [
+        (order_problems, "data_prep/reading/later.py", "from conversion import families\n", "imports conversion.families"),
+        (order_problems, "common/tables.py", "def f():\n    import eval.running.results\n", "imports eval.running.results"),
+        (circle_problems, "data_prep/reading/first.py", "def f():\n    from data_prep.reading import second\n", "data_prep.reading.second"),
+        (room_problems, "eval/helpers.py", "X = 1\n", "eval/helpers.py is no command"),
+        (room_problems, "eval/new_room/__init__.py", "", "eval.new_room does not say"),
+        (borrowed_command_problems, "data_prep/reading/borrowing.py", "from data_prep.clean import main\n", "the command data_prep.clean"),
+        (shape_problems, "data_prep/reading/rows.py", _ROWS, "data_prep/reading/rows.py:4 unit_rows takes"),
+    ],
+)
+def test_a_planted_fault_is_found(check, file: str, code: str, problem: str, tmp_path: Path) -> None:
+    """In a small house that is in order without it."""
+    small = {
+        "data_prep/clean.py": _COMMAND,
+        "data_prep/__init__.py": '"""Text."""\n',
+        "data_prep/reading/__init__.py": '"""How is text read?"""\n',
+        "data_prep/reading/second.py": "from data_prep.reading import first\n",
+        "data_prep/reading/first.py": "",
+        "common/command.py": "",
+    }
+    for name, text in small.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert check(tmp_path) == []
+    (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / file).write_text(code)
+    assert [problem in found for found in check(tmp_path)] == [True]
+
+
+@pytest.mark.parametrize("package", BEFORE)
+def test_package_is_that_of_the_checkout(package: str) -> None:
+    spec = importlib.util.find_spec(package)
+    assert spec is not None and spec.origin == str(ROOT / package / "__init__.py")
+    assert package == GROUND or package in STAGES
+
+
+@pytest.mark.parametrize("module", sorted(runnable(ROOT)))
+def test_help_is_instant_and_ends_with_an_example(module: str) -> None:
     code = (
         "import runpy, sys\n"
         f"sys.argv = ['x', '--help']\n"
         "try:\n"
-        f"    runpy.run_module({_module_name(path)!r}, run_name='__main__')\n"
+        f"    runpy.run_module({module!r}, run_name='__main__')\n"
         "except SystemExit as end:\n"
         "    assert end.code == 0, end.code\n"
         f"print('HEAVY', sorted({HEAVY!r} & set(sys.modules)))\n"

@@ -11,10 +11,10 @@ from collections import Counter
 import pytest
 
 from benchmarks.papers import ITEMS, NOT, PARTLY, STATES, WORKS, Item, listing
-from data_prep.command import arguments_of
+from common.command import arguments_of
 from eval.protocols.zero_shot import TASKS as ENCODER_TASKS
 from eval.reporting.across_languages import TITLES
-from recipes.compose import compose_recipe
+from recipes.rules.compose import compose_recipe
 from tests.processes import ROOT
 
 _FILES = [path.read_text(encoding="utf-8") for path in (ROOT / "eval" / "tasks").rglob("*yaml")]

@@ -16,10 +16,10 @@ import torch
 
 from benchmarks.real_model.material import ENGLISH, Study
 from benchmarks.real_model.training import WAYS, trained_steps, training_rows
-from conversion.comparison import TrainingOptions, put_rows
+from common.plain_files import read_json, write_json
+from conversion.checkpoints.hf_model import load_model
+from conversion.comparing.comparison import TrainingOptions, put_rows
 from conversion.embeddings.checkpoint import Transfer
-from conversion.hf_model import load_model
-from data_prep.plain_files import read_json, write_json
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -19,15 +19,15 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from benchmarks.commands import require_same_settings
-from conversion.comparison import TextScorer, TrainingOptions, pack, train
-from conversion.decision import spread_order
+from common.artifacts import staged_directory
+from common.plain_files import read_json, write_json
+from conversion.checkpoints.hf_model import Checkpoint, inspect_checkpoint, load_model
+from conversion.comparing.comparison import TextScorer, TrainingOptions, pack, train
+from conversion.comparing.decision import spread_order
 from conversion.embeddings.case import TransferCase, read_case
 from conversion.embeddings.parallel_text import ParallelText
 from conversion.embeddings.request import TransferRequest
 from conversion.embeddings.settings import VocabularyOptions
-from conversion.hf_model import Checkpoint, inspect_checkpoint, load_model
-from data_prep.artifacts import staged_directory
-from data_prep.plain_files import read_json, write_json
 from data_prep.reading.documents import Documents
 from data_prep.reading.named_texts import Text
 from data_prep.tokenizers.files import load_tokenizer

@@ -8,10 +8,10 @@ from statistics import mean
 
 from benchmarks.real_model.cells import LAPT, Cell, Figures, equal_bytes, figures_of
 from benchmarks.real_model.material import ENGLISH, NOVELS, Study
-from conversion.decision import figure_of
-from conversion.significance import paired_difference
-from data_prep.plain_files import read_json
-from data_prep.tables import markdown_table
+from common.plain_files import read_json
+from common.tables import markdown_table
+from conversion.comparing.decision import figure_of
+from conversion.measuring.significance import Difference, paired_difference
 
 Group = list[Figures]  # the seeds of one method and way
 
@@ -19,7 +19,7 @@ Group = list[Figures]  # the seeds of one method and way
 def all_tables(study: Study, of_step: int) -> str:
     """Of everything that is measured."""
     cells = [(Cell.of(path), figures_of(path)) for path in sorted((study.output / "cells").glob("*.json"))]
-    parts = []
+    parts = [f"Before training, news in the target language by language and vocabulary\n\n{across_table(study.output)}"]
     for language in sorted({cell.language for cell, _ in cells}):
         for vocabulary in sorted({cell.vocabulary for cell, _ in cells if cell.language == language and cell.vocabulary}):
             parts.append(
@@ -36,8 +36,7 @@ def all_tables(study: Study, of_step: int) -> str:
 
 def zero_shot_table(output: Path, language: str, vocabulary: str) -> str:
     """Methods before any training, beside the source with its own vocabulary."""
-    groups = _groups(output, language, vocabulary)
-    by_method = {method: [cell for cell in cells if "0" in cell] for (method, way), cells in groups.items() if way == "plain"}
+    by_method = _before(output, language, vocabulary)
     rows = []
     for method, cells in sorted(by_method.items(), key=lambda item: _mean(item[1], 0, language)):
         against = _against(cells, 0, by_method["mean"], 0, language) if method not in ("mean", LAPT) and "mean" in by_method else ""
@@ -46,6 +45,42 @@ def zero_shot_table(output: Path, language: str, vocabulary: str) -> str:
         seeds = f"{name}, {len(cells)} seeds" if len(cells) > 1 else name
         rows.append([seeds, _told(cells, 0, language), against, _told(cells, 0, NOVELS), _told(cells, 0, ENGLISH), seconds])
     return markdown_table(["method", f"{language} news", "against `mean`", f"{language} novels", "English news", "CPU s"], rows)
+
+
+def across_table(output: Path) -> str:
+    """Every method before training in every language and vocabulary: bits per byte of news, and in how many of them it is below or above `mean`.
+
+    Below and above: the 95 % interval of the paired difference over documents is on that side of zero.
+    """
+    pairs = sorted({(cell.vocabulary or "", cell.language) for cell in map(Cell.of, (output / "cells").glob("*.json")) if cell.vocabulary})
+    begun = {pair: _before(output, *reversed(pair)) for pair in pairs}
+    methods = {method for found in begun.values() for method in found} - {LAPT}
+
+    def row(method: str) -> list[str]:
+        told = [figure_of(_mean(found[method], 0, language)) if method in found else "" for (_, language), found in begun.items()]
+        sides = [
+            _side(found[method], found["mean"], language) for (_, language), found in begun.items() if {method, "mean"} <= found.keys()
+        ]
+        beside = "" if method == "mean" else f"{sides.count(-1)} / {sides.count(0)} / {sides.count(1)}"
+        return ["source, own vocabulary" if method == LAPT else f"`{method}`", *told, "" if method == LAPT else beside]
+
+    def order(method: str) -> float:
+        return mean(_mean(found[method], 0, language) for (_, language), found in begun.items() if method in found)
+
+    header = ["method", *(f"{language}, {vocabulary}" for vocabulary, language in pairs), "below / tied with / above `mean`"]
+    return markdown_table(header, [row(LAPT), *map(row, sorted(methods, key=order))])
+
+
+def _before(output: Path, language: str, vocabulary: str) -> dict[str, Group]:
+    """The seeds of each method, measured before training."""
+    groups = _groups(output, language, vocabulary)
+    return {method: [cell for cell in cells if "0" in cell] for (method, way), cells in groups.items() if way == "plain"}
+
+
+def _side(ours: Sequence[Figures], theirs: Sequence[Figures], text: str) -> int:
+    """-1 where the interval of the difference is below zero, 1 above, else 0."""
+    found = _difference(ours, 0, theirs, 0, text)
+    return -1 if found.high < 0 else 1 if found.low > 0 else 0
 
 
 def trained_table(study: Study, language: str, vocabulary: str, tokens: int, of_step: int) -> str:
@@ -100,10 +135,15 @@ def _told(cells: Sequence[Figures], tokens: int, text: str) -> str:
 
 
 def _against(ours: Sequence[Figures], tokens: int, theirs: Sequence[Figures], their_tokens: int, text: str) -> str:
-    """Difference in bits per byte with its 95 % interval over documents; the mean over seeds is taken by document first."""
+    """Difference in bits per byte with its 95 % interval over documents."""
+    found = _difference(ours, tokens, theirs, their_tokens, text)
+    return f"{figure_of(found.value, sign='+')} [{figure_of(found.low, sign='+')}, {figure_of(found.high, sign='+')}]"
+
+
+def _difference(ours: Sequence[Figures], tokens: int, theirs: Sequence[Figures], their_tokens: int, text: str) -> Difference:
+    """Of the documents; the mean over seeds is taken by document first."""
     bits = [
         [mean(bits for bits, _ in document) for document in zip(*(cell[str(budget)]["documents"][text] for cell in cells))]
         for cells, budget in ((ours, tokens), (theirs, their_tokens))
     ]
-    found = paired_difference(*bits, [size for _, size in ours[0][str(tokens)]["documents"][text]])
-    return f"{figure_of(found.value, sign='+')} [{figure_of(found.low, sign='+')}, {figure_of(found.high, sign='+')}]"
+    return paired_difference(*bits, [size for _, size in ours[0][str(tokens)]["documents"][text]])

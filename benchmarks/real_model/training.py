@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from conversion.comparison import TrainingOptions, adamw, take_step
+from conversion.comparing.comparison import TrainingOptions, adamw, take_step
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from benchmarks.whole.material import PEERS_OF_CONVERSION, Material
 from benchmarks.whole.results import Role
-from data_prep.meter import ROOT
+from common.door import commands
+from common.meter import ROOT
 
 Command = Callable[[Path], list[str | Path]]
 """Words of a command that writes the folder or file that it is given."""
@@ -60,17 +61,12 @@ def _script(
 
 def help_case(material: Material, peers: str) -> Case:
     """All commands, each asked for its help."""
-    commands = sorted(
-        ".".join(path.relative_to(ROOT).with_suffix("").parts)
-        for stage in ("data_prep", "conversion", "recipes", "slurm", "eval")
-        for path in (ROOT / stage).rglob("*.py")
-        if "command.run(main)" in path.read_text(encoding="utf-8")
-    )
-    ours = Contender("Scion", "ours", lambda output: [sys.executable, ROOT / "benchmarks/whole/contenders/help.py", *commands])
+    modules = [command.module for command in commands()]
+    ours = Contender("Scion", "ours", lambda output: [sys.executable, ROOT / "benchmarks/whole/contenders/help.py", *modules])
     empty = Contender(
-        "an empty Python", "limit", lambda output: [sys.executable, ROOT / "benchmarks/whole/contenders/help.py", *["-"] * len(commands)]
+        "an empty Python", "limit", lambda output: [sys.executable, ROOT / "benchmarks/whole/contenders/help.py", *["-"] * len(modules)]
     )
-    return Case("--help", len(commands), "commands", (ours, empty))
+    return Case("--help", len(modules), "commands", (ours, empty))
 
 
 def collect_case(material: Material, peers: str) -> Case:

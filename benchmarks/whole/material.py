@@ -12,7 +12,7 @@ from pathlib import Path
 
 from benchmarks import conversion, training
 from benchmarks.commands import made
-from data_prep.meter import ROOT
+from common.meter import ROOT
 from data_prep.reading.documents import Documents
 
 PEERS_OF_CONVERSION = ROOT / "benchmarks" / "conversion_peers.py"

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks.whole.results import Change, Figure, Results
-from data_prep.html_page import html_figure, html_page, html_table
-from data_prep.tables import markdown_table
+from common.html_page import html_figure, html_page, html_table
+from common.tables import markdown_table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Drawing
 
-    from data_prep.figure_style import Palette
+    from common.figure_style import Palette
 
 HEADER = ("", "by", "CPU s", "lowest", "highest", "s", "MiB", "amount per CPU s", "CPU time of ours")
 _CHANGE_HEADER = ("", "CPU s before", "now", "now by before", "")
@@ -98,7 +98,7 @@ def write_page(results: Results, absent: Sequence[str], compared: Sequence[Chang
 
 
 def _drawings(results: Results) -> tuple[bytes, bytes]:
-    from data_prep.figure_style import drawn
+    from common.figure_style import drawn
 
     return drawn(lambda palette: _draw(results, palette), None)
 

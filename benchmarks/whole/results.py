@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from data_prep.artifacts import project_commit
+from common.artifacts import project_commit
 
 Role = Literal["ours", "peer", "limit"]
 FORMAT = 1

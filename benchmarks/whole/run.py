@@ -12,7 +12,7 @@ from pathlib import Path
 
 from benchmarks.whole.cases import Case, Contender
 from benchmarks.whole.results import Figure
-from data_prep.meter import Measured, measure
+from common.meter import Measured, measure
 
 
 def figures_of(case: Case, *, rounds: int, work: Path, absent: list[str]) -> Iterator[Figure]:

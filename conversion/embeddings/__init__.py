@@ -6,42 +6,38 @@ a function from `TransferInputs` to `RowPlan`, give it a row here and a test aga
 
 from __future__ import annotations
 
-from conversion.embeddings.method_table import Method
+from conversion.embeddings.methods.method_table import Method
 
 _WORDS = (("source_word_vectors", "source_text"), ("word_vectors", "text"))
 
 _VARIANT = ("as_published",)
 
 METHODS: dict[str, Method] = {
-    "random": Method("simple_methods.random_method", "Moroni et al. 2025"),
-    "random-all": Method("simple_methods.random_all_method", "GaMS: Vreš et al. 2024", copies=False),
-    "mean": Method("simple_methods.mean_method", "FVT: Gee et al. 2022"),
-    "merge": Method("merge_methods.merge_method", "Yamaguchi et al. 2024"),
-    "align": Method("merge_methods.align_method", "Yamaguchi et al. 2024", needs=("text",), reads=_VARIANT),
-    "focus": Method("neighbor_methods.focus_method", "Dobler and de Melo 2023", needs=("text",), reads=_VARIANT),
-    "focus-words": Method("neighbor_methods.focus_words_method", "Yamaguchi et al. 2024", needs=("word_vectors",)),
-    "focus-cse": Method("neighbor_methods.focus_cse_method", "GaMS: Vreš et al. 2024", needs=("encoder",)),
-    "wechsel-cse": Method("neighbor_methods.wechsel_cse_method", "GaMS: Vreš et al. 2024", needs=("encoder",), reads=_VARIANT),
-    "wechsel": Method("word_methods.wechsel_method", "Minixhofer et al. 2022", needs=("dictionary",), either=_WORDS, reads=_VARIANT),
-    "ofa": Method("word_methods.ofa_method", "Liu et al. 2024", needs=("word_vectors",), reads=_VARIANT),
-    "ofa-aligned": Method("word_methods.ofa_aligned_method", "after Liu et al. 2024", needs=("dictionary",), either=_WORDS),
-    "trans-tokenization": Method("translation_methods.trans_tokenization_method", "Remy et al. 2024", needs=("parallel",), reads=_VARIANT),
-    "clp": Method("helper_methods.clp_method", "Ostendorff and Rehm 2023", needs=("helper",)),
-    "clp-plus": Method("helper_methods.clp_plus_method", "Yamaguchi et al. 2024", needs=("helper",)),
-    "sava": Method("helper_methods.sava_method", "Moroni et al. 2025", needs=("helper",), reads=("num_pairs",)),
-    "sava-adam": Method("helper_methods.sava_adam_method", "Moroni et al. 2025", needs=("helper",), reads=("num_pairs",)),
-    "sava-plain": Method("helper_methods.sava_plain_method", "Moroni et al. 2025", needs=("helper",), reads=("num_pairs",)),
-    "sava-procrustes": Method(
-        "helper_methods.sava_procrustes_method", "Moroni et al. 2025", needs=("helper",), reads=("num_pairs", *_VARIANT)
-    ),
-    "omp": Method("helper_methods.omp_method", "Goddard and Fernandes Neto 2025", needs=("helper",), reads=("num_atoms", *_VARIANT)),
+    "random": Method("simple.random_method", "Moroni et al. 2025"),
+    "random-all": Method("simple.random_all_method", "GaMS: Vreš et al. 2024", copies=False),
+    "mean": Method("simple.mean_method", "FVT: Gee et al. 2022"),
+    "merge": Method("merge.merge_method", "Yamaguchi et al. 2024"),
+    "align": Method("merge.align_method", "Yamaguchi et al. 2024", needs=("text",), reads=_VARIANT),
+    "focus": Method("neighbors.focus_method", "Dobler and de Melo 2023", needs=("text",), reads=_VARIANT),
+    "focus-words": Method("neighbors.focus_words_method", "Yamaguchi et al. 2024", needs=("word_vectors",)),
+    "focus-cse": Method("neighbors.focus_cse_method", "GaMS: Vreš et al. 2024", needs=("encoder",)),
+    "wechsel-cse": Method("neighbors.wechsel_cse_method", "GaMS: Vreš et al. 2024", needs=("encoder",), reads=_VARIANT),
+    "wechsel": Method("words.wechsel_method", "Minixhofer et al. 2022", needs=("dictionary",), either=_WORDS, reads=_VARIANT),
+    "ofa": Method("words.ofa_method", "Liu et al. 2024", needs=("word_vectors",), reads=_VARIANT),
+    "ofa-aligned": Method("words.ofa_aligned_method", "after Liu et al. 2024", needs=("dictionary",), either=_WORDS),
+    "trans-tokenization": Method("translation.trans_tokenization_method", "Remy et al. 2024", needs=("parallel",), reads=_VARIANT),
+    "clp": Method("helpers.clp_method", "Ostendorff and Rehm 2023", needs=("helper",)),
+    "clp-plus": Method("helpers.clp_plus_method", "Yamaguchi et al. 2024", needs=("helper",)),
+    "sava": Method("helpers.sava_method", "Moroni et al. 2025", needs=("helper",), reads=("num_pairs",)),
+    "sava-adam": Method("helpers.sava_adam_method", "Moroni et al. 2025", needs=("helper",), reads=("num_pairs",)),
+    "sava-plain": Method("helpers.sava_plain_method", "Moroni et al. 2025", needs=("helper",), reads=("num_pairs",)),
+    "sava-procrustes": Method("helpers.sava_procrustes_method", "Moroni et al. 2025", needs=("helper",), reads=("num_pairs", *_VARIANT)),
+    "omp": Method("helpers.omp_method", "Goddard and Fernandes Neto 2025", needs=("helper",), reads=("num_atoms", *_VARIANT)),
     "token-distillation": Method(
-        "learned_methods.token_distillation_method", "Dobler et al. 2025", needs=("text",), reads=("learning",), learns=True
+        "learned.token_distillation_method", "Dobler et al. 2025", needs=("text",), reads=("learning",), learns=True
     ),
-    "next-token": Method(
-        "learned_methods.next_token_method", "baseline of Dobler et al. 2025", needs=("text",), reads=("learning",), learns=True
-    ),
-    "alm": Method("learned_methods.alm_method", "after Minixhofer et al. 2025", needs=("text",), reads=("learning",), learns=True),
+    "next-token": Method("learned.next_token_method", "baseline of Dobler et al. 2025", needs=("text",), reads=("learning",), learns=True),
+    "alm": Method("learned.alm_method", "after Minixhofer et al. 2025", needs=("text",), reads=("learning",), learns=True),
 }
 
 # Sentences about names that are gone.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from conversion.embeddings import RENAMED_METHODS
 from conversion.embeddings.layers import OUTPUT_LAYERS
-from conversion.embeddings.learning_options import LEARNING_DTYPES, OUTPUT_ROWS, LearningOptions
+from conversion.embeddings.methods.learning_options import LEARNING_DTYPES, OUTPUT_ROWS, LearningOptions
 from conversion.embeddings.parallel_text import ParallelText
 from conversion.embeddings.settings import (
     FALLBACKS,

@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from common.artifacts import read_manifest, require_same_tokenizer
+from conversion.checkpoints.hf_checkpoint import HFCheckpoint
 from conversion.embeddings.factorisation import choose_factorised_size
-from conversion.embeddings.helper_model import HelperModel
 from conversion.embeddings.layers import TokenLayers, choose_output_layer, find_token_layers, require_same_padding
-from conversion.embeddings.learning_options import LearningOptions, Teacher
-from conversion.embeddings.method import TransferInputs
+from conversion.embeddings.methods.learning_options import LearningOptions, Teacher
+from conversion.embeddings.methods.method import TransferInputs
+from conversion.embeddings.methods.words import read_dictionary
 from conversion.embeddings.request import TransferRequest
-from conversion.embeddings.vocabulary import Kind, Vocabulary
-from conversion.embeddings.vocabulary_map import map_vocabulary
-from conversion.embeddings.vocabulary_strategies import TargetTokenizer, target_tokenizer
-from conversion.embeddings.word_methods import read_dictionary
-from conversion.embeddings.word_vectors import WordVectors
-from conversion.hf_checkpoint import HFCheckpoint
-from data_prep.artifacts import read_manifest, require_same_tokenizer
+from conversion.embeddings.spaces.helper_model import HelperModel
+from conversion.embeddings.spaces.word_vectors import WordVectors
+from conversion.embeddings.vocabularies.strategies import TargetTokenizer, target_tokenizer
+from conversion.embeddings.vocabularies.vocabulary import Kind, Vocabulary
+from conversion.embeddings.vocabularies.vocabulary_map import map_vocabulary
 from data_prep.tokenizers.files import load_tokenizer, tokenizer_digest
 
 if TYPE_CHECKING:

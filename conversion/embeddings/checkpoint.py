@@ -13,25 +13,25 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from conversion.config_ids import NewRoles, Renumbered, sees_nothing, with_new_ids
+from common.artifacts import Manifest, digest_file, staged_directory, write_manifest
+from conversion.checkpoints.config_ids import NewRoles, Renumbered, sees_nothing, with_new_ids
+from conversion.checkpoints.hf_checkpoint import HFCheckpoint, copy_processor, write_hf_checkpoint, write_json
+from conversion.checkpoints.hf_files import CONFIG_NAME, GENERATION_CONFIG_NAME, with_language_values
 from conversion.embeddings import METHODS
 from conversion.embeddings.case import TransferCase, read_case
 from conversion.embeddings.factorisation import FACTORS_NAME, Factors, factorise
 from conversion.embeddings.layers import TokenLayers
-from conversion.embeddings.method import TransferInputs, copy_all
-from conversion.embeddings.random_rows import row_statistics
-from conversion.embeddings.report import write_report
-from conversion.embeddings.report_figures import TEXT_BYTES, LayerRows
+from conversion.embeddings.methods.method import TransferInputs, copy_all
+from conversion.embeddings.methods.random_rows import row_statistics
+from conversion.embeddings.methods.row_plan import INPUT_LAYER, RowPlan, drawn_blocks, row_blocks
+from conversion.embeddings.report.figures import TEXT_BYTES, LayerRows
+from conversion.embeddings.report.files import write_report
 from conversion.embeddings.request import TransferRequest, require_options
-from conversion.embeddings.row_plan import INPUT_LAYER, RowPlan, drawn_blocks, row_blocks
-from conversion.embeddings.vocabulary import Kind
-from conversion.embeddings.vocabulary_map import ids_of_same_tokens
-from conversion.embeddings.vocabulary_strategies import TargetTokenizer
-from conversion.hf_checkpoint import HFCheckpoint, copy_processor, write_hf_checkpoint, write_json
-from conversion.hf_files import CONFIG_NAME, GENERATION_CONFIG_NAME, with_language_values
-from conversion.lazy_tensor import LazyTensor
-from conversion.safetensors_file import write_safetensors
-from data_prep.artifacts import Manifest, digest_file, staged_directory, write_manifest
+from conversion.embeddings.vocabularies.strategies import TargetTokenizer
+from conversion.embeddings.vocabularies.vocabulary import Kind
+from conversion.embeddings.vocabularies.vocabulary_map import ids_of_same_tokens
+from conversion.formats.lazy_tensor import LazyTensor
+from conversion.formats.safetensors_file import write_safetensors
 from data_prep.reading.named_texts import Text
 from data_prep.tokenizers.files import load_tokenizer, tokenizer_digest, write_tokenizer_files
 
@@ -70,7 +70,7 @@ class Transfer:
 
     @property
     def source_rows(self) -> np.ndarray:
-        """Ids of the rows of the source that have a token; the others are padding and say nothing."""
+        """(num_source_tokens,) ids of the rows of the source that have a token; the others are padding and say nothing."""
         return np.flatnonzero(self.inputs.source.kinds != Kind.HOLE)
 
     @cached_property
@@ -87,7 +87,7 @@ class Transfer:
         return replace(factors, coordinates=torch.cat(list(self._blocks_of(factors.coordinates, name))))
 
     def blocks(self, name: str) -> Iterator[Tensor]:
-        """The target's rows of one of the source's matrices or biases, some at a time."""
+        """The target's rows of one of the source's matrices or biases, some at a time: (some_rows, size) or (some_rows,), in its dtype."""
         matrix = self.checkpoint.tensor(name)
         if self.keeps_matrices:
             yield matrix
@@ -104,7 +104,7 @@ class Transfer:
         return row_blocks(self.plan, matrix, keys=self.inputs.target.keys, statistics=statistics, seed=self.request.seed, layer=layer)
 
     def draw_output(self) -> Iterator[Tensor]:
-        """An output layer of random rows, as large and varied as the source's, some rows at a time."""
+        """An output layer of random rows, as large and varied as the source's, some at a time: (some_rows, size), in its dtype."""
         matrix = self.checkpoint.tensor(self.layers.output or self.layers.input)
         statistics = row_statistics(matrix, self.source_rows, over=self.request.random_statistics)
         keys = self.inputs.target.keys

@@ -51,7 +51,7 @@ def factorise(matrix: Tensor, row_ids: np.ndarray, factorised_size: int) -> Fact
 
     Args:
         matrix: (num_rows, hidden_size)
-        row_ids: the rows of real tokens; padding rows are left out and have coordinates of zero.
+        row_ids: (num_ids,) the rows of real tokens; padding rows are left out and have coordinates of zero.
         factorised_size: at most the smaller of len(row_ids) and hidden_size.
     """
     import torch

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from conversion.hf_files import require_language_model
-from conversion.token_names import POSITIONS_FROM_PAD, TOKEN_NAMES, input_names, names_of
+from conversion.checkpoints.hf_files import require_language_model
+from conversion.checkpoints.token_names import POSITIONS_FROM_PAD, TOKEN_NAMES, input_names, names_of
 
 if TYPE_CHECKING:
-    from conversion.hf_checkpoint import HFCheckpoint
+    from conversion.checkpoints.hf_checkpoint import HFCheckpoint
 
 OUTPUT_LAYERS = ("tied", "copied", "transferred", "random")
 TOKEN_DTYPES = ("float16", "bfloat16", "float32", "float64")

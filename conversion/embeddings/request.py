@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from conversion.embeddings import METHODS, RENAMED_METHODS
-from conversion.embeddings.learning_options import LearningOptions
+from conversion.embeddings.methods.learning_options import LearningOptions
 from conversion.embeddings.parallel_text import ParallelText
 from conversion.embeddings.settings import COPYING_STRATEGIES, GROWING_STRATEGIES, VectorOptions, VocabularyOptions
-from conversion.embeddings.vocabulary_strategies import read_by, require_vocabulary_options
+from conversion.embeddings.vocabularies.strategies import read_by, require_vocabulary_options
 from data_prep.reading.documents import Documents
 
 # What methods learn from or are told: field of the request -> its option and what it is.

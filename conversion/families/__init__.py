@@ -8,20 +8,51 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from conversion.checkpoints.hf_files import language_part
+from conversion.families.apertus import APERTUS
 from conversion.families.bert import BERT
 from conversion.families.family import Family
 from conversion.families.gemma2 import GEMMA2
 from conversion.families.gemma3 import GEMMA3, GEMMA3_TEXT
+from conversion.families.granite import GRANITE
 from conversion.families.llama import LLAMA
 from conversion.families.mistral import MISTRAL
+from conversion.families.olmo2 import OLMO2
+from conversion.families.olmo3 import OLMO3
 from conversion.families.opt import OPT
 from conversion.families.qwen import QWEN2, QWEN3
+from conversion.families.qwen3_moe import QWEN3_MOE
 from conversion.families.roberta import ROBERTA, XLM_ROBERTA
 from conversion.families.smollm3 import SMOLLM3
-from conversion.hf_files import language_part
 
-_ALL = (OPT, LLAMA, MISTRAL, GEMMA2, GEMMA3_TEXT, GEMMA3, QWEN2, QWEN3, SMOLLM3, BERT, ROBERTA, XLM_ROBERTA)
+_ALL = (
+    OPT,
+    LLAMA,
+    MISTRAL,
+    GEMMA2,
+    GEMMA3_TEXT,
+    GEMMA3,
+    QWEN2,
+    QWEN3,
+    QWEN3_MOE,
+    SMOLLM3,
+    OLMO2,
+    OLMO3,
+    APERTUS,
+    GRANITE,
+    BERT,
+    ROBERTA,
+    XLM_ROBERTA,
+)
 FAMILIES = {family.model_type: family for family in _ALL}
+# Whose embeddings can be transferred, and which cannot be converted; and what of theirs, by its key, no layer here has, beside the experts.
+MIXTURES = {
+    "gpt_oss": " (nor its attention's `sinks`, its gate's `swiglu_limit` and the `quantization_config` of its published weights)",
+    "mixtral": "",
+    "qwen2_moe": " (nor its `shared_expert_intermediate_size`)",
+    "olmoe": "",
+    "granitemoe": "",
+}
 
 
 def language_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -45,6 +76,12 @@ def family_of(model_type: str, *, source: str) -> Family:
     Raises:
         ValueError: naming the known families, if this is none of them.
     """
+    if model_type in MIXTURES:
+        raise ValueError(
+            f"{source} is of the model type {model_type}, a mixture of experts, which no engine here trains{MIXTURES[model_type]}:"
+            " `python -m conversion.transfer` gives its Hugging Face folder another vocabulary, and nothing converts it; known are"
+            f" {', '.join(FAMILIES)}"
+        )
     if model_type not in FAMILIES:
         raise ValueError(f"{source} is of the model type {model_type or '(none)'}, which is not covered; known are {', '.join(FAMILIES)}")
     return FAMILIES[model_type]

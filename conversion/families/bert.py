@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from conversion.families.family import Family, Require
-from conversion.mapping import Beside, Drop, Duplicate, FuseQKV, KeepAside, Mark, Rename, Rule
+from conversion.families.mapping import Beside, Drop, Duplicate, FuseQKV, KeepAside, Mark, Rename, Rule
 
 _MEGATRON = "decoder.layers.*"
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from conversion.hf_files import require_one_meaning
-from conversion.mapping import Mark, Rule, below, names_in, with_names
+from conversion.checkpoints.hf_files import in_words_of_both
+from conversion.families.mapping import Mark, Rule, below, names_in, with_names
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ class Family:
             found = config.get(rule.key, rule.value)
             if found not in (rule.value, *rule.also):
                 raise ValueError(f"{source} has {rule.key} {found!r} in its config.json (expected {rule.value!r}): {rule.otherwise}")
-        require_one_meaning(config, source=source)
+        config = in_words_of_both(config, source=source)
         try:
             megatron = self.to_megatron({**self.defaults, **config})
         except KeyError as error:
@@ -146,6 +146,9 @@ _COUNTS = frozenset(
         "old_context_len",
         "yarn_old_context_len",
         "num_token_types",
+        "num_moe_experts",
+        "moe_ffn_hidden_size",
+        "moe_router_topk",
     ]
 )
 _LARGEST = 1e30  # below infinity, and within float32

@@ -12,8 +12,8 @@ from typing import Any
 from conversion.families import llama
 from conversion.families.family import Family, Require
 from conversion.families.llama import HF, MEGATRON
+from conversion.families.mapping import Rename
 from conversion.families.mistral import window
-from conversion.mapping import Rename
 
 NORMS = (
     Rename(f"{HF}.input_layernorm.weight", f"{MEGATRON}.self_attention.linear_qkv.layer_norm_weight", ("hidden_size",)),
@@ -54,7 +54,7 @@ REQUIREMENTS = (
     llama.ALL_DIMENSIONS_ROTATE,
     Require("hidden_activation", "gelu_pytorch_tanh", "models with another activation are not covered"),
     Require("attention_bias", False, "models with biases in the attention are not covered"),
-    Require("use_bidirectional_attention", False, "models that see later tokens are not covered"),
+    Require("use_bidirectional_attention", False, "models that see later tokens are not covered", also=(None,)),
 )
 
 

@@ -13,9 +13,9 @@ from typing import Any
 
 from conversion.families import gemma2, llama
 from conversion.families.family import Family, NeMoClasses, Require
+from conversion.families.mapping import Beside, below
 from conversion.families.mistral import window
 from conversion.families.qwen import QK_NORMS
-from conversion.mapping import Beside, below
 
 FULL, WINDOW = "full_attention", "sliding_attention"
 
@@ -65,14 +65,14 @@ def to_megatron(config: Mapping[str, Any]) -> dict[str, Any]:
     return {
         **llama.to_megatron({**config, "rope_scaling": None}),
         **window(config["sliding_window"]),
-        "window_attn_skip_freq": _layers_of_a_period(config),
+        "window_attn_skip_freq": layers_of_a_period(config),
         "query_pre_attn_scalar": config["query_pre_attn_scalar"],
         "rotary_base_local": config["rope_local_base_freq"],
         "rope_scaling_factor": _scaling(config["rope_scaling"]),
     }
 
 
-def _layers_of_a_period(config: Mapping[str, Any]) -> int:
+def layers_of_a_period(config: Mapping[str, Any]) -> int:
     """Every so many layers one has no window."""
     found, num_layers = config["layer_types"], config["num_hidden_layers"]
     none_is_full: int = num_layers + 1

@@ -6,11 +6,11 @@ Most families since are this one with a few rows more, so they take their rows f
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from conversion.families.family import Family, NeMoClasses, Require
-from conversion.mapping import Drop, FuseGateUp, FuseQKV, Rename
+from conversion.families.mapping import Drop, FuseGateUp, FuseQKV, Rename
 
 HF = "model.layers.*"
 MEGATRON = "decoder.layers.*"
@@ -72,8 +72,11 @@ DEFAULTS = {
 ROPE_TYPES = ("default", "llama3", "linear", "dynamic", "yarn")
 
 
-def to_megatron(config: Mapping[str, Any]) -> dict[str, Any]:
+def to_megatron(config: Mapping[str, Any], *, rope_types: Sequence[str] = ROPE_TYPES) -> dict[str, Any]:
     """Megatron's numbers for a config.json of Llama or of a family that uses the same words.
+
+    Args:
+        rope_types: types of rotary positions that are covered.
 
     Raises:
         ValueError: for rotary positions of a type that is not covered.
@@ -90,26 +93,26 @@ def to_megatron(config: Mapping[str, Any]) -> dict[str, Any]:
         "vocab_size": config["vocab_size"],
         "init_method_std": config["initializer_range"],
         "layernorm_epsilon": config["rms_norm_eps"],
-        **rotary_positions(config),
+        **rotary_positions(config, rope_types=rope_types),
     }
     if config["head_dim"] is not None:
         numbers["kv_channels"] = config["head_dim"]
     return numbers
 
 
-def rotary_positions(config: Mapping[str, Any]) -> dict[str, Any]:
+def rotary_positions(config: Mapping[str, Any], *, rope_types: Sequence[str]) -> dict[str, Any]:
     """The base of the rotations, and by which numbers some or all are slowed down.
 
     `dynamic` slows them down beyond `max_position_embeddings` alone, where no training goes.
 
     Raises:
-        ValueError: for a type other than those of `ROPE_TYPES`.
+        ValueError: for a type other than those of `rope_types`.
     """
     rope = config["rope_scaling"] or {}
     rope_type = rope.get("rope_type", rope.get("type", "default"))
-    if rope_type not in ROPE_TYPES:
+    if rope_type not in rope_types:
         raise ValueError(
-            f"rope_scaling in config.json is of the type {rope_type!r}, which is not covered; known are {', '.join(ROPE_TYPES)}"
+            f"rope_scaling in config.json is of the type {rope_type!r}, which is not covered; known are {', '.join(rope_types)}"
         )
     slower: dict[str, Any] = {}
     if rope_type == "llama3":

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from conversion.families.family import Family, Require
-from conversion.mapping import FuseQKV, Rename, SplitRows
+from conversion.families.mapping import FuseQKV, Rename, SplitRows
 
 _HF = "model.decoder.layers.*"
 _MEGATRON = "decoder.layers.*"

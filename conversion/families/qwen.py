@@ -9,7 +9,7 @@ from typing import Any
 from conversion.families import llama
 from conversion.families.family import Family, Require
 from conversion.families.llama import HF, MEGATRON
-from conversion.mapping import FuseQKV, Rename
+from conversion.families.mapping import FuseQKV, Rename
 
 QKV_BIAS = FuseQKV(f"{HF}.self_attn.{{q,k,v}}_proj.bias", f"{MEGATRON}.self_attention.linear_qkv.bias", ("qkv_size",))
 QK_NORMS = Rename(f"{HF}.self_attn.{{q,k}}_norm.weight", f"{MEGATRON}.self_attention.{{q,k}}_layernorm.weight", ("head_dim",))

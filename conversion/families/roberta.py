@@ -11,7 +11,7 @@ from typing import Any
 
 from conversion.families import bert
 from conversion.families.family import Family, Require
-from conversion.mapping import SplitRows
+from conversion.families.mapping import SplitRows
 
 _PADDING_ROWS = 2
 

@@ -192,7 +192,7 @@ def shortest_float32(value: float) -> float:
 
 
 def llama3_scaling(factors: Values, config: Mapping[str, Any], source: str) -> dict[str, Any]:
-    """`rope_scaling` of config.json that gives the factors of a file, which has only the result.
+    """`rope_scaling` of config.json that gives the factors of a file, (head_dim // 2,), which has only the result.
 
     All published models have the frequency bounds 1 and 4 of 8,192 tokens (Dubey et al. 2024) and differ in the factor alone.
 

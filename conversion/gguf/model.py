@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from conversion.formats.lazy_tensor import LazyTensor
 from conversion.gguf.architectures import Architecture, Change, architecture_of, hf_config, hf_names, undone
 from conversion.gguf.file import GGUFFile
-from conversion.lazy_tensor import LazyTensor
 
 ROPE_FACTORS = "rope_freqs.weight"
 

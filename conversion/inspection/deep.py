@@ -6,17 +6,17 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from conversion.hf_files import CONFIG_NAME, read_json
+from common.artifacts import digest_file, read_manifest
+from common.progress import Progress
+from conversion.checkpoints.hf_files import CONFIG_NAME, read_json
 from conversion.inspection.description import Description
 from conversion.inspection.places import HUGGING_FACE, Place
-from data_prep.artifacts import digest_file, read_manifest
-from data_prep.progress import Progress
 
 HF_IN_CONTEXT = "context/hf"
 TOKEN_TABLES = ("embedding.word_embeddings.weight", "output_layer.weight")
 
 if TYPE_CHECKING:
-    from conversion.lazy_tensor import LazyTensor
+    from conversion.formats.lazy_tensor import LazyTensor
 
 
 def read_all(description: Description, place: Place) -> None:
@@ -47,19 +47,19 @@ def read_all(description: Description, place: Place) -> None:
 
 def _tensors(place: Place) -> Iterable[LazyTensor]:
     if place.format == HUGGING_FACE:
-        from conversion.hf_checkpoint import HFCheckpoint
+        from conversion.checkpoints.hf_checkpoint import HFCheckpoint
 
         return HFCheckpoint.open(place.directory).tensors.values()
-    from conversion.dist_checkpoint import read_dist_checkpoint
-    from conversion.dist_metadata import read_dist_metadata
+    from conversion.formats.dist_checkpoint import read_dist_checkpoint
+    from conversion.formats.dist_metadata import read_dist_metadata
 
     return read_dist_checkpoint(place.weights, prefix=read_dist_metadata(place.weights).prefix).values()
 
 
 def _untrained(tensors: Iterable[LazyTensor], place: Place) -> list[str]:
     """Sentences about the tokens that end a text, where nothing has trained them."""
-    from conversion.token_names import input_names, output_name
-    from conversion.untrained_rows import end_of_text_ids, end_of_text_sentences
+    from conversion.checkpoints.token_names import input_names, output_name
+    from conversion.checkpoints.untrained_rows import end_of_text_ids, end_of_text_sentences
 
     by_name = {tensor.name: tensor for tensor in tensors}
     if place.format == HUGGING_FACE:

@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from conversion.dtypes import DTYPE_BYTES
-from data_prep.artifacts import MANIFEST_NAME, Manifest, read_manifest
+from common.artifacts import MANIFEST_NAME, Manifest, read_manifest
+from conversion.formats.dtypes import DTYPE_BYTES
 
 
 @dataclass

@@ -8,23 +8,23 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from conversion.families import language_config
-from conversion.hf_files import (
+from conversion.checkpoints.hf_files import (
     CONFIG_NAME,
     find_weights,
+    in_words_of_both,
     language_part,
     multimodal_sentence,
     read_json,
     require_listed,
-    require_one_meaning,
     require_shard,
     tied_by_config,
 )
+from conversion.families import language_config
+from conversion.formats.pickle_names import TENSORS, refusal, unknown_names
+from conversion.formats.safetensors_header import read_header
+from conversion.formats.torch_zip import read_torch_file
 from conversion.inspection.description import Description, check_manifest, count_tokens
 from conversion.inspection.places import HUGGING_FACE
-from conversion.pickle_names import TENSORS, refusal, unknown_names
-from conversion.safetensors_header import read_header
-from conversion.torch_zip import read_torch_file
 
 FORMAT = HUGGING_FACE
 _SIZES = (
@@ -58,7 +58,7 @@ def describe(description: Description, directory: Path) -> None:
     if (part := language_part(config)) is not None:
         description.notes.append(f"this is {multimodal_sentence(config)}; the sizes are those of its language model")
     try:
-        require_one_meaning(config, source=str(directory))
+        config = in_words_of_both(config, source=str(directory))
     except ValueError as error:
         description.problems.append(str(error))
     description.architecture = ", ".join(map(str, listed)) if isinstance(listed, list) and listed else str(config.get("model_type"))

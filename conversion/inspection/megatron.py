@@ -9,14 +9,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from conversion.dist_metadata import COMMON_NAME, DistMetadata, Entry, file_problems, read_dist_metadata
+from common.artifacts import MANIFEST_NAME
+from common.plain_files import any_tag_loader, read_yaml
+from conversion.formats.dist_metadata import COMMON_NAME, DistMetadata, Entry, file_problems, read_dist_metadata
+from conversion.formats.loading_safety import unsafe_parts
+from conversion.formats.pickle_names import TENSORS, refusal, unknown_names
+from conversion.formats.torch_zip import TorchFile, read_torch_file
 from conversion.inspection.description import Description, check_manifest, count_tokens
 from conversion.inspection.places import MEGATRON_BRIDGE, MEGATRON_LM, NEMO, RUN_CONFIG, TRAIN_STATE, Place
-from conversion.loading_safety import unsafe_parts
-from conversion.pickle_names import TENSORS, refusal, unknown_names
-from conversion.torch_zip import TorchFile, read_torch_file
-from data_prep.artifacts import MANIFEST_NAME
-from data_prep.plain_files import any_tag_loader, read_yaml
 
 MODEL = "context/model.json"
 STOCK_MODEL = "context/model.yaml"

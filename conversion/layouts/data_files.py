@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from conversion.dist_metadata import DistMetadata, Entry, Place
-from data_prep.progress import Progress
+from common.progress import Progress
+from conversion.formats.dist_metadata import DistMetadata, Entry, Place
 
 _ALIGNMENT = 64  # as `dist_checkpoint` writes chunks
 _COPY_BYTES = 64 << 20

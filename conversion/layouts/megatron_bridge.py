@@ -19,6 +19,12 @@ _PROVIDER = "megatron.bridge.models.gpt_provider.GPTModelProvider"
 _GEMMA2_PROVIDER = "megatron.bridge.models.gemma.gemma2_provider.Gemma2ModelProvider"
 _GEMMA3_PROVIDER = "megatron.bridge.models.gemma.gemma3_provider.Gemma3ModelProvider"
 _IMPLIED_BY_GEMMA = ("post_norms", "scale_embeddings")
+# What its general model does not compute, by the key or the activation that asks for it.
+_LACKS = {
+    "norms_of_all_heads": "norms over all heads of queries and keys",
+    "embedding_multiplier": "multipliers of embeddings, scores, branches and logits",
+    "xielu": "the activation xIELU",
+}
 # What Megatron-core fixes of Llama 3.1's rotary positions; the scale alone can be chosen.
 _FIXED_ROTARY = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "old_context_len": 8192}
 
@@ -47,7 +53,29 @@ def run_config(config: Mapping[str, Any], *, dtype: str, has_tokenizer: bool) ->
     return content
 
 
+def refused(config: Mapping[str, Any]) -> str | None:
+    """Why Megatron-Bridge's model would compute something else, in a sentence; None where it computes the same."""
+    if lacking := [words for key, words in _LACKS.items() if key in config or key == config.get("activation_func")]:
+        return (
+            f"this model has {lacking[0]}, which Megatron-Bridge's has not; it would compute something else: export it with"
+            " `python -m conversion.nemo_to_hf`"
+        )
+    if "num_moe_experts" in config:
+        return "this model has experts (num_moe_experts), which are not handed to Megatron-Bridge: export it with `python -m conversion.nemo_to_hf`"
+    if "yarn_factor" in config:
+        return "the rotary positions of this model are YaRN's, for which Megatron-Bridge has other words; they are not covered"
+    rotary = {key: config[key] for key in _FIXED_ROTARY if "scale_factor" in config}
+    if unequal := [f"{key} {value}" for key, value in rotary.items() if value != _FIXED_ROTARY[key]]:
+        return (
+            f"the rotary positions of this model have {', '.join(unequal)}, but Megatron-Bridge has"
+            f" {', '.join(f'{key} {value}' for key, value in _FIXED_ROTARY.items())} for all models; it would compute something else"
+        )
+    return None
+
+
 def _model(config: Mapping[str, Any], dtype: str) -> dict[str, Any]:
+    if sentence := refused(config):
+        raise ValueError(sentence)
     provider = _GEMMA2_PROVIDER if config.get("post_norms") else _PROVIDER
     if "rotary_base_local" in config:
         provider, config = _GEMMA3_PROVIDER, in_words_of_nemo(config)
@@ -56,15 +84,9 @@ def _model(config: Mapping[str, Any], dtype: str) -> dict[str, Any]:
     }
     seq_length = fields.pop("max_position_embeddings")
     activation = fields.pop("activation_func", "relu")
-    if "yarn_factor" in fields:
-        raise ValueError("the rotary positions of this model are YaRN's, for which Megatron-Bridge has other words; they are not covered")
     if "scale_factor" in fields:
-        rotary = {key: fields.pop(key) for key in _FIXED_ROTARY}
-        if unequal := [f"{key} {value}" for key, value in rotary.items() if value != _FIXED_ROTARY[key]]:
-            raise ValueError(
-                f"the rotary positions of this model have {', '.join(unequal)}, but Megatron-Bridge has"
-                f" {', '.join(f'{key} {value}' for key, value in _FIXED_ROTARY.items())} for all models; it would compute something else"
-            )
+        for key in _FIXED_ROTARY:
+            del fields[key]
         fields |= {"rope_scaling": True, "rope_scaling_factor": fields.pop("scale_factor")}
     return {
         "_target_": provider,
@@ -86,7 +108,7 @@ def _model(config: Mapping[str, Any], dtype: str) -> dict[str, Any]:
 
 
 def train_state(*, step: int, samples: int) -> dict[str, Tensor]:
-    """How far the training had come, as Megatron-Bridge saves it."""
+    """How far the training had come, as Megatron-Bridge saves it: scalars, `samples` counted over all ranks."""
     import torch
 
     return {

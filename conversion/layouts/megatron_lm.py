@@ -23,6 +23,21 @@ _SAME = (
     "kv_channels",
 )
 
+_NOT_AN_OPTION = (
+    "window_size",
+    "post_norms",
+    "norms_of_all_heads",
+    "scale_embeddings",
+    "attn_logit_softcapping",
+    "rotary_base_local",
+    "yarn_factor",
+    "embedding_multiplier",
+    "attention_multiplier",
+    "residual_multiplier",
+    "logits_scaling",
+    "num_moe_experts",
+)
+
 
 def arguments(config: Mapping[str, Any], *, num_rows: int, dtype: str, tokenizer: str | None, step: int, samples: int) -> Namespace:
     """The arguments of a run that had trained this model on one device and saved its weights alone.
@@ -111,9 +126,5 @@ def not_expressible(config: Mapping[str, Any]) -> list[str]:
     activation = config.get("activation_func")
     if activation != "silu" or not config.get("gated_linear_unit"):
         missing.append(f"activation {activation or 'relu'}")
-    missing += [
-        key
-        for key in ("window_size", "post_norms", "scale_embeddings", "attn_logit_softcapping", "rotary_base_local", "yarn_factor")
-        if config.get(key)
-    ]
+    missing += [key for key in _NOT_AN_OPTION if config.get(key)]
     return missing

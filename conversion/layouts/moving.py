@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from data_prep.artifacts import (
+from common.artifacts import (
     Manifest,
     digest_file,
     digest_files,
@@ -16,7 +16,7 @@ from data_prep.artifacts import (
     staged_directory,
     write_manifest,
 )
-from data_prep.own_files import require_all_own
+from common.own_files import require_all_own
 
 if TYPE_CHECKING:
     from conversion.layouts.data_files import PlacedData
@@ -121,8 +121,8 @@ def _write_index(source: Source, data: PlacedData, weights: Path, common: dict[s
 
     import torch
 
-    from conversion.dist_metadata import BACKEND, BACKEND_NAME, COMMON_NAME
-    from conversion.dist_metadata_writer import write_dist_metadata
+    from conversion.formats.dist_metadata import BACKEND, BACKEND_NAME, COMMON_NAME
+    from conversion.formats.dist_metadata_writer import write_dist_metadata
 
     old = source.metadata.prefix
     entries = [replace(entry, key=prefix + entry.key.removeprefix(old)) for entry in data.entries]

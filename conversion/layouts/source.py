@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from conversion.dist_metadata import DistMetadata, read_dist_metadata
+from common.artifacts import MANIFEST_NAME
+from conversion.formats.dist_metadata import DistMetadata, read_dist_metadata
 from conversion.inspection import describe
 from conversion.inspection.places import HUGGING_FACE, Place, locate
-from data_prep.artifacts import MANIFEST_NAME
 
 if TYPE_CHECKING:
-    from conversion.nemo_checkpoint import NeMoCheckpoint
+    from conversion.checkpoints.nemo_checkpoint import NeMoCheckpoint
 
 CONTEXT = "context"
 
@@ -57,8 +57,8 @@ class Source:
 
     def checkpoint(self) -> NeMoCheckpoint:
         """The same as the commands know a NeMo checkpoint: tensors under Megatron's names, and what was kept aside."""
-        from conversion.dist_checkpoint import read_dist_checkpoint
-        from conversion.nemo_checkpoint import NeMoCheckpoint, read_kept
+        from conversion.checkpoints.nemo_checkpoint import NeMoCheckpoint, read_kept
+        from conversion.formats.dist_checkpoint import read_dist_checkpoint
 
         tensors = {**read_dist_checkpoint(self.place.weights, prefix=self.metadata.prefix), **read_kept(self.context.parent)}
         return NeMoCheckpoint(self.place.directory, self.family, self.config, self.dtype, tensors)
@@ -82,7 +82,7 @@ def open_source(directory: Path, context_of: Path | None) -> Source:
         ValueError: if the input is missing, damaged or no distributed checkpoint, if nothing says what model it is, or if its
             tensors are not those of that model.
     """
-    from conversion.nemo_checkpoint import read_model
+    from conversion.checkpoints.nemo_checkpoint import read_model
 
     place = locate(directory)
     if place.format == HUGGING_FACE:
@@ -108,7 +108,7 @@ def open_source(directory: Path, context_of: Path | None) -> Source:
 def _require_model(source: Source) -> None:
     """Hold the tensors to the table of the family."""
     from conversion.families import family_of
-    from conversion.mapping import map_to_hf
+    from conversion.families.mapping import map_to_hf
 
     name = str(source.place.directory)
     tensors = source.checkpoint().tensors

@@ -11,7 +11,7 @@ from statistics import median
 from typing import Any
 from urllib.parse import urlsplit
 
-from data_prep.artifacts import Manifest, read_manifest
+from common.artifacts import Manifest, read_manifest
 from data_prep.cleaning.text_measures import Measurer
 from data_prep.reading.corpora import Corpus, corpora_from_table
 from data_prep.reading.documents import read_documents

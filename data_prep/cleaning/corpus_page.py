@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from common.html_page import html_page, html_table
 from data_prep.cleaning.corpus_figures import LENGTHS, QUALITY, CorpusFigures, reasons
-from data_prep.html_page import html_page, html_table
 
 STYLE = """td.bar { width: 14rem; padding-left: 1rem; }
 td.bar div { background: var(--accent); height: .8rem; border-radius: 2px; }

@@ -5,23 +5,22 @@ What a text may need is found in one pass over its bytes (`Measurer.dirt`); most
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Set
-from functools import cached_property
+import ctypes
+import math
+import pickle
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import numpy as np
 import xxhash
 
+from common import native
 from data_prep.cleaning import mojibake
-from data_prep.cleaning.filter_settings import WRONG_PLACES, Rule, settings_for
-from data_prep.cleaning.line_rules import without_lines
-from data_prep.cleaning.markup import without_markup
-from data_prep.cleaning.personal_data import masked
-from data_prep.cleaning.text_hygiene import Step
-from data_prep.cleaning.text_measures import (
+from data_prep.cleaning.code_points import (
     ADDRESS,
-    ANYTHING,
     CAPITAL,
     CONTROL,
     FORM,
@@ -31,15 +30,24 @@ from data_prep.cleaning.text_measures import (
     LINE_END,
     MARKUP,
     NUMBER,
+    REPEATED,
     SPACING,
-    Measurer,
 )
+from data_prep.cleaning.filter_settings import MEASURES, WRONG_PLACES, FilterSettings, Rule, limits, settings_for
+from data_prep.cleaning.line_rules import CONTAINS, WHOLE, without_lines
+from data_prep.cleaning.line_search import LineSearch
+from data_prep.cleaning.markup import without_markup
+from data_prep.cleaning.personal_data import masked
+from data_prep.cleaning.text_hygiene import Step
+from data_prep.cleaning.text_measures import ANYTHING, SOURCE, Measurer
+from data_prep.reading.blocks import Block
 
 MOJIBAKE, MARKUP_STEP = "mojibake", "markup"
 PERSONAL, LINES = "personal data: ", "lines: "
 SAME_TEXT = "same text"
 _ASKS = {"line ends": LINE_END, "control characters": CONTROL, "invisible characters": INVISIBLE, "unicode form": FORM}
 _SPACE = LINE_END | CONTROL | INVISIBLE | FORM | SPACING
+_PLACES = {name: place for place, name in enumerate(MEASURES)}
 Changed = Callable[[str, str, str], None]
 Taken = Callable[[str, list[str]], None]
 
@@ -53,31 +61,75 @@ class DocumentFilter:
     """
 
     def __init__(self, filters: Mapping[str, Any], repeated: Set[int] = frozenset()) -> None:
-        self._filters = filters
-        self.settings = settings_for(filters, None)
+        self._key = pickle.dumps(dict(filters))
+        self.settings, self._dirt = _prepared(self._key, native.load(SOURCE))
         self._repeated = repeated
-        triggers = {rule.name: rule.triggers for rule in self.settings.lines if rule.triggers}
-        for name, phrases in self.settings.phrases.items():
-            triggers[f"phrases: {name}"] = {max(phrase.split(), key=len) + "*" for phrase in phrases}
-        self._dirt = Measurer((), triggers)
-        self._by_language: dict[str | None, tuple[tuple[Rule, ...], Measurer]] = {}
+        self._search = self._line_search()
         self._seen: set[int] = set()
+        self._repairs: dict[tuple[str, ...], int] = {}
 
     def dirt(self, data: bytes) -> int:
         """What a text (UTF-8) may need, for `repair`; see `Measurer.dirt`."""
-        return self._dirt.dirt(data)
+        return self._dirt.dirt(data) | self._search.always
+
+    def needs(self, block: Block, language: str | None, steps: Mapping[str, Step]) -> Iterator[int | None]:
+        """For each document of a block what it may need, for `repair`; None where it surely stays as it is, as `repair` and `refuses` would say.
+
+        A text that stays is remembered.  Asks for the next one when this one has been dealt with, since equal texts are told by the order.
+        """
+        rules, measurer = self._rules(language)
+        hard = self._of_repairs(steps)
+        if _asks_for_wrong_places(rules):
+            hard |= CAPITAL
+        judged = None
+        if hard != ANYTHING:
+            thresholds = limits(rules, self.settings.max_hole_share)
+            judged = measurer.judge(block.text, block.offsets, self._dirt, hard & ~MARKUP, thresholds, measures=self.settings.same_text > 0)
+        if judged is None:
+            yield from map(self.dirt, block.texts())
+            return
+        dirt, passes, words = judged
+        self._search.found_of_all(block.text, block.offsets, hard, dirt)
+        found = passes & (dirt & np.uint32(hard | self._of_lines) == 0)
+        text, least = memoryview(block.text), self.settings.same_text
+        of_each = (block.offsets[:-1], block.offsets[1:], found, words, dirt)
+        for start, end, stays, num_words, bits in zip(*(array.tolist() for array in of_each)):
+            if stays and least and num_words >= least:
+                digest = xxhash.xxh3_64_intdigest(text[start:end])
+                stays = digest not in self._seen
+                if stays:
+                    self._seen.add(digest)
+            yield None if stays else bits
 
     def may_repair(self, dirt: int, steps: Mapping[str, Step]) -> bool:
         """Whether `repair` could do anything to a text."""
-        settings, wanted = self.settings, _SPACE
-        wanted |= (
-            (LEAD if settings.mojibake else 0) | (MARKUP if settings.markup else 0) | (HOLE if settings.max_hole_share is not None else 0)
-        )
-        wanted |= ADDRESS | NUMBER if settings.personal_data else 0
-        for bit in self._dirt.group_bits.values():
-            wanted |= bit
-        always = bool(self._repeated) or any(not rule.triggers for rule in settings.lines)
-        return always or dirt & wanted != 0 or not _ASKS.keys() >= set(list(steps)[:-1])
+        return dirt & (self._of_repairs(steps) | self._of_lines) != 0 or self._of_repairs(steps) == ANYTHING
+
+    def _of_repairs(self, steps: Mapping[str, Step]) -> int:
+        """The bits of what is repaired other than lines; `ANYTHING` where every text must be tried."""
+        if (names := tuple(steps)) not in self._repairs:
+            self._repairs[names] = self._bits_of_repairs(steps)
+        return self._repairs[names]
+
+    def _bits_of_repairs(self, steps: Mapping[str, Step]) -> int:
+        settings = self.settings
+        if any(not rule.triggers for rule in settings.lines) or not _ASKS.keys() >= set(list(steps)[:-1]):
+            return ANYTHING
+        bits = _SPACE | (LEAD if settings.mojibake else 0) | (MARKUP if settings.markup else 0)
+        return bits | (HOLE if settings.max_hole_share is not None else 0) | (ADDRESS | NUMBER if settings.personal_data else 0)
+
+    @cached_property
+    def _of_lines(self) -> int:
+        """The bits of rules about lines and phrases."""
+        return sum(self._dirt.group_bits.values()) | self._search.always
+
+    def _line_search(self) -> LineSearch:
+        bits, settings = self._dirt.group_bits, self.settings
+        rules = [rule for rule in settings.lines if rule.triggers]
+        whole = {bits[rule.name]: rule.phrases for rule in rules if rule.match == WHOLE}
+        contains: dict[int, Sequence[Sequence[str]]] = {bits[rule.name]: rule.groups for rule in rules if rule.match == CONTAINS}
+        contains |= {bits[f"phrases: {name}"]: [[phrase.lower() for phrase in phrases]] for name, phrases in settings.phrases.items()}
+        return LineSearch(whole, contains, REPEATED, self._repeated, (settings.repeated_lines or {}).get("max_words", math.inf))
 
     def repair(self, text: str, dirt: int, steps: Mapping[str, Step], changed: Changed, taken: Taken) -> tuple[str, str | None]:
         """The repaired text, and a reason to drop it for what was found on the way.
@@ -91,7 +143,7 @@ class DocumentFilter:
         if self.settings.mojibake and dirt & LEAD and (repaired := mojibake.repair(text)) != text:
             changed(MOJIBAKE, text, repaired)
             text = repaired
-            dirt = self._dirt.dirt(text.encode())
+            dirt = self.dirt(text.encode())
         was = text
         *before, (last, white_space) = steps.items()
         for reason, step in before:
@@ -102,6 +154,8 @@ class DocumentFilter:
         if dirt & _SPACE or text is not was:
             text = _done(last, white_space, text, changed)
         was = text
+        if dirt & self._of_lines:
+            dirt = self._search.found(text.encode(), dirt)
         refused = self._phrase(text, dirt)
         text = self._lines(text, dirt, changed, taken)
         if self.settings.personal_data and dirt & (ADDRESS | NUMBER):
@@ -117,28 +171,29 @@ class DocumentFilter:
 
     def refuses(self, data: bytes, language: str | None, dirt: int = ANYTHING) -> tuple[str, str] | None:
         """Reason and detail why a repaired text (UTF-8) does not pass the rules for its language, or was in the shard before; None where it passes."""
+        return next(self.reasons(data, language, dirt), None)
+
+    def reasons(self, data: bytes, language: str | None, dirt: int = ANYTHING) -> Iterator[tuple[str, str]]:
+        """All of them, in the order in which they are asked."""
         rules, measurer = self._rules(language)
         words = 1_000_000.0
         if rules or self.settings.same_text or self.settings.max_hole_share is not None:
             measures = measurer.measure(data)
             words = measures.words
             if self.settings.max_hole_share is not None and measures.hole_share > self.settings.max_hole_share:
-                return "holes", f"{measures.holes:.0f} of U+FFFD"
+                yield "holes", f"{measures.holes:.0f} of U+FFFD"
+            wrong = mojibake.leftovers(data.decode()) / max(words, 1) if dirt & CAPITAL and _asks_for_wrong_places(rules) else 0
+            values = (*measures, measures.ended_lines, wrong)  # as MEASURES names them
             for rule in rules:
-                if words < rule.from_words:
-                    continue
-                if rule.measure == WRONG_PLACES:
-                    value = mojibake.leftovers(data.decode()) / max(words, 1) if dirt & CAPITAL else 0
-                else:
-                    value = getattr(measures, rule.measure)
-                if rule.refuses(value):
-                    return rule.name, f"{rule.measure} {value:.4g}"
+                # Few values are beyond a threshold, so that is looked at before whether the rule asks.
+                value = values[_PLACES[rule.measure]]
+                if rule.refuses(value) and rule.asks(measures):
+                    yield rule.name, f"{rule.measure} {value:.4g}"
         if self.settings.same_text and words >= self.settings.same_text:
             digest = xxhash.xxh3_64_intdigest(data)
             if digest in self._seen:
-                return SAME_TEXT, "was in this file before"
+                yield SAME_TEXT, "was in this file before"
             self._seen.add(digest)
-        return None
 
     def blocks(self, fields: Mapping[str, Any]) -> str | None:
         """The blocked site or address that a document is from; None if it is from none."""
@@ -157,10 +212,7 @@ class DocumentFilter:
         )
 
     def _rules(self, language: str | None) -> tuple[tuple[Rule, ...], Measurer]:
-        if language not in self._by_language:
-            settings = settings_for(self._filters, language)
-            self._by_language[language] = settings.rules, Measurer(settings.stop_words)
-        return self._by_language[language]
+        return _rules_of(self._key, language, native.load(SOURCE))
 
     def _phrase(self, text: str, dirt: int) -> str | None:
         for name, phrases in self.settings.phrases.items():
@@ -172,13 +224,36 @@ class DocumentFilter:
         rules = [rule for rule in self.settings.lines if not rule.triggers or dirt & self._dirt.group_bits[rule.name]]
         few = self.settings.max_hole_share
         holes = few is not None and dirt & HOLE != 0 and text.count("\ufffd") <= few * len(text)
-        if not (rules or holes or self._repeated):
+        repeated = self._repeated if dirt & REPEATED else frozenset()
+        if not (rules or holes or repeated):
             return text
-        left, gone = without_lines(text, rules, repeated=self._repeated, holes=holes)
+        max_words = (self.settings.repeated_lines or {}).get("max_words", math.inf)
+        left, gone = without_lines(text, rules, repeated=repeated, max_words=max_words, holes=holes)
         for name, lines in gone.items():
             changed(LINES + name, "\n".join(lines), "")
             taken(LINES + name, lines)
         return left
+
+
+# Shards of one run have the same settings: to make these again for each of many small files would take longer than the files.
+@lru_cache(maxsize=4)
+def _prepared(filters: bytes, loops: ctypes.CDLL | None) -> tuple[FilterSettings, Measurer]:
+    """Settings, and what finds the texts that they may be for by these loops."""
+    settings = settings_for(pickle.loads(filters), None)
+    triggers = {rule.name: rule.triggers for rule in settings.lines if rule.triggers}
+    for name, phrases in settings.phrases.items():
+        triggers[f"phrases: {name}"] = {max(phrase.split(), key=len) + "*" for phrase in phrases}
+    return settings, Measurer((), triggers)
+
+
+@lru_cache(maxsize=256)
+def _rules_of(filters: bytes, language: str | None, loops: ctypes.CDLL | None) -> tuple[tuple[Rule, ...], Measurer]:
+    settings = settings_for(pickle.loads(filters), language)
+    return settings.rules, Measurer(settings.stop_words)
+
+
+def _asks_for_wrong_places(rules: Sequence[Rule]) -> bool:
+    return any(rule.measure == WRONG_PLACES for rule in rules)
 
 
 def blocked_by(url: str, blocked: Set[str]) -> str | None:

@@ -80,7 +80,7 @@ class FastTextModel:
         self._most_known = max(_CACHE_BYTES // (4 * self._arguments.dim + 150), 1000)
 
     def probabilities(self, text: str) -> Floats:
-        """(number of labels,) the probability of each label for a text, its line ends taken as spaces; all zero of a text without a known part."""
+        """(num_labels,) the probability of each for a text, its line ends taken as spaces; all zero of a text without a known part."""
         hidden = self._hidden([token for token in _SPLIT.split(text.encode()) if token] + [_END])
         if hidden is None:
             return np.zeros(len(self.labels), np.float32)
@@ -196,7 +196,7 @@ class _File:
         return bytes(self._bytes[start : start + end])
 
     def array(self, kind: type, *shape: int) -> NDArray[Any]:
-        """An array that stays in the file."""
+        """An array of any shape that stays in the file."""
         size = int(np.prod(shape)) * np.dtype(kind).itemsize
         if min(shape) < 0 or self._place + size > len(self._bytes):
             raise struct.error("an array that is longer than the file")
@@ -231,6 +231,7 @@ class _Dense:
         return self.values.shape[0], self.values.shape[1]
 
     def rows(self, places: NDArray[np.int64]) -> Floats:
+        """(len(places), dim)"""
         return np.asarray(self.values[places])
 
 
@@ -239,9 +240,9 @@ class _Quantized:
     """Rows as codes of their parts (product quantization, Jégou et al. 2011), perhaps with the norm of each coded too.
 
     Attributes:
-        codes: (number of rows, number of parts)
-        centroids: one of each part, (256, its size)
-        norms: (number of rows,), None where they are in the parts.
+        codes: (num_rows, num_parts)
+        centroids: one of each part, (256, part_size)
+        norms: (num_rows,), None where they are in the parts.
     """
 
     codes: NDArray[np.uint8]
@@ -253,6 +254,7 @@ class _Quantized:
         return len(self.codes), sum(part.shape[1] for part in self.centroids)
 
     def rows(self, places: NDArray[np.int64]) -> Floats:
+        """(len(places), dim)"""
         codes = self.codes[places]
         found = np.concatenate([part[codes[:, number]] for number, part in enumerate(self.centroids)], axis=1)
         return found if self.norms is None else found * self.norms[places, None]
@@ -299,7 +301,7 @@ class _Tree:
         """(num_leaves,) the product along the way to each leaf.
 
         Args:
-            going_right: (num_leaves - 1 or more,) probability of the right child at each inner node.
+            going_right: (num_nodes,), num_leaves - 1 or more: probability of the right child at each inner node.
         """
         reached = np.ones(2 * self.num_leaves - 1, np.float32)
         for node, left, right in zip(self.nodes, self.left, self.right):

@@ -6,24 +6,30 @@ words and rules that differ in a language, so a new language is configuration.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence, Set
 from copy import deepcopy
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from common.plain_files import read_yaml
 from data_prep.cleaning.line_rules import LineRule, line_rules
 from data_prep.cleaning.personal_data import Kind, kinds_of
 from data_prep.cleaning.scores import ScoreRule, score_rule
-from data_prep.cleaning.text_measures import Measures
-from data_prep.plain_files import read_yaml
+from data_prep.cleaning.text_measures import LIMITS, NOTHING
+from data_prep.cleaning.text_measures_plain import Measures
 from data_prep.reading.languages import CLOSE_GROUPS, Groups, is_language, short_code
 
 FOLDER = Path(__file__).with_name("filters")
 NONE = "none"
 BUILT_IN = (NONE, *sorted(path.stem for path in FOLDER.glob("*.yaml")))
 WRONG_PLACES = "wrong_places"
-MEASURES = (*Measures._fields, WRONG_PLACES)
+MEASURES = (*Measures._fields, "ended_lines", WRONG_PLACES)
 _EMPTY: dict[str, Any] = {
     "mojibake": False,
     "markup": False,
@@ -39,16 +45,18 @@ _EMPTY: dict[str, Any] = {
     "close_languages": CLOSE_GROUPS,
     "scores": {},
 }
-_RULE_KEYS = {"measure", "max", "min", "from_words", "needs_stop_words"}
+_LIMIT_KEYS = {"measure", "max", "min"}
+_RULE_KEYS = {*_LIMIT_KEYS, "from_words", "from_lines", "unless", "needs_stop_words"}
 _REPEATED_KEYS = {"max_words", "min_documents", "min_share"}
 _REPLACEMENT = "[{kind}]"
 
 
 @dataclass(frozen=True)
 class Rule:
-    """A threshold: texts of at least `from_words` words whose measure is above `max` or below `min` go.
+    """A threshold: texts of at least `from_words` words and `from_lines` lines whose measure is above `max` or below `min` go.
 
     Attributes:
+        unless: a text that this one does not refuse is not asked.
         needs_stop_words: not asked in a language without a list of them.
     """
 
@@ -57,11 +65,37 @@ class Rule:
     max: float | None
     min: float | None
     from_words: int = 0
+    from_lines: int = 0
+    unless: Rule | None = None
     needs_stop_words: bool = False
+
+    def asks(self, measures: Measures) -> bool:
+        """Whether a text is long enough, and nothing speaks for it."""
+        if measures.words < self.from_words or measures.lines < self.from_lines:
+            return False
+        return self.unless is None or self.unless.refuses(getattr(measures, self.unless.measure))
 
     def refuses(self, value: float) -> bool:
         """Whether the value is beyond the threshold; a value equal to it is not."""
         return (self.max is not None and value > self.max) or (self.min is not None and value < self.min)
+
+
+def limits(rules: Sequence[Rule], max_hole_share: float | None) -> NDArray[Any]:
+    """(num_limits,) `LIMITS`, the thresholds of rules and of holes for the compiled loops; `WRONG_PLACES` as if there were none."""
+    rows = (
+        [(MEASURES.index("hole_share"), NOTHING, max_hole_share, -math.inf, math.inf, -math.inf, 0, 0)]
+        if max_hole_share is not None
+        else []
+    )
+    for rule in rules:
+        measure = NOTHING if rule.measure == WRONG_PLACES else MEASURES.index(rule.measure)
+        unless = (NOTHING, math.inf, -math.inf) if rule.unless is None else (MEASURES.index(rule.unless.measure), *_sides(rule.unless))
+        rows.append((measure, unless[0], *_sides(rule), *unless[1:], rule.from_words, rule.from_lines))
+    return np.array(rows, LIMITS)
+
+
+def _sides(rule: Rule) -> tuple[float, float]:
+    return math.inf if rule.max is None else rule.max, -math.inf if rule.min is None else rule.min
 
 
 @dataclass(frozen=True)
@@ -105,7 +139,9 @@ def read_filters(name: str) -> dict[str, Any]:
     for key in ("lines", "phrases", "personal_data", "rules", "languages", "scores"):
         if not isinstance(given.get(key, {}), dict):
             raise ValueError(f"{path}, {key} is {given[key]!r}; expected a mapping, as the built-in settings have it")
-    whole = _laid_over(read_filters(base), given)
+    below = read_filters(base)
+    _require_known_rules(path, base, set(below["rules"]), given)
+    whole = _laid_over(below, given)
     try:
         for language in (None, *whole["languages"]):
             settings_for(whole, language)
@@ -114,6 +150,24 @@ def read_filters(name: str) -> dict[str, Any]:
         said = str(error) if isinstance(error, ValueError) else "a part is not of the form that the built-in settings have"
         raise ValueError(f"{path}, {said}") from error
     return whole
+
+
+def _require_known_rules(path: Path, base: str, known: set[str], given: Mapping[str, Any]) -> None:
+    """Refuse what changes a rule that is not there, which would be a rule without a measure."""
+    languages = given.get("languages", {})
+    parts = {"rules": given.get("rules", {})}
+    parts |= {
+        f"languages: {name}: rules": part["rules"]
+        for name, part in languages.items()
+        if isinstance(part, dict) and isinstance(part.get("rules"), dict)
+    }
+    known = known | {name for name, row in parts["rules"].items() if isinstance(row, dict) and "measure" in row}
+    for where, rules in parts.items():
+        for name, row in rules.items():
+            if name not in known and isinstance(row, dict) and row and "measure" not in row:
+                close = get_close_matches(str(name), known, 1)
+                meant = f"did you mean {close[0]}?" if close else "a new rule names its measure"
+                raise ValueError(f"{path}, {where}: {name} has no measure and is no rule of {base}; {meant}")
 
 
 def settings_for(whole: Mapping[str, Any], language: str | None) -> FilterSettings:
@@ -164,17 +218,25 @@ def close_groups(whole: Mapping[str, Any]) -> Groups:
     return {name: group for name, group in groups.items() if group}
 
 
-def _rule(name: str, row: Mapping[str, Any]) -> Rule:
-    if not isinstance(row, dict) or set(row) - _RULE_KEYS or "measure" not in row:
-        raise ValueError(f"rules: {name} is not of the form {{measure: NAME, max or min: NUMBER, from_words: NUMBER}}, or false")
+def _rule(name: str, row: Any, *, known: Set[str] = _RULE_KEYS) -> Rule:
+    if not isinstance(row, dict) or set(row) - known or "measure" not in row:
+        more = ", from_words: NUMBER, from_lines: NUMBER, unless: {measure: NAME, max or min: NUMBER}" if known is _RULE_KEYS else ""
+        raise ValueError(f"rules: {name} is not of the form {{measure: NAME, max or min: NUMBER{more}}}, or false")
     if row["measure"] not in MEASURES:
         raise ValueError(f"rules: {name} asks for {row['measure']!r}; the known measures are {', '.join(MEASURES)}")
     limits = {side: _number(f"rules: {name}: {side}", row[side], None, None) for side in ("max", "min") if side in row}
     if not limits:
         raise ValueError(f"rules: {name} has neither max nor min; expected one of them")
+    unless = _rule(f"{name}: unless", row["unless"], known=_LIMIT_KEYS) if row.get("unless") else None
+    if unless is not None and unless.measure == WRONG_PLACES:
+        raise ValueError(
+            f"rules: {name}: unless asks for {WRONG_PLACES}, which is counted for the rules themselves alone; name another measure"
+        )
+    least = {key: int(_number(f"rules: {name}: {key}", row.get(key, 0), 0, None) or 0) for key in ("from_words", "from_lines")}
     return Rule(
-        name, row["measure"], limits.get("max"), limits.get("min"), int(row.get("from_words", 0)), bool(row.get("needs_stop_words", False))
-    )
+        name, row["measure"], limits.get("max"), limits.get("min"), **least, unless=unless,
+        needs_stop_words=bool(row.get("needs_stop_words", False)),
+    )  # fmt: skip
 
 
 def _repeated_lines(given: Any) -> dict[str, float] | None:

@@ -14,8 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from data_prep.cleaning.code_points import folded
 from data_prep.cleaning.filter_settings import WRONG_PLACES, Rule, settings_for
-from data_prep.cleaning.text_measures import Measurer, folded
+from data_prep.cleaning.text_measures import Measurer
 
 LOOSER, BOTH = DIRECTIONS = ("looser", "both")
 _STOP_WORD_SHARE = 0.008
@@ -69,7 +70,7 @@ def fit(
     for rule in settings.rules:
         if rule.measure == WRONG_PLACES or (rule.max is not None and rule.min is not None):
             continue
-        values = np.sort(np.array([getattr(found, rule.measure) for found in measures if found.words >= rule.from_words]))
+        values = np.sort(np.array([getattr(found, rule.measure) for found in measures if rule.asks(found)]))
         if len(values):
             fitted.append(_fitted(rule, values, lost, direction))
     return words, fitted

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -44,7 +44,7 @@ class Identifier(Protocol):
         """What it can say."""
 
     def probabilities(self, text: str) -> NDArray[Any]:
-        """One for each label, in their order."""
+        """(len(labels),) float, in the order of the labels."""
 
 
 class Py3langid:
@@ -57,7 +57,7 @@ class Py3langid:
         self.labels = tuple(map(str, self._identifier.nb_classes))
 
     def probabilities(self, text: str) -> NDArray[Any]:
-        """One for each label, in their order."""
+        """(len(labels),) float64, in the order of the labels."""
         found = {str(language): float(score) for language, score in self._identifier.rank(text)}
         return np.array([found[label] for label in self.labels])
 
@@ -65,6 +65,13 @@ class Py3langid:
 @cache
 def _py3langid() -> Py3langid:
     return Py3langid()
+
+
+def languages_of(texts: Iterable[str], least_share: float = 0.05) -> list[str]:
+    """The languages that py3langid finds in at least such a share of some texts, the commonest first."""
+    identifier = _py3langid()
+    found = Counter(identifier.labels[int(identifier.probabilities(text[:_CHARACTERS]).argmax())] for text in texts)
+    return [language for language, number in found.most_common() if number >= least_share * found.total()]
 
 
 @dataclass(frozen=True)

@@ -6,17 +6,19 @@ or phrases with marks between them (Home | About us | Contact), where so many su
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-import xxhash
+from data_prep.cleaning.line_search import line_hashes
 
 CONTAINS, WHOLE = MATCHES = ("contains", "whole")
 _PARTS = re.compile(r"\s*\|+\s*|\s+[»›•·]\s+|\t+")
 _MARKS = ("|", " » ", " › ", " • ", " · ", "\t")
+_MARK_CHARACTERS = "|»›•·\t"
 _MAX_MENU = 300  # characters of a line
 _WORD = re.compile(r"[^\W_]+")
 _SHORTEST = 4  # letters of a word that menus are known by
@@ -115,28 +117,37 @@ def line_rules(settings: Mapping[str, Any]) -> tuple[LineRule, ...]:
 
 
 def without_lines(
-    text: str, rules: Sequence[LineRule], *, repeated: Set[int] = frozenset(), holes: bool = False
+    text: str, rules: Sequence[LineRule], *, repeated: Set[int] = frozenset(), max_words: float = math.inf, holes: bool = False
 ) -> tuple[str, dict[str, list[str]]]:
     """The text without the lines that a rule takes, and those lines by reason.
 
     Args:
         repeated: hashes (`line_hashes`) of short lines that many documents of the corpus have: such a line goes at the beginning and at the end of
-            the text, and where three follow each other; elsewhere it may be a heading.
+            the text, and where three follow each other; elsewhere it may be a heading, and so it is where the text numbers it (Article 7, Article 8)
+            and where it begins a text with nothing but a number and a word (Chapter III).
+        max_words: none of those lines has so many spaces.
         holes: whether lines with U+FFFD go.
     """
-    lower = text.lower()
-    rules = [rule for rule in rules if rule.may_take(lower)]
+    if any(rule.match == CONTAINS for rule in rules):
+        lower = text.lower()
+        rules = [rule for rule in rules if rule.may_take(lower)]
+    lines = text.split("\n")
+    small = [line.strip().lower() for line in lines] if repeated else []
+    # Nearly all texts keep all their lines, which is to be found out soon.
+    hashes = _hashes_of_short(lines, small, max_words) if repeated else []
+    if repeated.isdisjoint(hashes):
+        repeated = frozenset()
     if not (rules or holes or repeated):
         return text, {}
-    if not (holes or repeated or any(rule.match == CONTAINS for rule in rules)) and not any(mark in lower for mark in _MARKS):
+    if not (holes or repeated or any(rule.match == CONTAINS for rule in rules) or _has_marks(text)):
         phrases = frozenset().union(*(rule.phrases for rule in rules))
-        if phrases.isdisjoint(map(str.strip, lower.split("\n"))):  # as in nearly all texts
+        longest = max(map(len, phrases))
+        if phrases.isdisjoint(line.strip().lower() for line in lines if len(line) <= longest or line != line.strip()):
             return text, {}
-    lines = text.split("\n")
-    small = [line.strip() for line in lower.split("\n")]
+    small = small or [line.strip().lower() for line in lines]
     full = [place for place, line in enumerate(small) if line]
     gone: dict[int, str] = {}
-    menus = _like_menus(small, full, rules)
+    menus = _like_menus(small, full, rules, parted=_has_marks(text))
     for rule in rules:
         asked = full if rule.match == CONTAINS else menus
         taken = {place for place in asked if rule.takes(small[place])}
@@ -146,8 +157,10 @@ def without_lines(
     if holes:
         gone.update((place, HOLES) for place in full if "\ufffd" in lines[place])
     if repeated:
-        hashes = line_hashes(small)
-        for run in _runs(place if hashes[place] in repeated else None for place in full):
+        numbered = _numbered(small, hashes, repeated)
+        for run in _runs(place if hashes[place] in repeated and hashes[place] not in numbered else None for place in full):
+            if run[0] == full[0] and all(_HEADING.fullmatch(small[place]) for place in run):
+                continue
             if len(run) > 2 or run[0] == full[0] or run[-1] == full[-1]:
                 gone.update((place, REPEATED) for place in run if place not in gone)
     if not gone:
@@ -161,7 +174,12 @@ def without_lines(
 HOLES, REPEATED = "lines with holes", "repeated lines"
 
 
-def _like_menus(small: Sequence[str], full: Sequence[int], rules: Sequence[LineRule]) -> set[int]:
+def _has_marks(text: str) -> bool:
+    """Whether there is a mark that parts menus; most texts lack its character, which is found sooner."""
+    return any(character in text for character in _MARK_CHARACTERS) and any(mark in text for mark in _MARKS)
+
+
+def _like_menus(small: Sequence[str], full: Sequence[int], rules: Sequence[LineRule], *, parted: bool) -> set[int]:
     """Places of lines that are a phrase of a rule, or parted as menus are."""
     phrases: set[str] = set().union(*(rule.phrases for rule in rules if rule.match == WHOLE))
     if not phrases:
@@ -169,7 +187,7 @@ def _like_menus(small: Sequence[str], full: Sequence[int], rules: Sequence[LineR
     return {
         place
         for place in full
-        if small[place] in phrases or (len(small[place]) <= _MAX_MENU and any(mark in small[place] for mark in _MARKS))
+        if small[place] in phrases or (parted and len(small[place]) <= _MAX_MENU and any(mark in small[place] for mark in _MARKS))
     }
 
 
@@ -183,9 +201,28 @@ def _runs(places: Iterable[int | None]) -> list[list[int]]:
     return [run for run in runs if run]
 
 
-def line_hashes(lines: Sequence[str]) -> list[int]:
-    """64 bits of each line in small letters, digits aside: pages are numbered."""
-    return [xxhash.xxh3_64_intdigest(line) for line in _DIGITS.sub("0", "\n".join(lines)).encode().split(b"\n")]
+def _numbered(small: Sequence[str], hashes: Sequence[int], repeated: Set[int]) -> set[int]:
+    """Those hashes of repeated lines of a number and a word that the text has more than once, with a higher number each time."""
+    forms: dict[int, list[int]] = {}
+    for line, hashed in zip(small, hashes):
+        if hashed in repeated and (found := _DIGITS.search(line)) and _HEADING.fullmatch(line):
+            forms.setdefault(hashed, []).append(int(found.group()))
+    return {hashed for hashed, numbers in forms.items() if len(numbers) > 1 and numbers == sorted(set(numbers))}
+
+
+def _hashes_of_short(lines: Sequence[str], small: Sequence[str], max_words: float) -> list[int]:
+    """A hash of each line, 0 where it has too many words to be among those that are looked for.
+
+    Args:
+        small: the lines in small letters, without white space at their ends.
+    """
+    found = [0] * len(lines)
+    short = [place for place, line in enumerate(lines) if line.count(" ") < max_words or line != line.strip()]
+    for place, hashed in zip(short, line_hashes([small[place] for place in short])):
+        found[place] = hashed
+    return found
 
 
 _DIGITS = re.compile(r"\d+")
+_NUMBER = r"(?:\d{1,4}|[ivxlcdm]+)"
+_HEADING = re.compile(rf"(?:[^\W\d_]+\.? )?{_NUMBER}[.)]?|{_NUMBER}[.)]? [^\W\d_]+")

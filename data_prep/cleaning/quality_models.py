@@ -1,7 +1,7 @@
 """Two models of how good a text is: a classifier of good text against web text, and how well n-grams of characters of good text foretell it.
 
 Classifier: logistic regression over hashed words and pairs of words, as fastText classifiers of quality are (Brown et al. 2020, appendix A; Li et al. 2024),
-its answer calibrated (Platt 1999).  Perplexity: that of a character, by an interpolated model of n-grams (Witten and Bell 1991), in place of CCNet's
+its answer calibrated.  Perplexity: that of a character, by an interpolated model of n-grams (Witten and Bell 1991), in place of CCNet's
 5-grams of pieces with KenLM (Wenzek et al. 2020), which has no build for Python without a compiler.
 """
 
@@ -17,6 +17,8 @@ from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+
+from data_prep.cleaning.calibration import Calibration
 
 MODEL_NAME = "model.npz"
 CLASSIFIER, PERPLEXITY = KINDS = ("classifier", "perplexity")
@@ -52,13 +54,12 @@ class Classifier:
 
     Attributes:
         weights: (2**18,) of the hashed words and pairs.
-        slope, offset: of the calibration, over the regression's own answer.
+        calibration: of the regression's own answer.
     """
 
     weights: NDArray[np.float32]
     intercept: float
-    slope: float
-    offset: float
+    calibration: Calibration = field(default_factory=Calibration)
     parts: Mapping[str, float] = field(default_factory=dict)
 
     def score(self, text: str) -> float:
@@ -66,30 +67,29 @@ class Classifier:
         return float(self.scores([text])[0])
 
     def scores(self, texts: Sequence[str]) -> NDArray[np.float64]:
-        """The probability of each text."""
-        return 1 / (1 + np.exp(-(self.slope * self._margins(_features(texts)) + self.offset)))
+        """(len(texts),) the probability of each text."""
+        return self.calibration.probabilities(self.margins(texts))
 
-    def _margins(self, features: Any) -> NDArray[np.float64]:
-        return np.asarray(features @ self.weights, np.float64) + self.intercept
+    def margins(self, texts: Sequence[str]) -> NDArray[np.float64]:
+        """(len(texts),) the regression's own answer for each text, the logarithm of the odds that it gives."""
+        return np.asarray(_features(texts) @ self.weights, np.float64) + self.intercept
 
     @classmethod
-    def fit(
-        cls, texts: Sequence[str], is_good: NDArray[np.bool_], calibration: Sequence[str], calibration_is_good: NDArray[np.bool_]
-    ) -> Classifier:
-        """Regression on the texts, calibrated on others; both sets weigh the same however many they are."""
+    def fit(cls, texts: Sequence[str], is_good: NDArray[np.bool_]) -> Classifier:
+        """Regression on the texts, not calibrated; good and web texts weigh the same however many they are.
+
+        Args:
+            is_good: (len(texts),)
+        """
         from sklearn.linear_model import LogisticRegression
 
         model = LogisticRegression(C=_STRENGTH, class_weight="balanced", max_iter=_ITERATIONS).fit(_features(texts), is_good)
-        classifier = cls(model.coef_[0].astype(np.float32), float(model.intercept_[0]), 1.0, 0.0)
-        margins = classifier._margins(_features(calibration))
-        platt = LogisticRegression(C=1e3, class_weight="balanced").fit(margins[:, None], calibration_is_good)
-        classifier.slope, classifier.offset = float(platt.coef_[0, 0]), float(platt.intercept_[0])
-        return classifier
+        return cls(model.coef_[0].astype(np.float32), float(model.intercept_[0]))
 
     def save(self, path: Path) -> None:
         """Write the file."""
-        numbers = np.array([self.intercept, self.slope, self.offset])
-        np.savez(path, kind=np.array(CLASSIFIER), weights=self.weights, numbers=numbers)
+        numbers = np.array([self.intercept, self.calibration.slope, self.calibration.offset])
+        np.savez(path, kind=np.array(CLASSIFIER), weights=self.weights, numbers=numbers, knots=self.calibration.knots)
 
 
 def _features(texts: Sequence[str]) -> Any:
@@ -240,7 +240,8 @@ def load_model(directory: Path) -> Classifier | NgramModel:
         with np.load(path) as saved:
             if str(saved["kind"]) == CLASSIFIER:
                 intercept, slope, offset = saved["numbers"].tolist()
-                return Classifier(saved["weights"], intercept, slope, offset)
+                knots = saved["knots"] if "knots" in saved.files else np.zeros((2, 0))  # older ones know Platt's curve alone
+                return Classifier(saved["weights"], intercept, Calibration(slope, offset, knots))
             order = sum(name.startswith("keys_") for name in saved.files)
             keys, counts, followed, behind = (
                 [saved[f"{name}_{number}"] for number in range(order)] for name in ("keys", "counts", "followed", "kinds")

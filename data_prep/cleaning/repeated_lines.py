@@ -1,23 +1,24 @@
 """Short lines that many documents of a corpus share: counted over all its files before any is cleaned.
 
-Memory is 12 bytes for each distinct short line of the corpus, twice while two files are joined.
+Memory is 16 bytes for each distinct short line of the corpus, three times that while two files are joined.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep.cleaning.line_rules import line_hashes
+from common.artifacts import written_aside
+from common.plain_files import read_json
+from data_prep.cleaning.line_search import LineSearch, line_hashes
 from data_prep.cleaning.text_hygiene import line_ends, white_space
-from data_prep.cleaning.text_measures import LINE_END, SPACING, Measurer
-from data_prep.plain_files import read_json
-from data_prep.reading.scanning import Reading
-from data_prep.reading.shards import file_state, finish_shard, finished_shard
+from data_prep.sharing.scanning import Reading
+from data_prep.sharing.shards import file_state, finish_shard, finished_shard
+
+_MANY = 1 << 20  # hashes that wait to be counted
 
 
 def count_lines(path: Path, counts_path: Path, max_words: int, reading: Reading) -> None:
@@ -26,32 +27,57 @@ def count_lines(path: Path, counts_path: Path, max_words: int, reading: Reading)
     state = file_state(path)
     if finished_shard(done, state, counts_path):
         return
-    counts: Counter[int] = Counter()
-    num_documents = 0
-    dirt = Measurer().dirt
+    search = LineSearch({}, {})
+    lines, documents = np.zeros(0, np.uint64), np.zeros(0, np.int64)
+    num_documents = size = 0
+    waiting: list[NDArray[np.uint64]] = []
     for block in reading.blocks(path, []):
         num_documents += len(block)
-        for data in block.texts():
-            text = data.decode()
-            if dirt(data) & (LINE_END | SPACING):
-                text = white_space(line_ends(text))
-            lines = [line for line in text.lower().split("\n") if line and line.count(" ") < max_words]
-            counts.update(set(line_hashes(lines)) if lines else ())
-    found = np.array(sorted(counts.items()), dtype=[("line", np.uint64), ("documents", np.int64)])
+        found, odd = search.short_lines(block.text, block.offsets, max_words)
+        waiting += [found, *(_short_lines(block.data(number).decode(), max_words) for number in odd)]
+        size += sum(map(len, waiting[-1 - len(odd) :]))
+        if size > max(_MANY, len(lines)):
+            lines, documents = _counted(lines, documents, waiting)
+            waiting, size = [], 0
+    lines, documents = _counted(lines, documents, waiting)
+    table = np.zeros(len(lines), dtype=[("line", np.uint64), ("documents", np.int64)])
+    table["line"], table["documents"] = lines, documents
     counts_path.parent.mkdir(parents=True, exist_ok=True)
-    np.save(counts_path, found)
+    with written_aside(counts_path) as file:
+        np.save(file, table)
     finish_shard(done, state, {"num_documents": num_documents})
 
 
+def _short_lines(text: str, max_words: int) -> NDArray[np.uint64]:
+    """The distinct hashes of a text's short lines, as `LineSearch.short_lines` has them."""
+    text = white_space(line_ends(text))
+    lines = [line.lower() for line in text.split("\n") if line and line.count(" ") < max_words]
+    return np.array(list(set(line_hashes(lines))) if lines else [], np.uint64)
+
+
+def _counted(
+    lines: NDArray[np.uint64], documents: NDArray[np.int64], more: Sequence[NDArray[np.uint64]]
+) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+    """Lines, sorted, and how many documents have each, with those of more documents."""
+    found, times = np.unique(np.concatenate([*more, np.zeros(0, np.uint64)]), return_counts=True)
+    return _joined(lines, documents, found, times)
+
+
+def _joined(
+    lines: NDArray[np.uint64], documents: NDArray[np.int64], more: NDArray[np.uint64], times: NDArray[np.int64]
+) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+    joined, places = np.unique(np.concatenate([lines, more]), return_inverse=True)
+    totals = np.zeros(len(joined), np.int64)
+    np.add.at(totals, places, np.concatenate([documents, times]))
+    return joined, totals
+
+
 def repeated_lines(counts_paths: Sequence[Path], limits: Mapping[str, float]) -> NDArray[np.uint64]:
-    """The hashes of the lines that so many of the documents counted have, sorted."""
+    """(num_lines,) hashes of the lines that so many of the documents counted have, sorted."""
     lines, documents = np.zeros(0, np.uint64), np.zeros(0, np.int64)
     num_documents = 0
     for path in counts_paths:
         found = np.load(path)
         num_documents += read_json(path.with_suffix(".json"))["num_documents"]
-        joined, places = np.unique(np.concatenate([lines, found["line"]]), return_inverse=True)
-        totals = np.zeros(len(joined), np.int64)
-        np.add.at(totals, places, np.concatenate([documents, found["documents"]]))
-        lines, documents = joined, totals
+        lines, documents = _joined(lines, documents, found["line"], found["documents"])
     return lines[documents >= max(limits["min_documents"], limits["min_share"] * num_documents)]

@@ -10,7 +10,7 @@ from typing import Any
 
 import xxhash
 
-from data_prep.reading.shards import JsonLinesWriter
+from data_prep.sharing.shards import JsonLinesWriter
 
 MAX_CHARACTERS = 2000
 
@@ -20,22 +20,25 @@ class Samples:
 
     def __init__(self, number: int) -> None:
         self._number = number
-        self._kept: dict[str, list[tuple[int, str, dict[str, Any]]]] = {}
+        self._kept: dict[str, list[tuple[int, str, int, dict[str, Any]]]] = {}
+        self._offered = 0
 
     def add(self, reason: str, key: str, record: dict[str, Any]) -> None:
         """Offer a record, known by a key of its own."""
         if self._number:
             kept = self._kept.setdefault(reason, [])
-            entry = (-xxhash.xxh3_64_intdigest(f"{reason}\0{key}".encode()), key, record)
+            # Files of one name in two folders have keys in common: of these the first stays.
+            entry = (-xxhash.xxh3_64_intdigest(f"{reason}\0{key}".encode()), key, -self._offered, record)
+            self._offered += 1
             if len(kept) < self._number:
                 heapq.heappush(kept, entry)
-            elif entry[:2] > kept[0][:2]:
+            elif entry[:3] > kept[0][:3]:
                 heapq.heapreplace(kept, entry)
 
     def records(self) -> Iterator[dict[str, Any]]:
         """All that are kept, by reason, in the order that they were drawn in."""
         for reason in sorted(self._kept):
-            for _, key, record in sorted(self._kept[reason], key=lambda entry: (-entry[0], entry[1])):
+            for _, key, _, record in sorted(self._kept[reason], key=lambda entry: (-entry[0], entry[1], -entry[2])):
                 yield {"reason": reason, "key": key, **record}
 
     def write(self, path: Path) -> None:

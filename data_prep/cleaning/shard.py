@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from common.tables import markdown_table
 from data_prep.cleaning.document_filter import PERSONAL, DocumentFilter
 from data_prep.cleaning.filter_settings import NONE, close_groups, read_filters
 from data_prep.cleaning.language_filter import DOCUMENT, PARAGRAPH, TOGETHER, LanguageFilter
@@ -19,16 +19,16 @@ from data_prep.cleaning.samples import Samples, shown
 from data_prep.cleaning.scores import Scores
 from data_prep.cleaning.text_hygiene import AFTER, AFTER_WITH_LAYOUT, BEFORE, FLATTEN, KEEP, Step
 from data_prep.reading.blocks import Block
-from data_prep.reading.document_ids import id_hash, save_ids
+from data_prep.reading.document_ids import DocumentIds
 from data_prep.reading.documents import BadInput
-from data_prep.reading.scanning import Reading
-from data_prep.reading.shards import JsonLinesWriter, file_state, finish_shard, finished_shard
-from data_prep.tables import markdown_table
+from data_prep.sharing.scanning import Reading
+from data_prep.sharing.shards import JsonLinesWriter, file_state, finish_shard, finished_shard
 
 PROBLEM_RUNS = "problem runs"
 OTHER_PARAGRAPHS = "paragraphs in other languages"
 _MAX_SAMPLES = 5
 _CONTEXT = 30
+_STRETCH = 1024
 
 
 @dataclass(frozen=True)
@@ -208,7 +208,7 @@ def clean_shard(shard: Shard, rules: CleanRules, reading: Reading) -> CleanCount
             cleaner.take(block, kept_file, removed_file)
     cleaner.pass_over(bad)
     cleaner.samples.write(shard.samples_path)
-    save_ids(shard.ids_path, cleaner.ids)
+    cleaner.ids.save(shard.ids_path)
     finish_shard(done, state, {"counts": asdict(cleaner.counts)}, indent=1)
     return cleaner.counts
 
@@ -227,24 +227,27 @@ class _Cleaner:
         self._asks_for_fields = self._filter.settings.blocked_urls is not None or self._scores.ask_for_fields
         self._asks_for_text = self._languages is not None or rules.lengths.min_words > 0 or self._scores.ask_for_text
         self.counts = CleanCounts()
-        self.ids: list[tuple[int, int]] = []
+        self.ids = DocumentIds()
         self.samples = Samples(rules.num_samples)
         self._place = ""
 
     def take(self, block: Block, kept_file: JsonLinesWriter, removed_file: JsonLinesWriter) -> None:
         """Clean some documents and write them, or why they went."""
         counts, written = self.counts, 0  # the documents before this one are
-        for number in range(len(block)):
-            line, characters = int(block.lines[number]), int(block.characters[number])
+        self._note_ids(block)
+        counts.num_read += len(block)
+        counts.characters_read += int(block.characters.sum())
+        needs = self._filter.needs(block, self._language or None, self._steps)
+        if self._asks_for_fields or self._asks_for_text:
+            needs = map(self._filter.dirt, block.texts())
+        for number, (characters, line, dirt) in enumerate(zip(block.characters.tolist(), block.lines.tolist(), needs)):
+            if dirt is None and self._rules.lengths.refuse_length(characters) is None:
+                counts.num_kept += 1
+                counts.characters_kept += characters
+                continue
             self._place = f"{self._file_name}:{line}"
-            if (identity := block.id_json(number)) is not None:
-                # As json.dumps has it, which is what it is but for what is not ASCII.
-                plain = identity.isascii() and b"\x7f" not in identity
-                self.ids.append((id_hash(identity.decode() if plain else json.dumps(json.loads(identity))), line))
-            counts.num_read += 1
-            counts.characters_read += characters
             data = block.data(number)
-            cleaned, refused = self._cleaned(block, number, data)
+            cleaned, refused = self._cleaned(block, number, data, dirt or 0)
             if refused is None:
                 counts.num_kept += 1
             if refused is None and cleaned is None and not self._written:
@@ -261,6 +264,13 @@ class _Cleaner:
             counts.characters_lost += characters - len(text)
             kept_file.write_lines(block.json_line(number, text.encode(), self._file_name, self._written))
         kept_file.write_lines(block.json_lines(written, len(block), self._file_name))
+
+    def _note_ids(self, block: Block) -> None:
+        for line, identity in zip(block.lines.tolist(), block.ids_json()):
+            if identity:
+                # As json.dumps has it, which is what it is but for what is not ASCII.
+                plain = identity.isascii() and b"\x7f" not in identity
+                self.ids.add(identity.decode() if plain else json.dumps(json.loads(identity)), line)
 
     def _remove(
         self, block: Block, number: int, text: str, characters: int, refused: tuple[str, str], removed_file: JsonLinesWriter
@@ -279,7 +289,7 @@ class _Cleaner:
             sample = {"place": f"{self._file_name}:{item.line}", "detail": item.message}
             _count(self.counts.bad_input.setdefault(item.reason, Change()), 0, sample)
 
-    def _cleaned(self, block: Block, number: int, data: bytes) -> tuple[str | None, tuple[str, str] | None]:
+    def _cleaned(self, block: Block, number: int, data: bytes, dirt: int) -> tuple[str | None, tuple[str, str] | None]:
         """The cleaned text of a document, None where nothing was to do, and reason and detail why it does not pass."""
         if self._asks_for_fields:
             fields = block.fields(number)
@@ -287,7 +297,6 @@ class _Cleaner:
                 return None, ("blocked address", site)
             if (refused := self._scores.refuses_fields(fields)) is not None:
                 return None, refused
-        dirt = self._filter.dirt(data)
         if self._asks_for_text or self._filter.may_repair(dirt, self._steps):
             before = data.decode()
             text, refused = self._repaired(before, data, dirt)
@@ -338,7 +347,9 @@ def _count(change: Change, characters: int, sample: dict[str, str]) -> None:
 
 def _difference(before: str, after: str) -> dict[str, str]:
     """Where two texts first differ, with a little around it."""
-    same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(before, after))) if after else 0
+    shorter = min(len(before), len(after))
+    stretch = next((at for at in range(0, shorter, _STRETCH) if before[at : at + _STRETCH] != after[at : at + _STRETCH]), shorter)
+    same = next((at for at in range(stretch, shorter) if before[at] != after[at]), shorter)
     window = slice(max(0, same - _CONTEXT), same + _CONTEXT)
     return {"before": before[window], "after": after[window]}
 

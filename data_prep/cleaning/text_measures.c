@@ -1,12 +1,17 @@
 /* The hot loops of data_prep.cleaning.text_measures: which repairs a text may need, and the numbers that rules about documents look at.
  *
- * Built with the system's compiler at first use (data_prep/native.py).  data_prep/cleaning/text_measures_plain.py says the same in
+ * Built with the system's compiler at first use (common/native.py).  data_prep/cleaning/text_measures_plain.py says the same in
  * Python; tests hold both to the same numbers, so every change is made twice.  Texts are valid UTF-8.
+ *
+ * Most words were there before: what one is like, letter by letter, is remembered under a hash of its bytes.
  */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "utf8_words.h"
+
+#define NUM_REMEMBERED (1 << 16) /* words; a new one takes the place of an old one */
 #define PRIME 0x9E3779B97F4A7C15ull
 #define TABLE_SIZE 0x30000 /* code points in the tables; those behind are ideographs, or nothing */
 #define SHARE(part, whole) ((whole) ? (double)(part) / (whole) : 0)
@@ -18,12 +23,29 @@ enum { LETTER = 1, DIGIT = 2, SPACE = 4, TERMINAL = 8, CLOSING = 16, UNSPACED = 
 enum { LINE_END = 1, CONTROL = 2, INVISIBLE = 4, FORM = 8, SPACING = 16, LEAD = 32, FOLLOWER = 64, HOLE = 128, LONG_LEAD = 256 };
 enum { MARKUP = 1 << 8, ADDRESS = 1 << 9, NUMBER = 1 << 10, CAPITAL = 1 << 11, TRIGGER = 16 };
 
+/* What is known of a word by its bytes alone. */
+typedef struct {
+    uint64_t key; /* 0 is empty */
+    uint32_t found;
+    uint16_t state; /* of Sought behind it, if there were no digits before it */
+} DirtyWord;
+
+enum { HAS_LETTER = 1, IS_LINK = 2, ENDS_TERMINAL = 4, ENDS_ELLIPSIS = 8, FIRST_BULLET = 16, STOP_WORD = 32, HAS_RARE = 64 };
+
+typedef struct {
+    uint64_t key;
+    uint8_t characters, core, letters, digits, uppers, flags;
+    uint8_t hash_signs, ellipses, holes, braces; /* if it has one of the rare ones */
+} Word;
+
 typedef struct { /* of one language */
     const uint8_t *kinds;
     const uint16_t *dirt;
     const uint32_t *lower;
     const uint64_t *stop_words, *triggers; /* open addressing, 0 is empty */
     const uint32_t *trigger_groups;
+    DirtyWord *dirty_words; /* NUM_REMEMBERED of them */
+    Word *words;
     uint64_t stop_mask, trigger_mask;
 } Tables;
 
@@ -54,7 +76,8 @@ static inline uint32_t lower_of(const Tables *t, uint32_t c) { return c < TABLE_
 
 static inline uint64_t join(uint64_t hash, uint64_t value) { return (hash ^ value) * PRIME; }
 
-static inline uint64_t finish(uint64_t hash) {
+/* As `_word_hash` in text_measures.py. */
+static inline uint64_t known_by(uint64_t hash) {
     hash ^= hash >> 32;
     hash *= PRIME;
     hash ^= hash >> 29;
@@ -62,27 +85,30 @@ static inline uint64_t finish(uint64_t hash) {
 }
 
 static inline uint32_t group_of(const Tables *t, uint64_t hash) {
-    uint64_t key = finish(hash);
+    uint64_t key = known_by(hash);
     for (uint64_t at = key & t->trigger_mask; t->triggers[at]; at = (at + 1) & t->trigger_mask)
         if (t->triggers[at] == key) return t->trigger_groups[at];
     return 0;
 }
 
 static inline int is_stop_word(const Tables *t, uint64_t hash) {
-    uint64_t key = finish(hash);
+    uint64_t key = known_by(hash);
     for (uint64_t at = key & t->stop_mask; t->stop_words[at]; at = (at + 1) & t->stop_mask)
         if (t->stop_words[at] == key) return 1;
     return 0;
 }
 
-/* Which repairs a text may need: bits as above, and from bit TRIGGER on the groups of the trigger words in it. */
-uint32_t text_dirt(const Tables *t, const uint8_t *text, int64_t size) {
-    const uint8_t *p = text, *end = text + size;
-    uint32_t found = 0, before = '\n', before_that = '\n';
-    uint16_t last = 0, last_but_one = 0;
-    int digits = 0, gap = 0, prefix = 0;
+typedef struct { /* where the search for what needs a repair stands */
+    uint32_t before, before_that; /* characters */
+    uint16_t last, last_but_one;  /* what these are, as far as it matters: LEAD, FOLLOWER, LONG_LEAD */
+    int digits, gap;              /* of a number, at most 7; characters since the last of them that may stand in one */
+} Sought;
+
+/* What a stretch of a text may need that begins and ends with a word or white space. */
+static uint32_t dirt_of(const Tables *t, const uint8_t *p, const uint8_t *end, Sought *s) {
+    uint32_t found = 0;
+    int prefix = 0;
     uint64_t word = 0;
-    if (size && (*p == ' ' || *p == '\n')) found |= SPACING;
     while (p < end) {
         uint32_t c = next_point(&p);
         uint8_t kind = kind_of(t, c);
@@ -96,36 +122,129 @@ uint32_t text_dirt(const Tables *t, const uint8_t *text, int64_t size) {
             word = 0;
         }
         found |= dirt & (LINE_END | CONTROL | INVISIBLE | FORM | SPACING | HOLE | CAPITAL);
-        if ((dirt & FOLLOWER) && ((last & LEAD) || ((last & FOLLOWER) && (last_but_one & LONG_LEAD)))) found |= LEAD;
-        last_but_one = last;
-        last = dirt;
+        if ((dirt & FOLLOWER) && ((s->last & LEAD) || ((s->last & FOLLOWER) && (s->last_but_one & LONG_LEAD)))) found |= LEAD;
+        s->last_but_one = s->last;
+        s->last = dirt & (LEAD | FOLLOWER | LONG_LEAD);
         if (c < 0x80) {
             if (c >= '0' && c <= '9') {
-                if (++digits >= 7) found |= NUMBER;
-                gap = 0;
-            } else if (digits && (c == ' ' || c == '-' || c == '/' || c == '.' || c == '(' || c == ')') && ++gap <= 2) {
-            } else if (digits && c >= 'A' && c <= 'Z') { /* in IBANs and tax numbers */
-                gap = 0;
+                if (++s->digits >= 7) {
+                    s->digits = 7;
+                    found |= NUMBER;
+                }
+                s->gap = 0;
+            } else if (s->digits && (c == ' ' || c == '-' || c == '/' || c == '.' || c == '(' || c == ')') && ++s->gap <= 2) {
+            } else if (s->digits && c >= 'A' && c <= 'Z') { /* in IBANs and tax numbers */
+                s->gap = 0;
             } else {
-                digits = 0;
+                s->digits = 0;
             }
             if (c == '@') found |= ADDRESS;
-            if (before == '<' && ((c | 32) >= 'a' && (c | 32) <= 'z')) found |= MARKUP;
-            if (before == '<' && (c == '/' || c == '!')) found |= MARKUP;
-            if (before == '&' && (((c | 32) >= 'a' && (c | 32) <= 'z') || c == '#')) found |= MARKUP;
-            if (c == ' ' && (before == ' ' || before == '\n')) found |= SPACING;
+            if (s->before == '<' && ((c | 32) >= 'a' && (c | 32) <= 'z')) found |= MARKUP;
+            if (s->before == '<' && (c == '/' || c == '!')) found |= MARKUP;
+            if (s->before == '&' && (((c | 32) >= 'a' && (c | 32) <= 'z') || c == '#')) found |= MARKUP;
+            if (c == ' ' && (s->before == ' ' || s->before == '\n')) found |= SPACING;
             if (c == '\n') {
-                if (before == ' ') found |= SPACING;
-                if (before == '\n' && before_that == '\n') found |= SPACING;
+                if (s->before == ' ') found |= SPACING;
+                if (s->before == '\n' && s->before_that == '\n') found |= SPACING;
             }
         } else {
-            digits = 0;
+            s->digits = 0;
         }
-        before_that = before;
-        before = c;
+        s->before_that = s->before;
+        s->before = c;
     }
     if (prefix && prefix != PREFIX) found |= group_of(t, word) << TRIGGER;
-    if (size && (before == ' ' || before == '\n')) found |= SPACING;
+    return found;
+}
+
+/* The same state in 11 bits: characters of a word are none that matter behind it. */
+static inline uint16_t packed(const Sought *s) {
+    uint16_t gap = s->digits ? s->gap > 2 ? 3 : s->gap : 0;
+#define THREE(bits) (((bits) & LEAD ? 1 : 0) | ((bits) & FOLLOWER ? 2 : 0) | ((bits) & LONG_LEAD ? 4 : 0))
+    return s->digits | gap << 3 | THREE(s->last) << 5 | THREE(s->last_but_one) << 8;
+}
+
+static inline void unpack(uint16_t state, Sought *s) {
+#define BITS(three) (((three) & 1 ? LEAD : 0) | ((three) & 2 ? FOLLOWER : 0) | ((three) & 4 ? LONG_LEAD : 0))
+    s->digits = state & 7;
+    s->gap = state >> 3 & 3;
+    s->last = BITS(state >> 5 & 7);
+    s->last_but_one = BITS(state >> 8 & 7);
+    s->before = s->before_that = 'x';
+}
+
+#define MOST_AHEAD 64
+
+typedef struct { /* words of a text one after the other, found before they are looked up */
+    const uint8_t *starts[MOST_AHEAD], *ends[MOST_AHEAD];
+    uint64_t keys[MOST_AHEAD];
+} Words;
+
+/* The next words from a place on, at most MOST_AHEAD; what is known of them (records of so many bytes) is asked of the memory meanwhile. */
+static int next_words(const uint8_t *p, const uint8_t *end, const void *known, size_t record, Words *words) {
+    int number = 0;
+    while (number < MOST_AHEAD) {
+        int width;
+        while (p < end && (width = space_at(p, end))) p += width;
+        if (p == end) break;
+        words->starts[number] = p;
+        words->ends[number] = p = word_end(p, end, &words->keys[number]);
+        __builtin_prefetch((const char *)known + words->keys[number] % NUM_REMEMBERED * record, 1);
+        number++;
+    }
+    return number;
+}
+
+/* What a word may need, and where the search stands behind it. */
+static inline uint32_t word_dirt(const Tables *t, const uint8_t *word, const uint8_t *end, uint64_t key, Sought *s) {
+    /* What stands before matters to few words: white space is no LEAD or LONG_LEAD, but may be a FOLLOWER. */
+    if (s->digits || (s->last & ~FOLLOWER) || (s->last && (s->last_but_one & LONG_LEAD))) return dirt_of(t, word, end, s);
+    DirtyWord *known = &t->dirty_words[key % NUM_REMEMBERED];
+    if (known->key != key) {
+        Sought own = {.before = 'x', .before_that = 'x'};
+        known->key = key;
+        known->found = dirt_of(t, word, end, &own);
+        known->state = packed(&own);
+    }
+    unpack(known->state, s);
+    return known->found;
+}
+
+static inline uint32_t space_dirt(const Tables *t, const uint8_t *p, const uint8_t *end, Sought *s) {
+    uint32_t found = 0;
+    while (p < end) {
+        if (*p == ' ' && !s->digits) { /* as nearly always */
+            if (s->before == ' ' || s->before == '\n') found |= SPACING;
+            s->last_but_one = s->last;
+            s->last = 0;
+            s->before_that = s->before;
+            s->before = ' ';
+            p++;
+        } else {
+            int width = space_at(p, end);
+            found |= dirt_of(t, p, p + width, s);
+            p += width;
+        }
+    }
+    return found;
+}
+
+/* Which repairs a text may need: bits as above, and from bit TRIGGER on the groups of the trigger words in it. */
+uint32_t text_dirt(const Tables *t, const uint8_t *text, int64_t size) {
+    const uint8_t *p = text, *end = text + size;
+    uint32_t found = 0;
+    Sought s = {.before = '\n', .before_that = '\n'};
+    Words words;
+    int number;
+    if (size && (*p == ' ' || *p == '\n')) found |= SPACING;
+    while ((number = next_words(p, end, t->dirty_words, sizeof(DirtyWord), &words)))
+        for (int i = 0; i < number; i++) {
+            found |= space_dirt(t, p, words.starts[i], &s);
+            p = words.ends[i];
+            found |= word_dirt(t, words.starts[i], p, words.keys[i], &s);
+        }
+    found |= space_dirt(t, p, end, &s);
+    if (size && (s.before == ' ' || s.before == '\n')) found |= SPACING;
     return found;
 }
 
@@ -142,6 +261,8 @@ typedef struct { /* room that is kept between texts */
     int64_t *ends;    /* characters of all tokens before, and with, each */
     int64_t num_tokens; /* that there is room for */
     int64_t used;       /* tokens of the text at hand */
+    uint64_t *bits;
+    int64_t num_bits; /* twice that many */
 } Room;
 
 static Room room;
@@ -177,21 +298,52 @@ static inline uint32_t times_of(const Slot *slots, uint64_t mask, uint64_t key) 
 static inline uint64_t ngram_ending(int64_t last, int n) {
     uint64_t hash = 0;
     for (int back = n - 1; back >= 0; back--) hash = join(hash, room.tokens[last - back]);
-    return finish(hash);
+    return known_by(hash);
+}
+
+/* Keys of the n-grams that end at some places, without most of those that are there once: two n-grams with the same key have the same bit.
+ * Returns how many are left, -1 when out of memory; keys and places lie together. */
+static int64_t maybe_repeated(int n, int64_t *places, int64_t num_places, uint64_t *keys) {
+    int64_t num_bits = 512;
+    while (num_bits < 8 * num_places) num_bits *= 2;
+    if (num_bits > room.num_bits) {
+        free(room.bits);
+        room.bits = malloc(num_bits / 4);
+        room.num_bits = room.bits ? num_bits : 0;
+        if (!room.bits) return -1;
+    }
+    uint64_t *once = room.bits, *twice = room.bits + num_bits / 64, mask = num_bits - 1;
+    memset(room.bits, 0, num_bits / 4);
+    for (int64_t i = 0; i < num_places; i++) {
+        uint64_t key = keys[i] = ngram_ending(places[i], n), at = key & mask, bit = 1ull << at % 64;
+        twice[at / 64] |= once[at / 64] & bit;
+        once[at / 64] |= bit;
+    }
+    int64_t left = 0;
+    for (int64_t i = 0; i < num_places; i++) {
+        uint64_t at = keys[i] & mask;
+        keys[left] = keys[i];
+        places[left] = places[i];
+        left += twice[at / 64] >> at % 64 & 1;
+    }
+    return left;
 }
 
 /* Of the places where an n-gram may be one that is there twice: the share of the characters of the text in the most frequent of these (the longest of
  * equals), or (covered) in all that were there before; -1 when out of memory.  The places become those where an (n + 1)-gram may be:
- * one that is there twice begins and ends with an n-gram that is. */
-static double repeated_ngrams(int n, int covered, int64_t *places, int64_t *num_places) {
+ * one that is there twice begins and ends with an n-gram that is.  There is room for as many keys.
+ * most: the share in all n-grams that are there twice, first times too; no longer ones can cover more. */
+static double repeated_ngrams(int n, int covered, int64_t *places, int64_t *num_places, uint64_t *keys, double *most) {
     uint64_t mask;
-    int64_t count = *num_places;
-    if (!count) return 0;
+    *most = 0;
+    if (!*num_places) return 0;
+    int64_t count = maybe_repeated(n, places, *num_places, keys);
+    if (count < 0) return -1;
     Slot *slots = cleared(count, &mask);
     if (!slots) return -1;
     int64_t best = 1, characters = 0, in_them = 0, next = 0, all = room.ends[room.used];
     for (int64_t i = 0; i < count; i++) {
-        int64_t last = places[i], times = counted(slots, mask, ngram_ending(last, n));
+        int64_t last = places[i], times = counted(slots, mask, keys[i]);
         if (times < 2) continue;
         int64_t from = last - n + 1, length = room.ends[last + 1] - room.ends[from];
         if (times > best || (times == best && length > characters)) {
@@ -202,14 +354,16 @@ static double repeated_ngrams(int n, int covered, int64_t *places, int64_t *num_
         in_them += room.ends[last + 1] - room.ends[from];
         next = last + 1;
     }
-    int64_t left = 0, before = -1;
+    int64_t left = 0, before = -1, in_all = 0;
     for (int64_t i = 0; i < count && best > 1; i++) {
-        if (times_of(slots, mask, ngram_ending(places[i], n)) < 2) continue;
-        int64_t last = places[i];
+        if (times_of(slots, mask, keys[i]) < 2) continue;
+        int64_t last = places[i], from = last - n < before ? before : last - n;
+        in_all += room.ends[last + 1] - room.ends[from + 1];
         if (before == last - 1) places[left++] = last;
         before = last;
     }
     *num_places = left;
+    *most = (double)in_all / all;
     double share = covered ? (double)in_them / all : best > 1 ? (double)best * characters / all : 0;
     return share < 1 ? share : 1;
 }
@@ -237,8 +391,188 @@ static int starts_link(const uint8_t *p, const uint8_t *end) {
            (end - p >= 4 && !memcmp(p, "www.", 4));
 }
 
-/* The numbers of a text in the order of `Measures` in text_measures.py; 0 where memory is out. */
-int text_measure(const Tables *t, const uint8_t *text, int64_t size, double *out) {
+typedef struct { /* sums over the words of a text */
+    int64_t characters, visible, tokens, words, word_characters, alphabetic, stop_words, longest, hash_signs, ellipses, sentences;
+    int64_t link_characters, letters, digits, uppers, holes, braces;
+} Sums;
+
+/* Add a word of scripts with spaces, of which all is known. */
+static inline void add_word(Sums *s, const Word *word) {
+    room.tokens[s->tokens] = word->key;
+    room.ends[s->tokens + 1] = room.ends[s->tokens] + word->characters;
+    s->tokens++;
+    s->characters += word->characters;
+    s->visible += word->characters;
+    s->words += word->core != 0;
+    s->word_characters += word->core;
+    if (word->core > s->longest) s->longest = word->core;
+    s->stop_words += (word->flags & STOP_WORD) != 0;
+    s->alphabetic += (word->flags & HAS_LETTER) != 0;
+    s->sentences += (word->flags & ENDS_TERMINAL) != 0;
+    s->letters += word->letters;
+    s->digits += word->digits;
+    s->uppers += word->uppers;
+    if (word->flags & (HAS_RARE | IS_LINK)) {
+        if (word->flags & IS_LINK) s->link_characters += word->characters;
+        s->hash_signs += word->hash_signs;
+        s->ellipses += word->ellipses;
+        s->holes += word->holes;
+        s->braces += word->braces;
+    }
+}
+
+typedef struct { /* how a stretch between white space begins and ends */
+    int first_is_bullet, ends_terminal, ends_ellipsis, has_unspaced;
+} Edges;
+
+/* Add what stands between white space, letter by letter: one token, or several where a script puts no spaces between words. */
+static Edges add_letters(const Tables *t, const uint8_t *p, const uint8_t *end, Sums *s) {
+    const uint8_t *start = p;
+    Edges edges = {0};
+    uint64_t token = 0, core = 0, core_at_last = 0;
+    int64_t token_length = 0, core_length = 0, core_at_last_length = 0;
+    int has_letter = 0, is_link = 0, dots = 0, terminal = 0, unspaced = 0;
+    for (;;) {
+        uint32_t c = ' ';
+        uint8_t kind = SPACE;
+        const uint8_t *here = p;
+        if (p < end) {
+            c = next_point(&p);
+            kind = kind_of(t, c);
+        }
+        if (token_length && ((kind & (SPACE | UNSPACED)) || (unspaced && (kind & (LETTER | DIGIT))))) { /* the token is whole */
+            room.tokens[s->tokens] = known_by(token);
+            room.ends[s->tokens + 1] = room.ends[s->tokens] + token_length;
+            s->tokens++;
+            if (core_at_last_length) {
+                s->words++;
+                s->word_characters += core_at_last_length;
+                if (core_at_last_length > s->longest) s->longest = core_at_last_length;
+                s->stop_words += is_stop_word(t, core_at_last);
+            }
+            s->alphabetic += has_letter;
+            s->sentences += terminal;
+            if (is_link) s->link_characters += token_length;
+            token = core = core_at_last = 0;
+            token_length = core_length = core_at_last_length = 0;
+            has_letter = is_link = terminal = unspaced = 0;
+        }
+        if (here == end) return edges;
+        s->characters++;
+        s->visible++;
+        if (!token_length) is_link = starts_link(here, end);
+        token = join(token, c);
+        token_length++;
+        if (kind & (LETTER | DIGIT) || core_length) {
+            core = join(core, lower_of(t, c));
+            core_length++;
+        }
+        if (kind & (LETTER | DIGIT)) {
+            core_at_last = core;
+            core_at_last_length = core_length;
+        }
+        unspaced |= kind & UNSPACED;
+        edges.has_unspaced |= kind & UNSPACED;
+        has_letter |= (kind & LETTER) != 0;
+        s->letters += (kind & LETTER) != 0;
+        s->digits += (kind & DIGIT) != 0;
+        s->uppers += (kind & UPPER) != 0;
+        s->holes += c == 0xFFFD;
+        s->braces += c == '{';
+        s->hash_signs += c == '#';
+        dots = c == '.' ? dots + 1 : 0;
+        if (c == 0x2026 || dots == 3) s->ellipses++;
+        if (here == start) edges.first_is_bullet = (kind & BULLET) != 0;
+        if (kind & TERMINAL)
+            terminal = 1;
+        else if (!(kind & CLOSING))
+            terminal = 0;
+        edges.ends_terminal = terminal;
+        edges.ends_ellipsis = c == 0x2026 || dots >= 3;
+    }
+}
+
+/* Add what stands between white space; most of it is remembered. */
+static inline Edges add_stretch(const Tables *t, const uint8_t *p, const uint8_t *end, uint64_t key, Sums *s) {
+    Word *known = &t->words[key % NUM_REMEMBERED];
+    if (known->key != key) {
+        int64_t tokens = s->tokens;
+        Sums before = *s;
+        s->longest = 0;
+        Edges edges = add_letters(t, p, end, s);
+        int64_t core = s->longest, characters = s->characters - before.characters;
+        if (before.longest > s->longest) s->longest = before.longest;
+        if (edges.has_unspaced || characters > 255) return edges;
+        room.tokens[tokens] = key; /* as it will be */
+        int64_t rare[] = {s->hash_signs - before.hash_signs, s->ellipses - before.ellipses, s->holes - before.holes, s->braces - before.braces};
+        *known = (Word){
+            .key = key, .characters = characters, .core = core, .letters = s->letters - before.letters, .digits = s->digits - before.digits,
+            .uppers = s->uppers - before.uppers, .hash_signs = rare[0], .ellipses = rare[1], .holes = rare[2], .braces = rare[3],
+            .flags = (s->alphabetic > before.alphabetic ? HAS_LETTER : 0) | (s->link_characters > before.link_characters ? IS_LINK : 0) |
+                     (edges.ends_terminal ? ENDS_TERMINAL : 0) | (edges.ends_ellipsis ? ENDS_ELLIPSIS : 0) |
+                     (edges.first_is_bullet ? FIRST_BULLET : 0) | (s->stop_words > before.stop_words ? STOP_WORD : 0) |
+                     (rare[0] | rare[1] | rare[2] | rare[3] ? HAS_RARE : 0),
+        };
+        return edges;
+    }
+    add_word(s, known);
+    return (Edges){(known->flags & FIRST_BULLET) != 0, (known->flags & ENDS_TERMINAL) != 0, (known->flags & ENDS_ELLIPSIS) != 0, 0};
+}
+
+typedef struct { /* lines and paragraphs of a text */
+    uint64_t *lines, *paragraphs; /* hashes */
+    int64_t *line_characters, *paragraph_characters;
+    int64_t num_lines, num_paragraphs, bullets, ellipsis_lines, terminal_lines, short_lines;
+    uint64_t line, line_at_last, paragraph;                /* of those at hand */
+    int64_t length, length_at_last, paragraph_length;      /* characters, also to the last visible one */
+    int first_is_bullet;
+    Edges edges; /* of its last word */
+} Lines;
+
+static void end_paragraph(Lines *l) {
+    if (!l->paragraph_length) return;
+    l->paragraphs[l->num_paragraphs] = known_by(l->paragraph);
+    l->paragraph_characters[l->num_paragraphs++] = l->paragraph_length;
+    l->paragraph = 0;
+    l->paragraph_length = 0;
+}
+
+static void end_line(Lines *l) {
+    if (l->length_at_last) {
+        l->lines[l->num_lines] = known_by(l->line_at_last);
+        l->line_characters[l->num_lines] = l->length_at_last;
+        l->paragraph = join(l->paragraph, l->lines[l->num_lines++]);
+        l->paragraph_length += l->length_at_last;
+        l->bullets += l->first_is_bullet;
+        l->terminal_lines += l->edges.ends_terminal;
+        l->ellipsis_lines += l->edges.ends_ellipsis;
+        l->short_lines += l->length_at_last <= 30;
+    } else {
+        end_paragraph(l);
+    }
+    l->line = l->line_at_last = 0;
+    l->length = l->length_at_last = 0;
+}
+
+/* Add white space. */
+static inline void add_space(Lines *l, const uint8_t *p, const uint8_t *end, Sums *s) {
+    while (p < end) {
+        int ends_line = *p == '\n';
+        p += space_at(p, end);
+        s->characters++;
+        if (ends_line)
+            end_line(l);
+        else if (l->length)
+            l->line = join(l->line, ' '), l->length++;
+    }
+}
+
+/* The measures in the order of `Measures` in text_measures_plain.py, of which these are named here. */
+enum { WORDS = 1, LINES = 2, ELLIPSIS_LINES = 12, TERMINAL_LINES = 13, TOP_2_GRAM = 27, DUPLICATE_5_GRAM = 30, NUM_MEASURES = 36 };
+enum { ENDED_LINES = NUM_MEASURES, NOTHING = -1 }; /* of rules: a difference of two, and one that is 0 here */
+
+/* Room for what is known of a text; 0 where memory is out. */
+static int begin_text(int64_t size, Lines *l) {
     int64_t most = size + 2; /* tokens and lines */
     if (most > room.num_tokens) {
         most *= 2; /* so that texts of growing length do not ask each time */
@@ -250,140 +584,164 @@ int text_measure(const Tables *t, const uint8_t *text, int64_t size, double *out
         if (!room.num_tokens) return 0;
     }
     most = room.num_tokens;
-    uint64_t *lines = room.tokens + most, *paragraphs = room.tokens + 2 * most;
-    int64_t *line_characters = room.ends + most, *paragraph_characters = room.ends + 2 * most;
-    int64_t characters = 0, visible = 0, tokens = 0, words = 0, word_characters = 0, alphabetic = 0, stop_words = 0, longest = 0;
-    int64_t hash_signs = 0, ellipses = 0, num_lines = 0, num_paragraphs = 0, bullets = 0, ellipsis_lines = 0, terminal_lines = 0;
-    int64_t short_lines = 0, sentences = 0, link_characters = 0, letters = 0, digits = 0, uppers = 0, holes = 0, braces = 0;
-    const uint8_t *p = text, *end = text + size;
-    int64_t paragraph_length = 0;
-    uint64_t paragraph = 0;
+    *l = (Lines){.lines = room.tokens + most, .paragraphs = room.tokens + 2 * most, .line_characters = room.ends + most, .paragraph_characters = room.ends + 2 * most};
     room.ends[0] = 0;
-    while (p < end) { /* a line */
-        uint64_t line = 0, line_at_last = 0;
-        int64_t length = 0, length_at_last = 0; /* characters to the last visible one */
-        int first_is_bullet = 0, ends_terminal = 0, ends_ellipsis = 0;
-        uint64_t token = 0, core = 0, core_at_last = 0;
-        int64_t token_length = 0, core_length = 0, core_at_last_length = 0;
-        int has_letter = 0, is_link = 0, dots = 0, terminal = 0, unspaced = 0;
-        for (;;) {
-            uint32_t c = '\n';
-            uint8_t kind = SPACE;
-            const uint8_t *here = p;
-            if (p < end) {
-                c = next_point(&p);
-                kind = kind_of(t, c);
-                characters++;
-            }
-            int ends_line = c == '\n';
-            if (token_length && ((kind & (SPACE | UNSPACED)) || (unspaced && (kind & (LETTER | DIGIT))))) { /* the token is whole */
-                room.tokens[tokens] = finish(token);
-                room.ends[tokens + 1] = room.ends[tokens] + token_length;
-                tokens++;
-                if (core_at_last_length) {
-                    words++;
-                    word_characters += core_at_last_length;
-                    if (core_at_last_length > longest) longest = core_at_last_length;
-                    stop_words += is_stop_word(t, core_at_last);
-                }
-                alphabetic += has_letter;
-                sentences += terminal;
-                if (is_link) link_characters += token_length;
-                token = core = core_at_last = 0;
-                token_length = core_length = core_at_last_length = 0;
-                has_letter = is_link = terminal = unspaced = 0;
-            }
-            if (kind & SPACE) {
-                dots = 0;
-                if (ends_line) break;
-                if (length) line = join(line, ' '), length++;
-                continue;
-            }
-            visible++;
-            if (!token_length) is_link = starts_link(here, end);
-            token = join(token, c);
-            token_length++;
-            if (kind & (LETTER | DIGIT) || core_length) {
-                core = join(core, lower_of(t, c));
-                core_length++;
-            }
-            if (kind & (LETTER | DIGIT)) {
-                core_at_last = core;
-                core_at_last_length = core_length;
-            }
-            unspaced |= kind & UNSPACED;
-            has_letter |= kind & LETTER;
-            letters += (kind & LETTER) != 0;
-            digits += (kind & DIGIT) != 0;
-            uppers += (kind & UPPER) != 0;
-            holes += c == 0xFFFD;
-            braces += c == '{';
-            hash_signs += c == '#';
-            dots = c == '.' ? dots + 1 : 0;
-            if (c == 0x2026 || dots == 3) ellipses++;
-            if (!length) first_is_bullet = (kind & BULLET) != 0;
-            if (kind & TERMINAL)
-                terminal = 1;
-            else if (!(kind & CLOSING))
-                terminal = 0;
-            ends_terminal = terminal;
-            ends_ellipsis = c == 0x2026 || dots >= 3;
-            line = join(line, c);
-            length++;
-            line_at_last = line;
-            length_at_last = length;
-        }
-        if (length_at_last) {
-            lines[num_lines] = finish(line_at_last);
-            line_characters[num_lines++] = length_at_last;
-            paragraph = join(paragraph, lines[num_lines - 1]);
-            paragraph_length += length_at_last;
-            bullets += first_is_bullet;
-            terminal_lines += ends_terminal;
-            ellipsis_lines += ends_ellipsis;
-            short_lines += length_at_last <= 30;
-        }
-        if ((!length_at_last || p >= end) && paragraph_length) {
-            paragraphs[num_paragraphs] = finish(paragraph);
-            paragraph_characters[num_paragraphs++] = paragraph_length;
-            paragraph = 0;
-            paragraph_length = 0;
-        }
+    return 1;
+}
+
+/* Add some words, and the white space before each, which begins at p; the end of the last one. */
+static inline const uint8_t *add_words(const Tables *t, const uint8_t *p, const Words *words, int number, Lines *l, Sums *s) {
+    for (int i = 0; i < number; i++) {
+        add_space(l, p, words->starts[i], s);
+        int64_t before = s->characters;
+        p = words->ends[i];
+        l->edges = add_stretch(t, words->starts[i], p, words->keys[i], s);
+        if (!l->length) l->first_is_bullet = l->edges.first_is_bullet;
+        l->line_at_last = l->line = join(l->line, words->keys[i]);
+        l->length_at_last = l->length += s->characters - before;
     }
-    double *o = out;
-    *o++ = characters;
-    *o++ = words;
-    *o++ = num_lines;
-    *o++ = sentences;
-    *o++ = SHARE(word_characters, words);
-    *o++ = longest;
-    *o++ = SHARE(alphabetic, tokens);
-    *o++ = stop_words;
-    *o++ = SHARE(stop_words, words);
-    *o++ = SHARE(hash_signs, words);
-    *o++ = SHARE(ellipses, words);
-    *o++ = SHARE(bullets, num_lines);
-    *o++ = SHARE(ellipsis_lines, num_lines);
-    *o++ = SHARE(terminal_lines, num_lines);
-    *o++ = SHARE(short_lines, num_lines);
-    *o++ = SHARE(num_lines, words);
-    *o++ = SHARE(link_characters, visible);
-    *o++ = SHARE(letters, visible);
-    *o++ = SHARE(digits, visible);
-    *o++ = SHARE(uppers, letters);
-    *o++ = holes;
-    *o++ = SHARE(holes, visible);
-    *o++ = braces;
-    if (!repeated(lines, line_characters, num_lines, o, o + 1)) return 0;
-    o += 2;
-    if (!repeated(paragraphs, paragraph_characters, num_paragraphs, o, o + 1)) return 0;
-    o += 2;
-    int64_t *places = line_characters, num_places = 0; /* the lines are counted */
-    room.used = tokens;
-    for (int64_t last = 1; last < tokens; last++) places[num_places++] = last;
-    for (int n = 2; n <= 10; n++, o++) {
-        *o = repeated_ngrams(n, n >= 5, places, &num_places);
-        if (*o < 0) return 0;
+    return p;
+}
+
+/* All numbers of a whole text but those of n-grams; 0 where memory is out. */
+static int end_text(Lines *l, Sums *s, double *o) {
+    end_line(l);
+    end_paragraph(l);
+    *o++ = s->characters;
+    *o++ = s->words;
+    *o++ = l->num_lines;
+    *o++ = s->sentences;
+    *o++ = SHARE(s->word_characters, s->words);
+    *o++ = s->longest;
+    *o++ = SHARE(s->alphabetic, s->tokens);
+    *o++ = s->stop_words;
+    *o++ = SHARE(s->stop_words, s->words);
+    *o++ = SHARE(s->hash_signs, s->words);
+    *o++ = SHARE(s->ellipses, s->words);
+    *o++ = SHARE(l->bullets, l->num_lines);
+    *o++ = SHARE(l->ellipsis_lines, l->num_lines);
+    *o++ = SHARE(l->terminal_lines, l->num_lines);
+    *o++ = SHARE(l->short_lines, l->num_lines);
+    *o++ = SHARE(l->num_lines, s->words);
+    *o++ = SHARE(s->link_characters, s->visible);
+    *o++ = SHARE(s->letters, s->visible);
+    *o++ = SHARE(s->digits, s->visible);
+    *o++ = SHARE(s->uppers, s->letters);
+    *o++ = s->holes;
+    *o++ = SHARE(s->holes, s->visible);
+    *o++ = SHARE(s->braces, s->words);
+    if (!repeated(l->lines, l->line_characters, l->num_lines, o, o + 1)) return 0;
+    return repeated(l->paragraphs, l->paragraph_characters, l->num_paragraphs, o + 2, o + 3);
+}
+
+/* The numbers of n-grams of `first` to `last` tokens of a text that has ended; 0 where memory is out.  Behind those of `tops` tokens none is looked for
+ * of which no more than `enough` of the text can be: it is 0. */
+static int count_ngrams(const Lines *l, const Sums *s, int first, int tops, int last, double enough, double *out) {
+    int64_t *places = l->line_characters, num_places = 0; /* the lines are counted, and leave their room */
+    room.used = s->tokens;
+    for (int n = 2; n <= 10; n++) out[TOP_2_GRAM + n - 2] = 0;
+    for (int64_t end = first - 1; end < s->tokens; end++) places[num_places++] = end;
+    for (int n = first; n <= last; n++) {
+        double most, found = repeated_ngrams(n, n >= 5, places, &num_places, l->lines, &most);
+        if (found < 0) return 0;
+        out[TOP_2_GRAM + n - 2] = found;
+        if (n >= tops && most <= enough) break; /* the most frequent ones may lie over each other, and be more than they cover */
     }
     return 1;
+}
+
+/* The numbers of a text in the order of `Measures` in text_measures_plain.py; 0 where memory is out. */
+int text_measure(const Tables *t, const uint8_t *text, int64_t size, double *out) {
+    Lines l;
+    Sums s = {0};
+    Words words;
+    const uint8_t *p = text, *end = text + size;
+    int number;
+    if (!begin_text(size, &l)) return 0;
+    while ((number = next_words(p, end, t->words, sizeof(Word), &words))) p = add_words(t, p, &words, number, &l, &s);
+    add_space(&l, p, end, &s);
+    return end_text(&l, &s, out) && count_ngrams(&l, &s, 2, 4, 10, -1, out);
+}
+
+typedef struct { /* `Rule` of filter_settings.py; infinite where there is no limit */
+    int32_t measure, unless; /* NOTHING: it is always 0, or there is none */
+    double max, min, unless_max, unless_min, from_words, from_lines;
+} Rule;
+
+static inline double measured(const double *out, int32_t measure) {
+    return measure == NOTHING ? 0 : measure == ENDED_LINES ? out[TERMINAL_LINES] - out[ELLIPSIS_LINES] : out[measure];
+}
+
+static inline int asks(const Rule *rule, const double *out) {
+    if (out[WORDS] < rule->from_words || out[LINES] < rule->from_lines) return 0;
+    double value = measured(out, rule->unless);
+    return rule->unless == NOTHING || value > rule->unless_max || value < rule->unless_min;
+}
+
+/* Whether a rule refuses a text that has ended; -1 where memory is out.  N-grams are counted as far as a rule asks for them. */
+static int is_refused(const Lines *l, const Sums *s, const Rule *rules, int64_t num_rules, double *out) {
+    int first = 11, tops = 0, last = 0;
+    double enough = 1; /* rules of duplicate n-grams let this pass */
+    for (int64_t i = 0; i < num_rules; i++) {
+        const Rule *rule = &rules[i];
+        int of_ngrams = rule->measure >= TOP_2_GRAM && rule->measure < NUM_MEASURES, n = rule->measure - TOP_2_GRAM + 2;
+        if (rule->unless >= TOP_2_GRAM && rule->unless < NUM_MEASURES) first = 2, last = 10, enough = -1; /* few settings do so */
+        if (!of_ngrams || (rule->unless < TOP_2_GRAM || rule->unless == ENDED_LINES ? !asks(rule, out) : 0)) continue;
+        if (n < first) first = n;
+        if (n > last) last = n;
+        if (n < 5 && n > tops) tops = n;
+        if (n >= 5) enough = rule->min > 0 ? -1 : rule->max < enough ? rule->max : enough;
+    }
+    if (last && !count_ngrams(l, s, first, tops, last, enough, out)) return -1;
+    for (int64_t i = 0; i < num_rules; i++) {
+        double value = measured(out, rules[i].measure);
+        if ((value > rules[i].max || value < rules[i].min) && asks(&rules[i], out)) return 1;
+    }
+    return 0;
+}
+
+/* What texts one behind the other may need, and which of them pass the rules as they are.
+ *
+ * dirty: tables of trigger words.  t: of stop words.  offsets: text d is text[offsets[d]:offsets[d + 1]].  hard: a text that may need one of these
+ * repairs is not measured on to its end.
+ * dirt: of each text, as `text_dirt`.  passes: whether no rule refuses it; 0 too where that is not known.  words: of each that passes.
+ * measures: whether words are to be counted where there are no rules.
+ */
+void texts_judge(const Tables *dirty, const Tables *t, const uint8_t *text, const int64_t *offsets, int64_t num_texts, uint32_t hard, const Rule *rules,
+                 int64_t num_rules, int measures, uint32_t *dirt, uint8_t *passes, double *words_of) {
+    double out[NUM_MEASURES] = {0};
+    Words words;
+    for (int64_t d = 0; d < num_texts; d++) {
+        const uint8_t *start = text + offsets[d], *end = text + offsets[d + 1], *p = start;
+        passes[d] = words_of[d] = 0;
+        Lines l;
+        Sums s = {0};
+        if (!measures || !begin_text(end - start, &l)) {
+            dirt[d] = text_dirt(dirty, start, end - start);
+            passes[d] = !measures;
+            continue;
+        }
+        uint32_t found = 0;
+        Sought sought = {.before = '\n', .before_that = '\n'};
+        int number;
+        if (p < end && (*p == ' ' || *p == '\n')) found |= SPACING;
+        while ((number = next_words(p, end, dirty->dirty_words, sizeof(DirtyWord), &words))) {
+            const uint8_t *before = p;
+            for (int i = 0; i < number; i++) __builtin_prefetch(&t->words[words.keys[i] % NUM_REMEMBERED], 1);
+            for (int i = 0; i < number; i++) {
+                found |= space_dirt(dirty, p, words.starts[i], &sought);
+                p = words.ends[i];
+                found |= word_dirt(dirty, words.starts[i], p, words.keys[i], &sought);
+            }
+            if (!(found & hard)) add_words(t, before, &words, number, &l, &s);
+        }
+        found |= space_dirt(dirty, p, end, &sought);
+        if (start < end && (sought.before == ' ' || sought.before == '\n')) found |= SPACING;
+        dirt[d] = found;
+        if (found & hard) continue;
+        add_space(&l, p, end, &s);
+        if (!end_text(&l, &s, out)) continue;
+        words_of[d] = out[WORDS];
+        passes[d] = is_refused(&l, &s, rules, num_rules, out) == 0;
+    }
 }

@@ -16,14 +16,14 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from data_prep.artifacts import digest_bytes
+from common.artifacts import digest_bytes
+from common.progress import Progress
 from data_prep.deduplication.onion import MAX_ORDINAL
 from data_prep.deduplication.range_work import Layout, RangeWork
 from data_prep.deduplication.ranges import answer, find_repeats, gather_occurrences
 from data_prep.deduplication.runs import decide_shard, forget_hashes, place_shard, spill_shard
 from data_prep.deduplication.similar_documents import Similar
-from data_prep.progress import Progress
-from data_prep.reading.shards import file_state, finish_shard, finished_shard, ordered_map
+from data_prep.sharing.shards import file_state, finish_shard, finished_shard, ordered_map
 
 _BLOCKS = 64  # tasks in which all ranges are done
 

@@ -13,12 +13,13 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
+from common.artifacts import written_aside
 from data_prep.deduplication.onion import MAX_ORDINAL, Table
 from data_prep.deduplication.onion_types import CONTAMINATED, KEPT, SAME_DOCUMENT, SIMILAR_DOCUMENT, Decisions, Scan
 from data_prep.deduplication.similar_documents import Similar, SimilarSettings
 from data_prep.reading.compressed import COMPRESSIONS, density
 from data_prep.reading.parquet import unpacked_size
-from data_prep.reading.scanning import Batch, Scanner
+from data_prep.sharing.scanning import Batch, Scanner
 
 REMOVED = np.dtype(
     [("document", "<i8"), ("paragraph", "<i4"), ("verdict", "u1"), ("tokens", "<u4"), ("covered", "<u4"), ("repeated", "<u4"),
@@ -52,14 +53,15 @@ class DecisionLog:
     directory: Path
 
     def removed(self, shard: int) -> NDArray[Any]:
-        """What was removed from a shard, as `REMOVED`, in order."""
+        """(num_removed,) `REMOVED`, the paragraphs that were removed from a shard, in order."""
         path = self._path("removed", shard)
         return np.fromfile(path, REMOVED) if path.exists() else np.zeros(0, REMOVED)
 
     def places(self, shard: int) -> NDArray[Any]:
-        """Where the documents of a shard begin and how long they are, as `PLACE`; mapped, since few are asked for."""
+        """(num_documents,) `PLACE`, where the documents of a shard begin and how long they are; mapped, since few are asked for."""
         path = self._path("places", shard)
-        return np.memmap(path, PLACE, mode="r") if path.exists() and path.stat().st_size else np.zeros(0, PLACE)
+        # As a plain array: numpy makes an object of its class for each element of a mapped one that is asked for.
+        return np.asarray(np.memmap(path, PLACE, mode="r")) if path.exists() and path.stat().st_size else np.zeros(0, PLACE)
 
     def clear(self) -> None:
         """Forget what a run that was killed has written."""
@@ -70,7 +72,8 @@ class DecisionLog:
         """Write down the decisions over the next batch.
 
         Args:
-            fixed, document: see `removed_rows`.
+            fixed: (num_paragraphs,) `FIXED`.
+            document: number of its first document in the shard.
             ordinal: of its first paragraph.
         """
         with open(self._path("places", shard), "ab") as file:
@@ -83,12 +86,18 @@ class DecisionLog:
     def write_places(
         self, shard: int, ordinal: int, document_paragraph: NDArray[np.int64], paragraph_tokens: NDArray[np.int64], lines: NDArray[np.int64]
     ) -> None:
-        """Write down where all documents of a shard begin and how long they are; arguments as in `Scan` and `append`."""
-        _write(self._path("places", shard), _places(ordinal, document_paragraph, paragraph_tokens, lines))
+        """Write down where all documents of a shard begin and how long they are.
 
-    def write_removed(self, shard: int, rows: NDArray[Any]) -> None:
-        """Write down what is removed from a shard in all, in place of what was written before."""
-        _write(self._path("removed", shard), rows)
+        Args:
+            ordinal: of its first paragraph.
+            document_paragraph, paragraph_tokens: as of a `Scan`, of the whole shard.
+            lines: (num_documents,) of the file.
+        """
+        _write(self._path("places", shard), [_places(ordinal, document_paragraph, paragraph_tokens, lines)])
+
+    def write_removed(self, shard: int, parts: Iterable[NDArray[Any]]) -> None:
+        """Write down what is removed from a shard in all, arrays (num_removed,) of `REMOVED`, in place of what was written before."""
+        _write(self._path("removed", shard), parts)
 
     def _path(self, what: str, shard: int) -> Path:
         return self.directory / f"{what}_{shard}"
@@ -104,14 +113,14 @@ def _places(
     return places
 
 
-def _write(path: Path, array: NDArray[Any]) -> None:
-    partial = path.with_name(f".{path.name}.partial")
-    array.tofile(partial)
-    os.replace(partial, path)
+def _write(path: Path, parts: Iterable[NDArray[Any]]) -> None:
+    with written_aside(path) as file:
+        for part in parts:
+            part.tofile(file)
 
 
 def removed_rows(scan: Scan, decisions: Decisions, fixed: NDArray[Any], *, document: int) -> NDArray[Any]:
-    """What goes of some documents, as `REMOVED`.
+    """What goes of some documents, (num_removed,) `REMOVED`.
 
     Args:
         fixed: (num_paragraphs,) `FIXED`.
@@ -212,7 +221,12 @@ def _mark_same(whole: Table, scan: Scan, ordinal: int, fixed: NDArray[Any]) -> N
 
 
 def mark_similar(similar: Similar, first_document: int, document_paragraph: NDArray[np.int64], fixed: NDArray[Any]) -> None:
-    """Mark documents that are like another one, but those of which something is marked already."""
+    """Mark documents that are like another one, but those of which something is marked already.
+
+    Args:
+        document_paragraph: (num_documents + 1,) first paragraph of each; the last number is that of all paragraphs.
+        fixed: (num_paragraphs,) `FIXED`, changed in place.
+    """
     for document, other, share in zip(*(array.tolist() for array in similar.among(first_document, len(document_paragraph) - 1))):
         paragraphs = slice(*document_paragraph[document : document + 2].tolist())
         if not fixed["verdict"][paragraphs].any():
@@ -223,7 +237,7 @@ def fixed_by(hits: NDArray[np.int64] | None, num_paragraphs: int) -> NDArray[Any
     """(num_paragraphs,) `FIXED` by the protected texts alone.
 
     Args:
-        hits: see `Batch`.
+        hits: (num_paragraphs,) number of the protected text that each repeats, 0 for none.
     """
     fixed = np.zeros(num_paragraphs, FIXED)
     if hits is not None:

@@ -9,9 +9,12 @@ from pathlib import Path
 
 from data_prep.deduplication.decisions import text_size
 from data_prep.deduplication.range_work import SPILLED_BYTES_A_TOKEN, cut_for
-from data_prep.reading.scanning import Scanner
+from data_prep.sharing.scanning import Scanner
 
 ONE_PASS_BYTES_A_TOKEN = 24  # of the table of n-grams at its least load
+# With two passes a worker holds this of the file at hand beside its task: how long paragraphs are and what is known of each (`_Shape`, `FIXED`,
+# whether it is kept), or, while it writes, the rows of those that go, of which there are at most as many.
+_DECIDING_BYTES, _WRITING_BYTES = (33, 56), (57, 24)  # a paragraph, and a document
 _ALWAYS_BYTES = 200 << 20  # the program and a batch of documents
 _USED_SHARE = 0.7  # of what is free: the system wants its cache, and estimates are none too exact
 _LEAST_BYTES = 64 << 20
@@ -20,12 +23,19 @@ _SAMPLE_FILES = 4
 
 @dataclass(frozen=True)
 class TextSize:
-    """About how much text there is; `text_bytes` of the files without their compression."""
+    """About how much text there is.
+
+    Attributes:
+        text_bytes: of the files without their compression.
+        largest_documents, largest_paragraphs: of the file that has most text.
+    """
 
     num_files: int
     disk_bytes: int
     text_bytes: int
     num_tokens: int
+    largest_documents: int = 0
+    largest_paragraphs: int = 0
 
     @classmethod
     def estimate(cls, scanner: Scanner, paths: Sequence[Path]) -> TextSize:
@@ -34,10 +44,19 @@ class TextSize:
         Raises:
             ValueError: if one cannot be read.
         """
-        disk_bytes, text_bytes = sum(path.stat().st_size for path in paths), text_size(paths)
+        disk_bytes, sizes = sum(path.stat().st_size for path in paths), [text_size([path]) for path in paths]
         sampled = [batch for path in paths[:: -(-len(paths) // _SAMPLE_FILES)] for batch in islice(scanner.batches(path), 1)]
-        bytes_a_token = sum(batch.text_bytes for batch in sampled) / max(sum(len(batch.scan.hashes) for batch in sampled), 1)
-        return cls(len(paths), disk_bytes, text_bytes, int(text_bytes / max(bytes_a_token, 1)))
+        sampled_bytes = max(sum(batch.text_bytes for batch in sampled), 1)
+        num_tokens = max(sum(len(batch.scan.hashes) for batch in sampled), 1)
+        largest = max(sizes, default=0) / sampled_bytes
+        return cls(
+            len(paths),
+            disk_bytes,
+            sum(sizes),
+            int(sum(sizes) / max(sampled_bytes / num_tokens, 1)),
+            int(largest * sum(batch.scan.num_documents for batch in sampled)),
+            int(largest * sum(batch.scan.num_paragraphs for batch in sampled)),
+        )
 
 
 @dataclass(frozen=True)
@@ -46,7 +65,7 @@ class Cut:
 
     Attributes:
         passes: 1 with all n-grams of kept text in one table, 2 by ranges of hashes.
-        memory_bytes: with two passes, of a worker.
+        memory_bytes: with two passes, of a task.
         bits, run_tokens: see `RangeWork`.
         disk_bytes: free space that it takes.
     """
@@ -63,13 +82,14 @@ def choose(size: TextSize, *, free_bytes: int, workers: int, passes: int | None,
 
     Args:
         free_bytes: memory of this machine.
-        passes, memory_bytes: what was asked for; None for a choice.
+        passes, memory_bytes: what was asked for, of a worker; None for a choice.
     """
     usable = int(_USED_SHARE * free_bytes)
     table = one_pass_bytes(size)
     if passes is None:
         passes = 1 if table <= min(usable, memory_bytes or usable) else 2
-    memory_bytes = memory_bytes or max(_LEAST_BYTES, (usable - _ALWAYS_BYTES) // workers)
+    of_worker = memory_bytes or (usable - _ALWAYS_BYTES) // workers
+    memory_bytes = max(_LEAST_BYTES, of_worker - file_bytes(size.largest_paragraphs, size.largest_documents))
     spilled = SPILLED_BYTES_A_TOKEN * size.num_tokens if passes == 2 else 0
     return Cut(passes, memory_bytes, *cut_for(memory_bytes, size.num_tokens), disk_bytes=size.disk_bytes + spilled)
 
@@ -77,6 +97,17 @@ def choose(size: TextSize, *, free_bytes: int, workers: int, passes: int | None,
 def one_pass_bytes(size: TextSize) -> int:
     """Memory of one pass."""
     return ONE_PASS_BYTES_A_TOKEN * size.num_tokens + _ALWAYS_BYTES
+
+
+def file_bytes(num_paragraphs: float, num_documents: float, *, removed: float = 1.0) -> int:
+    """Memory with two passes that grows with the file at hand, beside that of a task.
+
+    Args:
+        removed: share of the paragraphs that go, which nobody knows before.
+    """
+    deciding = _DECIDING_BYTES[0] * num_paragraphs + _DECIDING_BYTES[1] * num_documents
+    writing = _WRITING_BYTES[0] * num_paragraphs * removed + _WRITING_BYTES[1] * num_documents
+    return int(max(deciding, writing))
 
 
 def sentence(size: TextSize, cut: Cut, *, free_bytes: int, workers: int) -> str:
@@ -87,9 +118,8 @@ def sentence(size: TextSize, cut: Cut, *, free_bytes: int, workers: int) -> str:
     if cut.passes == 1:
         how = f"one pass, {_gib(cut.disk_bytes)} of disk"
     else:
-        how = (
-            f"two passes in {1 << cut.bits} ranges, {_gib(cut.memory_bytes)} for each of {workers} workers, {_gib(cut.disk_bytes)} of disk"
-        )
+        of_worker = cut.memory_bytes + file_bytes(size.largest_paragraphs, size.largest_documents)
+        how = f"two passes in {1 << cut.bits} ranges, {_gib(of_worker)} for each of {workers} workers, {_gib(cut.disk_bytes)} of disk"
     return f"{what}; {one}: {how}"
 
 

@@ -1,6 +1,6 @@
 /* The hot loops of data_prep.deduplication.onion: tokens to n-gram hashes, and the decisions over them.
  *
- * Built with the system's compiler at first use (data_prep/native.py).  data_prep/deduplication/onion_plain.py says the same in Python;
+ * Built with the system's compiler at first use (common/native.py).  data_prep/deduplication/onion_plain.py says the same in Python;
  * tests hold both to the same output, so every change is made twice.
  */
 #define _GNU_SOURCE
@@ -9,37 +9,12 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#define MULTIPLIER 0x9E3779B97F4A7C15ull
+#include "utf8_words.h"
+
 #define BASE 0xD6E8FEB86659FD93ull
 #define NUM_TABLES 16 /* of an onion_table */
 #define SMALLEST_TABLE 341 /* a page */
-#define AHEAD 10
-
-static inline uint64_t finish(uint64_t x) {
-    x ^= x >> 30;
-    x *= 0xBF58476D1CE4E5B9ull;
-    x ^= x >> 27;
-    x *= 0x94D049BB133111EBull;
-    x ^= x >> 31;
-    return x ? x : 1; /* 0 says: no n-gram */
-}
-
-/* Bytes that are or may begin white space. */
-static const uint8_t MAY_BE_SPACE[256] = {
-    [0x09 ... 0x0D] = 1, [0x1C ... 0x20] = 1, [0xC2] = 1, [0xE1 ... 0xE3] = 1,
-};
-
-/* Bytes of the white space at p as str.split() knows it, 0 where there is none. */
-static inline int space_at(const uint8_t *p, const uint8_t *end) {
-    uint8_t c = p[0];
-    if (c < 0x80) return c == ' ' || (c >= 0x09 && c <= 0x0D) || (c >= 0x1C && c <= 0x1F);
-    if (c == 0xC2 && p + 1 < end) return (p[1] == 0x85 || p[1] == 0xA0) ? 2 : 0;
-    if (c < 0xE1 || c > 0xE3 || p + 2 >= end) return 0;
-    if (c == 0xE1) return (p[1] == 0x9A && p[2] == 0x80) ? 3 : 0;
-    if (c == 0xE3) return (p[1] == 0x80 && p[2] == 0x80) ? 3 : 0;
-    if (p[1] == 0x80) return ((p[2] >= 0x80 && p[2] <= 0x8A) || p[2] == 0xA8 || p[2] == 0xA9 || p[2] == 0xAF) ? 3 : 0;
-    return (p[1] == 0x81 && p[2] == 0x9F) ? 3 : 0;
-}
+#define AHEAD 20
 
 /* Hash the n-grams of some documents.
  *
@@ -48,17 +23,19 @@ static inline int space_at(const uint8_t *p, const uint8_t *end) {
  * hashes: per token, the hash of the n-gram that ends there, 0 for the first n - 1 of a document.
  * paragraph_token, paragraph_byte, paragraph_hash: per paragraph its first token, the first byte of that token's line, the
  * hash of its tokens.  document_paragraph: per document its first paragraph, and the number of all behind the last.
- * Returns the number of tokens.
+ * Returns the number of tokens, -1 when out of memory.
  */
 int64_t onion_scan(const uint8_t *text, const int64_t *offsets, int64_t num_documents, int n, int64_t newlines, uint64_t *hashes,
                    int64_t *paragraph_token, int64_t *paragraph_byte, uint64_t *paragraph_hash, int64_t *document_paragraph) {
-    uint64_t ring[64];
+    uint64_t *ring = malloc(n * sizeof(uint64_t)); /* of the last n tokens */
+    if (!ring) return -1;
     uint64_t leaving = 1; /* BASE ** n */
     for (int i = 0; i < n; i++) leaving *= BASE;
     int64_t token = 0, paragraph = 0;
     for (int64_t d = 0; d < num_documents; d++) {
         const uint8_t *start = text + offsets[d], *end = text + offsets[d + 1], *p = start, *line = start;
         int64_t in_document = 0, seen_newlines = 0, first_paragraph = paragraph;
+        int slot = 0;
         uint64_t window = 0, whole = 0;
         document_paragraph[d] = paragraph;
         while (p < end) {
@@ -79,31 +56,20 @@ int64_t onion_scan(const uint8_t *text, const int64_t *offsets, int64_t num_docu
                 whole = 0;
             }
             seen_newlines = 0;
-            uint64_t hash = 0, chunk = 0, length = 0;
-            while (p < end && (!MAY_BE_SPACE[*p] || !space_at(p, end))) {
-                chunk |= (uint64_t)*p++ << (8 * (length & 7));
-                if ((++length & 7) == 0) {
-                    hash = (hash ^ chunk) * MULTIPLIER;
-                    hash ^= hash >> 32;
-                    chunk = 0;
-                }
-            }
-            if (length & 7) {
-                hash = (hash ^ chunk) * MULTIPLIER;
-                hash ^= hash >> 32;
-            }
-            hash = finish(hash ^ (length << 56));
+            uint64_t hash;
+            p = word_end(p, end, &hash);
             whole = whole * BASE + hash;
-            int slot = in_document % n;
             window = window * BASE + hash;
             if (in_document >= n) window -= ring[slot] * leaving;
             ring[slot] = hash;
+            if (++slot == n) slot = 0;
             in_document++;
             hashes[token++] = in_document >= n ? finish(window) : 0;
         }
         if (paragraph > first_paragraph) paragraph_hash[paragraph - 1] = finish(whole);
     }
     document_paragraph[num_documents] = paragraph;
+    free(ring);
     return token;
 }
 
@@ -114,36 +80,26 @@ typedef struct __attribute__((packed)) {
     uint32_t value;
 } entry_t;
 
+#define NOBODY 0xFFFFFFFFu /* value of a hash that is no longer there: its place is taken until its part grows */
+
 typedef struct {
     entry_t *entries;
-    uint64_t capacity, used;
+    uint64_t capacity, used, gone; /* gone: of those used, with the value NOBODY */
 } part_t;
-
-/* An n-gram of the document at hand; of an earlier one if its stamp is not the present one. */
-typedef struct {
-    uint64_t key;
-    uint32_t value, stamp;
-} local_t;
 
 typedef struct {
     part_t parts[NUM_TABLES];
     entry_t *moving; /* of the part that is growing */
     uint64_t moving_capacity;
-    uint64_t generation; /* how often a part grew */
-    local_t *locals;
-    uint64_t locals_capacity;
-    uint32_t stamp;
     uint32_t *sources; /* per n-gram of a paragraph */
     uint64_t sources_capacity;
-    uint64_t *slots; /* per token of a document: where its n-gram is or belongs */
-    uint64_t slots_capacity;
 } table_t;
 
 static inline uint64_t slot_of(const part_t *part, uint64_t key) {
     return (uint64_t)(((unsigned __int128)(key << 4) * part->capacity) >> 64);
 }
 
-/* Grow a part where it is: its pages are kept, since getting new ones from the kernel costs more than moving entries. */
+/* Grow a part where it is, without what is gone: its pages are kept, since getting new ones from the kernel costs more than moving entries. */
 static int part_grow(table_t *table, part_t *part, uint64_t capacity) {
     uint64_t old_capacity = part->capacity;
     if (table->moving_capacity < old_capacity) {
@@ -154,13 +110,14 @@ static int part_grow(table_t *table, part_t *part, uint64_t capacity) {
     }
     uint64_t used = 0;
     for (uint64_t i = 0; i < old_capacity; i++)
-        if (part->entries[i].key) table->moving[used++] = part->entries[i];
+        if (part->entries[i].key && part->entries[i].value != NOBODY) table->moving[used++] = part->entries[i];
     void *memory = old_capacity ? mremap(part->entries, old_capacity * sizeof(entry_t), capacity * sizeof(entry_t), MREMAP_MAYMOVE)
                                 : mmap(NULL, capacity * sizeof(entry_t), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) return 0;
     part->entries = memory;
     part->capacity = capacity;
-    table->generation++;
+    part->used = used;
+    part->gone = 0;
     madvise(memory, capacity * sizeof(entry_t), MADV_HUGEPAGE); /* every probe is another page: fewer are worth 30 % */
     memset(part->entries, 0, old_capacity * sizeof(entry_t));
     for (uint64_t i = 0; i < used; i++) {
@@ -177,9 +134,7 @@ void onion_table_free(table_t *table) {
     for (int i = 0; i < NUM_TABLES; i++)
         if (table->parts[i].entries) munmap(table->parts[i].entries, table->parts[i].capacity * sizeof(entry_t));
     free(table->moving);
-    free(table->locals);
     free(table->sources);
-    free(table->slots);
     free(table);
 }
 
@@ -196,13 +151,13 @@ table_t *onion_table_new(void) {
 
 int64_t onion_table_size(const table_t *table) {
     int64_t size = 0;
-    for (int i = 0; i < NUM_TABLES; i++) size += table->parts[i].used;
+    for (int i = 0; i < NUM_TABLES; i++) size += table->parts[i].used - table->parts[i].gone;
     return size;
 }
 
 static inline void prefetch(const table_t *table, uint64_t key) {
     const part_t *part = &table->parts[key >> 60];
-    __builtin_prefetch(&part->entries[slot_of(part, key)]);
+    __builtin_prefetch(&part->entries[slot_of(part, key)], 1);
 }
 
 /* Where a hash is or, with an empty entry, belongs. */
@@ -212,13 +167,11 @@ static inline uint64_t probe(const part_t *part, uint64_t key, uint64_t slot) {
     return slot;
 }
 
-/* Store a hash unless it is there; 0 when out of memory. */
-static inline int store(table_t *table, uint64_t key, uint32_t value, uint64_t slot) {
-    part_t *part = &table->parts[key >> 60];
-    slot = probe(part, key, slot);
-    if (part->entries[slot].key) return 1;
+/* Store a hash that is not there; 0 when out of memory. */
+static inline int store(table_t *table, part_t *part, uint64_t key, uint32_t value, uint64_t slot) {
     if (4 * (part->used + 1) > 3 * part->capacity) {
-        if (!part_grow(table, part, part->capacity + part->capacity / 2)) return 0;
+        uint64_t more = 4 * part->gone > part->used ? 0 : part->capacity / 2;
+        if (!part_grow(table, part, part->capacity + more)) return 0;
         slot = probe(part, key, slot_of(part, key));
     }
     part->entries[slot] = (entry_t){key, value};
@@ -237,33 +190,17 @@ int onion_table_reserve(table_t *table, int64_t entries) {
 /* For each hash in order: the value it was first stored with, or `none` where it is new; it is stored then.  0 hashes are new. */
 int onion_first(table_t *table, const uint64_t *hashes, const uint32_t *values, int64_t count, uint32_t none, uint32_t *first) {
     for (int64_t i = 0; i < count; i++) {
+        if (i + AHEAD < count && hashes[i + AHEAD]) prefetch(table, hashes[i + AHEAD]);
         first[i] = none;
         if (!hashes[i]) continue;
         part_t *part = &table->parts[hashes[i] >> 60];
         uint64_t slot = probe(part, hashes[i], slot_of(part, hashes[i]));
         if (part->entries[slot].key)
             first[i] = part->entries[slot].value;
-        else if (!store(table, hashes[i], values[i], slot))
+        else if (!store(table, part, hashes[i], values[i], slot))
             return 0;
     }
     return 1;
-}
-
-static int locals_reserve(table_t *table, uint64_t capacity) {
-    if (table->locals_capacity >= capacity) return 1;
-    free(table->locals);
-    table->locals = calloc(capacity, sizeof(local_t));
-    table->locals_capacity = table->locals ? capacity : 0;
-    table->stamp = 0;
-    return table->locals != NULL;
-}
-
-static int slots_reserve(table_t *table, uint64_t count) {
-    if (table->slots_capacity >= count) return 1;
-    free(table->slots);
-    table->slots = malloc(2 * count * sizeof(uint64_t));
-    table->slots_capacity = table->slots ? 2 * count : 0;
-    return table->slots != NULL;
 }
 
 static int by_value(const void *a, const void *b) {
@@ -350,8 +287,33 @@ static void remove_stubs(const judgement_t *to, int64_t first, int64_t last, con
     }
 }
 
+/* Leave of a document's n-grams those of its kept paragraphs, each to the first that has it; all were stored as if everything stayed. */
+static void forget_removed(table_t *table, const uint64_t *hashes, const int64_t *paragraph_token, int64_t first, int64_t last, int64_t num_paragraphs,
+                           int64_t num_tokens, uint32_t first_ordinal, const uint8_t *verdict) {
+    for (int kept = 0; kept < 2; kept++) /* the removed first */
+        for (int64_t p = first; p < last; p++) {
+            if ((verdict[p] == 0) != kept) continue;
+            for (int64_t i = TOKEN(p); i < TOKEN(p + 1); i++) {
+                if (i + AHEAD < num_tokens && hashes[i + AHEAD]) prefetch(table, hashes[i + AHEAD]);
+                if (!hashes[i]) continue;
+                part_t *part = &table->parts[hashes[i] >> 60];
+                entry_t *entry = &part->entries[probe(part, hashes[i], slot_of(part, hashes[i]))];
+                if (!kept && entry->value == first_ordinal + (uint32_t)p) {
+                    entry->value = NOBODY;
+                    part->gone++;
+                } else if (kept && entry->value == NOBODY) {
+                    entry->value = first_ordinal + (uint32_t)p;
+                    part->gone--;
+                }
+            }
+        }
+}
+
 /* Decide over the paragraphs of scanned documents, in order; see data_prep.deduplication.onion.Table.decide for the arguments.
- * Returns 1, or 0 when out of memory. */
+ * Returns 1, or 0 when out of memory.
+ *
+ * An n-gram is stored when it is met, so that one look tells whether it was there before, in kept text or earlier in the document; what
+ * the paragraphs that go have brought is taken back when the document is decided. */
 int onion_decide(table_t *table, const uint64_t *hashes, const int64_t *paragraph_token, const int64_t *document_paragraph,
                  int64_t num_documents, int64_t num_tokens, uint32_t first_ordinal, int within_document, int n,
                  double threshold, int inclusive, int by_ngrams, int smoothing, int64_t max_stub_tokens, int64_t min_kept_tokens,
@@ -361,16 +323,8 @@ int onion_decide(table_t *table, const uint64_t *hashes, const int64_t *paragrap
     int64_t num_paragraphs = document_paragraph[num_documents];
     for (int64_t d = 0; d < num_documents; d++) {
         int64_t first = document_paragraph[d], last = document_paragraph[d + 1];
-        int64_t begin = TOKEN(first), end = TOKEN(last);
-        uint64_t mask = 64;
-        while (mask < 2 * (uint64_t)(end - begin)) mask *= 2;
-        if ((within_document && !locals_reserve(table, mask)) || !slots_reserve(table, end - begin)) return 0;
-        mask--;
-        if (++table->stamp == 0) {
-            if (table->locals) memset(table->locals, 0, table->locals_capacity * sizeof(local_t));
-            table->stamp = 1;
-        }
-        uint64_t generation = table->generation;
+        int64_t begin = TOKEN(first);
+        int any_removed = 0;
         for (int64_t p = first; p < last; p++) {
             int64_t a = TOKEN(p), b = TOKEN(p + 1);
             if (table->sources_capacity < (uint64_t)(b - a)) {
@@ -385,40 +339,25 @@ int onion_decide(table_t *table, const uint64_t *hashes, const int64_t *paragrap
                 if (fresh < n) fresh++;
                 uint64_t hash = hashes[i];
                 if (!hash) continue;
-                const part_t *part = &table->parts[hash >> 60];
+                part_t *part = &table->parts[hash >> 60];
                 uint64_t slot = probe(part, hash, slot_of(part, hash));
-                int found = part->entries[slot].key != 0;
-                uint32_t from = part->entries[slot].value;
-                table->slots[i - begin] = slot;
-                if (within_document) {
-                    uint64_t at = hash & mask;
-                    while (table->locals[at].stamp == table->stamp && table->locals[at].key != hash) at = (at + 1) & mask;
-                    local_t *local = &table->locals[at];
-                    if (local->stamp != table->stamp) {
-                        *local = (local_t){hash, first_ordinal + (uint32_t)p, table->stamp};
-                    } else if (!found) {
-                        found = 1;
-                        from = local->value;
-                    }
+                entry_t *entry = &part->entries[slot];
+                if (!entry->key) {
+                    if (!store(table, part, hash, first_ordinal + (uint32_t)p, slot)) return 0;
+                } else if (entry->value == NOBODY) {
+                    entry->value = first_ordinal + (uint32_t)p;
+                    part->gone--;
+                } else if (within_document || entry->value < first_ordinal + (uint32_t)first) {
+                    bad_tokens += fresh;
+                    fresh = 0;
+                    table->sources[bad_ngrams++] = entry->value;
                 }
-                if (!found) continue;
-                bad_tokens += fresh;
-                fresh = 0;
-                table->sources[bad_ngrams++] = from;
             }
             judge(&to, p, begin, a, b, table->sources, bad_ngrams, bad_tokens);
         }
         remove_stubs(&to, first, last, paragraph_token, num_paragraphs, num_tokens);
-        for (int64_t p = first; p < last; p++) {
-            if (verdict[p]) continue;
-            for (int64_t i = TOKEN(p); i < TOKEN(p + 1); i++) {
-                if (!hashes[i]) continue;
-                /* Where it was looked up, unless the table grew since. */
-                uint64_t slot =
-                    generation == table->generation ? table->slots[i - begin] : slot_of(&table->parts[hashes[i] >> 60], hashes[i]);
-                if (!store(table, hashes[i], first_ordinal + (uint32_t)p, slot)) return 0;
-            }
-        }
+        for (int64_t p = first; p < last; p++) any_removed |= verdict[p];
+        if (any_removed) forget_removed(table, hashes, paragraph_token, first, last, num_paragraphs, num_tokens, first_ordinal, verdict);
     }
     return 1;
 }

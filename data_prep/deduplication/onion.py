@@ -17,7 +17,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep import native
+from common import native
+from common.native import address
 from data_prep.deduplication.onion_plain import PlainEngine
 from data_prep.deduplication.onion_types import BOUNDARIES, SCORES, SMOOTHINGS, Decisions, OnionSettings, Scan
 
@@ -35,7 +36,10 @@ class Table(Protocol):
         ...
 
     def first(self, hashes: NDArray[np.uint64], values: NDArray[np.uint32], none: int) -> NDArray[np.uint32]:
-        """For each hash in order the value it was first stored with, or `none` where it is new, which stores it; 0 is always new."""
+        """For each hash in order the value it was first stored with, or `none` where it is new, which stores it; 0 is always new.
+
+        All arrays are (num_hashes,).
+        """
         ...
 
     def decide(self, scan: Scan, settings: OnionSettings, first_ordinal: int, decisions: Decisions) -> None:
@@ -55,6 +59,10 @@ class Engine(Protocol):
         """Hash the n-grams of documents (UTF-8); a token is what `str.split` gives."""
         ...
 
+    def scan_joined(self, text: bytes, offsets: NDArray[np.int64], settings: OnionSettings) -> Scan:
+        """The same of documents one behind the other: document d is text[offsets[d]:offsets[d + 1]], `offsets` (num_documents + 1,)."""
+        ...
+
     def apply(
         self,
         sources: NDArray[np.uint32],
@@ -67,7 +75,8 @@ class Engine(Protocol):
 
         Args:
             sources: (num_tokens,) ordinal of the paragraph that brought the n-gram which ends at a token, `MAX_ORDINAL` where none is seen.
-            paragraph_token, document_paragraph: as of a `Scan`.
+            paragraph_token: (num_paragraphs,) first token of each.
+            document_paragraph: (num_documents + 1,) first paragraph of each; the last number is that of all paragraphs.
             decisions: filled in; verdicts that are set already stay.
         """
         ...
@@ -95,18 +104,23 @@ class NativeEngine:
 
     def scan(self, documents: list[bytes], settings: OnionSettings) -> Scan:
         """See `Engine.scan`."""
-        text = b"".join(documents)
         offsets = np.zeros(len(documents) + 1, dtype=np.int64)
         np.cumsum([len(document) for document in documents], out=offsets[1:])
-        room = len(text) // 2 + len(documents) + 1  # a token and its separator are at least two bytes
+        return self.scan_joined(b"".join(documents), offsets, settings)
+
+    def scan_joined(self, text: bytes, offsets: NDArray[np.int64], settings: OnionSettings) -> Scan:
+        """See `Engine.scan_joined`."""
+        num_documents = len(offsets) - 1
+        room = len(text) // 2 + num_documents + 1  # a token and its separator are at least two bytes
         if not self._room or len(self._room[0]) < room:  # kept: new pages from the kernel cost as much as the scan
             self._room = [np.empty(room, dtype) for dtype in (np.uint64, np.int64, np.int64, np.uint64)]
         hashes, paragraph_token, paragraph_byte, paragraph_hash = self._room
-        document_paragraph = np.empty(len(documents) + 1, np.int64)
+        document_paragraph = np.empty(num_documents + 1, np.int64)
         num_tokens = self._library.onion_scan(
-            text, _at(offsets), _int64(len(documents)), settings.n, _int64(settings.newlines), _at(hashes),
-            _at(paragraph_token), _at(paragraph_byte), _at(paragraph_hash), _at(document_paragraph),
+            text, address(offsets), _int64(num_documents), settings.n, _int64(settings.newlines), address(hashes),
+            address(paragraph_token), address(paragraph_byte), address(paragraph_hash), address(document_paragraph),
         )  # fmt: skip
+        _require_memory(num_tokens >= 0)
         found = document_paragraph[-1]
         return Scan(
             hashes[:num_tokens].copy(),
@@ -127,7 +141,7 @@ class NativeEngine:
         """See `Engine.apply`."""
         _require_memory(
             self._library.onion_apply(
-                _at(sources), ctypes.c_uint32(MAX_ORDINAL), _at(paragraph_token), _at(document_paragraph),
+                address(sources), ctypes.c_uint32(MAX_ORDINAL), address(paragraph_token), address(document_paragraph),
                 _int64(len(document_paragraph) - 1), _int64(len(sources)), *_rules(settings), *_places(decisions),
             )
         )  # fmt: skip
@@ -160,7 +174,7 @@ class NativeTable:
         result = np.empty(len(hashes), np.uint32)
         _require_memory(
             self._library.onion_first(
-                self._pointer, _at(hashes), _at(values), _int64(len(hashes)), ctypes.c_uint32(none), _at(result)
+                self._pointer, address(hashes), address(values), _int64(len(hashes)), ctypes.c_uint32(none), address(result)
             )
         )  # fmt: skip
         return result
@@ -169,7 +183,7 @@ class NativeTable:
         """See `Table.decide`."""
         _require_memory(
             self._library.onion_decide(
-                self._pointer, _at(scan.hashes), _at(scan.paragraph_token), _at(scan.document_paragraph),
+                self._pointer, address(scan.hashes), address(scan.paragraph_token), address(scan.document_paragraph),
                 _int64(scan.num_documents), _int64(len(scan.hashes)), ctypes.c_uint32(first_ordinal), int(settings.within_document),
                 *_rules(settings), *_places(decisions),
             )
@@ -177,11 +191,6 @@ class NativeTable:
 
 
 _int64 = ctypes.c_int64
-
-
-def _at(array: NDArray[Any]) -> ctypes.c_void_p:
-    assert array.flags.c_contiguous
-    return ctypes.c_void_p(array.ctypes.data)
 
 
 def _rules(settings: OnionSettings) -> tuple[Any, ...]:
@@ -195,7 +204,7 @@ def _rules(settings: OnionSettings) -> tuple[Any, ...]:
 def _places(decisions: Decisions) -> tuple[ctypes.c_void_p, ...]:
     """Where the decisions go, in the same order."""
     return tuple(
-        _at(array)
+        address(array)
         for array in (
             decisions.verdict, decisions.covered, decisions.repeated, decisions.possible, decisions.source, decisions.source_ngrams,
         )

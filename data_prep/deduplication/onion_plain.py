@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +24,7 @@ _TOKEN = re.compile(r"\S+")  # the white space of str.split()
 
 
 def finish(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Mix all bits of each value; never 0, which says that there is no n-gram."""
+    """Mix all bits of each value, of any shape; never 0, which says that there is no n-gram."""
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     values ^= values >> np.uint64(31)
@@ -61,6 +62,10 @@ class PlainEngine:
             paragraph_hash=_paragraph_hashes(tokens, paragraph_token),
             document_paragraph=np.array(document_paragraph, dtype=np.int64),
         )
+
+    def scan_joined(self, text: bytes, offsets: NDArray[np.int64], settings: OnionSettings) -> Scan:
+        """See `data_prep.deduplication.onion.Engine.scan_joined`."""
+        return self.scan([text[start:end] for start, end in pairwise(offsets.tolist())], settings)
 
     def _word_hash(self, word: str) -> int:
         known = self._words.get(word)
@@ -226,9 +231,14 @@ def _paragraphs(text: str, newlines: int) -> Iterator[tuple[int, list[str]]]:
 
 
 def ngram_hashes(tokens: NDArray[np.uint64], document_token: list[int], n: int) -> NDArray[np.uint64]:
-    """The hash of the n-gram that ends at each token, 0 for the first n - 1 of a document."""
+    """(num_tokens,) the hash of the n-gram that ends at each token, 0 for the first n - 1 of a document.
+
+    Args:
+        tokens: (num_tokens,) hash of each.
+        document_token: first token of each document.
+    """
     window = np.zeros(len(tokens), dtype=np.uint64)
-    for back in range(n):
+    for back in range(n if n <= len(tokens) else 0):
         window[n - 1 :] += tokens[n - 1 - back : len(tokens) - back] * np.uint64(pow(_BASE, back, 1 << 64))
     hashes = finish(window)
     for start in document_token:

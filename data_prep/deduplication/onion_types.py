@@ -15,7 +15,7 @@ BOUNDARIES = ("above", "reaches")
 KEPT, NEAR_DUPLICATE, STUB, CONTAMINATED, SAME_DOCUMENT, SIMILAR_DOCUMENT = range(6)
 REASONS = ("kept", "near-duplicate", "stub", "contaminated", "same-document", "similar-document")
 
-MAX_N = 64  # tokens that onion.c remembers
+MAX_N = 10_000
 _NEVER = 1 << 62
 
 
@@ -53,7 +53,7 @@ class OnionSettings:
 
     def __post_init__(self) -> None:
         if not 1 <= self.n <= MAX_N:
-            raise ValueError(f"--ngram is {self.n}; expected 1 to {MAX_N} tokens")
+            raise ValueError(f"--ngram is {self.n}; expected 1 to {MAX_N:,} tokens")
         if not 0 <= self.threshold <= 1:
             raise ValueError(f"--threshold is {self.threshold}; expected a share from 0 to 1")
         if self.max_stub_tokens < 0:

@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from common.tables import markdown_table
 from data_prep.deduplication.decisions import DecisionLog
 from data_prep.deduplication.onion_types import CONTAMINATED, NEAR_DUPLICATE, REASONS, SAME_DOCUMENT, SIMILAR_DOCUMENT, Scan
 from data_prep.reading.blocks import Block
 from data_prep.reading.documents import BadInput
-from data_prep.reading.scanning import Scanner
-from data_prep.reading.shards import JsonLinesWriter
-from data_prep.tables import markdown_table
+from data_prep.sharing.scanning import Scanner
+from data_prep.sharing.shards import JsonLinesWriter
 
 PROTECTED = "(protected)"
 _MAX_MESSAGES = 20
@@ -130,7 +130,8 @@ Job = tuple[Scanner, Path, str, int, DecisionLog, Sources, Path, Path]
 def write_shard(job: Job) -> DedupCounts:
     """Write what is kept of a shard and the list of what is not, and count both."""
     scanner, path, corpus, shard, log, sources, text_path, removed_path = job
-    rows = _by_document(log.removed(shard))
+    removed = log.removed(shard)
+    owners = np.ascontiguousarray(removed["document"])
     places = log.places(shard) if scanner.comparison.is_exact else None
     counts = DedupCounts()
     bad: list[BadInput] = []
@@ -142,6 +143,7 @@ def write_shard(job: Job) -> DedupCounts:
                 num_paragraphs, num_tokens = places["paragraphs"][here].astype(np.int64), places["tokens"][here].astype(np.int64)
             else:  # tokens were counted where marks are apart, or gone
                 num_paragraphs, num_tokens = _amounts(scanner.engine.scan(block.texts(), scanner.settings))
+            rows = _by_document(removed[slice(*np.searchsorted(owners, (before, before + len(block))).tolist())])
             touched = [document for document in range(len(block)) if before + document in rows]
             _count_untouched(counts, block, num_paragraphs, num_tokens, touched)
             written = 0

@@ -13,34 +13,34 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from common.artifacts import written_aside
+
 _NUMBER = np.dtype("<i8")  # of a piece's first element, and last in the file of how many pieces there are
 
 
 def write_pieces(path: Path, pieces: Iterable[NDArray[Any]]) -> None:
-    """Write arrays of one dtype; the file gets its name when it is complete."""
-    partial = path.with_name(f".{path.name}.partial")
+    """Write arrays (num_values,) of one dtype; the file gets its name when it is complete."""
     starts = [0]
-    with open(partial, "wb") as file:
+    with written_aside(path) as file:
         for piece in pieces:
             file.write(np.ascontiguousarray(piece).data)
             starts.append(starts[-1] + len(piece))
         file.write(np.array([*starts, len(starts) - 1], _NUMBER).data)
-    os.replace(partial, path)
 
 
 def write_grouped(path: Path, values: NDArray[Any], groups: NDArray[np.integer], num_groups: int) -> None:
-    """Write the values of each group as a piece, in their order."""
+    """Write the values of each group as a piece, in their order; `values` and `groups` are (num_values,)."""
     ends = np.cumsum(np.bincount(groups, minlength=num_groups))
     write_pieces(path, np.split(values[grouping(groups)], ends[:-1]))
 
 
 def grouping(groups: NDArray[np.integer]) -> NDArray[np.intp]:
-    """The order in which `write_grouped` writes values: `values[grouping(groups)]` are its pieces in a row."""
+    """(num_values,) the order in which `write_grouped` writes values: `values[grouping(groups)]` are its pieces in a row."""
     return np.argsort(groups, kind="stable")
 
 
 def read_piece(path: Path, number: int, dtype: DTypeLike) -> NDArray[Any]:
-    """One array of a file.
+    """One array of a file, (num_values,).
 
     Raises:
         ValueError: if the file is cut.
@@ -49,7 +49,7 @@ def read_piece(path: Path, number: int, dtype: DTypeLike) -> NDArray[Any]:
 
 
 def read_pieces(path: Path, first: int, last: int, dtype: DTypeLike) -> NDArray[Any]:
-    """Pieces `first` to before `last` of a file, joined; they lie together."""
+    """(num_values,) pieces `first` to before `last` of a file, joined; they lie together."""
     dtype = np.dtype(dtype)
     with open(path, "rb", buffering=0) as file:
         table = _table(file.fileno(), path, dtype.itemsize)[0]
@@ -60,7 +60,7 @@ def read_pieces(path: Path, first: int, last: int, dtype: DTypeLike) -> NDArray[
 
 
 def piece_sizes(path: Path) -> NDArray[np.int64]:
-    """How long each array of a file is."""
+    """(num_pieces,) how long each array of a file is, in elements."""
     with open(path, "rb", buffering=0) as file:
         table, num_pieces = _table(file.fileno(), path)
         return np.diff(_numbers(file.fileno(), num_pieces + 1, table))
@@ -77,7 +77,7 @@ def _table(descriptor: int, path: Path, itemsize: int | None = None) -> tuple[in
 
 
 def joined(pieces: Sequence[NDArray[Any]], dtype: DTypeLike) -> NDArray[Any]:
-    """Arrays one behind another, also where there is none."""
+    """(num_values,) arrays one behind another, also where there is none."""
     return np.concatenate([np.zeros(0, dtype), *pieces])
 
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from data_prep.deduplication.decisions import DecisionLog
-from data_prep.reading.scanning import Scanner
+from data_prep.sharing.scanning import Scanner
 
-# Bytes at the peak of a task, counted from its arrays and measured (tests/data_prep/test_dedup_ranges.py, docs/data.md).
+# Bytes at the peak of a task, counted from its arrays and measured (tests/data_prep/deduplication/test_dedup_ranges.py, docs/data.md).
 RUN_BYTES_A_TOKEN = 72
 RANGE_BYTES_A_TOKEN = 56
 SPILLED_BYTES_A_TOKEN = 13  # of disk: hashes and their order, then where repeated ones lie

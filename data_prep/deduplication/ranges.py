@@ -16,7 +16,7 @@ from data_prep.deduplication.onion import MAX_ORDINAL
 from data_prep.deduplication.pieces import joined, piece_sizes, read_pieces, write_pieces
 from data_prep.deduplication.range_work import Layout, RangeWork
 from data_prep.deduplication.runs import ANSWERS, MASK, SAME, hashes_of, kept_path, occurrences_of, whole_of
-from data_prep.reading.shards import finish_shard, finished_shard
+from data_prep.sharing.shards import finish_shard, finished_shard
 
 _GROUPS, _LOCAL = "groups", "local"  # per occurrence: number of its n-gram; where its document had it before
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -10,14 +10,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep.deduplication.decisions import REMOVED, document_hashes, fixed_by, mark_similar, removed_rows
+from common.artifacts import written_aside
+from data_prep.deduplication.decisions import document_hashes, fixed_by, mark_similar, removed_rows
 from data_prep.deduplication.onion import MAX_ORDINAL
 from data_prep.deduplication.onion_types import SAME_DOCUMENT, Decisions, Scan
 from data_prep.deduplication.pieces import grouping, joined, read_piece, write_grouped
 from data_prep.deduplication.range_work import Layout, RangeWork, Run, ShardShape
 from data_prep.deduplication.similar_documents import Similar
-from data_prep.reading.scanning import Batch
-from data_prep.reading.shards import finish_shard, finished_shard
+from data_prep.sharing.scanning import Batch
+from data_prep.sharing.shards import finish_shard, finished_shard
 
 _HASHES, _RANGES = ".hashes", ".ranges.npy"  # of a run: of its n-grams; only until the repeated ones are known
 _AT, _REPEATED_RANGES, _PARAGRAPHS, _FIRSTS = ".at.npy", ".repeated_ranges.npy", ".paragraphs", ".firsts"  # of its repeated n-grams
@@ -75,18 +76,21 @@ def _write_whole(work: RangeWork, shard: int, shape: _Shape) -> None:
 
 
 def whole_of(work: RangeWork, shard: int, number: int) -> tuple[NDArray[np.uint64], NDArray[np.uint32]]:
-    """Hashes of a shard's documents that belong to a range, in order, and the first paragraph of each in the shard."""
+    """(num_documents,) hashes of a shard's documents that belong to a range, in order, and the first paragraph of each in the shard."""
     path = work.of_shard(shard)
     return read_piece(path / _WHOLE, number, np.uint64), read_piece(path / f"{_WHOLE}{_FIRSTS}", number, np.uint32)
 
 
 def hashes_of(work: RangeWork, run: Run, number: int) -> NDArray[np.uint64]:
-    """The n-grams of a run that belong to a range, in order."""
+    """(num_ngrams,) hashes of the n-grams of a run that belong to a range, in order."""
     return read_piece(_file(work, run, _HASHES), number, np.uint64)
 
 
 def occurrences_of(work: RangeWork, run: Run, number: int) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
-    """Of the repeated n-grams of a run that belong to a range, in order: the paragraph in which each ends, and the first of its document."""
+    """Of the repeated n-grams of a run that belong to a range, in order: the paragraph in which each ends, and the first of its document.
+
+    Both are (num_repeated,) ordinals over all shards.
+    """
     return tuple(read_piece(_file(work, run, name), number, np.uint32) for name in (_PARAGRAPHS, _FIRSTS))  # type: ignore[return-value]
 
 
@@ -160,18 +164,20 @@ def decide_shard(job: tuple[RangeWork, int, Layout]) -> bool:
     work, shard, layout = job
     directory = work.of_shard(shard)
     whole, fixed = _Shape.load(directory), np.load(directory / "fixed.npy")
-    rows, kept = [np.zeros(0, REMOVED)], [np.zeros(0, bool)]
-    for number in range(layout.first_runs[shard + 1] - layout.first_runs[shard]):
-        shape, run = whole.run(number), Run(shard, number)
-        here = slice(shape.first_paragraph, shape.first_paragraph + len(shape.paragraph_tokens))
-        decisions = Decisions.empty(len(shape.paragraph_tokens))
-        decisions.verdict[:] = fixed["verdict"][here]
-        sources = _sources(work, run, layout.first_runs[shard] + number, int(shape.paragraph_tokens.sum()))
-        work.scanner.engine.apply(sources, shape.paragraph_token, shape.document_paragraph, work.scanner.settings, decisions)
-        rows.append(removed_rows(shape.scan(), decisions, fixed[here], document=shape.first_document))
-        kept.append(decisions.verdict == 0)
-    work.log.write_removed(shard, np.concatenate(rows))
-    now = np.concatenate(kept)
+    now = np.zeros(len(fixed), bool)
+
+    def removed() -> Iterator[NDArray[Any]]:
+        for number in range(layout.first_runs[shard + 1] - layout.first_runs[shard]):
+            shape, run = whole.run(number), Run(shard, number)
+            here = slice(shape.first_paragraph, shape.first_paragraph + len(shape.paragraph_tokens))
+            decisions = Decisions.empty(len(shape.paragraph_tokens))
+            decisions.verdict[:] = fixed["verdict"][here]
+            sources = _sources(work, run, layout.first_runs[shard] + number, int(shape.paragraph_tokens.sum()))
+            work.scanner.engine.apply(sources, shape.paragraph_token, shape.document_paragraph, work.scanner.settings, decisions)
+            now[here] = decisions.verdict == 0
+            yield removed_rows(shape.scan(), decisions, fixed[here], document=shape.first_document)
+
+    work.log.write_removed(shard, removed())
     changed = not np.array_equal(np.load(kept_path(work, shard)), now)
     if changed:
         _save(kept_path(work, shard), now)
@@ -235,10 +241,8 @@ class _Shape:
 
     def save(self, directory: Path) -> None:
         """Write it."""
-        partial = directory / ".shape.npz.partial"
-        with open(partial, "wb") as file:
+        with written_aside(directory / "shape.npz") as file:
             np.savez(file, **{name: getattr(self, name) for name in self._NAMES})
-        os.replace(partial, directory / "shape.npz")
 
     @classmethod
     def load(cls, directory: Path) -> _Shape:
@@ -267,7 +271,7 @@ class _Shape:
         return np.concatenate([[0], np.cumsum(self.paragraph_tokens[:-1], dtype=np.int64)])[: len(self.paragraph_tokens)].astype(np.int64)
 
     def ngram_tokens(self, n: int) -> NDArray[np.int64]:
-        """The tokens at which an n-gram ends: all of a document but the first n - 1."""
+        """(num_ngrams,) the tokens at which an n-gram ends: all of a document but the first n - 1."""
         total = int(self.paragraph_tokens.sum(dtype=np.int64))
         token = np.append(self.paragraph_token, total)[self.document_paragraph]
         ends = np.ones(total, bool)
@@ -288,7 +292,5 @@ def _file(work: RangeWork, run: Run, name: str) -> Path:
 
 
 def _save(path: Path, array: NDArray[Any]) -> None:
-    partial = path.with_name(f".{path.name}.partial")
-    with open(partial, "wb") as file:
+    with written_aside(path) as file:
         np.save(file, array)
-    os.replace(partial, path)

@@ -1,11 +1,13 @@
 /* The hot loops of data_prep.deduplication.similar_documents: folded words, their n-grams, MinHash, and the choice of who stays.
  *
- * Built with the system's compiler at first use (data_prep/native.py).  data_prep/deduplication/similar_plain.py says the same in
+ * Built with the system's compiler at first use (common/native.py).  data_prep/deduplication/similar_plain.py says the same in
  * Python; tests hold both to the same output, so every change is made twice.  Texts are valid UTF-8.
  */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "utf8_words.h"
 
 #define MULTIPLIER 0x9E3779B97F4A7C15ull
 #define BASE 0xD6E8FEB86659FD93ull
@@ -15,15 +17,6 @@
 #define MAX_HASHES 1024
 enum { DROPPED = 0, SPACE = 1 };
 #define ALONE 0x80000000u /* a character that is a word by itself */
-
-static inline uint64_t finish(uint64_t x) {
-    x ^= x >> 30;
-    x *= 0xBF58476D1CE4E5B9ull;
-    x ^= x >> 27;
-    x *= 0x94D049BB133111EBull;
-    x ^= x >> 31;
-    return x ? x : 1;
-}
 
 static inline uint32_t next_point(const uint8_t **at) {
     const uint8_t *p = *at;

@@ -5,7 +5,7 @@ rows; two documents that agree in all rows of one band are candidates, which hap
 at a Jaccard similarity of s (the S-curve: Leskovec, Rajaraman, Ullman, section 3.4).  Candidates are compared by their true
 similarity.  A document goes only if it is like one that *stays*, so likeness is never handed on from document to document.
 
-The text is read once, in parallel; n-grams (4 bytes each) and keys of bands (8 bytes each) wait on disk.  Memory is some 24 bytes a
+The text is read once, in parallel; n-grams (4 bytes each) and keys of bands (8 bytes each) wait on disk.  Memory is some 50 bytes a
 document, and about 100 for each that has a candidate.
 """
 
@@ -23,17 +23,20 @@ import numpy as np
 import regex
 from numpy.typing import NDArray
 
-from data_prep import native
+from common import native
+from common.native import address
+from common.progress import Progress
 from data_prep.deduplication import similar_plain
 from data_prep.deduplication.onion_plain import finish
-from data_prep.deduplication.onion_types import MAX_N
 
 SOURCE = Path(__file__).with_name("similar.c")
+_MAX_N = 64  # words that similar.c remembers
 MEASURES = ("jaccard", "containment")
 KEEP = ("longest", "first")
-DEFAULT_SHARE = 0.6
+DEFAULT_SHARE, DEFAULT_N = 0.5, 4  # what finds most of those that take as little of other text, see docs/data.md
 _NUM_HASHES, _MAX_HASHES = 256, 1024  # of a signature: as chosen here, and at most
-_FOUND = 0.98  # probability with which a pair of the target similarity shall be found
+DEFAULT_RECALL = 0.98
+_WORDS, _EDITS = 200, (1, 2, 5, 10, 20)  # of a text, and how many of them are other ones, for which is said what to expect
 _MOST_COMPARED = 1000  # kept documents of a band that a document is compared with
 _PAGE, _NUM_PAGES = 256, 4352
 _DROPPED, _SPACE, _ALONE = 0, 1, 0x80000000
@@ -49,8 +52,8 @@ class SimilarSettings:
     Attributes:
         share: similarity from which on a document goes.
         n: words in an n-gram; a document of fewer is like none.
-        bands, rows: of the signature; None for as many as find a pair of that similarity with a probability of 0.98, in at most 256
-            hashes, with the most rows.
+        recall: share of the pairs of that similarity that shall be compared.
+        bands, rows: of the signature; None for as many as reach that recall, in at most 256 hashes, with the most rows.
         measure: `jaccard`: n-grams of both among those of either; `containment`: among those of the smaller.  Candidates are
             found by Jaccard similarity either way.
         keep: who of those that are alike stays: the `longest` (in words; of equals the first), or the `first`.
@@ -61,18 +64,21 @@ class SimilarSettings:
     """
 
     share: float = DEFAULT_SHARE
-    n: int = 3
+    n: int = DEFAULT_N
     bands: int | None = None
     rows: int | None = None
     measure: str = "jaccard"
     keep: str = "longest"
     checked: bool = True
+    recall: float = DEFAULT_RECALL
 
     def __post_init__(self) -> None:
         if not 0 < self.share <= 1:
             raise ValueError(f"--similar-documents is {self.share}; expected a share above 0, at most 1")
-        if not 1 <= self.n <= MAX_N:
-            raise ValueError(f"--similar-ngram is {self.n}; expected 1 to {MAX_N} words")
+        if not 1 <= self.n <= _MAX_N:
+            raise ValueError(f"--similar-ngram is {self.n}; expected 1 to {_MAX_N} words")
+        if not 0 < self.recall < 1:
+            raise ValueError(f"--similar-recall is {self.recall}; expected a share above 0 and below 1, such as {DEFAULT_RECALL}")
         if (self.bands is None) != (self.rows is None):
             raise ValueError(
                 "--similar-bands and --similar-rows belong together; give both, or neither and they follow from --similar-documents"
@@ -92,13 +98,30 @@ class SimilarSettings:
     @property
     def curve(self) -> tuple[int, int]:
         """Bands and rows."""
-        return (self.bands, self.rows) if self.bands is not None and self.rows is not None else bands_and_rows(self.share)
+        return (self.bands, self.rows) if self.bands is not None and self.rows is not None else bands_and_rows(self.share, self.recall)
 
     def as_facts(self) -> dict[str, Any]:
-        """For the manifest, with the probability to find a pair at some similarities."""
+        """For the manifest, with the probability to compare a pair of some similarities, and to find a copy of a text of 200 words with some edits."""
         bands, rows = self.curve
         curve = {f"{share:.1f}": round(probability(share, bands, rows), 4) for share in np.arange(0.1, 1, 0.1).tolist()}
-        return {**vars(self), "bands": bands, "rows": rows, "probability_to_be_compared": curve}
+        expected = {str(edits): round(self.finds(_WORDS, edits), 4) for edits in _EDITS}
+        return {
+            **vars(self),
+            "bands": bands,
+            "rows": rows,
+            "probability_to_be_compared": curve,
+            "expected_of_200_words_with_edits": expected,
+        }
+
+    def finds(self, num_words: int, edits: int) -> float:
+        """The probability that a copy is found in which so many single words, far from each other, are other ones."""
+        common = max(0, num_words - self.n + 1 - edits * self.n)
+        similarity = common / max(1, common + 2 * min(edits * self.n, num_words - self.n + 1))
+        if self.measure == "containment":
+            similarity_asked = common / max(1, num_words - self.n + 1)
+        else:
+            similarity_asked = similarity
+        return probability(similarity, *self.curve) if similarity_asked >= self.share or not self.checked else 0.0
 
 
 def probability(similarity: float, bands: int, rows: int) -> float:
@@ -106,10 +129,10 @@ def probability(similarity: float, bands: int, rows: int) -> float:
     return float(1 - (1 - similarity**rows) ** bands)
 
 
-def bands_and_rows(share: float) -> tuple[int, int]:
+def bands_and_rows(share: float, recall: float = DEFAULT_RECALL) -> tuple[int, int]:
     """The most rows, and so the fewest vain comparisons, with which pairs of some similarity are found as surely as they shall be."""
     choices = ((_NUM_HASHES // rows, rows) for rows in range(32, 0, -1))
-    return next((choice for choice in choices if probability(share, *choice) >= _FOUND), (_NUM_HASHES, 1))
+    return next((choice for choice in choices if probability(share, *choice) >= recall), (_NUM_HASHES, 1))
 
 
 @dataclass(frozen=True)
@@ -139,7 +162,7 @@ class Similar:
         return Similar(self.documents[here], self.like[here], self.shares[here])
 
     def among(self, first: int, num_documents: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
-        """Of some documents in a row those that go, by their place among these, what each is like, and how much so."""
+        """Of some documents in a row those that go, by their place among these, what each is like, and how much so; all (num_gone,)."""
         here = slice(*np.searchsorted(self.documents, (first, first + num_documents)).tolist())
         return self.documents[here] - first, self.like[here], self.shares[here]
 
@@ -198,7 +221,12 @@ class Sketcher:
             self._learn(0)
 
     def sketch(self, texts: Sequence[bytes]) -> tuple[NDArray[np.uint32], NDArray[np.int64], NDArray[np.int64], NDArray[np.uint64]]:
-        """The different n-grams of all texts one behind the other, how many each has, its words, and its keys (num_documents, bands)."""
+        """What is known of some documents.
+
+        Returns:
+            (num_ngrams,) the different n-grams of all texts one behind the other; (len(texts),) how many each has; (len(texts),) its words;
+            and (len(texts), bands) its keys.
+        """
         if self._library is None:
             grams, counts = similar_plain.scan([text.decode() for text in texts], _FOLD, self._n)
             sizes = np.array([len(own) for own in grams], np.int64)
@@ -207,17 +235,25 @@ class Sketcher:
         data = b"".join(texts)
         offsets = np.zeros(len(texts) + 1, np.int64)
         np.cumsum([len(text) for text in texts], out=offsets[1:])
-        while (page := self._library.similar_missing_page(data, _int64(len(data)), _at(self._places))) >= 0:
+        while (page := self._library.similar_missing_page(data, _int64(len(data)), address(self._places))) >= 0:
             self._learn(page)
         shingles = np.empty(len(data) + 1, np.uint32)
         ends, words = np.zeros(len(texts), np.int64), np.zeros(len(texts), np.int64)
         found = self._library.similar_scan(
-            data, _at(offsets), _int64(len(texts)), _at(self._places), _at(self._pages), self._n, _at(shingles), _at(ends), _at(words)
+            data,
+            address(offsets),
+            _int64(len(texts)),
+            address(self._places),
+            address(self._pages),
+            self._n,
+            address(shingles),
+            address(ends),
+            address(words),
         )
         _require_memory(found)
         minima = np.empty((len(texts), len(self._a)), np.uint32)
         self._library.similar_minima(
-            _at(shingles), _at(ends), _int64(len(texts)), _at(self._a), _at(self._b), len(self._a), _at(minima)
+            address(shingles), address(ends), _int64(len(texts)), address(self._a), address(self._b), len(self._a), address(minima)
         )  # fmt: skip
         return shingles[:found].copy(), np.diff(ends, prepend=0), words, self._keys(minima)
 
@@ -244,7 +280,21 @@ class _Sketches:
         return self.directory / f"{self.shard}.{what}"
 
     def load(self, what: str, dtype: type) -> NDArray[Any]:
+        """All values of a file, (num_values,)."""
         return np.fromfile(self.path(what), dtype)
+
+    def keys_of_band(self, band: int, bands: int) -> NDArray[np.uint64]:
+        """(num_documents,) read and not mapped, as pages that are mapped stay in the resident set: 512 bytes a document for 64 bands."""
+        groups = self.load("groups", np.int64)
+        keys = np.empty(groups.sum(), np.uint64)
+        view, done, before = keys.view(np.uint8).data, 0, 0
+        with open(self.path("keys"), "rb", buffering=0) as file:
+            for count in (keys.itemsize * groups).tolist():
+                file.seek(before * bands + band * count)
+                read = file.readinto(view[done : done + count])
+                assert read == count, "a band of a group of documents lies in one piece"
+                done, before = done + count, before + count
+        return keys
 
 
 def sketch_shard(groups: Iterable[Sequence[bytes]], settings: SimilarSettings, directory: Path, shard: int) -> None:
@@ -255,13 +305,15 @@ def sketch_shard(groups: Iterable[Sequence[bytes]], settings: SimilarSettings, d
     """
     place = _Sketches(directory, shard)
     sketcher = Sketcher(settings, native.load(SOURCE))
-    names = ("shingles", "sizes", "words", "keys")
+    names = ("shingles", "sizes", "words", "keys", "groups")
     files = [open(place.path(name), "wb") for name in names]  # noqa: SIM115 closed below
     try:
         for texts in groups:
-            parts: tuple[NDArray[Any], ...] = sketcher.sketch(texts)
+            shingles, sizes, words, keys = sketcher.sketch(texts)
+            # Keys of a band lie together: whoever asks for one band would else touch all pages of the file.
+            parts: tuple[NDArray[Any], ...] = (shingles, sizes, words, keys.T, np.array([len(keys)], np.int64))
             for file, part in zip(files, parts):
-                part.tofile(file)
+                np.ascontiguousarray(part).tofile(file)
     finally:
         for file in files:
             file.close()
@@ -275,7 +327,8 @@ def find_similar(directory: Path, num_shards: int, settings: SimilarSettings) ->
     """
     places = [_Sketches(directory, shard) for shard in range(num_shards)]
     sizes = _joined([place.load("sizes", np.int64) for place in places])
-    pairs = _candidates(places, sizes, settings)
+    with Progress("documents that are much alike, by band", total=settings.curve[0], unit="bands") as progress:
+        pairs = _candidates(places, sizes, settings, progress)
     documents = np.unique(pairs[0])
     if not len(documents):
         return Similar.none()
@@ -284,7 +337,8 @@ def find_similar(directory: Path, num_shards: int, settings: SimilarSettings) ->
         ranked = documents[np.argsort(-words, kind="stable")]
     else:
         ranked = documents
-    shingles, starts = _gathered(places, sizes, documents, directory / "compared")
+    with Progress("documents that are much alike, gathering", total=len(documents), unit="documents") as progress:
+        shingles, starts = _gathered(places, sizes, documents, directory / "compared", progress)
     own = np.searchsorted(documents, ranked)
     rank = np.empty(len(ranked), np.int64)
     rank[own] = np.arange(len(ranked))
@@ -300,15 +354,14 @@ def _joined(parts: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
 
 
 def _candidates(
-    places: Sequence[_Sketches], sizes: NDArray[np.int64], settings: SimilarSettings
+    places: Sequence[_Sketches], sizes: NDArray[np.int64], settings: SimilarSettings, progress: Progress
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Documents and the groups that they are in: those that agree in a band; one band at a time is in memory."""
     bands = settings.curve[0]
     with_ngrams = np.flatnonzero(sizes)
     documents, groups, before = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], 0
-    maps = [np.memmap(place.path("keys"), np.uint64, "r").reshape(-1, bands) for place in places if place.path("keys").stat().st_size]
-    for band in range(bands if maps else 0):
-        keys = np.concatenate([keys[:, band] for keys in maps])[with_ngrams]
+    for band in range(bands if len(with_ngrams) else 0):
+        keys = np.concatenate([place.keys_of_band(band, bands) for place in places])[with_ngrams]
         order = np.argsort(keys, kind="stable")
         new = np.empty(len(order), bool)
         new[:1] = True
@@ -318,11 +371,12 @@ def _candidates(
         documents.append(with_ngrams[order[~alone]])
         groups.append(before + number[~alone])
         before += int((new & ~alone).sum())
+        progress.advance()
     return np.concatenate(documents), np.concatenate(groups)
 
 
 def _gathered(
-    places: Sequence[_Sketches], sizes: NDArray[np.int64], documents: NDArray[np.int64], target: Path
+    places: Sequence[_Sketches], sizes: NDArray[np.int64], documents: NDArray[np.int64], target: Path, progress: Progress
 ) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
     """The n-grams of some documents in one file that is mapped, and where those of each begin."""
     first = 0
@@ -335,6 +389,7 @@ def _gathered(
                 shingles = np.memmap(place.path("shingles"), np.uint32, "r")
                 for document in here.tolist():
                     shingles[starts[document] : starts[document] + own[document]].tofile(file)
+                    progress.advance()
             first += len(own)
     own = sizes[documents]
     return np.memmap(target, np.uint32, "r"), np.cumsum(own) - own
@@ -365,19 +420,15 @@ def _decide(
     of, shares = np.empty(len(sizes), np.int64), np.empty(len(sizes))
     library.similar_decide.restype = ctypes.c_int64
     compared = library.similar_decide(
-        _at(shingles), _at(starts), _at(sizes), _int64(len(sizes)), _at(own_groups), _at(group_starts), _at(room), _int64(len(room) - 1),
-        ctypes.c_double(settings.share), int(settings.checked), int(containment), _int64(_MOST_COMPARED), _at(of), _at(shares),
+        address(shingles), address(starts), address(sizes), _int64(len(sizes)), address(own_groups), address(group_starts),
+        address(room), _int64(len(room) - 1),
+        ctypes.c_double(settings.share), int(settings.checked), int(containment), _int64(_MOST_COMPARED), address(of), address(shares),
     )  # fmt: skip
     _require_memory(compared)
     return of, shares, int(compared)
 
 
 _int64 = ctypes.c_int64
-
-
-def _at(array: NDArray[Any]) -> ctypes.c_void_p:
-    assert array.flags.c_contiguous
-    return ctypes.c_void_p(array.ctypes.data)
 
 
 def _require_memory(result: int) -> None:

@@ -14,7 +14,7 @@ _CHUNK = 4096
 
 
 def scan(texts: Sequence[str], fold: Mapping[int, str | None], n: int) -> tuple[list[NDArray[np.uint32]], list[int]]:
-    """The different n-grams of each text in their order, and its number of words.
+    """The different n-grams of each text in their order, (num_ngrams,) 32-bit hashes, and its number of words.
 
     Args:
         fold: what becomes of each code point, as `str.translate` takes it.
@@ -38,7 +38,12 @@ def _joined(word: str) -> int:
 
 
 def minima(shingles: Sequence[NDArray[np.uint32]], a: NDArray[np.uint32], b: NDArray[np.uint32]) -> NDArray[np.uint32]:
-    """(num_documents, num_hashes): the least of each hash over the n-grams of a document."""
+    """(num_documents, num_hashes): the least of each hash over the n-grams of a document.
+
+    Args:
+        shingles: (num_ngrams,) of each document.
+        a, b: (num_hashes,), a hash is `a * ngram + b`.
+    """
     result = np.full((len(shingles), len(a)), 0xFFFFFFFF, np.uint32)
     for document, found in enumerate(shingles):
         for start in range(0, len(found), _CHUNK):
@@ -56,7 +61,12 @@ def decide(
     containment: bool,
     most: int,
 ) -> tuple[list[int], list[float], int]:
-    """Whom each document is most like, -1 where it stays, how much so, and how many pairs were compared; see `similar_decide` in similar.c."""
+    """Whom each document is most like, -1 where it stays, how much so, and how many pairs were compared; as `similar_decide` in similar.c.
+
+    Args:
+        sets: (num_ngrams,) the different n-grams of each document.
+        groups: of each document those that it is a candidate in.
+    """
     of, shares, compared = [], [], 0
     members: dict[int, list[int]] = {}
     for document, own in enumerate(groups):

@@ -2,8 +2,8 @@
 
 A token goes if it lies in a window of N tokens that is the same as one that begins earlier, in an earlier document or in its own.  These are
 the spans of at least N tokens that occur twice, which Lee et al. (2022, "Deduplicating Training Data Makes Language Models Better") find by a
-suffix array: a span repeats if and only if each of its windows does, so a table of windows finds the same ones, in one pass and in order.
-Each token that goes has an earlier one that stays, in the same words.
+suffix array: a token lies in a repeated span of at least N tokens if and only if it lies in a repeated window of N, so a table of windows finds the
+same ones, in one pass and in order, and takes as much memory for spans of 50 tokens as for those of 5,000.  Each token that goes has an earlier one that stays, in the same words.
 
 Windows are known by 64-bit hashes, 16 to 24 bytes of memory each; a token is what stands between white space.
 """
@@ -21,13 +21,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from common.progress import Progress
+from data_prep.deduplication.decisions import text_size
 from data_prep.deduplication.onion import MAX_ORDINAL, engine
 from data_prep.deduplication.onion_types import MAX_N, OnionSettings
-from data_prep.progress import Progress
 from data_prep.reading.blocks import Block, read_blocks
-from data_prep.reading.shards import JsonLinesWriter, ordered_map
+from data_prep.sharing.shards import JsonLinesWriter, ordered_map
 
 LEAST = 8
+_SAMPLE_BYTES = 1 << 20
 _SPAN = np.dtype([("document", "<i8"), ("first", "<i8"), ("last", "<i8"), ("source", "<u4")])
 _TOKEN = re.compile(r"\S+")
 
@@ -49,7 +51,7 @@ def require_length(num_tokens: int) -> None:
         ValueError: naming the option.
     """
     if not LEAST <= num_tokens <= MAX_N:
-        raise ValueError(f"--substrings is {num_tokens}; expected {LEAST} to {MAX_N} tokens, as shorter spans are in any two texts")
+        raise ValueError(f"--substrings is {num_tokens}; expected {LEAST} to {MAX_N:,} tokens, as shorter spans are in any two texts")
 
 
 def cut_substrings(shards: Sequence[Shard], num_tokens: int, min_kept_tokens: int, scratch: Path, *, workers: int) -> dict[str, Any]:
@@ -89,6 +91,7 @@ def _find(shards: Sequence[Shard], num_tokens: int, directory: Path) -> tuple[in
     """Write the spans of each shard; how many windows there are, and corpus, file and first document of each shard."""
     settings, loops = OnionSettings(n=num_tokens, paragraphs="document"), engine()
     table, ordinal, places = loops.table(), 0, []
+    total_bytes, seen_bytes, seen_tokens = text_size(shard.text_path for shard in shards), 0, 0
     with Progress(
         "looking for repeated spans", total=sum(shard.text_path.stat().st_size for shard in shards), unit="B", is_bytes=True
     ) as bar:
@@ -103,6 +106,10 @@ def _find(shards: Sequence[Shard], num_tokens: int, directory: Path) -> tuple[in
                 spans.append(_spans(np.flatnonzero(first != MAX_ORDINAL), first, owner, starts, num_tokens, before))
                 before += len(block)
                 ordinal += len(block)
+                if seen_bytes < _SAMPLE_BYTES <= seen_bytes + len(block.text):  # as in `decide_all`
+                    table.reserve(int((seen_tokens + len(scan.hashes)) / (seen_bytes + len(block.text)) * total_bytes))
+                seen_bytes += len(block.text)
+                seen_tokens += len(scan.hashes)
             if ordinal >= MAX_ORDINAL:
                 raise ValueError("there are more than 4.29 billion documents; deduplicate the corpora in parts")
             np.concatenate(spans).tofile(directory / f"{number}.spans")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from data_prep.artifacts import Manifest
+from common.artifacts import Manifest
 
 
 def totals(shards: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep.artifacts import Manifest, check_files, require_manifest
+from common.artifacts import Manifest, check_files, require_manifest
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -114,7 +114,7 @@ class TokenFile:
         return np.diff(ends)
 
     def slice(self, start: int, end: int) -> NDArray:
-        """Token ids from one place to another of all documents, one behind the other as they are in the file."""
+        """(end - start,) token ids from one place to another of all documents, one behind the other as the file has them, in its dtype."""
         return self._tokens[start:end]
 
 

@@ -17,13 +17,13 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from data_prep.artifacts import DigestingWriter, digest_file
+from common.artifacts import DigestingWriter, digest_file, written_aside
+from common.progress import Counter
 from data_prep.megatron.index import PREFIX, TokenFile, index_parts
 from data_prep.megatron.word_encoder import LibraryEncoder, WordEncoder
-from data_prep.progress import Counter
 from data_prep.reading.documents import BadInput, Document
-from data_prep.reading.scanning import Reading
-from data_prep.reading.shards import file_state, finish_shard, finished_shard
+from data_prep.sharing.scanning import Reading
+from data_prep.sharing.shards import file_state, finish_shard, finished_shard
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -123,7 +123,8 @@ def tokenize_shard(
     record.bad_input = dict(Tally(item.reason for item in bad))
     record.bad_samples = [item.message for item in bad[:_MAX_BAD]]
     os.replace(partial, stem.with_suffix(".bin"))
-    np.savez(stem.with_suffix(".npz"), lengths=np.concatenate(all_lengths), lines=np.concatenate(lines))
+    with written_aside(stem.with_suffix(".npz")) as file:
+        np.savez(file, lengths=np.concatenate(all_lengths), lines=np.concatenate(lines))
     finish_shard(done, state, {"record": asdict(record)})
     return record
 

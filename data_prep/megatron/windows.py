@@ -117,5 +117,5 @@ class TrainingWindows:
         return places
 
     def tokens(self, number: int) -> NDArray:
-        """The tokens of a window: inputs are all but the last, labels all but the first."""
+        """(sequence_length + 1,) token ids of a window, in its file's dtype: inputs are all but the last, labels all but the first."""
         return np.concatenate([self._files[piece.dataset][piece.document][piece.start : piece.end] for piece in self.pieces(number)])

@@ -1,6 +1,6 @@
 /* The hot loops of data_prep.megatron.word_encoder: text cut into words, and the token ids of each word from a cache or by its merges.
  *
- * Built with the system's compiler at first use (data_prep/native.py); without one the tokenizer library does the same.
+ * Built with the system's compiler at first use (common/native.py); without one the tokenizer library does the same.
  */
 #include <stdint.h>
 #include <stdlib.h>

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep import native
+from common import native
+from common.native import address
 from data_prep.megatron.word_rules import BY_PAIRS, DIGITS, IS_DIGIT, Merges, NotExactError, WordRules, categories, digits, word_rules
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ class LibraryEncoder:
         return [self]
 
     def encode(self, texts: Sequence[str], behind: int) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-        """Ids of texts back to back, each with the token `behind` it, and their numbers, that token included."""
+        """(num_tokens,) ids of texts back to back, each with the token `behind` it, and (len(texts),) how many, that token included."""
         rows = [encoding.ids for encoding in self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)]
         lengths = np.array([len(row) + 1 for row in rows], dtype=np.int64)
         return np.fromiter(chain.from_iterable((*row, behind) for row in rows), dtype=np.int32, count=lengths.sum()), lengths
@@ -75,9 +76,9 @@ class NativeRules:
         whole_ids = np.array(list(merges.whole.values()), dtype=np.int32)
         self.pointer = ctypes.c_void_p(
             library.word_rules_new(
-                rules.cutting, rules.max_digits, *map(_at, self._arrays), merges.unknown, int(merges.fuse_unknown),
-                int(rules.merges is not None), _at(merges.triples), _int64(len(merges.triples)),
-                b"".join(merges.whole), _at(offsets), _at(whole_ids), _int64(len(merges.whole)),
+                rules.cutting, rules.max_digits, *map(address, self._arrays), merges.unknown, int(merges.fuse_unknown),
+                int(rules.merges is not None), address(merges.triples), _int64(len(merges.triples)),
+                b"".join(merges.whole), address(offsets), address(whole_ids), _int64(len(merges.whole)),
             )
         )  # fmt: skip
         if not self.pointer:
@@ -127,7 +128,7 @@ class WordEncoder:
     def counts(self) -> tuple[int, int]:
         """Words found in the cache and words that were not."""
         counts = np.zeros(2, dtype=np.int64)
-        self._library.word_counts(self._encoder, _at(counts))
+        self._library.word_counts(self._encoder, address(counts))
         return int(counts[0]), int(counts[1])
 
     def encode(self, texts: Sequence[str], behind: int) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
@@ -163,7 +164,17 @@ class WordEncoder:
         ids = np.empty(len(text) + len(documents), dtype=np.int32)
         lengths = np.empty(len(documents), dtype=np.int64)
         state, word = np.zeros(4, dtype=np.int64), np.zeros(2, dtype=np.int64)
-        arguments = (self._encoder, text, _at(offsets), _int64(len(documents)), behind, _at(state), _at(word), _at(ids), _at(lengths))
+        arguments = (
+            self._encoder,
+            text,
+            address(offsets),
+            _int64(len(documents)),
+            behind,
+            address(state),
+            address(word),
+            address(ids),
+            address(lengths),
+        )
         while result := self._library.word_encode(*arguments):
             if result < 0:
                 raise MemoryError("no memory for a long word")
@@ -174,7 +185,7 @@ class WordEncoder:
         found = np.array([token.id for token in self._tokenizer.model.tokenize(self._rules.word_of(word))], dtype=np.int32)
         ids[state[2] : state[2] + len(found)] = found
         state[2] += len(found)
-        self._library.word_remember(self._encoder, word, _int64(len(word)), _at(found), _int64(len(found)))
+        self._library.word_remember(self._encoder, word, _int64(len(word)), address(found), _int64(len(found)))
 
 
 def plain(tokenizer: Tokenizer) -> Tokenizer:
@@ -210,8 +221,3 @@ def tell_if_slow(encoder: WordEncoder | LibraryEncoder, tokenizer: str) -> str:
             file=sys.stderr,
         )
     return encoder.reason
-
-
-def _at(array: NDArray[Any] | None) -> ctypes.c_void_p:
-    assert array is None or array.flags.c_contiguous
-    return ctypes.c_void_p(None if array is None else array.ctypes.data)

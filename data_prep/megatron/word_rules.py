@@ -19,6 +19,7 @@ the library, which also does what is not covered here: normalizers, unless they 
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -27,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep.native import cache_dir
+from common.native import cache_dir
 from data_prep.tokenizers.token_bytes import BYTE_TO_CHARACTER
 
 if TYPE_CHECKING:
@@ -338,7 +339,7 @@ def _kept(name: str, make: Callable[[], NDArray[np.uint8]]) -> NDArray[np.uint8]
     found = make()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_name(f".{path.stem}.{id(found):x}.npy")
+        partial = path.with_name(f".{path.stem}.{os.getpid()}.npy")  # several processes may be at it
         np.save(partial, found)
         partial.replace(path)
     except OSError:

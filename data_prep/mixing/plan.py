@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep.artifacts import digest_bytes
+from common.artifacts import digest_bytes
 from data_prep.reading.corpora import Corpus
 
 KEYS = ("language", "corpus", "domain")
@@ -157,10 +157,22 @@ def fractions(
 
 
 def ranks(hashes: NDArray[np.uint64], seed: int) -> NDArray[np.uint64]:
-    """Numbers in an order that the seed alone decides, the same for equal hashes (SplitMix64 of the hash and the seed)."""
+    """Numbers in an order that the seed alone decides, the same for equal hashes (SplitMix64 of the hash and the seed); of any shape."""
     start = np.uint64(int(digest_bytes(f"mixture {seed}".encode()).removeprefix("xxh3:")[:16], 16))
     with np.errstate(over="ignore"):
         mixed = hashes ^ start
         for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
             mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
     return mixed ^ (mixed >> np.uint64(31))
+
+
+def ranks_by_weight(alike: NDArray[np.uint64], weights: NDArray[np.float64]) -> NDArray[np.uint64]:
+    """An order of which the beginning has each document with a probability in proportion to its weight, up to 1 (sequential Poisson sampling, Ohlsson 1998).
+
+    Args:
+        alike: (num_documents,) `ranks`, in whose order documents of one weight stay.
+        weights: (num_documents,) above 0; the rank of one of 0 is the last.
+    """
+    with np.errstate(divide="ignore", over="ignore"):
+        places = (alike.astype(np.float64) + 1) / weights
+    return places.view(np.uint64)  # positive floats are in the order of their bits

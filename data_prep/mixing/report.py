@@ -7,26 +7,32 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from data_prep.tables import markdown_table
+from common.tables import markdown_table
 
 
 @dataclass(frozen=True)
 class Side:
-    """Documents, bytes of UTF-8 and tokens by tokenizer, end-of-text tokens included."""
+    """Documents, bytes of UTF-8, tokens by tokenizer, end-of-text tokens included, and the sum of the documents' weights."""
 
     documents: int
     text_bytes: int
     tokens: tuple[int, ...]
+    weight: float
 
     @classmethod
     def none(cls, num_tokenizers: int) -> Side:
         """Nothing."""
-        return cls(0, 0, (0,) * num_tokenizers)
+        return cls(0, 0, (0,) * num_tokenizers, 0.0)
 
     def plus(self, other: Side) -> Side:
         """Both together."""
         tokens = tuple(a + b for a, b in zip(self.tokens, other.tokens))
-        return Side(self.documents + other.documents, self.text_bytes + other.text_bytes, tokens)
+        return Side(self.documents + other.documents, self.text_bytes + other.text_bytes, tokens, self.weight + other.weight)
+
+    @property
+    def mean_weight(self) -> str:
+        """Of a document, to be read."""
+        return f"{self.weight / self.documents:.4g}" if self.documents else "-"
 
 
 @dataclass(frozen=True)
@@ -64,8 +70,12 @@ def blend(counts: Sequence[CorpusCounts]) -> dict[str, Any]:
     }
 
 
-def report(counts: Sequence[CorpusCounts], tokenizers: Sequence[str]) -> str:
-    """The tables in Markdown."""
+def report(counts: Sequence[CorpusCounts], tokenizers: Sequence[str], weight_keys: Mapping[str, str]) -> str:
+    """The tables in Markdown.
+
+    Args:
+        weight_keys: corpus -> key of its documents' weights, where they have some.
+    """
     first, *others = tokenizers
     total = sum(count.seen_tokens for count in counts) or 1
     rows = [_whole_row(c.name, c.language, c.domain, c.all) for c in counts]
@@ -83,6 +93,17 @@ def report(counts: Sequence[CorpusCounts], tokenizers: Sequence[str]) -> str:
     sides = ("train", "validation", "left out")
     header = ["corpus", "language", *(f"{s}, documents" for s in sides), *(f"{s}, tokens" for s in sides), "epochs", "tokens seen", "%"]
     text += f"\nWhat became of it, in tokens of {first}:\n\n" + markdown_table(header, taken, text_columns=2) + "\n"
+    if weight_keys:
+        means = [
+            [c.name, weight_keys[c.name], *(side.mean_weight for side in (c.all, c.train, c.left_out))]
+            for c in counts
+            if c.name in weight_keys
+        ]
+        text += (
+            "\nMean weight of the documents:\n\n"
+            + markdown_table(["corpus", "key", "all", "train", "left out"], means, text_columns=2)
+            + "\n"
+        )
     by_language: dict[str, float] = {}
     for count in counts:
         by_language[count.language] = by_language.get(count.language, 0) + count.seen_tokens

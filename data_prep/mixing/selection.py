@@ -1,7 +1,8 @@
 """Which documents are taken and held out, decided over tables that are read one after the other: memory does not grow with the documents.
 
 Documents are taken in the order of their ranks until a budget is met.  How far that goes is found in two readings: one adds up the tokens of each of
-4,096 stretches of ranks, which tells the stretch in which the budget is met; the other sorts the documents of that stretch alone.
+4,096 stretches of ranks, which tells the stretch in which the budget is met; the other sorts the documents of that stretch alone.  Ranks by weight
+are not spread evenly, so a stretch with too many documents is first divided into 4,096 again.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 
 _BITS = 12
 _STRETCHES = 1 << _BITS
+_MOST_SORTED = 1 << 20  # documents in memory, of each kind
 
 Rows = tuple[NDArray[np.uint64], NDArray[np.int64]]  # ranks and weights of some documents, in the order of the text
 
@@ -46,18 +48,28 @@ class Taking:
     """Documents of one kind, of which as many are wanted as come closest to a weight.
 
     Attributes:
-        weights: (stretches,) of all of them so far.
+        weights, documents: (stretches,) of all of them so far.
         lowest, highest: ranks so far.
+        first, bits: the stretches divide the ranks from `first` on that have these first bits.
+        before: weight of documents with lower ranks.
     """
 
     weights: NDArray[np.int64] = field(default_factory=lambda: np.zeros(_STRETCHES, np.int64))
+    documents: NDArray[np.int64] = field(default_factory=lambda: np.zeros(_STRETCHES, np.int64))
     lowest: int | None = None
     highest: int | None = None
+    first: int = 0
+    bits: int = 0
+    before: int = 0
 
     def add(self, ranks: NDArray[np.uint64], weights: NDArray[np.int64]) -> None:
-        """Count some documents."""
+        """Count some documents; both arrays are (num_documents,), weights in tokens or in sentences."""
+        here = self._has(ranks)
+        ranks, weights = ranks[here], weights[here]
         if len(ranks):
-            np.add.at(self.weights, _stretch(ranks), weights)
+            stretches = self._stretches(ranks)
+            np.add.at(self.weights, stretches, weights)
+            np.add.at(self.documents, stretches, 1)
             low, high = int(ranks.min()), int(ranks.max())
             self.lowest = low if self.lowest is None else min(self.lowest, low)
             self.highest = high if self.highest is None else max(self.highest, high)
@@ -69,26 +81,49 @@ class Taking:
 
     def stretch(self, wanted: float) -> int | None:
         """In which so much is reached, None where all of it is less."""
-        number = int(np.searchsorted(np.cumsum(self.weights), wanted))
+        number = int(np.searchsorted(self.before + np.cumsum(self.weights), wanted))
         return number if number < _STRETCHES else None
 
+    def within(self, stretch: int) -> Taking:
+        """To count the documents of a stretch anew, and finer."""
+        return Taking(
+            first=self.first | (stretch << self._shift), bits=self.bits + _BITS, before=self.before + int(self.weights[:stretch].sum())
+        )
+
+    def is_too_full(self, stretch: int) -> bool:
+        """Whether it has more documents than are sorted in memory, and can be divided."""
+        return bool(self.documents[stretch] > _MOST_SORTED) and self._shift > 0
+
+    def of_stretch(self, ranks: NDArray[np.uint64], stretch: int) -> NDArray[np.bool_]:
+        """(len(ranks),) whether each rank lies in it."""
+        return self._has(ranks) & (self._stretches(ranks) == stretch)
+
+    @property
+    def _shift(self) -> int:
+        return max(0, 64 - _BITS - self.bits)
+
+    def _has(self, ranks: NDArray[np.uint64]) -> NDArray[np.bool_]:
+        if not self.bits:
+            return np.ones(len(ranks), bool)
+        shift = np.uint64(64 - self.bits)
+        return (ranks >> shift) == (np.uint64(self.first) >> shift)
+
+    def _stretches(self, ranks: NDArray[np.uint64]) -> NDArray[np.int64]:
+        return ((ranks >> np.uint64(self._shift)) & np.uint64(_STRETCHES - 1)).astype(np.int64)
+
     def cut(self, wanted: float, stretch: int, rows: Rows) -> Cut:
-        """How far to take, from the documents of that stretch."""
+        """How far to take, from the documents of that stretch: `rows` are two arrays (num_documents,)."""
         ranks, weights = rows
         order = np.argsort(ranks, kind="stable")
-        before = int(self.weights[:stretch].sum())
+        before = self.before + int(self.weights[:stretch].sum())
         sums = before + np.cumsum(weights[order])
         number = int(np.searchsorted(sums, wanted))
         reached = int(sums[number - 1]) if number else before
         number += bool(sums[number] - wanted <= wanted - reached)
         if not number:
-            return Cut(stretch << (64 - _BITS), 0)
+            return Cut(self.first | (stretch << self._shift), 0)
         last = ranks[order[number - 1]]
         return Cut(int(last), int(np.count_nonzero(ranks[order[:number]] == last)))
-
-
-def _stretch(ranks: NDArray[np.uint64]) -> NDArray[np.int64]:
-    return (ranks >> np.uint64(64 - _BITS)).astype(np.int64)
 
 
 def cuts(
@@ -103,27 +138,35 @@ def cuts(
     Args:
         takings: of all documents, by kind.
         wanted: by kind; a kind without is taken whole.
-        read: reads all documents once more, as (kind of each, ranks and weights); those of no interest have a kind that is not in `takings`.
+        read: reads all documents once more, some at a time, as kind of each, ranks and weights, all (num_documents,); those of no interest
+            have a kind that is not in `takings`.
         by_rank: documents of one rank are one thing and add up.
     """
     found = {kind: Cut.everything() for kind in takings}
-    open_ = {}
+    open_: dict[int, tuple[Taking, int]] = {}
     for kind, taking in takings.items():
         if kind in wanted:
             if wanted[kind] <= 0:
                 found[kind] = Cut.nothing()
             elif (stretch := taking.stretch(wanted[kind])) is not None:
-                open_[kind] = stretch
+                open_[kind] = taking, stretch
+    while too_full := {kind: taking.within(stretch) for kind, (taking, stretch) in open_.items() if taking.is_too_full(stretch)}:
+        for kinds, (ranks, weights) in read():
+            for kind, taking in too_full.items():
+                taking.add(ranks[kinds == kind], weights[kinds == kind])
+        for kind, taking in too_full.items():
+            finer = taking.stretch(wanted[kind])
+            assert finer is not None  # as it is reached in the stretch that was divided
+            open_[kind] = taking, finer
     rows: dict[int, list[Rows]] = {kind: [] for kind in open_}
     for kinds, (ranks, weights) in read() if open_ else ():
-        stretches = _stretch(ranks)
-        for kind, stretch in open_.items():
-            here = (kinds == kind) & (stretches == stretch)
+        for kind, (taking, stretch) in open_.items():
+            here = (kinds == kind) & taking.of_stretch(ranks, stretch)
             if here.any():
                 rows[kind].append((ranks[here], weights[here]))
-    for kind, stretch in open_.items():
+    for kind, (taking, stretch) in open_.items():
         joined: Rows = (np.concatenate([ranks for ranks, _ in rows[kind]]), np.concatenate([weights for _, weights in rows[kind]]))
-        found[kind] = takings[kind].cut(wanted[kind], stretch, _added_up(*joined) if by_rank else joined)
+        found[kind] = taking.cut(wanted[kind], stretch, _added_up(*joined) if by_rank else joined)
     return found
 
 
@@ -141,7 +184,7 @@ class Taker:
         self._rank, self._left = np.uint64(cut.rank), cut.count
 
     def take(self, ranks: NDArray[np.uint64]) -> NDArray[np.bool_]:
-        """Whether each of the next documents is."""
+        """Whether each of the next documents is, (num_documents,) as their ranks."""
         taken = ranks < self._rank
         at_it = np.flatnonzero(ranks == self._rank)[: max(0, self._left)]
         taken[at_it] = True
@@ -158,7 +201,11 @@ def held_out(
     that has two, and never all.
 
     Args:
-        read: reads all documents, as language, rank of the group (which no other group has) and tokens of each.
+        read: reads all documents, some at a time, as language, rank of the group (which no other group has) and tokens of each, all
+            (num_documents,).
+
+    Returns:
+        (num_groups,)
     """
     takings: dict[int, Taking] = {}
     if share <= 0:

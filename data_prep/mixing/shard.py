@@ -5,21 +5,24 @@ from __future__ import annotations
 import json
 import os
 import zipfile
+from array import array
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from common.artifacts import written_aside
+from common.progress import Counter
+from data_prep.cleaning.scores import value_at
 from data_prep.megatron.word_encoder import LibraryEncoder, WordEncoder, word_encoder
 from data_prep.mixing.sentences import sentences
-from data_prep.progress import Counter
 from data_prep.reading.document_ids import id_hash
 from data_prep.reading.documents import Document, batches
-from data_prep.reading.scanning import Reading
-from data_prep.reading.shards import JsonLinesWriter, file_state
+from data_prep.sharing.scanning import Reading
+from data_prep.sharing.shards import JsonLinesWriter, file_state
 from data_prep.tokenizers.files import load_tokenizer
 
 LEFT_OUT, TRAIN, VALIDATION = 0, 1, 2
@@ -48,6 +51,24 @@ class Units:
     reading: Reading
     group_key: str = "group"
     by_sentence: bool = False
+    weight_keys: tuple[tuple[str, str], ...] = ()
+
+    def weight(self, unit: Unit, path: Path, corpus: str) -> float:
+        """In proportion to which it is taken beside others.
+
+        Raises:
+            ValueError: if it has none.
+        """
+        if (key := key_of(corpus, self.weight_keys)) is None:
+            return 1.0
+        value = value_at(unit.document.fields, key)
+        if value is None or value < 0:
+            found = "not there, or no number" if value is None else f"{value:g}"
+            raise ValueError(
+                f"{path}, document {unit.identity}: {key}, the --weight-key of {corpus}, is {found}; expected a number of at least 0."
+                f" Leave such documents out with data_prep.clean (scores, missing: drop), or name the key for other corpora alone (CORPUS=KEY)"
+            )
+        return value
 
     def read(self, path: Path, corpus: str) -> Iterator[Unit]:
         """The documents with text; one without the group key is a group by itself, as are the sentences of one."""
@@ -61,6 +82,16 @@ class Units:
                 yield Unit(document, identity, group)
 
 
+def key_of(corpus: str, weight_keys: Sequence[tuple[str, str]]) -> str | None:
+    """Key of the weights of a corpus; None if its documents are alike.
+
+    Args:
+        weight_keys: (corpus, key); a corpus of "" stands for those that are not named.
+    """
+    keys = dict(weight_keys)
+    return keys.get(corpus, keys.get(""))
+
+
 @dataclass(frozen=True)
 class ShardTable:
     """The documents of a shard, in order.
@@ -69,12 +100,14 @@ class ShardTable:
         ids, groups: (num_documents,) uint64, hashes of the corpus with the id, and of the group.
         tokens: (num_documents, num_tokenizers) int64, each with the end-of-text token that will follow it.
         text_bytes: (num_documents,) int64, of UTF-8.
+        weights: (num_documents,) float64, in proportion to which documents are taken; 1 where they are alike.
     """
 
     ids: NDArray[np.uint64]
     groups: NDArray[np.uint64]
     tokens: NDArray[np.int64]
     text_bytes: NDArray[np.int64]
+    weights: NDArray[np.float64]
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -83,7 +116,7 @@ class ShardTable:
     def load(cls, path: Path) -> ShardTable:
         """What `count_shard` wrote."""
         with np.load(path) as saved:
-            return cls(saved["ids"], saved["groups"], saved["tokens"], saved["text_bytes"])
+            return cls(*(saved[field.name] for field in fields(cls)))
 
 
 @dataclass(frozen=True)
@@ -125,25 +158,28 @@ def count_shard(job: CountJob) -> None:
     state = json.dumps(file_state(job.path))
     if _is_counted(job.table_path, state):
         return
-    ids: list[int] = []
-    groups: list[int] = []
-    text_bytes: list[int] = []
+    ids, groups, text_bytes, weights = array("Q"), array("Q"), array("q"), array("d")
 
     def texts() -> Iterator[str]:
-        for document, identity, group in job.units.read(job.path, job.corpus):
-            ids.append(id_hash(json.dumps([job.corpus, identity])))
-            groups.append(id_hash(json.dumps(group)))
-            text_bytes.append(len(document.text.encode()))
-            yield document.text
+        for unit in job.units.read(job.path, job.corpus):
+            ids.append(id_hash(json.dumps([job.corpus, unit.identity])))
+            groups.append(id_hash(json.dumps(unit.group)))
+            text_bytes.append(len(unit.document.text.encode()))
+            weights.append(job.units.weight(unit, job.path, job.corpus))
+            yield unit.document.text
 
     rows = [count_tokens(batch) for batch in batches(texts(), _BATCH_CHARACTERS)]
     tokens = np.concatenate([*rows, np.zeros((0, len(_ENCODERS)), np.int64)])
-    table = ShardTable(np.array(ids, dtype=np.uint64), np.array(groups, dtype=np.uint64), tokens, np.array(text_bytes, dtype=np.int64))
+    table = ShardTable(
+        np.frombuffer(ids, np.uint64),
+        np.frombuffer(groups, np.uint64),
+        tokens,
+        np.frombuffer(text_bytes, np.int64),
+        np.frombuffer(weights, np.float64),
+    )
     job.table_path.parent.mkdir(parents=True, exist_ok=True)
-    partial = job.table_path.with_name(f".{job.table_path.name}.partial")
-    with open(partial, "wb") as file:
+    with written_aside(job.table_path) as file:
         np.savez(file, state=np.array(state), **vars(table))
-    os.replace(partial, job.table_path)
 
 
 def _is_counted(table_path: Path, state: str) -> bool:
@@ -151,7 +187,8 @@ def _is_counted(table_path: Path, state: str) -> bool:
     try:
         with np.load(table_path) as saved:
             if str(saved["state"]) == state:
-                ShardTable(saved["ids"], saved["groups"], saved["tokens"], saved["text_bytes"])
+                for field in fields(ShardTable):
+                    saved[field.name]
                 return True
     except FileNotFoundError:
         pass
@@ -161,7 +198,7 @@ def _is_counted(table_path: Path, state: str) -> bool:
 
 
 def count_tokens(texts: Sequence[str]) -> NDArray[np.int64]:
-    """(number of texts, number of tokenizers) tokens, an end-of-text token after each text."""
+    """(len(texts), num_tokenizers) tokens, an end-of-text token after each text."""
     return np.stack([encoder.encode(texts, _ANY_TOKEN)[1] for encoder in _ENCODERS], axis=1)
 
 
@@ -208,14 +245,8 @@ def write_shard(job: WriteJob) -> None:
             elif side == VALIDATION:
                 validation_file.write(record)
             tokens = dict(zip(job.tokenizers, table.tokens[number].tolist()))
-            documents_file.write(
-                {
-                    "id": identity,
-                    "line": document.line,
-                    "side": SIDES[side],
-                    "bytes": int(table.text_bytes[number]),
-                    "tokens": tokens,
-                }
-            )
+            line = {"id": identity, "line": document.line, "side": SIDES[side], "bytes": int(table.text_bytes[number]), "tokens": tokens}
+            has_weight = key_of(job.corpus, job.units.weight_keys) is not None
+            documents_file.write(line | ({"weight": float(table.weights[number])} if has_weight else {}))
         if number + 1 != len(table):
             raise ValueError(f"{job.path} was changed while the mixture was made; run again")

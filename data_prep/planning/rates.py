@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import platform
 import shutil
@@ -10,24 +11,40 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 
-from data_prep.artifacts import digest_file
-from data_prep.meter import Measured, measure
-from data_prep.plain_files import read_json
+from common.artifacts import digest_file, written_aside
+from common.meter import Measured, measure
+from common.plain_files import read_json
 from data_prep.reading.documents import Documents
-from data_prep.reading.shards import JsonLinesWriter
+from data_prep.sharing.scanning import Reading
+from data_prep.sharing.shards import JsonLinesWriter
+from data_prep.tokenizers.files import load_tokenizer
 
 BUNDLED = Path(__file__).with_name("rates.json")
-FORMAT = 1
-STAGES = ("collect", "clean", "dedup", "mixture", "to_megatron")
+FORMAT = 2
+# What is run, each on the text that another one leaves; only those that something is run on leave any.
+COMMANDS = {
+    "collect": "",
+    "clean": "collect",
+    "clean --filters web": "collect",
+    "dedup": "clean",
+    "dedup --similar-documents": "clean",
+    "train_tokenizer": "dedup",
+    "mixture": "dedup",
+    "to_megatron": "mixture",
+}
+STAGES = tuple(COMMANDS)
+INSTEAD = {"clean --filters web": "clean", "dedup --similar-documents": "dedup"}  # take the place of a stage
 LEAST_MEMORY_GIB = 0.0625  # that dedup takes for its tasks
-_TEXT = {"collect": "text", "clean": "text", "dedup": "text", "mixture": "train"}
-_FILES = 4
-_POLL_SECONDS = 0.1
+FILES = 4  # of a sample
+_SHORT_WORDS = 10  # as `web` counts them
+_LEAST_BYTES_A_WORD = 260.0  # of two tables, that of a file and that of all
+_POLL_SECONDS = 0.005  # a sample of a few MB leaves its hashes on disk for some hundredths of a second
 
 
 @dataclass(frozen=True)
@@ -58,7 +75,10 @@ class Rates:
     Attributes:
         digest_seconds_per_gb: of bytes on disk, which the process that leads reads alone, input and output of each stage once.
         disk_per_byte: of the input for a byte of its text.
-        documents_per_byte: of text.
+        documents_per_byte, lines_per_byte, short_lines_per_byte: of text; the last are different ones of fewer than ten words.
+        sample_bytes: of text, of which `peak_bytes` are.
+        distinct_words: of the sample, and by which power of the text they grow (Heaps 1978).
+        bytes_a_word: that `train_tokenizer` holds of each.
         command, machine, sample: how, where and on what they were measured.
     """
 
@@ -66,6 +86,11 @@ class Rates:
     digest_seconds_per_gb: float
     disk_per_byte: float
     documents_per_byte: float
+    lines_per_byte: float
+    short_lines_per_byte: float
+    sample_bytes: int
+    distinct_words: tuple[int, float]
+    bytes_a_word: float
     command: str
     machine: str
     sample: str
@@ -82,6 +107,7 @@ class Rates:
             if content.pop("format") != FORMAT:
                 raise ValueError("another format")
             stages = tuple(StageRate(**stage) for stage in content.pop("stages"))
+            content["distinct_words"] = tuple(content["distinct_words"])
             return cls(stages, **content)
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise ValueError(f"{path} holds no rates of data_prep.plan ({error}); make them with --measure") from error
@@ -89,9 +115,8 @@ class Rates:
     def write(self, path: Path) -> None:
         """Write them."""
         text = json.dumps({"format": FORMAT, **asdict(self)}, indent=1, ensure_ascii=False)
-        partial = path.with_name(f".{path.name}.partial")
-        partial.write_text(text + "\n", encoding="utf-8")
-        os.replace(partial, path)
+        with written_aside(path) as file:
+            file.write(f"{text}\n".encode())
 
 
 @dataclass(frozen=True)
@@ -116,43 +141,66 @@ def measure_rates(paths: Sequence[Path], tokenizer: Path, work: Path, *, megabyt
         RuntimeError: if a stage fails, with its last words.
     """
     small, large = work / "quarter", work / "whole"
-    whole = _sample(paths, large, int(megabytes * 1e6))  # first, as it may be more than there is
-    sizes = [_sample(paths, small, int(megabytes * 0.25e6)), whole]
-    amounts = [_chain(directory, size, tokenizer) for directory, size in zip((small, large), sizes)]
+    whole = write_sample(paths, large, int(megabytes * 1e6))  # first, as it may be more than there is
+    sizes = [write_sample(paths, small, int(megabytes * 0.25e6)), whole]
+    amounts = [run_stages(directory, size, tokenizer) for directory, size in zip((small, large), sizes)]
     files = sorted((large / "sample").iterdir())
     on_disk = sum(path.stat().st_size for path in files)
     start = time.process_time()
     for path in files:
         digest_file(path)
     digest_seconds = time.process_time() - start
-    num_documents = sum(1 for _ in Documents(files))
+    few, many = (_words(sorted((directory / "sample").iterdir())) for directory in (small, large))
+    num_documents, num_lines, num_short = _lines(files)
     for directory in (small, large):
         shutil.rmtree(directory)
+    peaks = [amount["train_tokenizer"].measured.peak_bytes for amount in amounts]
     return Rates(
         tuple(line(stage, amounts[0][stage], amounts[1][stage]) for stage in STAGES),
         digest_seconds_per_gb=digest_seconds / on_disk * 1e9,
-        disk_per_byte=on_disk / sizes[1],
-        documents_per_byte=num_documents / sizes[1],
+        disk_per_byte=on_disk / whole,
+        documents_per_byte=num_documents / whole,
+        lines_per_byte=num_lines / whole,
+        short_lines_per_byte=num_short / whole,
+        sample_bytes=whole,
+        distinct_words=(many, min(1.0, max(0.0, math.log(many / few) / math.log(whole / sizes[0])))),
+        bytes_a_word=max(_LEAST_BYTES_A_WORD, (peaks[1] - peaks[0]) / max(many - few, 1)),
         command=command,
         machine=_machine(),
-        sample=f"{sizes[1] / 1e6:.1f} MB of text from {', '.join(path.name for path in paths)}",
+        sample=f"{whole / 1e6:.1f} MB of text from {', '.join(path.name for path in paths)}",
     )
 
 
-def _sample(paths: Sequence[Path], directory: Path, wanted_bytes: int) -> int:
+def _words(paths: Sequence[Path]) -> int:
+    """Distinct words, as `train_tokenizer` counts them."""
+    return len(set().union(*(text.split() for text in Documents(paths))))
+
+
+def _lines(paths: Sequence[Path]) -> tuple[int, int, int]:
+    """Documents, lines with text, and different short lines."""
+    num_documents = num_lines = 0
+    short = set[int]()
+    for text in Documents(paths):
+        lines = [line for line in text.split("\n") if line]
+        num_documents, num_lines = num_documents + 1, num_lines + len(lines)
+        short |= {hash(line) for line in lines if line.count(" ") < _SHORT_WORDS}
+    return num_documents, num_lines, len(short)
+
+
+def write_sample(paths: Sequence[Path], directory: Path, wanted_bytes: int) -> int:
     """Write so much text in four files, from all files in turn, so that a sample is not all of one source; returns its bytes."""
     (directory / "sample").mkdir(parents=True)
     readers = deque(iter(Documents([path])) for path in paths)
     written = 0
     with ExitStack() as files:
-        writers = [files.enter_context(JsonLinesWriter(directory / f"sample/{number}.jsonl.zst")) for number in range(_FILES)]
+        writers = [files.enter_context(JsonLinesWriter(directory / f"sample/{number}.jsonl.zst")) for number in range(FILES)]
         number = 0
         while readers:
             if (text := next(readers[0], None)) is None:
                 readers.popleft()
                 continue
             readers.rotate(-1)
-            writers[number % _FILES].write({"id": str(number), "text": text})
+            writers[number % FILES].write({"id": str(number), "text": text})
             number += 1
             written += len(text.encode())
             if written >= wanted_bytes:
@@ -162,26 +210,61 @@ def _sample(paths: Sequence[Path], directory: Path, wanted_bytes: int) -> int:
     )
 
 
-def _chain(directory: Path, text_bytes: int, tokenizer: Path) -> dict[str, Amount]:
-    """Run all stages, each on what the one before left."""
-    sample = [str(path) for path in sorted((directory / "sample").iterdir())]
+def run_stages(directory: Path, text_bytes: int, tokenizer: Path) -> dict[str, Amount]:
+    """Run all stages, each on what the one before left, which goes when nothing more is run on it."""
     amounts: dict[str, Amount] = {}
-    arguments: dict[str, Callable[[], list[str]]] = {
-        "collect": lambda: ["--input", f"text={sample[0]}", *sample[1:]],
-        "clean": lambda: ["--corpora", str(directory / "collect/corpora.yaml")],
-        "dedup": lambda: ["--corpora", str(directory / "clean/corpora.yaml"), "--passes", "2", "--memory", str(LEAST_MEMORY_GIB)],
-        "mixture": lambda: ["--corpora", str(directory / "dedup/corpora.yaml"), "--tokenizer", f"tokens={tokenizer}"],
-        "to_megatron": lambda: ["--input", *map(str, _files(directory / "mixture/train")), "--tokenizer", str(tokenizer)],
-    }
     for stage in STAGES:
-        output = directory / stage
-        words = [sys.executable, "-m", f"data_prep.{stage}", *arguments[stage](), "--workers", "1", "--output", str(output)]
-        with _Scratch(output) as scratch:
-            measured = measure(words, environment={"OMP_NUM_THREADS": "1"})
-        kept = text_bytes if stage == "to_megatron" else sum(len(text.encode()) for text in Documents(_files(output / _TEXT[stage])))
-        amounts[stage] = Amount(text_bytes, kept, _size(output), max(0, scratch.largest - _size(output)), measured)
-        text_bytes = kept
+        before = COMMANDS[stage]
+        amounts[stage] = run_stage(directory, stage, amounts[before].kept_bytes if before else text_bytes, tokenizer)
+        for done in finished(stage):
+            shutil.rmtree(directory / done)
     return amounts
+
+
+def finished(stage: str) -> list[str]:
+    """Stages whose output is of no more use when this one is done."""
+    left = STAGES[STAGES.index(stage) + 1 :]
+    return [done for done in {stage, COMMANDS[stage]} - {""} if done not in map(COMMANDS.get, left)]
+
+
+def run_stage(directory: Path, stage: str, text_bytes: int, tokenizer: Path) -> Amount:
+    """Run one on the output of the one before, which lies in the directory under its name as `sample` does, with one worker.
+
+    Args:
+        text_bytes: that it reads.
+
+    Raises:
+        RuntimeError: if it fails, with its last words.
+    """
+    sample = [str(path) for path in sorted((directory / "sample").iterdir())]
+    before, output = directory / COMMANDS[stage], directory / stage
+    corpora = ["--corpora", str(before / "corpora.yaml")]
+    arguments: dict[str, list[str]] = {
+        "collect": ["--input", f"text={sample[0]}", *sample[1:]],
+        "clean": corpora,
+        "dedup": [*corpora, "--passes", "2", "--memory", str(LEAST_MEMORY_GIB)],
+        "mixture": [*corpora, "--tokenizer", f"tokens={tokenizer}"],
+        "train_tokenizer": [*corpora, "--vocab-size", str(_vocab_size(tokenizer))],
+        "to_megatron": ["--input", *map(str, _files(before / "train")), "--tokenizer", str(tokenizer)],
+    }
+    name, *options = stage.split()
+    words = [sys.executable, "-m", f"data_prep.{name}", *arguments[name], *options, "--workers", "1", "--output", str(output)]
+    with _Scratch(output) as scratch:
+        measured = measure(words, environment={"OMP_NUM_THREADS": "1"})
+    kept = [path for folder in ("text", "train") for path in _files(output / folder)]
+    return Amount(text_bytes, text_size(kept) if kept else text_bytes, _size(output), max(0, scratch.largest - _size(output)), measured)
+
+
+@cache
+def _vocab_size(tokenizer: Path) -> int:
+    """Of a tokenizer: the one that is trained is to be as large as the one that counts."""
+    return len(load_tokenizer(tokenizer))
+
+
+def text_size(paths: Sequence[Path]) -> int:
+    """Bytes of UTF-8 of the documents of some shards."""
+    reading = Reading()
+    return sum(len(text) for path in paths for block in reading.blocks(path) for text in block.texts())
 
 
 def _files(directory: Path) -> list[Path]:

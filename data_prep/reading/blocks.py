@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -17,13 +18,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep import native
-from data_prep.progress import Counter
+from common import native
+from common.native import address
+from common.progress import Counter
 from data_prep.reading.documents import BadInput, Document, json_document, kind_of, raw_lines, read_documents, text_key_of
 
 SOURCE = Path(__file__).with_name("json_lines.c")
 _BLOCK_BYTES = 1 << 20
 _PLAIN, _EMPTY = 0, 1
+_KEPT_ROOM_BYTES = 16 << 20
 
 
 @dataclass(frozen=True)
@@ -91,6 +94,11 @@ class Block:
         start = int(self.rest_offsets[document])
         return self.rest[start + len('"id": ') : start + size] if size else None
 
+    def ids_json(self) -> list[bytes]:
+        """The ids of all documents as JSON, empty where there is none."""
+        starts = self.rest_offsets[:-1] + len('"id": ')
+        return [self.rest[start:end] for start, end in zip(starts.tolist(), (self.rest_offsets[:-1] + self.id_sizes).tolist())]
+
     def identity(self, document: int, file_name: str) -> Any:
         """The id of a document, or FILE:LINE."""
         found = self.id_json(document)
@@ -101,18 +109,22 @@ class Block:
         return Document(self.data(document).decode(), int(self.lines[document]), self.fields(document))
 
     def json_lines(self, first: int, last: int, file_name: str) -> bytes | memoryview:
-        """Some documents in a row as lines of JSON: the id (FILE:LINE where there is none), the other members, the text."""
+        """Some documents in a row as lines of JSON: the id (FILE:LINE where there is none), the other members, the text.
+
+        What comes back may lie in memory that the next call writes to.
+        """
         library = native.load(SOURCE)
         if library is None or self.key == "id":
             return b"".join(self.json_line(document, self.data(document), file_name) for document in range(first, last))
         name = _string(file_name)[:-1]
         key = f', {json.dumps(self.key, ensure_ascii=False)}: "'.encode()
         room = 6 * int(self.offsets[last] - self.offsets[first]) + int(self.rest_offsets[last] - self.rest_offsets[first])
-        out = np.empty(room + (last - first) * (len(name) + len(key) + 64), np.uint8)
+        out = _room("lines", room + (last - first) * (len(name) + len(key) + 64))
         library.json_lines_write.restype = ctypes.c_int64
         size = library.json_lines_write(
-            self.text, _at(self.offsets), self.rest, _at(self.rest_offsets), _at(self.id_sizes), _at(self.lines), _int64(first), _int64(last),
-            name, _int64(len(name)), key, _int64(len(key)), _at(out),
+            self.text, address(self.offsets), self.rest, address(self.rest_offsets), address(self.id_sizes), address(self.lines),
+            _int64(first), _int64(last),
+            name, _int64(len(name)), key, _int64(len(key)), address(out),
         )  # fmt: skip
         return out[:size].data
 
@@ -180,12 +192,13 @@ def _read(
     starts = _ends([len(line) for line in lines])
     key = text_key.encode()
     kinds = np.empty(len(lines), np.uint8)
-    text, rest = np.empty(len(data) + 1, np.uint8), np.empty(2 * len(data) + 16, np.uint8)
+    text, rest = _room("text", len(data) + 1), _room("rest", 2 * len(data) + 16)
     offsets, rest_offsets = np.zeros(len(lines) + 1, np.int64), np.zeros(len(lines) + 1, np.int64)
     characters, id_sizes = np.empty(len(lines), np.int64), np.empty(len(lines), np.int64)
     library.json_lines_read(
-        data, _at(starts), _int64(len(lines)), key, _int64(len(key)), _at(kinds), _at(text), _at(offsets[1:]), _at(characters),
-        _at(rest), _at(rest_offsets[1:]), _at(id_sizes),
+        data, address(starts), _int64(len(lines)), key, _int64(len(key)), address(kinds), address(text),
+        address(offsets[1:]), address(characters),
+        address(rest), address(rest_offsets[1:]), address(id_sizes),
     )  # fmt: skip
     blocks, place = [], 0
     odd = np.flatnonzero(kinds > _EMPTY).tolist()
@@ -209,6 +222,22 @@ def _read(
             blocks.append(Block.of([document], text_key))
         place = end + 1
     return blocks
+
+
+_kept = threading.local()
+
+
+def _room(name: str, size: int) -> NDArray[np.uint8]:
+    """So many bytes for what is soon copied or written, the same again and again: new pages from the kernel cost as much as what is done in them."""
+    if size > _KEPT_ROOM_BYTES:
+        return np.empty(size, np.uint8)
+    if len(found := getattr(_kept, name, _NO_ROOM)) < size:
+        found = np.empty(size + size // 4, np.uint8)
+        setattr(_kept, name, found)
+    return found
+
+
+_NO_ROOM = np.empty(0, np.uint8)
 
 
 def _grouped(documents: Iterator[Document]) -> Iterator[list[Document]]:
@@ -239,8 +268,3 @@ def _string(text: str) -> bytes:
 
 
 _int64 = ctypes.c_int64
-
-
-def _at(array: NDArray[Any]) -> ctypes.c_void_p:
-    assert array.flags.c_contiguous
-    return ctypes.c_void_p(array.ctypes.data)

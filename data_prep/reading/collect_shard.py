@@ -10,13 +10,13 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
-from data_prep.progress import Counter
-from data_prep.reading.document_ids import id_hash, save_ids
+from common.progress import Counter
+from common.tables import markdown_table
+from data_prep.reading.document_ids import DocumentIds
 from data_prep.reading.documents import BadInput, Document
-from data_prep.reading.scanning import Reading
-from data_prep.reading.shards import JsonLinesWriter, file_state, finish_shard, finished_shard
 from data_prep.reading.sources import Source, stream
-from data_prep.tables import markdown_table
+from data_prep.sharing.scanning import Reading
+from data_prep.sharing.shards import JsonLinesWriter, file_state, finish_shard, finished_shard
 
 Item = TypeVar("Item")
 _MAX_MESSAGES = 20
@@ -122,7 +122,7 @@ def collect_shard(job: CollectJob) -> CollectCounts:
         return CollectCounts(**record["counts"])
     counts = CollectCounts()
     bad: list[BadInput] = []
-    ids: list[tuple[int, int]] = []
+    ids = DocumentIds()
     with JsonLinesWriter(job.directory / "text" / job.name) as file:
         for place, document in job.wanted(bad):
             counts.num_read += 1
@@ -133,7 +133,7 @@ def collect_shard(job: CollectJob) -> CollectCounts:
             if job.new_ids and "id" in fields:
                 fields["original_id"] = fields.pop("id")
             identity = fields.pop("id", place)
-            ids.append((id_hash(json.dumps(identity)), document.line))
+            ids.add(json.dumps(identity), document.line)
             counts.num_kept += 1
             counts.words += len(document.text.split())
             counts.text_bytes += len(document.text.encode())
@@ -141,7 +141,7 @@ def collect_shard(job: CollectJob) -> CollectCounts:
     for item in bad:
         counts.bad_input[item.reason] = counts.bad_input.get(item.reason, 0) + 1
     counts.messages = [item.message for item in bad[:_MAX_MESSAGES]]
-    save_ids(ids_path, ids)
+    ids.save(ids_path)
     finish_shard(done, state, {"counts": asdict(counts)})
     return counts
 

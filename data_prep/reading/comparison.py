@@ -8,6 +8,10 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Iterable
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
 
 IGNORABLE = ("case", "punctuation", "unicode-form")
 _MARK = re.compile(r"[^\w\s]|_")
@@ -38,9 +42,12 @@ class Comparison:
         """Whether texts are compared as they are."""
         return not self.ignore and not self.marks_apart
 
-    def prepared(self, texts: list[bytes]) -> list[bytes]:
-        """Texts in UTF-8, to be hashed."""
-        return texts if self.is_exact else [self.prepare(text.decode()).encode() for text in texts]
+    def prepared(self, text: bytes, offsets: NDArray[np.int64]) -> tuple[bytes, NDArray[np.int64]]:
+        """Texts in UTF-8 one behind the other, and `offsets` (num_texts + 1,) of them, to be hashed."""
+        if self.is_exact:
+            return text, offsets
+        texts = [self.prepare(text[start:end].decode()).encode() for start, end in pairwise(offsets.tolist())]
+        return b"".join(texts), np.cumsum([0, *map(len, texts)], dtype=np.int64)
 
     def prepare(self, text: str) -> str:
         """The text to be hashed."""

@@ -122,6 +122,10 @@ class _Slowly:
         self._file, self._near = file, near
         self.closed = False
 
+    def close(self) -> None:
+        """For pyarrow, which closes what it reads; the file is whose who opened it."""
+        self.closed = True
+
     def read(self, size: int = -1) -> bytes:
         """The next piece, no more than `size` bytes; nothing at the end."""
         piece = min(_PIECE_BYTES, self._near - self._file.tell())

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from data_prep.plain_files import read_yaml
-from data_prep.reading.documents import SUFFIXES, require_text_files
+from common.artifacts import MANIFEST_NAME
+from common.plain_files import read_yaml
+from data_prep.reading.documents import SUFFIXES, Document, require_text_files
 from data_prep.reading.languages import is_language
 
 TABLE_NAME = "corpora.yaml"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_MAX_NAMED = 5
+_STAGE_DEPTH = 3  # text/CORPUS/FILE
 _FACTS = ("language", "licence", "domain", "source")
 
 
@@ -111,6 +114,32 @@ def _readable(corpora: list[Corpus], separator: str | None) -> list[Corpus]:
                 raise ValueError(f"the input file {path} is given twice; a file belongs to one corpus")
             seen.add(path.resolve())
     return corpora
+
+
+def require_text(corpora: Sequence[Corpus], documents: Callable[[Path], Iterable[Document]]) -> None:
+    """Refuse a corpus without any text, before something is written; a file without text among others of its corpus is none of that.
+
+    A corpus of which an earlier stage has left nothing, such as one whose documents are all copies of another's, may stand beside others.
+
+    Args:
+        documents: reads a file; no further than to the first text.
+
+    Raises:
+        ValueError: naming the files.
+    """
+    empty = [corpus for corpus in corpora if not any(document.text.strip() for path in corpus.paths for document in documents(path))]
+    if len(empty) < len(corpora):
+        empty = [corpus for corpus in empty if not all(map(_is_of_a_stage, corpus.paths))]
+    if empty:
+        corpus, names = empty[0], ", ".join(map(str, empty[0].paths[:_MAX_NAMED]))
+        more = f" and {len(corpus.paths) - _MAX_NAMED} more files" if len(corpus.paths) > _MAX_NAMED else ""
+        raise ValueError(
+            f"the corpus {corpus.name} has no text: no document of {names}{more} has any; give files with text, or leave it out"
+        )
+
+
+def _is_of_a_stage(path: Path) -> bool:
+    return any((directory / MANIFEST_NAME).is_file() for directory in path.resolve().parents[:_STAGE_DEPTH])
 
 
 def _from_input(groups: Sequence[Sequence[str]]) -> list[Corpus]:

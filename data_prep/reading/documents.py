@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
-from data_prep.progress import Counter, Progress
+from common.progress import Counter, Progress
+from common.system_errors import shown_name
 from data_prep.reading.compressed import COMPRESSION_NAMES, COMPRESSIONS, DamagedError, open_compressed
-from data_prep.system_errors import shown_name
 
 _KINDS = (".txt", ".jsonl", ".vert", ".prevert")
 SUFFIXES = (*_KINDS, ".parquet", *(kind + compression for compression in COMPRESSIONS for kind in _KINDS))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from data_prep.plain_files import read_yaml
+from common.plain_files import read_yaml
 
 EVALUATION_TABLE = Path(__file__).with_name("evaluation_sets.yaml")
 SHAPES = ("rows", "squad", "lines_by_language", "sources", "words", "texts")

@@ -1,6 +1,6 @@
 /* The hot loops of data_prep.reading.blocks: lines of JSON to texts and back, byte for byte as Python's `json` has them.
  *
- * Built with the system's compiler at first use (data_prep/native.py).  A line that is in any way out of the ordinary is called odd and
+ * Built with the system's compiler at first use (common/native.py).  A line that is in any way out of the ordinary is called odd and
  * left to Python, which alone knows the errors; what is read here is written as json.dumps(record, ensure_ascii=False) would write it.
  */
 #include <stdint.h>

@@ -19,6 +19,12 @@ CLOSE_GROUPS: Groups = {
 }
 
 
+def are_close(one: str, other: str) -> bool:
+    """Whether two codes are of one language, or of two of a group that identifiers take for each other."""
+    codes = {language_code(one).language, language_code(other).language}
+    return len(codes) == 1 or any(codes <= {language_code(code).language for code in group} for group in CLOSE_GROUPS.values())
+
+
 class LanguageCode(NamedTuple):
     """A language by its three letters (ISO 639-3), and a script (ISO 15924); "" for any script."""
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from data_prep.artifacts import digest_bytes
+from common.artifacts import digest_bytes
 from data_prep.reading.documents import Documents
 
 

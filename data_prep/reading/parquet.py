@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from data_prep.progress import Counter
+from common.progress import Counter
 
 _ROWS = 256
 

@@ -9,11 +9,11 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from data_prep.plain_files import read_yaml
+from common.plain_files import read_yaml
 from data_prep.reading.corpora import Corpus, corpus_from_row, files_of_patterns
 from data_prep.reading.documents import BadInput, Document, require_text_files
 from data_prep.reading.languages import is_language
-from data_prep.reading.scanning import Reading
+from data_prep.sharing.scanning import Reading
 
 if TYPE_CHECKING:
     from datasets import IterableDataset

@@ -11,7 +11,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from data_prep.artifacts import Manifest, digest_file, read_manifest, staged_directory, write_manifest
+from common.artifacts import Manifest, digest_file, read_manifest, staged_directory, write_manifest
 from data_prep.megatron.word_encoder import plain
 from data_prep.reading.corpora import Corpus
 from data_prep.reading.documents import Documents

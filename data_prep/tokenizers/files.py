@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-from collections.abc import Mapping
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from data_prep.artifacts import digest_bytes
-from data_prep.own_files import require_own
+from common.artifacts import digest_bytes
+from common.own_files import require_own
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -27,6 +30,8 @@ TOKENIZER_FILES = (
     "chat_template.jinja",
 )
 CHAT_TEMPLATES = "additional_chat_templates"
+CONFIG_NAME = "tokenizer_config.json"
+_CLASS_OF_5, _CLASS_OF_BOTH = "TokenizersBackend", "PreTrainedTokenizerFast"
 
 
 def load_tokenizer(directory: Path) -> PreTrainedTokenizerFast:
@@ -46,12 +51,12 @@ def load_tokenizer(directory: Path) -> PreTrainedTokenizerFast:
         from data_prep.tokenizers.sentencepiece_file import load_sentencepiece
 
         return load_sentencepiece(directory)
-    from transformers import AutoTokenizer
     from transformers.utils import logging
 
     logging.set_verbosity_error()
     try:
-        tokenizer = AutoTokenizer.from_pretrained(str(directory), use_fast=True, local_files_only=True, trust_remote_code=False)
+        with _readable(directory) as readable:
+            tokenizer = _library(directory).from_pretrained(str(readable), use_fast=True, local_files_only=True, trust_remote_code=False)
     except Exception as error:  # the library raises anything from OSError to KeyError for a broken tokenizer file
         if "trust_remote_code" in str(error):
             raise ValueError(
@@ -64,6 +69,21 @@ def load_tokenizer(directory: Path) -> PreTrainedTokenizerFast:
     if tokenizer.eos_token is None and tokenizer.sep_token is not None:  # BERT's, whose texts end with [SEP]
         tokenizer.eos_token = tokenizer.sep_token
     return tokenizer
+
+
+def _library(directory: Path) -> Any:
+    """The class that reads a folder's tokenizer.json as it stands.
+
+    From transformers 5 on the classes of single models take its vocabulary alone and cut words by a rule of their own: SmolLM2's, which is
+    called GPT-2's, would no longer cut numbers into digits.
+    """
+    import transformers
+
+    if transformers.__version__.startswith("4.") or not (directory / "tokenizer.json").is_file():
+        return transformers.AutoTokenizer
+    if (directory / CONFIG_NAME).is_file() and b'"auto_map"' in (directory / CONFIG_NAME).read_bytes():
+        return transformers.AutoTokenizer  # which says that it would run a program
+    return transformers.PreTrainedTokenizerFast
 
 
 def start_without_torch() -> None:
@@ -88,7 +108,17 @@ def tokenizer_digest(tokenizer: PreTrainedTokenizerFast) -> str:
     backend = json.loads(tokenizer.backend_tokenizer.to_str())
     backend.pop("padding", None)
     backend.pop("truncation", None)
+    if not _adds_tokens(backend.get("post_processor")):
+        backend["post_processor"] = None  # transformers 5 has a template that adds nothing there
     return digest_bytes(json.dumps(backend, sort_keys=True, ensure_ascii=False).encode())
+
+
+def _adds_tokens(post_processor: Any) -> bool:
+    """Whether a step after the cutting may change a text's ids."""
+    if not isinstance(post_processor, dict) or post_processor.get("type") != "TemplateProcessing":
+        return post_processor is not None
+    plain = [{"Sequence": {"id": "A", "type_id": 0}}]
+    return post_processor.get("single") != plain or bool(post_processor.get("special_tokens"))
 
 
 def tokenizer_files(directory: Path) -> list[Path]:
@@ -104,8 +134,52 @@ def tokenizer_files(directory: Path) -> list[Path]:
 
 
 def read_tokenizer_files(directory: Path) -> dict[str, bytes]:
-    """Content of the tokenizer's files by their name in the folder."""
-    return {path.relative_to(directory).as_posix(): path.read_bytes() for path in tokenizer_files(directory)}
+    """Content of the tokenizer's files by their name in the folder, tokenizer_config.json in words that transformers 4 and 5 both read."""
+    files = {path.relative_to(directory).as_posix(): path.read_bytes() for path in tokenizer_files(directory)}
+    if CONFIG_NAME in files:
+        files[CONFIG_NAME] = _in_words_of_both(files[CONFIG_NAME])
+    return files
+
+
+def save_tokenizer(tokenizer: PreTrainedTokenizerFast, directory: Path) -> None:
+    """Write a tokenizer's files, for transformers 4 and 5 whichever of them is here."""
+    tokenizer.save_pretrained(str(directory))
+    write_tokenizer_files(directory, read_tokenizer_files(directory))
+
+
+def _in_words_of_both(content: bytes) -> bytes:
+    """The bytes of a tokenizer_config.json; where transformers 5 wrote it, with the class and the list of tokens by their older names.
+
+    5 knows the older names; 4 ends at the newer ones, each in its own way.
+    """
+    try:
+        config = json.loads(content)
+    except ValueError:  # told when it is loaded
+        return content
+    if not isinstance(config, dict):
+        return content
+    told = dict(config)
+    if told.get("tokenizer_class") == _CLASS_OF_5:
+        told["tokenizer_class"] = _CLASS_OF_BOTH
+    if isinstance(told.get("extra_special_tokens"), list):
+        told.setdefault("additional_special_tokens", told.pop("extra_special_tokens"))
+    return content if told == config else (json.dumps(told, indent=2, ensure_ascii=False) + "\n").encode()
+
+
+@contextlib.contextmanager
+def _readable(directory: Path) -> Iterator[Path]:
+    """The folder, or a copy of the tokenizer in it whose words the installed transformers knows."""
+    path = directory / CONFIG_NAME
+    if not path.is_file() or path.read_bytes() == _in_words_of_both(path.read_bytes()):
+        yield directory
+        return
+    with tempfile.TemporaryDirectory(prefix="scion-tokenizer-") as folder:
+        copy = Path(folder) / directory.name
+        copy.mkdir()
+        write_tokenizer_files(copy, read_tokenizer_files(directory))
+        if (directory / "config.json").is_file():  # by which the library takes a class where tokenizer_config.json names none
+            shutil.copyfile(directory / "config.json", copy / "config.json")
+        yield copy
 
 
 def write_tokenizer_files(directory: Path, files: Mapping[str, bytes]) -> None:

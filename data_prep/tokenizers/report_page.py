@@ -9,9 +9,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from data_prep.figure_style import MARKERS, Palette, drawn
-from data_prep.html_page import html_figure, html_page, html_table
-from data_prep.tables import markdown_table
+from common.figure_style import MARKERS, Palette, drawn
+from common.html_page import html_figure, html_page, html_table
+from common.tables import markdown_table
 from data_prep.tokenizers.metrics import MOST_PIECES, SizeAdvice, TextFigures
 
 if TYPE_CHECKING:

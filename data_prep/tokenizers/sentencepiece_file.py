@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from data_prep.plain_files import read_json
+from common.plain_files import read_json
 from data_prep.tokenizers.protobuf import read_fields
-from data_prep.tokenizers.sentencepiece_to_hf import HOSTILE_TEXTS, SPACE, hf_tokenizer
+from data_prep.tokenizers.sentencepiece_backend import HOSTILE_TEXTS, SPACE, hf_tokenizer
 
 if TYPE_CHECKING:
     from sentencepiece import SentencePieceProcessor

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from data_prep.progress import Progress
+from common.progress import Progress
 from data_prep.reading.documents import Documents, read_documents
-from data_prep.reading.shards import ordered_map
+from data_prep.sharing.shards import ordered_map
 
 # Longer words are cut.
 MAX_WORD_CHARACTERS = 1 << 14

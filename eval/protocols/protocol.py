@@ -57,7 +57,7 @@ def documents(
 ) -> list[dict[str, Any]]:
     """Documents for lm-eval, each with `id`, `group`, `prompt`, `shot_ids`, `cuts` and what scoring needs.
 
-    `cuts` are spans of the prompt, in characters, that may be left out where it does not fit (`eval.shortening`): the examples from the last
+    `cuts` are spans of the prompt, in characters, that may be left out where it does not fit (`eval.running.shortening`): the examples from the last
     on, so that fewer are always the first of more, and last the article.
 
     Args:
@@ -65,7 +65,7 @@ def documents(
         shots: examples before every question.
         split: other than the protocol's own.
         items: ask only so many rows, drawn by the seed; None for all.
-        turns: documents also tell `question`, `answer` and what stands `after` it of each example, for conversations (`eval.chat`).
+        turns: documents also tell `question`, `answer` and what stands `after` it of each example, for conversations (`eval.running.chat`).
 
     Raises:
         ValueError: if files, fields or labels are missing, or the pool of examples is smaller than `shots`.

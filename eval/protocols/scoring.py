@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from eval.protocols.forms import read_label, read_numbers
-from eval.statistics import class_f1
-from eval.statistics import macro_f1 as macro_f1_of
+from eval.scoring.statistics import class_f1
+from eval.scoring.statistics import macro_f1 as macro_f1_of
 
 Scores = dict[str, Any]
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from data_prep.plain_files import read_text
+from common.plain_files import read_text
 
 Vectors = NDArray[np.float32]
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from conversion.intervals import Floats
+from conversion.measuring.intervals import Floats
 
 Labels = Sequence[str]
 Span = tuple[str, int, int]  # kind, first and last word, counted over all sentences

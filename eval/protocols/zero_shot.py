@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from conversion.intervals import Estimate, Floats, counted_interval, t_quantile
-from data_prep.artifacts import digest_bytes
+from common.artifacts import digest_bytes
+from conversion.measuring.intervals import Estimate, Floats, counted_interval, t_quantile
 from eval.protocols.rows import Rows, field, read_rows
 from eval.protocols.tagging import f1_of_counts, span_counts, word_counts
-from eval.statistics import confusions, f1_of_tables
+from eval.scoring.statistics import confusions, f1_of_tables
 
 FOLDER = "encoders"  # below the folder of evaluation data
 _SUFFIXES = (".jsonl.gz", ".jsonl")

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from data_prep.reading.evaluation_sets import EvaluationSet, RowFile
-from eval.languages import CODE, canonical
 from eval.published.files import PublishedFile
+from eval.published.languages import CODE, canonical
 
 LANGUAGE = "{language}"
 _NO_TEXT = "_"  # UD, where a treebank's text may not be passed on; and a column that says nothing

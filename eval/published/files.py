@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, BinaryIO
 
-from data_prep.own_files import require_own
+from common.own_files import require_own
 
 # Text is packed to about a tenth; what grows more than this was made to.
 _MAX_GROWTH, _MAX_GROWTH_START = 100, 64 << 20

@@ -14,17 +14,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, stdev
 
-from conversion.intervals import Estimate, ratio_interval
-from conversion.significance import Difference, holm, paired_difference
-from data_prep.tables import markdown_table
-from eval.languages import UNKNOWN, Language, language
+from common.tables import markdown_table
+from conversion.measuring.intervals import Estimate, ratio_interval
+from conversion.measuring.significance import Difference, holm, paired_difference
+from eval.published.languages import UNKNOWN, Language, language
 from eval.reporting.gams_tables import tex
 from eval.reporting.runs import Evaluated, Report, Run
 from eval.reporting.scores import LEVEL
-from eval.results import score_names
+from eval.running.results import score_names
 from recipes.planner.costs import KG_PER_KWH
 from recipes.planner.hardware import Gpu
-from recipes.run_metrics import RunCost, cost_until
+from recipes.runs.run_metrics import RunCost, cost_until
 
 # In the order of the paper's columns; how each names it.
 TITLES = {

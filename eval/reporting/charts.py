@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from data_prep.figure_style import DARK, LIGHT
+from common.figure_style import DARK, LIGHT
 
 NUM_COLOURS = len(LIGHT.series)
 STYLE = "\n".join(

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from data_prep.plain_files import read_json
+from common.plain_files import read_json
 
 PROMPTS_NAME = "prompts.jsonl"
 TEXTS_NAME = "texts"

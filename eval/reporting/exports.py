@@ -6,7 +6,7 @@ import csv
 from collections.abc import Sequence
 from pathlib import Path
 
-from data_prep.tables import markdown_table
+from common.tables import markdown_table
 from eval.reporting.across_languages import NOTE as ACROSS_NOTE
 from eval.reporting.across_languages import tables as across_tables
 from eval.reporting.gams_tables import gams_tables, tex

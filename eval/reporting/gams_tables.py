@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from conversion.intervals import Estimate, quantile_bootstrap, t_interval
-from data_prep.plain_files import read_yaml
+from common.plain_files import read_yaml
+from conversion.measuring.intervals import Estimate, quantile_bootstrap, t_interval
 from eval.protocols.scoring import OF_VALID, valid_answers
 from eval.reporting.runs import Evaluated, Report
-from eval.results import read_lines
-from eval.statistics import f1_bootstrap
+from eval.running.results import read_lines
+from eval.scoring.statistics import f1_bootstrap
 
 COPIED_ROWS = Path(__file__).with_name("copied_rows.yaml")
 SENTA_TABLE = "7"

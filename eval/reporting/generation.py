@@ -10,9 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from eval.generation import EFFICIENCY_FORMAT, EFFICIENCY_NAME
 from eval.reporting.runs import Evaluated, Report
 from eval.reporting.scores import LANGUAGES, Line
+from eval.running.generation import EFFICIENCY_FORMAT, EFFICIENCY_NAME
 
 RATES = ("tokens_per_second", "characters_per_second", "bytes_per_second", "speedup")
 SHARES = ("prompt_tokens_per_item", "target_token_ratio")  # do not depend on time, and have no interval

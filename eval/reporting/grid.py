@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from data_prep.tables import markdown_table
+from common.tables import markdown_table
 from eval.reporting.gams_tables import tex
 from eval.reporting.runs import Evaluated, Report
 from eval.reporting.scores import Line

@@ -6,10 +6,10 @@ import html
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from data_prep.html_page import html_page
+from common.html_page import html_page
 from eval.reporting.runs import Evaluated, Report
 from eval.reporting.scores import Line
-from eval.results import read_lines
+from eval.running.results import read_lines
 
 _STYLE = """
 article { border-top: 1px solid var(--rule); padding: .7rem 0; }

@@ -6,13 +6,13 @@ import fnmatch
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from eval.generation import EFFICIENCY_NAME
 from eval.reporting.charts import Point
 from eval.reporting.generation import generated_by, read_generation, task_of
 from eval.reporting.plots import Line, Panel
 from eval.reporting.runs import Evaluated, Report, read_report
 from eval.reporting.scores import Line as ScoreLine
 from eval.reporting.scores import lines as score_lines
+from eval.running.generation import EFFICIENCY_NAME
 
 _X_LABEL = "new tokens"
 _SOURCE, _LAPT, _SHARES, _FIRST_WAY = 1, 2, 2, 3  # series; the first way to initialise has the colour 0

@@ -6,7 +6,7 @@ import html
 from collections.abc import Sequence
 from pathlib import Path
 
-from data_prep.html_page import html_page, html_table
+from common.html_page import html_page, html_table
 from eval.reporting.across_languages import NOTE as ACROSS_NOTE
 from eval.reporting.across_languages import tables as across_tables
 from eval.reporting.charts import NUM_COLOURS, STYLE, Point, Series, curve_panel, interval_strip

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from data_prep.figure_style import MARKERS, Palette
+from common.figure_style import MARKERS, Palette
 from eval.reporting.charts import Point
 
 if TYPE_CHECKING:

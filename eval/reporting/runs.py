@@ -9,9 +9,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from eval.learned_scores import METRICS, LearnedMetric
-from eval.results import PSEUDO, PSEUDO_TEXTS, find_results, load_result, read_lines
-from recipes.run_metrics import RunCost
+from eval.running.results import PSEUDO, PSEUDO_TEXTS, find_results, load_result, read_lines
+from eval.scoring.learned_scores import METRICS, LearnedMetric
+from recipes.runs.run_metrics import RunCost
 
 # Settings that change figures of texts; tasks have their prompts' digest.
 _TEXT_SETTINGS = ("start_token", "context_length", "dtype")

@@ -8,7 +8,7 @@ from typing import Any
 
 from eval.reporting.gams_tables import tex
 from eval.reporting.runs import Evaluated, Report
-from eval.results import headline_score
+from eval.running.results import headline_score
 
 _BENCHMARKS = {"hellaswag": "Hellaswag", "mmlu": "MMLU", "arc_easy": "Arc Easy", "piqa": "PIQA", "sciq": "SCIQ", "boolq": "BOOLQ"}
 _LANGUAGES = {"it": ("Italian translated", "3 and 4"), "en": ("English", "10 and 11")}

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from conversion.significance import Difference, holm, paired_difference
-from eval.learned_scores import METRICS
+from conversion.measuring.significance import Difference, holm, paired_difference
 from eval.reporting.runs import Evaluated, Report
-from eval.results import SHARES, highest_score, score_names
+from eval.running.results import SHARES, highest_score, score_names
+from eval.scoring.learned_scores import METRICS
 
 _NAMES = {
     "acc": "accuracy",

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from eval.learned_scores import METRICS
 from eval.reporting.runs import Evaluated, Report
 from eval.reporting.scores import LANGUAGES, Line, Test, difference_texts
 from eval.reporting.suites import OTHERS, place
-from eval.results import score_names
+from eval.running.results import score_names
+from eval.scoring.learned_scores import METRICS
 
 
 def efficiency_rows(report: Report) -> tuple[list[str], list[list[str]]]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from conversion.intervals import FEW_UNITS
-from conversion.significance import LEAST_UNITS
+from conversion.measuring.intervals import FEW_UNITS
+from conversion.measuring.significance import LEAST_UNITS
 from eval.reporting.runs import Evaluated, Report
 
 _NAMED = 6  # of a kind in one sentence

@@ -19,19 +19,25 @@ class _RmsNorm(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor | None, num_dims: int) -> Tensor:
+        """(..., hidden_size) as x, normed over its last `num_dims` dimensions, which are those of the weight."""
         rows = x.new_empty((*x.shape[: x.dim() - num_dims], *([1] * num_dims)), dtype=torch.float32)
         ctx.save_for_backward(x, weight, rows)
         return x.new_empty(x.shape)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
+        """Of x and weight, each in the shape of its own; the gradient is as x."""
         x, weight, _ = ctx.saved_tensors
         of_x, of_weight = ctx.needs_input_grad[:2]
         return x.new_empty(x.shape) if of_x else None, weight.new_empty(weight.shape) if of_weight else None, None
 
 
 def rms_norm(x: Tensor, shape: Any, weight: Tensor | None = None, eps: float | None = None) -> Tensor:
-    """As torch 2.13 chooses on a GPU (`layer_norm.cpp`): one kernel, unless input and weight differ in their precision."""
+    """As torch 2.13 chooses on a GPU (`layer_norm.cpp`): one kernel, unless input and weight differ in their precision.
+
+    Args:
+        x: of any shape that ends with `shape`, and so is the result; the weight is of that shape.
+    """
     if not on_gpu(x) or (weight is not None and weight.dtype is not x.dtype):
         return _RMS_NORM(x, shape, weight, eps)
     normed: Tensor = _RmsNorm.apply(x, weight, len(shape))
@@ -39,7 +45,7 @@ def rms_norm(x: Tensor, shape: Any, weight: Tensor | None = None, eps: float | N
 
 
 def dropout(x: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
-    """A GPU keeps a byte per number."""
+    """A GPU keeps a byte per number; x, of any shape, gives one alike."""
     if not on_gpu(x) or not training or not p:
         return _DROPOUT(x, p, training)
     dropped: Tensor = torch.native_dropout(x, p, training)[0]
@@ -47,7 +53,7 @@ def dropout(x: Tensor, p: float = 0.5, training: bool = True, inplace: bool = Fa
 
 
 def softmax(x: Tensor, dim: int, *args: Any, dtype: torch.dtype | None = None, **kwargs: Any) -> Tensor:
-    """A GPU makes 32-bit weights of 16-bit scores in one kernel."""
+    """A GPU makes 32-bit weights of 16-bit scores, of any shape, in one kernel."""
     if on_gpu(x) and dtype is torch.float32 and x.dtype in (torch.bfloat16, torch.float16):
         weights: Tensor = _aten._softmax(x, dim, True)
         return weights
@@ -64,7 +70,13 @@ def attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """The kernel that torch 2.13 chooses on an Ampere or later GPU (`sdp_utils.cpp`): flash, memory-efficient, or plain products."""
+    """The kernel that torch 2.13 chooses on an Ampere or later GPU (`sdp_utils.cpp`): flash, memory-efficient, or plain products.
+
+    Args:
+        query: (batch, heads, queries, head_dim); so is the result.
+        key, value: (batch, heads, keys, head_dim), with fewer heads where there are groups.
+        attn_mask: that (batch, heads, queries, keys) can be made of by repeating.
+    """
     if not on_gpu(query):
         return _SDPA(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
     observer = played[-1].observer

@@ -43,10 +43,10 @@ class Observer(Protocol):
     now: int  # bytes that are allocated
 
     def allocated(self, tensor: Tensor, operation: str) -> None:
-        """An operation has given a tensor; its storage may be new or known."""
+        """An operation has given a tensor, of any shape; its storage may be new or known."""
 
     def held_on_host(self, tensor: Tensor) -> None:
-        """An operation has given a tensor on the host."""
+        """An operation has given a tensor, of any shape, on the host."""
 
     def waited(self, what: str) -> None:
         """The host waits for the GPU."""

@@ -93,7 +93,7 @@ def _adam_step(
 
 
 def multi_tensor_applier(operation: Callable[..., Any], noop_flag: Tensor, tensor_lists: Sequence[list[Tensor]], *arguments: Any) -> Any:
-    """Apply an operation to lists of tensors, in pieces of so many values."""
+    """Apply an operation to lists of tensors of any shape, in pieces of so many values; the flag is (1,)."""
     return operation(2048 * 32, noop_flag, tensor_lists, *arguments)
 
 
@@ -101,14 +101,14 @@ def multi_tensor_applier(operation: Callable[..., Any], noop_flag: Tensor, tenso
 def multi_tensor_l2norm(
     chunk_size: int, noop_flag: Tensor, tensor_lists: Sequence[list[Tensor]], per_tensor: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """Norm of all tensors as one vector, (1,) in float32 and on their device, and of each where that is asked for."""
+    """Norm of all tensors as one vector, (1,) in float32 and on their device, and (num_tensors,) of each where that is asked for."""
     norms = torch.stack([tensor.float().norm() for tensor in tensor_lists[0]])
     return norms.norm().reshape(1), norms if per_tensor else norms.new_empty(0)
 
 
 @one_kernel
 def multi_tensor_scale(chunk_size: int, noop_flag: Tensor, tensor_lists: Sequence[list[Tensor]], scale: float) -> None:
-    """Write each tensor of the first list, times a number, into that of the second."""
+    """Write each tensor of the first list, of any shape, times a number, into that of the second; the flag is (1,)."""
     for source, target in zip(*tensor_lists, strict=True):
         target.copy_(source * scale)
 

@@ -29,14 +29,14 @@ class FusedLayerNormAffineFunction(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, shape: torch.Size, eps: float, memory_efficient: bool = False) -> Tensor:
-        """See torch's `layer_norm`."""
+        """As torch's `layer_norm`: x is of any shape that ends with `shape`, weight and bias are of that shape."""
         ctx.save_for_backward(x, weight, bias)
         ctx.settings = shape, eps
         return _normed(x, weight, bias, shape, eps)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
-        """Of input, weight and bias."""
+        """Of input, weight and bias, each in the shape of its own; the gradient is as the input."""
         return (*_gradients_of_norm(*ctx.saved_tensors, gradient, *ctx.settings), None, None, None)
 
 
@@ -45,13 +45,13 @@ class FastLayerNormFN(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, gamma: Tensor, beta: Tensor, eps: float, memory_efficient: bool = False) -> Tensor:
-        """See torch's `layer_norm`."""
+        """As torch's `layer_norm`: (..., hidden_size) of x in that shape, with gamma and beta (hidden_size,)."""
         output: Tensor = FusedLayerNormAffineFunction.forward(ctx, x, gamma, beta, gamma.shape, eps)
         return output
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
-        """Of input, weight and bias."""
+        """See `FusedLayerNormAffineFunction.backward`."""
         return (*FusedLayerNormAffineFunction.backward(ctx, gradient)[:3], None, None)
 
 
@@ -72,14 +72,14 @@ class AccumulatingLinear(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
-        """The product."""
+        """The product, (..., num_outputs) of x (..., num_inputs) and weight (num_outputs, num_inputs)."""
         ctx.save_for_backward(x, weight)
         ctx.parameter = weight  # what is saved loses the attributes
         return F.linear(x, weight.to(x.dtype))
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor | None]:  # type: ignore[override]
-        """Of the input; the weight's is a tensor without values that keeps autograd's hooks going."""
+        """Of the input, in the shape of it; the weight's are zeros that keep autograd's hooks going."""
         x, weight = ctx.saved_tensors
         dummy = None
         if weight.requires_grad:

@@ -75,7 +75,7 @@ class DotProductAttention(ExtraState):
 
         Args:
             query_layer: (sequence, batch, heads, head_dim), in the format "thd" (tokens, heads, head_dim)
-            key_layer, value_layer: (sequence, batch, query groups, head_dim), or (tokens, query groups, head_dim)
+            key_layer, value_layer: (sequence, batch, query_groups, head_dim), or (tokens, query_groups, head_dim)
             attention_mask: is looked at only for mask types that name padding, none of which is here.
             cu_seqlens_q, cu_seqlens_kv: (documents + 1,) int32, in the format "thd": first token of each, and one past the last.
 

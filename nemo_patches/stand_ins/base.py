@@ -13,7 +13,7 @@ class ExtraState(nn.Module):
     """A module with an entry `_extra_state` in its state: an empty tensor of bytes, as nothing here is FP8."""
 
     def get_extra_state(self) -> Tensor:
-        """Bytes of a pickle, none where there is no FP8."""
+        """(0,) uint8: bytes of a pickle, none where there is no FP8."""
         return torch.empty(0, dtype=torch.uint8)
 
     def set_extra_state(self, state: Any) -> None:
@@ -42,5 +42,5 @@ def set_attributes(parameter: nn.Parameter, **attributes: Any) -> None:
 
 
 def get_dummy_wgrad(shape: list[int], dtype: torch.dtype, zero: bool = False) -> Tensor:
-    """What a layer gives autograd for a weight whose gradient is accumulated already; its values are looked at where they are zeros."""
+    """What a layer gives autograd for a weight, of any shape, whose gradient is accumulated already; values count where they are zeros."""
     return torch.zeros(shape, dtype=dtype)

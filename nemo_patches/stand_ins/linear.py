@@ -88,7 +88,7 @@ class Linear(ExtraState):
             draw(self.weight)
 
     def forward(self, x: Tensor, is_first_microbatch: bool | None = None) -> Tensor | tuple[Tensor, Tensor]:
-        """(..., inputs of this rank) -> (..., outputs of this rank), and the bias where it is left to the caller."""
+        """(..., num_inputs) -> (..., num_outputs), those of this rank, and the bias where it is left to the caller."""
         from megatron.core.tensor_parallel import mappings
 
         group = self.tp_group if self.tp_size > 1 else None
@@ -145,7 +145,7 @@ class LayerNormLinear(Linear):
         self.layer_norm_bias = nn.Parameter(torch.zeros(self.in_features, **options)) if has_bias else None
 
     def forward(self, x: Tensor, is_first_microbatch: bool | None = None) -> Tensor | tuple[Tensor, Tensor]:
-        """The norm, then the linear layer."""
+        """(..., num_inputs) -> (..., num_outputs), those of this rank: the norm, then the linear layer."""
         if self.layer_norm_bias is None:
             x = rms_norm(x, self.layer_norm_weight, self.eps, zero_centered_gamma=self.zero_centered_gamma)
         else:

@@ -15,14 +15,14 @@ from nemo_patches.stand_ins.base import ExtraState
 
 @one_kernel
 def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float, *, zero_centered_gamma: bool) -> Tensor:
-    """Normalised over the last dimension, in float32."""
+    """(..., hidden_size) in the dtype of x, normalised over the last dimension in float32; weight and bias (hidden_size,)."""
     gamma = weight.float() + 1.0 if zero_centered_gamma else weight.float()
     return F.layer_norm(x.float(), weight.shape, gamma, bias.float(), eps).type_as(x)
 
 
 @one_kernel
 def rms_norm(x: Tensor, weight: Tensor, eps: float, *, zero_centered_gamma: bool) -> Tensor:
-    """Divided by its root mean square over the last dimension, in float32."""
+    """(..., hidden_size) in the dtype of x, divided by its root mean square over the last dimension in float32; weight (hidden_size,)."""
     gamma = weight.float() + 1.0 if zero_centered_gamma else weight.float()
     # A view, so that the gradient leaves as one sum, as that of one kernel does: torch's parts of this norm would else be added one by
     # one to what else uses x, in an order that recomputation changes.
@@ -81,7 +81,7 @@ class _PickledNothing:
     """Before 2.9 an operation without FP8 had the pickle of an empty dictionary as its extra state."""
 
     def get_extra_state(self) -> Tensor:
-        """Bytes of that pickle."""
+        """(num_bytes,) uint8 of that pickle."""
         return torch.frombuffer(bytearray(pickle.dumps({})), dtype=torch.uint8)
 
 

@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from conversion.layouts.megatron_bridge import run_config
-from recipes import arithmetic
-from recipes.checks import RunInputs, padded_vocab_size
 from recipes.exporting.common import DataBlend, decay_of, held_out_data, training_data
-from recipes.layout_checks import layers_per_stage
-from recipes.recomputation import resolved
-from recipes.schema import Recipe
+from recipes.numbers import arithmetic
+from recipes.numbers.recomputation import resolved
+from recipes.rules.checks import padded_vocab_size
+from recipes.rules.inputs import RunInputs
+from recipes.rules.layout_checks import layers_per_stage
+from recipes.rules.schema import Recipe
 
 _CONFIG = "megatron.bridge.training.config"
 _MEGATRON_CONFIG = "megatron.training.config"
@@ -24,7 +25,7 @@ def bridge_config(recipe: Recipe, inputs: RunInputs, *, checkpoint: Path, run_di
     """The configuration of a run.
 
     Args:
-        recipe: with its steps, as `recipes.checks.check_run` gives it, and nothing that `recipes.exporting.limits` refuses.
+        recipe: with its steps, as `recipes.rules.checks.check_run` gives it, and nothing that `recipes.exporting.limits` refuses.
         checkpoint: to start from, in Megatron-Bridge's layout.
         run_dir: where checkpoints of the run are saved, and looked for when it goes on.
         tokenizer: folder of its files.

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from data_prep.artifacts import Manifest
+from common.artifacts import Manifest
 from data_prep.megatron.index import PREFIX
-from recipes import arithmetic
-from recipes.checks import RunInputs
-from recipes.schedules import decay_span
-from recipes.schema import Recipe
-from recipes.steps import blend_of, weights_of
+from recipes.numbers import arithmetic
+from recipes.numbers.schedules import decay_span
+from recipes.numbers.steps import blend_of, weights_of
+from recipes.rules.inputs import RunInputs
+from recipes.rules.schema import Recipe
 
 _STYLES = {"cosine": "cosine", "linear": "linear", "inverse_square_root": "inverse-square-root", "fixed": "constant"}
 

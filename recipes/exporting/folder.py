@@ -8,18 +8,19 @@ from pathlib import Path
 
 import yaml
 
+from common.artifacts import Manifest, staged_directory, write_manifest
+from common.plain_files import write_text
 from conversion.layouts.moving import MEGATRON_BRIDGE, change, folder_name
-from data_prep.artifacts import Manifest, staged_directory, write_manifest
-from data_prep.plain_files import write_text
 from data_prep.tokenizers.files import tokenizer_files
-from recipes import arithmetic
-from recipes.checks import RunInputs, padded_vocab_size, trained_names
 from recipes.exporting import limits
 from recipes.exporting.bridge_config import bridge_config
 from recipes.exporting.common import manifests_by_path
 from recipes.exporting.lm_arguments import lm_arguments, lm_script
-from recipes.freezing import NEVER, first_trained_steps
-from recipes.schema import Recipe, raise_all
+from recipes.numbers import arithmetic
+from recipes.rules.checks import padded_vocab_size, trained_names
+from recipes.rules.freezing import NEVER, first_trained_steps
+from recipes.rules.inputs import RunInputs
+from recipes.rules.schema import Recipe, raise_all
 
 STAGE = "recipes.export"
 CHECKPOINT, RUN = "checkpoint", "run"
@@ -31,7 +32,7 @@ def export(recipe: Recipe, inputs: RunInputs, output_dir: Path, *, target: str) 
     """Write the folder.
 
     Args:
-        recipe: with its steps, as `recipes.checks.check_run` gives it.
+        recipe: with its steps, as `recipes.rules.checks.check_run` gives it.
         target: program, `megatron-bridge` or `megatron-lm`.
 
     Returns:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from conversion.layouts import megatron_bridge
 from conversion.layouts.megatron_lm import not_expressible
 from conversion.layouts.moving import MEGATRON_BRIDGE, MEGATRON_LM
-from recipes import arithmetic
-from recipes.checks import RunInputs
-from recipes.schedules import decay_span
-from recipes.schema import Recipe, ScheduleRecipe
-from recipes.steps import has_answers
+from recipes.numbers import arithmetic
+from recipes.numbers.schedules import decay_span
+from recipes.numbers.steps import has_answers
+from recipes.rules.inputs import RunInputs
+from recipes.rules.schema import Recipe, ScheduleRecipe
 
 PROGRAMS = {MEGATRON_BRIDGE: "Megatron-Bridge", MEGATRON_LM: "Megatron-LM"}
 
@@ -31,9 +32,16 @@ def refusals(recipe: Recipe, inputs: RunInputs, *, target: str) -> list[str]:
             f"data.sequence_length is {length}, but the model's position table has {rows} rows, and {program} has one number for both;"
             f" set data.sequence_length={rows}"
         )
-    if target == MEGATRON_LM and (missing := not_expressible(inputs.model)):
-        found.append(f"the model needs {', '.join(missing)}, for which {program} has no arguments; export to megatron-bridge instead")
-    return found
+    return [*found, *_of_the_family(inputs.model, target=target)]
+
+
+def _of_the_family(model: Mapping[str, Any], *, target: str) -> Iterator[str]:
+    of_bridge = megatron_bridge.refused(model)
+    if target == MEGATRON_BRIDGE and of_bridge:
+        yield of_bridge
+    if target == MEGATRON_LM and (missing := not_expressible(model)):
+        way_out = "train it here" if of_bridge else "export to megatron-bridge instead"
+        yield f"the model needs {', '.join(missing)}, for which {PROGRAMS[target]} has no arguments; {way_out}"
 
 
 def has_position_table(model: Mapping[str, Any]) -> bool:

@@ -9,12 +9,13 @@ import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
-from recipes import arithmetic
-from recipes.checks import RunInputs, padded_vocab_size
 from recipes.exporting.common import decay_of, held_out_data, training_data
-from recipes.layout_checks import layers_per_stage
-from recipes.recomputation import resolved
-from recipes.schema import Recipe
+from recipes.numbers import arithmetic
+from recipes.numbers.recomputation import resolved
+from recipes.rules.checks import padded_vocab_size
+from recipes.rules.inputs import RunInputs
+from recipes.rules.layout_checks import layers_per_stage
+from recipes.rules.schema import Recipe
 
 Argument = tuple[str, tuple[str, ...]]  # name with its dashes, and values
 
@@ -23,7 +24,7 @@ def lm_arguments(recipe: Recipe, inputs: RunInputs, *, checkpoint: Path, run_dir
     """The arguments of a run.
 
     Args:
-        recipe: with its steps, as `recipes.checks.check_run` gives it, and nothing that `recipes.exporting.limits` refuses.
+        recipe: with its steps, as `recipes.rules.checks.check_run` gives it, and nothing that `recipes.exporting.limits` refuses.
         checkpoint: to start from, in Megatron-LM's layout.
         run_dir: where checkpoints of the run are saved, and looked for when it goes on.
         tokenizer: folder of its files.

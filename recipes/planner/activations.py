@@ -1,7 +1,7 @@
 """What a transformer layer keeps from the forward for the backward pass, byte by byte.
 
 Counted from the operations that NeMo runs for our models, and equal to what autograd's hooks see on a CPU to a few
-bytes (tests/recipes/test_planner_memory.py).  In the manner of Korthikanti et al. 2022, section 4.1, whose 34 bytes per
+bytes (tests/recipes/planner/test_planner_memory.py).  In the manner of Korthikanti et al. 2022, section 4.1, whose 34 bytes per
 hidden unit hold for another layer: GELU, dropout and 16-bit masks.
 """
 
@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from recipes.arithmetic import LayerShape, rotating_share, windowed_share
-from recipes.recomputation import CORE_ATTENTION, FEED_FORWARD
+from recipes.numbers.arithmetic import LayerShape, rotating_share, windowed_share
+from recipes.numbers.recomputation import CORE_ATTENTION, FEED_FORWARD
 
 KERNELS = ("cpu", "gpu", "te")
 """Who computes a layer: torch on a CPU, torch on a GPU, or TransformerEngine.
@@ -82,7 +82,12 @@ class _Layer:
     @property
     def converts_queries(self) -> bool:
         """Whether the norms of queries and keys make 32-bit copies of them."""
-        return self.item == 2 and (self.kernels == "cpu" or (self.kernels == "gpu" and self.is_centred))
+        return self.item == 2 and not self.joins_heads and (self.kernels == "cpu" or (self.kernels == "gpu" and self.is_centred))
+
+    @property
+    def joins_heads(self) -> bool:
+        """Whether one norm is over all queries, and one over all keys: ours, which keeps its input alone."""
+        return bool(self.model.get("norms_of_all_heads", False))
 
 
 def layer_activations(
@@ -109,15 +114,15 @@ def layer_activations(
         is_half: 16-bit numbers, otherwise 32-bit ones.
         document_mask: documents do not see each other; counted is the most, which short ones keep.
         sequence_parallel: norms, dropout and the inputs of the column-parallel layers are cut among the ranks too.
-        recomputed: parts of the layer that are computed again; see `recipes.schema.MODULES`.
+        recomputed: parts of the layer that are computed again; see `recipes.rules.schema.MODULES`.
         kernels: one of `KERNELS`.
     """
     item = 2 if is_half else 4
     layer = _Layer(
         model, LayerShape.of(model), sequence_length, item, kernels, tensor_parallel_size, document_mask, recomputed, context_parallel_size
     )
-    num_norms = 4 if model.get("post_norms", False) else 2
-    num_norms -= int(num_norms == 4 and FEED_FORWARD in recomputed)  # the one behind the second linear layer
+    num_norms = 2 * (model.get("pre_norms", True) + model.get("post_norms", False))
+    num_norms -= int(model.get("post_norms", False) and FEED_FORWARD in recomputed)  # the one behind the second linear layer
     # The norms and the inputs of the column-parallel layers are whole on every rank, all else is split.
     whole = num_norms * _norm_bytes(layer) + 2 * layer.item * layer.shape.hidden
     if hidden_dropout:  # what was dropped: a byte per number, which torch on a CPU keeps as a factor
@@ -168,7 +173,7 @@ def _attention_bytes_of(layer: _Layer, *, has_window: bool) -> float:
     is_kept = not (layer.model.get("attn_logit_softcapping") or CORE_ATTENTION in layer.recomputed or layer.gathers_keys)
     statistics = 4 * layer.heads if is_kept else 0  # the sum of each softmax, in 32 bit; otherwise all is computed again
     is_masked = (layer.document_mask or has_window) and is_kept and layer.kernels != "te"
-    norms = _query_key_norm_bytes(layer) if layer.model.get("qk_layernorm", False) else 0.0
+    norms = _query_key_norm_bytes(layer) if layer.model.get("qk_layernorm", False) or layer.joins_heads else 0.0
     if is_masked and layer.keys < shape.attention:
         # The kernel that takes a mask wants a key and a value for every head, and keeps the result of its block of queries.
         views = item * shape.qkv if norms and not layer.converts_queries else 0  # into the one tensor of all three
@@ -195,6 +200,8 @@ def _copied_queries(layer: _Layer) -> int:
 def _query_key_norm_bytes(layer: _Layer) -> float:
     """Per token: queries that are copied; the rest is a view of what is kept anyway."""
     copied = _copied_queries(layer)
+    if layer.joins_heads:  # every rank has the same two numbers of a token
+        return layer.item * copied + 8 * layer.tensor_parallel_size
     statistics = 4 * (layer.heads + _num_groups(layer))
     if layer.kernels != "cpu":
         return (4 * (layer.shape.attention + layer.keys) if layer.converts_queries else layer.item * copied) + statistics

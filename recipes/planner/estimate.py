@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from recipes.batches import Batches
+from recipes.numbers.batches import Batches
 from recipes.planner import costs
 from recipes.planner.hardware import Gpu, find_gpu
 from recipes.planner.host import host_refusal
@@ -13,7 +13,7 @@ from recipes.planner.parameters import PlannedModel
 from recipes.planner.ranking import Choice, judge, ranked
 from recipes.planner.throughput import step_time
 from recipes.planner.visible import has_known_rates
-from recipes.schema import Recipe
+from recipes.rules.schema import Recipe
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import gcd
 
-from recipes import arithmetic
-from recipes.recomputation import in_words
-from recipes.schema import Recipe, RecomputationRecipe
+from recipes.numbers import arithmetic
+from recipes.numbers.recomputation import in_words
+from recipes.rules.schema import Recipe, RecomputationRecipe
 
 
 @dataclass(frozen=True)

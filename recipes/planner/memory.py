@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from recipes.numbers.recomputation import FEED_FORWARD, resolved
 from recipes.planner.activations import LayerBytes, layer_activations, norm_bytes
 from recipes.planner.layout import Layout
 from recipes.planner.parameters import PlannedModel
-from recipes.recomputation import FEED_FORWARD, resolved
 
 GIB = 2**30
 # What CUDA, NCCL and the allocator's gaps take besides tensors: assumed, after the 2-3 GiB that runs of this size show.

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from conversion.factors import COORDINATES, PRIMITIVES
+from conversion.checkpoints.factors import COORDINATES, PRIMITIVES
 from nemo_patches.lora_parts import FIRST, OUTPUT, QKV, SECOND, adapter_names
-from recipes.arithmetic import LayerShape, flops_per_token, sees_both_sides
+from recipes.numbers.arithmetic import LayerShape, flops_per_token, sees_both_sides
 
 SECOND_HEAD = "second_head.weight"
 TOKEN_TABLE = "embedding.word_embeddings.weight"
@@ -110,12 +110,23 @@ def _layer(model: Mapping[str, Any], shape: LayerShape) -> dict[str, tuple[int, 
         # The output of a row-parallel layer is whole on every rank, and so is its bias.
         layer |= {f"{proj}bias": (shape.hidden, False), f"{fc1}bias": (shape.ffn_input, True), f"{fc2}bias": (shape.hidden, False)}
     names = ("post_attention_layernorm.", "post_mlp_layernorm.") if sees_both_sides(model) else (f"{qkv}layer_norm_", f"{fc1}layer_norm_")
-    norms = _norm(model, names[0], shape.hidden) | _norm(model, names[1], shape.hidden)
+    if experts := model.get("num_moe_experts"):
+        wide, narrow = experts * model["moe_ffn_hidden_size"] * shape.hidden, experts * shape.hidden
+        layer = {name: found for name, found in layer.items() if not name.startswith((fc1, fc2))}
+        layer |= {"mlp.router.weight": (narrow, False)}
+        layer |= {"mlp.experts.experts.linear_fc1.weight": (2 * wide, True), "mlp.experts.experts.linear_fc2.weight": (wide, True)}
+        names = (names[0], "pre_mlp_layernorm.")
+    norms = _norm(model, names[0], shape.hidden) | _norm(model, names[1], shape.hidden) if model.get("pre_norms", True) else {}
     if model.get("post_norms", False):
         norms |= _norm(model, f"{proj}post_layernorm.", shape.hidden) | _norm(model, f"{fc2}post_layernorm.", shape.hidden)
     if model.get("qk_layernorm", False):
         head_dim = shape.attention // model["num_attention_heads"]
         norms |= _norm(model, "self_attention.q_layernorm.", head_dim) | _norm(model, "self_attention.k_layernorm.", head_dim)
+    if model.get("norms_of_all_heads", False):
+        keys = (shape.qkv - shape.attention) // 2
+        layer |= {"self_attention.q_layernorm.weight": (shape.attention, True), "self_attention.k_layernorm.weight": (keys, True)}
+    if model.get("activation_func") == "xielu":
+        norms |= {"mlp.activation_func.alpha_p": 1, "mlp.activation_func.alpha_n": 1}
     return layer | {name: (numel, False) for name, numel in norms.items()}
 
 
@@ -194,7 +205,7 @@ class PlannedModel:
         return self.config["share_embeddings_and_output_weights"]
 
     def flops_per_token(self, sequence_length: int) -> float:
-        """Operations of forward and backward, as `recipes.arithmetic.flops_per_token`."""
+        """Operations of forward and backward, as `recipes.numbers.arithmetic.flops_per_token`."""
         return flops_per_token(
             self.config, vocab_size=self.vocab_rows, sequence_length=sequence_length, factorised_size=self.factorised_size
         )

@@ -9,7 +9,7 @@ from typing import Any
 from recipes.planner.hardware import GIGA, GPUS, Gpu
 from recipes.planner.layout import Layout
 from recipes.planner.parameters import PlannedModel
-from recipes.schema import RecomputationRecipe
+from recipes.rules.schema import RecomputationRecipe
 
 SCALING_LOSS = "12 % below the same job on 128 GPUs, more than its network's rate explains; congestion and stragglers are not modelled"
 OUTLIER = "18 % below the same job on 16 and on 64 GPUs in the same table, so it is the measurement that is odd"

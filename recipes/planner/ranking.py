@@ -7,13 +7,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from recipes.arithmetic import divisors
+from recipes.numbers.arithmetic import divisors
 from recipes.planner.hardware import Gpu
 from recipes.planner.layout import Layout
 from recipes.planner.memory import Fit, MemoryEstimate, estimate_memory
 from recipes.planner.parameters import PlannedModel
 from recipes.planner.throughput import StepTime, step_time
-from recipes.schema import RecomputationRecipe
+from recipes.rules.schema import RecomputationRecipe
 
 _MIN_RANK_LENGTH = 2048  # tokens; shorter pieces keep no GPU busy, and recipes of that length need none
 _MAX_MICRO_BATCH = 64  # samples; larger ones gain nothing at the sequence lengths of our recipes

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from recipes.arithmetic import visible_share
+from recipes.numbers.arithmetic import visible_share
+from recipes.numbers.recomputation import CORE_ATTENTION, FEED_FORWARD, resolved
 from recipes.planner.hardware import Gpu
 from recipes.planner.layout import Layout
 from recipes.planner.memory import layer_bytes
 from recipes.planner.parameters import PlannedModel
-from recipes.recomputation import CORE_ATTENTION, FEED_FORWARD, resolved
 
 
 @dataclass(frozen=True)

@@ -151,7 +151,7 @@ class Account:
         self._phase = name
 
     def call(self, tensors: Iterable[Tensor], kind: str) -> None:
-        """Say what the storages of tensors are for, and were in the phases before."""
+        """Say what the storages of tensors, of any shape, are for, and were in the phases before."""
         renamed: dict[int, Block] = {}  # those that are in a peak live on, so that their ids stay theirs
         for tensor in tensors:
             key = tensor.untyped_storage()._cdata
@@ -163,7 +163,7 @@ class Account:
     # -- what the fake GPU tells ------------------------------------------------------------------------------------------
 
     def allocated(self, tensor: Tensor, operation: str) -> None:
-        """See `nemo_patches.fake_devices.Observer`."""
+        """See `nemo_patches.fake_devices.world.Observer.allocated`."""
         storage = tensor.untyped_storage()
         key, size = storage._cdata, -(-storage.nbytes() // _BLOCK) * _BLOCK
         known = self._live.get(key)
@@ -186,7 +186,7 @@ class Account:
             self.peaks[phase] = Peak(self.now, tuple(self._live.values()))
 
     def held_on_host(self, tensor: Tensor) -> None:
-        """See `nemo_patches.fake_devices.Observer`."""
+        """See `nemo_patches.fake_devices.world.Observer.held_on_host`."""
         storage = tensor.untyped_storage()
         key, size = storage._cdata, storage.nbytes()
         if key in self._on_host:

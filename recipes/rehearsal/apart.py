@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from data_prep.command import suggested
+from common.command import suggested
 
 _ROOT = Path(__file__).resolve().parents[2]
 RANKS = "stages"

@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from recipes.checks import RunInputs, planned_model
 from recipes.planner.hardware import Gpu
 from recipes.planner.layout import layout_of
 from recipes.planner.memory import RUNTIME_GIB, Fit, estimate_memory
 from recipes.planner.ranking import ranked
-from recipes.schema import Recipe
+from recipes.rules.checks import planned_model
+from recipes.rules.inputs import RunInputs
+from recipes.rules.schema import Recipe
 
 
 def fit_of(recipe: Recipe, inputs: RunInputs, most_gib: float, gpu: Gpu) -> dict[str, Any]:

@@ -10,20 +10,20 @@ from pathlib import Path
 
 import numpy as np
 
-from conversion.dist_checkpoint import describe_dist_checkpoint
+from common.artifacts import Manifest
+from common.plain_files import write_json
+from conversion.checkpoints.nemo_checkpoint import COMMON, MODEL, PREFIX, WEIGHTS, extra_states
 from conversion.families import family_of
-from conversion.lazy_tensor import LazyTensor
-from conversion.mapping import megatron_shapes
-from conversion.nemo_checkpoint import COMMON, MODEL, PREFIX, WEIGHTS, extra_states
-from data_prep.artifacts import Manifest
+from conversion.families.mapping import megatron_shapes
+from conversion.formats.dist_checkpoint import describe_dist_checkpoint
+from conversion.formats.lazy_tensor import LazyTensor
 from data_prep.megatron.index import PREFIX as DATA_PREFIX
 from data_prep.megatron.index import index_parts, token_dtype
-from data_prep.plain_files import write_json
-from recipes.checks import RunInputs
-from recipes.masking import CHECKPOINT_TOKENIZER
-from recipes.published import recipe_with_inputs
-from recipes.schema import MASKED, Recipe
-from recipes.steps import has_answers
+from recipes.numbers.steps import has_answers
+from recipes.rules.inputs import RunInputs
+from recipes.rules.masking import CHECKPOINT_TOKENIZER
+from recipes.rules.published import recipe_with_inputs
+from recipes.rules.schema import MASKED, Recipe
 
 FACTORS_NAME = "factors.safetensors"
 

@@ -6,8 +6,8 @@ import html
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from data_prep.figure_style import Palette, drawn
-from data_prep.html_page import html_figure, html_page, html_table
+from common.figure_style import Palette, drawn
+from common.html_page import html_figure, html_page, html_table
 from recipes.planner.memory import RUNTIME_GIB
 from recipes.rehearsal.fit import summary
 

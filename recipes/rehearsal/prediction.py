@@ -9,11 +9,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from data_prep.plain_files import read_json, write_json
-from recipes.kernels import installed_kernels
+from common.plain_files import read_json, write_json
 from recipes.planner.memory import RUNTIME_GIB
-from recipes.run_dir import flat_settings
-from recipes.schema import Recipe
+from recipes.rules.schema import Recipe
+from recipes.runs.run_dir import flat_settings
+from recipes.training.kernels import installed_kernels
 
 REHEARSAL_NAME = "rehearsal.json"
 FIRST_STEP_NAME = "first_step"

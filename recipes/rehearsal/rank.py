@@ -16,19 +16,19 @@ from itertools import accumulate, cycle, takewhile
 from pathlib import Path
 from typing import Any
 
-from data_prep.lease import Fence, take_lease, this_process
+from common.lease import Fence, take_lease, this_process
 from nemo_patches.core import apply
 from nemo_patches.fake_devices import FakeGpuKind, World, played_rank, present_fake_gpus
 from nemo_patches.quiet import quiet_imports
-from recipes import arithmetic
-from recipes.checks import RunInputs
+from recipes.numbers import arithmetic
 from recipes.planner.hardware import Gpu
 from recipes.rehearsal.account import Account
 from recipes.rehearsal.inputs import with_stand_ins
-from recipes.run_dir import CHECKPOINTS_NAME
-from recipes.schema import FreezeRule, Recipe
-from recipes.stopping import StopSignals
-from recipes.watchdog import watching
+from recipes.rules.inputs import RunInputs
+from recipes.rules.schema import FreezeRule, Recipe
+from recipes.runs.run_dir import CHECKPOINTS_NAME
+from recipes.runs.stopping import StopSignals
+from recipes.runs.watchdog import watching
 
 present_fake_gpus()  # before NeMo keeps an unpatched name
 
@@ -40,7 +40,7 @@ with quiet_imports():
     from torch import Tensor
 
     from nemo_patches import documents, fake_storage
-    from recipes import engine
+    from recipes.training import engine
     from recipes.training.assembly import RunCallbacks, make_callbacks
     from recipes.training.masking import MaskedSamples
 
@@ -161,7 +161,7 @@ def _shortened(recipe: Recipe, batch: int, steps: int, *, asynchronous: bool) ->
 
 
 def _train(recipe: Recipe, inputs: RunInputs, world: World, account: Account, *, run_dir: Path, resume_from: Path | None) -> None:
-    """As `recipes.engine.train`, with every phase in the account."""
+    """As `recipes.training.engine.train`, with every phase in the account."""
     with played_rank(world, account), take_lease(run_dir, this_process("recipes.rehearse")) as lease:
         fence, watchdog = Fence(lease.path, lease.token), watching(recipe.run, rank=world.rank)
         made = make_callbacks(recipe, inputs, run_dir=run_dir, signals=StopSignals(()), fence=fence, watchdog=watchdog)

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from nemo_patches.stand_ins import installed, stands_in
-from recipes.checks import RunInputs, planned_model
 from recipes.planner.hardware import Gpu
 from recipes.planner.host import estimate_host
 from recipes.planner.layout import layout_of
@@ -15,7 +14,9 @@ from recipes.planner.memory import GIB, stage_memory
 from recipes.rehearsal.account import Account, Peak, total_traffic
 from recipes.rehearsal.fit import fit_of, summary
 from recipes.rehearsal.rank import STEPS, RehearsedRank
-from recipes.schema import Recipe
+from recipes.rules.checks import planned_model
+from recipes.rules.inputs import RunInputs
+from recipes.rules.schema import Recipe
 
 STEP_PHASES = ("forward", "backward", "optimizer")
 _EVERY_MICRO_BATCH = ("TP", "PP", "CP")  # groups whose traffic grows with the micro batches of a step

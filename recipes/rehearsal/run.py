@@ -8,13 +8,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from recipes import arithmetic
-from recipes.checks import check_run
+from recipes.numbers import arithmetic
 from recipes.planner.hardware import find_gpu
 from recipes.planner.layout import layout_of
 from recipes.rehearsal.inputs import complete_recipe
 from recipes.rehearsal.prediction import settings_of
-from recipes.schema import Recipe
+from recipes.rules.checks import check_run
+from recipes.rules.schema import Recipe
 
 _GPU = "a100-40gb"  # where the recipe names none: only what the GPUs say of themselves depends on it
 

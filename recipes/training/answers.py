@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from data_prep.megatron.index import TokenFile, pair_lengths
-from recipes.blend import pack
+from recipes.numbers.blend import pack
 
 
 class Answers(Dataset[Mapping[str, Tensor]]):

@@ -8,24 +8,26 @@ from typing import Any
 
 from lightning.pytorch.callbacks import Callback
 
-from conversion.lora import write_lora
-from conversion.nemo_checkpoint import copy_context
-from data_prep.artifacts import Manifest
-from data_prep.lease import Fence
+from common.artifacts import Manifest
+from common.lease import Fence
+from conversion.checkpoints.lora import write_lora
+from conversion.checkpoints.nemo_checkpoint import copy_context
 from data_prep.megatron.index import PREFIX
-from recipes import arithmetic
-from recipes.batches import batches_of
-from recipes.checks import RunInputs, factorised_size, padded_vocab_size
-from recipes.launch import process_rank
-from recipes.masking import masks_of
+from recipes.numbers import arithmetic
+from recipes.numbers.batches import batches_of
+from recipes.numbers.rates import Rates, new_rows
+from recipes.numbers.steps import weights_of
 from recipes.planner.hardware import GPUS
 from recipes.planner.visible import has_known_rates, visible_gpu
-from recipes.rates import Rates, new_rows
-from recipes.retention import Retention
-from recipes.run_dir import CHECKPOINTS_NAME, CONTEXT_NAME, METRICS_NAME
-from recipes.schema import Recipe
-from recipes.steps import weights_of
-from recipes.stopping import StopSignals
+from recipes.rules.checks import factorised_size, padded_vocab_size
+from recipes.rules.inputs import RunInputs
+from recipes.rules.masking import masks_of
+from recipes.rules.schema import Recipe
+from recipes.runs.launch import process_rank
+from recipes.runs.retention import Retention
+from recipes.runs.run_dir import CHECKPOINTS_NAME, CONTEXT_NAME, METRICS_NAME
+from recipes.runs.stopping import StopSignals
+from recipes.runs.watchdog import Watchdog
 from recipes.training.checkpoints import Checkpoints
 from recipes.training.fencing import SharedFence
 from recipes.training.first_step import FirstStepMemory
@@ -38,7 +40,6 @@ from recipes.training.random_state import StepSeed
 from recipes.training.rate import RateOfTheStep
 from recipes.training.stopping import Stopping
 from recipes.training.validation import Validation
-from recipes.watchdog import Watchdog
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from megatron.core.dist_checkpointing.mapping import ShardedObject, ShardedTenso
 from nemo.lightning.io.pl import MegatronCheckpointIO
 from nemo.utils.callbacks.dist_ckpt_io import AsyncFinalizableCheckpointIO
 
-from conversion.nemo_checkpoint import extra_states
+from conversion.checkpoints.nemo_checkpoint import extra_states
 from nemo_patches.extra_state import with_no_extra_state, without_extra_state
 
 

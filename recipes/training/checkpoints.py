@@ -15,15 +15,15 @@ import torch.distributed as distributed
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 
-from conversion.nemo_checkpoint import HF, KEPT_NAME, copy_context
-from data_prep.artifacts import digest_file, make_group_readable, sync_tree, write_manifest
-from data_prep.command import StoppedError
-from recipes.batches import Batches
-from recipes.retention import REMOVED_PATTERN, Retention, remove_old_checkpoints
-from recipes.run_dir import checkpoint_name
+from common.artifacts import digest_file, make_group_readable, sync_tree, write_manifest
+from common.command import StoppedError
+from conversion.checkpoints.nemo_checkpoint import HF, KEPT_NAME, copy_context
+from recipes.numbers.batches import Batches
+from recipes.runs.retention import REMOVED_PATTERN, Retention, remove_old_checkpoints
+from recipes.runs.run_dir import checkpoint_name
+from recipes.runs.watchdog import Watchdog
 from recipes.training.fencing import SharedFence
 from recipes.training.languages import FactsOfSamples
-from recipes.watchdog import Watchdog
 
 
 class Checkpoints(Callback):

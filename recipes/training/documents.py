@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from data_prep.megatron.index import TokenFile
-from recipes.blend import num_pieces
+from recipes.numbers.blend import num_pieces
 
 
 class DocumentSamples(GPTDataset):  # type: ignore[misc]
@@ -69,7 +69,7 @@ def positions_in_documents(tokens: Tensor, end_of_text: int) -> Tensor:
     """Positions that begin again at 0 behind each end of text.
 
     Args:
-        tokens: (samples, length)
+        tokens: (samples, length); so is the result.
     """
     places = torch.arange(tokens.shape[1]).expand_as(tokens)
     starts = torch.zeros_like(tokens)

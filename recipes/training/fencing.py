@@ -6,8 +6,8 @@ import time
 
 import torch
 
-from data_prep.lease import RENEW_SECONDS, Fence
-from recipes.launch import process_rank
+from common.lease import RENEW_SECONDS, Fence
+from recipes.runs.launch import process_rank
 
 
 class SharedFence:

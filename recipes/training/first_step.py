@@ -10,10 +10,10 @@ from typing import Any
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 
-from data_prep.lease import Fence
-from recipes.launch import process_rank
+from common.lease import Fence
 from recipes.rehearsal.prediction import compare_first_step, record_first_step
-from recipes.schema import Recipe
+from recipes.rules.schema import Recipe
+from recipes.runs.launch import process_rank
 
 
 class FirstStepMemory(Callback):

@@ -24,7 +24,7 @@ from nemo.lightning.pytorch.optim import MegatronOptimizerModule
 from torch import Tensor, nn
 
 from nemo_patches.torch_adam import begin_adam, fuse
-from recipes.freezing import NEVER
+from recipes.rules.freezing import NEVER
 from recipes.training.nonfinite import NonFiniteSteps
 
 # Names that modules have without TransformerEngine, and those of the checkpoint.
@@ -55,7 +55,7 @@ def freeze_for_the_whole_run(model: nn.Module, first_trained: Mapping[str, float
     """Have parameters that no step changes ask for no gradient; to be called before Megatron lays out its buffers.
 
     Args:
-        first_trained: see `recipes.freezing.first_trained_steps`.
+        first_trained: see `recipes.rules.freezing.first_trained_steps`.
     """
     for name, parameter in parameters_by_name(model):
         if first_trained[name] == NEVER:

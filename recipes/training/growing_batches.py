@@ -12,7 +12,7 @@ from nemo.lightning.megatron_parallel import MegatronStep
 from nemo.lightning.pytorch.plugins import MegatronDataSampler
 from torch.utils.data import DataLoader
 
-from recipes.batches import Batches
+from recipes.numbers.batches import Batches
 
 
 class GrowingBatches(MegatronDataSampler):

@@ -10,10 +10,10 @@ import numpy as np
 from megatron.core.datasets.blended_dataset import BlendedDataset
 from numpy.typing import NDArray
 
-from recipes.checks import RunInputs
-from recipes.languages import seen_languages
-from recipes.schema import Recipe
-from recipes.steps import weights_of
+from recipes.numbers.steps import weights_of
+from recipes.rules.inputs import RunInputs
+from recipes.rules.languages import seen_languages
+from recipes.rules.schema import Recipe
 from recipes.training.masking import MaskedSamples
 from recipes.training.passes import OrderedSamples
 

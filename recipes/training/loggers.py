@@ -9,7 +9,7 @@ from typing import Any
 
 from lightning.pytorch.loggers import Logger, TensorBoardLogger, WandbLogger
 
-from recipes.run_dir import TENSORBOARD_NAME, wandb_id
+from recipes.runs.run_dir import TENSORBOARD_NAME, wandb_id
 
 
 def make_loggers(run_dir: Path, *, name: str, wandb_project: str | None, settings: dict[str, Any]) -> list[Logger]:

@@ -15,7 +15,7 @@ class StepLoss(MaskedTokenLossReduction):  # type: ignore[misc]
     """NeMo's mean over the tokens of a step that count, which asks the GPU for the number of tokens of every micro batch."""
 
     def reduce(self, losses_reduced_per_micro_batch: Sequence[dict[str, Any]]) -> Tensor:
-        """The mean, on the device; every rank of the last pipeline stage takes part."""
+        """The mean in nats, a scalar on the device; every rank of the last pipeline stage takes part."""
         if not losses_reduced_per_micro_batch:
             return torch.zeros((), device="cuda")
         total: Tensor = torch.stack([sums["loss_sum_and_ub_size"] for sums in losses_reduced_per_micro_batch]).sum(dim=0)

@@ -10,8 +10,8 @@ from nemo.collections.llm.gpt.data.pre_training import PreTrainingDataModule
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from recipes.masking import MaskVocabulary, mask_sample
-from recipes.schema import MaskingRecipe
+from recipes.rules.masking import MaskVocabulary, mask_sample
+from recipes.rules.schema import MaskingRecipe
 from recipes.training.passes import PassesDataModule
 
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from nemo_patches.cpu_device import present_cpu_as_device
 from nemo_patches.second_head import SecondHead, second_head_of
-from recipes.rates import Rates
+from recipes.numbers.rates import Rates
 from recipes.training.freezing import parameters_by_name
 from recipes.training.masking import MaskedSamples
 from recipes.training.metrics_file import MetricsFile

@@ -13,7 +13,7 @@ class MetricsFile:
     """Appends records, each with its `step`.
 
     Args:
-        may_write: whether the run's directory is still this process's, see `data_prep.lease`.
+        may_write: whether the run's directory is still this process's, see `common.lease`.
     """
 
     def __init__(self, path: Path, *, may_write: Callable[[], bool]) -> None:

@@ -12,9 +12,9 @@ from lightning.pytorch.callbacks import Callback
 from megatron.core import parallel_state
 from torch import Tensor, nn
 
-from data_prep.command import StoppedError
-from recipes.batches import Batches
-from recipes.run_dir import CHECKPOINTS_NAME, newest_checkpoint
+from common.command import StoppedError
+from recipes.numbers.batches import Batches
+from recipes.runs.run_dir import CHECKPOINTS_NAME, newest_checkpoint
 from recipes.training.metrics_file import MetricsFile
 from recipes.training.origins import Documents, counted, documents_of, in_words
 

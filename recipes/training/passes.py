@@ -1,4 +1,4 @@
-"""Megatron's data sets in passes: each sample of a pass as often as the recipe says, in the order of `recipes.blend`."""
+"""Megatron's data sets in passes: each sample of a pass as often as the recipe says, in the order of `recipes.numbers.blend`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from recipes.blend import Blend, Order, sample_order
+from recipes.numbers.blend import Blend, Order, sample_order
 from recipes.training.answers import Answers
 from recipes.training.documents import DocumentSamples, PaddedDocuments
 

@@ -7,7 +7,7 @@ from typing import Any
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 
-from recipes.watchdog import Watchdog
+from recipes.runs.watchdog import Watchdog
 
 
 class ProgressWatch(Callback):

@@ -10,7 +10,7 @@ import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 
-from recipes.stopping import EXIT_FILE, SAVE_FILE, StopSignals
+from recipes.runs.stopping import EXIT_FILE, SAVE_FILE, StopSignals
 from recipes.training.checkpoints import Checkpoints
 from recipes.training.fencing import SharedFence
 

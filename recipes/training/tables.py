@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from recipes.freezing import table_names
+from recipes.rules.freezing import table_names
 from recipes.training.freezing import FreezingOptimizer, parameters_by_name
 
 _MARK = "is_embedding_or_output_parameter"

@@ -19,10 +19,10 @@ from torch import Tensor
 from data_prep.megatron.index import TokenFile
 from nemo_patches.context_parallel import on_this_rank
 from nemo_patches.documents import documents_of
-from recipes.masking import MaskVocabulary, parts_of_sample
+from recipes.rules.masking import MaskVocabulary, parts_of_sample
+from recipes.runs.watchdog import Watchdog
 from recipes.training.documents import positions_in_documents
 from recipes.training.metrics import Metrics, gather_parameters
-from recipes.watchdog import Watchdog
 
 
 class Validation(Callback):

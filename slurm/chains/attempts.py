@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from data_prep.plain_files import write_json
+from common.plain_files import write_json
 
 ATTEMPTS_NAME = "attempts"
 LOG_NAME = "log.txt"

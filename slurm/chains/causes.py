@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from data_prep import command
+from common import command
 
 FINISHED = "finished"
 TIME_LIMIT = "time limit"  # saved and left in time

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from data_prep.plain_files import write_json
+from common.plain_files import write_json
 from slurm.chains.attempts import ATTEMPTS_NAME, read_attempts
 from slurm.chains.decision import Limits
 from slurm.chains.run_state import STOP_NAME, read_run_state

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from data_prep.tables import markdown_table
-from recipes import arithmetic
+from common.tables import markdown_table
+from recipes.numbers import arithmetic
 from recipes.rehearsal.prediction import read_first_steps, verdict
 from slurm.chains.attempts import Attempt, End, read_attempts
 from slurm.chains.decision import CONTINUE, FINISHED, Decision, Limits, decide

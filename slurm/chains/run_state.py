@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from data_prep.artifacts import check_files, read_manifest
-from data_prep.plain_files import read_json
-from recipes import arithmetic
-from recipes.run_dir import CHECKPOINTS_NAME, METRICS_NAME, RECIPE_NAME
-from recipes.schema import Recipe, recipe_from_mapping
+from common.artifacts import check_files, read_manifest
+from common.plain_files import read_json
+from recipes.numbers import arithmetic
+from recipes.rules.schema import Recipe, recipe_from_mapping
+from recipes.runs.run_dir import CHECKPOINTS_NAME, METRICS_NAME, RECIPE_NAME
 from slurm.chains.submissions import current_submission
 
 STOP_NAME = "STOP"  # slurm.stop leaves it; submitting again removes it

@@ -22,10 +22,10 @@ import uuid
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from data_prep.artifacts import digest_bytes
-from data_prep.command import suggested
-from data_prep.plain_files import read_json, write_json
-from data_prep.process_identity import start_of
+from common.artifacts import digest_bytes
+from common.command import suggested
+from common.plain_files import read_json, write_json
+from common.process_identity import start_of
 from slurm.chains.decision import Limits
 from slurm.jobs.queue import QueuedJob, Tag, queued_jobs
 

@@ -10,7 +10,7 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
-from data_prep.progress import Counter
+from common.progress import Counter
 
 _CHUNK_BYTES = 1 << 20
 _TIMEOUT_SECONDS = 60

@@ -11,7 +11,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from data_prep.artifacts import project_commit
+from common.artifacts import project_commit
 from slurm.jobs.queue import expand_nodes
 
 # Names that decide how a training runs.  Everything else stays out, so that no secret slips in with a name that nobody thought of.

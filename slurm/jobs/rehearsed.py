@@ -8,7 +8,7 @@ from typing import Any
 from recipes.planner.hardware import GPUS
 from recipes.rehearsal.apart import rehearse_apart
 from recipes.rehearsal.fit import fit_problems, summary
-from recipes.schema import raise_all
+from recipes.rules.schema import raise_all
 from slurm.sites.cluster import Cluster
 
 

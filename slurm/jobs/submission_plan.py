@@ -6,16 +6,17 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from recipes import arithmetic
-from recipes.batches import batches_of
-from recipes.checks import RunInputs, planned_model
+from recipes.numbers import arithmetic
+from recipes.numbers.batches import batches_of
 from recipes.planner import costs
 from recipes.planner.estimate import RunEstimate, estimate_run, refusal
 from recipes.planner.hardware import GPUS, find_gpu
 from recipes.planner.host import estimate_host, host_refusal
 from recipes.planner.layout import layout_of
-from recipes.run_dir import METRICS_NAME, measured_save_seconds
-from recipes.schema import Recipe, raise_all
+from recipes.rules.checks import planned_model
+from recipes.rules.inputs import RunInputs
+from recipes.rules.schema import Recipe, raise_all
+from recipes.runs.run_dir import METRICS_NAME, measured_save_seconds
 from slurm.chains.chain import ChainPlan
 from slurm.chains.run_state import full_step_seconds, last_records, read_run_state
 from slurm.jobs.job import Job, format_time_limit

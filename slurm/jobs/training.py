@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from recipes.planner.hardware import GPUS
-from recipes.schema import Recipe
+from recipes.rules.schema import Recipe
 from slurm.jobs.job import ROOT, Job
 from slurm.sites.cluster import Cluster
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from data_prep.plain_files import literal_loader, parse_yaml, read_text
-from recipes.schema import build_from_mapping, raise_all
+from common.plain_files import literal_loader, parse_yaml, read_text
+from recipes.rules.schema import build_from_mapping, raise_all
 from slurm.jobs.job import CPU, GPU, Job, format_time_limit, job_problems, parse_time_limit
 
 CLUSTERS_DIR = Path(__file__).resolve().parents[1] / "clusters"

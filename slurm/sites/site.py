@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from recipes.schema import raise_all
+from recipes.rules.schema import raise_all
 from slurm.jobs.job import ROOT, Job, format_time_limit
 from slurm.jobs.queue import gpu_count
 from slurm.sites.cluster import CONTAINERS, Cluster, Partition

@@ -9,10 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from data_prep import command
-from data_prep.artifacts import Manifest
-from recipes.run_dir import recipe_changes
-from recipes.schema import Recipe
+from common import command
+from common.artifacts import Manifest
+from recipes.rules.schema import Recipe
+from recipes.runs.run_dir import recipe_changes
 from slurm.jobs.job import ROOT
 
 _NO_MATTER = ("output", "workers")  # what changes nothing in an output

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-from data_prep.tables import markdown_table
+from common.tables import markdown_table
 from slurm.chains.run_report import OUT_OF_LINKS, STOPPED, report_run
 from slurm.jobs.queue import queued_jobs
 from slurm.stages.pipeline_file import Task, output_of, tasks_of

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from data_prep.plain_files import read_json, write_json
-from recipes import arithmetic
+from common.plain_files import read_json, write_json
+from recipes.numbers import arithmetic
 from slurm.chains.chain import submit_chain, submit_chains
 from slurm.chains.decision import Limits
 from slurm.chains.submissions import claim_run, current_submission, record_jobs, submission_dir

@@ -13,10 +13,10 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from benchmarks.real_model import training
 from benchmarks.real_model.cells import Cell, equal_bytes
 from benchmarks.real_model.material import Sizes, Study
-from benchmarks.real_model.tables import all_tables, trained_table, zero_shot_table
+from benchmarks.real_model.tables import across_table, all_tables, trained_table, zero_shot_table
 from benchmarks.real_model.training import WAYS, Way, trained_steps, training_rows
-from conversion.comparison import TrainingOptions
-from data_prep.plain_files import write_json
+from common.plain_files import write_json
+from conversion.comparing.comparison import TrainingOptions
 
 NEW = torch.tensor([40, 41, 45])
 HOW = TrainingOptions(learning_rate=1e-2, batch_size=2, sequence_length=8)
@@ -156,6 +156,9 @@ def test_tables_compare_story_by_story(tmp_path: Path) -> None:
     assert [line.split(" |")[0] for line in zero_shot] == ["| source, own vocabulary", "| `mean`", "| `random`, 2 seeds"]
     # By hand: 110, 112 and 108 bits more in 100 bytes, whose standard error is 2 / sqrt(3), and Student's t of two degrees 4.303.
     assert "| 4.100 | +1.100 [+1.050, +1.150] | 8.200 | 8.200 | 4 |" in zero_shot[2]
+    across = lines_of(across_table(tmp_path))
+    assert [line.split(" |")[0] for line in across] == ["| source, own vocabulary", "| `mean`", "| `random`"]
+    assert across[2].split("|")[-2].strip() == "0 / 0 / 1"
     study = Study(tmp_path, tmp_path, tmp_path, Sizes())
     for name, size in (("own", 2.0), ("replace-100", 3.0)):
         (tmp_path / "bytes_per_token").mkdir(exist_ok=True)
@@ -166,6 +169,7 @@ def test_tables_compare_story_by_story(tmp_path: Path) -> None:
     assert after[1].endswith("| 3.000 | 2.000 | 6.000 | 4.000 | 6.000 | 4.000 | +0.100 [+0.075, +0.125] | +0.200 [+0.175, +0.225] | 4 |")
     titles = [line for line in all_tables(study, 100).splitlines() if line and not line.startswith("|")]
     assert titles == [
+        "Before training, news in the target language by language and vocabulary",
         "sl, replace-100: bits per byte before training",
         "sl, replace-100: bits per byte after 1,000 tokens",
         "sl, replace-200: bits per byte before training",

@@ -65,6 +65,7 @@ def test_a_study_from_its_data_to_its_tables(tmp_path: Path, monkeypatch: pytest
     assert "sl.expand-40.random-all.plain.1" not in files and "sl.replace-700.mean.plain.2" not in files
     trained = study("--methods", "lapt", "mean", "--tokens", "1024", "2048", "--ways", *WAYS)
     assert "sl, replace-700: bits per byte after 2,048 tokens" in trained
+    assert "sl, expand-40 | sl, replace-700 | below / tied with / above `mean`" in trained
     learned = (output / "text" / f"sl.{SIZES.training}.jsonl").read_text(encoding="utf-8")
     assert not any(json.dumps(piece[:60], ensure_ascii=False)[1:-1] in learned for piece in held["novels"])
     figures = {path.stem: json.loads(path.read_text()) for path in (output / "cells").glob("*.json")}

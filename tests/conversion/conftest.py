@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -43,6 +44,20 @@ def tokenizer_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
+def _put_pickles(model: OPTForCausalLM, directory: Path) -> None:
+    """Put torch's own files in place of safetensors, which transformers 5 no longer writes: a tied matrix under both names."""
+    tensors, index = dict(model.state_dict()), directory / "model.safetensors.index.json"
+    places = dict.fromkeys(tensors, "pytorch_model.bin")
+    if index.is_file():
+        listed = {name: f"pytorch_{Path(file).stem}.bin" for name, file in json.loads(index.read_text())["weight_map"].items()}
+        places = {name: listed.get(name, max(listed.values())) for name in tensors}
+        (directory / "pytorch_model.bin.index.json").write_text(json.dumps({"metadata": {}, "weight_map": places}))
+    for path in directory.glob("*.safetensors*"):
+        path.unlink()
+    for file in set(places.values()):
+        torch.save({name: tensor for name, tensor in tensors.items() if places[name] == file}, directory / file)
+
+
 @pytest.fixture
 def make_opt(tmp_path: Path, tokenizer_dir: Path) -> OPTMaker:
     """Save a tiny OPT with its tokenizer, as the transformers library does, and give its folder."""
@@ -51,7 +66,10 @@ def make_opt(tmp_path: Path, tokenizer_dir: Path) -> OPTMaker:
         name: str = "hf", *, dtype: torch.dtype = torch.float32, tokenizer: Path | None = tokenizer_dir, saving: Any = None, **config: Any
     ) -> Path:
         directory = tmp_path / name
-        tiny_opt(**config).to(dtype).save_pretrained(directory, **(saving or {}))
+        model, saving = tiny_opt(**config).to(dtype), saving or {}
+        model.save_pretrained(directory, **saving)
+        if saving.get("safe_serialization") is False and not any(directory.glob("*.bin")):
+            _put_pickles(model, directory)
         if tokenizer is not None:
             shutil.copytree(tokenizer, directory, dirs_exist_ok=True)
         return directory

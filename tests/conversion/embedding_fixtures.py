@@ -6,14 +6,20 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
 import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from conversion.hf_checkpoint import write_hf_checkpoint, write_json
-from conversion.lazy_tensor import LazyTensor
+from conversion.checkpoints.hf_checkpoint import write_hf_checkpoint, write_json
+from conversion.embeddings import METHODS
+from conversion.formats.lazy_tensor import LazyTensor
+from data_prep.tokenizers.files import load_tokenizer
 from tests.processes import ROOT
 
+SOURCE_SPECIALS = {"bos": "</s>", "eos": "</s>", "pad": "<pad>"}
+PADDING = 7  # as OPT: 50,272 rows for 50,265 tokens
+_MATERIAL = {"word_vectors": "vectors", "source_word_vectors": "source-vectors"}  # field -> flag, where they differ
 SPECIALS = {"bos": "<s>", "eos": "</s>", "pad": "<pad>", "unk": "<unk>"}
 
 
@@ -159,3 +165,37 @@ def save_checkpoint(
     if tokenizer is not None:
         tokenizer.save_pretrained(str(directory))
     return directory
+
+
+def transfer_folders(root: Path) -> dict[str, Path]:
+    """Tied and untied source models, a target tokenizer and a text, and what any method needs beside them; by the name of its flag."""
+    slovene = demo_text("sl")[:30_000]
+    source = byte_level(demo_text("en"), num_tokens=700, specials=SOURCE_SPECIALS)
+    for name, tied in (("tied", True), ("untied", False)):
+        config = opt_config(len(source) + PADDING, tied=tied)
+        save_checkpoint(root / name, config, opt_tensors(config), source)
+    sentencepiece_like(slovene, num_tokens=600).save_pretrained(str(root / "target"))
+    (root / "sl.txt").write_text(slovene, encoding="utf-8")
+    target = load_tokenizer(root / "target")
+    for name, tokenizer, hidden in (("helper", target, 16), ("encoder", byte_level(slovene, num_tokens=500), 32)):
+        config = opt_config(len(tokenizer), hidden_size=hidden, word_embed_proj_dim=hidden)
+        save_checkpoint(root / name, config, opt_tensors(config), tokenizer)
+    words = sorted(set(demo_text("en")[:20_000].split()) | set(slovene.split()))
+    rows = np.random.default_rng(0).standard_normal((len(words), 5)).round(3)
+    lines = [f"{word} {' '.join(map(str, row))}\n" for word, row in zip(words, rows)]
+    for name in ("vectors", "source-vectors"):
+        (root / f"{name}.vec").write_text("".join(lines), encoding="utf-8")
+    (root / "dictionary.txt").write_text("".join(f"{word}\t{word}\n" for word in words), encoding="utf-8")
+    pairs = [(word, word) for word in words if "\t" not in word]
+    (root / "parallel.tsv").write_text("".join(f"{one}\t{other}\n" for one, other in pairs), encoding="utf-8")
+    names = ("tied", "untied", "target", "helper", "encoder", "vectors.vec", "source-vectors.vec", "dictionary.txt", "parallel.tsv")
+    return {name.partition(".")[0]: root / name for name in names} | {"text": root / "sl.txt"}
+
+
+def transfer_arguments(folders: Mapping[str, Path], output: Path, *options: str, source: str = "tied", method: str = "mean") -> list[str]:
+    """Words for `conversion.transfer`, with the material that a method needs."""
+    needs = [*METHODS[method].needs, *(first for first, _ in METHODS[method].either)]
+    names = [_MATERIAL.get(name, name) for name in needs]
+    material = [item for name in names if f"--{name}" not in options for item in (f"--{name}", folders[name])]
+    arguments = ["--source", folders[source], "--tokenizer", folders["target"], "--method", method, "--output", output, *material, *options]
+    return [str(argument) for argument in arguments]

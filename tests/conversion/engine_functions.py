@@ -5,14 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 from megatron.core import dist_checkpointing, parallel_state
 from megatron.core.dist_checkpointing.mapping import ShardedTensor
+from megatron.core.distributed.finalize_model_grads import _allreduce_non_tensor_model_parallel_grads
 from safetensors.torch import load_file, save_file
 
-from conversion.engine_forward import load_model, set_layout
+from common.plain_files import read_json
+from conversion.families import FAMILIES
+from conversion.measuring.engine_forward import load_model, set_layout
+from nemo_patches.engine_model import causal_forward_step
 
 PADDING = 9.0
 
@@ -20,7 +25,8 @@ PADDING = 9.0
 def save_at_layouts(
     plan: Sequence[Sequence[Any]], checkpoints_dir: str, output_dir: str, tensor_parallel_size: int, ids_path: str | None = None
 ) -> None:
-    """Load checkpoints at layouts and save them as training does; also their logits, where there are two stages of one process each.
+    """Load checkpoints at layouts and save them as training does; also their logits, where there are two stages of one process each,
+    and the gradients of their causal losses, in place of the weights, at tensor parallel 2.
 
     Args:
         plan: tensor parallel size, pipeline parallel size, and names of checkpoints that are saved with stacked layers, then of
@@ -33,6 +39,8 @@ def save_at_layouts(
             model = load_model(Path(checkpoints_dir) / name, tensor_parallel_size=tensor, pipeline_parallel_size=pipeline)
             if ids_path is not None and (tensor, pipeline) == (1, 2):
                 _save_logits(model, load_file(ids_path)["ids"], Path(output_dir) / "1x2" / f"{name}.safetensors")
+            if ids_path is not None and (tensor, pipeline) == (2, 1) and with_gradients(_family(Path(checkpoints_dir) / name)):
+                _save_gradients(model, load_file(ids_path)["ids"], Path(output_dir) / "gradients" / name)
             _pad(model)
             if name in stacked:
                 _save(model, Path(output_dir) / f"{tensor}x{pipeline}" / name, one_key_per_layer=False)
@@ -54,6 +62,30 @@ def _save_logits(model: Any, ids: torch.Tensor, path: Path) -> None:
     if parallel_state.get_data_parallel_rank() == 0:
         path.parent.mkdir(parents=True, exist_ok=True)
         save_file({"logits": logits.contiguous()}, path)
+
+
+def with_gradients(family: str) -> bool:
+    """Whether a family's gradients are compared: it predicts the next token, and trains here (experts do not)."""
+    return not FAMILIES[family].masked and family != "qwen3_moe"
+
+
+def _family(checkpoint_dir: Path) -> str:
+    family: str = read_json(checkpoint_dir / "context/model.json")["family"]
+    return family
+
+
+def _save_gradients(model: Any, ids: torch.Tensor, directory: Path) -> None:
+    """What the loss of token ids (batch, length) gives each parameter, summed over ranks as Megatron does at the end of a step."""
+    batch = {"tokens": ids[:, :-1], "position_ids": torch.arange(ids.shape[1] - 1).expand(len(ids), -1), "labels": ids[:, 1:]}
+    causal_forward_step(model, batch).mean().backward()
+    model.ddp_config = SimpleNamespace(use_megatron_fsdp=False)
+    _allreduce_non_tensor_model_parallel_grads([model], model.config)
+    weights = {parameter: parameter.data for parameter in model.parameters()}
+    for parameter in weights:
+        parameter.data = parameter.grad
+    _save(model, directory, one_key_per_layer=False)
+    for parameter, weight in weights.items():
+        parameter.data = weight
 
 
 def _pad(model: Any) -> None:

@@ -30,12 +30,12 @@ import numpy as np
 import torch
 
 from conversion import hf_to_nemo, nemo_to_hf
-from conversion.dist_checkpoint import read_dist_checkpoint
+from conversion.checkpoints.vocabulary_edit import untie
 from conversion.edit_vocabulary import edit
+from conversion.formats.dist_checkpoint import read_dist_checkpoint
 from conversion.inspection import describe
 from conversion.layouts.moving import change
 from conversion.verify import Side
-from conversion.vocabulary_edit import untie
 
 SECRET = b"a secret that belongs to nobody who reads checkpoints"
 _SECONDS = 30

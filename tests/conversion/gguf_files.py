@@ -10,6 +10,8 @@ from gguf import GGMLQuantizationType, GGUFWriter
 from gguf.quants import quantize
 from transformers import PreTrainedModel
 
+from conversion.checkpoints.hf_files import in_words_of_both
+
 # Hugging Face's word in a tensor's name -> llama.cpp's.
 NAMES = {
     "model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output", "model.layers": "blk",
@@ -30,6 +32,7 @@ def write_gguf(
 ) -> None:
     """Write a model; `metadata` and `tokenizer` are keys behind the architecture's name and `tokenizer.ggml`."""
     config = model.config
+    words = in_words_of_both(config.to_dict(), source="the model")
     architecture = "llama" if config.model_type == "mistral" else config.model_type
     writer = GGUFWriter(path, architecture)
     sizes = {
@@ -40,7 +43,7 @@ def write_gguf(
         "attention.head_count": config.num_attention_heads,
         "attention.head_count_kv": config.num_key_value_heads,
         "attention.layer_norm_rms_epsilon": config.rms_norm_eps,
-        "rope.freq_base": config.rope_theta,
+        "rope.freq_base": words["rope_theta"],
         "attention.key_length": getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads,
     }
     if config.model_type in ("gemma2", "mistral"):
@@ -57,7 +60,7 @@ def write_gguf(
         values = _as_llama_cpp(name, tensor.float().numpy(), config)
         raw = kind if values.ndim > 1 else "F32"
         writer.add_tensor(_name(name, config.model_type), quantize(values, GGMLQuantizationType[raw]), raw_dtype=GGMLQuantizationType[raw])
-    if getattr(config, "rope_scaling", None):
+    if words.get("rope_scaling"):
         writer.add_tensor("rope_freqs.weight", llama3_factors(model))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
@@ -91,5 +94,6 @@ def llama3_factors(model: PreTrainedModel) -> np.ndarray[Any, Any]:
     """How many times slower transformers rotates each pair of dimensions than without scaling."""
     rotary = model.model.rotary_emb
     dim = 2 * len(rotary.inv_freq)
-    plain = 1 / model.config.rope_theta ** (np.arange(0, dim, 2) / dim)
+    base = in_words_of_both(model.config.to_dict(), source="the model")["rope_theta"]
+    plain = 1 / base ** (np.arange(0, dim, 2) / dim)
     return (plain / rotary.inv_freq.numpy()).astype(np.float32)

@@ -11,7 +11,7 @@ import torch
 from megatron.core import dist_checkpointing
 from megatron.core.dist_checkpointing.mapping import ShardedObject, ShardedTensor
 
-from conversion.engine_forward import load_model
+from conversion.measuring.engine_forward import load_model
 
 ITERATION, SAMPLES, SEQUENCE_LENGTH = 30, 480, 64
 

@@ -12,12 +12,12 @@ import torch
 import yaml
 from safetensors.torch import load_file
 
+from common.artifacts import read_manifest
 from conversion import change_layout, hf_to_nemo, nemo_to_hf
 from conversion.inspection import describe
 from conversion.layouts.moving import MEGATRON_BRIDGE, MEGATRON_LM, NEMO
-from data_prep.artifacts import read_manifest
-from recipes.checks import read_inputs
-from recipes.compose import compose_recipe
+from recipes.rules.compose import compose_recipe
+from recipes.rules.inputs import read_inputs
 from tests.conversion.layout_functions import ITERATION, SAMPLES, SEQUENCE_LENGTH
 from tests.conversion.tiny_families import save_tiny_model
 from tests.gloo import run_on_gloo

@@ -10,9 +10,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from common.artifacts import read_manifest
 from conversion import edit_vocabulary, hf_to_nemo
-from conversion.hf_checkpoint import HFCheckpoint
-from data_prep.artifacts import read_manifest
+from conversion.checkpoints.hf_checkpoint import HFCheckpoint
 from data_prep.tokenizers.files import tokenizer_digest
 from tests.conversion.conftest import VOCAB_SIZE, OPTMaker
 

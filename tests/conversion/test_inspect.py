@@ -13,9 +13,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from common.artifacts import read_manifest, write_manifest
 from conversion import hf_to_nemo, inspect
 from conversion.inspection import describe
-from data_prep.artifacts import read_manifest, write_manifest
 from tests.conversion.conftest import VOCAB_SIZE, OPTMaker
 from tests.processes import ROOT
 

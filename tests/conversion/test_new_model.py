@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
 
+from common.artifacts import digest_file, read_manifest
 from conversion import hf_to_nemo, new_model
+from conversion.checkpoints.hf_checkpoint import HFCheckpoint
 from conversion.families import FAMILIES
-from conversion.hf_checkpoint import HFCheckpoint
-from data_prep.artifacts import digest_file, read_manifest
 
 SIZES = ["--num-layers", "2", "--hidden-size", "32", "--num-attention-heads", "4", "--max-positions", "20"]
 

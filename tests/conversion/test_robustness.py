@@ -18,12 +18,12 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from common.artifacts import MANIFEST_NAME, write_manifest
 from conversion import hf_to_nemo, nemo_to_hf
+from conversion.checkpoints.vocabulary_edit import untie
 from conversion.edit_vocabulary import edit
 from conversion.inspection import describe
 from conversion.layouts.moving import change
-from conversion.vocabulary_edit import untie
-from data_prep.artifacts import MANIFEST_NAME, write_manifest
 from tests.conversion.conftest import OPTMaker
 from tests.conversion.tiny_families import save_tiny_model
 from tests.processes import Group
@@ -324,8 +324,8 @@ def test_concurrent_conversions_do_not_disturb_each_other(make_opt: OPTMaker, tm
 FORKS = """
 import os, signal, sys, time
 from pathlib import Path
-import conversion.lazy_tensor as lazy_tensor
-import conversion.families, conversion.hf_checkpoint, conversion.mapping, conversion.nemo_checkpoint
+import conversion.formats.lazy_tensor as lazy_tensor
+import conversion.families, conversion.checkpoints.hf_checkpoint, conversion.families.mapping, conversion.checkpoints.nemo_checkpoint
 from conversion import {module} as command
 from data_prep.tokenizers.files import load_tokenizer
 source, output_dir, num_kills = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])

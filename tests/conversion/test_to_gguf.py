@@ -17,12 +17,12 @@ import torch
 from tokenizers import Regex, pre_tokenizers
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
+from common.artifacts import read_manifest
 from conversion import from_gguf
 from conversion.gguf.tokenizer import WORD_RULES, read_tokenizer, word_rule_of
 from conversion.to_gguf import export
-from data_prep.artifacts import read_manifest
 from data_prep.reading.documents import Documents
-from data_prep.tokenizers.sentencepiece_to_hf import HOSTILE_TEXTS
+from data_prep.tokenizers.sentencepiece_backend import HOSTILE_TEXTS
 from data_prep.train_tokenizer import train_tokenizer
 from tests.conversion.embedding_fixtures import demo_text
 from tests.conversion.gguf_files import write_gguf

@@ -12,60 +12,34 @@ from safetensors.torch import load_file
 from tokenizers import AddedToken
 from transformers import OPTForCausalLM, PreTrainedTokenizerFast
 
+from common.artifacts import check_files, read_manifest
+from conversion.checkpoints.hf_checkpoint import HFCheckpoint
 from conversion.embeddings import METHODS
-from conversion.hf_checkpoint import HFCheckpoint
 from conversion.transfer import main
-from data_prep.artifacts import check_files, read_manifest
-from data_prep.tokenizers.files import load_tokenizer, tokenizer_digest
+from data_prep.tokenizers.files import load_tokenizer, read_tokenizer_files, tokenizer_digest
 from tests.conversion.embedding_fixtures import (
+    PADDING,
+    SOURCE_SPECIALS,
     byte_level,
     demo_text,
     marked_bpe,
     opt_config,
     opt_tensors,
     save_checkpoint,
-    sentencepiece_like,
+    transfer_arguments,
+    transfer_folders,
 )
 
 INPUT, OUTPUT = "model.decoder.embed_tokens.weight", "lm_head.weight"
-SOURCE_SPECIALS = {"bos": "</s>", "eos": "</s>", "pad": "<pad>"}
-MATERIAL = {"word_vectors": "vectors", "source_word_vectors": "source-vectors"}  # field -> flag, where they differ
-PADDING = 7  # as OPT: 50,272 rows for 50,265 tokens
 
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Tied and untied source models, a target tokenizer and a text."""
-    root = tmp_path_factory.mktemp("transfer")
-    slovene = demo_text("sl")[:30_000]
-    source = byte_level(demo_text("en"), num_tokens=700, specials=SOURCE_SPECIALS)
-    for name, tied in (("tied", True), ("untied", False)):
-        config = opt_config(len(source) + PADDING, tied=tied)
-        save_checkpoint(root / name, config, opt_tensors(config), source)
-    sentencepiece_like(slovene, num_tokens=600).save_pretrained(str(root / "target"))
-    (root / "sl.txt").write_text(slovene, encoding="utf-8")
-    target = load_tokenizer(root / "target")
-    for name, tokenizer, hidden in (("helper", target, 16), ("encoder", byte_level(slovene, num_tokens=500), 32)):
-        config = opt_config(len(tokenizer), hidden_size=hidden, word_embed_proj_dim=hidden)
-        save_checkpoint(root / name, config, opt_tensors(config), tokenizer)
-    words = sorted(set(demo_text("en")[:20_000].split()) | set(slovene.split()))
-    rows = np.random.default_rng(0).standard_normal((len(words), 5)).round(3)
-    lines = [f"{word} {' '.join(map(str, row))}\n" for word, row in zip(words, rows)]
-    for name in ("vectors", "source-vectors"):
-        (root / f"{name}.vec").write_text("".join(lines), encoding="utf-8")
-    (root / "dictionary.txt").write_text("".join(f"{word}\t{word}\n" for word in words), encoding="utf-8")
-    pairs = [(word, word) for word in words if "\t" not in word]
-    (root / "parallel.tsv").write_text("".join(f"{one}\t{other}\n" for one, other in pairs), encoding="utf-8")
-    names = ("tied", "untied", "target", "helper", "encoder", "vectors.vec", "source-vectors.vec", "dictionary.txt", "parallel.tsv")
-    return {name.partition(".")[0]: root / name for name in names} | {"text": root / "sl.txt"}
+    return transfer_folders(tmp_path_factory.mktemp("transfer"))
 
 
 def run(folders: dict[str, Path], output: Path, *options: str, source: str = "tied", method: str = "mean") -> int:
-    needs = [*METHODS[method].needs, *(first for first, _ in METHODS[method].either)]
-    names = [MATERIAL.get(name, name) for name in needs]
-    material = [item for name in names if f"--{name}" not in options for item in (f"--{name}", folders[name])]
-    arguments = ["--source", folders[source], "--tokenizer", folders["target"], "--method", method, "--output", output, *material, *options]
-    return main([str(argument) for argument in arguments])
+    return main(transfer_arguments(folders, output, *options, source=source, method=method))
 
 
 @pytest.mark.parametrize("method", [name for name in METHODS if name != "sava-adam" and not METHODS[name].learns])
@@ -78,8 +52,8 @@ def test_everything_but_the_tokens_is_unchanged(
     num_tokens = len(load_tokenizer(folders["target"]))
     assert list(after) == list(before) and after[INPUT].shape == (num_tokens, 24)
     assert all(torch.equal(after[name], before[name]) for name in before if name != INPUT)
-    for path in folders["target"].iterdir():
-        assert (output / path.name).read_bytes() == path.read_bytes()
+    for file, content in read_tokenizer_files(folders["target"]).items():
+        assert (output / file).read_bytes() == content
     config = json.loads((output / "config.json").read_text())
     old = json.loads((folders["tied"] / "config.json").read_text())
     new_ids = {"bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 2}
@@ -191,7 +165,7 @@ def test_special_tokens_can_be_chosen(folders: dict[str, Path], tmp_path: Path, 
 
 def respelled(tokenizer: PreTrainedTokenizerFast, order: np.ndarray) -> PreTrainedTokenizerFast:
     """A byte-level tokenizer of ASCII text in SentencePiece's spelling, with other ids: old id i becomes order[i]."""
-    from conversion.embeddings.vocabulary import Kind, Vocabulary
+    from conversion.embeddings.vocabularies.vocabulary import Kind, Vocabulary
 
     vocabulary = Vocabulary.of(tokenizer)
     spelled = {}

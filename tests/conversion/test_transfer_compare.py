@@ -18,9 +18,9 @@ import scipy.stats
 import torch
 from transformers import AutoModelForCausalLM
 
-from conversion import comparison
-from conversion.bits_per_byte import DocumentScore, TextScore, choose_start_token, score_documents
-from conversion.comparison import (
+from common.artifacts import read_manifest
+from conversion.comparing import comparison
+from conversion.comparing.comparison import (
     Measurement,
     Planned,
     TextScorer,
@@ -35,15 +35,15 @@ from conversion.comparison import (
     train,
     training_steps,
 )
-from conversion.comparison_page import Comparison
-from conversion.decision import DecisionRule
-from conversion.embeddings import word_methods
+from conversion.comparing.decision import DecisionRule
+from conversion.comparing.page import Comparison
 from conversion.embeddings.case import read_case
 from conversion.embeddings.checkpoint import Transfer, plan_transfer, write_transfer
+from conversion.embeddings.methods import words as word_methods
 from conversion.embeddings.request import TransferRequest
 from conversion.embeddings.settings import VectorOptions
+from conversion.measuring.bits_per_byte import DocumentScore, TextScore, choose_start_token, score_documents
 from conversion.transfer_compare import main
-from data_prep.artifacts import read_manifest
 from data_prep.reading.documents import Documents
 from data_prep.reading.named_texts import Text
 from data_prep.tokenizers.files import load_tokenizer

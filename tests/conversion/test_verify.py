@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from conversion import hf_to_nemo, verify
-from conversion.observation import Distance, run_group
+from conversion.measuring.observation import Distance, run_group
 from tests.conversion.conftest import OPTMaker
 from tests.conversion.embedding_fixtures import byte_level, demo_text
 from tests.conversion.tiny_families import save_real_sized_model, save_tiny_model

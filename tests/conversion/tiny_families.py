@@ -6,6 +6,7 @@ no tensor parallel size divides, four layers so that pipeline stages hold some o
 
 from __future__ import annotations
 
+import copy
 import shutil
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -87,6 +88,24 @@ CASES["smollm3"] = Case(
     {"vocab_size": 315, "rope_theta": 500.0, "rope_scaling": {"rope_type": "linear", "factor": 3.0}, "no_rope_layers": [1, 1, 0, 1]}
     | {"tie_word_embeddings": True, "pad_token_id": 1},
 )
+CASES["olmo2"] = Case("olmo2", {"vocab_size": 317, "head_dim": 12})
+# Layers with and without a window whose rotations are told apart within 40 tokens.
+CASES["olmo3"] = Case(
+    "olmo3",
+    {"vocab_size": 319, "head_dim": 16, "rope_theta": 100.0, "rope_scaling": YARN, "sliding_window": 8}
+    | {"layer_types": ["sliding_attention", "sliding_attention", "full_attention", "sliding_attention"]},
+)
+CASES["apertus"] = Case("apertus", {"vocab_size": 321, "head_dim": 12, "rope_theta": 500.0, "rope_scaling": LLAMA3_ROPE, "pad_token_id": 1})
+CASES["granite"] = Case(
+    "granite",
+    {"vocab_size": 323, "embedding_multiplier": 3.0, "attention_multiplier": 0.3, "residual_multiplier": 0.6, "logits_scaling": 1.7}
+    | {"tie_word_embeddings": True},
+)
+CASES["qwen3_moe"] = Case(
+    "qwen3_moe",
+    {"vocab_size": 325, "head_dim": 12, "num_experts": 6, "num_experts_per_tok": 3, "moe_intermediate_size": 20, "norm_topk_prob": True}
+    | {"mlp_only_layers": []},
+)
 CASES["gemma3_text"] = Case("gemma3_text", {"vocab_size": 309, **GEMMA3})
 # Beside a vision tower, whose tensors the engine never sees; five layers with a window, so that the pattern is not one of two.
 CASES["gemma3"] = Case(
@@ -151,6 +170,29 @@ PUBLISHED: dict[str, dict[str, Any]] = {
     "smollm3-3b": {"model_type": "smollm3", "hidden_act": "silu", "vocab_size": 128256, "hidden_size": 2048, "intermediate_size": 11008}
     | {"num_hidden_layers": 36, "num_attention_heads": 16, "num_key_value_heads": 4, "rms_norm_eps": 1e-6, "rope_theta": 5e6}
     | {"max_position_embeddings": 65536, "no_rope_layers": [1, 1, 1, 0] * 9, "no_rope_layer_interval": 4, "tie_word_embeddings": True},
+    "olmo-2-7b": {"model_type": "olmo2", "hidden_act": "silu", "vocab_size": 100352, "hidden_size": 4096, "intermediate_size": 11008}
+    | {"num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 32, "rms_norm_eps": 1e-6, "rope_theta": 500000}
+    | {"max_position_embeddings": 4096, "rope_scaling": None, "attention_bias": False, "tie_word_embeddings": False},
+    "olmo-3-7b": {"model_type": "olmo3", "hidden_act": "silu", "vocab_size": 100278, "hidden_size": 4096, "intermediate_size": 11008}
+    | {"num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 32, "rms_norm_eps": 1e-6, "rope_theta": 500000}
+    | {"max_position_embeddings": 65536, "sliding_window": 4096, "attention_bias": False, "tie_word_embeddings": False}
+    | {"layer_types": (["sliding_attention"] * 3 + ["full_attention"]) * 8}
+    | {
+        "rope_scaling": {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 8192, "beta_fast": 32.0, "beta_slow": 1.0}
+        | {"attention_factor": 1.2079441541679836}
+    },
+    "apertus-8b": {"model_type": "apertus", "hidden_act": "xielu", "vocab_size": 131072, "hidden_size": 4096, "intermediate_size": 21504}
+    | {"num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8, "rms_norm_eps": 1e-5, "rope_theta": 12000000}
+    | {"max_position_embeddings": 65536, "attention_bias": False, "mlp_bias": False, "post_norm": False, "qk_norm": True}
+    | {"tie_word_embeddings": False},
+    "granite-3.3-2b": {"model_type": "granite", "hidden_act": "silu", "vocab_size": 49159, "hidden_size": 2048, "intermediate_size": 8192}
+    | {"num_hidden_layers": 40, "num_attention_heads": 32, "num_key_value_heads": 8, "rms_norm_eps": 1e-5, "rope_theta": 10000000.0}
+    | {"max_position_embeddings": 131072, "attention_bias": False, "mlp_bias": False, "tie_word_embeddings": True}
+    | {"embedding_multiplier": 12.0, "attention_multiplier": 0.015625, "residual_multiplier": 0.22, "logits_scaling": 8.0},
+    "qwen3-30b-a3b": {"model_type": "qwen3_moe", "vocab_size": 151936, "hidden_size": 2048, "intermediate_size": 6144, "rms_norm_eps": 1e-6}
+    | {"num_hidden_layers": 48, "num_attention_heads": 32, "num_key_value_heads": 4, "head_dim": 128, "rope_theta": 1e6}
+    | {"num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 768, "norm_topk_prob": True, "decoder_sparse_step": 1}
+    | {"mlp_only_layers": [], "max_position_embeddings": 40960, "tie_word_embeddings": False},
     "qwen3-8b": {"model_type": "qwen3", "vocab_size": 151936, "hidden_size": 4096, "intermediate_size": 12288, "rms_norm_eps": 1e-6}
     | {"num_hidden_layers": 36, "head_dim": 128, "rope_theta": 1e6, "max_position_embeddings": 40960}
     | _HEADS,
@@ -159,7 +201,7 @@ PUBLISHED: dict[str, dict[str, Any]] = {
 
 def tiny_model(name: str, *, seed: int = 0, **changes: Any) -> PreTrainedModel:
     """A model of a case whose every tensor, biases and norms included, is far from zero and one."""
-    model_type, config = CASES[name]
+    model_type, config = copy.deepcopy(CASES[name])  # transformers 5 writes into what it is given
     torch.manual_seed(seed)
     library = AutoModelForMaskedLM if FAMILIES[model_type].masked else AutoModelForCausalLM
     sizes = {**SIZES, **config, **changes}
@@ -168,7 +210,7 @@ def tiny_model(name: str, *, seed: int = 0, **changes: Any) -> PreTrainedModel:
     model = library.from_config(AutoConfig.for_model(model_type, **sizes)).eval()
     for parameter in model.parameters():
         parameter.data.normal_(mean=0.1, std=0.3)
-    return model
+    return model.float()  # transformers makes some numbers of Apertus in bfloat16, and reads them so
 
 
 def save_tiny_model(name: str, directory: Path, *, tokenizer_dir: Path | None = None, **changes: Any) -> Path:

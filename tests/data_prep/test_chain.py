@@ -16,8 +16,8 @@ import pytest
 import yaml
 from pyarrow import parquet
 
+from common.artifacts import read_manifest
 from data_prep import clean, collect, dedup, mixture, to_megatron, train_tokenizer
-from data_prep.artifacts import read_manifest
 from data_prep.tokenizers.files import load_tokenizer
 from tests.data_prep.packed import unpacked
 

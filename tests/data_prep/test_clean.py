@@ -18,14 +18,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_prep.artifacts import check_files, read_manifest
+from common.artifacts import check_files, read_manifest
 from data_prep.clean import clean, main
 from data_prep.cleaning.language_filter import LanguageFilter
 from data_prep.cleaning.problem_runs import ProblemRuns
 from data_prep.cleaning.shard import CleanRules, Lengths
 from data_prep.cleaning.text_hygiene import AFTER, BEFORE, control_characters, invisible_characters, line_ends, unicode_form, white_space
 from data_prep.reading.corpora import Corpus
-from data_prep.reading.scanning import Reading
+from data_prep.sharing.scanning import Reading
 from tests.data_prep.packed import unpacked
 from tests.processes import ROOT
 
@@ -264,10 +264,11 @@ def test_a_repaired_shard_is_done_and_the_others_are_not_done_again(tmp_path: Pa
 def test_a_killed_run_goes_on(tmp_path: Path) -> None:
     corpora = corpus(tmp_path / "in")
     big = corpora[0].paths[4]
-    big.write_bytes(gzip.compress(jsonl(TEXTS * 20_000, "big").encode(), 1))
-    command = [sys.executable, "-m", "data_prep.clean", "--input", *(f"many={p}" if i == 0 else str(p) for i, p in enumerate(corpora[0].paths)),
-               "--problem-runs", "sl", "--filters", "none", "--workers", "1", "--output", str(tmp_path / "o")]  # fmt: skip
-    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, start_new_session=True)
+    big.write_bytes(gzip.compress(jsonl(TEXTS * 20, "big").encode(), 1))
+    held = [sys.executable, "-m", "tests.held_command", ".00004_part4.jsonl.gz.partial", "data_prep.clean"]
+    words = ["--input", *(f"many={p}" if i == 0 else str(p) for i, p in enumerate(corpora[0].paths)),
+             "--problem-runs", "sl", "--filters", "none", "--workers", "1", "--output", str(tmp_path / "o")]  # fmt: skip
+    process = subprocess.Popen([*held, *words], cwd=ROOT, stdout=subprocess.DEVNULL, start_new_session=True)
     try:
         marker = tmp_path / ".o.unfinished/output/counts/many/00003_part3.jsonl.gz.json"
         deadline = time.monotonic() + 60
@@ -280,7 +281,7 @@ def test_a_killed_run_goes_on(tmp_path: Path) -> None:
     done = {p: p.stat().st_ino for p in (tmp_path / ".o.unfinished/output/text/many").glob("0*")}
     assert len(done) == 4
     big.write_bytes(gzip.compress(jsonl(TEXTS, "big").encode()))  # another file by now, and smaller
-    assert main(command[3:]) == 0
+    assert main(words) == 0
     assert {p.name: p.stat().st_ino for p in (tmp_path / "o/text/many").glob("0000[0-3]*")} == {p.name: inode for p, inode in done.items()}
     assert not list((tmp_path / "o").rglob(".*"))
     clean([corpora[0]], tmp_path / "expected", rules=CleanRules(problem_runs=ProblemRuns("sl")))
@@ -366,7 +367,7 @@ def test_one_enormous_line_takes_little_memory(tmp_path: Path) -> None:
         file.write(b"\nzadnja\n")
     code = (
         "import resource, sys; from pathlib import Path; from data_prep.clean import clean; from data_prep.reading.corpora import Corpus\n"
-        "from data_prep.reading.scanning import Reading\n"
+        "from data_prep.sharing.scanning import Reading\n"
         "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
         f"clean([Corpus('c', (Path({str(path)!r}),))], Path({str(tmp_path / 'o')!r}), reading=Reading(skip_bad=True, max_document_bytes=16 << 20))\n"
         "print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)\n"

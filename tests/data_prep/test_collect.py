@@ -20,14 +20,14 @@ import pytest
 import yaml
 from pyarrow import parquet
 
-from data_prep.artifacts import check_files, read_manifest
+from common.artifacts import check_files, read_manifest
 from data_prep.collect import collect, main
 from data_prep.reading.collect_shard import random_sample
 from data_prep.reading.corpora import Corpus, corpora_from_table
 from data_prep.reading.documents import Documents, kind_of, read_documents
 from data_prep.reading.languages import is_language
-from data_prep.reading.scanning import Reading
 from data_prep.reading.sources import KNOWN_TABLE, HuggingFace, Source, is_template, read_sources, table_rows
+from data_prep.sharing.scanning import Reading
 from tests.data_prep.packed import unpacked
 from tests.processes import ROOT
 
@@ -530,3 +530,34 @@ def test_rows_of_a_table_that_mean_nothing_are_named(row: str, sentence: str, tm
     with pytest.raises(ValueError) as error:
         read_sources(tmp_path / "t.yaml")
     assert str(error.value).startswith(f"{tmp_path}/t.yaml: {sentence}")
+
+
+CORPORA_OF_MANY_LANGUAGES = (
+    "fineweb2",
+    "finepdfs",
+    "hplt2",
+    "hplt3",
+    "nemotron_cc",
+    "culturax",
+    "macocu",
+    "classla_web",
+    "glot500",
+    "wikipedia_2022",
+    "wikipedia",
+)
+
+
+@pytest.mark.parametrize("name", CORPORA_OF_MANY_LANGUAGES)
+def test_a_family_of_corpora_says_what_it_is(name: str) -> None:
+    """Columns, licence, size, where it is from and how it is had: a dataset to stream, or files and a word on where they lie."""
+    row = table_rows(KNOWN_TABLE)[name]
+    assert all(row.get(key) for key in ("domain", "licence", "source", "columns", "size")), row
+    assert "huggingface" in row or (row["files"] and row["how"])
+    assert name == "nemotron_cc" or "languages" in row or is_template(row)
+
+
+def test_glot500_has_all_its_codes() -> None:
+    rows = [
+        line.split("\t")[0] for line in (KNOWN_TABLE.parent / "glot500.tsv").read_text().splitlines() if line and not line.startswith("#")
+    ]
+    assert len({row for row in rows if "_" in row}) >= 511, "as many languages as the paper has, some in two scripts"

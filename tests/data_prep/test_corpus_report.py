@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from common.artifacts import read_manifest
 from data_prep import corpus_report
-from data_prep.artifacts import read_manifest
 from data_prep.clean import clean
 from data_prep.cleaning.corpus_figures import figures_of, kept_by_one
 from data_prep.cleaning.filter_settings import read_filters

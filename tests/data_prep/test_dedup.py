@@ -15,8 +15,8 @@ from typing import Any
 import pyarrow
 import pytest
 
-from data_prep import native
-from data_prep.artifacts import check_files, read_manifest
+from common import native
+from common.artifacts import check_files, read_manifest
 from data_prep.dedup import dedup, main
 from data_prep.deduplication import onion
 from data_prep.deduplication.decisions import DocumentMethods, text_size
@@ -24,8 +24,8 @@ from data_prep.deduplication.onion_types import OnionSettings
 from data_prep.deduplication.similar_documents import SimilarSettings
 from data_prep.reading.comparison import Comparison
 from data_prep.reading.corpora import Corpus
-from data_prep.reading.scanning import Protected, Reading
-from data_prep.reading.shards import ordered_map
+from data_prep.sharing.scanning import Protected, Reading
+from data_prep.sharing.shards import ordered_map
 from tests.data_prep.packed import unpacked
 from tests.data_prep.plain_onion import plain_onion
 
@@ -245,7 +245,7 @@ def test_same_documents_however_short(tmp_path: Path, write: Write) -> None:
 
 def test_similar_documents(tmp_path: Path, write: Write) -> None:
     words = [f"w{i}" for i in range(300)]
-    edited = [*words[:150], "x", *words[151:]]  # Jaccard 283 / 301
+    edited = [*words[:150], "x", *words[151:]]  # Jaccard 293 / 301
     half = [*words[:150], *(f"v{i}" for i in range(150))]
     path = write("a.jsonl", jsonl([" ".join(words), " ".join(edited), " ".join(half), "kratko", "drugo"]))
     for passes in (1, 2):
@@ -258,7 +258,7 @@ def test_similar_documents(tmp_path: Path, write: Write) -> None:
         )
         assert [row["id"] for row in rows(tmp_path / f"{passes}/text")] == ["d0", "d2", "d3", "d4"]
         removed = rows(tmp_path / f"{passes}/removed")[0]
-        assert (removed["reason"], removed["share"]) == ("similar-document", round(295 / 301, 4))
+        assert (removed["reason"], removed["share"]) == ("similar-document", round(293 / 301, 4))
         assert removed["repeats"] == {"corpus": "c", "file": "a.jsonl", "line": 1}
 
 
@@ -348,7 +348,7 @@ def test_a_killed_worker_is_an_error_that_names_its_shards() -> None:
         (["--input", "x={a}", "--input", "x={b}"], "--input names the corpus x twice; give all its files together"),
         (["--input", "x={a}", "y={a}"], "the input file {a} is given twice; a file belongs to one corpus"),
         ([], "give either --input NAME=FILE... or --corpora YAML"),
-        (["--input", "x={a}", "--ngram", "65"], "--ngram is 65; expected 1 to 64 tokens"),
+        (["--input", "x={a}", "--ngram", "10001"], "--ngram is 10001; expected 1 to 10,000 tokens"),
         (["--input", "x={a}", "--min-kept-tokens", "-1"], "--min-kept-tokens is -1; expected 0 or more"),
         (["--input", "x={a}", "--threshold", "90"], "--threshold is 90.0; expected a share from 0 to 1"),
         (["--input", "x={a}", "--workers", "0"], "--workers is 0; expected at least 1"),

@@ -33,7 +33,7 @@ def datasets(tmp_path_factory: pytest.TempPathFactory, tokenizer_dir: Path, slov
 
 
 def nemo_samples(datasets: list[Path], weights: list[float], index_dir: Path) -> list[list[int]]:
-    """As `recipes.engine` builds the data of a run."""
+    """As `recipes.training.engine` builds the data of a run."""
     from nemo.collections.llm.gpt.data.pre_training import PreTrainingDataModule
 
     from nemo_patches.tokenizer import EndOfDocument

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from data_prep.artifacts import MANIFEST_NAME, check_files, read_manifest, staged_directory, write_manifest
+from common.artifacts import MANIFEST_NAME, check_files, read_manifest, staged_directory, write_manifest
+from data_prep import corpus_report, fit_quality
 from data_prep.clean import clean
 from data_prep.cleaning.filter_settings import read_filters
 from data_prep.cleaning.problem_runs import ProblemRuns
@@ -19,7 +20,8 @@ from data_prep.dedup import dedup
 from data_prep.deduplication.decisions import DocumentMethods
 from data_prep.deduplication.similar_documents import SimilarSettings
 from data_prep.join_megatron import join_megatron
-from data_prep.mixture import mixture
+from data_prep.mixing.plan import Budget
+from data_prep.mixture import MixtureRules, mixture
 from data_prep.question_answers import question_answers
 from data_prep.reading.corpora import Corpus
 from data_prep.reading.documents import Documents
@@ -30,10 +32,27 @@ from data_prep.train_tokenizer import train_tokenizer
 from tests.data_prep.conftest import SLOVENE_TEXT
 from tests.every_step import end_of, kill_before, run_to_the_end
 
-COMMANDS = ("collect", "clean", "to_megatron", "the shared mechanism")
-MORE_COMMANDS = ("clean with filters", "mixture", "dedup", "dedup by ranges", "train_tokenizer", "join_megatron", "question_answers")
+COMMANDS = ("collect", "the shared mechanism")
+MORE_COMMANDS = (
+    "clean",
+    "to_megatron",
+    "clean with filters",
+    "mixture",
+    "mixture by weight",
+    "dedup",
+    "dedup beside protected texts",
+    "dedup by ranges",
+    "dedup with spans",
+    "train_tokenizer",
+    "join_megatron",
+    "question_answers",
+    "fit_quality",
+    "corpus_report",
+)
 
 
+_SPAN = "ena dva tri štiri pet šest sedem osem"
+_BY_WEIGHT = MixtureRules((Budget.parse("corpus:c=40"),), weight_keys=(("c", "score"),), validation_share=0)
 _ALL_METHODS = DocumentMethods(same=True, similar=SimilarSettings(0.8))
 
 
@@ -45,6 +64,8 @@ class Inputs:
     pairs: Path
     tokenizer: Path
     datasets: tuple[Path, ...]
+    cleaned: Path
+    two_kinds: tuple[str, ...]
 
     def command(self, name: str) -> Callable[[Path], object]:
         """What makes an output."""
@@ -55,9 +76,16 @@ class Inputs:
             # Which reads its corpus twice.
             "clean with filters": lambda output: clean([self.corpus], output, rules=CleanRules(filters=read_filters("web"))),
             "dedup": lambda output: dedup([self.corpus], output),
+            "dedup beside protected texts": lambda output: dedup(
+                [self.corpus], output, against=[self.pairs], against_n=3, against_shortest=2
+            ),
             "dedup by ranges": lambda output: dedup([self.corpus], output, methods=_ALL_METHODS, passes=2, memory_bytes=1 << 20),
+            "dedup with spans": lambda output: dedup([self.corpus], output, substrings=8),
             "train_tokenizer": lambda output: train_tokenizer(Documents([SLOVENE_TEXT]), output, vocab_size=400),
             "mixture": lambda output: mixture([self.corpus], {"t": self.tokenizer}, output),
+            "mixture by weight": lambda output: mixture([self.corpus], {"t": self.tokenizer}, output, rules=_BY_WEIGHT),
+            "fit_quality": lambda output: fit_quality.main([*self.two_kinds, "--output", str(output)]),
+            "corpus_report": lambda output: corpus_report.main(["--clean", str(self.cleaned), "--output", str(output)]),
             "to_megatron": lambda output: to_megatron(self.corpus.paths, load(), output),
             "join_megatron": lambda output: join_megatron(self.datasets, output),
             "question_answers": lambda output: question_answers([self.pairs], self.tokenizer, output),
@@ -77,12 +105,12 @@ def inputs(tmp_path_factory: pytest.TempPathFactory, tokenizer_dir: Path) -> Inp
     directory = tmp_path_factory.mktemp("inputs")
     paths = []
     for name, texts in {
-        "a": ["Dober dan, svet.", "Druga vrstica \u2026 \u2026 \u2026 \u2026 \u2026 konec."],
-        "b": ["Tretja in zadnja vrstica."],
+        "a": ["Dober dan, svet.", "Druga vrstica \u2026 \u2026 \u2026 \u2026 \u2026 konec.", f"Najprej {_SPAN} in dalje."],
+        "b": ["Tretja in zadnja vrstica.", f"Drugje pa stoji {_SPAN} kar pomeni nekaj drugega."],
     }.items():
         paths.append(directory / f"{name}.jsonl")
         paths[-1].write_text(
-            "".join(json.dumps({"id": f"{name}{i}", "text": text}) + "\n" for i, text in enumerate(texts)), encoding="utf-8"
+            "".join(json.dumps({"id": f"{name}{i}", "text": text, "score": i + 1}) + "\n" for i, text in enumerate(texts)), encoding="utf-8"
         )
     pairs = directory / "pairs.jsonl"
     pairs.write_text(json.dumps({"question": "Kdo?", "answer": "Jaz."}) + "\n")
@@ -90,7 +118,13 @@ def inputs(tmp_path_factory: pytest.TempPathFactory, tokenizer_dir: Path) -> Inp
     datasets = tuple(directory / f"data_{path.stem}" for path in paths)
     for path, dataset in zip(paths, datasets):
         to_megatron([path], tokenizer, dataset)
-    return Inputs(Corpus("c", tuple(paths)), pairs, tokenizer_dir, datasets)
+    lines = [line for line in SLOVENE_TEXT.read_text(encoding="utf-8").splitlines() if len(line) > 60][:200]
+    for name, texts in (("good", lines), ("web", [" ".join(sorted(line.split())) for line in lines])):
+        (directory / f"{name}.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts), encoding="utf-8")
+    two_kinds = ("--kind", "perplexity", "--good", f"g={directory}/good.jsonl", "--web", f"w={directory}/web.jsonl")
+    corpus = Corpus("c", tuple(paths))
+    clean([corpus], directory / "cleaned")
+    return Inputs(corpus, pairs, tokenizer_dir, datasets, directory / "cleaned", two_kinds)
 
 
 def _content(output: Path) -> dict[str, bytes]:
@@ -98,7 +132,11 @@ def _content(output: Path) -> dict[str, bytes]:
     manifest = read_manifest(output)
     assert manifest is not None
     check_files(output, manifest)
-    files = {path.relative_to(output).as_posix(): path.read_bytes() for path in output.rglob("*") if path.is_file()}
+    files = {
+        path.relative_to(output).as_posix(): path.read_bytes().replace(str(output).encode(), b"OUTPUT")
+        for path in output.rglob("*")
+        if path.is_file()
+    }  # named by arguments
     assert set(files) == {*manifest.files, MANIFEST_NAME}
     return files
 

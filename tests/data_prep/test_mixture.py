@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import gzip
 import json
-import subprocess
-import sys
-import time
+import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +14,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_prep.artifacts import check_files, read_manifest
+from common.artifacts import check_files, read_manifest
 from data_prep.collect import main as collect_main
-from data_prep.mixing.plan import Budget, Selector, chosen_corpora, fractions, ranks, require_budgets
+from data_prep.mixing.plan import Budget, Selector, chosen_corpora, fractions, ranks, ranks_by_weight, require_budgets
 from data_prep.mixing.report import next_steps
 from data_prep.mixture import MixtureRules, main, mixture
 from data_prep.reading.corpora import Corpus
+from data_prep.reading.document_ids import id_hash
 from data_prep.tokenizers.files import load_tokenizer
 from tests.data_prep.packed import unpacked
 from tests.data_prep.plain_mixture import held_out_groups, take
-from tests.processes import ROOT
+from tests.every_step import kill_before, run_to_the_end
 
 WORDS = ["dan", "je", "lep", "in", "sonce", "sije", "nad", "mestom", "kjer", "ljudje", "hodijo", "po", "ulicah"]
 
@@ -187,6 +187,10 @@ def test_quality_subset_without_web(corpora: list[Corpus], tokenizer_dir: Path, 
         ("--epochs wiki=0", "--epochs wiki=0: expected a number above 0"),
         ("--epochs wiki=x", "--epochs wiki is 'x'; expected a number"),
         ("--sentences 5 --budget language:sl=5", "--sentences takes a number of sentences from each language, and no --budget beside it"),
+        ("--weight-key score", "--weight-key says which documents a budget takes, but everything is taken; give --budget or --sentences beside it"),
+        ("--weight-key kas=score --budget corpus:wiki=9", "--weight-key kas=score: there is no such corpus; there are novels, crawl, wiki"),
+        ("--weight-key a b --budget corpus:wiki=9", "--weight-key gives a and b for all corpora; give one of them, or CORPUS=KEY"),
+        ("--weight-key wiki= --budget corpus:wiki=9", "--weight-key wiki= is not of the form NAME=VALUE"),
         ("--validation-share 0.5", "--validation-share is 0.5; expected a share from 0 to less than 0.5, such as 0.0005"),
     ],
 )  # fmt: skip
@@ -232,9 +236,9 @@ def test_a_run_that_was_stopped_goes_on(corpora: list[Corpus], tokenizer_dir: Pa
 
 def test_nothing_left_for_training(tokenizer_dir: Path, tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
-    path.write_text('{"text": " "}\n')
+    path.write_text('{"text": "Deset ali še nekaj več besed ima ta edini dokument, ki ga nihče ne vzame."}\n')
     with pytest.raises(ValueError) as error:
-        mixture([Corpus("web", (path,))], {"new": tokenizer_dir}, tmp_path / "out")
+        mixture([Corpus("web", (path,))], {"new": tokenizer_dir}, tmp_path / "out", rules=MixtureRules(budgets("corpus:web=1")))
     assert str(error.value) == f"no document is left for training in {path}; give more text or larger budgets"
     assert not (tmp_path / "out").exists()
 
@@ -267,6 +271,76 @@ def test_taking_comes_as_close_as_whole_documents_can(sizes: list[int], share: f
     sums = [0, *np.cumsum(tokens[np.argsort(order)]).tolist()]
     assert abs(tokens[chosen].sum() - wanted) == pytest.approx(min(abs(total - wanted) for total in sums))
     assert set(np.flatnonzero(chosen)) == set(np.argsort(order)[: chosen.sum()]), "the lowest ranks"
+
+
+def _scored(tmp_path: Path, scores: list[Any]) -> Path:
+    path = tmp_path / "scored.jsonl"
+    made = [{"id": f"d{n}", "text": " ".join(WORDS[: 3 + n % 9]), "doc_scores": [score]} for n, score in enumerate(scores)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in made))
+    return path
+
+
+def test_documents_in_proportion_to_their_weight(tokenizer_dir: Path, tmp_path: Path) -> None:
+    """The documents of a budget are those of a plain sort by a number from 0 to 1 divided by the weight; a weight of 0 is never taken."""
+    scores = [[0, 1, 2.5, 4][n % 4] for n in range(200)]
+    path = _scored(tmp_path, scores)
+    plain = tmp_path / "plain.jsonl"
+    plain.write_text('{"id": "p", "text": "dan je lep in sonce sije"}\n' * 1 + '{"id": "q", "text": "nad mestom"}\n')
+    words = ["--input", f"web={path}", f"books={plain}", "--tokenizer", f"t={tokenizer_dir}", "--validation-share", "0", "--workers", "1"]
+    words += ["--budget", "corpus:web=600", "--weight-key", "web=doc_scores.0", "--seed", "5"]
+    assert main([*words, "--output", str(tmp_path / "out")]) == 0
+    listed = {row["id"]: row for row in rows(tmp_path / "out/documents")}
+    assert "weight" not in listed["p"] and {row["side"] for row in (listed["p"], listed["q"])} == {"train"}, "books have no weights"
+    assert [listed[f"d{n}"]["weight"] for n in range(200)] == scores
+    hashes = {name: id_hash(json.dumps(["web", name])) for name in listed if name[0] == "d"}
+    keys = {
+        name: (int(ranks(np.array([hashed], np.uint64), 5)[0]) + 1) / listed[name]["weight"]
+        for name, hashed in hashes.items()
+        if listed[name]["weight"]
+    }
+    expected, total = set(), 0
+    for name in sorted(keys, key=lambda name: keys[name]):
+        tokens = listed[name]["tokens"]["t"]
+        if abs(total + tokens - 600) > abs(total - 600):
+            break
+        total += tokens
+        expected.add(name)
+    assert {name for name, row in listed.items() if name[0] == "d" and row["side"] == "train"} == expected
+    manifest = read_manifest(tmp_path / "out")
+    assert manifest is not None and manifest.facts["weight_keys"] == {"web": "doc_scores.0"}
+    train = manifest.facts["corpora"][0]["train"]
+    assert train["weight"] == sum(listed[name]["weight"] for name in expected)
+    means = [sum(values) / len(values) for values in (scores, [listed[name]["weight"] for name in expected])]
+    assert f"| web    | doc_scores.0 | {means[0]:.4g} | {means[1]:.4g} |" in (tmp_path / "out/report.md").read_text()
+
+
+def test_the_chance_of_a_document_is_in_proportion_to_its_weight() -> None:
+    """Over 500 seeds, up to 1; and equal weights are no weights."""
+    names = np.arange(400, dtype=np.uint64)
+    weights = np.array([1.0, 2.0, 4.0, 50.0])[np.arange(400) % 4]
+    times = np.zeros(400)
+    for seed in range(500):
+        times += take(np.ones(400, np.int64), ranks_by_weight(ranks(names, seed), weights), 170)
+        alike = ranks(names, seed)
+        assert (np.argsort(ranks_by_weight(alike, np.full(400, 2.0))) == np.argsort(alike)).all()
+    shares = times.reshape(100, 4).mean(0) / 500
+    assert shares == pytest.approx([0.1, 0.2, 0.4, 1.0], rel=0.02)  # 100 documents each: 10 + 20 + 40 + 100 = 170
+
+
+@pytest.mark.parametrize(
+    "score, found",
+    [(-0.5, "-0.5"), ("NaN", "not there, or no number"), (None, "not there, or no number"), (True, "not there, or no number")],
+)
+def test_a_document_without_a_weight_is_named(score: Any, found: str, tokenizer_dir: Path, tmp_path: Path) -> None:
+    path = _scored(tmp_path, [1, 2, score, 4])
+    words = ["--input", f"web={path}", "--tokenizer", f"t={tokenizer_dir}", "--budget", "corpus:web=9", "--weight-key", "doc_scores.0"]
+    with pytest.raises(ValueError) as error:
+        main([*words, "--workers", "1", "--output", str(tmp_path / "out")])
+    assert str(error.value) == (
+        f"{path}, document d2: doc_scores.0, the --weight-key of web, is {found}; expected a number of at least 0. Leave such documents out"
+        " with data_prep.clean (scores, missing: drop), or name the key for other corpora alone (CORPUS=KEY)"
+    )
+    assert not (tmp_path / "out").exists()
 
 
 def test_more_of_a_budget_keeps_what_less_took() -> None:
@@ -304,7 +378,7 @@ def test_held_out_share_of_many_documents() -> None:
 
 def test_the_blend_is_a_recipe_s(corpora: list[Corpus], tokenizer_dir: Path, tmp_path: Path) -> None:
     """The overrides that the command prints compose into a recipe with these data sets, weights and validation."""
-    from recipes.compose import compose_recipe
+    from recipes.rules.compose import compose_recipe
 
     manifest = mixture(corpora, {"new": tokenizer_dir}, tmp_path / "out", rules=MixtureRules(epochs=(("novels", 3.0),)))
     blend = manifest.facts["blend"]
@@ -316,32 +390,34 @@ def test_the_blend_is_a_recipe_s(corpora: list[Corpus], tokenizer_dir: Path, tmp
 
 @pytest.mark.parametrize("stage", ["collect", "mixture"])
 def test_killed_midway(stage: str, tokenizer_dir: Path, tmp_path: Path) -> None:
-    """SIGKILL after the first shard: nothing has the output's name, the same command goes on, and gives what an undisturbed run gives."""
+    """Killed before, at and behind the end of a shard: nothing has the output's name, the same command goes on, and no shard is made twice."""
     files = []
-    for number in range(6):
+    for number in range(4):
         path = tmp_path / f"{number}.jsonl"
-        lines = [json.dumps({"id": f"{number}-{n}", "text": " ".join(WORDS) * (1 + n % 50)}) for n in range(4000)]
+        lines = [json.dumps({"id": f"{number}-{n}", "text": " ".join(WORDS) * (1 + n % 50)}) for n in range(60)]
         path.write_text("\n".join(lines) + "\n")
         files.append(str(path))
-    output = tmp_path / "out"
     arguments = ["--input", f"web={files[0]}", *files[1:], "--workers", "1"]
     arguments += ["--tokenizer", f"new={tokenizer_dir}"] if stage == "mixture" else []
-    command = [sys.executable, "-m", f"data_prep.{stage}", *arguments]
-    process = subprocess.Popen([*command, "--output", str(output)], cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    finished = tmp_path / ".out.unfinished/scratch/web"
-    while not (finished.is_dir() and any(not path.name.startswith(".") for path in finished.iterdir())):
-        assert process.poll() is None, "ended before it could be killed"
-        time.sleep(0.002)
-    process.kill()
-    process.wait()
-    assert not output.exists()
-    kept = {path: path.stat().st_mtime_ns for path in finished.iterdir() if not path.name.startswith(".")}
-    main_of = {"collect": collect_main, "mixture": main}[stage]
-    first = min(kept)
-    before = first.read_bytes()
-    assert 1 <= len(kept) < 6 and before
-    assert main_of([*arguments, "--output", str(output)]) == 0
-    assert main_of([*arguments, "--output", str(tmp_path / "undisturbed")]) == 0
-    found, expected = outputs(output), outputs(tmp_path / "undisturbed")
-    assert found.keys() == expected.keys() and all(found[name] == expected[name] for name in expected)
+    main_of, last_file = {"collect": (collect_main, "output/counts/.*json"), "mixture": (main, "scratch/.*npz")}[stage]
+
+    def into(output: Path) -> Callable[[], int]:
+        return lambda: main_of([*arguments, "--output", str(output)])
+
+    def ends(steps: list[str]) -> list[int]:
+        """The steps with which shards are finished."""
+        return [n for n, step in enumerate(steps) if re.match(rf"os\.rename .*/{last_file}\.partial$", step)]
+
+    steps = run_to_the_end(into(tmp_path / "undisturbed"), tmp_path)
+    expected = outputs(tmp_path / "undisturbed")
+    assert len(ends(steps)) == len(files)
+    for stop, finished in ((ends(steps)[0], 0), (ends(steps)[0] + 1, 1), (ends(steps)[2], 2), (ends(steps)[3] + 1, 4)):
+        output = tmp_path / f"stopped_{stop}"
+        kill_before(into(output), tmp_path, stop)
+        assert not output.exists()
+        kept = [path for path in (tmp_path / f".{output.name}.unfinished/scratch/web").rglob("*") if not path.name.startswith(".")]
+        assert (kept or not finished) and all(path.read_bytes() for path in kept), "what has its name is whole"
+        assert len(ends(run_to_the_end(into(output), tmp_path))) == len(files) - finished
+        found = outputs(output)
+        assert found.keys() == expected.keys() and all(found[name] == expected[name] for name in expected)
     assert not list(tmp_path.rglob(".*"))

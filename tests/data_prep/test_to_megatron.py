@@ -19,8 +19,8 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
-from data_prep import native
-from data_prep.artifacts import MANIFEST_NAME, digest_file, read_manifest, write_manifest
+from common import native
+from common.artifacts import MANIFEST_NAME, digest_file, read_manifest, write_manifest
 from data_prep.join_megatron import main as join_main
 from data_prep.megatron.index import TokenFile, index_parts, open_dataset, token_dtype
 from data_prep.megatron.shard import Part, ShardRecord, check, join
@@ -458,11 +458,14 @@ def much_text(tmp_path: Path, slovene_text: Path) -> list[Path]:
 
 @pytest.mark.parametrize("signum, code", [(signal.SIGTERM, 128 + signal.SIGTERM), (signal.SIGINT, 130), (signal.SIGKILL, -signal.SIGKILL)])
 def test_a_run_that_is_ended_midway_goes_on(
-    much_text: list[Path], tokenizer_dir: Path, tmp_path: Path, signum: signal.Signals, code: int
+    slovene_text: Path, tokenizer_dir: Path, tmp_path: Path, signum: signal.Signals, code: int
 ) -> None:
-    arguments = ["-m", "data_prep.to_megatron", "--input", *much_text, "--tokenizer", tokenizer_dir, "--output", tmp_path / "out"]
+    texts = [tmp_path / "little.txt", tmp_path / "more.txt"]
+    for path, times in zip(texts, (1, 20)):
+        path.write_bytes(slovene_text.read_bytes() * times)
+    words = ["data_prep.to_megatron", "--input", *map(str, texts), "--tokenizer", str(tokenizer_dir), "--output", str(tmp_path / "out")]
     shards = tmp_path / ".out.unfinished/scratch"
-    group = Group([*map(str, arguments), "--workers", "2"], log_dir=tmp_path / "log")
+    group = Group(["-m", "tests.held_command", ".00001.bin.partial", *words, "--workers", "2"], log_dir=tmp_path / "log")
     group.wait_until(
         lambda: (shards / "00000.json").exists() and any(path.stat().st_size for path in shards.glob(".00001.bin.partial")),
         timeout_seconds=60,
@@ -477,8 +480,8 @@ def test_a_run_that_is_ended_midway_goes_on(
     made = (shards / "00000.bin").stat().st_mtime_ns
     assert not (shards / "00001.json").exists() and made
 
-    much_text[1].write_bytes(much_text[0].read_bytes())  # repaired meanwhile: and quicker
-    done = run_command(*[str(argument) for argument in arguments[1:]], "--workers", "1", log_dir=tmp_path / "log")
+    texts[1].write_bytes(texts[0].read_bytes())  # repaired meanwhile
+    done = run_command(*words, "--workers", "1", log_dir=tmp_path / "log")
     assert (done.code, done.stderr) == (0, "")
     manifest = open_dataset(tmp_path / "out", contents=True)[1]
     first, second = manifest.facts["shards"]

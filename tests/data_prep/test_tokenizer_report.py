@@ -13,8 +13,8 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from data_prep.artifacts import check_files, read_manifest
-from data_prep.figure_style import LIGHT
+from common.artifacts import check_files, read_manifest
+from common.figure_style import LIGHT
 from data_prep.reading.documents import Documents
 from data_prep.tokenizer_report import main
 from data_prep.tokenizers.comparison import candidates, pieces

@@ -9,7 +9,7 @@ import pytest
 @pytest.fixture
 def save_checkpoint(tmp_path: Path) -> Callable[..., Path]:
     """Saves model and tokenizer to a folder, with a manifest where facts are given."""
-    from data_prep.artifacts import write_manifest
+    from common.artifacts import write_manifest
     from data_prep.tokenizers.files import tokenizer_digest
 
     def save(name: str, model, tokenizer, *, stage: str = "conversion.nemo_to_hf", **facts) -> Path:

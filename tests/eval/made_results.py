@@ -9,13 +9,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from conversion.intervals import ratio_interval, wilson_interval
-from data_prep.artifacts import digest_bytes
-from eval.generation import EFFICIENCY_FORMAT, EFFICIENCY_NAME
+from common.artifacts import digest_bytes
+from conversion.measuring.intervals import ratio_interval, wilson_interval
 from eval.protocols.scoring import yes_no
-from eval.results import RESULT_FORMAT, write_lines, write_result
-from eval.statistics import f1_interval
-from eval.task_runs import item_scores
+from eval.running.generation import EFFICIENCY_FORMAT, EFFICIENCY_NAME
+from eval.running.results import RESULT_FORMAT, write_lines, write_result
+from eval.running.task_runs import item_scores
+from eval.scoring.statistics import f1_interval
 
 TASKS = ("sl_boolq_gen", "sl_rte_gen", "completion_sl", "completion_en")
 TEXTS = ("sl", "en")

@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from conversion.intervals import ratio_interval
-from data_prep.artifacts import digest_bytes, write_manifest
+from common.artifacts import digest_bytes, write_manifest
+from conversion.measuring.intervals import ratio_interval
 from eval.protocols.translation import score, score_runs
-from eval.results import RESULT_FORMAT, write_lines, write_result
-from eval.task_runs import item_scores
+from eval.running.results import RESULT_FORMAT, write_lines, write_result
+from eval.running.task_runs import item_scores
 
 SENTENCES = (
     ("The old mill stands by the river.", "Stari mlin stoji ob reki."),

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from data_prep.artifacts import digest_bytes
+from common.artifacts import digest_bytes
 
 Row = dict[str, Any]
 FROM_THE_HUB = ("sib200", "slovenian_llm_eval")  # folders of our task files that read these data sets and no rows of eval.prepare

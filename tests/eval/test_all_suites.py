@@ -12,7 +12,7 @@ import pytest
 from eval.harness import main as evaluate
 from eval.protocols.text_overlap import hugging_face_tokenizer
 from eval.report import main as report
-from eval.task_runs import TASKS_DIR
+from eval.running.task_runs import TASKS_DIR
 from tests.eval.learned import train, train_tokenizer
 from tests.eval.real_rows import write_real_rows
 from tests.eval.suite_rows import FROM_THE_HUB
@@ -47,7 +47,7 @@ def short_answers(data: Path) -> list[str]:
 
 
 def save(model, tokenizer, folder: Path, **facts) -> None:
-    from data_prep.artifacts import write_manifest
+    from common.artifacts import write_manifest
 
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)

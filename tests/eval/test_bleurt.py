@@ -16,8 +16,8 @@ except importlib.metadata.PackageNotFoundError:
 import torch
 
 from eval.bleurt import find_bleurt, main, open_bleurt
-from eval.learned_scores import Triple
-from eval.results import load_result
+from eval.running.results import load_result
+from eval.scoring.learned_scores import Triple
 from tests.eval.made_translations import SENTENCES, make_summaries, make_translations
 
 TRANSLATED = {

@@ -17,8 +17,8 @@ except importlib.metadata.PackageNotFoundError:
 import torch
 
 from eval.comet import find_comet_files, main, open_scorer
-from eval.learned_scores import Triple
-from eval.results import load_result
+from eval.running.results import load_result
+from eval.scoring.learned_scores import Triple
 from tests.eval.made_translations import SENTENCES, make_translations
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from eval.embeddings import main
-from eval.relative_embeddings import TokenMatrices, choose_anchors, compare, read_matrices, token_rows
+from eval.scoring.relative_embeddings import TokenMatrices, choose_anchors, compare, read_matrices, token_rows
 from tests.eval.tiny_models import tiny_llama, tiny_opt, tiny_tokenizer
 
 TOKENS = [f" word{n}".encode() for n in range(200)] + [f"piece{n}".encode() for n in range(200)]

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from data_prep.artifacts import read_manifest
+from common.artifacts import read_manifest
 from eval.figures import main
-from eval.results import load_result, write_result
+from eval.running.results import load_result, write_result
 from tests.eval.made_results import make_efficiency, make_result, make_results
 
 OUTPUTS = {"figure.html", "figure.png", "figure.svg", "figure.md", "figure.csv", "scion.json"}

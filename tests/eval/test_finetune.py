@@ -15,13 +15,14 @@ from typing import Any
 import pytest
 import torch
 
-from conversion.hf_model import inspect_checkpoint
-from data_prep.lease import InUseError
-from eval import fine_tuning, finetune
-from eval.earlier import folder_in_use
+from common.lease import InUseError
+from conversion.checkpoints.hf_model import inspect_checkpoint
+from eval import finetune
 from eval.protocols.tagging import f1_of_counts, span_counts
 from eval.protocols.zero_shot import TASKS, FineTuning, label_names, labelled_rows, scores
-from eval.training_state import KeptState
+from eval.running.earlier import folder_in_use
+from eval.tuning import fine_tuning
+from eval.tuning.training_state import KeptState
 from tests.conversion.embedding_fixtures import byte_level, demo_text
 from tests.eval.encoder_rows import SPECIALS, Sentence, tiny_encoder, word_sentences, write_rows, write_words
 from tests.processes import Group, call_command
@@ -154,7 +155,8 @@ def test_killed_within_a_training(encoder: Path, data: Path, tmp_path: Path, cap
     capsys.readouterr()
     again = tmp_path / "again"
     arguments = ["--model", f"tiny={encoder}", "--data", str(data), "--output", str(again), *FAST, *words, "--state-every-minutes", "0"]
-    group = Group(["-m", "eval.finetune", *arguments], log_dir=tmp_path / "log")
+    held = ["-m", "tests.held_command", ".training.pt.partial:6"]  # so that the training is not over before it is killed
+    group = Group([*held, "eval.finetune", *arguments], log_dir=tmp_path / "log")
     group.wait_until(lambda: any(again.glob(".answers/*/*/training.pt")), timeout_seconds=120)
     group.kill()
     assert group.process.returncode == -signal.SIGKILL

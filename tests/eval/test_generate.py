@@ -6,10 +6,10 @@ import re
 
 import pytest
 
-from conversion.hf_model import inspect_checkpoint, load_model
-from conversion.intervals import Estimate
+from conversion.checkpoints.hf_model import inspect_checkpoint, load_model
+from conversion.measuring.intervals import Estimate
 from eval.generate import main, task_prompts
-from eval.generation import SETTINGS, Pace, Settings, Text, per_second, speedup, target_token_ratio, transformers_generator
+from eval.running.generation import SETTINGS, Pace, Settings, Text, per_second, speedup, target_token_ratio, transformers_generator
 from tests.eval.paper_rows import write_rows
 from tests.eval.tiny_models import SENTENCES, tiny_llama, tiny_opt, tiny_tokenizer
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eval.learning_curves import draw, main, read_comparison, spread_out, start_and_end_table, step_table
-from eval.results import RESULT_FORMAT
+from eval.running.results import RESULT_FORMAT
 
 TEXT = {"num_documents": 2, "text_bytes": 100, "unknown_bytes": 0}
 

@@ -17,13 +17,13 @@ from pathlib import Path
 
 import pytest
 
-from data_prep.artifacts import read_manifest
-from data_prep.command import arguments_of
+from common.artifacts import read_manifest
+from common.command import arguments_of
 from data_prep.reading.evaluation_sets import read_sets
 from data_prep.tokenizers.parallel_sentences import read_parallel
 from eval.prepare import listing, main
 from eval.protocols.rows import Rows, read_rows
-from eval.task_runs import TASKS_DIR, find_tasks
+from eval.running.task_runs import TASKS_DIR, find_tasks
 from slurm.prefetch import main as prefetch
 from tests.eval import published_forms as forms
 from tests.eval.real_rows import read

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from conversion import pseudo_likelihood
+from conversion.measuring import pseudo_likelihood
 from eval import harness, learning_curves, report
 from tests.conversion.embedding_fixtures import demo_text
 from tests.eval.encoder_rows import tiny_encoder

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from conversion.significance import mcnemar_p_value
+from conversion.measuring.significance import mcnemar_p_value
 from eval.report import main
 from eval.reporting.charts import padded, tick_label, ticks
 from eval.reporting.exports import latex
@@ -22,7 +22,7 @@ from eval.reporting.scores import Line, lines, paired_tests
 from eval.reporting.sections import notes
 from eval.reporting.suites import OTHERS, TEXTS, glance_rows, place
 from eval.reporting.warnings import warnings
-from eval.task_runs import TASKS_DIR
+from eval.running.task_runs import TASKS_DIR
 from tests.eval.made_results import TASKS, make_result, make_results
 
 VOID = {"meta", "br", "hr", "img", "link", "input", "source"}

@@ -13,11 +13,11 @@ import pytest
 import torch
 from transformers import AutoModelForMaskedLM
 
-from conversion.hf_model import inspect_checkpoint
+from conversion.checkpoints.hf_model import inspect_checkpoint
 from data_prep.tokenizers.files import load_tokenizer
 from eval import report, retrieval
 from eval.protocols.sentence_retrieval import ranks
-from eval.sentence_vectors import SentenceEncoder
+from eval.scoring.sentence_vectors import SentenceEncoder
 from tests.conversion.embedding_fixtures import byte_level, demo_text
 from tests.processes import ROOT, call_command
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from eval.prepare import main as prepare
+from eval.running.task_runs import find_tasks
 from eval.slobench import TEST_SETS, asked_documents, main, read_answer, submission_lines
-from eval.task_runs import find_tasks
 from tests.eval import published_forms as forms
 from tests.eval.tiny_models import tiny_llama, tiny_tokenizer
 

@@ -6,17 +6,18 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
-from data_prep.artifacts import write_manifest
+from common.artifacts import write_manifest
+from eval.running.watched_run import WatchedRun
+from eval.running.work_queue import STATES, WorkQueue
 from eval.watch import main
-from eval.watched_run import WatchedRun
-from eval.work_queue import WorkQueue
-from recipes.holds import read_holds
-from recipes.retention import Retention, remove_old_checkpoints
+from recipes.runs.holds import read_holds
+from recipes.runs.retention import Retention, remove_old_checkpoints
 from tests.eval.made_results import make_result
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -38,11 +39,37 @@ def test_newest_first_then_those_that_were_missed(tmp_path):
     assert queue.names("pending") == ["step_0000010", "step_0000020", "step_0000040"]
 
 
+def test_a_piece_that_another_takes_while_this_one_looks_is_worked_on_once(tmp_path):
+    """Two workers that start at the same time: one has looked into all folders and puts in what it missed, the other has taken that already."""
+    claims = []
+
+    def put_in_and_take():
+        other = WorkQueue(tmp_path)
+        other.add(["a"])
+        claims.append(other.claim())
+
+    class Slow(WorkQueue):
+        def names(self, state):
+            found = super().names(state)
+            if state == STATES[-1] and not thread.ident:
+                thread.start()
+                thread.join(1)  # in vain where it has to wait for this one
+            return found
+
+    thread = threading.Thread(target=put_in_and_take)
+    queue = Slow(tmp_path)
+    queue.add(["a"])
+    claims.append(queue.claim())
+    thread.join()
+    assert [claim.name for claim in claims if claim is not None] == ["a"]
+    assert (queue.names("pending"), queue.names("running")) == ([], ["a"])
+
+
 def test_a_dead_workers_piece_goes_back(tmp_path):
     queue = WorkQueue(tmp_path)
     queue.add(["a"])
     code = (
-        "import sys, time; from pathlib import Path; from eval.work_queue import WorkQueue;"
+        "import sys, time; from pathlib import Path; from eval.running.work_queue import WorkQueue;"
         "claim = WorkQueue(Path(sys.argv[1])).claim(); print(claim.name, flush=True); time.sleep(60)"
     )
     worker = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], cwd=ROOT, stdout=subprocess.PIPE, text=True)
@@ -62,7 +89,7 @@ def test_many_workers_take_each_piece_once(tmp_path):
     names = [f"step_{n:07d}" for n in range(60)]
     WorkQueue(tmp_path).add(names)
     code = (
-        "import sys; from pathlib import Path; from eval.work_queue import WorkQueue; queue = WorkQueue(Path(sys.argv[1]))\n"
+        "import sys; from pathlib import Path; from eval.running.work_queue import WorkQueue; queue = WorkQueue(Path(sys.argv[1]))\n"
         "while (claim := queue.claim()) is not None:\n"
         "    print(claim.name)\n"
         "    queue.finish(claim, failed=False, record={})\n"
@@ -85,7 +112,7 @@ def run_dir(tmp_path) -> Path:
 
 
 def write_recipe(run_dir: Path, *, steps: int) -> None:
-    from recipes.compose import compose_recipe
+    from recipes.rules.compose import compose_recipe
 
     overrides = ["model.checkpoint=m", "data.train=[d]", f"schedule.max_steps={steps}"]
     (run_dir / "recipe.json").write_text(json.dumps(asdict(compose_recipe("demo_adapt", overrides))))

@@ -12,8 +12,8 @@ from megatron.core.tensor_parallel import vocab_parallel_cross_entropy
 from megatron.core.transformer.enums import AttnMaskType
 from torch import Tensor, nn
 
-from conversion.engine_forward import set_layout
 from conversion.families import family_of
+from conversion.measuring.engine_forward import set_layout
 from nemo_patches import attention, documents
 from nemo_patches.attention import CappedAttention, ScaledDotProductAttention
 from nemo_patches.documents import documents_data_step, documents_of
@@ -27,18 +27,21 @@ LENGTH = sum(LENGTHS[0])
 END_OF_TEXT = 3
 
 
-def same_as_alone(models: Mapping[str, Mapping[str, Any]], layouts: list[list[int]], **_: Any) -> dict[str, dict[str, float]]:
+def same_as_alone(
+    models: Mapping[str, Mapping[str, Any]], layouts: list[list[int]], in_turns: bool = False, **_: Any
+) -> dict[str, dict[str, float]]:
     """Largest differences of a micro batch from its documents, each given alone to the same model without document mask.
 
     Args:
         models: configuration by "family, what is particular"; known are "adapters" and "two tokens".
         layouts: tensor and pipeline parallel sizes.
+        in_turns: each model at one of them, in place of each at all.
     """
     attention.WINDOW_BLOCK, attention.CAP_BLOCK, documents.TOGETHER = 5, 7, 12  # so that short documents are in several blocks
     found = {}
-    for tensor, pipeline in layouts:
+    for number, (tensor, pipeline) in enumerate(layouts):
         set_layout(tensor_parallel_size=tensor, pipeline_parallel_size=pipeline)
-        for name, model in models.items():
+        for name, model in [*models.items()][number :: len(layouts)] if in_turns else models.items():
             found[f"{name}, TP {tensor}, PP {pipeline}"] = _compare(name, model)
     return found
 

@@ -10,8 +10,8 @@ import torch
 from megatron.core import parallel_state
 from torch import Tensor, nn
 
-from conversion.lazy_tensor import LazyTensor
-from conversion.lora import merge_adapters, write_lora
+from conversion.checkpoints.lora import merge_adapters, write_lora
+from conversion.formats.lazy_tensor import LazyTensor
 from nemo_patches.engine_model import causal_forward_step
 from nemo_patches.lora import LoRA
 from nemo_patches.opt_model import opt_config

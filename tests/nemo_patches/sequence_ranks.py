@@ -17,8 +17,8 @@ from megatron.core.transformer.module import param_is_not_shared
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from conversion.engine_forward import set_layout
 from conversion.families import family_of
+from conversion.measuring.engine_forward import set_layout
 from nemo_patches.documents import documents_data_step
 from nemo_patches.engine_model import causal_forward_step
 from nemo_patches.lora import LoRA

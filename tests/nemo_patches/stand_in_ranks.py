@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from megatron.core import dist_checkpointing
 
-from conversion.engine_forward import forward, load_model
+from conversion.measuring.engine_forward import forward, load_model
 from nemo_patches.engine_model import USE_TE
 from nemo_patches.stand_ins import stands_in
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from conversion.families import FAMILIES
 from tests.conversion.tiny_families import tiny_model
 from tests.gloo import run_on_gloo
@@ -22,15 +24,18 @@ def require_same_as_whole(found: dict[str, dict[str, float]]) -> None:
         assert values["gradients"] < TOLERANCE, (case, values)
 
 
-def test_losses_and_gradients_are_those_of_whole_samples(tmp_path: Path) -> None:
+@pytest.mark.parametrize("in_turns", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["in turns", "every model at every layout"])
+def test_losses_and_gradients_are_those_of_whole_samples(tmp_path: Path, in_turns: bool) -> None:
     """Two and four ranks, also beside tensor and sequence parallelism: learned and rotary positions, windows, capped scores, documents, adapters, two tokens."""
     cases = {name: model for name, model in models().items() if name not in ("qwen2", "mistral")}  # whose features others have too
     gemma3 = tiny_model("gemma3_text").config.to_dict()
     cases["gemma3_text"] = FAMILIES["gemma3_text"].megatron_config(gemma3, tied=True, source="Gemma 3")  # two rotations
     function, layouts = "tests.nemo_patches.context_ranks:same_as_whole", [[1, 4], [1, 2], [2, 2]]
-    ranks = run_on_gloo(function, world_size=4, directory=tmp_path, models=cases, layouts=layouts, timeout_seconds=TIMEOUT_SECONDS)
+    ranks = run_on_gloo(
+        function, world_size=4, directory=tmp_path, models=cases, layouts=layouts, in_turns=in_turns, timeout_seconds=TIMEOUT_SECONDS
+    )
     for found in ranks:
-        assert len(found) == len(cases) * len(layouts) * 2
+        assert len(found) == len(cases) * 2 * (1 if in_turns else len(layouts))
         require_same_as_whole(found)
 
 

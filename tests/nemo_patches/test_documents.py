@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from conversion.families import FAMILIES
 from tests.gloo import run_on_gloo
 
@@ -19,6 +21,7 @@ SIZES = {
 }
 ROPE = {"rope_type": "llama3", "factor": 4.0, "low_freq_factor": 2.0, "high_freq_factor": 5.0, "original_max_position_embeddings": 16}
 CAPS = {"query_pre_attn_scalar": 10, "attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0}
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16, "beta_fast": 2.0, "beta_slow": 0.5}
 TWO_ROTATIONS = {"rope_theta": 1000.0, "rope_local_base_freq": 50.0, "rope_scaling": {"rope_type": "linear", "factor": 3.0}}
 HF: dict[str, dict[str, Any]] = {
     "opt": {"ffn_dim": 48, "word_embed_proj_dim": 32},
@@ -29,9 +32,14 @@ HF: dict[str, dict[str, Any]] = {
     "qwen2": {},
     "qwen3": {"head_dim": 12},
     "smollm3": {"no_rope_layers": [0, 1], "pad_token_id": 1},
+    "olmo2": {"head_dim": 12},
+    "olmo3": {"rope_theta": 100.0, "rope_scaling": YARN, "sliding_window": 8, "layer_types": ["sliding_attention", "full_attention"]},
+    "apertus": {"head_dim": 12, "pad_token_id": 1},
+    "granite": {"embedding_multiplier": 3.0, "attention_multiplier": 0.3, "residual_multiplier": 0.6, "logits_scaling": 0.4},
     "opt, two tokens": {"ffn_dim": 48, "word_embed_proj_dim": 32},
     "mistral, adapters": {"sliding_window": 8},
 }
+TIMEOUT_SECONDS = 400  # on a machine that does much else
 TOLERANCE = 1e-5  # in 32 bit, of logits of about 1 and of gradients by the largest of their tensor
 
 
@@ -60,7 +68,12 @@ def require_same_as_alone(found: dict[str, dict[str, float]]) -> None:
 def test_documents_of_a_sample_are_as_if_alone_in_every_family(tmp_path: Path) -> None:
     """Logits, losses and gradients, two samples at once; and a model that sees all of a sample would be found out."""
     [found] = run_on_gloo(
-        "tests.nemo_patches.document_ranks:same_as_alone", world_size=1, directory=tmp_path, models=models(), layouts=[[1, 1]]
+        "tests.nemo_patches.document_ranks:same_as_alone",
+        world_size=1,
+        directory=tmp_path,
+        models=models(),
+        layouts=[[1, 1]],
+        timeout_seconds=TIMEOUT_SECONDS,
     )
     require_same_as_alone(found)
     assert len(found) == len(HF)
@@ -77,7 +90,8 @@ def test_no_tensor_has_a_number_for_each_pair_of_tokens(tmp_path: Path) -> None:
         assert not found["mask of groups"], name
 
 
-def test_documents_are_as_if_alone_over_a_tensor_and_over_a_pipeline(tmp_path: Path) -> None:
+@pytest.mark.parametrize("in_turns", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["in turns", "every model at both"])
+def test_documents_are_as_if_alone_over_a_tensor_and_over_a_pipeline(tmp_path: Path, in_turns: bool) -> None:
     """Also where a stage gets no tokens."""
     ranks = run_on_gloo(
         "tests.nemo_patches.document_ranks:same_as_alone",
@@ -85,6 +99,9 @@ def test_documents_are_as_if_alone_over_a_tensor_and_over_a_pipeline(tmp_path: P
         directory=tmp_path,
         models={name: model for name, model in models().items() if name not in ("qwen2", "mistral")},
         layouts=[[2, 1], [1, 2]],
+        in_turns=in_turns,
+        timeout_seconds=TIMEOUT_SECONDS,
     )
     for found in ranks:
+        assert len(found) == (len(HF) - 2) * (1 if in_turns else 2)
         require_same_as_alone(found)

@@ -111,7 +111,7 @@ def test_a_package_that_is_not_the_one_known_is_imported_whole(runs: list[str], 
 
 ENGINE = """
 import ast, json, sys, time
-import recipes.engine
+import recipes.training.engine
 heavy = sorted({"pandas._libs", "matplotlib.tests", "wandb.sdk", "datasets", "peft", "leptonai", "nemo_run.run", "scipy", "sklearn.utils",
     "nemo.collections.llm.api", "nemo.collections.llm.gpt.model.qwen2", "torch._inductor.compile_fx"} & set(sys.modules))
 # What every start asks: whether the model is one of modelopt's.

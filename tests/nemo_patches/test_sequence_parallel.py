@@ -32,6 +32,8 @@ def particular_models() -> dict[str, dict[str, Any]]:
         "gemma2, two tokens, adapters": plain["gemma2"],
         "opt, adapters, frozen table": plain["opt"],
         "qwen3, adapters, documents": plain["qwen3"],
+        "olmo3, adapters, documents": plain["olmo3"],
+        "apertus, adapters": plain["apertus"],
         "opt, documents, two tokens": plain["opt"],
         "gemma2, documents": plain["gemma2"],
         "gemma3_text, documents": plain["gemma3_text"],

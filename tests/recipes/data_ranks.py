@@ -39,9 +39,9 @@ def steps_seen(
     from nemo.collections.llm.gpt.data.pre_training import PreTrainingDataModule
 
     from nemo_patches.tokenizer import EndOfDocument
-    from recipes.batches import batches_of
-    from recipes.blend import Blend
-    from recipes.schema import RampUpRecipe, ScheduleRecipe
+    from recipes.numbers.batches import batches_of
+    from recipes.numbers.blend import Blend
+    from recipes.rules.schema import RampUpRecipe, ScheduleRecipe
     from recipes.training.growing_batches import GrowingBatches
     from recipes.training.origins import documents_of
     from recipes.training.passes import PassesDataModule

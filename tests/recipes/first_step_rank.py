@@ -11,11 +11,11 @@ RECIPE, OVERRIDES = "gams/focus_tied", ("parallel.num_nodes=1", "parallel.device
 
 def main(directory: Path) -> None:
     """Rehearse a rank, and again in a directory that has what came of it; the second's callback says on stderr what it has found."""
-    from recipes.checks import check_run
-    from recipes.compose import compose_recipe
     from recipes.planner.hardware import find_gpu
     from recipes.rehearsal import prediction
     from recipes.rehearsal.inputs import complete_recipe
+    from recipes.rules.checks import check_run
+    from recipes.rules.compose import compose_recipe
 
     def no_settings(recipe: Any) -> dict[str, Any]:
         return {}

@@ -13,8 +13,8 @@ from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
 from torch.overrides import TorchFunctionMode
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from conversion.engine_forward import set_layout
 from conversion.families import family_of
+from conversion.measuring.engine_forward import set_layout
 from nemo_patches.context_parallel import on_this_rank
 from nemo_patches.documents import documents_of
 from nemo_patches.engine_model import causal_forward_step

@@ -9,7 +9,7 @@ import torch
 from megatron.core import parallel_state
 from megatron.core.tensor_parallel import get_cuda_rng_tracker
 
-from conversion.engine_forward import set_layout
+from conversion.measuring.engine_forward import set_layout
 from recipes.training.random_state import StepSeed
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from recipes.checks import RunInputs
+    from recipes.rules.inputs import RunInputs
 
 
 @dataclass(frozen=True)
@@ -58,11 +58,11 @@ def as_json(cases: Mapping[str, Case]) -> str:
 
 def reports(case: Case) -> Iterator[dict[str, Any]]:
     """As `recipes.rehearsal.run.rehearse`, with the case's own model and data."""
-    from recipes.checks import check_run
-    from recipes.compose import compose_recipe
     from recipes.planner.hardware import GPUS
     from recipes.rehearsal.inputs import complete_recipe
     from recipes.rehearsal.run import rehearse, wanted_ranks
+    from recipes.rules.checks import check_run
+    from recipes.rules.compose import compose_recipe
 
     recipe = compose_recipe(case.recipe, list(case.overrides))
     if case.num_layers is None and case.hf is None and not case.has_answers:
@@ -85,8 +85,8 @@ def reports(case: Case) -> Iterator[dict[str, Any]]:
 
 
 def _changed(inputs: RunInputs, case: Case) -> RunInputs:
+    from common.artifacts import Manifest
     from conversion.families import family_of
-    from data_prep.artifacts import Manifest
     from data_prep.megatron.index import QA_STAGE
 
     if case.hf is not None:

@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from data_prep.artifacts import Manifest
-from recipes.checks import RunInputs, check_run
-from recipes.compose import compose_recipe
+from common.artifacts import Manifest
 from recipes.planner.hardware import Gpu
-from recipes.schema import Recipe
+from recipes.rules.checks import check_run
+from recipes.rules.compose import compose_recipe
+from recipes.rules.inputs import RunInputs
+from recipes.rules.schema import Recipe
 
 MODEL = {
     "num_layers": 4,

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from data_prep.reading.sources import KNOWN_TABLE, table_rows
-from recipes import arithmetic
-from recipes.checks import check_run, planned_model
-from recipes.compose import compose_recipe
+from recipes.numbers import arithmetic
 from recipes.planner.hardware import find_gpu
 from recipes.planner.layout import layout_of
 from recipes.planner.ranking import Choice, judge, ranked
-from recipes.published import published_inputs
+from recipes.rules.checks import check_run, planned_model
+from recipes.rules.compose import compose_recipe
+from recipes.rules.published import published_inputs
 
 STAGES = ("parallel_alignment", "base_cpt", "long_cpt")
 

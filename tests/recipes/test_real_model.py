@@ -12,7 +12,7 @@ from lm_eval.models.huggingface import HFLM
 from transformers import AutoModelForCausalLM
 
 from conversion import from_gguf, hf_to_nemo, nemo_to_hf, transfer, verify
-from conversion.bits_per_byte import choose_start_token, score_documents
+from conversion.measuring.bits_per_byte import choose_start_token, score_documents
 from data_prep.tokenizers.files import load_tokenizer
 from recipes.demos import smollm2
 from tests.processes import ROOT

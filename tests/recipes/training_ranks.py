@@ -20,19 +20,20 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from data_prep.lease import LeaseLostError, take_lease, this_process
-from recipes.checks import check_run, read_inputs
-from recipes.compose import compose_recipe
-from recipes.engine import make_data, make_model, make_trainer
-from recipes.launch import leased
-from recipes.run_dir import CHECKPOINTS_NAME, METRICS_NAME, checkpoint_name, newest_checkpoint, record_recipe
-from recipes.stopping import StopSignals
+from common.lease import LeaseLostError, take_lease, this_process
+from recipes.rules.checks import check_run
+from recipes.rules.compose import compose_recipe
+from recipes.rules.inputs import read_inputs
+from recipes.runs.launch import leased
+from recipes.runs.run_dir import CHECKPOINTS_NAME, METRICS_NAME, checkpoint_name, newest_checkpoint, record_recipe
+from recipes.runs.stopping import StopSignals
+from recipes.runs.watchdog import watching
 from recipes.train import main
 from recipes.training.assembly import make_callbacks
+from recipes.training.engine import make_data, make_model, make_trainer
 from recipes.training.freezing import parameters_by_name
 from recipes.training.loggers import finish
 from recipes.training.nonfinite import NonFiniteError
-from recipes.watchdog import watching
 
 
 class Watch(Callback):

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from recipes.run_dir import METRICS_NAME
+from recipes.runs.run_dir import METRICS_NAME
 from slurm.chains.attempts import Attempt, read_attempts
 from slurm.chains.chain import ChainPlan, submit_chain
 from slurm.jobs.job import Job

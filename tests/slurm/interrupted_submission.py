@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from data_prep import command
+from common import command
 from slurm.chains.chain import ChainPlan, submit_chain
 from slurm.jobs.job import Job
 from slurm.sites.cluster import Cluster, load_cluster

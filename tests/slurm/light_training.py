@@ -1,4 +1,4 @@
-"""A training that costs nothing: real recipe, metrics and checkpoints of `recipes.run_dir`, but a chain of hashes for a model.
+"""A training that costs nothing: real recipe, metrics and checkpoints of `recipes.runs.run_dir`, but a chain of hashes for a model.
 
 Rank 0 trains, the others wait for the end.  Each loss depends on all steps before it, so one step lost or done twice shows in all later ones.
 SIGUSR1 and SIGTERM save and leave with exit code 0, and a lease on the directory fences it, as in `recipes.train`, whose
@@ -18,12 +18,12 @@ from pathlib import Path
 
 import xxhash
 
-from data_prep import command
-from data_prep.artifacts import write_manifest
-from data_prep.lease import Fence, take_lease, this_process
-from recipes.run_dir import CHECKPOINTS_NAME, METRICS_NAME, checkpoint_name, newest_checkpoint, record_recipe
-from recipes.schema import Recipe, recipe_from_mapping
-from recipes.watchdog import Watchdog
+from common import command
+from common.artifacts import write_manifest
+from common.lease import Fence, take_lease, this_process
+from recipes.rules.schema import Recipe, recipe_from_mapping
+from recipes.runs.run_dir import CHECKPOINTS_NAME, METRICS_NAME, checkpoint_name, newest_checkpoint, record_recipe
+from recipes.runs.watchdog import Watchdog
 
 
 def recipe(steps: int, every: int, nodes: int = 1) -> Recipe:

@@ -23,6 +23,11 @@ ACCOUNT, OTHER_ACCOUNT = "scion", "other"
 ENDED = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "BOOT_FAIL", "DEADLINE")
 
 
+# A lost node is down, and what it ran is queued again, after seconds and not minutes; what a test asserts depends on none of them.
+_SHORT_WAITS = ("--slurmd-timeout", "8", "--kill-wait", "2", "--requeue-delay", "6")  # Slurm takes less than 5 for 120
+_SHORT_ROUNDS = "SchedulerParameters=sched_interval=1,bf_interval=1,sched_min_interval=100000,batch_sched_delay=0"
+
+
 @dataclass(frozen=True)
 class RunningSlurm:
     """A cluster that runs.
@@ -98,6 +103,7 @@ def running_slurm(*, nodes: int, options: Sequence[str] = (), accounting: bool =
         pytest.skip(f"Slurm is not installed: apt-get install {' '.join(missing)}")
     state = Path(tempfile.mkdtemp(prefix="slc."))  # short, because Unix sockets live in it
     start = [tool, "--state", state, "start", "--nodes", nodes, "--gpus-per-node", 4, "--partitions", "gpu,cpu", "--max-time", "24:00:00"]
+    start += [*_SHORT_WAITS, "--set", _SHORT_ROUNDS]
     policy = ["--accounts", f"{ACCOUNT},{OTHER_ACCOUNT}", "--qos", "debug", "--enforce"] if accounting else ["--accounting", "off"]
     try:
         subprocess.run([str(word) for word in [*start, *policy, *options]], check=True, timeout=120, capture_output=True, text=True)

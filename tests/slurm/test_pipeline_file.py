@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 
+from common.artifacts import read_manifest, write_manifest
+from common.command import arguments_of
 from data_prep import train_tokenizer
-from data_prep.artifacts import read_manifest, write_manifest
-from data_prep.command import arguments_of
-from recipes import arithmetic
-from recipes.compose import compose_recipe
-from recipes.run_dir import record_recipe
+from recipes.numbers import arithmetic
+from recipes.rules.compose import compose_recipe
+from recipes.runs.run_dir import record_recipe
 from slurm.jobs.job import ROOT
 from slurm.jobs.render import render_job
 from slurm.sites.cluster import load_cluster

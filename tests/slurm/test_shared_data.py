@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from data_prep.artifacts import check_files, read_manifest
+from common.artifacts import check_files, read_manifest
 from data_prep.dedup import dedup
 from data_prep.deduplication.decisions import DocumentMethods
 from data_prep.reading.corpora import Corpus

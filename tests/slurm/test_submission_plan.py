@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from data_prep.artifacts import Manifest, write_manifest
-from recipes.base_models import base_model
-from recipes.checks import RunInputs
-from recipes.compose import compose_recipe
+from common.artifacts import Manifest, write_manifest
+from recipes.rules.base_models import base_model
+from recipes.rules.compose import compose_recipe
+from recipes.rules.inputs import RunInputs
 from slurm.chains.chain import ChainPlan
 from slurm.jobs.submission_plan import Submission, plan_lines
 from slurm.jobs.training import training_job

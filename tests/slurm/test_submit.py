@@ -199,6 +199,7 @@ def _losses(run_dir: Path) -> list[float]:
     return [json.loads(line)["loss"] for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
 
 
+@pytest.mark.slow  # five processes of the engine
 def test_four_nodes_train_at_tp_2_dp_2_as_one_machine_does(slurm: RunningSlurm, inputs: Inputs, tmp_path: Path) -> None:
     done = _submit(slurm, inputs, tmp_path / "nodes", "--account", ACCOUNT, "--links", "1", "--submit")
     assert done.returncode == 0, done.stderr

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from recipes.run_dir import METRICS_NAME
+from recipes.runs.run_dir import METRICS_NAME
 from slurm import submit
 from slurm.chains import causes
 from slurm.chains.submissions import current_submission

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from data_prep.artifacts import read_manifest, write_manifest
-from recipes.compose import compose_recipe
-from recipes.holds import read_holds
+from common.artifacts import read_manifest, write_manifest
+from recipes.rules.compose import compose_recipe
+from recipes.runs.holds import read_holds
 from slurm import watch
 from slurm.jobs.queue import cancel_jobs, queued_jobs
 from slurm.jobs.watching import PATH_OPTIONS, with_absolute_paths
@@ -122,6 +122,7 @@ def _wait(condition: Callable[[], bool], out: Path, *, timeout_seconds: float = 
         time.sleep(0.1)
 
 
+@pytest.mark.slow  # of each checkpoint two commands of the engine, one of them twice, and the harness
 def test_two_workers_evaluate_a_run_that_goes_on_each_checkpoint_once(
     slurm: RunningSlurm, inputs: Inputs, run_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

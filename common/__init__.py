@@ -1,0 +1,1 @@
+"""The ground floor: manifests and atomic outputs, the command line, progress, pages, tables, processes; imports no stage."""

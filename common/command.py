@@ -1,0 +1,208 @@
+"""How a command starts and ends: exit codes, one-line errors, help without heavy imports."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import contextvars
+import gc
+import io
+import os
+import select
+import shlex
+import signal
+import sys
+import traceback
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from common import start_up, system_errors
+
+DONE, WRONG, MISUSED = 0, 1, 2
+IN_USE, LOST, HUNG = 3, 4, 5  # somebody else works in the directory; has taken it over; no step for too long
+
+
+class StoppedError(Exception):
+    """Ends a command with one sentence and an exit code of its own."""
+
+    exit_code = WRONG
+
+
+class _ParsedError(Exception):
+    """Carries what a command would have worked with, before it begins."""
+
+    def __init__(self, arguments: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
+        super().__init__()
+        self.arguments, self.parser = arguments, parser
+
+
+_only_parses = contextvars.ContextVar("only_parses", default=False)
+
+
+class _Parser(argparse.ArgumentParser):
+    def parse_args(self, *arguments: Any, **options: Any) -> Any:
+        return self._parsed(super().parse_args(*arguments, **options))
+
+    def parse_intermixed_args(self, *arguments: Any, **options: Any) -> Any:
+        return self._parsed(super().parse_intermixed_args(*arguments, **options))
+
+    def _parsed(self, arguments: Any) -> Any:
+        if _only_parses.get():
+            raise _ParsedError(arguments, self)
+        return arguments
+
+
+def arguments_of(main: Callable[[Sequence[str]], int], words: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What a command would work with, by its own parser, and what each of these is by default; nothing of it runs.
+
+    Raises:
+        ValueError: if it would refuse the words.
+    """
+    token = _only_parses.set(True)
+    try:
+        with contextlib.redirect_stderr(io.StringIO()) as said:
+            main(words)
+    except _ParsedError as parsed:
+        values = vars(parsed.arguments)
+        return values, {name: parsed.parser.get_default(name) for name in values}
+    except SystemExit:
+        raise ValueError((said.getvalue().strip().splitlines() or ["it would print its help"])[-1]) from None
+    finally:
+        _only_parses.reset(token)
+    raise AssertionError("every command parses its arguments with `parser` first")
+
+
+def parser(doc: str | None, *, prog: str, example: str) -> argparse.ArgumentParser:
+    """An argument parser whose help is a module's docstring and ends with an example."""
+    return _Parser(
+        prog=f"python -m {prog}",
+        description=(doc or "").strip(),
+        epilog=f"example:\n  {example}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+
+
+def suggested(module: str, *words: str | Path) -> str:
+    """A command to type, as a shell takes it: paths with spaces are quoted."""
+    return shlex.join(["python", "-m", module, *map(str, words)])
+
+
+def add_running_arguments(parser: argparse._ActionsContainer, *, skips_bad: bool = True) -> None:
+    """How a command over many documents works: processes, the longest document, and what happens to input that cannot be read."""
+    parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)), metavar="N", help="processes (default: all cores)")
+    if skips_bad:
+        parser.add_argument("--skip-bad", action="store_true", help="pass over what cannot be read, and list it, instead of stopping")
+    parser.add_argument(
+        "--max-document-mib", type=int, default=64, metavar="N", help="longer lines and documents are bad input (default: 64)"
+    )
+
+
+def require_positive(arguments: argparse.Namespace, *names: str) -> None:
+    """Refuse counts below 1; those of `add_running_arguments` are among them.
+
+    Raises:
+        ValueError: naming the option.
+    """
+    for name in ("workers", "max_document_mib", *names):
+        if (value := getattr(arguments, name)) is not None and value < 1:
+            raise ValueError(f"--{name.replace('_', '-')} is {value}; expected at least 1")
+
+
+def print_report(directory: Path) -> None:
+    """Print the `report.md` that a command has written."""
+    print((directory / "report.md").read_text(encoding="utf-8"), end="")
+
+
+def run(main: Callable[[Sequence[str] | None], int]) -> None:
+    """Run a command's main and exit: 0 done, 1 checked and found wrong, 2 misused (one clear sentence on stderr), 3 to 5 as named above.
+
+    A ValueError is what a user can cause, so it is printed as a sentence, and what the system says (files that cannot be read, outputs
+    that cannot be written, too little memory) becomes one; anything else is our defect and keeps its traceback, which SCION_TRACEBACK=1
+    shows of the former too.  Who stops reading what is printed (`| head`) ends the command quietly.  SIGTERM (Slurm, `kill`) ends like an
+    exception, so that half-written outputs are removed, and so does a terminal that is closed (SIGHUP), except under `nohup`.
+    """
+    start_up.begins()
+    signal.signal(signal.SIGTERM, _terminate)
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, _terminate)
+    # torch says so at every import, also in processes that we start, of a package that NeMo's dependencies ask for.
+    warnings.filterwarnings("ignore", message="The pynvml package is deprecated", category=FutureWarning)
+    os.environ.setdefault("PYTHONWARNINGS", "ignore:The pynvml package is deprecated:FutureWarning")
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a terminal without our letters, a name that is no UTF-8: still an answer
+    code = _exit_code(main)
+    _discard_what_cannot_be_printed()
+    gc.freeze()  # a last look for cycles among all that was imported is for nobody
+    sys.exit(code)
+
+
+def _exit_code(main: Callable[[Sequence[str] | None], int]) -> int | str | None:
+    try:
+        try:
+            _require_unicode_arguments()
+            code: int | str | None = main(None)
+        except SystemExit as end:  # of --help, of wrong arguments, of SIGTERM
+            code = end.code
+        if sys.stdout is not None:
+            sys.stdout.flush()
+        return code
+    except KeyboardInterrupt as error:
+        _say(f"interrupted; {error}" if str(error) else "interrupted")
+        return 128 + signal.SIGINT
+    except Exception as error:
+        if isinstance(error, BrokenPipeError) and _nobody_reads():
+            return 128 + signal.SIGPIPE
+        # Unicode errors are ValueErrors that name no file, so the system's sentences are asked first.
+        told = system_errors.sentence(error) or (str(error) if isinstance(error, ValueError | StoppedError) else None)
+        if told is None:
+            raise
+        if os.environ.get(system_errors.TRACEBACK):
+            traceback.print_exc()
+        _say(told)
+        return getattr(error, "exit_code", MISUSED)
+
+
+def _say(sentence: str) -> None:
+    with contextlib.suppress(OSError):
+        print(f"error: {sentence}", file=sys.stderr, flush=True)
+
+
+def _nobody_reads() -> bool:
+    """Whether the reader of stdout or stderr is gone: a broken pipe may also be one to a process of ours, which is another matter."""
+    poll = select.poll()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError, AttributeError):  # closed, or no file at all
+            poll.register(stream.fileno(), 0)
+    return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))
+
+
+def _discard_what_cannot_be_printed() -> None:
+    """Let Python's own last flush succeed: it would turn a full disk or a reader that left into another exit code and four lines."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            if stream is not None:
+                stream.flush()
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def _require_unicode_arguments() -> None:
+    """Refuse arguments that no manifest or report can hold, before anything is read or written.
+
+    Raises:
+        ValueError: naming the first.
+    """
+    for argument in sys.argv[1:]:
+        try:
+            argument.encode()
+        except UnicodeEncodeError:
+            raise ValueError(
+                f"the argument {system_errors.shown_name(argument)} is no UTF-8, which an output's manifest could not hold; rename the file"
+            ) from None
+
+
+def _terminate(signum: int, frame: object) -> None:
+    raise SystemExit(128 + signum)

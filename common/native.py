@@ -1,0 +1,75 @@
+"""The compiled hot loops: built from C sources at first use, with the headers beside this file, and kept in the user's cache.
+
+No compiler is required: without one (or with SCION_NATIVE=0) `load` gives None and callers take their Python path, which is slower
+and gives the same output.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from common.artifacts import digest_bytes
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_HEADERS = Path(__file__).parent
+_FLAGS = ("-O3", "-march=native", "-shared", "-fPIC", "-std=gnu11")
+_COMPILERS = ("cc", "gcc", "clang")
+
+
+def cache_dir() -> Path:
+    """Where compiled code is kept: XDG_CACHE_HOME or ~/.cache, in `scion`."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "scion"
+
+
+@cache
+def load(source: Path) -> ctypes.CDLL | None:
+    """The library of a C file, compiled if it is not yet in the cache; None where it cannot be had (said once on stderr)."""
+    if os.environ.get("SCION_NATIVE") == "0":
+        return None
+    compiler = next((path for name in _COMPILERS if (path := shutil.which(name))), None)
+    if compiler is None:
+        print(f"note: no C compiler found, so {source.stem} runs in Python: same output, many times slower", file=sys.stderr)
+        return None
+    # -march=native: a home directory is often shared by machines of different kinds, so the processor is part of the name.
+    text = b"".join(path.read_bytes() for path in (source, *sorted(_HEADERS.glob("*.h"))))
+    key = digest_bytes(text + repr((_FLAGS, compiler, _processor())).encode()).removeprefix("xxh3:")
+    target = cache_dir() / f"{source.stem}-{key[:16]}.so"
+    try:
+        if not target.exists():
+            _compile(compiler, source, target)
+        return ctypes.CDLL(str(target))
+    except (OSError, subprocess.SubprocessError) as error:
+        print(f"note: {source.name} could not be compiled ({error}), so it runs in Python: same output, many times slower", file=sys.stderr)
+        return None
+
+
+def address(array: NDArray[Any] | None) -> ctypes.c_void_p:
+    """Where a compiled loop finds the numbers of an array of any shape, which must lie one behind the other; None is no place."""
+    assert array is None or array.flags.c_contiguous
+    return ctypes.c_void_p(None if array is None else array.ctypes.data)
+
+
+def _compile(compiler: str, source: Path, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=target.parent) as directory:  # several processes may be at it
+        built = Path(directory) / target.name
+        subprocess.run([compiler, *_FLAGS, f"-I{_HEADERS}", "-o", str(built), str(source)], check=True, capture_output=True, timeout=120)
+        os.replace(built, target)
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return ""
+    return next((line for line in lines if line.startswith(("flags", "Features"))), "")

@@ -1,0 +1,257 @@
+"""A Hugging Face checkpoint folder: read lazily, written as a stream.
+
+Reads safetensors and `pytorch_model.bin`, whole or sharded, without running code from the file and without holding the
+model; writes safetensors.  Tensor names are those of the causal language model: the first OPT files left out `model.`.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from common.artifacts import check_files, digest_files, read_manifest
+from common.own_files import require_own
+from conversion.checkpoints.hf_files import (
+    CONFIG_NAME,
+    GENERATION_CONFIG_NAME,
+    PROCESSOR_NAMES,
+    WEIGHTS_NAMES,
+    find_weights,
+    in_words_of_both,
+    read_json,
+    require_listed,
+    require_shard,
+    tied_by_config,
+)
+from conversion.checkpoints.token_names import input_names, names_of, output_name
+from conversion.formats.lazy_tensor import LazyTensor
+from conversion.formats.safetensors_file import read_safetensors, write_safetensors
+from conversion.formats.torch_file import read_state_dict
+from data_prep.tokenizers.files import read_tokenizer_files, write_tokenizer_files
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+DEFAULT_MAX_SHARD_BYTES = 5_000_000_000  # as the transformers library
+
+
+@dataclass(frozen=True)
+class HFCheckpoint:
+    """A model folder whose tensors are read on demand.
+
+    Attributes:
+        config: config.json, in words that transformers 4 and 5 both read.
+        tensors: name -> tensor, in the order of the files.
+        weight_files: names of the files that hold the tensors, the index included.
+    """
+
+    directory: Path
+    config: dict[str, Any]
+    tensors: dict[str, LazyTensor]
+    weight_files: tuple[str, ...]
+
+    @classmethod
+    def open(cls, directory: Path) -> HFCheckpoint:
+        """Look at a folder: its config, and where each tensor lies.
+
+        Raises:
+            ValueError: if the folder, its config or its weights are missing, corrupt, or not safe to load.
+        """
+        directory = Path(directory)
+        if not directory.is_dir():
+            raise ValueError(f"the checkpoint folder {directory} does not exist")
+        config = read_json(directory / CONFIG_NAME, expected="expected a Hugging Face checkpoint folder")
+        config = in_words_of_both(config, source=str(directory))
+        files = find_weights(directory)
+        tensors: list[LazyTensor] = []
+        for name in files.places:
+            require_shard(directory, files, name)
+            shard = _read_weights(directory / name)
+            require_listed(directory, files, name, {tensor.name for tensor in shard})
+            tensors.extend(shard)
+        if config.get("model_type") == "opt":
+            tensors = [t.renamed(f"model.{t.name}") if t.name.startswith("decoder.") else t for t in tensors]
+        return cls(directory, config, {tensor.name: tensor for tensor in tensors}, files.names)
+
+    def names(self) -> list[str]:
+        """Names of all tensors."""
+        return list(self.tensors)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Shape of a tensor, without reading it."""
+        return self.tensors[name].shape
+
+    def dtype(self, name: str) -> torch.dtype:
+        """Dtype of a tensor, without reading it."""
+        return self.tensors[name].dtype
+
+    def tensor(self, name: str) -> Tensor:
+        """One tensor, of any shape; its values come from the file when they are touched, and changing them changes no file."""
+        return self.tensors[name].read()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all tensors; a matrix that is stored under two names counts twice."""
+        return sum(tensor.nbytes for tensor in self.tensors.values())
+
+    @property
+    def model_type(self) -> str:
+        """The architecture, for example `opt`; empty where config.json does not say."""
+        return str(self.config.get("model_type", ""))
+
+    @cached_property
+    def tie_word_embeddings(self) -> bool:
+        """Whether input embedding and output layer are one matrix.
+
+        Raises:
+            ValueError: if config.json and the tensors disagree: which of the two is meant cannot be guessed.
+        """
+        tied = tied_by_config(self.config)
+        embedding = next(iter(input_names(self.tensors)), None)
+        if self.output_name is None:
+            if not tied:
+                row = names_of(embedding or "")
+                raise ValueError(
+                    f"{self.directory}: config.json says that the output layer is a matrix of its own (tie_word_embeddings false),"
+                    f" but the weights have no {row.output if row else 'lm_head.weight'}; set it to true or restore the matrix"
+                )
+            return True
+        if tied and (embedding is None or not _equal(self.tensors[self.output_name], self.tensors[embedding])):
+            row = names_of(embedding or "")
+            raise ValueError(
+                f"{self.directory}: config.json says that input and output embeddings are one matrix (tie_word_embeddings true),"
+                f" but {self.output_name} differs from {row.input if row else 'the input embeddings'}; set it to false to keep both"
+            )
+        return tied
+
+    @property
+    def output_name(self) -> str | None:
+        """Name of the output layer's matrix; None where the files hold none."""
+        return output_name(self.tensors)
+
+    def token_matrices(self) -> dict[str, LazyTensor]:
+        """Input embeddings and output layer by name, one of them where they are one matrix."""
+        names = (*input_names(self.tensors), self.output_name)
+        return {name: tensor for name, tensor in self.untied_tensors().items() if name in names}
+
+    def untied_tensors(self) -> dict[str, LazyTensor]:
+        """All tensors, each matrix once: without the output layer where it is the embedding."""
+        return {name: tensor for name, tensor in self.tensors.items() if name != self.output_name or not self.tie_word_embeddings}
+
+    def digest(self) -> str:
+        """Identity of the checkpoint: that of its manifest, whose files are checked, else that of its config and weights.
+
+        Raises:
+            ValueError: if a file is not as the manifest says.
+        """
+        manifest = read_manifest(self.directory)
+        if manifest is None:
+            return digest_files(self.directory, (CONFIG_NAME, *self.weight_files))
+        check_files(self.directory, manifest)
+        return manifest.digest
+
+
+def write_hf_checkpoint(
+    directory: Path, config: Mapping[str, Any], tensors: Iterable[LazyTensor], *, max_shard_bytes: int = DEFAULT_MAX_SHARD_BYTES
+) -> dict[str, str]:
+    """Write config.json and the weights, holding one tensor at a time; see `write_hf_weights`."""
+    write_json(directory / CONFIG_NAME, config)
+    return write_hf_weights(directory, tensors, max_shard_bytes=max_shard_bytes)
+
+
+def write_hf_weights(directory: Path, tensors: Iterable[LazyTensor], *, max_shard_bytes: int = DEFAULT_MAX_SHARD_BYTES) -> dict[str, str]:
+    """Write the weights as safetensors, holding one tensor at a time.
+
+    Args:
+        directory: exists, usually that of `staged_directory`.
+        tensors: in the order in which they fill the shards.
+        max_shard_bytes: a shard ends before it would exceed this; a single larger tensor has a shard of its own.
+
+    Returns:
+        File name -> digest of each file of weights, for `write_manifest(known_digests=...)`.
+    """
+    shards = _split(tensors, max_shard_bytes)
+    if len(shards) == 1:
+        return {WEIGHTS_NAMES[0]: write_safetensors(directory / WEIGHTS_NAMES[0], shards[0])}
+    digests, weight_map = {}, {}
+    for number, shard in enumerate(shards, start=1):
+        name = f"model-{number:05d}-of-{len(shards):05d}.safetensors"
+        digests[name] = write_safetensors(directory / name, shard)
+        weight_map.update({tensor.name: name for tensor in shard})
+    total = sum(tensor.nbytes for shard in shards for tensor in shard)
+    write_json(directory / f"{WEIGHTS_NAMES[0]}.index.json", {"metadata": {"total_size": total}, "weight_map": weight_map})
+    return digests
+
+
+def copy_companions(source_dir: Path, output_dir: Path) -> None:
+    """Copy what belongs to a checkpoint beside config and weights, byte for byte: tokenizer files, generation config, what prepares images.
+
+    Raises:
+        ValueError: if one is a link that leads out of the folder.
+    """
+    write_tokenizer_files(output_dir, read_tokenizer_files(source_dir))
+    copy_processor(source_dir, output_dir)
+    if (source_dir / GENERATION_CONFIG_NAME).is_file():
+        shutil.copyfile(require_own(source_dir / GENERATION_CONFIG_NAME), output_dir / GENERATION_CONFIG_NAME)
+
+
+def copy_config(source_dir: Path, output_dir: Path) -> None:
+    """Copy config.json byte for byte, unless it has the words of transformers 5 alone: then those of 4 are added."""
+    said = read_json(source_dir / CONFIG_NAME, expected="expected the source's config")
+    told = in_words_of_both(said, source=str(source_dir))
+    if told == said:
+        shutil.copyfile(source_dir / CONFIG_NAME, output_dir / CONFIG_NAME)
+    else:
+        write_json(output_dir / CONFIG_NAME, told)
+
+
+def copy_processor(source_dir: Path, output_dir: Path) -> None:
+    """Copy the files that say how images become the input of a vision tower.
+
+    Raises:
+        ValueError: if one is a link that leads out of the folder.
+    """
+    for name in PROCESSOR_NAMES:
+        if (source_dir / name).is_file():
+            shutil.copyfile(require_own(source_dir / name), output_dir / name)
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Write a config as the transformers library does, so that an unchanged one has the same bytes."""
+    path.write_text(json.dumps(content, indent=2, sort_keys=True, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def _equal(first: LazyTensor, second: LazyTensor) -> bool:
+    """Whether two tensors are the same bit for bit."""
+    if (first.shape, first.dtype_name) != (second.shape, second.dtype_name):
+        return False
+    if first.rows is None or second.rows is None:
+        return np.array_equal(first.bits(), second.bits())
+    return all(np.array_equal(a, b) for a, b in zip(first.checked_blocks(), second.checked_blocks(), strict=True))
+
+
+def _split(tensors: Iterable[LazyTensor], max_shard_bytes: int) -> list[list[LazyTensor]]:
+    shards: list[list[LazyTensor]] = [[]]
+    room = max_shard_bytes
+    for tensor in tensors:
+        if shards[-1] and tensor.nbytes > room:
+            shards.append([])
+            room = max_shard_bytes
+        shards[-1].append(tensor)
+        room -= tensor.nbytes
+    names = Counter(tensor.name for shard in shards for tensor in shard)
+    assert all(count == 1 for count in names.values()), f"written twice: {[name for name, count in names.items() if count > 1]}"
+    return shards
+
+
+def _read_weights(path: Path) -> list[LazyTensor]:
+    return read_safetensors(path) if path.suffix == ".safetensors" else read_state_dict(path)

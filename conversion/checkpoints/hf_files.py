@@ -1,0 +1,222 @@
+"""The files of a Hugging Face model folder: its config, and which files hold its weights; found without torch."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from conversion.formats.plain_name import is_plain_name
+
+CONFIG_NAME = "config.json"
+GENERATION_CONFIG_NAME = "generation_config.json"
+# How images become the input of a vision tower.
+PROCESSOR_NAMES = ("preprocessor_config.json", "processor_config.json", "video_preprocessor_config.json", "chat_template.json")
+WEIGHTS_NAMES = ("model.safetensors", "pytorch_model.bin")
+
+# Where config.json is silent, the default of the architecture's config class in transformers speaks; all others tie.
+_UNTIED_BY_DEFAULT = (
+    "apertus", "arcee", "aria_text", "bamba", "bitnet", "blt", "code_llama", "codegen", "dbrx", "deepseek_v2", "deepseek_v3", "diffllama",
+    "doge", "dots1", "exaone4", "falcon_h1", "flex_olmo", "fuyu", "git", "glm", "glm4", "glm4_moe", "gpt_neox", "gpt_oss", "gptj",
+    "granite", "granitemoe", "granitemoehybrid", "granitemoeshared", "helium", "hunyuan_v1_dense", "hunyuan_v1_moe", "jamba", "llama",
+    "llama4", "llama4_text", "longcat_flash", "mamba2", "minimax", "ministral", "mistral", "mixtral", "moshi", "nemotron", "olmo",
+    "olmo2", "olmo3", "olmoe", "open-llama", "persimmon", "phi", "phi3", "phi4_multimodal", "phimoe", "qwen2", "qwen2_moe", "qwen3",
+    "qwen3_moe", "qwen3_next", "reformer", "rembert", "rwkv", "seed_oss", "stablelm", "xlstm",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class WeightFiles:
+    """The files that hold the weights of a folder.
+
+    Attributes:
+        index: name of the index, or None where one file holds all.
+        places: file name -> names of the tensors that the index places in it; None where there is no index.
+    """
+
+    index: str | None
+    places: dict[str, list[str] | None]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All files, the index first."""
+        return (*([self.index] if self.index else []), *self.places)
+
+
+def find_weights(directory: Path) -> WeightFiles:
+    """The weight files of a folder: a whole file goes before an index, safetensors before pickles.
+
+    Raises:
+        ValueError: if there are none, or the index is corrupt or leads out of its folder.
+    """
+    for name in WEIGHTS_NAMES:
+        if (directory / name).is_file():
+            return WeightFiles(None, {name: None})
+        if (directory / f"{name}.index.json").is_file():
+            return _read_index(directory, f"{name}.index.json")
+    raise ValueError(f"{directory} holds no weights; expected {' or '.join(WEIGHTS_NAMES)}, or an index with its shards")
+
+
+def _read_index(directory: Path, index_name: str) -> WeightFiles:
+    weight_map = read_json(directory / index_name, expected="").get("weight_map")
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise ValueError(f"{directory / index_name} has no weight_map; copy or download it again")
+    places: dict[str, list[str] | None] = {}
+    for tensor_name, file_name in sorted(weight_map.items(), key=lambda item: str(item[1])):
+        if not is_plain_name(file_name):
+            raise ValueError(f"{directory / index_name} names the file {file_name!r}, which is not inside its folder; do not trust it")
+        listed = places.setdefault(file_name, [])
+        assert listed is not None
+        listed.append(tensor_name)
+    return WeightFiles(index_name, places)
+
+
+def require_shard(directory: Path, files: WeightFiles, file_name: str) -> None:
+    """Refuse a shard that is not there.
+
+    Raises:
+        ValueError: saying how many tensors it should hold.
+    """
+    listed = files.places[file_name]
+    if listed is not None and not (directory / file_name).is_file():
+        raise ValueError(f"{directory / file_name} is missing; {files.index} places {len(listed)} tensors in it; copy or download it again")
+
+
+def require_listed(directory: Path, files: WeightFiles, file_name: str, found: set[str]) -> None:
+    """Refuse a shard that holds other tensors than the index says.
+
+    Raises:
+        ValueError: naming them.
+    """
+    listed = files.places[file_name]
+    if listed is not None and (unequal := sorted(found ^ set(listed))):
+        raise ValueError(f"{files.index} and {directory / file_name} disagree about {', '.join(unequal)}; copy or download both again")
+
+
+def read_json(path: Path, *, expected: str) -> dict[str, Any]:
+    """A JSON object from a file.
+
+    Args:
+        expected: ends the sentence that says that the file is missing.
+
+    Raises:
+        ValueError: if it is missing or something else.
+    """
+    if not path.is_file():
+        raise ValueError(f"{path.parent} has no {path.name}; {expected}")
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is no JSON ({error}); copy or download it again") from error
+    if not isinstance(content, dict):
+        raise ValueError(f"{path} holds a {type(content).__name__}; expected a JSON object")
+    return content
+
+
+def tied_by_config(config: Mapping[str, Any]) -> bool:
+    """Whether config.json says that input embedding and output layer are one matrix."""
+    said = language_part(config) or config
+    return bool(said.get("tie_word_embeddings", said.get("model_type") not in _UNTIED_BY_DEFAULT))
+
+
+def language_part(config: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The configuration of the language model inside a multimodal one; None for models of language alone."""
+    part = config.get("text_config")
+    return dict(part) if isinstance(part, dict) else None
+
+
+def with_language_values(config: Mapping[str, Any], **values: Any) -> dict[str, Any]:
+    """A config.json with other values of its language model, where such values stand."""
+    part = language_part(config)
+    if part is None:
+        return {**config, **values}
+    # transformers 4 asks the language model's part whether it is tied, transformers 5 the whole.
+    tied = {key: value for key, value in values.items() if key == "tie_word_embeddings"}
+    return {**config, **tied, "text_config": {**part, **values}}
+
+
+def is_multimodal(config: Mapping[str, Any]) -> bool:
+    """Whether a model has more than a language model."""
+    return language_part(config) is not None or config.get("model_type") in _LANGUAGE_AND_VISION
+
+
+def multimodal_sentence(config: Mapping[str, Any]) -> str:
+    """What a multimodal model is, and whether its language model can be worked on."""
+    inner = (language_part(config) or {}).get("model_type", "an unnamed type")
+    sentence = (
+        f"a multimodal model of the type {config.get('model_type', '(none)')}, whose language model ({inner}) stands in text_config of its"
+        " config.json"
+    )
+    if config.get("model_type") in _LANGUAGE_AND_VISION:
+        return f"{sentence}; what is beside it is kept as it is"
+    return f"{sentence}; such models are not covered yet by conversion and transfer"
+
+
+def require_language_model(config: Mapping[str, Any], *, source: str) -> None:
+    """Refuse a model that has more than a language model, unless it is known what that is.
+
+    Raises:
+        ValueError: saying what it is.
+    """
+    if is_multimodal(config) and config.get("model_type") not in _LANGUAGE_AND_VISION:
+        raise ValueError(
+            f"{source} is {multimodal_sentence(config)}: save the language model alone as a checkpoint of its own and give that"
+        )
+
+
+# Types with more than a language model of which this project works on the language model.
+_LANGUAGE_AND_VISION = ("gemma3",)
+
+# The scaling of rotary positions that transformers 4 takes where config.json says nothing of it.
+DEFAULT_ROPE_SCALING = {
+    "apertus": {
+        "rope_type": "llama3",
+        "factor": 8.0,
+        "original_max_position_embeddings": 8192,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+    }
+}
+
+
+def in_words_of_both(config: Mapping[str, Any], *, source: str) -> dict[str, Any]:
+    """A config.json with its rotary positions also in the words of transformers 4, where it has only those of transformers 5.
+
+    Either version then reads the same from it; left as it is, 4 would take its defaults without a word.
+
+    Raises:
+        ValueError: if it has both and they disagree: each version would read another model.
+    """
+    part = language_part(config)
+    said = config if part is None else part
+    told = _rotary_words(said)
+    if wrong := [key for key, value in told.items() if key in said and said[key] != value]:
+        keys = " and ".join(f'"{key}": {json.dumps(told[key])}' for key in wrong)
+        where = "rope_parameters" if said.get("rope_parameters") else "rope_scaling"
+        raise ValueError(
+            f"{source} has a config.json whose {where}, by which transformers 5 goes, says otherwise than its other keys, by which transformers 4"
+            f" goes; put {keys} into it if {where} is right, else make that say the same"
+        )
+    added = {key: value for key, value in told.items() if key not in said}
+    return with_language_values(config, **added) if added else dict(config)
+
+
+def _rotary_words(config: Mapping[str, Any]) -> dict[str, Any]:
+    """What the words of transformers 5 in a configuration are in those of 4; empty where it has none."""
+    scaling, parameters = _mapping(config.get("rope_scaling")), _mapping(config.get("rope_parameters"))
+    told: dict[str, Any] = {}
+    if "sliding_attention" in parameters:  # a base for layers with a window, and another for those without
+        told["rope_local_base_freq"] = _mapping(parameters["sliding_attention"]).get("rope_theta")
+        parameters = _mapping(parameters.get("full_attention"))
+    told["rope_theta"] = parameters.get("rope_theta", scaling.get("rope_theta"))
+    others = {key: value for key, value in parameters.items() if key != "rope_theta"}
+    told = {key: value for key, value in told.items() if value is not None}
+    if others and (others != {"rope_type": "default"} or config.get("model_type") in DEFAULT_ROPE_SCALING):
+        told["rope_scaling"] = others
+    return told
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}

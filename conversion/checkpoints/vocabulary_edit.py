@@ -1,0 +1,243 @@
+"""Changes to the token matrices alone: the others of a checkpoint stay as they are, and the tokenizer follows.
+
+Each edit is a function from what there is (`Tables`) to what there shall be, without reading a tensor; matrices are read when
+they are written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from conversion.checkpoints.hf_checkpoint import HFCheckpoint
+from conversion.checkpoints.hf_files import require_language_model
+from conversion.checkpoints.token_names import input_names, names_of
+from conversion.embeddings.methods.random_rows import random_rows, row_statistics
+from conversion.formats.lazy_tensor import LazyTensor
+from data_prep.tokenizers.files import load_tokenizer, tokenizer_files
+
+NEW_ROWS = ("mean", "random")
+_BLOCK_ROWS = 4096
+
+
+@dataclass(frozen=True)
+class Tables:
+    """A checkpoint as far as its vocabulary goes.
+
+    Attributes:
+        source: what errors call it.
+        names: of the input matrix and the output layer (whether it has one or not).
+        tensors: all tensors; a tied output layer is not among them.
+        rows: of the token matrices.
+        num_tokens: of the tokenizer, which has no more tokens than there are rows; all rows where there is no tokenizer.
+        tokenizer_files: name -> content of what has changed; None where the files stay as they are.
+        new_ids: old id -> new id; None where none has changed.
+    """
+
+    source: Path
+    input_name: str
+    output_name: str
+    tensors: Mapping[str, LazyTensor]
+    rows: int
+    num_tokens: int
+    tokenizer_files: Mapping[str, bytes] | None = None
+    new_ids: Mapping[int, int] | None = None
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, hf: HFCheckpoint) -> Tables:
+        """The tables of a checkpoint.
+
+        Raises:
+            ValueError: if it has no input embeddings that are known, or matrices that do not fit each other or the tokenizer.
+        """
+        require_language_model(hf.config, source=str(hf.directory))
+        tensors = hf.untied_tensors()
+        found = input_names(tensors)
+        if len(found) != 1:
+            raise ValueError(f"{hf.directory} has {len(found)} tensors that could be input embeddings; expected one")
+        names = names_of(found[0])
+        assert names is not None
+        rows = tensors[found[0]].shape[0]
+        for name in (names.output, *names.biases):
+            if name in tensors and tensors[name].shape[0] != rows:
+                raise ValueError(
+                    f"{hf.directory}: {name} has {tensors[name].shape[0]} rows, {found[0]} has {rows}; they do not belong together"
+                )
+        num_tokens = len(load_tokenizer(hf.directory)) if tokenizer_files(hf.directory) else rows
+        if num_tokens > rows:
+            raise ValueError(
+                f"the tokenizer in {hf.directory} has {num_tokens} tokens, but the model has {rows} rows; they do not belong together"
+            )
+        return cls(hf.directory, found[0], names.output, tensors, rows, num_tokens)
+
+    @property
+    def is_tied(self) -> bool:
+        """Whether there is one matrix for both."""
+        return self.output_name not in self.tensors
+
+    @property
+    def row_tensors(self) -> list[LazyTensor]:
+        """The tensors that have something for each token."""
+        names = names_of(self.input_name)
+        assert names is not None
+        wanted = (self.input_name, self.output_name, *names.biases)
+        return [self.tensors[name] for name in wanted if name in self.tensors]
+
+    def with_tensors(self, changed: Sequence[LazyTensor], **fields: Any) -> Tables:
+        """The same with some tensors changed or added."""
+        return replace(self, tensors={**self.tensors, **{tensor.name: tensor for tensor in changed}}, **fields)
+
+
+def untie(tables: Tables) -> Tables:
+    """Give the output layer a matrix of its own, which begins as a copy of the input's.
+
+    Raises:
+        ValueError: if it has one already.
+    """
+    if not tables.is_tied:
+        raise ValueError(f"{tables.source} has two matrices for input and output already; there is nothing to untie")
+    return tables.with_tensors([tables.tensors[tables.input_name].renamed(tables.output_name)], facts={"head": "copied"})
+
+
+def tie(tables: Tables) -> Tables:
+    """Leave out the output layer, if it is the input's matrix bit for bit.
+
+    Raises:
+        ValueError: if it is not, or is not there.
+    """
+    if tables.is_tied:
+        raise ValueError(f"{tables.source} has one matrix for input and output already; there is nothing to tie")
+    first, second = (tables.tensors[name] for name in (tables.input_name, tables.output_name))
+    if different := _different_rows(first, second):
+        raise ValueError(
+            f"{tables.source} cannot be tied: {different:,} of {tables.rows:,} rows of {tables.output_name} differ from those of"
+            f" {tables.input_name}; one of the two would be lost"
+        )
+    kept = {name: tensor for name, tensor in tables.tensors.items() if name != tables.output_name}
+    return replace(tables, tensors=kept, facts={"head": "tied"})
+
+
+def _different_rows(first: LazyTensor, second: LazyTensor) -> int:
+    """Rows that are not the same bit for bit."""
+    if (first.shape, first.dtype) != (second.shape, second.dtype):
+        return first.shape[0]
+    a, b = first.read(), second.read()
+    return sum(
+        int((a[start : start + _BLOCK_ROWS].view(torch.uint8) != b[start : start + _BLOCK_ROWS].view(torch.uint8)).any(dim=1).sum())
+        for start in range(0, len(a), _BLOCK_ROWS)
+    )
+
+
+def append(tables: Tables, *, num_rows: int, method: str, seed: int, tokens: Sequence[str] = ()) -> Tables:
+    """Add rows, after those of the tokenizer's tokens.
+
+    The first of them may exist already, as padding that no token uses: those get new values too.  Every new row is the mean
+    of the rows of all tokens (Hewitt 2021), or drawn with their mean and deviation per dimension.
+
+    Args:
+        num_rows: how many, one per token.
+        method: one of NEW_ROWS.
+        seed: decides what is drawn.
+        tokens: to be added to the tokenizer; without any, the tokenizer stays as it is.
+
+    Raises:
+        ValueError: if there is nothing to add, or a token is known already or twice in the list.
+    """
+    if num_rows < 1:
+        raise ValueError(f"{num_rows} rows are to be added; expected at least 1")
+    files = _with_tokens(tables.source, tokens) if tokens else None
+    first = tables.num_tokens if tokens else tables.rows
+    rows = max(tables.rows, first + num_rows)
+    changed = [
+        LazyTensor.of_blocks(
+            t.name, (rows, *t.shape[1:]), t.dtype, partial(_appended, t, tables.num_tokens, first, num_rows, rows, method, seed)
+        )
+        for t in tables.row_tensors
+    ]
+    facts = {"num_new_rows": num_rows, "new_rows": method, "seed": seed}
+    return tables.with_tensors(changed, rows=rows, tokenizer_files=files, facts=facts)
+
+
+def _appended(tensor: LazyTensor, num_tokens: int, first: int, count: int, rows: int, method: str, seed: int) -> Iterator[Tensor]:
+    """The rows in order, some at a time: as many may be asked for as the disk holds."""
+    old = tensor.read()
+    statistics = row_statistics(old.reshape(len(old), -1), np.arange(num_tokens))
+    yield old[:first]
+    for start in range(0, count, _BLOCK_ROWS):
+        length = min(_BLOCK_ROWS, count - start)
+        if method == "mean":
+            new = torch.from_numpy(statistics.mean).expand(length, -1)
+        else:
+            keys = [f"row {first + start + i}" for i in range(length)]
+            new = torch.from_numpy(random_rows(keys, statistics, seed=seed, layer=tensor.name))
+        yield new.to(old.dtype).reshape(length, *old.shape[1:])
+    if first + count < rows:
+        yield old[first + count :]
+
+
+def _with_tokens(directory: Path, tokens: Sequence[str]) -> dict[str, bytes]:
+    """The tokenizer's files with tokens added to its list of added ones, which are found in a text before anything else."""
+    from data_prep.tokenizers.derived import derived_files, read_description
+
+    tokenizer = load_tokenizer(directory)
+    known = tokenizer.get_vocab()
+    if found := [token for token in tokens if token in known]:
+        raise ValueError(f"{len(found)} of the {len(tokens)} tokens are in the tokenizer of {directory} already, the first {found[0]!r}")
+    if len(set(tokens)) != len(tokens) or not all(tokens):
+        raise ValueError("the list of tokens has one twice or an empty line; give each once")
+    description = read_description(directory, tokenizer)
+    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": False}
+    added = [{"id": len(tokenizer) + place, "content": token, **flags} for place, token in enumerate(tokens)]
+    return derived_files(directory, tokenizer, {**description, "added_tokens": [*description["added_tokens"], *added]})
+
+
+def keep(tables: Tables, wanted: Sequence[str | int]) -> Tables:
+    """Keep the rows of some tokens; the others go, and ids close up in their old order.
+
+    Kept besides: added tokens, bytes, the single characters of those tokens, and every token on the way to one of them by the
+    merges; `data_prep.tokenizers.pruning` says why.
+
+    Args:
+        wanted: tokens as the tokenizer writes them, or ids.
+
+    Raises:
+        ValueError: if there is no tokenizer, or a token is unknown to it.
+    """
+    from data_prep.tokenizers.derived import derived_files, read_description
+    from data_prep.tokenizers.pruning import prune_tokenizer
+
+    tokenizer = load_tokenizer(tables.source)
+    ids = _ids_of(wanted, tokenizer.get_vocab(), tables.source)
+    pruning = prune_tokenizer(read_description(tables.source, tokenizer), dict.fromkeys(ids, 1), min_count=1)
+    files = derived_files(tables.source, tokenizer, pruning.description, new_ids=pruning.new_ids)
+    kept = torch.tensor(pruning.old_ids)
+    changed = [LazyTensor.computed(t.name, (len(kept), *t.shape[1:]), t.dtype, partial(_selected, t, kept)) for t in tables.row_tensors]
+    facts = {"num_rows_before": tables.rows, "num_asked_for": len(ids), "num_needed": len(kept) - len(ids)}
+    return tables.with_tensors(changed, rows=len(kept), num_tokens=len(kept), tokenizer_files=files, new_ids=pruning.new_ids, facts=facts)
+
+
+def _selected(tensor: LazyTensor, kept: Tensor) -> Tensor:
+    return tensor.read()[kept]
+
+
+def _ids_of(wanted: Sequence[str | int], vocabulary: Mapping[str, int], source: Path) -> set[int]:
+    known = set(vocabulary.values())
+    unknown = [item for item in wanted if item not in (vocabulary if isinstance(item, str) else known)]
+    if unknown:
+        raise ValueError(
+            f"{len(unknown)} of the {len(wanted)} tokens to keep are not in the tokenizer of {source}, the first {unknown[0]!r}"
+        )
+    if not wanted:
+        raise ValueError("the list of tokens to keep is empty")
+    return {vocabulary[item] if isinstance(item, str) else item for item in wanted}
+
+
+Edit = Callable[[Tables], Tables]

@@ -1,0 +1,1 @@
+"""Which transfer is best? Variants of one model measured beside each other."""

@@ -1,0 +1,177 @@
+"""Where each new row comes from, and making the rows of any matrix from that.
+
+A method decides once, from tokens alone; the decision then serves input embeddings, output layer and bias alike:
+`rows = W @ M` with a sparse W, except that copies are taken bit for bit and that some rows are drawn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from scipy import sparse
+
+from conversion.embeddings.methods.random_rows import RowStatistics, random_rows
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+INPUT_LAYER = "input"
+
+_BLOCK_VALUES = 1 << 22  # of rows that are made at once: 16 MiB in float32
+
+
+class Origin(StrEnum):
+    """Where a row comes from."""
+
+    COPIED = "copied"  # the source has the same token
+    COPIED_CASE = "copied: case"  # it has the same but for capitals
+    COPIED_SPACE = "copied: space"  # it has the same but for the space before it
+    COPIED_CASE_SPACE = "copied: both"  # it has the same but for capitals and the space
+    SPECIAL = "special"  # the source has a special token of the same role
+    COMBINED = "combined"  # the method's weighted sum of source rows
+    MAPPED = "mapped"  # by a linear map that the method has fitted
+    LEARNED = "learned"  # by the model itself, from a text
+    RANDOM = "random"  # drawn because the method draws
+    FALLBACK_MEAN = "fallback: mean"  # the method has nothing for this token: mean of its source pieces
+    FALLBACK_RANDOM = "fallback: random"  # and the source has no pieces for it either
+
+
+@dataclass(frozen=True)
+class MappedRows:
+    """Rows that are no sparse sum of a matrix's: by a linear map that is fitted to it, or learned.
+
+    Attributes:
+        ids: target ids of the rows, in ascending order.
+        fit: from a source matrix (num_rows, size) and whether it belongs to the output layer, a function that makes rows: from
+            places in `ids` (num_places,) to (num_places, size) float32.
+        origin: how these rows are called.
+    """
+
+    ids: np.ndarray
+    fit: Callable[[Tensor, bool], Callable[[np.ndarray], Tensor]]
+    origin: Origin = Origin.MAPPED
+
+
+@dataclass(frozen=True)
+class RowPlan:
+    """How to make each row of the target.
+
+    Attributes:
+        origins: (num_target_tokens,) of `Origin` values.
+        source_ids: (num_target_tokens,) int64, the row to copy; -1 where none is.
+        weights: (num_target_tokens, num_source_tokens) float64, without entries in the rows that have another origin.
+        mapped: rows that are neither copied, drawn nor sparse sums.
+        facts: what the method has to say of its work, for manifest and report.
+    """
+
+    origins: np.ndarray
+    source_ids: np.ndarray
+    weights: sparse.csr_matrix
+    mapped: MappedRows | None = None
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        is_drawn = np.isin(self.origins, (Origin.RANDOM, Origin.FALLBACK_RANDOM))
+        has_weights = np.diff(self.weights.indptr) > 0
+        is_mapped = np.zeros(len(self.origins), dtype=bool)
+        if self.mapped is not None:
+            is_mapped[self.mapped.ids] = True
+        assert np.all((self.source_ids >= 0).astype(int) + has_weights + is_drawn + is_mapped == 1), "each row has exactly one origin"
+
+    @property
+    def is_drawn(self) -> np.ndarray:
+        """(num_target_tokens,) bool: the row is random."""
+        return np.isin(self.origins, (Origin.RANDOM, Origin.FALLBACK_RANDOM))
+
+    def counts(self) -> dict[str, int]:
+        """Number of rows by origin; origins that do not occur are left out."""
+        return {str(origin): count for origin in Origin if (count := int((self.origins == origin).sum()))}
+
+
+def make_rows(
+    plan: RowPlan, matrix: Tensor, *, keys: Sequence[str], statistics: Callable[[], RowStatistics], seed: int, layer: str
+) -> Tensor:
+    """The target's rows of one matrix, (num_target_tokens, size), in its dtype; arguments as of `row_blocks`."""
+    import torch
+
+    return torch.cat(list(row_blocks(plan, matrix, keys=keys, statistics=statistics, seed=seed, layer=layer)))
+
+
+def row_blocks(
+    plan: RowPlan, matrix: Tensor, *, keys: Sequence[str], statistics: Callable[[], RowStatistics], seed: int, layer: str
+) -> Iterator[Tensor]:
+    """The target's rows of one matrix from first to last, some at a time: who writes them need not hold them all.
+
+    Copies are bit for bit; sums are accumulated in float32 and rounded once to the matrix's dtype.
+
+    Args:
+        matrix: (at least num_source_tokens, size), any floating dtype; a bias is (num_source_tokens, 1).
+        keys: `Vocabulary.keys` of the target, which decide the drawn rows together with seed and layer.
+        statistics: of the matrix; called only where rows are drawn.
+        layer: name of the matrix, `INPUT_LAYER` for the input embeddings.
+
+    Yields:
+        (num_rows, size), dtype of the matrix
+    """
+    import torch
+
+    is_drawn = plan.is_drawn
+    normal = statistics() if is_drawn.any() else None
+    summed = matrix.float() if plan.weights.nnz else matrix
+    mapping = plan.mapped.fit(matrix, layer != INPUT_LAYER) if plan.mapped is not None else None
+    block_rows = max(1, _BLOCK_VALUES // matrix.shape[1])
+    for start in range(0, len(plan.origins), block_rows):
+        block = slice(start, min(start + block_rows, len(plan.origins)))
+        rows = torch.empty((block.stop - start, matrix.shape[1]), dtype=matrix.dtype)
+        source_ids = plan.source_ids[block]
+        copied = np.flatnonzero(source_ids >= 0)
+        rows[torch.from_numpy(copied)] = matrix[torch.from_numpy(source_ids[copied])]
+        weights = plan.weights[block]
+        combined = np.flatnonzero(np.diff(weights.indptr))
+        rows[torch.from_numpy(combined)] = weighted_sums(weights[combined], summed).to(matrix.dtype)
+        if plan.mapped is not None and mapping is not None:
+            places = np.arange(*np.searchsorted(plan.mapped.ids, (start, block.stop)))
+            rows[torch.from_numpy(plan.mapped.ids[places] - start)] = mapping(places).to(matrix.dtype)
+        drawn = np.flatnonzero(is_drawn[block])
+        if normal is not None:
+            values = random_rows([keys[start + i] for i in drawn], normal, seed=seed, layer=layer)
+            rows[torch.from_numpy(drawn)] = torch.from_numpy(values).to(matrix.dtype)
+        yield rows
+
+
+def drawn_blocks(keys: Sequence[str], statistics: RowStatistics, dtype: torch.dtype, *, seed: int, layer: str) -> Iterator[Tensor]:
+    """Random rows of all tokens as `random_rows` draws them, some at a time: (some_rows, size), rounded to a dtype."""
+    import torch
+
+    block_rows = max(1, _BLOCK_VALUES // len(statistics.mean))
+    for start in range(0, len(keys), block_rows):
+        yield torch.from_numpy(random_rows(keys[start : start + block_rows], statistics, seed=seed, layer=layer)).to(dtype)
+
+
+def weighted_sums(weights: sparse.csr_matrix, matrix: Tensor) -> Tensor:
+    """`weights @ matrix` in float32; each row is summed in the order of its columns, so threads do not change it.
+
+    Args:
+        weights: (num_rows, num_source_tokens)
+        matrix: (at least num_source_tokens, size)
+
+    Returns:
+        (num_rows, size)
+    """
+    import torch
+    from torch.nn.functional import embedding_bag
+
+    if weights.nnz == 0:
+        return torch.zeros((weights.shape[0], matrix.shape[1]), dtype=torch.float32)
+    return embedding_bag(
+        torch.from_numpy(weights.indices.astype(np.int64)),
+        matrix.float().contiguous(),
+        torch.from_numpy(weights.indptr[:-1].astype(np.int64)),
+        per_sample_weights=torch.from_numpy(weights.data.astype(np.float32)),
+        mode="sum",
+    )

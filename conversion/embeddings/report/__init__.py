@@ -1,0 +1,1 @@
+"""What did a transfer do? `transfer.json` and `transfer.html`."""

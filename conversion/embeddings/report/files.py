@@ -1,0 +1,113 @@
+"""The report of a transfer: `transfer.json`, for each token of the target where its row came from, and `transfer.html` to look at."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from conversion.embeddings.methods.method import TransferInputs
+from conversion.embeddings.methods.row_plan import Origin, RowPlan
+from conversion.embeddings.report.figures import LayerRows, display, transfer_figures, warnings_of
+from conversion.embeddings.report.page import report_page
+from conversion.embeddings.vocabularies.vocabulary import Kind
+from conversion.embeddings.vocabularies.vocabulary_map import Match
+
+REPORT_NAME = "transfer.json"
+PAGE_NAME = "transfer.html"
+_MOST_SOURCES = 8
+_NUM_SAMPLES = 30  # of each origin, on the page
+
+
+def special_token_table(inputs: TransferInputs, plan: RowPlan) -> list[tuple[str, str | None, str]]:
+    """Rows (target token, source token or None, why) for each special token of the target."""
+    reasons = {
+        Match.ROLE: "same role",
+        Match.SPELLING: "same spelling",
+        Match.CHOSEN: "chosen",
+        Match.BYTES: "same bytes",
+        Match.NONE: "drawn",
+    }
+    is_listed = (inputs.target.kinds == Kind.SPECIAL) | (inputs.overlap.matches == Match.CHOSEN)
+    table = []
+    for target_id in np.flatnonzero(is_listed):
+        source_id = int(plan.source_ids[target_id])
+        source_token = inputs.source.tokens[source_id] if source_id >= 0 else None
+        match = Match(inputs.overlap.matches[target_id]) if source_id >= 0 else Match.NONE
+        table.append((inputs.target.tokens[target_id] or "", source_token, reasons[match]))
+    return table
+
+
+def token_entries(inputs: TransferInputs, plan: RowPlan, ids: Iterable[int] | None = None) -> Iterator[dict[str, Any]]:
+    """For each target token, or those of the given ids, its id, spelling, origin, and the source tokens with the largest weights as [id, spelling, weight]."""
+    for target_id in range(len(inputs.target)) if ids is None else ids:
+        token = inputs.target.tokens[target_id]
+        entry: dict[str, Any] = {"id": target_id, "token": token, "origin": str(plan.origins[target_id])}
+        source_id = int(plan.source_ids[target_id])
+        row = slice(plan.weights.indptr[target_id], plan.weights.indptr[target_id + 1])
+        sources, weights = plan.weights.indices[row], plan.weights.data[row]
+        if source_id >= 0:
+            entry["sources"] = [[source_id, inputs.source.tokens[source_id], 1.0]]
+        elif len(sources):
+            order = np.argsort(-np.abs(weights), kind="stable")[:_MOST_SOURCES]
+            entry["sources"] = [[int(sources[i]), inputs.source.tokens[sources[i]], round(float(weights[i]), 6)] for i in order]
+            entry["num_sources"] = len(sources)
+        yield entry
+
+
+def write_report(
+    directory: Path,
+    inputs: TransferInputs,
+    plan: RowPlan,
+    facts: Mapping[str, Any],
+    *,
+    layers: Sequence[LayerRows],
+    texts: Mapping[str, Sequence[str]],
+) -> list[str]:
+    """Write the facts of the transfer, its figures, the special tokens and an entry per token; and the page of it all.
+
+    Args:
+        layers: the matrices as they were and as they are written, the input embeddings first.
+        texts: name -> documents that fertility is measured on.
+
+    Returns:
+        Sentences about rows that need a look; empty where all is well.
+    """
+    figures = transfer_figures(inputs, plan, layers, texts)
+    warnings = warnings_of(figures)
+    head = {**facts, "warnings": warnings, "figures": figures, "special_tokens": [list(row) for row in special_token_table(inputs, plan)]}
+    with open(directory / REPORT_NAME, "w", encoding="utf-8") as stream:
+        stream.write(json.dumps(head, ensure_ascii=False)[:-1] + ', "tokens": [\n')
+        stream.write(",\n".join(json.dumps(entry, ensure_ascii=False) for entry in token_entries(inputs, plan)))
+        stream.write("\n]}\n")
+    (directory / PAGE_NAME).write_text(report_page(head, _samples(inputs, plan), warnings), encoding="utf-8")
+    return warnings
+
+
+def _samples(inputs: TransferInputs, plan: RowPlan) -> dict[str, list[dict[str, Any]]]:
+    """For each origin the entries of some tokens at even distances, spelled for people."""
+    samples = {}
+    for origin in Origin:
+        ids = np.flatnonzero((plan.origins == origin) & (inputs.target.kinds != Kind.HOLE))
+        chosen = ids[:: max(1, len(ids) // _NUM_SAMPLES)][:_NUM_SAMPLES].tolist()
+        if chosen:
+            samples[str(origin)] = [{**entry, **_shown(inputs, entry)} for entry in token_entries(inputs, plan, chosen)]
+    return samples
+
+
+def _shown(inputs: TransferInputs, entry: Mapping[str, Any]) -> dict[str, Any]:
+    sources = [[source_id, display(inputs.source, source_id), weight] for source_id, _, weight in entry.get("sources", ())]
+    return {"shown": display(inputs.target, entry["id"]), "sources": sources}
+
+
+def summary(inputs: TransferInputs, plan: RowPlan) -> str:
+    """A short table for the terminal: rows by origin, and the special tokens."""
+    lines = []
+    for origin, count in plan.counts().items():
+        lines.append(f"  {origin:<18}{count:>9,}{100 * count / len(plan.origins):>7.1f} %")
+    for target_token, source_token, reason in special_token_table(inputs, plan):
+        lines.append(f"  {target_token:<18}{'from ' + source_token if source_token is not None else 'no source':<18}({reason})")
+    return "\n".join(lines)

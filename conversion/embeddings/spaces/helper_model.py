@@ -1,0 +1,74 @@
+"""A second model whose input embeddings say which tokens are alike: a helper in the target's language, or an encoder of both."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from conversion.embeddings.layers import input_matrix_name
+from conversion.embeddings.methods.subword_pieces import piece_weights
+from conversion.embeddings.spaces.token_vectors import TokenVectors
+from conversion.embeddings.vocabularies.vocabulary import Vocabulary
+from conversion.embeddings.vocabularies.vocabulary_map import map_vocabulary
+
+
+@dataclass(frozen=True)
+class HelperModel:
+    """Vocabulary and token matrices of a model.
+
+    Attributes:
+        input_rows: (num_tokens, size) float32.
+        output_rows: the same of the output layer; None where it is the input matrix.
+    """
+
+    name: str
+    vocabulary: Vocabulary
+    input_rows: np.ndarray
+    output_rows: np.ndarray | None = None
+
+    @classmethod
+    def open(cls, directory: Path) -> HelperModel:
+        """Read a model folder with its tokenizer.
+
+        Raises:
+            ValueError: if it has no input embeddings, too few of them for its tokenizer, or rows that are no numbers.
+        """
+        from conversion.checkpoints.hf_checkpoint import HFCheckpoint
+        from data_prep.tokenizers.files import load_tokenizer
+
+        checkpoint = HFCheckpoint.open(directory)
+        vocabulary = Vocabulary.of(load_tokenizer(directory))
+        name = input_matrix_name(checkpoint)
+        if len(vocabulary) > checkpoint.shape(name)[0]:
+            raise ValueError(
+                f"the tokenizer in {directory} has {len(vocabulary)} ids, but {name} has only {checkpoint.shape(name)[0]} rows;"
+                " give the model with its own tokenizer"
+            )
+        output = checkpoint.output_name if checkpoint.output_name and not checkpoint.tie_word_embeddings else None
+        names = (name, output) if output else (name,)
+        matrices = [checkpoint.tensor(each)[: len(vocabulary)].float().numpy() for each in names]
+        for each, matrix in zip(names, matrices):
+            if not np.isfinite(matrix).all():
+                raise ValueError(f"{directory}: {each} holds NaN or infinite values; repair the checkpoint")
+        return cls(str(directory), vocabulary, matrices[0], matrices[1] if output else None)
+
+    def token_vectors(self, target: Vocabulary, *, output: bool = False) -> TokenVectors:
+        """The helper's own rows of the target's tokens of text; tokens that it has not are left out."""
+        matrix = self.output_rows if output and self.output_rows is not None else self.input_rows
+        source_ids = map_vocabulary(self.vocabulary, target).source_ids
+        ids = np.flatnonzero((source_ids >= 0) & target.is_text)
+        return TokenVectors.of(matrix[source_ids[ids]], ids, len(target))
+
+    def piece_means(self, vocabulary: Vocabulary) -> TokenVectors:
+        """For each token of text the mean of the rows of the pieces into which the model cuts it (GaMS: Vreš et al. 2024, equation 7)."""
+        ids = np.flatnonzero(vocabulary.is_text)
+        weights = piece_weights(self.vocabulary, [vocabulary.token_bytes[i] or b"" for i in ids])
+        return TokenVectors.of(np.asarray(weights.astype(np.float32) @ self.input_rows), ids, len(vocabulary))
+
+    @cached_property
+    def size(self) -> int:
+        """Dimensions of a row."""
+        return int(self.input_rows.shape[1])

@@ -1,0 +1,70 @@
+"""Vectors of tokens in an auxiliary space, in which nearness says which tokens are alike."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+
+class Rows(Protocol):
+    """Rows that can be had some at a time: an array, or `ChosenRows`."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(num_rows, size)"""
+        ...
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, which: slice | np.ndarray, /) -> np.ndarray: ...
+
+
+@dataclass(frozen=True)
+class ChosenRows:
+    """Some rows of a table, gathered when they are asked for: all at once they would take the table's memory again."""
+
+    table: np.ndarray
+    indices: np.ndarray
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(num_chosen_rows, size)"""
+        return (len(self.indices), *self.table.shape[1:])
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def __getitem__(self, which: slice | np.ndarray, /) -> np.ndarray:
+        return self.table[self.indices[which]]
+
+
+@dataclass(frozen=True)
+class TokenVectors:
+    """Vectors of some of the tokens of a vocabulary.
+
+    Attributes:
+        vectors: (num_known, size) float32, none of them all zeros.
+        index: (num_tokens,) row of each token in `vectors`, -1 where it has none.
+    """
+
+    vectors: np.ndarray
+    index: np.ndarray
+
+    @classmethod
+    def of(cls, vectors: np.ndarray, ids: np.ndarray, num_tokens: int) -> TokenVectors:
+        """The vectors (num_vectors, size) of the given token ids (num_vectors,); vectors of zeros say nothing and are left out."""
+        known = np.flatnonzero(np.any(vectors != 0, axis=1))
+        index = np.full(num_tokens, -1, dtype=np.int64)
+        index[ids[known]] = np.arange(len(known))
+        return cls(vectors if len(known) == len(vectors) else vectors[known], index)
+
+    @property
+    def is_known(self) -> np.ndarray:
+        """(num_tokens,) bool: the token has a vector."""
+        return self.index >= 0
+
+    def rows(self, ids: np.ndarray) -> ChosenRows:
+        """(len(ids), size) vectors of tokens that have one."""
+        return ChosenRows(self.vectors, self.index[ids])

@@ -1,0 +1,293 @@
+"""What the target's vocabulary is: another tokenizer, or one made from the source's by adding tokens, dropping tokens, or neither."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from conversion.embeddings.settings import STRATEGIES, TOKENS_BY, VocabularyOptions
+from conversion.embeddings.vocabularies.chat_template import carried_templates
+from data_prep.mixing.sentences import sample_sentences
+from data_prep.reading.documents import Documents, batches
+from data_prep.tokenizers.auxiliary import train_candidates
+from data_prep.tokenizers.continued_bpe import continue_merges
+from data_prep.tokenizers.derived import derived_files, load_files, read_description
+from data_prep.tokenizers.extension import Candidate, Extension, candidates_of, extend_tokenizer, fits_a_word
+from data_prep.tokenizers.files import load_tokenizer, read_tokenizer_files, tokenizer_digest
+from data_prep.tokenizers.pruning import prune_tokenizer
+from data_prep.tokenizers.sentencepiece_file import SENTENCEPIECE_FILES
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+_BATCH_CHARACTERS = 1 << 20
+_NEEDS_TOKENIZER = {"replace": True, "union": True, "prune": False, "keep": False}  # expand takes one or trains one
+
+
+@dataclass(frozen=True)
+class TargetTokenizer:
+    """The tokenizer that the new model gets.
+
+    Attributes:
+        files: name -> content, written beside the model.
+        source_ids: (num_tokens,) int64, the source's id of each token that was taken over, -1 for others; None where none was.
+        facts: what was made and measured, for manifest and report.
+        left_out: files of the source's tokenizer that could not follow.
+        warnings: sentences about what else of it could not.
+    """
+
+    tokenizer: PreTrainedTokenizerFast
+    files: Mapping[str, bytes]
+    source_ids: np.ndarray | None = None
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    left_out: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def digest(self) -> str:
+        """Identity of what decides its ids."""
+        return tokenizer_digest(self.tokenizer)
+
+
+def require_vocabulary_options(options: VocabularyOptions, *, tokenizer: Path | None, text: Documents | None) -> None:
+    """Refuse options that the strategy lacks or would ignore.
+
+    Raises:
+        ValueError: naming the option.
+    """
+    strategy = options.strategy
+    if strategy not in STRATEGIES:
+        raise ValueError(f"unknown vocabulary {strategy!r}; the known ones are {', '.join(STRATEGIES)}")
+    needs_tokenizer = _NEEDS_TOKENIZER.get(strategy)
+    if needs_tokenizer and tokenizer is None:
+        raise ValueError(f"--vocabulary {strategy} needs the target's tokenizer; give it with --tokenizer DIR")
+    if needs_tokenizer is False and tokenizer is not None:
+        raise ValueError(f"--vocabulary {strategy} goes by the source's own tokenizer; leave out --tokenizer DIR")
+    if strategy == "expand" and tokenizer is None and text is None:
+        raise ValueError("--vocabulary expand needs text in the target language or a tokenizer; give --text FILE or --tokenizer DIR")
+    if strategy == "prune" and text is None:
+        raise ValueError("--vocabulary prune needs text that says which tokens are used; give it with --text FILE")
+    if strategy == "expand" and options.num_new_tokens is None:
+        raise ValueError("--vocabulary expand needs the number of new tokens; give it with --new-tokens N")
+    if strategy != "expand" and options.num_new_tokens is not None:
+        raise ValueError(f"--new-tokens is for --vocabulary expand; leave it out with {strategy}")
+    if options.tokens_by is not None and (strategy != "expand" or tokenizer is not None):
+        found = f"--vocabulary {strategy}" if strategy != "expand" else "--tokenizer DIR"
+        raise ValueError(f"--tokens-by says how expand learns tokens from --text; leave it out with {found}")
+    if strategy != "prune" and options.min_count != 1:
+        raise ValueError(f"--min-count is for --vocabulary prune; leave it out with {strategy}")
+    for flag, value in (
+        ("--new-tokens", options.num_new_tokens),
+        ("--tokenizer-sentences", options.num_sentences),
+        ("--min-count", options.min_count),
+    ):
+        if value is not None and value < 1:
+            raise ValueError(f"{flag} is {value}; expected at least 1")
+
+
+def read_by(options: VocabularyOptions, tokenizer: Path | None) -> frozenset[str]:
+    """Which texts of a request the strategy itself makes use of, `text` and `source_text`."""
+    if options.strategy == "prune":
+        return frozenset({"text"})
+    if options.strategy == "expand" and tokenizer is None:
+        return frozenset({"text", "source_text"})
+    return frozenset({"source_text"}) if options.strategy in ("expand", "union") else frozenset()
+
+
+def target_tokenizer(
+    options: VocabularyOptions,
+    *,
+    source: Path,
+    source_tokenizer: PreTrainedTokenizerFast,
+    tokenizer: Path | None,
+    text: Documents | None,
+    source_text: Documents | None = None,
+) -> TargetTokenizer:
+    """Read or make the tokenizer that the strategy asks for.
+
+    Raises:
+        ValueError: if it cannot be made.
+    """
+    if options.strategy == "replace":
+        assert tokenizer is not None
+        target = load_tokenizer(tokenizer)
+        templates, warnings = carried_templates(source_tokenizer, target)
+        return TargetTokenizer(target, {**read_tokenizer_files(tokenizer), **templates}, warnings=warnings)
+    if options.strategy == "keep":
+        return TargetTokenizer(source_tokenizer, read_tokenizer_files(source), np.arange(_num_ids(source_tokenizer)))
+    if options.strategy == "prune":
+        assert text is not None
+        return _pruned(source, source_tokenizer, text, options.min_count)
+    return _extended(options, source, source_tokenizer, tokenizer, text, source_text)
+
+
+def describe(facts: Mapping[str, Any]) -> list[str]:
+    """What was made and measured, in lines for the terminal."""
+    lines = []
+    if "num_new_tokens" in facts:
+        lines.append(
+            f"{facts['num_new_tokens']:,} new tokens, {facts['num_intermediate_tokens']:,} of them steps on the way to others;"
+            f" {facts['num_reached']:,} are reached"
+        )
+    if "num_unused" in facts:
+        lines.append(
+            f"dead tokens: {facts['num_new_tokens'] - facts['num_reached']:,} unreachable, {facts['num_unused']:,} not in the text learned from"
+        )
+    if "num_pruned" in facts:
+        lines.append(
+            f"{facts['num_pruned']:,} tokens dropped; {facts['num_needed']:,} kept that the text has not but others need;"
+            f" {facts['num_unreached']:,} can no longer be reached"
+        )
+    if held_out := facts.get("held_out_text"):
+        before, after = held_out["num_tokens_before"], held_out["num_tokens_after"]
+        lines.append(
+            f"held-out text: {before:,} tokens before, {after:,} after ({100 * (after - before) / max(before, 1):+.1f} %);"
+            f" {held_out['num_new_tokens_used']:,} new tokens occur in it"
+        )
+    if old := facts.get("source_text"):
+        lines.append(
+            f"source-language text: {100 * old['share_of_lines_changed']:.2f} % of its lines have other ids,"
+            f" {100 * old['share_of_bytes_in_new_tokens']:.3f} % of its bytes lie in new tokens"
+        )
+    return lines
+
+
+def _extended(
+    options: VocabularyOptions,
+    source: Path,
+    source_tokenizer: PreTrainedTokenizerFast,
+    tokenizer: Path | None,
+    text: Documents | None,
+    source_text: Documents | None,
+) -> TargetTokenizer:
+    description = read_description(source, source_tokenizer)
+    sample, held_out = sample_sentences(text, options.num_sentences) if text is not None else ([], [])
+    if options.tokens_by == "continued-bpe":
+        assert options.num_new_tokens is not None
+        extension = continue_merges(description, sample, options.num_new_tokens)
+    else:
+        candidates = train_candidates(description, sample) if tokenizer is None else _tokens_of(tokenizer)
+        # Every token of a union is wanted; a few that are to serve a text must be possible in one.
+        fits = None if options.strategy == "union" else fits_a_word(source_tokenizer.backend_tokenizer)
+        extension = extend_tokenizer(description, candidates, options.num_new_tokens, fits=fits)
+    files = derived_files(source, source_tokenizer, extension.description)
+    extended = load_files(files)
+    _require_same_ids(source_tokenizer, extended, num_ids=extension.first_id + len(extension.tokens))
+    facts: dict[str, Any] = {
+        "num_new_tokens": len(extension.tokens),
+        "num_intermediate_tokens": extension.num_intermediate,
+        "num_impossible_tokens": extension.num_impossible,
+        "num_reached": _num_reached(extended, extension),
+    }
+    if tokenizer is None:
+        facts["tokens_by"] = options.tokens_by or TOKENS_BY[0]
+        facts["num_unused"] = _num_unused(extended, sample, extension)
+    if held_out:
+        facts["held_out_text"] = _use_of(source_tokenizer, extended, held_out, extension.first_id)
+    if source_text is not None:
+        facts["source_text"] = _change_of(source_tokenizer, extended, source_text, extension.first_id)
+    source_ids = np.full(extension.first_id + len(extension.tokens), -1, dtype=np.int64)
+    source_ids[: extension.first_id] = np.arange(extension.first_id)
+    return TargetTokenizer(extended, files, source_ids, facts, _left_out(source))
+
+
+def _tokens_of(directory: Path) -> list[Candidate]:
+    """The tokens of a tokenizer's folder, from the most to the least wanted."""
+    return candidates_of(read_description(directory, load_tokenizer(directory)))
+
+
+def _pruned(source: Path, source_tokenizer: PreTrainedTokenizerFast, text: Documents, min_count: int) -> TargetTokenizer:
+    counts: Counter[int] = Counter()
+    for ids in _encoded(source_tokenizer, text):
+        counts.update(ids)
+    pruning = prune_tokenizer(read_description(source, source_tokenizer), counts, min_count=min_count)
+    files = derived_files(source, source_tokenizer, pruning.description, new_ids=pruning.new_ids)
+    pruned = load_files(files)
+    facts = {
+        "num_pruned": _num_ids(source_tokenizer) - len(pruning.old_ids),
+        "num_needed": pruning.num_needed,
+        "num_unreached": _num_unreached(pruned) - _num_unreached(source_tokenizer, {*pruning.old_ids}),
+    }
+    return TargetTokenizer(pruned, files, np.array(pruning.old_ids, dtype=np.int64), facts, _left_out(source))
+
+
+def _left_out(directory: Path) -> tuple[str, ...]:
+    return tuple(name for name in SENTENCEPIECE_FILES if (directory / name).is_file())
+
+
+def _num_ids(tokenizer: PreTrainedTokenizerFast) -> int:
+    return max(tokenizer.backend_tokenizer.get_vocab(with_added_tokens=True).values(), default=-1) + 1
+
+
+def _require_same_ids(old: PreTrainedTokenizerFast, new: PreTrainedTokenizerFast, *, num_ids: int) -> None:
+    new_ids = new.backend_tokenizer.get_vocab(with_added_tokens=True)
+    moved = [token for token, i in old.backend_tokenizer.get_vocab(with_added_tokens=True).items() if new_ids.get(token) != i]
+    if moved or _num_ids(new) != num_ids:
+        found = (
+            f"{len(moved)} of its tokens, the first {moved[0]!r}, would have other ids" if moved else f"it would have {_num_ids(new)} ids"
+        )
+        raise ValueError(
+            f"the source's tokenizer cannot be extended: with {num_ids} ids wanted, {found};"
+            " save it with a current version of transformers and give that"
+        )
+
+
+def _num_reached(tokenizer: PreTrainedTokenizerFast, extension: Extension) -> int:
+    """New tokens that the model itself makes of their spelling."""
+    tokenize = tokenizer.backend_tokenizer.model.tokenize
+    return sum([piece.id for piece in tokenize(token)] == [extension.first_id + place] for place, token in enumerate(extension.tokens))
+
+
+def _num_unused(tokenizer: PreTrainedTokenizerFast, texts: Sequence[str], extension: Extension) -> int:
+    """New tokens that the tokenizer makes nowhere in some texts."""
+    used = {i for ids in _encoded(tokenizer, texts) for i in ids}
+    return sum(extension.first_id + place not in used for place in range(len(extension.tokens)))
+
+
+def _num_unreached(tokenizer: PreTrainedTokenizerFast, among: set[int] | None = None) -> int:
+    """Tokens that the model does not make of their spelling, of those with the given ids or of all."""
+    backend = tokenizer.backend_tokenizer
+    added = backend.get_added_tokens_decoder()
+    ids = (i for i in backend.get_vocab(with_added_tokens=False).values() if i not in added and (among is None or i in among))
+    return sum([piece.id for piece in backend.model.tokenize(backend.id_to_token(i))] != [i] for i in ids)
+
+
+def _use_of(old: PreTrainedTokenizerFast, new: PreTrainedTokenizerFast, texts: list[str], first_new_id: int) -> dict[str, int]:
+    before, after = list(_encoded(old, texts)), list(_encoded(new, texts))
+    return {
+        "num_bytes": sum(len(text.encode()) for text in texts),
+        "num_tokens_before": sum(map(len, before)),
+        "num_tokens_after": sum(map(len, after)),
+        "num_new_tokens_used": len({i for ids in after for i in ids if i >= first_new_id}),
+    }
+
+
+def _change_of(old: PreTrainedTokenizerFast, new: PreTrainedTokenizerFast, texts: Iterable[str], first_new_id: int) -> dict[str, float]:
+    """How much of a text in the source's language is cut otherwise than before."""
+    num_lines = num_changed = num_bytes = num_new_bytes = 0
+    lines = (line for text in texts for line in text.split("\n") if line)
+    for batch in batches(lines, _BATCH_CHARACTERS):
+        encodings = new.backend_tokenizer.encode_batch(batch, add_special_tokens=False)
+        for line, before, after in zip(batch, _encoded(old, batch), encodings):
+            num_lines += 1
+            num_bytes += len(line.encode())
+            if before != after.ids:
+                num_changed += 1
+                spans = (span for span, i in zip(after.offsets, after.ids) if i >= first_new_id)
+                num_new_bytes += sum(len(line[start:end].encode()) for start, end in spans)
+    return {
+        "num_lines": num_lines,
+        "share_of_lines_changed": num_changed / max(num_lines, 1),
+        "share_of_bytes_in_new_tokens": num_new_bytes / max(num_bytes, 1),
+    }
+
+
+def _encoded(tokenizer: PreTrainedTokenizerFast, texts: Iterable[str]) -> Iterable[list[int]]:
+    for batch in batches(texts, _BATCH_CHARACTERS):
+        for encoding in tokenizer.backend_tokenizer.encode_batch_fast(batch, add_special_tokens=False):
+            yield encoding.ids

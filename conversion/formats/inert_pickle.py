@@ -1,0 +1,212 @@
+"""Reading a pickle without running it: every class it names becomes a plain record of its fields.
+
+`pickle.load` executes what a file says.  Here only containers, sizes and dtypes of torch, which are values, are looked up;
+anything else is a `Record`, which does nothing.  It also spares importing torch and the package that wrote the file.  What a
+pickle costs is bounded by its size (`pickle_weight`), and pickles inside of it, which some classes load in turn, are read as well.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from conversion.formats.dtypes import DTYPE_BYTES
+from conversion.formats.pickle_names import plain_name
+from conversion.formats.pickle_weight import require_light
+from conversion.formats.stored_zip import read_archive
+
+_MAX_NESTED = 4  # pickles within pickles; a tensor within a state within TransformerEngine's bytes is two
+_LOADS_BYTES = "torch.storage._load_from_bytes"
+_OLD_PARTS = 5  # of torch's form from before 2020: magic, version, system, content, keys of storages
+
+
+class Record:
+    """Whatever a pickle described by a class and its state: fields as attributes, any other state as `state`.
+
+    Attributes:
+        called: module and name of the class, or of the function whose result this stands for.
+        args: what it was called with.
+        states: how often it was given a state.
+    """
+
+    called = ""
+    args: tuple[Any, ...] = ()
+    state: Any = None
+    states = 0
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Record:
+        """Made from any arguments, which are kept."""
+        if any(isinstance(arg, type) and issubclass(arg, Record) and arg.called == _LOADS_BYTES for arg in args):
+            raise ValueError(f"it hands {_LOADS_BYTES} to {cls.called}")  # which would call it, with bytes that nobody has seen
+        self = super().__new__(cls)
+        if args:
+            self.args = args
+        return self
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        pass
+
+    def __setstate__(self, state: Any) -> None:
+        if isinstance(state, dict):
+            self.__dict__.update(state)
+        self.state, self.states = state, self.states + 1
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        """Items of a dictionary subclass; ignored."""
+
+    def append(self, value: Any) -> None:
+        """Items of a list subclass; ignored."""
+
+    add = extend = append
+
+    def fields(self) -> dict[str, Any]:
+        """The fields of a plain object, as Python would find them.
+
+        Raises:
+            ValueError: if it was made in another way than by giving one dictionary of fields to an empty object.
+        """
+        if self.args or self.states > 1 or not isinstance(self.state, dict | None):
+            raise ValueError(f"a {self.called} is not made as it is written")
+        return self.state or {}
+
+
+class _OrderedDict(dict[Any, Any]):
+    """A dictionary that may carry attributes, as `OrderedDict` does."""
+
+
+def _encoded(text: object, encoding: object) -> bytes:
+    """Bytes as the older protocols have them."""
+    if not isinstance(text, str) or encoding not in ("latin1", "latin-1"):
+        raise ValueError("it has no bytes where bytes should be")
+    return text.encode("latin-1")
+
+
+def _no_bytes(*args: object) -> bytes:
+    """Empty bytes in the older protocols; a number would ask for as many zeros."""
+    if args:
+        raise ValueError("it has no bytes where bytes should be")
+    return b""
+
+
+_VALUES: dict[str, Any] = {
+    "torch.Size": tuple,
+    "collections.OrderedDict": _OrderedDict,
+    "builtins.set": set,
+    "builtins.bytes": _no_bytes,
+    "_codecs.encode": _encoded,
+    **{f"torch.{name}": name for name in DTYPE_BYTES},
+}
+
+
+@dataclass(frozen=True)
+class InertPickle:
+    """A pickle that was not run.
+
+    Attributes:
+        content: containers and numbers as they are; other objects as records.
+        names: classes and functions that it names, sorted; those of pickles inside of it too.
+    """
+
+    content: Any
+    names: list[str]
+
+
+def load_inert(data: bytes, *, depth: int = 0) -> InertPickle:
+    """What a pickle holds; a dtype of torch is its name, and what stands outside the pickle is its key.
+
+    Args:
+        depth: how many pickles it lies in.
+
+    Raises:
+        Exception: of many kinds, if it is corrupt, or costs more than its size explains.
+    """
+    return _load_first(io.BytesIO(data), depth)
+
+
+def names_in_saved(data: bytes, *, depth: int = 0) -> list[str]:
+    """The names in what `torch.save` wrote, in its present form or that from before 2020.
+
+    Raises:
+        Exception: of many kinds, if it is corrupt.
+    """
+    if data.startswith(b"PK"):
+        pickled = read_archive(io.BytesIO(data), len(data)).pickle()
+        return load_inert(pickled, depth=depth).names
+    stream, names = io.BytesIO(data), set[str]()
+    for _ in range(_OLD_PARTS):
+        names.update(_load_first(stream, depth).names)
+    return sorted(names)
+
+
+def require_light_parts(path: Path) -> None:
+    """Hold what `torch.save` wrote before 2020 to the bounds of `pickle_weight`, before torch reads it.
+
+    Raises:
+        Exception: of many kinds, if it is corrupt, or asks for more work than its size explains.
+    """
+    with path.open("rb") as stream:
+        for _ in range(_OLD_PARTS):
+            if stream.peek(1):  # a plain pickle is one, which torch refuses by what it names
+                require_light(stream)
+
+
+def _load_first(stream: io.BytesIO, depth: int) -> InertPickle:
+    """The pickle at the place of a stream, which is left behind it."""
+    if depth > _MAX_NESTED:
+        raise ValueError(f"it holds pickles in pickles, more than {_MAX_NESTED} deep")
+    start = stream.tell()
+    require_light(stream)
+    data = stream.getbuffer()[start : stream.tell()]
+    unpickler = _InertUnpickler(io.BytesIO(data))
+    content = unpickler.load()
+    nested = (name for saved in unpickler.saved() for name in names_in_saved(saved, depth=depth + 1))
+    return InertPickle(content, sorted({*unpickler.names, *nested}))
+
+
+class _InertUnpickler(pickle.Unpickler):
+    def __init__(self, stream: io.BytesIO) -> None:
+        super().__init__(stream)
+        self.names: set[str] = set()
+        self._records: dict[str, type[Record]] = {}
+        self._carriers: list[Record] = []  # which load bytes when they are loaded
+
+    def find_class(self, module_name: str, global_name: str) -> Any:
+        """A record for every class but containers, sizes and dtypes."""
+        name = plain_name(module_name, global_name)
+        self.names.add(name)
+        if name in _VALUES:
+            return _VALUES[name]
+        if name not in self._records:
+            self._records[name] = type(
+                "Record", (_carrier(self._carriers) if name in (_LOADS_BYTES, "io.BytesIO") else Record,), {"called": name}
+            )
+        return self._records[name]
+
+    def persistent_load(self, key: Any) -> Any:
+        """What stands outside the pickle: its key."""
+        return key
+
+    def saved(self) -> Iterable[bytes]:
+        """What other bytes would be loaded as `torch.save` wrote them."""
+        for record in self._carriers:
+            for part in (record.args, record.state if isinstance(record.state, tuple) else ()):
+                found = [value for value in part[:1] if value not in (None, b"")]
+                if not all(isinstance(value, bytes) for value in found):
+                    raise ValueError(f"it gives {record.called} no bytes")
+                yield from found
+
+
+def _carrier(made: list[Record]) -> type[Record]:
+    """A kind of record that is noted when it is made."""
+
+    class Carrier(Record):
+        def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+            """As any record, and noted; not every operation of a pickle calls `__init__`."""
+            made.append(self := super().__new__(cls, *args, **kwargs))
+            return self
+
+    return Carrier

@@ -1,0 +1,230 @@
+"""A tensor that is read only when it is needed: what readers, mapping tables and writers pass to each other.
+
+Whole checkpoints flow through a conversion as lists of these, so the memory in use is that of the tensor at hand.  A conversion
+moves values and never computes with them, so what it handles are bits: numpy integers as wide as the numbers they stand for.  That
+also spares it importing torch, which takes longer than converting a gigabyte.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import math
+import mmap
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from conversion.formats.dtypes import DTYPE_BYTES
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+Bits = np.ndarray[Any, Any]
+_BLOCK_BYTES = 32 << 20
+
+
+@dataclass(frozen=True)
+class LazyTensor:
+    """Name, shape and dtype of a tensor, and how to get its values.
+
+    Attributes:
+        dtype_name: torch's name, one of DTYPE_BYTES.
+        bits: gives the values as integers of the dtype's width, contiguous and of that shape, and keeps no hold of them.
+        rows: gives those from one row to before another alone; None where that is no cheaper than the whole.
+        blocks: gives all of them in order, some rows at a time, where they are made so; None elsewhere.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype_name: str
+    bits: Callable[[], Bits]
+    rows: Callable[[int, int], Bits] | None = None
+    blocks: Callable[[], Iterator[Bits]] | None = None
+
+    @classmethod
+    def of(cls, name: str, tensor: Tensor) -> LazyTensor:
+        """A tensor, of any shape, that is already in memory."""
+        return cls.computed(name, tuple(tensor.shape), tensor.dtype, lambda: tensor)
+
+    @classmethod
+    def computed(cls, name: str, shape: tuple[int, ...], dtype: torch.dtype, make: Callable[[], Tensor]) -> LazyTensor:
+        """A tensor, of any shape, that is made when it is read, by torch on the CPU: `make` gives it as `shape` and `dtype` say."""
+        return cls(name, shape, str(dtype).removeprefix("torch."), lambda: bits_of(make()))
+
+    @classmethod
+    def of_blocks(cls, name: str, shape: tuple[int, ...], dtype: torch.dtype, blocks: Callable[[], Iterator[Tensor]]) -> LazyTensor:
+        """A tensor that is made some rows at a time, by torch on the CPU; each block is (some_rows, ...), the rest as in `shape`."""
+        whole = cls.computed(name, shape, dtype, partial(_joined, blocks, shape, dtype))
+        return replace(whole, blocks=lambda: map(bits_of, blocks()))
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype itself."""
+        import torch
+
+        dtype: torch.dtype = getattr(torch, self.dtype_name)
+        return dtype
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its values."""
+        return math.prod(self.shape) * DTYPE_BYTES[self.dtype_name]
+
+    def read(self) -> Tensor:
+        """The values as a tensor, of any shape; writing to it changes no file."""
+        import torch
+
+        return torch.from_numpy(self.bits()).view(self.dtype)
+
+    def checked_blocks(self) -> Iterator[Bits]:
+        """The values in order, in blocks of rows where they can be had so, (some_rows, ...), held to what was said of them."""
+        num_rows = 0
+        for bits in self._blocks():
+            assert bits.shape[1:] == self.shape[1:] and bits.flags.c_contiguous, self.name
+            assert bits.dtype.itemsize == DTYPE_BYTES[self.dtype_name], self.name
+            num_rows += len(bits) if self.shape else 1
+            yield bits
+        assert num_rows == (self.shape[0] if self.shape else 1), self.name
+
+    def _blocks(self) -> Iterator[Bits]:
+        if self.blocks is not None:
+            return self.blocks()
+        rows = self.rows
+        if rows is None or not self.nbytes:
+            return iter([self.bits()])
+        step = max(1, _BLOCK_BYTES * self.shape[0] // self.nbytes)
+        return (rows(start, min(start + step, self.shape[0])) for start in range(0, self.shape[0], step))
+
+    def row_range(self, name: str, start: int, stop: int) -> LazyTensor:
+        """A tensor of some of the rows."""
+        shape = (stop - start, *self.shape[1:])
+        rows = self.rows
+        if rows is None:
+            return LazyTensor(name, shape, self.dtype_name, lambda: self.bits()[start:stop])
+        return LazyTensor(name, shape, self.dtype_name, lambda: rows(start, stop), lambda first, last: rows(start + first, start + last))
+
+    @classmethod
+    def concatenated(cls, name: str, parts: Sequence[LazyTensor]) -> LazyTensor:
+        """Tensors of one dtype and width, one above the other."""
+        shape = (sum(part.shape[0] for part in parts), *parts[0].shape[1:])
+        rows = partial(_rows_of_parts, parts) if all(part.rows for part in parts) else None
+        return cls(name, shape, parts[0].dtype_name, lambda: np.concatenate([part.bits() for part in parts]), rows)
+
+    @classmethod
+    def stacked(cls, name: str, parts: Sequence[LazyTensor]) -> LazyTensor:
+        """Tensors of one dtype and shape as the rows of one."""
+
+        def rows(start: int, stop: int) -> Bits:
+            return np.stack([part.bits() for part in parts[start:stop]])
+
+        return cls(name, (len(parts), *parts[0].shape), parts[0].dtype_name, lambda: rows(0, len(parts)), rows)
+
+    def renamed(self, name: str) -> LazyTensor:
+        """The same values under another name."""
+        return replace(self, name=name)
+
+
+def _rows_of_parts(parts: Sequence[LazyTensor], start: int, stop: int) -> Bits:
+    found = []
+    for part in parts:
+        first, last = max(start, 0), min(stop, part.shape[0])
+        if first < last:
+            assert part.rows is not None
+            found.append(part.rows(first, last))
+        start, stop = start - part.shape[0], stop - part.shape[0]
+    return found[0] if len(found) == 1 else np.concatenate(found)
+
+
+def bits_of(tensor: Tensor) -> Bits:
+    """The values of a tensor, of any shape, as integers of the same width, without a copy where it is contiguous."""
+    import torch
+
+    integers = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.dtype.itemsize]
+    bits: Bits = tensor.detach().contiguous().view(integers).numpy()
+    return bits
+
+
+def bits_dtype(dtype_name: str) -> np.dtype[Any]:
+    """The integers that stand for numbers of a dtype."""
+    return np.dtype(f"i{DTYPE_BYTES[dtype_name]}")
+
+
+def read_span(path: Path, offset: int, shape: tuple[int, ...], dtype_name: str) -> Bits:
+    """The values of a tensor, of any shape, that lie contiguously in a file from the byte `offset` on, as integers of the dtype's width.
+
+    Its pages are mapped for it alone, come from the file when they are touched, and go with it.  Writing to it changes
+    no file.
+
+    Raises:
+        ValueError: if the file ends before the tensor does.
+    """
+    dtype = bits_dtype(dtype_name)
+    count = math.prod(shape)
+    nbytes = count * dtype.itemsize
+    if not count:
+        return np.empty(shape, dtype)
+    start = offset - offset % mmap.ALLOCATIONGRANULARITY
+    with open(path, "rb") as stream:
+        missing = offset + nbytes - path.stat().st_size
+        if missing > 0:
+            raise ValueError(f"{path} is truncated: it ends {missing} bytes before a tensor does; copy or download it again")
+        pages = mmap.mmap(stream.fileno(), offset + nbytes - start, offset=start, access=mmap.ACCESS_COPY)
+    # The kernel reads ahead of the first touch, which matters on network file systems.
+    pages.madvise(mmap.MADV_SEQUENTIAL)
+    pages.madvise(mmap.MADV_WILLNEED)
+    values = np.frombuffer(pages, dtype, count, offset - start).reshape(shape)
+    return values if values.flags.aligned else values.copy()  # old safetensors headers end anywhere
+
+
+def lazy_span(name: str, path: Path, offset: int, shape: tuple[int, ...], dtype_name: str) -> LazyTensor:
+    """A tensor that lies contiguously in a file, from `offset` on; see `read_span`."""
+
+    def rows(start: int, stop: int) -> Bits:
+        row_bytes = math.prod(shape[1:]) * DTYPE_BYTES[dtype_name]
+        return read_span(path, offset + start * row_bytes, (stop - start, *shape[1:]), dtype_name)
+
+    return LazyTensor(name, shape, dtype_name, partial(read_span, path, offset, shape, dtype_name), rows if shape else None)
+
+
+def counted(tensors: Iterable[LazyTensor], advance: Callable[[int], object]) -> Iterator[LazyTensor]:
+    """The same tensors, which report the bytes of what is read of them."""
+    for tensor in tensors:
+        yield replace(
+            tensor,
+            bits=partial(_read_and_report, tensor.bits, advance),
+            rows=tensor.rows and partial(_read_and_report, tensor.rows, advance),
+            blocks=None,
+        )
+
+
+def _read_and_report(read: Callable[..., Bits], advance: Callable[[int], object], *span: int) -> Bits:
+    bits = read(*span)
+    advance(bits.nbytes)
+    return bits
+
+
+def _joined(blocks: Callable[[], Iterator[Tensor]], shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    import torch
+
+    values = torch.empty(shape, dtype=dtype)
+    start = 0
+    for block in blocks():
+        values[start : start + len(block)] = block
+        start += len(block)
+    return values
+
+
+def return_freed_memory() -> None:
+    """Let glibc give every large block back to the system when it is freed.
+
+    By default it learns from the first one to keep them, and the holes between the tensors of each layer add up.
+    """
+    mmap_threshold, nbytes = -3, 1 << 20  # the constant M_MMAP_THRESHOLD of malloc.h
+    with contextlib.suppress(OSError, AttributeError):  # another C library
+        ctypes.CDLL(None).mallopt(mmap_threshold, nbytes)

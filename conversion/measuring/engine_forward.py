@@ -1,0 +1,125 @@
+"""Run checkpoints in the engine and save what each layer gives: the other half of `conversion.measuring.observation`.
+
+Started by it under torchrun, on CPU processes.  One start serves several checkpoints and tensor parallel sizes, as importing NeMo
+takes longest.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from pathlib import Path
+from typing import Any
+
+from common.plain_files import read_json
+
+
+def main(argv: list[str]) -> None:
+    """The argument is a folder with `task.json` and `batch.safetensors`, into which the results go."""
+    from conversion.measuring.float64 import in_float64
+    from nemo_patches.quick import quick_imports
+
+    work_dir = Path(argv[0])
+    with quick_imports():
+        from nemo_patches.cpu_device import present_cpu_as_device
+
+        present_cpu_as_device()
+        import torch
+        from safetensors.torch import load_file, save_file
+
+    torch.distributed.init_process_group("gloo")
+    task = read_json(work_dir / "task.json")
+    batch = load_file(work_dir / "batch.safetensors")
+    for size in task["tensor_parallel_sizes"]:
+        set_layout(tensor_parallel_size=size)
+        for number, directory in enumerate(task["directories"]):
+            with torch.inference_mode():
+                model = load_model(Path(directory), tensor_parallel_size=size)
+                seen = {"whole": forward(model, batch["ids"]), "padded": forward(model, batch["ids"], batch["real"])}
+                if task["rounding"] and number == 0 and size == task["tensor_parallel_sizes"][0]:
+                    with in_float64(model):
+                        seen["float64"] = forward(model, batch["ids"])
+            if torch.distributed.get_rank() == 0:
+                for kind, tensors in seen.items():
+                    save_file(tensors, work_dir / f"{kind}_{number}_{size}.safetensors")
+        torch.distributed.barrier()
+
+
+def set_layout(*, tensor_parallel_size: int, pipeline_parallel_size: int = 1, context_parallel_size: int = 1) -> None:
+    """Give Megatron a layout, in place of one that it may have."""
+    from megatron.core import parallel_state
+    from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
+
+    parallel_state.destroy_model_parallel()
+    parallel_state.initialize_model_parallel(tensor_parallel_size, pipeline_parallel_size, context_parallel_size=context_parallel_size)
+    model_parallel_cuda_manual_seed(1, force_reset_rng=True)
+
+
+def load_model(checkpoint_dir: Path, *, tensor_parallel_size: int, pipeline_parallel_size: int = 1) -> Any:
+    """The engine's model in float32, its vocabulary padded as in training, loaded by Megatron's own reader; this rank's part.
+
+    Args:
+        checkpoint_dir: folder of one checkpoint, of NeMo, Megatron-LM or Megatron-Bridge, with the `context` that this project adds.
+    """
+    import torch
+    from megatron.core import dist_checkpointing
+
+    from conversion.families import family_of
+    from conversion.formats.dist_metadata import read_dist_metadata
+    from conversion.formats.loading_safety import require_safe
+    from conversion.inspection.places import locate
+    from nemo_patches.extra_state import with_no_extra_state, without_extra_state
+
+    weights = locate(checkpoint_dir).weights
+    require_safe(weights)  # Megatron runs what it reads
+    description = read_json(checkpoint_dir / "context" / "model.json")
+    multiple = math.lcm(128, tensor_parallel_size)
+    config = family_of(description["family"], source=str(checkpoint_dir)).engine_config(
+        description["config"],
+        padded_vocab_size=math.ceil(description["config"]["vocab_size"] / multiple) * multiple,
+        tensor_model_parallel_size=tensor_parallel_size,
+        pipeline_model_parallel_size=pipeline_parallel_size,
+        pipeline_dtype=torch.float32,
+    )
+    model = config.configure_model(tokenizer=None).eval()
+    prefix = read_dist_metadata(weights).prefix
+    wanted = model.sharded_state_dict(prefix=prefix, metadata=dist_checkpointing.load_content_metadata(str(weights)))
+    loaded = dist_checkpointing.load({"model": without_extra_state(wanted)}, str(weights))["model"]
+    loaded = with_no_extra_state(loaded, wanted)
+    model.load_state_dict({name.removeprefix(prefix): value for name, value in loaded.items()})
+    return model
+
+
+def forward(model: Any, ids: Any, real: Any = None) -> dict[str, Any]:
+    """What each layer gives for token ids (batch, length): `embedding`, `layer 0` ... `logits` -> (batch, length, features).
+
+    Args:
+        real: (batch, length), False at padding; None where there is none.
+    """
+    import torch
+    from megatron.core.tensor_parallel import gather_from_tensor_model_parallel_region
+
+    seen: dict[str, torch.Tensor] = {}
+
+    def keep(name: str, hidden: torch.Tensor) -> None:
+        seen[name] = hidden.transpose(0, 1).contiguous()  # Megatron puts the sequence first
+
+    hooks = [
+        model.decoder.layers[0].register_forward_pre_hook(
+            lambda module, args, kwargs: keep("embedding", kwargs["hidden_states"] if kwargs else args[0]), with_kwargs=True
+        )
+    ]
+    for number, layer in enumerate(model.decoder.layers):
+        hooks.append(layer.register_forward_hook(lambda module, args, output, name=f"layer {number}": keep(name, output[0])))
+    if real is None:
+        positions, padding = torch.arange(ids.shape[1]).expand_as(ids), None
+    else:  # padding has no position: the first real token is token 0
+        positions, padding = (real.cumsum(1) - 1).clamp(min=0), ~real[:, None, None]
+    logits = gather_from_tensor_model_parallel_region(model(ids, positions, padding))
+    for hook in hooks:
+        hook.remove()
+    return {**seen, "logits": logits[..., : model.config.real_vocab_size].contiguous()}
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

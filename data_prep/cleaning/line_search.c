@@ -1,0 +1,332 @@
+/* The hot loops of data_prep.cleaning.line_search: whether a text has lines or phrases that rules look for, and hashes of its short lines.
+ *
+ * Built with the system's compiler at first use (common/native.py).  Lines are compared as line_rules.py compares them: in small letters, any
+ * number as 0, one space between words.  What Python alone knows (the small letters of I with a dot and of sigma at the end of a word,
+ * digits of other scripts) is called odd and left to it.  Texts are valid UTF-8.
+ */
+#define _GNU_SOURCE
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "utf8_words.h"
+
+#define TABLE_SIZE 0x30000 /* code points in the tables; those behind have no small letters */
+#define DIGIT 2            /* of `kinds` in code_points.py */
+#define MAX_LINE 4096      /* bytes of a short line; a longer one is odd */
+#define NUM_HEADS 4096
+#define MARKUP (1u << 8)   /* of what a text may need, as in code_points.py */
+enum { TOO_LONG = -1, ODD = -2 };
+
+typedef struct {
+    const uint8_t *kinds;
+    const uint32_t *lower;
+    const uint64_t *lines; /* open addressing: hashes of lines that are looked for, 0 is empty */
+    const uint32_t *line_bits;
+    const uint8_t *phrases; /* one behind the other, with their ends */
+    const int64_t *phrase_ends;
+    const uint32_t *phrase_bits;   /* whose each is */
+    const uint32_t *phrase_groups; /* and in which group of theirs */
+    const uint32_t *heads, *nexts; /* phrases by their first bytes: number + 1, 0 is none */
+    const uint32_t *groups;        /* of each of 32 bits: all its groups */
+    uint64_t lines_mask;
+    int64_t max_words; /* lines of more are not looked for */
+    uint32_t key_mask; /* of the first bytes */
+    uint32_t whole, contains, everything; /* bits of lines as wholes, of phrases, and of both and what every text is asked for */
+} Search;
+
+static inline uint32_t head_of(uint32_t bytes) { return (bytes * 0x9E3779B1u) >> 20; }
+
+static inline uint64_t hash_of(const uint8_t *p, int64_t size) {
+    const uint8_t *end = p + size;
+    uint64_t value = 0;
+    for (const uint8_t *at = p; at < end; at += 8) {
+        value = (value ^ eight_at(at, end)) * 0x9E3779B97F4A7C15ull;
+        value ^= value >> 32;
+    }
+    return finish(value ^ (uint64_t)size << 56);
+}
+
+/* Hashes of lines that are as they are to be compared. */
+void hash_lines(const uint8_t *text, int64_t size, uint64_t *hashes) {
+    const uint8_t *p = text, *end = text + size;
+    for (;;) {
+        const uint8_t *stop = memchr(p, '\n', end - p);
+        *hashes++ = hash_of(p, (stop ? stop : end) - p);
+        if (!stop) return;
+        p = stop + 1;
+    }
+}
+
+/* The small letter of the character at p, which is no ASCII, to *o; its bytes, or ODD. */
+static inline int put_lower(const Search *s, const uint8_t *p, uint8_t **o) {
+    int size = *p < 0xE0 ? 2 : *p < 0xF0 ? 3 : 4;
+    uint32_t c = size == 2 ? (p[0] & 0x1Fu) << 6 | (p[1] & 0x3F) : size == 3 ? (p[0] & 0x0Fu) << 12 | (p[1] & 0x3Fu) << 6 | (p[2] & 0x3F) : TABLE_SIZE;
+    if (size == 4) c = (p[0] & 0x07u) << 18 | (p[1] & 0x3Fu) << 12 | (p[2] & 0x3Fu) << 6 | (p[3] & 0x3F);
+    if (c == 0x130 || c == 0x3A3) return ODD;
+    uint32_t low = c < TABLE_SIZE ? s->lower[c] : c;
+    if (low == c) {
+        memcpy(*o, p, size);
+        *o += size;
+    } else if (low < 0x80) {
+        *(*o)++ = low;
+    } else if (low < 0x800) {
+        *(*o)++ = 0xC0 | low >> 6;
+        *(*o)++ = 0x80 | (low & 0x3F);
+    } else if (low < 0x10000) {
+        *(*o)++ = 0xE0 | low >> 12;
+        *(*o)++ = 0x80 | (low >> 6 & 0x3F);
+        *(*o)++ = 0x80 | (low & 0x3F);
+    } else {
+        *(*o)++ = 0xF0 | low >> 18;
+        *(*o)++ = 0x80 | (low >> 12 & 0x3F);
+        *(*o)++ = 0x80 | (low >> 6 & 0x3F);
+        *(*o)++ = 0x80 | (low & 0x3F);
+    }
+    if (c < TABLE_SIZE && (s->kinds[c] & DIGIT)) return ODD;
+    return size;
+}
+
+/* A line as it is compared, to `out` (MAX_LINE bytes); its size, TOO_LONG where it has more than max_words words, or ODD. */
+static int64_t normal(const Search *s, const uint8_t *p, const uint8_t *end, int64_t max_words, uint8_t *out) {
+    uint8_t *o = out, *limit = out + MAX_LINE - 8;
+    int64_t words = 0;
+    while (p < end) {
+        int width = space_at(p, end);
+        if (width) {
+            p += width;
+            continue;
+        }
+        if (++words > max_words) return TOO_LONG;
+        if (words > 1) *o++ = ' ';
+        int digits = 0;
+        while (p < end && !space_at(p, end)) {
+            if (o >= limit) return ODD;
+            if (*p >= 0x80) {
+                int size = put_lower(s, p, &o);
+                if (size == ODD) return ODD;
+                p += size;
+                digits = 0;
+            } else if (*p >= '0' && *p <= '9') {
+                if (!digits) *o++ = '0';
+                digits = 1;
+                p++;
+            } else {
+                *o++ = *p + (*p >= 'A' && *p <= 'Z' ? 32 : 0);
+                p++;
+                digits = 0;
+            }
+        }
+    }
+    return o - out;
+}
+
+/* Whether a text has a line with two of the marks that part menus, so that it may have three parts: | or a tab, or one of four that stand between
+ * spaces. */
+static int has_parted_line(const uint8_t *p, const uint8_t *end) {
+    int found = 0, marks = 0, apart = 1; /* apart: what stands before may be white space */
+    for (int64_t i = 0; i < end - p; i++) found |= (p[i] == '|') | (p[i] == '\t') | (p[i] == 0xC2) | (p[i] == 0xE2);
+    if (!found) return 0;
+    for (; p < end && marks < 2; p++) {
+        if (*p == '\n') marks = 0;
+        int size = *p == '|' || *p == '\t' ? 1 : *p == 0xC2 && (p[1] == 0xBB || p[1] == 0xB7) ? 2 : *p == 0xE2 && p[1] == 0x80 && (p[2] == 0xBA || p[2] == 0xA2) ? 3 : 0;
+        marks += size == 1 || (size && apart && p + size < end && (p[size] <= ' ' || p[size] >= 0x80));
+        apart = *p <= ' ' || *p >= 0x80;
+    }
+    return marks == 2;
+}
+
+static inline int is_letter(uint8_t c) { return (c | 32) >= 'a' && (c | 32) <= 'z'; }
+static inline int is_digit(uint8_t c) { return c >= '0' && c <= '9'; }
+static inline int is_blank(uint8_t c) { return c == ' ' || (c >= 0x09 && c <= 0x0D) || (c >= 0x1C && c <= 0x1F); }
+
+/* Whether an element may begin behind a < that tells a page from a text about one (markup.py): one that ends, has an attribute or is a break,
+ * a comment, a doctype.  What is no ASCII may be anything: letters that small ones stand for, white space. */
+static int may_be_element(const uint8_t *p, const uint8_t *end) {
+    if (p < end && *p == '!') return 1;
+    int ends = p < end && *p == '/';
+    p += ends;
+    const uint8_t *name = p;
+    while (p < end && (is_letter(*p) || is_digit(*p))) p++;
+    int is_break = p - name == 2 && (name[0] | 32) == 'b' && (name[1] | 32) == 'r', is_named = p > name, is_apart = p < end && is_blank(*p);
+    while (p < end && is_blank(*p)) p++;
+    if (p < end && *p >= 0x80) return 1;
+    if (!is_named) return 0;
+    if (p < end && *p == '>') return ends || is_break;
+    if (is_break && end - p > 1 && p[0] == '/' && p[1] == '>') return 1;
+    if (ends || !is_apart) return 0;
+    const uint8_t *attribute = p;
+    while (p < end && (is_letter(*p) || *p == '-')) p++;
+    int has_attribute = p > attribute;
+    while (p < end && is_blank(*p)) p++;
+    return p < end && ((has_attribute && *p == '=') || *p >= 0x80);
+}
+
+/* Whether a text may hold elements of a page or character references. */
+static int may_have_markup(const uint8_t *p, const uint8_t *end) {
+    for (; p < end; p++) {
+        if (*p == '<' && may_be_element(p + 1, end)) return 1;
+        if (*p != '&') continue;
+        const uint8_t *name = p + 1;
+        name += name < end && *name == '#';
+        const uint8_t *stop = name;
+        while (stop < end && (is_letter(*stop) || is_digit(*stop))) stop++;
+        if (stop > name && stop < end && *stop == ';') return 1;
+    }
+    return 0;
+}
+
+/* Which of the wanted bits have a line of theirs in a text. */
+static uint32_t bits_of_lines(const Search *s, const uint8_t *p, const uint8_t *end, uint32_t wanted) {
+    uint8_t line[MAX_LINE];
+    uint32_t found = 0;
+    while (p < end && (found & wanted) != wanted) {
+        const uint8_t *stop = memchr(p, '\n', end - p);
+        if (!stop) stop = end;
+        int64_t size = normal(s, p, stop, s->max_words, line);
+        p = stop + 1;
+        if (size == ODD) return wanted;
+        if (size <= 0) continue;
+        uint64_t key = hash_of(line, size);
+        for (uint64_t at = key & s->lines_mask; s->lines[at]; at = (at + 1) & s->lines_mask)
+            if (s->lines[at] == key) {
+                found |= s->line_bits[at];
+                break;
+            }
+    }
+    return found & wanted;
+}
+
+typedef struct { /* kept between texts */
+    uint8_t *bytes;
+    int64_t size;
+} Room;
+
+static Room room;
+
+/* Which of the wanted bits have a phrase of each of their groups in a text. */
+static uint32_t bits_of_phrases(const Search *s, const uint8_t *p, const uint8_t *end, uint32_t wanted) {
+    int64_t most = 2 * (end - p) + 16; /* no small letter takes more than twice the bytes */
+    if (room.size < most) {
+        free(room.bytes);
+        room.bytes = malloc(most);
+        room.size = room.bytes ? most : 0;
+        if (!room.bytes) return wanted;
+    }
+    uint8_t *o = room.bytes;
+    while (p < end) {
+        uint64_t eight;
+        while (end - p >= 8 && (memcpy(&eight, p, 8), !(eight & 0x8080808080808080ull))) {
+            for (int i = 0; i < 8; i++) o[i] = p[i] + (p[i] >= 'A' && p[i] <= 'Z' ? 32 : 0);
+            p += 8;
+            o += 8;
+        }
+        if (p >= end) break;
+        if (*p < 0x80) {
+            *o++ = *p + (*p >= 'A' && *p <= 'Z' ? 32 : 0);
+            p++;
+            continue;
+        }
+        uint8_t *before = o;
+        int size = put_lower(s, p, &o);
+        if (size == ODD) { /* digits are none here */
+            if (o == before) return wanted;
+            size = *p < 0xE0 ? 2 : *p < 0xF0 ? 3 : 4;
+        }
+        p += size;
+    }
+    memset(o, 0, 8);
+    uint32_t groups[32] = {0};
+    for (const uint8_t *at = room.bytes; at < o; at++) {
+        uint32_t bytes;
+        memcpy(&bytes, at, 4);
+        for (uint32_t number = s->heads[head_of(bytes & s->key_mask)]; number; number = s->nexts[number - 1]) {
+            int64_t from = number > 1 ? s->phrase_ends[number - 2] : 0, size = s->phrase_ends[number - 1] - from;
+            if (size <= o - at && !memcmp(at, s->phrases + from, size)) groups[s->phrase_bits[number - 1]] |= s->phrase_groups[number - 1];
+        }
+    }
+    uint32_t found = 0;
+    for (int bit = 0; bit < 32; bit++)
+        if (groups[bit] == s->groups[bit] && s->groups[bit]) found |= 1u << bit;
+    return found & wanted;
+}
+
+/* Of the bits that are asked for, those that may find something in a text. */
+uint32_t search_text(const Search *s, const uint8_t *text, int64_t size, uint32_t wanted) {
+    uint32_t found = 0;
+    const uint8_t *end = text + size;
+    if ((wanted & s->whole) && has_parted_line(text, end)) found |= wanted & s->whole;
+    uint32_t lines = wanted & s->everything & ~s->contains & ~found;
+    if (lines) found |= bits_of_lines(s, text, end, lines);
+    if (wanted & s->contains) found |= bits_of_phrases(s, text, end, wanted & s->contains);
+    return found;
+}
+
+/* The same for texts one behind the other, but for those that have one of the bits `hard`: bits that find nothing are taken out of what is known
+ * of each, MARKUP too.  always: is asked of every text. */
+void search_texts(const Search *s, const uint8_t *text, const int64_t *offsets, int64_t num_texts, uint32_t hard, uint32_t always, uint32_t *bits) {
+    for (int64_t d = 0; d < num_texts; d++) {
+        if ((bits[d] & MARKUP) && !may_have_markup(text + offsets[d], text + offsets[d + 1])) bits[d] &= ~MARKUP;
+        uint32_t wanted = (bits[d] & s->everything) | always;
+        if (bits[d] & hard)
+            bits[d] |= always;
+        else if (wanted)
+            bits[d] = (bits[d] & ~s->everything) | search_text(s, text + offsets[d], offsets[d + 1] - offsets[d], wanted);
+    }
+}
+
+/* Whether a text has line ends other than line feeds. */
+static int has_line_ends(const uint8_t *p, int64_t size) {
+    int found = 0;
+    for (int64_t i = 0; i + 2 < size; i++)
+        found |= ((p[i] >= 0x0B) & (p[i] <= 0x0D)) | ((p[i] == 0xC2) & (p[i + 1] == 0x85)) |
+                 ((p[i] == 0xE2) & (p[i + 1] == 0x80) & ((p[i + 2] | 1) == 0xA9));
+    for (int64_t i = size > 2 ? size - 2 : 0; i < size; i++)
+        found |= ((p[i] >= 0x0B) & (p[i] <= 0x0D)) | ((p[i] == 0xC2) & (i + 1 < size && p[i + 1] == 0x85));
+    return found;
+}
+
+/* The distinct hashes of lines of at most max_words words of each text, in the order of their first places.
+ *
+ * ends: of the hashes of each text.  odd: of each text, whether Python has to look; it has no hashes then.  There is room for as many hashes as
+ * lines.  Returns 0 where memory is out.
+ */
+int short_lines(const Search *s, const uint8_t *text, const int64_t *offsets, int64_t num_texts, int64_t max_words, uint64_t *hashes, int64_t *ends,
+                uint8_t *odd) {
+    uint8_t line[MAX_LINE];
+    uint64_t *seen = NULL, capacity = 0;
+    int64_t used = 0;
+    for (int64_t d = 0; d < num_texts; d++) {
+        const uint8_t *p = text + offsets[d], *end = text + offsets[d + 1];
+        int64_t first = used;
+        odd[d] = has_line_ends(p, end - p);
+        while (p < end && !odd[d]) {
+            const uint8_t *stop = memchr(p, '\n', end - p);
+            if (!stop) stop = end;
+            int64_t size = normal(s, p, stop, max_words, line);
+            p = stop + 1;
+            odd[d] = size == ODD;
+            if (size > 0) hashes[used++] = hash_of(line, size);
+        }
+        if (odd[d]) used = first;
+        uint64_t mask = 15;
+        while (mask < 2 * (uint64_t)(used - first)) mask = 2 * mask + 1;
+        if (mask >= capacity) {
+            free(seen);
+            seen = malloc((mask + 1) * sizeof(uint64_t));
+            capacity = seen ? mask + 1 : 0;
+            if (!seen) return 0;
+        }
+        memset(seen, 0, (mask + 1) * sizeof(uint64_t));
+        int64_t last = used;
+        used = first;
+        for (int64_t i = first; i < last; i++) {
+            uint64_t at = hashes[i] & mask;
+            while (seen[at] && seen[at] != hashes[i]) at = (at + 1) & mask;
+            if (!seen[at]) hashes[used++] = seen[at] = hashes[i];
+        }
+        ends[d] = used;
+    }
+    free(seen);
+    return 1;
+}

@@ -1,0 +1,171 @@
+"""Whether a text has what the rules about lines and phrases look for, and hashes of its short lines: one pass over its bytes each, in compiled code.
+
+What is found is what may be: `line_rules` decides, and is asked for few texts.  Without a compiler everything may be.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence, Set
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from common import native
+from common.native import address
+from data_prep.cleaning.code_points import kinds, lower
+from data_prep.cleaning.text_measures import hash_table
+
+SOURCE = Path(__file__).with_name("line_search.c")
+_NUM_HEADS = 4096  # as in line_search.c
+_MASK = (1 << 64) - 1
+_DIGITS = re.compile(r"\d+")
+
+
+class LineSearch:
+    """Searches texts for lines and phrases.
+
+    Args:
+        whole: by bit, phrases that are looked for as whole lines, or in lines parted as menus are.
+        contains: by bit, groups of phrases: of each group one must be in the text, wherever it is.
+        repeated_bit, repeated: hashes (`line_hashes`) of lines that are looked for in every text, and their bit.
+        max_words: that such lines have.
+    """
+
+    def __init__(
+        self,
+        whole: Mapping[int, Iterable[str]],
+        contains: Mapping[int, Sequence[Sequence[str]]],
+        repeated_bit: int = 0,
+        repeated: Set[int] = frozenset(),
+        max_words: float = math.inf,
+    ) -> None:
+        self._library = native.load(SOURCE)
+        # An empty phrase is everywhere; of more groups than fit the first ones tell enough.
+        contains = {bit: kept for bit, groups in contains.items() if (kept := [group for group in groups if all(group)][:32])}
+        self.always = repeated_bit if repeated else 0
+        self._bits = sum(whole) | sum(contains) | self.always
+        if self._library is None:
+            return
+        lines = dict.fromkeys(repeated, self.always)
+        longest = math.ceil(min(max_words, 1 << 40)) if repeated else 0
+        for bit, phrases in whole.items():
+            words = [" ".join(phrase.lower().split()) for phrase in phrases]
+            longest = max([longest, *(line.count(" ") + 1 for line in words)])
+            for key in line_hashes(words) if words else ():
+                lines[key] = lines.get(key, 0) | bit
+        table, line_bits = hash_table(lines.items())
+        found = [
+            (bit, number, phrase.encode()) for bit, groups in contains.items() for number, group in enumerate(groups) for phrase in group
+        ]
+        key_size = min([3, *(len(phrase) for _, _, phrase in found)])
+        self._held: list[NDArray[Any]] = [
+            kinds(),
+            lower(),
+            table,
+            line_bits,
+            *_phrase_tables(found, key_size),
+        ]  # the structure has only their places
+        masks = (1 << 8 * key_size) - 1, sum(whole), sum(contains), self._bits
+        self._search = _Search(*(array.ctypes.data for array in self._held), len(table) - 1, longest, *masks)
+        self._library.search_text.restype = ctypes.c_uint32
+
+    def found(self, data: bytes, bits: int) -> int:
+        """The bits without those of lines and phrases that the text (UTF-8) has not."""
+        wanted = (bits & self._bits) | self.always
+        if self._library is None or not wanted:
+            return bits | self.always
+        return (bits & ~self._bits) | int(
+            self._library.search_text(ctypes.byref(self._search), data, ctypes.c_int64(len(data)), ctypes.c_uint32(wanted))
+        )
+
+    def found_of_all(self, text: bytes, offsets: NDArray[np.int64], hard: int, bits: NDArray[np.uint32]) -> None:
+        """The same for texts one behind the other in place of their `bits` (num_texts,), and MARKUP; those that have one of `hard` keep the others."""
+        if self._library is not None:
+            self._library.search_texts(
+                ctypes.byref(self._search), text, address(offsets), ctypes.c_int64(len(bits)), ctypes.c_uint32(hard), ctypes.c_uint32(self.always),
+                address(bits),
+            )  # fmt: skip
+
+    def short_lines(self, text: bytes, offsets: NDArray[np.int64], max_words: int) -> tuple[NDArray[np.uint64], list[int]]:
+        """(num_hashes,) the distinct hashes of lines of at most so many words of each text, one text behind the other, and the texts that Python has to look at."""
+        num_texts = len(offsets) - 1
+        if self._library is None:
+            return np.zeros(0, np.uint64), list(range(num_texts))
+        hashes, ends = np.empty(text.count(b"\n") + num_texts, np.uint64), np.empty(num_texts, np.int64)
+        odd = np.empty(num_texts, np.bool_)
+        if not self._library.short_lines(
+            ctypes.byref(self._search),
+            text,
+            address(offsets),
+            ctypes.c_int64(num_texts),
+            ctypes.c_int64(max_words),
+            address(hashes),
+            address(ends),
+            address(odd),
+        ):
+            raise ValueError(f"there is not enough memory to count the lines of {len(text)} bytes; lower --max-document-mib")
+        return hashes[: ends[-1] if num_texts else 0], np.flatnonzero(odd).tolist()
+
+
+def _phrase_tables(phrases: Sequence[tuple[int, int, bytes]], key_size: int) -> list[NDArray[Any]]:
+    """Bit, number of the group and bytes of each phrase as `Search` in line_search.c has them, from `phrases` to `groups`."""
+    heads, nexts = np.zeros(_NUM_HEADS, np.uint32), np.zeros(len(phrases) + 1, np.uint32)
+    groups = np.zeros(32, np.uint32)
+    for place, (bit, number, phrase) in enumerate(phrases):
+        head = (int.from_bytes(phrase[:key_size], "little") * 0x9E3779B1 & 0xFFFFFFFF) >> 20
+        nexts[place], heads[head] = heads[head], place + 1
+        groups[bit.bit_length() - 1] |= 1 << number
+    return [
+        np.frombuffer(b"".join(phrase for _, _, phrase in phrases) + b"\0", np.uint8),
+        np.cumsum([0, *(len(phrase) for _, _, phrase in phrases)], dtype=np.int64)[1:],
+        np.array([bit.bit_length() - 1 for bit, _, _ in phrases], np.uint32),
+        np.array([1 << number for _, number, _ in phrases], np.uint32),
+        heads,
+        nexts,
+        groups,
+    ]
+
+
+class _Search(ctypes.Structure):
+    _fields_ = (
+        *(
+            (name, ctypes.c_void_p)
+            for name in (
+                "kinds", "lower", "lines", "line_bits", "phrases", "phrase_ends", "phrase_bits", "phrase_groups", "heads", "nexts", "groups",
+            )
+        ),
+        ("lines_mask", ctypes.c_uint64),
+        ("max_words", ctypes.c_int64),
+        ("key_mask", ctypes.c_uint32),
+        ("whole", ctypes.c_uint32),
+        ("contains", ctypes.c_uint32),
+        ("everything", ctypes.c_uint32),
+    )  # fmt: skip
+
+
+def line_hashes(lines: Sequence[str]) -> list[int]:
+    """64 bits of each line in small letters, digits aside: pages are numbered."""
+    data = _DIGITS.sub("0", "\n".join(lines)).encode()
+    library = native.load(SOURCE)
+    if library is None:
+        return [_hash_of(line) for line in data.split(b"\n")]
+    hashes = np.empty(data.count(b"\n") + 1, np.uint64)
+    library.hash_lines(data, ctypes.c_int64(len(data)), address(hashes))
+    return list(hashes.tolist())
+
+
+def _hash_of(data: bytes) -> int:
+    """As `hash_of` in line_search.c."""
+    value = 0
+    for at in range(0, len(data), 8):
+        value = ((value ^ int.from_bytes(data[at : at + 8], "little")) * 0x9E3779B97F4A7C15) & _MASK
+        value ^= value >> 32
+    value ^= len(data) << 56 & _MASK
+    value = ((value ^ value >> 30) * 0xBF58476D1CE4E5B9) & _MASK
+    value = ((value ^ value >> 27) * 0x94D049BB133111EB) & _MASK
+    return (value ^ value >> 31) or 1

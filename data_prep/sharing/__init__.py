@@ -1,0 +1,1 @@
+"""How is work shared among processes and machines? Shard by shard, and one command on several machines."""

@@ -1,0 +1,83 @@
+"""The `tokenizers` library's form of a SentencePiece BPE or Unigram model: pieces, ids, merges."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sentencepiece import SentencePieceProcessor
+    from tokenizers import Tokenizer, models
+
+SPACE = "▁"
+# Worse than any spelling in ordinary pieces, whose scores are logarithms of shares, about -20 at the lowest.
+_HIDDEN_SCORE = -1e4
+# What tokenizers are known to disagree on.
+HOSTILE_TEXTS = (
+    "", " ", "  ", " a", "a ", "  a  b  ", "a\u00a0b\u3000c\u2028d", "\n", "\n\n a\n", "a\tb\r\nc", "\0", "a\0b",
+    SPACE, f"{SPACE}a", f" {SPACE}", "<s>", "</s>", "<pad>", "<unk>", "a</s>b", " </s> ", "<s> a </s>", "<0x0A>", "<0xZZ>",
+    "č", "c\u030c", "\u030c", " \u030ca", "\u1e9b\u0323", "ﬁ½…²", "ＡＢＣ", "\ufeffa", "\u200b", "a\u00adb", "\u2585", "\ufffd", "\ufffe",
+    "😀", "😀😀 😀", "👩‍👩‍👧‍👦", "🇸🇮", "👍🏽", "漢字かな交じり文", "नमस्ते", "مرحبا", "𐍈𝔊", "\U0010ffff", "\u0001\u007f\u0080\u009f",
+    "x" * 5_000, "ab" * 3_000, "čš" * 1_000, "-" * 999, " " * 999, "aaaa aaa aa a", "1234567890" * 20, "a.b,c;d:e!f?g",
+)  # fmt: skip
+
+
+def hf_tokenizer(model: SentencePieceProcessor, *, is_unigram: bool = False) -> Tokenizer:
+    """The backend tokenizer with the pieces and ids of a SentencePiece model.
+
+    No piece holds a space but at its start, so that cutting the text before each space changes nothing.
+    """
+    from tokenizers import AddedToken, Tokenizer, decoders, normalizers, pre_tokenizers
+
+    tokenizer = Tokenizer(_unigram(model) if is_unigram else _bpe(model))
+    # Not the Metaspace pre-tokenizer: it adds no dummy prefix to a text that begins with a space.
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend(SPACE), normalizers.Replace(" ", SPACE)])
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(SPACE, "merged_with_next")
+    tokenizer.decoder = decoders.Sequence(
+        [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+    specials = [model.id_to_piece(i) for i in range(model.get_piece_size()) if model.is_control(i) or model.is_unknown(i)]
+    tokenizer.add_special_tokens([AddedToken(piece, special=True, normalized=False) for piece in specials])
+    return tokenizer
+
+
+def _bpe(model: SentencePieceProcessor) -> models.BPE:
+    """The merges of a BPE model.
+
+    SentencePiece joins the neighbours whose joint piece has the best score, leftmost first.  So every way to cut a piece in
+    two pieces is a merge, ranked by the score of the whole.
+    """
+    from tokenizers import models
+
+    ids = range(model.get_piece_size())
+    pieces = [model.id_to_piece(i) for i in ids]
+    scores = {pieces[i]: model.get_score(i) for i in ids if not (model.is_control(i) or model.is_unknown(i) or model.is_byte(i))}
+    merges = [
+        (piece[:cut], piece[cut:])
+        for piece in sorted(scores, key=lambda piece: -scores[piece])
+        for cut in range(1, len(piece))
+        if piece[:cut] in scores and piece[cut:] in scores
+    ]
+    return models.BPE(
+        vocab={piece: i for i, piece in enumerate(pieces)},
+        merges=merges,
+        unk_token=pieces[model.unk_id()],
+        fuse_unk=True,
+        byte_fallback=any(model.is_byte(i) for i in ids),
+    )
+
+
+def _unigram(model: SentencePieceProcessor) -> models.Unigram:
+    from tokenizers import models
+
+    byte_fallback = any(model.is_byte(i) for i in range(model.get_piece_size()))
+    return models.Unigram(hide_from_text(model), unk_id=model.unk_id(), byte_fallback=byte_fallback)
+
+
+def hide_from_text(model: SentencePieceProcessor) -> list[tuple[str, float]]:
+    """Pieces and scores of a Unigram model, so low for special and byte tokens that a text which spells one is not cut into it.
+
+    The `tokenizers` library looks for all pieces in a text; SentencePiece only for ordinary ones.
+    """
+    ids = range(model.get_piece_size())
+    hidden = (model.is_control(i) or model.is_unknown(i) or model.is_byte(i) for i in ids)
+    return [(model.id_to_piece(i), _HIDDEN_SCORE if hide else model.get_score(i)) for i, hide in zip(ids, hidden)]

@@ -1,0 +1,437 @@
+"""One model evaluated on texts and tasks: its folder of results, written once complete, and the answers kept until then."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import sys
+import time
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from common.artifacts import combined_digest, digest_bytes, make_group_readable, partial_directory, staged_directory, write_manifest
+from common.progress import Counter, Progress
+from conversion.checkpoints.hf_model import Checkpoint, is_masked, load_model
+from conversion.measuring.bits_per_byte import (
+    DEFAULT_WINDOW_TOKENS,
+    StartToken,
+    TextScore,
+    choose_start_token,
+    choose_window_tokens,
+    score_documents,
+)
+from conversion.measuring.intervals import ratio_interval
+from conversion.measuring.pseudo_likelihood import PseudoScore, score_documents_by_filling_in
+from data_prep.reading.named_texts import Text
+from eval.running.backends import Machine, Settings, open_backend
+from eval.running.chat import Chat
+from eval.running.failures import failure_reason
+from eval.running.journal import Journal
+from eval.running.results import PSEUDO, PSEUDO_TEXTS, RESULT_FORMAT, write_lines, write_result
+from eval.running.task_runs import FoundTask, item_scores, run_task
+
+_VLLM_PIECE = 256  # requests between two writes; it makes its own batches
+
+
+def result_key(model_digest: str, parts: Mapping[str, str], settings: Settings) -> str:
+    """Identity of results: equal for equal weights, tokenizer, texts, tasks with their prompts, settings and library versions.
+
+    Args:
+        parts: of `parts_of`.
+    """
+    return combined_digest({**parts, "model": model_digest, "rest": _rest(settings)})
+
+
+def parts_of(texts: Iterable[Text], tasks: Mapping[str, FoundTask]) -> dict[str, str]:
+    """What is evaluated -> its digest."""
+    return {f"text {text.name}": text.digest for text in texts} | {f"task {name}": found.digest for name, found in tasks.items()}
+
+
+def parts_of_result(result: Mapping[str, Any]) -> dict[str, str]:
+    """What was evaluated -> its digest, as `parts_of`."""
+    texts = {**result["texts"], **result.get(PSEUDO_TEXTS, {})}
+    return {
+        f"{kind} {name}": part["digest"] for kind, parts in (("text", texts), ("task", result["tasks"])) for name, part in parts.items()
+    }
+
+
+def _rest(settings: Settings) -> str:
+    return json.dumps([RESULT_FORMAT, settings.told(), versions_of(settings.backend)])
+
+
+def versions_of(backend: str) -> dict[str, str]:
+    """Versions of the packages that a figure may depend on."""
+    from importlib.metadata import version
+
+    packages = ("lm_eval", "torch", "transformers", "tokenizers", *(("vllm",) if backend == "vllm" else ()))
+    return {package: version(package) for package in packages}
+
+
+def evaluate_checkpoint(
+    checkpoint: Checkpoint,
+    output_dir: Path,
+    *,
+    texts: Sequence[Text],
+    tasks: Mapping[str, FoundTask],
+    settings: Settings,
+    machine: Machine,
+    earlier: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Evaluate one model and write its folder of results; returns what `result.json` says.
+
+    A task that fails does not keep the others from being kept: `failures` of the result says of each why, and its answers wait for the
+    next attempt.
+
+    Args:
+        texts, tasks: those that the folder does not hold yet.
+        earlier: what the folder's `result.json` says, whose figures stay; None where there is no folder.
+
+    Raises:
+        ValueError: if the model cannot be loaded or its logits are not finite on a text, if nothing at all could be evaluated, or if
+            `output_dir` is not empty and there is no earlier result.
+    """
+    answers_dir = _answers_dir(checkpoint, output_dir, settings)
+
+    def evaluate(result: dict[str, Any], staging: Path) -> None:
+        result["settings"] |= asdict(machine)
+        _evaluate_parts(result, staging, checkpoint, texts, tasks, settings, machine, answers_dir)
+
+    result = gather(checkpoint, output_dir, settings, earlier=earlier, add=evaluate)
+    _remove_answers(answers_dir, texts, tasks, done=result["tasks"])
+    return result
+
+
+def gather(
+    checkpoint: Checkpoint,
+    output_dir: Path,
+    settings: Settings,
+    *,
+    earlier: Mapping[str, Any] | None,
+    add: Callable[[dict[str, Any], Path], None],
+) -> dict[str, Any]:
+    """Write a model's folder of results, or add to it; returns what `result.json` says.
+
+    Args:
+        earlier: what the folder's `result.json` says, whose figures stay; None where there is no folder.
+        add: puts what is new into the result, and its files into a folder.
+
+    Raises:
+        ValueError: if `output_dir` is not empty and there is no earlier result.
+    """
+    start = time.monotonic()
+    result: dict[str, Any] = _description(checkpoint, settings) if earlier is None else json.loads(json.dumps(earlier))
+    result.setdefault("failures", {})
+
+    def fill(staging: Path) -> None:
+        add(result, staging)
+        result["key"] = result_key(checkpoint.digest, parts_of_result(result), settings)
+        result["seconds"] = round(result.get("seconds", 0.0) + time.monotonic() - start, 2)
+
+    if earlier is None:
+        with staged_directory(output_dir) as staging:
+            fill(staging)
+            _seal(staging, result, settings)
+    else:
+        with partial_directory(output_dir) as folder:
+            fill(folder)
+            _move_files(folder, output_dir)
+        _seal(output_dir, result, settings)  # nothing reads a new file before the result names it
+        make_group_readable(output_dir)
+    return result
+
+
+def _seal(directory: Path, result: Mapping[str, Any], settings: Settings) -> None:
+    write_result(directory, result)
+    texts = {**result["texts"], **result.get(PSEUDO_TEXTS, {})}
+    write_manifest(
+        directory,
+        stage="eval.harness",
+        facts=result["facts"],
+        arguments={**asdict(settings), "tasks": list(result["tasks"]), "texts": list(texts)},
+        inputs={"model": result["model"]["digest"], **{f"text {name}": text["digest"] for name, text in texts.items()}},
+    )
+
+
+def _move_files(source: Path, target: Path) -> None:
+    for path in sorted(path for path in source.rglob("*") if path.is_file()):
+        moved = target / path.relative_to(source)
+        moved.parent.mkdir(exist_ok=True)
+        os.replace(path, moved)
+
+
+def _evaluate_parts(
+    result: dict[str, Any],
+    staging: Path,
+    checkpoint: Checkpoint,
+    texts: Sequence[Text],
+    tasks: Mapping[str, FoundTask],
+    settings: Settings,
+    machine: Machine,
+    answers_dir: Path,
+) -> None:
+    """Add texts, tasks and failures to a result, and their files to a folder."""
+    if is_masked(checkpoint.model_type):
+        _fill_in_texts(result, staging, checkpoint, texts, settings, machine, answers_dir)
+        return
+    result["settings"]["window_tokens"] = choose_window_tokens(checkpoint.num_positions, settings.context_length)
+    with _model(checkpoint, settings, machine, texts=bool(texts)) as model:
+        _evaluate_with(model, result, staging, checkpoint, texts, tasks, settings, machine, answers_dir)
+    if not result["texts"] and not result["tasks"]:
+        raise ValueError(failures_sentence(result["failures"]))
+
+
+def _fill_in_texts(
+    result: dict[str, Any],
+    staging: Path,
+    checkpoint: Checkpoint,
+    texts: Sequence[Text],
+    settings: Settings,
+    machine: Machine,
+    answers_dir: Path,
+) -> None:
+    """Texts by a masked model: apart from those of causal models, so that nothing that reads the one takes the other for it."""
+    model = load_model(checkpoint, device=machine.device, dtype=settings.dtype, masked=True)
+    result["model"]["num_parameters"] = model.num_parameters()
+    window_tokens = choose_window_tokens(checkpoint.num_positions, settings.context_length)
+    for text in texts:
+        start = time.monotonic()
+        with _part(checkpoint, text.name), Progress(f"{checkpoint.name}, {text.name}", total=None, unit="windows") as progress:
+            memory = _TextMemory(Journal(_text_journal_path(answers_dir, text)), progress)
+            score = score_documents_by_filling_in(
+                model,
+                checkpoint.tokenizer,
+                text.documents,
+                window_tokens=window_tokens,
+                text_name=f"{text.path} with model {checkpoint.name}",
+                memory=memory,
+            )
+        write_lines(staging / "documents" / f"{PSEUDO}{text.name}.jsonl", (asdict(document) for document in score.documents))
+        seconds = round(time.monotonic() - start + memory.earlier_seconds, 4)
+        figures = {**score.figures(), **_interval(score), "seconds": seconds, "digest": text.digest}
+        result.setdefault(PSEUDO_TEXTS, {})[text.name] = figures
+
+
+@contextlib.contextmanager
+def _model(checkpoint: Checkpoint, settings: Settings, machine: Machine, *, texts: bool) -> Iterator[Any]:
+    """The model, or processes that have it; None where only vLLM needs it."""
+    if machine.workers > 1:
+        from eval.running.workers import Workers, devices_of_workers
+
+        devices = devices_of_workers(machine.device, machine.workers)
+        with Workers(checkpoint, settings, machine, devices=devices, texts=texts) as workers:
+            yield workers
+        return
+    yield load_model(checkpoint, device=machine.device, dtype=settings.dtype) if texts or settings.backend == "hf" else None
+
+
+def _evaluate_with(
+    model: Any,
+    result: dict[str, Any],
+    staging: Path,
+    checkpoint: Checkpoint,
+    texts: Sequence[Text],
+    tasks: Mapping[str, FoundTask],
+    settings: Settings,
+    machine: Machine,
+    answers_dir: Path,
+) -> None:
+    if model is not None:
+        count = model.num_parameters
+        result["model"]["num_parameters"] = count() if callable(count) else count
+    if texts:
+        window_tokens = result["settings"]["window_tokens"]
+        start_token = choose_start_token(checkpoint.tokenizer, settings.start_token)
+        result["settings"]["start_token_used"] = asdict(start_token)
+        for text in texts:
+            journal = Journal(_text_journal_path(answers_dir, text))
+            with _part(checkpoint, text.name):
+                result["texts"][text.name] = _score_text(model, checkpoint, text, start_token, window_tokens, staging, journal)
+    if not tasks:
+        return
+    chat = settings.chat(checkpoint)
+    if chat is not None:
+        result["chat"] = {"template": chat.template, "template_digest": chat.template_digest, "special_tokens": dict(chat.special_tokens)}
+    chats = {name: found.build(chat) for name, found in tasks.items()} if chat is not None else {}
+    positions = _task_positions(checkpoint, tasks, settings)
+    result["settings"]["task_positions"] = max(positions, result["settings"].get("task_positions", 0))
+    if machine.workers > 1:
+        model.max_length, lm = positions, model
+    else:
+        lm = open_backend(model, checkpoint, positions, settings, machine)
+    for number, (name, found) in enumerate(tasks.items(), start=1):
+        result["failures"].pop(name, None)
+        requests = f"{len(found.task.instances)} requests"
+        print(f"{checkpoint.name}, {name}: task {number} of {len(tasks)}, {requests}", file=sys.stderr, flush=True)
+        try:
+            with _part(checkpoint, name):
+                result["tasks"][name] = _answer_task(
+                    lm, found, checkpoint, _journal_path(answers_dir, found), staging, settings, machine, chats.get(name)
+                )
+        except Exception as error:  # a task's functions are its owner's, and raise anything
+            result["failures"][name] = failure_reason(error)
+
+
+@contextlib.contextmanager
+def _part(checkpoint: Checkpoint, name: str) -> Iterator[None]:
+    """Say on stderr that a text or task is done, and how long it took."""
+    start = time.monotonic()
+    yield
+    print(f"{checkpoint.name}, {name}: {time.monotonic() - start:.1f} s", file=sys.stderr, flush=True)
+
+
+def failures_sentence(failures: Mapping[str, str]) -> str:
+    """Which tasks failed and why, tasks of one reason together."""
+    tasks_of: dict[str, list[str]] = {}
+    for name, reason in failures.items():
+        tasks_of.setdefault(reason, []).append(name)
+    return "; ".join(f"{'task' if len(names) == 1 else 'tasks'} {', '.join(names)}: {reason}" for reason, names in tasks_of.items())
+
+
+def _answers_dir(checkpoint: Checkpoint, output_dir: Path, settings: Settings) -> Path:
+    """Where answers are kept until the folder is complete: of this model, these settings and versions alone."""
+    digest = combined_digest({"model": checkpoint.digest, "rest": _rest(settings)})
+    return output_dir.parent / ".answers" / digest.removeprefix("xxh3:")[:16]
+
+
+def _journal_path(answers_dir: Path, found: FoundTask) -> Path:
+    digest = digest_bytes(found.digest.encode()).removeprefix("xxh3:")[:16]
+    return answers_dir / f"{found.name}.{digest}.jsonl"
+
+
+def _text_journal_path(answers_dir: Path, text: Text) -> Path:
+    return answers_dir / f"text-{text.name}.{digest_bytes(text.digest.encode()).removeprefix('xxh3:')[:16]}.jsonl"
+
+
+def _remove_answers(answers_dir: Path, texts: Iterable[Text], tasks: Mapping[str, FoundTask], *, done: Container[str]) -> None:
+    """Remove what was kept of texts and of tasks that are done, which the folder holds now; answers to tasks that failed wait."""
+    for text in texts:
+        _text_journal_path(answers_dir, text).unlink(missing_ok=True)
+    for name, found in tasks.items():
+        if name in done:
+            _journal_path(answers_dir, found).unlink(missing_ok=True)
+    for directory in (answers_dir, answers_dir.parent):
+        if directory.is_dir() and not any(directory.iterdir()):
+            directory.rmdir()
+
+
+def _description(checkpoint: Checkpoint, settings: Settings) -> dict[str, Any]:
+    return {
+        "format": RESULT_FORMAT,
+        "key": "",
+        "name": checkpoint.name,
+        "model": {
+            "digest": checkpoint.digest,
+            "tokenizer_digest": checkpoint.tokenizer_digest,
+            "model_type": checkpoint.model_type,
+            "vocab_size": checkpoint.vocab_size,
+            "tie_word_embeddings": checkpoint.tie_word_embeddings,
+            "written_by": checkpoint.stage,
+            **({"adapter": checkpoint.adapter.name} if checkpoint.adapter is not None else {}),
+            "num_parameters": None,
+        },
+        "facts": checkpoint.facts,
+        "settings": asdict(settings),
+        "texts": {},
+        "tasks": {},
+        "failures": {},
+        "versions": versions_of(settings.backend),
+    }
+
+
+class _TextMemory:
+    """Scores of a text's windows, in a journal, counted as they come; and how long those took that an earlier process scored."""
+
+    def __init__(self, journal: Journal, progress: Counter) -> None:
+        self._journal, self._progress, self._last = journal, progress, time.monotonic()
+        self.earlier_seconds = 0.0
+
+    def get(self, window: int) -> float | None:
+        kept = self._journal.get(str(window))
+        if kept is None:
+            return None
+        self._progress.advance(window >= 0)
+        self.earlier_seconds += kept["seconds"]
+        self._last = time.monotonic()
+        return float(kept["answer"])
+
+    def keep(self, nats: Mapping[int, float]) -> None:
+        each = (time.monotonic() - self._last) / len(nats)
+        self._journal.add([{"key": str(window), "answer": value, "seconds": each} for window, value in nats.items()])
+        self._progress.advance(sum(window >= 0 for window in nats))
+        self._last = time.monotonic()
+
+
+def _score_text(
+    model: Any, checkpoint: Checkpoint, text: Text, start_token: StartToken, window_tokens: int, staging: Path, journal: Journal
+) -> dict[str, Any]:
+    start = time.monotonic()
+    with Progress(f"{checkpoint.name}, {text.name}", total=None, unit="windows") as progress:
+        memory = _TextMemory(journal, progress)
+        score = score_documents(
+            model,
+            checkpoint.tokenizer,
+            text.documents,
+            start_token=start_token,
+            window_tokens=window_tokens,
+            text_name=f"{text.path} with model {checkpoint.name}",
+            memory=memory,
+        )
+    write_lines(staging / "documents" / f"{text.name}.jsonl", (asdict(document) for document in score.documents))
+    seconds = time.monotonic() - start + memory.earlier_seconds
+    num_words = sum(len(document.split()) for document in text.documents)
+    return {**score.figures(), **_interval(score), "num_words": num_words, "seconds": round(seconds, 4), "digest": text.digest}
+
+
+def _interval(score: TextScore | PseudoScore) -> dict[str, float | None]:
+    """95 % interval of bits per byte over documents; no ends where one document says nothing of others."""
+    bits = [document.nats / math.log(2) + 8 * document.unknown_bytes for document in score.documents]
+    estimate = ratio_interval(bits, [document.text_bytes for document in score.documents], bounds=(0, math.inf))
+    return {end: estimate.figures()[end] for end in ("low", "high")}
+
+
+def _task_positions(checkpoint: Checkpoint, tasks: Mapping[str, FoundTask], settings: Settings) -> int:
+    """Positions that prompts and answers may take: as wanted, else the model's, or without a limit as many as these tasks need.
+
+    vLLM keeps memory for every position it is told of, so it is told of no more than these tasks need either.
+    """
+    if settings.context_length is not None:
+        return settings.context_length
+    if settings.backend == "hf" and checkpoint.num_positions is not None:
+        return checkpoint.num_positions
+    from eval.running.answers import tokens_needed
+
+    needed = max(tokens_needed(found.task.instances, checkpoint.tokenizer.encode) for found in tasks.values())
+    return min(max(needed, DEFAULT_WINDOW_TOKENS), checkpoint.num_positions or needed + DEFAULT_WINDOW_TOKENS)
+
+
+def _answer_task(
+    backend: Any,
+    found: FoundTask,
+    checkpoint: Checkpoint,
+    answers: Path,
+    staging: Path,
+    settings: Settings,
+    machine: Machine,
+    chat: Chat | None,
+) -> dict[str, Any]:
+    from eval.running.answers import RememberingModel
+
+    total = sum(instance.repeats or 1 for instance in found.task.instances)
+    with Progress(f"{checkpoint.name}, {found.name}", total=total, unit="answers") as progress:
+        lm = RememberingModel(
+            backend,
+            Journal(answers),
+            requests_per_piece=_VLLM_PIECE if settings.backend == "vllm" else machine.batch_size,
+            cut_prompts=settings.cut_prompts,
+            sampling_seed=settings.sampling_seed,
+            progress=progress,
+            chat=chat,
+        )
+        summary, samples = run_task(lm, found, chat)
+    write_lines(staging / "samples" / f"{found.name}.jsonl", samples)
+    write_lines(staging / "items" / f"{found.name}.jsonl", [item_scores(samples)])
+    return summary

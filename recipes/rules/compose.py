@@ -1,0 +1,153 @@
+"""From a recipe's name and overrides on the command line to a typed recipe (Hydra)."""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from common.plain_files import parse_yaml, read_text
+from recipes.rules.interpolations import require_bounded_interpolations
+from recipes.rules.languages import with_table
+from recipes.rules.schema import Recipe, recipe_from_mapping
+from recipes.rules.tiny import Size, size_overrides
+
+CONF_DIR = Path(__file__).resolve().parent.parent / "conf"
+_ROOT = "bundled"
+
+
+def recipe_names() -> list[str]:
+    """All bundled recipes."""
+    root = CONF_DIR / "recipe"
+    return sorted(path.relative_to(root).with_suffix("").as_posix() for path in root.rglob("*.yaml"))
+
+
+def recipe_descriptions() -> dict[str, str]:
+    """Name of each bundled recipe -> the comment that it begins with."""
+    descriptions = {}
+    for name in recipe_names():
+        lines = (CONF_DIR / "recipe" / f"{name}.yaml").read_text(encoding="utf-8").splitlines()
+        comments = itertools.takewhile(lambda line: line.startswith("#"), lines)
+        descriptions[name] = " ".join(line.removeprefix("# ") for line in comments if "@package" not in line)
+    return descriptions
+
+
+def compose_recipe(recipe: str, overrides: Sequence[str] = ()) -> Recipe:
+    """The recipe of a bundled name or a YAML file, with overrides in Hydra's grammar.
+
+    Args:
+        overrides: `key=value`; `group=choice` for another choice in the recipe's defaults, `+group=choice` for one more; `+size=tiny`
+            for the form that a laptop runs.
+
+    Raises:
+        ValueError: for an unknown recipe, a malformed override, and all that `recipe_from_mapping` refuses.
+    """
+    choices, values, size = _sorted_overrides(overrides)
+    if size is not None:
+        values = size_overrides(_compose(recipe, choices), _read_size(size)) + values
+    return with_table(_compose(recipe, choices + values))
+
+
+def _sorted_overrides(overrides: Sequence[str]) -> tuple[list[str], list[str], str | None]:
+    """Choices of groups, values of keys, and the size if one is asked for."""
+    choices, values, size = [], [], None
+    for override in overrides:
+        key, equals, value = override.partition("=")
+        group = key.removeprefix("+")
+        if not equals or not group.replace(".", "").replace("_", "").isalnum():
+            raise ValueError(f"the override {override!r} is not of the form key=value, for example schedule.max_steps=100")
+        if not (CONF_DIR / group).is_dir():
+            values.append(
+                f"++{override.removeprefix('+')}"
+            )  # lets unknown keys through to our own check, which names the nearest known one
+        elif not (CONF_DIR / group / f"{value}.yaml").is_file():
+            known = sorted(path.stem for path in (CONF_DIR / group).glob("*.yaml"))
+            raise ValueError(f"there is no {group} {value}; there are {', '.join(known)}")
+        elif group == "size":
+            size = value
+        else:
+            choices.append(override)
+    return choices, values, size
+
+
+def _read_size(name: str) -> Size:
+    from omegaconf import OmegaConf
+
+    return Size(**OmegaConf.to_container(OmegaConf.load(CONF_DIR / "size" / f"{name}.yaml")))  # type: ignore[arg-type]
+
+
+def _compose(recipe: str, overrides: Sequence[str]) -> Recipe:
+    from hydra import compose, initialize_config_dir
+    from hydra.core.global_hydra import GlobalHydra
+    from hydra.errors import HydraException
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    config_dir, choice, place = _place(recipe)
+    GlobalHydra.instance().clear()
+    try:
+        with initialize_config_dir(str(config_dir), version_base="1.3"):
+            composed = compose(choice, overrides=[place, *overrides])
+            _require_bounded(recipe, OmegaConf.to_container(composed, resolve=False))
+            content = OmegaConf.to_container(composed, resolve=True)
+    except (HydraException, OmegaConfBaseException) as error:
+        if found := re.search(r"Could not override '(\w+)'. No match in the defaults list", str(error)):
+            raise ValueError(f"the recipe {recipe} has no choice of {found[1]} to replace; add one with +{found[1]}=...") from error
+        raise ValueError(f"the recipe {recipe} cannot be composed: {str(error).splitlines()[0]}") from error
+    if not isinstance(content, dict):
+        raise ValueError(f"the recipe {recipe} holds no keys")
+    return recipe_from_mapping({"name": recipe if choice == _ROOT else choice, **{str(key): value for key, value in content.items()}})
+
+
+def _require_bounded(recipe: str, content: object) -> None:
+    try:
+        require_bounded_interpolations(content)
+    except ValueError as error:
+        raise ValueError(f"the recipe {recipe} cannot be composed: {error}") from None
+
+
+def _place(recipe: str) -> tuple[Path, str, str]:
+    """Directory and name of the file that Hydra begins with, and the override that says what else belongs to it."""
+    if recipe.endswith((".yaml", ".yml")):
+        file = Path(recipe).resolve()
+        if not file.is_file():
+            raise ValueError(f"the recipe file {recipe} does not exist; the bundled recipes are {', '.join(recipe_names())}")
+        _require_plain_files(file, {file})
+        return file.parent, file.stem, f"hydra.searchpath=[file://{CONF_DIR}]"  # so that its defaults list can name our groups
+    if recipe not in recipe_names():
+        nearest = difflib.get_close_matches(recipe, recipe_names(), n=1, cutoff=0.0)[0]
+        raise ValueError(f"there is no recipe {recipe}; did you mean {nearest}? The bundled recipes are {', '.join(recipe_names())}")
+    return CONF_DIR, _ROOT, f"recipe={recipe}"
+
+
+def _require_plain_files(file: Path, seen: set[Path]) -> None:
+    """Refuse a recipe's file, and those beside it that its defaults name, that Hydra would work on for ever or not understand.
+
+    Raises:
+        ValueError: naming the file.
+    """
+    content = parse_yaml(read_text(file), subject=f"the recipe {file}")
+    if not isinstance(content, dict):
+        found = "nothing" if content is None else f"{type(content).__name__} {str(content)[:40]!r}"
+        raise ValueError(f"the recipe {file} holds {found}; expected keys and values, such as those of {CONF_DIR}/recipe/demo_adapt.yaml")
+    defaults = content.get("defaults", [])
+    if not isinstance(defaults, list):
+        raise ValueError(f"the recipe {file} has defaults {defaults!r}; expected a list, such as [/model: opt_1b, _self_]")
+    for name in (name for entry in defaults for name in _named(entry)):
+        beside = (file.parent / f"{name}.yaml").resolve()
+        if beside not in seen and beside.is_file():
+            seen.add(beside)
+            _require_plain_files(beside, seen)
+
+
+def _named(entry: object) -> list[str]:
+    """The files that an entry of a defaults list may mean, without suffix: `group: choice`, `group: [choice, ...]` or a name alone."""
+    if not isinstance(entry, dict):
+        return [str(entry).partition("@")[0].lstrip("/")]
+    names = []
+    for key, value in entry.items():
+        group = str(key).removeprefix("optional ").removeprefix("override ").partition("@")[0].strip("/")
+        names += [f"{group}/{choice}" for choice in (value if isinstance(value, list) else [value])]
+    return names

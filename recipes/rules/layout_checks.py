@@ -1,0 +1,148 @@
+"""The rules between a model's sizes, the processes that it is spread over, and the batch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from recipes.numbers import arithmetic
+from recipes.numbers.arithmetic import divisors
+from recipes.numbers.recomputation import recomputation_problems
+from recipes.rules.schema import Recipe
+
+if TYPE_CHECKING:
+    from recipes.rules.inputs import RunInputs
+
+
+def layout_problems(recipe: Recipe, inputs: RunInputs, *, vocab_rows: int) -> list[str]:
+    """What is wrong with how a model and its batch are spread over processes.
+
+    Args:
+        vocab_rows: rows of the vocabulary tables in the engine.
+    """
+    problems = _division_problems(recipe, inputs, vocab_rows) + _process_problems(recipe)
+    problems += _context_problems(recipe, inputs.model) or _sequence_parallel_problems(recipe)
+    if recipe.recomputation is not None:
+        problems += recomputation_problems(recipe.recomputation, layers_per_stage(recipe, inputs.model))
+    return problems
+
+
+def layers_per_stage(recipe: Recipe, model: Mapping[str, Any]) -> int:
+    """Layers of a pipeline stage."""
+    layers: int = model["num_layers"]
+    return layers // recipe.parallel.pipeline_parallel_size
+
+
+def _sequence_parallel_problems(recipe: Recipe) -> list[str]:
+    """What cannot be cut along the sequence."""
+    tensor, context, length = recipe.parallel.tensor_parallel_size, recipe.parallel.context_parallel_size, recipe.data.sequence_length
+    if not recipe.parallel.sequence_parallel:
+        return []
+    if tensor == 1:
+        return [
+            "parallel.sequence_parallel cuts sequences among tensor-parallel ranks, but parallel.tensor_parallel_size is 1;"
+            " leave it out, or set tensor_parallel_size to at least 2"
+        ]
+    if length % (tensor * context):
+        sizes = (
+            f"tensor_parallel_size ({tensor})" if context == 1 else f"tensor_parallel_size x context_parallel_size ({tensor} x {context})"
+        )
+        return [
+            f"data.sequence_length ({length}) must be a multiple of parallel.{sizes} with parallel.sequence_parallel;"
+            f" the nearest {_nearest_multiples(length, tensor if context == 1 else math.lcm(tensor, 2) * context)}"
+        ]
+    return []
+
+
+def _division_problems(recipe: Recipe, inputs: RunInputs, vocab_rows: int) -> list[str]:
+    """What of the model does not divide."""
+    tensor, pipeline, model = recipe.parallel.tensor_parallel_size, recipe.parallel.pipeline_parallel_size, inputs.model
+    problems = []
+    heads = model["num_attention_heads"]
+    groups = model.get("num_query_groups", heads)  # which divide the heads
+    for name, size in (
+        ("attention heads" if groups == heads else "key and value heads", groups),
+        ("hidden units of the feed-forward layer", model["ffn_hidden_size"]),
+    ):
+        if size % tensor:
+            problems.append(f"parallel.tensor_parallel_size ({tensor}) does not divide the {size} {name}; {_possible(size, tensor)}")
+    multiple = recipe.model.pad_vocabulary_to_multiple_of
+    if vocab_rows % tensor:
+        problems.append(
+            f"parallel.tensor_parallel_size ({tensor}) does not divide the {vocab_rows} rows of the vocabulary padded to a multiple of {multiple};"
+            f" set model.pad_vocabulary_to_multiple_of to a multiple of {tensor}, for example {_next_multiple(multiple, tensor)}"
+        )
+    num_layers = model["num_layers"]
+    if num_layers % pipeline:
+        problems.append(
+            f"parallel.pipeline_parallel_size ({pipeline}) does not divide the {num_layers} layers; {_possible(num_layers, pipeline)}"
+        )
+    return problems
+
+
+def _context_problems(recipe: Recipe, model: Mapping[str, Any]) -> list[str]:
+    """What keeps a sample from being cut into pieces."""
+    context, length = recipe.parallel.context_parallel_size, recipe.data.sequence_length
+    if context == 1:
+        return []
+    if arithmetic.sees_both_sides(model):
+        return [
+            f"parallel.context_parallel_size ({context}) cuts samples of models whose tokens see those before them alone, but this one is"
+            " an encoder; set it to 1"
+        ]
+    pieces = 2 * context
+    if length < pieces:
+        return [
+            f"data.sequence_length ({length}) has too few tokens for parallel.context_parallel_size ({context}), which cuts every sample"
+            f" into 2 x {context} = {pieces} pieces; {_possible_contexts(length)}"
+        ]
+    if length % pieces:
+        return [
+            f"data.sequence_length ({length}) must be a multiple of 2 x parallel.context_parallel_size (2 x {context} = {pieces}), the"
+            f" pieces that a sample is cut into; the nearest {_nearest_multiples(length, pieces)}"
+        ]
+    return []
+
+
+def _possible_contexts(length: int) -> str:
+    possible = [n for n in divisors(length // 2) if length % (2 * n) == 0] if length > 1 else [1]
+    return f"possible sizes are {', '.join(map(str, possible))}" if len(possible) > 1 else "only 1 is possible"
+
+
+def _process_problems(recipe: Recipe) -> list[str]:
+    """What does not divide of processes and batch."""
+    parallel, schedule = recipe.parallel, recipe.schedule
+    sizes = {"tensor_parallel_size": parallel.tensor_parallel_size, "pipeline_parallel_size": parallel.pipeline_parallel_size}
+    if parallel.context_parallel_size > 1:
+        sizes["context_parallel_size"] = parallel.context_parallel_size
+    processes, together = arithmetic.world_size(parallel), arithmetic.model_parallel_size(parallel)
+    if processes % together:
+        return [
+            f"{parallel.num_nodes} nodes x {parallel.devices_per_node} devices = {processes} processes are no multiple of"
+            f" {' x '.join(sizes)} ({' x '.join(map(str, sizes.values()))} = {together});"
+            f" the nearest {_nearest_multiples(processes, together)}"
+        ]
+    replicas = arithmetic.data_parallel_size(parallel)
+    unit, batch = schedule.micro_batch_size * replicas, schedule.global_batch_size
+    if not batch % unit:
+        return []
+    per_replica, left = divmod(batch, replicas)
+    micro = "" if left else f"; or a micro_batch_size of {', '.join(map(str, divisors(per_replica)))}"
+    return [
+        f"schedule.global_batch_size ({batch}) must be a multiple of micro_batch_size x data-parallel size"
+        f" ({schedule.micro_batch_size} x {replicas} = {unit}); the nearest {_nearest_multiples(batch, unit)}{micro}"
+    ]
+
+
+def _possible(size: int, asked: int) -> str:
+    return f"possible are {', '.join(str(n) for n in divisors(size) if n <= 2 * asked)}"
+
+
+def _nearest_multiples(value: int, unit: int) -> str:
+    below, above = value // unit * unit, _next_multiple(value, unit)
+    return f"are {below} and {above}" if below else f"is {above}"
+
+
+def _next_multiple(value: int, unit: int) -> int:
+    return (value // unit + 1) * unit

@@ -1,0 +1,119 @@
+"""Masked language modelling (Devlin et al. 2019; drawn anew at every pass as in RoBERTa, Liu et al. 2019): which tokens are hidden, and behind what.
+
+What is drawn for a sample follows from the seed and the sample's number in the run, so that neither a resumed run nor another layout
+sees other masks.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data_prep.tokenizers.files import load_tokenizer
+from data_prep.tokenizers.token_bytes import bytes_of, spelling_of
+from recipes.rules.schema import MASKED, MaskingRecipe, Recipe
+
+CHECKPOINT_TOKENIZER = Path("context/hf")  # relative to a checkpoint
+Ids = NDArray[np.int64]
+Flags = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class MaskVocabulary:
+    """What masking has to know of a tokenizer.
+
+    Attributes:
+        mask_id: the token that others are hidden behind.
+        is_ordinary: (num_tokens,), False for special tokens, which are neither hidden nor put in the place of others.
+        begins_word: (num_tokens,), whether the text of a token begins with a space.
+        padding_id: the token that fills up samples, if there is one.
+    """
+
+    mask_id: int
+    is_ordinary: Flags
+    begins_word: Flags
+    padding_id: int | None = None
+
+    @cached_property
+    def ordinary(self) -> Ids:
+        """(num_ordinary,) ids of the tokens that are not special."""
+        return np.flatnonzero(self.is_ordinary)
+
+
+def read_mask_vocabulary(directory: Path) -> MaskVocabulary:
+    """That of the tokenizer in a folder.
+
+    Raises:
+        ValueError: if there is none, or it has no mask token.
+    """
+    tokenizer = load_tokenizer(directory)
+    if tokenizer.mask_token_id is None:
+        raise ValueError(
+            f"the tokenizer in {directory} has no mask token, behind which masked training hides others; set its mask_token (<mask>), or"
+            " train one with data_prep.train_tokenizer --mask-token, and make checkpoint and data with it"
+        )
+    spelling, tokens = spelling_of(json.loads(tokenizer.backend_tokenizer.to_str())), tokenizer.get_vocab()
+    is_ordinary, begins_word = (np.zeros(max(tokens.values()) + 1, dtype=bool) for _ in range(2))
+    for token, token_id in tokens.items():
+        is_ordinary[token_id] = True
+        begins_word[token_id] = bytes_of(token, spelling)[:1].isspace()
+    is_ordinary[tokenizer.all_special_ids] = False
+    return MaskVocabulary(tokenizer.mask_token_id, is_ordinary, begins_word, tokenizer.pad_token_id)
+
+
+def masks_of(recipe: Recipe) -> tuple[MaskVocabulary, MaskingRecipe] | None:
+    """What a run masks, and how; None where its objective is another."""
+    if recipe.objective != MASKED:
+        return None
+    return read_mask_vocabulary(Path(recipe.model.checkpoint) / CHECKPOINT_TOKENIZER), recipe.masking or MaskingRecipe()
+
+
+def mask_sample(tokens: Ids, vocabulary: MaskVocabulary, masking: MaskingRecipe, *, seed: int, number: int) -> tuple[Ids, Flags]:
+    """What the model sees of a sample, and which tokens it has to predict.
+
+    Args:
+        tokens: (length,)
+        number: of the sample in the run, counted from 0 over all passes.
+
+    Returns:
+        Ids and flags, (length,) each.
+    """
+    generator = np.random.default_rng([seed, number])
+    chosen = _chosen(tokens, vocabulary, masking, generator)
+    draws, ordinary = generator.random(len(tokens)), vocabulary.ordinary
+    others = ordinary[generator.integers(len(ordinary), size=len(tokens))]
+    seen = np.where(draws < masking.hidden, vocabulary.mask_id, np.where(draws < masking.hidden + masking.replaced, others, tokens))
+    return np.where(chosen, seen, tokens), chosen
+
+
+def _chosen(tokens: Ids, vocabulary: MaskVocabulary, masking: MaskingRecipe, generator: np.random.Generator) -> Flags:
+    draws, is_ordinary = generator.random(len(tokens)), vocabulary.is_ordinary[tokens]
+    if masking.whole_words:  # what follows a special token begins a word too
+        begins = vocabulary.begins_word[tokens] | ~is_ordinary
+        begins[1:] |= ~is_ordinary[:-1]
+        draws = draws[np.cumsum(begins) - begins[0]]
+    chosen: Flags = (draws < masking.share) & is_ordinary
+    return chosen
+
+
+def parts_of_sample(tokens: Ids, vocabulary: MaskVocabulary, *, num_parts: int, number: int) -> Ids:
+    """Which part of a held-out sample each token is of, -1 for special tokens: the parts are equally large and drawn by the number alone.
+
+    With each part hidden in turn every token is predicted once, from most of the others.
+
+    Args:
+        tokens: (length,)
+        number: of the sample.
+
+    Returns:
+        (length,)
+    """
+    places = np.flatnonzero(vocabulary.is_ordinary[tokens])
+    parts = np.full(len(tokens), -1, dtype=np.int64)
+    parts[places] = np.random.default_rng(number).permutation(len(places)) % num_parts
+    return parts

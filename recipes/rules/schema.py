@@ -1,0 +1,281 @@
+"""What a recipe may say: every key with its type, unit and meaning, and the errors for what it may not."""
+
+from __future__ import annotations
+
+import difflib
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class ModelRecipe:
+    """What is trained."""
+
+    checkpoint: str = ""  # NeMo checkpoint to start from, the output of conversion.hf_to_nemo; only plans do without
+    base: str | None = None  # published model whose shape the checkpoint must have, a name of recipes.rules.base_models
+    vocab_size: int | None = None  # rows that the checkpoint must have
+    method: str | None = None  # conversion.transfer --method that must have made the checkpoint
+    output_layer: str | None = None  # conversion.transfer --output-layer that must have made it
+    factors: str | None = None  # factors.safetensors of conversion.transfer --factorised-size: the table is trained as these (OFA)
+    factorised_size: int | None = None  # dimensions that the factors must have
+    hidden_dropout: float = 0.0  # after attention and after the second linear layer; OPT was pretrained with 0.1
+    attention_dropout: float = 0.0  # on the attention weights; OPT has none
+    pad_vocabulary_to_multiple_of: int = 128  # rows of the table in the engine; padding rows change no loss
+
+
+@dataclass(frozen=True)
+class ParallelRecipe:
+    """How the model is spread over processes; the data-parallel size is what is left."""
+
+    num_nodes: int = 1  # machines
+    devices_per_node: int = 1  # GPUs of a node, or processes where there is no GPU
+    tensor_parallel_size: int = 1  # processes among which every layer is cut
+    sequence_parallel: bool = False  # what these would all have whole, norms and dropout, is cut among them along the sequence
+    pipeline_parallel_size: int = 1  # stages among which the layers are dealt out
+    context_parallel_size: int = 1  # processes among which every sample is cut: each takes a piece from its front and one from its end
+    distributed_optimizer: bool = True  # optimizer state spread over the data-parallel ranks
+    gpu: str | None = None  # what the devices are, a name of recipes.planner.hardware; a layout that does not fit it is refused
+    node_memory_gib: float | None = None  # of a node's host; a run whose checkpoints need more while they are saved or loaded is refused
+    check_memory: bool = True  # False tries a layout that by the estimate does not fit
+    overlap_communication: bool = True  # gradients are reduced, and parameters gathered, beside the computation
+
+
+@dataclass(frozen=True)
+class RecomputationRecipe:
+    """What the backward pass computes again instead of keeping it from the forward pass."""
+
+    granularity: str = "full"  # whole layers, or "selective": the parts of each layer that `modules` names
+    method: str | None = (
+        None  # of full: "uniform" keeps the input of every num_layers layers, "block" recomputes so many layers of a stage; by default uniform
+    )
+    num_layers: int | None = None  # layers of a pipeline stage; by default 1 with uniform, all of a stage with block
+    modules: tuple[str, ...] = ()  # of selective: core_attn (without its projections), mlp; by default core_attn
+
+
+@dataclass(frozen=True)
+class DataRecipe:
+    """What it is trained on."""
+
+    sequence_length: int  # tokens of one sample
+    train: tuple[str, ...] = ()  # data sets, each the output of data_prep.to_megatron; only plans do without
+    table: str | None = None  # or a YAML file of languages and their data sets, in place of train, languages and validation
+    languages: tuple[str, ...] = ()  # language of each data set; needed where `shares` or `sampling_exponent` speak of languages
+    shares: dict[str, float] = field(default_factory=dict)  # language: its share of all samples; its data sets share by their tokens
+    sampling_exponent: float | None = None  # or languages are drawn by their tokens to this power: 1 as much as there is, 0 all alike
+    weights: tuple[float, ...] = ()  # or the share of each data set; by default in proportion to tokens x epochs
+    blend: dict[str, float] | None = None  # or name of a data set, the last folder of its path: its share, in proportion to the others'
+    epochs: tuple[float, ...] = ()  # how often one pass over the data sees each data set; one number for all; by default once
+    published_tokens: int | None = None  # tokens that the published run had; plans without data count with them
+    validation: dict[str, str] = field(default_factory=dict)  # language: held-out data set; one path alone is called "all"
+    document_mask: bool = False  # attention, positions and loss end at each end of text, and answers are packed; False as in the papers
+    pad_documents: bool = False  # each document is a sample of its own (a long one several), filled up; for masked, with document_mask
+    num_workers: int = 0  # loader processes per rank
+
+
+@dataclass(frozen=True)
+class RampUpRecipe:
+    """Smaller batches at the beginning, which grow to `global_batch_size` in equal steps."""
+
+    start_batch_size: int  # samples of the first steps over all ranks
+    batch_size_increment: int  # samples that are added, each time that an equal part of `samples` is seen
+    samples: int  # seen before the batches have their full size
+
+
+@dataclass(frozen=True)
+class ScheduleRecipe:
+    """How long and how fast: linear warmup from 0, decay, constant tail."""
+
+    global_batch_size: int  # samples of one step over all ranks
+    micro_batch_size: int  # samples of one rank in one pass
+    learning_rate: float  # the highest
+    min_learning_rate: float = 0.0  # at the end of the decay and in the tail
+    max_steps: int | None = None  # optimizer steps; give this, train_tokens or epochs; beside epochs it shortens the run
+    train_tokens: int | None = None  # the steps follow: as many as these tokens fill
+    epochs: float | None = None  # passes over the data; the steps follow, and each pass is over before the next begins
+    published_steps: int | None = None  # as the paper rounds them; the plan shows them beside the computed ones
+    warmup_steps: int = 0  # at the beginning, in which the rate rises
+    decay_style: str = "cosine"  # of the rate behind the warmup: cosine, linear, inverse_square_root, wsd, warmup_hold or fixed
+    hold_steps: int | None = None  # of warmup_hold: at learning_rate behind the warmup, before the linear decay
+    decay_steps: int | None = None  # of wsd (warmup, stable, decay): those of its decay, which the tail follows or the end
+    wsd_decay_style: str | None = None  # of wsd: linear, cosine, exponential or minus_sqrt
+    constant_steps: int = 0  # at the end, at min_learning_rate
+    embedding_learning_rate: float | None = None  # the highest of token table and output layer; by default that of the others
+    embedding_min_learning_rate: float | None = None  # at the end of their decay; by default min_learning_rate
+    embedding_weight_decay: float | None = None  # of token table and output layer; by default that of the others
+    ramp_up: RampUpRecipe | None = None  # batches that grow at the beginning; by default all have global_batch_size
+    weight_decay: float = 0.01  # decoupled (AdamW): times the learning rate of the step
+    adam_beta1: float = 0.9  # decay of the first moment
+    adam_beta2: float = 0.95  # decay of the second moment
+    adam_epsilon: float = 1e-8  # added to the root of the second moment
+    clip_gradient_norm: float = 1.0  # the longest gradient, over all that is trained; 0: none is cut
+
+
+@dataclass(frozen=True)
+class FreezeRule:
+    """Parameters that stay as they are: `frozen` names them, or `trained` names all the others (see `recipes.rules.freezing`)."""
+
+    frozen: tuple[str, ...] = ()  # names, patterns with *, or ready-made sets such as top_2_layers
+    trained: tuple[str, ...] = ()  # the same, for all that is not frozen
+    until_step: int | None = None  # steps that are over before one changes them; None: no step does
+    until_epoch: float | None = None  # the same in passes over the data, which schedule.epochs counts
+
+
+@dataclass(frozen=True)
+class LoRARecipe:
+    """Low-rank adapters on all linear layers of every block; what else is trained, `freeze` says (its set `adapters` names them)."""
+
+    rank: int = 8  # width between the two factors
+    alpha: float = 32.0  # the product of the factors is scaled by alpha / rank
+    dropout: float = 0.05  # of the adapters' input
+
+
+@dataclass(frozen=True)
+class MaskingRecipe:
+    """Of the objective "masked": which tokens the model has to predict, and what it sees in their place."""
+
+    share: float = 0.15  # of the tokens, or of the words, drawn for every sample anew; special tokens never
+    hidden: float = 0.8  # of these, behind the mask token
+    replaced: float = 0.1  # of these, behind another token; the rest is seen as it is
+    whole_words: bool = False  # all tokens of a word or none
+    validation_parts: int = 7  # held-out text is measured in so many passes, each with another part of the tokens hidden
+
+
+@dataclass(frozen=True)
+class RunRecipe:
+    """What is written down and when."""
+
+    checkpoint_every_steps: int  # optimizer steps; the last step is saved too
+    checkpoint_every_minutes: float | None = None  # also behind the first step that ends so long after the last save, or the start
+    validate_every_steps: int | None = None  # where data.validation is given; by default as often as a checkpoint is saved
+    validation_batches: int = 1  # global batches of one validation
+    log_every_steps: int = 10  # optimizer steps between two lines of metrics
+    keep_optimizer_in_last_checkpoint: bool = True  # False saves space when the run will not be continued
+    keep_checkpoints: int | None = None  # the newest so many stay, older ones are removed; None: all stay
+    keep_held_checkpoints: int = 8  # of the older ones that eval.watch still waits for, the newest so many stay too
+    asynchronous_save: bool = False  # checkpoints are written beside the next steps, from a copy in the memory of the host
+    stop_signals: tuple[str, ...] = ("SIGTERM", "SIGUSR1", "SIGUSR2")  # that save the run and end it with exit code 0
+    hang_factor: float | None = 20.0  # a step that takes so many times the usual time ends the attempt with all stacks; None: none does
+    hang_seconds: float = 300.0  # but every step may take so long
+    hang_other_seconds: float = 3600.0  # and so long what has no usual time: the start, the first steps, a validation, a save, the end
+    skip_nonfinite_steps: int = 0  # steps of the whole run that may be passed over because a loss or gradient is not finite
+    wandb_project: str | None = None  # log to Weights & Biases too: offline, to be sent later
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """One training run."""
+
+    name: str  # for people
+    model: ModelRecipe
+    data: DataRecipe
+    schedule: ScheduleRecipe
+    run: RunRecipe
+    parallel: ParallelRecipe = field(default_factory=ParallelRecipe)
+    freeze: tuple[FreezeRule, ...] = ()
+    lora: LoRARecipe | None = None
+    recomputation: RecomputationRecipe | None = None  # of activations, in the backward pass; by default all are kept
+    masking: MaskingRecipe | None = None  # of the objective "masked"; by default as BERT
+    objective: str = "next_token"  # or "two_tokens": a second head for the token after the next, left out of exports; "masked": encoders
+    second_head: str = "copied"  # how that head starts: as a copy of the first, or "random"
+    precision: str = "bf16"  # "bf16" (mixed: float32 gradients and optimizer) or "32"
+    seed: int = 42  # of the order of the data, of dropout and of what is drawn
+
+
+MASKED = "masked"
+OBJECTIVES = ("next_token", "two_tokens", MASKED)
+SECOND_HEADS = ("copied", "random")
+PRECISIONS = ("bf16", "32")
+GRANULARITIES = ("full", "selective")
+METHODS = ("uniform", "block")  # of recomputation
+# Parts of a layer, in Megatron's words. Its "layernorm" fails without TransformerEngine, and with it there is none apart from linear layers.
+MODULES = ("core_attn", "mlp")
+Built = typing.TypeVar("Built")
+
+
+def recipe_from_mapping(content: Mapping[str, Any]) -> Recipe:
+    """A typed recipe.
+
+    Raises:
+        ValueError: listing every unknown key (with the nearest known one), every missing key and every value of a wrong type.
+    """
+    data = content.get("data")
+    if isinstance(data, Mapping) and isinstance(data.get("validation"), str):  # one set, perhaps of several languages
+        content = {**content, "data": {**data, "validation": {"all": data["validation"]}}}
+    return build_from_mapping(Recipe, content, subject="the recipe")
+
+
+def build_from_mapping(kind: type[Built], content: Mapping[str, Any], *, subject: str) -> Built:
+    """A dataclass of sections, lists and plain values from a mapping, for example of a YAML file.
+
+    Args:
+        subject: what the errors speak of.
+
+    Raises:
+        ValueError: as `recipe_from_mapping`.
+    """
+    problems: list[str] = []
+    built = _build(kind, content, "", problems)
+    raise_all(problems, subject=subject)
+    return built
+
+
+def raise_all(problems: list[str], *, subject: str) -> None:
+    """Raise one ValueError that lists all problems, if there are any."""
+    if len(problems) == 1:
+        raise ValueError(f"{subject} cannot run: {problems[0]}")
+    if problems:
+        raise ValueError(f"{subject} cannot run, {len(problems)} problems:\n" + "\n".join(f"  - {problem}" for problem in problems))
+
+
+def _build(kind: type, content: Any, path: str, problems: list[str]) -> Any:
+    if not isinstance(content, Mapping):
+        problems.append(f"{path.rstrip('.')} is {content!r}; expected a section with {', '.join(f.name for f in fields(kind))}")
+        return None
+    hints = typing.get_type_hints(kind)
+    known = {f.name: f for f in fields(kind)}
+    for key in content:
+        if key not in known:
+            nearest = difflib.get_close_matches(str(key), list(known), n=1, cutoff=0.0)[0]
+            problems.append(f"unknown key {path}{key}; the nearest known key is {path}{nearest}")
+    values = {}
+    for name, known_field in known.items():
+        if name in content and content[name] != "???":
+            values[name] = _value(hints[name], content[name], f"{path}{name}", problems)
+        elif known_field.default is MISSING and known_field.default_factory is MISSING:
+            problems.append(f"{path}{name} is missing; give it in the recipe or as {path}{name}=VALUE")
+    if problems:
+        return None
+    return kind(**values)
+
+
+def _value(kind: Any, value: Any, path: str, problems: list[str]) -> Any:
+    if isinstance(kind, types.UnionType):
+        if value is None:
+            return None
+        kind = next(option for option in typing.get_args(kind) if option is not type(None))
+    if is_dataclass(kind):
+        return _build(typing.cast(type, kind), value, f"{path}.", problems)
+    if typing.get_origin(kind) is dict:
+        if isinstance(value, str):
+            value = {"all": value}
+        if isinstance(value, Mapping):
+            item = typing.get_args(kind)[1]
+            return {str(key): _value(item, element, f"{path}.{key}", problems) for key, element in value.items()}
+    elif typing.get_origin(kind) is tuple:
+        item = typing.get_args(kind)[0]
+        if isinstance(value, str | int | float):
+            value = [value]
+        if isinstance(value, list):
+            return tuple(_value(item, element, f"{path}[{i}]", problems) for i, element in enumerate(value))
+    elif kind is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    elif kind is str and isinstance(value, int) and not isinstance(value, bool):  # a text that YAML took for true or false is lost
+        return str(value)
+    elif isinstance(value, kind) and not (kind is int and isinstance(value, bool)):
+        return value
+    name = {tuple: "list", dict: "section"}.get(typing.get_origin(kind), getattr(kind, "__name__", str(kind)))
+    problems.append(f"{path} is {value!r}; expected {name}")
+    return None

@@ -1,0 +1,1 @@
+"""What is a run while it runs and afterwards? Its directory and processes, resuming, checkpoints kept, stopping, hanging."""

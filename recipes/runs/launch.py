@@ -1,0 +1,141 @@
+"""Starting the processes of a run on one machine, and making sure that none outlives the run."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from common import command
+from common.lease import PATIENCE_SECONDS, Fence, take_lease, this_process, wait_for_lease
+from recipes.numbers import arithmetic
+from recipes.rules.schema import Recipe
+
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+_LAUNCHED = "SCION_LAUNCHED"
+_LEASE = "SCION_LEASE"  # file and token of the launcher's, for its ranks
+_ENDED_JOBS = "SCION_ENDED_JOBS"  # of Slurm, which whoever starts the training knows to have ended
+_FIRST_RANK_SECONDS = 600.0  # in which nodes of one job start, and rank 0 gets the lease
+
+
+def must_launch(recipe: Recipe) -> bool:
+    """Whether this process has to start the others: one node, several devices, and no launcher did.
+
+    Raises:
+        ValueError: if the recipe needs several nodes and nothing started its processes.
+    """
+    launched = "TORCHELASTIC_RUN_ID" in os.environ or "SLURM_PROCID" in os.environ or "RANK" in os.environ
+    if launched or arithmetic.world_size(recipe.parallel) == 1:
+        return False
+    if recipe.parallel.num_nodes > 1:
+        raise ValueError(
+            f"the recipe asks for {recipe.parallel.num_nodes} nodes; start it with srun, one task per device, or set parallel.num_nodes=1"
+        )
+    return True
+
+
+def launch(module: str, processes: int, arguments: Sequence[str], *, forward: Sequence[str] = ()) -> int:
+    """Run `python -m module arguments` once per device with torchrun's agent, which ends all when one dies.
+
+    Args:
+        forward: signals that are the ranks' to handle; the agent's own answer to SIGTERM would kill them after half a minute.
+
+    Returns:
+        0, or after naming the rank that failed first its exit code, if that has a meaning of its own, else 1.
+    """
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.run import main as torchrun
+
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // processes)))
+    os.environ[_LAUNCHED] = "1"
+    agents_own = ",".join(name for name in ("SIGINT", "SIGHUP", "SIGQUIT", "SIGTERM") if name not in forward)
+    for name in forward:
+        signal.signal(signal.Signals[name], _forward)
+    try:
+        torchrun(["--standalone", f"--nproc-per-node={processes}", f"--signals-to-handle={agents_own}", "--module", module, *arguments])
+    except ChildFailedError as error:
+        rank, failure = error.get_first_failure()
+        print(f"error: rank {rank} ended with exit code {failure.exitcode}; its messages are above", file=sys.stderr)
+        return failure.exitcode if failure.exitcode in (command.IN_USE, command.LOST, command.HUNG) else command.WRONG
+    return command.DONE
+
+
+def _forward(number: int, frame: object) -> None:
+    import psutil
+
+    for rank in psutil.Process().children():
+        rank.send_signal(number)
+
+
+def process_rank() -> int:
+    """Rank of this process, as the launcher says."""
+    return int(os.environ.get("RANK", os.environ.get("SLURM_PROCID", "0")))
+
+
+def is_first_process() -> bool:
+    """Whether this process is the first of the run: the launcher, or rank 0 where another launcher is at work."""
+    return process_rank() == 0 and _LAUNCHED not in os.environ
+
+
+def share_of_inputs(recipe: Recipe) -> tuple[int, int] | None:
+    """Number of this process and of all that look at the inputs of a run together; None for one that `launch` started, which has looked.
+
+    Where another launcher is at work, the ranks read a part each: they then meet at about the same time, and none waits for another
+    that reads everything for longer than a process group's timeout.
+    """
+    if _LAUNCHED in os.environ:
+        return None
+    return (0, 1) if must_launch(recipe) else (process_rank(), arithmetic.world_size(recipe.parallel))
+
+
+def order_kernels() -> None:
+    """Have GPUs start kernels in the order in which they are given: Megatron overlaps communication by it; before CUDA is initialised."""
+    os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "1")
+
+
+@contextmanager
+def leased(run_dir: Path) -> Iterator[Fence]:
+    """Have the directory of a run for all processes of this launch; its first process takes the lease, and the others go by it.
+
+    Raises:
+        InUseError: if somebody else alive works there.
+    """
+    if _LAUNCHED in os.environ:
+        path, _, token = os.environ[_LEASE].rpartition(" ")
+        yield Fence(Path(path), token)
+    elif not is_first_process():
+        yield wait_for_lease(run_dir, _launch_name(), timeout_seconds=PATIENCE_SECONDS + _FIRST_RANK_SECONDS)
+    else:
+        holder = this_process("recipes.train", launch=_launch_name())
+        with take_lease(run_dir, holder, ended_jobs=os.environ.get(_ENDED_JOBS, "").split()) as lease:
+            os.environ[_LEASE] = f"{lease.path.absolute()} {lease.token}"
+            yield Fence(lease.path, lease.token)  # which NeMo may copy; a thread cannot be
+
+
+def _launch_name() -> str:
+    """What the processes of one launch by srun or torchrun have in common; "" where there is no launcher."""
+    names = ("SLURM_JOB_ID", "SLURM_RESTART_COUNT", "SLURM_STEP_ID") if "SLURM_PROCID" in os.environ else ("MASTER_ADDR", "MASTER_PORT")
+    return " ".join(os.environ.get(name, "") for name in names).strip()
+
+
+def die_with_launcher() -> None:
+    """In a process that `launch` started: end when the launcher does, whatever killed it.
+
+    torchrun puts each rank into a session of its own, so that killing the command's process group would leave them running.
+    """
+    if _LAUNCHED in os.environ:
+        die_with_parent()
+
+
+def die_with_parent() -> None:
+    """Have the kernel kill this process when its parent ends (Linux; elsewhere nothing happens)."""
+    if not sys.platform.startswith("linux"):
+        return
+    parent = os.getppid()
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if parent == 1 or os.getppid() != parent:  # it was gone before the request
+        os.kill(os.getpid(), signal.SIGKILL)

@@ -1,0 +1,361 @@
+"""A recipe as a NeMo trainer: model, data, optimizer and strategy; then fit or resume."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from common.lease import Fence
+from conversion.checkpoints.factors import read_factors
+from conversion.families import family_of
+from data_prep.megatron.index import PREFIX
+from nemo_patches.quick import quick_imports
+from recipes.numbers import arithmetic
+from recipes.numbers.batches import batches_of
+from recipes.numbers.recomputation import resolved
+from recipes.numbers.steps import blend_of, drawn_blend, has_answers, weights_of
+from recipes.rules.checks import padded_vocab_size, trained_names
+from recipes.rules.freezing import first_trained_steps
+from recipes.rules.inputs import RunInputs
+from recipes.rules.layout_checks import layers_per_stage
+from recipes.rules.masking import masks_of
+from recipes.rules.schema import MASKED, Recipe
+from recipes.runs.launch import process_rank
+from recipes.runs.stopping import StopSignals
+from recipes.runs.watchdog import Watchdog
+
+with quick_imports():
+    from nemo_patches.cpu_device import present_cpu_as_device
+
+    ON_CPU = present_cpu_as_device()  # first, so that nothing keeps an unpatched name
+
+    import nemo.lightning as nl
+    import torch
+    from megatron.core.datasets.gpt_dataset import GPTDataset
+    from megatron.core.distributed import DistributedDataParallelConfig
+    from megatron.core.optimizer import USING_PYTORCH_OPTIMIZER, OptimizerConfig
+    from nemo.collections.llm.gpt.data.pre_training import PreTrainingDataModule
+    from nemo.collections.llm.gpt.model.base import GPTConfig, GPTModel
+    from nemo.lightning.pytorch.optim import LRSchedulerModule
+
+    from nemo_patches import adam_groups, gradient_norm, torch_adam
+    from nemo_patches.base_checkpoint import loading_base_checkpoint
+    from nemo_patches.core import apply
+    from nemo_patches.lora import LoRA
+    from nemo_patches.second_head import copy_first_head, draw_second_head
+    from nemo_patches.tokenizer import EndOfDocument
+    from recipes.training.assembly import RunCallbacks, make_callbacks
+    from recipes.training.checkpoint_io import make_checkpoint_io
+    from recipes.training.documents import DocumentSamples
+    from recipes.training.event_files import forget_points
+    from recipes.training.freezing import freeze_for_the_whole_run
+    from recipes.training.growing_batches import GrowingBatches
+    from recipes.training.loggers import TENSORBOARD_NAME, finish, make_loggers
+    from recipes.training.losses import StepLoss
+    from recipes.training.masking import MaskedDataModule, MaskedPassesDataModule
+    from recipes.training.nonfinite import NonFiniteSteps
+    from recipes.training.passes import PassesDataModule
+    from recipes.training.tables import TablesOptimizer, is_of_tables
+
+
+class ClosedFormSchedule(LRSchedulerModule):
+    """The learning rate as `recipes.numbers.schedules` gives it; tables may have one of their own."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        super().__init__()
+        self._schedule, self._steps = recipe.schedule, arithmetic.total_steps(recipe)
+
+    def scheduler(self, model: Any, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+        """Lightning's description of a scheduler that is stepped once per optimizer step."""
+        highest = self._schedule.learning_rate
+
+        def share(of_tables: bool, step: int) -> float:
+            rate = arithmetic.embedding_learning_rate if of_tables else arithmetic.learning_rate
+            return rate(step, self._schedule, steps=self._steps) / highest
+
+        # All groups have the same base: a checkpoint brings those of the rank that wrote it, and pipeline stages order their groups differently.
+        scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, [partial(share, is_of_tables(group)) for group in optimizer.param_groups])
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step", "frequency": 1}}
+
+
+class TrainedModel(GPTModel):
+    """NeMo's GPT with what no step changes out of Megatron's sight from the start, and an eye on the losses."""
+
+    def __init__(self, config: GPTConfig, *, first_trained: Mapping[str, float], nonfinite: NonFiniteSteps, **arguments: Any) -> None:
+        super().__init__(config, **arguments)
+        self._first_trained, self._nonfinite = first_trained, nonfinite
+
+    def configure_model(self, vp_stage: int | None = None) -> None:
+        """Build this rank's part of the model."""
+        super().configure_model(vp_stage)
+        freeze_for_the_whole_run(self.module, self._first_trained)
+
+    def log(self, *arguments: Any, **options: Any) -> None:
+        """See Lightning's class, which takes what a progress bar is to show from the device at every step; there is none."""
+        super().log(*arguments, **{**options, "prog_bar": False})
+
+    @property
+    def training_loss_reduction(self) -> StepLoss:
+        """What makes the loss of a step of those of its micro batches."""
+        return StepLoss()
+
+    def training_step(self, batch: Any, batch_idx: int | None = None) -> torch.Tensor:
+        """(samples, tokens) losses of a micro batch in nats, or what the next pipeline stage gets, (tokens, samples, hidden_size)."""
+        output: torch.Tensor = super().training_step(batch, batch_idx)
+        self._nonfinite.note_loss(output)
+        return output
+
+
+class RecipeStrategy(nl.MegatronStrategy):
+    """NeMo's strategy for models of which a part is frozen or added.
+
+    Args:
+        factors: what the token table is trained as, where it is factorised.
+        draws_second_head_from: seed, where the second head does not start as the first.
+    """
+
+    def __init__(self, *, factors: Path | None, draws_second_head_from: int | None, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self._factors, self._draws_second_head_from = factors, draws_second_head_from
+
+    @property
+    def sharded_state_dict_metadata(self) -> dict[str, Any]:
+        """See NeMo's class; each rank saves its own part of the optimizer's state, as a part of each parameter.
+
+        NeMo offers a form that resumes at the same tensor and pipeline parallel size alone, and one for which every rank gathers the
+        state of its whole part of the model in the host's memory, 12 bytes per parameter, while the training waits.
+        """
+        found: dict[str, Any] = super().sharded_state_dict_metadata
+        if "distrib_optim_sharding_type" in found:
+            found["distrib_optim_sharding_type"] = "fully_sharded_model_space"
+        return found
+
+    def optimizer_sharded_state_dict(self, is_loading: bool = False, metadata: dict[str, Any] | None = None) -> dict[str, Any]:
+        """See NeMo's class; the state of every layer has a name of its own, as layers without any cannot be stacked."""
+        metadata = {**(metadata or self.sharded_state_dict_metadata), "non_homogeneous_layers": True}
+        return super().optimizer_sharded_state_dict(is_loading=is_loading, metadata=metadata)
+
+    def load_optimizer_state_dict(self, checkpoint: Mapping[str, Any], selective_restore: bool = False) -> None:
+        """See NeMo's class; the checkpoint may be that of another kind of Adam."""
+        if self.should_restore_optimizer_states(selective_restore=selective_restore):
+            for optimizer, saved in zip(self.optimizers, checkpoint["optimizer"], strict=True):
+                [part] = optimizer.mcore_optimizer.chained_optimizers
+                adam_groups.translate(saved, part.optimizer)
+        super().load_optimizer_state_dict(checkpoint, selective_restore)
+
+    def selective_restore(self) -> None:
+        """Start from the recipe's checkpoint, which does not have the parameters that the run adds."""
+        with loading_base_checkpoint():
+            super().selective_restore()
+        for model in self.megatron_parallel:
+            while hasattr(model, "module"):
+                model = model.module
+            if self._draws_second_head_from is None:
+                copy_first_head(model)
+            else:
+                draw_second_head(model, seed=self._draws_second_head_from)
+            if self._factors is not None:
+                factors = {name: tensor.read() for name, tensor in read_factors(self._factors).items()}
+                model.embedding.word_embeddings.fill(factors)
+        for optimizer in self.optimizers:
+            optimizer.reload_model_params()
+
+
+def train(
+    recipe: Recipe,
+    inputs: RunInputs,
+    *,
+    run_dir: Path,
+    resume_from: tuple[int, Path] | None,
+    signals: StopSignals,
+    fence: Fence,
+    watchdog: Watchdog,
+) -> str | None:
+    """Train to the end of the recipe, from the recipe's checkpoint or from one of this run.
+
+    Every process of the run calls this.
+
+    Args:
+        resume_from: step and directory of a checkpoint of this run, with optimizer state.
+        signals: that end the run before its last step.
+        fence: of the run's lease on its directory.
+        watchdog: that is told of every step.
+
+    Returns:
+        What ended the run before its last step, or None.
+
+    Raises:
+        NonFiniteError: on every rank, if the run meets more losses or gradients that are not finite than the recipe allows.
+        LeaseLostError: on every rank, if another run has taken the directory over.
+    """
+    if process_rank() == 0:
+        forget_points(run_dir / TENSORBOARD_NAME, last_step=resume_from[0] if resume_from else 0)
+    callbacks = make_callbacks(recipe, inputs, run_dir=run_dir, signals=signals, fence=fence, watchdog=watchdog)
+    trainer = make_trainer(recipe, callbacks, run_dir=run_dir, start_from_weights=resume_from is None)
+    data = make_data(recipe, inputs, index_dir=run_dir / "index")
+    model = make_model(recipe, inputs, callbacks.nonfinite)
+    try:
+        trainer.fit(model, data, ckpt_path=str(resume_from[1] / "weights") if resume_from else None)
+    finally:
+        finish(trainer.loggers)
+    return callbacks.stopping.reason
+
+
+def make_trainer(recipe: Recipe, callbacks: RunCallbacks, *, run_dir: Path, start_from_weights: bool) -> nl.Trainer:
+    """The trainer of a run.
+
+    Args:
+        start_from_weights: load the weights of the recipe's checkpoint; a run that is resumed loads more, from its own.
+    """
+    if USING_PYTORCH_OPTIMIZER:  # TransformerEngine's and apex's Adam and norm need no patch
+        apply((*torch_adam.PATCHES, *gradient_norm.PATCHES))
+    strategy = _strategy(recipe)
+    if start_from_weights:
+        weights = Path(recipe.model.checkpoint) / "weights"
+        strategy.restore_config = nl.RestoreConfig(path=str(weights), load_model_state=True, load_optim_state=False, load_artifacts=False)
+    return nl.Trainer(
+        accelerator="cpu" if ON_CPU else "gpu",
+        devices=recipe.parallel.devices_per_node,
+        num_nodes=recipe.parallel.num_nodes,
+        strategy=strategy,
+        plugins=nl.MegatronMixedPrecision(precision="bf16-mixed")
+        if recipe.precision == "bf16"
+        else nl.MegatronMixedPrecision(precision="32"),
+        max_steps=arithmetic.total_steps(recipe),
+        log_every_n_steps=0,  # Metrics does it; Lightning would write the same again under other names, with steps counted from 0
+        limit_val_batches=0,  # Validation does it
+        num_sanity_val_steps=0,
+        use_distributed_sampler=False,
+        enable_checkpointing=False,  # Checkpoints does it
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        logger=make_loggers(run_dir, name=recipe.name, wandb_project=recipe.run.wandb_project, settings=asdict(recipe)),
+        callbacks=callbacks.in_order(),
+    )
+
+
+def make_model(recipe: Recipe, inputs: RunInputs, nonfinite: NonFiniteSteps) -> TrainedModel:
+    """The model of a run with its optimizer, not yet built."""
+    schedule = recipe.schedule
+    config = family_of(inputs.family, source=recipe.model.checkpoint).engine_config(
+        inputs.model,
+        padded_vocab_size=padded_vocab_size(recipe, inputs),
+        hidden_dropout=recipe.model.hidden_dropout,
+        attention_dropout=recipe.model.attention_dropout,
+        factorised_size=read_factors(Path(recipe.model.factors))["primitives"].shape[0] if recipe.model.factors else None,
+        predicts_two_tokens=recipe.objective == "two_tokens",
+        lora=LoRA(**asdict(recipe.lora), seed=recipe.seed) if recipe.lora else None,
+        document_mask=recipe.data.document_mask,
+        **_recomputation_settings(recipe, inputs),
+        # Samples then have different numbers of tokens that count: a mean of the means of micro batches would depend on how they are cut.
+        calculate_per_token_loss=recipe.data.document_mask or recipe.objective == MASKED or any(map(has_answers, inputs.train)),
+    )
+    first_trained = first_trained_steps(
+        recipe.freeze,
+        trained_names(recipe, inputs),
+        tied=inputs.model["share_embeddings_and_output_weights"],
+    )
+    has_own_rate = (schedule.embedding_learning_rate, schedule.embedding_weight_decay) != (None, None)
+    optimizer = TablesOptimizer(
+        first_trained,
+        nonfinite,
+        weight_decay_of_tables=schedule.weight_decay if schedule.embedding_weight_decay is None else schedule.embedding_weight_decay,
+        config=OptimizerConfig(
+            optimizer="adam",
+            lr=schedule.learning_rate,
+            decoupled_lr=arithmetic.embedding_rates(schedule)[0] if has_own_rate else None,
+            weight_decay=schedule.weight_decay,
+            adam_beta1=schedule.adam_beta1,
+            adam_beta2=schedule.adam_beta2,
+            adam_eps=schedule.adam_epsilon,
+            clip_grad=schedule.clip_gradient_norm,
+            bf16=recipe.precision == "bf16",
+            use_distributed_optimizer=recipe.parallel.distributed_optimizer,
+        ),
+        lr_scheduler=ClosedFormSchedule(recipe),
+    )
+    return TrainedModel(config, first_trained=first_trained, nonfinite=nonfinite, optim=optimizer, tokenizer=_tokenizer(inputs))
+
+
+def _recomputation_settings(recipe: Recipe, inputs: RunInputs) -> dict[str, Any]:
+    """What Megatron's configuration says of what is computed again."""
+    chosen = resolved(recipe.recomputation, layers_per_stage(recipe, inputs.model))
+    if chosen is None:
+        return {}
+    if chosen.granularity == "selective":
+        return {"recompute_granularity": "selective", "recompute_modules": list(chosen.modules)}
+    return {"recompute_granularity": "full", "recompute_method": chosen.method, "recompute_num_layers": chosen.num_layers}
+
+
+def _tokenizer(inputs: RunInputs) -> EndOfDocument:
+    manifest = inputs.train[0]
+    return EndOfDocument(
+        vocab_size=inputs.model["vocab_size"], eos_id=manifest.facts["eos_token_id"], identity=manifest.facts["tokenizer_digest"]
+    )
+
+
+def make_data(recipe: Recipe, inputs: RunInputs, *, index_dir: Path) -> PreTrainingDataModule:
+    """The samples of a run, in its order."""
+    prefixes = [Path(path) / PREFIX for path in recipe.data.train]
+    train: list[str] = []
+    for weight, prefix in zip(weights_of(recipe.data, inputs.train), prefixes, strict=True):
+        train += [str(weight), str(prefix)]
+    train = train if len(recipe.data.train) > 1 else train[1:]
+    build: Callable[..., PreTrainingDataModule] = PreTrainingDataModule
+    masks, passes = masks_of(recipe), None
+    if recipe.schedule.epochs is not None:
+        passes = (prefixes, blend_of(recipe, inputs.train))
+        build = partial(PassesDataModule, *passes, with_answers=[has_answers(manifest) for manifest in inputs.train])
+    elif recipe.data.pad_documents:  # which Megatron's own order does not know
+        passes = (prefixes, drawn_blend(recipe, inputs.train, num_samples=arithmetic.run_samples(recipe)))
+    if masks is not None:
+        padding_id = masks[0].padding_id if recipe.data.pad_documents else None
+        build = (
+            partial(MaskedDataModule, *masks) if passes is None else partial(MaskedPassesDataModule, *masks, *passes, padding_id=padding_id)
+        )
+    data = build(
+        paths={"train": train, "validation": train, "test": train},  # Validation reads its own
+        seq_length=recipe.data.sequence_length,
+        tokenizer=_tokenizer(inputs),
+        micro_batch_size=recipe.schedule.micro_batch_size,
+        global_batch_size=recipe.schedule.global_batch_size,
+        num_workers=recipe.data.num_workers,
+        pin_memory=not ON_CPU,
+        persistent_workers=recipe.data.num_workers > 0,
+        seed=recipe.seed,
+        index_mapping_dir=str(index_dir),
+        num_train_samples=arithmetic.run_samples(recipe),
+        dataset_cls=DocumentSamples if recipe.data.document_mask else GPTDataset,
+        eod_mask_loss=recipe.data.document_mask,
+    )
+    if recipe.schedule.ramp_up is not None:
+        data.data_sampler = GrowingBatches(
+            batches_of(recipe.schedule), seq_len=recipe.data.sequence_length, micro_batch_size=recipe.schedule.micro_batch_size
+        )
+    data.create_attention_mask = False  # the mask is causal; NeMo would build a (sequence, sequence) tensor per sample
+    return data
+
+
+def _strategy(recipe: Recipe) -> RecipeStrategy:
+    parallel = recipe.parallel
+    return RecipeStrategy(
+        factors=Path(recipe.model.factors) if recipe.model.factors else None,
+        draws_second_head_from=recipe.seed if recipe.second_head == "random" else None,
+        tensor_model_parallel_size=parallel.tensor_parallel_size,
+        pipeline_model_parallel_size=parallel.pipeline_parallel_size,
+        context_parallel_size=parallel.context_parallel_size,
+        sequence_parallel=parallel.sequence_parallel,
+        pipeline_dtype=torch.bfloat16 if recipe.precision == "bf16" else torch.float32,
+        checkpoint_io=make_checkpoint_io(asynchronous=recipe.run.asynchronous_save),
+        ckpt_async_save=recipe.run.asynchronous_save,
+        ckpt_optim_fully_reshardable=True,
+        replace_progress_bar=False,
+        process_group_backend="gloo" if ON_CPU else "nccl",
+        ddp=DistributedDataParallelConfig(
+            overlap_grad_reduce=parallel.overlap_communication,
+            overlap_param_gather=parallel.overlap_communication and parallel.distributed_optimizer,
+        ),
+    )

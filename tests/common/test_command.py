@@ -1,0 +1,178 @@
+"""How a command ends: its exit code, and one sentence where the user can do something about it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from common import command, system_errors
+from tests.processes import ROOT, Finished, Group
+
+PREAMBLE = """
+import sys, time
+from common import command
+def main(argv=None):
+    {body}
+command.run(main)
+"""
+
+
+def _run(body: str, log_dir: Path) -> Finished:
+    return Group(["-c", PREAMBLE.format(body=body)], log_dir=log_dir).wait(timeout_seconds=30)
+
+
+@pytest.mark.parametrize("code", [command.DONE, command.WRONG, command.MISUSED])
+def test_exit_code_is_mains(tmp_path: Path, code: int) -> None:
+    assert _run(f"return {code}", tmp_path) == Finished(code, "", "")
+
+
+def test_a_value_error_is_a_sentence(tmp_path: Path) -> None:
+    assert _run("raise ValueError('no such file')", tmp_path) == Finished(2, "", "error: no such file\n")
+
+
+def test_our_own_defects_keep_their_traceback(tmp_path: Path) -> None:
+    done = _run("raise RuntimeError('ours')", tmp_path)
+    assert done.code == 1 and "Traceback" in done.stderr and done.stderr.endswith("RuntimeError: ours\n")
+
+
+@pytest.mark.parametrize(
+    "signum, code, stderr", [(signal.SIGTERM, 143, ""), (signal.SIGHUP, 129, ""), (signal.SIGINT, 130, "error: interrupted\n")]
+)
+def test_signals_let_finally_run(tmp_path: Path, signum: signal.Signals, code: int, stderr: str) -> None:
+    before = signal.signal(
+        signum, signal.default_int_handler
+    )  # ignored under nohup or in the background of a script, and so in every child
+    try:
+        _signal_a_command(tmp_path, signum, code, stderr)
+    finally:
+        signal.signal(signum, before)
+
+
+def _signal_a_command(tmp_path: Path, signum: signal.Signals, code: int, stderr: str) -> None:
+    # Short sleeps: a signal that comes before the system call begins would not end a long one.
+    body = "\n    ".join(
+        ["try:", "    print('ready', flush=True)", "    [time.sleep(0.1) for _ in range(600)]", "finally:", "    print('cleaned')"]
+    )
+    group = Group(["-c", PREAMBLE.format(body=body)], log_dir=tmp_path)
+    group.wait_until(lambda: "ready" in (tmp_path / "stdout").read_text(), timeout_seconds=30)
+    group.process.send_signal(signum)
+    assert group.wait(timeout_seconds=30) == Finished(code, "ready\ncleaned\n", stderr)
+
+
+def test_help_shows_the_docstring_and_ends_with_the_example(capsys: pytest.CaptureFixture[str]) -> None:
+    parser = command.parser("One idea.\n\nMore: 50 %.", prog="stage.name", example="python -m stage.name --input x")
+    with pytest.raises(SystemExit) as end:
+        parser.parse_args(["--help"])
+    shown = capsys.readouterr().out
+    assert end.value.code == 0
+    assert shown.startswith("usage: python -m stage.name") and "\n\nOne idea.\n\nMore: 50 %.\n" in shown
+    assert shown.endswith("example:\n  python -m stage.name --input x\n")
+
+
+def test_abbreviations_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    parser = command.parser(None, prog="p", example="")
+    parser.add_argument("--output")
+    with pytest.raises(SystemExit) as end:
+        parser.parse_args(["--out", "x"])
+    assert end.value.code == command.MISUSED and "unrecognized arguments: --out" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "body, sentence",
+    [
+        ("open('/none/x')", "/none/x does not exist; look at its spelling, or make it first"),
+        ("open('/dev/null/x')", "/dev/null/x cannot be there: a part of its path is a file and no directory; name another place"),
+        ("open('/')", "/ is a directory; expected a file; name the file"),
+        ("open('/' + 'a' * 300)", f"/{'a' * 116}...{'a' * 40} is too long for the file system, which takes names of 255 bytes and paths of"
+         " 4,096; choose a shorter one"),
+        ("__import__('os').mkdir('/proc/x')", "/proc/x does not exist; look at its spelling, or make it first"),
+        ("open('/dev/full', 'wb', 0).write(b'x')", "[Errno 28] No space left on device; free some space or name a place on another"
+         " (SCION_TRACEBACK=1 shows where)"),
+        ("raise OSError('the hub\\ndid not answer')", "the hub did not answer; run the same command again, and report it if it comes back"
+         " (SCION_TRACEBACK=1 shows where)"),
+        ("b'ab\\xff'.decode()", "a file that must be text is no UTF-8: byte 0xff at position 3 of b'ab\\xff'; convert it, for example with"
+         " iconv (SCION_TRACEBACK=1 shows where)"),
+        ("'a\\udcff'.encode()", "'a\\udcff' cannot be written as text: '\\udcff' is no character, but a byte of a file name that is no UTF-8 or"
+         " half a surrogate pair; rename the file or repair the text (SCION_TRACEBACK=1 shows where)"),
+        ("__import__('json').loads('{')", "a file that must be JSON is none: Expecting property name enclosed in double quotes at line 1,"
+         " column 2 of '{'; make it again (SCION_TRACEBACK=1 shows where)"),
+        ("__import__('json').loads('[' * 9999)", "something in the input is nested too deeply to be read; expected some ten levels at most"
+         " (SCION_TRACEBACK=1 shows where)"),
+        ("bytearray(1 << 60)", "there is not enough memory; run it where there is more, or on less (SCION_TRACEBACK=1 shows where)"),
+    ],
+)  # fmt: skip
+def test_what_the_system_says_is_a_sentence(tmp_path: Path, body: str, sentence: str) -> None:
+    done = _run(body, tmp_path)
+    assert (done.code, done.stdout) == (command.MISUSED, "") and done.stderr.count("\n") == 1 and done.stderr.startswith("error: ")
+    assert done.stderr == f"error: {sentence}\n"
+
+
+def test_the_place_of_an_error_can_be_asked_for(tmp_path: Path) -> None:
+    group = Group(["-c", PREAMBLE.format(body="open('/none/x')")], log_dir=tmp_path, environment={system_errors.TRACEBACK: "1"})
+    done = group.wait(timeout_seconds=30)
+    assert (
+        done.code == command.MISUSED and "Traceback" in done.stderr and done.stderr.splitlines()[-1].startswith("error: /none/x does not")
+    )
+
+
+def test_errors_of_files_name_the_place_and_no_number() -> None:
+    for number in system_errors._KNOWN:
+        told = system_errors.sentence(OSError(number, os.strerror(number), "/a/b"))
+        assert told is not None and told.startswith("/a/b ") and "; " in told and "rrno" not in told
+    assert system_errors.sentence(OSError(18, "", "/a", None, "/b")) == "/a -> /b is on another file system; name a place on the same one"
+    assert str(system_errors.sentence(OSError(2, "", b"/a\xff"))).startswith("/a\\udcff does not exist")
+    assert system_errors.sentence(KeyError("x")) is None
+
+
+@pytest.mark.parametrize("body", ["print('x' * 999999)", "print('x')", "print('x', flush=True)", "sys.exit(print('x'))"])
+@pytest.mark.parametrize("both", [False, True])
+def test_a_reader_that_leaves_ends_a_command_quietly(body: str, both: bool) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        errors = writing if both else subprocess.PIPE
+        done = subprocess.run([sys.executable, "-c", PREAMBLE.format(body=body)], cwd=ROOT, stdout=writing, stderr=errors, timeout=30)
+    finally:
+        os.close(writing)
+    assert done.returncode == 128 + signal.SIGPIPE and not done.stderr
+
+
+def test_a_broken_pipe_to_a_process_of_ours_is_not_quiet(tmp_path: Path) -> None:
+    body = "import os; a, b = os.pipe(); os.close(a); os.write(b, b'x')"
+    assert _run(body, tmp_path).stderr.startswith("error: [Errno 32] Broken pipe; run the same command again")
+
+
+def test_an_answer_that_cannot_be_printed_is_an_error() -> None:
+    with open("/dev/full", "w") as full:
+        arguments = [sys.executable, "-c", PREAMBLE.format(body="print('x')")]
+        done = subprocess.run(arguments, cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True, timeout=30)
+    assert done.returncode == command.MISUSED and done.stderr.count("\n") == 1 and "No space left" in done.stderr
+
+
+@pytest.mark.parametrize("stdout", ["closed", "open"])
+def test_names_that_are_no_utf8_are_refused_before_anything_else(stdout: str) -> None:
+    code = PREAMBLE.format(body="print('started')") if stdout == "open" else "import os; os.close(1)\n" + PREAMBLE.format(body="return 0")
+    done = subprocess.run([sys.executable, "-c", code, b"a", b"b\xff"], cwd=ROOT, capture_output=True, text=True, timeout=30)
+    assert done.returncode == command.MISUSED and not done.stdout
+    assert done.stderr == "error: the argument b\\udcff is no UTF-8, which an output's manifest could not hold; rename the file\n"
+
+
+def test_letters_that_the_terminal_has_not_are_still_an_answer() -> None:
+    body, environment = "print('\\u010d \\udcff', end=''); return 0", {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run([sys.executable, "-c", PREAMBLE.format(body=body)], cwd=ROOT, env=environment, capture_output=True, timeout=30)
+    assert (done.returncode, done.stdout) == (0, b"\\u010d \\udcff")
+
+
+def test_the_collector_waits_while_a_command_starts(tmp_path: Path) -> None:
+    """torch alone costs it hundreds of walks; from the first use of a device on it works as usual, without what was imported."""
+    body = (
+        "import gc; from conversion.checkpoints.hf_model import require_device; import torch; walks = sum(found['collections'] for found in gc.get_stats()); "
+        "require_device('cpu'); frozen = gc.get_freeze_count(); print(walks < 60, gc.get_threshold(), frozen > 50_000); "
+        "later = [[] for _ in range(9)]; require_device('cpu'); print(gc.get_freeze_count() <= frozen)"
+    )
+    assert _run(body, tmp_path) == Finished(0, "True (700, 10, 10) True\nTrue\n", "")

@@ -1,0 +1,416 @@
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import re
+import shutil
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from transformers import OPTForCausalLM
+
+from common.artifacts import digest_file, write_manifest
+from conversion.checkpoints.hf_checkpoint import HFCheckpoint, copy_companions, write_hf_checkpoint
+from conversion.formats.lazy_tensor import LazyTensor
+from conversion.formats.safetensors_file import read_safetensors, write_safetensors
+from conversion.formats.safetensors_header import DTYPES
+from data_prep.tokenizers.files import read_tokenizer_files
+from tests.conversion.conftest import OPTMaker, tiny_opt
+
+
+def expect(message: str) -> str:
+    return f"^{re.escape(message)}$"
+
+
+def assert_same_tensors(checkpoint: HFCheckpoint, expected: dict[str, Tensor]) -> None:
+    assert set(checkpoint.names()) == set(expected)
+    for name in checkpoint.names():
+        assert checkpoint.shape(name) == tuple(expected[name].shape)
+        assert checkpoint.dtype(name) == expected[name].dtype
+        assert torch.equal(checkpoint.tensor(name), expected[name]), name
+
+
+@pytest.mark.parametrize(
+    ("saving", "first_file"),
+    [
+        ({}, "model.safetensors"),
+        ({"max_shard_size": "20KB"}, "model.safetensors.index.json"),
+        ({"safe_serialization": False}, "pytorch_model.bin"),
+        ({"safe_serialization": False, "max_shard_size": "20KB"}, "pytorch_model.bin.index.json"),
+    ],
+)
+def test_reads_every_form_that_transformers_writes(make_opt: OPTMaker, saving: dict[str, object], first_file: str) -> None:
+    directory = make_opt(saving=saving, dtype=torch.bfloat16, tie_word_embeddings=False)
+    checkpoint = HFCheckpoint.open(directory)
+    assert checkpoint.weight_files[0] == first_file
+    assert_same_tensors(checkpoint, dict(tiny_opt(tie_word_embeddings=False).to(torch.bfloat16).state_dict()))
+    assert not checkpoint.tie_word_embeddings
+
+
+def test_first_opt_files_without_model_prefix(make_opt: OPTMaker) -> None:
+    directory = make_opt()
+    state = load_file(directory / "model.safetensors")
+    (directory / "model.safetensors").unlink()
+    torch.save({name.removeprefix("model."): tensor for name, tensor in state.items()}, directory / "pytorch_model.bin")
+    assert_same_tensors(HFCheckpoint.open(directory), state)
+
+
+def test_legacy_pickle_and_strided_views(make_opt: OPTMaker) -> None:
+    directory = make_opt(tokenizer=None)
+    state = load_file(directory / "model.safetensors")
+    (directory / "model.safetensors").unlink()
+    name = "model.decoder.layers.0.fc1.weight"
+    transposed = {**state, name: state[name].t().contiguous().t()}
+    for legacy in (False, True):
+        torch.save(transposed, directory / "pytorch_model.bin", _use_new_zipfile_serialization=not legacy)
+        assert_same_tensors(HFCheckpoint.open(directory), state)
+
+
+def test_writes_the_bytes_of_the_library(tmp_path: Path) -> None:
+    generator = torch.Generator().manual_seed(0)
+    tensors = {
+        f"{dtype_name}.{size}": torch.rand(size, 3, generator=generator).to(getattr(torch, dtype))
+        for dtype_name, dtype in DTYPES.items()
+        for size in (0, 1, 7)
+    }
+    tensors["unicode.ž"] = torch.tensor(1.5)
+    save_file(tensors, tmp_path / "library", metadata={"format": "pt"})
+    digest = write_safetensors(tmp_path / "ours", [LazyTensor.of(name, tensor) for name, tensor in reversed(tensors.items())])
+    assert (tmp_path / "ours").read_bytes() == (tmp_path / "library").read_bytes()
+    assert digest == digest_file(tmp_path / "ours")
+    for tensor in read_safetensors(tmp_path / "ours"):
+        values, expected = tensor.read(), tensors[tensor.name]
+        assert torch.equal(values.view(-1).view(torch.uint8), expected.contiguous().view(-1).view(torch.uint8))
+
+
+def test_tensors_that_come_in_blocks_are_written_as_whole_ones(tmp_path: Path) -> None:
+    matrix = torch.rand(11, 3, generator=torch.Generator().manual_seed(0))
+    in_blocks = LazyTensor.of_blocks("matrix", (11, 3), matrix.dtype, lambda: iter(matrix.split(4)))
+    digests = [
+        write_safetensors(tmp_path / "whole", [LazyTensor.of("matrix", matrix)]),
+        write_safetensors(tmp_path / "blocks", [in_blocks]),
+    ]
+    assert digests[0] == digests[1]
+    assert torch.equal(in_blocks.read(), matrix)
+
+
+def test_unaligned_header_is_read(tmp_path: Path) -> None:
+    """Early versions of the library did not pad the header."""
+    header = b'{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}'
+    header += b" " * (1 - len(header) % 2)
+    (tmp_path / "odd").write_bytes(len(header).to_bytes(8, "little") + header + torch.tensor([1.0, 2.0]).numpy().tobytes())
+    assert read_safetensors(tmp_path / "odd")[0].read().tolist() == [1.0, 2.0]
+
+
+def test_shards_are_read_by_transformers(tmp_path: Path) -> None:
+    model = tiny_opt()
+    tensors = [LazyTensor.of(name, tensor) for name, tensor in model.state_dict().items() if name != "lm_head.weight"]
+    digests = write_hf_checkpoint(tmp_path, model.config.to_dict(), tensors, max_shard_bytes=30_000)
+    assert len(digests) > 2
+    assert all((tmp_path / name).stat().st_size < 33_000 for name in digests if name != "model-00001-of-00005.safetensors")
+    assert all(digest == digest_file(tmp_path / name) for name, digest in digests.items())
+    loaded, notes = OPTForCausalLM.from_pretrained(tmp_path, output_loading_info=True)
+    assert not notes["missing_keys"] and not notes["unexpected_keys"]
+    for name, tensor in loaded.state_dict().items():
+        assert torch.equal(tensor, model.state_dict()[name])
+
+
+def test_writer_holds_one_tensor_at_a_time(tmp_path: Path) -> None:
+    alive: set[int] = set()
+    most = 0
+
+    def read(number: int) -> Tensor:
+        nonlocal most
+        tensor = torch.full((100,), float(number))
+        alive.add(number)
+        weakref.finalize(tensor, alive.discard, number)
+        most = max(most, len(alive))
+        return tensor
+
+    tensors = [LazyTensor.computed(f"t{number}", (100,), torch.float32, lambda number=number: read(number)) for number in range(20)]
+    write_hf_checkpoint(tmp_path, {}, tensors, max_shard_bytes=1000)
+    assert most <= 2  # the one being made while the last name still holds its predecessor
+
+
+def test_changing_a_tensor_changes_no_file(make_opt: OPTMaker) -> None:
+    directory = make_opt()
+    before = digest_file(directory / "model.safetensors")
+    checkpoint = HFCheckpoint.open(directory)
+    tensor = checkpoint.tensor("model.decoder.embed_tokens.weight")
+    tensor.zero_()
+    assert tensor.abs().sum() == 0
+    assert checkpoint.tensor("model.decoder.embed_tokens.weight").abs().sum() > 0
+    assert digest_file(directory / "model.safetensors") == before
+
+
+def test_companions_are_copied_byte_for_byte(make_opt: OPTMaker, tmp_path: Path) -> None:
+    source, target = make_opt(), tmp_path / "target"
+    target.mkdir()
+    copy_companions(source, target)
+    companions = {path.name for path in source.iterdir()} - {"config.json", "model.safetensors"}
+    assert {path.name for path in target.iterdir()} == companions >= {"generation_config.json", "tokenizer.json", "tokenizer_config.json"}
+    expected = {name: (source / name).read_bytes() for name in companions} | read_tokenizer_files(source)
+    assert {path.name: path.read_bytes() for path in target.iterdir()} == expected
+
+
+# -- tie state ------------------------------------------------------------------------------------------------------------
+
+
+def edit_config(directory: Path, **changes: object) -> None:
+    config = json.loads((directory / "config.json").read_text())
+    (directory / "config.json").write_text(json.dumps({**config, **changes}))
+
+
+def test_tied_when_config_is_silent_and_there_is_no_head(make_opt: OPTMaker) -> None:
+    assert HFCheckpoint.open(make_opt()).tie_word_embeddings
+
+
+def test_tied_with_the_matrix_stored_twice(make_opt: OPTMaker) -> None:
+    checkpoint = HFCheckpoint.open(make_opt(saving={"safe_serialization": False}))
+    assert "lm_head.weight" in checkpoint.tensors
+    assert checkpoint.tie_word_embeddings
+    assert "lm_head.weight" not in checkpoint.untied_tensors()
+
+
+def test_equal_matrices_stay_two_where_config_says_so(make_opt: OPTMaker) -> None:
+    """A head that starts as a copy of the embedding is trained apart."""
+    directory = make_opt(saving={"safe_serialization": False})
+    edit_config(directory, tie_word_embeddings=False)
+    assert not HFCheckpoint.open(directory).tie_word_embeddings
+
+
+def test_config_says_untied_but_there_is_no_head(make_opt: OPTMaker) -> None:
+    directory = make_opt()
+    edit_config(directory, tie_word_embeddings=False)
+    message = (
+        f"{directory}: config.json says that the output layer is a matrix of its own (tie_word_embeddings false),"
+        " but the weights have no lm_head.weight; set it to true or restore the matrix"
+    )
+    with pytest.raises(ValueError, match=expect(message)):
+        _ = HFCheckpoint.open(directory).tie_word_embeddings
+
+
+def test_config_says_tied_but_the_head_differs(make_opt: OPTMaker) -> None:
+    directory = make_opt(tie_word_embeddings=False)
+    edit_config(directory, tie_word_embeddings=True)
+    message = (
+        f"{directory}: config.json says that input and output embeddings are one matrix (tie_word_embeddings true),"
+        " but lm_head.weight differs from embed_tokens.weight; set it to false to keep both"
+    )
+    with pytest.raises(ValueError, match=expect(message)):
+        _ = HFCheckpoint.open(directory).tie_word_embeddings
+
+
+# -- identity -------------------------------------------------------------------------------------------------------------
+
+
+def test_digest_is_that_of_the_content(make_opt: OPTMaker) -> None:
+    a, b, c = make_opt("a"), make_opt("b"), make_opt("c", seed=1)
+    assert HFCheckpoint.open(a).digest() == HFCheckpoint.open(b).digest() != HFCheckpoint.open(c).digest()
+
+
+def test_edited_weights_are_refused(make_opt: OPTMaker) -> None:
+    directory = make_opt()
+    manifest = write_manifest(directory, stage="conversion.transfer", facts={})
+    assert HFCheckpoint.open(directory).digest() == manifest.digest
+    content = bytearray((directory / "model.safetensors").read_bytes())
+    content[-1] ^= 1
+    (directory / "model.safetensors").write_bytes(content)
+    message = (
+        f"{directory / 'model.safetensors'} was edited after conversion.transfer wrote it: its digest is not that of its manifest;"
+        f" make {directory} again"
+    )
+    with pytest.raises(ValueError, match=expect(message)):
+        HFCheckpoint.open(directory).digest()
+
+
+# -- what is not there or broken ------------------------------------------------------------------------------------------
+
+
+def test_missing_folder(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=expect(f"the checkpoint folder {tmp_path / 'none'} does not exist")):
+        HFCheckpoint.open(tmp_path / "none")
+
+
+def test_missing_config(make_opt: OPTMaker) -> None:
+    directory = make_opt()
+    (directory / "config.json").unlink()
+    with pytest.raises(ValueError, match=expect(f"{directory} has no config.json; expected a Hugging Face checkpoint folder")):
+        HFCheckpoint.open(directory)
+
+
+def test_broken_config(make_opt: OPTMaker) -> None:
+    directory = make_opt()
+    (directory / "config.json").write_text("[1, 2]")
+    with pytest.raises(ValueError, match=expect(f"{directory / 'config.json'} holds a list; expected a JSON object")):
+        HFCheckpoint.open(directory)
+    (directory / "config.json").write_text("{")
+    with pytest.raises(ValueError, match=r"config\.json is no JSON \(.*\); copy or download it again$"):
+        HFCheckpoint.open(directory)
+
+
+def test_missing_weights(make_opt: OPTMaker) -> None:
+    directory = make_opt()
+    (directory / "model.safetensors").unlink()
+    message = f"{directory} holds no weights; expected model.safetensors or pytorch_model.bin, or an index with its shards"
+    with pytest.raises(ValueError, match=expect(message)):
+        HFCheckpoint.open(directory)
+
+
+class _RunsCode:
+    def __init__(self, proof: Path) -> None:
+        self.proof = proof
+
+    def __reduce__(self) -> tuple[Callable[[str], int], tuple[str]]:
+        return os.system, (f"touch {self.proof}",)
+
+
+@pytest.mark.parametrize("form", ["zip", "legacy", "plain pickle"])
+def test_unsafe_pickle_is_refused_and_not_run(make_opt: OPTMaker, tmp_path: Path, form: str) -> None:
+    directory = make_opt()
+    (directory / "model.safetensors").unlink()
+    path, proof = directory / "pytorch_model.bin", tmp_path / "proof"
+    content = {"model.decoder.embed_tokens.weight": _RunsCode(proof)}
+    if form == "plain pickle":
+        path.write_bytes(pickle.dumps(content, protocol=2))
+    else:
+        torch.save(content, path, _use_new_zipfile_serialization=form == "zip")
+    message = f"{path} asks to run posix.system when it is loaded, which is not safe; convert it to safetensors where you trust its source"
+    with pytest.raises(ValueError, match=expect(message)):
+        HFCheckpoint.open(directory)
+    assert not proof.exists()
+
+
+def test_pickle_of_something_else(make_opt: OPTMaker) -> None:
+    directory = make_opt()
+    (directory / "model.safetensors").unlink()
+    torch.save({"state_dict": {"a": torch.ones(1)}}, directory / "pytorch_model.bin")
+    message = f"{directory / 'pytorch_model.bin'} is no dictionary of tensors; expected a model's state dict"
+    with pytest.raises(ValueError, match=expect(message)):
+        HFCheckpoint.open(directory)
+
+
+def test_truncated_pickle(make_opt: OPTMaker) -> None:
+    directory = make_opt(saving={"safe_serialization": False})
+    path = directory / "pytorch_model.bin"
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(ValueError, match=expect(f"{path} is corrupt or truncated; copy or download it again")):
+        HFCheckpoint.open(directory)
+
+
+def test_truncated_safetensors(make_opt: OPTMaker) -> None:
+    directory = make_opt()
+    path = directory / "model.safetensors"
+    size = path.stat().st_size
+    path.write_bytes(path.read_bytes()[:-100])
+    message = f"{path} is corrupt or truncated (its tensors end at byte {size}, the file has {size - 100}); copy or download it again"
+    with pytest.raises(ValueError, match=expect(message)):
+        HFCheckpoint.open(directory)
+
+
+def test_truncated_after_it_was_opened(make_opt: OPTMaker) -> None:
+    directory = make_opt()
+    checkpoint = HFCheckpoint.open(directory)
+    os.truncate(directory / "model.safetensors", 2000)
+    with pytest.raises(
+        ValueError, match=r"model\.safetensors is truncated: it ends \d+ bytes before a tensor does; copy or download it again$"
+    ):
+        checkpoint.tensor("model.decoder.layers.2.fc1.weight")
+
+
+@pytest.mark.parametrize(
+    ("header", "complaint"),
+    [
+        ({"a": {"dtype": "F99", "shape": [1], "data_offsets": [0, 4]}}, "a has the unknown dtype F99"),
+        ({"a": {"dtype": "F32", "shape": [-1], "data_offsets": [0, 4]}}, "a has the shape (-1,)"),
+        ({"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 4]}}, "a (F32, shape (2,)) cannot lie at bytes 0 to 4"),
+        ({"a": {"dtype": "F32", "shape": [1], "data_offsets": [-4, 0]}}, "a (F32, shape (1,)) cannot lie at bytes -4 to 0"),
+        ({"a": {"dtype": "F32", "shape": [1], "data_offsets": [4, 8]}}, "a (F32, shape (1,)) cannot lie at bytes 4 to 8"),
+    ],
+)
+def test_lying_safetensors_header(tmp_path: Path, header: dict[str, object], complaint: str) -> None:
+    text = json.dumps(header).encode()
+    (tmp_path / "x").write_bytes(len(text).to_bytes(8, "little") + text + bytes(4))
+    with pytest.raises(ValueError, match=expect(f"{tmp_path / 'x'} is corrupt or truncated ({complaint}); copy or download it again")):
+        read_safetensors(tmp_path / "x")
+
+
+@pytest.mark.parametrize("saving", [{}, {"safe_serialization": False}])
+def test_damaged_files_give_one_clear_error_or_the_same_names(make_opt: OPTMaker, saving: dict[str, object]) -> None:
+    """Any flipped byte or early end: a ValueError, or a checkpoint whose tensors can all be read."""
+    directory = make_opt(saving=saving)
+    path = next(directory / name for name in ("model.safetensors", "pytorch_model.bin") if (directory / name).exists())
+    content = path.read_bytes()
+    generator = torch.Generator().manual_seed(0)
+    refused = 0
+    for trial in range(120):
+        position = int(torch.randint(3000 if trial % 3 else len(content), (1,), generator=generator))
+        damaged = bytearray(content)
+        damaged[position] ^= 1 << (trial % 8)
+        path.write_bytes(content[:position] if trial % 5 == 0 else damaged)
+        try:
+            checkpoint = HFCheckpoint.open(directory)
+            for name in checkpoint.names():
+                checkpoint.tensor(name).sum()
+        except ValueError as error:
+            refused += 1
+            assert str(path) in str(error)
+    assert refused > 24
+
+
+@pytest.fixture
+def sharded(make_opt: OPTMaker) -> Path:
+    return make_opt(saving={"max_shard_size": "30KB"})
+
+
+def edit_index(directory: Path, edit: Callable[[dict[str, str]], object]) -> None:
+    path = directory / "model.safetensors.index.json"
+    index = json.loads(path.read_text())
+    edit(index["weight_map"])
+    path.write_text(json.dumps(index))
+
+
+def test_missing_shard(sharded: Path) -> None:
+    checkpoint = HFCheckpoint.open(sharded)
+    lost = checkpoint.weight_files[1]
+    count = len(read_safetensors(sharded / lost))
+    (sharded / lost).unlink()
+    message = f"{sharded / lost} is missing; model.safetensors.index.json places {count} tensors in it; copy or download it again"
+    with pytest.raises(ValueError, match=expect(message)):
+        HFCheckpoint.open(sharded)
+
+
+@pytest.mark.parametrize("name", ["../elsewhere/model.safetensors", "/etc/passwd", "a/b", ""])
+def test_index_that_leads_out_of_the_folder(sharded: Path, name: str) -> None:
+    edit_index(sharded, lambda weight_map: weight_map.update({next(iter(weight_map)): name}))
+    index = sharded / "model.safetensors.index.json"
+    with pytest.raises(ValueError, match=expect(f"{index} names the file {name!r}, which is not inside its folder; do not trust it")):
+        HFCheckpoint.open(sharded)
+
+
+def test_index_that_lies_about_a_shard(sharded: Path) -> None:
+    name = "model.decoder.layers.0.fc1.bias"
+    file_name = json.loads((sharded / "model.safetensors.index.json").read_text())["weight_map"][name]
+    edit_index(sharded, lambda weight_map: weight_map.pop(name))
+    message = f"model.safetensors.index.json and {sharded / file_name} disagree about {name}; copy or download both again"
+    with pytest.raises(ValueError, match=expect(message)):
+        HFCheckpoint.open(sharded)
+
+
+def test_index_without_a_map(sharded: Path) -> None:
+    (sharded / "model.safetensors.index.json").write_text("{}")
+    message = f"{sharded / 'model.safetensors.index.json'} has no weight_map; copy or download it again"
+    with pytest.raises(ValueError, match=expect(message)):
+        HFCheckpoint.open(sharded)
+
+
+def test_one_file_goes_before_an_index(sharded: Path, make_opt: OPTMaker) -> None:
+    """As in transformers: a folder that was saved twice has both."""
+    shutil.copy(make_opt("single", seed=1) / "model.safetensors", sharded)
+    assert HFCheckpoint.open(sharded).weight_files == ("model.safetensors",)

@@ -1,0 +1,975 @@
+"""Each method against a plain implementation, and what must hold for all of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections import Counter
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from scipy import sparse
+from transformers import PreTrainedTokenizerFast
+
+from conversion.embeddings import METHODS
+from conversion.embeddings.methods import row_plan
+from conversion.embeddings.methods.affine_maps import fit_map
+from conversion.embeddings.methods.matching_pursuit import pursuit_weights
+from conversion.embeddings.methods.merge import alignment_weights, byte_ends
+from conversion.embeddings.methods.method import TransferInputs
+from conversion.embeddings.methods.neighbors import focus_plan, wechsel_plan
+from conversion.embeddings.methods.random_rows import RowStatistics, random_rows, row_statistics
+from conversion.embeddings.methods.row_plan import Origin, RowPlan, make_rows, weighted_sums
+from conversion.embeddings.methods.words import read_dictionary, word_alignment
+from conversion.embeddings.settings import VectorOptions
+from conversion.embeddings.spaces.helper_model import HelperModel
+from conversion.embeddings.spaces.sparse_weights import softmax_weights, sparsemax_of_sorted, sparsemax_weights
+from conversion.embeddings.spaces.static_vectors import train_token_vectors
+from conversion.embeddings.spaces.token_vectors import TokenVectors
+from conversion.embeddings.spaces.word_vectors import WordCorpus, WordVectors, train_word_vectors
+from conversion.embeddings.vocabularies.vocabulary import Kind, Vocabulary
+from conversion.embeddings.vocabularies.vocabulary_map import map_vocabulary
+from tests.conversion.embedding_fixtures import byte_level, demo_text, marked_bpe, permuted, sentencepiece_like, unigram, wordpiece
+
+ROTATION, _ = np.linalg.qr(np.random.default_rng(5).standard_normal((6, 6)))
+QUICK = VectorOptions(size=12, epochs=3, min_count=3)
+SMALL_TEXT = demo_text("en")[:8000] + demo_text("sl")[:8000]
+PARALLEL = list(zip(demo_text("en").splitlines()[:150], demo_text("sl").splitlines()[:150]))
+SIZE = 10
+HELPER_SIZE = 6
+# Adam's thousand steps would take minutes here; apart from its fit, tested below, sava-adam is sava.
+# Methods that learn need a model to run: tests/conversion/embeddings/test_learned_methods.py.
+QUICK_METHODS = [name for name in METHODS if name != "sava-adam" and not METHODS[name].learns]
+pytestmark = pytest.mark.usefixtures("one_thread")
+COPYING = [name for name in QUICK_METHODS if METHODS[name].copies]
+
+
+def prepare(
+    source: PreTrainedTokenizerFast, target: PreTrainedTokenizerFast, *, text: str | None = None, seed: int = 42, fallback: str = "mean"
+) -> TransferInputs:
+    source_vocabulary, target_vocabulary = Vocabulary.of(source), Vocabulary.of(target)
+    return TransferInputs(
+        source=source_vocabulary,
+        target=target_vocabulary,
+        overlap=map_vocabulary(source_vocabulary, target_vocabulary),
+        seed=seed,
+        tokenize=lambda texts: [encoding.ids for encoding in target.backend_tokenizer.encode_batch(texts, add_special_tokens=False)],
+        tokenize_source=lambda texts: [encoding.ids for encoding in source.backend_tokenizer.encode_batch(texts, add_special_tokens=False)],
+        text=text.split("\n\n") if text else None,
+        vectors=QUICK,
+        word_vectors=words_of_small_text(rotated=False),
+        source_word_vectors=words_of_small_text(rotated=True),
+        dictionary=[(word, word) for word in sorted(set(SMALL_TEXT.split()))[::3]],
+        helper=helper_model(target),
+        encoder=small_encoder(),
+        parallel=PARALLEL,
+        num_atoms=HELPER_SIZE,
+        fallback=fallback,
+    )
+
+
+@cache
+def words_of_small_text(*, rotated: bool) -> WordVectors:
+    return word_vectors(SMALL_TEXT, rotation=ROTATION if rotated else None)
+
+
+@cache
+def small_encoder() -> HelperModel:
+    return helper_model(byte_level(SMALL_TEXT, num_tokens=400))
+
+
+def word_vectors(text: str, *, rotation: np.ndarray | None = None, size: int = 6) -> WordVectors:
+    """Vectors of the words of a text that follow from the words; neighbours by spelling are neighbours in the space."""
+    counts = Counter(text.split())
+    words = sorted(counts, key=lambda word: (-counts[word], word))
+    unit = RowStatistics(np.zeros(size), np.ones(size))
+    rows = random_rows([word[:3] for word in words], unit, seed=0, layer="") + 0.3 * random_rows(words, unit, seed=1, layer="")
+    vectors = rows if rotation is None else rows @ rotation.astype(np.float32)
+    return WordVectors("words", tuple(words), vectors, np.array([counts[word] for word in words], dtype=np.float64))
+
+
+def helper_model(tokenizer: PreTrainedTokenizerFast, *, seed: int = 0, untied: bool = True) -> HelperModel:
+    """A model of a few dimensions whose rows follow from the tokens, not from their ids."""
+    vocabulary = Vocabulary.of(tokenizer)
+    unit = RowStatistics(np.full(HELPER_SIZE, 0.3), np.ones(HELPER_SIZE))
+    rows = [random_rows(vocabulary.keys, unit, seed=seed, layer=layer) for layer in ("input", "output")]
+    return HelperModel("helper", vocabulary, rows[0], rows[1] if untied else None)
+
+
+def rows_of(inputs: TransferInputs, plan: RowPlan, matrix: torch.Tensor, *, seed: int = 42, layer: str = "input") -> torch.Tensor:
+    def statistics() -> RowStatistics:
+        return row_statistics(matrix, np.arange(len(inputs.source)))
+
+    return make_rows(plan, matrix, keys=inputs.target.keys, statistics=statistics, seed=seed, layer=layer)
+
+
+def matrix_for(inputs: TransferInputs, *, padding: int = 0, dtype: torch.dtype = torch.float32, seed: int = 0) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return (torch.randn(len(inputs.source) + padding, SIZE, generator=generator) * 0.5 + 0.1).to(dtype)
+
+
+def random_vectors(inputs: TransferInputs, *, share: float = 0.9, seed: int = 0) -> TokenVectors:
+    """Vectors in a low-dimensional cloud for most text tokens; some of the vectors are zero."""
+    generator = np.random.default_rng(seed)
+    ids = np.flatnonzero((inputs.target.kinds != Kind.SPECIAL) & (generator.random(len(inputs.target)) < share))
+    vectors = generator.standard_normal((len(ids), 4)).astype(np.float32)
+    vectors[generator.random(len(ids)) < 0.03] = 0
+    return TokenVectors.of(vectors, ids, len(inputs.target))
+
+
+@pytest.fixture(scope="module")
+def slovene() -> str:
+    return demo_text("sl")[:30_000]
+
+
+@pytest.fixture(scope="module")
+def pair(slovene: str) -> TransferInputs:
+    source = byte_level(demo_text("en"), num_tokens=900, specials={"bos": "</s>", "eos": "</s>", "pad": "<pad>"})
+    return prepare(source, sentencepiece_like(slovene, num_tokens=1000), text=slovene)
+
+
+@pytest.fixture(scope="module")
+def plans(pair: TransferInputs) -> dict[str, RowPlan]:
+    return {name: METHODS[name].plan(pair) for name in QUICK_METHODS}
+
+
+# ---- plain implementations ----
+
+
+def plain_bpe(word: str, ranks: dict[tuple[str, str], int]) -> list[str]:
+    parts = list(word)
+    while True:
+        pairs = [(ranks[a, b], i) for i, (a, b) in enumerate(zip(parts, parts[1:])) if (a, b) in ranks]
+        if not pairs:
+            return parts
+        _, i = min(pairs)
+        parts[i : i + 2] = [parts[i] + parts[i + 1]]
+
+
+def plain_sparsemax(values: np.ndarray) -> np.ndarray:
+    """By bisection of the threshold, which shares no step with sorting."""
+    low, high = values.min() - 1, values.max()
+    for _ in range(200):
+        middle = (low + high) / 2
+        low, high = (middle, high) if np.maximum(values - middle, 0).sum() > 1 else (low, middle)
+    return np.maximum(values - high, 0)
+
+
+def plain_focus(inputs: TransferInputs, vectors: TokenVectors, matrix: np.ndarray) -> dict[int, np.ndarray]:
+    def vector(i: int) -> np.ndarray | None:
+        return vectors.vectors[vectors.index[i]].astype(np.float64) if vectors.index[i] >= 0 else None
+
+    bytes_to_source = {data: i for i, data in reversed(list(enumerate(inputs.source.token_bytes))) if data}
+    shared = {i: bytes_to_source[data] for i, data in enumerate(inputs.target.token_bytes) if data in bytes_to_source}
+    anchors = [i for i in shared if vector(i) is not None]
+    rows = {}
+    for i, data in enumerate(inputs.target.token_bytes):
+        new = vector(i)
+        if data is None or i in shared or new is None:
+            continue
+        similarities = np.array([new @ vector(a) / np.linalg.norm(new) / np.linalg.norm(vector(a)) for a in anchors])  # type: ignore[arg-type]
+        weights = plain_sparsemax(similarities)
+        rows[i] = sum(w * matrix[shared[a]].astype(np.float64) for w, a in zip(weights, anchors))
+    return rows  # type: ignore[return-value]
+
+
+# ---- methods ----
+
+
+def test_mean_is_the_mean_of_naive_bpe_pieces(pair: TransferInputs, plans: dict[str, RowPlan], slovene: str) -> None:
+    tokenizer = byte_level(demo_text("en"), num_tokens=900, specials={"bos": "</s>", "eos": "</s>", "pad": "<pad>"})
+    model = json.loads(tokenizer.backend_tokenizer.to_str())["model"]
+    ranks = {tuple(merge): rank for rank, merge in enumerate(model["merges"])}
+    alphabet = {bytes(data): token for data, token in zip(pair.source.token_bytes, pair.source.tokens) if data and len(data) == 1}
+    matrix = matrix_for(pair)
+    rows = rows_of(pair, plans["mean"], matrix)
+    checked = 0
+    for i in pair.new_ids:
+        data = pair.target.token_bytes[i]
+        pieces = plain_bpe("".join(alphabet[data[j : j + 1]] for j in range(len(data))), ranks)  # type: ignore[index, arg-type, misc]
+        expected = np.mean([matrix[model["vocab"][piece]].double().numpy() for piece in pieces], axis=0)
+        np.testing.assert_allclose(rows[i].double().numpy(), expected, atol=1e-6)  # float32 sums of a few values around 1
+        checked += 1
+    assert checked > 500
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    seed=st.integers(0, 10_000), num_source=st.integers(270, 420), num_target=st.integers(10, 300), share=st.sampled_from([0.3, 0.9, 1.0])
+)
+def test_focus_equals_a_plain_implementation(seed: int, num_source: int, num_target: int, share: float) -> None:
+    generator = np.random.default_rng(seed)
+    words = ["".join(generator.choice(list("abcčšž"), size=generator.integers(1, 7))) for _ in range(120)]
+    source_text, target_text = " ".join(words[:80]), " ".join(words[40:])
+    inputs = prepare(byte_level(source_text, num_tokens=num_source), sentencepiece_like(target_text, num_tokens=num_target))
+    vectors = random_vectors(inputs, share=share, seed=seed)
+    matrix = matrix_for(inputs, seed=seed)
+    rows = rows_of(inputs, focus_plan(inputs, vectors), matrix)
+    expected = plain_focus(inputs, vectors, matrix.numpy())
+    for i, row in expected.items():
+        np.testing.assert_allclose(rows[i].numpy(), row, atol=2e-6)  # similarities in float32 move the weights by 1e-7
+
+
+def plain_space(pair: TransferInputs) -> tuple[dict[int, int], list[int]]:
+    """Shared target ids with their source ids, and new target ids, of tokens of text."""
+    by_bytes = {data: i for i, data in reversed(list(enumerate(pair.source.token_bytes))) if data}
+    texts = [(i, data) for i, data in enumerate(pair.target.token_bytes) if data]
+    return {i: by_bytes[data] for i, data in texts if data in by_bytes}, [i for i, data in texts if data not in by_bytes]
+
+
+def cosines(vector: np.ndarray, others: np.ndarray) -> np.ndarray:
+    return others @ vector / np.linalg.norm(others, axis=1) / np.linalg.norm(vector)
+
+
+def test_clp_is_the_mean_weighted_by_shares_of_similarity(pair: TransferInputs, plans: dict[str, RowPlan]) -> None:
+    shared, new = plain_space(pair)
+    assert pair.helper is not None
+    helper = pair.helper.input_rows.astype(np.float64)
+    matrix = matrix_for(pair)
+    rows = rows_of(pair, plans["clp"], matrix)
+    copied = matrix[list(shared.values())].double().numpy()
+    for i in new[:200]:
+        similarities = cosines(helper[i], helper[list(shared)])
+        if abs(similarities.sum()) < 5:
+            continue  # hundreds of similarities that cancel: the division blows up every rounding
+        np.testing.assert_allclose(rows[i].numpy(), similarities / similarities.sum() @ copied, atol=2e-5)
+
+
+def test_clp_plus_is_sparsemax_in_the_helper(pair: TransferInputs, plans: dict[str, RowPlan]) -> None:
+    shared, new = plain_space(pair)
+    assert pair.helper is not None
+    helper = pair.helper.input_rows.astype(np.float64)
+    matrix = matrix_for(pair)
+    rows = rows_of(pair, plans["clp-plus"], matrix)
+    copied = matrix[list(shared.values())].double().numpy()
+    for i in new[:200]:
+        np.testing.assert_allclose(rows[i].numpy(), plain_sparsemax(cosines(helper[i], helper[list(shared)])) @ copied, atol=2e-6)
+
+
+def test_focus_cse_is_sparsemax_of_encoder_means(pair: TransferInputs, plans: dict[str, RowPlan]) -> None:
+    shared, new = plain_space(pair)
+    encoder = pair.encoder
+    assert encoder is not None
+    means = {
+        i: np.mean([encoder.input_rows[p] for p in encoder.vocabulary.pieces(pair.target.token_bytes[i] or b"")], axis=0)
+        for i in (*shared, *new)
+    }
+    anchors = np.array([means[i] for i in shared], dtype=np.float64)
+    matrix = matrix_for(pair)
+    rows = rows_of(pair, plans["focus-cse"], matrix)
+    copied = matrix[list(shared.values())].double().numpy()
+    for i in new[:200]:
+        np.testing.assert_allclose(rows[i].numpy(), plain_sparsemax(cosines(means[i].astype(np.float64), anchors)) @ copied, atol=2e-6)
+
+
+def test_wechsel_cse_is_softmax_of_the_ten_nearest(pair: TransferInputs, plans: dict[str, RowPlan]) -> None:
+    _, new = plain_space(pair)
+    encoder = pair.encoder
+    assert encoder is not None
+
+    def mean(data: bytes) -> np.ndarray:
+        return np.mean([encoder.input_rows[p].astype(np.float64) for p in encoder.vocabulary.pieces(data)], axis=0)
+
+    sources = [i for i, data in enumerate(pair.source.token_bytes) if data]
+    anchors = np.array([mean(pair.source.token_bytes[i] or b"") for i in sources])
+    matrix = matrix_for(pair)
+    rows = rows_of(pair, plans["wechsel-cse"], matrix)
+    copied = matrix[sources].double().numpy()
+    checked = 0
+    for i in new[:200]:
+        similarities = cosines(mean(pair.target.token_bytes[i] or b""), anchors)
+        order = np.argsort(-similarities)
+        if similarities[order[9]] - similarities[order[10]] < 1e-6:
+            continue  # a tie: either may be the tenth
+        exponents = np.exp(similarities[order[:10]] / 0.1)
+        np.testing.assert_allclose(rows[i].numpy(), exponents / exponents.sum() @ copied[order[:10]], atol=5e-6)
+        checked += 1
+    assert checked > 150
+
+
+@pytest.mark.parametrize(("helper_size", "size"), [(4, 9), (9, 9), (14, 9)])
+@pytest.mark.parametrize("fit", ["least-squares", "adam"])
+def test_affine_map_is_recovered(helper_size: int, size: int, fit: str) -> None:
+    """A planted map between the scaled and normalised spaces; least squares is exact, Adam on its way there."""
+    generator = np.random.default_rng(0)
+    source = generator.standard_normal((600, helper_size)) * generator.uniform(0.5, 3, helper_size) + 0.7
+    scaled = (source - source.mean(axis=0)) / source.std(axis=0, ddof=1)
+    unit = scaled / np.linalg.norm(scaled, axis=1, keepdims=True)
+    target = unit @ generator.standard_normal((helper_size, size)) + generator.standard_normal(size)
+    mapped = fit_map(source[:500], target[:500], fit=fit, seed=0)(source[500:])  # type: ignore[arg-type]
+    cosine = np.mean([cosines(a, b[None])[0] for a, b in zip(mapped - target.mean(axis=0), target[500:] - target.mean(axis=0))])
+    # The normalisation of the target's rows is no affine map, so even least squares cannot be exact.
+    assert cosine > (0.93 if fit == "least-squares" else 0.9)
+
+
+def test_least_squares_solves_the_least_squares(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("conversion.embeddings.methods.affine_maps._BLOCK_ROWS", 37)
+    generator = np.random.default_rng(0)
+    x, y = generator.standard_normal((200, 5)), generator.standard_normal((200, 7))
+
+    def scaled(rows: np.ndarray) -> np.ndarray:
+        standard = (rows - rows.mean(axis=0)) / rows.std(axis=0, ddof=1)
+        return standard / np.linalg.norm(standard, axis=1, keepdims=True)
+
+    weights, *_ = np.linalg.lstsq(np.c_[scaled(x), np.ones(200)], scaled(y), rcond=None)
+    length = np.linalg.norm((y - y.mean(axis=0)) / y.std(axis=0, ddof=1), axis=1).mean()
+    expected = np.c_[scaled(x), np.ones(200)] @ weights * length * y.std(axis=0, ddof=1) + y.mean(axis=0)
+    np.testing.assert_allclose(fit_map(x, y, fit="least-squares", seed=0)(x), expected, atol=1e-5)  # the ridge is 1e-6
+
+
+def test_procrustes_recovers_a_rotation() -> None:
+    generator = np.random.default_rng(0)
+    rotation, _ = np.linalg.qr(generator.standard_normal((8, 8)))
+    scaled = generator.standard_normal((300, 8))
+    mapped = fit_map(scaled, scaled @ rotation, fit="procrustes", seed=0)(scaled)
+    # Rows of one length each are needed for exactness; scaling of columns bends the rotation a little.
+    assert np.mean([cosines(a, b[None])[0] for a, b in zip(mapped, scaled @ rotation)]) > 0.97
+
+
+def test_sava_maps_helper_rows_by_a_fit_on_shared_rows(pair: TransferInputs, plans: dict[str, RowPlan]) -> None:
+    shared, new = plain_space(pair)
+    assert pair.helper is not None and pair.helper.output_rows is not None
+    matrix = matrix_for(pair)
+    for layer, helper in (("input", pair.helper.input_rows), ("output", pair.helper.output_rows)):
+        mapping = fit_map(helper[list(shared)], matrix[list(shared.values())].numpy(), fit="least-squares", seed=0)
+        rows = rows_of(pair, plans["sava"], matrix, layer=layer)
+        np.testing.assert_allclose(rows[new].numpy(), mapping(helper[new]), atol=1e-5)
+
+
+def test_adam_comes_near_least_squares() -> None:
+    generator = np.random.default_rng(0)
+    x = generator.standard_normal((400, 8))
+    y = x @ generator.standard_normal((8, 12)) + generator.standard_normal((400, 12)) * 0.5
+    exact, adam = (fit_map(x, y, fit=fit, seed=0)(x) for fit in ("least-squares", "adam"))
+    assert np.mean([cosines(a, b[None])[0] for a, b in zip(exact, adam)]) > 0.995
+
+
+def test_omp_solves_least_squares_on_what_it_chose() -> None:
+    generator = np.random.default_rng(0)
+    atoms = generator.standard_normal((60, 20)) * generator.uniform(0.2, 5, (60, 1))
+    vectors = generator.standard_normal((30, 20))
+    weights = pursuit_weights(vectors, atoms, num_atoms=6).toarray()
+    unit = atoms / np.linalg.norm(atoms, axis=1, keepdims=True)
+    for vector, row in zip(vectors, weights):
+        chosen: list[int] = []
+        residual = vector
+        for _ in range(6):  # the textbook, one least-squares fit a step
+            chosen.append(int(np.argmax(np.abs(unit @ residual))))
+            solution, *_ = np.linalg.lstsq(atoms[chosen].T, vector, rcond=None)
+            residual = vector - atoms[chosen].T @ solution
+        assert sorted(chosen) == np.flatnonzero(row).tolist()
+        np.testing.assert_allclose(row[chosen], solution, atol=1e-5, rtol=1e-4)
+
+
+def test_omp_with_twins_and_exact_atoms() -> None:
+    generator = np.random.default_rng(0)
+    atoms = generator.standard_normal((12, 8))
+    atoms[5] = atoms[3] * 2  # a twin: beside the other it has nothing to add
+    vectors = np.stack([atoms[7] * 3, atoms[3] + 0.1 * atoms[1], np.zeros(8)])
+    weights = pursuit_weights(vectors, atoms, num_atoms=8).toarray()
+    np.testing.assert_allclose(weights[0], np.eye(12)[7] * 3, atol=1e-5)
+    assert np.abs(weights[1]).max() < 3 and not (weights[1][3] and weights[1][5])
+    np.testing.assert_allclose(weights[1] @ atoms, vectors[1], atol=1e-4)
+    assert not weights[2].any()
+
+
+def test_omp_does_not_rebuild_the_noise_of_a_helper(pair: TransferInputs) -> None:
+    """As many atoms as dimensions rebuild any helper row; where half of it is noise, the sum of source rows is then mostly noise."""
+    generator = np.random.default_rng(0)
+    meaning = generator.standard_normal((len(pair.target), 8))
+    image = meaning @ generator.standard_normal((8, 128)) / 8**0.5
+    helper = (image + generator.standard_normal(image.shape)).astype(np.float32)
+    truth = torch.from_numpy(meaning @ generator.standard_normal((8, SIZE)) / 8**0.5).float()
+    shared = np.flatnonzero(pair.overlap.is_matched)
+    matrix = torch.randn(len(pair.source), SIZE, generator=torch.Generator().manual_seed(0))
+    matrix[pair.overlap.source_ids[shared]] = truth[shared]
+    errors = {}
+    for num_atoms in (None, 64):
+        inputs = prepare_like(pair, helper=HelperModel("helper", pair.target, helper), num_atoms=num_atoms)
+        plan = METHODS["omp"].plan(inputs)
+        errors[num_atoms] = (rows_of(inputs, plan, matrix) - truth)[pair.new_ids].square().mean().item()
+        assert np.diff(plan.weights.indptr).max() == (num_atoms or 128 // 8)
+    assert errors[None] < 0.6 * errors[64]
+    with pytest.raises(ValueError) as error:
+        METHODS["omp"].plan(prepare_like(pair, num_atoms=7))
+    assert str(error.value) == "--num-atoms is 7; expected 1 to the 6 dimensions of the helper helper"
+
+
+def test_planted_world_ranks_the_methods(pair: TransferInputs) -> None:
+    """Source and helper rows are noisy linear images of one meaning per token: who sees more of the helper comes nearer."""
+    generator = np.random.default_rng(0)
+    meaning = generator.standard_normal((len(pair.target), 8))
+    noise = 0.1 * generator.standard_normal((len(pair.target), 12))
+    helper = (meaning @ generator.standard_normal((8, 12)) + noise).astype(np.float32)
+    truth = torch.from_numpy(meaning @ generator.standard_normal((8, SIZE))).float()
+    shared = np.flatnonzero(pair.overlap.is_matched)
+    matrix = torch.randn(len(pair.source), SIZE, generator=torch.Generator().manual_seed(0))
+    matrix[pair.overlap.source_ids[shared]] = truth[shared]
+    inputs = prepare_like(pair, helper=HelperModel("helper", pair.target, helper), num_atoms=12)
+    scores = {}
+    for name in ("random", "clp-plus", "omp", "sava"):
+        rows = rows_of(inputs, METHODS[name].plan(inputs), matrix)[pair.new_ids]
+        scores[name] = torch.cosine_similarity(rows, truth[pair.new_ids]).mean().item()
+    # OMP's signed sums in as many dimensions as the helper has repeat its noise; the affine map averages it out.
+    assert scores["sava"] > 0.97 and abs(scores["random"]) < 0.1
+    assert scores["sava"] > scores["omp"] > 0.7 and scores["sava"] > scores["clp-plus"] > 0.6
+
+
+def test_merge_is_the_recursive_mean(pair: TransferInputs, plans: dict[str, RowPlan]) -> None:
+    matrix = matrix_for(pair)
+    rows = rows_of(pair, plans["merge"], matrix)
+    ids = {token: i for i, token in enumerate(pair.target.tokens)}
+    assert pair.target.merges is not None
+
+    def expected(token: str) -> np.ndarray:
+        i = ids[token]
+        if pair.overlap.source_ids[i] >= 0:
+            return matrix[pair.overlap.source_ids[i]].double().numpy()
+        pairs = [(a, b) for a, b in pair.target.merges or () if a + b == token]
+        if pairs:
+            return np.mean([(expected(a) + expected(b)) / 2 for a, b in pairs], axis=0)
+        pieces = pair.source.pieces(pair.target.token_bytes[i] or b"")
+        return np.mean([matrix[piece].double().numpy() for piece in pieces], axis=0)
+
+    for i in pair.new_ids[:400]:
+        np.testing.assert_allclose(rows[i].double().numpy(), expected(pair.target.tokens[i] or ""), atol=1e-6)
+
+
+def test_align_counts_a_hand_made_corpus() -> None:
+    source = sentencepiece_like("a b ab", num_tokens=1, byte_fallback=False)
+    source_tokens = ["<unk>", "▁", "a", "b", "c", "ab", "▁c"]
+    source = marked_bpe({t: i for i, t in enumerate(source_tokens)}, [("a", "b"), ("▁", "c")], {"unk": "<unk>"}, byte_fallback=False)
+    target_tokens = ["<unk>", "▁", "a", "b", "c", "bc", "abc", "aa"]
+    merges = [("b", "c"), ("a", "bc"), ("a", "a")]
+    target = marked_bpe({t: i for i, t in enumerate(target_tokens)}, merges, {"unk": "<unk>"}, byte_fallback=False)
+    text = ["abc", "bc bc", "xbc", "aab"]  # the third has an unknown letter and is left out
+    inputs = prepare_like(prepare(source, target), text=text)
+    ids = np.array([5, 6, 7])
+    weights = alignment_weights(inputs, ids).toarray()
+    # abc is ab + c.  bc stands twice alone as b + c; in "aab" the source has a + ab: aa is covered by a and, in part, by ab.
+    np.testing.assert_allclose(weights[1], [0, 0, 0, 0, 0.5, 0.5, 0])
+    np.testing.assert_allclose(weights[0], [0, 0, 0, 0.5, 0.5, 0, 0])
+    np.testing.assert_allclose(weights[2], [0, 0, 0.5, 0, 0, 0.5, 0])
+    again = alignment_weights(prepare_like(inputs, text=text[::-1]), ids).toarray()
+    np.testing.assert_array_equal(again, weights)
+
+
+def test_byte_ends_follow_the_text(pair: TransferInputs) -> None:
+    ids = pair.tokenize([" čas  in\n"])[0]
+    ends = byte_ends(pair.target, ids, " čas  in\n")
+    assert ends is not None and ends[-1] == len(" čas  in\n".encode())
+    assert byte_ends(pair.target, pair.tokenize(["čas"])[0], "čaš") is None
+
+
+def test_wechsel_finds_the_rotation_and_the_neighbours(pair: TransferInputs, plans: dict[str, RowPlan]) -> None:
+    assert pair.word_vectors is not None and pair.source_word_vectors is not None and pair.dictionary is not None
+    rotation = word_alignment(pair.source_word_vectors, pair.word_vectors, pair.dictionary)
+    np.testing.assert_allclose(rotation, ROTATION.T, atol=1e-6)
+    # With the rotation undone both sides have the same words in one space.
+    source = pair.word_vectors.token_vectors(pair.source, pair.tokenize_source)
+    target = pair.word_vectors.token_vectors(pair.target, pair.tokenize)
+    expected = wechsel_plan(pair, source, target)
+    np.testing.assert_allclose(plans["wechsel"].weights.toarray(), expected.weights.toarray(), atol=2e-5)
+
+
+def plain_pooling(
+    words: WordVectors, num_tokens: int, cut: Callable[[str], list[int]], variants: list[Callable[[str], str]], weighted: bool
+) -> dict[int, np.ndarray]:
+    sums: dict[int, np.ndarray] = {}
+    totals: Counter[int] = Counter()
+    for word, vector, count in zip(words.words, words.vectors, words.frequencies):
+        for i in {i for variant in variants for i in cut(variant(word))}:
+            weight = count if weighted else 1
+            sums[i] = sums.get(i, 0) + weight * vector.astype(np.float64)
+            totals[i] += weight
+    return {i: total / totals[i] for i, total in sums.items()}
+
+
+@pytest.mark.parametrize("method", ["wechsel", "ofa"])
+def test_tokens_are_the_mean_of_words_that_contain_them(pair: TransferInputs, method: str) -> None:
+    words = pair.word_vectors
+    assert words is not None
+    variants: list[Callable[[str], str]] = [str, lambda word: f" {word}"]
+    if method == "ofa":
+        variants += [str.capitalize, lambda word: f" {word.capitalize()}"]
+        vectors = words.pooled(pair.target, pair.tokenize, variants=variants, by_frequency=False)
+    else:
+        vectors = words.token_vectors(pair.target, pair.tokenize)
+    expected = plain_pooling(words, len(pair.target), lambda word: pair.tokenize([word])[0], variants, method == "wechsel")
+    for i, vector in expected.items():
+        if pair.target.is_text[i]:
+            np.testing.assert_allclose(vectors.rows(np.array([i]))[:][0], vector, atol=1e-5)
+    assert set(np.flatnonzero(vectors.is_known)) == {i for i in expected if pair.target.is_text[i]}
+
+
+def test_word_vectors_from_files(tmp_path: Path) -> None:
+    (tmp_path / "a.vec").write_text("3 2\nin 1 2\nje 0.5 -1\nna 3 4 \n", encoding="utf-8")
+    vectors = WordVectors.read(tmp_path / "a.vec")
+    assert vectors.words == ("in", "je", "na") and vectors.vectors.tolist() == [[1, 2], [0.5, -1], [3, 4]]
+    np.testing.assert_allclose(vectors.frequencies, [1, 1 / 2, 1 / 3])
+    for name, content, message in (
+        ("b.vec", "in 1 2\nje 1\n", "{path}, line 2 has 1 numbers, but the first vector has 2; repair or remove the line"),
+        ("c.vec", "in 1 x\n", "{path}, line 1 holds something that is no number: could not convert string to float: 'x'"),
+        ("d.vec", "in 1 nan\n", "{path}, line 1 holds NaN or infinite values; repair or remove the line"),
+        ("e.vec", "", "{path} has no vectors; expected a word and its numbers on each line"),
+        ("f.npy", "", "the vectors {path} are of an unknown kind; expected a name ending in .vec, .txt, .vec.gz, .txt.gz, .wv, .bin"),
+    ):
+        (tmp_path / name).write_text(content, encoding="utf-8")
+        with pytest.raises(ValueError) as error:
+            WordVectors.read(tmp_path / name)
+        assert str(error.value) == message.format(path=tmp_path / name)
+
+
+def test_dictionaries(tmp_path: Path, pair: TransferInputs) -> None:
+    (tmp_path / "d.txt").write_text("dog pes\nat\ttik ob\n\n", encoding="utf-8")
+    assert read_dictionary(tmp_path / "d.txt") == [("dog", "pes"), ("at", "tik ob")]
+    (tmp_path / "bad.txt").write_text("dog\n", encoding="utf-8")
+    with pytest.raises(ValueError) as error:
+        read_dictionary(tmp_path / "bad.txt")
+    assert str(error.value) == f"{tmp_path / 'bad.txt'}, line 1 is no pair of words with a tab or a space between: 'dog'"
+    with pytest.raises(ValueError) as error:
+        METHODS["wechsel"].plan(prepare_like(pair, dictionary=[("xx", "yy")]))
+    assert str(error.value) == (
+        "the dictionary has 1 pairs, of which the vectors words and words cover 0;"
+        " expected at least 10: give a dictionary from the source to the target language"
+    )
+    with pytest.raises(ValueError) as error:
+        METHODS["wechsel"].plan(prepare_like(pair, word_vectors=word_vectors(SMALL_TEXT, size=5)))
+    assert str(error.value) == "the vectors words have 6 dimensions, but words have 5; give vectors of one size"
+
+
+def test_trained_word_vectors_know_any_word() -> None:
+    corpus = WordCorpus.of([SMALL_TEXT], name="text")
+    vectors, again = (train_word_vectors(corpus, size=8, epochs=1, min_count=3, seed=1) for _ in range(2))
+    np.testing.assert_array_equal(vectors.vectors, again.vectors)
+    assert vectors.of_any_word is not None
+    inner = vectors.of_any_word(vectors.words[0])
+    np.testing.assert_array_equal(inner, vectors.vectors[0])
+
+
+def test_helper_of_another_vocabulary_is_refused(pair: TransferInputs) -> None:
+    other = helper_model(sentencepiece_like("ωψχ φυτ", num_tokens=20, byte_fallback=False))
+    with pytest.raises(ValueError) as error:
+        METHODS["sava"].plan(prepare_like(pair, helper=other))
+    assert str(error.value) == (
+        f"the helper helper has none of the {len(pair.new_ids)} new tokens of the target vocabulary, so --method sava has nothing"
+        " to go by; give a helper that was trained with the target tokenizer"
+    )
+
+
+def test_random_rows_are_normal_per_dimension(pair: TransferInputs) -> None:
+    matrix = matrix_for(pair, padding=0).double()
+    matrix[:, 3] = matrix[:, 3] * 10 + 5
+    statistics = row_statistics(matrix, np.arange(len(matrix)))
+    np.testing.assert_allclose(statistics.mean, matrix.numpy().mean(axis=0), atol=1e-12)
+    np.testing.assert_allclose(statistics.deviation, matrix.numpy().std(axis=0), atol=1e-12)
+    rows = random_rows([str(i) for i in range(20_000)], statistics, seed=1, layer="input")
+    standard = (rows - statistics.mean) / statistics.deviation
+    assert np.abs(standard.mean(axis=0)).max() < 0.04 and np.abs(standard.std(axis=0) - 1).max() < 0.03  # five standard errors
+    assert np.abs(np.corrcoef(standard.T) - np.eye(SIZE)).max() < 0.04
+    whole = row_statistics(matrix, np.arange(len(matrix)), over="matrix")
+    np.testing.assert_allclose(whole.mean, np.full(SIZE, matrix.numpy().mean()), atol=1e-12)
+    np.testing.assert_allclose(whole.deviation, np.full(SIZE, matrix.numpy().std()), atol=1e-12)
+
+
+def test_random_draws_what_is_new_and_random_all_everything(pair: TransferInputs, plans: dict[str, RowPlan]) -> None:
+    """SAVA, 3.1: the tokens "outside the intersection" are random; low-resource, 4.1: "new tokens"; GaMS, 4.2: the whole matrix."""
+    assert plans["random-all"].is_drawn.all()
+    plan = plans["random"]
+    assert set(np.flatnonzero(plan.is_drawn)) == set(np.flatnonzero(~pair.overlap.is_matched))
+    assert set(plan.counts()) == {"copied", "special", "random"}
+
+
+# ---- what holds for every method ----
+
+
+@pytest.mark.parametrize("method", COPYING)
+@pytest.mark.parametrize(
+    ("make", "dtype"),
+    [
+        pytest.param(make, dtype, id=f"{dtype}-{make.__name__}", marks=() if dtype == usual else pytest.mark.slow)
+        for make, usual in (
+            (byte_level, torch.float32),
+            (sentencepiece_like, torch.bfloat16),
+            (unigram, torch.float32),
+            (wordpiece, torch.bfloat16),
+        )
+        for dtype in (torch.float32, torch.bfloat16)
+    ],
+)
+def test_transfer_to_itself_copies_every_row(
+    method: str, make: Callable[..., PreTrainedTokenizerFast], dtype: torch.dtype, slovene: str
+) -> None:
+    tokenizer = make(slovene, num_tokens=600)
+    inputs = prepare(tokenizer, tokenizer, text=slovene if "text" in METHODS[method].needs else None)
+    matrix = matrix_for(inputs, padding=7, dtype=dtype)
+    matrix[3, 2] = -0.0
+    if method == "merge" and make in (unigram, wordpiece):
+        with pytest.raises(ValueError) as error:
+            METHODS[method].plan(inputs)
+        assert str(error.value) == ("--method merge follows merge rules, but the target tokenizer is no BPE; choose mean, which needs none")
+        return
+    rows = rows_of(inputs, METHODS[method].plan(inputs), matrix)
+    assert torch.equal(rows.view(torch.uint8), matrix[: len(rows)].contiguous().view(torch.uint8))
+
+
+@pytest.mark.parametrize("method", COPYING)
+def test_shared_rows_are_copied_bit_for_bit(pair: TransferInputs, plans: dict[str, RowPlan], method: str) -> None:
+    matrix = matrix_for(pair, dtype=torch.bfloat16)
+    rows = rows_of(pair, plans[method], matrix)
+    shared = np.flatnonzero(pair.overlap.is_matched)
+    assert len(shared) > 300
+    assert torch.equal(rows[shared], matrix[pair.overlap.source_ids[shared]])
+
+
+@pytest.mark.parametrize("method", QUICK_METHODS)
+def test_permuted_target_permutes_the_rows(slovene: str, method: str) -> None:
+    source = byte_level(demo_text("en"), num_tokens=500)
+    target = sentencepiece_like(slovene, num_tokens=500)
+    order = np.random.default_rng(0).permutation(len(target))
+    text = slovene if "text" in METHODS[method].needs else None
+    one, other = prepare(source, target, text=text), prepare(source, permuted(target, order.tolist()), text=text)
+    matrix = matrix_for(one)
+    rows, permuted_rows = (rows_of(inputs, METHODS[method].plan(inputs), matrix) for inputs in (one, other))
+    if method not in ("random", "random-all", "mean", "merge", "align"):
+        # Sums of the same float32 products in another order; CLP's divisors can be small.
+        torch.testing.assert_close(permuted_rows[order], rows, atol=1e-5, rtol=1e-3 if method == "clp" else 0)
+    else:
+        assert torch.equal(permuted_rows[order], rows)
+
+
+@pytest.mark.parametrize("method", QUICK_METHODS)
+def test_no_row_is_empty_or_a_twin_of_another(pair: TransferInputs, plans: dict[str, RowPlan], method: str) -> None:
+    matrix = matrix_for(pair)
+    rows = rows_of(pair, plans[method], matrix)
+    assert torch.isfinite(rows).all() and (rows.norm(dim=1) > 0).all()
+    drawn = rows[np.flatnonzero(plans[method].is_drawn)]
+    assert len(torch.unique(drawn, dim=0)) == len(drawn)
+
+
+@pytest.mark.parametrize("method", QUICK_METHODS)
+def test_size_of_blocks_changes_no_bit(
+    pair: TransferInputs, plans: dict[str, RowPlan], method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    matrix = matrix_for(pair, padding=3)
+    whole = rows_of(pair, plans[method], matrix)
+    monkeypatch.setattr(row_plan, "_BLOCK_VALUES", 37 * SIZE)
+    rows = rows_of(pair, plans[method], matrix)
+    if plans[method].mapped is None:
+        assert torch.equal(rows, whole)
+    else:  # products of other shapes are summed in another order
+        torch.testing.assert_close(rows, whole, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("method", QUICK_METHODS)
+def test_seed_alone_decides(pair: TransferInputs, plans: dict[str, RowPlan], method: str) -> None:
+    matrix = matrix_for(pair)
+    plan, again = plans[method], METHODS[method].plan(pair)
+    assert torch.equal(rows_of(pair, plan, matrix), rows_of(pair, again, matrix))
+    np.testing.assert_array_equal(plan.weights.toarray(), again.weights.toarray())
+    drawn = np.flatnonzero(plan.is_drawn)
+    assert len(drawn)
+    ours, others = rows_of(pair, plan, matrix), rows_of(pair, plan, matrix, seed=43)
+    assert not torch.isclose(ours[drawn], others[drawn]).any()
+    assert not torch.isclose(ours[drawn], rows_of(pair, plan, matrix, layer="output")[drawn]).any()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("method", QUICK_METHODS)
+def test_half_precision_is_float32_rounded_once(pair: TransferInputs, plans: dict[str, RowPlan], method: str, dtype: torch.dtype) -> None:
+    matrix = matrix_for(pair, dtype=dtype)
+    rows = rows_of(pair, plans[method], matrix)
+    assert rows.dtype == dtype
+    assert torch.equal(rows, rows_of(pair, plans[method], matrix.float()).to(dtype))
+
+
+@pytest.mark.parametrize("method", QUICK_METHODS)
+def test_padding_rows_of_the_source_do_not_matter(pair: TransferInputs, plans: dict[str, RowPlan], method: str) -> None:
+    padded = matrix_for(pair, padding=7)
+    padded[len(pair.source) :] = 1e6
+    assert torch.equal(rows_of(pair, plans[method], padded), rows_of(pair, plans[method], padded[: len(pair.source)]))
+    assert plans[method].weights.shape == (len(pair.target), len(pair.source))
+
+
+@pytest.mark.parametrize("method", ["mean", "focus"])
+def test_output_layer_has_the_same_weights(pair: TransferInputs, plans: dict[str, RowPlan], method: str) -> None:
+    plan = plans[method]
+    output = matrix_for(pair, seed=1)
+    rows = rows_of(pair, plan, output, layer="output")
+    combined = np.flatnonzero(np.diff(plan.weights.indptr))
+    expected = plan.weights[combined] @ output[: len(pair.source)].double().numpy()
+    np.testing.assert_allclose(rows[combined].double().numpy(), expected, atol=1e-6)
+
+
+def test_fallback_chain_is_recorded(pair: TransferInputs) -> None:
+    vectors = random_vectors(pair, share=0.5)
+    plan = focus_plan(pair, vectors)
+    known = vectors.is_known[pair.new_ids]
+    assert set(plan.origins[pair.new_ids[known]]) == {Origin.COMBINED}
+    assert set(plan.origins[pair.new_ids[~known]]) == {Origin.FALLBACK_MEAN}
+    unmatched_special = (pair.target.kinds == Kind.SPECIAL) & ~pair.overlap.is_matched
+    assert set(plan.origins[unmatched_special]) == {Origin.FALLBACK_RANDOM}
+    drawn = focus_plan(prepare_like(pair, fallback="random"), vectors)
+    assert set(drawn.origins[pair.new_ids[~known]]) == {Origin.FALLBACK_RANDOM}
+
+
+def prepare_like(inputs: TransferInputs, **changes: object) -> TransferInputs:
+    return TransferInputs(**({field: getattr(inputs, field) for field in inputs.__dataclass_fields__} | changes))  # type: ignore[arg-type]
+
+
+# ---- weights ----
+
+
+@settings(max_examples=80, deadline=None)
+@given(values=st.lists(st.floats(-1, 1), min_size=1, max_size=40), temperature=st.sampled_from([1.0, 0.1, 0.05]))
+def test_sparsemax_is_the_projection_on_the_simplex(values: list[float], temperature: float) -> None:
+    ordered = np.sort(np.array(values) / temperature)[::-1].copy()
+    weights = sparsemax_of_sorted(ordered[None])[0][0]
+    np.testing.assert_allclose(weights, plain_sparsemax(ordered), atol=1e-9)
+    assert abs(weights.sum() - 1) < 1e-9 and (weights >= 0).all()
+
+
+def test_sparsemax_widens_until_the_support_is_inside() -> None:
+    # 500 anchors that are almost alike: all of them belong to the support, far more than are looked at first.
+    generator = np.random.default_rng(0)
+    anchors = np.ones((500, 8)) + generator.standard_normal((500, 8)) * 1e-3
+    weights = sparsemax_weights(np.ones((3, 8)), anchors)
+    assert np.diff(weights.indptr).min() > 400
+    np.testing.assert_allclose(weights.sum(axis=1), 1, atol=1e-9)
+
+
+def test_blocks_do_not_change_the_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    generator = np.random.default_rng(0)
+    new, anchors = generator.standard_normal((37, 16)), generator.standard_normal((200, 16))
+    for weigh in (sparsemax_weights, lambda a, b: softmax_weights(a, b, num_neighbors=10, temperature=0.1)):
+        whole = weigh(new, anchors).toarray()
+        for rows_at_once in (1, 7):
+            monkeypatch.setattr("conversion.embeddings.spaces.nearest._BLOCK_VALUES", rows_at_once * len(anchors))
+            np.testing.assert_allclose(weigh(new, anchors).toarray(), whole, atol=1e-6)
+            monkeypatch.undo()
+
+
+def test_threads_do_not_change_the_sums() -> None:
+    generator = np.random.default_rng(0)
+    weights = sparse.random(300, 200, density=0.1, format="csr", random_state=0)
+    matrix = torch.from_numpy(generator.standard_normal((200, 64)))
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        one = weighted_sums(weights, matrix)
+        torch.set_num_threads(4)
+        assert torch.equal(weighted_sums(weights, matrix), one)
+    finally:
+        torch.set_num_threads(threads)
+    np.testing.assert_allclose(one.numpy(), weights @ matrix.numpy(), atol=1e-5)
+
+
+# ---- token vectors ----
+
+
+def test_token_vectors_are_bit_stable(pair: TransferInputs) -> None:
+    one, two = train_token_vectors(pair), train_token_vectors(pair)
+    np.testing.assert_array_equal(one.vectors, two.vectors)
+    np.testing.assert_array_equal(one.index, two.index)
+    other = train_token_vectors(prepare_like(pair, seed=7))
+    assert not np.allclose(one.vectors, other.vectors)
+
+
+def test_rare_tokens_have_no_vector(pair: TransferInputs) -> None:
+    counts = np.bincount([i for ids in pair.tokenize(list(pair.text or [])) for i in ids], minlength=len(pair.target))
+    np.testing.assert_array_equal(train_token_vectors(pair).is_known, counts >= 3)
+
+
+def test_vectors_of_tokens_used_alike_are_alike() -> None:
+    generator = np.random.default_rng(0)
+    topics = ["abcdefgh", "stuvwxyz"]
+    lines = [" ".join(generator.choice(list(topics[i % 2]), size=8)) for i in range(600)]
+    target = sentencepiece_like("\n".join(lines), num_tokens=40)
+    options = VectorOptions(size=16, epochs=30, min_count=5)
+    inputs = prepare_like(prepare(target, target, text="\n\n".join(lines)), vectors=options)
+    vectors = train_token_vectors(inputs)
+    groups = [vectors.rows(np.array([inputs.target.tokens.index(f"▁{letter}") for letter in topic]))[:] for topic in topics]
+    one, other = (group / np.linalg.norm(group, axis=1, keepdims=True) for group in groups)
+    assert (one @ one.T).mean() > (one @ other.T).mean() + 0.2
+
+
+def test_size_of_the_text_decides_the_training() -> None:
+    assert VectorOptions().for_text(20_000_000) == (300, 3, 10)
+    assert VectorOptions().for_text(30_000) == (100, 20, 3)
+    assert VectorOptions(768, 5, 2).for_text(30_000) == (768, 5, 2)
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ({"size": 0}, "--vector-size is 0; expected at least 1"),
+        ({"epochs": -1}, "--vector-epochs is -1; expected at least 1"),
+        ({"min_count": 0}, "--vector-min-count is 0; expected at least 1"),
+    ],
+)
+def test_impossible_training_is_refused(option: dict[str, int], message: str) -> None:
+    with pytest.raises(ValueError) as error:
+        VectorOptions(**option)
+    assert str(error.value) == message
+
+
+def test_too_little_text_is_refused(pair: TransferInputs) -> None:
+    with pytest.raises(ValueError) as error:
+        train_token_vectors(prepare_like(pair, text=["a"]))
+    num_tokens = len(pair.tokenize(["a"])[0])
+    assert str(error.value) == (
+        f"the text has {num_tokens} tokens, of which 0 are seen at least 3 times: too little to train vectors;"
+        " give more --text or a lower --vector-min-count"
+    )
+
+
+def test_focus_without_anything_shared_is_refused() -> None:
+    source = unigram("abc abc bca", num_tokens=40)
+    target = sentencepiece_like("xyz xyz zyx", num_tokens=30, byte_fallback=False)
+    inputs = prepare(source, target)
+    ids = np.arange(len(inputs.target))
+    nothing = prepare_like(inputs, overlap=type(inputs.overlap)(np.full(len(ids), -1), np.zeros(len(ids), dtype=np.uint8)))
+    with pytest.raises(ValueError) as error:
+        focus_plan(nothing, random_vectors(inputs))
+    assert str(error.value) == (
+        "source and target vocabulary share no token of text, so --method focus has nothing to combine; choose another method"
+    )
+    with pytest.raises(ValueError) as error:
+        focus_plan(prepare(target, target), TokenVectors.of(np.zeros((0, 4), np.float32), np.array([], dtype=np.int64), len(target)))
+    assert str(error.value) == (
+        f"none of the {len(prepare(target, target).shared_ids)} tokens that both vocabularies have has a vector, so --method focus"
+        " has nothing to combine; give more --text or choose another method"
+    )
+
+
+# ---- the published package ----
+
+DEEPFOCUS = """
+import sys, numpy as np, torch
+from transformers import PreTrainedTokenizerFast
+import deepfocus.focus
+work = sys.argv[1]
+data = np.load(f"{work}/inputs.npz")
+source, target = (PreTrainedTokenizerFast.from_pretrained(f"{work}/{side}") for side in ("source", "target"))
+names = target.convert_ids_to_tokens(data["ids"].tolist())
+table = dict(zip(names, data["vectors"]))
+deepfocus.focus.load_target_token_embedding = lambda **options: table
+rows = deepfocus.focus.FOCUS(target, source, torch.from_numpy(data["matrix"]), auxiliary_embedding_mode="fasttext-wordlevel",
+                             language_identifier="xx", verbosity="silent")
+np.save(f"{work}/rows.npy", rows.numpy())
+"""
+
+
+LATENTIS = """
+import sys, numpy as np, torch
+from latentis.transform import TransformSequence
+from latentis.transform.base import MeanLPNorm, StandardScaling
+from latentis.transform.translate import Translator
+from latentis.transform.translate.aligner import SGDAffineAligner, ZeroPadding
+data = np.load(f"{sys.argv[1]}/inputs.npz")
+x, y = (torch.from_numpy(data[name]) for name in ("x", "y"))
+translator = Translator(
+    aligner=SGDAffineAligner(num_steps=1000, lr=1e-3, random_seed=42),
+    x_transform=TransformSequence([StandardScaling(), MeanLPNorm(p=2)]),
+    y_transform=TransformSequence([StandardScaling(), MeanLPNorm(p=2)]),
+    dim_matcher=ZeroPadding(),
+)
+translator.fit(x=x, y=y)
+np.save(f"{sys.argv[1]}/rows.npy", translator(x=torch.from_numpy(data["new"]))["x"].detach().numpy())
+"""
+
+
+def run_peer(package: str, code: str, folder: Path) -> np.ndarray:
+    """Run code with the Python that has the published packages; gives what it saved as rows.npy."""
+    python = os.environ.get("SCION_PEER_PYTHON")
+    if not python:
+        pytest.skip(f"SCION_PEER_PYTHON does not name a Python that has {package} (docs/transfer.md says how to make one)")
+    if subprocess.run([python, "-c", f"import {package}"], capture_output=True, check=False).returncode:
+        pytest.skip(f"{python} cannot import {package}")
+    environment = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "USE_TORCH")}
+    subprocess.run([python, "-c", code, str(folder)], check=True, timeout=300, env=environment)
+    return np.load(folder / "rows.npy")
+
+
+WECHSEL = """
+import sys, numpy as np
+from transformers import PreTrainedTokenizerFast
+import wechsel
+work = sys.argv[1]
+data = np.load(f"{work}/inputs.npz")
+source, target = (PreTrainedTokenizerFast.from_pretrained(f"{work}/{side}") for side in ("source", "target"))
+rows, *_ = wechsel.create_target_embeddings(data["source_vectors"], data["target_vectors"], source, target, data["matrix"].copy(), 10, 0.1)
+np.save(f"{work}/rows.npy", rows)
+"""
+
+
+@pytest.mark.peer
+def test_wechsel_equals_its_package(tmp_path: Path, slovene: str) -> None:
+    source = sentencepiece_like(demo_text("en"), num_tokens=700)
+    target = sentencepiece_like(slovene, num_tokens=900)
+    inputs = prepare(source, target)
+    generator = np.random.default_rng(0)
+    matrix = matrix_for(inputs)
+    sides = []
+    for vocabulary in (inputs.source, inputs.target):
+        vectors = generator.standard_normal((len(vocabulary), 8)).astype(np.float32)
+        sides.append(vectors / np.linalg.norm(vectors, axis=1, keepdims=True))
+    source.save_pretrained(str(tmp_path / "source"))
+    target.save_pretrained(str(tmp_path / "target"))
+    np.savez(tmp_path / "inputs.npz", source_vectors=sides[0], target_vectors=sides[1], matrix=matrix.numpy())
+    expected = run_peer("wechsel", WECHSEL, tmp_path)
+    # The package takes special tokens for neighbours too, and copies nothing but special tokens.
+    spaces = [TokenVectors.of(side, np.arange(len(side)), len(side)) for side in sides]
+    plan = wechsel_plan(inputs, *spaces)
+    rows = rows_of(inputs, plan, matrix).numpy()
+    same = plan.origins == Origin.COMBINED
+    assert same.sum() > 300
+    print(f"largest difference from wechsel: {np.abs(rows - expected)[same].max():.2e} over {same.sum()} rows")
+    np.testing.assert_allclose(rows[same], expected[same], atol=2e-6)
+    # As published: tokens of text that both have are combined like all others.
+    published = rows_of(inputs, wechsel_plan(inputs.without_copies(), *spaces), matrix).numpy()
+    text = inputs.target.is_text
+    assert text.sum() > 1000
+    np.testing.assert_allclose(published[text], expected[text], atol=2e-6)
+
+
+@pytest.mark.peer
+def test_sava_adam_equals_latentis(tmp_path: Path) -> None:
+    generator = np.random.default_rng(0)
+    x = generator.standard_normal((300, 12)).astype(np.float32) * 2 + 1
+    y = (x @ generator.standard_normal((12, 20)) + generator.standard_normal((300, 20))).astype(np.float32)
+    new = generator.standard_normal((50, 12)).astype(np.float32) * 2 + 1
+    np.savez(tmp_path / "inputs.npz", x=x, y=y, new=new)
+    expected = run_peer("latentis", LATENTIS, tmp_path)
+    for fit, least in (("adam", 0.9999), ("least-squares", 0.99)):
+        rows = fit_map(x, y, fit=fit, seed=42)(new)  # type: ignore[arg-type]
+        cosine = np.mean([cosines(a, b[None])[0] for a, b in zip(rows, expected)])
+        print(f"{fit} and latentis: mean cosine {cosine:.6f}, largest difference {np.abs(rows - expected).max():.2e}")
+        assert cosine > least
+
+
+@pytest.mark.peer
+def test_focus_equals_deepfocus(tmp_path: Path, slovene: str) -> None:
+    # Without byte tokens: deepfocus takes all bytes that are no text for one token.
+    source = sentencepiece_like(demo_text("en") + slovene, num_tokens=1200, byte_fallback=False)
+    target = sentencepiece_like(slovene, num_tokens=1500, byte_fallback=False)
+    inputs = prepare(source, target)
+    vectors, matrix = random_vectors(inputs), matrix_for(inputs)
+    source.save_pretrained(str(tmp_path / "source"))
+    target.save_pretrained(str(tmp_path / "target"))
+    known = np.flatnonzero(vectors.is_known)
+    np.savez(tmp_path / "inputs.npz", ids=known, vectors=vectors.rows(known)[:], matrix=matrix.numpy())
+    expected = run_peer("deepfocus", DEEPFOCUS, tmp_path)
+    plan = focus_plan(inputs, vectors)
+    rows = rows_of(inputs, plan, matrix).numpy()
+    same = np.isin(plan.origins, (Origin.COPIED, Origin.SPECIAL, Origin.COMBINED))
+    assert (plan.origins == Origin.COMBINED).sum() > 300
+    print(f"largest difference from deepfocus: {np.abs(rows - expected)[same].max():.2e} over {same.sum()} rows")
+    np.testing.assert_allclose(rows[same], expected[same], atol=2e-6)  # both sum float32 products of weights near 0.1

@@ -1,0 +1,310 @@
+"""The command with vocabularies made from the source's own: expand, union, prune, keep."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from tokenizers import AddedToken
+from transformers import AutoTokenizer, GPT2Tokenizer, OPTForCausalLM
+
+from common.artifacts import check_files, read_manifest
+from conversion.embeddings import METHODS
+from conversion.transfer import main
+from data_prep.mixing.sentences import sample_sentences
+from data_prep.reading.documents import Documents
+from data_prep.tokenizers.files import load_tokenizer, tokenizer_digest
+from data_prep.train_tokenizer import train_tokenizer
+from tests.conversion.embedding_fixtures import byte_level, demo_text, opt_config, opt_tensors, save_checkpoint, sentencepiece_like
+
+INPUT = "model.decoder.embed_tokens.weight"
+SPECIALS = {"bos": "</s>", "eos": "</s>", "pad": "<pad>"}
+PADDING = 7
+NUM_NEW = 60
+TEXT_USERS = ", ".join(name for name, method in METHODS.items() if "text" in method.uses)
+MATERIAL = {"word_vectors": "vectors", "source_word_vectors": "source-vectors"}
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A source whose tokenizer has a token added beyond its vocabulary and a chat template, and what methods learn from."""
+    root = tmp_path_factory.mktemp("strategies")
+    slovene = demo_text("sl")[:30_000]
+    source = byte_level(demo_text("en"), num_tokens=600, specials=SPECIALS)
+    source.add_tokens([AddedToken("<|user|>", special=True)])
+    source.chat_template = "{% for m in messages %}<|user|>{{ m['content'] }}{% endfor %}"
+    for name, tied in (("tied", True), ("untied", False)):
+        config = opt_config(len(source) + PADDING, tied=tied)
+        save_checkpoint(root / name, config, opt_tensors(config), source)
+        generation = {"eos_token_id": [0, 600], "pad_token_id": 1, "bad_words_ids": [[5], [400, 401]], "max_new_tokens": 7}
+        (root / name / "generation_config.json").write_text(json.dumps(generation))
+    (root / "sl.txt").write_text(slovene, encoding="utf-8")
+    (root / "en.txt").write_text(demo_text("en")[:20_000], encoding="utf-8")
+    target = sentencepiece_like(slovene, num_tokens=500)
+    target.save_pretrained(str(root / "target"))
+    for name, hidden in (("helper", 16), ("encoder", 32)):
+        config = opt_config(len(target), hidden_size=hidden, word_embed_proj_dim=hidden)
+        save_checkpoint(root / name, config, opt_tensors(config), target)
+    words = sorted(set(demo_text("en")[:20_000].split()) | set(slovene.split()))
+    lines = [f"{word} {(place * 7) % 11} {(place * 5) % 13} {place % 17} 1\n" for place, word in enumerate(words)]
+    for name in ("vectors", "source-vectors"):
+        (root / f"{name}.vec").write_text("".join(lines), encoding="utf-8")
+    (root / "dictionary.txt").write_text("".join(f"{word}\t{word}\n" for word in words), encoding="utf-8")
+    lines_apart = zip(demo_text("en").splitlines()[:200], slovene.splitlines())
+    (root / "parallel.tsv").write_text("".join(f"{one}\t{other}\n" for one, other in lines_apart if one and other), encoding="utf-8")
+    names = ("tied", "untied", "target", "helper", "encoder", "vectors.vec", "source-vectors.vec", "dictionary.txt", "parallel.tsv")
+    names += ("sl.txt", "en.txt")
+    return {name.partition(".")[0]: root / name for name in names}
+
+
+def run(folders: dict[str, Path], output: Path, strategy: str, *options: str, source: str = "tied") -> int:
+    arguments = ["--source", folders[source], "--vocabulary", strategy, "--output", output, *options]
+    return main([str(argument) for argument in arguments])
+
+
+def expand(folders: dict[str, Path], output: Path, *options: str, method: str = "mean", source: str = "tied") -> int:
+    fields = (*METHODS[method].needs, *(first for first, _ in METHODS[method].either))
+    needs = {MATERIAL.get(name, name) for name in fields} - {"text"}
+    material = [item for name in sorted(needs) for item in (f"--{name}", str(folders[name]))]
+    text = ["--text", str(folders["sl"])]
+    if METHODS[method].learns:
+        options = ("--steps", "2", "--batch-size", "2", "--sequence-length", "24", "--device", "cpu", *options)
+    return run(folders, output, "expand", "--new-tokens", str(NUM_NEW), "--method", method, *text, *material, *options, source=source)
+
+
+def tensors_of(directory: Path) -> dict[str, torch.Tensor]:
+    return load_file(directory / "model.safetensors")
+
+
+@pytest.mark.parametrize("method", [name for name, method in METHODS.items() if name != "sava-adam" and method.copies])
+def test_expansion_keeps_what_there_was(folders: dict[str, Path], tmp_path: Path, method: str) -> None:
+    output = tmp_path / "out"
+    assert expand(folders, output, method=method) == 0
+    source, target = load_tokenizer(folders["tied"]), load_tokenizer(output)
+    num_old = len(source)
+    assert len(target) == num_old + NUM_NEW
+    assert all(target.convert_tokens_to_ids(token) == i for token, i in source.get_vocab().items())
+    before, after = tensors_of(folders["tied"]), tensors_of(output)
+    assert after[INPUT].shape[0] == num_old + NUM_NEW  # the padding rows made room
+    assert torch.equal(after[INPUT][:num_old], before[INPUT][:num_old])
+    assert all(torch.equal(after[name], before[name]) for name in before if name != INPUT)
+    assert torch.isfinite(after[INPUT]).all() and after[INPUT].norm(dim=1).min() > 0
+    for name in ("tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja", "generation_config.json"):
+        found, expected = ((folder / name) for folder in (output, folders["tied"]))
+        if name == "generation_config.json":
+            assert json.loads(found.read_text()) == json.loads(expected.read_text())
+        else:
+            assert found.read_bytes() == expected.read_bytes()
+    config, old = (json.loads((folder / "config.json").read_text()) for folder in (output, folders["tied"]))
+    assert config == old | {"vocab_size": num_old + NUM_NEW}
+    manifest = read_manifest(output)
+    assert manifest is not None
+    check_files(output, manifest)
+    assert manifest.facts["tokenizer_digest"] == tokenizer_digest(target)
+
+
+@pytest.mark.parametrize("strategy", ["expand", "union"])
+def test_growing_a_vocabulary_draws_no_row_of_the_source(folders: dict[str, Path], tmp_path: Path, strategy: str) -> None:
+    """Low-resource paper, 4.1: "We randomly initialize new tokens"; those of the source, special ones too, are no new tokens."""
+    options = {"expand": ("--new-tokens", str(NUM_NEW), "--text", str(folders["sl"])), "union": ("--tokenizer", str(folders["target"]))}
+    refusal = f"^--vocabulary {strategy} keeps the source's rows, and --method random-all draws every row; take --method random$"
+    with pytest.raises(ValueError, match=refusal):
+        run(folders, tmp_path / "out", strategy, "--method", "random-all", *options[strategy])
+    assert run(folders, tmp_path / "out", strategy, "--method", "random", *options[strategy]) == 0
+    before, after = tensors_of(folders["tied"])[INPUT][:-PADDING], tensors_of(tmp_path / "out")[INPUT]
+    assert torch.equal(after[: len(before)], before)
+    origins = [entry["origin"] for entry in json.loads((tmp_path / "out" / "transfer.json").read_text())["tokens"]]
+    assert "random" not in origins[: len(before)] and set(origins[len(before) :]) == {"random"}
+
+
+def test_expansion_is_measured(folders: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    expand(folders, tmp_path / "out", "--source-text", str(folders["en"]), "--tokenizer-sentences", "200")
+    manifest = read_manifest(tmp_path / "out")
+    assert manifest is not None
+    facts = manifest.facts["vocabulary"]
+    assert facts["strategy"] == "expand" and facts["num_new_tokens"] == facts["num_reached"] == NUM_NEW
+    held_out = facts["held_out_text"]
+    assert held_out["num_tokens_after"] < held_out["num_tokens_before"] and 0 < held_out["num_new_tokens_used"] <= NUM_NEW
+    assert 0 < facts["source_text"]["share_of_bytes_in_new_tokens"] < 0.1
+    # Independently: lines of the English text whose ids differ.
+    source, target = load_tokenizer(folders["tied"]), load_tokenizer(tmp_path / "out")
+    lines = [line for line in folders["en"].read_text().split("\n") if line]
+    changed = sum(source(line)["input_ids"] != target(line)["input_ids"] for line in lines)
+    assert facts["source_text"]["share_of_lines_changed"] == changed / len(lines)
+    printed = capsys.readouterr().out
+    assert (
+        f"  {NUM_NEW} new tokens, {facts['num_intermediate_tokens']} of them steps on the way to others; {NUM_NEW} are reached\n" in printed
+    )
+    assert "  source-language text: " in printed and "  held-out text: " in printed
+
+
+@pytest.mark.parametrize("tokens_by", ["auxiliary", "continued-bpe"])
+@pytest.mark.parametrize("source", ["tied", "untied"])
+def test_old_text_has_the_same_logits_bit_for_bit(folders: dict[str, Path], tmp_path: Path, source: str, tokens_by: str) -> None:
+    expand(folders, tmp_path / "out", "--tokens-by", tokens_by, source=source)
+    before, after = load_tokenizer(folders[source]), load_tokenizer(tmp_path / "out")
+    old, new = (OPTForCausalLM.from_pretrained(str(path)) for path in (folders[source], tmp_path / "out"))
+    lines = [line for line in folders["en"].read_text().split("\n") if line and max(after(line)["input_ids"]) < len(before)]
+    assert len(lines) > 30  # text that uses no new token
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        for line in lines[:40]:
+            ids = before(line)["input_ids"][:90]
+            assert after(line)["input_ids"][:90] == ids
+            with torch.no_grad():
+                expected, found = (model(torch.tensor([ids])).logits for model in (old, new))
+            assert found.shape[-1] == len(before) + NUM_NEW and torch.isfinite(found).all()
+            assert torch.equal(found[..., : len(before)], expected[..., : len(before)])
+    finally:
+        torch.set_num_threads(threads)
+
+
+def test_continued_merges(folders: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("auxiliary", "continued-bpe"):
+        expand(folders, tmp_path / name, "--tokens-by", name)
+        manifest = read_manifest(tmp_path / name)
+        assert manifest is not None
+        facts = manifest.facts["vocabulary"]
+        assert facts["tokens_by"] == name and facts["num_reached"] == NUM_NEW
+        tokenizer = AutoTokenizer.from_pretrained(tmp_path / name)
+        sample, _ = sample_sentences(Documents([folders["sl"]]), 30_000)
+        used = {i for sentence in sample for i in tokenizer(sentence)["input_ids"]}
+        num_old = len(load_tokenizer(folders["tied"]))
+        assert facts["num_unused"] == sum(i not in used for i in range(num_old, num_old + NUM_NEW))
+        assert f"  dead tokens: 0 unreachable, {facts['num_unused']} not in the text learned from\n" in capsys.readouterr().out
+    text = "Kako lepo je, če sije sonce, 12 ljudi."
+    assert tokenizer.decode(tokenizer(text, add_special_tokens=False)["input_ids"]) == text
+
+
+def test_tokenizer_of_two_files(folders: dict[str, Path], tmp_path: Path) -> None:
+    """As OPT's: vocab.json with merges.txt and no tokenizer.json; the slow tokenizer follows too."""
+    tokenizer = byte_level(demo_text("en"), num_tokens=600, specials=SPECIALS)
+    config = opt_config(len(tokenizer))
+    save_checkpoint(tmp_path / "source", config, opt_tensors(config), None)
+    tokenizer.backend_tokenizer.model.save(str(tmp_path / "source"))
+    (tmp_path / "source" / "tokenizer_config.json").write_text(
+        '{"tokenizer_class": "GPT2Tokenizer", "bos_token": "</s>", "eos_token": "</s>", "pad_token": "<pad>", "unk_token": "</s>"}'
+    )
+    assert {path.name for path in (tmp_path / "source").glob("*.json")} == {
+        "config.json", "generation_config.json", "tokenizer_config.json", "vocab.json"
+    }  # fmt: skip
+    expand(folders | {"two": tmp_path / "source"}, tmp_path / "out", source="two")
+    text = demo_text("sl")[:2000]
+    fast = AutoTokenizer.from_pretrained(tmp_path / "out")
+    (tmp_path / "out" / "tokenizer.json").unlink()
+    slow = GPT2Tokenizer.from_pretrained(str(tmp_path / "out"))
+    assert len(slow) == len(fast) == 600 + NUM_NEW
+    assert slow(text)["input_ids"] == fast(text)["input_ids"] and max(fast(text)["input_ids"]) >= 600
+
+
+def test_tokenizer_of_sentencepiece_alone(folders: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As Llama 2's first folders: every strategy works, and what cannot follow is left out and named."""
+    train_tokenizer(Documents([folders["en"]]), tmp_path / "trained", vocab_size=600)
+    config = opt_config(600)
+    save_checkpoint(tmp_path / "source", config, opt_tensors(config), None)
+    (tmp_path / "source" / "tokenizer.model").write_bytes((tmp_path / "trained" / "tokenizer.model").read_bytes())
+    paths = folders | {"slow": tmp_path / "source"}
+    expand(paths, tmp_path / "expanded", source="slow")
+    assert "  left out: tokenizer.model, which cannot follow the new vocabulary\n" in capsys.readouterr().out
+    assert not (tmp_path / "expanded" / "tokenizer.model").exists() and (tmp_path / "expanded" / "tokenizer.json").exists()
+    old, new = load_tokenizer(tmp_path / "trained"), load_tokenizer(tmp_path / "expanded")
+    text = demo_text("sl")[:500]
+    assert len(new) == 600 + NUM_NEW and new.decode(new(text, add_special_tokens=False)["input_ids"]) == text
+    assert all(new.convert_tokens_to_ids(token) == i for token, i in old.get_vocab().items())
+    run(paths, tmp_path / "kept", "keep", source="slow")
+    assert (tmp_path / "kept" / "tokenizer.model").read_bytes() == (tmp_path / "source" / "tokenizer.model").read_bytes()
+    run(paths | {"other": tmp_path / "kept"}, tmp_path / "replaced", "replace", "--tokenizer", str(tmp_path / "source"), "--method", "mean")
+    assert load_tokenizer(tmp_path / "replaced").get_vocab() == old.get_vocab()
+
+
+def test_given_tokenizer_says_which_tokens(folders: dict[str, Path], tmp_path: Path) -> None:
+    options = ("--tokenizer", str(folders["target"]), "--method", "mean")
+    run(folders, tmp_path / "some", "expand", "--new-tokens", "50", *options)
+    run(folders, tmp_path / "all", "union", *options)
+    some, every = (load_tokenizer(tmp_path / name) for name in ("some", "all"))
+    assert len(some) == len(load_tokenizer(folders["tied"])) + 50
+    texts = {token.replace("▁", " ") for token in load_tokenizer(folders["target"]).get_vocab() if not token.startswith("<")}
+    for text in texts:
+        pieces = every.backend_tokenizer.model.tokenize("".join(every.backend_tokenizer.pre_tokenizer.pre_tokenize_str(text)[0][0]))
+        assert len(pieces) == 1, text
+    report = json.loads((tmp_path / "all" / "transfer.json").read_text())
+    assert report["vocabulary"]["num_new_tokens"] == report["vocabulary"]["num_reached"] > 150
+
+
+def test_pruning_copies_and_gives_the_same_logits(folders: dict[str, Path], tmp_path: Path) -> None:
+    for source in ("tied", "untied"):
+        (tmp_path / "few.txt").write_text(demo_text("en")[:3000])
+        run(folders, tmp_path / source, "prune", "--text", str(tmp_path / "few.txt"), source=source)
+        old_tokenizer, new_tokenizer = load_tokenizer(folders[source]), load_tokenizer(tmp_path / source)
+        assert len(new_tokenizer) < len(old_tokenizer)
+        old_ids = [old_tokenizer.convert_tokens_to_ids(new_tokenizer.convert_ids_to_tokens(i)) for i in range(len(new_tokenizer))]
+        before, after = tensors_of(folders[source]), tensors_of(tmp_path / source)
+        for name in (INPUT, "lm_head.weight")[: 1 if source == "tied" else 2]:
+            assert torch.equal(after[name], before[name][old_ids])
+        first_line = demo_text("en").split("\n")[0][:30]
+        text = f"{first_line}<|user|>{first_line}"
+        ids = new_tokenizer(text)["input_ids"]
+        assert [old_ids[i] for i in ids] == old_tokenizer(text)["input_ids"]
+        old, new = (OPTForCausalLM.from_pretrained(str(path)) for path in (folders[source], tmp_path / source))
+        with torch.no_grad():
+            expected = old(torch.tensor([[old_ids[i] for i in ids]])).logits[..., old_ids]
+            torch.testing.assert_close(new(torch.tensor([ids])).logits, expected, atol=1e-5, rtol=0)
+        generation = json.loads((tmp_path / source / "generation_config.json").read_text())
+        user = new_tokenizer.convert_tokens_to_ids("<|user|>")
+        assert generation["eos_token_id"] == [0, user] and user == len(new_tokenizer) - 1
+        assert read_manifest(tmp_path / source).facts["vocabulary"]["num_unreached"] == 0  # type: ignore[union-attr]
+        assert (
+            json.loads((tmp_path / source / "tokenizer_config.json").read_text())["added_tokens_decoder"][str(user)]["content"]
+            == "<|user|>"
+        )
+
+
+def test_keeping_changes_nothing(folders: dict[str, Path], tmp_path: Path) -> None:
+    for source in ("tied", "untied"):
+        run(folders, tmp_path / source, "keep", source=source)
+        for name in ("model.safetensors", "config.json", "tokenizer.json", "tokenizer_config.json"):
+            assert (tmp_path / source / name).read_bytes() == (folders[source] / name).read_bytes(), name
+    run(folders, tmp_path / "copied", "keep", "--output-layer", "copied")
+    assert torch.equal(tensors_of(tmp_path / "copied")["lm_head.weight"], tensors_of(folders["tied"])[INPUT])
+    run(folders, tmp_path / "random", "keep", "--output-layer", "random")
+    assert tensors_of(tmp_path / "random")["lm_head.weight"].shape == tensors_of(folders["tied"])[INPUT].shape
+
+
+@pytest.mark.parametrize(
+    ("strategy", "options", "message"),
+    [
+        ("expand", ["--method", "mean", "--text", "sl"], "--vocabulary expand needs the number of new tokens; give it with --new-tokens N"),
+        ("expand", ["--method", "mean", "--new-tokens", "5"], "--vocabulary expand needs text in the target language or a tokenizer; give --text FILE or --tokenizer DIR"),
+        ("expand", ["--new-tokens", "5", "--text", "sl"], f"no --method is given; the known ones are {', '.join(METHODS)}"),
+        ("expand", ["--method", "mean", "--new-tokens", "0", "--text", "sl"], "--new-tokens is 0; expected at least 1"),
+        ("expand", ["--method", "mean", "--new-tokens", "5", "--tokenizer", "target", "--text", "sl"], f"--method mean makes no use of --text FILE; leave it out (it serves {TEXT_USERS})"),
+        ("union", ["--method", "mean"], "--vocabulary union needs the target's tokenizer; give it with --tokenizer DIR"),
+        ("union", ["--method", "mean", "--tokenizer", "target", "--new-tokens", "5"], "--new-tokens is for --vocabulary expand; leave it out with union"),
+        ("replace", ["--method", "mean"], "--vocabulary replace needs the target's tokenizer; give it with --tokenizer DIR"),
+        ("expand", ["--method", "mean", "--new-tokens", "5", "--tokenizer", "target", "--tokens-by", "auxiliary"], "--tokens-by says how expand learns tokens from --text; leave it out with --tokenizer DIR"),
+        ("union", ["--method", "mean", "--tokenizer", "target", "--tokens-by", "auxiliary"], "--tokens-by says how expand learns tokens from --text; leave it out with --vocabulary union"),
+        ("prune", [], "--vocabulary prune needs text that says which tokens are used; give it with --text FILE"),
+        ("prune", ["--text", "en", "--method", "mean"], "--vocabulary prune copies every row; leave out --method mean"),
+        ("prune", ["--text", "en", "--min-count", "0"], "--min-count is 0; expected at least 1"),
+        ("keep", ["--min-count", "2"], "--min-count is for --vocabulary prune; leave it out with keep"),
+        ("keep", ["--text", "en"], f"--vocabulary keep makes no use of --text FILE; leave it out (it serves {TEXT_USERS})"),
+        ("keep", ["--tokenizer", "target"], "--vocabulary keep goes by the source's own tokenizer; leave out --tokenizer DIR"),
+        ("keep", ["--factorised-size", "full"], "--vocabulary keep leaves the matrices as they are; leave out --factorised-size"),
+    ],
+)  # fmt: skip
+def test_options_must_fit_the_strategy(folders: dict[str, Path], tmp_path: Path, strategy: str, options: list[str], message: str) -> None:
+    with pytest.raises(ValueError) as error:
+        run(folders, tmp_path / "out", strategy, *(str(folders.get(option, option)) for option in options))
+    assert str(error.value) == message and not (tmp_path / "out").exists()
+
+
+def test_more_new_tokens_than_the_text_has(folders: dict[str, Path], tmp_path: Path) -> None:
+    (tmp_path / "short.txt").write_text("nekaj nekaj nekaj\n")
+    with pytest.raises(ValueError) as error:
+        run(folders, tmp_path / "out", "expand", "--new-tokens", "500", "--method", "mean", "--text", str(tmp_path / "short.txt"))
+    assert str(error.value).startswith("500 new tokens are wanted, but the auxiliary tokenizer has only ")
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,328 @@
+"""Conversion against the real engine, for every family: its logits, what it saves at each layout, and a stock NeMo beside it."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
+
+from conversion import hf_to_nemo, nemo_to_hf, verify
+from conversion.families import FAMILIES
+from conversion.formats.dist_checkpoint import read_dist_checkpoint
+from conversion.layouts.moving import MEGATRON_BRIDGE, MEGATRON_LM, change
+from conversion.measuring.observation import Observation, token_batch
+from tests.conversion.engine_functions import PADDING, with_gradients
+from tests.conversion.tiny_families import CASES, SEQUENCE_LENGTH, save_real_sized_model, save_tiny_model
+from tests.gloo import run_on_gloo
+from tests.processes import run_command
+
+LAYOUTS = ((2, 1), (1, 1), (4, 1), (1, 2), (2, 2))  # tensor parallel x pipeline parallel; of four ranks the rest is data parallel
+FOR_ALL = ((2, 1), (1, 2))  # on two ranks, where gradients and logits are looked at, too; families take turns at the others
+IN_TURNS = tuple(layout for layout in LAYOUTS if layout not in FOR_ALL)
+REAL_SIZED = "real_sized"
+LARGEST_DIFFERENCE = 1e-4  # of a stock NeMo's logits, whose own rounding is not measured; those of tiny models are below 20
+OTHER_PROGRAMS = {MEGATRON_LM: "Megatron-LM", MEGATRON_BRIDGE: "Megatron-Bridge"}
+
+
+def test_every_family_has_a_tiny_model() -> None:
+    assert {case.model_type for case in CASES.values()} == set(FAMILIES)
+
+
+@pytest.fixture(scope="module")
+def converted(tmp_path_factory: pytest.TempPathFactory, tokenizer_dir: Path) -> Path:
+    """Folders hf/NAME and nemo/NAME: each case as it is, and `NAME_other` with the other kind of output layer.
+
+    Llama 2 is in a folder of each other program besides.
+    """
+    directory = tmp_path_factory.mktemp("families")
+    for name, case in CASES.items():
+        tied = bool(case.config.get("text_config", case.config).get("tie_word_embeddings", False))
+        for variant, changes in zip(both(name), ({}, {"tie_word_embeddings": not tied}), strict=True):
+            save_tiny_model(name, directory / "hf" / variant, tokenizer_dir=tokenizer_dir, **changes)
+            hf_to_nemo.convert(directory / "hf" / variant, directory / "nemo" / variant)
+    for layout in OTHER_PROGRAMS:
+        change(directory / "nemo/llama2", directory / layout, layout=layout)
+    save_real_sized_model(directory / "hf" / REAL_SIZED)
+    hf_to_nemo.convert(directory / "hf" / REAL_SIZED, directory / "nemo" / REAL_SIZED)
+    return directory
+
+
+# -- logits ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def observed(converted: Path) -> dict[str, dict[str, Observation]]:
+    """What the layers of each case give in both libraries, from one start of the engine."""
+    names = (*CASES, REAL_SIZED)
+    sides = [verify.Side.open(converted / kind / name) for name in names for kind in ("hf", "nemo")]
+    sides += [verify.Side.open(converted / layout) for layout in OTHER_PROGRAMS]
+    batch = token_batch([], vocab_size=min(side.vocab_size for side in sides), length=SEQUENCE_LENGTH)
+    seen = verify.observe(sides, batch, (1, 2), timeout_seconds=600)
+    of_others = dict(zip(OTHER_PROGRAMS, seen[2 * len(names) :], strict=True))
+    return {name: seen[2 * number] | seen[2 * number + 1] for number, name in enumerate(names)} | of_others
+
+
+@pytest.mark.parametrize("padding", ["whole", "padded"])
+@pytest.mark.parametrize("size", [1, 2])
+@pytest.mark.parametrize("name", CASES)
+def test_logits_are_those_of_hugging_face(observed: dict[str, dict[str, Observation]], name: str, size: int, padding: str) -> None:
+    """Over more tokens than the window, whole and padded on the left and on the right, with padding rows in the tables."""
+    expected, found = (getattr(observed[name][label], padding) for label in ("Hugging Face", f"NeMo at tensor parallel {size}"))
+    assert found.keys() == expected.keys() == {"embedding", "layer 0", "layer 1", "layer 2", "layer 3", "logits"}
+    assert expected["logits"].std() > 0.1
+    rounding = observed[name]["Hugging Face"].rounding
+    assert rounding["logits"].largest < 2e-5
+    for layer in expected:
+        assert verify.compare_outputs(layer, *({"logits": of[layer]} for of in (expected, found, rounding))).same, layer
+
+
+@pytest.mark.parametrize("padding", ["whole", "padded"])
+@pytest.mark.parametrize("size", [1, 2])
+def test_large_logits_of_a_correct_conversion(observed: dict[str, dict[str, Observation]], size: int, padding: str) -> None:
+    """Rounding grows with the logits and the layers, in both libraries alike."""
+    of_hf, of_engine = (observed[REAL_SIZED][label] for label in ("Hugging Face", f"NeMo at tensor parallel {size}"))
+    expected, found = getattr(of_hf, padding), getattr(of_engine, padding)
+    assert 30 < expected["logits"].abs().max() < 42
+    assert (found["logits"] - expected["logits"]).abs().max() > 1e-4
+    assert verify.compare_outputs("logits", expected, found, of_hf.rounding).same
+
+
+@pytest.mark.parametrize("layout", OTHER_PROGRAMS)
+def test_verify_runs_the_folders_of_other_programs(observed: dict[str, dict[str, Observation]], layout: str) -> None:
+    hf = observed["llama2"]["Hugging Face"]
+    assert list(observed[layout]) == [f"{OTHER_PROGRAMS[layout]} at tensor parallel {size}" for size in (1, 2)]
+    for found in observed[layout].values():
+        assert verify.compare_outputs("logits", hf.padded, found.padded, hf.rounding).same
+
+
+def test_two_checkpoints_of_nemo(converted: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """By the command: they differ from the layer on that was changed."""
+    hf_dir = shutil.copytree(converted / "hf/llama3", tmp_path / "hf")
+    state = load_file(hf_dir / "model.safetensors")
+    gate = "model.layers.2.mlp.gate_proj.weight"
+    state[gate] = state[gate].flip(0).contiguous()
+    save_file(state, hf_dir / "model.safetensors", metadata={"format": "pt"})
+    hf_to_nemo.convert(hf_dir, tmp_path / "nemo")
+    code = verify.main([str(converted / "nemo/llama3"), str(tmp_path / "nemo")])
+    lines = {line[11:].split(":")[0]: line for line in capsys.readouterr().out.splitlines()}
+    assert code == 1
+    assert lines["values"].endswith(f"38 of 39 tensors equal bit for bit; the first that is not: {gate}")
+    for subject in ("logits", "logits of padded sequences"):
+        line = lines[f"{subject}, NeMo at tensor parallel 1 against NeMo at tensor parallel 1"]
+        assert line.startswith("DIFFERENT") and "it begins at layer 2 with" in line
+
+
+# -- checkpoints ----------------------------------------------------------------------------------------------------------
+
+
+def both(name: str) -> tuple[str, str]:
+    """A case with its own kind of output layer, tied or not, and with the other."""
+    return name, f"{name}_other"
+
+
+def one_of_both(number: int, layout: tuple[int, int]) -> str:
+    """The one of the two that is saved at a layout: they take turns over families and layouts."""
+    return both(list(CASES)[number])[(number + LAYOUTS.index(layout)) % 2]
+
+
+def is_saved(number: int, layout: tuple[int, int] | str) -> bool:
+    """Whether a case is saved at a layout, or with keys of their own for the layers, in the usual run; all is in the slow tests below."""
+    return layout in FOR_ALL or (*IN_TURNS, "per_layer").index(layout) == number % (len(IN_TURNS) + 1)
+
+
+def save(
+    converted: Path, directory: Path, plan: list[tuple[int, int, list[str], list[str]]], *, world_size: int = 4, ids: Path | None = None
+) -> Path:
+    """Folders TxP/NAME and per_layer/NAME with what the engine saved, from one start; 1x2/NAME.safetensors with logits for ids."""
+    run_on_gloo(
+        "tests.conversion.engine_functions:save_at_layouts",
+        world_size=world_size,
+        directory=directory / f"gloo_{world_size}",
+        timeout_seconds=600,
+        plan=plan,
+        checkpoints_dir=str(converted / "nemo"),
+        output_dir=str(directory),
+        ids_path=None if ids is None else str(ids),
+    )
+    return directory
+
+
+def assert_comes_back(converted: Path, saved: Path, tmp_path: Path, *, layout: str, name: str) -> None:
+    trained, back = tmp_path / name, tmp_path / f"{name}_back"
+    shutil.copytree(saved / layout / name, trained)
+    shutil.copytree(converted / "nemo" / name / "context", trained / "context")
+    table = read_dist_checkpoint(trained / "weights", prefix="module.")["embedding.word_embeddings.weight"]
+    assert table.shape[0] in (384, 512)
+    assert table.read()[-1, 0] == PADDING
+    nemo_to_hf.export(trained, back)
+    expected = ("model.safetensors", "config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json")
+    for file in expected:
+        if file == "generation_config.json" and not (converted / "hf" / name / file).exists():  # an encoder generates nothing
+            assert not (back / file).exists()
+            continue
+        assert (back / file).read_bytes() == (converted / "hf" / name / file).read_bytes(), file
+
+
+@pytest.fixture(scope="module")
+def saved(converted: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Cases at layouts, tied or untied in turns, and some with keys of their own for the layers."""
+
+    def planned(layout: tuple[int, int]) -> tuple[int, int, list[str], list[str]]:
+        stacked, per_layer = (
+            [one_of_both(number, layout) for number in range(len(CASES)) if is_saved(number, which)] for which in (layout, "per_layer")
+        )
+        return (*layout, stacked, per_layer if layout == LAYOUTS[0] else [])
+
+    directory = tmp_path_factory.mktemp("saved")
+    save_file({"ids": token_batch([], vocab_size=283, length=SEQUENCE_LENGTH).ids}, directory / "ids.safetensors")
+    save(converted, directory, [planned(layout) for layout in FOR_ALL], world_size=2, ids=directory / "ids.safetensors")
+    return save(converted, directory, [planned(layout) for layout in IN_TURNS])
+
+
+@pytest.mark.parametrize("number", range(len(CASES)), ids=list(CASES))
+def test_logits_over_two_pipeline_stages(converted: Path, saved: Path, number: int) -> None:
+    name = one_of_both(number, (1, 2))
+    ids, logits = load_file(saved / "ids.safetensors")["ids"], load_file(saved / f"1x2/{name}.safetensors")["logits"]
+    library = AutoModelForMaskedLM if FAMILIES[list(CASES.values())[number].model_type].masked else AutoModelForCausalLM
+    model = library.from_pretrained(converted / "hf" / name, dtype=torch.float32, attn_implementation="eager").float()
+    with torch.inference_mode():
+        assert (logits - model(ids).logits).abs().max() <= LARGEST_DIFFERENCE
+
+
+@pytest.mark.parametrize("number", [number for number, name in enumerate(CASES) if with_gradients(CASES[name].model_type)])
+def test_gradients_over_two_ranks_are_those_of_hugging_face(converted: Path, saved: Path, tmp_path: Path, number: int) -> None:
+    """Of every parameter: what ranks have a part of, and what each has whole but sees a part of the features for."""
+    name = one_of_both(number, (2, 1))
+    shutil.copytree(saved / "gradients" / name, tmp_path / "nemo")
+    shutil.copytree(converted / "nemo" / name / "context", tmp_path / "nemo/context")
+    nemo_to_hf.export(tmp_path / "nemo", tmp_path / "hf")
+    found = load_file(tmp_path / "hf/model.safetensors")
+    model = AutoModelForCausalLM.from_pretrained(converted / "hf" / name, dtype=torch.float32, attn_implementation="eager").float().eval()
+    ids = load_file(saved / "ids.safetensors")["ids"]
+    torch.nn.functional.cross_entropy(model(ids[:, :-1]).logits.flatten(0, 1), ids[:, 1:].flatten()).backward()
+    expected = {name: parameter.grad for name, parameter in model.named_parameters() if parameter.grad is not None}
+    assert len(expected) > 25
+    for parameter, gradient in expected.items():
+        # Gemma 3's files keep the names of a class that transformers has no more.
+        mine = found.get(parameter, found.get("language_model." + parameter.replace("model.language_model.", "model.")))
+        if parameter == "model.decoder.embed_positions.weight":  # its first two rows are kept aside as they are
+            mine, gradient = mine[2:], gradient[2:]
+        assert (mine - gradient).abs().max() <= 1e-5 * gradient.abs().max().clamp(min=1e-2), parameter
+
+
+@pytest.mark.parametrize(
+    ("number", "layout"),
+    [
+        pytest.param(number, layout, id=f"{name}-{layout}")
+        for number, name in enumerate(CASES)
+        for layout in (*LAYOUTS, "per_layer")
+        if is_saved(number, layout)
+    ],
+)
+def test_what_the_engine_saves_comes_back_bit_for_bit(
+    converted: Path, saved: Path, tmp_path: Path, number: int, layout: tuple[int, int] | str
+) -> None:
+    """Tables padded with other values than zero, optimizer state beside the weights."""
+    if isinstance(layout, str):
+        assert_comes_back(converted, saved, tmp_path, layout=layout, name=one_of_both(number, LAYOUTS[0]))
+    else:
+        assert_comes_back(converted, saved, tmp_path, layout=f"{layout[0]}x{layout[1]}", name=one_of_both(number, layout))
+
+
+@pytest.mark.slow
+def test_tied_and_untied_at_every_layout(converted: Path, tmp_path: Path) -> None:
+    """Without replicas, which the usual run has."""
+    names = [name for case in CASES for name in both(case)]
+    saved = tmp_path / "saved"
+    for world_size in (1, 2, 4):
+        layouts = [layout for layout in LAYOUTS if math.prod(layout) == world_size]
+        plan = [(*layout, names, names if layout == LAYOUTS[0] else []) for layout in layouts]
+        save(converted, saved, plan, world_size=world_size)
+    for layout in (*(f"{tensor}x{pipeline}" for tensor, pipeline in LAYOUTS), "per_layer"):
+        for name in names:
+            assert_comes_back(converted, saved, tmp_path / layout, layout=layout, name=name)
+
+
+@pytest.mark.slow
+def test_tensor_parallel_4_and_pipeline_parallel_2(converted: Path, tmp_path: Path) -> None:
+    """Eight processes, the largest layout."""
+    names = [name for case in CASES for name in both(case)]
+    saved = save(converted, tmp_path / "saved", [(4, 2, names, [])], world_size=8)
+    for name in names:
+        assert_comes_back(converted, saved, tmp_path, layout="4x2", name=name)
+
+
+# -- NeMo without this project --------------------------------------------------------------------------------------------
+
+TRAINED = "trained"
+OF_THIS_PROJECT = (
+    "opt",
+    "yarn",
+    "olmo2",
+    "olmo3",
+    "apertus",
+    "granite",
+    "qwen3_moe",
+    "bert",
+    "roberta",
+    "xlm_roberta",
+)  # NeMo does not have them
+NEMO_CLASSES = {
+    "opt": ("GPTModel", "OPTConfig"),
+    "bert": ("GPTModel", "EncoderConfig"),
+    "roberta": ("GPTModel", "EncoderConfig"),
+    "xlm_roberta": ("GPTModel", "EncoderConfig"),
+    "llama2": ("LlamaModel", "LlamaConfig"),
+    "llama3": ("LlamaModel", "Llama31Config"),
+    "mistral": ("MistralModel", "MistralConfig7B"),
+    "gemma2": ("Gemma2Model", "Gemma2Config"),
+    "gemma3_text": ("Gemma3Model", "Gemma3Config1B"),
+    "gemma3": ("Gemma3Model", "Gemma3Config1B"),
+    **dict.fromkeys(("yarn", "olmo2", "olmo3", "apertus", "granite", "qwen3_moe"), ("GPTModel", "EngineConfig")),
+    "qwen2": ("Qwen2Model", "Qwen2Config"),
+    "qwen3": ("Qwen3Model", "Qwen3Config"),
+    "smollm3": ("LlamaModel", "LlamaConfig"),
+    TRAINED: ("LlamaModel", "Llama31Config"),
+}
+
+
+@pytest.fixture(scope="module")
+def stock(converted: Path, saved: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What a stock NeMo made of each case, and of one that the engine saved at tensor parallel 2 with padded tables."""
+    directory = tmp_path_factory.mktemp("stock")
+    shutil.copytree(saved / "2x1/llama3", directory / TRAINED)  # untied, like every other case at the first layout
+    shutil.copytree(converted / "nemo/llama3/context", directory / TRAINED / "context")
+    save_file({"ids": token_batch([], vocab_size=283, length=SEQUENCE_LENGTH).ids}, directory / "ids.safetensors")
+    known = [name for name in CASES if name not in OF_THIS_PROJECT]
+    ours = [converted / "nemo" / name for name in OF_THIS_PROJECT]
+    checkpoints = [*(converted / "nemo" / name for name in known), directory / TRAINED, *ours]
+    finished = run_command(
+        "tests.conversion.stock_nemo",
+        *(directory / "ids.safetensors", directory, *checkpoints),
+        log_dir=directory / "logs",
+        timeout_seconds=600,
+        environment={"TORCHDYNAMO_DISABLE": "1"},  # NeMo compiles its fused functions, which needs a compiler
+    )
+    assert finished.code == 0, finished.stderr[-4000:]
+    return directory
+
+
+@pytest.mark.parametrize("name", NEMO_CLASSES)
+def test_a_stock_nemo_loads_it(observed: dict[str, dict[str, Observation]], stock: Path, name: str) -> None:
+    """By NeMo's own loading, with its own classes; OPT and encoders, which it does not have, with `nemo_patches`."""
+    found = json.loads((stock / f"{name}.json").read_text())
+    assert (found["model"], found["config"], found["dtype"], found["tokens"]) == (*NEMO_CLASSES[name], "torch.float32", 280)
+    if name not in OF_THIS_PROJECT:
+        stand_in = ["nemo_patches", "nemo_patches.core", "nemo_patches.cpu_device", "nemo_patches.quiet"]
+        assert found["modules of this project"] == stand_in
+        assert found["eos_token_id"] is not None or name.startswith("qwen")
+    logits = load_file(stock / f"{name}.safetensors")["logits"]
+    expected = observed["llama3" if name == TRAINED else name]["Hugging Face"].whole["logits"][:, : logits.shape[1]]
+    assert logits.shape[1] == (8 if name == "gemma2" else SEQUENCE_LENGTH)
+    assert (logits - expected).abs().max() <= LARGEST_DIFFERENCE

@@ -1,0 +1,698 @@
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from huggingface_hub.errors import StrictDataclassError
+from safetensors.torch import load_file, save_file
+from transformers import CONFIG_MAPPING, AutoConfig, OPTConfig
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+from conversion import hf_to_nemo, nemo_to_hf
+from conversion.checkpoints.hf_checkpoint import HFCheckpoint
+from conversion.checkpoints.hf_config import load_config
+from conversion.checkpoints.hf_files import DEFAULT_ROPE_SCALING, in_words_of_both
+from conversion.checkpoints.hf_model import inspect_checkpoint
+from conversion.families import FAMILIES, MIXTURES, family_of
+from conversion.inspection import describe
+from conversion.layouts.megatron_bridge import run_config
+from conversion.layouts.megatron_lm import not_expressible
+from conversion.measuring.observation import observe_hf, token_batch
+from conversion.verify import Side
+from nemo_patches.yarn import yarn_frequencies
+from recipes.planner.parameters import count_parameters
+from recipes.rules.base_models import base_model
+from tests.conversion.tiny_families import CASES, LLAMA3_ROPE, PUBLISHED, SIZES, save_tiny_model
+
+
+def opt_config(**changes: Any) -> dict[str, Any]:
+    return {**OPTConfig().to_dict(), **changes}
+
+
+def refuse(config: dict[str, Any], sentence: str, *, family: str = "opt") -> None:
+    with pytest.raises(ValueError, match=f"^{re.escape(sentence)}$"):
+        FAMILIES[family].megatron_config(config, tied=True, source="models/x")
+
+
+def test_opt_in_megatrons_words() -> None:
+    config = opt_config(num_hidden_layers=24, hidden_size=2048, word_embed_proj_dim=2048, ffn_dim=8192, num_attention_heads=32)
+    assert FAMILIES["opt"].megatron_config(config, tied=False, source="models/x") == {
+        "num_layers": 24,
+        "hidden_size": 2048,
+        "ffn_hidden_size": 8192,
+        "num_attention_heads": 32,
+        "num_query_groups": 32,
+        "max_position_embeddings": 2048,
+        "vocab_size": 50272,
+        "init_method_std": 0.02,
+        "layernorm_epsilon": 1e-5,
+        "share_embeddings_and_output_weights": False,
+    }
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "expected", "otherwise"),
+    [
+        ("do_layer_norm_before", False, True, "post-LayerNorm models such as opt-350m are not covered, the engine has no such layer"),
+        ("enable_bias", False, True, "models without biases, such as Galactica, are not covered"),
+        (
+            "layer_norm_elementwise_affine",
+            False,
+            True,
+            "models whose norms have no weights, such as Galactica's largest, are not covered",
+        ),
+        ("_remove_final_layer_norm", True, False, "models without the final norm are not covered"),
+        ("activation_function", "gelu", "relu", "OPT models with another activation are not covered"),
+    ],
+)
+def test_variants_of_opt_are_refused_by_name(key: str, value: Any, expected: Any, otherwise: str) -> None:
+    refuse(opt_config(**{key: value}), f"models/x has {key} {value!r} in its config.json (expected {expected!r}): {otherwise}")
+
+
+def test_projected_embeddings_are_refused() -> None:
+    refuse(
+        opt_config(hidden_size=1024, word_embed_proj_dim=512),
+        "word_embed_proj_dim (512) differs from hidden_size (1024) in config.json:"
+        " models with projected embeddings such as opt-350m are not covered",
+    )
+
+
+def _in_megatrons_words(model_type: str, config: dict[str, Any]) -> dict[str, Any]:
+    found = FAMILIES[model_type].megatron_config(config, tied=False, source="models/x")
+    return {"kv_channels": found["hidden_size"] // found["num_attention_heads"], **found}  # Megatron's own default
+
+
+@pytest.mark.parametrize("model_type", FAMILIES)
+@pytest.mark.parametrize("missing", ["absent", "null"])
+def test_a_missing_key_means_what_transformers_means(model_type: str, missing: str) -> None:
+    """Each key of the class, one at a time, is left out or null; what the class makes of that is told in full."""
+    kind = CONFIG_MAPPING[model_type]
+    [case, *_] = (case for case in CASES.values() if case.model_type == model_type)
+    for config in ({**SIZES, **case.config}, {}):
+        whole = {**kind(**config).to_dict(), "model_type": model_type}
+        compared = 0
+        for key in whole:
+            said = {name: value for name, value in whole.items() if name != key} | ({key: None} if missing == "null" else {})
+            try:
+                meant = kind(**said).to_dict()
+            except StrictDataclassError:  # of transformers 5, which has types for its keys
+                compared += 1
+                continue
+            except (TypeError, ValueError, AttributeError):
+                continue  # the library has no meaning for it either
+            try:
+                found = _in_megatrons_words(model_type, said)
+            except ValueError:
+                if missing == "absent":  # what it means is no model that is covered
+                    with pytest.raises(ValueError):
+                        _in_megatrons_words(model_type, meant)
+                continue
+            assert found == _in_megatrons_words(model_type, meant), key
+            compared += 1
+        assert compared > 20
+
+
+def test_an_empty_config_means_what_transformers_means() -> None:
+    for model_type in FAMILIES:
+        whole = CONFIG_MAPPING[model_type]().to_dict()
+        assert _in_megatrons_words(model_type, {"model_type": model_type}) == _in_megatrons_words(model_type, whole)
+
+
+def test_gemma_2_without_the_length_of_its_windows() -> None:
+    sentence = (
+        "sliding_window is null in config.json, but every second layer of Gemma 2 has a window, which transformers cannot compute"
+        " without its length; give the number of tokens (4096 in the published models)"
+    )
+    refuse({**PUBLISHED["gemma-2-9b"], "sliding_window": None}, sentence, family="gemma2")
+
+
+def test_layers_of_qwen_with_a_window() -> None:
+    sentence = "layer_types in config.json names others than full_attention: models with windows are not covered"
+    config = {**PUBLISHED["qwen2-7b"], "layer_types": ["full_attention", "sliding_attention"] * 14}
+    refuse(config, sentence, family="qwen2")
+
+
+@pytest.mark.parametrize("value", ["many", 0, -3, None])
+def test_a_config_with_an_impossible_size(value: Any) -> None:
+    refuse(
+        opt_config(num_hidden_layers=value),
+        f"models/x has a config.json that gives Megatron num_layers {value!r}; expected numbers above 0",
+    )
+
+
+def test_heads_that_do_not_divide() -> None:
+    refuse(opt_config(num_attention_heads=7), "models/x has a hidden size of 768 and 7 attention heads in 7 groups, which do not divide")
+
+
+def test_llama_3_1_in_megatrons_words() -> None:
+    """Llama-3.1-8B, with all four numbers of its rotary positions; as transformers 4 writes them, and so that 4 and 5 read them."""
+    rope = {
+        "rope_type": "llama3",
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 8192,
+    }
+    expected = {
+        "normalization": "RMSNorm",
+        "activation_func": "silu",
+        "gated_linear_unit": True,
+        "add_bias_linear": False,
+        "position_embedding_type": "rope",
+        "num_layers": 32,
+        "hidden_size": 4096,
+        "ffn_hidden_size": 14336,
+        "num_attention_heads": 32,
+        "num_query_groups": 8,
+        "max_position_embeddings": 131072,
+        "vocab_size": 128256,
+        "init_method_std": 0.02,
+        "layernorm_epsilon": 1e-5,
+        "rotary_base": 500000.0,
+        "scale_factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "old_context_len": 8192,
+        "share_embeddings_and_output_weights": False,
+    }
+    config = PUBLISHED["llama-3.1-8b"]
+    earlier = {**config, "rope_theta": 500000.0, "rope_scaling": rope}
+    both = {**earlier, "rope_parameters": {**rope, "rope_theta": 500000.0}}
+    for said in (earlier, both):
+        assert FAMILIES["llama"].megatron_config(said, tied=False, source="models/x") == expected
+
+
+ROTATIONS_OF_5 = {
+    "base": ({"rope_parameters": {"rope_type": "default", "rope_theta": 5e5}}, {"rope_theta": 5e5}),
+    "scaling": (
+        {"rope_parameters": {**LLAMA3_ROPE, "rope_theta": 5e3}},
+        {"rope_theta": 5e3, "rope_scaling": LLAMA3_ROPE},
+    ),
+    "by its older name": (
+        {"rope_scaling": {**LLAMA3_ROPE, "rope_theta": 5e3}},
+        {"rope_theta": 5e3, "rope_scaling": LLAMA3_ROPE},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ROTATIONS_OF_5)
+def test_rotary_positions_in_the_words_of_transformers_5(name: str, tmp_path: Path) -> None:
+    """Every command reads them, whichever version is installed, and what is written says them in the words of both."""
+    said, older = ROTATIONS_OF_5[name]
+    model = save_tiny_model("llama2", tmp_path / "hf") / "config.json"
+    config = {key: value for key, value in json.loads(model.read_text()).items() if not key.startswith("rope")}
+    model.write_text(json.dumps({**config, **older}))
+    ids = token_batch([], vocab_size=283, length=24)
+    expected = observe_hf(tmp_path / "hf", ids).whole["logits"]
+    model.write_text(json.dumps({**config, **said}))
+    assert HFCheckpoint.open(tmp_path / "hf").config == {**config, **older, **said}
+    assert torch.equal(observe_hf(tmp_path / "hf", ids).whole["logits"], expected)
+    assert describe(tmp_path / "hf").problems == []
+    family = FAMILIES["llama"]
+    same = (family.megatron_config({**config, **words}, tied=False, source="x") for words in (older, said))
+    assert next(same) == next(same)
+    hf_to_nemo.convert(tmp_path / "hf", tmp_path / "nemo")
+    nemo_to_hf.export(tmp_path / "nemo", tmp_path / "back")
+    assert json.loads((tmp_path / "back/config.json").read_text()) == {**config, **older, **said}
+
+
+@pytest.mark.parametrize(
+    ("said", "advice"),
+    [
+        ({"rope_parameters": {"rope_type": "default", "rope_theta": 5e5}}, '"rope_theta": 500000.0'),
+        ({"rope_parameters": LLAMA3_ROPE}, f'"rope_scaling": {json.dumps(LLAMA3_ROPE)}'),
+        (
+            {"rope_parameters": {**LLAMA3_ROPE, "rope_theta": 5e5}},
+            f'"rope_theta": 500000.0 and "rope_scaling": {json.dumps(LLAMA3_ROPE)}',
+        ),
+        ({"rope_scaling": {**LLAMA3_ROPE, "rope_theta": 5e5}}, '"rope_theta": 500000.0'),
+    ],
+)
+def test_rotary_positions_that_two_versions_would_read_differently(said: dict[str, Any], advice: str, tmp_path: Path) -> None:
+    """Such a folder is refused wherever one is opened: no command may take one value and evaluation another."""
+    where = next(iter(said))
+    sentence = (
+        f"has a config.json whose {where}, by which transformers 5 goes, says otherwise than its other keys, by which transformers 4"
+        f" goes; put {advice} into it if {where} is right, else make that say the same"
+    )
+    older = {"rope_theta": 10000.0, "rope_scaling": None}
+    refuse({**PUBLISHED["llama-2-7b"], **older, **said}, f"models/x {sentence}", family="llama")
+    save_tiny_model("llama2", tmp_path / "hf")
+    path = tmp_path / "hf/config.json"
+    config = {key: value for key, value in json.loads(path.read_text()).items() if key != "rope_parameters"}
+    path.write_text(json.dumps({**config, **older, **said}))
+    for look in (HFCheckpoint.open, lambda directory: inspect_checkpoint(directory, name="x"), Side.open, load_config):
+        with pytest.raises(ValueError, match=f"^{re.escape(f'{path.parent} {sentence}')}$"):
+            look(path.parent)
+    assert f"{path.parent} {sentence}" in describe(path.parent).problems
+
+
+def test_swish_is_another_word_for_silu() -> None:
+    config = {**PUBLISHED["llama-2-7b"], "hidden_act": "swish"}
+    assert FAMILIES["llama"].megatron_config(config, tied=False, source="x")["activation_func"] == "silu"
+
+
+def test_layers_without_rotations_are_told_one_by_one() -> None:
+    """As transformers reads them: the list, of which more than the layers may be there, or every n-th."""
+    config = PUBLISHED["smollm3-3b"]
+    listed = FAMILIES["smollm3"].megatron_config({**config, "no_rope_layers": [0, 1] * 20}, tied=True, source="x")
+    assert listed["no_rope_freq"] == [1, 0] * 18
+    counted = FAMILIES["smollm3"].megatron_config({**config, "no_rope_layers": None, "no_rope_layer_interval": 3}, tied=True, source="x")
+    assert counted["no_rope_freq"] == [0, 0, 1] * 12
+    sentence = "no_rope_layers in config.json has 3 numbers, 0, 2; expected 1 (rotates) or 0 for each of the 36 layers"
+    refuse({**config, "no_rope_layers": [0, 2, 0]}, sentence, family="smollm3")
+    sentence = "no_rope_layer_interval in config.json is 0; expected every how many layers one does not rotate, above 0"
+    refuse({**config, "no_rope_layers": None, "no_rope_layer_interval": 0}, sentence, family="smollm3")
+    refuse(
+        {**config, "layer_types": ["sliding_attention"] * 36},
+        "layer_types in config.json names others than full_attention: models with windows are not covered",
+        family="smollm3",
+    )
+
+
+def test_the_first_llama_2_files_say_less() -> None:
+    megatron = FAMILIES["llama"].megatron_config(PUBLISHED["llama-2-7b"], tied=False, source="models/x")
+    assert (megatron["num_query_groups"], megatron["rotary_base"]) == (32, 10000.0)
+    assert "scale_factor" not in megatron
+
+
+def test_windows_do_not_count_the_token_itself() -> None:
+    assert FAMILIES["mistral"].megatron_config(PUBLISHED["mistral-7b"], tied=False, source="x")["window_size"] == [4095, 0]
+    without = {**PUBLISHED["mistral-7b"], "sliding_window": None}
+    assert "window_size" not in FAMILIES["mistral"].megatron_config(without, tied=False, source="x")
+    gemma = FAMILIES["gemma2"].megatron_config(PUBLISHED["gemma-2-9b"], tied=True, source="x")
+    assert (gemma["window_size"], gemma["window_attn_skip_freq"], gemma["kv_channels"]) == ([4095, 0], 2, 256)
+
+
+BIASES = "models with biases in the attention are not covered"
+MLP_BIASES = "models with biases in the feed-forward part are not covered"
+PASSED_OVER = "transformers passes over this key, so that its model would be another one than these weights are of"
+ACTIVATION = "models with another activation are not covered"
+ROTATION = "models that rotate a part of each head are not covered"
+DENSE_LAYERS = "models in which some layers have no experts are not covered"
+WINDOWS = "models that limit the attention of their upper layers to a window are not covered"
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "value", "expected", "otherwise"),
+    [
+        ("llama-2-7b", "attention_bias", True, False, BIASES),
+        ("llama-2-7b", "mlp_bias", True, False, MLP_BIASES),
+        ("llama-2-7b", "hidden_act", "gelu", "silu", ACTIVATION),
+        ("llama-2-7b", "partial_rotary_factor", 0.5, 1.0, ROTATION),
+        ("mistral-7b", "hidden_act", "relu", "silu", ACTIVATION),
+        (
+            "mistral-7b",
+            "layer_types",
+            ["full_attention"],
+            None,
+            "models whose layers differ, such as Ministral, are not covered",
+        ),
+        ("gemma-2-9b", "hidden_activation", "gelu", "gelu_pytorch_tanh", ACTIVATION),
+        ("gemma-2-9b", "attention_bias", True, False, BIASES),
+        ("gemma-2-9b", "use_bidirectional_attention", True, False, "models that see later tokens are not covered"),
+        ("qwen2-7b", "use_sliding_window", True, False, WINDOWS),
+        ("qwen3-8b", "use_sliding_window", True, False, WINDOWS),
+        ("qwen3-8b", "attention_bias", True, False, BIASES),
+        ("smollm3-3b", "attention_bias", True, False, BIASES),
+        (
+            "smollm3-3b",
+            "use_sliding_window",
+            True,
+            False,
+            "models that limit the attention of layers without rotations to a window are not covered",
+        ),
+        *((name, "attention_bias", True, False, BIASES) for name in ("olmo-2-7b", "olmo-3-7b", "apertus-8b", "granite-3.3-2b")),
+        *((name, "hidden_act", "gelu", "silu", ACTIVATION) for name in ("olmo-2-7b", "olmo-3-7b", "granite-3.3-2b")),
+        *((name, "partial_rotary_factor", 0.5, 1.0, ROTATION) for name in ("olmo-2-7b", "olmo-3-7b", "apertus-8b", "granite-3.3-2b")),
+        *((name, "mlp_bias", True, False, MLP_BIASES) for name in ("apertus-8b", "granite-3.3-2b")),
+        ("apertus-8b", "hidden_act", "silu", "xielu", ACTIVATION),
+        ("qwen3-30b-a3b", "attention_bias", True, False, BIASES),
+        ("qwen3-30b-a3b", "hidden_act", "gelu", "silu", ACTIVATION),
+        ("qwen3-30b-a3b", "partial_rotary_factor", 0.5, 1.0, ROTATION),
+        ("qwen3-30b-a3b", "use_sliding_window", True, False, WINDOWS),
+        ("qwen3-30b-a3b", "decoder_sparse_step", 2, 1, DENSE_LAYERS),
+        ("qwen3-30b-a3b", "mlp_only_layers", [0], None, DENSE_LAYERS),
+        ("apertus-8b", "post_norm", True, False, PASSED_OVER),
+        ("apertus-8b", "qk_norm", False, True, PASSED_OVER),
+    ],
+)
+def test_variants_of_the_others_are_refused_by_name(name: str, key: str, value: Any, expected: Any, otherwise: str) -> None:
+    config = {**PUBLISHED[name], key: value}
+    sentence = f"models/x has {key} {value!r} in its config.json (expected {expected!r}): {otherwise}"
+    refuse(config, sentence, family=config["model_type"])
+
+
+@pytest.mark.parametrize("key", ["rope_type", "type"])
+def test_other_rotary_positions_are_refused(key: str) -> None:
+    config = {**PUBLISHED["llama-2-7b"], "rope_scaling": {key: "longrope", "factor": 2.0}}
+    sentence = (
+        "rope_scaling in config.json is of the type 'longrope', which is not covered; known are default, llama3, linear, dynamic, yarn"
+    )
+    refuse(config, sentence, family="llama")
+
+
+@pytest.mark.parametrize(
+    ("rope", "base"),
+    [
+        ({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}, 1e6),
+        ({"type": "yarn", "factor": 16.0, "beta_fast": 16, "beta_slow": 2, "attention_factor": 1.5}, 1e4),
+        ({"rope_type": "yarn", "factor": 40.0, "mscale": 1.0, "mscale_all_dim": 0.8, "beta_fast": None, "truncate": False}, 1e4),
+        ({"rope_type": "yarn", "factor": 0.5, "original_max_position_embeddings": 4096}, 5e5),
+    ],
+)
+def test_yarn_is_that_of_transformers(rope: dict[str, Any], base: float) -> None:
+    config = AutoConfig.for_model(**{**PUBLISHED["qwen2-7b"], "rope_theta": base, "rope_scaling": rope})
+    expected, scale = ROPE_INIT_FUNCTIONS["yarn"](config, torch.device("cpu"))
+    megatron = FAMILIES["qwen2"].megatron_config(config.to_dict(), tied=False, source="x")
+    plain = 1.0 / base ** (torch.arange(0, 128, 2).float() / 128)
+    found = yarn_frequencies(
+        plain,
+        base=base,
+        factor=megatron["yarn_factor"],
+        positions=megatron["yarn_old_context_len"],
+        turns=(megatron["yarn_beta_fast"], megatron["yarn_beta_slow"]),
+        truncate=megatron["yarn_truncate"],
+    )
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=0)
+    assert megatron["yarn_attention_factor"] == pytest.approx(scale, rel=1e-12)
+    assert not torch.allclose(found, plain, rtol=1e-2)
+
+
+def test_dynamic_positions_are_plain_ones_within_those_of_the_model() -> None:
+    dynamic = {**PUBLISHED["llama-2-7b"], "rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}
+    plain, found = (FAMILIES["llama"].megatron_config(config, tied=False, source="x") for config in (PUBLISHED["llama-2-7b"], dynamic))
+    assert found == plain
+
+
+def test_yarn_is_not_handed_to_others_in_words_that_they_do_not_have() -> None:
+    rope = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}
+    config = FAMILIES["qwen2"].megatron_config({**PUBLISHED["qwen2-7b"], "rope_scaling": rope}, tied=False, source="x")
+    assert not_expressible(config) == ["yarn_factor"]
+    with pytest.raises(ValueError, match=r"are YaRN's, for which Megatron-Bridge has other words; they are not covered"):
+        run_config(config, dtype="bfloat16", has_tokenizer=False)
+
+
+def test_yarn_beside_layers_that_do_not_rotate_is_refused() -> None:
+    config = {**PUBLISHED["smollm3-3b"], "rope_scaling": {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 65536}}
+    refuse(
+        config, "rope_scaling in config.json is of the type 'yarn', which is not covered beside layers that do not rotate", family="smollm3"
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        (
+            {"layer_types": ["full_attention", "sliding_attention"] * 16},
+            "layer_types in config.json does not repeat so many sliding_attention and one full_attention over all 32 layers: such models are not"
+            " covered",
+        ),
+        (
+            {"sliding_window": None},
+            "sliding_window is null in config.json, but most layers of OLMo 3 have a window, which transformers cannot compute without its"
+            " length; give the number of tokens (4096 in the published models)",
+        ),
+        (
+            {"rope_scaling": {"rope_type": "llama3", "factor": 8.0}},
+            "rope_scaling in config.json is of the type 'llama3', which is not covered; known are default, linear, dynamic, yarn",
+        ),
+    ],
+)
+def test_variants_of_olmo_3_are_refused(changes: dict[str, Any], sentence: str) -> None:
+    refuse({**PUBLISHED["olmo-3-7b"], **changes}, sentence, family="olmo3")
+
+
+def test_olmo_2_rotates_as_transformers_lets_it() -> None:
+    config = {**PUBLISHED["olmo-2-7b"], "rope_scaling": {"type": "linear", "factor": 4.0}}
+    assert FAMILIES["olmo2"].megatron_config(config, tied=False, source="x")["seq_len_interpolation_factor"] == 4.0
+    sentence = "rope_scaling in config.json is of the type 'yarn', which is not covered; known are default, linear, dynamic"
+    refuse({**config, "rope_scaling": {"type": "yarn", "factor": 4.0}}, sentence, family="olmo2")
+
+
+def test_olmo_3_in_megatrons_words() -> None:
+    found = FAMILIES["olmo3"].megatron_config(PUBLISHED["olmo-3-7b"], tied=False, source="x")
+    assert (found["window_size"], found["window_attn_skip_freq"], found["rotary_base_local"]) == ([4095, 0], 4, 500000)
+    assert (found["yarn_factor"], found["yarn_attention_factor"], found["rope_scaling_factor"]) == (8.0, 1.2079441541679836, 1.0)
+    assert (found["pre_norms"], found["post_norms"], found["norms_of_all_heads"]) == (False, True, True)
+    linear = {**PUBLISHED["olmo-3-7b"], "layer_types": None, "rope_scaling": {"rope_type": "linear", "factor": 3.0}}
+    found = FAMILIES["olmo3"].megatron_config(linear, tied=False, source="x")
+    assert (found["window_attn_skip_freq"], found["rope_scaling_factor"]) == (4, 3.0)
+    assert "seq_len_interpolation_factor" not in found, "it would slow down layers with a window too"
+
+
+@pytest.mark.parametrize("key", ["embedding_multiplier", "attention_multiplier", "residual_multiplier", "logits_scaling"])
+def test_multipliers_of_granite(key: str) -> None:
+    published = PUBLISHED["granite-3.3-2b"]
+    found = FAMILIES["granite"].megatron_config(published, tied=True, source="x")
+    assert found[key] == published[key] != 1.0
+    without = {name: value for name, value in published.items() if name != key}
+    assert FAMILIES["granite"].megatron_config(without, tied=True, source="x")[key] == 1.0
+    for value in (None, 0.0, "12"):
+        sentence = f"models/x has a config.json that gives Megatron {key} {value!r}; expected numbers above 0"
+        refuse({**published, key: value}, sentence, family="granite")
+
+
+@pytest.mark.parametrize("normalised", [True, False])
+def test_shares_of_experts_in_megatrons_words(normalised: bool) -> None:
+    """Megatron takes the softmax of the chosen ones, whose shares add up to 1, or chooses from the softmax of all."""
+    config = {**PUBLISHED["qwen3-30b-a3b"], "norm_topk_prob": normalised}
+    found = FAMILIES["qwen3_moe"].megatron_config(config, tied=False, source="x")
+    assert found["moe_router_pre_softmax"] is not normalised
+    assert (found["num_moe_experts"], found["moe_router_topk"], found["moe_ffn_hidden_size"]) == (128, 8, 768)
+    assert not_expressible(found) == ["num_moe_experts"]
+    with pytest.raises(
+        ValueError, match=r"^this model has experts \(num_moe_experts\), which are not handed to Megatron-Bridge: export it with"
+    ):
+        run_config(found, dtype="bfloat16", has_tokenizer=False)
+    for key in ("num_experts", "num_experts_per_tok", "moe_intermediate_size"):
+        words = {"num_experts": "num_moe_experts", "num_experts_per_tok": "moe_router_topk", "moe_intermediate_size": "moe_ffn_hidden_size"}
+        refuse(
+            {**config, key: 0},
+            f"models/x has a config.json that gives Megatron {words[key]} 0; expected numbers above 0",
+            family="qwen3_moe",
+        )
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "keys"),
+    [
+        ("olmo-2-7b", "norms over all heads of queries and keys", ["post_norms", "norms_of_all_heads"]),
+        (
+            "olmo-3-7b",
+            "norms over all heads of queries and keys",
+            ["window_size", "post_norms", "norms_of_all_heads", "rotary_base_local", "yarn_factor"],
+        ),
+        ("apertus-8b", "the activation xIELU", ["activation xielu"]),
+        (
+            "granite-3.3-2b",
+            "multipliers of embeddings, scores, branches and logits",
+            ["embedding_multiplier", "attention_multiplier", "residual_multiplier", "logits_scaling"],
+        ),
+    ],
+)
+def test_what_others_would_compute_otherwise_is_not_handed_to_them(name: str, words: str, keys: list[str]) -> None:
+    published = PUBLISHED[name]
+    config = FAMILIES[published["model_type"]].megatron_config(published, tied=False, source="x")
+    assert not_expressible(config) == keys
+    sentence = (
+        f"this model has {words}, which Megatron-Bridge's has not; it would compute something else: export it with"
+        " `python -m conversion.nemo_to_hf`"
+    )
+    with pytest.raises(ValueError, match=f"^{re.escape(sentence)}$"):
+        run_config(config, dtype="bfloat16", has_tokenizer=False)
+
+
+def test_numbers_of_xielu_that_the_engine_would_not_compute_with(tmp_path: Path) -> None:
+    """They are no parameters, but numbers that transformers takes from the checkpoint."""
+    hf_dir = save_tiny_model("apertus", tmp_path / "hf")
+    state = load_file(hf_dir / "model.safetensors")
+    for name in [name for name in state if name.endswith(("act_fn.beta", "act_fn.eps"))]:
+        without = {key: value for key, value in state.items() if key != name}
+        save_file(without, hf_dir / "model.safetensors", metadata={"format": "pt"})
+        hf_to_nemo.convert(hf_dir, tmp_path / f"nemo {name}")  # then they are those of the class
+    name = "model.layers.2.mlp.act_fn.beta"
+    save_file({**state, name: torch.tensor(0.75)}, hf_dir / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ValueError, match=f"^{re.escape(f'{hf_dir} has {name} 0.75; expected 0.5, with which the engine computes')}$"):
+        hf_to_nemo.convert(hf_dir, tmp_path / "nemo")
+    assert not (tmp_path / "nemo").exists()
+
+
+def test_rotations_that_a_class_would_put_in_the_place_of_those_of_transformers_5() -> None:
+    """Apertus and SmolLM3 have other defaults than most."""
+    apertus, smollm3 = (
+        {key: value for key, value in PUBLISHED[name].items() if key != "rope_theta"} for name in ("apertus-8b", "smollm3-3b")
+    )
+    plain = {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4}}
+    found = FAMILIES["apertus"].megatron_config({**apertus, **plain}, tied=False, source="x")
+    assert found["rotary_base"] == 1e4 and "scale_factor" not in found
+    read = AutoConfig.for_model(**in_words_of_both({**apertus, **plain}, source="x"))
+    words = in_words_of_both(read.to_dict(), source="x")
+    assert words["rope_theta"] == 1e4 and words["rope_scaling"]["rope_type"] == "default"
+    assert FAMILIES["smollm3"].megatron_config({**smollm3, **plain}, tied=True, source="x")["rotary_base"] == 1e4
+    scaled = {"rope_parameters": {**DEFAULT_ROPE_SCALING["apertus"], "rope_theta": 12000000.0}}
+    assert FAMILIES["apertus"].megatron_config({**apertus, **scaled}, tied=False, source="x")["scale_factor"] == 8.0
+
+
+def test_gemma_2_with_other_windows_is_refused() -> None:
+    sentence = "layer_types in config.json does not alternate between sliding_attention and full_attention: such models are not covered"
+    # The order that NeMo has: the window on the second, the fourth and so on.
+    config = {**PUBLISHED["gemma-2-9b"], "layer_types": ["full_attention", "sliding_attention"] * 21}
+    refuse(config, sentence, family="gemma2")
+
+
+@pytest.mark.parametrize("model_type", MIXTURES)
+def test_mixtures_of_experts_are_refused_with_what_can_be_done(model_type: str, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": model_type, "num_hidden_layers": 1}))
+    (tmp_path / "model.safetensors").write_bytes((8).to_bytes(8, "little") + b"{}      ")
+    sentence = (
+        f"{tmp_path} is of the model type {model_type}, a mixture of experts, which no engine here trains{MIXTURES[model_type]}:"
+        " `python -m conversion.transfer` gives its Hugging Face folder another vocabulary, and nothing converts it; known are"
+        f" {', '.join(FAMILIES)}"
+    )
+    with pytest.raises(ValueError, match=f"^{re.escape(sentence)}$"):
+        hf_to_nemo.convert(tmp_path, tmp_path / "nemo")
+    assert model_type != "gpt_oss" or all(key in sentence for key in ("sinks", "swiglu_limit", "quantization_config"))
+
+
+@pytest.mark.parametrize("model_type", ["granitemoehybrid", "gemma", "gemma3n", "gemma3n_text", "llama4"])
+def test_relatives_are_not_taken_for_the_family(model_type: str) -> None:
+    with pytest.raises(
+        ValueError, match=f"^{re.escape(f'models/x is of the model type {model_type}, which is not covered; known are opt')}"
+    ):
+        family_of(model_type, source="models/x")
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "sentence"),
+    [
+        ("rms_norm_eps", None, "models/x has a config.json that gives Megatron layernorm_epsilon None; expected numbers above 0"),
+        ("rope_theta", "x", "models/x has a config.json that gives Megatron rotary_base 'x'; expected numbers above 0"),
+        ("sliding_window", 0, "models/x has a config.json that gives Megatron window_size [-1, 0]; expected numbers above 0"),
+        (
+            "sliding_window",
+            "4096",
+            "models/x has a value of another type than expected in its config.json (unsupported operand type(s) for -: 'str' and 'int')",
+        ),
+    ],
+)
+def test_impossible_values_of_the_others(key: str, value: Any, sentence: str) -> None:
+    refuse({**PUBLISHED["mistral-7b"], key: value}, sentence, family="mistral")
+
+
+def test_unknown_model_type() -> None:
+    known = ", ".join(FAMILIES)
+    with pytest.raises(ValueError, match=f"^{re.escape(f'models/x is of the model type bloom, which is not covered; known are {known}')}$"):
+        family_of("bloom", source="models/x")
+    with pytest.raises(ValueError, match=re.escape("models/x is of the model type (none), which is not covered")):
+        family_of("", source="models/x")
+
+
+@pytest.mark.parametrize("family", FAMILIES.values(), ids=list(FAMILIES))
+def test_tables_are_well_formed(family: Any) -> None:
+    """Both sides name as many layers, nothing twice."""
+    for side in ("hf", "megatron"):
+        patterns = [getattr(rule, side) for rule in family.table if getattr(rule, side)]
+        assert len(set(patterns)) == len(patterns)
+    for rule in family.table:
+        assert rule.hf.count("*") == rule.megatron.count("*") <= 1 or not rule.megatron
+
+
+def test_gemma_3_in_megatrons_words() -> None:
+    """From the files that were published, which leave most of it to the class of transformers."""
+    shape = {"num_layers": 48, "hidden_size": 3840, "ffn_hidden_size": 15360, "num_attention_heads": 16, "num_query_groups": 8}
+    found = FAMILIES["gemma3"].megatron_config(PUBLISHED["gemma-3-12b"], tied=True, source="x")
+    assert {key: found[key] for key in shape} == shape
+    assert (found["kv_channels"], found["vocab_size"], found["max_position_embeddings"]) == (256, 262208, 131072)
+    assert (found["window_size"], found["window_attn_skip_freq"], found["query_pre_attn_scalar"]) == ([1023, 0], 6, 256)
+    assert (found["rotary_base"], found["rotary_base_local"], found["rope_scaling_factor"]) == (1e6, 1e4, 8.0)
+    smallest = FAMILIES["gemma3_text"].megatron_config(PUBLISHED["gemma-3-1b"], tied=True, source="x")
+    assert (smallest["window_size"], smallest["vocab_size"], smallest["rope_scaling_factor"]) == ([511, 0], 262144, 1.0)
+
+
+# Embeddings and the rest in millions: table 1 of the technical report (Kamath et al. 2025).
+@pytest.mark.parametrize(("size", "tables", "others"), [("1b", 302, 698), ("4b", 675, 3209), ("12b", 1012, 10759), ("27b", 1416, 25600)])
+def test_published_sizes_of_gemma_3(size: str, tables: int, others: int) -> None:
+    """The report counts 262,144 rows and rounds the smallest to a quarter of a thousand, of which 1 percent is left."""
+    _, model = base_model(f"gemma-3-{size}")
+    count = count_parameters(model, vocab_size=model["vocab_size"])
+    assert round(count.outside_tables / 1e6) == others
+    assert count.total - count.outside_tables == pytest.approx(tables * 1e6, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        (
+            {"layer_types": ["full_attention", "sliding_attention"] * 13},
+            "layer_types in config.json does not repeat so many sliding_attention and one full_attention over all 26 layers: such models are"
+            " not covered",
+        ),
+        (
+            {"rope_scaling": {"rope_type": "yarn", "factor": 8.0}},
+            "rope_scaling in config.json is of the type 'yarn', which is not covered; known are default, linear",
+        ),
+        (
+            {"sliding_window": None},
+            "sliding_window is null in config.json, but most layers of Gemma 3 have a window, which transformers cannot compute without its"
+            " length; give the number of tokens (512 in the published model of 1B, 1024 in the others)",
+        ),
+        (
+            {"use_bidirectional_attention": True},
+            "models/x has use_bidirectional_attention True in its config.json (expected False): models that see later tokens are not covered",
+        ),
+        (
+            {"final_logit_softcapping": 30.0},
+            "models/x has final_logit_softcapping 30.0 in its config.json (expected None): Gemma 3 has no caps, and transformers passes over"
+            " this one beside a vision tower",
+        ),
+        ({"attention_bias": True}, f"models/x has attention_bias True in its config.json (expected False): {BIASES}"),
+    ],
+)
+def test_variants_of_gemma_3_are_refused(changes: dict[str, Any], sentence: str) -> None:
+    """Also where they stand in `text_config`."""
+    config = {**PUBLISHED["gemma-3-1b"], **changes}
+    refuse(config, sentence, family="gemma3_text")
+    refuse({"model_type": "gemma3", "text_config": config}, sentence, family="gemma3")
+
+
+def test_gemma_3_in_the_words_of_transformers_5() -> None:
+    """A base for each kind of layer, in a mapping; also where it stands in `text_config`."""
+    rope = {
+        "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 2e4},
+    }
+    older = {"rope_theta": 1e6, "rope_local_base_freq": 2e4, "rope_scaling": {"rope_type": "linear", "factor": 8.0}}
+    config = {key: value for key, value in PUBLISHED["gemma-3-1b"].items() if not key.startswith("rope")}
+    expected = FAMILIES["gemma3_text"].megatron_config({**config, **older}, tied=True, source="x")
+    assert expected["rotary_base_local"] == 2e4
+    for words in ({}, older):
+        said = {**config, **words, "rope_parameters": rope}
+        assert FAMILIES["gemma3_text"].megatron_config(said, tied=True, source="x") == expected
+        both = {"model_type": "gemma3", "text_config": said}
+        assert in_words_of_both(both, source="x") == {"model_type": "gemma3", "text_config": {**said, **older}}
+    with pytest.raises(ValueError, match=r'put "rope_local_base_freq": 20000\.0 into it if rope_parameters is right'):
+        in_words_of_both({**config, **older, "rope_local_base_freq": 1e4, "rope_parameters": rope}, source="x")
+
+
+def test_gemma_3_as_megatron_bridge_has_it() -> None:
+    """Its provider's own words, by which it makes both rotations and the windows' pattern."""
+    config = FAMILIES["gemma3"].megatron_config(PUBLISHED["gemma-3-12b"], tied=True, source="x")
+    model = run_config(config, dtype="bfloat16", has_tokenizer=False)["model"]
+    assert model["_target_"] == "megatron.bridge.models.gemma.gemma3_provider.Gemma3ModelProvider"
+    expected = {
+        "rotary_base": [1e4, 1e6],
+        "rope_scaling_factor": 8.0,
+        "window_size": 1023,
+        "interleaved_attn_pattern": [5, 1],
+        "softmax_scale": 1 / 16,
+        "vocab_size": 262208,
+        "kv_channels": 256,
+    }
+    assert {key: model[key] for key in expected} == expected
+    assert not {"rotary_base_local", "window_attn_skip_freq", "query_pre_attn_scalar", "post_norms", "scale_embeddings"} & set(model)
+    assert not_expressible(config) == ["activation gelu_tanh", "window_size", "post_norms", "scale_embeddings", "rotary_base_local"]

@@ -1,0 +1,80 @@
+"""What the tests of both versions of transformers do in the other one's environment: runs there as `python -m tests.conversion.other_version`.
+
+save FOLDER             a tiny model of each family and a tokenizer, saved by transformers itself, each with the logits that it has there
+logits FOLDER FILE      logits of each checkpoint in a folder, loaded by transformers itself
+commands FILE           our commands of a JSON file, `[[module, argument, ...], ...]`, one after the other
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM
+from transformers.utils import logging
+
+from conversion.families import FAMILIES
+from tests.conversion.embedding_fixtures import byte_level, demo_text
+from tests.conversion.tiny_families import CASES, tiny_model
+from tests.processes import call_command
+
+LOGITS = "expected.safetensors"
+SPECIALS = {"bos": "</s>", "eos": "</s>", "pad": "<pad>"}
+
+
+def batch() -> torch.Tensor:
+    """(1, 40) ids that every tiny model has."""
+    return torch.arange(40)[None] * 7 % 270 + 5
+
+
+def stock_logits(directory: Path) -> torch.Tensor:
+    """What the installed transformers computes for a folder that it loads without us."""
+    config = AutoConfig.from_pretrained(directory)
+    is_masked = config.model_type in FAMILIES and FAMILIES[config.model_type].masked
+    library: Any = AutoModelForMaskedLM if is_masked else AutoModelForCausalLM
+    with torch.inference_mode():
+        # The other attentions leave out Gemma 2's caps; the slopes of Apertus's activation are in bfloat16 in one version.
+        model = (
+            library.from_pretrained(directory, dtype=torch.float32, **({} if is_masked else {"attn_implementation": "eager"}))
+            .float()
+            .eval()
+        )
+        logits: torch.Tensor = model(batch()).logits
+    return logits
+
+
+def save(folder: Path) -> None:
+    """Write the models, and one tokenizer beside each."""
+    tokenizer = byte_level(demo_text("en")[:5000], num_tokens=270, specials=SPECIALS)
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<|user|>", "<|assistant|>"]})
+    tokenizer.chat_template = "{% for m in messages %}{{ m['content'] }}{{ eos_token }}{% endfor %}"
+    for name in CASES:
+        model = tiny_model(name).float()
+        model.save_pretrained(folder / name)
+        tokenizer.save_pretrained(folder / name)
+        if not FAMILIES[CASES[name].model_type].masked:
+            model.set_attn_implementation("eager")
+        with torch.inference_mode():
+            save_file({"logits": model(batch()).logits.contiguous()}, folder / name / LOGITS)
+
+
+def main(what: str, *paths: str) -> None:
+    """Do one of the three."""
+    torch.set_num_threads(1)
+    logging.set_verbosity_error()
+    if what == "save":
+        save(Path(paths[0]))
+    elif what == "logits":
+        folders = sorted(path for path in Path(paths[0]).iterdir() if path.is_dir())
+        save_file({folder.name: stock_logits(folder).contiguous() for folder in folders}, paths[1])
+    else:
+        for module, *arguments in json.loads(Path(paths[0]).read_text(encoding="utf-8")):
+            call_command(module, *arguments)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,209 @@
+"""Texts that stay as they are are told by compiled loops: never another decision than by the steps themselves, on ordinary and on hostile text."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from common import native
+from data_prep.clean import main
+from data_prep.cleaning import line_search, repeated_lines
+from data_prep.cleaning.document_filter import DocumentFilter
+from data_prep.cleaning.filter_settings import MEASURES, WRONG_PLACES, Rule, limits, read_filters
+from data_prep.cleaning.line_rules import WHOLE, without_lines
+from data_prep.cleaning.line_search import LineSearch, line_hashes
+from data_prep.cleaning.markup import without_markup
+from data_prep.cleaning.samples import Samples
+from data_prep.cleaning.shard import CleanRules
+from data_prep.cleaning.text_measures import LIMITS, NOTHING, Measurer
+from data_prep.reading.blocks import Block
+from data_prep.reading.documents import Document
+
+pytestmark = pytest.mark.skipif(native.load(line_search.SOURCE) is None, reason="no C compiler")
+NEWS = "Predsednik je včeraj v Ljubljani izjavil, da bo vlada prihodnji teden obravnavala predlog zakona o javnih podjetjih."
+# Upper and lower, letters whose small ones are none, longer or by their place; numbers of all kinds; white space and ends of lines of all kinds; marks.
+PIECES = [
+    "Domov", "O nas", "KONTAKT", "preberi več", "Članek 7", "12", "3. člen", "ſ", "İ", "ΟΔΟΣ", "ΣΑ", "x²", "٣", "Ⱥ", "Ω", "漢字", "𝔘𐐀", "e\u0301", "\0", "\ud7ff",
+    " ", "  ", "\t", "\u00a0", "\u3000", "\n", "\n\n", "\r\n", "\r", "\x0b", "\x1c", "\x85", "\u2028", " | ", "|", " » ", "»tako«", " • ", " · ", "<", "</div>", "<b", "<a href=",
+    "<br />", "<file>", "&amp;", "&& b", "&#3;", "cookie", "piškotke", "privacy policy", "we use cookies", "javascript", "please enable", "lorem ipsum dolor",
+    "a@b.si", "+386 1 123 45 67", "Ã©", "\ufffd", "{", "...", NEWS, NEWS.lower(), "word " * 12, "dolga" * 900,
+]  # fmt: skip
+FILTERS = {name: read_filters(name) for name in ("none", "standard", "web")}
+TEXTS = st.lists(st.sampled_from(PIECES), max_size=14).map("".join)
+
+
+def block_of(texts: list[str]) -> Block:
+    return Block.of([Document(text, line, {"id": f"d{line}"}) for line, text in enumerate(texts, start=1)], "text")
+
+
+def stays_by_the_steps(filters: DocumentFilter, text: str, language: str | None) -> bool:
+    """As `clean` decided before it asked for whole blocks, with all that a compiled loop may know of lines left out."""
+    dirt = filters._dirt.dirt(text.encode()) | filters._of_lines
+    found, reason = filters.repair(text, dirt, CleanRules().steps(), lambda *_: None, lambda *_: None)
+    return found == text and reason is None and filters.refuses(text.encode(), language) is None
+
+
+@given(st.lists(TEXTS, min_size=1, max_size=8), st.sampled_from(sorted(FILTERS)), st.sampled_from([None, "sl"]))
+@settings(max_examples=150, deadline=None)
+def test_what_stays_would_stay_step_by_step(texts: list[str], name: str, language: str | None) -> None:
+    repeated = frozenset(line_hashes(["o nas", "3. člen", "domov"]))
+    fast, slow = DocumentFilter(FILTERS[name], repeated), DocumentFilter(FILTERS[name], repeated)
+    slow._search.found = lambda data, bits: bits  # type: ignore[method-assign] # the rules themselves look
+    for text, need in zip(texts, fast.needs(block_of(texts), language, CleanRules().steps())):
+        assert need is not None or stays_by_the_steps(slow, text, language), repr(text)
+        if need is not None:
+            stays_by_the_steps(slow, text, language)  # which remembers it
+            fast._seen |= slow._seen
+
+
+def test_texts_that_need_nothing_stay() -> None:
+    """Otherwise the test above would hold of a loop that knows nothing."""
+    paragraphs = [f"{NEWS} {number}" for number in ("Ena.", "Dva.", "Tri.")]
+    quoted = "\n".join(f"»{line}« Kontakt pa je »tak« ali »tak«." for line in paragraphs)
+    texts = [
+        "\n".join(paragraphs),
+        quoted,
+        "ukaz <ime> in a && b, novice\n\nKontakt je tukaj.",
+        "V kuhinji so kuhali cookies, policija je molčala.",
+        "\n".join(paragraphs),
+    ]
+    for name in ("none", "standard"):
+        needs = list(DocumentFilter(FILTERS[name]).needs(block_of(texts), None, CleanRules().steps()))
+        assert needs[:4] == [None] * 4 and (needs[4] is None) is (name == "none")  # the last one was there before
+
+
+LIMIT = st.sampled_from([None, 0.0, 0.1, 0.3, 0.6, 1.0, 5.0])
+MEASURE = st.sampled_from(MEASURES[:-1])
+UNLESS = st.builds(Rule, st.just("unless"), MEASURE, LIMIT, LIMIT)
+RULES = st.builds(
+    Rule, st.just("rule"), st.sampled_from(MEASURES), LIMIT, LIMIT, st.sampled_from([0, 12]), st.sampled_from([0, 3]), st.none() | UNLESS
+)
+WORDS = st.lists(
+    st.sampled_from(["a ", "b ", "c ", "d ", "je ", "Ena. ", "dva\n", "• ", "\n\n", "… ", "Konec! ", "# ", "{ "]), max_size=100
+)
+
+
+@given(WORDS.map("".join), st.lists(RULES, max_size=4))
+@settings(max_examples=200, deadline=None)
+def test_rules_in_the_compiled_loop_are_the_rules(text: str, rules: list[Rule]) -> None:
+    measurer = Measurer(["je"])
+    judged = measurer.judge(text.encode(), np.array([0, len(text.encode())]), Measurer(), 0, limits(rules, None), measures=True)
+    assert judged is not None
+    measures = measurer.measure(text.encode())
+    values = [0 if rule.measure == WRONG_PLACES else getattr(measures, rule.measure) for rule in rules]
+    refused = any(rule.asks(measures) and rule.refuses(value) for rule, value in zip(rules, values))
+    assert (bool(judged[1][0]), judged[2][0]) == (not refused, measures.words)
+
+
+def test_a_threshold_is_not_beyond_itself() -> None:
+    """N-grams are counted no further than a rule could ask: to the last digit."""
+    text = ("ena dva tri štiri pet šest " * 30 + NEWS).encode()
+    first = (MEASURES.index("duplicate_5_gram"), NOTHING, 1, -np.inf, np.inf, -np.inf, 0, 0)  # from which the search might stop
+    for name in ("top_2_gram", "top_4_gram", "duplicate_5_gram", "duplicate_10_gram"):
+        place, value = Measurer().measure(text)._fields.index(name), getattr(Measurer().measure(text), name)
+        for limit, stays in ((value, True), (np.nextafter(value, 0), False), (np.nextafter(value, 1), True)):
+            rule = np.array([first, (place, NOTHING, limit, -np.inf, np.inf, -np.inf, 0, 0)], LIMITS)
+            judged = Measurer().judge(text, np.array([0, len(text)]), Measurer(), 0, rule, measures=False)
+            assert judged is not None and bool(judged[1][0]) is stays, (name, limit)
+
+
+@given(TEXTS)
+@example("Domov | O nas | KONTAKT")
+@example(f"{NEWS}\n domov » o nas\u00a0» kontakt » nič » drugega\n")
+@example("preberi več\tnič\tna vrh strani")
+@example("\n".join(["Domov", "O NAS", "Kontakt"]))
+@settings(max_examples=300, deadline=None)
+def test_no_line_and_no_phrase_is_missed(text: str) -> None:
+    filters = DocumentFilter(FILTERS["web"], repeated := frozenset(line_hashes(["o nas", "3. člen", "kontakt", "0"])))
+    bits = filters._dirt.group_bits
+    found = filters._search.found(text.encode(), filters._of_lines)
+    for rule in filters.settings.lines:
+        assert found & bits[rule.name] or not (rule.may_take(text.lower()) and without_lines(text, [rule])[1]), (
+            rule.name,
+            rule.match == WHOLE,
+        )
+    assert found & filters._search.always or not without_lines(text, [], repeated=repeated, max_words=10)[1]
+    dirt = np.array([1 << 8], np.uint32)
+    LineSearch({}, {}).found_of_all(text.encode(), np.array([0, len(text.encode())]), 0, dirt)
+    assert dirt[0] or without_markup(text) == text
+
+
+@given(st.lists(TEXTS, min_size=1, max_size=5))
+@settings(max_examples=200, deadline=None)
+def test_short_lines_are_those_of_python(texts: list[str]) -> None:
+    block = block_of(texts)
+    hashes, odd = LineSearch({}, {}).short_lines(block.text, block.offsets, 10)
+    expected = [repeated_lines._short_lines(text, 10) for text in texts]
+    assert sorted(hashes.tolist()) == sorted(key for place, keys in enumerate(expected) if place not in odd for key in keys.tolist())
+    certain = [
+        place for place, text in enumerate(texts) if text.isascii() and not set(text) & set("\r\x0b\x0c") and "dolga" * 800 not in text
+    ]
+    assert not set(certain) & set(odd)
+    lines = [line for text in texts for line in text.split("\n")]
+    assert line_hashes(lines) == [line_search._hash_of(line_search._DIGITS.sub("0", line).encode()) for line in lines]
+
+
+def hostile(tmp_path: Path) -> list[Path]:
+    """Two files of one name, of real text too where it is at hand."""
+    generator = np.random.default_rng(3)
+    texts = ["".join(generator.choice(PIECES, size=12)) for _ in range(150)] + [
+        f"{NEWS}\nKontakt\n{place}. člen\n{NEWS} {place}" for place in range(60)
+    ]
+    paths = []
+    for folder in ("a", "b"):
+        lines = [json.dumps({"id": f"{folder}{n}", "text": text}) + "\n" for n, text in enumerate(texts)] + [
+            '{"id": 7, "text": "pol \\ud83d"}\n',
+            "kaj\n",
+        ]
+        if root := os.environ.get("SCION_SHARED_DATA"):
+            name = {"a": "sl/gnome_help", "b": "sr/gnome_help"}[folder]
+            lines += gzip.decompress((Path(root) / f"text/{name}.jsonl.gz").read_bytes()).decode().splitlines(keepends=True)[:150]
+        path = tmp_path / folder / "same.jsonl"
+        path.parent.mkdir()
+        path.write_text("".join(lines), encoding="utf-8")
+        paths.append(path)
+    return paths
+
+
+@pytest.mark.parametrize("name", ["standard", "web"])
+def test_every_byte_is_that_of_one_text_after_the_other(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    paths = hostile(tmp_path)
+    for output in ("fast", "slow"):
+        assert (
+            main(
+                [
+                    "--input",
+                    f"c={paths[0]}",
+                    str(paths[1]),
+                    "--filters",
+                    name,
+                    "--workers",
+                    "1",
+                    "--skip-bad",
+                    "--output",
+                    str(tmp_path / output),
+                ]
+            )
+            == 0
+        )
+        monkeypatch.setattr(DocumentFilter, "needs", lambda self, block, *_: map(self.dirt, block.texts()))
+        monkeypatch.setattr(LineSearch, "found", lambda self, data, bits: bits | self.always)
+    files = [path.relative_to(tmp_path / "fast") for path in (tmp_path / "fast").rglob("*") if path.is_file() and path.name != "scion.json"]
+    assert len(files) > 8
+    for file in files:
+        assert (tmp_path / "fast" / file).read_bytes() == (tmp_path / "slow" / file).read_bytes(), file
+
+
+def test_samples_of_files_of_one_name() -> None:
+    """Whose keys are the same: the first stays, and nothing stops."""
+    samples = Samples(1)
+    for text in ("first", "second"):
+        samples.add("lines", "same.jsonl:1", {"text": text})
+    assert [record["text"] for record in samples.records()] == ["first"]

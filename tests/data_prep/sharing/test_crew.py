@@ -1,0 +1,241 @@
+"""Commands shared by machines: processes that are given the same words make one output, the bytes of one machine, whoever of them dies."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import multiprocessing
+import os
+import random
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from common import command
+from common.artifacts import Manifest, check_files, read_manifest, staged_directory, write_manifest
+from data_prep import clean, collect, dedup, mixture, to_megatron, train_tokenizer
+from data_prep.cleaning.quality_models import Classifier
+from data_prep.sharing import crew
+from data_prep.sharing.shards import ordered_map
+from data_prep.tokenizers.files import start_without_torch
+
+# Machines are forked from a process of their own: threads of the tokenizer library that earlier tests have used here do not survive a fork.
+_SERVER = multiprocessing.get_context("forkserver")
+_SERVER.set_forkserver_preload(["tests.data_prep.crew_server", __name__])
+_LIMIT_SECONDS = 300.0
+
+
+class Machine:
+    """A process that stands for a machine: a command of it, and how that ended."""
+
+    def __init__(self, main: Callable[[Sequence[str]], int], words: Sequence[str]) -> None:
+        self._errors, writing = _SERVER.Pipe(duplex=False)
+        self.process = _SERVER.Process(target=self._run, args=(main, words, writing))
+        self.process.start()
+        writing.close()
+
+    @staticmethod
+    def _run(main: Callable[[Sequence[str]], int], words: Sequence[str], errors: Any) -> None:
+        os.setpgid(0, 0)
+        start_without_torch()  # as the commands do
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 until the process ends
+        try:
+            main(words)
+            errors.send("")
+        except BaseException as error:
+            errors.send(str(error))
+
+    def error(self) -> str | None:
+        """ "" after success, None if it was killed."""
+        self.process.join(_LIMIT_SECONDS)
+        assert self.process.exitcode is not None, "does not end"
+        with contextlib.suppress(EOFError):
+            return str(self._errors.recv()) if self._errors.poll() else None
+        return None
+
+    def kill(self) -> None:
+        """As a power failure: all of its processes, at once."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.join(_LIMIT_SECONDS)
+
+
+@pytest.fixture
+def machines() -> Iterator[Callable[..., Machine]]:
+    """Starts machines; none of them outlives the test."""
+    started: list[Machine] = []
+
+    def start(main: Callable[[Sequence[str]], int], words: Sequence[str]) -> Machine:
+        started.append(Machine(main, words))
+        return started[-1]
+
+    yield start
+    for machine in started:
+        machine.kill()
+
+
+def _content(output: Path) -> dict[str, bytes]:
+    manifest = read_manifest(output)
+    assert manifest is not None
+    check_files(output, manifest)
+    return {name: (output / name).read_bytes() for name in manifest.files}
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Six files in two corpora, with words that repeat."""
+    directory = tmp_path_factory.mktemp("texts")
+    for number in range(6):
+        lines = [f"vrstica {i % 7} v datoteki {number % 4} ima deset besed in konec tukaj zdaj {i % 3}" for i in range(40)]
+        rows = [{"id": f"{number}-{i}", "text": "\n".join([*lines[i : i + 5], "Uradni list"]), "score": 1 + i % 4} for i in range(0, 40, 5)]
+        (directory / f"{number}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    protected = "vrstica 3 v datoteki 2 ima deset besed in konec tukaj zdaj 0 vrstica"
+    (directory / "protected.jsonl").write_text(json.dumps({"question": protected}) + "\n")
+    Classifier(np.linspace(-1, 1, 1 << 18, dtype=np.float32), 0.0).save(directory / "model.npz")
+    scores = f"scores: {{s: {{key: score, min: 2}}, m: {{model: {directory}, min: 0.2, as: quality}}}}"
+    (directory / "filters.yaml").write_text(f"base: none\nrepeated_lines: {{max_words: 5, min_documents: 4, min_share: 0}}\n{scores}\n")
+    return [
+        f"a={directory}/0.jsonl",
+        f"{directory}/1.jsonl",
+        f"{directory}/2.jsonl",
+        f"b={directory}/3.jsonl",
+        f"{directory}/4.jsonl",
+        f"{directory}/5.jsonl",
+    ]
+
+
+_BY_PARAGRAPH = ["--language", "sl", "--language-unit", "paragraph", "--min-words", "20"]
+_ALL_METHODS = ["--same-documents", "--similar-documents", "0.7", "--substrings", "8", "--min-kept-tokens", "3"]
+_SHARES = ["--budget", "corpus:a=60%", "corpus:b=40%", "--tokens", "2000"]
+STAGES = ("collect", "clean", "dedup", "mixture", "to_megatron", "train_tokenizer")
+
+
+def _stage(name: str, texts: list[str], tokenizer: Path) -> tuple[Callable[[Sequence[str]], int], list[str]]:
+    """The command of a stage, without its output."""
+    files = [text.rpartition("=")[2] for text in texts]
+    folder = Path(files[0]).parent
+    return {
+        "collect": (collect.main, ["--input", *texts]),
+        "clean": (clean.main, ["--input", *texts, "--filters", str(folder / "filters.yaml"), *_BY_PARAGRAPH]),
+        "dedup": (dedup.main, ["--input", *texts, *_ALL_METHODS, "--against", str(folder / "protected.jsonl")]),
+        "mixture": (
+            mixture.main,
+            ["--input", *texts, "--tokenizer", f"t={tokenizer}", "--validation-share", "0.1", *_SHARES, "--weight-key", "score"],
+        ),
+        "to_megatron": (to_megatron.main, ["--input", *files, "--tokenizer", str(tokenizer)]),
+        "train_tokenizer": (train_tokenizer.main, ["--input", *files, "--vocab-size", "300"]),
+    }[name]
+
+
+@pytest.mark.parametrize("name", STAGES)
+def test_two_machines_make_the_bytes_of_one(
+    name: str, texts: list[str], tokenizer_dir: Path, tmp_path: Path, machines: Callable[..., Machine]
+) -> None:
+    main, words = _stage(name, texts, tokenizer_dir)
+    one, two = tmp_path / "one", tmp_path / "two"
+    alone = machines(main, [*words, "--workers", "1", "--output", str(one)])
+    assert alone.error() == ""
+    both = [machines(main, [*words, "--workers", "1", "--shared", "--output", str(two)]) for _ in range(2)]
+    assert [machine.error() for machine in both] == ["", ""]
+    assert _content(one) == _content(two)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["one", "two"], "nothing else stays"
+    again = machines(main, [*words, "--workers", "1", "--shared", "--output", str(two)])
+    assert again.error() == "", "what is complete is not done again"
+    other = machines(main, [*words, "--workers", "1", "--shared", "--max-document-mib", "7", "--output", str(two)])
+    assert "exists and is not empty" in str(other.error())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", STAGES)
+def test_killed_at_any_time(name: str, texts: list[str], tokenizer_dir: Path, tmp_path: Path, machines: Callable[..., Machine]) -> None:
+    """Two machines, of which one is killed and replaced again and again, the one that leads or the other; then both are left alone."""
+    main, words = _stage(name, texts, tokenizer_dir)
+    one, many = tmp_path / "one", tmp_path / "many"
+    assert machines(main, [*words, "--workers", "1", "--output", str(one)]).error() == ""
+    generator, num_killed = random.Random(name), 0
+    shared = [*words, "--workers", "1", "--shared", "--output", str(many)]
+    pair = [machines(main, shared) for _ in range(2)]
+    while num_killed < 12 and not many.exists():
+        time.sleep(generator.uniform(0, 0.6))
+        victim = generator.randrange(2)
+        if pair[victim].process.is_alive():
+            pair[victim].kill()
+            num_killed += 1
+            assert not many.exists() or _content(many) == _content(one), "what has its name is whole"
+        pair[victim] = machines(main, shared)
+    assert [machine.error() for machine in pair] == ["", ""]
+    assert num_killed and _content(one) == _content(many)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["many", "one"], "nothing else stays"
+
+
+# -- a stage of slow tasks, to be killed ---------------------------------------------------------------------------------
+
+
+def slow_main(words: Sequence[str]) -> int:
+    """A command whose twelve tasks write down who does them."""
+    arguments = argparse.Namespace(output=Path(words[0]), diary=Path(words[1]), what=words[2], workers=1, shared=True)
+    crew.share(arguments, "tests.slow", lambda: _slow(arguments))
+    return command.DONE
+
+
+def _slow(arguments: argparse.Namespace) -> Manifest:
+    with staged_directory(arguments.output) as staging:
+        items = [(arguments.diary, arguments.what, number) for number in range(12)]
+        done = list(ordered_map(_task, items, workers=1, name=lambda item: f"task {item[2]}"))
+        (staging / "done").write_text(json.dumps(done))
+        return write_manifest(staging, stage="tests.slow", facts={}, arguments=vars(arguments))
+
+
+def _task(item: tuple[Path, str, int]) -> int:
+    diary, what, number = item
+    with open(diary, "a") as file:
+        file.write(f"{number} {os.getpid()} {os.getppid()}\n")
+    if what == "deadly" and number == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+    if what == "wrong" and number == 3:
+        raise ValueError("file 3, line 1: no JSON; give another")
+    time.sleep(0.15)
+    return number * number
+
+
+def _diary(path: Path, lines: int) -> list[list[int]]:
+    end = time.monotonic() + _LIMIT_SECONDS
+    while not path.exists() or len(path.read_text().splitlines()) < lines:
+        assert time.monotonic() < end, "nobody works"
+        time.sleep(0.02)
+    return [[int(number) for number in line.split()] for line in path.read_text().splitlines()]
+
+
+@pytest.mark.parametrize("victim", ["leader", "helper", "worker"])
+def test_who_is_killed_costs_its_part_only(victim: str, tmp_path: Path, machines: Callable[..., Machine]) -> None:
+    words = [str(tmp_path / "out"), str(tmp_path / "diary"), ""]
+    leader = machines(slow_main, words)
+    _diary(tmp_path / "diary", 1)
+    helper = machines(slow_main, words)
+    while len({row[2] for row in _diary(tmp_path / "diary", 2)}) < 2:  # both machines are at work
+        time.sleep(0.02)
+    if victim == "worker":
+        os.kill(next(row[1] for row in _diary(tmp_path / "diary", 1) if row[2] == helper.process.pid), signal.SIGKILL)
+    else:
+        {"leader": leader, "helper": helper}[victim].kill()
+    ended = [machine.error() for machine in (leader, helper)]
+    assert ended == {"leader": [None, ""], "helper": ["", None], "worker": ["", ""]}[victim]
+    assert json.loads((tmp_path / "out/done").read_text()) == [number * number for number in range(12)]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["diary", "out"]
+    if victim != "leader":
+        assert len(_diary(tmp_path / "diary", 12)) <= 13, "one task was done again, no more"
+
+
+def test_a_task_that_kills_is_named_and_errors_go_to_all(tmp_path: Path, machines: Callable[..., Machine]) -> None:
+    deadly = machines(slow_main, [str(tmp_path / "deadly"), str(tmp_path / "diary"), "deadly"])
+    assert "3 worker processes died, killed or out of memory, over one task: task 3; run again with fewer" in str(deadly.error())
+    wrong = [machines(slow_main, [str(tmp_path / "wrong"), str(tmp_path / f"diary_{n}"), "wrong"]) for n in range(2)]
+    assert all("file 3, line 1: no JSON; give another" in str(machine.error()) for machine in wrong)
+    assert not (tmp_path / "wrong").exists()

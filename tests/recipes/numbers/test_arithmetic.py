@@ -1,0 +1,151 @@
+"""The derived numbers of a run, against the published ones and against closed forms."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from conversion.families import FAMILIES
+from recipes.numbers import arithmetic
+from recipes.planner.parameters import count_parameters
+from recipes.rules.schema import DataRecipe, ModelRecipe, ParallelRecipe, Recipe, RunRecipe, ScheduleRecipe
+from tests.conversion.tiny_families import CASES, PUBLISHED, tiny_model
+
+OPT_1B = {
+    "num_layers": 24,
+    "hidden_size": 2048,
+    "ffn_hidden_size": 8192,
+    "num_attention_heads": 32,
+    "max_position_embeddings": 2048,
+    "share_embeddings_and_output_weights": False,
+}
+
+
+def _recipe(**schedule: object) -> Recipe:
+    return Recipe(
+        name="gams",
+        model=ModelRecipe(checkpoint="nemo"),
+        data=DataRecipe(train=("data",), sequence_length=2048),
+        schedule=ScheduleRecipe(**{"global_batch_size": 1024, "micro_batch_size": 4, "learning_rate": 2e-4, **schedule}),  # type: ignore[arg-type]
+        run=RunRecipe(checkpoint_every_steps=500),
+        parallel=ParallelRecipe(num_nodes=16, devices_per_node=4),
+    )
+
+
+def test_steps_of_gams() -> None:
+    # The paper rounds to 13,400 and 22,000.
+    assert arithmetic.total_steps(_recipe(train_tokens=28_130_000_000)) == 13_413
+    assert arithmetic.total_steps(_recipe(train_tokens=47_440_000_000)) == 22_621
+
+
+def test_parameters_of_gams() -> None:
+    # 1.540 B with 80,000 tokens and 1.419 B with OPT's 50,272 rows, both untied.
+    assert round(count_parameters(OPT_1B, vocab_size=80_000).total / 1e9, 3) == 1.540
+    assert round(count_parameters(OPT_1B, vocab_size=50_272).total / 1e9, 3) == 1.419
+
+
+@pytest.mark.parametrize(
+    ("name", "billions"),
+    [
+        ("llama-2-7b", 6.74),
+        ("llama-3.1-8b", 8.03),
+        ("mistral-7b", 7.24),
+        ("gemma-2-9b", 9.24),
+        ("qwen2-7b", 7.62),
+        ("smollm3-3b", 3.08),
+        ("eurollm-1.7b", 1.66),
+        ("olmo-2-7b", 7.30),
+        ("olmo-3-7b", 7.30),
+        ("apertus-8b", 8.05),
+        ("granite-3.3-2b", 2.53),
+        ("qwen3-8b", 8.19),
+        ("qwen3-30b-a3b", 30.53),
+    ],
+)
+def test_parameters_of_published_models(name: str, billions: float) -> None:
+    published = PUBLISHED[name]
+    tied = bool(published.get("tie_word_embeddings"))
+    model = FAMILIES[published["model_type"]].megatron_config(published, tied=tied, source=name)
+    assert round(count_parameters(model, vocab_size=model["vocab_size"]).total / 1e9, 2) == billions
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_parameters_are_those_of_the_model(name: str) -> None:
+    """To the last one, for every family."""
+    hf = tiny_model(name)
+    config = hf.config.to_dict()
+    tied = bool(hf.config.get_text_config().tie_word_embeddings)
+    model = FAMILIES[CASES[name].model_type].megatron_config(config, tied=tied, source=name)
+    kept_aside = 2 * 32 if name in ("opt", "roberta", "xlm_roberta") else 0  # the position rows 0 and 1, which the engine does not have
+    beside = ("vision_tower", "multi_modal_projector")
+    expected = sum(p.numel() for name, p in hf.named_parameters() if not any(part in name for part in beside)) - kept_aside
+    assert count_parameters(model, vocab_size=model["vocab_size"]).total == expected
+
+
+def test_flops_of_gams_are_those_of_a_hand_calculation() -> None:
+    # 6 operations for each of the 1.373 B weights in products, and causal attention.
+    assert arithmetic.flops_per_token(OPT_1B, vocab_size=80_000, sequence_length=2048) == pytest.approx(8.84e9, rel=0.01)
+
+
+def test_layout() -> None:
+    recipe = _recipe(max_steps=10)
+    assert arithmetic.data_parallel_size(recipe.parallel) == 64
+    assert arithmetic.accumulation_steps(recipe) == 4
+    assert arithmetic.tokens_per_step(recipe) == 2_097_152
+
+
+@pytest.mark.parametrize(("size", "rows"), [(1, 128), (128, 128), (129, 256), (50_265, 50_304), (80_000, 80_000)])
+def test_padding(size: int, rows: int) -> None:
+    assert arithmetic.padded_vocab_size(size, 128) == rows
+
+
+def test_learning_rate_against_the_closed_form() -> None:
+    schedule = ScheduleRecipe(
+        global_batch_size=1, micro_batch_size=1, learning_rate=2e-4, min_learning_rate=2e-5, warmup_steps=20, constant_steps=10
+    )
+    rates = [arithmetic.learning_rate(step, schedule, steps=130) for step in range(131)]
+    assert rates[0] == 0.0
+    assert rates[10] == pytest.approx(1e-4)
+    assert rates[20] == 2e-4
+    assert rates[70] == pytest.approx(1.1e-4)  # half-way through the cosine
+    assert rates[45] == pytest.approx(2e-5 + 1.8e-4 * (1 + math.cos(math.pi / 4)) / 2)
+    assert rates[120:] == [pytest.approx(2e-5)] * 11
+    assert all(later <= earlier for earlier, later in zip(rates[20:], rates[21:]))
+
+
+@given(
+    warmup=st.integers(0, 40),
+    decay=st.integers(1, 60),
+    constant=st.integers(0, 30),
+    highest=st.floats(1e-6, 1e-2),
+    lowest_share=st.floats(0.0, 1.0),
+)
+def test_learning_rate_has_its_closed_form_at_every_step(
+    warmup: int, decay: int, constant: int, highest: float, lowest_share: float
+) -> None:
+    """Written with the other form of the cosine; from 0 upwards, then never upwards again, and constant in the tail and behind it."""
+    lowest, steps = highest * lowest_share, warmup + decay + constant
+    schedule = ScheduleRecipe(
+        global_batch_size=1,
+        micro_batch_size=1,
+        learning_rate=highest,
+        min_learning_rate=lowest,
+        warmup_steps=warmup,
+        constant_steps=constant,
+    )
+    rates = [arithmetic.learning_rate(step, schedule, steps=steps) for step in range(steps + 2)]
+    for step, rate in enumerate(rates):
+        done = min((step - warmup) / decay, 1.0)
+        expected = highest * step / warmup if step < warmup else lowest + (highest - lowest) * math.cos(math.pi / 2 * done) ** 2
+        assert rate == pytest.approx(expected, rel=1e-9, abs=1e-18)
+    assert rates[warmup] == pytest.approx(highest) and (not warmup or rates[0] == 0.0)
+    assert all(later <= earlier * (1 + 1e-12) for earlier, later in zip(rates[warmup:], rates[warmup + 1 :]))
+    assert set(rates[warmup + decay :]) == {rates[-1]}
+
+
+def test_learning_rate_can_be_constant() -> None:
+    schedule = ScheduleRecipe(global_batch_size=1, micro_batch_size=1, learning_rate=1e-5, min_learning_rate=1e-5)
+    assert {arithmetic.learning_rate(step, schedule, steps=7) for step in range(8)} == {1e-5}

@@ -1,0 +1,89 @@
+"""What every process of a run does before it becomes a rank."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from common.artifacts import check_files, read_manifest, write_manifest
+from recipes.rules.compose import compose_recipe
+from recipes.rules.schema import Recipe
+from recipes.runs.launch import share_of_inputs
+from recipes.train import main
+from tests.conftest import Inputs
+from tests.recipes.tiny_runs import train_on_ranks
+
+
+@pytest.fixture
+def recipe() -> Recipe:
+    return compose_recipe("demo_adapt", ["parallel.devices_per_node=4"])
+
+
+@pytest.fixture(autouse=True)
+def _no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("RANK", "SLURM_PROCID", "TORCHELASTIC_RUN_ID", "SCION_LAUNCHED", "CUDA_DEVICE_MAX_CONNECTIONS"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def test_each_process_reads_its_share_of_the_inputs(recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert share_of_inputs(recipe) == (0, 1), "it starts the others when it has read everything"
+    monkeypatch.setenv("SLURM_PROCID", "3")
+    assert share_of_inputs(recipe) == (3, 4)
+    monkeypatch.setenv("RANK", "2")
+    assert share_of_inputs(recipe) == (2, 4)
+    monkeypatch.setenv("SCION_LAUNCHED", "1")
+    assert share_of_inputs(recipe) is None, "the process that started it has read everything"
+
+
+@pytest.mark.parametrize("processes", [1, 2, 3, 7])
+def test_every_file_is_read_by_one_process_and_the_shares_are_about_equal(processes: int, tmp_path: Path) -> None:
+    sizes = [900, 500, 400, 100, 90, 10]
+    for number, size in enumerate(sizes):
+        (tmp_path / f"part_{number}").write_bytes(bytes(size))
+    write_manifest(tmp_path, stage="test", facts={}, arguments={}, inputs={})
+    manifest = read_manifest(tmp_path)
+    assert manifest is not None
+    found = []
+    for number, size in enumerate(sizes):
+        path = tmp_path / f"part_{number}"
+        path.write_bytes(b"x" * size)
+        refused = []
+        for process in range(processes):
+            try:
+                check_files(tmp_path, manifest, share=(process, processes))
+            except ValueError as error:
+                assert f"{path} was edited" in str(error)
+                refused.append(process)
+        path.write_bytes(bytes(size))
+        assert len(refused) == 1
+        found += refused
+    loads = [sum(size for size, process in zip(sizes, found, strict=True) if process == one) for one in range(processes)]
+    assert max(loads) <= max(max(sizes), sum(sizes) / processes * 4 / 3)
+
+
+def test_a_damaged_input_ends_the_rank_that_reads_it(inputs: Inputs, tmp_path: Path) -> None:
+    """Under a launcher of ranks, as Slurm is one; the others read the rest and are ended by it."""
+    damaged = tmp_path / "data"
+    damaged.mkdir()
+    for path in inputs.data.iterdir():
+        (damaged / path.name).write_bytes(path.read_bytes())
+    tokens = damaged / "text.bin"
+    tokens.write_bytes(tokens.read_bytes()[:-2] + b"\1\1")
+    arguments = ["--recipe", "demo_adapt", f"model.checkpoint={inputs.checkpoint}", f"data.train=[{damaged}]", "data.sequence_length=48"]
+    with pytest.raises(AssertionError) as error:
+        train_on_ranks(tmp_path / "run", *arguments)
+    assert f"{tokens} was edited" in str(error.value)
+    assert not (tmp_path / "run/metrics.jsonl").exists()
+
+
+def test_kernels_start_in_order_unless_the_user_says_otherwise(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Megatron's overlap of communication asks for it, whoever starts the processes; nothing has touched CUDA by then."""
+    monkeypatch.setattr(os, "environ", {**os.environ})
+    for before, after in ((None, "1"), ("8", "8")):
+        if before is not None:
+            os.environ["CUDA_DEVICE_MAX_CONNECTIONS"] = before
+        with pytest.raises(ValueError, match="no_such_recipe"):
+            main(["--recipe", "no_such_recipe", "--output", str(tmp_path / "run")])
+        assert os.environ["CUDA_DEVICE_MAX_CONNECTIONS"] == after

@@ -1,0 +1,261 @@
+"""How a run behaves around its steps: it ends and goes on, saves, and says what it does."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import shutil
+import signal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812
+from transformers import AutoModelForCausalLM
+
+from conversion.formats.dist_checkpoint import read_dist_checkpoint
+from data_prep.megatron.index import PREFIX, TokenFile
+from recipes.numbers import arithmetic
+from recipes.rules.schema import ScheduleRecipe
+from recipes.runs.holds import read_holds, take_hold
+from recipes.runs.run_dir import newest_checkpoint, sync_command
+from tests.conftest import Inputs
+from tests.processes import Group
+from tests.recipes.watched_runs import BATCH, SEQUENCE_LENGTH, STEPS, TIMEOUT_SECONDS, Runs
+
+# Layouts sum in another order, so float32 losses differ in the last digits.
+LAYOUT_TOLERANCE = 1e-5
+
+
+@pytest.fixture(scope="module")
+def runs(inputs: Inputs, tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    return Runs(inputs, tmp_path_factory.mktemp("behaviour"))
+
+
+@pytest.fixture(scope="module")
+def whole(runs: Runs) -> dict[str, Any]:
+    """An uninterrupted run at tensor parallel 2."""
+    return runs.train("whole")
+
+
+@pytest.fixture(scope="module")
+def ended(runs: Runs) -> dict[str, Any]:
+    """A run at data parallel 2 whose second rank alone gets a signal in its second step; its checkpoint is written asynchronously."""
+    options = ("run.wandb_project=tests", "run.asynchronous_save=true")
+    return runs.train("ended", *options, tensor_parallel_size=1, at_step=["signal", 1, 1])
+
+
+def test_a_signal_to_one_rank_saves_and_ends_all(runs: Runs, ended: dict[str, Any]) -> None:
+    assert (ended["reason"], len(ended["losses"])) == ("SIGUSR1", 2)
+    assert runs.checkpoints("ended") == ["step_0000002"]
+    assert newest_checkpoint(runs.directory / "ended") == (2, runs.directory / "ended/checkpoints/step_0000002")
+
+
+@pytest.fixture(scope="module")
+def went_on(runs: Runs, ended: dict[str, Any]) -> dict[str, Any]:
+    """What was ended, to its end at tensor parallel 2."""
+    return runs.train("went_on", "run.wandb_project=tests", after="ended")
+
+
+def test_a_run_goes_on_from_data_parallel_2_at_tensor_parallel_2_with_the_same_samples(
+    whole: dict[str, Any], ended: dict[str, Any], went_on: dict[str, Any]
+) -> None:
+    assert ended["losses"] + went_on["losses"] == pytest.approx(whole["losses"], abs=LAYOUT_TOLERANCE)
+
+
+@pytest.fixture(scope="module")
+def other_half(runs: Runs, whole: dict[str, Any]) -> dict[str, Any]:
+    """The whole run from its middle on, at data parallel 2."""
+    half = runs.directory / "half"
+    shutil.copytree(runs.directory / "whole", half)
+    shutil.rmtree(half / "checkpoints/step_0000006")
+    return runs.train("other_half", "schedule.micro_batch_size=4", after="half", tensor_parallel_size=1)
+
+
+def test_a_run_goes_on_from_tensor_parallel_2_at_data_parallel_2(whole: dict[str, Any], other_half: dict[str, Any]) -> None:
+    assert other_half["losses"] == pytest.approx(whole["losses"][3:], abs=LAYOUT_TOLERANCE)
+
+
+def test_the_learning_rate_is_the_closed_form_over_an_interruption(runs: Runs, whole: dict[str, Any], went_on: dict[str, Any]) -> None:
+    schedule = ScheduleRecipe(
+        global_batch_size=BATCH, micro_batch_size=2, learning_rate=1e-3, min_learning_rate=1e-4, warmup_steps=2, constant_steps=2
+    )
+    expected = [arithmetic.learning_rate(step, schedule, steps=STEPS) for step in range(STEPS)]
+    assert expected[0] == 0 and expected[-2:] == [1e-4, 1e-4]
+    for name in ("whole", "went_on"):
+        rates = [record["learning_rate"] for record in runs.records(name) if "learning_rate" in record]
+        assert rates == pytest.approx(expected, rel=1e-12, abs=0)
+
+
+def test_a_trigger_file_saves_and_disappears_and_an_asynchronous_save_has_the_same_content(runs: Runs, whole: dict[str, Any]) -> None:
+    options = ("run.asynchronous_save=true", "run.checkpoint_every_steps=2")
+    seen = runs.train("beside", *options, at_step=["file", 2, str(runs.directory / "beside/save")])
+    assert seen["losses"] == whole["losses"]
+    assert not (runs.directory / "beside/save").exists()
+    assert runs.checkpoints("beside") == [f"step_000000{step}" for step in (2, 3, 4, 6)]
+    for step in (3, 6):
+        expected, found = (_tensors(runs.directory / name / f"checkpoints/step_000000{step}") for name in ("whole", "beside"))
+        assert found.keys() == expected.keys()
+        assert all(torch.equal(found[name], expected[name]) for name in expected)
+    for late in (4, 6):
+        shutil.rmtree(runs.directory / f"beside/checkpoints/step_000000{late}")
+    # The newest two stay, and of the older ones that which somebody holds.
+    assert take_hold(runs.directory / "beside", "step_0000002", holder="evaluation", seconds=3600)
+    assert take_hold(runs.directory / "beside", "step_0000003", holder="a dead one", seconds=-1)
+    seen = runs.train("beside_on", *options, "run.keep_checkpoints=2", after="beside")
+    assert seen["losses"] == whole["losses"][3:], "optimizer state differs"
+    assert runs.checkpoints("beside_on") == [f"step_000000{step}" for step in (2, 4, 6)]
+    assert [hold.checkpoint for hold in read_holds(runs.directory / "beside_on")] == ["step_0000002"]
+
+
+@pytest.mark.parametrize("tensor_parallel_size", [pytest.param(1, marks=pytest.mark.slow), 2])
+def test_trigger_files_save_and_end_a_run_at_every_layout(runs: Runs, tensor_parallel_size: int) -> None:
+    name = f"triggered_{tensor_parallel_size}"
+    save, leave = runs.directory / name / "save", runs.directory / name / "exit"
+    options = ("run.checkpoint_every_steps=6", "run.validate_every_steps=null")
+    seen = runs.train(name, *options, tensor_parallel_size=tensor_parallel_size, at_step=["file", 0, str(save), 2, str(leave)])
+    assert seen["reason"] == f"the file {leave}" and len(seen["losses"]) == 3
+    assert runs.checkpoints(name) == ["step_0000001", "step_0000003"]
+    assert not save.exists() and not leave.exists()
+
+
+def test_a_run_that_was_taken_over_ends_on_all_ranks_and_writes_nothing_more(runs: Runs) -> None:
+    run_dir = runs.directory / "taken"
+    options = ("run.checkpoint_every_steps=2", "run.validate_every_steps=2")
+    ranks = runs.train_ranks("taken", *options, at_step=["taken", 3, str(run_dir)])
+    assert len(ranks) == 2
+    for rank in ranks:
+        assert re.fullmatch(
+            rf"{run_dir} was taken over by another, process \d+ on \S+; this process ends and writes nothing more there", rank["error"]
+        )
+    assert runs.checkpoints("taken") == ["step_0000002"]
+    assert [record["step"] for record in runs.records("taken")] == [1, 2, 2, 3]
+
+
+def test_a_run_in_which_one_rank_hangs_ends_with_the_stacks_of_all(runs: Runs) -> None:
+    """Behind enough steps to know what is usual; the next save or validation would take no part in it."""
+    options = (
+        "schedule.max_steps=20",
+        "run.checkpoint_every_steps=4",
+        "run.validate_every_steps=4",
+        "run.hang_factor=10",
+        "run.hang_seconds=4",
+    )
+    with pytest.raises(AssertionError, match=r"rank . failed"):
+        runs.train("hung", *options, at_step=["hang", 9, 1])
+    logs = [(runs.directory / f"hung.logs/rank_{rank}.log").read_text() for rank in (0, 1)]
+    for rank, log in enumerate(logs):
+        said = rf"^error: rank {rank} on \S+ hangs: step 10 did not end in \d+ s \(steps usually take \S+ s\); the same command goes on"
+        assert re.search(said, log, re.M)
+    assert "in wait_for_ever" in logs[1] and "in wait_for_ever" not in logs[0]
+    assert runs.checkpoints("hung") == ["step_0000004", "step_0000008"], "the next attempt goes on from there"
+
+
+def test_a_crash_during_an_asynchronous_save_leaves_no_checkpoint_half_written(runs: Runs) -> None:
+    with pytest.raises(AssertionError, match=r"rank . failed"):
+        runs.train("crashed", "run.asynchronous_save=true", "run.checkpoint_every_steps=2", at_step=["crash", 2])
+    assert [name for name in runs.checkpoints("crashed") if not name.startswith(".")] == []
+    assert newest_checkpoint(runs.directory / "crashed") is None
+
+
+def test_an_exit_file_ends_the_run_and_validation_is_the_loss_of_the_reference(runs: Runs, inputs: Inputs) -> None:
+    """The first step has the rate 0, so what is measured behind it is the model that the run started from."""
+    path = runs.directory / "left/exit"
+    seen = runs.train("left", "run.validate_every_steps=1", tensor_parallel_size=1, at_step=["file", 0, str(path)])
+    assert seen["reason"] == f"the file {path}"
+    assert not path.exists() and runs.checkpoints("left") == ["step_0000001"]
+
+    tokens = TokenFile(inputs.held_out / PREFIX)
+    windows = [tokens.slice(start, start + SEQUENCE_LENGTH + 1) for start in range(0, 2 * BATCH * SEQUENCE_LENGTH, SEQUENCE_LENGTH)]
+    samples = torch.from_numpy(np.stack(windows).astype(np.int64))
+    model = AutoModelForCausalLM.from_pretrained(inputs.hf, dtype=torch.float32).eval()
+    with torch.no_grad():
+        logits = model(samples[:, :-1]).logits
+    expected = F.cross_entropy(logits.flatten(0, 1), samples[:, 1:].flatten())
+    found = [record["validation_loss_sl"] for record in runs.records("left") if "validation_loss_sl" in record]
+    assert found == pytest.approx([float(expected)], rel=1e-5)
+
+
+@pytest.mark.parametrize("name", ["whole", "other_half"], ids=["tensor parallel", "data parallel"])
+def test_what_is_logged(runs: Runs, other_half: dict[str, Any], inputs: Inputs, name: str) -> None:
+    records = runs.records(name)
+    steps = [record for record in records if "loss" in record]
+    assert [record["step"] for record in steps] == list(range(1, STEPS + 1))
+    facts = json.loads((inputs.data / "scion.json").read_text())["facts"]
+    tokens = BATCH * SEQUENCE_LENGTH
+    for record in steps:
+        assert record["tokens"] == record["step"] * tokens
+        assert record["bytes"] == round(record["tokens"] * facts["text_bytes"] / facts["num_tokens"])
+        assert record["gradient_norm"] > 0 and record["new_row_norm"] > 0
+    table = _tensors(runs.directory / name / "checkpoints/step_0000006")["embedding.word_embeddings.weight"]
+    assert steps[-1]["new_row_norm"] == pytest.approx(float(table[:601].norm(dim=1).mean()), rel=1e-5)
+    line = json.loads((runs.directory / name / "metrics.jsonl").read_text().splitlines()[-2])
+    operations = arithmetic.flops_per_token(
+        json.loads((inputs.checkpoint / "context/model.json").read_text())["config"], vocab_size=640, sequence_length=SEQUENCE_LENGTH
+    )
+    assert line["tflops_per_device"] == pytest.approx(line["tokens_per_second"] * operations / 2 / 1e12, abs=1e-6)
+
+
+def test_validation_is_by_language_exact_and_the_same_at_every_layout(runs: Runs, other_half: dict[str, Any], inputs: Inputs) -> None:
+    found = [record for record in runs.records("whole") if "validation_loss_sl" in record]
+    assert [record["step"] for record in found] == [3, 6]
+    for language, data in (("sl", inputs.held_out), ("en", inputs.data)):
+        facts = json.loads((data / "scion.json").read_text())["facts"]
+        for record in found:
+            expected = record[f"validation_loss_{language}"] * facts["num_tokens"] / facts["text_bytes"] / math.log(2)
+            assert record[f"validation_bits_per_byte_{language}"] == pytest.approx(expected)
+    other = [record for record in runs.records("other_half") if "validation_loss_sl" in record]
+    assert other[1]["validation_loss_sl"] == pytest.approx(found[1]["validation_loss_sl"], abs=LAYOUT_TOLERANCE)
+
+
+def test_tensorboard_and_weights_and_biases_get_it_too(runs: Runs, whole: dict[str, Any], ended: dict[str, Any]) -> None:
+    events = b"".join(path.read_bytes() for path in (runs.directory / "whole/tensorboard").glob("events*"))
+    assert b"validation_bits_per_byte_sl" in events and b"new_row_norm" in events
+    command = sync_command(runs.directory / "ended")
+    found = list((runs.directory / "ended/wandb").glob("offline-run-*/*.wandb"))
+    assert command == f"wandb sync {runs.directory}/ended/wandb/offline-run-*" and len(found) == 1
+    assert b"gradient_norm" in found[0].read_bytes()
+
+
+@pytest.mark.parametrize("run", ["whole", "other_half"], ids=["tensor parallel", "data parallel"])
+def test_positions_beyond_the_sequence_length_stay_in_the_model(runs: Runs, other_half: dict[str, Any], inputs: Inputs, run: str) -> None:
+    """The table keeps its 64 rows in a run over sequences of 48; those that no token has used get weight decay alone."""
+    name = "embedding.position_embeddings.weight"
+    before, after = (_tensors(path)[name] for path in (inputs.checkpoint, runs.directory / run / "checkpoints/step_0000006"))
+    assert after.shape == before.shape == (64, 32)
+    kept = math.prod(1 - 0.01 * record["learning_rate"] for record in runs.records("whole") if "learning_rate" in record)
+    torch.testing.assert_close(after[SEQUENCE_LENGTH:], before[SEQUENCE_LENGTH:] * kept, rtol=1e-6, atol=1e-8)
+    assert ((after - before)[:SEQUENCE_LENGTH].abs().amax(dim=1) > 1e-4).all()
+
+
+def _tensors(checkpoint: Path) -> dict[str, torch.Tensor]:
+    return {name: tensor.read() for name, tensor in read_dist_checkpoint(checkpoint / "weights", prefix="module.").items()}
+
+
+def test_sigterm_to_the_command_ends_it_well(runs: Runs, tmp_path: Path) -> None:
+    """As a scheduler or a colleague would send it: to the process that was started, which hands it on to its ranks."""
+    run_dir = tmp_path / "run"
+    settings = runs.settings(
+        "schedule.max_steps=5000", "run.checkpoint_every_steps=5000", "run.validate_every_steps=5000", "run.wandb_project=tests"
+    )
+    group = Group(["-m", "recipes.train", "--recipe", "demo_adapt", "--output", str(run_dir), *settings], log_dir=tmp_path / "logs")
+    metrics = run_dir / "metrics.jsonl"
+    group.wait_until(lambda: metrics.exists() and metrics.stat().st_size > 0, timeout_seconds=TIMEOUT_SECONDS)
+    started = group.descendants()
+    group.process.send_signal(signal.SIGTERM)
+    finished = group.wait(timeout_seconds=TIMEOUT_SECONDS)
+    _, alive = psutil.wait_procs(started, timeout=20)
+    for process in alive:
+        process.kill()
+    assert not alive
+    assert finished.code == 0, finished.stderr
+    newest = newest_checkpoint(run_dir)
+    assert newest is not None
+    assert f"to send the run to Weights & Biases: {sync_command(run_dir)}\n" in finished.stdout
+    assert finished.stdout.endswith(f"ended by SIGTERM: {newest[1]}; the same command goes on from there\n")
+    assert f"step {newest[0]}/5000" in finished.stderr
+    assert "without TransformerEngine, apex, flash-attention" in finished.stderr

@@ -1,0 +1,283 @@
+"""The command that trains, on two gloo processes: an interrupted run goes on bit for bit as if nothing had happened."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from common.artifacts import check_files, read_manifest, write_manifest
+from recipes.numbers.arithmetic import learning_rate
+from recipes.rules.checks import check_run
+from recipes.rules.compose import compose_recipe
+from recipes.rules.inputs import RunInputs, read_inputs
+from recipes.rules.schema import Recipe
+from recipes.runs.run_dir import newest_checkpoint, record_recipe
+from tests.conftest import Inputs
+from tests.processes import ROOT, Group, run_command
+from tests.recipes.tiny_runs import train_on_ranks
+from tests.recipes.training.test_event_files import points_of
+from tests.recipes.watched_runs import TIMES
+
+STEPS = 12
+EVERY = 3
+TIMEOUT_SECONDS = 180
+
+
+def _arguments(inputs: Inputs, run_dir: Path, *overrides: str) -> list[str]:
+    return ["recipes.train", "--output", str(run_dir), *_settings(inputs), *overrides]
+
+
+def _settings(inputs: Inputs) -> list[str]:
+    return [
+        "--recipe",
+        "demo_adapt",
+        f"model.checkpoint={inputs.checkpoint}",
+        f"data.train=[{inputs.data}]",
+        f"data.validation={inputs.held_out}",
+        "data.sequence_length=48",
+        "model.hidden_dropout=0.1",  # so that the random state must resume too
+        "schedule.global_batch_size=8",
+        "schedule.micro_batch_size=4",
+        f"schedule.max_steps={STEPS}",
+        "schedule.warmup_steps=3",
+        f"run.checkpoint_every_steps={EVERY}",
+        "run.validate_every_steps=6",
+        "run.log_every_steps=1",
+    ]
+
+
+def _records(run_dir: Path) -> list[dict[str, Any]]:
+    """What a run logged, without what depends on the clock and the machine."""
+    lines = (run_dir / "metrics.jsonl").read_text().splitlines()
+    return [{k: v for k, v in json.loads(line).items() if k not in TIMES} for line in lines]
+
+
+def _losses(run_dir: Path) -> list[float]:
+    return [record["loss"] for record in _records(run_dir) if "loss" in record]
+
+
+def _all_end(processes: list[psutil.Process]) -> None:
+    """Nothing of a killed run may stay behind: ranks would go on training, checkpoint writers wait for ever."""
+    _, alive = psutil.wait_procs(processes, timeout=60)  # a writer that was just being started imports first
+    for process in alive:
+        process.kill()
+    assert not alive
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(inputs: Inputs, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run at tensor parallel 2."""
+    run_dir = tmp_path_factory.mktemp("uninterrupted") / "run"
+    train_on_ranks(run_dir, *_settings(inputs))
+    return run_dir
+
+
+def test_it_learns_and_logs_every_step(uninterrupted: Path) -> None:
+    losses = _losses(uninterrupted)
+    assert len(losses) == STEPS
+    assert losses[-1] < losses[0] - 0.05
+    assert [record["learning_rate"] for record in _records(uninterrupted) if "loss" in record][:4] == pytest.approx(
+        [0.0, 1e-3 / 3, 2e-3 / 3, 1e-3]
+    )
+
+
+def test_held_out_loss_is_given_in_bits_per_byte_too(uninterrupted: Path, inputs: Inputs) -> None:
+    facts = json.loads((inputs.held_out / "scion.json").read_text())["facts"]
+    validations = [record for record in _records(uninterrupted) if "validation_loss" in record]
+    assert [record["step"] for record in validations] == [6, 12]
+    for record in validations:
+        expected = record["validation_loss"] * facts["num_tokens"] / facts["text_bytes"] / math.log(2)
+        assert record["validation_bits_per_byte"] == pytest.approx(expected)
+
+
+def test_checkpoints_are_complete_and_readable_by_the_group(uninterrupted: Path) -> None:
+    checkpoints = sorted((uninterrupted / "checkpoints").iterdir())
+    assert [path.name for path in checkpoints] == ["step_0000003", "step_0000006", "step_0000009", "step_0000012"]
+    for path in checkpoints:
+        assert {"weights", "context", "scion.json"} <= {child.name for child in path.iterdir()}
+        assert (path / "context" / "hf" / "tokenizer.json").is_file()
+        assert all(file.stat().st_mode & 0o044 == 0o044 for file in path.rglob("*") if file.is_file())
+        manifest = read_manifest(path)
+        assert manifest is not None and all(record.digest for record in manifest.files.values()), "the ranks know what they wrote"
+        assert sum(name.endswith(".distcp") for name in manifest.files) >= 2
+        check_files(path, manifest)
+        assert manifest.facts["save_seconds"] > 0, "for how often to save, in the plan of the next submission"
+
+
+def test_killed_twice_and_resumed_is_bit_identical(uninterrupted: Path, inputs: Inputs, tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    arguments = ["-m", *_arguments(inputs, run_dir)]
+
+    # SIGKILL to one rank in the middle of a step: the launcher ends the other, and the command fails.
+    group = Group(arguments, log_dir=tmp_path / "first")
+    group.wait_until(lambda: (run_dir / "metrics.jsonl").exists() and len(_losses(run_dir)) >= EVERY + 1, timeout_seconds=TIMEOUT_SECONDS)
+    second = run_command(*_arguments(inputs, run_dir), log_dir=tmp_path / "beside")  # the same command while the first is at work
+    assert (second.code, second.stdout) == (3, "")
+    assert re.fullmatch(
+        rf"error: {run_dir} is in use by recipes\.train, process {group.process.pid} on \S+; wait for its end, end it, or choose another --output\n",
+        second.stderr,
+    )
+    [rank_1] = [child for child in psutil.Process(group.process.pid).children() if child.environ().get("RANK") == "1"]
+    started = group.descendants()
+    rank_1.send_signal(signal.SIGKILL)
+    finished = group.wait(timeout_seconds=TIMEOUT_SECONDS)
+    assert finished.code == 1
+    # The launcher looks at its ranks ten times a second; rank 0, which loses its peer, may be seen to end first.
+    assert re.search(r"^error: rank (1 ended with exit code -9|0 ended with exit code \S+); its messages are above$", finished.stderr, re.M)
+    first_end = newest_checkpoint(run_dir)
+    assert first_end is not None and EVERY <= first_end[0] < STEPS
+
+    _all_end(started)
+
+    # SIGKILL to the launcher in the middle of the next save: the ranks die with it, and what was half written is never picked up.
+    due = f".step_{first_end[0] + EVERY:07d}.*.partial"
+    group = Group(arguments, log_dir=tmp_path / "second")
+    group.wait_until(lambda: any((run_dir / "checkpoints").glob(due)), timeout_seconds=TIMEOUT_SECONDS)
+    started = group.descendants()
+    os.killpg(group.process.pid, signal.SIGKILL)
+    _all_end(started)
+    assert any((run_dir / "checkpoints").glob(due)), "the save was over before the kill"
+    assert newest_checkpoint(run_dir) == first_end
+
+    train_on_ranks(run_dir, *_settings(inputs))
+    assert not any((run_dir / "checkpoints").glob(".*")) and not any(run_dir.glob(".lease-*"))
+    assert _records(run_dir) == _records(uninterrupted)  # no step and no validation is lost or changed
+    assert points_of(run_dir / "tensorboard")["loss"] == list(range(1, STEPS + 1)), "each step once"
+
+
+def test_a_finished_run_says_so(uninterrupted: Path, inputs: Inputs, tmp_path: Path) -> None:
+    finished = run_command(*_arguments(inputs, uninterrupted), log_dir=tmp_path)
+    assert (finished.code, finished.stdout) == (0, f"the run is finished: {uninterrupted}/checkpoints/step_{STEPS:07d}\n")
+
+
+def test_a_finished_run_can_be_lengthened(uninterrupted: Path, inputs: Inputs, tmp_path: Path) -> None:
+    """From its last step on it has the rates of the longer run; what is over stays as it was."""
+    run_dir, longer = tmp_path / "run", STEPS + 4
+    shutil.copytree(uninterrupted, run_dir)
+    train_on_ranks(run_dir, *_settings(inputs), f"schedule.max_steps={longer}")
+    assert newest_checkpoint(run_dir) == (longer, run_dir / f"checkpoints/step_{longer:07d}")
+    assert _losses(run_dir)[:STEPS] == _losses(uninterrupted) and len(_losses(run_dir)) == longer
+    schedule = compose_recipe("demo_adapt", [item for item in _settings(inputs) if item.startswith("schedule.")]).schedule
+    rates = [record["learning_rate"] for record in _records(run_dir) if "loss" in record]
+    for length, steps in ((STEPS, range(STEPS)), (longer, range(STEPS, longer))):
+        assert [rates[step] for step in steps] == pytest.approx([learning_rate(step, schedule, steps=length) for step in steps])
+    with pytest.raises(
+        ValueError, match=r"schedule\.max_steps was 16 and is 12; choose another --output or the same recipe, of which the steps"
+    ):
+        record_recipe(run_dir, check_run(*_with_inputs(inputs)))
+
+
+def test_a_run_is_not_lengthened_from_weights_alone(inputs: Inputs, tmp_path: Path) -> None:
+    recipe, _ = _with_inputs(inputs)
+    recipe = replace(recipe, run=replace(recipe.run, keep_optimizer_in_last_checkpoint=False))
+    record_recipe(tmp_path, recipe)
+    last = tmp_path / "checkpoints" / f"step_{STEPS:07d}"
+    last.mkdir(parents=True)
+    write_manifest(last, stage="recipes.train", facts={"step": STEPS}, arguments=asdict(recipe))
+    longer = replace(recipe, schedule=replace(recipe.schedule, max_steps=STEPS + 1))
+    with pytest.raises(ValueError, match=rf"^{last} has weights alone"):
+        record_recipe(tmp_path, longer)
+    last.rename(last.with_name("step_0000011"))
+    (last.with_name("step_0000011") / "scion.json").unlink()
+    write_manifest(last.with_name("step_0000011"), stage="recipes.train", facts={"step": 11}, arguments=asdict(recipe))
+    sentence = record_recipe(tmp_path, longer)
+    assert sentence is not None and sentence.startswith("the run is lengthened from 12 to 13 steps: from here on the learning rate follows")
+    assert record_recipe(tmp_path, longer) is None
+
+
+def _with_inputs(inputs: Inputs) -> tuple[Recipe, RunInputs]:
+    recipe = compose_recipe("demo_adapt", _settings(inputs)[2:])
+    return recipe, read_inputs(recipe)
+
+
+def test_a_run_does_not_go_on_from_a_checkpoint_with_a_flipped_bit(uninterrupted: Path, inputs: Inputs, tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    shutil.copytree(uninterrupted, run_dir)
+    shutil.rmtree(run_dir / "checkpoints" / f"step_{STEPS:07d}")
+    newest = run_dir / "checkpoints" / f"step_{STEPS - EVERY:07d}"
+    weights = next((newest / "weights").glob("__1_*.distcp"))
+    content = bytearray(weights.read_bytes())
+    content[len(content) // 2] ^= 1
+    weights.write_bytes(content)
+    finished = run_command(*_arguments(inputs, run_dir), log_dir=tmp_path / "logs")
+    assert (finished.code, finished.stderr) == (
+        2,
+        f"error: {weights} was edited after recipes.train wrote it: its digest is not that of its manifest;"
+        f" remove {newest} to go on from the checkpoint before\n",
+    )
+
+
+def test_a_full_disk_ends_the_run_with_one_sentence(inputs: Inputs, tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    namespace = ["unshare", "--user", "--map-root-user", "--mount"]
+    if subprocess.run([*namespace, "mount", "-t", "tmpfs", "tmpfs", disk], capture_output=True).returncode:
+        pytest.skip("this kernel lets no user mount a small disk of their own")
+    one_device = ("parallel.tensor_parallel_size=1", "parallel.devices_per_node=1", "run.checkpoint_every_steps=2")
+    training = [sys.executable, "-m", *_arguments(inputs, disk / "run", *one_device)]
+    script = 'mount -t tmpfs -o size=4m tmpfs "$0"; "$@"; code=$?; ls -a "$0/run/checkpoints"; exit $code'
+    words = [*namespace, "bash", "-c", script, str(disk), *training]
+    finished = subprocess.run(words, capture_output=True, text=True, timeout=TIMEOUT_SECONDS, check=False, cwd=ROOT)
+    saved = re.findall(r"^step_0*(\d+)$", finished.stdout, re.M)
+    assert saved and finished.returncode == 1, finished.stderr[-4000:]
+    last = finished.stderr.splitlines()[-1]
+    assert last.startswith(f"error: the disk of {disk}/run is full (") and last.endswith(f" again; step {saved[-1]} is saved")
+
+
+def test_wrong_tokenizer_is_refused_before_anything_is_written(inputs: Inputs, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    shutil.copytree(inputs.data, other)
+    manifest = json.loads((other / "scion.json").read_text())
+    expected = manifest["facts"]["tokenizer_digest"]
+    manifest["facts"]["tokenizer_digest"] = "xxh3:0"
+    (other / "scion.json").write_text(json.dumps(manifest))
+    finished = run_command(*_arguments(inputs, tmp_path / "run", f"data.train=[{other}]"), log_dir=tmp_path / "logs")
+    assert finished.code == 2
+    assert finished.stderr == (
+        f"error: recipe demo_adapt cannot run: the data set {other} uses tokenizer xxh3:0, but the checkpoint {inputs.checkpoint}"
+        f" uses tokenizer {expected}; make both with the same tokenizer\n"
+    )
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_edited_data_shard_is_refused_before_the_first_step(inputs: Inputs, tmp_path: Path) -> None:
+    """Of the same size, so that only its digest tells."""
+    edited = tmp_path / "data"
+    shutil.copytree(inputs.data, edited)
+    tokens = next(edited.glob("*.bin"))
+    content = bytearray(tokens.read_bytes())
+    content[100] ^= 1
+    tokens.write_bytes(content)
+    finished = run_command(*_arguments(inputs, tmp_path / "run", f"data.train=[{edited}]"), log_dir=tmp_path / "logs")
+    assert finished.code == 2
+    assert finished.stderr == (
+        f"error: {tokens} was edited after data_prep.to_megatron wrote it: its digest is not that of its manifest; make {edited} again\n"
+    )
+    assert not (tmp_path / "run").exists()
+
+
+def test_edited_weights_are_refused_before_anything_is_written(inputs: Inputs, tmp_path: Path) -> None:
+    edited = tmp_path / "nemo"
+    shutil.copytree(inputs.checkpoint, edited)
+    weights = next((edited / "weights").glob("*.distcp"))
+    content = bytearray(weights.read_bytes())
+    content[-1000] ^= 1
+    weights.write_bytes(content)
+    finished = run_command(*_arguments(inputs, tmp_path / "run", f"model.checkpoint={edited}"), log_dir=tmp_path / "logs")
+    assert finished.code == 2
+    assert finished.stderr == (
+        f"error: {weights} was edited after conversion.hf_to_nemo wrote it: its digest is not that of its manifest; make {edited} again\n"
+    )
+    assert not (tmp_path / "run").exists()

