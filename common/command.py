@@ -22,6 +22,7 @@ from common import start_up, system_errors
 
 DONE, WRONG, MISUSED = 0, 1, 2
 IN_USE, LOST, HUNG = 3, 4, 5  # somebody else works in the directory; has taken it over; no step for too long
+DAMAGED = 6  # the newest checkpoint is not what was saved
 
 
 class StoppedError(Exception):
@@ -117,7 +118,7 @@ def print_report(directory: Path) -> None:
 
 
 def run(main: Callable[[Sequence[str] | None], int]) -> None:
-    """Run a command's main and exit: 0 done, 1 checked and found wrong, 2 misused (one clear sentence on stderr), 3 to 5 as named above.
+    """Run a command's main and exit: 0 done, 1 checked and found wrong, 2 misused (one clear sentence on stderr), 3 to 6 as named above.
 
     A ValueError is what a user can cause, so it is printed as a sentence, and what the system says (files that cannot be read, outputs
     that cannot be written, too little memory) becomes one; anything else is our defect and keeps its traceback, which SCION_TRACEBACK=1

@@ -21,10 +21,9 @@ from recipes.rules.checks import check_run, value_problems
 from recipes.rules.compose import compose_recipe
 from recipes.rules.data_checks import pass_warnings
 from recipes.rules.inputs import RunInputs, read_inputs
-from recipes.rules.schema import Recipe, RunRecipe, raise_all
+from recipes.rules.schema import Recipe, raise_all
 from recipes.runs.launch import (
     die_with_launcher,
-    die_with_parent,
     is_first_process,
     launch,
     leased,
@@ -35,7 +34,7 @@ from recipes.runs.launch import (
 )
 from recipes.runs.resume import check_resume
 from recipes.runs.run_dir import CHECKPOINTS_NAME, is_disk_full, newest_checkpoint, record_recipe, remove_left_over, sync_command
-from recipes.runs.stopping import StopSignals, ignore_signals
+from recipes.runs.stopping import StopSignals
 from recipes.runs.watchdog import watching
 from recipes.training.kernels import installed_kernels
 
@@ -136,8 +135,5 @@ def _train(recipe: Recipe, inputs: RunInputs, fence: Fence, *, run_dir: Path, ne
     return command.DONE
 
 
-if __name__ == "__mp_main__":  # Megatron started this process to write checkpoints; it would wait for work for ever
-    die_with_parent()
-    ignore_signals(RunRecipe(checkpoint_every_steps=1).stop_signals)
 if __name__ == "__main__":
     command.run(main)

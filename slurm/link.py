@@ -20,7 +20,7 @@ from common import command
 from common.plain_files import read_json, write_json
 from recipes.runs.run_dir import RECIPE_NAME
 from slurm.chains.attempts import Attempt, End, attempt_dir, begin_attempt, end_attempt, read_attempts, read_log
-from slurm.chains.causes import Cause, cause_by_slurm, cause_of_clean_end, cause_of_failure
+from slurm.chains.causes import DAMAGED, Cause, cause_by_slurm, cause_of_clean_end, cause_of_failure
 from slurm.chains.decision import CONTINUE, Decision, decide
 from slurm.chains.exclusion import SiteNode, failures, nodes_to_exclude
 from slurm.chains.run_state import RunState, read_run_state, set_damaged_aside
@@ -106,8 +106,7 @@ class Link:
         if later and (failed := sorted(set(nodes) & set(excluded))):
             _say(f"the allocation has {', '.join(failed)}, which failed before; the next link, job {later[0]}, takes over without")
             return command.WRONG
-        for sentence in set_damaged_aside(self._run_dir):
-            _say(sentence)
+        self._set_damaged_aside(contents=False)
         self._record(nodes, submission)
         return command.DONE
 
@@ -129,6 +128,10 @@ class Link:
     def cancel_rest(self) -> None:
         """Cancel the links that wait."""
         cancel_jobs(self._waiting())
+
+    def _set_damaged_aside(self, *, contents: bool) -> None:
+        for sentence in set_damaged_aside(self._run_dir, contents=contents):
+            _say(sentence)
 
     def _record(self, nodes: tuple[str, ...], submission: Submission) -> None:
         attempt = begin_attempt(
@@ -184,6 +187,8 @@ class Link:
         end_attempt(
             self._run_dir, attempt, End(cause.name, cause.detail, state.saved_step, time.time() if is_now else None, cause.bad_nodes)
         )
+        if cause.name == DAMAGED:  # as a rank found, which read its part
+            self._set_damaged_aside(contents=True)
         detail = f" ({cause.detail})" if cause.detail else ""
         _say(f"attempt {attempt.number} ended: {cause.name}{detail}, step {state.saved_step} is saved")
 

@@ -19,7 +19,6 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from recipes.runs.launch import die_with_parent
 from tests.processes import ROOT
 
 START_SECONDS = 600
@@ -48,7 +47,7 @@ def run_on_gloo(
     Returns:
         The JSON value that each rank returned.
     """
-    from torch.distributed import TCPStore  # here, since what Megatron starts to write checkpoints imports this module and needs no torch
+    from torch.distributed import TCPStore  # here, since collecting the tests needs no torch
 
     directory.mkdir(parents=True, exist_ok=True)
     arguments = {"tensor_parallel_size": world_size, **arguments}
@@ -179,7 +178,5 @@ def _wait(ranks: list[int]) -> str:
     return f"rank {ranks.index(failed)} failed" if failed else "done"
 
 
-if __name__ == "__mp_main__":  # Megatron started this process to write checkpoints; it would keep 200 MB until the last test
-    die_with_parent()
 if __name__ == "__main__":
     _main(sys.argv[1])

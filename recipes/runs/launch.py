@@ -123,17 +123,11 @@ def _launch_name() -> str:
 
 
 def die_with_launcher() -> None:
-    """In a process that `launch` started: end when the launcher does, whatever killed it.
+    """In a process that `launch` started: have the kernel kill it when the launcher ends, whatever killed that (Linux; elsewhere nothing).
 
     torchrun puts each rank into a session of its own, so that killing the command's process group would leave them running.
     """
-    if _LAUNCHED in os.environ:
-        die_with_parent()
-
-
-def die_with_parent() -> None:
-    """Have the kernel kill this process when its parent ends (Linux; elsewhere nothing happens)."""
-    if not sys.platform.startswith("linux"):
+    if _LAUNCHED not in os.environ or not sys.platform.startswith("linux"):
         return
     parent = os.getppid()
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

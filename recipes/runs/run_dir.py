@@ -9,6 +9,7 @@ import uuid
 from dataclasses import asdict
 from pathlib import Path
 
+from common import command
 from common.artifacts import MANIFEST_NAME, check_files, digest_bytes, read_manifest
 from common.plain_files import read_json
 from recipes.numbers import arithmetic
@@ -40,6 +41,12 @@ def complete_checkpoints(run_dir: Path) -> list[str]:
     return sorted(path.parent.name for path in (run_dir / CHECKPOINTS_NAME).glob(f"step_[0-9]*/{MANIFEST_NAME}"))
 
 
+class DamagedCheckpointError(ValueError):
+    """The newest checkpoint of a run is not as it was saved, which a chain of jobs answers by going back to the one before."""
+
+    exit_code = command.DAMAGED
+
+
 def newest_checkpoint(run_dir: Path, *, contents: bool = False, share: tuple[int, int] = (0, 1)) -> tuple[int, Path] | None:
     """Step and directory of the newest complete checkpoint, or None.
 
@@ -48,18 +55,19 @@ def newest_checkpoint(run_dir: Path, *, contents: bool = False, share: tuple[int
         share: number of this process, and of all that read together.
 
     Raises:
-        ValueError: if it was damaged after it had been written.
+        DamagedCheckpointError: if it was damaged after it had been written.
     """
     found = sorted((run_dir / CHECKPOINTS_NAME).glob("step_[0-9]*"))
     if not found:
         return None
     manifest = read_manifest(found[-1])
     if manifest is None:
-        raise ValueError(f"{found[-1]} has no manifest, so it is not complete; remove it to go on from the one before")
+        raise DamagedCheckpointError(f"{found[-1]} has no manifest, so it is not complete; remove it to go on from the one before")
     try:
         check_files(found[-1], manifest, contents=contents, share=share)
     except ValueError as error:
-        raise ValueError(f"{str(error).rpartition('; ')[0]}; remove {found[-1]} to go on from the checkpoint before") from error
+        told = str(error).rpartition("; ")[0]
+        raise DamagedCheckpointError(f"{told}; remove {found[-1]} to go on from the checkpoint before") from error
     return manifest.facts["step"], found[-1]
 
 

@@ -28,12 +28,6 @@ class StopSignals:
         self.received = number
 
 
-def ignore_signals(names: Sequence[str]) -> None:
-    """Leave the signals to the ranks: what a scheduler sends goes to every process, also to those that write checkpoints."""
-    for name in names:
-        signal.signal(signal.Signals[name], signal.SIG_IGN)
-
-
 def unknown_signals(names: Sequence[str]) -> list[str]:
     """Names that are no signal which a process can handle."""
     return [name for name in names if name not in signal.Signals.__members__ or name in ("SIGKILL", "SIGSTOP")]

@@ -41,7 +41,7 @@ with quick_imports():
     from nemo.collections.llm.gpt.model.base import GPTConfig, GPTModel
     from nemo.lightning.pytorch.optim import LRSchedulerModule
 
-    from nemo_patches import adam_groups, gradient_norm, torch_adam
+    from nemo_patches import adam_groups, gradient_norm, torch_adam, write_results
     from nemo_patches.base_checkpoint import loading_base_checkpoint
     from nemo_patches.core import apply
     from nemo_patches.lora import LoRA
@@ -210,6 +210,7 @@ def make_trainer(recipe: Recipe, callbacks: RunCallbacks, *, run_dir: Path, star
     Args:
         start_from_weights: load the weights of the recipe's checkpoint; a run that is resumed loads more, from its own.
     """
+    apply(write_results.PATCHES)
     if USING_PYTORCH_OPTIMIZER:  # TransformerEngine's and apex's Adam and norm need no patch
         apply((*torch_adam.PATCHES, *gradient_norm.PATCHES))
     strategy = _strategy(recipe)

@@ -22,11 +22,12 @@ REFUSED = "refused"  # the command refused its input, which no further attempt c
 HUNG = "hung"  # no step for too long, which the training's own watchdog ended
 IN_USE = "directory in use"  # another training holds the lease
 TAKEN_OVER = "taken over"  # another training has taken the lease, as when Slurm had lost the node and started the job again
+DAMAGED = "damaged checkpoint"  # which is then set aside
 FAILED = "failed"
 VANISHED = "killed without a word"
 
 SAVED = (FINISHED, TIME_LIMIT, SIGNALLED, STOPPED)  # ends without a failure, after a checkpoint
-OF_THE_RUN = (TIMED_OUT, OUT_OF_MEMORY, DISK_FULL, REFUSED, HUNG, FAILED, VANISHED)  # the others are the cluster's or somebody's
+OF_THE_RUN = (TIMED_OUT, OUT_OF_MEMORY, DISK_FULL, REFUSED, HUNG, DAMAGED, FAILED, VANISHED)  # the others are the cluster's or somebody's
 
 # As slurmstepd writes it for jobs and steps; without a reason somebody cancelled it.
 _CANCELLED = re.compile(r"error: \*\*\* (?P<what>JOB|STEP) \S+ ON \S+ CANCELLED AT \S+(?: DUE TO (?P<reason>[A-Z ]+?))?(?:,.*)? \*\*\*")
@@ -49,7 +50,7 @@ _BY_STATE = {
 }
 _NODE_FAILED = re.compile(r"(?:Node failure on|Task launch for \S+ failed on node) (?P<nodes>[\w.,-]+)")
 _TASK_FAILED = re.compile(r"srun: error: (?P<node>[\w.-]+): tasks? (?P<task>[\d,-]+): (?P<how>.+)")
-_BY_EXIT_CODE = {command.IN_USE: IN_USE, command.LOST: TAKEN_OVER, command.HUNG: HUNG}
+_BY_EXIT_CODE = {command.IN_USE: IN_USE, command.LOST: TAKEN_OVER, command.HUNG: HUNG, command.DAMAGED: DAMAGED}
 _OUT_OF_MEMORY = re.compile(r"oom[-_ ]kill|OutOfMemoryError|out of memory", re.IGNORECASE)
 _DISK_FULL = re.compile(r"No space left on device|Disk quota exceeded|the disk (of .* )?is full")
 _MESSAGE = re.compile(r"^(?:\d+: )?(error: (?!\*\*\*).+|[A-Za-z_.]*(?:Error|Exception|Interrupt)\b.*)$", re.MULTILINE)

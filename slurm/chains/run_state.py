@@ -74,16 +74,17 @@ def read_recipe(run_dir: Path) -> Recipe | None:
         raise ValueError(f"{path} is no recipe: {error}") from error
 
 
-def set_damaged_aside(run_dir: Path) -> list[str]:
+def set_damaged_aside(run_dir: Path, *, contents: bool) -> list[str]:
     """Rename damaged checkpoints that are newer than the newest whole one, so that the training goes on from that.
 
-    Every byte of the newest is read, so that a changed one is found before it is trained on.
+    Args:
+        contents: also read every byte of the newest, which the ranks of a training do themselves before they train on it, a part each.
 
     Returns:
         A sentence for each.
     """
     sentences = []
-    for step, path, problem in _checkpoints(run_dir, contents=True):
+    for step, path, problem in _checkpoints(run_dir, contents=contents):
         if problem is None:
             break
         aside = path.with_name(_DAMAGED + path.name)

@@ -94,7 +94,7 @@ def train(arguments: argparse.Namespace) -> int:
 def train_with(lease: Fence, leaving: list[int], arguments: argparse.Namespace) -> int:
     run_dir: Path = arguments.output
     record_recipe(run_dir, recipe(arguments.steps, arguments.every, int(os.environ["SLURM_NNODES"])))
-    newest = newest_checkpoint(run_dir)
+    newest = newest_checkpoint(run_dir, contents=True)
     step, state = (newest[0], (newest[1] / "weights" / "state").read_text()) if newest else (0, "")
     metrics = run_dir / METRICS_NAME
     kept = [line for line in metrics.read_text().splitlines() if json.loads(line)["step"] <= step] if metrics.exists() else []

@@ -41,6 +41,7 @@ def job_ends(reason: str) -> str:
         ("error: no step\nsrun: error: gn02: task 3: Killed\nsrun: error: gn01: tasks 0-1: Exited with exit code 5\n", causes.HUNG),
         ("error: taken over by x\nsrun: error: gn01: task 0: Exited with exit code 4\n", causes.TAKEN_OVER),
         ("error: in use by x\nsrun: error: gn01: task 0: Exited with exit code 3\n", causes.IN_USE),
+        ("error: x was edited\nsrun: error: gn01: task 2: Exited with exit code 6\n", causes.DAMAGED),
         ("step 7\n", causes.VANISHED),
         ("", causes.VANISHED),
     ],

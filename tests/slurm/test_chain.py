@@ -105,23 +105,30 @@ def test_what_no_further_attempt_changes_stops_the_chain_at_once(
 
 
 def test_damaged_checkpoints_and_another_number_of_nodes(chain: LightChain) -> None:
+    """One that is cut is set aside before the training starts, one with a changed byte when a rank has found it."""
     first, *_ = chain.submit("--steps", 60, plan=ChainPlan(links=1))
     chain.wait_for_step(17)
     signal_steps(first, "USR1")
     chain.wait_for_end()
     assert "this was the last link of the submission, after attempt 1: signalled" in chain.logs()
     checkpoints = chain.run_dir / "checkpoints"
-    newest = sorted(checkpoints.glob("step_*"))[-1]
+    *_, changed, newest = sorted(checkpoints.glob("step_*"))
     (newest / "weights" / "state").write_text("cut")
+    state = (changed / "weights" / "state").read_text()
+    (changed / "weights" / "state").write_text(state[:-1] + ("0" if state[-1] != "0" else "1"))
     half_written = checkpoints / ".step_0000099.partial"
     half_written.mkdir()
-    chain.submit("--steps", 60, num_nodes=3, plan=ChainPlan(links=1))
+    chain.submit("--steps", 60, num_nodes=3, plan=ChainPlan(links=2))
     chain.wait_for_end()
-    assert chain.causes() == [causes.SIGNALLED, causes.FINISHED], chain.logs()
-    second = chain.attempts()[1]
-    assert second.nodes == ("gn01", "gn02", "gn03") and second.submission == 2 and second.start_step == 15
-    log = (chain.run_dir / "attempts" / "latest" / "log.txt").read_text()
-    assert log.count("is damaged") == 1 and f"it was renamed to {checkpoints}/damaged_{newest.name} and the one before is used" in log
+    assert chain.causes() == [causes.SIGNALLED, causes.DAMAGED, causes.FINISHED], chain.logs()
+    _, second, third = chain.attempts()
+    assert third.nodes == ("gn01", "gn02", "gn03") and third.submission == 2
+    assert (second.start_step, third.start_step) == (15, 10)
+    log = (chain.run_dir / "attempts" / "002" / "log.txt").read_text()
+    for folder in (newest, changed):
+        assert f"it was renamed to {checkpoints}/damaged_{folder.name} and the one before is used" in log
+    assert f"error: {changed}/weights/state was edited after recipes.train wrote it" in log
+    assert "is damaged" not in (chain.run_dir / "attempts" / "latest" / "log.txt").read_text()
     chain.check_losses(60)
 
 

@@ -144,14 +144,15 @@ def test_state_before_the_first_start(tmp_path: Path) -> None:
 def test_a_half_written_checkpoint_is_ignored(run_dir: Path) -> None:
     (run_dir / "checkpoints" / ".step_0000020.partial").mkdir()
     assert read_run_state(run_dir).saved_step == 15
-    assert set_damaged_aside(run_dir) == []
+    assert set_damaged_aside(run_dir, contents=True) == []
 
 
 def test_a_flipped_bit_is_found_before_it_is_trained_on(run_dir: Path) -> None:
     newest = run_dir / "checkpoints" / "step_0000015"
     (newest / "weights" / "state").write_text("stave 15")
     assert read_run_state(run_dir).saved_step == 15, "a status is not worth reading every byte"
-    (sentence,) = set_damaged_aside(run_dir)
+    assert set_damaged_aside(run_dir, contents=False) == [], "nor is it for a link, whose ranks read it"
+    (sentence,) = set_damaged_aside(run_dir, contents=True)
     assert sentence.startswith(f"the checkpoint of step 15 is damaged ({newest}/weights/state was edited after recipes.train wrote it")
     assert read_run_state(run_dir).saved_step == 10
 
@@ -161,14 +162,14 @@ def test_damaged_checkpoints_are_set_aside_until_a_whole_one(run_dir: Path) -> N
     (checkpoints / "step_0000015" / "scion.json").unlink()
     (checkpoints / "step_0000010" / "weights" / "state").write_text("st")
     assert read_run_state(run_dir).saved_step == 5
-    first, second = set_damaged_aside(run_dir)
+    first, second = set_damaged_aside(run_dir, contents=False)
     assert first == (
         f"the checkpoint of step 15 is damaged (it has no manifest); it was renamed to {checkpoints}/damaged_step_0000015"
         " and the one before is used"
     )
     assert f"the checkpoint of step 10 is damaged ({checkpoints}/step_0000010/weights/state has 2 bytes, but its manifest says 8" in second
     assert light_training.newest_checkpoint(run_dir) == (5, checkpoints / "step_0000005")
-    assert set_damaged_aside(run_dir) == []
+    assert set_damaged_aside(run_dir, contents=True) == []
 
 
 def test_provenance_has_the_node_list_and_no_secret() -> None:

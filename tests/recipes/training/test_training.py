@@ -17,6 +17,7 @@ from typing import Any
 import psutil
 import pytest
 
+from common import command
 from common.artifacts import check_files, read_manifest, write_manifest
 from recipes.numbers.arithmetic import learning_rate
 from recipes.rules.checks import check_run
@@ -213,7 +214,7 @@ def test_a_run_does_not_go_on_from_a_checkpoint_with_a_flipped_bit(uninterrupted
     weights.write_bytes(content)
     finished = run_command(*_arguments(inputs, run_dir), log_dir=tmp_path / "logs")
     assert (finished.code, finished.stderr) == (
-        2,
+        command.DAMAGED,
         f"error: {weights} was edited after recipes.train wrote it: its digest is not that of its manifest;"
         f" remove {newest} to go on from the checkpoint before\n",
     )
