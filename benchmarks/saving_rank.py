@@ -1,0 +1,112 @@
+"""One rank of a training that saves, started by `benchmarks.saving`; rank 0 writes the seconds for which each save has stopped all of them.
+
+python -m benchmarks.saving_rank {ours,beside,nemo} INPUTS OUTPUT RANKS
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+STEPS, EVERY = 36, 12  # the last save is not timed: it is also the end of the run
+CONTENDERS = ("ours", "beside", "nemo")
+
+
+def overrides(inputs: Path, *, ranks: int, asynchronous: bool) -> list[str]:
+    """What makes the demo's recipe the benchmark's: a step of some tenths of a second, so that a save beside the training has its time."""
+    return [
+        f"model.checkpoint={inputs / 'nemo'}",
+        f"data.train=[{inputs / 'data'}]",
+        "data.sequence_length=128",
+        f"parallel.devices_per_node={ranks}",
+        "parallel.tensor_parallel_size=2",
+        "schedule.micro_batch_size=2",
+        f"schedule.global_batch_size={2 * ranks}",
+        f"schedule.max_steps={STEPS}",
+        f"run.checkpoint_every_steps={EVERY}",
+        f"run.asynchronous_save={str(asynchronous).lower()}",
+    ]
+
+
+def main(contender: str, inputs: Path, output: Path, ranks: int) -> None:
+    """Train with one of the ways to save."""
+    from recipes.rules.compose import compose_recipe
+    from recipes.rules.inputs import read_inputs
+    from recipes.runs.launch import leased
+    from recipes.runs.stopping import StopSignals
+    from recipes.runs.watchdog import watching
+    from recipes.training.assembly import make_callbacks
+    from recipes.training.engine import make_data, make_model, make_trainer
+
+    rank = int(os.environ["RANK"])
+    recipe = compose_recipe("demo_adapt", overrides(inputs, ranks=ranks, asynchronous=contender == "beside"))
+    found = read_inputs(recipe)
+    from lightning.pytorch.callbacks import Callback
+    from torch import distributed
+
+    class Stops(Callback):
+        """From the end of a step to the beginning of the next one, on the rank that is last."""
+
+        def __init__(self) -> None:
+            self.saves: list[float] = []
+            self.others: list[float] = []
+            self._ended, self._step = 0.0, 0
+
+        def on_train_batch_end(self, trainer: Any, *arguments: Any) -> None:
+            distributed.barrier()
+            self._ended, self._step = time.monotonic(), trainer.global_step
+
+        def on_train_batch_start(self, *arguments: Any) -> None:
+            distributed.barrier()
+            if self._step:
+                (self.others if self._step % EVERY else self.saves).append(time.monotonic() - self._ended)
+
+    run_dir = output / "run"
+    with leased(run_dir) as fence, watching(recipe.run, rank=rank) as watchdog:
+        callbacks = make_callbacks(recipe, found, run_dir=run_dir, signals=StopSignals(()), fence=fence, watchdog=watchdog)
+        trainer: Any = make_trainer(recipe, callbacks, run_dir=run_dir, start_from_weights=True)
+        if contender == "nemo":
+            _save_as_nemo_does(trainer, run_dir / "checkpoints")
+        stops = Stops()
+        trainer.callbacks.insert(0, stops)
+        trainer.fit(make_model(recipe, found, callbacks.nonfinite), make_data(recipe, found, index_dir=run_dir / "index"))
+    if rank == 0:
+        (output / "seconds.json").write_text(json.dumps({"saves": stops.saves, "others": stops.others}))
+
+
+def _save_as_nemo_does(trainer: Any, directory: Path) -> None:
+    """NeMo's own callback, files and form of the optimizer's state in place of ours; no patch."""
+    from nemo import lightning as nl
+    from nemo.lightning.callback_group import CallbackGroup
+    from nemo.lightning.pytorch.callbacks import ModelCheckpoint
+    from nemo.utils.app_state import AppState
+
+    from nemo_patches import write_results
+    from nemo_patches.core import revert
+    from recipes.training.checkpoints import Checkpoints
+    from recipes.training.engine import RecipeStrategy
+
+    revert(write_results.PATCHES)
+    AppState().log_dir = directory.parent  # as NeMo's logger does, which no run of ours has
+    RecipeStrategy.sharded_state_dict_metadata = nl.MegatronStrategy.sharded_state_dict_metadata  # type: ignore[method-assign]
+    CallbackGroup.get_instance().callbacks.clear()  # telemetry, which asks for settings
+    trainer.strategy._checkpoint_io = None
+    callback = ModelCheckpoint(
+        dirpath=str(directory),
+        monitor=None,
+        save_last=False,
+        save_top_k=-1,
+        every_n_train_steps=EVERY,
+        always_save_context=False,
+        save_context_on_train_end=False,
+        filename="{step}",
+    )
+    trainer.callbacks = [*(other for other in trainer.callbacks if not isinstance(other, Checkpoints)), callback]
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]), int(sys.argv[4]))
