@@ -12,6 +12,7 @@ from typing import Any
 from common.plain_files import read_json, write_json
 
 ROOT = Path(__file__).resolve().parent.parent
+TEXT = ROOT / "recipes" / "demo_text" / "sl.train.txt"
 _TIMEOUT_SECONDS = 24 * 3600
 
 
@@ -31,6 +32,18 @@ def made(output: Path, module: str, *arguments: str | Path) -> Path:
     if not output.exists():
         call(module, *arguments, "--output", output)
     return output
+
+
+def opt_inputs(base: Path, *shape: str | int, vocab_size: int) -> None:
+    """Folders `tokenizer`, `data`, `hf` and `nemo` of a drawn OPT and the demo's text, for what is trained for its time alone.
+
+    Args:
+        shape: options of `conversion.new_model`.
+    """
+    tokenizer = made(base / "tokenizer", "data_prep.train_tokenizer", "--input", TEXT, "--vocab-size", str(vocab_size))
+    made(base / "data", "data_prep.to_megatron", "--input", TEXT, "--tokenizer", tokenizer)
+    hf = made(base / "hf", "conversion.new_model", *map(str, shape), "--tokenizer", tokenizer, "--seed", "1")
+    made(base / "nemo", "conversion.hf_to_nemo", "--input", hf)
 
 
 def last_checkpoint(run: Path, *, num_steps: int, log_every: int, overrides: tuple[str, ...]) -> Path:

@@ -1,6 +1,6 @@
 """For how long a save stops a training: this project's, its asynchronous one, NeMo's own callback, and the writing of the same bytes.
 
-An OPT of 45 million parameters (16 bytes each with Adam's state) is trained at tensor parallel 2 on two and on four processes, which save twice.
+An OPT of 42 million parameters (16 bytes each with Adam's state) is trained at tensor parallel 2 on two and on four processes, which save twice.
 What counts is the time from the end of a step to the beginning of the next, less that between steps without a save.  The limit is what as many
 processes take to write the files of the checkpoint, which they have in memory, and to sync them.  All take turns over several rounds.
 """
@@ -18,14 +18,14 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from benchmarks.commands import ROOT, opt_inputs
 from benchmarks.saving_rank import CONTENDERS, EVERY
 from common import command
 from common.plain_files import read_json
 from common.tables import markdown_table
 from recipes.runs.run_dir import checkpoint_name
 
-ROOT = Path(__file__).resolve().parent.parent
-TEXT = ROOT / "recipes" / "demo_text" / "sl.train.txt"
+SHAPE = ("--num-layers", 12, "--hidden-size", 512, "--num-attention-heads", 8, "--ffn-size", 2048, "--max-positions", 128)
 NAMES = {
     "ours": "this project's",
     "beside": "this project's, `run.asynchronous_save`",
@@ -33,19 +33,6 @@ NAMES = {
     "bytes": "writing the same bytes",
 }
 _TIMEOUT_SECONDS = 600
-
-
-def prepare(base: Path) -> None:
-    """Tokenizer, data and checkpoint, by the project's commands."""
-    shape = ["--num-layers", 12, "--hidden-size", 512, "--num-attention-heads", 8, "--ffn-size", 2048, "--max-positions", 128]
-    for module, *arguments in (
-        ("data_prep.train_tokenizer", "--input", TEXT, "--vocab-size", 8000, "--output", base / "tokenizer"),
-        ("data_prep.to_megatron", "--input", TEXT, "--tokenizer", base / "tokenizer", "--output", base / "data"),
-        ("conversion.new_model", *shape, "--tokenizer", base / "tokenizer", "--seed", 1, "--output", base / "hf"),
-        ("conversion.hf_to_nemo", "--input", base / "hf", "--output", base / "nemo"),
-    ):
-        words = [sys.executable, "-m", module, *map(str, arguments)]
-        subprocess.run(words, cwd=ROOT, check=True, capture_output=True, timeout=_TIMEOUT_SECONDS)
 
 
 def stopped_seconds(contender: str, base: Path, output: Path, ranks: int) -> list[float]:
@@ -96,7 +83,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     lines = []
     with tempfile.TemporaryDirectory(dir=arguments.work) as temporary:
         base = Path(temporary).absolute()
-        prepare(base)
+        opt_inputs(base, *SHAPE, vocab_size=8000)
         for ranks in arguments.ranks:
             seconds: dict[str, list[float]] = {name: [] for name in NAMES}
             size = 0

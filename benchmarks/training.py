@@ -17,6 +17,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from benchmarks.commands import ROOT, opt_inputs
 from benchmarks.training_loops import LOOPS, Size, as_arguments
 from common import command
 from common.tables import markdown_table
@@ -25,8 +26,6 @@ from recipes.planner.layout import Layout
 from recipes.planner.memory import GIB, estimate_memory
 from recipes.planner.parameters import PlannedModel
 
-ROOT = Path(__file__).resolve().parent.parent
-TEXT = ROOT / "recipes" / "demo_text" / "sl.train.txt"
 SIZES = {
     "cpu": Size(6, 256, 4, 4096, 256, 2, 4, "32", 10),
     "gpu": Size(24, 2048, 32, 80_000, 2048, 4, 4, "bf16", 24),
@@ -41,14 +40,7 @@ def prepare(size: Size, base: Path) -> None:
         *("--num-layers", size.num_layers, "--hidden-size", size.hidden_size, "--num-attention-heads", size.num_heads),
         *("--ffn-size", 4 * size.hidden_size, "--max-positions", size.sequence_length, "--untied"),
     ]
-    for module, *arguments in (
-        ("data_prep.train_tokenizer", "--input", TEXT, "--vocab-size", 1500, "--output", base / "tokenizer"),
-        ("data_prep.to_megatron", "--input", TEXT, "--tokenizer", base / "tokenizer", "--output", base / "data"),
-        ("conversion.new_model", *shape, "--tokenizer", base / "tokenizer", "--seed", 1, "--output", base / "hf"),
-        ("conversion.hf_to_nemo", "--input", base / "hf", "--output", base / "nemo"),
-    ):
-        words = [sys.executable, "-m", module, *map(str, arguments)]
-        subprocess.run(words, cwd=ROOT, check=True, capture_output=True, timeout=_LOOP_TIMEOUT_SECONDS)
+    opt_inputs(base, *shape, vocab_size=1500)
 
 
 def measure(loop: str, size: Size, inputs: Path, output: Path) -> dict[str, Any]:
