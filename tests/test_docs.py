@@ -50,12 +50,14 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_every_page_can_be_reached(site: Path) -> None:
     start = (site / "index.html").read_text(encoding="utf-8")
     pages = {path.relative_to(site).as_posix() for path in site.rglob("*.html")} - {"404.html", "search.html", "index.html"}
     assert len(pages) > 25 and pages - set(re.findall(r'href="([^"#]+)"', start)) == set()
 
 
+@pytest.mark.slow
 def test_the_reference_is_what_the_commands_say(site: Path) -> None:
     for known in commands():
         page = html.unescape((site / f"reference/{known.stage}.html").read_text(encoding="utf-8"))
@@ -64,6 +66,7 @@ def test_the_reference_is_what_the_commands_say(site: Path) -> None:
     assert "<code>schedule.max_steps</code>" in keys and "<code>parallel.context_parallel_size</code>" in keys
 
 
+@pytest.mark.slow
 def test_pages_that_name_each_other_are_linked(site: Path) -> None:
     assert '<a href="service.html">' in (site / "checkpoint-tools.html").read_text(encoding="utf-8")
 

@@ -132,6 +132,7 @@ def test_a_family(copy: Path, tmp_path: Path) -> None:
     assert json.loads((tmp_path / "back/config.json").read_text())["model_type"] == "toy"
 
 
+@pytest.mark.slow
 def test_a_method(copy: Path, tmp_path: Path) -> None:
     (copy / "conversion/embeddings/methods/last.py").write_text(METHOD)
     methods = copy / "conversion/embeddings/__init__.py"

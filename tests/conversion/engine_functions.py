@@ -15,11 +15,9 @@ from megatron.core.distributed.finalize_model_grads import _allreduce_non_tensor
 from safetensors.torch import load_file, save_file
 
 from common.plain_files import read_json
-from conversion.families import FAMILIES
 from conversion.measuring.engine_forward import load_model, set_layout
 from nemo_patches.engine_model import causal_forward_step
-
-PADDING = 9.0
+from tests.conversion.tiny_families import PADDING, with_gradients
 
 
 def save_at_layouts(
@@ -62,11 +60,6 @@ def _save_logits(model: Any, ids: torch.Tensor, path: Path) -> None:
     if parallel_state.get_data_parallel_rank() == 0:
         path.parent.mkdir(parents=True, exist_ok=True)
         save_file({"logits": logits.contiguous()}, path)
-
-
-def with_gradients(family: str) -> bool:
-    """Whether a family's gradients are compared: it predicts the next token, and trains here (experts do not)."""
-    return not FAMILIES[family].masked and family != "qwen3_moe"
 
 
 def _family(checkpoint_dir: Path) -> str:

@@ -12,8 +12,7 @@ from megatron.core import dist_checkpointing
 from megatron.core.dist_checkpointing.mapping import ShardedObject, ShardedTensor
 
 from conversion.measuring.engine_forward import load_model
-
-ITERATION, SAMPLES, SEQUENCE_LENGTH = 30, 480, 64
+from tests.conversion.tiny_families import ITERATION, SAMPLES, TRAINED_LENGTH
 
 
 def load_as_megatron_does(nemo_dirs: list[str], iteration_dirs: list[list[str]], output_dir: str, tensor_parallel_size: int) -> list[str]:
@@ -69,7 +68,7 @@ def _save(model: Any, directory: Path, *, one_key_per_layer: bool, common_among_
     arguments = Namespace(
         num_layers=model.config.num_layers,
         hidden_size=model.config.hidden_size,
-        seq_length=SEQUENCE_LENGTH,
+        seq_length=TRAINED_LENGTH,
         consumed_train_samples=SAMPLES,
         tensor_model_parallel_size=2,
         pipeline_model_parallel_size=1,

@@ -18,8 +18,7 @@ from conversion.inspection import describe
 from conversion.layouts.moving import MEGATRON_BRIDGE, MEGATRON_LM, NEMO
 from recipes.rules.compose import compose_recipe
 from recipes.rules.inputs import read_inputs
-from tests.conversion.layout_functions import ITERATION, SAMPLES, SEQUENCE_LENGTH
-from tests.conversion.tiny_families import save_tiny_model
+from tests.conversion.tiny_families import ITERATION, SAMPLES, TRAINED_LENGTH, save_tiny_model
 from tests.gloo import run_on_gloo
 
 OTHERS = (MEGATRON_LM, MEGATRON_BRIDGE)
@@ -65,7 +64,7 @@ def test_a_run_of_megatron_lm_comes_back(moved: Path, megatron_run: list[list[st
     run = moved / "trained" / kind
     found = describe(run)
     assert (found.format, found.step, found.consumed_samples) == ("Megatron-LM", ITERATION, SAMPLES)
-    assert (found.consumed_tokens, found.optimizer_state, found.padded_vocab_size) == (SAMPLES * SEQUENCE_LENGTH, True, 384)
+    assert (found.consumed_tokens, found.optimizer_state, found.padded_vocab_size) == (SAMPLES * TRAINED_LENGTH, True, 384)
     assert not found.problems
     manifest = change_layout.change(run, tmp_path / "nemo", layout=NEMO, context_of=moved / "nemo/opt")
     assert manifest.facts["step"] == ITERATION

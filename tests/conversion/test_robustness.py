@@ -180,6 +180,7 @@ def test_with_a_manifest_every_flipped_bit_is_found(make_opt: OPTMaker, tmp_path
     assert try_damages(tmp_path / "nemo", nemo_to_hf.export, num_trials=60, seed=5, always_refused=True) > 45
 
 
+@pytest.mark.slow
 def test_damaged_folders_in_other_commands(make_opt: OPTMaker, tmp_path: Path) -> None:
     hf_dir = make_opt()
     hf_to_nemo.convert(hf_dir, tmp_path / "nemo")

@@ -17,6 +17,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM,
 from conversion.families import FAMILIES
 
 SEQUENCE_LENGTH = 40
+ITERATION, SAMPLES, TRAINED_LENGTH = 30, 480, 64  # of a checkpoint as Megatron-LM would leave it
+PADDING = 9.0  # of the rows behind the vocabulary, which must not come back
 
 
 class Case(NamedTuple):
@@ -229,3 +231,8 @@ def save_real_sized_model(directory: Path) -> Path:
     model.get_output_embeddings().weight.data.mul_(4.1)
     model.save_pretrained(directory)
     return directory
+
+
+def with_gradients(family: str) -> bool:
+    """Whether a family's gradients are compared: it predicts the next token, and trains here (experts do not)."""
+    return not FAMILIES[family].masked and family != "qwen3_moe"

@@ -242,6 +242,7 @@ def test_names_of_tokenizers(trained: Path, tmp_path: Path) -> None:
         assert str(error.value) == sentence
 
 
+@pytest.mark.slow
 @needs_data
 def test_real_news_against_other_code() -> None:
     """NTREX in four languages with OPT's and Mistral's tokenizers, words found by the places of tokens in whole sentences."""

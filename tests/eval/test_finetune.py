@@ -148,6 +148,7 @@ def test_killed_and_gone_on(
         run(encoder, data, tmp_path / "again", "--tasks", "ner", "--seeds", "1")
 
 
+@pytest.mark.slow
 def test_killed_within_a_training(encoder: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A process that is killed between two steps loses none that were kept, and the figures are those of a run that nothing stopped."""
     words = ("--tasks", "ner", "--seeds", "2", "--epochs", "12")

@@ -25,21 +25,17 @@ from tests.nemo_patches.document_ranks import batch_of_documents
 from tests.nemo_patches.engine_ranks import GEMMA2, Watcher
 
 
-def same_as_whole(
-    models: Mapping[str, Mapping[str, Any]], layouts: list[list[int]], in_turns: bool = False, **_: Any
-) -> dict[str, dict[str, float]]:
+def same_as_whole(models: Mapping[str, Mapping[str, Any]], layouts: list[list[int]], **_: Any) -> dict[str, dict[str, float]]:
     """Largest differences of samples that are cut among ranks from whole ones on each rank, in losses and in the sums of gradients.
 
     Args:
         models: configuration by "family, what is particular"; known are "adapters" and "two tokens".
         layouts: tensor and context parallel sizes.
-        in_turns: each model at one of them with documents and at another without, in place of each at all.
     """
     attention.WINDOW_BLOCK, attention.CAP_BLOCK, documents.TOGETHER = 3, 4, 12  # so that pieces are in several blocks
-    every_case = [(name, by_document) for name in models for by_document in (False, True)]
+    cases = [(name, by_document) for name in models for by_document in (False, True)]
     found = {}
-    for number, (tensor, context) in enumerate(layouts):
-        cases = every_case[number :: len(layouts)] if in_turns else every_case
+    for tensor, context in layouts:
         set_layout(tensor_parallel_size=tensor)  # groups of ranks are slow to make
         whole = [_run(name, models[name], document_mask=by_document, context_parallel_size=1) for name, by_document in cases]
         set_layout(tensor_parallel_size=tensor, context_parallel_size=context)

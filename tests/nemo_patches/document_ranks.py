@@ -27,21 +27,18 @@ LENGTH = sum(LENGTHS[0])
 END_OF_TEXT = 3
 
 
-def same_as_alone(
-    models: Mapping[str, Mapping[str, Any]], layouts: list[list[int]], in_turns: bool = False, **_: Any
-) -> dict[str, dict[str, float]]:
+def same_as_alone(models: Mapping[str, Mapping[str, Any]], layouts: list[list[int]], **_: Any) -> dict[str, dict[str, float]]:
     """Largest differences of a micro batch from its documents, each given alone to the same model without document mask.
 
     Args:
         models: configuration by "family, what is particular"; known are "adapters" and "two tokens".
         layouts: tensor and pipeline parallel sizes.
-        in_turns: each model at one of them, in place of each at all.
     """
     attention.WINDOW_BLOCK, attention.CAP_BLOCK, documents.TOGETHER = 5, 7, 12  # so that short documents are in several blocks
     found = {}
-    for number, (tensor, pipeline) in enumerate(layouts):
+    for tensor, pipeline in layouts:
         set_layout(tensor_parallel_size=tensor, pipeline_parallel_size=pipeline)
-        for name, model in [*models.items()][number :: len(layouts)] if in_turns else models.items():
+        for name, model in models.items():
             found[f"{name}, TP {tensor}, PP {pipeline}"] = _compare(name, model)
     return found
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
+
 from tests.processes import ROOT, run_command
 
 
+@pytest.mark.slow
 def test_every_patch_fits_and_is_in_the_catalogue(tmp_path: Path) -> None:
     finished = run_command("nemo_patches.catalogue", log_dir=tmp_path)
     assert finished.code == 0, finished.stdout + finished.stderr

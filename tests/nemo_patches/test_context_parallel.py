@@ -24,21 +24,20 @@ def require_same_as_whole(found: dict[str, dict[str, float]]) -> None:
         assert values["gradients"] < TOLERANCE, (case, values)
 
 
-@pytest.mark.parametrize("in_turns", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["in turns", "every model at every layout"])
-def test_losses_and_gradients_are_those_of_whole_samples(tmp_path: Path, in_turns: bool) -> None:
+@pytest.mark.slow
+def test_losses_and_gradients_are_those_of_whole_samples(tmp_path: Path) -> None:
     """Two and four ranks, also beside tensor and sequence parallelism: learned and rotary positions, windows, capped scores, documents, adapters, two tokens."""
     cases = {name: model for name, model in models().items() if name not in ("qwen2", "mistral")}  # whose features others have too
     gemma3 = tiny_model("gemma3_text").config.to_dict()
     cases["gemma3_text"] = FAMILIES["gemma3_text"].megatron_config(gemma3, tied=True, source="Gemma 3")  # two rotations
     function, layouts = "tests.nemo_patches.context_ranks:same_as_whole", [[1, 4], [1, 2], [2, 2]]
-    ranks = run_on_gloo(
-        function, world_size=4, directory=tmp_path, models=cases, layouts=layouts, in_turns=in_turns, timeout_seconds=TIMEOUT_SECONDS
-    )
+    ranks = run_on_gloo(function, world_size=4, directory=tmp_path, models=cases, layouts=layouts, timeout_seconds=TIMEOUT_SECONDS)
     for found in ranks:
-        assert len(found) == len(cases) * 2 * (1 if in_turns else len(layouts))
+        assert len(found) == len(cases) * 2 * len(layouts)
         require_same_as_whole(found)
 
 
+@pytest.mark.slow
 def test_no_rank_has_a_number_for_each_pair_of_tokens_and_dropout_is_drawn_again(tmp_path: Path) -> None:
     """Forward and backward, with windows and capped scores, in blocks of queries that are computed again for the backward pass."""
     function = "tests.nemo_patches.context_ranks:scores_of_pieces"

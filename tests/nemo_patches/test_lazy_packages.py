@@ -135,6 +135,7 @@ print(json.dumps({"heavy": heavy, "waiting": waiting, "missing": missing, "left"
 """
 
 
+@pytest.mark.slow
 def test_the_engine_starts_without_what_it_does_not_use_and_all_of_it_is_there_when_asked(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", ENGINE], cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr

@@ -49,7 +49,8 @@ def _logits(families: list[str], directory: Path, *, transformer_engine: str, wo
     return found[0], torch.load(output)
 
 
-@pytest.mark.parametrize("version", [NEWEST, *(pytest.param(version, marks=pytest.mark.slow) for version in VERSIONS[:-1])])
+@pytest.mark.slow
+@pytest.mark.parametrize("version", VERSIONS)
 def test_a_first_start_finds_all_that_transformer_engine_asks_for(families: list[str], version: str, tmp_path: Path) -> None:
     """Its norms have extra state since version 2; the logits are those of the layers without it, at tensor parallel 2 too."""
     kinds, expected = _logits(families, tmp_path / "without", transformer_engine="")
@@ -116,6 +117,7 @@ def runs(inputs: Inputs, tmp_path_factory: pytest.TempPathFactory) -> Runs:
     return Runs(inputs, tmp_path_factory.mktemp("runs"))
 
 
+@pytest.mark.slow
 def test_what_was_saved_with_it_resumes_without_it_and_the_other_way_round(runs: Runs) -> None:
     """Weights, moments and the count of Adam's steps, which TransformerEngine keeps elsewhere; at another layout, too."""
     expected = runs.train("without")
@@ -143,6 +145,7 @@ def test_a_stock_nemo_with_it_loads_what_a_run_without_it_saved(runs: Runs, tmp_
     assert (found[0] - expected[0]).abs().max() < 2e-5
 
 
+@pytest.mark.slow
 def test_adapters_on_opt_run_where_transformer_engine_is_installed_and_apex_is_not(runs: Runs) -> None:
     """Their layers are Megatron's own, with torch's norms, which know no persistent kernel; the final norm is TransformerEngine's."""
     adapters = ("+lora.rank=2", "+lora.alpha=4", "schedule.max_steps=2", "schedule.constant_steps=0")

@@ -55,8 +55,17 @@ def make_encoder(model_type: str, tokenizer: PreTrainedTokenizerFast, base: Path
 @pytest.fixture(scope="session")
 def small_data(inputs: Inputs, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A data set of which a pass takes a few steps."""
-    base = tmp_path_factory.mktemp("small")
+    return _first_lines(8, inputs, tmp_path_factory.mktemp("small"))
+
+
+@pytest.fixture(scope="session")
+def one_pass_data(inputs: Inputs, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data set of which a pass holds warmup, decay and a constant tail."""
+    return _first_lines(80, inputs, tmp_path_factory.mktemp("one_pass"))
+
+
+def _first_lines(number: int, inputs: Inputs, base: Path) -> Path:
     text = base / "sl.txt"
-    text.write_text("\n".join(TEXT.read_text(encoding="utf-8").splitlines()[:8]) + "\n", encoding="utf-8")
+    text.write_text("\n".join(TEXT.read_text(encoding="utf-8").splitlines()[:number]) + "\n", encoding="utf-8")
     call_command("data_prep.to_megatron", "--input", text, "--tokenizer", inputs.tokenizer, "--output", base / "data")
     return base / "data"

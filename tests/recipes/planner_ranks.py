@@ -19,8 +19,9 @@ from nemo_patches.context_parallel import on_this_rank
 from nemo_patches.documents import documents_of
 from nemo_patches.engine_model import causal_forward_step
 from nemo_patches.lora import LoRA
+from tests.recipes.small_inputs import LENGTH, MICRO_BATCH
 
-MICRO_BATCH, LENGTH, DOCUMENT = 4, 64, 16
+DOCUMENT = 16
 AGAIN: dict[str, dict[str, Any]] = {
     "core_attn again": {"recompute_granularity": "selective", "recompute_modules": ["core_attn"]},
     "mlp again": {"recompute_granularity": "selective", "recompute_modules": ["mlp"]},

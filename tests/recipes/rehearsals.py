@@ -24,6 +24,7 @@ class Case:
         hf: another model, as its config.json has it, for families that no published run has.
         has_answers: whether the data are questions with answers, in place of text.
         keep, resume: as `rehearse_rank`.
+        times_longer: the documents of a sample than they are in a rehearsal: each has kernels of its own, which costs time.
     """
 
     recipe: str
@@ -34,6 +35,7 @@ class Case:
     has_answers: bool = False
     keep: str | None = None
     resume: str | None = None
+    times_longer: int = 1
 
 
 def main(cases_path: str, output_path: str, stand_ins: str = "") -> None:
@@ -75,12 +77,16 @@ def reports(case: Case) -> Iterator[dict[str, Any]]:
         recipe = replace(recipe, model=replace(recipe.model, base=None, vocab_size=None))
         inputs = _changed(inputs, case)
         recipe = check_run(recipe, inputs)
-        from recipes.rehearsal.rank import rehearse_rank
+        from recipes.rehearsal import rank as one_rank
         from recipes.rehearsal.report import rank_report
 
         ways = {name: Path(path) for name, path in (("keep", case.keep), ("resume", case.resume)) if path is not None}
         for rank in wanted_ranks(recipe, case.ranks):
-            found = rehearse_rank(recipe, inputs, rank, GPUS["a100-64gb"], Path(directory) / "rank", **ways)
+            usual, one_rank._DOCUMENTS = one_rank._DOCUMENTS, tuple(case.times_longer * length for length in one_rank._DOCUMENTS)
+            try:
+                found = one_rank.rehearse_rank(recipe, inputs, rank, GPUS["a100-64gb"], Path(directory) / "rank", **ways)
+            finally:
+                one_rank._DOCUMENTS = usual
             yield rank_report(recipe, inputs, found)
 
 

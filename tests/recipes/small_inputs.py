@@ -14,6 +14,7 @@ from recipes.rules.compose import compose_recipe
 from recipes.rules.inputs import RunInputs
 from recipes.rules.schema import Recipe
 
+MICRO_BATCH, LENGTH = 4, 64  # of samples whose activations are counted
 MODEL = {
     "num_layers": 4,
     "hidden_size": 96,

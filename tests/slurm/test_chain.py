@@ -59,6 +59,7 @@ def test_a_killed_rank_costs_one_attempt_and_no_saved_step(chain: LightChain) ->
     chain.check_losses(40)
 
 
+@pytest.mark.slow
 def test_a_training_that_hangs_is_ended_with_its_stacks_and_the_chain_goes_on(chain: LightChain) -> None:
     chain.submit("--steps", 30, "--hang-at", 17)
     chain.wait_for_end()
@@ -69,6 +70,7 @@ def test_a_training_that_hangs_is_ended_with_its_stacks_and_the_chain_goes_on(ch
     chain.check_losses(30)
 
 
+@pytest.mark.slow
 def test_crashes_without_progress_stop_the_chain(chain: LightChain) -> None:
     plan = ChainPlan(links=6, limits=Limits(attempts_without_progress=2))
     chain.submit("--steps", 40, "--crash-at", 12, plan=plan)
@@ -104,6 +106,7 @@ def test_what_no_further_attempt_changes_stops_the_chain_at_once(
     assert chain.attempts()[0].end.step == saved  # type: ignore[union-attr]
 
 
+@pytest.mark.slow
 def test_damaged_checkpoints_and_another_number_of_nodes(chain: LightChain) -> None:
     """One that is cut is set aside before the training starts, one with a changed byte when a rank has found it."""
     first, *_ = chain.submit("--steps", 60, plan=ChainPlan(links=1))
@@ -186,6 +189,7 @@ def hold(chain: LightChain, job_id: str) -> None:
     chain.wait_for(lambda: queued_jobs([job_id])[0].is_waiting, timeout_seconds=30)
 
 
+@pytest.mark.slow
 def test_chains_in_an_array_end_each_by_itself(chain: LightChain, tmp_path: Path) -> None:
     runs = {index: tmp_path / f"run_{index}" for index in (0, 2)}
     job = replace(light_job(tmp_path / "run_%a", "--steps", 40), array="0,2%1", log_name="light-%A_%a.log")

@@ -50,11 +50,12 @@ def go_on_until_finished(run_dirs: list[Path], *, timeout_seconds: float) -> Non
         assert time.monotonic() < end, {run_dir.name: report_run(run_dir) for run_dir in left}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "signals",
     [
         pytest.param(["SIGKILL", "SIGHUP:sending", "SIGINT:sending"], id="killed"),
-        pytest.param(["SIGHUP", "SIGINT", "SIGTERM"], id="asked", marks=pytest.mark.slow),
+        pytest.param(["SIGHUP", "SIGINT", "SIGTERM"], id="asked"),
     ],
 )
 def test_wherever_a_submission_is_stopped(signals: list[str], slurm: RunningSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,7 @@ from tests.slurm.chains import LightChain, light_chain
 from tests.slurm.running_slurm import running_slurm
 
 
+@pytest.mark.slow
 def test_a_requeued_job_makes_a_second_attempt_with_a_log_of_its_own(chain: LightChain) -> None:
     (job_id,) = chain.submit("--steps", 60, "--seconds-per-step", 0.1, plan=ChainPlan(links=1))
     chain.wait_for_step(12)
@@ -30,6 +31,7 @@ def test_a_requeued_job_makes_a_second_attempt_with_a_log_of_its_own(chain: Ligh
     chain.check_losses(60)
 
 
+@pytest.mark.slow
 def test_an_ended_link_that_is_requeued_leaves_the_running_one_alone(chain: LightChain) -> None:
     first, second = chain.submit("--steps", 900, "--seconds-per-step", 0.1, plan=ChainPlan(links=2))
     chain.wait_for_step(7)
@@ -42,6 +44,7 @@ def test_an_ended_link_that_is_requeued_leaves_the_running_one_alone(chain: Ligh
     assert chain.causes() == [causes.SIGNALLED, None]
 
 
+@pytest.mark.slow
 def test_a_lost_node_is_left_out_from_then_on(chain: LightChain) -> None:
     chain.submit("--steps", 600, "--seconds-per-step", 0.1, plan=ChainPlan(links=3))
     chain.wait_for_step(12)
@@ -90,6 +93,7 @@ exec {real} "$@"
 """
 
 
+@pytest.mark.slow
 def test_cancelling_a_waiting_link_and_a_controller_without_answers_cost_no_other_link(chain: LightChain, tmp_path: Path) -> None:
     until, program = tmp_path / "until", tmp_path / "bin" / "squeue"
     program.parent.mkdir()
@@ -108,6 +112,7 @@ def test_cancelling_a_waiting_link_and_a_controller_without_answers_cost_no_othe
     chain.check_losses(60)
 
 
+@pytest.mark.slow
 def test_a_dead_daemon_of_a_step_does_not_hold_the_nodes(chain: LightChain) -> None:
     chain.submit("--steps", 120, "--seconds-per-step", 0.1, plan=ChainPlan(links=1), step_wait_seconds=2)
     chain.wait_for_step(7)

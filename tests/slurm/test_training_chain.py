@@ -21,7 +21,7 @@ from tests.processes import run_command
 from tests.slurm.chains import LightChain, light_chain
 from tests.slurm.running_slurm import ACCOUNT, RunningSlurm
 
-STEPS, EVERY = 110, 10
+STEPS, EVERY = 70, 10
 
 
 def overrides(inputs: Inputs, *parallel: str) -> list[str]:

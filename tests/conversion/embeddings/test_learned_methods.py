@@ -292,6 +292,7 @@ def test_rare_tokens_come_as_often_as_the_text_allows() -> None:
 # ---- the command ----
 
 
+@pytest.mark.slow
 def test_the_command_in_a_process_of_its_own(folders: dict[str, Path], tmp_path: Path) -> None:
     """It asks for transformers without torch until it knows that the method runs a model."""
     words = [

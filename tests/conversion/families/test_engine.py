@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import shutil
 from pathlib import Path
 
@@ -17,14 +16,12 @@ from conversion.families import FAMILIES
 from conversion.formats.dist_checkpoint import read_dist_checkpoint
 from conversion.layouts.moving import MEGATRON_BRIDGE, MEGATRON_LM, change
 from conversion.measuring.observation import Observation, token_batch
-from tests.conversion.engine_functions import PADDING, with_gradients
-from tests.conversion.tiny_families import CASES, SEQUENCE_LENGTH, save_real_sized_model, save_tiny_model
+from tests.conversion.tiny_families import CASES, PADDING, SEQUENCE_LENGTH, save_real_sized_model, save_tiny_model, with_gradients
 from tests.gloo import run_on_gloo
 from tests.processes import run_command
 
-LAYOUTS = ((2, 1), (1, 1), (4, 1), (1, 2), (2, 2))  # tensor parallel x pipeline parallel; of four ranks the rest is data parallel
-FOR_ALL = ((2, 1), (1, 2))  # on two ranks, where gradients and logits are looked at, too; families take turns at the others
-IN_TURNS = tuple(layout for layout in LAYOUTS if layout not in FOR_ALL)
+USUAL = ((2, 1), (1, 2))  # tensor parallel x pipeline parallel, on two ranks, where gradients and logits are looked at, too
+LAYOUTS = (*USUAL, (1, 1), (4, 1), (2, 2))
 REAL_SIZED = "real_sized"
 LARGEST_DIFFERENCE = 1e-4  # of a stock NeMo's logits, whose own rounding is not measured; those of tiny models are below 20
 OTHER_PROGRAMS = {MEGATRON_LM: "Megatron-LM", MEGATRON_BRIDGE: "Megatron-Bridge"}
@@ -101,6 +98,7 @@ def test_verify_runs_the_folders_of_other_programs(observed: dict[str, dict[str,
         assert verify.compare_outputs("logits", hf.padded, found.padded, hf.rounding).same
 
 
+@pytest.mark.slow
 def test_two_checkpoints_of_nemo(converted: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """By the command: they differ from the layer on that was changed."""
     hf_dir = shutil.copytree(converted / "hf/llama3", tmp_path / "hf")
@@ -131,13 +129,8 @@ def one_of_both(number: int, layout: tuple[int, int]) -> str:
     return both(list(CASES)[number])[(number + LAYOUTS.index(layout)) % 2]
 
 
-def is_saved(number: int, layout: tuple[int, int] | str) -> bool:
-    """Whether a case is saved at a layout, or with keys of their own for the layers, in the usual run; all is in the slow tests below."""
-    return layout in FOR_ALL or (*IN_TURNS, "per_layer").index(layout) == number % (len(IN_TURNS) + 1)
-
-
 def save(
-    converted: Path, directory: Path, plan: list[tuple[int, int, list[str], list[str]]], *, world_size: int = 4, ids: Path | None = None
+    converted: Path, directory: Path, plan: list[tuple[int, int, list[str], list[str]]], *, world_size: int, ids: Path | None = None
 ) -> Path:
     """Folders TxP/NAME and per_layer/NAME with what the engine saved, from one start; 1x2/NAME.safetensors with logits for ids."""
     run_on_gloo(
@@ -171,18 +164,11 @@ def assert_comes_back(converted: Path, saved: Path, tmp_path: Path, *, layout: s
 
 @pytest.fixture(scope="module")
 def saved(converted: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Cases at layouts, tied or untied in turns, and some with keys of their own for the layers."""
-
-    def planned(layout: tuple[int, int]) -> tuple[int, int, list[str], list[str]]:
-        stacked, per_layer = (
-            [one_of_both(number, layout) for number in range(len(CASES)) if is_saved(number, which)] for which in (layout, "per_layer")
-        )
-        return (*layout, stacked, per_layer if layout == LAYOUTS[0] else [])
-
+    """Cases at the usual layouts, tied or untied in turns."""
     directory = tmp_path_factory.mktemp("saved")
     save_file({"ids": token_batch([], vocab_size=283, length=SEQUENCE_LENGTH).ids}, directory / "ids.safetensors")
-    save(converted, directory, [planned(layout) for layout in FOR_ALL], world_size=2, ids=directory / "ids.safetensors")
-    return save(converted, directory, [planned(layout) for layout in IN_TURNS])
+    plan = [(*layout, [one_of_both(number, layout) for number in range(len(CASES))], []) for layout in USUAL]
+    return save(converted, directory, plan, world_size=2, ids=directory / "ids.safetensors")
 
 
 @pytest.mark.parametrize("number", range(len(CASES)), ids=list(CASES))
@@ -218,32 +204,22 @@ def test_gradients_over_two_ranks_are_those_of_hugging_face(converted: Path, sav
 
 @pytest.mark.parametrize(
     ("number", "layout"),
-    [
-        pytest.param(number, layout, id=f"{name}-{layout}")
-        for number, name in enumerate(CASES)
-        for layout in (*LAYOUTS, "per_layer")
-        if is_saved(number, layout)
-    ],
+    [pytest.param(number, layout, id=f"{name}-{layout}") for number, name in enumerate(CASES) for layout in USUAL],
 )
 def test_what_the_engine_saves_comes_back_bit_for_bit(
-    converted: Path, saved: Path, tmp_path: Path, number: int, layout: tuple[int, int] | str
+    converted: Path, saved: Path, tmp_path: Path, number: int, layout: tuple[int, int]
 ) -> None:
     """Tables padded with other values than zero, optimizer state beside the weights."""
-    if isinstance(layout, str):
-        assert_comes_back(converted, saved, tmp_path, layout=layout, name=one_of_both(number, LAYOUTS[0]))
-    else:
-        assert_comes_back(converted, saved, tmp_path, layout=f"{layout[0]}x{layout[1]}", name=one_of_both(number, layout))
+    assert_comes_back(converted, saved, tmp_path, layout=f"{layout[0]}x{layout[1]}", name=one_of_both(number, layout))
 
 
 @pytest.mark.slow
 def test_tied_and_untied_at_every_layout(converted: Path, tmp_path: Path) -> None:
-    """Without replicas, which the usual run has."""
+    """On four ranks, so that smaller layouts have replicas, of which the usual run has none; and with keys of their own for the layers."""
     names = [name for case in CASES for name in both(case)]
-    saved = tmp_path / "saved"
-    for world_size in (1, 2, 4):
-        layouts = [layout for layout in LAYOUTS if math.prod(layout) == world_size]
-        plan = [(*layout, names, names if layout == LAYOUTS[0] else []) for layout in layouts]
-        save(converted, saved, plan, world_size=world_size)
+    saved = save(
+        converted, tmp_path / "saved", [(*layout, names, names if layout == LAYOUTS[0] else []) for layout in LAYOUTS], world_size=4
+    )
     for layout in (*(f"{tensor}x{pipeline}" for tensor, pipeline in LAYOUTS), "per_layer"):
         for name in names:
             assert_comes_back(converted, saved, tmp_path / layout, layout=layout, name=name)
@@ -313,6 +289,7 @@ def stock(converted: Path, saved: Path, tmp_path_factory: pytest.TempPathFactory
     return directory
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NEMO_CLASSES)
 def test_a_stock_nemo_loads_it(observed: dict[str, dict[str, Observation]], stock: Path, name: str) -> None:
     """By NeMo's own loading, with its own classes; OPT and encoders, which it does not have, with `nemo_patches`."""

@@ -233,6 +233,7 @@ def test_who_is_killed_costs_its_part_only(victim: str, tmp_path: Path, machines
         assert len(_diary(tmp_path / "diary", 12)) <= 13, "one task was done again, no more"
 
 
+@pytest.mark.slow
 def test_a_task_that_kills_is_named_and_errors_go_to_all(tmp_path: Path, machines: Callable[..., Machine]) -> None:
     deadly = machines(slow_main, [str(tmp_path / "deadly"), str(tmp_path / "diary"), "deadly"])
     assert "3 worker processes died, killed or out of memory, over one task: task 3; run again with fewer" in str(deadly.error())

@@ -36,6 +36,7 @@ ASKED = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_suites_of_the_field_from_a_prefetched_folder(save_checkpoint, tmp_path: Path) -> None:
     cache = write_suites(tmp_path / "scion_cache")
     models = [

@@ -153,6 +153,7 @@ def test_what_identifies_the_papers_tasks(tmp_path):
     assert changed.prompts_digest != found.prompts_digest, "references score, and no request holds them"
 
 
+@pytest.mark.slow
 def test_two_commands_do_not_work_in_one_folder(model, tmp_path, capsys):
     output = tmp_path / "results"
     arguments = ["--model", str(model), "--tasks", "completion_sl", "--output", str(output)]

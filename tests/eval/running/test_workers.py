@@ -52,6 +52,7 @@ def one_thread():
     torch.set_num_threads(before)
 
 
+@pytest.mark.slow
 def test_workers_answer_as_one_process_and_a_killed_one_is_named(save_checkpoint, tmp_path, one_thread, capsys) -> None:
     folder = save_checkpoint("llama", tiny_llama(num_positions=512), tiny_tokenizer(in_front="<s>"))
     (tmp_path / "sl.txt").write_text("\n".join(SENTENCES * 6))

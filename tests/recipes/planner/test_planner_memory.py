@@ -18,7 +18,7 @@ from recipes.rules.schema import MODULES
 from tests.conversion.tiny_families import PUBLISHED
 from tests.gloo import run_on_gloo
 from tests.recipes.numbers.test_arithmetic import OPT_1B
-from tests.recipes.planner_ranks import LENGTH, MICRO_BATCH
+from tests.recipes.small_inputs import LENGTH, MICRO_BATCH
 
 TOKENS = MICRO_BATCH * LENGTH
 # Grouped heads, a feed-forward layer that is no multiple of the hidden size, windows that bind, capped scores.
@@ -72,7 +72,10 @@ def _models() -> dict[str, dict[str, Any]]:
     return made
 
 
-@pytest.mark.parametrize(("tensor_parallel_size", "context_parallel_size"), [(1, 1), (2, 1), (1, 2)])
+@pytest.mark.parametrize(
+    ("tensor_parallel_size", "context_parallel_size"),
+    [(1, 1), *(pytest.param(*sizes, marks=pytest.mark.slow) for sizes in ((2, 1), (1, 2)))],
+)
 def test_activations_are_those_that_autograd_keeps(tensor_parallel_size: int, context_parallel_size: int, tmp_path: Path) -> None:
     models = _models()
     plain = dict(models)

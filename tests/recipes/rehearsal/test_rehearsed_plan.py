@@ -53,6 +53,7 @@ def document(planned: tuple[dict[str, Any], str]) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 def test_a_plan_has_the_ranks_of_its_stages_beside_its_own_figures(planned: tuple[dict[str, Any], str]) -> None:
     plan, rehearsal = planned[0], planned[0]["rehearsal"]
     assert [(report["rank"], report["stage"]) for report in rehearsal["ranks"]] == [(0, 0), (1, 1)]
@@ -69,6 +70,7 @@ def test_a_plan_has_the_ranks_of_its_stages_beside_its_own_figures(planned: tupl
         assert summary(report).endswith("left: fits")
 
 
+@pytest.mark.slow
 def test_every_phase_consists_of_what_it_has(document: dict[str, Any]) -> None:
     for report in document["ranks"]:
         assert report["phases"].keys() == report["phases consist of"].keys() >= {"build", "forward", "validation", "load, resumed"}
@@ -101,6 +103,7 @@ class _Page(HTMLParser):
             self.headings.append(data)
 
 
+@pytest.mark.slow
 def test_the_page_shows_every_rank_and_needs_nothing_else(planned: tuple[dict[str, Any], str], document: dict[str, Any]) -> None:
     page = _Page(planned[1])
     assert page.outside == []
@@ -157,6 +160,7 @@ def test_a_rehearsal_that_fails_says_why_and_how_to_see_all(tmp_path: Path, monk
         rehearse_apart("gams/focus", [])
 
 
+@pytest.mark.slow
 def test_the_first_step_is_compared_with_the_rehearsal_of_the_same_rank_and_layout(document: dict[str, Any], tmp_path: Path) -> None:
     assert compare_first_step(tmp_path, RECIPE, 0, measured_gib=14.0) is None  # not rehearsed
     keep_rehearsal(tmp_path, document)
@@ -174,6 +178,7 @@ def test_the_first_step_is_compared_with_the_rehearsal_of_the_same_rank_and_layo
         assert compare_first_step(tmp_path, RECIPE, 1, measured_gib=14.0) is None  # a training does not end for it
 
 
+@pytest.mark.slow
 def test_the_callback_records_the_first_step_once(
     document: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

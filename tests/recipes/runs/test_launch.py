@@ -63,6 +63,7 @@ def test_every_file_is_read_by_one_process_and_the_shares_are_about_equal(proces
     assert max(loads) <= max(max(sizes), sum(sizes) / processes * 4 / 3)
 
 
+@pytest.mark.slow
 def test_a_damaged_input_ends_the_rank_that_reads_it(inputs: Inputs, tmp_path: Path) -> None:
     """Under a launcher of ranks, as Slurm is one; the others read the rest and are ended by it."""
     damaged = tmp_path / "data"

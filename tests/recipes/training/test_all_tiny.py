@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import math
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
 from recipes.rules.base_models import BASE_MODELS
 from recipes.rules.compose import compose_recipe
+from recipes.rules.schema import Recipe
 from recipes.sources import published_recipes
 from tests.conftest import Inputs
 from tests.processes import call_command
@@ -20,11 +21,28 @@ from tests.recipes.tiny_runs import export, train_tiny
 SHAPE = ["--num-layers", "6", "--hidden-size", "32", "--num-attention-heads", "4", "--ffn-size", "64", "--max-positions", "64"]
 UNGROUPED = ("opt", "bert", "roberta", "xlm-roberta")
 LOW_RESOURCE = [name for name in published_recipes() if name.startswith("low_resource/") and not name.endswith("_lapt")]
-RUNS = [
-    *((name, ()) for name in published_recipes()),
-    *((name, (f"procedure={procedure}",)) for name in LOW_RESOURCE for procedure in ("lora", "2_stage")),
-    *((name, ("objective=clm",)) for name in LOW_RESOURCE),
-]
+
+
+def _runs() -> list[tuple[str, tuple[str, ...]]]:
+    """Names of recipes with what is chosen in them; those that differ in nothing but their checkpoint are one run."""
+    all_runs: list[tuple[str, tuple[str, ...]]] = [
+        *((name, ()) for name in published_recipes()),
+        *((name, (f"procedure={procedure}",)) for name in LOW_RESOURCE for procedure in ("lora", "2_stage")),
+        *((name, ("objective=clm",)) for name in LOW_RESOURCE),
+    ]
+    different: dict[str, tuple[str, tuple[str, ...]]] = {}
+    for name, choices in all_runs:
+        tiny = compose_recipe(name, ("+size=tiny", *choices))
+        recipe = replace(tiny, name="", model=replace(tiny.model, method=None))
+        different.setdefault(repr((recipe, _family(compose_recipe(name, choices)))), (name, choices))
+    return list(different.values())
+
+
+def _family(recipe: Recipe) -> tuple[str, bool]:
+    """Model type and whether the output layer is tied."""
+    published = BASE_MODELS[recipe.model.base or ""]
+    is_tied = recipe.model.output_layer == "tied" or (recipe.model.output_layer is None and bool(published.get("tie_word_embeddings")))
+    return published["model_type"], is_tied
 
 
 @dataclass(frozen=True)
@@ -74,12 +92,13 @@ def pairs(inputs: Inputs, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "choices"), RUNS, ids=lambda value: value if isinstance(value, str) else "-".join(value))
+@pytest.mark.parametrize(("name", "choices"), _runs(), ids=lambda value: value if isinstance(value, str) else "-".join(value))
 def test_it_trains_and_is_exported(
     name: str,
     choices: tuple[str, ...],
     inputs: Inputs,
     small_data: Path,
+    one_pass_data: Path,
     pairs: Path,
     checkpoints: Checkpoints,
     encoder: Inputs,
@@ -87,16 +106,14 @@ def test_it_trains_and_is_exported(
 ) -> None:
     recipe = compose_recipe(name, choices)
     if recipe.objective == "masked":  # its tokenizer needs a mask
-        inputs, small_data, checkpoints = encoder, encoder.data, Checkpoints(encoder.tokenizer, tmp_path)
-    published = BASE_MODELS[recipe.model.base or ""]
-    tied = recipe.model.output_layer == "tied" or (recipe.model.output_layer is None and bool(published.get("tie_word_embeddings")))
-    overrides = [f"model.checkpoint={checkpoints.nemo(published['model_type'], tied=tied)}", *choices]
+        inputs, small_data, one_pass_data, checkpoints = encoder, encoder.data, encoder.data, Checkpoints(encoder.tokenizer, tmp_path)
+    family, tied = _family(recipe)
+    overrides = [f"model.checkpoint={checkpoints.nemo(family, tied=tied)}", *choices]
     if recipe.data.shares:
         overrides += [f"data.train=[{small_data},{inputs.data}]", "data.languages=[it,en]"]
     if recipe.model.factorised_size is not None:
         overrides.append(f"model.factors={checkpoints.factors()}")
-    one_pass = recipe.schedule.epochs == 1  # it has to hold the warmup and the constant tail
-    data = pairs if name == "gams/inz" else inputs.data if one_pass else small_data
+    data = pairs if name == "gams/inz" else one_pass_data if recipe.schedule.epochs == 1 else small_data
     losses = [record["loss"] for record in train_tiny(name, tmp_path / "run", inputs, data, *overrides) if "loss" in record]
     recorded = json.loads((tmp_path / "run/recipe.json").read_text())
     assert len(losses) == recorded["schedule"]["max_steps"]
@@ -116,7 +133,7 @@ def test_what_a_run_adds_goes_on_at_another_layout(
         overrides = [f"model.checkpoint={checkpoints.nemo('opt', tied=True)}", f"model.factors={checkpoints.factors()}"]
     else:
         name = "low_resource/llama2"
-        overrides = [f"model.checkpoint={checkpoints.nemo('llama', tied=False)}", "procedure=lora", "schedule.epochs=4"]
+        overrides = [f"model.checkpoint={checkpoints.nemo('llama', tied=False)}", "procedure=lora", "lora.dropout=0", "schedule.epochs=4"]
     overrides += ["schedule.max_steps=4", "run.checkpoint_every_steps=2", "schedule.warmup_steps=1", "schedule.learning_rate=1e-2"]
     whole = train_tiny(name, tmp_path / "whole", inputs, small_data, *overrides)
     shutil.copytree(tmp_path / "whole", tmp_path / "resumed")

@@ -33,6 +33,7 @@ def whole(runs: Runs) -> dict[str, Any]:
     return runs.train("whole", *MASK)
 
 
+@pytest.mark.slow
 def test_a_killed_run_goes_on_as_if_nothing_had_happened(runs: Runs, whole: dict[str, Any]) -> None:
     with pytest.raises(AssertionError, match=r"rank . failed"):
         runs.train("killed", *MASK, at_step=["crash", 4])

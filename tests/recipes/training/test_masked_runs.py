@@ -133,6 +133,7 @@ def test_the_losses_are_those_of_a_plain_loop(runs: MaskedRuns, whole: dict[str,
     assert float(shares.sum(dim=1).std()) > 1, "samples differ in how many tokens are masked"
 
 
+@pytest.mark.slow
 def test_killed_and_resumed_in_another_layout(runs: MaskedRuns, whole: dict[str, Any]) -> None:
     """On two pipeline stages and with other micro batches than before: the same samples behind the same masks, and the same losses."""
     with pytest.raises(AssertionError, match=r"rank . failed"):
@@ -174,6 +175,7 @@ def test_a_checkpoint_says_how_much_of_each_language_was_seen(runs: MaskedRuns, 
             assert entry["passes"] == pytest.approx(count * SEQUENCE_LENGTH / of_tokens)
 
 
+@pytest.mark.slow
 def test_documents_are_filled_up(bert: Inputs, tmp_path: Path) -> None:
     """Of a BERT, at data parallel 2 in other micro batches; whole words are masked; what is held out is packed, and its documents do not see each other."""
     runs, padded = MaskedRuns(bert, tmp_path), (*DOCUMENTS, "data.pad_documents=true", "data.sequence_length=64")
@@ -274,6 +276,7 @@ def test_what_was_trained_is_a_plain_model(runs: MaskedRuns, whole: dict[str, An
     assert not any(notes.values())
 
 
+@pytest.mark.slow
 def test_factors_of_an_encoder(encoder: Inputs, tmp_path: Path) -> None:
     """By the paper's recipe: exported before the first change they make the transfer's table, and later one of their rank."""
     hf, nemo, run = tmp_path / "hf", tmp_path / "nemo", tmp_path / "run"

@@ -56,6 +56,7 @@ def broken(small_data: Path, untied_hf: Path, tmp_path_factory: pytest.TempPathF
     return base / "nemo", document
 
 
+@pytest.mark.slow
 def test_a_batch_that_is_not_finite_stops_the_run_beyond_the_budget_and_is_named(
     runs: Runs, broken: tuple[Path, int], small_data: Path
 ) -> None:

@@ -91,6 +91,7 @@ def test_the_learning_rate_is_the_closed_form_over_an_interruption(runs: Runs, w
         assert rates == pytest.approx(expected, rel=1e-12, abs=0)
 
 
+@pytest.mark.slow
 def test_a_trigger_file_saves_and_disappears_and_an_asynchronous_save_has_the_same_content(runs: Runs, whole: dict[str, Any]) -> None:
     options = ("run.asynchronous_save=true", "run.checkpoint_every_steps=2")
     seen = runs.train("beside", *options, at_step=["file", 2, str(runs.directory / "beside/save")])
@@ -136,6 +137,7 @@ def test_a_run_that_was_taken_over_ends_on_all_ranks_and_writes_nothing_more(run
     assert [record["step"] for record in runs.records("taken")] == [1, 2, 2, 3]
 
 
+@pytest.mark.slow
 def test_a_run_in_which_one_rank_hangs_ends_with_the_stacks_of_all(runs: Runs) -> None:
     """Behind enough steps to know what is usual; the next save or validation would take no part in it."""
     options = (
@@ -236,6 +238,7 @@ def _tensors(checkpoint: Path) -> dict[str, torch.Tensor]:
     return {name: tensor.read() for name, tensor in read_dist_checkpoint(checkpoint / "weights", prefix="module.").items()}
 
 
+@pytest.mark.slow
 def test_sigterm_to_the_command_ends_it_well(runs: Runs, tmp_path: Path) -> None:
     """As a scheduler or a colleague would send it: to the process that was started, which hands it on to its ranks."""
     run_dir = tmp_path / "run"

@@ -97,6 +97,7 @@ def test_a_ramp_that_passes_over_the_data_takes_every_whole_batch_of_them(runs: 
     assert sizes[-1] == 12 and 0 <= samples - sum(sizes) < 12
 
 
+@pytest.mark.slow
 def test_in_the_middle_of_the_ramp_it_goes_on_at_other_layouts(runs: Runs, whole: dict[str, Any]) -> None:
     """From data parallel 2 at tensor and at pipeline parallel 2 and back: the same samples at the same rates."""
     cut = runs.train("cut", *SETTINGS, tensor_parallel_size=1, at_step=["file", 4, str(runs.directory / "cut/exit")])

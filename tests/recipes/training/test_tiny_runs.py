@@ -106,6 +106,7 @@ def test_two_stages_are_the_same_at_other_layouts(
         assert found == pytest.approx(expected, abs=LAYOUT_TOLERANCE), key
 
 
+@pytest.mark.slow
 def test_factorised_embeddings(inputs: Inputs, small_data: Path, tmp_path: Path) -> None:
     """The factors of a transfer are what is trained: exported before the first change they make its table, and later one of their rank."""
     hf, nemo, run = tmp_path / "hf", tmp_path / "nemo", tmp_path / "run"

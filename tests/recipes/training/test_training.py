@@ -117,6 +117,7 @@ def test_checkpoints_are_complete_and_readable_by_the_group(uninterrupted: Path)
         assert manifest.facts["save_seconds"] > 0, "for how often to save, in the plan of the next submission"
 
 
+@pytest.mark.slow
 def test_killed_twice_and_resumed_is_bit_identical(uninterrupted: Path, inputs: Inputs, tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     arguments = ["-m", *_arguments(inputs, run_dir)]
@@ -220,6 +221,7 @@ def test_a_run_does_not_go_on_from_a_checkpoint_with_a_flipped_bit(uninterrupted
     )
 
 
+@pytest.mark.slow
 def test_a_full_disk_ends_the_run_with_one_sentence(inputs: Inputs, tmp_path: Path) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()
