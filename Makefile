@@ -114,6 +114,9 @@ check: $(READY)
 	@$(VENV)/bin/ruff format --check .
 	@$(VENV)/bin/mypy
 
+# Thousands of commands are started, each of which would compile our modules again where bytecode is not kept.
+test test-slow: export PYTHONDONTWRITEBYTECODE :=
+
 test: check
 	@$(PYTEST) -m "not slow"
 

@@ -183,7 +183,8 @@ class Account:
         """Keep what is allocated, if it is more than the phase had so far."""
         if self.now > self._highest.get(phase, -1):
             self._highest[phase] = self.now
-            self.peaks[phase] = Peak(self.now, tuple(self._live.values()))
+            live = self._live.copy()  # at once: what is made for a loop may start the collector, which ends storages in cycles
+            self.peaks[phase] = Peak(self.now, tuple(live.values()))
 
     def held_on_host(self, tensor: Tensor) -> None:
         """See `nemo_patches.fake_devices.world.Observer.held_on_host`."""
