@@ -22,7 +22,7 @@ help:
 	@echo "make demo      graft Slovene onto SmolLM2-135M, all stages, into $(OUTPUT)/ (at most 15 minutes on 2 cores)"
 	@echo "make demo-tiny the same on a tiny model that it trains itself, into $(TINY_OUTPUT)/ (under 7 minutes on 2 cores)"
 	@echo "make test      lint, types and the usual tests, shared by TEST_PROCESSES=$(TEST_PROCESSES) processes"
-	@echo "make test-slow what takes long: every family, layout and task where the usual tests take turns, whole trainings, kills at every step"
+	@echo "make test-slow what takes long: every family at every layout, whole trainings, kills, lost nodes of a Slurm, recipes on fake GPUs"
 	@echo "make test-all  both"
 	@echo "make rehearsals  every published recipe on fake GPUs with all its layers"
 	@echo "make fuzz      hostile checkpoints for hours (FUZZ_EXAMPLES of each kind)"
@@ -125,7 +125,7 @@ test-slow: $(READY)
 
 test-all: test test-slow
 
-# Published recipes on fake GPUs at their real widths and depths; the slow tests leave layers out of the longest.
+# Published recipes on fake GPUs at their real widths and depths; the slow tests take few layers of each.
 rehearsals: $(READY)
 	@SCION_REAL_DEPTH=1 $(RUN) -m pytest -m slow tests/recipes/rehearsal/test_rehearsal.py
 

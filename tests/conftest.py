@@ -16,6 +16,7 @@ TEXT = ROOT / "recipes" / "demo_text" / "sl.train.txt"
 HELD_OUT = ROOT / "recipes" / "demo_text" / "sl.heldout.txt"
 VOCAB_SIZE = 601  # odd, and no multiple of the padding
 SLURM = "tests/slurm"
+WORKING = tuple(f"{SLURM}/test_{name}.py" for name in ("pipeline", "submit", "training_chain", "watch", "shared_data"))
 LONGEST_FIRST = (SLURM, "tests/recipes", "tests/nemo_patches", "tests/conversion", "tests/eval")
 
 # Ignored in the background of a script or under nohup, and so in all that tests start: as a handler of ours it is ignored here alone.
@@ -43,15 +44,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """With `-n`, the tests of a file stay in one process, and all that need Slurm in one: there they share it."""
+    """With `-n`, the tests of a file stay in one process, and those that need Slurm in two: there they share one."""
     from xdist.scheduler import LoadFileScheduling
 
-    class OneSlurm(LoadFileScheduling):
+    class FewSlurms(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            return SLURM if nodeid.startswith(f"{SLURM}/") else super()._split_scope(nodeid)
+            file = super()._split_scope(nodeid)
+            return f"{SLURM}, {'with real work' if file in WORKING else 'light'}" if file.startswith(f"{SLURM}/") else file
 
     config.option.loadscopereorder = False
-    return OneSlurm(config, log)
+    return FewSlurms(config, log)
 
 
 @pytest.fixture(scope="module")

@@ -53,6 +53,7 @@ def megatron_run(moved: Path) -> list[list[str]]:
     )
 
 
+@pytest.mark.slow
 def test_megatron_core_loads_both_layouts_at_tensor_parallel_2(megatron_run: list[list[str]]) -> None:
     """The checkpoint has all that the model asks for, and nothing else but objects for TransformerEngine."""
     assert megatron_run == [[], []]

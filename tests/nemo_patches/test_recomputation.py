@@ -45,6 +45,7 @@ def require_same_bits(found: dict[str, dict[str, Any]]) -> None:
         assert set(values["without"].values()) == {MICRO_BATCHES}
 
 
+@pytest.mark.slow
 def test_a_step_has_the_same_bits_in_every_family(tmp_path: Path) -> None:
     """With dropout; and adapters, two heads, documents, factorised and frozen tables."""
     cases = with_dropout()

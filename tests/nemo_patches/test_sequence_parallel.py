@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from conversion.families import FAMILIES
 from tests.conversion.tiny_families import GEMMA3
 from tests.gloo import run_on_gloo
@@ -48,6 +50,7 @@ def require_same(found: dict[str, dict[str, float]]) -> None:
         assert all(values[key] < TOLERANCE for key in ("losses", "gradients", "norm")), (case, values)
 
 
+@pytest.mark.slow
 def test_losses_gradients_and_their_norm_are_those_of_whole_sequences_in_every_family(tmp_path: Path) -> None:
     """With adapters, two heads, tied, factorised and frozen tables, learned positions, and documents that do not see each other."""
     cases = particular_models()
@@ -58,6 +61,7 @@ def test_losses_gradients_and_their_norm_are_those_of_whole_sequences_in_every_f
         require_same(found)
 
 
+@pytest.mark.slow
 def test_losses_gradients_and_their_norm_are_those_of_whole_sequences_over_two_stages(tmp_path: Path) -> None:
     """Stages send each other parts of sequences."""
     names = ("gemma2", "opt, documents, two tokens", "qwen3, adapters, documents", "opt, two tokens, tied")

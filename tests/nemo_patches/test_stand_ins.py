@@ -68,6 +68,7 @@ def test_a_first_start_finds_all_that_transformer_engine_asks_for(families: list
     assert "module.decoder.layers.0.mlp.linear_fc2.post_layernorm._extra_state" in kinds["gemma2 extra"]
 
 
+@pytest.mark.slow
 def test_documents_are_computed_with_their_lengths(tmp_path: Path) -> None:
     """Not by a mask, which TransformerEngine's kernels pass over; Gemma 2's capped scores are ours."""
     [found] = run_on_gloo(
@@ -96,6 +97,7 @@ def test_samples_are_cut_among_ranks_by_its_own_exchange(tmp_path: Path) -> None
         require_same_as_whole(found)
 
 
+@pytest.mark.slow
 def test_parts_of_sequences_and_what_is_computed_again_give_what_whole_ones_give(tmp_path: Path) -> None:
     """Its norms and layers cut along the sequence, its own recomputation with its own tracker of random states: what Megatron's give."""
     sequence = "tests.nemo_patches.sequence_ranks:with_and_without_sequence_parallelism"
@@ -134,6 +136,7 @@ def test_what_was_saved_with_it_resumes_without_it_and_the_other_way_round(runs:
             assert resumed["moments"] == pytest.approx(expected["moments"][3:], rel=1e-3), name
 
 
+@pytest.mark.slow
 def test_a_stock_nemo_with_it_loads_what_a_run_without_it_saved(runs: Runs, tmp_path: Path) -> None:
     """All that it asks for is there, the extra state of its norms too."""
     if not (runs.directory / "without").exists():

@@ -84,6 +84,7 @@ def _wheel(folder: Path, name: str, version: str) -> None:
         wheel.writestr(f"{info}/RECORD", "")
 
 
+@pytest.mark.slow
 def test_the_layer_is_searched_first_and_the_image_is_left_as_it_was(tmp_path: Path) -> None:
     """An image whose Python is itself a virtual environment, with a package installed as editable; torch would be asked for anew by all others."""
     for folder in ("image_wheels", "wheels", "source", "editable/nemo_toolkit"):

@@ -54,6 +54,7 @@ def small(work_dir: Path, text: Path) -> dict[str, Any]:
     }
 
 
+@pytest.mark.slow
 def test_a_failed_stage_names_itself_and_the_rest_is_not_done_twice(
     environment: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -171,6 +171,7 @@ def saved(converted: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save(converted, directory, plan, world_size=2, ids=directory / "ids.safetensors")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", range(len(CASES)), ids=list(CASES))
 def test_logits_over_two_pipeline_stages(converted: Path, saved: Path, number: int) -> None:
     name = one_of_both(number, (1, 2))
@@ -181,6 +182,7 @@ def test_logits_over_two_pipeline_stages(converted: Path, saved: Path, number: i
         assert (logits - model(ids).logits).abs().max() <= LARGEST_DIFFERENCE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [number for number, name in enumerate(CASES) if with_gradients(CASES[name].model_type)])
 def test_gradients_over_two_ranks_are_those_of_hugging_face(converted: Path, saved: Path, tmp_path: Path, number: int) -> None:
     """Of every parameter: what ranks have a part of, and what each has whole but sees a part of the features for."""
@@ -202,6 +204,7 @@ def test_gradients_over_two_ranks_are_those_of_hugging_face(converted: Path, sav
         assert (mine - gradient).abs().max() <= 1e-5 * gradient.abs().max().clamp(min=1e-2), parameter
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "layout"),
     [pytest.param(number, layout, id=f"{name}-{layout}") for number, name in enumerate(CASES) for layout in USUAL],

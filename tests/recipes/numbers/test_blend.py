@@ -132,7 +132,8 @@ def _firsts(steps: list[list[dict[str, Any]]]) -> list[list[int]]:
     return [[sample["tokens"][0] for sample in step] for step in steps]
 
 
-@pytest.mark.parametrize("order", [pytest.param("passes", marks=pytest.mark.slow), "shares"])
+@pytest.mark.slow
+@pytest.mark.parametrize("order", ["passes", "shares"])
 def test_no_sample_is_lost_or_repeated_over_resumes_and_layouts(corpora: Corpora, order: str) -> None:
     """Runs whose layout changes with every interruption see what one rank sees in a run without a break, and know from where it is."""
     assert corpora.sizes == (9, 5)

@@ -72,22 +72,7 @@ CASES = {
     "qwen2": Case("low_resource/llama3", overrides=NODE, num_layers=2, hf=PUBLISHED["qwen2-7b"]),
     "qwen3": Case("low_resource/llama3", overrides=NODE, num_layers=4, hf=PUBLISHED["qwen3-8b"]),
 }
-# Of what these have, others have each part; they are rehearsed beside the published recipes.
-SLOW = (
-    "opt, two tokens",
-    "opt, tied pipeline",
-    "factors",
-    "roberta, masked",
-    "llama3.1, two languages",
-    "llama3.1, parts of sequences, all layers again",
-    "mistral, windows, documents, cut samples",
-    "gemma2",
-    "llama2, adapters after a pass",
-    "opt, parts of sequences, parts of layers again",
-    "mistral, windows",
-    "llama3.1, cut samples",
-    "qwen2",
-)
+USUAL = ("opt, frozen body",)  # that the usual tests rehearse; each costs time
 LEFT = ("opt, frozen body", "qwen3")  # whose checkpoints other processes resume from
 PUBLISHED_RECIPES = [name for name in recipe_names() if not name.startswith("demo")]
 # A layer more and a document more cost time and show nothing new: with their real numbers they are rehearsed by `make rehearsals`.
@@ -119,7 +104,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def reports(inputs: Inputs, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Reports of the usual cases, and of a recipe of the demo."""
-    usual = {title: case for title, case in CASES.items() if title not in SLOW}
+    usual = {title: case for title, case in CASES.items() if title in USUAL}
     return rehearsed(usual | _demos(inputs, "demo_adapt"), tmp_path_factory.mktemp("rehearsals"), timeout_seconds=600)
 
 
@@ -155,16 +140,20 @@ def published(inputs: Inputs, tmp_path_factory: pytest.TempPathFactory) -> dict[
 def more_reports(kept: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Reports of the slow cases, and of those whose checkpoints are left."""
     left = {title: replace(CASES[title], keep=str(kept / title)) for title in LEFT}
-    return rehearsed({title: CASES[title] for title in SLOW} | left, tmp_path_factory.mktemp("more_rehearsals"), timeout_seconds=600)
+    return rehearsed(
+        {title: case for title, case in CASES.items() if title not in USUAL} | left,
+        tmp_path_factory.mktemp("more_rehearsals"),
+        timeout_seconds=600,
+    )
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if case not in SLOW])
+@pytest.mark.parametrize("case", USUAL)
 def test_a_rank_has_what_the_planner_counts(case: str, reports: dict[str, Any]) -> None:
     _is_as_planned(reports[case])
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", SLOW)
+@pytest.mark.parametrize("case", [case for case in CASES if case not in USUAL])
 def test_a_rank_of_another_has_what_the_planner_counts(case: str, more_reports: dict[str, Any]) -> None:
     _is_as_planned(more_reports[case])
     _waits_a_few_times_for_a_save(more_reports[case])
@@ -210,15 +199,17 @@ def test_all_parts_of_a_run_are_rehearsed(reports: dict[str, Any]) -> None:
     assert sent["DP", "reduce-scatter"] == pytest.approx(gradients, rel=0.01)
 
 
-def test_documents_that_do_not_see_each_other_have_the_usual_kernels(reports: dict[str, Any]) -> None:
+@pytest.mark.slow
+def test_documents_that_do_not_see_each_other_have_the_usual_kernels(more_reports: dict[str, Any]) -> None:
     """Each for itself, and short ones together with a mask: none has all scores in memory."""
-    [report] = reports["mistral, windows, documents"]
+    [report] = more_reports["mistral, windows, documents"]
     assert set(report["attention kernels"]) == {"flash", "memory-efficient"}
     assert not any("documents.py" in place for place in report["waits of a step"]), "where documents begin is read on the host"
 
 
-def test_tensors_have_kinds_and_collectives_say_what_goes_on_beside_them(reports: dict[str, Any]) -> None:
-    [llama] = reports["qwen3"]
+@pytest.mark.slow
+def test_tensors_have_kinds_and_collectives_say_what_goes_on_beside_them(more_reports: dict[str, Any]) -> None:
+    [llama] = more_reports["qwen3"]
     assert llama["consists of"].get("other", 0) < 0.01 * llama["peak"]
     sent = {(row["group"], row["kind"], row["asynchronous"]): row["calls"] for row in llama["traffic of a step"]}
     assert sent["DP", "reduce-scatter", True] and ("DP", "reduce-scatter", False) not in sent  # overlap_communication
@@ -232,17 +223,18 @@ def test_groups_are_named_by_what_they_are_for(reports: dict[str, Any]) -> None:
     assert {("DP", "reduce-scatter"), ("DP", "all-gather"), ("all ranks", "all-reduce")} <= sent
 
 
-def test_a_report_says_what_is_computed_beside_a_collective(reports: dict[str, Any]) -> None:
+@pytest.mark.slow
+def test_a_report_says_what_is_computed_beside_a_collective(more_reports: dict[str, Any]) -> None:
     """That a call returns at once says little: what counts are the products between its beginning and the wait for it."""
-    [overlapping] = reports["qwen3"]
+    [overlapping] = more_reports["qwen3"]
     rows = {(row["group"], row["kind"], row["asynchronous"]): row for row in overlapping["traffic of a step"]}
     reduced, gathered = rows["DP", "reduce-scatter", True], rows["DP", "all-gather", True]
     assert reduced["overlapped"] > 0.5 and reduced["TFLOP beside"] > 0
     assert 0 < gathered["overlapped"] <= 1
-    [waiting] = reports["opt, adapters, answers, nothing overlaps"]
+    [waiting] = more_reports["opt, adapters, answers, nothing overlaps"]
     for row in waiting["traffic of a step"]:
         assert row["overlapped"] == 0 == row["TFLOP beside"], row
-    first, last = reports["llama3, both ends, two tokens, tensors and pipeline"]
+    first, last = more_reports["llama3, both ends, two tokens, tensors and pipeline"]
     for row in first["traffic of a step"] + last["traffic of a step"]:
         if row["group"] == "PP":
             assert row["overlapped"] == 0, "Megatron waits at once for what goes from stage to stage"
@@ -250,9 +242,8 @@ def test_a_report_says_what_is_computed_beside_a_collective(reports: dict[str, A
 
 def test_the_host_waits_a_few_times_for_a_save(reports: dict[str, Any]) -> None:
     """Not once for each part of a parameter, to read the same count of Adam's steps."""
-    for case in CASES:
-        if case not in SLOW:
-            _waits_a_few_times_for_a_save(reports[case])
+    for case in USUAL:
+        _waits_a_few_times_for_a_save(reports[case])
 
 
 def _waits_a_few_times_for_a_save(found: list[dict[str, Any]]) -> None:

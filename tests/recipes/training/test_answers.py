@@ -89,6 +89,7 @@ def one_by_one(answers: list[str], tmp_path_factory: pytest.TempPathFactory) -> 
     return _losses_and_norms(tmp_path_factory.mktemp("one_by_one") / "run", *answers, *ONE_BY_ONE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["all at once", pytest.param("over replicas", marks=pytest.mark.slow), "over a pipeline"])
 def test_the_same_answers_give_the_same_gradient_however_they_are_cut(
     name: str, answers: list[str], one_by_one: list[float], tmp_path: Path
@@ -98,6 +99,7 @@ def test_the_same_answers_give_the_same_gradient_however_they_are_cut(
     assert _losses_and_norms(tmp_path / "run", *answers, *MICRO_BATCHES[name]) == pytest.approx(one_by_one, rel=1e-4)
 
 
+@pytest.mark.slow
 def test_the_same_answers_give_the_same_gradient_when_packed(answers: list[str], tmp_path: Path) -> None:
     """All in one step, over replicas: each a sample, and several in one."""
     recipe = [*answers, "schedule.max_steps=1", "schedule.warmup_steps=0", "run.checkpoint_every_steps=1"]

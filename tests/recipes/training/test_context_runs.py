@@ -37,6 +37,7 @@ def _require_same(found: list[dict[str, Any]], expected: list[dict[str, Any]]) -
         assert mine == pytest.approx(theirs, rel=LAYOUT_TOLERANCE)
 
 
+@pytest.mark.slow
 def test_a_run_over_cut_samples_goes_on_over_whole_ones(runs: Runs, whole: list[dict[str, Any]]) -> None:
     """Losses of both heads, norms of gradients and of new rows, and validation are those of whole samples all along."""
     assert {"first_head_loss", "gradient_norm", "new_row_norm"} <= set(whole[0]) and "validation_loss_sl" in whole[3]
@@ -46,6 +47,7 @@ def test_a_run_over_cut_samples_goes_on_over_whole_ones(runs: Runs, whole: list[
     _require_same(runs.records("cut"), whole)
 
 
+@pytest.mark.slow
 def test_a_run_over_whole_samples_goes_on_over_cut_ones(runs: Runs, whole: list[dict[str, Any]]) -> None:
     *_, last = runs.checkpoints("whole")
     shutil.copytree(runs.directory / "whole", runs.directory / "half")

@@ -41,6 +41,7 @@ def test_a_killed_run_goes_on_as_if_nothing_had_happened(runs: Runs, whole: dict
     assert runs.records("killed") == runs.records("whole")
 
 
+@pytest.mark.slow
 def test_losses_are_the_same_over_a_pipeline(runs: Runs, whole: dict[str, Any]) -> None:
     """Whose stages all have to know where documents end."""
     options = ("parallel.pipeline_parallel_size=2", "schedule.micro_batch_size=4")
@@ -51,6 +52,7 @@ def test_losses_are_the_same_over_a_pipeline(runs: Runs, whole: dict[str, Any]) 
         assert mine == pytest.approx(theirs, rel=LAYOUT_TOLERANCE)
 
 
+@pytest.mark.slow
 def test_validation_is_the_loss_of_the_reference_on_each_document_alone(runs: Runs, whole: dict[str, Any], inputs: Inputs) -> None:
     """The first step has the rate 0, so what is measured behind it is the model that the run started from."""
     manifest = read_manifest(inputs.held_out)

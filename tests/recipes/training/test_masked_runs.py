@@ -122,6 +122,7 @@ def plain_loop(encoder: Inputs, samples: dict[int, Any], recipe: Any, losses_of:
     return losses
 
 
+@pytest.mark.slow
 def test_the_losses_are_those_of_a_plain_loop(runs: MaskedRuns, whole: dict[str, Any], encoder: Inputs) -> None:
     recipe = compose_recipe("demo_adapt", [*runs.settings(*MASKED), "parallel.tensor_parallel_size=2"])
     samples = runs.samples("whole")
@@ -156,6 +157,7 @@ def by_padding(model: Any, sample: dict[str, torch.Tensor], padding_id: int) -> 
 DOCUMENTS = ("data.document_mask=true", "schedule.max_steps=5", "masking.whole_words=true", "schedule.micro_batch_size=4")
 
 
+@pytest.mark.slow
 def test_a_checkpoint_says_how_much_of_each_language_was_seen(runs: MaskedRuns, whole: dict[str, Any], encoder: Inputs) -> None:
     """Counted in the samples themselves, by the text with which they begin."""
     data_sets, samples = [encoder.data, encoder.held_out], runs.samples("whole")
@@ -259,11 +261,13 @@ def check_validation(runs: MaskedRuns, name: str, encoder: Inputs, model: Any, l
     assert not any(key.startswith("validation_loss") for key in record), "it is no causal figure"
 
 
+@pytest.mark.slow
 def test_validation_predicts_each_token_once(runs: MaskedRuns, whole: dict[str, Any], encoder: Inputs) -> None:
     model = AutoModelForMaskedLM.from_pretrained(encoder.hf, dtype=torch.float32).eval()
     check_validation(runs, "whole", encoder, model, partial(by_samples, model))
 
 
+@pytest.mark.slow
 def test_what_was_trained_is_a_plain_model(runs: MaskedRuns, whole: dict[str, Any], encoder: Inputs, tmp_path: Path) -> None:
     before = load_file(encoder.hf / "model.safetensors")
     after = export(runs.directory / "whole/checkpoints/step_0000006", tmp_path / "back")

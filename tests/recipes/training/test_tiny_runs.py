@@ -47,6 +47,7 @@ def test_multi_epoch(passes: tuple[Path, list[dict[str, Any]]], small_data: Path
     assert recorded["freeze"][0]["until_step"] == -(-((tokens - 1) // 48) // 8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", ["data_parallel", pytest.param("pipeline", marks=pytest.mark.slow)])
 def test_multi_epoch_is_the_same_at_other_layouts(
     layout: str, passes: tuple[Path, list[dict[str, Any]]], inputs: Inputs, small_data: Path, tmp_path: Path
@@ -94,6 +95,7 @@ def test_two_stages_of_adapters_with_two_tokens(two_stages: tuple[Path, list[dic
     assert torch.equal(began["second_head.weight"][:VOCAB_SIZE], source["lm_head.weight"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", [pytest.param("data_parallel", marks=pytest.mark.slow), "pipeline"])
 def test_two_stages_are_the_same_at_other_layouts(
     layout: str, two_stages: tuple[Path, list[dict[str, Any]]], inputs: Inputs, small_data: Path, tmp_path: Path
@@ -131,6 +133,7 @@ def test_factorised_embeddings(inputs: Inputs, small_data: Path, tmp_path: Path)
     assert start.keys() == last.keys()
 
 
+@pytest.mark.slow
 def test_adapters_tuned_on_answers(inputs: Inputs, tmp_path: Path) -> None:
     """All that is trained are the adapters; what they learn shows in the loss of the answers."""
     pairs = tmp_path / "pairs.jsonl"
