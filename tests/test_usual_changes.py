@@ -157,6 +157,7 @@ def test_a_method(copy: Path, tmp_path: Path) -> None:
     assert "last-piece" in run(copy, "conversion.transfer", "--help")
 
 
+@pytest.mark.slow
 def test_a_task_with_a_metric(copy: Path, tmp_path: Path) -> None:
     rows = tmp_path / "rows.jsonl"
     rows.write_text("".join(json.dumps({"question": f"Koliko je {i} in {i}?", "answer": str(2 * i)}) + "\n" for i in range(3)))

@@ -270,6 +270,7 @@ def test_dataset_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_every_corpus_of_the_papers(tmp_path: Path) -> None:
     """The table loads, names what the papers used, and files are found in their folders in the form that it says."""
     table = table_rows(KNOWN_TABLE)

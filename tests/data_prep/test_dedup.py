@@ -139,6 +139,7 @@ def test_the_same_for_any_number_of_processes_and_passes(whole: Path, tmp_path: 
     assert removed == expected
 
 
+@pytest.mark.slow
 def test_workers_and_the_missing_compiler_change_no_byte(whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     corpora = [Corpus("c", (whole / "all.jsonl",)), Corpus("d", (tmp_path / "d.jsonl.gz", tmp_path / "empty.jsonl"))]
     (tmp_path / "d.jsonl.gz").write_bytes(gzip.compress(jsonl(random_texts(50, seed=1)).encode()))

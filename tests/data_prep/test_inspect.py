@@ -100,6 +100,7 @@ def test_documents_are_shown_with_their_source(datasets: list[Path], tokenizer_d
         assert shown[2] == f"tokens: {listed} ... {len(ids) - 3} more (--max-tokens)"
 
 
+@pytest.mark.slow
 def test_summary_and_windows_on_the_command_line(datasets: list[Path], tmp_path: Path) -> None:
     options = ("--window", "3", "--sequence-length", LENGTH, "--num-samples", SAMPLES, "--seed", SEED, "--weights", "3", "1")
     done = run_command("data_prep.inspect", *datasets, *map(str, options), log_dir=tmp_path / "log")

@@ -32,8 +32,9 @@ from data_prep.train_tokenizer import train_tokenizer
 from tests.data_prep.conftest import SLOVENE_TEXT
 from tests.every_step import end_of, kill_before, run_to_the_end
 
-COMMANDS = ("collect", "the shared mechanism")
+COMMANDS = ("the shared mechanism",)
 MORE_COMMANDS = (
+    "collect",
     "clean",
     "to_megatron",
     "clean with filters",

@@ -242,6 +242,7 @@ def outputs(directory: Path) -> dict[str, bytes]:
     return {name: (directory / name).read_bytes() for name in ("text.bin", "text.idx", "lines.npy")}
 
 
+@pytest.mark.slow
 def test_same_bytes_for_any_number_of_workers_and_without_a_compiler(
     files: list[Path], tokenizer_dir: Path, tmp_path: Path, slovene_text: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -456,6 +457,7 @@ def much_text(tmp_path: Path, slovene_text: Path) -> list[Path]:
     return paths
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("signum, code", [(signal.SIGTERM, 128 + signal.SIGTERM), (signal.SIGINT, 130), (signal.SIGKILL, -signal.SIGKILL)])
 def test_a_run_that_is_ended_midway_goes_on(
     slovene_text: Path, tokenizer_dir: Path, tmp_path: Path, signum: signal.Signals, code: int

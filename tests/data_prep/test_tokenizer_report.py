@@ -175,6 +175,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory, slovene_text: Path) -> Pat
     return directory
 
 
+@pytest.mark.slow
 def test_command(trained: Path, slovene_text: Path, write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     english = slovene_text.with_name("en.heldout.txt")
     parallel = write("p.tsv", "sl\ten\nDan je lep.\tThe day is fine.\n")

@@ -156,6 +156,7 @@ def test_weights_that_lack_a_tensor(save_checkpoint, texts, tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_refusals_before_anything_is_written(save_checkpoint, texts, tmp_path):
     output = tmp_path / "results"
     folder = save_checkpoint("opt", tiny_opt(), tiny_tokenizer())

@@ -360,6 +360,7 @@ def real_vocabularies(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Voc
     return {"opt": Vocabulary.of(load_tokenizer(opt_dir)), "mistral": Vocabulary.of(mistral)}
 
 
+@pytest.mark.slow
 def test_real_vocabularies_are_exact(real_vocabularies: dict[str, Vocabulary]) -> None:
     opt, mistral = real_vocabularies["opt"], real_vocabularies["mistral"]
     assert len(opt) == 50265 and len(mistral) == 32000

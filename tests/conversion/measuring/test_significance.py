@@ -125,6 +125,7 @@ def passages(rng):
     return draw
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("draw", [answers, sentences, documents, passages])
 def test_tests_hold_their_level_at_every_number_of_units(draw):
     """At most 5 % of equal runs are called different; with 200 pairs the simulation itself errs by 1.5 % (three times that is allowed)."""
@@ -159,6 +160,7 @@ def test_intervals_of_grouped_shares_cover():
         assert missed / 300 <= 0.05 + 0.05, n
 
 
+@pytest.mark.slow
 def test_tests_of_forty_runs_are_fast():
     """The budget is 5 s for 20 tasks of 500 items in 10 runs, of which 9 are tested; 180 tests take 1 s on a quiet core."""
     import time

@@ -134,6 +134,7 @@ def _stage(name: str, texts: list[str], tokenizer: Path) -> tuple[Callable[[Sequ
     }[name]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", STAGES)
 def test_two_machines_make_the_bytes_of_one(
     name: str, texts: list[str], tokenizer_dir: Path, tmp_path: Path, machines: Callable[..., Machine]
@@ -213,6 +214,7 @@ def _diary(path: Path, lines: int) -> list[list[int]]:
     return [[int(number) for number in line.split()] for line in path.read_text().splitlines()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("victim", ["leader", "helper", "worker"])
 def test_who_is_killed_costs_its_part_only(victim: str, tmp_path: Path, machines: Callable[..., Machine]) -> None:
     words = [str(tmp_path / "out"), str(tmp_path / "diary"), ""]

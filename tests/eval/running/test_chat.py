@@ -103,6 +103,7 @@ def test_prompts_and_scores_are_those_of_lm_eval(chat_model, colours, tmp_path, 
     assert first.endswith("<|assistant|>\n") and ours[0]["arguments"][0][1] == "modro"
 
 
+@pytest.mark.slow
 def test_examples_of_the_papers_are_turns_and_the_start_token_stands_once(chat_model, tmp_path) -> None:
     data, output = write_rows(tmp_path / "data"), tmp_path / "results"
     tasks = ["sl_copa_gen", "sl_rte_mc", "squad_it", "flores_en_sl", "sl_senta_3shot"]

@@ -134,6 +134,7 @@ _CASES = [
 ]
 
 
+@pytest.mark.slow
 def test_state_is_what_megatron_allocates_on_ranks_of_64(tmp_path: Path) -> None:
     """Weights, gradients and Adam's state of full-size models; to the bytes that Megatron adds to make its buckets divide."""
     calls = []

@@ -183,9 +183,7 @@ def test_parts_of_sequences_and_layers_computed_again_change_neither_losses_nor_
 @pytest.mark.parametrize(
     "overrides",
     [
-        pytest.param(
-            ("parallel.distributed_optimizer=false", "parallel.overlap_communication=false"), id="plain optimizer", marks=pytest.mark.slow
-        ),
+        pytest.param(("parallel.distributed_optimizer=false", "parallel.overlap_communication=false"), id="plain optimizer"),
         pytest.param(("parallel.pipeline_parallel_size=2",), id="pipeline"),
     ],
 )
@@ -208,7 +206,7 @@ def test_frozen_tensors_keep_their_bits_in_mixed_precision(runs: Runs) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("step", "tensor_parallel_size"), [pytest.param(2, 1, marks=pytest.mark.slow), (4, 2), (6, 1)])
+@pytest.mark.parametrize(("step", "tensor_parallel_size"), [(2, 1), (4, 2), (6, 1)])
 def test_resumed_before_at_and_after_the_release(
     runs: Runs, uninterrupted: list[dict[str, Any]], step: int, tensor_parallel_size: int
 ) -> None:

@@ -17,7 +17,7 @@ IN_A_STEP = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("tensor_parallel_size", [pytest.param(1, marks=pytest.mark.slow), 2])
+@pytest.mark.parametrize("tensor_parallel_size", [1, 2])
 def test_a_step_waits_in_three_places_once_each(inputs: Inputs, tmp_path: Path, tensor_parallel_size: int) -> None:
     """Whatever the number of parameters, of parts of them, and of micro batches."""
     runs = Runs(inputs, tmp_path)

@@ -90,7 +90,7 @@ def one_by_one(answers: list[str], tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["all at once", pytest.param("over replicas", marks=pytest.mark.slow), "over a pipeline"])
+@pytest.mark.parametrize("name", ["all at once", "over replicas", "over a pipeline"])
 def test_the_same_answers_give_the_same_gradient_however_they_are_cut(
     name: str, answers: list[str], one_by_one: list[float], tmp_path: Path
 ) -> None:

@@ -39,7 +39,7 @@ def test_no_rank_gathers_the_optimizer(whole: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("name", "size", "overrides"),
     [
-        pytest.param("tensor", 2, (), marks=pytest.mark.slow),
+        ("tensor", 2, ()),
         ("pipeline", 1, ("parallel.pipeline_parallel_size=2",)),
         ("again", 1, ()),
     ],

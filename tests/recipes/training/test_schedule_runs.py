@@ -148,19 +148,12 @@ ROUNDING = 1e-6
     ("name", "kind", "tensor_parallel_size", "overrides", "kernels"),
     [
         ("tensor", "tied", 2, (), ""),
-        pytest.param("kernels", "tied", 2, (), NEWEST, marks=pytest.mark.slow),
-        pytest.param("pipeline", "tied", 1, ("parallel.pipeline_parallel_size=2",), "", marks=pytest.mark.slow),
-        pytest.param(
-            "replicas",
-            "tied",
-            1,
-            ("parallel.distributed_optimizer=false", "freeze=[{frozen:[bottom_1_layers]}]"),
-            "",
-            marks=pytest.mark.slow,
-        ),
-        pytest.param("heads", "untied", 2, ("+objective=two_tokens",), "", marks=pytest.mark.slow),
+        ("kernels", "tied", 2, (), NEWEST),
+        ("pipeline", "tied", 1, ("parallel.pipeline_parallel_size=2",), ""),
+        ("replicas", "tied", 1, ("parallel.distributed_optimizer=false", "freeze=[{frozen:[bottom_1_layers]}]"), ""),
+        ("heads", "untied", 2, ("+objective=two_tokens",), ""),
         ("factors", "factors", 2, (), ""),
-        pytest.param("adapters", "untied", 2, ("+procedure=lora",), "", marks=pytest.mark.slow),
+        ("adapters", "untied", 2, ("+procedure=lora",), ""),
     ],
 )
 def test_tables_are_updated_as_by_plain_adamw_with_groups(

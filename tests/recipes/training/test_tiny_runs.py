@@ -48,7 +48,7 @@ def test_multi_epoch(passes: tuple[Path, list[dict[str, Any]]], small_data: Path
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("layout", ["data_parallel", pytest.param("pipeline", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("layout", ["data_parallel", "pipeline"])
 def test_multi_epoch_is_the_same_at_other_layouts(
     layout: str, passes: tuple[Path, list[dict[str, Any]]], inputs: Inputs, small_data: Path, tmp_path: Path
 ) -> None:
@@ -96,7 +96,7 @@ def test_two_stages_of_adapters_with_two_tokens(two_stages: tuple[Path, list[dic
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("layout", [pytest.param("data_parallel", marks=pytest.mark.slow), "pipeline"])
+@pytest.mark.parametrize("layout", ["data_parallel", "pipeline"])
 def test_two_stages_are_the_same_at_other_layouts(
     layout: str, two_stages: tuple[Path, list[dict[str, Any]]], inputs: Inputs, small_data: Path, tmp_path: Path
 ) -> None:

@@ -16,6 +16,7 @@ from tests.recipes.tiny_runs import export, train_on_ranks
 SHAPE = ["--num-layers", "2", "--hidden-size", "32", "--num-attention-heads", "4", "--num-key-value-heads", "2", "--max-positions", "64"]
 
 
+@pytest.mark.slow
 def test_llama_is_planned_trained_and_exported(inputs: Inputs, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     hf, nemo = tmp_path / "hf", tmp_path / "nemo"
     call_command("conversion.new_model", "--model-type", "llama", *SHAPE, "--tokenizer", inputs.tokenizer, "--output", hf)
