@@ -10,8 +10,8 @@ BRIDGE_VENV ?= .venv-bridge
 BRIDGE_PYTHON ?= python3.12
 READY := $(VENV)/.ready
 RUN := $(VENV)/bin/python
-# Processes that share the tests (tests/conftest.py says how).
-TEST_PROCESSES ?= 2
+# Processes that share the tests (tests/conftest.py says how): one more than cores, as some wait for a Slurm.
+TEST_PROCESSES ?= 3
 PYTEST := $(RUN) -m pytest --numprocesses $(TEST_PROCESSES)
 OUTPUT ?= demo_output
 TINY_OUTPUT ?= demo_tiny_output
@@ -114,8 +114,10 @@ check: $(READY)
 	@$(VENV)/bin/ruff format --check .
 	@$(VENV)/bin/mypy
 
-# Thousands of commands are started, each of which would compile our modules again where bytecode is not kept.
+# Thousands of commands are started, each of which would compile our modules again where bytecode is not kept;
+# and several processes share the cores, so that threads of one would wait for those of another.
 test test-slow: export PYTHONDONTWRITEBYTECODE :=
+test test-slow: export OMP_NUM_THREADS := 1
 
 test: check
 	@$(PYTEST) -m "not slow"

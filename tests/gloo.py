@@ -30,7 +30,7 @@ def run_on_gloo(
     *,
     world_size: int,
     directory: Path,
-    timeout_seconds: float = 120,
+    timeout_seconds: float = 300,
     initialize: bool = True,
     transformer_engine: str = "",
     **arguments: Any,

@@ -89,7 +89,7 @@ class Group:
 
 
 def run_command(
-    *arguments: str | Path, log_dir: Path, timeout_seconds: float = 120, environment: Mapping[str, str] | None = None
+    *arguments: str | Path, log_dir: Path, timeout_seconds: float = 300, environment: Mapping[str, str] | None = None
 ) -> Finished:
     """Run `python -m module arguments` to its end."""
     group = Group(["-m", *map(str, arguments)], log_dir=log_dir, environment=environment)

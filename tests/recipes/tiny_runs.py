@@ -13,7 +13,7 @@ from tests.conftest import Inputs
 from tests.gloo import run_on_gloo
 from tests.processes import call_command
 
-TIMEOUT_SECONDS = 180
+TIMEOUT_SECONDS = 400
 
 
 def train_on_ranks(run_dir: Path, *arguments: str | Path) -> list[dict[str, Any]]:

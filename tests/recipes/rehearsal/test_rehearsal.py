@@ -143,7 +143,7 @@ def more_reports(kept: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[s
     return rehearsed(
         {title: case for title, case in CASES.items() if title not in USUAL} | left,
         tmp_path_factory.mktemp("more_rehearsals"),
-        timeout_seconds=600,
+        timeout_seconds=1800,
     )
 
 
