@@ -16,14 +16,15 @@ PYTEST := $(RUN) -m pytest --numprocesses $(TEST_PROCESSES)
 OUTPUT ?= demo_output
 TINY_OUTPUT ?= demo_tiny_output
 
-.PHONY: help setup docs demo demo-tiny test test-slow test-all rehearsals fuzz test-vllm comet-environment test-comet trl-environment test-trl bridge-environment test-bridge check bench clean
+.PHONY: help setup docs demo demo-tiny test test-slow test-long test-all rehearsals fuzz test-vllm comet-environment test-comet trl-environment test-trl bridge-environment test-bridge check bench clean
 help:
 	@echo "make setup     virtual environment with the pinned requirements (about 3 minutes)"
 	@echo "make demo      graft Slovene onto SmolLM2-135M, all stages, into $(OUTPUT)/ (at most 15 minutes on 2 cores)"
 	@echo "make demo-tiny the same on a tiny model that it trains itself, into $(TINY_OUTPUT)/ (under 7 minutes on 2 cores)"
 	@echo "make test      lint, types and the usual tests, shared by TEST_PROCESSES=$(TEST_PROCESSES) processes"
-	@echo "make test-slow what takes long: every family at every layout, whole trainings, kills, lost nodes of a Slurm, recipes on fake GPUs"
-	@echo "make test-all  both"
+	@echo "make test-slow what takes seconds each: families at every layout, kills and resumed runs, lost nodes of a Slurm, ranks on fake GPUs (about 15 minutes)"
+	@echo "make test-long what takes minutes each: whole trainings, pipelines on a Slurm, kills at every step, all published recipes (about 75 minutes)"
+	@echo "make test-all  all three"
 	@echo "make rehearsals  every published recipe on fake GPUs with all its layers"
 	@echo "make fuzz      hostile checkpoints for hours (FUZZ_EXAMPLES of each kind)"
 	@echo "make test-vllm vLLM on a CPU against transformers, in an environment of its own (4 GB; about 10 minutes)"
@@ -104,7 +105,7 @@ test-bridge: $(READY) bridge-environment
 	@SCION_BRIDGE=$(BRIDGE_VENV)/bin/python $(RUN) -m pytest tests/recipes/exporting/test_export_bridge.py tests/conversion/test_bridge_families.py
 	@SCION_OTHER_PYTHON=$(BRIDGE_VENV)/bin/python $(RUN) -m pytest tests/conversion/test_both_versions.py
 	@SCION_OTHER_PYTHON=$(RUN) $(BRIDGE_VENV)/bin/python -m pytest tests/conversion/test_both_versions.py
-	@$(BRIDGE_VENV)/bin/python -m pytest -m "not slow" -k "not ($(NOT_IN_BOTH))" tests/eval $(foreach name,$(IN_BOTH),$(wildcard tests/conversion/test_$(name).py tests/conversion/*/test_$(name).py))
+	@$(BRIDGE_VENV)/bin/python -m pytest -m "not slow and not long" -k "not ($(NOT_IN_BOTH))" tests/eval $(foreach name,$(IN_BOTH),$(wildcard tests/conversion/test_$(name).py tests/conversion/*/test_$(name).py))
 
 docs: $(READY)
 	@$(RUN) -m mkdocs build --strict --quiet
@@ -116,20 +117,23 @@ check: $(READY)
 
 # Thousands of commands are started, each of which would compile our modules again where bytecode is not kept;
 # and several processes share the cores, so that threads of one would wait for those of another.
-test test-slow: export PYTHONDONTWRITEBYTECODE :=
-test test-slow: export OMP_NUM_THREADS := 1
+test test-slow test-long: export PYTHONDONTWRITEBYTECODE :=
+test test-slow test-long: export OMP_NUM_THREADS := 1
 
 test: check
-	@$(PYTEST) -m "not slow"
+	@$(PYTEST) -m "not slow and not long"
 
 test-slow: $(READY)
 	@$(PYTEST) -m slow
 
-test-all: test test-slow
+test-long: $(READY)
+	@$(PYTEST) -m long
 
-# Published recipes on fake GPUs at their real widths and depths; the slow tests take few layers of each.
+test-all: test test-slow test-long
+
+# Published recipes on fake GPUs at their real widths and depths; the long tests take few layers of each.
 rehearsals: $(READY)
-	@SCION_REAL_DEPTH=1 $(RUN) -m pytest -m slow tests/recipes/rehearsal/test_rehearsal.py
+	@SCION_REAL_DEPTH=1 $(RUN) -m pytest -m long tests/recipes/rehearsal/test_rehearsal.py
 
 # Hostile checkpoints, other ones in every run: FUZZ_EXAMPLES of each of four kinds.
 FUZZ_EXAMPLES ?= 20000

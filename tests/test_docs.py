@@ -86,7 +86,7 @@ def test_commands_of_the_tutorial_are_understood(words: list[str]) -> None:
     command.arguments_of(main, words[1:])
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_tutorial_from_beginning_to_end(tmp_path: Path) -> None:
     """With fewer steps and less held-out text; all but the download, whose file is taken from where the demo keeps it."""
     try:

@@ -81,7 +81,7 @@ def test_bash_completes_commands_and_options() -> None:
     assert "takes one of bash, fish, zsh, not tcsh" in scion("--completion", "tcsh").stderr
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_an_editable_install_has_it(tmp_path: Path) -> None:
     venv.create(tmp_path / "venv", with_pip=True, system_site_packages=True)
     python = tmp_path / "venv" / "bin" / "python"

@@ -40,7 +40,7 @@ def write_data(folder: Path) -> Path:
     return folder
 
 
-@pytest.mark.slow  # it trains tokenizers, a helper and a dozen tiny models
+@pytest.mark.long  # it trains tokenizers, a helper and a dozen tiny models
 def test_a_study_from_its_data_to_its_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(material, "_HELPER_TRAINING", replace(material._HELPER_TRAINING, num_steps=2))
     monkeypatch.setattr(material, "_HELPER_OF_EXPANDED", 700)

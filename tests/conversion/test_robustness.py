@@ -203,7 +203,7 @@ def test_damaged_folders_in_other_commands(make_opt: OPTMaker, tmp_path: Path) -
     assert try_damages(hf_dir, describe_into, num_trials=40, seed=9) > 5
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(8))
 def test_damaged_folders_at_length(make_opt: OPTMaker, tmp_path: Path, seed: int) -> None:
     hf_dir = make_opt(saving=FORMS[list(FORMS)[seed % 4]], tie_word_embeddings=bool(seed % 2))
@@ -381,7 +381,7 @@ def test_killed_at_twenty_five_moments(make_opt: OPTMaker, tmp_path: Path, modul
     assert hidden >= 8 and whole + hidden <= 25
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(("module", "function"), [("hf_to_nemo", "convert"), ("nemo_to_hf", "export")])
 def test_killed_at_a_hundred_moments(make_opt: OPTMaker, tmp_path: Path, module: str, function: str) -> None:
     whole, hidden = kill_at_many_moments(make_opt(tokenizer=None), tmp_path, module, function, 100)

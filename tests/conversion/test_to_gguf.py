@@ -125,7 +125,7 @@ def test_what_cannot_be_made_is_said_in_a_sentence(tmp_path: Path) -> None:
         export(tmp_path / "hf", tmp_path / "gguf", llama_cpp=tmp_path)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["byte-level", "bpe"])
 def test_the_known_converter_takes_our_tokenizers(kind: str, tmp_path: Path) -> None:
     """A Llama with a tokenizer of ours: read back by us and by transformers it computes the same logits, bit for bit."""

@@ -204,7 +204,7 @@ def test_three_folders_and_three_commands(tmp_path: Path, capfd: pytest.CaptureF
         mixture.main([*table, "--tokenizer", f"new={tokenizers / 'bpe-400'}", "--megatron", str(data), "--output", str(tmp_path / "again")])
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.skipif(SHARED_DATA is None, reason="SCION_SHARED_DATA does not name the folder of real text")
 def test_real_text_of_five_languages(tmp_path: Path) -> None:
     """All real text at hand: novels, statutes, help pages, news; every document from raw to `.idx`.  Some of its ids are used twice."""

@@ -32,9 +32,7 @@ from data_prep.train_tokenizer import train_tokenizer
 from tests.data_prep.conftest import SLOVENE_TEXT
 from tests.every_step import end_of, kill_before, run_to_the_end
 
-COMMANDS = ("the shared mechanism",)
 MORE_COMMANDS = (
-    "collect",
     "clean",
     "to_megatron",
     "clean with filters",
@@ -142,7 +140,14 @@ def _content(output: Path) -> dict[str, bytes]:
     return files
 
 
-@pytest.mark.parametrize("name", [*COMMANDS, *(pytest.param(name, marks=pytest.mark.slow) for name in MORE_COMMANDS)])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "the shared mechanism",
+        pytest.param("collect", marks=pytest.mark.slow),
+        *(pytest.param(name, marks=pytest.mark.long) for name in MORE_COMMANDS),
+    ],
+)
 def test_killed_at_every_step(name: str, inputs: Inputs, tmp_path: Path) -> None:
     command = inputs.command(name)
     steps = run_to_the_end(lambda: command(tmp_path / "expected"), tmp_path)

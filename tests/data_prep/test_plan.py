@@ -119,7 +119,7 @@ def test_a_sample_that_is_too_small_or_mostly_copies_is_refused(slovene_text: Pa
     )
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_rates_are_measured_for_real(
     tmp_path: Path, tokenizer_dir: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

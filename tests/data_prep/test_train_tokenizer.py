@@ -395,7 +395,7 @@ def test_real_text(tmp_path: Path, byte_fallback: bool) -> None:
             assert tokenizer.decode(tokenizer.encode(document)) == document
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.skipif(SHARED_DATA is None, reason="SCION_SHARED_DATA does not name the folder of real text")
 def test_all_real_text(tmp_path: Path) -> None:
     """80,000 pieces from all Slovene; then every document of five languages has the same ids in both libraries and comes back whole."""

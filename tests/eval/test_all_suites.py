@@ -57,7 +57,7 @@ def save(model, tokenizer, folder: Path, **facts) -> None:
 LIKELIHOODS = ("sl_multiple_choice", "itabench_it", "itabench_en")
 
 
-@pytest.mark.slow  # 64 tasks, 27 of them sampled five times
+@pytest.mark.long  # 64 tasks, 27 of them sampled five times
 def test_all_suites_from_real_rows_to_the_report(shared, tmp_path, monkeypatch):
     data = write_real_rows(shared, tmp_path / "data")
     texts = short_answers(data)

@@ -221,7 +221,7 @@ def test_help_and_tables_do_not_load_torch():
     assert found.stdout.strip() == "light"
 
 
-@pytest.mark.slow  # the stock command indexes 13,000 files first
+@pytest.mark.long  # the stock command indexes 13,000 files first
 def test_the_task_folder_works_with_the_stock_command(save_checkpoint, texts, tmp_path):
     folder = save_checkpoint("llama", tiny_llama(num_positions=512), tiny_tokenizer(in_front="<s>"))
     output, data = tmp_path / "results", write_rows(tmp_path / "data")

@@ -236,7 +236,7 @@ def test_refusals_and_failures(run_dir, tmp_path, capsys):
     assert held(run_dir) == ["step_0000020"], "it can be mended and tried again, until the hold ends"
 
 
-@pytest.mark.slow  # NeMo is started four times
+@pytest.mark.long  # NeMo is started four times
 def test_checkpoints_are_exported_compared_and_evaluated(tmp_path, capsys):
     from conversion import hf_to_nemo
     from tests.eval.tiny_models import SENTENCES, tiny_opt, tiny_tokenizer

@@ -157,7 +157,7 @@ def test_adapters_on_opt_run_where_transformer_engine_is_installed_and_apex_is_n
     assert found["losses"] == pytest.approx(expected["losses"], abs=2e-5)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("installed", ["+apex", NEWEST, IMAGE])
 def test_a_run_is_the_same_with_apex_alone_and_with_either(runs: Runs, installed: str) -> None:
     """Over replicas, a tensor and a pipeline: losses, norms of gradients, Adam's moments."""

@@ -20,7 +20,7 @@ from tests.processes import ROOT
 DEMO_TEXT = ROOT / "recipes" / "demo_text"
 WITHOUT = f"{smollm2.cached_path()} is not there: `make demo` fetches it"
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.long,
     pytest.mark.skipif(not smollm2.cached_path().is_file(), reason=WITHOUT),
     pytest.mark.usefixtures("one_thread"),
 ]

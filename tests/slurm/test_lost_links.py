@@ -61,7 +61,7 @@ def test_a_lost_node_is_left_out_from_then_on(chain: LightChain) -> None:
         chain.slurm.node("power-on", node)
 
 
-@pytest.mark.slow  # it ends when a training of a minute does
+@pytest.mark.long  # it ends when a training of a minute does
 def test_a_training_on_a_node_that_slurm_has_lost_saves_nothing_beside_the_new_one(chain: LightChain) -> None:
     steps = 600
     chain.submit("--steps", steps, "--seconds-per-step", 0.1, plan=ChainPlan(links=2))
@@ -123,7 +123,7 @@ def test_a_dead_daemon_of_a_step_does_not_hold_the_nodes(chain: LightChain) -> N
     chain.check_losses(120)
 
 
-@pytest.mark.slow  # as another lost node in the usual tests
+@pytest.mark.long  # as another lost node in the usual tests
 def test_the_lost_first_node_takes_no_step_with_it(chain: LightChain) -> None:
     chain.submit("--steps", 100, "--seconds-per-step", 0.1, plan=ChainPlan(links=2))
     chain.wait_for_step(12)
@@ -139,7 +139,7 @@ def test_the_lost_first_node_takes_no_step_with_it(chain: LightChain) -> None:
         chain.slurm.node("power-on", node)
 
 
-@pytest.mark.slow  # Slurm looks at time limits every half minute
+@pytest.mark.long  # Slurm looks at time limits every half minute
 def test_at_a_real_time_limit_the_next_link_takes_over(chain: LightChain) -> None:
     first, *_ = chain.submit("--steps", 400, "--seconds-per-step", 0.1, plan=ChainPlan(links=3, signal_seconds=600))
     chain.wait_for_step(3)
@@ -149,7 +149,7 @@ def test_at_a_real_time_limit_the_next_link_takes_over(chain: LightChain) -> Non
     chain.check_losses(400)
 
 
-@pytest.mark.slow  # a cluster of its own
+@pytest.mark.long  # a cluster of its own
 def test_a_preempted_link_goes_on_when_the_urgent_job_is_over(tmp_path: Path) -> None:
     urgent = tmp_path / "urgent.conf"
     urgent.write_text("PartitionName=urgent Nodes=ALL PriorityTier=9 MaxTime=1:00:00 State=UP\n")

@@ -95,7 +95,7 @@ def test_stopping_a_pipeline_takes_all_its_jobs_back(environment: Cluster, tmp_p
     assert stop.main([str(tmp_path / "work")]) == 1
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_demo_as_a_pipeline(environment: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     content = yaml.safe_load((ROOT / "slurm" / "pipelines" / "demo.yaml").read_text())
     content |= {"work_dir": str(tmp_path / "work"), "axes": {"method": ["focus"], "step": [5, 10]}}
@@ -114,7 +114,7 @@ def test_the_demo_as_a_pipeline(environment: Cluster, tmp_path: Path, capsys: py
     assert submit_pipeline(pipeline, environment) == {}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_sweep_of_methods_and_seeds_ends_in_its_table(
     environment: Cluster, inputs: Inputs, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -73,7 +73,7 @@ def test_a_stage_on_three_nodes_makes_the_bytes_of_one_machine(
     assert _content(tmp_path / "work/unique") == _expected(paths, tmp_path / "one")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_node_that_is_lost_costs_its_part(tmp_path: Path) -> None:
     """Three jobs of an array, the node of the one that leads is switched off; the others wait for as long as a machine may be silent."""
     paths = _texts(tmp_path, files=16, documents=3000)

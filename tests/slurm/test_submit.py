@@ -155,7 +155,7 @@ def test_a_layout_that_does_not_divide_is_refused(slurm: RunningSlurm, inputs: I
     )
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_what_was_rehearsed_stays_in_the_directory_of_the_run(slurm: RunningSlurm, inputs: Inputs, tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     plan = _submit(slurm, inputs, run_dir, "--account", ACCOUNT, "--rehearse", timeout=400)
@@ -199,7 +199,7 @@ def _losses(run_dir: Path) -> list[float]:
     return [json.loads(line)["loss"] for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
 
 
-@pytest.mark.slow  # five processes of the engine
+@pytest.mark.long  # five processes of the engine
 def test_four_nodes_train_at_tp_2_dp_2_as_one_machine_does(slurm: RunningSlurm, inputs: Inputs, tmp_path: Path) -> None:
     done = _submit(slurm, inputs, tmp_path / "nodes", "--account", ACCOUNT, "--links", "1", "--submit")
     assert done.returncode == 0, done.stderr

@@ -54,7 +54,7 @@ def wait_while_queued(chain: LightChain, condition: Callable[[], bool], *, timeo
         time.sleep(0.5)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_time_limit_and_a_killed_rank_change_no_loss(slurm: RunningSlurm, inputs: Inputs, tmp_path: Path) -> None:
     run_dir, reference = tmp_path / "run", tmp_path / "reference"
     with light_chain(slurm, run_dir) as chain:

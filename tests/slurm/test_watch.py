@@ -122,7 +122,7 @@ def _wait(condition: Callable[[], bool], out: Path, *, timeout_seconds: float = 
         time.sleep(0.1)
 
 
-@pytest.mark.slow  # of each checkpoint two commands of the engine, one of them twice, and the harness
+@pytest.mark.long  # of each checkpoint two commands of the engine, one of them twice, and the harness
 def test_two_workers_evaluate_a_run_that_goes_on_each_checkpoint_once(
     slurm: RunningSlurm, inputs: Inputs, run_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -594,7 +594,7 @@ def test_random_draws_what_is_new_and_random_all_everything(pair: TransferInputs
 @pytest.mark.parametrize(
     ("make", "dtype"),
     [
-        pytest.param(make, dtype, id=f"{dtype}-{make.__name__}", marks=() if dtype == usual else pytest.mark.slow)
+        pytest.param(make, dtype, id=f"{dtype}-{make.__name__}", marks=() if dtype == usual else pytest.mark.long)
         for make, usual in (
             (byte_level, torch.float32),
             (sentencepiece_like, torch.bfloat16),

@@ -397,7 +397,7 @@ def test_small_vocabularies_of_real_text_are_exact(real_text: Callable[..., str]
     assert _require_exact(source, Vocabulary.of(target(real_text(400_000, "sl"), num_tokens=3000))) > 400
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_large_vocabularies_of_real_text_are_exact(real_vocabularies: dict[str, Vocabulary], real_text: Callable[..., str]) -> None:
     """OPT's 50,265 byte-level tokens -> Unigram of Slovene, and -> byte-level of five languages in two scripts."""
     many = Vocabulary.of(byte_level(real_text(5_000_000, "sl", "it", "en", "hr", "sr"), num_tokens=80_000))

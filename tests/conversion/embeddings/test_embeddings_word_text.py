@@ -175,7 +175,7 @@ def test_published_dictionaries_are_read(data: Path, name: str, num_pairs: int, 
     assert len(pairs) == num_pairs and pairs[0] == first
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_novels_and_a_real_dictionary_translate(data: Path) -> None:
     """Half a million characters of novels of each language and half of the MUSE dictionary: the other half is near."""
     words = []

@@ -228,7 +228,7 @@ def test_tied_and_untied_at_every_layout(converted: Path, tmp_path: Path) -> Non
             assert_comes_back(converted, saved, tmp_path / layout, layout=layout, name=name)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_tensor_parallel_4_and_pipeline_parallel_2(converted: Path, tmp_path: Path) -> None:
     """Eight processes, the largest layout."""
     names = [name for case in CASES for name in both(case)]

@@ -136,7 +136,7 @@ def test_tests_hold_their_level_at_every_number_of_units(draw):
         assert n >= 6 or called == 0, "too few to decide"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("draw", [answers, sentences, documents, passages])
 def test_tests_hold_their_level_in_many_simulations(draw):
     """The same with 4,000 pairs of every number of units, and what the intervals leave out, which are near 5 % but not exact."""

@@ -118,7 +118,7 @@ def test_passes_follow_from_free_memory_and_are_said(tmp_path: Path, capsys: pyt
         main(["--input", f"c={path}", "--memory", "0.01", "--output", str(tmp_path / "other")])
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_memory_beside_a_task_is_that_of_the_file_at_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of many short paragraphs, half of which go: what the plan and the sentence at the start say, no less and not much more."""
     monkeypatch.setattr(blocks, "_BLOCK_BYTES", 1 << 15)  # a run is a block or more

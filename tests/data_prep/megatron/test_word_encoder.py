@@ -373,7 +373,7 @@ def test_real_tokenizers_on_real_text_of_five_languages(tmp_path: Path, name: st
 
 
 @has_compiler
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.skipif(SHARED_DATA is None, reason="SCION_SHARED_DATA does not name the folder of real text")
 @pytest.mark.parametrize("name", ["OPT", "Mistral", "own"])
 def test_real_tokenizers_on_all_real_text(tmp_path: Path, name: str) -> None:

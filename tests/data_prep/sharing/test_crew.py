@@ -153,7 +153,7 @@ def test_two_machines_make_the_bytes_of_one(
     assert "exists and is not empty" in str(other.error())
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("name", STAGES)
 def test_killed_at_any_time(name: str, texts: list[str], tokenizer_dir: Path, tmp_path: Path, machines: Callable[..., Machine]) -> None:
     """Two machines, of which one is killed and replaced again and again, the one that leads or the other; then both are left alone."""

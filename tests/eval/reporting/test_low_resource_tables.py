@@ -285,7 +285,7 @@ def _check_tokens(models: dict[str, Path], data: Path, output: Path) -> None:
     assert (output / "languages.png").read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.slow  # minutes: two sources, each with six models of two languages
+@pytest.mark.long  # minutes: two sources, each with six models of two languages
 def test_published_files_become_the_low_resource_papers_tables_and_figures(tmp_path, monkeypatch):
     """Tables 4, 5 and 12 ("Mean performance [...] over five runs", "inference speedup", "ROUGE-L and BLEURT"), Figures 2, 3 and 4."""
     monkeypatch.setattr(forms, "NUM", NUM_ITEMS)

@@ -190,7 +190,7 @@ def _trained(folder, texts, tokenizer, steps):
     return [folder / "source", *(folder / f"sava-{step}" for step in steps)]
 
 
-@pytest.mark.slow  # about a minute: 23 tasks, three models
+@pytest.mark.long  # about a minute: 23 tasks, three models
 def test_published_files_become_the_papers_tables_and_figures(tmp_path, monkeypatch):
     """From the files as published to every cell: GaMS 4 to 7, SAVA 3 to 6, 10 and 11 and Figures 2 to 5, with the papers' numbers of examples."""
     monkeypatch.setattr(forms, "NUM", 12)  # more rows than the most examples

@@ -262,7 +262,7 @@ def test_journal_of_samples_with_several_runs(data, local):
     assert len(samples[0]["resps"][0]) == 5
 
 
-@pytest.mark.slow  # a process of its own, twice the imports
+@pytest.mark.long  # a process of its own, twice the imports
 def test_a_process_killed_midway_leaves_answers_and_no_result(save_checkpoint, data, tmp_path):
     model = save_checkpoint("model", tiny_llama(num_positions=512), tiny_tokenizer())
     output = tmp_path / "results"

@@ -10,7 +10,7 @@ from tests.eval.learned import ENGLISH, solved_texts, train, train_tokenizer, wr
 from tests.eval.tiny_models import tiny_llama
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_three_checkpoints_from_training_to_report(tmp_path):
     from common.artifacts import write_manifest
 

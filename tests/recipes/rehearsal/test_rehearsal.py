@@ -175,7 +175,7 @@ def test_a_real_checkpoint_and_real_data_are_rehearsed(reports: dict[str, Any]) 
     _runs_to_the_end(reports["demo_adapt"])
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("name", DEMOS)
 def test_the_demos_recipes_run_on_gpus(name: str, published: dict[str, Any]) -> None:
     _runs_to_the_end(published[name])
@@ -266,7 +266,7 @@ def test_a_rank_saves_its_part_of_the_model_and_of_the_optimizer(more_reports: d
                 assert host["save"] == pytest.approx(least + planned["parameters"], rel=0.02)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("name", PUBLISHED_RECIPES)
 def test_every_published_recipe_runs_at_its_real_widths(name: str, published: dict[str, Any]) -> None:
     _is_as_planned(published[name])
@@ -304,7 +304,7 @@ def test_transformer_engine_and_apex_start_from_the_converters_checkpoint_and_fr
     _is_as_without(found, more_reports, ["transformer-engine=2.12.0", "apex"])
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("stand_ins", ["apex", "transformer-engine=2.7", "transformer-engine=2.9,apex"])
 def test_all_that_may_be_installed_is_rehearsed_and_resumed_from_without_it(
     stand_ins: str, more_reports: dict[str, Any], kept: Path, tmp_path: Path

@@ -217,7 +217,7 @@ def test_the_verdict_names_the_rank_that_is_furthest_above_and_what_to_do(tmp_pa
     assert verdict([less])[:2][1].endswith("less was needed than counted, so the layout has more room than the plan says")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_training_says_behind_its_first_step_what_its_rehearsal_counted(tmp_path: Path) -> None:
     group = Group([str(ROOT / "tests" / "recipes" / "first_step_rank.py"), str(tmp_path)], log_dir=tmp_path / "log")
     finished = group.wait(timeout_seconds=600)

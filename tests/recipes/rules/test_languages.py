@@ -208,7 +208,7 @@ def _occurs(start: np.ndarray, text: np.ndarray) -> bool:
     return any(np.array_equal(text[place : place + len(start)], start) for place in places)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_hundreds_of_languages(encoder: Inputs, tmp_path: Path) -> None:
     """By one table, from 300 data sets of 1 to 60 lines; two hundred samples are drawn as the shares say."""
     lines, tokenizer = TEXT.read_text(encoding="utf-8").splitlines(), load_tokenizer(encoder.tokenizer)

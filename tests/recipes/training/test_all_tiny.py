@@ -91,7 +91,7 @@ def pairs(inputs: Inputs, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return base / "data"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "choices"), _runs(), ids=lambda value: value if isinstance(value, str) else "-".join(value))
 def test_it_trains_and_is_exported(
     name: str,
@@ -122,7 +122,7 @@ def test_it_trains_and_is_exported(
     assert all(tensor.isfinite().all() for tensor in export(last, tmp_path / "hf").values())
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("what", ["adapters and two heads", "factors"])
 def test_what_a_run_adds_goes_on_at_another_layout(
     what: str, inputs: Inputs, small_data: Path, checkpoints: Checkpoints, tmp_path: Path
@@ -144,7 +144,7 @@ def test_what_a_run_adds_goes_on_at_another_layout(
     assert losses[1] == pytest.approx(losses[0], abs=1e-5)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["sava/llama", "gams/inz"])
 def test_shares_and_answers_are_the_same_over_a_pipeline(
     name: str, inputs: Inputs, small_data: Path, pairs: Path, checkpoints: Checkpoints, tmp_path: Path

@@ -66,7 +66,7 @@ def long_inputs(inputs: Inputs, tmp_path: Path) -> Inputs:
     return replace(inputs, hf=hf, checkpoint=checkpoint, held_out=inputs.data)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_all_that_long_samples_ask_for_goes_together_at_4096_tokens(long_inputs: Inputs, tmp_path: Path) -> None:
     """Four ranks: tensor, sequence and context parallel, documents, batches that grow, layers computed again; killed, and resumed at another layout."""
     long = ("data.sequence_length=4096", "schedule.global_batch_size=4", "schedule.micro_batch_size=1", "run.validation_batches=1")

@@ -64,7 +64,7 @@ def run(arguments: list[str], run_dir: Path, layout: list[str], *, killed_after:
     return [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_everything_at_once_killed_and_resumed_at_another_layout(arguments: list[str], tmp_path: Path) -> None:
     """Tensor x context parallel 2 x 2, sequence parallel, documents apart, growing batches, layers computed again: as on two plain replicas."""
     whole = run(arguments, tmp_path / "whole", ALL_AT_ONCE)

@@ -214,7 +214,7 @@ def check_words(samples: dict[int, Any], vocabulary: MaskVocabulary) -> None:
             assert chosen[inside].all()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_documents_are_packed(encoder: Inputs, tmp_path: Path) -> None:
     """At data parallel 2."""
     runs = MaskedRuns(encoder, tmp_path)
@@ -229,7 +229,7 @@ def test_documents_are_packed(encoder: Inputs, tmp_path: Path) -> None:
     check_words(samples, read_mask_vocabulary(encoder.tokenizer))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_bert_at_tensor_parallel_2(bert: Inputs, tmp_path: Path) -> None:
     """Its losses, and that they are the same over two pipeline stages with other micro batches."""
     runs = MaskedRuns(bert, tmp_path)

@@ -26,7 +26,7 @@ def test_stages_parts_and_steps_draw_different_numbers_and_a_step_always_the_sam
     assert len(set(drawn)) == len(drawn) == 18
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_run_over_parts_of_sequences_goes_on_with_the_same_dropout(inputs: Inputs, tmp_path: Path) -> None:
     """Layers computed again, too; ended by a signal and called again, bit for bit."""
     overrides = [
