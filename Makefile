@@ -10,7 +10,7 @@ BRIDGE_VENV ?= .venv-bridge
 BRIDGE_PYTHON ?= python3.12
 READY := $(VENV)/.ready
 RUN := $(VENV)/bin/python
-# Processes that share the tests (tests/conftest.py says how): one more than cores, as some wait for a Slurm.
+# Processes that share the tests (tests/conftest.py says how); on two cores three, as one often waits for a Slurm.
 TEST_PROCESSES ?= 3
 PYTEST := $(RUN) -m pytest --numprocesses $(TEST_PROCESSES)
 OUTPUT ?= demo_output

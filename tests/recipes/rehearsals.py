@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 if TYPE_CHECKING:
     from recipes.rules.inputs import RunInputs
@@ -82,11 +83,8 @@ def reports(case: Case) -> Iterator[dict[str, Any]]:
 
         ways = {name: Path(path) for name, path in (("keep", case.keep), ("resume", case.resume)) if path is not None}
         for rank in wanted_ranks(recipe, case.ranks):
-            usual, one_rank._DOCUMENTS = one_rank._DOCUMENTS, tuple(case.times_longer * length for length in one_rank._DOCUMENTS)
-            try:
+            with patch.object(one_rank, "_DOCUMENTS", tuple(case.times_longer * length for length in one_rank._DOCUMENTS)):
                 found = one_rank.rehearse_rank(recipe, inputs, rank, GPUS["a100-64gb"], Path(directory) / "rank", **ways)
-            finally:
-                one_rank._DOCUMENTS = usual
             yield rank_report(recipe, inputs, found)
 
 

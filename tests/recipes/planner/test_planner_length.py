@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from megatron.core.transformer.utils import is_layer_window_attention
 
 from recipes.numbers.arithmetic import flops_per_token, visible_share
 from recipes.planner.hardware import GPUS
@@ -21,6 +20,8 @@ LENGTH = 64
 
 @pytest.mark.parametrize("pattern", [None, 2, 6, [1, 0, 1, 1] * 3], ids=str)
 def test_windows_show_as_many_pairs_as_their_mask(pattern: int | list[int] | None) -> None:
+    from megatron.core.transformer.utils import is_layer_window_attention  # here, since collecting the tests needs no engine
+
     model = {**OPT_1B, "num_layers": 12, "window_size": (7, 0), "window_attn_skip_freq": pattern}
     pairs = [
         sum(min(query + 1, 8) if is_layer_window_attention((7, 0), pattern, layer) else query + 1 for query in range(LENGTH))

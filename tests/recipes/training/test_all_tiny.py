@@ -12,7 +12,7 @@ import pytest
 
 from recipes.rules.base_models import BASE_MODELS
 from recipes.rules.compose import compose_recipe
-from recipes.rules.schema import Recipe
+from recipes.runs.run_dir import METRICS_NAME
 from recipes.sources import published_recipes
 from tests.conftest import Inputs
 from tests.processes import call_command
@@ -21,28 +21,11 @@ from tests.recipes.tiny_runs import export, train_tiny
 SHAPE = ["--num-layers", "6", "--hidden-size", "32", "--num-attention-heads", "4", "--ffn-size", "64", "--max-positions", "64"]
 UNGROUPED = ("opt", "bert", "roberta", "xlm-roberta")
 LOW_RESOURCE = [name for name in published_recipes() if name.startswith("low_resource/") and not name.endswith("_lapt")]
-
-
-def _runs() -> list[tuple[str, tuple[str, ...]]]:
-    """Names of recipes with what is chosen in them; those that differ in nothing but their checkpoint are one run."""
-    all_runs: list[tuple[str, tuple[str, ...]]] = [
-        *((name, ()) for name in published_recipes()),
-        *((name, (f"procedure={procedure}",)) for name in LOW_RESOURCE for procedure in ("lora", "2_stage")),
-        *((name, ("objective=clm",)) for name in LOW_RESOURCE),
-    ]
-    different: dict[str, tuple[str, tuple[str, ...]]] = {}
-    for name, choices in all_runs:
-        tiny = compose_recipe(name, ("+size=tiny", *choices))
-        recipe = replace(tiny, name="", model=replace(tiny.model, method=None))
-        different.setdefault(repr((recipe, _family(compose_recipe(name, choices)))), (name, choices))
-    return list(different.values())
-
-
-def _family(recipe: Recipe) -> tuple[str, bool]:
-    """Model type and whether the output layer is tied."""
-    published = BASE_MODELS[recipe.model.base or ""]
-    is_tied = recipe.model.output_layer == "tied" or (recipe.model.output_layer is None and bool(published.get("tie_word_embeddings")))
-    return published["model_type"], is_tied
+RUNS = [
+    *((name, ()) for name in published_recipes()),
+    *((name, (f"procedure={procedure}",)) for name in LOW_RESOURCE for procedure in ("lora", "2_stage")),
+    *((name, ("objective=clm",)) for name in LOW_RESOURCE),
+]
 
 
 @dataclass(frozen=True)
@@ -91,8 +74,14 @@ def pairs(inputs: Inputs, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return base / "data"
 
 
+@pytest.fixture(scope="session")
+def trained() -> dict[str, Path]:
+    """Directories of runs by what they are runs of."""
+    return {}
+
+
 @pytest.mark.long
-@pytest.mark.parametrize(("name", "choices"), _runs(), ids=lambda value: value if isinstance(value, str) else "-".join(value))
+@pytest.mark.parametrize(("name", "choices"), RUNS, ids=lambda value: value if isinstance(value, str) else "-".join(value))
 def test_it_trains_and_is_exported(
     name: str,
     choices: tuple[str, ...],
@@ -102,23 +91,32 @@ def test_it_trains_and_is_exported(
     pairs: Path,
     checkpoints: Checkpoints,
     encoder: Inputs,
+    trained: dict[str, Path],
     tmp_path: Path,
 ) -> None:
+    """Recipes that come to the same run, of the same checkpoint and data, are trained once."""
     recipe = compose_recipe(name, choices)
     if recipe.objective == "masked":  # its tokenizer needs a mask
         inputs, small_data, one_pass_data, checkpoints = encoder, encoder.data, encoder.data, Checkpoints(encoder.tokenizer, tmp_path)
-    family, tied = _family(recipe)
-    overrides = [f"model.checkpoint={checkpoints.nemo(family, tied=tied)}", *choices]
+    published = BASE_MODELS[recipe.model.base or ""]
+    tied = recipe.model.output_layer == "tied" or (recipe.model.output_layer is None and bool(published.get("tie_word_embeddings")))
+    overrides = [f"model.checkpoint={checkpoints.nemo(published['model_type'], tied=tied)}", *choices]
     if recipe.data.shares:
         overrides += [f"data.train=[{small_data},{inputs.data}]", "data.languages=[it,en]"]
     if recipe.model.factorised_size is not None:
         overrides.append(f"model.factors={checkpoints.factors()}")
     data = pairs if name == "gams/inz" else one_pass_data if recipe.schedule.epochs == 1 else small_data
-    losses = [record["loss"] for record in train_tiny(name, tmp_path / "run", inputs, data, *overrides) if "loss" in record]
-    recorded = json.loads((tmp_path / "run/recipe.json").read_text())
+    tiny = compose_recipe(name, ["+size=tiny", f"data.train=[{data}]", *overrides])
+    same = repr(replace(tiny, name="", model=replace(tiny.model, method=None)))
+    if same not in trained:
+        train_tiny(name, tmp_path / "run", inputs, data, *overrides)
+        trained[same] = tmp_path / "run"
+    run = trained[same]
+    losses = [record["loss"] for record in map(json.loads, (run / METRICS_NAME).read_text().splitlines()) if "loss" in record]
+    recorded = json.loads((run / "recipe.json").read_text())
     assert len(losses) == recorded["schedule"]["max_steps"]
     assert all(map(math.isfinite, losses))
-    [*_, last] = sorted((tmp_path / "run/checkpoints").glob("step_*"))
+    [*_, last] = sorted((run / "checkpoints").glob("step_*"))
     assert all(tensor.isfinite().all() for tensor in export(last, tmp_path / "hf").values())
 
 

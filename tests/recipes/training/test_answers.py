@@ -10,14 +10,15 @@ import pytest
 
 from data_prep.megatron.index import index_parts
 from recipes.numbers.blend import Order
-from recipes.training.answers import Answers
-from recipes.training.passes import OrderedSamples
 from tests.conftest import Inputs
 from tests.processes import call_command
 from tests.recipes.tiny_runs import train_on_ranks
 
 
 def test_the_loss_is_that_of_the_answer_and_its_end(tmp_path: Path) -> None:
+    from recipes.training.answers import Answers  # here, since collecting the tests needs no engine
+    from recipes.training.passes import OrderedSamples
+
     parts = [[11, 12, 13], [21, 22, 2], [14], [23, 2]]  # two prompts, each with an answer that ends with 2
     (tmp_path / "text.bin").write_bytes(np.concatenate(parts).astype(np.uint16).tobytes())
     lengths = np.array([len(part) for part in parts], dtype=np.int32)
@@ -36,6 +37,9 @@ def test_the_loss_is_that_of_the_answer_and_its_end(tmp_path: Path) -> None:
 
 def test_packed_answers_have_positions_of_their_own(tmp_path: Path) -> None:
     """As many pairs as fit, in their order; what fills up begins anew, too, and is not counted."""
+    from recipes.training.answers import Answers  # here, since collecting the tests needs no engine
+    from recipes.training.passes import OrderedSamples
+
     parts = [[11, 12, 13], [21, 22, 2], [14], [23, 2], [15, 16], [24, 25, 26, 2], [17], [2]]
     (tmp_path / "text.bin").write_bytes(np.concatenate(parts).astype(np.uint16).tobytes())
     lengths = np.array([len(part) for part in parts], dtype=np.int32)
