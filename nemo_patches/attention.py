@@ -20,10 +20,10 @@ import torch.nn.functional as F  # noqa: N812
 from megatron.core import parallel_state
 from megatron.core.extensions.transformer_engine import TEDotProductAttention
 from megatron.core.packed_seq_params import PackedSeqParams
-from megatron.core.tensor_parallel import get_cuda_rng_tracker
+from megatron.core.tensor_parallel import get_cuda_rng_tracker, set_tensor_model_parallel_attributes
 from megatron.core.transformer.enums import AttnMaskType
 from megatron.core.transformer.transformer_config import TransformerConfig
-from megatron.core.transformer.utils import is_layer_window_attention
+from megatron.core.transformer.utils import is_layer_window_attention, make_sharded_tensors_for_checkpoint
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -32,6 +32,7 @@ from nemo_patches.documents import DocumentBlock, Documents
 
 WINDOW_BLOCK = 1024  # queries; a window of 4,096 then costs a quarter more than it has to
 CAP_BLOCK = 256  # queries; 16 heads over 8,192 keys are then 134 MB of scores in 32 bit, a few times over
+_SINK_DIMENSIONS = 8  # of which one is needed: a GPU's kernels want multiples
 _ALIGNMENT = 16  # of the keys of a block: the kernel copies a mask whose rows end elsewhere
 
 
@@ -206,7 +207,7 @@ class ScaledDotProductAttention(nn.Module):
         outputs = []
         for block in blocks(query.shape[2], size=WINDOW_BLOCK, tokens_before=self.tokens_before):
             bias = window_bias(block.shape, self.tokens_before, query.dtype, query.device)
-            outputs.append(kernel(query[:, :, block.queries], key[:, :, block.keys], value[:, :, block.keys], attn_mask=bias))
+            outputs.append(self._weigh(query[:, :, block.queries], key[:, :, block.keys], value[:, :, block.keys], bias, dropout))
         return torch.cat(outputs, dim=2)
 
     def _weigh(self, query: Tensor, key: Tensor, value: Tensor, visible: Tensor, dropout: float) -> Tensor:
@@ -336,6 +337,53 @@ class CappedAttention(ScaledDotProductAttention):
             visible = visible.unsqueeze(2)
         weights = scores.masked_fill(~visible, -torch.inf).softmax(-1, dtype=torch.float32).type_as(value)
         return (F.dropout(weights, dropout) @ value.unsqueeze(2)).flatten(1, 2)
+
+
+class SinkAttention(ScaledDotProductAttention):
+    """Attention with a sink for each head (gpt-oss): a score of its own that takes its part of the softmax and has no value.
+
+    No kernel of torch has them.  Here a sink is one key more, in front of the others, whose value is zero; its score comes from a dimension more,
+    in which all queries are 1 and all other keys 0.  So no mask has a number for each head.
+    """
+
+    def __init__(self, config: TransformerConfig, *args: Any, **kwargs: Any) -> None:
+        super().__init__(config, *args, **kwargs)
+        num_heads = config.num_attention_heads // config.tensor_model_parallel_size
+        self.softmax_offset = nn.Parameter(torch.zeros(num_heads, dtype=config.params_dtype))
+        set_tensor_model_parallel_attributes(self.softmax_offset, True, 0, 1)
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, visible: Tensor | None, *, dropout: float) -> Tensor:
+        """See `ScaledDotProductAttention.attend`."""
+        if visible is not None or self._has_window(query.shape[2]):
+            return super().attend(query, key, value, visible, dropout=dropout)
+        # One query more too, so that the sink and a query's own key are what a causal kernel lets it see.
+        return self._kernel(F.pad(query, (0, 0, 1, 0)), key, value, dropout, is_causal=True)[:, :, 1:]
+
+    def _weigh(self, query: Tensor, key: Tensor, value: Tensor, visible: Tensor, dropout: float) -> Tensor:
+        """See `ScaledDotProductAttention.attend`; the sink is seen by all."""
+        return self._kernel(query, key, value, dropout, attn_mask=F.pad(visible, (1, 0), value=visible.dtype == torch.bool))
+
+    def _kernel(self, query: Tensor, key: Tensor, value: Tensor, dropout: float, **mask: Any) -> Tensor:
+        key, value = _for_every_head(query, key, value)
+        head_dim = query.shape[-1]
+        scale = head_dim**-0.5 if self.softmax_scale is None else self.softmax_scale
+        batch, num_heads, num_queries, _ = query.shape
+        one = F.pad(query.new_ones(()).expand(batch, num_heads, num_queries, 1), (0, _SINK_DIMENSIONS - 1))
+        sink = F.pad((self.softmax_offset / scale)[:, None, None], (head_dim, _SINK_DIMENSIONS - 1)).expand(batch, -1, -1, -1)
+        context = F.scaled_dot_product_attention(
+            torch.cat([query, one], dim=-1),
+            torch.cat([sink.type_as(key), F.pad(key, (0, _SINK_DIMENSIONS))], dim=2),
+            F.pad(value, (0, _SINK_DIMENSIONS, 1, 0)),
+            dropout_p=dropout,
+            scale=scale,
+            **mask,
+        )
+        return context[..., :head_dim]
+
+    def sharded_state_dict(self, prefix: str = "", sharded_offsets: tuple[Any, ...] = (), metadata: Any = None) -> dict[str, Any]:
+        """What Megatron saves: the sinks, of all heads."""
+        own = self.state_dict(prefix="", keep_vars=True)
+        return make_sharded_tensors_for_checkpoint(own, prefix, {"softmax_offset": 0}, sharded_offsets)  # type: ignore[no-any-return]
 
 
 class TEDocumentAttention(TEDotProductAttention):  # type: ignore[misc]

@@ -6,6 +6,7 @@
 - Gemma 2's scaled embeddings, norms after each part and capped logits, with the windows on the layers that Hugging Face gives them.
 - Gemma 3's two rotations, one for layers with a window and one for those without; YaRN's; OLMo 3's, which are both.
 - OLMo 2's layers without norms before their parts, and its norms over all heads; Granite's multipliers; Apertus's xIELU.
+- gpt-oss's sinks; biases of experts, which Megatron-core has where no expert is cut among ranks.
 - Documents of a sample that do not see each other, without a mask of all pairs of tokens.
 """
 
@@ -20,6 +21,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from megatron.core import parallel_state
 from megatron.core.extensions.transformer_engine import TEColumnParallelLinear
+from megatron.core.fusions.fused_bias_geglu import quick_gelu
 from megatron.core.models.gpt import GPTModel as MegatronGPTModel
 from megatron.core.models.gpt import gpt_layer_specs
 from megatron.core.transformer.identity_op import IdentityOp
@@ -32,7 +34,7 @@ from nemo.collections.llm.gpt.model.gemma2 import logit_softcapping
 from nemo.collections.llm.gpt.model.llama import apply_rope_scaling
 from torch import Tensor, nn
 
-from nemo_patches.attention import CappedAttention, ScaledDotProductAttention, TEDocumentAttention
+from nemo_patches.attention import CappedAttention, ScaledDotProductAttention, SinkAttention, TEDocumentAttention
 from nemo_patches.documents import documents_data_step, mask_documents
 from nemo_patches.factorised_embedding import factorise_embedding
 from nemo_patches.lora import (
@@ -58,6 +60,7 @@ ACTIVATIONS: Mapping[str, Callable[..., Tensor]] = {
     "silu": F.silu,
     "gelu": F.gelu,
     "gelu_tanh": partial(F.gelu, approximate="tanh"),
+    "quick_gelu": quick_gelu,
     "xielu": xielu,
 }
 
@@ -117,7 +120,7 @@ def layer_spec(config: EngineConfig, vp_stage: int | None = None) -> ModuleSpec 
 def _local_layer_spec(config: EngineConfig) -> ModuleSpec:
     spec = gpt_layer_specs.get_gpt_layer_local_spec(num_experts=config.num_moe_experts, normalization=config.normalization)
     layer, attention = spec.submodules, spec.submodules.self_attention.submodules
-    attention.core_attention = ScaledDotProductAttention
+    attention.core_attention = ScaledDotProductAttention if config.softmax_type == "vanilla" else SinkAttention
     if config.normalization == "RMSNorm":
         layer.input_layernorm = layer.pre_mlp_layernorm = RMSNorm
         attention.q_layernorm = attention.k_layernorm = RMSNorm if config.qk_layernorm else IdentityOp
@@ -289,6 +292,11 @@ def _mask_padding(
     return logits, bias
 
 
+def has_biased_experts(model: Mapping[str, Any]) -> bool:
+    """Whether a checkpoint's model has experts that Megatron-core cuts among no ranks, as they have biases."""
+    return bool(model.get("num_moe_experts")) and model["add_bias_linear"]
+
+
 Config = TypeVar("Config", bound=EngineConfig)
 
 
@@ -316,6 +324,8 @@ def engine_config(
     if "window_size" in fields:
         fields["window_size"] = tuple(fields["window_size"])  # Megatron caches masks by it
     on_gpu = torch.cuda.is_available()
+    if has_biased_experts(model):
+        fields["expert_tensor_parallel_size"] = 1
     return kind(
         **{
             **fields,

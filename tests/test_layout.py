@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import graphlib
 import importlib.util
 import subprocess
@@ -39,11 +40,18 @@ def modules(root: Path) -> dict[str, Path]:
 
 def imports(path: Path) -> Iterator[tuple[int, str]]:
     """Line and dotted name of all that a file imports anywhere, for types too; `from a import b` gives `a.b`."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    yield from _imports_in(path.read_text(encoding="utf-8"))
+
+
+@functools.cache
+def _imports_in(source: str) -> list[tuple[int, str]]:
+    found: list[tuple[int, str]] = []
+    for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
-            yield from ((node.lineno, f"{node.module}.{alias.name}") for alias in node.names)
+            found += ((node.lineno, f"{node.module}.{alias.name}") for alias in node.names)
         elif isinstance(node, ast.Import):
-            yield from ((node.lineno, alias.name) for alias in node.names)
+            found += ((node.lineno, alias.name) for alias in node.names)
+    return found
 
 
 def runnable(root: Path) -> set[str]:

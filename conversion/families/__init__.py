@@ -14,6 +14,7 @@ from conversion.families.bert import BERT
 from conversion.families.family import Family
 from conversion.families.gemma2 import GEMMA2
 from conversion.families.gemma3 import GEMMA3, GEMMA3_TEXT
+from conversion.families.gpt_oss import GPT_OSS
 from conversion.families.granite import GRANITE
 from conversion.families.llama import LLAMA
 from conversion.families.mistral import MISTRAL
@@ -35,6 +36,7 @@ _ALL = (
     QWEN2,
     QWEN3,
     QWEN3_MOE,
+    GPT_OSS,
     SMOLLM3,
     OLMO2,
     OLMO3,
@@ -47,7 +49,6 @@ _ALL = (
 FAMILIES = {family.model_type: family for family in _ALL}
 # Whose embeddings can be transferred, and which cannot be converted; and what of theirs, by its key, no layer here has, beside the experts.
 MIXTURES = {
-    "gpt_oss": " (nor its attention's `sinks`, its gate's `swiglu_limit` and the `quantization_config` of its published weights)",
     "mixtral": "",
     "qwen2_moe": " (nor its `shared_expert_intermediate_size`)",
     "olmoe": "",

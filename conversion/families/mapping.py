@@ -203,6 +203,55 @@ class StackExperts(Rule):
 
 
 @dataclass(frozen=True)
+class TurnExperts(Rule):
+    """Matrices, or biases, of all experts of a layer, one tensor on either side: Hugging Face's has the inputs before the outputs.
+
+    Attributes:
+        alternates: of the outputs on Hugging Face's side every second one is of the gate, the first among them, the others of the up projection;
+            on Megatron's side all gates come first.
+    """
+
+    alternates: bool = False
+
+    def hf_shapes(self, sizes: Sizes) -> list[Shape]:
+        """See `Rule`."""
+        ((experts, *inner),) = self.megatron_shapes(sizes)
+        return [(experts, *reversed(inner))]
+
+    def to_megatron(self, tensors: Tensors, names: Sequence[str], sizes: Sizes) -> Tensors:
+        """See `Rule`."""
+        (tensor,) = tensors
+        (shape,) = self.megatron_shapes(sizes)
+
+        def read() -> Bits:
+            experts = _turned(tensor.bits())
+            if self.alternates:
+                experts = experts.reshape(shape[0], -1, 2, *shape[2:]).swapaxes(1, 2)
+            return np.ascontiguousarray(experts).reshape(shape)
+
+        return [LazyTensor(names[0], shape, tensor.dtype_name, read)]
+
+    def to_hf(self, tensors: Tensors, names: Sequence[str], sizes: Sizes) -> Tensors:
+        """See `Rule`."""
+        (tensor,) = tensors
+        (shape,) = self.hf_shapes(sizes)
+
+        def read() -> Bits:
+            experts = tensor.bits()
+            if self.alternates:
+                halves = experts.reshape(shape[0], 2, -1, *experts.shape[2:])
+                experts = halves.swapaxes(1, 2).reshape(experts.shape)
+            return np.ascontiguousarray(_turned(experts))
+
+        return [LazyTensor(names[0], shape, tensor.dtype_name, read)]
+
+
+def _turned(experts: Bits) -> Bits:
+    """(experts, rows, columns) -> (experts, columns, rows); biases, (experts, rows), as they are."""
+    return experts.swapaxes(1, 2) if experts.ndim == 3 else experts
+
+
+@dataclass(frozen=True)
 class SplitRows(Rule):
     """One table whose first rows are kept aside: the Megatron side names those, then the rest, whose shape is `shape`."""
 

@@ -31,8 +31,10 @@ def main(argv: list[str]) -> None:
     task = read_json(work_dir / "task.json")
     batch = load_file(work_dir / "batch.safetensors")
     for size in task["tensor_parallel_sizes"]:
-        set_layout(tensor_parallel_size=size)
+        layout = None
         for number, directory in enumerate(task["directories"]):
+            if layout != (layout := {"tensor_parallel_size": size, "cuts_experts": cuts_experts(Path(directory))}):
+                set_layout(**layout)
             with torch.inference_mode():
                 model = load_model(Path(directory), tensor_parallel_size=size)
                 seen = {"whole": forward(model, batch["ids"]), "padded": forward(model, batch["ids"], batch["real"])}
@@ -45,13 +47,27 @@ def main(argv: list[str]) -> None:
         torch.distributed.barrier()
 
 
-def set_layout(*, tensor_parallel_size: int, pipeline_parallel_size: int = 1, context_parallel_size: int = 1) -> None:
+def cuts_experts(checkpoint_dir: Path) -> bool:
+    """Whether tensor-parallel ranks have a part of each expert of a checkpoint, as of all else; see `set_layout`."""
+    from nemo_patches.engine_model import has_biased_experts
+
+    return not has_biased_experts(read_json(checkpoint_dir / "context" / "model.json")["config"])
+
+
+def set_layout(
+    *, tensor_parallel_size: int, pipeline_parallel_size: int = 1, context_parallel_size: int = 1, cuts_experts: bool = True
+) -> None:
     """Give Megatron a layout, in place of one that it may have."""
     from megatron.core import parallel_state
     from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
 
     parallel_state.destroy_model_parallel()
-    parallel_state.initialize_model_parallel(tensor_parallel_size, pipeline_parallel_size, context_parallel_size=context_parallel_size)
+    parallel_state.initialize_model_parallel(
+        tensor_parallel_size,
+        pipeline_parallel_size,
+        context_parallel_size=context_parallel_size,
+        expert_tensor_parallel_size=None if cuts_experts else 1,
+    )
     model_parallel_cuda_manual_seed(1, force_reset_rng=True)
 
 

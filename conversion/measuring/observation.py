@@ -133,7 +133,7 @@ def observe_hf(directory: Path, batch: Batch) -> Observation:
         whole, padded = run(None), without_padding(run(batch.real.long()), batch.real)
         with in_float64(model):
             others = [run(None)]
-        if getattr(model.config, "attn_logit_softcapping", None) is None:
+        if model._supports_sdpa and getattr(model.config, "attn_logit_softcapping", None) is None:
             model.set_attn_implementation("sdpa")
             others.append(run(None))
         return Observation(whole, padded, rounding_of(whole, others))

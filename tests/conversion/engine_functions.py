@@ -15,7 +15,7 @@ from megatron.core.distributed.finalize_model_grads import _allreduce_non_tensor
 from safetensors.torch import load_file, save_file
 
 from common.plain_files import read_json
-from conversion.measuring.engine_forward import load_model, set_layout
+from conversion.measuring.engine_forward import cuts_experts, load_model, set_layout
 from nemo_patches.engine_model import causal_forward_step
 from tests.conversion.tiny_families import PADDING, with_gradients
 
@@ -32,8 +32,11 @@ def save_at_layouts(
         ids_path: file with the token ids that the logits are for.
     """
     for tensor, pipeline, stacked, per_layer in plan:
-        set_layout(tensor_parallel_size=tensor, pipeline_parallel_size=pipeline)
+        layout = None
         for name in dict.fromkeys([*stacked, *per_layer]):
+            cuts = cuts_experts(Path(checkpoints_dir) / name)
+            if layout != (layout := (tensor, pipeline, cuts)):
+                set_layout(tensor_parallel_size=tensor, pipeline_parallel_size=pipeline, cuts_experts=cuts)
             model = load_model(Path(checkpoints_dir) / name, tensor_parallel_size=tensor, pipeline_parallel_size=pipeline)
             if ids_path is not None and (tensor, pipeline) == (1, 2):
                 _save_logits(model, load_file(ids_path)["ids"], Path(output_dir) / "1x2" / f"{name}.safetensors")

@@ -108,6 +108,12 @@ CASES["qwen3_moe"] = Case(
     {"vocab_size": 325, "head_dim": 12, "num_experts": 6, "num_experts_per_tok": 3, "moe_intermediate_size": 20, "norm_topk_prob": True}
     | {"mlp_only_layers": []},
 )
+# Sinks that take a good part of what little a window leaves, gates that reach the clamp.
+CASES["gpt_oss"] = Case(
+    "gpt_oss",
+    {"vocab_size": 327, "head_dim": 12, "num_local_experts": 6, "num_experts_per_tok": 3, "sliding_window": 8, "rope_theta": 100.0}
+    | {"rope_scaling": {**YARN, "truncate": False}},
+)
 CASES["gemma3_text"] = Case("gemma3_text", {"vocab_size": 309, **GEMMA3})
 # Beside a vision tower, whose tensors the engine never sees; five layers with a window, so that the pattern is not one of two.
 CASES["gemma3"] = Case(
@@ -195,6 +201,14 @@ PUBLISHED: dict[str, dict[str, Any]] = {
     | {"num_hidden_layers": 48, "num_attention_heads": 32, "num_key_value_heads": 4, "head_dim": 128, "rope_theta": 1e6}
     | {"num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 768, "norm_topk_prob": True, "decoder_sparse_step": 1}
     | {"mlp_only_layers": [], "max_position_embeddings": 40960, "tie_word_embeddings": False},
+    "gpt-oss-20b": {"model_type": "gpt_oss", "vocab_size": 201088, "hidden_size": 2880, "intermediate_size": 2880, "num_hidden_layers": 24}
+    | {"num_attention_heads": 64, "num_key_value_heads": 8, "head_dim": 64, "sliding_window": 128, "rope_theta": 150000}
+    | {"num_local_experts": 32, "num_experts_per_tok": 4, "attention_bias": True, "swiglu_limit": 7.0, "rms_norm_eps": 1e-5}
+    | {"layer_types": ["sliding_attention", "full_attention"] * 12, "max_position_embeddings": 131072, "tie_word_embeddings": False}
+    | {
+        "rope_scaling": {"rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False}
+        | {"original_max_position_embeddings": 4096}
+    },
     "qwen3-8b": {"model_type": "qwen3", "vocab_size": 151936, "hidden_size": 4096, "intermediate_size": 12288, "rms_norm_eps": 1e-6}
     | {"num_hidden_layers": 36, "head_dim": 128, "rope_theta": 1e6, "max_position_embeddings": 40960}
     | _HEADS,
@@ -235,4 +249,4 @@ def save_real_sized_model(directory: Path) -> Path:
 
 def with_gradients(family: str) -> bool:
     """Whether a family's gradients are compared: it predicts the next token, and trains here (experts do not)."""
-    return not FAMILIES[family].masked and family != "qwen3_moe"
+    return not FAMILIES[family].masked and family not in ("qwen3_moe", "gpt_oss")

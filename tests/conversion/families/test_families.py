@@ -556,7 +556,6 @@ def test_mixtures_of_experts_are_refused_with_what_can_be_done(model_type: str, 
     )
     with pytest.raises(ValueError, match=f"^{re.escape(sentence)}$"):
         hf_to_nemo.convert(tmp_path, tmp_path / "nemo")
-    assert model_type != "gpt_oss" or all(key in sentence for key in ("sinks", "swiglu_limit", "quantization_config"))
 
 
 @pytest.mark.parametrize("model_type", ["granitemoehybrid", "gemma", "gemma3n", "gemma3n_text", "llama4"])

@@ -1,6 +1,6 @@
 """Hostile folders made by the thousand: any part of a healthy one put into another state, by what the formats can say.
 
-The usual run takes some of them, always the same.  `SCION_FUZZ_EXAMPLES=100000` takes so many of each kind, others in every run:
+The slow tests take some of them, always the same.  `SCION_FUZZ_EXAMPLES=100000` takes so many of each kind, others in every run:
 hours of them (`make fuzz`).  What is found is printed as the smallest case, to be put into `hostile_files` or a test of its own.
 """
 
@@ -27,6 +27,8 @@ from conversion import hf_to_nemo
 from tests.conversion.conftest import tiny_opt
 from tests.conversion.fuzzing import SECRET, findings, try_hf, try_nemo
 from tests.conversion.hostile_files import CallsNumpy, LoadsBytes, RunsCode, edit_index, first_object, put_object, saved, two_pickles
+
+pytestmark = pytest.mark.slow
 
 EXAMPLES = os.environ.get("SCION_FUZZ_EXAMPLES")
 MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None

@@ -102,10 +102,10 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def reports(inputs: Inputs, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """Reports of the usual cases, and of a recipe of the demo."""
+def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Reports of the usual cases."""
     usual = {title: case for title, case in CASES.items() if title in USUAL}
-    return rehearsed(usual | _demos(inputs, "demo_adapt"), tmp_path_factory.mktemp("rehearsals"), timeout_seconds=600)
+    return rehearsed(usual, tmp_path_factory.mktemp("rehearsals"), timeout_seconds=600)
 
 
 def _demos(inputs: Inputs, *names: str) -> dict[str, Case]:
@@ -137,11 +137,11 @@ def published(inputs: Inputs, tmp_path_factory: pytest.TempPathFactory) -> dict[
 
 
 @pytest.fixture(scope="session")
-def more_reports(kept: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """Reports of the slow cases, and of those whose checkpoints are left."""
+def more_reports(inputs: Inputs, kept: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Reports of the slow cases, of those whose checkpoints are left, and of a recipe of the demo."""
     left = {title: replace(CASES[title], keep=str(kept / title)) for title in LEFT}
     return rehearsed(
-        {title: case for title, case in CASES.items() if title not in USUAL} | left,
+        {title: case for title, case in CASES.items() if title not in USUAL} | left | _demos(inputs, "demo_adapt"),
         tmp_path_factory.mktemp("more_rehearsals"),
         timeout_seconds=1800,
     )
@@ -171,8 +171,9 @@ def _is_as_planned(found: Any) -> None:
         assert report["phases"]["load, resumed"] == pytest.approx(report["planned"]["load, resumed"], rel=0.05)
 
 
-def test_a_real_checkpoint_and_real_data_are_rehearsed(reports: dict[str, Any]) -> None:
-    _runs_to_the_end(reports["demo_adapt"])
+@pytest.mark.slow
+def test_a_real_checkpoint_and_real_data_are_rehearsed(more_reports: dict[str, Any]) -> None:
+    _runs_to_the_end(more_reports["demo_adapt"])
 
 
 @pytest.mark.long
