@@ -187,7 +187,8 @@ def _config(nemo: NeMoCheckpoint, tensors: Sequence[LazyTensor]) -> tuple[dict[s
     dtype = tensors[0].dtype_name
     if dtype != nemo.hf_dtype:
         changed["dtype" if "dtype" in config else "torch_dtype"] = dtype
-    changes = {key: value for key, value in changed.items() if key not in config or value != config[key]}
+    # Not by != alone: a number that is none differs from itself.
+    changes = {key: value for key, value in changed.items() if key not in config or (value is not config[key] and value != config[key])}
     assert set(changes) <= {*CHANGEABLE_KEYS, LANGUAGE_PART}
     return config, changes
 

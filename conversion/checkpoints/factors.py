@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from conversion.formats.lazy_tensor import LazyTensor
 from conversion.formats.safetensors_file import read_safetensors
@@ -32,11 +32,20 @@ def read_factors(path: Path) -> dict[str, LazyTensor]:
     return {name: tensors[name] for name in ("coordinates", "primitives")}
 
 
-def factors_of(tensors: Mapping[str, LazyTensor], *, num_rows: int) -> dict[str, LazyTensor]:
-    """`coordinates`, without the rows that pad a vocabulary, and `primitives` of a checkpoint's token table; empty where it is one matrix."""
+def factors_of(tensors: Mapping[str, LazyTensor], *, num_rows: Any) -> dict[str, LazyTensor]:
+    """`coordinates`, without the rows that pad a vocabulary, and `primitives` of a checkpoint's token table; empty where it is one matrix.
+
+    Raises:
+        ValueError: if the checkpoint does not say how many rows are no padding.
+    """
     if COORDINATES not in tensors or PRIMITIVES not in tensors:
         return {}
     coordinates = tensors[COORDINATES]
+    if type(num_rows) is not int or not 0 < num_rows <= coordinates.shape[0]:
+        raise ValueError(
+            f"the checkpoint's configuration has vocab_size {num_rows!r}; expected a whole number up to the"
+            f" {coordinates.shape[0]} rows of its factors; copy the checkpoint again"
+        )
     return {"coordinates": coordinates.row_range(coordinates.name, 0, num_rows), "primitives": tensors[PRIMITIVES]}
 
 

@@ -82,7 +82,7 @@ class NeMoCheckpoint:
         saved = read_dist_checkpoint(directory / WEIGHTS, prefix=PREFIX)
         trained = merge_adapters(fold_table(saved), config, (directory / MODEL).parent)
         tensors = {name: tensor for name, tensor in trained.items() if name not in TRAINING_ONLY} | read_kept(directory)
-        return cls(directory, family, config, hf_dtype, tensors, factors_of(saved, num_rows=config["vocab_size"]))
+        return cls(directory, family, config, hf_dtype, tensors, factors_of(saved, num_rows=config.get("vocab_size")))
 
     @property
     def hf_dir(self) -> Path:

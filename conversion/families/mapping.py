@@ -1,7 +1,7 @@
 """Rules that say which tensors of two formats meet, and the code that runs a table of them in either direction.
 
 A model family is such a table.  One table serves both directions, so they cannot disagree; a name that no rule covers,
-and a rule whose tensors are not there, is an error that lists all of them.
+and a rule whose tensors are not there, is an error that lists them.
 
 Patterns: `*` stands for each layer number, `#` for each expert's, `{a,b}` for a, then b.  Names on the Megatron side that begin with `kept.` are
 tensors that the engine has no use for and that are kept aside to restore the Hugging Face checkpoint exactly.
@@ -24,6 +24,7 @@ from conversion.formats.lazy_tensor import Bits, LazyTensor, bits_of
 KEPT = "kept."
 EXPERT = "#"
 _MOST_EXPERTS = 10_000  # models have hundreds
+_MOST_NAMED = 24  # tensors in one error
 
 Shape = tuple[int, ...]
 Sizes = Mapping[str, int]
@@ -384,7 +385,7 @@ def map_to_megatron(table: Sequence[Rule], tensors: Mapping[str, LazyTensor], co
         source: what errors call the checkpoint.
 
     Raises:
-        ValueError: listing all tensors that are missing, unknown, no floats, or of another shape than the configuration's.
+        ValueError: listing the tensors that are missing, unknown, no floats, or of another shape than the configuration's.
     """
     _require_config(table, config, len(tensors), source)
     applications = [found for found in _applications(table, config) if _occurs(found, found.hf, tensors)]
@@ -412,7 +413,7 @@ def map_to_hf(table: Sequence[Rule], tensors: Mapping[str, LazyTensor], config: 
         source: what errors call the checkpoint.
 
     Raises:
-        ValueError: listing all tensors that are missing, unknown, no floats, or of another shape than the configuration's.
+        ValueError: listing the tensors that are missing, unknown, no floats, or of another shape than the configuration's.
     """
     _require_config(table, config, len(tensors), source)
     applications = [found for found in _applications(table, config) if _occurs(found, found.megatron, tensors)]
@@ -521,9 +522,9 @@ def _require_config(table: Sequence[Rule], config: Config, num_tensors: int, sou
 def _require_names(applications: Iterable[_Application], tensors: Mapping[str, LazyTensor], side: str, source: str) -> None:
     known = {name: isinstance(application.rule, Drop) for application in applications for name in getattr(application, side)}
     if missing := [name for name, may_be_absent in known.items() if name not in tensors and not may_be_absent]:
-        raise ValueError(f"{source} lacks {_tensors(missing)} that its configuration asks for: {', '.join(missing)}")
+        raise ValueError(f"{source} lacks {_tensors(missing)} that its configuration asks for: {_listed(missing)}")
     if left_over := sorted(set(tensors) - set(known)):
-        raise ValueError(f"{source} has {_tensors(left_over)} that its model family does not know: {', '.join(left_over)}")
+        raise ValueError(f"{source} has {_tensors(left_over)} that its model family does not know: {_listed(left_over)}")
 
 
 def _require_equal(applications: Iterable[_Application], tensors: Mapping[str, LazyTensor], source: str) -> None:
@@ -569,13 +570,22 @@ def _require_shapes(
         for name in getattr(application, side)
         if tensors[name].dtype_name not in FLOATS
     ):
-        raise ValueError(f"{source} has {_tensors(no_floats)} that cannot be weights: {'; '.join(no_floats)}")
+        raise ValueError(f"{source} has {_tensors(no_floats)} that cannot be weights: {_listed(no_floats, separator='; ')}")
     if wrong:
-        raise ValueError(f"{source} has {_tensors(wrong)} of another shape than its configuration asks for: {'; '.join(wrong)}")
+        raise ValueError(
+            f"{source} has {_tensors(wrong)} of another shape than its configuration asks for: {_listed(wrong, separator='; ')}"
+        )
 
 
 def _tensors(items: Sequence[str]) -> str:
     return "1 tensor" if len(items) == 1 else f"{len(items)} tensors"
+
+
+def _listed(items: Sequence[str], *, separator: str = ", ") -> str:
+    """All of them, or of very many the first: a wrong number of layers makes hundreds."""
+    if len(items) <= _MOST_NAMED:
+        return separator.join(items)
+    return f"{separator.join(items[:_MOST_NAMED])} and {len(items) - _MOST_NAMED} more"
 
 
 def _times(shape: Shape) -> str:

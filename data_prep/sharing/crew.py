@@ -99,6 +99,7 @@ def share(arguments: argparse.Namespace, stage: str, work: Callable[[], Manifest
                     shutil.rmtree(place, ignore_errors=True)
                     break
                 return Made(_lead(lease, place, workers, work), True)
+    _clear(place, stage)
     manifest = read_manifest(output)
     assert manifest is not None
     return Made(manifest, False)
@@ -121,6 +122,13 @@ def _lead(lease: Lease, place: Path, workers: _Workers, work: Callable[[], Manif
     machines = {host for host, _ in leads.done_by}
     print(f"{leads.done_by.total()} tasks were done by {len(leads.done_by)} workers on {', '.join(sorted(machines))}", file=sys.stderr)
     return manifest
+
+
+def _clear(place: Path, stage: str) -> None:
+    """Remove what a leader left that was killed behind the last step, its output complete; one that is alive does so itself."""
+    if place.exists():
+        with contextlib.suppress(InUseError), take_lease(place, this_process(stage), patience_seconds=PATIENCE_SECONDS):
+            shutil.rmtree(place, ignore_errors=True)
 
 
 def _is_complete(output: Path, stage: str, arguments: argparse.Namespace) -> bool:

@@ -74,7 +74,7 @@ def test_time_limit_and_a_killed_rank_change_no_loss(slurm: RunningSlurm, inputs
         wait_while_queued(chain, lambda: len(losses(run_dir)) > start + EVERY + 2, timeout_seconds=150)
         node = chain.attempts()[1].nodes[1]
         chain.on_node(node, "kill", "-9", chain.on_node(node, "pgrep", "-f", "recipes.train --recipe").split()[0])
-        chain.wait_for_end(timeout_seconds=300)
+        chain.wait_for_end(timeout_seconds=600)
         assert chain.causes() == [causes.TIME_LIMIT, causes.FAILED, causes.FINISHED], chain.logs()[-6000:]
         assert chain.attempts()[1].job_id == second
         _, killed, last = chain.attempts()
@@ -83,7 +83,7 @@ def test_time_limit_and_a_killed_rank_change_no_loss(slurm: RunningSlurm, inputs
     at_once = run_command(
         *("recipes.train", "--recipe", "demo_adapt", "--output", reference, *overrides(inputs, "parallel.devices_per_node=2")),
         log_dir=tmp_path / "log",
-        timeout_seconds=300,
+        timeout_seconds=600,
         environment={name: value for name, value in os.environ.items() if not name.startswith("SLURM_")},
     )
     assert at_once.code == 0, at_once.stderr[-3000:]
