@@ -90,7 +90,14 @@ class Family:
         Raises:
             ValueError: naming the key that makes it a variant that is not covered, or the one that is missing.
         """
-        if config.get("quantization_config"):
+        quantized = config.get("quantization_config")
+        if isinstance(quantized, Mapping) and quantized.get("quant_method") == "mxfp4":
+            raise ValueError(
+                f"{source} has its experts in MXFP4 (quantization_config in its config.json), which are not converted; have transformers write"
+                " them whole first: AutoModelForCausalLM.from_pretrained(DIR, quantization_config=Mxfp4Config(dequantize=True))"
+                ".save_pretrained(WHOLE), and copy the tokenizer"
+            )
+        if quantized:
             raise ValueError(
                 f"{source} has a quantization_config in its config.json: quantised weights are not converted; convert the model that was"
                 " quantised, or remove the key if the weights are whole again"

@@ -14,7 +14,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from nemo_patches.attention import CappedAttention, ScaledDotProductAttention
+from nemo_patches.attention import CappedAttention, ScaledDotProductAttention, SinkAttention
 from nemo_patches.engine_model import engine_config
 from nemo_patches.opt_model import opt_config
 
@@ -195,7 +195,7 @@ class MasksOfGroups(TorchFunctionMode):
 
 
 def blocks_of_attention(tensor_parallel_size: int) -> dict[str, Any]:
-    """Both attentions in blocks, with a window and without: differences from all scores at once, and the largest tensor."""
+    """All attentions in blocks, with a window and without: differences from all scores at once, and the largest tensor."""
     from nemo_patches import attention
 
     found: dict[str, Any] = {}
@@ -209,8 +209,12 @@ def blocks_of_attention(tensor_parallel_size: int) -> dict[str, Any]:
         (CappedAttention, 1, 0.0),
         (CappedAttention, 2, 0.0),
         (CappedAttention, 1, 0.3),
+        (SinkAttention, 1, 0.0),
+        (SinkAttention, 2, 0.0),
     ):
         module = kind(config, layer, AttnMaskType.causal, "self", attention_dropout=dropout, softmax_scale=0.4)
+        for sinks in module.parameters():
+            sinks.data.normal_(mean=2.0)
         q = torch.randn(length, 1, heads, 8, requires_grad=True)
         k, v = (torch.randn(length, 1, 2, 8, requires_grad=True) for _ in range(2))
         watcher, masks = Watcher(), MasksOfGroups()
@@ -218,8 +222,9 @@ def blocks_of_attention(tensor_parallel_size: int) -> dict[str, Any]:
         with watcher, masks:
             output = module(q, k, v, None)
             output.square().sum().backward()
-        gradients = [x.grad.clone() for x in (q, k, v)]
-        for x in (q, k, v):
+        inputs = (q, k, v, *module.parameters())
+        gradients = [x.grad.clone() for x in inputs]
+        for x in inputs:
             x.grad = None
         if dropout:  # what was dropped cannot be drawn in another order, so the same blocks are taken, and kept
             model_parallel_cuda_manual_seed(7, force_reset_rng=True)
@@ -230,12 +235,15 @@ def blocks_of_attention(tensor_parallel_size: int) -> dict[str, Any]:
             visible = (distance >= 0) & (distance <= (before if layer == 1 else length))
             scores = torch.einsum("sbhd,tbhd->bhst", q, k.repeat_interleave(2, dim=2)) * 0.4
             scores = torch.tanh(scores / 2.0) * 2.0 if kind is CappedAttention else scores
-            weights = scores.masked_fill(~visible, float("-inf")).softmax(-1)
+            scores = scores.masked_fill(~visible, float("-inf"))
+            # A sink is one score more, which takes its part of the softmax and has no value.
+            scores = torch.cat([scores, *(sinks[:, None, None].expand(1, -1, length, 1) for sinks in module.parameters())], dim=-1)
+            weights = scores.softmax(-1)[..., :length]
             expected = torch.einsum("bhst,tbhd->sbhd", weights, v.repeat_interleave(2, dim=2)).flatten(2)
         expected.square().sum().backward()
         found[f"{kind.__name__} {layer} {dropout}"] = {
             "output": float((output - expected).abs().max()),
-            "gradients": max(float((mine - x.grad).abs().max()) for mine, x in zip(gradients, (q, k, v), strict=True)),
+            "gradients": max(float((mine - x.grad).abs().max()) for mine, x in zip(gradients, inputs, strict=True)),
             "largest": watcher.largest / length**2,
             "mask of groups": masks.found,
         }

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -476,6 +477,53 @@ def test_shares_of_experts_in_megatrons_words(normalised: bool) -> None:
             f"models/x has a config.json that gives Megatron {words[key]} 0; expected numbers above 0",
             family="qwen3_moe",
         )
+
+
+def test_gpt_oss_in_megatrons_words() -> None:
+    found = FAMILIES["gpt_oss"].megatron_config(PUBLISHED["gpt-oss-20b"], tied=False, source="x")
+    assert (found["window_size"], found["window_attn_skip_freq"]) == ([127, 0], 2)
+    assert (found["num_moe_experts"], found["moe_router_topk"], found["moe_ffn_hidden_size"]) == (32, 4, 2880)
+    assert (found["softmax_type"], found["glu_linear_offset"], found["activation_func_clamp_value"]) == ("learnable", 1.0, 7.0)
+    assert (found["yarn_truncate"], found["yarn_attention_factor"]) == (False, pytest.approx(0.1 * math.log(32) + 1))
+    assert not found["moe_router_pre_softmax"] and found["add_bias_linear"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        (
+            {"swiglu_limit": 9.0},
+            "models/x has swiglu_limit 9.0 in its config.json (expected 7.0): transformers clamps the gates of gpt-oss at 7, whatever the key says",
+        ),
+        (
+            {"attention_bias": False},
+            "models/x has attention_bias False in its config.json (expected True): transformers computes gpt-oss with biases in the attention, whatever the key says",
+        ),
+        (
+            {"sliding_window": None},
+            "sliding_window is null in config.json, but every second layer of gpt-oss has a window; give the number of tokens (128 in the published models)",
+        ),
+        (
+            {"hidden_act": "gelu"},
+            "models/x has hidden_act 'gelu' in its config.json (expected 'silu'): models with another activation are not covered",
+        ),
+        ({"num_local_experts": 0}, "models/x has a config.json that gives Megatron num_moe_experts 0; expected numbers above 0"),
+        (
+            {"quantization_config": {"quant_method": "mxfp4"}},
+            "models/x has its experts in MXFP4 (quantization_config in its config.json), which are not converted; have transformers write"
+            " them whole first: AutoModelForCausalLM.from_pretrained(DIR, quantization_config=Mxfp4Config(dequantize=True))"
+            ".save_pretrained(WHOLE), and copy the tokenizer",
+        ),
+    ],
+)
+def test_what_of_gpt_oss_is_not_covered(changes: dict[str, Any], sentence: str) -> None:
+    refuse({**PUBLISHED["gpt-oss-20b"], **changes}, sentence, family="gpt_oss")
+
+
+def test_gpt_oss_with_other_windows_is_refused() -> None:
+    config = {**PUBLISHED["gpt-oss-20b"], "layer_types": ["full_attention", "sliding_attention"] * 12}
+    with pytest.raises(ValueError, match="layer_types"):
+        FAMILIES["gpt_oss"].megatron_config(config, tied=False, source="models/x")
 
 
 @pytest.mark.parametrize(
