@@ -50,6 +50,8 @@ def convert(input_dir: Path, output_dir: Path) -> Manifest:
     require_language_model(hf.config, source=str(hf.directory))
     family = family_of(hf.model_type, source=str(hf.directory))
     config = family.megatron_config(hf.config, tied=hf.tie_word_embeddings, source=str(hf.directory))
+    quantized = family.reads_quantized(hf.config)
+    hf = hf.whole(quantized=quantized)
     checked = {name: finite(tensor, source=str(hf.directory)) for name, tensor in hf.untied_tensors().items()}
     tensors = map_to_megatron(family.table_of(checked), checked, config, source=str(hf.directory))
     facts = {
@@ -57,6 +59,7 @@ def convert(input_dir: Path, output_dir: Path) -> Manifest:
         "model_type": family.model_type,
         "vocab_size": config["vocab_size"],
         "tie_word_embeddings": hf.tie_word_embeddings,
+        **({"was_quantized": "mxfp4"} if quantized else {}),
     }
     total = sum(tensor.nbytes for tensor in tensors)
     with staged_directory(output_dir, required_bytes=total) as staging:
@@ -128,6 +131,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     manifest = convert(arguments.input, arguments.output)
     if manifest.facts["tokenizer_digest"] is None:
         print(f"note: {arguments.input} holds no tokenizer; add its files if the model is to be exported with one", file=sys.stderr)
+    if "was_quantized" in manifest.facts:
+        print(
+            f"note: {arguments.input} is in {manifest.facts['was_quantized'].upper()}; each of its numbers is kept, in bfloat16, and so an"
+            " export has them, about four times as large",
+            file=sys.stderr,
+        )
     for sentence in _warnings(arguments.input):
         print(f"warning: {sentence}", file=sys.stderr)
     print(summary(arguments.output, manifest, seconds=time.monotonic() - start))

@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 import shutil
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,6 +33,7 @@ from conversion.checkpoints.hf_files import (
 )
 from conversion.checkpoints.token_names import input_names, names_of, output_name
 from conversion.formats.lazy_tensor import LazyTensor
+from conversion.formats.mxfp4 import with_whole_numbers
 from conversion.formats.safetensors_file import read_safetensors, write_safetensors
 from conversion.formats.torch_file import read_state_dict
 from data_prep.tokenizers.files import read_tokenizer_files, write_tokenizer_files
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
+QUANTIZATION = "quantization_config"
 DEFAULT_MAX_SHARD_BYTES = 5_000_000_000  # as the transformers library
 
 
@@ -81,6 +83,20 @@ class HFCheckpoint:
         if config.get("model_type") == "opt":
             tensors = [t.renamed(f"model.{t.name}") if t.name.startswith("decoder.") else t for t in tensors]
         return cls(directory, config, {tensor.name: tensor for tensor in tensors}, files.names)
+
+    def whole(self, *, quantized: bool) -> HFCheckpoint:
+        """The same model without quantization.
+
+        Args:
+            quantized: whether its weights are in parts, by a quantization that is read (`Family.reads_quantized`); if not, this is it.
+
+        Raises:
+            ValueError: if parts are missing or do not fit.
+        """
+        if not quantized:
+            return self
+        config = {key: value for key, value in self.config.items() if key != QUANTIZATION}
+        return replace(self, config=config, tensors=with_whole_numbers(self.tensors, source=str(self.directory)))
 
     def names(self) -> list[str]:
         """Names of all tensors."""
@@ -204,10 +220,14 @@ def copy_companions(source_dir: Path, output_dir: Path) -> None:
         shutil.copyfile(require_own(source_dir / GENERATION_CONFIG_NAME), output_dir / GENERATION_CONFIG_NAME)
 
 
-def copy_config(source_dir: Path, output_dir: Path) -> None:
-    """Copy config.json byte for byte, unless it has the words of transformers 5 alone: then those of 4 are added."""
+def copy_config(source_dir: Path, output_dir: Path, *, without: Collection[str] = ()) -> None:
+    """Copy config.json byte for byte, unless it has the words of transformers 5 alone: then those of 4 are added.
+
+    Args:
+        without: keys that hold no more.
+    """
     said = read_json(source_dir / CONFIG_NAME, expected="expected the source's config")
-    told = in_words_of_both(said, source=str(source_dir))
+    told = {key: value for key, value in in_words_of_both(said, source=str(source_dir)).items() if key not in without}
     if told == said:
         shutil.copyfile(source_dir / CONFIG_NAME, output_dir / CONFIG_NAME)
     else:

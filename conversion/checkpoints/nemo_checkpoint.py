@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from conversion.checkpoints.factors import factors_of, fold_table
-from conversion.checkpoints.hf_checkpoint import copy_companions, copy_config
+from conversion.checkpoints.hf_checkpoint import QUANTIZATION, copy_companions, copy_config
 from conversion.checkpoints.hf_files import CONFIG_NAME
 from conversion.checkpoints.lora import merge_adapters
 from conversion.checkpoints.nemo_context import write_context
@@ -149,7 +149,7 @@ def write_nemo_checkpoint(
     digests = write_dist_checkpoint(directory / WEIGHTS, weights, prefix=PREFIX, common=COMMON, empty_objects=objects)
     if kept := [tensor for tensor in tensors if tensor.name.startswith(KEPT)]:
         write_safetensors(directory / HF / KEPT_NAME, kept)
-    copy_config(hf_dir, directory / HF)
+    copy_config(hf_dir, directory / HF, without=(QUANTIZATION,))  # the weights are whole by now
     copy_companions(hf_dir, directory / HF)
     model = {"family": family.model_type, "config": dict(config), "hf_dtype": hf_dtype}
     (directory / MODEL).write_text(json.dumps(model, indent=2) + "\n", encoding="utf-8")

@@ -57,6 +57,7 @@ class Family:
         nemo: the classes of NeMo that load the model without this project; None where NeMo does not know the family, or a variant.
         other_tables: the same rules for files that name the tensors otherwise.
         language_part: config.json -> what in it is of the language model, where that is a part of it.
+        quantized: values of `quant_method` whose weights are read as the whole numbers that they are.
     """
 
     model_type: str
@@ -70,6 +71,12 @@ class Family:
     nemo: Callable[[Mapping[str, Any]], NeMoClasses | None] | None = None
     other_tables: Sequence[Sequence[Rule]] = ()
     language_part: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None
+    quantized: Collection[str] = ()
+
+    def reads_quantized(self, config: Mapping[str, Any]) -> bool:
+        """Whether a config.json names a quantization whose numbers are read; see `HFCheckpoint.whole`."""
+        quantized = config.get("quantization_config")
+        return isinstance(quantized, Mapping) and quantized.get("quant_method") in self.quantized
 
     def language_config(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """What a config.json says of the language model; a key that it leaves out has the value that transformers gives it."""
@@ -91,13 +98,7 @@ class Family:
             ValueError: naming the key that makes it a variant that is not covered, or the one that is missing.
         """
         quantized = config.get("quantization_config")
-        if isinstance(quantized, Mapping) and quantized.get("quant_method") == "mxfp4":
-            raise ValueError(
-                f"{source} has its experts in MXFP4 (quantization_config in its config.json), which are not converted; have transformers write"
-                " them whole first: AutoModelForCausalLM.from_pretrained(DIR, quantization_config=Mxfp4Config(dequantize=True))"
-                ".save_pretrained(WHOLE), and copy the tokenizer"
-            )
-        if quantized:
+        if quantized and not self.reads_quantized(config):
             raise ValueError(
                 f"{source} has a quantization_config in its config.json: quantised weights are not converted; convert the model that was"
                 " quantised, or remove the key if the weights are whole again"

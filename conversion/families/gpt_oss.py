@@ -107,5 +107,12 @@ def to_megatron(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 GPT_OSS = Family(
-    "gpt_oss", TABLE, to_megatron, engine=llama.ENGINE, defaults=DEFAULTS, architecture=ARCHITECTURE, requirements=REQUIREMENTS
+    "gpt_oss",
+    TABLE,
+    to_megatron,
+    engine=llama.ENGINE,
+    defaults=DEFAULTS,
+    architecture=ARCHITECTURE,
+    requirements=REQUIREMENTS,
+    quantized=("mxfp4",),
 )

@@ -509,10 +509,9 @@ def test_gpt_oss_in_megatrons_words() -> None:
         ),
         ({"num_local_experts": 0}, "models/x has a config.json that gives Megatron num_moe_experts 0; expected numbers above 0"),
         (
-            {"quantization_config": {"quant_method": "mxfp4"}},
-            "models/x has its experts in MXFP4 (quantization_config in its config.json), which are not converted; have transformers write"
-            " them whole first: AutoModelForCausalLM.from_pretrained(DIR, quantization_config=Mxfp4Config(dequantize=True))"
-            ".save_pretrained(WHOLE), and copy the tokenizer",
+            {"quantization_config": {"quant_method": "gptq"}},
+            "models/x has a quantization_config in its config.json: quantised weights are not converted; convert the model that was quantised,"
+            " or remove the key if the weights are whole again",
         ),
     ],
 )
