@@ -23,7 +23,7 @@ help:
 	@echo "make demo-tiny the same on a tiny model that it trains itself, into $(TINY_OUTPUT)/ (under 7 minutes on 2 cores)"
 	@echo "make test      lint, types and the usual tests, shared by TEST_PROCESSES=$(TEST_PROCESSES) processes"
 	@echo "make test-slow what takes seconds each: families at every layout, kills and resumed runs, lost nodes of a Slurm, ranks on fake GPUs (about 23 minutes)"
-	@echo "make test-long what takes minutes each: whole trainings, pipelines on a Slurm, kills at every step, all published recipes (about 75 minutes)"
+	@echo "make test-long what takes minutes each: whole trainings, pipelines on a Slurm, kills at every step, all published recipes (about an hour)"
 	@echo "make test-all  all three"
 	@echo "make rehearsals  every published recipe on fake GPUs with all its layers"
 	@echo "make fuzz      hostile checkpoints for hours (FUZZ_EXAMPLES of each kind)"
