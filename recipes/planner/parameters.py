@@ -114,7 +114,12 @@ def _layer(model: Mapping[str, Any], shape: LayerShape) -> dict[str, tuple[int, 
         wide, narrow = experts * model["moe_ffn_hidden_size"] * shape.hidden, experts * shape.hidden
         layer = {name: found for name, found in layer.items() if not name.startswith((fc1, fc2))}
         layer |= {"mlp.router.weight": (narrow, False)}
-        layer |= {"mlp.experts.experts.linear_fc1.weight": (2 * wide, True), "mlp.experts.experts.linear_fc2.weight": (wide, True)}
+        first, second = "mlp.experts.experts.linear_fc1.", "mlp.experts.experts.linear_fc2."
+        # Those with biases are on every rank as a whole (`nemo_patches.engine_model`).
+        layer |= {f"{first}weight": (2 * wide, not has_biases), f"{second}weight": (wide, not has_biases)}
+        if has_biases:
+            layer |= {"mlp.router.bias": (experts, False), f"{second}bias": (narrow, False)}
+            layer |= {f"{first}bias": (2 * experts * model["moe_ffn_hidden_size"], False)}
         names = (names[0], "pre_mlp_layernorm.")
     norms = _norm(model, names[0], shape.hidden) | _norm(model, names[1], shape.hidden) if model.get("pre_norms", True) else {}
     if model.get("post_norms", False):
@@ -125,6 +130,8 @@ def _layer(model: Mapping[str, Any], shape: LayerShape) -> dict[str, tuple[int, 
     if model.get("norms_of_all_heads", False):
         keys = (shape.qkv - shape.attention) // 2
         layer |= {"self_attention.q_layernorm.weight": (shape.attention, True), "self_attention.k_layernorm.weight": (keys, True)}
+    if model.get("softmax_type", "vanilla") == "learnable":
+        layer |= {"self_attention.core_attention.softmax_offset": (model["num_attention_heads"], True)}
     if model.get("activation_func") == "xielu":
         norms |= {"mlp.activation_func.alpha_p": 1, "mlp.activation_func.alpha_n": 1}
     return layer | {name: (numel, False) for name, numel in norms.items()}

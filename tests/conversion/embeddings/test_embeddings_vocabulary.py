@@ -313,7 +313,9 @@ def test_pieces_are_the_bytes_of_the_token(vocabularies: dict[str, Vocabulary], 
 def test_pieces_of_any_bytes(vocabularies: dict[str, Vocabulary], data: bytes) -> None:
     for name in ("byte-level", "marked", "unigram"):
         source = vocabularies[name]
-        assert b"".join(source.token_bytes[i] or b"" for i in source.pieces(data)) == data
+        specials = [token.encode() for token, its_bytes in zip(source.tokens, source.token_bytes, strict=True) if its_bytes is None]
+        if not any(special in data for special in specials):  # such a spelling is that token, which writes nothing
+            assert b"".join(source.token_bytes[i] or b"" for i in source.pieces(data)) == data
 
 
 def test_pieces_leave_out_what_the_source_cannot_write() -> None:
