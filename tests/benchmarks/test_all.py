@@ -30,6 +30,7 @@ def results(*figures: Figure) -> Results:
     return Results("a" * 40, "a machine", 2, (0.5,), figures)
 
 
+@pytest.mark.slow
 def test_measured_kept_shown_and_compared(text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Real commands on a little text, twice; the second time beside results that were made faster by hand."""
     output = tmp_path / "costs"

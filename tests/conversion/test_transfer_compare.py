@@ -149,6 +149,7 @@ def test_packed_rows_are_the_documents_with_eos_between(folders: dict[str, Path]
     assert rows.flatten().tolist() == ids[: len(ids) // 8 * 8]
 
 
+@pytest.mark.slow
 def test_command_measures_all_that_the_material_allows(
     folders: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -201,6 +201,7 @@ def test_ids_are_the_librarys_on_the_demos_text(name: str) -> None:
     assert hits > 2 * misses > 0
 
 
+@pytest.mark.slow
 @has_compiler
 def test_every_code_point_is_cut_as_by_the_library() -> None:
     """Between letters, and between spaces, so that its category decides."""

@@ -26,6 +26,7 @@ def thresholds() -> Iterator[None]:
     gc.enable()
 
 
+@pytest.mark.slow
 def test_storages_may_end_while_the_fullest_moment_is_kept(thresholds: None) -> None:
     """The collector runs at whatever object is made next: here at each that one look makes."""
     account = Account()
