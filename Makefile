@@ -16,7 +16,7 @@ PYTEST := $(RUN) -m pytest --numprocesses $(TEST_PROCESSES)
 OUTPUT ?= demo_output
 TINY_OUTPUT ?= demo_tiny_output
 
-.PHONY: help setup docs demo demo-tiny test test-slow test-long test-all rehearsals fuzz test-vllm comet-environment test-comet trl-environment test-trl bridge-environment test-bridge check bench clean
+.PHONY: help setup docs demo demo-tiny test test-slow test-long test-all rehearsals fuzz lint test-vllm comet-environment test-comet trl-environment test-trl bridge-environment test-bridge check bench clean
 help:
 	@echo "make setup     virtual environment with the pinned requirements (about 3 minutes)"
 	@echo "make demo      graft Slovene onto SmolLM2-135M, all stages, into $(OUTPUT)/ (about 15 minutes on 2 cores)"
@@ -110,9 +110,11 @@ test-bridge: $(READY) bridge-environment
 docs: $(READY)
 	@$(RUN) -m mkdocs build --strict --quiet
 
-check: $(READY)
+lint: $(READY)
 	@$(VENV)/bin/ruff check .
 	@$(VENV)/bin/ruff format --check .
+
+check: lint
 	@$(VENV)/bin/mypy
 
 # Thousands of commands are started, each of which would compile our modules again where bytecode is not kept;
@@ -120,8 +122,11 @@ check: $(READY)
 test test-slow test-long: export PYTHONDONTWRITEBYTECODE :=
 test test-slow test-long: export OMP_NUM_THREADS := 1
 
-test: check
-	@$(PYTEST) -m "not slow and not long"
+# Types are checked beside the tests, as that takes one core a minute; what is found is printed behind them.
+test: lint
+	@types=$$(mktemp); $(VENV)/bin/mypy > $$types 2>&1 & checked=$$!; \
+	 $(PYTEST) -m "not slow and not long" || failed=$$?; \
+	 wait $$checked || failed=$$?; cat $$types; rm $$types; exit $${failed:-0}
 
 test-slow: $(READY)
 	@$(PYTEST) -m slow
