@@ -200,6 +200,7 @@ def test_mean_is_the_mean_of_naive_bpe_pieces(pair: TransferInputs, plans: dict[
     assert checked > 500
 
 
+@pytest.mark.slow
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     seed=st.integers(0, 10_000), num_source=st.integers(270, 420), num_target=st.integers(10, 300), share=st.sampled_from([0.3, 0.9, 1.0])

@@ -72,7 +72,6 @@ CASES = {
     "qwen2": Case("low_resource/llama3", overrides=NODE, num_layers=2, hf=PUBLISHED["qwen2-7b"]),
     "qwen3": Case("low_resource/llama3", overrides=NODE, num_layers=4, hf=PUBLISHED["qwen3-8b"]),
 }
-USUAL = ("opt, frozen body",)  # that the usual tests rehearse; each costs time
 LEFT = ("opt, frozen body", "qwen3")  # whose checkpoints other processes resume from
 PUBLISHED_RECIPES = [name for name in recipe_names() if not name.startswith("demo")]
 # A layer more and a document more cost time and show nothing new: with their real numbers they are rehearsed by `make rehearsals`.
@@ -99,13 +98,6 @@ def rehearsed(cases: dict[str, Case], directory: Path, *, timeout_seconds: float
 def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where checkpoints are left for other processes."""
     return tmp_path_factory.mktemp("kept")
-
-
-@pytest.fixture(scope="session")
-def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """Reports of the usual cases."""
-    usual = {title: case for title, case in CASES.items() if title in USUAL}
-    return rehearsed(usual, tmp_path_factory.mktemp("rehearsals"), timeout_seconds=600)
 
 
 def _demos(inputs: Inputs, *names: str) -> dict[str, Case]:
@@ -137,26 +129,17 @@ def published(inputs: Inputs, tmp_path_factory: pytest.TempPathFactory) -> dict[
 
 
 @pytest.fixture(scope="session")
-def more_reports(inputs: Inputs, kept: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """Reports of the slow cases, of those whose checkpoints are left, and of a recipe of the demo."""
+def reports(inputs: Inputs, kept: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Reports of all cases, and of a recipe of the demo; of some the checkpoints are left."""
     left = {title: replace(CASES[title], keep=str(kept / title)) for title in LEFT}
-    return rehearsed(
-        {title: case for title, case in CASES.items() if title not in USUAL} | left | _demos(inputs, "demo_adapt"),
-        tmp_path_factory.mktemp("more_rehearsals"),
-        timeout_seconds=1800,
-    )
-
-
-@pytest.mark.parametrize("case", USUAL)
-def test_a_rank_has_what_the_planner_counts(case: str, reports: dict[str, Any]) -> None:
-    _is_as_planned(reports[case])
+    return rehearsed(CASES | left | _demos(inputs, "demo_adapt"), tmp_path_factory.mktemp("rehearsals"), timeout_seconds=1800)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", [case for case in CASES if case not in USUAL])
-def test_a_rank_of_another_has_what_the_planner_counts(case: str, more_reports: dict[str, Any]) -> None:
-    _is_as_planned(more_reports[case])
-    _waits_a_few_times_for_a_save(more_reports[case])
+@pytest.mark.parametrize("case", CASES)
+def test_a_rank_has_what_the_planner_counts(case: str, reports: dict[str, Any]) -> None:
+    _is_as_planned(reports[case])
+    _waits_a_few_times_for_a_save(reports[case])
 
 
 def _is_as_planned(found: Any) -> None:
@@ -172,8 +155,8 @@ def _is_as_planned(found: Any) -> None:
 
 
 @pytest.mark.slow
-def test_a_real_checkpoint_and_real_data_are_rehearsed(more_reports: dict[str, Any]) -> None:
-    _runs_to_the_end(more_reports["demo_adapt"])
+def test_a_real_checkpoint_and_real_data_are_rehearsed(reports: dict[str, Any]) -> None:
+    _runs_to_the_end(reports["demo_adapt"])
 
 
 @pytest.mark.long
@@ -189,6 +172,7 @@ def _runs_to_the_end(found: Any) -> None:
         assert {"load", "backward", "save", "load, resumed", "save, resumed"} <= set(report["phases"])
 
 
+@pytest.mark.slow
 def test_all_parts_of_a_run_are_rehearsed(reports: dict[str, Any]) -> None:
     [report] = reports["opt, frozen body"]
     assert {"build", "load", "forward", "backward", "optimizer", "validation", "save", "load, resumed", "save, resumed"} <= set(
@@ -201,22 +185,23 @@ def test_all_parts_of_a_run_are_rehearsed(reports: dict[str, Any]) -> None:
 
 
 @pytest.mark.slow
-def test_documents_that_do_not_see_each_other_have_the_usual_kernels(more_reports: dict[str, Any]) -> None:
+def test_documents_that_do_not_see_each_other_have_the_usual_kernels(reports: dict[str, Any]) -> None:
     """Each for itself, and short ones together with a mask: none has all scores in memory."""
-    [report] = more_reports["mistral, windows, documents"]
+    [report] = reports["mistral, windows, documents"]
     assert set(report["attention kernels"]) == {"flash", "memory-efficient"}
     assert not any("documents.py" in place for place in report["waits of a step"]), "where documents begin is read on the host"
 
 
 @pytest.mark.slow
-def test_tensors_have_kinds_and_collectives_say_what_goes_on_beside_them(more_reports: dict[str, Any]) -> None:
-    [llama] = more_reports["qwen3"]
+def test_tensors_have_kinds_and_collectives_say_what_goes_on_beside_them(reports: dict[str, Any]) -> None:
+    [llama] = reports["qwen3"]
     assert llama["consists of"].get("other", 0) < 0.01 * llama["peak"]
     sent = {(row["group"], row["kind"], row["asynchronous"]): row["calls"] for row in llama["traffic of a step"]}
     assert sent["DP", "reduce-scatter", True] and ("DP", "reduce-scatter", False) not in sent  # overlap_communication
     assert sent["TP", "all-reduce", False] > sent.get(("TP", "all-reduce", True), 0)  # the forward pass needs its sums at once
 
 
+@pytest.mark.slow
 def test_groups_are_named_by_what_they_are_for(reports: dict[str, Any]) -> None:
     """Where all ranks are replicas, their group has the ranks of all; what is asked of all ranks is no traffic of gradients."""
     [report] = reports["opt, frozen body"]
@@ -225,38 +210,33 @@ def test_groups_are_named_by_what_they_are_for(reports: dict[str, Any]) -> None:
 
 
 @pytest.mark.slow
-def test_a_report_says_what_is_computed_beside_a_collective(more_reports: dict[str, Any]) -> None:
+def test_a_report_says_what_is_computed_beside_a_collective(reports: dict[str, Any]) -> None:
     """That a call returns at once says little: what counts are the products between its beginning and the wait for it."""
-    [overlapping] = more_reports["qwen3"]
+    [overlapping] = reports["qwen3"]
     rows = {(row["group"], row["kind"], row["asynchronous"]): row for row in overlapping["traffic of a step"]}
     reduced, gathered = rows["DP", "reduce-scatter", True], rows["DP", "all-gather", True]
     assert reduced["overlapped"] > 0.5 and reduced["TFLOP beside"] > 0
     assert 0 < gathered["overlapped"] <= 1
-    [waiting] = more_reports["opt, adapters, answers, nothing overlaps"]
+    [waiting] = reports["opt, adapters, answers, nothing overlaps"]
     for row in waiting["traffic of a step"]:
         assert row["overlapped"] == 0 == row["TFLOP beside"], row
-    first, last = more_reports["llama3, both ends, two tokens, tensors and pipeline"]
+    first, last = reports["llama3, both ends, two tokens, tensors and pipeline"]
     for row in first["traffic of a step"] + last["traffic of a step"]:
         if row["group"] == "PP":
             assert row["overlapped"] == 0, "Megatron waits at once for what goes from stage to stage"
 
 
-def test_the_host_waits_a_few_times_for_a_save(reports: dict[str, Any]) -> None:
-    """Not once for each part of a parameter, to read the same count of Adam's steps."""
-    for case in USUAL:
-        _waits_a_few_times_for_a_save(reports[case])
-
-
 def _waits_a_few_times_for_a_save(found: list[dict[str, Any]]) -> None:
+    """The host, and not once for each part of a parameter, to read the same count of Adam's steps."""
     for report in found:
         assert sum(report["waits of a save"].values()) <= 12, report["waits of a save"]
 
 
 @pytest.mark.slow
-def test_a_rank_saves_its_part_of_the_model_and_of_the_optimizer(more_reports: dict[str, Any]) -> None:
+def test_a_rank_saves_its_part_of_the_model_and_of_the_optimizer(reports: dict[str, Any]) -> None:
     """All of its own part of the optimizer's state, and of the model what its replicas do not save."""
     for case, replicas in (("opt, frozen body", 2), ("llama3.1, two languages", 1), ("opt, tied pipeline", 2)):
-        for report in more_reports[case]:
+        for report in reports[case]:
             planned, host = report["planned"], report["host"]
             assert host["save"] <= 1.02 * planned["host, save"], case
             assert max(host["load"], host["resume"]) <= 1.01 * planned["host, load"], case
@@ -275,11 +255,11 @@ def test_every_published_recipe_runs_at_its_real_widths(name: str, published: di
         assert report["rehearsal"]["processor seconds"] < (600 if REAL_DEPTH else 120) and report["rehearsal"]["memory (GiB)"] < 4
 
 
-def _elsewhere(stand_ins: str, more_reports: dict[str, Any], kept: Path, directory: Path) -> dict[str, Any]:
+def _elsewhere(stand_ins: str, reports: dict[str, Any], kept: Path, directory: Path) -> dict[str, Any]:
     """Reports of a process with other kernels, which resumes from what the usual one has left."""
     found = {}
     for title in LEFT:
-        assert isinstance(more_reports[title], list), more_reports[title]
+        assert isinstance(reports[title], list), reports[title]
         found[title] = replace(CASES[title], resume=str(kept / title), keep=str(kept / f"{title}, {stand_ins}"))
     return rehearsed(found, directory, timeout_seconds=600, stand_ins=stand_ins)
 
@@ -298,22 +278,22 @@ def _is_as_without(found: dict[str, Any], reports: dict[str, Any], stand_ins: li
 
 @pytest.mark.slow
 def test_transformer_engine_and_apex_start_from_the_converters_checkpoint_and_from_one_without_them(
-    more_reports: dict[str, Any], kept: Path, tmp_path: Path
+    reports: dict[str, Any], kept: Path, tmp_path: Path
 ) -> None:
     """Stand-ins of the newest image: norms with extra state, fused Adam, gradients of weights that are accumulated by a kernel."""
-    found = _elsewhere("transformer-engine=2.12,apex", more_reports, kept, tmp_path)
-    _is_as_without(found, more_reports, ["transformer-engine=2.12.0", "apex"])
+    found = _elsewhere("transformer-engine=2.12,apex", reports, kept, tmp_path)
+    _is_as_without(found, reports, ["transformer-engine=2.12.0", "apex"])
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("stand_ins", ["apex", "transformer-engine=2.7", "transformer-engine=2.9,apex"])
 def test_all_that_may_be_installed_is_rehearsed_and_resumed_from_without_it(
-    stand_ins: str, more_reports: dict[str, Any], kept: Path, tmp_path: Path
+    stand_ins: str, reports: dict[str, Any], kept: Path, tmp_path: Path
 ) -> None:
-    found = _elsewhere(stand_ins, more_reports, kept, tmp_path / "with")
-    _is_as_without(found, more_reports, stand_ins.replace("2.7", "2.7.0").replace("2.9", "2.9.0").split(","))
+    found = _elsewhere(stand_ins, reports, kept, tmp_path / "with")
+    _is_as_without(found, reports, stand_ins.replace("2.7", "2.7.0").replace("2.9", "2.9.0").split(","))
     back = {title: replace(CASES[title], resume=str(kept / f"{title}, {stand_ins}")) for title in LEFT}
-    _is_as_without(rehearsed(back, tmp_path / "back", timeout_seconds=600), more_reports, [])
+    _is_as_without(rehearsed(back, tmp_path / "back", timeout_seconds=600), reports, [])
 
 
 @pytest.mark.parametrize(
