@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -88,15 +89,13 @@ class RunningSlurm:
 
 
 def _start(command: list[str], stop: list[str]) -> None:
-    """At the second try, too: its daemons must answer within seconds, and on a machine that does much else one once did not."""
-    said = ""
-    for _ in range(2):
-        done = subprocess.run(command, check=False, timeout=120, capture_output=True, text=True)
-        if done.returncode == 0:
-            return
-        said += f"\n{done.stdout}{done.stderr}"
+    """At the second try, too: one start failed in a run of all tests, and why was not seen, nor seen again."""
+    done = subprocess.run(command, check=False, timeout=120, capture_output=True, text=True)
+    if done.returncode != 0:
+        warnings.warn(f"Slurm did not start at the first try: {done.stdout}{done.stderr}", RuntimeWarning, stacklevel=2)
         subprocess.run(stop, check=False, timeout=60, capture_output=True)
-    raise AssertionError(f"Slurm did not start:{said}")
+        done = subprocess.run(command, check=False, timeout=120, capture_output=True, text=True)
+    assert done.returncode == 0, f"Slurm did not start: {done.stdout}{done.stderr}"
 
 
 @contextmanager
