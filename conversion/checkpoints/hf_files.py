@@ -177,7 +177,15 @@ DEFAULT_ROPE_SCALING = {
         "original_max_position_embeddings": 8192,
         "low_freq_factor": 1.0,
         "high_freq_factor": 4.0,
-    }
+    },
+    "gpt_oss": {
+        "rope_type": "yarn",
+        "factor": 32.0,
+        "beta_fast": 32.0,
+        "beta_slow": 1.0,
+        "truncate": False,
+        "original_max_position_embeddings": 4096,
+    },
 }
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from conversion.checkpoints.hf_files import DEFAULT_ROPE_SCALING
 from conversion.families import gemma3, llama, qwen, qwen3_moe
 from conversion.families.family import Family, Require
 from conversion.families.llama import HF, MEGATRON
@@ -70,14 +71,7 @@ DEFAULTS = {
     "max_position_embeddings": 131072,
     "rms_norm_eps": 1e-5,
     "rope_theta": 150000.0,
-    "rope_scaling": {
-        "rope_type": "yarn",
-        "factor": 32.0,
-        "beta_fast": 32.0,
-        "beta_slow": 1.0,
-        "truncate": False,
-        "original_max_position_embeddings": 4096,
-    },
+    "rope_scaling": DEFAULT_ROPE_SCALING["gpt_oss"],
     "sliding_window": 128,
     "layer_types": None,
     "num_local_experts": 128,

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -224,27 +224,32 @@ class TurnExperts(Rule):
         (tensor,) = tensors
         (shape,) = self.megatron_shapes(sizes)
 
-        def read() -> Bits:
-            experts = _turned(tensor.bits())
+        def some(start: int, stop: int) -> Bits:
+            experts = _turned(tensor.row_range("", start, stop).bits())
             if self.alternates:
-                experts = experts.reshape(shape[0], -1, 2, *shape[2:]).swapaxes(1, 2)
-            return np.ascontiguousarray(experts).reshape(shape)
+                experts = experts.reshape(len(experts), -1, 2, *shape[2:]).swapaxes(1, 2)
+            return np.ascontiguousarray(experts).reshape(len(experts), *shape[1:])
 
-        return [LazyTensor(names[0], shape, tensor.dtype_name, read)]
+        return [_made_by_rows(names[0], shape, tensor, some)]
 
     def to_hf(self, tensors: Tensors, names: Sequence[str], sizes: Sizes) -> Tensors:
         """See `Rule`."""
         (tensor,) = tensors
         (shape,) = self.hf_shapes(sizes)
 
-        def read() -> Bits:
-            experts = tensor.bits()
+        def some(start: int, stop: int) -> Bits:
+            experts = tensor.row_range("", start, stop).bits()
             if self.alternates:
-                halves = experts.reshape(shape[0], 2, -1, *experts.shape[2:])
+                halves = experts.reshape(len(experts), 2, -1, *experts.shape[2:])
                 experts = halves.swapaxes(1, 2).reshape(experts.shape)
             return np.ascontiguousarray(_turned(experts))
 
-        return [LazyTensor(names[0], shape, tensor.dtype_name, read)]
+        return [_made_by_rows(names[0], shape, tensor, some)]
+
+
+def _made_by_rows(name: str, shape: Shape, source: LazyTensor, some: Callable[[int, int], Bits]) -> LazyTensor:
+    """A tensor whose rows from one to before another are made of those of its source, a few at a time where that can be read so."""
+    return LazyTensor(name, shape, source.dtype_name, partial(some, 0, shape[0]), None if source.rows is None else some)
 
 
 def _turned(experts: Bits) -> Bits:

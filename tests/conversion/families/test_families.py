@@ -570,16 +570,18 @@ def test_numbers_of_xielu_that_the_engine_would_not_compute_with(tmp_path: Path)
 
 
 def test_rotations_that_a_class_would_put_in_the_place_of_those_of_transformers_5() -> None:
-    """Apertus and SmolLM3 have other defaults than most."""
-    apertus, smollm3 = (
-        {key: value for key, value in PUBLISHED[name].items() if key != "rope_theta"} for name in ("apertus-8b", "smollm3-3b")
+    """Apertus, gpt-oss and SmolLM3 have other defaults than most."""
+    apertus, gpt_oss, smollm3 = (
+        {key: value for key, value in PUBLISHED[name].items() if key not in ("rope_theta", "rope_scaling")}
+        for name in ("apertus-8b", "gpt-oss-20b", "smollm3-3b")
     )
     plain = {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4}}
-    found = FAMILIES["apertus"].megatron_config({**apertus, **plain}, tied=False, source="x")
-    assert found["rotary_base"] == 1e4 and "scale_factor" not in found
-    read = AutoConfig.for_model(**in_words_of_both({**apertus, **plain}, source="x"))
-    words = in_words_of_both(read.to_dict(), source="x")
-    assert words["rope_theta"] == 1e4 and words["rope_scaling"]["rope_type"] == "default"
+    for config, slower in ((apertus, "scale_factor"), (gpt_oss, "yarn_factor")):
+        found = FAMILIES[config["model_type"]].megatron_config({**config, **plain}, tied=False, source="x")
+        assert found["rotary_base"] == 1e4 and slower not in found
+        read = AutoConfig.for_model(**in_words_of_both({**config, **plain}, source="x"))
+        words = in_words_of_both(read.to_dict(), source="x")
+        assert words["rope_theta"] == 1e4 and words["rope_scaling"]["rope_type"] == "default"
     assert FAMILIES["smollm3"].megatron_config({**smollm3, **plain}, tied=True, source="x")["rotary_base"] == 1e4
     scaled = {"rope_parameters": {**DEFAULT_ROPE_SCALING["apertus"], "rope_theta": 12000000.0}}
     assert FAMILIES["apertus"].megatron_config({**apertus, **scaled}, tied=False, source="x")["scale_factor"] == 8.0
