@@ -31,7 +31,7 @@ def checkpoint_problems(recipe: Recipe, inputs: RunInputs) -> list[str]:
     if inputs.model.get("softmax_type") == "learnable":
         problems.append(
             f"the checkpoint {path} has sinks and experts with biases (softmax_type learnable), which this project converts but does not train:"
-            " Megatron-core's experts of one rank let no gradient through such a bias; give a model without"
+            " Megatron-core's own experts let no gradient through their biases; give a model without"
         )
     elif experts := inputs.model.get("num_moe_experts"):
         problems.append(

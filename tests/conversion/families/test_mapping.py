@@ -2,12 +2,24 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 import torch
 
-from conversion.families.mapping import Drop, FuseGateUp, FuseQKV, Rename, SplitRows, StackExperts, expand, map_to_hf, map_to_megatron
-from conversion.formats.lazy_tensor import LazyTensor
+from conversion.families.mapping import (
+    Drop,
+    FuseGateUp,
+    FuseQKV,
+    Rename,
+    SplitRows,
+    StackExperts,
+    TurnExperts,
+    expand,
+    map_to_hf,
+    map_to_megatron,
+)
+from conversion.formats.lazy_tensor import Bits, LazyTensor, bits_of
 
 CONFIG = {
     "num_layers": 2,
@@ -85,6 +97,40 @@ def test_experts_are_stacked_gate_above_up() -> None:
         )
     with pytest.raises(ValueError, match=r"^x has a configuration with 10001 experts; expected at most 10000$"):
         map_to_megatron(table, hf, {**config, "num_moe_experts": 10_001}, source="x")
+
+
+def test_experts_are_turned_and_gates_part_from_ups() -> None:
+    """Hundreds say the expert, tens the output, of which every second is of the gate, units the input."""
+    table = (
+        TurnExperts("l.*.in", "layers.*.fc1", ("num_moe_experts", "expert_gate_up_size", "hidden_size"), alternates=True),
+        TurnExperts("l.*.in_bias", "layers.*.bias", ("num_moe_experts", "expert_gate_up_size"), alternates=True),
+        TurnExperts("l.*.out", "layers.*.fc2", ("num_moe_experts", "hidden_size", "moe_ffn_hidden_size")),
+    )
+    config = {**CONFIG, "num_layers": 1, "num_moe_experts": 3, "moe_ffn_hidden_size": 2}
+    experts, inputs, outputs = 100.0 * torch.arange(3)[:, None, None], torch.arange(4.0)[:, None], 10.0 * torch.arange(4)
+    hf = {
+        "l.0.in": experts + inputs + outputs,
+        "l.0.in_bias": (experts + outputs)[:, 0],
+        "l.0.out": experts + torch.arange(2.0)[:, None] + outputs,
+    }
+    read: list[tuple[int, int]] = []
+
+    def one_by_one(name: str, tensor: torch.Tensor) -> LazyTensor:
+        def rows(start: int, stop: int) -> Bits:
+            read.append((start, stop))
+            return bits_of(tensor[start:stop])
+
+        return replace(LazyTensor.of(name, tensor), rows=rows)
+
+    found = by_name(map_to_megatron(table, {name: one_by_one(name, tensor) for name, tensor in hf.items()}, config, source="x"))
+    assert found["layers.0.fc1"].read()[1].tolist() == [[100.0 + output + i for i in range(4)] for output in (0, 20, 10, 30)]
+    assert found["layers.0.bias"].read()[2].tolist() == [200.0, 220.0, 210.0, 230.0]
+    assert found["layers.0.fc2"].read()[1].tolist() == [[100.0 + output, 101.0 + output] for output in (0, 10, 20, 30)]
+    assert_equal(by_name(map_to_hf(table, found, config, source="x")), {name: LazyTensor.of(name, tensor) for name, tensor in hf.items()})
+    read.clear()
+    [back, *_] = map_to_hf(table, found, config, source="x")
+    assert torch.equal(back.row_range("", 1, 2).read(), hf["l.0.in"][1:2])
+    assert read == [(1, 2)], "no more than this expert"
 
 
 def test_patterns() -> None:

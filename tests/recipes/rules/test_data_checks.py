@@ -168,7 +168,7 @@ def test_sinks_are_refused() -> None:
     model = {**_inputs().model, "num_moe_experts": 32, "softmax_type": "learnable"}
     assert _problem(inputs=replace(_inputs(), model=model)) == (
         "the checkpoint nemo has sinks and experts with biases (softmax_type learnable), which this project converts but does not train:"
-        " Megatron-core's experts of one rank let no gradient through such a bias; give a model without"
+        " Megatron-core's own experts let no gradient through their biases; give a model without"
     )
 
 
