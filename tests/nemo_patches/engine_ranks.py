@@ -288,7 +288,6 @@ def sinks_over_ranks(tensor_parallel_size: int) -> str:
     return "nothing"
 
 
-
 def one_rank(tensor_parallel_size: int) -> dict[str, Any]:
     """All of the above on one rank: importing Megatron takes longer than the tests."""
     functions = (
