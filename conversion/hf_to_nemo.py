@@ -112,6 +112,18 @@ def _tokenizer_digest(hf: HFCheckpoint, manifest: Manifest | None, rows: int) ->
     return tokenizer_digest(tokenizer)
 
 
+def _notes(input_dir: Path) -> list[str]:
+    """What an export of a checkpoint that was converted has otherwise."""
+    from conversion.checkpoints.hf_checkpoint import QUANTIZATION, HFCheckpoint
+    from conversion.families import reads_quantized
+
+    config = HFCheckpoint.open(input_dir).config
+    if not reads_quantized(config):
+        return []
+    method = config[QUANTIZATION]["quant_method"].upper()
+    return [f"{input_dir} is in {method}; each of its numbers is kept, in bfloat16, and so an export has them, about four times as large"]
+
+
 def _warnings(input_dir: Path) -> list[str]:
     """What is worth knowing of a checkpoint that was converted."""
     from conversion.checkpoints.hf_checkpoint import HFCheckpoint
@@ -131,12 +143,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     manifest = convert(arguments.input, arguments.output)
     if manifest.facts["tokenizer_digest"] is None:
         print(f"note: {arguments.input} holds no tokenizer; add its files if the model is to be exported with one", file=sys.stderr)
-    if "was_quantized" in manifest.facts:
-        print(
-            f"note: {arguments.input} is in {manifest.facts['was_quantized'].upper()}; each of its numbers is kept, in bfloat16, and so an"
-            " export has them, about four times as large",
-            file=sys.stderr,
-        )
+    for sentence in _notes(arguments.input):
+        print(f"note: {sentence}", file=sys.stderr)
     for sentence in _warnings(arguments.input):
         print(f"warning: {sentence}", file=sys.stderr)
     print(summary(arguments.output, manifest, seconds=time.monotonic() - start))

@@ -84,7 +84,7 @@ class Side:
         """
         from conversion.checkpoints.hf_checkpoint import HFCheckpoint
         from conversion.checkpoints.nemo_checkpoint import WEIGHTS, NeMoCheckpoint
-        from conversion.families import FAMILIES, language_config
+        from conversion.families import language_config, reads_quantized
         from conversion.layouts.source import open_source
 
         if (directory / WEIGHTS).is_dir():
@@ -93,8 +93,7 @@ class Side:
             source = open_source(directory, None)
             return cls._of_engine(source.checkpoint(), source.place.format)
         hf = HFCheckpoint.open(directory)
-        family = FAMILIES.get(hf.model_type)
-        hf = hf.whole(quantized=family is not None and family.reads_quantized(hf.config))
+        hf = hf.whole(quantized=reads_quantized(hf.config))
         config = language_config(hf.config)
         if missing := [key for key in ("max_position_embeddings", "vocab_size") if not isinstance(config.get(key), int)]:
             raise ValueError(f"{directory} has no {' and no '.join(missing)} in its config.json")

@@ -344,9 +344,16 @@ class SinkAttention(ScaledDotProductAttention):
 
     No kernel of torch has them.  Here a sink is one key more, in front of the others, whose value is zero; its score comes from a dimension more,
     in which all queries are 1 and all other keys 0.  So no mask has a number for each head.
+
+    Raises:
+        ValueError: at construction, where samples are cut among ranks.
     """
 
     def __init__(self, config: TransformerConfig, *args: Any, **kwargs: Any) -> None:
+        if config.context_parallel_size > 1:  # the backward pass of which gives gradients to queries, keys and values alone
+            raise ValueError(
+                f"context_parallel_size is {config.context_parallel_size}, but sinks get no gradient where samples are cut among ranks; expected 1"
+            )
         super().__init__(config, *args, **kwargs)
         num_heads = config.num_attention_heads // config.tensor_model_parallel_size
         self.softmax_offset = nn.Parameter(torch.zeros(num_heads, dtype=config.params_dtype))

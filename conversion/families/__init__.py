@@ -68,6 +68,12 @@ def language_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
     return family.language_config(config)
 
 
+def reads_quantized(config: Mapping[str, Any]) -> bool:
+    """Whether a config.json names a quantization of its family whose numbers are read; see `HFCheckpoint.whole`."""
+    family = FAMILIES.get(str(config.get("model_type")))
+    return family is not None and family.reads_quantized(config)
+
+
 def family_of(model_type: str, *, source: str) -> Family:
     """The family of a model type.
 

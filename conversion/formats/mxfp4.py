@@ -5,7 +5,8 @@ Source: Open Compute Project, Microscaling Formats (MX) Specification 1.0, secti
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 import numpy as np
@@ -49,6 +50,11 @@ def with_whole_numbers(tensors: Mapping[str, LazyTensor], *, source: str) -> dic
     return whole
 
 
+def num_weights(name: str, shape: Sequence[int]) -> int:
+    """How many of a model's weights a stored tensor says: two in each byte of blocks, and none in scales."""
+    return 0 if name.endswith(_SCALES) else math.prod(shape) * (2 if name.endswith(_BLOCKS) else 1)
+
+
 def _experts(blocks: LazyTensor, scales: LazyTensor, start: int, stop: int) -> Bits:
     """Some experts' matrices, (experts, inputs, outputs), one after the other."""
     experts, outputs, num_blocks = (stop - start, *scales.shape[1:])
@@ -56,7 +62,8 @@ def _experts(blocks: LazyTensor, scales: LazyTensor, start: int, stop: int) -> B
     for number in range(start, stop):
         codes, exponents = (part.row_range("", number, number + 1).bits()[0].view(np.uint8) for part in (blocks, scales))
         pairs = np.stack([codes & 15, codes >> 4], axis=-1).reshape(outputs, num_blocks, _SHARING)
-        numbers = np.ldexp(_NUMBERS[pairs], exponents[..., None].astype(np.int32) - _BIAS)
+        with np.errstate(over="ignore"):  # infinite numbers are refused where they are read
+            numbers = np.ldexp(_NUMBERS[pairs], exponents[..., None].astype(np.int32) - _BIAS)
         # The upper half of a float32 is the bfloat16: these numbers have two significant bits.
         upper = (numbers.view(np.uint32) >> 16).astype(np.uint16).view(np.int16)
         found[number - start] = upper.reshape(outputs, -1).T

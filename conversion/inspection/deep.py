@@ -48,8 +48,10 @@ def read_all(description: Description, place: Place) -> None:
 def _tensors(place: Place) -> Iterable[LazyTensor]:
     if place.format == HUGGING_FACE:
         from conversion.checkpoints.hf_checkpoint import HFCheckpoint
+        from conversion.families import reads_quantized
 
-        return HFCheckpoint.open(place.directory).tensors.values()
+        hf = HFCheckpoint.open(place.directory)
+        return hf.whole(quantized=reads_quantized(hf.config)).tensors.values()
     from conversion.formats.dist_checkpoint import read_dist_checkpoint
     from conversion.formats.dist_metadata import read_dist_metadata
 

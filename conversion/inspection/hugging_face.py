@@ -19,7 +19,8 @@ from conversion.checkpoints.hf_files import (
     require_shard,
     tied_by_config,
 )
-from conversion.families import language_config
+from conversion.families import language_config, reads_quantized
+from conversion.formats.mxfp4 import num_weights
 from conversion.formats.pickle_names import TENSORS, refusal, unknown_names
 from conversion.formats.safetensors_header import read_header
 from conversion.formats.torch_zip import read_torch_file
@@ -119,6 +120,8 @@ def _weights(description: Description, tensors: Tensors, config: Mapping[str, An
     counted = {name: tensor for name, tensor in tensors.items() if not (tied and _OUTPUT.fullmatch(name))}
     description.tie_word_embeddings = tied
     description.count((math.prod(shape), dtype) for shape, dtype in counted.values())
+    if reads_quantized(config):
+        description.parameters = sum(num_weights(name, shape) for name, (shape, _) in counted.items())
     embeddings = [math.prod(shape) for name, (shape, _) in counted.items() if _INPUT.fullmatch(name) or _OUTPUT.fullmatch(name)]
     description.embedding_parameters = sum(embeddings)
     description.padded_vocab_size = next((shape[0] for name, (shape, _) in tensors.items() if _INPUT.fullmatch(name) and shape), None)

@@ -278,10 +278,21 @@ def padded_encoder(tensor_parallel_size: int) -> dict[str, float]:
     }
 
 
+def sinks_over_ranks(tensor_parallel_size: int) -> str:
+    """What is said of sinks where samples are cut among ranks."""
+    config = engine_config(GEMMA2, context_parallel_size=2)
+    try:
+        SinkAttention(config, 1, AttnMaskType.causal, "self")
+    except ValueError as error:
+        return str(error)
+    return "nothing"
+
+
 def one_rank(tensor_parallel_size: int) -> dict[str, Any]:
     """All of the above on one rank: importing Megatron takes longer than the tests."""
     functions = (
         feed_forward_and_dropout, attention_is_causal, padding, loss_gradient, windows_and_caps, blocks_of_attention, padded_encoder,
+        sinks_over_ranks,
     )  # fmt: skip
     return {function.__name__: function(tensor_parallel_size) for function in functions}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,7 +17,8 @@ from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 from conversion import hf_to_nemo, nemo_to_hf, verify
 from conversion.formats.lazy_tensor import LazyTensor
 from conversion.formats.mxfp4 import with_whole_numbers
-from tests.conversion.tiny_families import save_tiny_model
+from conversion.inspection import describe
+from tests.conversion.tiny_families import save_tiny_model, tiny_model
 
 EXPERTS = re.compile(r"(.*\.mlp\.experts\.(?:gate_up|down)_proj)")
 
@@ -67,6 +69,28 @@ def test_a_published_model_comes_back_whole(published: Path, tmp_path: Path, cap
         assert torch.equal(tensor, expected), name
     config = json.loads((tmp_path / "back/config.json").read_text())
     assert "quantization_config" not in config and config["dtype"] == "bfloat16"
+    assert hf_to_nemo.main(["--input", str(tmp_path / "back"), "--output", str(tmp_path / "again")]) == 0
+    assert "MXFP4" not in capsys.readouterr().err, "an export is whole"
+
+
+def test_inspect_counts_weights_and_not_the_bytes_that_say_them(published: Path) -> None:
+    found = describe(published)
+    assert found.parameters == sum(parameter.numel() for parameter in tiny_model("gpt_oss", intermediate_size=64).parameters())
+    assert set(found.dtypes) == {"bfloat16", "uint8"} and not found.problems
+
+
+def test_infinite_numbers_are_found_and_refused(published: Path, tmp_path: Path) -> None:
+    """A scale of 2^127, with which most of the numbers are beyond bfloat16."""
+    hf_dir, name = tmp_path / "hf", "model.layers.1.mlp.experts.gate_up_proj"
+    shutil.copytree(published, hf_dir)
+    state = load_file(hf_dir / "model.safetensors")
+    state[f"{name}_scales"][2, 3, 0] = 254
+    save_file(state, hf_dir / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ValueError, match=f"^{re.escape(f'{hf_dir}: {name} holds values that are NaN or infinite')}"):
+        hf_to_nemo.convert(hf_dir, tmp_path / "nemo")
+    assert not (tmp_path / "nemo").exists()
+    [problem] = describe(hf_dir, deep=True).problems
+    assert re.fullmatch(rf"{re.escape(name)} has \d+ values that are NaN or infinite", problem)
 
 
 @pytest.mark.slow

@@ -63,6 +63,7 @@ def test_parameters_of_gams() -> None:
         ("granite-3.3-2b", 2.53),
         ("qwen3-8b", 8.19),
         ("qwen3-30b-a3b", 30.53),
+        ("gpt-oss-20b", 20.91),  # as its model card has it
     ],
 )
 def test_parameters_of_published_models(name: str, billions: float) -> None:

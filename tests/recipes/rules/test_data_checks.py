@@ -163,6 +163,15 @@ def test_a_mixture_of_experts_is_refused() -> None:
     )
 
 
+def test_sinks_are_refused() -> None:
+    """Of gpt-oss, whose experts are refused by what is particular to them."""
+    model = {**_inputs().model, "num_moe_experts": 32, "softmax_type": "learnable"}
+    assert _problem(inputs=replace(_inputs(), model=model)) == (
+        "the checkpoint nemo has sinks and experts with biases (softmax_type learnable), which this project converts but does not train:"
+        " Megatron-core's own experts let no gradient through their biases; give a model without"
+    )
+
+
 def test_another_vocabulary_or_transfer_is_refused() -> None:
     assert _problem("model.vocab_size=80000") == (
         "the recipe is for 80,000 tokens, but the checkpoint nemo has 1,001; set model.vocab_size=1001, or make the checkpoint with the"
