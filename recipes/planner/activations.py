@@ -85,6 +85,11 @@ class _Layer:
         return self.item == 2 and not self.joins_heads and (self.kernels == "cpu" or (self.kernels == "gpu" and self.is_centred))
 
     @property
+    def experts(self) -> int:
+        """Of a layer; 0 where it has one feed-forward part."""
+        return self.model.get("num_moe_experts") or 0
+
+    @property
     def joins_heads(self) -> bool:
         """Whether one norm is over all queries, and one over all keys: ours, which keeps its input alone."""
         return bool(self.model.get("norms_of_all_heads", False))
@@ -130,6 +135,8 @@ def layer_activations(
     split = _attention_bytes(layer) + (0 if FEED_FORWARD in recomputed else _feed_forward_bytes(layer))
     if sequence_parallel:
         whole, split = 0, split + whole
+    if layer.experts and FEED_FORWARD not in recomputed:
+        whole, split = whole + _permuted_bytes(layer), split + _routed_bytes(layer)
     rotating = rotating_share(model) if model.get("position_embedding_type") == "rope" else 0.0
     rotations = round(4 * layer.head_dim * layer.item * rotating)
     once = rotations * sequence_length // context_parallel_size
@@ -217,4 +224,17 @@ def _feed_forward_bytes(layer: _Layer) -> int:
     if not layer.shape.is_gated:
         return item * ffn * (1 if activation == "relu" else 2)  # ReLU's output says where its input was above 0
     is_fused = layer.kernels != "cpu" and activation == "silu"
-    return item * ffn * (3 if is_fused else 5)  # gate and up, the product; the activated gate, and up plus an offset
+    # Gate and up, the product; the activated gate, and up plus an offset; the product times the share of an expert.
+    return item * ffn * (3 if is_fused else 6 if layer.experts else 5)
+
+
+def _routed_bytes(layer: _Layer) -> int:
+    """Per token of a rank: which experts it goes to, and their shares, in 32 bit: of all experts, or of the chosen ones."""
+    chosen = layer.model["moe_router_topk"]
+    return 8 * chosen + 4 * (layer.experts if layer.model.get("moe_router_pre_softmax", False) else chosen)
+
+
+def _permuted_bytes(layer: _Layer) -> int:
+    """Per token, of those that tensor-parallel ranks gather to put them in the order of experts: copies, places, shares, and who goes where."""
+    chosen = layer.model["moe_router_topk"]
+    return chosen * (layer.item * (layer.shape.hidden + 1) + 8) + layer.experts * (layer.item + 1)

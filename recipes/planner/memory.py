@@ -79,6 +79,8 @@ def stage_memory(model: PlannedModel, layout: Layout, stage: int, *, kernels: st
         head = tokens * head_bytes(model, item, kernels) / (tensor if layout.sequence_parallel else 1)
         logits = _logit_bytes(model, item) * tokens * model.vocab_rows / tensor
     at_work = max(tokens * item * (model.shape.ffn_input + model.shape.ffn) / tensor, _gathered_bytes(model, layout, item))
+    if chosen := model.config.get("moe_router_topk"):  # copies of the tokens, and what comes of them, in the order of experts
+        at_work = max(at_work, 2.0 * tokens * item * chosen * model.shape.hidden)
     return MemoryEstimate(
         stage=stage,
         parameters=rank.held * item,
@@ -176,7 +178,8 @@ def head_bytes(model: PlannedModel, item: int, kernels: str) -> float:
 
 def _halves(model: PlannedModel, layers: Iterable[int], layout: Layout) -> float:
     """Bytes of a rank's first feed-forward matrices and of their part of the optimizer's state, which are put together when all is read."""
-    names = [f"decoder.layers.{index}.mlp.linear_fc1.weight" for index in layers]
+    first = "mlp.experts.experts.linear_fc1" if "num_moe_experts" in model.config else "mlp.linear_fc1"
+    names = [f"decoder.layers.{index}.{first}.weight" for index in layers]
     held = sum(model.parameters[name].numel for name in names) / layout.tensor_parallel_size
     trained = sum(model.parameters[name].numel for name in names if name not in model.frozen) / layout.tensor_parallel_size
     replicas = layout.weight_copies if layout.distributed_optimizer else 1
@@ -220,7 +223,11 @@ def unkept_bytes(
     shape = model.shape
     cut = shape.hidden / (tensor_parallel_size if sequence_parallel else 1)
     inputs: dict[str, float] = {"self_attention.linear_qkv": cut}
-    if not without_feed_forward:  # otherwise its input is kept to compute it again
+    if chosen := model.config.get("moe_router_topk"):
+        if not without_feed_forward:  # the router keeps its input whatever becomes of its weights
+            inputs["mlp.experts.experts.linear_fc1"] = chosen * shape.hidden
+            inputs["mlp.experts.experts.linear_fc2"] = shape.ffn / tensor_parallel_size
+    elif not without_feed_forward:  # otherwise its input is kept to compute it again
         inputs["mlp.linear_fc1"] = cut
         if shape.is_gated or model.config.get("activation_func", "relu") != "relu":
             inputs["mlp.linear_fc2"] = shape.ffn / tensor_parallel_size

@@ -115,11 +115,13 @@ def _pass_time(model: PlannedModel, layout: Layout, gpu: Gpu, stage: int, effici
     num_layers = model.config["num_layers"] // layout.pipeline_parallel_size
     vocab_columns = model.num_heads * model.vocab_rows // tensor if stage == layout.pipeline_parallel_size - 1 else 0
     again = _again(layout, num_layers, efficiency)
+    # Experts compute one after the other, each with its part of the tokens (here: as many as every other).
+    experts, chosen = model.config.get("num_moe_experts") or 1, model.config.get("moe_router_topk") or 1
     around_attention, feed_forward = (
-        sum(product_seconds(tokens, inputs, outputs, gpu, efficiency) for inputs, outputs in products)
-        for products in (
-            ((shape.hidden, shape.qkv // tensor), (shape.attention // tensor, shape.hidden)),
-            ((shape.hidden, shape.ffn_input // tensor), (shape.ffn // tensor, shape.hidden)),
+        parts * sum(product_seconds(tokens * ways // parts, inputs, outputs, gpu, efficiency) for inputs, outputs in products)
+        for parts, ways, products in (
+            (1, 1, ((shape.hidden, shape.qkv // tensor), (shape.attention // tensor, shape.hidden))),
+            (experts, chosen, ((shape.hidden, shape.ffn_input // chosen // tensor), (shape.ffn // chosen // tensor, shape.hidden))),
         )
     )
     kept = layer_bytes(model, layout, is_half=True, kernels=kernels).of(tokens)

@@ -28,16 +28,6 @@ def checkpoint_problems(recipe: Recipe, inputs: RunInputs) -> list[str]:
             f"the recipe is for {wanted.base}, but the checkpoint {path} has {'; '.join(differences)};"
             " give that model's checkpoint, or model.base=null to train another"
         )
-    if inputs.model.get("softmax_type") == "learnable":
-        problems.append(
-            f"the checkpoint {path} has sinks and experts with biases (softmax_type learnable), which this project converts but does not train:"
-            " Megatron-core's own experts let no gradient through their biases; give a model without"
-        )
-    elif experts := inputs.model.get("num_moe_experts"):
-        problems.append(
-            f"the checkpoint {path} is a mixture of {experts} experts (num_moe_experts), which this project converts but does not train;"
-            " give one without experts"
-        )
     rows = inputs.model["vocab_size"]
     if wanted.vocab_size is not None and wanted.vocab_size != rows:
         problems.append(

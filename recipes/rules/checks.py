@@ -14,6 +14,7 @@ from recipes.planner.hardware import Gpu
 from recipes.planner.parameters import SECOND_HEAD, PlannedModel
 from recipes.rules.checkpoint_checks import checkpoint_problems, factor_problems
 from recipes.rules.data_checks import blend_problems, data_problems
+from recipes.rules.experts import expert_problems
 from recipes.rules.freezing import NEVER, TOKEN_TABLE, first_trained_steps, model_parameter_names, pipeline_stages, table_names
 from recipes.rules.inputs import RunInputs
 from recipes.rules.layout_checks import layout_problems
@@ -77,7 +78,8 @@ def check_run(recipe: Recipe, inputs: RunInputs, *, visible: Gpu | None = None) 
     problems = value_problems(recipe)
     if not problems:  # the rules below divide by these numbers
         problems += _choice_problems(recipe) + layout_problems(recipe, inputs, vocab_rows=padded_vocab_size(recipe, inputs))
-        problems += checkpoint_problems(recipe, inputs) + factor_problems(recipe, inputs) + masking_problems(recipe, inputs)
+        problems += checkpoint_problems(recipe, inputs) + expert_problems(recipe, inputs.model) + factor_problems(recipe, inputs)
+        problems += masking_problems(recipe, inputs)
         without_steps = batch_problems(recipe) + blend_problems(recipe, inputs)
         problems += without_steps
         if not without_steps:

@@ -63,7 +63,9 @@ def _division_problems(recipe: Recipe, inputs: RunInputs, vocab_rows: int) -> li
     groups = model.get("num_query_groups", heads)  # which divide the heads
     for name, size in (
         ("attention heads" if groups == heads else "key and value heads", groups),
-        ("hidden units of the feed-forward layer", model["ffn_hidden_size"]),
+        ("hidden units of an expert", model["moe_ffn_hidden_size"])
+        if "num_moe_experts" in model
+        else ("hidden units of the feed-forward layer", model["ffn_hidden_size"]),
     ):
         if size % tensor:
             problems.append(f"parallel.tensor_parallel_size ({tensor}) does not divide the {size} {name}; {_possible(size, tensor)}")

@@ -52,6 +52,7 @@ RANGES: Mapping[str, Range] = {
     "model.factorised_size": COUNT,
     "model.hidden_dropout": SHARE_BELOW_ONE,
     "model.attention_dropout": SHARE_BELOW_ONE,
+    "model.expert_balance": NOT_NEGATIVE,
     "model.pad_vocabulary_to_multiple_of": COUNT,
     "data.sampling_exponent": Range(0, 1, because=", from all languages alike to as much as there is of each"),
     "parallel.num_nodes": COUNT,

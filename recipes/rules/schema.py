@@ -23,6 +23,7 @@ class ModelRecipe:
     factorised_size: int | None = None  # dimensions that the factors must have
     hidden_dropout: float = 0.0  # after attention and after the second linear layer; OPT was pretrained with 0.1
     attention_dropout: float = 0.0  # on the attention weights; OPT has none
+    expert_balance: float | None = None  # weight of the loss that keeps experts equally busy; 0.001 where there are experts, 0: none
     pad_vocabulary_to_multiple_of: int = 128  # rows of the table in the engine; padding rows change no loss
 
 

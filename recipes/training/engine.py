@@ -15,9 +15,10 @@ from data_prep.megatron.index import PREFIX
 from nemo_patches.quick import quick_imports
 from recipes.numbers import arithmetic
 from recipes.numbers.batches import batches_of
-from recipes.numbers.recomputation import resolved
+from recipes.numbers.recomputation import FEED_FORWARD, resolved
 from recipes.numbers.steps import blend_of, drawn_blend, has_answers, weights_of
 from recipes.rules.checks import padded_vocab_size, trained_names
+from recipes.rules.experts import expert_balance
 from recipes.rules.freezing import first_trained_steps
 from recipes.rules.inputs import RunInputs
 from recipes.rules.layout_checks import layers_per_stage
@@ -250,6 +251,7 @@ def make_model(recipe: Recipe, inputs: RunInputs, nonfinite: NonFiniteSteps) -> 
         predicts_two_tokens=recipe.objective == "two_tokens",
         lora=LoRA(**asdict(recipe.lora), seed=recipe.seed) if recipe.lora else None,
         document_mask=recipe.data.document_mask,
+        moe_aux_loss_coeff=expert_balance(recipe, inputs.model),
         **_recomputation_settings(recipe, inputs),
         # Samples then have different numbers of tokens that count: a mean of the means of micro batches would depend on how they are cut.
         calculate_per_token_loss=recipe.data.document_mask or recipe.objective == MASKED or any(map(has_answers, inputs.train)),
@@ -287,7 +289,9 @@ def _recomputation_settings(recipe: Recipe, inputs: RunInputs) -> dict[str, Any]
     if chosen is None:
         return {}
     if chosen.granularity == "selective":
-        return {"recompute_granularity": "selective", "recompute_modules": list(chosen.modules)}
+        has_experts = "num_moe_experts" in inputs.model
+        modules = ["moe" if has_experts and module == FEED_FORWARD else module for module in chosen.modules]
+        return {"recompute_granularity": "selective", "recompute_modules": modules}
     return {"recompute_granularity": "full", "recompute_method": chosen.method, "recompute_num_layers": chosen.num_layers}
 
 

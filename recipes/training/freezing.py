@@ -13,6 +13,7 @@ has Apex): the first updates after the release are those of an Adam whose bias c
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, NamedTuple
@@ -27,10 +28,14 @@ from nemo_patches.torch_adam import begin_adam, fuse
 from recipes.rules.freezing import NEVER
 from recipes.training.nonfinite import NonFiniteSteps
 
-# Names that modules have without TransformerEngine, and those of the checkpoint.
+# Names that modules have without TransformerEngine, and those of the checkpoint, where all experts of a layer are one tensor.
 _NAMES_IN_CHECKPOINT = {
-    ".input_layernorm.": ".self_attention.linear_qkv.layer_norm_",
-    ".pre_mlp_layernorm.": ".mlp.linear_fc1.layer_norm_",
+    r"\.input_layernorm\.": ".self_attention.linear_qkv.layer_norm_",
+    r"\.pre_mlp_layernorm\.": ".mlp.linear_fc1.layer_norm_",
+}
+_NAMES_OF_EXPERTS_IN_CHECKPOINT = {
+    r"\.input_layernorm\.": ".self_attention.linear_qkv.layer_norm_",
+    r"\.local_experts\.\d+\.": ".experts.",
 }
 
 
@@ -39,13 +44,14 @@ def parameters_by_name(model: Any) -> Iterator[tuple[str, nn.Parameter]]:
     while hasattr(model, "module"):
         model = model.module
     layers = {f"decoder.layers.{i}.": f"decoder.layers.{layer.layer_number - 1}." for i, layer in enumerate(model.decoder.layers)}
+    names_in_checkpoint = _NAMES_IN_CHECKPOINT if model.config.num_moe_experts is None else _NAMES_OF_EXPERTS_IN_CHECKPOINT
     for name, parameter in model.named_parameters():
         for local, whole in layers.items():
             if name.startswith(local):
                 name = whole + name.removeprefix(local)
                 break
-        for local, saved in _NAMES_IN_CHECKPOINT.items():
-            name = name.replace(local, saved)
+        for local, saved in names_in_checkpoint.items():
+            name = re.sub(local, saved, name)
         if name == "output_layer.weight" and model.share_embeddings_and_output_weights:
             name = "embedding.word_embeddings.weight"  # the copy that the last pipeline stage has of a shared table
         yield name, parameter

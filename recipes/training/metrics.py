@@ -15,6 +15,7 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers import Logger, WandbLogger
 from megatron.core import parallel_state
+from megatron.core.transformer.moe.moe_utils import clear_aux_losses_tracker, reduce_aux_losses_tracker_across_ranks
 from numpy.typing import NDArray
 
 from nemo_patches.cpu_device import present_cpu_as_device
@@ -50,6 +51,7 @@ class Metrics(Callback):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Forget what an interrupted run logged after the checkpoint that this one resumes from."""
         self._last_time, self._last_step = time.monotonic(), trainer.global_step
+        clear_aux_losses_tracker()
         if trainer.is_global_zero:
             self._file.forget(last_step=trainer.global_step)
         data = trainer.datamodule._train_ds  # type: ignore[attr-defined]
@@ -79,6 +81,7 @@ class Metrics(Callback):
         positions = self._rates.positions(step) - self._rates.positions(self._last_step)
         tokens_per_second = new_tokens / new_seconds
         norms, first_head = mean_row_norms(trainer, self._new_rows), first_head_loss(trainer)
+        balance = expert_balance(trainer, num_samples=self._rates.batches.samples(step) - self._rates.batches.samples(self._last_step))
         self._last_time, self._last_step = time.monotonic(), step
         if self._first_step < 0:
             self._first_time, self._first_step = now - seconds_per_step, step - 1
@@ -93,6 +96,7 @@ class Metrics(Callback):
             "step": step,
             "loss": loss if math.isfinite(loss) else None,
             **({} if first_head is None else {"first_head_loss": first_head if math.isfinite(first_head) else None}),
+            **({} if balance is None else {"expert_balance": balance if math.isfinite(balance) else None}),
             "learning_rate": rate,
             **({"embedding_learning_rate": self._learning_rates[True]} if True in self._learning_rates else {}),
             "gradient_norm": float(logged["grad_norm"]) if "grad_norm" in logged else None,
@@ -196,6 +200,26 @@ def first_head_loss(trainer: Trainer) -> float | None:
         noted += head.take_first_losses().to(noted)
     torch.distributed.all_reduce(noted)
     return float(noted[0] / noted[1]) if float(noted[1]) else None
+
+
+def expert_balance(trainer: Trainer, *, num_samples: int) -> float | None:
+    """How evenly tokens went to experts: 1 where all are equally busy and more where some are more, up to their number over the chosen ones.
+
+    Mean over layers and micro batches since the last call of what `recipes.rules.experts` has the weight of; None where that loss is not
+    computed; every rank takes part.
+
+    Args:
+        num_samples: trained on since, on all ranks.
+    """
+    tracker = parallel_state.get_moe_layer_wise_logging_tracker()
+    if not tracker:
+        return None
+    reduce_aux_losses_tracker_across_ranks()
+    [losses] = (noted["values"] for noted in tracker.values())  # (num_layers)
+    micro_batches = num_samples / trainer.datamodule.micro_batch_size / parallel_state.get_data_parallel_world_size()  # type: ignore[attr-defined]
+    mean = float(losses.mean()) / micro_batches
+    clear_aux_losses_tracker()
+    return mean
 
 
 def _second_heads(trainer: Trainer) -> Iterator[SecondHead]:

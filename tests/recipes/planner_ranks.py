@@ -24,7 +24,7 @@ from tests.recipes.small_inputs import LENGTH, MICRO_BATCH
 DOCUMENT = 16
 AGAIN: dict[str, dict[str, Any]] = {
     "core_attn again": {"recompute_granularity": "selective", "recompute_modules": ["core_attn"]},
-    "mlp again": {"recompute_granularity": "selective", "recompute_modules": ["mlp"]},
+    "mlp again": {"recompute_granularity": "selective", "recompute_modules": ["mlp", "moe"]},
     "all again": {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1},
 }
 
