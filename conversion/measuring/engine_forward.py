@@ -71,11 +71,12 @@ def set_layout(
     model_parallel_cuda_manual_seed(1, force_reset_rng=True)
 
 
-def load_model(checkpoint_dir: Path, *, tensor_parallel_size: int, pipeline_parallel_size: int = 1) -> Any:
+def load_model(checkpoint_dir: Path, *, tensor_parallel_size: int, pipeline_parallel_size: int = 1, **overrides: Any) -> Any:
     """The engine's model in float32, its vocabulary padded as in training, loaded by Megatron's own reader; this rank's part.
 
     Args:
         checkpoint_dir: folder of one checkpoint, of NeMo, Megatron-LM or Megatron-Bridge, with the `context` that this project adds.
+        overrides: further fields of Megatron's configuration.
     """
     import torch
     from megatron.core import dist_checkpointing
@@ -96,6 +97,7 @@ def load_model(checkpoint_dir: Path, *, tensor_parallel_size: int, pipeline_para
         tensor_model_parallel_size=tensor_parallel_size,
         pipeline_model_parallel_size=pipeline_parallel_size,
         pipeline_dtype=torch.float32,
+        **overrides,
     )
     model = config.configure_model(tokenizer=None).eval()
     prefix = read_dist_metadata(weights).prefix

@@ -13,6 +13,7 @@ from nemo_patches.fake_devices.fusion import fusion_depth
 from nemo_patches.fake_devices.world import Observer, on_gpu
 
 META = torch.device("meta")
+experts_of_a_token = [0]  # how many experts every token goes to, where there are any: which ones, tensors without values do not say
 explicit_meta = [False]  # whether "meta" is asked for by name, and is not what torch's C++ takes our GPU for
 
 
@@ -50,7 +51,10 @@ class FakeGpu(FakeTensorMode):
             return _value(args[0].dtype)
         if func is torch.ops.aten.nonzero.default and isinstance(args[0], FakeTensor):
             return args[0].new_zeros((args[0].numel(), args[0].dim()), dtype=torch.int64)
-        result = self._run(func, types, args, kwargs)
+        if func is torch.ops.aten.masked_select.default and experts_of_a_token[0]:  # of (experts, tokens), all pairs that belong together
+            result = args[0].new_empty(args[1].shape[1] * experts_of_a_token[0])
+        else:
+            result = self._run(func, types, args, kwargs)
         if (count := flop_registry.get(func._overloadpacket)) is not None and on_gpu(args[0]):
             self._observer.computed(count(*args, **kwargs, out_val=result))
         if not fusion_depth():

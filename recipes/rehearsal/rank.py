@@ -37,15 +37,20 @@ with quiet_imports():
     from lightning.pytorch import LightningModule, Trainer
     from lightning.pytorch.callbacks import Callback
     from megatron.core.transformer.enums import AttnMaskType
+    from megatron.core.transformer.moe.experts import SequentialMLP
     from torch import Tensor
 
     from nemo_patches import documents, fake_storage
+    from nemo_patches.fake_devices.tensors import experts_of_a_token
     from recipes.training import engine
     from recipes.training.assembly import RunCallbacks, make_callbacks
     from recipes.training.masking import MaskedSamples
 
 apply(fake_storage.PATCHES)
 documents.document_starts = lambda position_ids: _starts(position_ids)
+SequentialMLP.forward = lambda experts, tokens, counts, shares, forward=SequentialMLP.forward: forward(
+    experts, tokens, _Evenly(len(tokens), experts.num_local_experts), shares
+)
 # To attention that is computed again Megatron hands the type of its mask as a tensor, which here says 0, and that is none.
 AttnMaskType._missing_ = classmethod(lambda cls, value: cls.causal)
 
@@ -89,6 +94,7 @@ def rehearse_rank(
         resume: what another process has kept of this rank and is resumed from, in place of this one's own checkpoint.
     """
     start, processor = time.monotonic(), time.process_time()
+    experts_of_a_token[0] = inputs.model.get("moe_router_topk", 0)
     all_micro_batches = arithmetic.accumulation_steps(recipe)
     micro_batches = min(all_micro_batches, recipe.parallel.pipeline_parallel_size + 1)
     batch = micro_batches * recipe.schedule.micro_batch_size * arithmetic.data_parallel_size(recipe.parallel)
@@ -184,6 +190,19 @@ def _starts(position_ids: Tensor) -> list[int]:
     num_samples, length = position_ids.shape
     starts = list(takewhile(lambda start: start < length, accumulate(cycle(_DOCUMENTS), initial=0)))
     return [sample * length + start for sample in range(num_samples) for start in starts]
+
+
+@dataclass(frozen=True)
+class _Evenly:
+    """Tokens of each expert, as many as of every other: which one a router would choose, tensors without values do not say."""
+
+    num_tokens: int
+    num_experts: int
+
+    def tolist(self) -> list[int]:
+        """How many tokens each has."""
+        each, more = divmod(self.num_tokens, self.num_experts)
+        return [each + (number < more) for number in range(self.num_experts)]
 
 
 def _as_first_rank(build: Callable[..., None]) -> Callable[..., None]:

@@ -242,6 +242,8 @@ def make_trainer(recipe: Recipe, callbacks: RunCallbacks, *, run_dir: Path, star
 def make_model(recipe: Recipe, inputs: RunInputs, nonfinite: NonFiniteSteps) -> TrainedModel:
     """The model of a run with its optimizer, not yet built."""
     schedule = recipe.schedule
+    # Samples may have different numbers of tokens that count: a mean of the means of micro batches would depend on how they are cut.
+    per_token = recipe.data.document_mask or recipe.objective == MASKED or any(map(has_answers, inputs.train))
     config = family_of(inputs.family, source=recipe.model.checkpoint).engine_config(
         inputs.model,
         padded_vocab_size=padded_vocab_size(recipe, inputs),
@@ -251,10 +253,9 @@ def make_model(recipe: Recipe, inputs: RunInputs, nonfinite: NonFiniteSteps) -> 
         predicts_two_tokens=recipe.objective == "two_tokens",
         lora=LoRA(**asdict(recipe.lora), seed=recipe.seed) if recipe.lora else None,
         document_mask=recipe.data.document_mask,
-        moe_aux_loss_coeff=expert_balance(recipe, inputs.model),
+        moe_aux_loss_coeff=_balance_coefficient(recipe, inputs, per_token=per_token),
         **_recomputation_settings(recipe, inputs),
-        # Samples then have different numbers of tokens that count: a mean of the means of micro batches would depend on how they are cut.
-        calculate_per_token_loss=recipe.data.document_mask or recipe.objective == MASKED or any(map(has_answers, inputs.train)),
+        calculate_per_token_loss=per_token,
     )
     first_trained = first_trained_steps(
         recipe.freeze,
@@ -281,6 +282,16 @@ def make_model(recipe: Recipe, inputs: RunInputs, nonfinite: NonFiniteSteps) -> 
         lr_scheduler=ClosedFormSchedule(recipe),
     )
     return TrainedModel(config, first_trained=first_trained, nonfinite=nonfinite, optim=optimizer, tokenizer=_tokenizer(inputs))
+
+
+def _balance_coefficient(recipe: Recipe, inputs: RunInputs, *, per_token: bool) -> float:
+    """What Megatron-core has to be given so that the loss of the experts' balance has the recipe's weight at every layout.
+
+    Its version 0.15 makes that loss smaller by the number of ranks among which samples are cut, and where losses are means over tokens also
+    by that of tensor-parallel ranks (mended behind it: its pull requests 2217 and 5047).
+    """
+    cuts = recipe.parallel.context_parallel_size * (recipe.parallel.tensor_parallel_size if per_token else 1)
+    return expert_balance(recipe, inputs.model) * cuts
 
 
 def _recomputation_settings(recipe: Recipe, inputs: RunInputs) -> dict[str, Any]:

@@ -15,7 +15,11 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers import Logger, WandbLogger
 from megatron.core import parallel_state
-from megatron.core.transformer.moe.moe_utils import clear_aux_losses_tracker, reduce_aux_losses_tracker_across_ranks
+from megatron.core.transformer.moe.moe_utils import (
+    clear_aux_losses_tracker,
+    get_moe_layer_wise_logging_tracker,
+    reduce_aux_losses_tracker_across_ranks,
+)
 from numpy.typing import NDArray
 
 from nemo_patches.cpu_device import present_cpu_as_device
@@ -211,7 +215,7 @@ def expert_balance(trainer: Trainer, *, num_samples: int) -> float | None:
     Args:
         num_samples: trained on since, on all ranks.
     """
-    tracker = parallel_state.get_moe_layer_wise_logging_tracker()
+    tracker = get_moe_layer_wise_logging_tracker()
     if not tracker:
         return None
     reduce_aux_losses_tracker_across_ranks()

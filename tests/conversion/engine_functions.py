@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from common.plain_files import read_json
 from conversion.measuring.engine_forward import cuts_experts, load_model, set_layout
 from nemo_patches.engine_model import causal_forward_step
-from tests.conversion.tiny_families import PADDING, with_gradients
+from tests.conversion.tiny_families import EXPERT_BALANCE, PADDING, has_experts, with_gradients
 
 
 def save_at_layouts(
@@ -40,7 +40,10 @@ def save_at_layouts(
             model = load_model(Path(checkpoints_dir) / name, tensor_parallel_size=tensor, pipeline_parallel_size=pipeline)
             if ids_path is not None and (tensor, pipeline) == (1, 2):
                 _save_logits(model, load_file(ids_path)["ids"], Path(output_dir) / "1x2" / f"{name}.safetensors")
-            if ids_path is not None and (tensor, pipeline) == (2, 1) and with_gradients(_family(Path(checkpoints_dir) / name)):
+            if ids_path is not None and (tensor, pipeline) == (2, 1) and with_gradients(family := _family(Path(checkpoints_dir) / name)):
+                if has_experts(family):  # which are trained so alone, and with a loss of their own
+                    trained = {"sequence_parallel": True, "moe_aux_loss_coeff": EXPERT_BALANCE}
+                    model = load_model(Path(checkpoints_dir) / name, tensor_parallel_size=tensor, **trained).train()
                 _save_gradients(model, load_file(ids_path)["ids"], Path(output_dir) / "gradients" / name)
             _pad(model)
             if name in stacked:
@@ -72,6 +75,7 @@ def _family(checkpoint_dir: Path) -> str:
 
 def _save_gradients(model: Any, ids: torch.Tensor, directory: Path) -> None:
     """What the loss of token ids (batch, length) gives each parameter, summed over ranks as Megatron does at the end of a step."""
+    ids = ids[:, 1:]  # an odd number, of which all but the last are cut among ranks
     batch = {"tokens": ids[:, :-1], "position_ids": torch.arange(ids.shape[1] - 1).expand(len(ids), -1), "labels": ids[:, 1:]}
     causal_forward_step(model, batch).mean().backward()
     model.ddp_config = SimpleNamespace(use_megatron_fsdp=False)

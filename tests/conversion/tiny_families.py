@@ -18,6 +18,7 @@ from conversion.families import FAMILIES
 
 SEQUENCE_LENGTH = 40
 ITERATION, SAMPLES, TRAINED_LENGTH = 30, 480, 64  # of a checkpoint as Megatron-LM would leave it
+EXPERT_BALANCE = 0.5  # weight of the loss that keeps experts equally busy, large enough to be seen
 PADDING = 9.0  # of the rows behind the vocabulary, which must not come back
 
 
@@ -248,5 +249,10 @@ def save_real_sized_model(directory: Path) -> Path:
 
 
 def with_gradients(family: str) -> bool:
-    """Whether a family's gradients are compared: it predicts the next token, and trains here (experts do not)."""
-    return not FAMILIES[family].masked and family not in ("qwen3_moe", "gpt_oss")
+    """Whether a family's gradients are compared: it predicts the next token, and trains here."""
+    return not FAMILIES[family].masked and family != "gpt_oss"
+
+
+def has_experts(family: str) -> bool:
+    """Whether its layers have experts, which are trained here."""
+    return family == "qwen3_moe"

@@ -16,7 +16,16 @@ from conversion.families import FAMILIES
 from conversion.formats.dist_checkpoint import read_dist_checkpoint
 from conversion.layouts.moving import MEGATRON_BRIDGE, MEGATRON_LM, change
 from conversion.measuring.observation import Observation, token_batch
-from tests.conversion.tiny_families import CASES, PADDING, SEQUENCE_LENGTH, save_real_sized_model, save_tiny_model, with_gradients
+from tests.conversion.tiny_families import (
+    CASES,
+    EXPERT_BALANCE,
+    PADDING,
+    SEQUENCE_LENGTH,
+    has_experts,
+    save_real_sized_model,
+    save_tiny_model,
+    with_gradients,
+)
 from tests.gloo import run_on_gloo
 from tests.processes import run_command
 
@@ -192,8 +201,14 @@ def test_gradients_over_two_ranks_are_those_of_hugging_face(converted: Path, sav
     nemo_to_hf.export(tmp_path / "nemo", tmp_path / "hf")
     found = load_file(tmp_path / "hf/model.safetensors")
     model = AutoModelForCausalLM.from_pretrained(converted / "hf" / name, dtype=torch.float32, attn_implementation="eager").float().eval()
-    ids = load_file(saved / "ids.safetensors")["ids"]
-    torch.nn.functional.cross_entropy(model(ids[:, :-1]).logits.flatten(0, 1), ids[:, 1:].flatten()).backward()
+    ids = load_file(saved / "ids.safetensors")["ids"][:, 1:]
+    experts = {"output_router_logits": True} if has_experts(model.config.model_type) else {}
+    output = model(ids[:, :-1], **experts)
+    loss = torch.nn.functional.cross_entropy(output.logits.flatten(0, 1), ids[:, 1:].flatten())
+    if experts:
+        chosen = model.config.num_experts_per_tok
+        loss = loss + EXPERT_BALANCE * sum(unevenness(logits, chosen=chosen) for logits in output.router_logits)
+    loss.backward()
     expected = {name: parameter.grad for name, parameter in model.named_parameters() if parameter.grad is not None}
     assert len(expected) > 25
     for parameter, gradient in expected.items():
@@ -202,6 +217,13 @@ def test_gradients_over_two_ranks_are_those_of_hugging_face(converted: Path, sav
         if parameter == "model.decoder.embed_positions.weight":  # its first two rows are kept aside as they are
             mine, gradient = mine[2:], gradient[2:]
         assert (mine - gradient).abs().max() <= 1e-5 * gradient.abs().max().clamp(min=1e-2), parameter
+
+
+def unevenness(router_logits: torch.Tensor, *, chosen: int) -> torch.Tensor:
+    """Switch Transformer's equation 4 for logits (tokens, experts): 1 where all experts are equally busy."""
+    shares, num_experts = router_logits.softmax(-1), router_logits.shape[1]
+    busy = torch.nn.functional.one_hot(shares.topk(chosen).indices, num_experts).sum((0, 1)) / (len(shares) * chosen)
+    return num_experts * (busy * shares.mean(0)).sum()
 
 
 @pytest.mark.slow

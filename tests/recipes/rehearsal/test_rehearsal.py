@@ -70,6 +70,9 @@ CASES = {
     ),
     "gemma2": Case("low_resource/gemma2", "last", NODE, num_layers=4),
     "qwen2": Case("low_resource/llama3", overrides=NODE, num_layers=2, hf=PUBLISHED["qwen2-7b"]),
+    "qwen3, experts": Case(
+        "low_resource/llama3", overrides=(*NODE, "parallel.sequence_parallel=true"), num_layers=2, hf=PUBLISHED["qwen3-30b-a3b"]
+    ),
     "qwen3": Case("low_resource/llama3", overrides=NODE, num_layers=4, hf=PUBLISHED["qwen3-8b"]),
 }
 LEFT = ("opt, frozen body", "qwen3")  # whose checkpoints other processes resume from
