@@ -156,16 +156,44 @@ def test_another_model_is_refused() -> None:
     _checked("model.base=opt-1.3b", inputs=inputs)
 
 
-def test_a_mixture_of_experts_is_refused() -> None:
-    assert _problem(inputs=replace(_inputs(), model={**_inputs().model, "num_moe_experts": 128})) == (
-        "the checkpoint nemo is a mixture of 128 experts (num_moe_experts), which this project converts but does not train; give one without"
-        " experts"
-    )
+EXPERTS = {"num_moe_experts": 8, "moe_ffn_hidden_size": 80, "moe_router_topk": 2, "gated_linear_unit": True, "add_bias_linear": False}
+
+
+@pytest.mark.parametrize(
+    ("overrides", "sentence"),
+    [
+        (
+            ["parallel.tensor_parallel_size=2"],
+            "the checkpoint nemo has 8 experts, which Megatron-core trains over 2 tensor-parallel ranks only where these cut sequences too;"
+            " set parallel.sequence_parallel=true, or parallel.tensor_parallel_size=1",
+        ),
+        (
+            [
+                *("parallel.tensor_parallel_size=3", "parallel.devices_per_node=3", "parallel.sequence_parallel=true"),
+                *("model.pad_vocabulary_to_multiple_of=384", "data.sequence_length=48"),
+            ],
+            "parallel.tensor_parallel_size (3) does not divide the 80 hidden units of an expert; possible are 1, 2, 4, 5",
+        ),
+        (
+            ["+lora={rank:8}", "parallel.tensor_parallel_size=1", "parallel.devices_per_node=1"],
+            "lora puts adapters on layers that every token goes through, but the checkpoint nemo has 8 experts; leave out lora, and say in"
+            " freeze what stays as it is",
+        ),
+        (["model.expert_balance=-1"], "model.expert_balance is -1; expected 0 or more"),
+    ],
+)
+def test_experts(overrides: list[str], sentence: str) -> None:
+    inputs = replace(_inputs(), family="qwen3_moe", model={**_inputs().model, **EXPERTS})
+    assert _problem(*overrides, inputs=inputs) == sentence
+
+
+def test_a_model_without_experts_has_no_balance_of_them() -> None:
+    assert _problem("model.expert_balance=0.01") == "model.expert_balance (0.01) is of experts, but the checkpoint nemo has none; leave it out"
 
 
 def test_sinks_are_refused() -> None:
     """Of gpt-oss, whose experts are refused by what is particular to them."""
-    model = {**_inputs().model, "num_moe_experts": 32, "softmax_type": "learnable"}
+    model = {**_inputs().model, **EXPERTS, "softmax_type": "learnable"}
     assert _problem(inputs=replace(_inputs(), model=model)) == (
         "the checkpoint nemo has sinks and experts with biases (softmax_type learnable), which this project converts but does not train:"
         " Megatron-core's own experts let no gradient through their biases; give a model without"
