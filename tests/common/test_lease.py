@@ -104,8 +104,9 @@ def test_never_two_inside_however_often_they_come_and_go(tmp_path: Path) -> None
     assert list(tmp_path.iterdir()) == []
 
 
+# A process that is stopped behind its look at the lease still does what it was about to: so it stops itself, in front of the look.
 _HOLDER = """
-import sys, time
+import os, signal, sys, time
 from pathlib import Path
 from common.lease import LeaseLostError, take_lease, this_process
 from common import command
@@ -115,6 +116,8 @@ def main(argv):
     with take_lease(directory, this_process("training"), renew_seconds=0.1) as lease:
         while True:
             time.sleep(0.05)
+            if (directory / "stop").exists():
+                os.kill(os.getpid(), signal.SIGSTOP)
             lease.check()
             (directory / "saved").touch()
 
@@ -134,7 +137,8 @@ def test_a_stopped_holder_that_was_followed_wakes_up_and_writes_nothing(tmp_path
     process = _start_holder(tmp_path)
     with pytest.raises(InUseError):  # it runs
         _take(tmp_path, _elsewhere())
-    process.send_signal(signal.SIGSTOP)
+    (tmp_path / "stop").touch()
+    assert os.WIFSTOPPED(os.waitpid(process.pid, os.WUNTRACED)[1])
     with pytest.raises(InUseError, match=f"training, process {process.pid}"):  # on this machine it is known to live
         _take(tmp_path)
     with _take(tmp_path, _elsewhere()) as lease:  # from elsewhere it cannot be told from a dead one

@@ -42,16 +42,11 @@ def test_every_family_has_a_tiny_model() -> None:
 
 @pytest.fixture(scope="module")
 def converted(tmp_path_factory: pytest.TempPathFactory, tokenizer_dir: Path) -> Path:
-    """Folders hf/NAME and nemo/NAME: each case as it is, and `NAME_other` with the other kind of output layer.
-
-    Llama 2 is in a folder of each other program besides.
-    """
+    """Folders hf/NAME and nemo/NAME of each case, and Llama 2 in a folder of each other program."""
     directory = tmp_path_factory.mktemp("families")
-    for name, case in CASES.items():
-        tied = bool(case.config.get("text_config", case.config).get("tie_word_embeddings", False))
-        for variant, changes in zip(both(name), ({}, {"tie_word_embeddings": not tied}), strict=True):
-            save_tiny_model(name, directory / "hf" / variant, tokenizer_dir=tokenizer_dir, **changes)
-            hf_to_nemo.convert(directory / "hf" / variant, directory / "nemo" / variant)
+    for name in CASES:
+        save_tiny_model(name, directory / "hf" / name, tokenizer_dir=tokenizer_dir)
+        hf_to_nemo.convert(directory / "hf" / name, directory / "nemo" / name)
     for layout in OTHER_PROGRAMS:
         change(directory / "nemo/llama2", directory / layout, layout=layout)
     save_real_sized_model(directory / "hf" / REAL_SIZED)
@@ -59,23 +54,37 @@ def converted(tmp_path_factory: pytest.TempPathFactory, tokenizer_dir: Path) -> 
     return directory
 
 
+@pytest.fixture(scope="module")
+def tied_and_untied(converted: Path, tokenizer_dir: Path) -> Path:
+    """Those folders, and beside each case `NAME_other` with the other kind of output layer."""
+    for name, case in CASES.items():
+        tied = bool(case.config.get("text_config", case.config).get("tie_word_embeddings", False))
+        _, other = both(name)
+        save_tiny_model(name, converted / "hf" / other, tokenizer_dir=tokenizer_dir, tie_word_embeddings=not tied)
+        hf_to_nemo.convert(converted / "hf" / other, converted / "nemo" / other)
+    return converted
+
+
+SIZES = pytest.mark.parametrize(("observed", "size"), [pytest.param(1, 1, marks=pytest.mark.slow), (2, 2)], indirect=["observed"], ids=str)
+
+
 # -- logits ---------------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
-def observed(converted: Path) -> dict[str, dict[str, Observation]]:
-    """What the layers of each case give in both libraries, from one start of the engine."""
+def observed(converted: Path, request: pytest.FixtureRequest) -> dict[str, dict[str, Observation]]:
+    """What the layers of each case give in both libraries, from one start of the engine at the tensor parallel size that is asked for."""
     names = (*CASES, REAL_SIZED)
     sides = [verify.Side.open(converted / kind / name) for name in names for kind in ("hf", "nemo")]
     sides += [verify.Side.open(converted / layout) for layout in OTHER_PROGRAMS]
     batch = token_batch([], vocab_size=min(side.vocab_size for side in sides), length=SEQUENCE_LENGTH)
-    seen = verify.observe(sides, batch, (1, 2), timeout_seconds=600)
+    seen = verify.observe(sides, batch, (request.param,), timeout_seconds=600)
     of_others = dict(zip(OTHER_PROGRAMS, seen[2 * len(names) :], strict=True))
     return {name: seen[2 * number] | seen[2 * number + 1] for number, name in enumerate(names)} | of_others
 
 
 @pytest.mark.parametrize("padding", ["whole", "padded"])
-@pytest.mark.parametrize("size", [1, 2])
+@SIZES
 @pytest.mark.parametrize("name", CASES)
 def test_logits_are_those_of_hugging_face(observed: dict[str, dict[str, Observation]], name: str, size: int, padding: str) -> None:
     """Over more tokens than the window, whole and padded on the left and on the right, with padding rows in the tables."""
@@ -89,7 +98,7 @@ def test_logits_are_those_of_hugging_face(observed: dict[str, dict[str, Observat
 
 
 @pytest.mark.parametrize("padding", ["whole", "padded"])
-@pytest.mark.parametrize("size", [1, 2])
+@SIZES
 def test_large_logits_of_a_correct_conversion(observed: dict[str, dict[str, Observation]], size: int, padding: str) -> None:
     """Rounding grows with the logits and the layers, in both libraries alike."""
     of_hf, of_engine = (observed[REAL_SIZED][label] for label in ("Hugging Face", f"NeMo at tensor parallel {size}"))
@@ -100,11 +109,11 @@ def test_large_logits_of_a_correct_conversion(observed: dict[str, dict[str, Obse
 
 
 @pytest.mark.parametrize("layout", OTHER_PROGRAMS)
-def test_verify_runs_the_folders_of_other_programs(observed: dict[str, dict[str, Observation]], layout: str) -> None:
-    hf = observed["llama2"]["Hugging Face"]
-    assert list(observed[layout]) == [f"{OTHER_PROGRAMS[layout]} at tensor parallel {size}" for size in (1, 2)]
-    for found in observed[layout].values():
-        assert verify.compare_outputs("logits", hf.padded, found.padded, hf.rounding).same
+@SIZES
+def test_verify_runs_the_folders_of_other_programs(observed: dict[str, dict[str, Observation]], size: int, layout: str) -> None:
+    hf, [(label, found)] = observed["llama2"]["Hugging Face"], observed[layout].items()
+    assert label == f"{OTHER_PROGRAMS[layout]} at tensor parallel {size}"
+    assert verify.compare_outputs("logits", hf.padded, found.padded, hf.rounding).same
 
 
 @pytest.mark.slow
@@ -172,35 +181,37 @@ def assert_comes_back(converted: Path, saved: Path, tmp_path: Path, *, layout: s
 
 
 @pytest.fixture(scope="module")
-def saved(converted: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def saved(tied_and_untied: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Cases at the usual layouts, tied or untied in turns."""
     directory = tmp_path_factory.mktemp("saved")
     save_file({"ids": token_batch([], vocab_size=283, length=SEQUENCE_LENGTH).ids}, directory / "ids.safetensors")
     plan = [(*layout, [one_of_both(number, layout) for number in range(len(CASES))], []) for layout in USUAL]
-    return save(converted, directory, plan, world_size=2, ids=directory / "ids.safetensors")
+    return save(tied_and_untied, directory, plan, world_size=2, ids=directory / "ids.safetensors")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", range(len(CASES)), ids=list(CASES))
-def test_logits_over_two_pipeline_stages(converted: Path, saved: Path, number: int) -> None:
+def test_logits_over_two_pipeline_stages(tied_and_untied: Path, saved: Path, number: int) -> None:
     name = one_of_both(number, (1, 2))
     ids, logits = load_file(saved / "ids.safetensors")["ids"], load_file(saved / f"1x2/{name}.safetensors")["logits"]
     library = AutoModelForMaskedLM if FAMILIES[list(CASES.values())[number].model_type].masked else AutoModelForCausalLM
-    model = library.from_pretrained(converted / "hf" / name, dtype=torch.float32, attn_implementation="eager").float()
+    model = library.from_pretrained(tied_and_untied / "hf" / name, dtype=torch.float32, attn_implementation="eager").float()
     with torch.inference_mode():
         assert (logits - model(ids).logits).abs().max() <= LARGEST_DIFFERENCE
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [number for number, name in enumerate(CASES) if with_gradients(CASES[name].model_type)])
-def test_gradients_over_two_ranks_are_those_of_hugging_face(converted: Path, saved: Path, tmp_path: Path, number: int) -> None:
+def test_gradients_over_two_ranks_are_those_of_hugging_face(tied_and_untied: Path, saved: Path, tmp_path: Path, number: int) -> None:
     """Of every parameter: what ranks have a part of, and what each has whole but sees a part of the features for."""
     name = one_of_both(number, (2, 1))
     shutil.copytree(saved / "gradients" / name, tmp_path / "nemo")
-    shutil.copytree(converted / "nemo" / name / "context", tmp_path / "nemo/context")
+    shutil.copytree(tied_and_untied / "nemo" / name / "context", tmp_path / "nemo/context")
     nemo_to_hf.export(tmp_path / "nemo", tmp_path / "hf")
     found = load_file(tmp_path / "hf/model.safetensors")
-    model = AutoModelForCausalLM.from_pretrained(converted / "hf" / name, dtype=torch.float32, attn_implementation="eager").float().eval()
+    model = (
+        AutoModelForCausalLM.from_pretrained(tied_and_untied / "hf" / name, dtype=torch.float32, attn_implementation="eager").float().eval()
+    )
     ids = load_file(saved / "ids.safetensors")["ids"][:, 1:]
     experts = {"output_router_logits": True} if has_experts(model.config.model_type) else {}
     output = model(ids[:, :-1], **experts)
@@ -232,32 +243,32 @@ def unevenness(router_logits: torch.Tensor, *, chosen: int) -> torch.Tensor:
     [pytest.param(number, layout, id=f"{name}-{layout}") for number, name in enumerate(CASES) for layout in USUAL],
 )
 def test_what_the_engine_saves_comes_back_bit_for_bit(
-    converted: Path, saved: Path, tmp_path: Path, number: int, layout: tuple[int, int]
+    tied_and_untied: Path, saved: Path, tmp_path: Path, number: int, layout: tuple[int, int]
 ) -> None:
     """Tables padded with other values than zero, optimizer state beside the weights."""
-    assert_comes_back(converted, saved, tmp_path, layout=f"{layout[0]}x{layout[1]}", name=one_of_both(number, layout))
+    assert_comes_back(tied_and_untied, saved, tmp_path, layout=f"{layout[0]}x{layout[1]}", name=one_of_both(number, layout))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_tied_and_untied_on_four_ranks(converted: Path, tmp_path: Path, layout: tuple[int, int]) -> None:
+def test_tied_and_untied_on_four_ranks(tied_and_untied: Path, tmp_path: Path, layout: tuple[int, int]) -> None:
     """Smaller layouts have replicas, of which the usual run has none; at one, layers have keys of their own besides."""
     names = [name for case in CASES for name in both(case)]
     plain = f"{layout[0]}x{layout[1]}"
     kinds = (plain, "per_layer") if layout == LAYOUTS[0] else (plain,)
-    saved = save(converted, tmp_path / "saved", [(*layout, names, names if "per_layer" in kinds else [])], world_size=4)
+    saved = save(tied_and_untied, tmp_path / "saved", [(*layout, names, names if "per_layer" in kinds else [])], world_size=4)
     for kind in kinds:
         for name in names:
-            assert_comes_back(converted, saved, tmp_path / kind, layout=kind, name=name)
+            assert_comes_back(tied_and_untied, saved, tmp_path / kind, layout=kind, name=name)
 
 
 @pytest.mark.long
-def test_tensor_parallel_4_and_pipeline_parallel_2(converted: Path, tmp_path: Path) -> None:
+def test_tensor_parallel_4_and_pipeline_parallel_2(tied_and_untied: Path, tmp_path: Path) -> None:
     """Eight processes, the largest layout."""
     names = [name for case in CASES for name in both(case)]
-    saved = save(converted, tmp_path / "saved", [(4, 2, names, [])], world_size=8)
+    saved = save(tied_and_untied, tmp_path / "saved", [(4, 2, names, [])], world_size=8)
     for name in names:
-        assert_comes_back(converted, saved, tmp_path, layout="4x2", name=name)
+        assert_comes_back(tied_and_untied, saved, tmp_path, layout="4x2", name=name)
 
 
 # -- NeMo without this project --------------------------------------------------------------------------------------------
@@ -317,6 +328,7 @@ def stock(converted: Path, saved: Path, tmp_path_factory: pytest.TempPathFactory
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("observed", [1], indirect=True)
 @pytest.mark.parametrize("name", NEMO_CLASSES)
 def test_a_stock_nemo_loads_it(observed: dict[str, dict[str, Observation]], stock: Path, name: str) -> None:
     """By NeMo's own loading, with its own classes; OPT and encoders, which it does not have, with `nemo_patches`."""

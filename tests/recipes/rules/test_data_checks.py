@@ -188,7 +188,9 @@ def test_experts(overrides: list[str], sentence: str) -> None:
 
 
 def test_a_model_without_experts_has_no_balance_of_them() -> None:
-    assert _problem("model.expert_balance=0.01") == "model.expert_balance (0.01) is of experts, but the checkpoint nemo has none; leave it out"
+    assert (
+        _problem("model.expert_balance=0.01") == "model.expert_balance (0.01) is of experts, but the checkpoint nemo has none; leave it out"
+    )
 
 
 def test_sinks_are_refused() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from common.artifacts import read_manifest
-from nemo_patches.factorised_embedding import COORDINATES, PRIMITIVES
+from conversion.checkpoints.factors import COORDINATES, PRIMITIVES
 from recipes.numbers.arithmetic import embedding_learning_rate, learning_rate
 from recipes.numbers.batches import batches_of
 from recipes.rules.schema import RampUpRecipe, ScheduleRecipe
