@@ -41,7 +41,7 @@ def _of_the_family(model: Mapping[str, Any], *, target: str) -> Iterator[str]:
         yield of_bridge
     if target == MEGATRON_LM and (missing := not_expressible(model)):
         way_out = "train it here" if of_bridge else "export to megatron-bridge instead"
-        yield f"the model needs {', '.join(missing)}, for which {PROGRAMS[target]} has no arguments; {way_out}"
+        yield f"the model needs {', '.join(missing)}, which this export cannot say to {PROGRAMS[target]}; {way_out}"
 
 
 def has_position_table(model: Mapping[str, Any]) -> bool:

@@ -156,7 +156,7 @@ def test_megatron_lm_has_no_words_for_relu_and_frozen_parts(inputs: Inputs, tmp_
     read = read_inputs(recipe)
     assert refusals(check_run(recipe, read), read, target="megatron-lm") == [
         "freeze[0] has no argument in Megatron-LM, which trains all parameters; export to megatron-bridge, or set freeze=[]",
-        "the model needs activation relu, for which Megatron-LM has no arguments; export to megatron-bridge instead",
+        "the model needs activation relu, which this export cannot say to Megatron-LM; export to megatron-bridge instead",
     ]
 
 
@@ -185,7 +185,7 @@ def test_families_that_neither_program_computes_are_refused_by_both(name: str, l
     ]
     assert refusals(recipe, of_family, target="megatron-lm") == [
         *known["megatron-lm"],
-        f"the model needs {arguments}, for which Megatron-LM has no arguments; train it here",
+        f"the model needs {arguments}, which this export cannot say to Megatron-LM; train it here",
     ]
 
 
