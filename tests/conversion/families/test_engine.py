@@ -65,26 +65,29 @@ def tied_and_untied(converted: Path, tokenizer_dir: Path) -> Path:
     return converted
 
 
-SIZES = pytest.mark.parametrize(("observed", "size"), [pytest.param(1, 1, marks=pytest.mark.slow), (2, 2)], indirect=["observed"], ids=str)
-
-
 # -- logits ---------------------------------------------------------------------------------------------------------------
 
 
+@pytest.fixture(scope="module", params=[pytest.param(1, marks=pytest.mark.slow), 2])
+def size(request: pytest.FixtureRequest) -> int:
+    """Tensor parallel size."""
+    found: int = request.param
+    return found
+
+
 @pytest.fixture(scope="module")
-def observed(converted: Path, request: pytest.FixtureRequest) -> dict[str, dict[str, Observation]]:
-    """What the layers of each case give in both libraries, from one start of the engine at the tensor parallel size that is asked for."""
+def observed(converted: Path, size: int) -> dict[str, dict[str, Observation]]:
+    """What the layers of each case give in both libraries, from one start of the engine."""
     names = (*CASES, REAL_SIZED)
     sides = [verify.Side.open(converted / kind / name) for name in names for kind in ("hf", "nemo")]
     sides += [verify.Side.open(converted / layout) for layout in OTHER_PROGRAMS]
     batch = token_batch([], vocab_size=min(side.vocab_size for side in sides), length=SEQUENCE_LENGTH)
-    seen = verify.observe(sides, batch, (request.param,), timeout_seconds=600)
+    seen = verify.observe(sides, batch, (size,), timeout_seconds=600)
     of_others = dict(zip(OTHER_PROGRAMS, seen[2 * len(names) :], strict=True))
     return {name: seen[2 * number] | seen[2 * number + 1] for number, name in enumerate(names)} | of_others
 
 
 @pytest.mark.parametrize("padding", ["whole", "padded"])
-@SIZES
 @pytest.mark.parametrize("name", CASES)
 def test_logits_are_those_of_hugging_face(observed: dict[str, dict[str, Observation]], name: str, size: int, padding: str) -> None:
     """Over more tokens than the window, whole and padded on the left and on the right, with padding rows in the tables."""
@@ -98,7 +101,6 @@ def test_logits_are_those_of_hugging_face(observed: dict[str, dict[str, Observat
 
 
 @pytest.mark.parametrize("padding", ["whole", "padded"])
-@SIZES
 def test_large_logits_of_a_correct_conversion(observed: dict[str, dict[str, Observation]], size: int, padding: str) -> None:
     """Rounding grows with the logits and the layers, in both libraries alike."""
     of_hf, of_engine = (observed[REAL_SIZED][label] for label in ("Hugging Face", f"NeMo at tensor parallel {size}"))
@@ -109,7 +111,6 @@ def test_large_logits_of_a_correct_conversion(observed: dict[str, dict[str, Obse
 
 
 @pytest.mark.parametrize("layout", OTHER_PROGRAMS)
-@SIZES
 def test_verify_runs_the_folders_of_other_programs(observed: dict[str, dict[str, Observation]], size: int, layout: str) -> None:
     hf, [(label, found)] = observed["llama2"]["Hugging Face"], observed[layout].items()
     assert label == f"{OTHER_PROGRAMS[layout]} at tensor parallel {size}"
@@ -328,7 +329,6 @@ def stock(converted: Path, saved: Path, tmp_path_factory: pytest.TempPathFactory
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("observed", [1], indirect=True)
 @pytest.mark.parametrize("name", NEMO_CLASSES)
 def test_a_stock_nemo_loads_it(observed: dict[str, dict[str, Observation]], stock: Path, name: str) -> None:
     """By NeMo's own loading, with its own classes; OPT and encoders, which it does not have, with `nemo_patches`."""

@@ -56,26 +56,26 @@ def test_experts_are_planned_trained_and_exported(
     assert plan["model"]["family"] == "qwen3_moe"
     assert plan["model"]["parameters"] == sum(tensor.numel() for tensor in before.values())
 
-    layouts = {
+    documents = ("data.document_mask=true",)  # with which losses are means over all tokens that count
+    layouts: dict[str, tuple[str, ...]] = {
         "replicas": (ONE_BY_ONE,),
         "tensor": CUT,
         "stages": (ONE_BY_ONE, "parallel.pipeline_parallel_size=2"),
         "pieces": (ONE_BY_ONE, "parallel.context_parallel_size=2"),
         "again": (*CUT, "+recomputation={granularity:selective,modules:[mlp]}"),
+        "documents, replicas": (ONE_BY_ONE, *documents),
+        "documents, tensor": (*CUT, *documents),
+        "documents, pieces": (ONE_BY_ONE, "parallel.context_parallel_size=2", *documents),
     }
-    for documents in ((), ("data.document_mask=true",)):  # with which losses are means over all tokens that count
-        found = {
-            name: logged(train_on_ranks(tmp_path / f"{name}{len(documents)}", *recipe, *overrides, *documents))
-            for name, overrides in layouts.items()
-        }
-        assert len(found["tensor"]) == 4
-        for loss, balance, _ in found["tensor"]:
-            assert loss > 1 and 1 < balance < 2
-        for name, records in found.items():
-            for record, expected in zip(records, found["tensor"], strict=True):
-                assert record == pytest.approx(expected, rel=LAYOUT_TOLERANCE), (name, documents)
+    found = {name: logged(train_on_ranks(tmp_path / name, *recipe, *overrides)) for name, overrides in layouts.items()}
+    assert len(found["replicas"]) == 4
+    for loss, balance, _ in found["replicas"]:
+        assert loss > 1 and 1 < balance < 2
+    for name, records in found.items():
+        for record, expected in zip(records, found["documents, replicas" if "documents" in name else "replicas"], strict=True):
+            assert record == pytest.approx(expected, rel=LAYOUT_TOLERANCE), name
 
-    trained = tmp_path / "tensor0/checkpoints/step_0000004"
+    trained = tmp_path / "tensor/checkpoints/step_0000004"
     after = export(trained, tmp_path / "back")
     assert before.keys() == after.keys()
     for name, tensor in before.items():
