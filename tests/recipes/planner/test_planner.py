@@ -26,6 +26,7 @@ from recipes.planner.memory import estimate_memory, kept_bytes, stage_memory
 from recipes.planner.parameters import PlannedModel, count_parameters
 from recipes.planner.published import Row, mpt, rows
 from recipes.planner.ranking import judge, ranked
+from recipes.planner.report import parameter_section
 from recipes.planner.throughput import CALIBRATED, exchanged_bytes, step_time
 from recipes.planner.visible import gpu_of, has_known_rates, visible_gpu
 from recipes.rules.freezing import model_parameter_names
@@ -57,6 +58,7 @@ def test_parameters_by_name_are_those_of_the_model(name: str) -> None:
     assert sum(parameter.numel for parameter in planned.parameters.values()) == count
     assert planned.rank(tensor_parallel_size=1, pipeline_parallel_size=1, stage=0).held == count
     assert set(planned.parameters) == set(model_parameter_names(CASES[name].model_type, model, source=name))
+    assert sum(int(str(number)) for number in parameter_section(planned).values()) == count, "each has its part in the plan"
 
 
 def test_frozen_parameters_need_neither_gradients_nor_optimizer() -> None:
