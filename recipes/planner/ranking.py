@@ -101,7 +101,8 @@ def layouts(model: PlannedModel, asked: Layout, num_devices: int) -> Iterator[La
                         sequence_parallel=False,
                         recomputation=None,
                     )
-                    yield layout
+                    if tensor == 1 or "num_moe_experts" not in model.config:  # see recipes.rules.experts
+                        yield layout
                     if tensor > 1 and layout.rank_length % tensor == 0:
                         yield replace(layout, sequence_parallel=True)
 
@@ -117,6 +118,7 @@ def legal_context_sizes(asked: Layout, *, limit: int) -> list[int]:
 
 
 def legal_tensor_sizes(model: Mapping[str, Any], vocab_rows: int, *, limit: int) -> list[int]:
-    """Tensor-parallel sizes that divide heads, feed-forward layer and vocabulary, up to a limit."""
+    """Tensor-parallel sizes that divide heads, feed-forward layer (of an expert) and vocabulary, up to a limit."""
     groups = model.get("num_query_groups", model["num_attention_heads"])
-    return [n for n in divisors(groups) if n <= limit and model["ffn_hidden_size"] % n == 0 and vocab_rows % n == 0]
+    width = model["moe_ffn_hidden_size" if "num_moe_experts" in model else "ffn_hidden_size"]
+    return [n for n in divisors(groups) if n <= limit and width % n == 0 and vocab_rows % n == 0]

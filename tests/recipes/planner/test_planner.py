@@ -25,7 +25,7 @@ from recipes.planner.layout import Layout
 from recipes.planner.memory import estimate_memory, kept_bytes, stage_memory
 from recipes.planner.parameters import PlannedModel, count_parameters
 from recipes.planner.published import Row, mpt, rows
-from recipes.planner.ranking import judge, ranked
+from recipes.planner.ranking import judge, layouts, legal_tensor_sizes, ranked
 from recipes.planner.report import parameter_section
 from recipes.planner.throughput import CALIBRATED, exchanged_bytes, step_time
 from recipes.planner.visible import gpu_of, has_known_rates, visible_gpu
@@ -59,6 +59,15 @@ def test_parameters_by_name_are_those_of_the_model(name: str) -> None:
     assert planned.rank(tensor_parallel_size=1, pipeline_parallel_size=1, stage=0).held == count
     assert set(planned.parameters) == set(model_parameter_names(CASES[name].model_type, model, source=name))
     assert sum(int(str(number)) for number in parameter_section(planned).values()) == count, "each has its part in the plan"
+
+
+def test_experts_are_cut_only_where_sequences_are_too() -> None:
+    """As they are trained alone; and each is cut, not all of a token's together."""
+    config = FAMILIES["qwen3_moe"].megatron_config(PUBLISHED["qwen3-30b-a3b"], tied=False, source="x")
+    found = list(layouts(PlannedModel(config, vocab_rows=151_936), ON_64, 64))
+    assert {layout.tensor_parallel_size for layout in found} == {1, 2, 4}
+    assert all(layout.sequence_parallel == (layout.tensor_parallel_size > 1) for layout in found)
+    assert legal_tensor_sizes({**config, "moe_ffn_hidden_size": 770}, 151_936, limit=8) == [1, 2]
 
 
 def test_frozen_parameters_need_neither_gradients_nor_optimizer() -> None:
