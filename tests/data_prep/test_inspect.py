@@ -59,7 +59,7 @@ def nemo_samples(datasets: list[Path], weights: list[float], index_dir: Path) ->
     return [[*sample["tokens"].tolist(), int(sample["labels"][-1])] for sample in samples]
 
 
-@pytest.mark.parametrize("weights", [None, [1.0], [3.0, 1.0]])
+@pytest.mark.parametrize("weights", [pytest.param(None, marks=pytest.mark.slow), pytest.param([1.0], marks=pytest.mark.slow), [3.0, 1.0]])
 def test_windows_are_those_of_nemos_data_module(datasets: list[Path], tmp_path: Path, weights: list[float] | None) -> None:
     used = datasets[: len(weights or [1])]
     windows = TrainingWindows([path / "text" for path in used], weights, sequence_length=LENGTH, num_samples=SAMPLES, seed=SEED)

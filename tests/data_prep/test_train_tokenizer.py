@@ -173,6 +173,7 @@ def test_unigram_scores_add_up_exactly(slovene_text: Path, tmp_path: Path, vocab
     assert all((model.get_score(i) * 1024).is_integer() for i in range(vocab_size))
 
 
+@pytest.mark.slow
 def test_smaller_sizes_are_what_training_them_gives(slovene_text: Path) -> None:
     texts = slovene_text.read_text(encoding="utf-8").splitlines()
     words = count_texts(texts).words

@@ -82,6 +82,7 @@ def test_documents_are_computed_with_their_lengths(tmp_path: Path) -> None:
     require_same_as_alone(found)
 
 
+@pytest.mark.slow
 def test_samples_are_cut_among_ranks_by_its_own_exchange(tmp_path: Path) -> None:
     """Of whole samples, with a window by gathering; of documents its kernels get the gathered keys with two kinds of lengths."""
     ranks = run_on_gloo(

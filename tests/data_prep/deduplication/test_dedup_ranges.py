@@ -58,6 +58,7 @@ def _logs(directory: Path, names: tuple[str, ...]) -> list[DecisionLog]:
     same=st.booleans(),
 )
 @pytest.mark.usefixtures("small_batches")
+@pytest.mark.slow
 def test_decisions_are_those_of_one_table(shards: list[list[str]], rules: OnionSettings, bits: int, run: int, same: bool) -> None:
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)

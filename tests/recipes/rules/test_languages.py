@@ -184,6 +184,7 @@ def test_one_sentence_for_many_languages_that_come_too_often() -> None:
 # -- what a checkpoint says ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_samples_of_each_data_set_in_an_order() -> None:
     from recipes.training.languages import samples_of_each
     from recipes.training.passes import OrderedSamples
