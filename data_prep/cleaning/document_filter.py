@@ -242,7 +242,8 @@ def _prepared(filters: bytes, loops: ctypes.CDLL | None) -> tuple[FilterSettings
     settings = settings_for(pickle.loads(filters), None)
     triggers = {rule.name: rule.triggers for rule in settings.lines if rule.triggers}
     for name, phrases in settings.phrases.items():
-        triggers[f"phrases: {name}"] = {max(phrase.split(), key=len) + "*" for phrase in phrases}
+        # The first word of several may be the end of a longer one in a text, and is no beginning of a word there.
+        triggers[f"phrases: {name}"] = {max(phrase.split()[1:] or [phrase], key=len) + "*" for phrase in phrases}
     return settings, Measurer((), triggers)
 
 

@@ -59,7 +59,7 @@ def _signal_a_command(tmp_path: Path, signum: signal.Signals, code: int, stderr:
         ["try:", "    print('ready', flush=True)", "    [time.sleep(0.1) for _ in range(600)]", "finally:", "    print('cleaned')"]
     )
     group = Group(["-c", PREAMBLE.format(body=body)], log_dir=tmp_path)
-    group.wait_until(lambda: "ready" in (tmp_path / "stdout").read_text(), timeout_seconds=30)
+    group.wait_until(lambda: "ready\n" in (tmp_path / "stdout").read_text(), timeout_seconds=30)
     group.process.send_signal(signum)
     assert group.wait(timeout_seconds=30) == Finished(code, "ready\ncleaned\n", stderr)
 

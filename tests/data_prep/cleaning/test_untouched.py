@@ -51,6 +51,7 @@ def stays_by_the_steps(filters: DocumentFilter, text: str, language: str | None)
 
 
 @given(st.lists(TEXTS, min_size=1, max_size=8), st.sampled_from(sorted(FILTERS)), st.sampled_from([None, "sl"]))
+@example(["Domovlorem ipsum dolor"], "standard", None)
 @settings(max_examples=150, deadline=None)
 def test_what_stays_would_stay_step_by_step(texts: list[str], name: str, language: str | None) -> None:
     repeated = frozenset(line_hashes(["o nas", "3. člen", "domov"]))
