@@ -31,12 +31,9 @@ from recipes.training.nonfinite import NonFiniteSteps
 # Names that modules have without TransformerEngine, and those of the checkpoint, where all experts of a layer are one tensor.
 _NAMES_IN_CHECKPOINT = {
     r"\.input_layernorm\.": ".self_attention.linear_qkv.layer_norm_",
-    r"\.pre_mlp_layernorm\.": ".mlp.linear_fc1.layer_norm_",
-}
-_NAMES_OF_EXPERTS_IN_CHECKPOINT = {
-    r"\.input_layernorm\.": ".self_attention.linear_qkv.layer_norm_",
     r"\.local_experts\.\d+\.": ".experts.",
 }
+_WITHOUT_EXPERTS = {r"\.pre_mlp_layernorm\.": ".mlp.linear_fc1.layer_norm_"}
 
 
 def parameters_by_name(model: Any) -> Iterator[tuple[str, nn.Parameter]]:
@@ -44,7 +41,7 @@ def parameters_by_name(model: Any) -> Iterator[tuple[str, nn.Parameter]]:
     while hasattr(model, "module"):
         model = model.module
     layers = {f"decoder.layers.{i}.": f"decoder.layers.{layer.layer_number - 1}." for i, layer in enumerate(model.decoder.layers)}
-    names_in_checkpoint = _NAMES_IN_CHECKPOINT if model.config.num_moe_experts is None else _NAMES_OF_EXPERTS_IN_CHECKPOINT
+    names_in_checkpoint = _NAMES_IN_CHECKPOINT | (_WITHOUT_EXPERTS if model.config.num_moe_experts is None else {})
     for name, parameter in model.named_parameters():
         for local, whole in layers.items():
             if name.startswith(local):
