@@ -190,7 +190,7 @@ DEFAULT_ROPE_SCALING = {
 
 
 def in_words_of_both(config: Mapping[str, Any], *, source: str) -> dict[str, Any]:
-    """A config.json with its rotary positions also in the words of transformers 4, where it has only those of transformers 5.
+    """A config.json with what transformers 5 says in words of its own also in those of transformers 4: rotary positions, numbers of experts.
 
     Either version then reads the same from it; left as it is, 4 would take its defaults without a word.
 
@@ -199,10 +199,13 @@ def in_words_of_both(config: Mapping[str, Any], *, source: str) -> dict[str, Any
     """
     part = language_part(config)
     said = config if part is None else part
-    told = _rotary_words(said)
+    told = {**_rotary_words(said), **_expert_words(said)}
     if wrong := [key for key, value in told.items() if key in said and said[key] != value]:
         keys = " and ".join(f'"{key}": {json.dumps(told[key])}' for key in wrong)
-        where = "rope_parameters" if said.get("rope_parameters") else "rope_scaling"
+        if "num_experts" in wrong:
+            where = "num_local_experts"
+        else:
+            where = "rope_parameters" if said.get("rope_parameters") else "rope_scaling"
         raise ValueError(
             f"{source} has a config.json whose {where}, by which transformers 5 goes, says otherwise than its other keys, by which transformers 4"
             f" goes; put {keys} into it if {where} is right, else make that say the same"
@@ -224,6 +227,12 @@ def _rotary_words(config: Mapping[str, Any]) -> dict[str, Any]:
     if others and (others != {"rope_type": "default"} or config.get("model_type") in DEFAULT_ROPE_SCALING):
         told["rope_scaling"] = others
     return told
+
+
+def _expert_words(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The number of experts by its older key; transformers 4 would pass over the newer one and build as many as its default says."""
+    num_experts = config.get("num_local_experts")
+    return {"num_experts": num_experts} if config.get("model_type") == "qwen3_moe" and num_experts is not None else {}
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:

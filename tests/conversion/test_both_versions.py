@@ -34,9 +34,9 @@ if "SCION_OTHER_PYTHON" not in os.environ:
 OTHER = Path(os.environ["SCION_OTHER_PYTHON"])
 TIMEOUT_SECONDS = 900
 TEXTS = (*SENTENCES, "<|user|>čez drn in strn<|assistant|>", "  Δ 🙂\n\ttab")
-# Where the two versions compute otherwise for the same file: the order of Apertus's activation, and OLMo 3's layers with a window, whose
-# rotations 4.57 leaves as they are and 5.12 slows down as those without.
-DIFFERENT = {"apertus": 1e-4, "olmo3": 0.1}
+# Where the two versions compute otherwise for the same file: the order of Apertus's activation and of the sum over experts, and OLMo 3's
+# layers with a window, whose rotations 4.57 leaves as they are and 5.12 slows down as those without.
+DIFFERENT = {"apertus": 1e-4, "qwen3_moe": 1e-6, "gpt_oss": 1e-6, "olmo3": 0.1}
 CLOSED = [name for name, method in METHODS.items() if not method.learns and name != "sava-adam"]
 STRATEGIES = {
     "expand": ("--vocabulary", "expand", "--new-tokens", "40", "--method", "mean"),

@@ -727,6 +727,18 @@ def test_gemma_3_in_the_words_of_transformers_5() -> None:
         in_words_of_both({**config, **older, "rope_local_base_freq": 1e4, "rope_parameters": rope}, source="x")
 
 
+def test_experts_in_the_words_of_transformers_5() -> None:
+    """Their number has another key there, over which 4 passes, building 128; gpt-oss has that key in both."""
+    config = {"model_type": "qwen3_moe", "num_local_experts": 6}
+    both = {**config, "num_experts": 6}
+    assert in_words_of_both(config, source="x") == in_words_of_both(both, source="x") == both
+    assert AutoConfig.for_model(**both).num_experts == 6
+    with pytest.raises(ValueError, match='put "num_experts": 6 into it if num_local_experts is right'):
+        in_words_of_both({**config, "num_experts": 8}, source="x")
+    gpt_oss = {"model_type": "gpt_oss", "num_local_experts": 6}
+    assert in_words_of_both(gpt_oss, source="x") == gpt_oss
+
+
 def test_gemma_3_as_megatron_bridge_has_it() -> None:
     """Its provider's own words, by which it makes both rotations and the windows' pattern."""
     config = FAMILIES["gemma3"].megatron_config(PUBLISHED["gemma-3-12b"], tied=True, source="x")
