@@ -20,6 +20,7 @@ from typing import Any
 
 from common import command
 from common.artifacts import digest_files
+from common.quiet_library import quiet_transformers
 from conversion.checkpoints.hf_files import CONFIG_NAME, find_weights, read_json
 from conversion.checkpoints.hf_model import default_device, require_device
 from eval.scoring.learned_scores import BLEURT, Scorer, Triple, score_folders
@@ -63,10 +64,9 @@ def open_bleurt(folder: Path, *, device: str, batch_size: int) -> Scorer:
     from bleurt_pytorch import BleurtForSequenceClassification
     from bleurt_pytorch.bleurt.tokenization_bleurt_fast import BleurtTokenizerFast
     from bleurt_pytorch.bleurt.tokenization_bleurt_sp import BleurtSPTokenizer
-    from transformers.utils import logging
 
     require_device(device)
-    logging.set_verbosity_error()
+    quiet_transformers()
     kind = BleurtSPTokenizer if (folder / _VOCABULARIES[0]).is_file() else BleurtTokenizerFast
     try:
         tokenizer = kind.from_pretrained(str(folder), local_files_only=True)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from common import start_up
 from common.artifacts import combined_digest, read_manifest, require_same_tokenizer
+from common.quiet_library import quiet_transformers
 from conversion.checkpoints.adapter import adapter_digest, add_adapter, find_base, is_adapter
 from conversion.checkpoints.hf_config import load_config
 from conversion.checkpoints.token_names import POSITIONS_FROM_PAD
@@ -158,11 +159,10 @@ def load_model(checkpoint: Checkpoint, *, device: str, dtype: str, masked: bool 
     """
     import torch
     from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
-    from transformers.utils import logging
 
     require_device(device)
 
-    logging.set_verbosity_error()
+    quiet_transformers()
     arguments: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False, "output_loading_info": True}
     # With an adapter the sum is made in float32 and rounded once, as in our exports.
     arguments["dtype"] = torch.float32 if checkpoint.adapter is not None else getattr(torch, dtype)

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from common.quiet_library import quiet_transformers
 from conversion.measuring.float64 import in_float64
 
 if TYPE_CHECKING:
@@ -94,13 +95,12 @@ def observe_hf(directory: Path, batch: Batch) -> Observation:
     """Run a Hugging Face checkpoint."""
     import torch
     from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
-    from transformers.utils import logging
 
     from conversion.checkpoints.hf_config import load_config
     from conversion.checkpoints.token_names import POSITIONS_FROM_PAD
     from conversion.families import FAMILIES
 
-    logging.set_verbosity_error()
+    quiet_transformers()
     config = load_config(directory)
     model_type = config.model_type
     masked = model_type in FAMILIES and FAMILIES[model_type].masked

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from common.artifacts import digest_bytes
 from common.own_files import require_own
+from common.quiet_library import quiet_transformers
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -51,9 +52,8 @@ def load_tokenizer(directory: Path) -> PreTrainedTokenizerFast:
         from data_prep.tokenizers.sentencepiece_file import load_sentencepiece
 
         return load_sentencepiece(directory)
-    from transformers.utils import logging
 
-    logging.set_verbosity_error()
+    quiet_transformers()
     try:
         with _readable(directory) as readable:
             tokenizer = _library(directory).from_pretrained(str(readable), use_fast=True, local_files_only=True, trust_remote_code=False)

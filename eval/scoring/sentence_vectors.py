@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from common.quiet_library import quiet_transformers
 from conversion.checkpoints.hf_config import load_config
 from conversion.checkpoints.hf_model import Checkpoint, is_masked, require_device
 from conversion.families import FAMILIES
@@ -28,10 +29,9 @@ class SentenceEncoder:
     def __init__(self, checkpoint: Checkpoint, *, layer: int, device: str, dtype: str) -> None:
         import torch
         from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
-        from transformers.utils import logging
 
         require_device(device)
-        logging.set_verbosity_error()
+        quiet_transformers()
         library: Any = AutoModelForMaskedLM if is_masked(checkpoint.model_type) else AutoModelForCausalLM
         options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False, "dtype": getattr(torch, dtype)}
         config = load_config(checkpoint.directory)

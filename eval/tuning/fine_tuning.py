@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from common.progress import Progress
+from common.quiet_library import quiet_transformers
 from conversion.checkpoints.hf_model import Checkpoint, is_masked
 from data_prep.tokenizers.frame import frame_of
 from eval.protocols.zero_shot import FineTuning, Labelled, Prediction, Task, headline_value
@@ -112,9 +113,8 @@ def load_tagger(folder: Path, task: Task, *, device: str) -> PreTrainedModel:
 
 def _library(task: Task) -> Any:
     from transformers import AutoModelForSequenceClassification, AutoModelForTokenClassification
-    from transformers.utils import logging
 
-    logging.set_verbosity_error()
+    quiet_transformers()
     return AutoModelForTokenClassification if task.of_words else AutoModelForSequenceClassification
 
 

@@ -12,6 +12,7 @@ import pytest
 import torch
 from transformers import OPTConfig, OPTForCausalLM
 
+from data_prep.tokenizers.files import save_tokenizer
 from tests.conversion.embedding_fixtures import byte_level, demo_text
 
 VOCAB_SIZE = 301  # odd, so that every tensor parallel size above 1 needs padding
@@ -40,7 +41,7 @@ def tiny_opt(*, seed: int = 0, **config: Any) -> OPTForCausalLM:
 @pytest.fixture(scope="session")
 def tokenizer_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("tokenizer")
-    byte_level(demo_text("en")[:5000], num_tokens=280, specials={"bos": "</s>", "eos": "</s>", "pad": "<pad>"}).save_pretrained(directory)
+    save_tokenizer(byte_level(demo_text("en")[:5000], num_tokens=280, specials={"bos": "</s>", "eos": "</s>", "pad": "<pad>"}), directory)
     return directory
 
 

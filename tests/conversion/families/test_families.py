@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import copy
 import json
 import math
 import re
@@ -93,11 +94,11 @@ def test_a_missing_key_means_what_transformers_means(model_type: str, missing: s
     """Each key of the class, one at a time, is left out or null; what the class makes of that is told in full."""
     kind = CONFIG_MAPPING[model_type]
     [case, *_] = (case for case in CASES.values() if case.model_type == model_type)
-    for config in ({**SIZES, **case.config}, {}):
+    for config in ({**SIZES, **copy.deepcopy(case.config)}, {}):  # transformers 5 writes into what it is given
         whole = {**kind(**config).to_dict(), "model_type": model_type}
         compared = 0
-        for key in whole:
-            said = {name: value for name, value in whole.items() if name != key} | ({key: None} if missing == "null" else {})
+        for key in set(whole) - {"model_type"}:
+            said = copy.deepcopy({name: value for name, value in whole.items() if name != key} | ({key: None} if missing == "null" else {}))
             try:
                 meant = kind(**said).to_dict()
             except StrictDataclassError:  # of transformers 5, which has types for its keys
@@ -114,7 +115,7 @@ def test_a_missing_key_means_what_transformers_means(model_type: str, missing: s
                 continue
             assert found == _in_megatrons_words(model_type, meant), key
             compared += 1
-        assert compared > 20
+        assert compared >= 20
 
 
 def test_an_empty_config_means_what_transformers_means() -> None:
