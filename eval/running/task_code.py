@@ -21,7 +21,9 @@ _ROOT = Path(__file__).resolve().parents[2]
 _OTHER_STAGES = tuple(
     _ROOT / stage for stage in ("common", "data_prep", "conversion", "recipes", "nemo_patches", "slurm")
 )  # they score nothing
-_INSTALLED = tuple(Path(sysconfig.get_path(kind)).resolve() for kind in ("stdlib", "platstdlib", "purelib", "platlib"))
+_LIBRARY = tuple(Path(sysconfig.get_path(kind)).resolve() for kind in ("stdlib", "platstdlib"))
+# By name, since an image's own packages lie outside the environment that is laid over them.
+_INSTALLED = ("site-packages", "dist-packages")
 # Where rows lie and what the task is called; requests, which hold all rows, are part of a task's identity themselves.
 _NOT_SCORING = ("metadata", "dataset_path", "dataset_name", "dataset_kwargs", "tag", "group", "task_alias", "unsafe_code")
 
@@ -65,7 +67,9 @@ def code_files(starts: Iterator[Path]) -> set[Path]:
     waiting = list(starts)
     while waiting:
         path = waiting.pop()
-        if path in found or not path.is_file() or any(path.is_relative_to(folder) for folder in (*_INSTALLED, *_OTHER_STAGES)):
+        if path in found or path.suffix != ".py" or not path.is_file():
+            continue
+        if not set(_INSTALLED).isdisjoint(path.parts) or any(path.is_relative_to(folder) for folder in (*_LIBRARY, *_OTHER_STAGES)):
             continue
         found.add(path)
         waiting += [imported for name in _imports(path) if (imported := _file_of(name, path.parent))]

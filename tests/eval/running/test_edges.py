@@ -315,3 +315,19 @@ def test_flores_asks_in_the_language_of_the_translation(task, instruction, tmp_p
     _, samples = run_task(Scripted(lambda document, run: " x"), find_tasks([task], metadata=data)[task])
     prompt = samples[0]["arguments"][0][0]
     assert prompt.count(f"{instruction}\nText: ") == 2 and prompt.count("Translat") == (4 if task == "flores_it_en" else 2)
+
+
+def test_packages_of_an_image_are_no_code_of_a_task(tmp_path, monkeypatch):
+    """They lie outside the environment that is laid over them; and a module may be no text at all."""
+    from eval.running.task_code import code_files
+
+    packages, own = tmp_path / "image/lib/python3.12/site-packages", tmp_path / "own"
+    (packages / "of_the_image").mkdir(parents=True)
+    own.mkdir()
+    (packages / "of_the_image/__init__.py").write_text("from . import compiled\n")
+    (own / "compiled_here.so").write_bytes(b"\x7fELF\0")
+    (own / "helper.py").write_text("import of_the_image, compiled_here\n")
+    (own / "task.py").write_text("import helper\n")
+    for folder in (packages, own):
+        monkeypatch.syspath_prepend(str(folder))
+    assert code_files(iter([own / "task.py"])) == {own / "task.py", own / "helper.py"}
