@@ -427,9 +427,9 @@ typedef struct { /* how a stretch between white space begins and ends */
 
 /* Add what stands between white space, letter by letter: one token, or several where a script puts no spaces between words. */
 static Edges add_letters(const Tables *t, const uint8_t *p, const uint8_t *end, Sums *s) {
-    const uint8_t *start = p;
+    const uint8_t *start = p, *token = p;
     Edges edges = {0};
-    uint64_t token = 0, core = 0, core_at_last = 0;
+    uint64_t core = 0, core_at_last = 0;
     int64_t token_length = 0, core_length = 0, core_at_last_length = 0;
     int has_letter = 0, is_link = 0, dots = 0, terminal = 0, unspaced = 0;
     for (;;) {
@@ -441,7 +441,7 @@ static Edges add_letters(const Tables *t, const uint8_t *p, const uint8_t *end, 
             kind = kind_of(t, c);
         }
         if (token_length && ((kind & (SPACE | UNSPACED)) || (unspaced && (kind & (LETTER | DIGIT))))) { /* the token is whole */
-            room.tokens[s->tokens] = known_by(token);
+            word_end(token, here, &room.tokens[s->tokens]); /* the key that it has where it stands alone */
             room.ends[s->tokens + 1] = room.ends[s->tokens] + token_length;
             s->tokens++;
             if (core_at_last_length) {
@@ -453,15 +453,17 @@ static Edges add_letters(const Tables *t, const uint8_t *p, const uint8_t *end, 
             s->alphabetic += has_letter;
             s->sentences += terminal;
             if (is_link) s->link_characters += token_length;
-            token = core = core_at_last = 0;
+            core = core_at_last = 0;
             token_length = core_length = core_at_last_length = 0;
             has_letter = is_link = terminal = unspaced = 0;
         }
         if (here == end) return edges;
         s->characters++;
         s->visible++;
-        if (!token_length) is_link = starts_link(here, end);
-        token = join(token, c);
+        if (!token_length) {
+            token = here;
+            is_link = starts_link(here, end);
+        }
         token_length++;
         if (kind & (LETTER | DIGIT) || core_length) {
             core = join(core, lower_of(t, c));
@@ -496,14 +498,12 @@ static Edges add_letters(const Tables *t, const uint8_t *p, const uint8_t *end, 
 static inline Edges add_stretch(const Tables *t, const uint8_t *p, const uint8_t *end, uint64_t key, Sums *s) {
     Word *known = &t->words[key % NUM_REMEMBERED];
     if (known->key != key) {
-        int64_t tokens = s->tokens;
         Sums before = *s;
         s->longest = 0;
         Edges edges = add_letters(t, p, end, s);
         int64_t core = s->longest, characters = s->characters - before.characters;
         if (before.longest > s->longest) s->longest = before.longest;
         if (edges.has_unspaced || characters > 255) return edges;
-        room.tokens[tokens] = key; /* as it will be */
         int64_t rare[] = {s->hash_signs - before.hash_signs, s->ellipses - before.ellipses, s->holes - before.holes, s->braces - before.braces};
         *known = (Word){
             .key = key, .characters = characters, .core = core, .letters = s->letters - before.letters, .digits = s->digits - before.digits,

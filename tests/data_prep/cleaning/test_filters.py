@@ -231,6 +231,12 @@ def test_what_is_remembered_of_words_changes_no_number(texts: list[str]) -> None
         assert measurer.measure(text.encode()) == PlainLoops(frozenset({"a"})).measure(text)
 
 
+@pytest.mark.parametrize("text", ["1 11ก1 11", "b bb漢b bb", "2024 leta, 2024漢 in 2024 leta,漢 漢leta,"])
+def test_a_word_is_the_same_beside_a_script_without_spaces(text: str) -> None:
+    """Words of n-grams, of which one is cut from such a script and the other stands alone."""
+    assert Measurer(["a"]).measure(text.encode()) == PlainLoops(frozenset({"a"})).measure(text)
+
+
 def plain_dirt(text: str) -> int:
     """The bits of a text that hang on more than one character, and those of CAPITAL and HOLE."""
     kinds = [int(code_points.dirt()[ord(c)]) for c in text]
