@@ -33,7 +33,7 @@ help:
 	@echo "make trl-environment    TRL on a CPU or GPU, in $(TRL_VENV): for tuning an export (1.5 GB)"
 	@echo "make test-trl  an export tuned with TRL's own command on a CPU and evaluated (about 5 minutes)"
 	@echo "make bridge-environment Python 3.12, Megatron-Bridge, Megatron-core 0.19, transformers 5, in $(BRIDGE_VENV): the way out of NeMo (6 GB)"
-	@echo "make test-bridge  exported recipes in Megatron-Bridge's own loop on a CPU, and our tests with transformers 5 and 4 (about 40 minutes)"
+	@echo "make test-bridge  exported recipes in Megatron-Bridge's own loop on a CPU, and our tests with transformers 5 and 4 (6 minutes on 2 fast cores)"
 	@echo "make docs      the documentation as a site in site/, its links checked, no network needed"
 	@echo "make check     lint and types only"
 	@echo "make bench     benchmarks; figures go to stdout"

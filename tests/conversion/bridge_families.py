@@ -44,11 +44,18 @@ def layer_spec(config: Any, **_: Any) -> Any:
     if config.normalization != "RMSNorm" or config.layernorm_zero_centered_gamma:
         raise NotImplementedError(f"a final norm of the kind {config.normalization} as TransformerEngine has it")
     transformer_block.LayerNormImpl = WrappedTorchNorm
-    spec = get_gpt_layer_local_spec(normalization="RMSNorm", qk_layernorm=config.qk_layernorm)
+    spec = get_gpt_layer_local_spec(
+        config.num_moe_experts, moe_grouped_gemm=False, normalization="RMSNorm", qk_layernorm=config.qk_layernorm
+    )
     layer = spec.submodules
-    layer.input_layernorm = layer.pre_mlp_layernorm = IdentityOp
-    attention, mlp = layer.self_attention.submodules, layer.mlp.keywords["submodules"]
-    attention.linear_qkv = mlp.linear_fc1 = TELayerNormColumnParallelLinear
+    attention = layer.self_attention.submodules
+    layer.input_layernorm = IdentityOp
+    attention.linear_qkv = TELayerNormColumnParallelLinear
+    if config.num_moe_experts:  # the norm before the experts is the router's too, and has a place of its own
+        layer.pre_mlp_layernorm = WrappedTorchNorm
+    else:
+        layer.pre_mlp_layernorm = IdentityOp
+        layer.mlp.keywords["submodules"].linear_fc1 = TELayerNormColumnParallelLinear
     if config.qk_layernorm:
         attention.q_layernorm = attention.k_layernorm = WrappedTorchNorm
     layer.sharded_state_dict_keys_map = {}
@@ -70,6 +77,9 @@ def look(folder: Path) -> dict[str, Any]:
         found["provider"] = type(provider).__name__
         for name in (*FUSIONS, "cross_entropy_loss_fusion"):
             setattr(provider, name, False)
+        if provider.num_moe_experts:  # kernels that GPUs alone have
+            provider.moe_permute_fusion = provider.moe_grouped_gemm = provider.moe_router_fusion = False
+            provider.moe_token_dispatcher_type = "allgather"
         provider.use_cpu_initialization, provider.params_dtype, provider.bf16, provider.fp16 = True, torch.float32, False, False
         provider.autocast_dtype = provider.pipeline_dtype = None
         provider.transformer_layer_spec = layer_spec

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from conversion import hf_to_nemo, nemo_to_hf
+from conversion.checkpoints.hf_files import DEFAULT_ROPE_SCALING
 from tests.conversion.tiny_families import save_tiny_model
 from tests.processes import ROOT
 
@@ -18,14 +19,19 @@ if "SCION_BRIDGE" not in os.environ:
     pytest.skip("Megatron-Bridge is not installed here; run `make test-bridge`", allow_module_level=True)
 
 TIMEOUT_SECONDS = 600
-SAME, OTHERWISE, REFUSED = ("llama2", "mistral", "qwen2", "qwen3"), ("llama3", "yarn"), ("opt", "smollm3", "apertus", "bert")
+SAME, OTHERWISE, REFUSED = (
+    ("llama2", "mistral", "qwen2", "qwen3", "qwen3_moe", "published_gpt_oss"),
+    ("llama3", "yarn", "gpt_oss"),
+    ("opt", "smollm3", "apertus", "bert"),
+)
 
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory, tokenizer_dir: Path) -> dict[str, dict[str, Any]]:
     base = tmp_path_factory.mktemp("families")
     for name in (*SAME, *OTHERWISE, *REFUSED):
-        save_tiny_model(name, base / "source" / name, tokenizer_dir=tokenizer_dir)
+        changes = {"rope_scaling": DEFAULT_ROPE_SCALING["gpt_oss"]} if name == "published_gpt_oss" else {}
+        save_tiny_model(name.removeprefix("published_"), base / "source" / name, tokenizer_dir=tokenizer_dir, **changes)
         hf_to_nemo.convert(base / "source" / name, base / "nemo" / name)
         nemo_to_hf.export(base / "nemo" / name, base / "hf" / name)
     words = [os.environ["SCION_BRIDGE"], "-m", "tests.conversion.bridge_families", base / "hf", base / "found.json"]
