@@ -86,7 +86,7 @@ class TrainingWindows:
             config = GPTDatasetConfig(
                 random_seed=seed,
                 sequence_length=sequence_length,
-                tokenizer=SimpleNamespace(eod=eos_token_id, unique_identifiers={}),
+                tokenizer=SimpleNamespace(eod=eos_token_id, unique_identifiers={}, vocab_size=None),  # the size is asked for from 0.19 on
                 path_to_cache=cache,
                 reset_position_ids=False,
                 reset_attention_mask=False,
