@@ -61,7 +61,7 @@ def _sizes(model_type: str) -> dict[str, float]:
     """Of a model, in its own words."""
     if model_type == "opt":
         return {"hidden_size": 128, "num_attention_heads": 4, "word_embed_proj_dim": 128, "ffn_dim": 192}
-    # With the caps of the tiny model all large logits are the same, and no token is chosen; and vLLM on a CPU gives NaN for large scores.
+    # With the caps of the tiny model all large logits are the same, and no token is chosen; and vLLM on a CPU answers token 0.
     if model_type == "gemma2":
         return {**SIZES, "final_logit_softcapping": 3000.0, "attn_logit_softcapping": 50.0}
     return SIZES

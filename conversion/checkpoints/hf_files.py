@@ -199,18 +199,16 @@ def in_words_of_both(config: Mapping[str, Any], *, source: str) -> dict[str, Any
     """
     part = language_part(config)
     said = config if part is None else part
-    told = {**_rotary_words(said), **_expert_words(said)}
-    if wrong := [key for key, value in told.items() if key in said and said[key] != value]:
-        keys = " and ".join(f'"{key}": {json.dumps(told[key])}' for key in wrong)
-        if "num_experts" in wrong:
-            where = "num_local_experts"
-        else:
-            where = "rope_parameters" if said.get("rope_parameters") else "rope_scaling"
-        raise ValueError(
-            f"{source} has a config.json whose {where}, by which transformers 5 goes, says otherwise than its other keys, by which transformers 4"
-            f" goes; put {keys} into it if {where} is right, else make that say the same"
-        )
-    added = {key: value for key, value in told.items() if key not in said}
+    rotary = "rope_parameters" if said.get("rope_parameters") else "rope_scaling"
+    added: dict[str, Any] = {}
+    for where, told in ((rotary, _rotary_words(said)), ("num_local_experts", _expert_words(said))):
+        if wrong := [key for key, value in told.items() if key in said and said[key] != value]:
+            keys = " and ".join(f'"{key}": {json.dumps(told[key])}' for key in wrong)
+            raise ValueError(
+                f"{source} has a config.json whose {where}, by which transformers 5 goes, says otherwise than its other keys, by which transformers"
+                f" 4 goes; put {keys} into it if {where} is right, else make that say the same"
+            )
+        added |= {key: value for key, value in told.items() if key not in said}
     return with_language_values(config, **added) if added else dict(config)
 
 

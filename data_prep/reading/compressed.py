@@ -17,8 +17,8 @@ from typing import IO, Any, BinaryIO
 COMPRESSIONS = (".gz", ".xz", ".zst")
 COMPRESSION_NAMES = {".gz": "gzip", ".xz": "xz", ".zst": "zstd"}
 _BUFFER_BYTES = 1 << 18
-# Compressed bytes before the place where an error came up that are read one by one: the libraries read half of that ahead.
-# As far as the libraries read ahead: gzip 8 kB, from Python 3.12 on 128.
+# Compressed bytes before the place where an error came up that are read one by one: the libraries read half of that ahead,
+# gzip as much from Python 3.12 on.
 _NEAR_BYTES = {".gz": 1 << 18, ".xz": 1 << 14, ".zst": 1 << 17}
 _PIECE_BYTES = 1 << 16
 _SAMPLE_BYTES = 1 << 20

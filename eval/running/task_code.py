@@ -23,7 +23,7 @@ _OTHER_STAGES = tuple(
 )  # they score nothing
 _LIBRARY = tuple(Path(sysconfig.get_path(kind)).resolve() for kind in ("stdlib", "platstdlib"))
 # By name, since an image's own packages lie outside the environment that is laid over them.
-_INSTALLED = ("site-packages", "dist-packages")
+_INSTALLED = frozenset({"site-packages", "dist-packages"})
 # Where rows lie and what the task is called; requests, which hold all rows, are part of a task's identity themselves.
 _NOT_SCORING = ("metadata", "dataset_path", "dataset_name", "dataset_kwargs", "tag", "group", "task_alias", "unsafe_code")
 
@@ -69,7 +69,7 @@ def code_files(starts: Iterator[Path]) -> set[Path]:
         path = waiting.pop()
         if path in found or path.suffix != ".py" or not path.is_file():
             continue
-        if not set(_INSTALLED).isdisjoint(path.parts) or any(path.is_relative_to(folder) for folder in (*_LIBRARY, *_OTHER_STAGES)):
+        if not _INSTALLED.isdisjoint(path.parts) or any(path.is_relative_to(folder) for folder in (*_LIBRARY, *_OTHER_STAGES)):
             continue
         found.add(path)
         waiting += [imported for name in _imports(path) if (imported := _file_of(name, path.parent))]
