@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
-from benchmarks import conversion, training
-from benchmarks.commands import made
+from benchmarks import conversion, saving, training
+from benchmarks.commands import made, opt_inputs
+from benchmarks.saving_rank import EVERY
 from common.meter import ROOT
 from data_prep.reading.documents import Documents
+from recipes.runs.run_dir import checkpoint_name
 
 PEERS_OF_CONVERSION = ROOT / "benchmarks" / "conversion_peers.py"
 VOCAB_SIZE = 16_000
+# Llamas as wide as 3.2 1B with fewer tokens and more and more layers, for what conversion costs by GB: 0.25, 0.62 and 2.6 in bfloat16.
+_GROWN = {layers: {**conversion.SHAPES["llama-3.2-1b"], "num_hidden_layers": layers, "vocab_size": 32_000} for layers in (1, 4, 20)}
+SHAPES: dict[str, dict[str, Any]] = {**conversion.SHAPES, **{f"llama-{layers}-layers": shape for layers, shape in _GROWN.items()}}
+GROWN = tuple(f"llama-{layers}-layers" for layers in _GROWN)
 _HELD_OUT_BYTES = 20_000
+_LEARNED_BYTES = 4_000_000
 
 
 @dataclass(frozen=True)
@@ -28,9 +38,15 @@ class Material:
         work: folder for them.
         text: files with real documents.
         megabytes: of text that the stages of data take.
-        shape: of the checkpoint to convert, see `benchmarks.conversion.SHAPES`.
+        shape: of the checkpoint to convert, see `SHAPES`.
         language: of the text, as datatrove calls it.
-        model: Hugging Face folder of a real model, for transfer and evaluation; None leaves these out.
+        model: Hugging Face folder of a real model.
+        gguf_file: a file of the same model.
+        source_text: files with documents in the model's language.
+        dictionary: of words, for `wechsel`.
+        dtypes: of the checkpoint to convert.
+
+    What is None leaves out what needs it.
     """
 
     work: Path
@@ -38,7 +54,11 @@ class Material:
     megabytes: float
     shape: str
     language: str
-    model: Path | None
+    model: Path | None = None
+    gguf_file: Path | None = None
+    source_text: tuple[Path, ...] | None = None
+    dictionary: Path | None = None
+    dtypes: tuple[str, ...] = ("bfloat16",)
 
     @cached_property
     def documents(self) -> Path:
@@ -48,17 +68,59 @@ class Material:
     @cached_property
     def held_out(self) -> Path:
         """A few of them, for bits per byte."""
-        return self._written("held_out.jsonl.zst", _HELD_OUT_BYTES)
+        return self.held_out_of(_HELD_OUT_BYTES)
+
+    def held_out_of(self, num_bytes: int) -> Path:
+        """So many bytes or a few more."""
+        return self._written(f"held_out.{num_bytes}.jsonl.zst", num_bytes)
+
+    @cached_property
+    def held_out_lines(self) -> Path:
+        """The same as plain JSON Lines, which lm-eval's task reads."""
+        path = self.work / "held_out.jsonl"
+        if not path.exists():
+            self._rewritten(self.held_out, path)
+        return path
+
+    @cached_property
+    def gzipped(self) -> Path:
+        """`documents` as .jsonl.gz, as corpora come."""
+        path = self.work / "text.jsonl.gz"
+        if not path.exists():
+            self._rewritten(self.documents, path)
+        return path
+
+    @cached_property
+    def learned(self) -> Path:
+        """What a transfer learns from, in the target's language."""
+        return self._written("learned.jsonl.zst", min(_LEARNED_BYTES, self.megabytes * 1e6))
+
+    @cached_property
+    def learned_source(self) -> Path:
+        """As much in the source's."""
+        assert self.source_text is not None
+        return self._written("learned_source.jsonl.zst", min(_LEARNED_BYTES, self.megabytes * 1e6), self.source_text)
+
+    @cached_property
+    def plain_dictionary(self) -> Path:
+        """The dictionary without compression."""
+        assert self.dictionary is not None
+        path = self.work / "dictionary.txt"
+        opened = gzip.open if self.dictionary.suffix == ".gz" else open
+        if not path.exists():
+            with opened(self.dictionary, "rt", encoding="utf-8") as stream:
+                path.write_text(stream.read(), encoding="utf-8")
+        return path
 
     @cached_property
     def text_megabytes(self) -> float:
         """MB of UTF-8 in `documents`."""
-        return self._bytes(self.documents) / 1e6
+        return self.text_bytes(self.documents) / 1e6
 
     @cached_property
     def held_out_kilobytes(self) -> float:
         """kB of UTF-8 in `held_out`."""
-        return self._bytes(self.held_out) / 1e3
+        return self.text_bytes(self.held_out) / 1e3
 
     @cached_property
     def tokenizer(self) -> Path:
@@ -66,30 +128,56 @@ class Material:
         arguments = ("--input", self.documents, "--vocab-size", str(VOCAB_SIZE))
         return made(self.work / "tokenizer", "data_prep.train_tokenizer", *arguments)
 
+    @property
+    def real_model(self) -> Path:
+        """The user's."""
+        assert self.model is not None, "stages that need it are left out"
+        return self.model
+
+    @property
+    def gguf(self) -> Path:
+        """The user's."""
+        assert self.gguf_file is not None, "stages that need it are left out"
+        return self.gguf_file
+
+    def target_tokenizer(self, vocab_size: int, among: Sequence[int]) -> Path:
+        """One of several tokenizers of `text`, which are trained together."""
+        sizes = ("--vocab-size", *map(str, among))
+        return made(self.work / "tokenizers", "data_prep.train_tokenizer", "--input", self.documents, *sizes) / f"bpe-{vocab_size}"
+
     @cached_property
-    def checkpoint(self) -> Path:
-        """Hugging Face folder of the shape in bfloat16, of random weights."""
-        folder = self.work / self.shape
+    def helper(self) -> Path:
+        """A model with the text's tokenizer, for methods that take one: the real model after `focus`."""
+        words = ("--source", self.real_model, "--tokenizer", self.tokenizer, "--method", "focus", "--text", self.learned)
+        return made(self.work / "helper", "conversion.transfer", *words)
+
+    @cached_property
+    def nemo_model(self) -> Path:
+        """The real model for NeMo."""
+        return made(self.work / "model.nemo", "conversion.hf_to_nemo", "--input", self.real_model)
+
+    def checkpoint(self, dtype: str) -> Path:
+        """Hugging Face folder of the shape, of random weights."""
+        folder = self.work / f"{self.shape}.{dtype}"
         if not folder.exists():
-            partial = self.work / f".{self.shape}"
-            conversion.make_checkpoint(partial, conversion.SHAPES[self.shape], dtype="bfloat16", tokenizer_dir=None)
+            partial = self.work / f".{folder.name}"
+            shutil.rmtree(partial, ignore_errors=True)
+            conversion.make_checkpoint(partial, SHAPES[self.shape], dtype=dtype, tokenizer_dir=None)
             partial.rename(folder)
         return folder
 
-    @cached_property
-    def checkpoint_gigabytes(self) -> float:
+    def checkpoint_gigabytes(self, dtype: str) -> float:
         """GB of its weights."""
-        return sum(path.stat().st_size for path in self.checkpoint.glob("*.safetensors")) / 1e9
+        return sum(path.stat().st_size for path in self.checkpoint(dtype).glob("*.safetensors")) / 1e9
 
-    @cached_property
-    def nemo_checkpoint(self) -> Path:
+    def nemo_checkpoint(self, dtype: str) -> Path:
         """The same for NeMo."""
-        return made(self.work / f"{self.shape}.nemo", "conversion.hf_to_nemo", "--input", self.checkpoint)
+        return made(self.work / f"{self.shape}.{dtype}.nemo", "conversion.hf_to_nemo", "--input", self.checkpoint(dtype))
 
     @property
     def is_llama(self) -> bool:
         """Whether the published converters know the shape."""
-        return conversion.SHAPES[self.shape]["model_type"] == "llama"
+        return SHAPES[self.shape]["model_type"] == "llama"
 
     @cached_property
     def checkpoint_by_nemo(self) -> Path:
@@ -97,7 +185,10 @@ class Material:
         folder = self.work / f"{self.shape}.by_nemo"
         if not folder.exists():
             partial = folder.with_name(f".{folder.name}")
-            subprocess.run([sys.executable, PEERS_OF_CONVERSION, "NeMo", "import", self.checkpoint, partial], cwd=ROOT, check=True)
+            shutil.rmtree(partial, ignore_errors=True)
+            subprocess.run(
+                [sys.executable, PEERS_OF_CONVERSION, "NeMo", "import", self.checkpoint("bfloat16"), partial], cwd=ROOT, check=True
+            )
             partial.rename(folder)
         return folder
 
@@ -109,16 +200,54 @@ class Material:
             training.prepare(training.SIZES["cpu"], folder)
         return folder
 
-    def _written(self, name: str, most_bytes: float) -> Path:
+    @cached_property
+    def saving(self) -> Path:
+        """Folder with the inputs of a training that saves, and `weights` as it saved them once."""
+        folder = self.work / "saving"
+        if not (folder / "weights").exists():
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir()
+            opt_inputs(folder, *saving.SHAPE, vocab_size=8000)
+            saving.stopped_seconds("ours", folder, folder / "once", 2)
+            (folder / "once" / "run" / "checkpoints" / checkpoint_name(EVERY) / "weights").rename(folder / "weights")
+            shutil.rmtree(folder / "once")
+        return folder
+
+    @cached_property
+    def saving_gigabytes(self) -> float:
+        """GB of what is saved."""
+        return sum(path.stat().st_size for path in (self.saving / "weights").rglob("*") if path.is_file()) / 1e9
+
+    def _written(self, name: str, most_bytes: float, inputs: Sequence[Path] | None = None) -> Path:
         """Documents until there are so many bytes; in a process of its own, as one that is measured inherits its parent's peak."""
         path = self.work / name
         if not path.exists():
-            arguments = [sys.executable, "-m", "benchmarks.whole.write_text", str(path), str(int(most_bytes)), *map(str, self.text)]
+            arguments = [
+                sys.executable,
+                "-m",
+                "benchmarks.whole.write_text",
+                str(path),
+                str(int(most_bytes)),
+                *map(str, inputs or self.text),
+            ]
             subprocess.run(arguments, cwd=ROOT, check=True)
         return path
 
     @staticmethod
-    def _bytes(path: Path) -> int:
+    def _rewritten(source: Path, path: Path) -> None:
+        import pyarrow
+
+        partial = path.with_name(f".partial.{path.name}")
+        with (
+            pyarrow.CompressedInputStream(str(source), "zstd") as stream,
+            (gzip.open if path.suffix == ".gz" else open)(partial, "wb") as file,
+        ):
+            file.write(stream.read())
+        partial.rename(path)
+
+    @staticmethod
+    def text_bytes(path: Path) -> int:
+        """Of UTF-8 in a file of documents."""
         documents = Documents([path])
         for _ in documents:
             pass

@@ -1,9 +1,10 @@
-"""The table and the page of what was measured."""
+"""The tables and the page of what was measured."""
 
 from __future__ import annotations
 
 import html
-from collections.abc import Sequence
+import statistics
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,50 +17,121 @@ if TYPE_CHECKING:
 
     from common.figure_style import Palette
 
-HEADER = ("", "by", "CPU s", "lowest", "highest", "s", "MiB", "amount per CPU s", "CPU time of ours")
-_CHANGE_HEADER = ("", "CPU s before", "now", "now by before", "")
+HEADER = ("", "by", "CPU s", "lowest, highest", "s", "lowest, highest", "MiB", "CPU s by ours", "s by ours")
+_CHANGE_HEADER = ("", "before", "now", "now by before", "")
+# The sections of the tables, by what the names of their cases begin with.
+SECTIONS = {
+    "Start": ("--help",),
+    "Text": ("collect", "clean", "dedup", "train_tokenizer", "mixture", "to_megatron"),
+    "Checkpoints": ("transfer", "hf_to_nemo", "nemo_to_hf", "from_gguf", "verify"),
+    "Training": ("plan", "rehearse", "slurm", "train,", "a save"),
+    "Evaluation": ("harness",),
+}
+_STYLE = "tr:has(.slower) > * { color: #c22727; font-weight: 600; }\n@media (prefers-color-scheme: dark) { tr:has(.slower) > * { color: #ff8078; } }\n"
 
 
-def rows_of(results: Results) -> list[tuple[str, ...]]:
-    """A row for each contender: median and spread of processor seconds, median on the clock, peak, rate, and how often ours fits into its time."""
+def rows_of(results: Results, cases: Sequence[str] | None = None) -> list[tuple[str, ...]]:
+    """A row for each contender: median and spread of processor seconds and of those on the clock, peak, and how often ours fits into each."""
     rows = []
-    for case in results.cases:
-        figures = results.of_case(case)
-        ours = next(figure for figure in figures if figure.role == "ours")
-        rows += [_row(figure, ours) for figure in figures]
+    for case in results.cases if cases is None else cases:
+        first, *others = results.of_case(case)
+        rows += [_row(figure, first) for figure in (first, *others)]
     return rows
 
 
-def _row(figure: Figure, ours: Figure) -> tuple[str, ...]:
-    is_ours = figure is ours
+def _row(figure: Figure, first: Figure) -> tuple[str, ...]:
+    """Ratios are of the case's first contender, which is ours unless ours failed."""
     return (
-        figure.case if is_ours else "",
+        f"{figure.case} ({figure.amount:,.3g} {figure.unit})" if figure is first else "",
         figure.name,
-        f"{figure.median_cpu:.2f}",
-        f"{min(figure.cpu_seconds):.2f}",
-        f"{max(figure.cpu_seconds):.2f}",
-        f"{figure.median_seconds:.2f}",
+        *_spread(figure.cpu_seconds),
+        *_spread(figure.seconds),
         f"{figure.peak_bytes / 2**20:,.0f}",
-        f"{figure.amount / figure.median_cpu:,.3g} {figure.unit}",
-        "" if is_ours else f"{figure.median_cpu / ours.median_cpu:.2f}",
+        *(_told(ratio) for ratio in _ratios(figure, first)),
     )
 
 
-def remarks(results: Results, absent: Sequence[str]) -> list[str]:
-    """What differs between contenders, what was not measured, and how busy the machine was."""
-    busiest = max(results.load, default=0.0)
-    state = "others were at work, so read processor seconds" if busiest > results.cores else "nothing else wanted a core for long"
-    load = (
-        f"{results.machine}, {results.cores} cores; {busiest:.1f} processes at most wanted to run, the measured ones among them: {state}."
+def _spread(values: Sequence[float]) -> tuple[str, str]:
+    if not values:
+        return "", ""
+    return f"{statistics.median(values):.2f}", f"{min(values):.2f}, {max(values):.2f}"
+
+
+def _ratios(figure: Figure, first: Figure) -> tuple[float | None, float | None]:
+    """Processor seconds and seconds by those of ours; None of ours itself, where ours failed, and where none was measured."""
+    if figure is first or first.role != "ours":
+        return None, None
+    cpu = figure.median_cpu / first.median_cpu if figure.median_cpu is not None and first.median_cpu else None
+    return cpu, figure.median_seconds / first.median_seconds
+
+
+def _told(ratio: float | None) -> str:
+    return "" if ratio is None else f"{ratio:.2f}" if ratio < 9.95 else f"{ratio:.0f}"
+
+
+def state(results: Results) -> str:
+    """Commit, machine, and how busy it was."""
+    load = results.load or (0.0,)
+    busy = (
+        "others were at work, so read processor seconds"
+        if statistics.median(load) > results.cores
+        else "nothing else wanted a core for long"
     )
+    rounds = max((len(figure.seconds) for figure in results.figures), default=0)
+    return (
+        f"Commit {results.commit or 'unknown'}; {results.machine}, {results.cores} cores; up to {rounds} rounds; load {min(load):.1f} to {max(load):.1f},"
+        f" median {statistics.median(load):.1f}, the measured process among it: {busy}."
+    )
+
+
+def remarks(results: Results) -> list[str]:
+    """What differs between contenders, and what was not measured."""
     differences = [f"{figure.case}, {figure.name}: {figure.remark}." for figure in results.figures if figure.remark]
-    return [f"Commit {results.commit or 'unknown'}. {load}", *differences, *(f"{sentence}." for sentence in absent)]
+    return [*differences, *(f"{what}: {why}." for what, why in results.missing.items())]
 
 
-def markdown(results: Results, absent: Sequence[str]) -> str:
-    """Table and remarks for a terminal and the docs."""
+def markdown(results: Results) -> str:
+    """Table and remarks for a terminal."""
     table = markdown_table(HEADER, rows_of(results), text_columns=2)
-    return "\n".join([table, "", *(f"- {remark}" for remark in remarks(results, absent))])
+    return "\n".join([state(results), "", table, "", *(f"- {remark}" for remark in remarks(results))])
+
+
+def documentation(results: Results) -> str:
+    """The part of docs/benchmarks.md that a run fills: how each stage compares in a line, then all figures, section by section."""
+    parts = [state(results), markdown_table(GLANCE_HEADER, list(glance_rows(results)), text_columns=1)]
+    for title, cases in sections(results):
+        parts += [f"### {title}", markdown_table(HEADER, rows_of(results, cases), text_columns=2)]
+    parts.append("\n".join(f"- {remark}" for remark in remarks(results)))
+    return "\n\n".join(parts)
+
+
+GLANCE_HEADER = ("", "CPU s", "s", "MiB", "peers, CPU s by ours", "peers, s by ours", "limits, CPU s by ours", "limits, s by ours")
+
+
+def glance_rows(results: Results) -> Iterator[tuple[str, ...]]:
+    """A row for each case."""
+    for case in results.cases:
+        first, *others = results.of_case(case)
+        if first.role != "ours":
+            continue
+        told = [
+            ", ".join(f"{other.name} {ratio}" for other in others if other.role in roles and (ratio := _told(_ratios(other, first)[which])))
+            for roles in (("peer", "ours"), ("limit",))
+            for which in (0, 1)
+        ]
+        cpu = "" if first.median_cpu is None else f"{first.median_cpu:.2f}"
+        yield case, cpu, f"{first.median_seconds:.2f}", f"{first.peak_bytes / 2**20:,.0f}", *told
+
+
+def sections(results: Results) -> Iterator[tuple[str, list[str]]]:
+    """Titles with the cases below them; cases that none claims come last."""
+    left = list(results.cases)
+    for title, beginnings in SECTIONS.items():
+        if cases := [case for case in left if case.startswith(beginnings)]:
+            yield title, cases
+            left = [case for case in left if case not in cases]
+    if left:
+        yield "Others", left
 
 
 def change_rows(found: Sequence[Change]) -> list[tuple[str, ...]]:
@@ -67,8 +139,8 @@ def change_rows(found: Sequence[Change]) -> list[tuple[str, ...]]:
     return [
         (
             change.case,
-            f"{change.before.median_cpu:.2f}",
-            f"{change.after.median_cpu:.2f}",
+            f"{statistics.median(change.before.costs):.2f}",
+            f"{statistics.median(change.after.costs):.2f}",
             f"{change.ratio:.2f}",
             "slower" if change.is_slower else "",
         )
@@ -81,55 +153,62 @@ def changes_markdown(found: Sequence[Change]) -> str:
     return markdown_table(_CHANGE_HEADER, change_rows(found))
 
 
-def write_page(results: Results, absent: Sequence[str], compared: Sequence[Change], path: Path) -> None:
+def write_page(results: Results, compared: Sequence[Change], path: Path) -> None:
     """All of it as one HTML page."""
-    light, dark = _drawings(results)
-    caption = "Processor seconds of others by ours, logarithmic: right of the line they take longer. Limits are what no way can do without."
-    parts = [
-        html_figure(light, dark, alternative="Processor seconds of peers and limits as multiples of this project's", caption=caption),
-        f'<div class="scroll">{html_table(HEADER, rows_of(results))}</div>',
-    ]
+    parts = [f"<p>{html.escape(state(results))}</p>"]
     if compared:
-        parts += ["<h2>Against the commit before</h2>", f'<div class="scroll">{html_table(_CHANGE_HEADER, change_rows(compared))}</div>']
-    parts += ['<div class="notes">', *(f"<p>{html.escape(remark)}</p>" for remark in remarks(results, absent)), "</div>"]
+        table = html_table(_CHANGE_HEADER, change_rows(compared)).replace("<td>slower</td>", '<td class="slower">slower</td>')
+        parts += ["<h2>Against the other commit</h2>", f'<div class="scroll">{table}</div>']
+    caption = (
+        "Processor seconds of others by ours (of saves those on the clock), logarithmic: right of the line they take longer. Lines are the lowest and highest of"
+        " theirs by our median. Limits are what no way can do without."
+    )
+    for title, cases in sections(results):
+        parts.append(f"<h2>{title}</h2>")
+        if any(len(results.of_case(case)) > 1 for case in cases):
+            alternative = f"{title}: processor seconds of peers and limits as multiples of this project's"
+            parts.append(html_figure(*_drawings(results, cases), alternative=alternative, caption=caption))
+        parts.append(f'<div class="scroll">{html_table(HEADER, rows_of(results, cases))}</div>')
+    parts += ['<div class="notes">', *(f"<p>{html.escape(remark)}</p>" for remark in remarks(results)), "</div>"]
     partial = path.with_name(f".{path.name}.partial")
-    partial.write_text(html_page("What commands cost, beside others and limits", "\n".join(parts)), encoding="utf-8")
+    partial.write_text(html_page("What commands cost, beside others and limits", "\n".join(parts), style=_STYLE), encoding="utf-8")
     partial.replace(path)
 
 
-def _drawings(results: Results) -> tuple[bytes, bytes]:
+def _drawings(results: Results, cases: Sequence[str]) -> tuple[bytes, bytes]:
     from common.figure_style import drawn
 
-    return drawn(lambda palette: _draw(results, palette), None)
+    return drawn(lambda palette: _draw(results, cases, palette), None)
 
 
-def _draw(results: Results, palette: Palette) -> Drawing:
+def _draw(results: Results, cases: Sequence[str], palette: Palette) -> Drawing:
     """A line for each other contender, at how often our processor time fits into its."""
     from matplotlib import pyplot as plt
 
     bars = []
-    for case in results.cases:
+    for case in cases:
         ours, *others = results.of_case(case)
-        bars += [(f"{case}: {other.name}", other.median_cpu / ours.median_cpu, other.role) for other in others]
+        unit = statistics.median(ours.costs)
+        bars += [(f"{case}: {other.name}", [cost / unit for cost in other.costs or other.seconds], other.role) for other in others]
     figure, axes = plt.subplots(figsize=(9, 1 + 0.32 * max(1, len(bars))), layout="constrained")
-    for place, (_, ratio, role) in enumerate(bars):
+    colours = {"peer": palette.series[0], "limit": palette.series[1], "ours": palette.muted}
+    markers = {"peer": "o", "limit": "d", "ours": "s"}
+    for place, (_, costs, role) in enumerate(bars):
+        ratio = statistics.median(costs)
         axes.plot([1, ratio], [place, place], color=palette.rule, linewidth=2, zorder=1)
-        axes.plot(ratio, place, "o" if role == "peer" else "d", color=palette.series[0 if role == "peer" else 1])
-        axes.annotate(
-            f"{ratio:.2g}",
-            (ratio, place),
-            xytext=(8 if ratio >= 1 else -8, 0),
-            textcoords="offset points",
-            va="center",
-            ha="left" if ratio >= 1 else "right",
-        )
+        axes.plot([min(costs), max(costs)], [place, place], color=colours[role], linewidth=2, zorder=2)
+        axes.plot(ratio, place, markers[role], color=colours[role], zorder=3)
+        right = ratio >= 1
+        at = (max(costs) if right else min(costs), place)
+        offset = (8 if right else -8, 0)
+        axes.annotate(_told(ratio), at, xytext=offset, textcoords="offset points", va="center", ha="left" if right else "right")
     axes.axvline(1, color=palette.muted, linewidth=1)
     axes.set_xscale("log")
     axes.set_yticks(range(len(bars)), [name for name, *_ in bars])
     axes.invert_yaxis()
     axes.margins(x=0.15)
-    axes.set_xlabel("processor seconds by ours")
-    for role, number, marker in (("peer", 0, "o"), ("limit", 1, "d")):
-        axes.plot([], [], marker, color=palette.series[number], label=role)
+    axes.set_xlabel("their seconds by ours")
+    for role in dict.fromkeys(role for *_, role in bars):
+        axes.plot([], [], markers[role], color=colours[role], label={"ours": "ours otherwise"}.get(role, role))
     axes.legend(loc="lower right")
     return figure

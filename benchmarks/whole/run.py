@@ -2,47 +2,70 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
-from benchmarks.whole.cases import Case, Contender
+from benchmarks.whole.case import Case, Contender
 from benchmarks.whole.results import Figure
 from common.meter import Measured, measure
 
 
-def figures_of(case: Case, *, rounds: int, work: Path, absent: list[str]) -> Iterator[Figure]:
+def figures_of(case: Case, *, rounds: int, work: Path, missing: dict[str, str]) -> Iterator[Figure]:
     """Measure a case: each round takes every contender once, so that what else the machine does meets all.
+
+    One that fails takes no further part, and what it did before is kept.
 
     Args:
         work: folder on the disk to be measured.
-        absent: gets a sentence for each contender that cannot be had.
+        missing: is told of each contender that cannot be had, or failed.
     """
-    present = [contender for contender in case.contenders if _is_there(contender, absent)]
+    present = [contender for contender in case.contenders if _is_there(case, contender, missing)]
     measured: dict[str, list[Measured]] = {contender.name: [] for contender in present}
+    loads: dict[str, list[float]] = {contender.name: [] for contender in present}
+    rounds = min(rounds, case.most_rounds)
     for number in range(rounds):
-        for contender in present:
-            found = _once(contender, work)
+        for contender in list(present):
+            loads[contender.name].append(os.getloadavg()[0])
+            try:
+                found = _once(contender, work)
+            except (RuntimeError, OSError, subprocess.TimeoutExpired) as error:
+                missing[f"{case.name}, {contender.name}"] = f"failed in round {number + 1}: {last_words(error)}"
+                print(f"{case.name}, {contender.name} failed: {error}", file=sys.stderr, flush=True)
+                loads[contender.name].pop()
+                present.remove(contender)
+                continue
             measured[contender.name].append(found)
             told = f"{found.seconds:.2f} s, {found.cpu_seconds:.2f} CPU s, {found.peak_bytes / 2**20:,.0f} MiB"
             print(f"{case.name}, round {number + 1} of {rounds}, {contender.name}: {told}", file=sys.stderr, flush=True)
-    for contender in present:
-        found_all = measured[contender.name]
-        yield Figure(
-            case.name,
-            case.amount,
-            case.unit,
-            contender.name,
-            contender.role,
-            tuple(found.seconds for found in found_all),
-            tuple(found.cpu_seconds for found in found_all),
-            max(found.peak_bytes for found in found_all),
-            contender.remark,
-        )
+    for contender in case.contenders:
+        if found_all := measured.get(contender.name):
+            told_seconds = [json.loads(found.output.rpartition("\n")[2]) for found in found_all] if contender.tells_seconds else None
+            yield Figure(
+                case.name,
+                case.amount,
+                case.unit,
+                contender.name,
+                contender.role,
+                tuple(seconds for told in told_seconds for seconds in told)
+                if told_seconds
+                else tuple(found.seconds for found in found_all),
+                () if told_seconds else tuple(found.cpu_seconds for found in found_all),
+                max(found.peak_bytes for found in found_all),
+                tuple(round(load, 1) for load in loads[contender.name]),
+                contender.remark,
+            )
+
+
+def last_words(error: Exception) -> str:
+    """The last line of what an error says, which of a traceback is the sentence."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1][:300].rstrip(".") if lines else type(error).__name__
 
 
 def _once(contender: Contender, work: Path) -> Measured:
@@ -55,18 +78,12 @@ def _once(contender: Contender, work: Path) -> Measured:
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
-def _is_there(contender: Contender, absent: list[str]) -> bool:
+def _is_there(case: Case, contender: Contender, missing: dict[str, str]) -> bool:
     if not contender.needs:
         return True
-    python, *_ = contender.command(Path("output"))
+    python = str(next(iter(contender.command(Path("output")))))
     if python and not subprocess.run([python, "-c", f"import {contender.needs}"], capture_output=True).returncode:
         return True
     reason = f"{python} has no package {contender.needs}" if python else f"--peers names no interpreter with {contender.needs}"
-    if (sentence := f"{contender.name} was not measured: {reason}") not in absent:
-        absent.append(sentence)
+    missing[f"{case.name}, {contender.name}"] = f"not measured: {reason}"
     return False
-
-
-def loads(before: Sequence[float]) -> tuple[float, ...]:
-    """Earlier loads and the present one, of a minute."""
-    return (*before, os.getloadavg()[0])

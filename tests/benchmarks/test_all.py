@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import json
 import re
+import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from benchmarks import all as all_benchmarks
+from benchmarks.whole.case import Case, Command, Contender
+from benchmarks.whole.cases import STAGES
 from benchmarks.whole.page import rows_of
-from benchmarks.whole.results import Figure, Results, changes, read_results, write_results
+from benchmarks.whole.results import Figure, Results, changes, read_results, results_of, write_results
+from benchmarks.whole.run import figures_of
 from tests.conversion.embedding_fixtures import demo_text
 
 
@@ -23,11 +28,17 @@ def text(tmp_path: Path) -> Path:
 
 
 def figure(name: str, *cpu_seconds: float, role: str = "ours", case: str = "dedup", amount: float = 10) -> Figure:
-    return Figure(case, amount, "MB of text", name, role, cpu_seconds, cpu_seconds, 1 << 30)  # type: ignore[arg-type]
+    seconds = tuple(2 * value for value in cpu_seconds)
+    return Figure(case, amount, "MB of text", name, role, seconds, cpu_seconds, 1 << 30, (0.5,))  # type: ignore[arg-type]
 
 
-def results(*figures: Figure) -> Results:
-    return Results("a" * 40, "a machine", 2, (0.5,), figures)
+def results(*figures: Figure, missing: Mapping[str, str] | None = None) -> Results:
+    return Results("a" * 40, "a machine", 2, figures, missing or {})
+
+
+def python(*lines: str) -> Command:
+    """A command of these lines, in which `output` is where it may write."""
+    return lambda output: [sys.executable, "-c", "\n".join([f"output = {str(output)!r}", *lines])]
 
 
 @pytest.mark.slow
@@ -41,17 +52,82 @@ def test_measured_kept_shown_and_compared(text: Path, tmp_path: Path, capsys: py
     found = read_results(path)
     assert path.stem == (found.commit or "unknown") and found.cases == ["dedup"]
     ours, limit = found.of_case("dedup")
-    assert (ours.role, limit.role, len(ours.cpu_seconds)) == ("ours", "limit", 2) and 0.05 <= ours.amount < 0.06
+    assert (ours.role, limit.role, len(ours.cpu_seconds), len(ours.load)) == ("ours", "limit", 2, 2) and 0.05 <= ours.amount < 0.06
     assert min(ours.cpu_seconds) > 0.1 and ours.peak_bytes > 20 << 20
-    assert re.search(rf"reading and writing zstd \|.* {limit.median_cpu / ours.median_cpu:.2f} \|\n", printed)
-    assert "--peers names no interpreter with datatrove" in printed
-    assert re.search(r"<td>Scion</td>.*<td>reading and writing zstd</td>", (output / "index.html").read_text(), re.DOTALL)
+    assert found.missing == {"dedup, datatrove": "not measured: --peers names no interpreter with datatrove"}
+    assert re.search(rf"reading and writing zstd \|.* {limit.median_cpu / ours.median_cpu:.2f} \| +[0-9.]+ \|\n", printed)  # type: ignore[operator]
+    page = (output / "index.html").read_text()
+    assert re.search(r"<td>Scion</td>.*<td>reading and writing zstd</td>", page, re.DOTALL) and "load " in page.split("<h2>")[0]
 
     faster = tmp_path / "before.json"
     write_results(replace(found, figures=(replace(ours, cpu_seconds=(0.01, 0.02)), limit)), faster)
     assert all_benchmarks.main([*words, "--output", str(output), "--against", str(faster)]) == 1
     assert re.search(r"\| dedup +\| +0\.01 \|.*\| +slower \|", capsys.readouterr().out)
-    assert "Against the commit before" in (output / "index.html").read_text()
+    assert '<td class="slower">slower</td>' in (output / "index.html").read_text()
+
+
+def test_one_that_fails_is_named_and_the_others_go_on(tmp_path: Path) -> None:
+    """In its second round; what it did in the first is kept."""
+    mark = tmp_path / "mark"
+    fails = python("import os, sys", f"sys.exit('out of ideas') if os.path.exists({str(mark)!r}) else open({str(mark)!r}, 'w')")
+    case = Case("dedup", 1, "MB", (Contender("Scion", "ours", python("pass")), Contender("other", "peer", fails)))
+    missing: dict[str, str] = {}
+    ours, other = figures_of(case, rounds=3, work=tmp_path, missing=missing)
+    assert (len(ours.seconds), len(other.seconds), len(other.load)) == (3, 1, 1)
+    assert missing == {"dedup, other": "failed in round 2: out of ideas"}
+    assert [path.name for path in tmp_path.iterdir()] == ["mark"]
+
+
+def test_what_a_process_says_of_a_part_of_it(tmp_path: Path) -> None:
+    stops = Contender("Scion", "ours", python("print('warning')", "print([3.5, 1.5, 2.5])"), tells_seconds=True)
+    (found,) = figures_of(Case("a save", 1, "GB", (stops,), most_rounds=1), rounds=3, work=tmp_path, missing={})
+    assert (found.seconds, found.cpu_seconds, found.costs) == ((3.5, 1.5, 2.5), (), (3.5, 1.5, 2.5))
+    (row,) = rows_of(results(found))
+    assert row[:6] == ("a save (1 GB)", "Scion", "", "", "2.50", "1.50, 3.50")
+
+
+@pytest.mark.parametrize("fails", ["ours", "material"])
+def test_a_stage_that_fails_leaves_the_next_alone(fails: str, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*arguments: object) -> Case:
+        if fails == "material":
+            raise ValueError("--text holds 0.1 MB, expected 9.")
+        return Case("collect", 1, "MB", (Contender("Scion", "ours", python("raise SystemExit(3)")),))
+
+    monkeypatch.setitem(STAGES, "collect", broken)
+    monkeypatch.setitem(STAGES, "clean", lambda *_: Case("clean", 1, "MB", (Contender("Scion", "ours", python("pass")),)))
+    words = ["--text", str(text), "--only", "clean", "collect", "--rounds", "1", "--output", str(tmp_path / "costs")]
+    assert all_benchmarks.main(words) == 1
+    (path,) = (tmp_path / "costs").glob("*.json")
+    found = read_results(path)
+    assert found.cases == ["clean"]
+    (what,) = found.missing
+    assert (what, "failed" in found.missing[what]) == ("collect" if fails == "material" else "collect, Scion", True)
+
+
+def test_calls_at_one_commit_fill_one_file() -> None:
+    earlier = results(
+        figure("Scion", 1.0),
+        figure("Scion", 2.0, case="clean"),
+        missing={"dedup, other": "failed", "clean, other": "failed", "save": "failed"},
+    )
+    found = results_of([figure("Scion", 3.0)], {"dedup, new": "not measured"}, stages=["dedup"], earlier=earlier)
+    assert [(kept.case, kept.cpu_seconds) for kept in found.figures] == [("clean", (2.0,)), ("dedup", (3.0,))]
+    assert found.missing == {"clean, other": "failed", "save": "failed", "dedup, new": "not measured"}
+
+
+def test_the_documentation_has_a_line_for_each_stage_and_a_row_for_each_contender(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "kept.json"
+    rows = [figure("Scion", 1.0), figure("datatrove", 10.5, role="peer"), figure("zstd", 0.5, role="limit")]
+    write_results(results(*rows, figure("import", 1.0, role="limit", case="train, one step"), missing={"save": "failed"}), path)
+    assert all_benchmarks.main(["--tables", str(path)]) == 0
+    printed = capsys.readouterr().out
+    assert "load 0.5 to 0.5" in printed.splitlines()[0]
+    assert re.search(r"\| dedup \| +1\.00 \| +2\.00 \| +1,024 \| +datatrove 10 \| +datatrove 10 \| +zstd 0\.50 \| +zstd 0\.50 \|", printed)
+    assert [line for line in printed.splitlines() if line.startswith("#")] == ["### Text", "### Training"]
+    assert printed.count("\n| train, one step") == 1, "where ours failed there is nothing to compare with"
+    assert printed.endswith("- save: failed.\n")
 
 
 def test_slower_is_what_no_round_before_was() -> None:
@@ -66,15 +142,16 @@ def test_slower_is_what_no_round_before_was() -> None:
 
 def test_ratios_are_of_medians() -> None:
     ours, peer = rows_of(results(figure("Scion", 1.0, 2.0, 9.0), figure("datatrove", 10.0, 30.0, 20.0, role="peer")))
-    assert ours == ("dedup", "Scion", "2.00", "1.00", "9.00", "2.00", "1,024", "5 MB of text", "")
-    assert (peer[0], peer[-1]) == ("", "10.00")
+    assert ours == ("dedup (10 MB of text)", "Scion", "2.00", "1.00, 9.00", "4.00", "2.00, 18.00", "1,024", "", "")
+    assert (peer[0], *peer[-2:]) == ("", "10", "10")
 
 
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
         (["--rounds", "0"], "--rounds 0 and --megabytes 0.05: expected at least one round"),
-        (["--only", "harness"], "--only harness needs a real model; give its folder by --model"),
+        (["--only", "harness"], "--only harness needs --model; --help says what to give"),
+        (["--only", "from_gguf", "--model", "TEXT"], "--only from_gguf needs --gguf; --help says what to give"),
         (["--against", "TEXT"], "holds no results of benchmarks.all"),
     ],
 )
@@ -99,3 +176,9 @@ def test_too_little_text_leaves_no_half_file(text: Path, tmp_path: Path) -> None
     with pytest.raises(ValueError, match=r"--text holds 0\.1 MB, expected 900\.0; give more files, or a smaller --megabytes"):
         write_text(tmp_path / "out.jsonl.zst", 900_000_000, [text])
     assert [path.name for path in tmp_path.iterdir()] == ["text.jsonl"]
+
+
+def test_unknown_stages_are_refused(text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        all_benchmarks.main(["--text", str(text), "--output", str(tmp_path / "costs"), "--only", "dedupe"])
+    assert "dedupe" in capsys.readouterr().err and not (tmp_path / "costs").exists()

@@ -1,0 +1,156 @@
+"""What stages cost at three sizes, the line through them, and what it says of 30 GB, 1 TB and 512 GPUs.
+
+Each command is a process of its own, measured as by `benchmarks.all`.  Stages of text are measured elsewhere (`benchmarks.plan_at_sizes`, at 0.1, 1 and 4 GB);
+here is what `data_prep.plan` says of 30 GB and 1 TB from the rates that come with the project, what `recipes.plan` says of 512 GPUs, and how many of Python's
+files their ranks read at the start.  Figures are kept as COMMIT.growth.json, stage by stage; `--tables` prints them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from benchmarks.whole.case import CONTENDERS
+from benchmarks.whole.growing import GROWING
+from benchmarks.whole.line import GROWTH_HEADER, growth_row
+from benchmarks.whole.material import Material
+from benchmarks.whole.page import state
+from benchmarks.whole.results import Figure, Results, read_results, results_of, write_results
+from benchmarks.whole.run import figures_of, last_words
+from common import command
+from common.artifacts import project_commit
+from common.meter import ROOT
+from common.tables import markdown_table
+from data_prep.planning.prediction import Machines, predict
+from data_prep.planning.rates import BUNDLED, Rates
+
+_TEXT = (("30 GB", 30e9), ("1 TB", 1e12))
+_MACHINES = Machines(nodes=1, workers=64, memory_gib=4)
+_RANKS, _RANKS_A_NODE = 512, 4
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure and print the tables."""
+    arguments = _parser().parse_args(argv)
+    if arguments.tables:
+        print(tables(read_results(arguments.tables)))
+        return command.DONE
+    if not arguments.text or not arguments.output:
+        raise ValueError("neither --tables nor both of --text and --output; give documents and a folder, or results to be shown")
+    stages = list(arguments.only or GROWING)
+    without = [stage for stage in stages if GROWING[stage].needs_model and arguments.model is None]
+    if without and arguments.only:
+        raise ValueError(f"--only {' '.join(without)} needs --model; --help says what to give")
+    missing = dict.fromkeys(without, "not measured: --model was not given")
+    results = _measured(arguments, [stage for stage in stages if stage not in without], missing)
+    print(tables(results))
+    return command.WRONG if any("failed" in why for why in results.missing.values()) else command.DONE
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = command.parser(
+        __doc__,
+        prog="benchmarks.growth",
+        example="python -m benchmarks.growth --text novels.jsonl.gz --model smollm2/ --output costs/",
+    )
+    parser.add_argument("--text", type=Path, nargs="+", metavar="FILE", help="real documents, as data_prep reads them")
+    parser.add_argument("--output", type=Path, metavar="DIR", help="folder of COMMIT.growth.json")
+    parser.add_argument("--only", nargs="+", choices=GROWING, metavar="STAGE", help=f"of {', '.join(GROWING)} (default: all)")
+    parser.add_argument("--model", type=Path, metavar="DIR", help="Hugging Face folder of a real model, for mean, focus and harness")
+    parser.add_argument(
+        "--megabytes", type=float, default=25, metavar="N", help="of text, from which tokenizers of up to 256,000 tokens are trained"
+    )
+    parser.add_argument("--rounds", type=int, default=3, metavar="N", help="(default: 3)")
+    parser.add_argument("--work", type=Path, metavar="DIR", help="folder for inputs, on the disk to be measured (default: in --output)")
+    parser.add_argument(
+        "--tables", type=Path, metavar="JSON", help="print the documentation's tables of these results, and measure nothing"
+    )
+    return parser
+
+
+def _measured(arguments: argparse.Namespace, stages: Sequence[str], missing: dict[str, str]) -> Results:
+    work = (arguments.work or arguments.output / "work").resolve()
+    work.mkdir(parents=True, exist_ok=True)
+    arguments.output.mkdir(parents=True, exist_ok=True)
+    text = tuple(path.resolve() for path in arguments.text)
+    material = Material(work, text, arguments.megabytes, "llama-3.2-1b", "", arguments.model.resolve() if arguments.model else None)
+    path = arguments.output / f"{project_commit() or 'unknown'}.growth.json"
+    earlier = read_results(path) if path.exists() else None
+    figures: list[Figure] = []
+    for stage in stages:
+        try:
+            cases = list(GROWING[stage].cases(material))
+        except (ValueError, OSError, RuntimeError, subprocess.SubprocessError) as error:
+            missing[stage] = f"failed, as its inputs could not be made: {last_words(error)}"
+            print(f"{stage} {missing[stage]}", file=sys.stderr, flush=True)
+            cases = []
+        for case in cases:
+            figures += figures_of(case, rounds=arguments.rounds, work=work, missing=missing)
+            write_results(results_of(figures, missing, stages=stages, earlier=earlier), path)
+    results = results_of(figures, missing, stages=stages, earlier=earlier)
+    write_results(results, path)
+    return results
+
+
+def tables(results: Results) -> str:
+    """All of it in Markdown."""
+    wanted = {growing.name: growing.wanted for growing in GROWING.values()}
+    measured = {case: results.of_case(case) for case in results.cases}
+    rows = [growth_row(figures, wanted[case]) for case, figures in measured.items() if len({figure.amount for figure in figures}) > 1]
+    notes = "\n".join(f"- {what}: {why}." for what, why in results.missing.items())
+    parts = [state(results), markdown_table(GROWTH_HEADER, rows), notes, text_table(), ranks_sentence()]
+    return "\n\n".join(part for part in parts if part)
+
+
+def text_table() -> str:
+    """What `data_prep.plan` says of large texts, from the project's rates, on a node of 64 processes."""
+    rates = Rates.read(BUNDLED)
+    plans = [{made.stage: made for made in predict(rates, size, _MACHINES)} for _, size in _TEXT]
+    header = ["", *(f"{name}, {what}" for name, _ in _TEXT for what in ("CPU h", "h on 64 processes", "GiB on the node", "GB written"))]
+    rows = [
+        [
+            stage,
+            *(
+                cell
+                for plan in plans
+                for cell in (
+                    f"{plan[stage].cpu_seconds / 3600:.3g}",
+                    f"{plan[stage].seconds / 3600:.2g}",
+                    f"{plan[stage].node_bytes / 2**30:.3g}",
+                    f"{plan[stage].output_bytes / 1e9:,.0f}",
+                )
+            ),
+        ]
+        for stage in plans[0]
+    ]
+    return markdown_table(header, rows)
+
+
+def ranks_sentence() -> str:
+    """What a start of many ranks reads, counted on one rank here, and what the plan says of the run."""
+    return "\n\n".join(_sentences())
+
+
+def _sentences() -> Iterator[str]:
+    told = subprocess.run([sys.executable, CONTENDERS / "files_of_a_rank.py"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    found = json.loads(told.splitlines()[-1])
+    nodes = _RANKS // _RANKS_A_NODE
+    yield (
+        f"The imports of a rank open {found['opened']:,} files ({found['modules']:,} modules, {found['libraries']:,} libraries;"
+        f" {found['bytes'] / 1e6:,.0f} MB at most). {_RANKS} ranks on {nodes} nodes: {found['opened'] * _RANKS / 1e6:.2f} million opens and"
+        f" {found['bytes'] * nodes / 1e9:,.0f} GB from a shared file system, if each node reads a file once."
+    )
+    plan = subprocess.run(
+        [sys.executable, "-m", "recipes.plan", "--recipe", "gams/focus", "--gpu", "a100-64gb", "--gpus", str(_RANKS), "--best", "1"],
+        cwd=ROOT, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    lines = [line.strip() for line in plan.stdout.splitlines() if "tokens/s per device" in line]
+    yield f"`recipes.plan --recipe gams/focus --gpu a100-64gb --gpus {_RANKS}`: {' '.join(lines[0].split())}." if lines else ""
+
+
+if __name__ == "__main__":
+    command.run(main)
