@@ -17,7 +17,7 @@ from pathlib import Path
 from benchmarks.conversion import SHAPES
 from benchmarks.whole.cases import NEEDS, STAGES, cases_of
 from benchmarks.whole.material import Material
-from benchmarks.whole.page import changes_markdown, documentation, markdown, write_page
+from benchmarks.whole.page import changes_markdown, documentation, markdown, put_into, write_page
 from benchmarks.whole.results import Figure, Results, changes, read_results, results_of, write_results
 from benchmarks.whole.run import figures_of, last_words
 from common import command
@@ -30,7 +30,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Measure, keep, compare and show."""
     arguments = _parser().parse_args(argv)
     if arguments.tables:
-        print(documentation(read_results(arguments.tables)))
+        found = documentation(read_results(arguments.tables))
+        print(found)
+        if arguments.into:
+            put_into(arguments.into, "benchmarks.all", found)
         return command.DONE
     _check(arguments)
     before = read_results(arguments.against) if arguments.against else None
@@ -73,6 +76,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--against", type=Path, metavar="JSON", help="results of another commit")
     parser.add_argument(
         "--tables", type=Path, metavar="JSON", help="print the documentation's tables of these results, and measure nothing"
+    )
+    parser.add_argument(
+        "--into", type=Path, metavar="FILE", help="with --tables: put them between their marks in a page of the documentation too"
     )
     return parser
 

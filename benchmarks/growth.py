@@ -18,7 +18,7 @@ from benchmarks.whole.case import CONTENDERS
 from benchmarks.whole.growing import GROWING
 from benchmarks.whole.line import GROWTH_HEADER, growth_row
 from benchmarks.whole.material import Material
-from benchmarks.whole.page import state
+from benchmarks.whole.page import put_into, state
 from benchmarks.whole.results import Figure, Results, read_results, results_of, write_results
 from benchmarks.whole.run import figures_of, last_words
 from common import command
@@ -37,7 +37,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Measure and print the tables."""
     arguments = _parser().parse_args(argv)
     if arguments.tables:
-        print(tables(read_results(arguments.tables)))
+        found = tables(read_results(arguments.tables))
+        print(found)
+        if arguments.into:
+            put_into(arguments.into, "benchmarks.growth", found)
         return command.DONE
     if not arguments.text or not arguments.output:
         raise ValueError("neither --tables nor both of --text and --output; give documents and a folder, or results to be shown")
@@ -68,6 +71,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--work", type=Path, metavar="DIR", help="folder for inputs, on the disk to be measured (default: in --output)")
     parser.add_argument(
         "--tables", type=Path, metavar="JSON", help="print the documentation's tables of these results, and measure nothing"
+    )
+    parser.add_argument(
+        "--into", type=Path, metavar="FILE", help="with --tables: put them between their marks in a page of the documentation too"
     )
     return parser
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from common.figure_style import Palette
 
-HEADER = ("", "by", "CPU s", "lowest, highest", "s", "lowest, highest", "MiB", "CPU s by ours", "s by ours")
+HEADER = ("", "by", "CPU s by ours", "s by ours", "CPU s", "lowest, highest", "s", "lowest, highest", "MiB")
 _CHANGE_HEADER = ("", "before", "now", "now by before", "")
 # The sections of the tables, by what the names of their cases begin with.
 SECTIONS = {
@@ -27,7 +27,13 @@ SECTIONS = {
     "Training": ("plan", "rehearse", "slurm", "train,", "a save"),
     "Evaluation": ("harness",),
 }
-_STYLE = "tr:has(.slower) > * { color: #c22727; font-weight: 600; }\n@media (prefers-color-scheme: dark) { tr:has(.slower) > * { color: #ff8078; } }\n"
+_STYLE = """body { max-width: 80rem; }
+th, td { padding-left: 1.2rem; }
+td:first-of-type { text-align: left; }
+tr:has(.slower) > * { color: #c22727; font-weight: 600; }
+@media (prefers-color-scheme: dark) { tr:has(.slower) > * { color: #ff8078; } }
+"""
+_LIMITS = (0.1, 10.0)  # that every drawing shows
 
 
 def rows_of(results: Results, cases: Sequence[str] | None = None) -> list[tuple[str, ...]]:
@@ -44,10 +50,10 @@ def _row(figure: Figure, first: Figure) -> tuple[str, ...]:
     return (
         f"{figure.case} ({figure.amount:,.3g} {figure.unit})" if figure is first else "",
         figure.name,
+        *(_told(ratio) for ratio in _ratios(figure, first)),
         *_spread(figure.cpu_seconds),
         *_spread(figure.seconds),
         f"{figure.peak_bytes / 2**20:,.0f}",
-        *(_told(ratio) for ratio in _ratios(figure, first)),
     )
 
 
@@ -134,6 +140,20 @@ def sections(results: Results) -> Iterator[tuple[str, list[str]]]:
         yield "Others", left
 
 
+def put_into(path: Path, program: str, tables: str) -> None:
+    """Replace what a page of the documentation holds between the marks of a program.
+
+    Raises:
+        ValueError: if there are no such marks.
+    """
+    begin, end = f"<!-- tables of {program} -->\n", f"<!-- end of {program} -->\n"
+    before, found, rest = path.read_text(encoding="utf-8").partition(begin)
+    _, closed, after = rest.partition(end)
+    if not found or not closed:
+        raise ValueError(f"{path} has no lines {begin.strip()} and {end.strip()}; put them where the tables belong")
+    path.write_text(f"{before}{begin}\n{tables}\n\n{end}{after}", encoding="utf-8")
+
+
 def change_rows(found: Sequence[Change]) -> list[tuple[str, ...]]:
     """A row for each case that two commits have."""
     return [
@@ -168,6 +188,7 @@ def write_page(results: Results, compared: Sequence[Change], path: Path) -> None
         if any(len(results.of_case(case)) > 1 for case in cases):
             alternative = f"{title}: processor seconds of peers and limits as multiples of this project's"
             parts.append(html_figure(*_drawings(results, cases), alternative=alternative, caption=caption))
+            caption = "As above."
         parts.append(f'<div class="scroll">{html_table(HEADER, rows_of(results, cases))}</div>')
     parts += ['<div class="notes">', *(f"<p>{html.escape(remark)}</p>" for remark in remarks(results)), "</div>"]
     partial = path.with_name(f".{path.name}.partial")
@@ -190,25 +211,28 @@ def _draw(results: Results, cases: Sequence[str], palette: Palette) -> Drawing:
         ours, *others = results.of_case(case)
         unit = statistics.median(ours.costs)
         bars += [(f"{case}: {other.name}", [cost / unit for cost in other.costs or other.seconds], other.role) for other in others]
-    figure, axes = plt.subplots(figsize=(9, 1 + 0.32 * max(1, len(bars))), layout="constrained")
+    figure, axes = plt.subplots(figsize=(11, 0.9 + 0.26 * max(1, len(bars))), layout="constrained")
     colours = {"peer": palette.series[0], "limit": palette.series[1], "ours": palette.muted}
     markers = {"peer": "o", "limit": "d", "ours": "s"}
     for place, (_, costs, role) in enumerate(bars):
         ratio = statistics.median(costs)
         axes.plot([1, ratio], [place, place], color=palette.rule, linewidth=2, zorder=1)
         axes.plot([min(costs), max(costs)], [place, place], color=colours[role], linewidth=2, zorder=2)
-        axes.plot(ratio, place, markers[role], color=colours[role], zorder=3)
+        axes.plot(ratio, place, markers[role], color=colours[role], label=role, zorder=3)
         right = ratio >= 1
         at = (max(costs) if right else min(costs), place)
         offset = (8 if right else -8, 0)
         axes.annotate(_told(ratio), at, xytext=offset, textcoords="offset points", va="center", ha="left" if right else "right")
-    axes.axvline(1, color=palette.muted, linewidth=1)
+    every = [cost for _, costs, _ in bars for cost in costs]
     axes.set_xscale("log")
+    axes.set_xlim(min(_LIMITS[0], min(every) / 2), max(_LIMITS[1], max(every) * 2))
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.xaxis.set_minor_formatter("")
+    axes.axvline(1, color=palette.muted, linewidth=1)
     axes.set_yticks(range(len(bars)), [name for name, *_ in bars])
-    axes.invert_yaxis()
-    axes.margins(x=0.15)
+    axes.set_ylim(len(bars) - 0.5, -0.5)
     axes.set_xlabel("their seconds by ours")
-    for role in dict.fromkeys(role for *_, role in bars):
-        axes.plot([], [], markers[role], color=colours[role], label={"ours": "ours otherwise"}.get(role, role))
-    axes.legend(loc="lower right")
+    handles = dict(zip(*reversed(axes.get_legend_handles_labels())))
+    names = {"ours": "ours otherwise"}
+    figure.legend(handles.values(), [names.get(role, role) for role in handles], loc="outside upper right", ncols=3, frameon=False)
     return figure

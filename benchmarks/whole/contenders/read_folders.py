@@ -3,8 +3,7 @@
 import os
 import sys
 
-*folders, _ = sys.argv[1:]
-for folder in folders:
+for folder in sys.argv[1:-1]:
     for place, _, names in os.walk(folder):
         for name in names:
             with open(os.path.join(place, name), "rb") as stream:
