@@ -39,6 +39,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     before = read_results(arguments.against) if arguments.against else None
     stages, missing = _stages(arguments)
     arguments.output.mkdir(parents=True, exist_ok=True)
+    if arguments.prepare:
+        for stage in stages:
+            cases_of(stage, _material(arguments), arguments.peers)
+        return command.DONE
     results = _measured(_material(arguments), arguments, stages, missing)
     compared = changes(before, results) if before else []
     write_page(results, compared, arguments.output / "index.html")
@@ -73,6 +77,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--language", default="slv", help="of the text, as datatrove calls it (default: slv)")
     parser.add_argument("--rounds", type=int, default=3, metavar="N", help="(default: 3)")
     parser.add_argument("--work", type=Path, metavar="DIR", help="folder for inputs, on the disk to be measured (default: in --output)")
+    parser.add_argument("--prepare", action="store_true", help="make the inputs, and measure nothing")
     parser.add_argument("--against", type=Path, metavar="JSON", help="results of another commit")
     parser.add_argument(
         "--tables", type=Path, metavar="JSON", help="print the documentation's tables of these results, and measure nothing"

@@ -49,7 +49,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     if without and arguments.only:
         raise ValueError(f"--only {' '.join(without)} needs --model; --help says what to give")
     missing = dict.fromkeys(without, "not measured: --model was not given")
-    results = _measured(arguments, [stage for stage in stages if stage not in without], missing)
+    stages = [stage for stage in stages if stage not in without]
+    material = _material(arguments)
+    if arguments.prepare:
+        for stage in stages:
+            list(GROWING[stage].cases(material))
+        return command.DONE
+    results = _measured(material, arguments, stages, missing)
     print(tables(results))
     return command.WRONG if any("failed" in why for why in results.missing.values()) else command.DONE
 
@@ -69,6 +75,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--rounds", type=int, default=3, metavar="N", help="(default: 3)")
     parser.add_argument("--work", type=Path, metavar="DIR", help="folder for inputs, on the disk to be measured (default: in --output)")
+    parser.add_argument("--prepare", action="store_true", help="make the inputs, and measure nothing")
     parser.add_argument(
         "--tables", type=Path, metavar="JSON", help="print the documentation's tables of these results, and measure nothing"
     )
@@ -78,12 +85,15 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _measured(arguments: argparse.Namespace, stages: Sequence[str], missing: dict[str, str]) -> Results:
+def _material(arguments: argparse.Namespace) -> Material:
     work = (arguments.work or arguments.output / "work").resolve()
     work.mkdir(parents=True, exist_ok=True)
     arguments.output.mkdir(parents=True, exist_ok=True)
     text = tuple(path.resolve() for path in arguments.text)
-    material = Material(work, text, arguments.megabytes, "llama-3.2-1b", "", arguments.model.resolve() if arguments.model else None)
+    return Material(work, text, arguments.megabytes, "llama-3.2-1b", "", arguments.model.resolve() if arguments.model else None)
+
+
+def _measured(material: Material, arguments: argparse.Namespace, stages: Sequence[str], missing: dict[str, str]) -> Results:
     path = arguments.output / f"{project_commit() or 'unknown'}.growth.json"
     earlier = read_results(path) if path.exists() else None
     figures: list[Figure] = []
@@ -95,7 +105,7 @@ def _measured(arguments: argparse.Namespace, stages: Sequence[str], missing: dic
             print(f"{stage} {missing[stage]}", file=sys.stderr, flush=True)
             cases = []
         for case in cases:
-            figures += figures_of(case, rounds=arguments.rounds, work=work, missing=missing)
+            figures += figures_of(case, rounds=arguments.rounds, work=material.work, missing=missing)
             write_results(results_of(figures, missing, stages=stages, earlier=earlier), path)
     results = results_of(figures, missing, stages=stages, earlier=earlier)
     write_results(results, path)
