@@ -39,11 +39,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     before = read_results(arguments.against) if arguments.against else None
     stages, missing = _stages(arguments)
     arguments.output.mkdir(parents=True, exist_ok=True)
+    material = _material(arguments)
     if arguments.prepare:
         for stage in stages:
-            cases_of(stage, _material(arguments), arguments.peers)
+            cases_of(stage, material, arguments.peers)
         return command.DONE
-    results = _measured(_material(arguments), arguments, stages, missing)
+    results = _measured(material, arguments, stages, missing)
     compared = changes(before, results) if before else []
     write_page(results, compared, arguments.output / "index.html")
     print(markdown(results))
@@ -113,10 +114,8 @@ def _stages(arguments: argparse.Namespace) -> tuple[list[str], dict[str, str]]:
 
 
 def _material(arguments: argparse.Namespace) -> Material:
-    work = (arguments.work or arguments.output / "work").resolve()
-    work.mkdir(parents=True, exist_ok=True)
-    return Material(
-        work,
+    material = Material(
+        (arguments.work or arguments.output / "work").resolve(),
         tuple(path.resolve() for path in arguments.text),
         arguments.megabytes,
         arguments.shape,
@@ -126,6 +125,8 @@ def _material(arguments: argparse.Namespace) -> Material:
         arguments.dictionary.resolve() if arguments.dictionary else None,
         tuple(arguments.dtype),
     )
+    material.require_same_inputs()
+    return material
 
 
 def _measured(material: Material, arguments: argparse.Namespace, stages: Sequence[str], missing: dict[str, str]) -> Results:

@@ -87,10 +87,11 @@ def _parser() -> argparse.ArgumentParser:
 
 def _material(arguments: argparse.Namespace) -> Material:
     work = (arguments.work or arguments.output / "work").resolve()
-    work.mkdir(parents=True, exist_ok=True)
     arguments.output.mkdir(parents=True, exist_ok=True)
     text = tuple(path.resolve() for path in arguments.text)
-    return Material(work, text, arguments.megabytes, "llama-3.2-1b", "", arguments.model.resolve() if arguments.model else None)
+    material = Material(work, text, arguments.megabytes, "llama-3.2-1b", "", arguments.model.resolve() if arguments.model else None)
+    material.require_same_inputs()
+    return material
 
 
 def _measured(material: Material, arguments: argparse.Namespace, stages: Sequence[str], missing: dict[str, str]) -> Results:

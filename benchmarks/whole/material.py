@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import conversion, saving, training
-from benchmarks.commands import made, opt_inputs
+from benchmarks.commands import made, opt_inputs, require_same_settings
 from benchmarks.saving_rank import EVERY
 from common.meter import ROOT
 from data_prep.reading.documents import Documents
@@ -27,7 +27,7 @@ _GROWN = {layers: {**conversion.SHAPES["llama-3.2-1b"], "num_hidden_layers": lay
 SHAPES: dict[str, dict[str, Any]] = {**conversion.SHAPES, **{f"llama-{layers}-layers": shape for layers, shape in _GROWN.items()}}
 GROWN = tuple(f"llama-{layers}-layers" for layers in _GROWN)
 _HELD_OUT_BYTES = 20_000
-_LEARNED_BYTES = 4_000_000
+_LEARNED_BYTES = 2_000_000
 
 
 @dataclass(frozen=True)
@@ -59,6 +59,12 @@ class Material:
     source_text: tuple[Path, ...] | None = None
     dictionary: Path | None = None
     dtypes: tuple[str, ...] = ("bfloat16",)
+
+    def require_same_inputs(self) -> None:
+        """Refuse a folder whose inputs were made otherwise: what is there is not made again."""
+        of = {"text": [str(path) for path in self.text], "megabytes": self.megabytes, "model": str(self.model)}
+        self.work.mkdir(parents=True, exist_ok=True)
+        require_same_settings(self.work, of)
 
     @cached_property
     def documents(self) -> Path:

@@ -5,16 +5,19 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 from benchmarks import all as all_benchmarks
-from benchmarks.whole.case import Case, Command, Contender
-from benchmarks.whole.cases import STAGES
-from benchmarks.whole.page import rows_of
+from benchmarks.whole.case import CONTENDERS, Case, Command, Contender
+from benchmarks.whole.cases import NEEDS, STAGES, cases_of
+from benchmarks.whole.growing import GROWING
+from benchmarks.whole.material import Material
+from benchmarks.whole.page import rows_of, sections
 from benchmarks.whole.results import Figure, Results, changes, read_results, results_of, write_results
 from benchmarks.whole.run import figures_of
 from tests.conversion.embedding_fixtures import demo_text
@@ -170,6 +173,13 @@ def test_bad_input_is_told_before_anything_is_written(words: list[str], sentence
     assert not (tmp_path / "costs").exists()
 
 
+def test_inputs_of_another_size_are_not_taken(text: Path, tmp_path: Path) -> None:
+    words = ["--text", str(text), "--only", "plan", "--prepare", "--output", str(tmp_path / "costs"), "--megabytes"]
+    assert all_benchmarks.main([*words, "0.05"]) == 0
+    with pytest.raises(SystemExit, match=r"megabytes 0.05, now 0.1"):
+        all_benchmarks.main([*words, "0.1"])
+
+
 def test_too_little_text_leaves_no_half_file(text: Path, tmp_path: Path) -> None:
     from benchmarks.whole.material import write_text
 
@@ -195,3 +205,65 @@ def test_tables_go_between_their_marks(tmp_path: Path) -> None:
     page.write_text("# Costs\n")
     with pytest.raises(ValueError, match=re.escape("has no lines <!-- tables of benchmarks.all -->")):
         all_benchmarks.main(["--tables", str(kept), "--into", str(page)])
+
+
+@pytest.fixture
+def named(monkeypatch: pytest.MonkeyPatch) -> Material:
+    """Material that is there already, by name alone."""
+    material = Material(
+        Path("work"),
+        (Path("text"),),
+        1,
+        "llama-3.2-1b",
+        "slv",
+        Path("model"),
+        Path(__file__),
+        (Path("en"),),
+        Path("words"),
+        ("bfloat16", "float32"),
+    )
+    made = "documents gzipped held_out held_out_lines learned learned_source plain_dictionary tokenizer helper nemo_model checkpoint_by_nemo training saving"
+    numbers = "text_megabytes held_out_kilobytes saving_gigabytes"
+    material.__dict__.update({name: Path(name) for name in made.split()} | dict.fromkeys(numbers.split(), 1.0))
+    monkeypatch.setattr(Material, "checkpoint", lambda self, dtype: Path(f"{self.shape}.{dtype}"))
+    monkeypatch.setattr(Material, "nemo_checkpoint", lambda self, dtype: Path(f"{self.shape}.{dtype}.nemo"))
+    monkeypatch.setattr(Material, "checkpoint_gigabytes", lambda self, dtype: 1.0)
+    monkeypatch.setattr(Material, "target_tokenizer", lambda self, size, among: Path(f"bpe-{size}"))
+    monkeypatch.setattr(Material, "held_out_of", lambda self, num_bytes: Path(f"held_out.{num_bytes}"))
+    monkeypatch.setattr(Material, "text_bytes", lambda self, path: 1)
+    return material
+
+
+def runs(words: Sequence[str | Path]) -> bool:
+    """Whether a command's program is there: a module, a file, or code; that of other interpreters is theirs to know."""
+    if words[0] != sys.executable:
+        return words[0] == "gzip" or (
+            words[0] == "peers/python" and (words[1] == "-m" or (Path(words[1]).parent == CONTENDERS and Path(words[1]).is_file()))
+        )
+    return find_spec(str(words[2])) is not None if words[1] == "-m" else words[1] == "-c" or Path(words[1]).is_file()
+
+
+def test_every_stage_has_ours_first_and_somebody_beside_it(named: Material) -> None:
+    for stage in STAGES:
+        cases = cases_of(stage, named, "peers/python")
+        assert cases and len({case.name for case in cases}) == len(cases)
+        for case in cases:
+            first, *others = case.contenders
+            assert (first.name, first.role) == ("Scion", "ours") and others, case.name
+            assert len({contender.name for contender in case.contenders}) == len(case.contenders)
+            for contender in case.contenders:
+                assert runs(contender.command(Path("out"))), (case.name, contender.name)
+    assert {stage for stages in NEEDS.values() for stage in stages} <= set(STAGES)
+
+
+def test_every_case_has_a_section(named: Material) -> None:
+    names = [case.name for stage in STAGES for case in cases_of(stage, named, "peers/python")]
+    found = results(*(figure("Scion", 1.0, case=name) for name in names))
+    assert "Others" not in dict(sections(found)) and [case for _, cases in sections(found) for case in cases] == names
+
+
+def test_stages_that_grow_have_three_sizes(named: Material) -> None:
+    for stage in GROWING.values():
+        cases = list(stage.cases(named))
+        assert len(cases) == 3 and all(case.name == stage.name and runs(case.contenders[0].command(Path("out"))) for case in cases)
+        assert len({str(case.contenders[0].command(Path("out"))) for case in cases}) == 3

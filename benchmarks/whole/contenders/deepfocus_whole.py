@@ -1,8 +1,10 @@
 """FOCUS by its package, as its README calls it: text and two tokenizers in, a matrix of new rows out."""
 
 import json
+import os
 import sys
 
+os.environ["XDG_CACHE_HOME"] = os.environ["HF_DATASETS_CACHE"] = f"{sys.argv[-1]}.cache"  # no round finds what another tokenized
 import numpy as np
 import pyarrow
 from deepfocus import FOCUS
