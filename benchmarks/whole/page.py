@@ -232,7 +232,8 @@ def _draw(results: Results, cases: Sequence[str], palette: Palette) -> Drawing:
     axes.set_yticks(range(len(bars)), [name for name, *_ in bars])
     axes.set_ylim(len(bars) - 0.5, -0.5)
     axes.set_xlabel("their seconds by ours")
-    handles = dict(zip(*reversed(axes.get_legend_handles_labels())))
+    handles, roles = axes.get_legend_handles_labels()
+    shown = dict(zip(roles, handles, strict=True))
     names = {"ours": "ours otherwise"}
-    figure.legend(handles.values(), [names.get(role, role) for role in handles], loc="outside upper right", ncols=3, frameon=False)
+    figure.legend([*shown.values()], [names.get(role, role) for role in shown], loc="outside upper right", ncols=3, frameon=False)
     return figure
