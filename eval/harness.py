@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from common import command
 from common.tables import markdown_table
@@ -29,8 +29,11 @@ from eval.running.harness_options import add_harness_arguments, vllm_arguments
 from eval.running.model_names import named_checkpoints
 from eval.running.results import PSEUDO_TEXTS, headline_score, score_names
 from eval.running.task_runs import TASKS_DIR, FoundTask, find_usable_tasks
-from eval.running.workers import devices_of_workers
+from eval.running.workers import devices_of_workers, import_once
 from recipes.runs.run_dir import RECIPE_NAME
+
+if TYPE_CHECKING:
+    from eval.running.encoding import Encoder
 
 
 def results_table(results: Sequence[Mapping[str, Any]]) -> str:
@@ -140,7 +143,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     logging.getLogger("lm_eval").setLevel(logging.ERROR)
     folders = named_checkpoints(arguments.model)
     if arguments.workers > 1:
-        devices_of_workers(arguments.device or default_device(), arguments.workers)
+        import_once(arguments.backend, devices_of_workers(arguments.device or default_device(), arguments.workers)[0])
     checkpoints = [inspect_checkpoint(folder, name=name, base=arguments.base) for name, folder in folders.items()]
     tasks, unusable = _tasks(arguments, metadata)
     for checkpoint in checkpoints:  # before any model is loaded
@@ -207,6 +210,7 @@ def _evaluate_all(
         vllm_arguments(arguments.vllm_arguments, arguments.backend),
     )
     results, failures = [], []
+    encoders: dict[str, Encoder] = {}  # by the digest of their tokenizer
     for number, checkpoint in enumerate(checkpoints, start=1):
         output, start, done = arguments.output / checkpoint.name, time.monotonic(), f"[{number}/{len(checkpoints)}] {checkpoint.name}"
         try:
@@ -218,6 +222,10 @@ def _evaluate_all(
                     print(f"{done}: evaluated before", file=sys.stderr, flush=True)
                     continue
                 print(f"{done}: {len(left.texts)} texts, {len(left.tasks)} tasks", file=sys.stderr, flush=True)
+                if left.tasks:
+                    from eval.running.encoding import Encoder
+
+                    encoders.setdefault(checkpoint.tokenizer_digest, Encoder(checkpoint.tokenizer))
                 found = evaluate_checkpoint(
                     checkpoint,
                     output,
@@ -226,6 +234,7 @@ def _evaluate_all(
                     settings=settings,
                     machine=machine,
                     earlier=left.earlier,
+                    encoder=encoders.get(checkpoint.tokenizer_digest),
                 )
         except ValueError as error:
             failures.append(f"{checkpoint.name}: {error}")

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import hashlib
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -16,9 +15,9 @@ from lm_eval.api.model import LM
 
 from common.artifacts import digest_bytes
 from common.progress import Counter
+from eval.running.asking import Question, ask_all
 from eval.running.journal import Answer, Journal
 from eval.running.shortening import shortened
-from eval.running.workers import Answers, Call, Workers, answer_call
 
 if TYPE_CHECKING:
     from eval.running.chat import Chat, Messages
@@ -73,6 +72,7 @@ class RememberingModel(LM):
     Args:
         backend: None answers from the journal alone.
         requests_per_piece: answered, then written, together.
+        sampling_seed: of what is drawn.
         cut_prompts: shorten a prompt that is too long, instead of refusing: by what its document says may be left out, else the
             backend drops its beginning.
         progress: counts requests.
@@ -96,8 +96,8 @@ class RememberingModel(LM):
         self._journal = journal
         self._requests_per_piece = requests_per_piece
         self._cut_prompts = cut_prompts
-        self._sampling_seed = sampling_seed
-        self._too_long: set[str] = set()
+        self.sampling_seed = sampling_seed
+        self._too_long: set[str] = set()  # prompts
         self._shorter: dict[str, str] = {}  # prompt -> what is asked instead
         self._progress, self._stderr = progress, sys.stderr  # lm-eval's own bars are swallowed while it runs
 
@@ -131,63 +131,68 @@ class RememberingModel(LM):
         """Whether each run's text after a prompt ended before the last token allowed; None where the backend does not say."""
         return [self._journal[request_key("generate_until", arguments, run)].get("finished") for run in range(runs)]
 
-    def _answers(self, kind: str, requests: Sequence[Instance]) -> list[Answer]:
+    def questions_of(self, instances: Sequence[Instance]) -> list[Question]:
+        """All that lm-eval will ask of a task.
+
+        Raises:
+            ValueError: as `questions`.
+        """
+        requests: dict[str, list[Instance]] = {}
+        for instance in instances:
+            requests.setdefault(instance.request_type, []).extend([instance] * (instance.repeats or 1))
+        return [question for kind, of_kind in requests.items() for question in self.questions(kind, of_kind)]
+
+    def questions(self, kind: str, requests: Sequence[Instance]) -> list[Question]:
+        """The requests as they are asked.
+
+        Raises:
+            ValueError: if some do not fit into the model's context, or are not known and there is no model to ask.
+        """
         runs: dict[str, int] = {}
-        keys: list[str] = []
-        numbers: list[int] = []
+        numbered: list[tuple[str, int]] = []
         for request in requests:
             first = request_key(kind, request.args)
-            numbers.append(runs.get(first, 0))
-            runs[first] = numbers[-1] + 1
-            keys.append(request_key(kind, request.args, numbers[-1]))
-        self._measure(kind, requests)
-        if missing := sum(key not in self._journal for key in keys):
+            run = runs.get(first, 0)
+            runs[first] = run + 1
+            numbered.append((first if run == 0 else request_key(kind, request.args, run), run))
+        if missing := sum(key not in self._journal for key, _ in numbered):
             if self._backend is None:
                 raise ValueError(
-                    f"{missing} of {len(keys)} requests are not among the saved answers: prompts or settings of the task have changed;"
+                    f"{missing} of {len(requests)} requests are not among the saved answers: prompts or settings of the task have changed;"
                     " evaluate with `python -m eval.harness`"
                 )
-            self._ask(kind, requests, keys, numbers)
-        return [self._journal[key] for key in keys]
+            self._measure(kind, requests)
+        return [
+            Question(self, kind, self._as_asked(request), key, run, request.args[0] in self._too_long)
+            for request, (key, run) in zip(requests, numbered, strict=True)
+        ]
 
-    def _ask(self, kind: str, requests: Sequence[Instance], keys: Sequence[str], runs: Sequence[int]) -> None:
-        # Pieces are cut before looking for answers, so that sampling draws the same whether or not it was interrupted.
-        pieces: list[list[int]] = []
-        calls: list[Call] = []
-        for number, piece in enumerate(_pieces(requests, runs, self._requests_per_piece)):
-            if all(keys[index] in self._journal for index in piece):
-                self._advance(len(piece))
-                continue
-            samples = kind == "generate_until" and requests[piece[0]].args[1].get("do_sample")
-            seed = _derived_seed(self._sampling_seed, runs[piece[0]], number) if samples else None
-            pieces.append(piece)
-            calls.append(Call(kind, [self._as_asked(requests[index]) for index in piece], seed))
-        for number, (answers, finished) in self._answer_all(calls):
-            self._journal.add(
-                [
-                    {
-                        "key": keys[index],
-                        "answer": answer,
-                        "finished": ended,
-                        "prompt_cut": request_key(kind, requests[index].args) in self._too_long,
-                    }
-                    for index, answer, ended in zip(pieces[number], answers, finished, strict=True)
-                ]
-            )
-            self._advance(len(pieces[number]))
+    def knows(self, key: str) -> bool:
+        """Whether a question has its answer."""
+        return key in self._journal
 
-    def _answer_all(self, calls: Sequence[Call]) -> Iterator[tuple[int, Answers]]:
-        """Number of each call and its answers: from one backend in their order, from several processes as they come."""
-        if isinstance(self._backend, Workers):
-            yield from self._backend.answer_all(calls)
-            return
-        for number, call in enumerate(calls):
-            yield number, answer_call(self._backend, call)
+    def remember(self, answered: Sequence[tuple[Question, Any, bool | None]]) -> None:
+        """Keep answers, on disk too before this returns; with each whether its text ended by itself."""
+        self._journal.add(
+            [
+                {"key": question.key, "answer": answer, "finished": finished, "prompt_cut": question.is_cut}
+                for question, answer, finished in answered
+            ]
+        )
+        self.advance(len(answered))
 
-    def _advance(self, count: int) -> None:
+    def advance(self, count: int) -> None:
+        """Count answers."""
         if self._progress is not None:
             with contextlib.redirect_stderr(self._stderr):
                 self._progress.advance(count)
+
+    def _answers(self, kind: str, requests: Sequence[Instance]) -> list[Answer]:
+        questions = self.questions(kind, requests)
+        if not all(self.knows(question.key) for question in questions):
+            for failure in ask_all(self._backend, questions, size=self._requests_per_piece).values():
+                raise failure
+        return [self._journal[question.key] for question in questions]
 
     def _as_asked(self, request: Instance) -> Instance:
         """The request, with a shorter prompt where its own does not fit."""
@@ -230,7 +235,7 @@ class RememberingModel(LM):
             prompt = request.args[0]
             if lengths[prompt] + afters[prompt] <= room:
                 continue
-            self._too_long.add(request_key(kind, request.args))
+            self._too_long.add(prompt)
             if prompt not in self._shorter:
                 shorter = self._shorter_prompt(request, partial(_fits, encode, room - afters[prompt]))
                 if shorter is not None:
@@ -251,22 +256,3 @@ class RememberingModel(LM):
 
 def _fits(encode: Callable[[str], list[int]], most: int, text: str) -> bool:
     return len(encode(text)) <= most
-
-
-def _pieces(requests: Sequence[Instance], runs: Sequence[int], size: int) -> Iterator[list[int]]:
-    """Indices of requests to ask together: one run, longest prompts first, choices after the same prompt side by side."""
-    piece: list[int] = []
-    order = sorted(range(len(requests)), key=lambda i: (runs[i], -len(requests[i].args[0]), requests[i].args[0]))
-    for index in order:
-        previous = piece[-1] if piece else index
-        same_prompt = requests[previous].args[0] == requests[index].args[0]
-        if piece and (runs[previous] != runs[index] or (len(piece) >= size and not same_prompt)):
-            yield piece
-            piece = []
-        piece.append(index)
-    if piece:
-        yield piece
-
-
-def _derived_seed(seed: int, run: int, piece: int) -> int:
-    return int.from_bytes(hashlib.sha256(f"{seed}|{run}|{piece}".encode()).digest()[:4], "big")

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from conversion.checkpoints.hf_model import Checkpoint, whole_folder
 from eval.running.chat import Chat, chat_of
+
+if TYPE_CHECKING:
+    from eval.running.encoding import Encoder
 
 BACKENDS = ("hf", "vllm")
 
@@ -68,8 +71,14 @@ class Machine:
     vllm: Mapping[str, Any] = field(default_factory=dict)
 
 
-def open_backend(model: Any, checkpoint: Checkpoint, positions: int, settings: Settings, machine: Machine) -> Any:
-    """lm-eval's backend of a model."""
+def open_backend(
+    model: Any, checkpoint: Checkpoint, positions: int, settings: Settings, machine: Machine, encoder: Encoder | None = None
+) -> Any:
+    """lm-eval's backend of a model.
+
+    Args:
+        encoder: of its tokenizer, which knows texts that other checkpoints were asked.
+    """
     # The tokenizer's own special tokens stay in front of a task's prompt, as with the stock command.
     if settings.backend == "vllm":
         from eval.running.vllm_backend import VllmModel
@@ -78,4 +87,6 @@ def open_backend(model: Any, checkpoint: Checkpoint, positions: int, settings: S
             return VllmModel(pretrained=str(folder), dtype=settings.dtype, max_model_len=positions, **machine.vllm)
     from eval.running.hf_backend import LocalModel
 
-    return LocalModel(pretrained=model, tokenizer=checkpoint.tokenizer, max_length=positions, batch_size=machine.batch_size)
+    return LocalModel(
+        pretrained=model, tokenizer=checkpoint.tokenizer, max_length=positions, batch_size=machine.batch_size, encoder=encoder
+    )

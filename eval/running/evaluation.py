@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from common.artifacts import combined_digest, digest_bytes, make_group_readable, partial_directory, staged_directory, write_manifest
 from common.progress import Counter, Progress
@@ -33,6 +33,9 @@ from eval.running.failures import failure_reason
 from eval.running.journal import Journal
 from eval.running.results import PSEUDO, PSEUDO_TEXTS, RESULT_FORMAT, write_lines, write_result
 from eval.running.task_runs import FoundTask, item_scores, run_task
+
+if TYPE_CHECKING:
+    from eval.running.encoding import Encoder
 
 _VLLM_PIECE = 256  # requests between two writes; it makes its own batches
 
@@ -80,6 +83,7 @@ def evaluate_checkpoint(
     settings: Settings,
     machine: Machine,
     earlier: Mapping[str, Any] | None = None,
+    encoder: Encoder | None = None,
 ) -> dict[str, Any]:
     """Evaluate one model and write its folder of results; returns what `result.json` says.
 
@@ -89,6 +93,7 @@ def evaluate_checkpoint(
     Args:
         texts, tasks: those that the folder does not hold yet.
         earlier: what the folder's `result.json` says, whose figures stay; None where there is no folder.
+        encoder: of the model's tokenizer, which knows texts that other models were asked.
 
     Raises:
         ValueError: if the model cannot be loaded or its logits are not finite on a text, if nothing at all could be evaluated, or if
@@ -98,7 +103,7 @@ def evaluate_checkpoint(
 
     def evaluate(result: dict[str, Any], staging: Path) -> None:
         result["settings"] |= asdict(machine)
-        _evaluate_parts(result, staging, checkpoint, texts, tasks, settings, machine, answers_dir)
+        _evaluate_parts(result, staging, checkpoint, texts, tasks, settings, machine, answers_dir, encoder)
 
     result = gather(checkpoint, output_dir, settings, earlier=earlier, add=evaluate)
     _remove_answers(answers_dir, texts, tasks, done=result["tasks"])
@@ -172,14 +177,19 @@ def _evaluate_parts(
     settings: Settings,
     machine: Machine,
     answers_dir: Path,
+    encoder: Encoder | None,
 ) -> None:
     """Add texts, tasks and failures to a result, and their files to a folder."""
     if is_masked(checkpoint.model_type):
         _fill_in_texts(result, staging, checkpoint, texts, settings, machine, answers_dir)
         return
     result["settings"]["window_tokens"] = choose_window_tokens(checkpoint.num_positions, settings.context_length)
-    with _model(checkpoint, settings, machine, texts=bool(texts)) as model:
-        _evaluate_with(model, result, staging, checkpoint, texts, tasks, settings, machine, answers_dir)
+    if tasks:
+        from eval.running.encoding import Encoder
+
+        encoder = encoder or Encoder(checkpoint.tokenizer)
+    with _model(checkpoint, settings, machine, texts=bool(texts), encoder=encoder) as model:
+        _evaluate_with(model, result, staging, checkpoint, texts, tasks, settings, machine, answers_dir, encoder)
     if not result["texts"] and not result["tasks"]:
         raise ValueError(failures_sentence(result["failures"]))
 
@@ -216,13 +226,13 @@ def _fill_in_texts(
 
 
 @contextlib.contextmanager
-def _model(checkpoint: Checkpoint, settings: Settings, machine: Machine, *, texts: bool) -> Iterator[Any]:
+def _model(checkpoint: Checkpoint, settings: Settings, machine: Machine, *, texts: bool, encoder: Encoder | None) -> Iterator[Any]:
     """The model, or processes that have it; None where only vLLM needs it."""
     if machine.workers > 1:
         from eval.running.workers import Workers, devices_of_workers
 
         devices = devices_of_workers(machine.device, machine.workers)
-        with Workers(checkpoint, settings, machine, devices=devices, texts=texts) as workers:
+        with Workers(checkpoint, settings, machine, devices=devices, texts=texts, encoder=encoder) as workers:
             yield workers
         return
     yield load_model(checkpoint, device=machine.device, dtype=settings.dtype) if texts or settings.backend == "hf" else None
@@ -238,6 +248,7 @@ def _evaluate_with(
     settings: Settings,
     machine: Machine,
     answers_dir: Path,
+    encoder: Encoder | None,
 ) -> None:
     if model is not None:
         count = model.num_parameters
@@ -261,18 +272,8 @@ def _evaluate_with(
     if machine.workers > 1:
         model.max_length, lm = positions, model
     else:
-        lm = open_backend(model, checkpoint, positions, settings, machine)
-    for number, (name, found) in enumerate(tasks.items(), start=1):
-        result["failures"].pop(name, None)
-        requests = f"{len(found.task.instances)} requests"
-        print(f"{checkpoint.name}, {name}: task {number} of {len(tasks)}, {requests}", file=sys.stderr, flush=True)
-        try:
-            with _part(checkpoint, name):
-                result["tasks"][name] = _answer_task(
-                    lm, found, checkpoint, _journal_path(answers_dir, found), staging, settings, machine, chats.get(name)
-                )
-        except Exception as error:  # a task's functions are its owner's, and raise anything
-            result["failures"][name] = failure_reason(error)
+        lm = open_backend(model, checkpoint, positions, settings, machine, encoder)
+    _answer_tasks(lm, result, staging, checkpoint, tasks, settings, machine, answers_dir, chats)
 
 
 @contextlib.contextmanager
@@ -408,30 +409,56 @@ def _task_positions(checkpoint: Checkpoint, tasks: Mapping[str, FoundTask], sett
     return min(max(needed, DEFAULT_WINDOW_TOKENS), checkpoint.num_positions or needed + DEFAULT_WINDOW_TOKENS)
 
 
-def _answer_task(
+def _answer_tasks(
     backend: Any,
-    found: FoundTask,
-    checkpoint: Checkpoint,
-    answers: Path,
+    result: dict[str, Any],
     staging: Path,
+    checkpoint: Checkpoint,
+    tasks: Mapping[str, FoundTask],
     settings: Settings,
     machine: Machine,
-    chat: Chat | None,
-) -> dict[str, Any]:
+    answers_dir: Path,
+    chats: Mapping[str, Chat | None],
+) -> None:
+    """Ask the requests of all tasks in one queue, then let lm-eval score each task by its answers."""
     from eval.running.answers import RememberingModel
+    from eval.running.asking import ask_all
 
-    total = sum(instance.repeats or 1 for instance in found.task.instances)
-    with Progress(f"{checkpoint.name}, {found.name}", total=total, unit="answers") as progress:
-        lm = RememberingModel(
-            backend,
-            Journal(answers),
-            requests_per_piece=_VLLM_PIECE if settings.backend == "vllm" else machine.batch_size,
-            cut_prompts=settings.cut_prompts,
-            sampling_seed=settings.sampling_seed,
-            progress=progress,
-            chat=chat,
-        )
-        summary, samples = run_task(lm, found, chat)
-    write_lines(staging / "samples" / f"{found.name}.jsonl", samples)
-    write_lines(staging / "items" / f"{found.name}.jsonl", [item_scores(samples)])
-    return summary
+    counts = {name: sum(instance.repeats or 1 for instance in found.task.instances) for name, found in tasks.items()}
+    for number, name in enumerate(tasks, start=1):
+        result["failures"].pop(name, None)
+        print(f"{checkpoint.name}, {name}: task {number} of {len(tasks)}, {counts[name]} requests", file=sys.stderr, flush=True)
+    size = _VLLM_PIECE if settings.backend == "vllm" else machine.batch_size
+    failures: dict[str, Exception] = {}
+    label = next(iter(tasks)) if len(tasks) == 1 else f"{len(tasks)} tasks"
+    with _part(checkpoint, label), Progress(f"{checkpoint.name}, {label}", total=sum(counts.values()), unit="answers") as progress:
+        models = {
+            name: RememberingModel(
+                backend,
+                Journal(_journal_path(answers_dir, found)),
+                requests_per_piece=size,
+                cut_prompts=settings.cut_prompts,
+                sampling_seed=settings.sampling_seed,
+                progress=progress,
+                chat=chats.get(name),
+            )
+            for name, found in tasks.items()
+        }
+        questions = []
+        for name, found in tasks.items():
+            try:
+                questions += models[name].questions_of(found.task.instances)
+            except Exception as error:  # a request's arguments are its owner's
+                failures[name] = error
+        given_up = ask_all(backend, questions, size=size)
+        failures |= {name: given_up[model] for name, model in models.items() if model in given_up}
+    for name, found in tasks.items():
+        try:
+            if name in failures:
+                raise failures[name]
+            summary, samples = run_task(models[name], found, chats.get(name))
+            write_lines(staging / "samples" / f"{name}.jsonl", samples)
+            write_lines(staging / "items" / f"{name}.jsonl", [item_scores(samples)])
+            result["tasks"][name] = summary
+        except Exception as error:  # a task's functions are its owner's, and raise anything
+            result["failures"][name] = failure_reason(error)

@@ -76,14 +76,21 @@ def code_files(starts: Iterator[Path]) -> set[Path]:
     return found
 
 
-def _imports(path: Path) -> Iterator[str]:
+def _imports(path: Path) -> tuple[str, ...]:
     """Names of modules that a file may import, anywhere in it."""
-    for node in ast.walk(ast.parse(path.read_bytes())):
+    return _imports_in(path.read_bytes())
+
+
+@functools.lru_cache(maxsize=1024)  # tasks share most of their files
+def _imports_in(content: bytes) -> tuple[str, ...]:
+    names: list[str] = []
+    for node in ast.walk(ast.parse(content)):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            names += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             module = node.module or ""
-            yield from (module, *(f"{module}.{alias.name}".lstrip(".") for alias in node.names))
+            names += [module, *(f"{module}.{alias.name}".lstrip(".") for alias in node.names)]
+    return tuple(dict.fromkeys(names))
 
 
 def _file_of(module: str, folder: Path) -> Path | None:
@@ -99,7 +106,12 @@ def _file_of(module: str, folder: Path) -> Path | None:
 
 
 def _code(path: Path) -> str:
-    tree = ast.parse(path.read_bytes())
+    return _code_of(path.read_bytes())
+
+
+@functools.lru_cache(maxsize=1024)
+def _code_of(content: bytes) -> str:
+    tree = ast.parse(content)
     for node in ast.walk(tree):
         body = getattr(node, "body", None)
         if isinstance(body, list) and body and isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant):

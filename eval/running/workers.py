@@ -13,8 +13,10 @@ import sys
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from multiprocessing import get_context
+from multiprocessing import get_context, set_forkserver_preload
 from multiprocessing.connection import Connection, wait
+from multiprocessing.context import ForkServerContext, SpawnContext
+from multiprocessing.forkserver import ensure_running
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from conversion.checkpoints.hf_model import Checkpoint
     from conversion.measuring.bits_per_byte import Nats
     from eval.running.backends import Machine, Settings
+    from eval.running.encoding import Encoder, Pair
 
 _END_SECONDS = 10.0
 _WINDOWS = "windows"  # of a text; other calls have lm-eval's names
@@ -36,11 +39,13 @@ class Call:
         kind: of request, lm-eval's name.
         requests: prompts with what comes after them, as lm-eval's instances.
         seed: of what samples them; None where nothing is sampled.
+        pairs: token ids of the first requests, where they are known; what comes after those goes on from their contexts, greedily.
     """
 
     kind: str
     requests: Sequence[Any]
     seed: int | None = None
+    pairs: Sequence[Pair] | None = None
 
 
 Answers = tuple[list[Any], list[bool | None]]  # and whether each text ended by itself
@@ -48,11 +53,21 @@ Answers = tuple[list[Any], list[bool | None]]  # and whether each text ended by 
 
 def answer_call(backend: Any, call: Call) -> Answers:
     """What one backend says to a call."""
+    if call.pairs is not None:
+        return _score_and_go_on(backend, call.pairs, call.requests[len(call.pairs) :])
     if call.seed is not None:
         backend.start_sampling(call.seed)
     answers = getattr(backend, call.kind)(list(call.requests), disable_tqdm=True)
     finished = getattr(backend, "finished", {}) if call.kind == "generate_until" else {}
     return answers, [finished.get(request.args[0]) for request in call.requests]
+
+
+def _score_and_go_on(backend: Any, pairs: Sequence[Pair], texts: Sequence[Any]) -> Answers:
+    scores = backend.score(pairs, going_on=[text.args[0] for text in texts]) if pairs else []
+    if not texts:
+        return scores, [None] * len(pairs)
+    answers, finished = answer_call(backend, Call("generate_until", texts))
+    return [*scores, *answers], [*[None] * len(pairs), *finished]
 
 
 def devices_of_workers(device: str, workers: int) -> list[str]:
@@ -80,6 +95,20 @@ class _Worker:
     connection: Connection
 
 
+def import_once(backend: str, device: str) -> None:
+    """Let a process begin to import what workers need, from which they are forked: before the first is wanted, so that nobody waits for it."""
+    if isinstance(_context(backend, device), ForkServerContext):
+        set_forkserver_preload(
+            [__name__, "eval.running.hf_backend", "conversion.checkpoints.hf_model", "conversion.measuring.bits_per_byte"]
+        )
+        ensure_running()
+
+
+def _context(backend: str, device: str) -> SpawnContext | ForkServerContext:
+    """CUDA, and libraries with threads, do not survive a fork, but the process that forks has neither; a GPU is told by the environment of each."""
+    return get_context("forkserver") if backend == "hf" and not device.startswith("cuda") else get_context("spawn")
+
+
 class Workers:
     """A pool that stands for the backend of one model, until the end of the block.
 
@@ -87,15 +116,21 @@ class Workers:
         max_length: positions of tasks; set before the first request.
         num_parameters: of the model; None where only vLLM has it.
         vocab_size: rows of its embedding matrix.
+        encoder: what requests are encoded by before they are sent; None where the processes do that.
     """
 
-    def __init__(self, checkpoint: Checkpoint, settings: Settings, machine: Machine, *, devices: Sequence[str], texts: bool) -> None:
+    def __init__(
+        self, checkpoint: Checkpoint, settings: Settings, machine: Machine, *, devices: Sequence[str], texts: bool, encoder: Encoder | None
+    ) -> None:
         import torch
 
         self.max_length = 0
         self.vocab_size = checkpoint.vocab_size
         self._checkpoint, self._failure = checkpoint, ""
-        context = get_context("spawn")  # CUDA and libraries with threads do not survive a fork
+        import_once(settings.backend, devices[0])
+        self._encoder = encoder
+        self.encoder = encoder if settings.backend == "hf" else None
+        context = _context(settings.backend, devices[0])
         threads = max(1, torch.get_num_threads() // len(devices))
         self._workers: list[_Worker] = []
         for number, device in enumerate(devices, start=1):
@@ -115,12 +150,15 @@ class Workers:
         """The pool, once every process has the model."""
         try:
             for worker in self._workers:
-                self.num_parameters = self._receive(worker)
+                told = self._receive(worker)
+                if isinstance(told, Exception):
+                    raise told
+                self.num_parameters = told
         except BaseException:
             self.__exit__()
             raise
-        told = ", ".join(f"{worker.device} (process {worker.process.pid})" for worker in self._workers)
-        print(f"{self._checkpoint.name}: {len(self._workers)} workers on {told}", file=sys.stderr, flush=True)
+        places = ", ".join(f"{worker.device} (process {worker.process.pid})" for worker in self._workers)
+        print(f"{self._checkpoint.name}: {len(self._workers)} workers on {places}", file=sys.stderr, flush=True)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -134,24 +172,25 @@ class Workers:
                 worker.process.join()
 
     def tok_encode(self, text: str) -> list[int]:
-        """Token ids as lm-eval's backends make them: special tokens in front, but no second start token."""
-        tokenizer = self._checkpoint.tokenizer
-        start_id = tokenizer.bos_token_id if tokenizer.bos_token_id is not None else tokenizer.eos_token_id
-        has_start = start_id is not None and text.startswith(str(tokenizer.decode(start_id)))
-        return list(tokenizer.encode(text, add_special_tokens=not has_start))
+        """Token ids as lm-eval's backends make them."""
+        assert self._encoder is not None, "asked only where there are tasks"
+        return self._encoder.tok_encode(text)
 
-    def answer_all(self, calls: Sequence[Call]) -> Iterator[tuple[int, Answers]]:
-        """Number of each call and its answers, as they come.
+    def answer_all(self, calls: Iterable[Call]) -> Iterator[tuple[int, Answers | Exception]]:
+        """Number of each call and its answers, or why there are none, as they come; the next call is taken when a process is free.
 
         Raises:
-            ValueError: what a worker raised, or which one was killed.
+            ValueError: if a worker was killed, which one.
         """
-        stripped = [Call(call.kind, [_without_document(request) for request in call.requests], call.seed) for call in calls]
+        stripped = (replace(call, requests=[_without_document(request) for request in call.requests]) for call in calls)
         yield from self._share((self.max_length, call) for call in stripped)
 
     def window_nats(self, batches: Sequence[Sequence[Any]]) -> Iterator[tuple[int, list[Nats]]]:
         """Number of each batch of windows and what they score, as they come."""
-        yield from self._share((0, Call(_WINDOWS, batch)) for batch in batches)
+        for number, nats in self._share((0, Call(_WINDOWS, batch)) for batch in batches):
+            if isinstance(nats, Exception):
+                raise nats
+            yield number, nats
 
     def _share(self, work: Iterable[Any]) -> Iterator[tuple[int, Any]]:
         if self._failure:  # of an earlier task
@@ -180,14 +219,18 @@ class Workers:
                     connection.recv()
 
     def _receive(self, worker: _Worker) -> Any:
+        """What a worker says, or what it raised.
+
+        Raises:
+            ValueError: if it is no more.
+        """
         try:
             answers, failure = worker.connection.recv()
         except (EOFError, OSError):
             worker.process.join(_END_SECONDS)
-            failure = self._failure = self._end_of(worker)
-        if failure:
-            raise ValueError(failure)
-        return answers
+            self._failure = self._end_of(worker)
+            raise ValueError(self._failure) from None
+        return ValueError(failure) if failure else answers
 
     def _end_of(self, worker: _Worker) -> str:
         code = worker.process.exitcode

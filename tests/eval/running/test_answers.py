@@ -170,20 +170,20 @@ def test_answers_of_a_killed_model_are_not_taken_for_anothers(save_checkpoint, d
 
     def killed(journal, answers):
         whole(journal, answers)
-        if len(journal) == 4:
+        if len(journal) >= 4:
             raise KeyboardInterrupt
 
     monkeypatch.setattr(Journal, "add", killed)
     with pytest.raises(KeyboardInterrupt):
         main(harness(first, output, data))
     monkeypatch.undo()
-    (kept,) = (output / ".answers").rglob("*.jsonl")
-    assert len(kept.read_text().splitlines()) == 4
+    kept = list((output / ".answers").rglob("*.jsonl"))
+    assert 4 <= sum(len(path.read_text().splitlines()) for path in kept) < 18
     assert main(harness(second, output, data)) == 0
     assert main(harness(second, tmp_path / "alone", data)) == 0
     samples = "second/samples/sl_copa_gen.jsonl"
     assert (output / samples).read_text() == (tmp_path / "alone" / samples).read_text()
-    assert kept.exists(), "the first model's answers wait for it"
+    assert all(path.exists() for path in kept), "the first model's answers wait for it"
     assert main(harness(first, output, data)) == 0
     assert not (output / ".answers").exists()
     assert result_of(output / "first")["key"] != result_of(output / "second")["key"]
