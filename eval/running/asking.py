@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from eval.running.beginnings import stems_of
+from eval.running.beginnings import most_together, stems_of
 from eval.running.workers import Answers, Call, Workers, answer_call
 
 if TYPE_CHECKING:
@@ -164,7 +164,7 @@ def _scored_pieces(scored: Sequence[Question], greedy: dict[str, list[Question]]
     for question in greedy.pop("generate_until", []):
         prompts.setdefault(tuple(encoder.tok_encode(question.request.args[0])), []).append(question)
     sequences = list(owners)
-    stems = stems_of(sequences)
+    stems = stems_of(sequences, most=most_together(size))
     for begin in range(0, len(stems), size):
         members = [owner for stem in stems[begin : begin + size] for member in stem.members for owner in owners[sequences[member]]]
         texts = [text for context in dict.fromkeys(tuple(pairs[m][0]) for m in members) for text in prompts.pop(context, [])]

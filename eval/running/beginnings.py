@@ -25,11 +25,14 @@ class Stem:
         return self.length + sum(len(sequences[member]) - self.length for member in self.members)
 
 
-def stems_of(sequences: Sequence[Sequence[int]]) -> list[Stem]:
+def stems_of(sequences: Sequence[Sequence[int]], *, most: int) -> list[Stem]:
     """Divide sequences, no two alike, by their beginnings, such that few tokens are read; longest first.
 
     Neighbours in the order of their tokens are put together where they have at least half in common and where that saves more than is lost
     by the shorter beginning of those already together.
+
+    Args:
+        most: sequences that are put together.
     """
     order = sorted(range(len(sequences)), key=lambda number: sequences[number])
     stems: list[Stem] = []
@@ -39,11 +42,16 @@ def stems_of(sequences: Sequence[Sequence[int]]) -> list[Stem]:
             last = stems[-1]
             common = min(last.length, _in_common(sequences[before], ids))
             together = len(last.members)
-            if common >= _LEAST_SHARE * len(ids) and together * common > (together - 1) * last.length:
+            if together < most and common >= _LEAST_SHARE * len(ids) and together * common > (together - 1) * last.length:
                 stems[-1] = Stem(common, (*last.members, number))
                 continue
         stems.append(Stem(len(ids), (number,)))
     return sorted(stems, key=lambda stem: (-max(len(sequences[member]) for member in stem.members), stem.members))
+
+
+def most_together(batch_size: int) -> int:
+    """Sequences of a beginning: instructions that all of a task share are read again now and then, so that no piece of work is a whole task."""
+    return 2 * batch_size
 
 
 def _in_common(first: Sequence[int], second: Sequence[int]) -> int:

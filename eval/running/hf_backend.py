@@ -12,7 +12,7 @@ import torch
 from lm_eval.models.huggingface import HFLM
 from transformers import LogitsProcessor, LogitsProcessorList
 
-from eval.running.beginnings import Stem, stems_of
+from eval.running.beginnings import Stem, most_together, stems_of
 from eval.running.encoding import Encoder, Pair
 from eval.running.finished_texts import FinishedTexts
 
@@ -99,7 +99,11 @@ class LocalModel(HFLM):
         for request, ids in enumerate(inputs):
             requests.setdefault(numbers[ids], []).append(request)
         answers: list[tuple[float, bool]] = [(0.0, False)] * len(pairs)
-        stems = stems_of(sequences) if self._shares else [Stem(len(ids), (n,)) for n, ids in enumerate(sequences)]
+        stems = (
+            stems_of(sequences, most=most_together(self.batch_size))
+            if self._shares
+            else [Stem(len(ids), (n,)) for n, ids in enumerate(sequences)]
+        )
         prompts = {tuple(self.tok_encode(prompt)) for prompt in going_on} if self._shares else set()
         self._going_on = {}
         for batch in self._batches(stems, sequences, counts):

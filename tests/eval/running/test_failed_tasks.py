@@ -40,6 +40,10 @@ def result_of(folder):
     return json.loads((folder / "result.json").read_text(encoding="utf-8"))
 
 
+def samples_of(folder, task):
+    return [json.loads(line) for line in (folder / "samples" / f"{task}.jsonl").read_text(encoding="utf-8").splitlines()]
+
+
 def test_the_others_are_kept_and_the_next_command_does_only_the_rest(model, data, tmp_path, capsys):
     output, cb = tmp_path / "results", data / "sl/superglue_human/CB.jsonl"
     kept = cb.read_bytes()
@@ -90,10 +94,16 @@ def test_the_others_are_kept_and_the_next_command_does_only_the_rest(model, data
     assert main(command(good, tmp_path / "whole")) == 0
     whole = result_of(tmp_path / "whole/model")
     assert (whole["key"], whole["tasks"]) == (second["key"], second["tasks"])
-    for kind in ("samples", "items"):
-        for task in good:
-            files = [(folder / "model" / kind / f"{task}.jsonl").read_bytes() for folder in (output, tmp_path / "whole")]
-            assert files[0] == files[1]
+    for task in good:
+        items = [(folder / "model/items" / f"{task}.jsonl").read_bytes() for folder in (output, tmp_path / "whole")]
+        assert items[0] == items[1]
+        found, expected = (samples_of(folder / "model", task) for folder in (output, tmp_path / "whole"))
+        # Asked beside other tasks, in other batches: products round otherwise.
+        for sample, other in zip(found, expected, strict=True):
+            values = [[answer for ((answer, _),) in one.pop("resps")] for one in (sample, other)]
+            assert values[0] == pytest.approx(values[1], rel=2e-6)
+            assert sample.pop("filtered_resps") and other.pop("filtered_resps")
+            assert sample == other
 
 
 def test_a_folder_gathers_what_is_asked_of_its_model(model, data, tmp_path):
