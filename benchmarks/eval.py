@@ -1,6 +1,7 @@
 """How long evaluation takes beside the model itself: start-up, a whole suite, statistics, report, and vLLM beside transformers.
 
 python -m benchmarks.eval --data eval_data/     (rows of docs/evaluation.md; rows of our own without)
+python -m benchmarks.eval --model smollm2/ --data eval_data/ --metadata '{"shots": 1}' --limit 5     (a real model, beside bare passes)
 With vLLM's environment (`make test-vllm`), --vllm compares its backend with transformers'.
 """
 
@@ -13,8 +14,10 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
@@ -23,7 +26,8 @@ from common import command
 from common.tables import markdown_table
 
 SUITE = ("sl_generative", "sl_multiple_choice")
-BUDGETS = {"start": 10.0, "statistics": 5.0, "report": 5.0, "suite": 2.0}
+REAL_SUITE = ("completion_sl", "completion_en", "sl_copa_mc", "sl_copa_gen", "sl_rte_mc", "sl_rte_gen")
+BUDGETS = {"start": 10.0, "statistics": 5.0, "report": 5.0, "suite": 1.1}
 
 
 def tiny_model(folder: Path, *, hidden_size: int = 128) -> Path:
@@ -63,11 +67,54 @@ def start_cost(model: Path, scratch: Path) -> Cost:
         process.wait()
 
 
-def suite_cost(model: Path, data: Path, metadata: dict[str, int]) -> tuple[Cost, Cost, int]:
-    """What a suite costs with all it needs, what the model's own passes in it do, and its items."""
-    import torch
+@dataclass(frozen=True)
+class SuiteCost:
+    """What a suite costs in one process, imports aside, by each way of asking it.
 
-    from conversion.checkpoints.hf_model import be_quiet_and_offline, inspect_checkpoint
+    Attributes:
+        whole: tasks read, model loaded, everything answered, scored and written.
+        inside: the model's own passes in it.
+        bare: every request alone, without padding, by the model and nothing else; None where it was not measured.
+        stock: the same requests by lm-eval's own backend, in batches of its own; None as above.
+        difference: the largest relative one between its log-likelihoods and ours.
+    """
+
+    whole: Cost
+    inside: Cost
+    bare: Cost | None
+    stock: Cost | None
+    difference: float
+    num_items: int
+    num_requests: int
+
+
+class Stopwatch:
+    """Seconds within a block, added up."""
+
+    def __init__(self) -> None:
+        self.clock = self.processor = 0.0
+
+    def __enter__(self) -> None:
+        self._start = time.monotonic(), time.process_time()
+
+    def __exit__(self, *_: object) -> None:
+        self.clock += time.monotonic() - self._start[0]
+        self.processor += time.process_time() - self._start[1]
+
+    @property
+    def cost(self) -> Cost:
+        return Cost(self.clock, self.processor)
+
+
+def suite_cost(
+    model: Path, scratch: Path, data: Path, metadata: dict[str, int], *, tasks: Sequence[str], limit: int | None, beside: bool
+) -> SuiteCost:
+    """What a suite costs with all it needs, and what the model's own passes in it do.
+
+    Args:
+        beside: measure the same requests alone and by lm-eval's own backend too.
+    """
+    from conversion.checkpoints.hf_model import be_quiet_and_offline, inspect_checkpoint, load_model
     from eval.running.backends import Machine, Settings
     from eval.running.evaluation import evaluate_checkpoint
     from eval.running.hf_backend import LocalModel
@@ -75,30 +122,128 @@ def suite_cost(model: Path, data: Path, metadata: dict[str, int]) -> tuple[Cost,
 
     be_quiet_and_offline()
     logging.getLogger("lm_eval").setLevel(logging.ERROR)
-    inside = [0.0, 0.0]
+    inside, whole = Stopwatch(), Stopwatch()
 
     def timed(name: str) -> None:
-        whole = getattr(LocalModel, name)
+        plain = getattr(LocalModel, name)
 
-        def call(self: LocalModel, *arguments: object, **named: object) -> torch.Tensor:
-            start, busy = time.monotonic(), time.process_time()
-            try:
-                return whole(self, *arguments, **named)
-            finally:
-                inside[0] += time.monotonic() - start
-                inside[1] += time.process_time() - busy
+        def call(self: LocalModel, *arguments: object, **named: object) -> object:
+            with inside:
+                return plain(self, *arguments, **named)
 
         setattr(LocalModel, name, call)
 
-    timed("_model_call")
+    timed("_pass")
     timed("_model_generate")
-    start, busy = time.monotonic(), time.process_time()
-    tasks = find_tasks(SUITE, metadata={"data": str(data), **metadata})
-    checkpoint = inspect_checkpoint(model, name="model")
-    settings = Settings(cut_prompts=True)
-    result = evaluate_checkpoint(checkpoint, model.parent / "suite", texts=[], tasks=tasks, settings=settings, machine=Machine())
-    whole = Cost(time.monotonic() - start, time.process_time() - busy)
-    return whole, Cost(*inside), sum(task["num_items"] for task in result["tasks"].values())
+    with whole:
+        found = find_tasks(tasks, metadata={"data": str(data), **metadata}, limit=limit)
+        checkpoint = inspect_checkpoint(model, name="model")
+        settings = Settings(cut_prompts=True)
+        output = scratch / "suite"
+        result = evaluate_checkpoint(checkpoint, output, texts=[], tasks=found, settings=settings, machine=Machine())
+    requests = [instance for task in found.values() for instance in task.task.instances]
+    bare = stock = None
+    difference = 0.0
+    if beside:
+        loaded = load_model(checkpoint, device="cpu", dtype="float32")
+        bare = _bare_passes(loaded, checkpoint.tokenizer, requests)
+        stock, answers = _stock_passes(loaded, checkpoint.tokenizer, requests)
+        difference = _difference(output, found, answers)
+    items = sum(task["num_items"] for task in result["tasks"].values())
+    return SuiteCost(whole.cost, inside.cost, bare, stock, difference, items, len(requests))
+
+
+def _bare_passes(model: Any, tokenizer: Any, requests: Sequence[Any]) -> Cost:
+    import torch
+
+    from eval.running.encoding import Encoder
+
+    encoder, watch = Encoder(tokenizer), Stopwatch()
+    scored = [request for request in requests if request.request_type == "loglikelihood"]
+    sequences = [[*context, *continuation][:-1] for context, continuation in encoder.pairs(scored)]
+    prompts = [request for request in requests if request.request_type == "generate_until"]
+    with torch.inference_mode(), watch:
+        for ids in sequences:
+            model(torch.tensor([ids]))
+        for request in prompts:
+            ids = torch.tensor([encoder.tok_encode(request.args[0])])
+            ends = {"stop_strings": request.args[1]["until"], "tokenizer": tokenizer, "pad_token_id": tokenizer.eos_token_id}
+            model.generate(input_ids=ids, attention_mask=torch.ones_like(ids), max_new_tokens=request.args[1]["max_gen_toks"], **ends)
+    return watch.cost
+
+
+def _stock_passes(model: Any, tokenizer: Any, requests: Sequence[Any]) -> tuple[Cost, dict[str, list[Any]]]:
+    from lm_eval.models.huggingface import HFLM
+
+    watch = Stopwatch()
+    backend = HFLM(pretrained=model, tokenizer=tokenizer, batch_size=8)
+    answers: dict[str, list[Any]] = {}
+    with watch:
+        for task in dict.fromkeys(request.task_name for request in requests):
+            some = [request for request in requests if request.task_name == task]
+            answers[task] = getattr(backend, some[0].request_type)(some, disable_tqdm=True)
+    return watch.cost, answers
+
+
+def _difference(output: Path, tasks: Mapping[str, Any], answers: Mapping[str, list[Any]]) -> float:
+    """Largest relative one between log-likelihoods.
+
+    Raises:
+        ValueError: if a generated text or what is greedy differs.
+    """
+    largest = 0.0
+    for name in tasks:
+        lines = (output / "samples" / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
+        ours = [answer for sample in map(json.loads, lines) for answers_of in sample["resps"] for answer in answers_of]
+        for one, other in zip(ours, answers[name], strict=True):
+            if isinstance(other, str) or bool(one[1]) != other[1]:
+                if one != other:
+                    raise ValueError(f"{name}: {one!r} here, {other!r} by lm-eval's own backend")
+                continue
+            largest = max(largest, abs(one[0] - other[0]) / abs(other[0]))
+    return largest
+
+
+def command_cost(models: Sequence[str], scratch: Path, words: Sequence[str]) -> Cost:
+    """The command from its start to its end, with all processes that it starts."""
+    start, before = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
+    output = Path(tempfile.mkdtemp(dir=scratch))
+    arguments = ["--model", *models, *words, "--device", "cpu", "--cut-prompts", "--output", str(output / "results")]
+    subprocess.run([sys.executable, "-m", "eval.harness", *arguments], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return Cost(time.monotonic() - start, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+
+
+def real_rows(model: Path, scratch: Path, data: Path, metadata: dict[str, int], limit: int | None) -> list[list[str]]:
+    """A suite of small tasks by a real model: by its own passes, by bare ones, by lm-eval's loop; with workers, and of several checkpoints."""
+    found = suite_cost(model, scratch, data, metadata, tasks=REAL_SUITE, limit=limit, beside=True)
+    assert found.bare is not None and found.stock is not None
+    print(found, file=sys.stderr, flush=True)
+    words = ["--tasks", *REAL_SUITE, "--data", str(data), "--metadata", json.dumps(metadata)]
+    words += ["--limit", str(limit)] if limit is not None else []
+    one = command_cost([f"a={model}"], scratch, words)
+    two = command_cost([f"a={model}"], scratch, [*words, "--workers", "2"])
+    print(f"one process {one}, two workers {two}", file=sys.stderr, flush=True)
+    three = command_cost([f"{name}={model}" for name in "abc"], scratch, words)
+    told = f"{len(REAL_SUITE)} tasks, {found.num_requests} requests"
+    return [
+        [f"{told}: all but imports", *found.whole.cells(), ""],
+        ["the model's own passes in it", *found.inside.cells(), ""],
+        ["all by its own passes", *_ratio(found.whole, found.inside), f"{BUDGETS['suite']:.1f} x"],
+        ["bare passes: each request alone, no padding", *found.bare.cells(), ""],
+        ["all by bare passes", *_ratio(found.whole, found.bare), f"{BUDGETS['suite']:.1f} x"],
+        ["lm-eval's own backend, batches of 8", *found.stock.cells(), ""],
+        ["all by lm-eval's own backend", *_ratio(found.whole, found.stock), ""],
+        [f"largest difference to it: {found.difference:.1e}", "", "", ""],
+        ["the command, one process", *one.cells(), ""],
+        ["the command, --workers 2", *two.cells(), ""],
+        ["the command, three checkpoints", *three.cells(), ""],
+        ["each checkpoint more", *Cost((three.clock - one.clock) / 2, (three.processor - one.processor) / 2).cells(), ""],
+    ]
+
+
+def _ratio(ours: Cost, theirs: Cost) -> list[str]:
+    return [f"{ours.clock / theirs.clock:.2f} x", f"{ours.processor / theirs.processor:.2f} x"]
 
 
 def statistics_cost() -> Cost:
@@ -163,6 +308,8 @@ def main(argv: list[str] | None = None) -> int:
     parser = command.parser(__doc__, prog="benchmarks.eval", example="python -m benchmarks.eval --data eval_data/")
     parser.add_argument("--data", type=Path, help="folder of evaluation data")
     parser.add_argument("--metadata", default="{}", help="for the suite's tasks, for example a smaller number of items")
+    parser.add_argument("--model", type=Path, help="only the small tasks by this real model, beside bare passes and lm-eval's own backend")
+    parser.add_argument("--limit", type=int, help="rows of each task")
     parser.add_argument("--vllm", action="store_true", help="only compare the backends; in vLLM's environment")
     arguments = parser.parse_args(argv)
     with tempfile.TemporaryDirectory() as name:
@@ -177,16 +324,23 @@ def main(argv: list[str] | None = None) -> int:
             header = ["task", "backend", "items", "seconds", "processor seconds", "first score"]
             print(markdown_table(header, backend_rows(model, data), text_columns=2))
             return command.DONE
+        metadata = json.loads(arguments.metadata)
+        if arguments.model is not None:
+            print(
+                markdown_table(
+                    ["what", "seconds", "processor seconds", "budget"], real_rows(arguments.model, scratch, data, metadata, arguments.limit)
+                )
+            )
+            return command.DONE
         rows = [
             ["start to first answers", *start_cost(model, scratch).cells(), f"{BUDGETS['start']:.0f} s"],
             ["statistics", *statistics_cost().cells(), f"{BUDGETS['statistics']:.0f} s"],
             ["report of 100 checkpoints", *report_cost(scratch).cells(), f"{BUDGETS['report']:.0f} s"],
         ]
-        whole, inside, items = suite_cost(model, data, json.loads(arguments.metadata))
-        rows.append([f"Slovene suite, {items} items", *whole.cells(), ""])
-        rows.append(["the model's own passes in it", *inside.cells(), ""])
-        ratios = [f"{whole.clock / inside.clock:.2f} x", f"{whole.processor / inside.processor:.2f} x"]
-        rows.append(["suite by the model's own passes", *ratios, f"{BUDGETS['suite']:.0f} x"])
+        found = suite_cost(model, scratch, data, metadata, tasks=SUITE, limit=arguments.limit, beside=False)
+        rows.append([f"Slovene suite, {found.num_items} items", *found.whole.cells(), ""])
+        rows.append(["the model's own passes in it", *found.inside.cells(), ""])
+        rows.append(["suite by the model's own passes", *_ratio(found.whole, found.inside), f"{BUDGETS['suite']:.1f} x"])
         print(markdown_table(["what", "seconds", "processor seconds", "budget"], rows))
     return command.DONE
 

@@ -21,6 +21,7 @@ from eval.running.shortening import shortened
 
 if TYPE_CHECKING:
     from eval.running.chat import Chat, Messages
+    from eval.running.encoding import Encoder
 
 
 def journal_of_samples(samples: Sequence[dict[str, Any]], kind: str) -> Journal:
@@ -148,23 +149,20 @@ class RememberingModel(LM):
         Raises:
             ValueError: if some do not fit into the model's context, or are not known and there is no model to ask.
         """
-        runs: dict[str, int] = {}
-        numbered: list[tuple[str, int]] = []
-        for request in requests:
-            first = request_key(kind, request.args)
-            run = runs.get(first, 0)
-            runs[first] = run + 1
-            numbered.append((first if run == 0 else request_key(kind, request.args, run), run))
-        if missing := sum(key not in self._journal for key, _ in numbered):
+        keys = _keys(kind, requests)
+        if missing := sum(not self.knows(key) for key, _ in keys):
             if self._backend is None:
                 raise ValueError(
                     f"{missing} of {len(requests)} requests are not among the saved answers: prompts or settings of the task have changed;"
                     " evaluate with `python -m eval.harness`"
                 )
             self._measure(kind, requests)
+        asked = [self._as_asked(request) for request in requests]
+        encoder: Encoder | None = getattr(self._backend, "encoder", None)
+        pairs = encoder.pairs(asked) if encoder is not None and kind == "loglikelihood" else [None] * len(asked)
         return [
-            Question(self, kind, self._as_asked(request), key, run, request.args[0] in self._too_long)
-            for request, (key, run) in zip(requests, numbered, strict=True)
+            Question(self, kind, one, key, run, request.args[0] in self._too_long, pair)
+            for request, one, (key, run), pair in zip(requests, asked, keys, pairs, strict=True)
         ]
 
     def knows(self, key: str) -> bool:
@@ -188,11 +186,11 @@ class RememberingModel(LM):
                 self._progress.advance(count)
 
     def _answers(self, kind: str, requests: Sequence[Instance]) -> list[Answer]:
-        questions = self.questions(kind, requests)
-        if not all(self.knows(question.key) for question in questions):
-            for failure in ask_all(self._backend, questions, size=self._requests_per_piece).values():
+        keys = [key for key, _ in _keys(kind, requests)]
+        if not all(self.knows(key) for key in keys):
+            for failure in ask_all(self._backend, self.questions(kind, requests), size=self._requests_per_piece).values():
                 raise failure
-        return [self._journal[question.key] for question in questions]
+        return [self._journal[key] for key in keys]
 
     def _as_asked(self, request: Instance) -> Instance:
         """The request, with a shorter prompt where its own does not fit."""
@@ -252,6 +250,18 @@ class RememberingModel(LM):
                 " and --system-prompt"
             )
         return shorter
+
+
+def _keys(kind: str, requests: Sequence[Instance]) -> list[tuple[str, int]]:
+    """By what the answer of each request is remembered, and its number among requests that are alike."""
+    runs: dict[str, int] = {}
+    keys: list[tuple[str, int]] = []
+    for request in requests:
+        first = request_key(kind, request.args)
+        run = runs.get(first, 0)
+        runs[first] = run + 1
+        keys.append((first if run == 0 else request_key(kind, request.args, run), run))
+    return keys
 
 
 def _fits(encode: Callable[[str], list[int]], most: int, text: str) -> bool:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from lm_eval.api.instance import Instance
 
     from eval.running.answers import RememberingModel
-    from eval.running.encoding import Encoder
+    from eval.running.encoding import Encoder, Pair
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,7 @@ class Question:
         key: by which its answer is remembered.
         run: number among requests that are alike.
         is_cut: the model does not see the whole prompt.
+        pair: token ids of a log-likelihood's context and continuation, where the backend takes them.
     """
 
     task: RememberingModel
@@ -37,6 +38,7 @@ class Question:
     key: str
     run: int
     is_cut: bool = False
+    pair: Pair | None = None
 
     @property
     def samples(self) -> bool:
@@ -118,10 +120,7 @@ def _remember(questions: Sequence[Question], answers: Answers) -> None:
 
 def _part(piece: _Piece, questions: Sequence[Question]) -> _Piece:
     call = piece.call
-    pairs = None
-    if call.pairs is not None:
-        kept = {id(question) for question in questions}
-        pairs = [pair for question, pair in zip(piece.questions, call.pairs) if id(question) in kept]
+    pairs = None if call.pairs is None else [question.pair for question in questions if question.pair is not None]
     return _Piece(questions, Call(call.kind, [question.request for question in questions], call.seed, pairs))
 
 
@@ -156,7 +155,8 @@ def _scored_pieces(scored: Sequence[Question], greedy: dict[str, list[Question]]
     Args:
         greedy: kind -> other questions; loses those that are asked here.
     """
-    pairs = encoder.pairs([question.request for question in scored])
+    pairs = [question.pair for question in scored if question.pair is not None]
+    assert len(pairs) == len(scored), "a backend with an encoder takes all of them"
     owners: dict[tuple[int, ...], list[int]] = {}
     for number, (context, continuation) in enumerate(pairs):
         owners.setdefault((*context, *continuation)[:-1], []).append(number)

@@ -84,8 +84,10 @@ class LocalModel(HFLM):
             going_on: prompts, contexts here, from which the next texts are generated, so that what was read of them is kept until then.
 
         Raises:
-            ValueError: if logits are no numbers.
+            ValueError: if logits are no numbers, or there is nothing to score.
         """
+        if not all(context and continuation for context, continuation in pairs):
+            raise ValueError("a request has no token in its context or in what comes after it, so that there is nothing to score")
         asked = [(context, continuation[-self.max_length :]) for context, continuation in pairs]
         # As lm-eval has it: too long a context loses its beginning, and the last token is only predicted.
         inputs = [tuple([*context, *continuation][-(self.max_length + 1) :][:-1]) for context, continuation in asked]

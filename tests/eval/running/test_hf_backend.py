@@ -120,3 +120,11 @@ def test_prompts_longer_than_what_a_model_remembers_are_read_again() -> None:
         backend._read_before(torch.tensor([backend.tok_encode(prompt)]), {"attention_mask": torch.ones(1, len(backend.tok_encode(prompt)))})
         is None
     )
+
+
+def test_nothing_to_score_is_refused() -> None:
+    """lm-eval's assertion has no sentence."""
+    backend = LocalModel(pretrained=tiny_llama(), tokenizer=tiny_tokenizer(), batch_size=4)
+    for pair in (((4, 5), ()), ((), (4,))):
+        with pytest.raises(ValueError, match=r"^a request has no token in its context or in what comes after it, so"):
+            backend.score([pair])
