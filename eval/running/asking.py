@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from eval.running.beginnings import most_together, stems_of
-from eval.running.workers import Answers, Call, Workers, answer_call
+from eval.running.workers import Answers, Call, GoneError, Workers, answer_call
 
 if TYPE_CHECKING:
     from lm_eval.api.instance import Instance
@@ -69,14 +69,21 @@ def ask_all(backend: Any, questions: Sequence[Question], *, size: int) -> dict[R
     waiting = deque(_pieces(questions, size, encoder=getattr(backend, "encoder", None)))
     while waiting:
         asked: list[_Piece] = []
-        for number, answers in _answers(backend, _take(waiting, asked, failures)):
-            piece = asked[number]
-            if not isinstance(answers, Exception):
-                _remember(piece.questions, answers)
-            elif len(tasks := dict.fromkeys(question.task for question in piece.questions)) == 1:
-                failures.setdefault(piece.questions[0].task, answers)
-            else:
-                waiting.extendleft(_part(piece, [q for q in piece.questions if q.task is task]) for task in tasks)
+        try:
+            for number, answers in _answers(backend, _take(waiting, asked, failures)):
+                piece = asked[number]
+                failure = answers if isinstance(answers, Exception) else _remember(piece.questions, answers)
+                if failure is None:
+                    continue
+                if len(tasks := dict.fromkeys(question.task for question in piece.questions)) == 1:
+                    failures.setdefault(piece.questions[0].task, failure)
+                else:
+                    waiting.extendleft(_part(piece, [q for q in piece.questions if q.task is task]) for task in tasks)
+        except GoneError as error:
+            for question in questions:
+                if not question.task.knows(question.key):
+                    failures.setdefault(question.task, error)
+            break
     return failures
 
 
@@ -110,12 +117,17 @@ def _answers(backend: Any, calls: Iterable[Call]) -> Iterator[tuple[int, Answers
         yield number, answers
 
 
-def _remember(questions: Sequence[Question], answers: Answers) -> None:
+def _remember(questions: Sequence[Question], answers: Answers) -> Exception | None:
+    """Let each task remember its answers; returns why one cannot."""
     found: dict[RememberingModel, list[tuple[Question, Any, bool | None]]] = {}
     for question, answer, finished in zip(questions, *answers, strict=True):
         found.setdefault(question.task, []).append((question, answer, finished))
-    for task, of_task in found.items():
-        task.remember(of_task)
+    try:
+        for task, of_task in found.items():
+            task.remember(of_task)
+    except ValueError as error:  # a number that is none
+        return error
+    return None
 
 
 def _part(piece: _Piece, questions: Sequence[Question]) -> _Piece:

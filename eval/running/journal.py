@@ -42,12 +42,17 @@ class Journal:
         return len(self._answers)
 
     def add(self, answers: Sequence[Answer]) -> None:
-        """Keep answers, on disk too before this returns."""
+        """Keep answers, on disk too before this returns.
+
+        Raises:
+            ValueError: if one is a number that is none, and then keeps none of them.
+        """
+        lines = [json.dumps(answer, ensure_ascii=False, allow_nan=False) + "\n" for answer in answers]
         self._answers.update((answer["key"], answer) for answer in answers)
         if self._path is None:
             return
         self._path.parent.mkdir(parents=True, exist_ok=True)  # only now: what failed before its first answer leaves nothing
         with open(self._path, "a", encoding="utf-8") as stream:
-            stream.writelines(json.dumps(answer, ensure_ascii=False, allow_nan=False) + "\n" for answer in answers)
+            stream.writelines(lines)
             stream.flush()
             os.fsync(stream.fileno())

@@ -109,6 +109,10 @@ def _context(backend: str, device: str) -> SpawnContext | ForkServerContext:
     return get_context("forkserver") if backend == "hf" and not device.startswith("cuda") else get_context("spawn")
 
 
+class GoneError(ValueError):
+    """A process that answered is no more."""
+
+
 class Workers:
     """A pool that stands for the backend of one model, until the end of the block.
 
@@ -180,7 +184,7 @@ class Workers:
         """Number of each call and its answers, or why there are none, as they come; the next call is taken when a process is free.
 
         Raises:
-            ValueError: if a worker was killed, which one.
+            GoneError: if a worker was killed, which one.
         """
         stripped = (replace(call, requests=[_without_document(request) for request in call.requests]) for call in calls)
         yield from self._share((self.max_length, call) for call in stripped)
@@ -194,7 +198,7 @@ class Workers:
 
     def _share(self, work: Iterable[Any]) -> Iterator[tuple[int, Any]]:
         if self._failure:  # of an earlier task
-            raise ValueError(self._failure)
+            raise GoneError(self._failure)
         left = enumerate(work)
         idle, busy = deque(self._workers), dict[Connection, tuple[_Worker, int]]()
         try:
@@ -222,14 +226,14 @@ class Workers:
         """What a worker says, or what it raised.
 
         Raises:
-            ValueError: if it is no more.
+            GoneError: if it is no more.
         """
         try:
             answers, failure = worker.connection.recv()
         except (EOFError, OSError):
             worker.process.join(_END_SECONDS)
             self._failure = self._end_of(worker)
-            raise ValueError(self._failure) from None
+            raise GoneError(self._failure) from None
         return ValueError(failure) if failure else answers
 
     def _end_of(self, worker: _Worker) -> str:

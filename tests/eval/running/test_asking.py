@@ -1,6 +1,7 @@
 """All tasks in one queue: one model in memory, batches by length over all of them, each text encoded once, and a task that fails fails alone."""
 
 import json
+import math
 from collections import Counter
 
 import pytest
@@ -11,6 +12,7 @@ from eval.running.answers import RememberingModel
 from eval.running.asking import ask_all
 from eval.running.encoding import Encoder
 from eval.running.journal import Journal
+from eval.running.workers import GoneError, Workers
 from tests.eval.paper_rows import write_rows
 from tests.eval.tiny_models import tiny_llama, tiny_tokenizer
 
@@ -87,6 +89,40 @@ def test_a_task_that_fails_fails_alone() -> None:
     assert len(backend.together) == asked, "what is known is not asked again"
     with pytest.raises(RuntimeError, match=r"^broken$"):
         models["broken"].loglikelihood([Instance(request_type="loglikelihood", doc={}, arguments=tasks["broken"][0], idx=0)])
+
+
+def test_what_was_answered_before_a_worker_was_killed_is_kept() -> None:
+    class Killed(Workers):
+        max_length = 512
+        encoder = None
+
+        def __init__(self) -> None:
+            pass
+
+        def tok_encode(self, text):
+            return text.split()
+
+        def answer_all(self, calls):
+            for number, call in enumerate(calls):
+                if number == 1:
+                    raise GoneError("killed")
+                yield number, ([(-1.0, True)] * len(call.requests), [None] * len(call.requests))
+
+    tasks = {"done": [("a b c d", " Da"), ("a b c e", " Da")], "half": [("a b c", " Da"), ("d", " Da"), ("e", " Da")]}
+    models, failures = ask(Killed(), tasks, size=3)
+    assert [(name, str(error)) for name, error in failures.items()] == [("half", "killed")]
+    requests = [Instance(request_type="loglikelihood", doc={}, arguments=arguments, idx=0) for arguments in tasks["done"]]
+    assert models["done"].loglikelihood(requests) == [(-1.0, True)] * 2
+
+
+def test_a_number_that_is_none_fails_its_task_alone() -> None:
+    class Broken(Asked):
+        def score(self, pairs, *, going_on=()):
+            texts = [tiny_tokenizer().decode(context) for context, _ in pairs]
+            return [(math.nan if text == "f" else -1.0, False) for text in texts]
+
+    _, failures = ask(Broken(), {"whole": [("a b c", " Da")], "broken": [("f", " Da")]}, size=4)
+    assert list(failures) == ["broken"]
 
 
 def test_a_suite_loads_each_model_once_and_encodes_each_text_once_for_all(save_checkpoint, tmp_path, monkeypatch) -> None:
