@@ -72,13 +72,15 @@ class SuiteCost:
     """What a suite costs in one process, imports aside, by each way of asking it.
 
     Attributes:
-        whole: tasks read, model loaded, everything answered, scored and written.
+        start: tasks read, model loaded.
+        whole: everything answered, scored and written.
         inside: the model's own passes in it.
         bare: every request alone, without padding, by the model and nothing else; None where it was not measured.
         stock: the same requests by lm-eval's own backend, in batches of its own; None as above.
         difference: the largest relative one between its log-likelihoods and ours.
     """
 
+    start: Cost
     whole: Cost
     inside: Cost
     bare: Cost | None
@@ -115,14 +117,21 @@ def suite_cost(
         beside: measure the same requests alone and by lm-eval's own backend too.
     """
     from conversion.checkpoints.hf_model import be_quiet_and_offline, inspect_checkpoint, load_model
+    from eval.running import evaluation
     from eval.running.backends import Machine, Settings
-    from eval.running.evaluation import evaluate_checkpoint
     from eval.running.hf_backend import LocalModel
     from eval.running.task_runs import find_tasks
 
     be_quiet_and_offline()
     logging.getLogger("lm_eval").setLevel(logging.ERROR)
-    inside, whole = Stopwatch(), Stopwatch()
+    start, inside, whole = Stopwatch(), Stopwatch(), Stopwatch()
+    load = evaluation.load_model
+
+    def loading(*arguments: Any, **named: Any) -> Any:
+        with start:
+            return load(*arguments, **named)
+
+    evaluation.load_model = loading
 
     def timed(name: str) -> None:
         plain = getattr(LocalModel, name)
@@ -135,12 +144,14 @@ def suite_cost(
 
     timed("_pass")
     timed("_model_generate")
-    with whole:
+    with start:
         found = find_tasks(tasks, metadata={"data": str(data), **metadata}, limit=limit)
         checkpoint = inspect_checkpoint(model, name="model")
-        settings = Settings(cut_prompts=True)
-        output = scratch / "suite"
-        result = evaluate_checkpoint(checkpoint, output, texts=[], tasks=found, settings=settings, machine=Machine())
+    settings = Settings(cut_prompts=True)
+    output = scratch / "suite"
+    before = start.cost
+    with whole:
+        result = evaluation.evaluate_checkpoint(checkpoint, output, texts=[], tasks=found, settings=settings, machine=Machine())
     requests = [instance for task in found.values() for instance in task.task.instances]
     bare = stock = None
     difference = 0.0
@@ -150,7 +161,9 @@ def suite_cost(
         stock, answers = _stock_passes(loaded, checkpoint.tokenizer, requests)
         difference = _difference(output, found, answers)
     items = sum(task["num_items"] for task in result["tasks"].values())
-    return SuiteCost(whole.cost, inside.cost, bare, stock, difference, items, len(requests))
+    loaded_in = Cost(start.clock - before.clock, start.processor - before.processor)
+    rest = Cost(whole.clock - loaded_in.clock, whole.processor - loaded_in.processor)
+    return SuiteCost(start.cost, rest, inside.cost, bare, stock, difference, items, len(requests))
 
 
 def _bare_passes(model: Any, tokenizer: Any, requests: Sequence[Any]) -> Cost:
@@ -227,7 +240,8 @@ def real_rows(model: Path, scratch: Path, data: Path, metadata: dict[str, int], 
     three = command_cost([f"{name}={model}" for name in "abc"], scratch, words)
     told = f"{len(REAL_SUITE)} tasks, {found.num_requests} requests"
     return [
-        [f"{told}: all but imports", *found.whole.cells(), ""],
+        ["start but for imports: tasks read, model loaded", *found.start.cells(), ""],
+        [f"{told}: answered, scored, written", *found.whole.cells(), ""],
         ["the model's own passes in it", *found.inside.cells(), ""],
         ["all by its own passes", *_ratio(found.whole, found.inside), f"{BUDGETS['suite']:.1f} x"],
         ["bare passes: each request alone, no padding", *found.bare.cells(), ""],
