@@ -217,6 +217,23 @@ def _difference(output: Path, tasks: Mapping[str, Any], answers: Mapping[str, li
     return largest
 
 
+def tokens_read(tasks: Mapping[str, Any], tokenizer: Any, *, batch_size: int = 8) -> tuple[int, int]:
+    """Tokens of all requests' prompts and choices, each request alone; and those that are read of them here."""
+    from eval.running.beginnings import most_together, stems_of
+    from eval.running.encoding import Encoder
+
+    encoder = Encoder(tokenizer)
+    requests = [instance for task in tasks.values() for instance in task.task.instances]
+    pairs = encoder.pairs([request for request in requests if request.request_type == "loglikelihood"])
+    prompts = [tuple(encoder.tok_encode(request.args[0])) for request in requests if request.request_type == "generate_until"]
+    sequences = [(*context, *continuation)[:-1] for context, continuation in pairs]
+    contexts = {tuple(context) for context, _ in pairs}
+    own = list(dict.fromkeys(sequences))
+    read = sum(stem.num_tokens(own) for stem in stems_of(own, most=most_together(batch_size)))
+    read += sum(1 if prompt in contexts else len(prompt) for prompt in prompts)
+    return sum(map(len, sequences)) + sum(map(len, prompts)), read
+
+
 def command_cost(models: Sequence[str], scratch: Path, words: Sequence[str]) -> Cost:
     """The command from its start to its end, with all processes that it starts."""
     start, before = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -323,6 +340,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--data", type=Path, help="folder of evaluation data")
     parser.add_argument("--metadata", default="{}", help="for the suite's tasks, for example a smaller number of items")
     parser.add_argument("--model", type=Path, help="only the small tasks by this real model, beside bare passes and lm-eval's own backend")
+    parser.add_argument("--tokens", action="store_true", help="with --model: only count the tokens of requests, and those that are read")
     parser.add_argument("--limit", type=int, help="rows of each task")
     parser.add_argument("--vllm", action="store_true", help="only compare the backends; in vLLM's environment")
     arguments = parser.parse_args(argv)
@@ -339,6 +357,16 @@ def main(argv: list[str] | None = None) -> int:
             print(markdown_table(header, backend_rows(model, data), text_columns=2))
             return command.DONE
         metadata = json.loads(arguments.metadata)
+        if arguments.model is not None and arguments.tokens:
+            from transformers import AutoTokenizer
+
+            from eval.running.task_runs import find_tasks
+
+            for suite in (SUITE, REAL_SUITE):
+                found = find_tasks(suite, metadata={"data": str(data), **metadata}, limit=arguments.limit)
+                alone, read = tokens_read(found, AutoTokenizer.from_pretrained(arguments.model))
+                print(f"{', '.join(suite)}: {alone:,} tokens alone, {read:,} read, {read / alone:.2f}")
+            return command.DONE
         if arguments.model is not None:
             print(
                 markdown_table(
