@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from eval.running.beginnings import most_together, stems_of
-from eval.running.workers import Answers, Call, GoneError, Workers, answer_call
+from eval.running.failures import GoneError
+from eval.running.workers import Answers, Call, Workers, answer_call
 
 if TYPE_CHECKING:
     from lm_eval.api.instance import Instance

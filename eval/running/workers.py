@@ -19,6 +19,8 @@ from multiprocessing.context import ForkServerContext, SpawnContext
 from multiprocessing.forkserver import ensure_running
 from typing import TYPE_CHECKING, Any
 
+from eval.running.failures import GoneError, failure_reason
+
 if TYPE_CHECKING:
     from multiprocessing.process import BaseProcess
 
@@ -107,10 +109,6 @@ def import_once(backend: str, device: str) -> None:
 def _context(backend: str, device: str) -> SpawnContext | ForkServerContext:
     """CUDA, and libraries with threads, do not survive a fork, but the process that forks has neither; a GPU is told by the environment of each."""
     return get_context("forkserver") if backend == "hf" and not device.startswith("cuda") else get_context("spawn")
-
-
-class GoneError(ValueError):
-    """A process that answered is no more."""
 
 
 class Workers:
@@ -282,7 +280,6 @@ def _serve(connection: Connection, checkpoint: Checkpoint, settings: Settings, m
     import torch
 
     from eval.running.backends import open_backend
-    from eval.running.failures import failure_reason
 
     logging.getLogger("lm_eval").setLevel(logging.ERROR)
     torch.set_num_threads(threads)

@@ -94,7 +94,7 @@ def test_a_users_task_that_fails_ends_no_other(model, own_tasks, tmp_path, capsy
     told = capsys.readouterr().err
     assert "task no_file is left out: FileNotFoundError" in told
     assert re.search(r"^\[1/1\] model: 0 texts, 2 tasks$", told, re.MULTILINE) and re.search(
-        r"^model, good: \d+\.\d s$", told, re.MULTILINE
+        r"^model, 2 tasks: \d+\.\d s$", told, re.MULTILINE
     )
 
     # Odd letters in prompts and answers: what was written is read again, by the report and line for line.
