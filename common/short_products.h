@@ -12,7 +12,7 @@
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
-#ifdef __AVX512VNNI__
+#ifdef __AVX2__
 #include <immintrin.h>
 #endif
 
@@ -120,6 +120,33 @@ static inline __attribute__((always_inline)) void short_panel(const ShortTable *
         short_bounds(t, v, first + n, row, (short_ints)low[n], is_signed, bounds + (first + n) * stride + row);
         short_bounds(t, v, first + n, row + SHORT_LANES, (short_ints)high[n], is_signed, bounds + (first + n) * stride + row + SHORT_LANES);
     }
+}
+#elif defined(__AVX2__)
+static void short_panel(const ShortTable *t, ShortVectors v, long first, long row, int is_signed, uint16_t *bounds, long stride) {
+    for (long group = row; group < row + SHORT_PANEL; group += SHORT_LANES)
+        for (long n = first; n < first + SHORT_VECTORS; n += 2) {
+            const uint8_t *a = t->numbers + group * t->size;
+            __m256i sums[2][4];
+            memset(sums, 0, sizeof sums);
+            for (long i = 0; i < t->size; i += SHORT_QUAD, a += SHORT_LANES * SHORT_QUAD) {
+                for (int k = 0; k < 2; k++) {
+                    int32_t quad;
+                    memcpy(&quad, v.numbers + (n + k) * t->size + i, sizeof quad);
+                    __m256i r = _mm256_broadcastq_epi64(_mm_cvtepi8_epi16(_mm_cvtsi32_si128(quad)));
+                    for (int j = 0; j < 4; j++) { /* of four rows; each has two sums */
+                        __m256i wide = _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)(a + 16 * j)));
+                        sums[k][j] = _mm256_add_epi32(sums[k][j], _mm256_madd_epi16(wide, r));
+                    }
+                }
+            }
+            for (int k = 0; k < 2; k++) {
+                int32_t halves[2 * SHORT_LANES];
+                short_ints whole = {0};
+                for (int j = 0; j < 4; j++) _mm256_storeu_si256((__m256i *)(halves + 8 * j), sums[k][j]);
+                for (int l = 0; l < SHORT_LANES; l++) whole[l] = halves[2 * l] + halves[2 * l + 1];
+                short_bounds(t, v, n + k, group, whole, is_signed, bounds + (n + k) * stride + group);
+            }
+        }
 }
 #else
 static void short_panel(const ShortTable *t, ShortVectors v, long first, long row, int is_signed, uint16_t *bounds, long stride) {

@@ -34,7 +34,9 @@ def _case(kind: str, *, num_atoms: int, size: int, num_vectors: int) -> tuple[to
     return rows[:num_atoms], rows[num_atoms:]
 
 
-def _pursued(library, atoms: torch.Tensor, steps: int, preference: torch.Tensor, vectors: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def _pursued(
+    library, atoms: torch.Tensor, steps: int, preference: torch.Tensor, vectors: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
     chosen, coefficients = CompiledPursuit(library, atoms.numpy(), steps, preference.numpy())(vectors.numpy())
     return torch.from_numpy(chosen).long(), torch.from_numpy(coefficients)
 
