@@ -233,9 +233,9 @@ print(json.dumps([time.monotonic() - start, steps / 1000]))
 
 _SAVE = """
 if globals().get("ids") is not None:
-    np.save(f"{work}/peer_ids.npy", ids)
+    np.save(f"{sys.argv[3]}/peer_ids.npy", ids)
 if rows is not None:
-    np.save(f"{work}/peer.npy", rows)
+    np.save(f"{sys.argv[3]}/peer.npy", rows)
 """
 
 # Method -> the package that its code imports, or None for plain code that any Python with numpy, torch and scikit-learn runs.
@@ -306,19 +306,20 @@ def _ours(method: str, work: Path) -> Measured:
 def _peer_line(method: str, work: Path, ours: Measured, peers: str) -> str:
     """Measure the published way, and how it compares."""
     package, code = PEERS[method]
+    result = work / f"result_{method}"
     for name in ("peer.npy", "peer_ids.npy"):
-        (work / name).unlink(missing_ok=True)
+        (result / name).unlink(missing_ok=True)
     has_parts = package in ("deepfocus", "wechsel")
     program = code + _PARTS if has_parts else _PREAMBLE + code
     parts = [f"part_{n}" for n in _PART_NEW] if (work / f"part_{_PART_NEW[0]}").exists() else ["target"]
-    peer = measure([peers if package else sys.executable, "-c", program + _SAVE, work.resolve(), json.dumps(parts)])
+    peer = measure([peers if package else sys.executable, "-c", program + _SAVE, work.resolve(), json.dumps(parts), result.resolve()])
     worked, share = json.loads(peer.output.strip().splitlines()[-1])
     whole = peer.seconds + worked * (1 / share - 1)
     many, says = whole / peer.seconds, f"{package or 'plain code'}"
     if share < 0.999:
         says += f", {share:.1%} of its work; all by that: {whole:.0f} s, {peer.cpu_seconds * many:.0f} CPU s"
     ratios = f"{whole / ours.seconds:.1f}, {peer.cpu_seconds * many / ours.cpu_seconds:.1f}, {peer.peak_bytes / ours.peak_bytes:.1f}"
-    difference = _difference(work) if (work / "peer.npy").exists() else ""
+    difference = _difference(result) if (result / "peer.npy").exists() else ""
     return f"| | {says} | {peer.seconds:.1f} | {peer.cpu_seconds:.1f} | {peer.peak_bytes / 2**30:.2f} | {ratios} | {difference} |"
 
 
@@ -523,32 +524,34 @@ def _transfer(method: str, work: Path) -> None:
         )
         # The published pursuit compares atoms at their own length.
         plan = METHODS[method].plan(replace(inputs, text=text, helper=helper, encoder=encoder, as_published=method == "omp"))
+    result = work / f"result_{method}"
+    result.mkdir(exist_ok=True)
     for name in ("input", "output"):
         matrix = torch.from_numpy(np.load(work / f"{name}.npy", mmap_mode="c"))  # as a checkpoint's tensors are read
         statistics = partial(row_statistics, matrix, np.arange(len(source)))
         layer = INPUT_LAYER if name == "input" else name
         blocks = partial(row_blocks, plan, matrix, keys=target.keys, statistics=statistics, seed=42, layer=layer)
         shape = (len(target), matrix.shape[1])
-        write_safetensors(work / f"ours_{name}.safetensors", [LazyTensor.of_blocks(name, shape, matrix.dtype, blocks)])
+        write_safetensors(result / f"ours_{name}.safetensors", [LazyTensor.of_blocks(name, shape, matrix.dtype, blocks)])
         del matrix, statistics, blocks
-    np.save(work / "combined.npy", np.flatnonzero(np.diff(plan.weights.indptr)))
+    np.save(result / "combined.npy", np.flatnonzero(np.diff(plan.weights.indptr)))
 
 
 def _tokenize(tokenizer: PreTrainedTokenizerFast, texts: list[str]) -> list[list[int]]:
     return [encoding.ids for encoding in tokenizer.backend_tokenizer.encode_batch(texts, add_special_tokens=False)]
 
 
-def _difference(work: Path) -> str:
+def _difference(result: Path) -> str:
     """Largest difference between our input rows and the peer's over a sample of rows; as a share of the row's largest value above 1."""
     from conversion.formats.safetensors_file import read_safetensors
 
-    ours, theirs = read_safetensors(work / "ours_input.safetensors")[0].read().numpy(), np.load(work / "peer.npy", mmap_mode="r")
-    if (work / "peer_ids.npy").exists():
-        ids = np.load(work / "peer_ids.npy")
+    ours, theirs = read_safetensors(result / "ours_input.safetensors")[0].read().numpy(), np.load(result / "peer.npy", mmap_mode="r")
+    if (result / "peer_ids.npy").exists():
+        ids = np.load(result / "peer_ids.npy")
         places = np.arange(0, len(ids), max(1, len(ids) // _COMPARED))
         one, other = ours[ids[places]], theirs[places]
     else:
-        combined = np.load(work / "combined.npy")
+        combined = np.load(result / "combined.npy")
         combined = combined[combined < len(theirs)]
         places = combined[:: max(1, len(combined) // _COMPARED)]
         one, other = ours[places], theirs[places]
