@@ -147,7 +147,6 @@ fuzz:
 
 bench: $(READY)
 	@$(RUN) -m benchmarks.conversion
-	@$(RUN) -m benchmarks.transfer
 
 clean:
 	@rm -rf $(OUTPUT) $(TINY_OUTPUT) .pytest_cache .mypy_cache .ruff_cache

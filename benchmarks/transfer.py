@@ -1,13 +1,15 @@
-"""Time and memory of embedding transfer at the size of GaMS or of a real model, against the published code in the same run.
+"""Time and memory of every closed transfer method beside the published code, on a real model's rows, at two sizes or along a line of sizes.
 
-Source 50,272 x 2,048 float32, target 80,000 tokens of which 28,810 are shared, auxiliary vectors of 768 dimensions; the vectors are
-synthetic, so that no training is timed.  `--size real` takes the input embeddings of the model in SCION_REAL_MODEL for the source's matrices and for
-all vectors (a new token has the vector of a source token that the target does not share), and a target of 32,000 tokens of which 12,000 are shared.  Every measurement is a process of its own: its time is from start to end, imports, reading
-and writing included; its memory is the largest resident set.  Ours makes input *and* output layer; the others make one matrix.
+`--size real`: the model's input embeddings for the source's matrices, a real tokenizer's overlap with it, the rows of a real helper for what looks at one, and for the
+common space of both vocabularies (FOCUS, WECHSEL, OFA) the model's rows and their means over the pieces of each token.  `--size large`: 128,256 x 4,096 to
+80,000 tokens, of which 20,000 are shared; rows beyond the model's are turned from two of its rows (mean + 0.8 a + 0.6 b, so that mean and covariance stay), columns
+beyond it are products of turned columns, each as strong as the power law through the model's own singular values says.  `--targets N ...` gives the
+model to so many tokens, and draws the line through what we take.  Tokens are renamed (shared ones first), so that every package sees the same overlap.
 
-A package is measured where the Python in SCION_PEER_PYTHON can import it (docs/transfer.md says how to make one).  Where there is no
-package to install, `reference` is our own plain code that takes the same steps as the published one, token by token.  What would take
-hours is done for a share of the tokens or steps, and its time multiplied; such lines say so and have no memory.
+Every measurement is a process of its own: its time is from start to end, imports, reading and writing included; its memory is the largest resident set,
+mapped files included.  Ours makes input *and* output layer; the others make one matrix.  A package is run by the interpreter of `--peers` (docs/transfer.md says how to make
+one).  Where there is none, our own plain code takes the steps of the published code, token by token.  What would take hours is done for a share of the new tokens or steps:
+such lines say which share, what it took, and what all would take by it.
 """
 
 from __future__ import annotations
@@ -15,9 +17,9 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import sys
-import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -44,44 +46,50 @@ class Size:
     vector_size: int
 
 
-SIZES = {
-    "gams": Size(50_272, 80_000, 28_810, 2048, 768),
-    "gams-double": Size(50_272, 160_000, 28_810, 2048, 768),  # what twice as many target tokens cost
-    "small": Size(5_000, 8_000, 2_900, 256, 96),
-}
-_REAL_TARGET, _REAL_SHARED = 32_000, 12_000
+LARGE = Size(128_256, 80_000, 20_000, 4096, 576)
 OURS = (
     *("random-all", "random", "mean", "merge", "align", "focus", "focus-cse", "wechsel", "wechsel-cse", "ofa"),
     *("clp", "clp-plus", "sava", "sava-plain", "sava-procrustes", "omp"),
 )
 
+_PART_NEW = (500, 4000)  # new tokens of the parts that packages are given of a large case
+_WHOLE_SIZE = 2048  # of a matrix whose case packages are given whole
 _COMPARED = 1000  # rows of a result that are compared with ours: all would need both in memory
 _TEXT_LINES, _LINE_WORDS = 30_000, 20  # as many as Align was published with
 
-DEEPFOCUS = """
-import sys, numpy as np, torch
+_PARTS = """
+import sys, json, time, numpy as np
 from transformers import PreTrainedTokenizerFast
-import deepfocus.focus
-work = sys.argv[1]
-source, target = (PreTrainedTokenizerFast.from_pretrained(f"{work}/{side}") for side in ("source", "target"))
-vectors = np.load(f"{work}/target_vectors.npy", mmap_mode="r")
-table = {target.convert_ids_to_tokens(i): vectors[i] for i in range(3, len(vectors))}
-deepfocus.focus.load_target_token_embedding = lambda **options: table
-rows = deepfocus.focus.FOCUS(target, source, torch.from_numpy(np.load(f"{work}/input.npy")), verbosity="silent",
-                             auxiliary_embedding_mode="fasttext-wordlevel", language_identifier="xx")
-rows = rows.numpy()
+work, parts = sys.argv[1], json.loads(sys.argv[2])
+source = PreTrainedTokenizerFast.from_pretrained(f"{work}/source")
+matrix, took = np.load(f"{work}/input.npy"), []
+for part in parts:
+    target = PreTrainedTokenizerFast.from_pretrained(f"{work}/{part}")
+    vectors = np.load(f"{work}/target_vectors.npy", mmap_mode="r")[: len(target)]
+    start = time.monotonic()
+    rows = transfer(source, target, matrix, vectors)
+    took.append((time.monotonic() - start, len(target)))
+ids = None
+(few, least), (many, most) = took[0], took[-1]
+whole = many if most == least else many + (many - few) / (most - least) * (len(np.load(f"{work}/target_vectors.npy", mmap_mode="r")) - most)
+print(json.dumps([sum(seconds for seconds, _ in took), sum(seconds for seconds, _ in took) / whole]))
+"""
+
+DEEPFOCUS = """
+def transfer(source, target, matrix, vectors):
+    import torch, deepfocus.focus
+    table = {target.convert_ids_to_tokens(i): vectors[i] for i in range(3, len(vectors))}
+    deepfocus.focus.load_target_token_embedding = lambda **options: table
+    return deepfocus.focus.FOCUS(target, source, torch.from_numpy(matrix), verbosity="silent",
+                                 auxiliary_embedding_mode="fasttext-wordlevel", language_identifier="xx").numpy()
 """
 
 WECHSEL = """
-import sys, numpy as np
-from transformers import PreTrainedTokenizerFast
-import wechsel
-work = sys.argv[1]
-source, target = (PreTrainedTokenizerFast.from_pretrained(f"{work}/{side}") for side in ("source", "target"))
-vectors = [np.load(f"{work}/{side}_vectors.npy") for side in ("source", "target")]
-vectors = [v / (np.linalg.norm(v, axis=1, keepdims=True) + 1e-8) for v in vectors]
-vectors[0][:3] = 0  # special tokens have no words
-rows, *_ = wechsel.create_target_embeddings(*vectors, source, target, np.load(f"{work}/input.npy"), 10, 0.1, verbose=False)
+def transfer(source, target, matrix, vectors):
+    import wechsel
+    both = [v / (np.linalg.norm(v, axis=1, keepdims=True) + 1e-8) for v in (np.load(f"{work}/source_vectors.npy"), vectors)]
+    both[0][:3] = 0  # special tokens have no words
+    return wechsel.create_target_embeddings(*both, source, target, matrix, 10, 0.1, verbose=False)[0]
 """
 
 # What every reference begins with; each prints the seconds of its work and the share of it that it did.
@@ -95,8 +103,8 @@ new = load("new_ids")
 
 _CLP = """
 from sklearn.metrics.pairwise import cosine_similarity
-matrix, helper = load("input"), load("target_vectors")
-ids = new[::200]
+matrix, helper = load("input"), load("helper_vectors")
+ids = new[:: 200 if matrix.shape[1] < 2048 else 2000]
 start = time.monotonic()
 similarities = cosine_similarity(helper[ids], helper[shared_target])
 copied, rows = matrix[shared_source], np.empty((len(ids), matrix.shape[1]))
@@ -180,14 +188,16 @@ print(json.dumps([worked, worked / (merge_seconds / merge_share + align_seconds)
 )
 
 _MEAN = """
-from tokenizers import Tokenizer
-matrix = load("input")
-source = Tokenizer.from_file(f"{work}/source/tokenizer.json")
-names = {i: token for token, i in json.load(open(f"{work}/target_vocabulary.json")).items()}
+import torch
+from transformers import PreTrainedTokenizerFast
+matrix = torch.from_numpy(load("input"))
+source, target = (PreTrainedTokenizerFast.from_pretrained(f"{work}/{side}") for side in ("source", "target"))
 start = time.monotonic()
-ids, rows = new, np.empty((len(new), matrix.shape[1]))
-for n, i in enumerate(ids):
-    rows[n] = matrix[source.encode(names[i], add_special_tokens=False).ids].mean(axis=0)
+known, rows = source.get_vocab(), torch.zeros(len(target), matrix.shape[1])
+for token, i in target.get_vocab().items():
+    pieces = [known[token]] if token in known else [known[piece] for piece in source.tokenize(token)]
+    rows[i] = torch.mean(matrix[pieces], axis=0)
+ids, rows = new, rows.numpy()[new]
 print(json.dumps([time.monotonic() - start, 1.0]))
 """
 
@@ -196,9 +206,10 @@ import torch
 from mergekit.tokensurgeon.omp import batch_omp
 matrix, helper = load("input"), torch.from_numpy(load("helper_vectors"))
 atoms, copied = helper[shared_target], torch.from_numpy(matrix[shared_source])
-ids = new[:512]  # its --batch-size; all tokens at once, its default, need some 30 GiB
+ids = new[:1024]  # all tokens at once, its default, need 150 kB each beside the products
 start = time.monotonic()
-chosen, coefficients = batch_omp(helper[ids], atoms, 64)
+found = [batch_omp(helper[ids[first : first + 512]], atoms, 64) for first in range(0, len(ids), 512)]
+chosen, coefficients = (torch.cat(parts) for parts in zip(*found))
 rows = torch.einsum("nk,nkd->nd", coefficients, copied[chosen]).numpy()
 print(json.dumps([time.monotonic() - start, len(ids) / len(new)]))
 """
@@ -209,9 +220,9 @@ from latentis.transform import TransformSequence
 from latentis.transform.base import MeanLPNorm, StandardScaling
 from latentis.transform.translate import Translator
 from latentis.transform.translate.aligner import SGDAffineAligner, ZeroPadding
-matrix, helper = (torch.from_numpy(load(name)) for name in ("input", "target_vectors"))
+matrix, helper = (torch.from_numpy(load(name)) for name in ("input", "helper_vectors"))
 scale = lambda: TransformSequence([StandardScaling(), MeanLPNorm(p=2)])
-steps = 5
+steps = 5 if matrix.shape[1] < 2048 else 2
 translator = Translator(aligner=SGDAffineAligner(num_steps=steps, lr=1e-3, random_seed=42), x_transform=scale(), y_transform=scale(),
                         dim_matcher=ZeroPadding())
 start = time.monotonic()
@@ -222,9 +233,9 @@ print(json.dumps([time.monotonic() - start, steps / 1000]))
 
 _SAVE = """
 if globals().get("ids") is not None:
-    np.save(f"{work}/peer_ids.npy", ids)
+    np.save(f"{sys.argv[3]}/peer_ids.npy", ids)
 if rows is not None:
-    np.save(f"{work}/peer.npy", rows)
+    np.save(f"{sys.argv[3]}/peer.npy", rows)
 """
 
 # Method -> the package that its code imports, or None for plain code that any Python with numpy, torch and scikit-learn runs.
@@ -243,89 +254,213 @@ PEERS = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Build the case, measure each method and each package, and print a table."""
-    parser = command.parser(__doc__, prog="benchmarks.transfer", example="python -m benchmarks.transfer --size gams")
-    parser.add_argument("--size", choices=(*SIZES, "real"), default="gams", help="how large the case is (default: gams)")
+    parser = command.parser(
+        __doc__,
+        prog="benchmarks.transfer",
+        example="python -m benchmarks.transfer --model smollm2/ --tokenizer slovene/ --helper helper/ --work work/",
+    )
+    parser.add_argument("--model", type=Path, required=True, metavar="DIR", help="Hugging Face folder of a real model")
+    parser.add_argument("--tokenizer", type=Path, metavar="DIR", help="of the target, for --size real")
+    parser.add_argument("--helper", type=Path, metavar="DIR", help="a model with the target's tokenizer, for --size real")
+    parser.add_argument("--size", choices=("real", "large"), default="real", help="how large the case is (default: real)")
+    parser.add_argument("--targets", type=int, nargs="+", default=[], metavar="N", help="sizes of target vocabularies, in place of --size")
+    parser.add_argument("--work", type=Path, required=True, metavar="DIR", help="folder of inputs, which are found again")
     parser.add_argument("--methods", nargs="+", choices=OURS, default=OURS, metavar="METHOD", help="which methods (default: all)")
-    parser.add_argument("--without-peers", action="store_true", help="measure this project alone")
-    parser.add_argument("--worker", nargs=2, metavar=("METHOD", "DIR"), help=argparse.SUPPRESS)
+    parser.add_argument("--peers", default="", metavar="PYTHON", help="interpreter that has the packages of others")
+    parser.add_argument("--worker", metavar="METHOD", help=argparse.SUPPRESS)
     arguments = parser.parse_args(argv)
     if arguments.worker:
         start_without_torch()
-        _transfer(arguments.worker[0], Path(arguments.worker[1]))
+        _transfer(arguments.worker, arguments.work)
         return command.DONE
-    with tempfile.TemporaryDirectory(prefix="transfer-") as folder:
-        work = Path(folder)
-        rows = _real_rows() if arguments.size == "real" else None
-        size = SIZES[arguments.size] if rows is None else Size(len(rows), _REAL_TARGET, _REAL_SHARED, rows.shape[1], rows.shape[1])
-        _build(size, work, rows)
-        print(f"{'method':<12}{'by':<12}{'seconds':>9}{'CPU s':>9}{'GiB':>7}   largest difference")
-        for method in arguments.methods:
-            ours = measure([sys.executable, "-m", "benchmarks.transfer", "--worker", method, str(work)])
-            print(f"{method:<12}{'Scion':<12}{ours.seconds:>9.1f}{ours.cpu_seconds:>9.1f}{ours.peak_bytes / 2**30:>7.2f}", flush=True)
-            if method in PEERS and not arguments.without_peers:
-                _measure_peer(method, work, ours)
+    if arguments.targets:
+        return _line(arguments.model, arguments.targets, arguments.work, arguments.methods)
+    work = arguments.work / arguments.size
+    if not work.exists():
+        if arguments.size == "real" and not (arguments.tokenizer and arguments.helper):
+            raise ValueError("--size real needs --tokenizer and --helper; give both")
+        _made(
+            work,
+            lambda: (
+                real_rows(arguments.model, arguments.tokenizer, arguments.helper)
+                if arguments.size == "real"
+                else large_rows(arguments.model, LARGE)
+            ),
+        )
+    print(f"{_case(work)}; load {os.getloadavg()[0]:.1f}")
+    print(
+        "| method | by | seconds | CPU s | GiB | times ours: seconds, CPU, memory | largest difference |\n|---|---|---:|---:|---:|---|---:|"
+    )
+    for method in arguments.methods:
+        ours = _ours(method, work)
+        print(f"| `{method}` | Scion | {ours.seconds:.1f} | {ours.cpu_seconds:.1f} | {ours.peak_bytes / 2**30:.2f} | | |", flush=True)
+        if method in PEERS and (arguments.peers or PEERS[method][0] is None):
+            print(_peer_line(method, work, ours, arguments.peers), flush=True)
     return command.DONE
 
 
-def _measure_peer(method: str, work: Path, ours: Measured) -> None:
-    """Measure the published way and print how it compares."""
+def _ours(method: str, work: Path) -> Measured:
+    return measure([sys.executable, "-m", "benchmarks.transfer", "--model", work, "--work", work.resolve(), "--worker", method])
+
+
+def _peer_line(method: str, work: Path, ours: Measured, peers: str) -> str:
+    """Measure the published way, and how it compares."""
     package, code = PEERS[method]
-    python = os.environ.get("SCION_PEER_PYTHON") if package else sys.executable
-    if not python:
-        return
+    result = work / f"result_{method}"
     for name in ("peer.npy", "peer_ids.npy"):
-        (work / name).unlink(missing_ok=True)
-    whole = method in ("focus", "wechsel")  # their code begins and ends by itself
-    peer = measure([python, "-c", code + _SAVE if whole else _PREAMBLE + code + _SAVE, str(work)])
-    seconds, cpu, share = peer.seconds, peer.cpu_seconds, 1.0
-    if not whole:
-        worked, share = json.loads(peer.output.strip().splitlines()[-1])
-        seconds += worked * (1 / share - 1)
-        cpu *= seconds / peer.seconds
-    memory = f"{peer.peak_bytes / 2**30:>7.2f}" if share == 1 else f"{'':>7}"
-    line = f"{method:<12}{package or 'reference':<12}{seconds:>9.1f}{cpu:>9.1f}{memory}   "
-    line += f"{_difference(work)}  " if (work / "peer.npy").exists() else ""
-    line += f"({seconds / ours.seconds:.1f} x the time, {cpu / ours.cpu_seconds:.1f} x the CPU seconds"
-    line += f", {peer.peak_bytes / ours.peak_bytes:.1f} x the memory)" if share == 1 else f"; measured on {share:.2%} of its work)"
-    print(line, flush=True)
+        (result / name).unlink(missing_ok=True)
+    has_parts = package in ("deepfocus", "wechsel")
+    program = code + _PARTS if has_parts else _PREAMBLE + code
+    parts = [f"part_{n}" for n in _PART_NEW] if (work / f"part_{_PART_NEW[0]}").exists() else ["target"]
+    peer = measure([peers if package else sys.executable, "-c", program + _SAVE, work.resolve(), json.dumps(parts), result.resolve()])
+    worked, share = json.loads(peer.output.strip().splitlines()[-1])
+    whole = peer.seconds + worked * (1 / share - 1)
+    many, says = whole / peer.seconds, f"{package or 'plain code'}"
+    if share < 0.999:
+        says += f", {share:.1%} of its work; all by that: {whole:.0f} s, {peer.cpu_seconds * many:.0f} CPU s"
+    ratios = f"{whole / ours.seconds:.1f}, {peer.cpu_seconds * many / ours.cpu_seconds:.1f}, {peer.peak_bytes / ours.peak_bytes:.1f}"
+    difference = _difference(result) if (result / "peer.npy").exists() else ""
+    return f"| | {says} | {peer.seconds:.1f} | {peer.cpu_seconds:.1f} | {peer.peak_bytes / 2**30:.2f} | {ratios} | {difference} |"
 
 
-def _real_rows() -> np.ndarray:
-    """The input embeddings of the real model in float32, in an order that says nothing."""
+def _line(model: Path, targets: Sequence[int], work: Path, methods: Sequence[str]) -> int:
+    """What we take for targets of several sizes, all else the same, and the line through them."""
+    print("| method | " + " | ".join(f"{n:,}: seconds, CPU, GiB" for n in targets) + " | CPU s per 10,000 tokens, and off the line by |")
+    print("|---|" + "---:|" * (len(targets) + 1))
+    for num in targets:
+        _made(work / f"target_{num}", lambda num=num: large_rows(model, replace(LARGE, num_source=49_152, num_target=num, hidden_size=576)))  # type: ignore[misc]
+    for method in methods:
+        found = [_ours(method, work / f"target_{num}") for num in targets]
+        slope, start = np.polyfit(targets, cpu := [m.cpu_seconds for m in found], 1) if len(targets) > 1 else (0.0, 0.0)
+        off = max(abs(start + slope * num - seconds) / seconds for num, seconds in zip(targets, cpu))
+        each = " | ".join(f"{m.seconds:.1f}, {m.cpu_seconds:.1f}, {m.peak_bytes / 2**30:.2f}" for m in found)
+        print(f"| `{method}` | {each} | {10_000 * slope:.2f}, {off:.0%} |", flush=True)
+    return command.DONE
+
+
+@dataclass(frozen=True)
+class RealRows:
+    """Matrices of a case: special tokens first, then the shared ones, in one order on both sides.
+
+    Attributes:
+        source: (num_source, hidden_size) the matrix.
+        source_vectors, target_vectors: (num_source, vector_size), (num_target, vector_size) in a common space.
+        helper: (num_target, helper_size)
+    """
+
+    num_shared: int
+    source: np.ndarray
+    source_vectors: np.ndarray
+    target_vectors: np.ndarray
+    helper: np.ndarray
+
+
+def real_rows(model: Path, tokenizer: Path, helper: Path) -> RealRows:
+    """A real model, a real tokenizer's tokens and a real helper's rows; tokens in the order that `_build` wants."""
+    from conversion.embeddings.spaces.helper_model import HelperModel
+    from conversion.embeddings.vocabularies.vocabulary import Vocabulary
+    from conversion.embeddings.vocabularies.vocabulary_map import map_vocabulary
+    from data_prep.tokenizers.files import load_tokenizer
+
+    encoder, other = HelperModel.open(model), HelperModel.open(helper)
+    target = Vocabulary.of(load_tokenizer(tokenizer))
+    source_ids = map_vocabulary(encoder.vocabulary, target).source_ids
+    means, rows = encoder.piece_means(target), other.token_vectors(target)
+    known = target.is_text & means.is_known & rows.is_known
+    shared, new = np.flatnonzero(known & (source_ids >= 0)), np.flatnonzero(known & (source_ids < 0))
+    shared = shared[np.sort(np.unique(source_ids[shared], return_index=True)[1])]  # one target token for each source token
+    rest = np.setdiff1d(np.arange(len(encoder.vocabulary)), source_ids[shared])
+    source = np.concatenate([rest[: len(SPECIALS)], source_ids[shared], rest[len(SPECIALS) :]])
+    chosen = np.concatenate([shared[: len(SPECIALS)], shared, new])
+    matrix = encoder.input_rows[source]
+    return RealRows(len(shared), matrix, matrix, means.rows(chosen)[:], rows.rows(chosen)[:])
+
+
+def large_rows(model: Path, size: Size) -> RealRows:
+    """Rows of a model, turned into as many, and as wide ones, as a larger one has."""
     from conversion.checkpoints.hf_checkpoint import HFCheckpoint
     from conversion.embeddings.layers import input_matrix_name
 
-    if not (model := os.environ.get("SCION_REAL_MODEL")):
-        raise ValueError("SCION_REAL_MODEL names no folder; set it to that of a Hugging Face model, or choose another --size")
-    checkpoint = HFCheckpoint.open(Path(model))
+    checkpoint = HFCheckpoint.open(model)
     rows = checkpoint.tensor(input_matrix_name(checkpoint)).float().numpy()
-    if len(rows) < _REAL_TARGET + len(SPECIALS):
-        raise ValueError(f"{model} has {len(rows)} token rows; expected at least {_REAL_TARGET + len(SPECIALS)}")
-    return rows[np.random.default_rng(0).permutation(len(rows))]
+    generator = np.random.default_rng(0)
+    first = len(SPECIALS) + size.num_shared
+    mean, places = rows.mean(axis=0), generator.permutation(len(rows))
+
+    def vectors(num: int) -> np.ndarray:
+        """The model's rows in an order that says nothing, then rows that are turned from two of them."""
+        known = min(num, len(rows))
+        one, other = generator.integers(0, len(rows), (2, num - known))
+        turned = [
+            mean + 0.8 * (rows[one[i : i + 8192]] - mean) + 0.6 * (rows[other[i : i + 8192]] - mean) for i in range(0, num - known, 8192)
+        ]
+        return np.concatenate([rows[places[:known]], *turned]).astype(np.float32)
+
+    both = vectors(size.num_source + size.num_target - first)
+    source, target = both[: size.num_source], np.concatenate([both[:first], both[size.num_source :]])
+    return RealRows(size.num_shared, _widened(source, size.hidden_size, generator), source, target, target)
 
 
-def _build(size: Size, work: Path, real: np.ndarray | None = None) -> None:
-    """Write tokenizers, matrices and vectors of two vocabularies whose meanings are points in one space, or rows of a real model."""
+def _widened(rows: np.ndarray, width: int, generator: np.random.Generator) -> np.ndarray:
+    """(num_rows, width): the columns there are, and products of them, each as strong as the power law through the singular values says."""
+    size = rows.shape[1]
+    if width <= size:
+        return rows
+    values = np.sqrt(np.linalg.eigvalsh(np.cov(rows[::8].T))[::-1])
+    places = np.arange(size // 8, size // 2)
+    power = np.polyfit(np.log(places + 1), np.log(values[places]), 1)
+    wide = np.empty((len(rows), width), dtype=np.float32)
+    wide[:, :size] = rows
+    centred = rows - rows.mean(axis=0)
+    for start in range(size, width, size):
+        stop = min(start + size, width)
+        one, other = (generator.permutation(size)[: stop - start] for _ in range(2))
+        product = centred[:, one] * centred[:, other]
+        strength = np.exp(np.polyval(power, np.log(np.arange(start, stop) + 1)))
+        wide[:, start:stop] = product / product.std(axis=0) * strength
+    return wide
+
+
+def _made(work: Path, rows: Callable[[], RealRows]) -> None:
+    """Write a case, unless it is there."""
+    if not work.exists():
+        partial_folder = work.with_name(f"{work.name}.partial")
+        shutil.rmtree(partial_folder, ignore_errors=True)
+        partial_folder.mkdir(parents=True)
+        _build(rows(), partial_folder)
+        partial_folder.rename(work)
+
+
+def _case(work: Path) -> str:
+    matrix, target, helper = (np.load(work / f"{name}.npy", mmap_mode="r") for name in ("input", "target_vectors", "helper_vectors"))
+    num_shared = len(np.load(work / "shared_target.npy", mmap_mode="r"))
+    return (
+        f"{matrix.shape[0]:,} x {matrix.shape[1]:,} to {len(target):,} tokens, {num_shared:,} of them shared, vectors of {target.shape[1]}, helper of {helper.shape[1]}"
+        f" dimensions; {os.cpu_count()} cores, OMP_NUM_THREADS {os.environ.get('OMP_NUM_THREADS', 'not set')}"
+    )
+
+
+def _build(rows: RealRows, work: Path) -> None:
+    """Write matrices and vectors, and tokenizers of invented names for their tokens."""
     from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers
     from transformers import PreTrainedTokenizerFast
 
+    num_source, num_target, num_shared = len(rows.source), len(rows.target_vectors), rows.num_shared
     letters = [*"▁wst0123456789", "▁w"]  # what pieces of new tokens are made of
-    shared = [*letters, *(f"▁w{i}" for i in range(size.num_shared - len(letters)))]
-    new = ["▁t", *(f"▁t{i}" for i in range(size.num_target - size.num_shared - len(SPECIALS) - 1))]
+    shared = [*letters, *(f"▁w{i}" for i in range(num_shared - len(letters)))]
+    new = ["▁t", *(f"▁t{i}" for i in range(num_target - num_shared - len(SPECIALS) - 1))]
     names = {
-        "source": [*shared, *(f"▁s{i}" for i in range(size.num_source - size.num_shared - len(SPECIALS)))],
+        "source": [*shared, *(f"▁s{i}" for i in range(num_source - num_shared - len(SPECIALS)))],
         "target": [*shared, *new],
     }
+    if num_target > 2 * _PART_NEW[-1] + num_shared and rows.source.shape[1] > _WHOLE_SIZE:
+        names |= {f"part_{n}": [*shared, *new[:n]] for n in _PART_NEW}
     # Every token but a letter is the one that is a digit shorter, and that digit.
     merges = [(token[:-1], token[-1]) for token in names["target"] if len(token) > 1]
-    generator = np.random.default_rng(0)
-    if real is None:
-        _write_made_rows(size, work, generator)
-    else:
-        _write_real_rows(size, work, real)
     for side, tokens in names.items():
         vocabulary = {token: i for i, token in enumerate([*SPECIALS, *tokens])}
-        tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=merges if side == "target" else [], unk_token="<unk>"))
+        kept = merges if side == "target" else []
+        tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=kept, unk_token="<unk>"))
         tokenizer.normalizer = normalizers.Replace(" ", "▁")
         tokenizer.decoder = decoders.Replace("▁", " ")
         tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in SPECIALS])
@@ -333,45 +468,22 @@ def _build(size: Size, work: Path, real: np.ndarray | None = None) -> None:
         wrapped.save_pretrained(str(work / side))
         (work / f"{side}_vocabulary.json").write_text(json.dumps(vocabulary))
 
-    ids = np.arange(len(SPECIALS), len(SPECIALS) + size.num_shared)
-    for name, values in (("shared_target", ids), ("shared_source", ids), ("new_ids", np.arange(ids[-1] + 1, size.num_target))):
+    ids = np.arange(len(SPECIALS), len(SPECIALS) + num_shared)
+    for name, values in (("shared_target", ids), ("shared_source", ids), ("new_ids", np.arange(ids[-1] + 1, num_target))):
         np.save(work / f"{name}.npy", values)
     (work / "merges.json").write_text(json.dumps(merges))
-    words = np.array(new)
+    words, generator = np.array(new), np.random.default_rng(0)
     lines = (" ".join(generator.choice(words, size=_LINE_WORDS)).replace("▁", "") for _ in range(_TEXT_LINES))
     (work / "text.txt").write_text("".join(f" {line}\n" for line in lines))
-
-
-def _write_made_rows(size: Size, work: Path, generator: np.random.Generator) -> None:
-    """Vectors of clusters in 32 dimensions with noise, and matrices that are images of them."""
-    centres = generator.standard_normal((400, 32)).astype(np.float32)
-    axes = generator.standard_normal((32, size.vector_size)).astype(np.float32)
-    meanings = centres[generator.integers(0, len(centres), size.num_source + size.num_target)]
-    meanings += 0.7 * generator.standard_normal(meanings.shape).astype(np.float32)
-    for side, num_tokens in (("source", size.num_source), ("target", size.num_target)):
-        offset = 0 if side == "source" else size.num_source
-        rows = meanings[offset : offset + num_tokens].copy()
-        first = len(SPECIALS)
-        rows[first : first + size.num_shared] = meanings[first : first + size.num_shared]
-        vectors = rows @ axes + 0.3 * generator.standard_normal((len(rows), size.vector_size)).astype(np.float32)
-        np.save(work / f"{side}_vectors.npy", vectors)
-        if side == "target":
-            # The rows of a pretrained encoder are not of 32 dimensions: here half of their squared length is beyond them.
-            beyond = generator.standard_normal(vectors.shape, dtype=np.float32) * vectors.std()
-            np.save(work / "helper_vectors.npy", vectors + beyond)
-        if side == "source":
-            for name in ("input", "output"):
-                image = generator.standard_normal((32, size.hidden_size)).astype(np.float32)
-                noise = generator.standard_normal((len(rows), size.hidden_size), dtype=np.float32)
-                np.save(work / f"{name}.npy", 0.02 * (rows @ image + noise))
-
-
-def _write_real_rows(size: Size, work: Path, real: np.ndarray) -> None:
-    """The model's rows as matrices and as vectors; new tokens have those of source tokens that are not shared."""
-    for name in ("input", "output", "source_vectors"):
-        np.save(work / f"{name}.npy", real)
-    for name in ("target_vectors", "helper_vectors"):
-        np.save(work / f"{name}.npy", real[: size.num_target])
+    matrices = {
+        "input": rows.source,
+        "source_vectors": rows.source_vectors,
+        "target_vectors": rows.target_vectors,
+        "helper_vectors": rows.helper,
+    }
+    for name, matrix in matrices.items():
+        np.save(work / f"{name}.npy", matrix)
+    (work / "output.npy").symlink_to("input.npy")
 
 
 def _transfer(method: str, work: Path) -> None:
@@ -408,39 +520,39 @@ def _transfer(method: str, work: Path) -> None:
         text = (work / "text.txt").read_text().splitlines() if method == "align" else None
         helper, encoder = (
             HelperModel(name, vocabulary, np.load(work / f"{file}_vectors.npy", mmap_mode="r"))
-            for name, file, vocabulary in (
-                ("helper", "helper" if method == "omp" else "target", target),
-                ("encoder", "source", source),
-            )
+            for name, file, vocabulary in (("helper", "helper", target), ("encoder", "source", source))
         )
         # The published pursuit compares atoms at their own length.
         plan = METHODS[method].plan(replace(inputs, text=text, helper=helper, encoder=encoder, as_published=method == "omp"))
+    result = work / f"result_{method}"
+    result.mkdir(exist_ok=True)
     for name in ("input", "output"):
         matrix = torch.from_numpy(np.load(work / f"{name}.npy", mmap_mode="c"))  # as a checkpoint's tensors are read
         statistics = partial(row_statistics, matrix, np.arange(len(source)))
         layer = INPUT_LAYER if name == "input" else name
         blocks = partial(row_blocks, plan, matrix, keys=target.keys, statistics=statistics, seed=42, layer=layer)
         shape = (len(target), matrix.shape[1])
-        write_safetensors(work / f"ours_{name}.safetensors", [LazyTensor.of_blocks(name, shape, matrix.dtype, blocks)])
+        write_safetensors(result / f"ours_{name}.safetensors", [LazyTensor.of_blocks(name, shape, matrix.dtype, blocks)])
         del matrix, statistics, blocks
-    np.save(work / "combined.npy", np.flatnonzero(np.diff(plan.weights.indptr)))
+    np.save(result / "combined.npy", np.flatnonzero(np.diff(plan.weights.indptr)))
 
 
 def _tokenize(tokenizer: PreTrainedTokenizerFast, texts: list[str]) -> list[list[int]]:
     return [encoding.ids for encoding in tokenizer.backend_tokenizer.encode_batch(texts, add_special_tokens=False)]
 
 
-def _difference(work: Path) -> str:
+def _difference(result: Path) -> str:
     """Largest difference between our input rows and the peer's over a sample of rows; as a share of the row's largest value above 1."""
     from conversion.formats.safetensors_file import read_safetensors
 
-    ours, theirs = read_safetensors(work / "ours_input.safetensors")[0].read().numpy(), np.load(work / "peer.npy", mmap_mode="r")
-    if (work / "peer_ids.npy").exists():
-        ids = np.load(work / "peer_ids.npy")
+    ours, theirs = read_safetensors(result / "ours_input.safetensors")[0].read().numpy(), np.load(result / "peer.npy", mmap_mode="r")
+    if (result / "peer_ids.npy").exists():
+        ids = np.load(result / "peer_ids.npy")
         places = np.arange(0, len(ids), max(1, len(ids) // _COMPARED))
         one, other = ours[ids[places]], theirs[places]
     else:
-        combined = np.load(work / "combined.npy")
+        combined = np.load(result / "combined.npy")
+        combined = combined[combined < len(theirs)]
         places = combined[:: max(1, len(combined) // _COMPARED)]
         one, other = ours[places], theirs[places]
     shares = np.abs(one - other).max(axis=1) / np.maximum(np.abs(other).max(axis=1), 1)

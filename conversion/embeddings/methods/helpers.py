@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 _MOST_ATOMS = 64  # the default of the published tool, for helpers of 512 dimensions and more
 _DIMENSIONS_PER_ATOM = 8
+_BLOCK_ROWS = 4096
 _NO_WEIGHTS = np.array([], dtype=np.int64)
 
 
@@ -39,8 +40,10 @@ def clp_method(inputs: TransferInputs) -> RowPlan:
         ValueError: if the helper has no shared or no new token.
     """
     vectors, anchors, ids = _helper_space(inputs, "clp")
-    new, shared = unit_rows(vectors.rows(ids)), unit_rows(vectors.rows(anchors))
-    sums = new.astype(np.float64) @ shared.sum(axis=0, dtype=np.float64)
+    new, shared = vectors.rows(ids), unit_rows(vectors.rows(anchors))
+    total = shared.sum(axis=0, dtype=np.float64)
+    blocks = (unit_rows(new[start : start + _BLOCK_ROWS]) for start in range(0, len(ids), _BLOCK_ROWS))
+    sums = np.concatenate([np.zeros(0), *(block @ total for block in blocks)])
     source_ids = inputs.overlap.source_ids[anchors]
 
     def fit(matrix: Tensor, is_output: bool) -> Callable[[np.ndarray], Tensor]:
@@ -48,7 +51,7 @@ def clp_method(inputs: TransferInputs) -> RowPlan:
 
         rows = matrix[torch.from_numpy(source_ids)].float()
         moment = torch.from_numpy(shared).T @ rows
-        return lambda places: torch.from_numpy(new[places]) @ moment / torch.from_numpy(sums[places].astype(np.float32))[:, None]
+        return lambda places: torch.from_numpy(unit_rows(new[places])) @ moment / torch.from_numpy(sums[places].astype(np.float32))[:, None]
 
     return plan_rows(inputs, _NO_WEIGHTS, _no_rows(inputs), mapped=MappedRows(ids, fit))
 

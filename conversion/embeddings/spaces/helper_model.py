@@ -14,6 +14,8 @@ from conversion.embeddings.spaces.token_vectors import TokenVectors
 from conversion.embeddings.vocabularies.vocabulary import Vocabulary
 from conversion.embeddings.vocabularies.vocabulary_map import map_vocabulary
 
+_BLOCK_ROWS = 4096
+
 
 @dataclass(frozen=True)
 class HelperModel:
@@ -56,11 +58,13 @@ class HelperModel:
         return cls(str(directory), vocabulary, matrices[0], matrices[1] if output else None)
 
     def token_vectors(self, target: Vocabulary, *, output: bool = False) -> TokenVectors:
-        """The helper's own rows of the target's tokens of text; tokens that it has not are left out."""
+        """The helper's own rows of the target's tokens of text, without a copy; tokens that it has not, or as rows of zeros, are left out."""
         matrix = self.output_rows if output and self.output_rows is not None else self.input_rows
         source_ids = map_vocabulary(self.vocabulary, target).source_ids
-        ids = np.flatnonzero((source_ids >= 0) & target.is_text)
-        return TokenVectors.of(matrix[source_ids[ids]], ids, len(target))
+        says_something = [np.any(matrix[start : start + _BLOCK_ROWS] != 0, axis=1) for start in range(0, len(matrix), _BLOCK_ROWS)]
+        is_known = (source_ids >= 0) & target.is_text
+        is_known[is_known] = np.concatenate(says_something)[source_ids[is_known]]
+        return TokenVectors(matrix, np.where(is_known, source_ids, -1))
 
     def piece_means(self, vocabulary: Vocabulary) -> TokenVectors:
         """For each token of text the mean of the rows of the pieces into which the model cuts it (GaMS: Vreš et al. 2024, equation 7)."""

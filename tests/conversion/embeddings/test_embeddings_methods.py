@@ -7,6 +7,7 @@ import os
 import subprocess
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -553,6 +554,22 @@ def test_trained_word_vectors_know_any_word() -> None:
     assert vectors.of_any_word is not None
     inner = vectors.of_any_word(vectors.words[0])
     np.testing.assert_array_equal(inner, vectors.vectors[0])
+
+
+def test_a_helpers_rows_are_looked_up_where_they_lie(pair: TransferInputs) -> None:
+    """A copy would take a large helper's memory twice; rows of zeros say nothing."""
+    assert pair.helper is not None
+    shared = int(pair.shared_ids[0])
+    row = int(map_vocabulary(pair.helper.vocabulary, pair.target).source_ids[shared])
+    rows = pair.helper.input_rows.copy()
+    rows[row] = 0
+    helper = replace(pair.helper, input_rows=rows)
+    vectors = helper.token_vectors(pair.target)
+    assert vectors.vectors is rows
+    before = pair.helper.token_vectors(pair.target)
+    assert np.flatnonzero(before.is_known & ~vectors.is_known).tolist() == [shared]
+    ids = np.flatnonzero(vectors.is_known)
+    np.testing.assert_array_equal(vectors.rows(ids)[:], before.rows(ids)[:])
 
 
 def test_helper_of_another_vocabulary_is_refused(pair: TransferInputs) -> None:

@@ -95,3 +95,38 @@ def test_largest_of_groups_are_the_largest_of_all(num_columns: int, width: int) 
     torch.testing.assert_close(found, values.topk(width, dim=1).values, rtol=0, atol=0)
     torch.testing.assert_close(values.gather(1, columns), found, rtol=0, atol=0)
     assert all(len(set(row)) == width for row in columns.tolist())
+
+
+@pytest.mark.parametrize("kind", ["sparsemax", "softmax"])
+def test_products_in_bfloat16_only_choose_whom_to_look_at(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    """A space without leading directions, where bounds come from bfloat16, and neighbours so close that it cannot tell them apart."""
+    generator = np.random.default_rng(0)
+    anchors = generator.standard_normal((4000, 48))
+    anchors[2000:] = anchors[:2000] + 0.003 * generator.standard_normal((2000, 48))
+    new = anchors[:300] + 0.6 * generator.standard_normal((300, 48))
+    temperature = {"temperature": 0.05}
+
+    def weights() -> np.ndarray:
+        return (
+            sparsemax_weights(new, anchors, **temperature)
+            if kind == "sparsemax"
+            else softmax_weights(new, anchors, num_neighbors=10, **temperature)
+        ).toarray()
+
+    plain = weights()  # so few pairs are computed
+    monkeypatch.setattr(nearest, "_FEWEST_PAIRS", 1)
+    monkeypatch.setattr(nearest, "has_bfloat16", lambda: True)
+    assert nearest._Search.of(unit_rows(anchors), new, torch.device("cpu")).brief is not None
+    np.testing.assert_allclose(weights(), plain, atol=2e-5)
+
+
+def test_bounds_in_bfloat16_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nearest, "_FEWEST_PAIRS", 1)
+    monkeypatch.setattr(nearest, "has_bfloat16", lambda: True)
+    generator = np.random.default_rng(0)
+    anchors, new = (unit_rows(generator.standard_normal((num, 48))) for num in (3000, 200))
+    search = nearest._Search.of(anchors, new, torch.device("cpu"))
+    bounds, columns, uncertainty = search._largest_bounds(torch.from_numpy(new), 40)
+    cosines = torch.from_numpy(new @ anchors.T).gather(1, columns)
+    assert (cosines <= bounds).all() and (cosines >= bounds - uncertainty).all()
+    assert uncertainty.max() < 0.02  # no bound that says nothing

@@ -1,0 +1,39 @@
+"""What computes here: how many threads, of which kind, and whether there is a GPU, without loading torch to know that there is none."""
+
+from __future__ import annotations
+
+import os
+import sys
+from functools import cache
+from pathlib import Path
+
+_GPU_DRIVERS = (Path("/dev/nvidiactl"), Path("/dev/kfd"))
+
+
+def has_gpu() -> bool:
+    """Whether torch can use one; it is only asked, and loaded, where a driver of NVIDIA's or AMD's is, or where it is loaded already."""
+    if "torch" not in sys.modules and not any(path.exists() for path in _GPU_DRIVERS):
+        return False
+    import torch
+
+    return torch.cuda.is_available()
+
+
+def num_threads() -> int:
+    """As many as torch would take: what it was told where it is loaded, else OMP_NUM_THREADS or the processors that this process may use."""
+    if "torch" in sys.modules:
+        import torch
+
+        return torch.get_num_threads()
+    told = os.environ.get("OMP_NUM_THREADS", "")
+    return int(told) if told.isdecimal() and int(told) else len(os.sched_getaffinity(0))
+
+
+@cache
+def has_bfloat16() -> bool:
+    """Whether the processor multiplies matrices of bfloat16; others would only imitate it."""
+    try:
+        words = set(Path("/proc/cpuinfo").read_text().split())
+    except OSError:
+        return False
+    return bool(words & {"avx512_bf16", "amx_bf16", "bf16"})
