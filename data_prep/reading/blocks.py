@@ -174,11 +174,13 @@ def read_blocks(
             raise ValueError(message)
         on_bad(BadInput(path, line, reason, message))
 
+    waiting: list[Block] = []  # until what follows is known to be no bad line, which ends a run before it has decided anything of these
     for number, found in raw_pieces(path, progress, max_document_bytes):
-        if isinstance(found, bytes):
-            yield from _read(library, path, found, number, text_key, bad)
-        else:
+        if not isinstance(found, bytes):
             bad(number, *found)
+        yield from waiting
+        waiting = _read(library, path, found, number, text_key, bad) if isinstance(found, bytes) else []
+    yield from waiting
 
 
 def _read(
