@@ -35,7 +35,7 @@ from data_prep.reading.document_ids import duplicate_ids
 from data_prep.reading.documents import add_format_arguments
 from data_prep.reading.languages import are_close
 from data_prep.sharing import crew
-from data_prep.sharing.scanning import Reading
+from data_prep.sharing.scanning import Reading, ReadingAgain
 from data_prep.sharing.shards import file_state, ordered_map, resumable_directory, shard_names
 
 
@@ -75,6 +75,7 @@ def clean(
             for path, name in zip(corpus.paths, shard_names(corpus.paths))
         ]
         if settings.repeated_lines is not None:
+            reading = ReadingAgain.of_one_worker(reading, workers)
             jobs = _with_repeated_lines(jobs, settings.repeated_lines, reading, workers)
         counts = {corpus.name: CleanCounts() for corpus in corpora}
         run = partial(clean_shard, rules=rules, reading=reading)

@@ -34,7 +34,7 @@ from data_prep.reading.corpora import Corpus, add_corpus_arguments, corpora_from
 from data_prep.reading.documents import add_format_arguments, require_text_files, text_key_of
 from data_prep.reading.evaluation_sets import files_of_sets
 from data_prep.sharing import crew
-from data_prep.sharing.scanning import Protected, Reading, Scanner, similar_documents
+from data_prep.sharing.scanning import Protected, Reading, ReadingAgain, Scanner, similar_documents
 from data_prep.sharing.shards import ordered_map, resumable_directory, shard_names
 
 _LEAST_MEMORY_GIB = 0.0625
@@ -100,9 +100,13 @@ def dedup(
         if against:
             scanner.protected = _protected(scanner, against, protected_places, against_n, against_shortest)
         cut = _cut(scanner, paths, scratch, passes, memory_bytes, workers)
+        if cut.passes == 1 and memory_bytes is None:
+            scanner.reading = ReadingAgain.of_one_worker(reading, workers)
         log = DecisionLog(scratch / "decisions")
         log.directory.mkdir(exist_ok=True)
-        similar = similar_documents(reading, methods.similar, paths, scratch, workers=workers) if methods.similar else Similar.none()
+        similar = (
+            similar_documents(scanner.reading, methods.similar, paths, scratch, workers=workers) if methods.similar else Similar.none()
+        )
         firsts, facts = _decided(scanner, paths, log, scratch, methods.same, similar, cut, workers)
         sources = Sources(log, [(corpus.name, path.name) for corpus in corpora for path in corpus.paths], *firsts, protected_places)
         counts = [DedupCounts() for _ in corpora]

@@ -39,7 +39,7 @@ from data_prep.cleaning.line_search import LineSearch
 from data_prep.cleaning.markup import without_markup
 from data_prep.cleaning.personal_data import masked
 from data_prep.cleaning.text_hygiene import Step
-from data_prep.cleaning.text_measures import ANYTHING, SOURCE, Measurer
+from data_prep.cleaning.text_measures import ANYTHING, NO_RULE, SOURCE, UNKNOWN, Measurer
 from data_prep.reading.blocks import Block
 
 MOJIBAKE, MARKUP_STEP = "mojibake", "markup"
@@ -72,8 +72,9 @@ class DocumentFilter:
         """What a text (UTF-8) may need, for `repair`; see `Measurer.dirt`."""
         return self._dirt.dirt(data) | self._search.always
 
-    def needs(self, block: Block, language: str | None, steps: Mapping[str, Step]) -> Iterator[int | None]:
-        """For each document of a block what it may need, for `repair`; None where it surely stays as it is, as `repair` and `refuses` would say.
+    def needs(self, block: Block, language: str | None, steps: Mapping[str, Step]) -> Iterator[int | tuple[str, str] | None]:
+        """For each document of a block what it may need, for `repair`; None where it surely stays as it is, reason and detail where it surely goes,
+        as `repair` and `refuses` would say.
 
         A text that stays is remembered.  Asks for the next one when this one has been dealt with, since equal texts are told by the order.
         """
@@ -88,18 +89,24 @@ class DocumentFilter:
         if judged is None:
             yield from map(self.dirt, block.texts())
             return
-        dirt, passes, words = judged
+        dirt, refused, values = judged
         self._search.found_of_all(block.text, block.offsets, hard, dirt)
-        found = passes & (dirt & np.uint32(hard | self._of_lines) == 0)
+        refused[dirt & np.uint32(hard | self._of_lines) != 0] = UNKNOWN
         text, least = memoryview(block.text), self.settings.same_text
-        of_each = (block.offsets[:-1], block.offsets[1:], found, words, dirt)
-        for start, end, stays, num_words, bits in zip(*(array.tolist() for array in of_each)):
-            if stays and least and num_words >= least:
-                digest = xxhash.xxh3_64_intdigest(text[start:end])
-                stays = digest not in self._seen
-                if stays:
+        before = int(self.settings.max_hole_share is not None)  # the threshold of holes, as in `limits`; a text that has one is hard
+        of_each = (block.offsets[:-1], block.offsets[1:], refused, values, dirt)
+        for start, end, number, value, bits in zip(*(array.tolist() for array in of_each)):
+            if number == NO_RULE:
+                seen = False
+                if least and value >= least:
+                    digest = xxhash.xxh3_64_intdigest(text[start:end])
+                    seen = digest in self._seen
                     self._seen.add(digest)
-            yield None if stays else bits
+                yield bits if seen else None
+            elif number >= before:
+                yield self._said(rules[number - before], value)
+            else:
+                yield bits
 
     def may_repair(self, dirt: int, steps: Mapping[str, Step]) -> bool:
         """Whether `repair` could do anything to a text."""
@@ -188,12 +195,16 @@ class DocumentFilter:
                 # Few values are beyond a threshold, so that is looked at before whether the rule asks.
                 value = values[_PLACES[rule.measure]]
                 if rule.refuses(value) and rule.asks(measures):
-                    yield rule.name, f"{rule.measure} {value:.4g}"
+                    yield self._said(rule, value)
         if self.settings.same_text and words >= self.settings.same_text:
             digest = xxhash.xxh3_64_intdigest(data)
             if digest in self._seen:
                 yield SAME_TEXT, "was in this file before"
             self._seen.add(digest)
+
+    @staticmethod
+    def _said(rule: Rule, value: float) -> tuple[str, str]:
+        return rule.name, f"{rule.measure} {value:.4g}"
 
     def blocks(self, fields: Mapping[str, Any]) -> str | None:
         """The blocked site or address that a document is from; None if it is from none."""

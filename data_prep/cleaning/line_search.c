@@ -33,6 +33,7 @@ typedef struct {
     int64_t max_words; /* lines of more are not looked for */
     uint32_t key_mask; /* of the first bytes */
     uint32_t whole, contains, everything; /* bits of lines as wholes, of phrases, and of both and what every text is asked for */
+    uint32_t in_rows; /* of lines that go where they begin or end a text, or three follow each other */
 } Search;
 
 static inline uint32_t head_of(uint32_t bytes) { return (bytes * 0x9E3779B1u) >> 20; }
@@ -176,25 +177,30 @@ static int may_have_markup(const uint8_t *p, const uint8_t *end) {
     return 0;
 }
 
-/* Which of the wanted bits have a line of theirs in a text. */
-static uint32_t bits_of_lines(const Search *s, const uint8_t *p, const uint8_t *end, uint32_t wanted) {
+/* Which of the wanted bits have a line of theirs in a text; of the bits `in_rows` a line at the beginning or the end of the text, or three in a row. */
+static uint32_t bits_of_lines(const Search *s, const uint8_t *p, const uint8_t *end, uint32_t wanted, uint32_t in_rows) {
     uint8_t line[MAX_LINE];
-    uint32_t found = 0;
+    uint32_t found = 0, before = in_rows, row = in_rows; /* before: of the line before, or of two before it and that one */
+    uint32_t last = 0;
     while (p < end && (found & wanted) != wanted) {
         const uint8_t *stop = memchr(p, '\n', end - p);
         if (!stop) stop = end;
         int64_t size = normal(s, p, stop, s->max_words, line);
         p = stop + 1;
         if (size == ODD) return wanted;
-        if (size <= 0) continue;
-        uint64_t key = hash_of(line, size);
-        for (uint64_t at = key & s->lines_mask; s->lines[at]; at = (at + 1) & s->lines_mask)
+        if (!size) continue;
+        last = 0;
+        uint64_t key = size > 0 ? hash_of(line, size) : 0;
+        for (uint64_t at = key & s->lines_mask; size > 0 && s->lines[at]; at = (at + 1) & s->lines_mask)
             if (s->lines[at] == key) {
-                found |= s->line_bits[at];
+                last = s->line_bits[at];
                 break;
             }
+        found |= last & (~in_rows | (before & row));
+        row = before;
+        before = last;
     }
-    return found & wanted;
+    return (found | (p >= end ? last : 0)) & wanted;
 }
 
 typedef struct { /* kept between texts */
@@ -257,7 +263,7 @@ uint32_t search_text(const Search *s, const uint8_t *text, int64_t size, uint32_
     const uint8_t *end = text + size;
     if ((wanted & s->whole) && has_parted_line(text, end)) found |= wanted & s->whole;
     uint32_t lines = wanted & s->everything & ~s->contains & ~found;
-    if (lines) found |= bits_of_lines(s, text, end, lines);
+    if (lines) found |= bits_of_lines(s, text, end, lines, s->in_rows);
     if (wanted & s->contains) found |= bits_of_phrases(s, text, end, wanted & s->contains);
     return found;
 }

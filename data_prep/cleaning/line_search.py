@@ -32,7 +32,7 @@ class LineSearch:
     Args:
         whole: by bit, phrases that are looked for as whole lines, or in lines parted as menus are.
         contains: by bit, groups of phrases: of each group one must be in the text, wherever it is.
-        repeated_bit, repeated: hashes (`line_hashes`) of lines that are looked for in every text, and their bit.
+        repeated_bit, repeated: hashes (`line_hashes`) of lines that are looked for in every text, at its ends or three in a row, and their bit.
         max_words: that such lines have.
     """
 
@@ -70,7 +70,7 @@ class LineSearch:
             line_bits,
             *_phrase_tables(found, key_size),
         ]  # the structure has only their places
-        masks = (1 << 8 * key_size) - 1, sum(whole), sum(contains), self._bits
+        masks = (1 << 8 * key_size) - 1, sum(whole), sum(contains), self._bits, self.always
         self._search = _Search(*(array.ctypes.data for array in self._held), len(table) - 1, longest, *masks)
         self._library.search_text.restype = ctypes.c_uint32
 
@@ -145,6 +145,7 @@ class _Search(ctypes.Structure):
         ("whole", ctypes.c_uint32),
         ("contains", ctypes.c_uint32),
         ("everything", ctypes.c_uint32),
+        ("in_rows", ctypes.c_uint32),
     )  # fmt: skip
 
 

@@ -95,7 +95,8 @@ def leftovers(text: str) -> int:
 
 
 CAPITALS = "ÂÃÄÅĂĹĐŃÐÑ"
-_INSIDE = re.compile(f"(?<=[a-zà-ÿ])[{CAPITALS}](?![A-ZÀ-Þ])")
+# Begins with the capital: what a match begins with is looked for in one loop, what stands before it would be at every character.
+_INSIDE = re.compile(f"[{CAPITALS}](?<=[a-zà-ÿ][{CAPITALS}])(?![A-ZÀ-Þ])")
 
 
 def _repaired(text: str, name: str) -> tuple[int, str]:

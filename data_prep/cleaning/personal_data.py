@@ -7,8 +7,10 @@ What a pattern may be is configuration; what a checksum is, is here.
 from __future__ import annotations
 
 import ipaddress
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import regex
@@ -29,6 +31,11 @@ class Kind:
     check: Callable[[str], bool] | None
     action: str
     context: regex.Pattern[str] | None = None
+
+    @cached_property
+    def has_at(self) -> bool:
+        """Whether the pattern finds nothing in a text without @."""
+        return _has_at(self.pattern.pattern)
 
 
 def kinds_of(settings: Mapping[str, Any]) -> tuple[Kind, ...]:
@@ -76,10 +83,24 @@ def masked(text: str, kinds: tuple[Kind, ...], replacement: str) -> tuple[str, d
             found[kind.name] = found.get(kind.name, 0) + 1
             return replacement.replace("{kind}", kind.name)
 
-        text = kind.pattern.sub(replace, text)
+        if not kind.has_at or "@" in text:
+            text = kind.pattern.sub(replace, text)
         if kind.name in found and kind.action == DROP:
             dropped = dropped or kind.name
     return text, found, dropped
+
+
+def _has_at(pattern: str) -> bool:
+    """Whether every match of a pattern has an @, as far as its outermost level tells."""
+    outside = _ESCAPES_AND_SETS.sub(" ", pattern)
+    while (less := _INNERMOST.sub(" ", outside)) != outside:
+        outside = less
+    return not any(sign in outside for sign in "|#") and _AT.search(outside) is not None
+
+
+_ESCAPES_AND_SETS = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]")
+_INNERMOST = re.compile(r"\([^()]*\)")
+_AT = re.compile(r"@(?!\s*[?*{])")
 
 
 def _iban(text: str) -> bool:

@@ -233,37 +233,41 @@ class _Cleaner:
 
     def take(self, block: Block, kept_file: JsonLinesWriter, removed_file: JsonLinesWriter) -> None:
         """Clean some documents and write them, or why they went."""
-        counts, written = self.counts, 0  # the documents before this one are
+        counts, staying = self.counts, list[int]()  # documents that stay as they are and are not yet written
         self._note_ids(block)
         counts.num_read += len(block)
         counts.characters_read += int(block.characters.sum())
-        needs = self._filter.needs(block, self._language or None, self._steps)
+        needs: Iterable[int | tuple[str, str] | None] = self._filter.needs(block, self._language or None, self._steps)
         if self._asks_for_fields or self._asks_for_text:
             needs = map(self._filter.dirt, block.texts())
-        for number, (characters, line, dirt) in enumerate(zip(block.characters.tolist(), block.lines.tolist(), needs)):
-            if dirt is None and self._rules.lengths.refuse_length(characters) is None:
+        for number, (characters, line, need) in enumerate(zip(block.characters.tolist(), block.lines.tolist(), needs)):
+            refused = self._rules.lengths.refuse_length(characters)
+            if need is None and refused is None:
                 counts.num_kept += 1
                 counts.characters_kept += characters
+                staying.append(number)
                 continue
             self._place = f"{self._file_name}:{line}"
-            data = block.data(number)
-            cleaned, refused = self._cleaned(block, number, data, dirt or 0)
-            if refused is None:
-                counts.num_kept += 1
-            if refused is None and cleaned is None and not self._written:
-                counts.characters_kept += characters
-                continue
-            kept_file.write_lines(block.json_lines(written, number, self._file_name))
-            written = number + 1
+            data, cleaned = block.data(number), None
+            if isinstance(need, tuple):
+                refused = refused or need
+            else:
+                cleaned, refused = self._cleaned(block, number, data, need or 0)
             text = data.decode() if cleaned is None else cleaned
             if refused is not None:
                 self._remove(block, number, text, characters, refused, removed_file)
                 continue
-            counts.num_changed += cleaned is not None
+            counts.num_kept += 1
             counts.characters_kept += len(text)
+            if cleaned is None and not self._written:
+                staying.append(number)
+                continue
+            counts.num_changed += cleaned is not None
             counts.characters_lost += characters - len(text)
+            kept_file.write_lines(block.json_lines(np.array(staying, np.int64), self._file_name))
+            staying = []
             kept_file.write_lines(block.json_line(number, text.encode(), self._file_name, self._written))
-        kept_file.write_lines(block.json_lines(written, len(block), self._file_name))
+        kept_file.write_lines(block.json_lines(np.array(staying, np.int64), self._file_name))
 
     def _note_ids(self, block: Block) -> None:
         for line, identity in zip(block.lines.tolist(), block.ids_json()):

@@ -30,13 +30,18 @@ typedef struct {
     uint16_t state; /* of Sought behind it, if there were no digits before it */
 } DirtyWord;
 
-enum { HAS_LETTER = 1, IS_LINK = 2, ENDS_TERMINAL = 4, ENDS_ELLIPSIS = 8, FIRST_BULLET = 16, STOP_WORD = 32, HAS_RARE = 64 };
+/* How a stretch between white space begins and ends. */
+enum { FIRST_BULLET = 1, ENDS_TERMINAL = 2, ENDS_ELLIPSIS = 4, HAS_UNSPACED = 8 };
+/* What is added up over the words of a text; EDGES is none of it, but has its place in the record. */
+enum { CHARACTERS, CORE, LETTERS, DIGITS, UPPERS, IS_WORD, IS_STOP_WORD, HAS_LETTER, IS_SENTENCE, LINK, HASH_SIGNS, ELLIPSES, HOLES, BRACES, EDGES, NUM_COUNTS = 16 };
 
 typedef struct {
     uint64_t key;
-    uint8_t characters, core, letters, digits, uppers, flags;
-    uint8_t hash_signs, ellipses, holes, braces; /* if it has one of the rare ones */
+    uint8_t counts[NUM_COUNTS];
 } Word;
+
+typedef uint8_t Counts __attribute__((vector_size(NUM_COUNTS)));
+typedef uint16_t WideCounts __attribute__((vector_size(2 * NUM_COUNTS))); /* sums of at most 257 words */
 
 typedef struct { /* of one language */
     const uint8_t *kinds;
@@ -173,6 +178,30 @@ static inline void unpack(uint16_t state, Sought *s) {
     s->before = s->before_that = 'x';
 }
 
+static inline int is_small(uint8_t c) { return c >= 'a' && c <= 'z'; }
+
+/* Whether a word is a few small letters of ASCII, as most are, with no more than a comma or a full stop behind them, and no address (www.). */
+static inline int is_plain(const uint8_t *p, const uint8_t *end) {
+    const uint8_t *last = end - (end[-1] == ',' || end[-1] == '.');
+    if (p == last || end - p > 255 || (end - p == 4 && !memcmp(p, "www.", 4))) return 0;
+    int plain = 1;
+    for (; p < last; p++) plain &= is_small(*p);
+    return plain;
+}
+
+/* `dirt_of` such a word: that of its trigger. */
+static uint32_t plain_dirt(const Tables *t, const uint8_t *p, const uint8_t *end) {
+    uint64_t word = 0;
+    uint32_t found = 0;
+    int letters = 0;
+    for (; p < end && is_small(*p); p++) {
+        word = join(word, *p);
+        if (++letters == PREFIX) found = group_of(t, word);
+    }
+    if (letters != PREFIX) found |= group_of(t, word);
+    return found << TRIGGER;
+}
+
 #define MOST_AHEAD 64
 
 typedef struct { /* words of a text one after the other, found before they are looked up */
@@ -203,7 +232,7 @@ static inline uint32_t word_dirt(const Tables *t, const uint8_t *word, const uin
     if (known->key != key) {
         Sought own = {.before = 'x', .before_that = 'x'};
         known->key = key;
-        known->found = dirt_of(t, word, end, &own);
+        known->found = is_plain(word, end) ? plain_dirt(t, word, end) : dirt_of(t, word, end, &own);
         known->state = packed(&own);
     }
     unpack(known->state, s);
@@ -396,39 +425,41 @@ typedef struct { /* sums over the words of a text */
     int64_t link_characters, letters, digits, uppers, holes, braces;
 } Sums;
 
-/* Add a word of scripts with spaces, of which all is known. */
-static inline void add_word(Sums *s, const Word *word) {
-    room.tokens[s->tokens] = word->key;
-    room.ends[s->tokens + 1] = room.ends[s->tokens] + word->characters;
-    s->tokens++;
-    s->characters += word->characters;
-    s->visible += word->characters;
-    s->words += word->core != 0;
-    s->word_characters += word->core;
-    if (word->core > s->longest) s->longest = word->core;
-    s->stop_words += (word->flags & STOP_WORD) != 0;
-    s->alphabetic += (word->flags & HAS_LETTER) != 0;
-    s->sentences += (word->flags & ENDS_TERMINAL) != 0;
-    s->letters += word->letters;
-    s->digits += word->digits;
-    s->uppers += word->uppers;
-    if (word->flags & (HAS_RARE | IS_LINK)) {
-        if (word->flags & IS_LINK) s->link_characters += word->characters;
-        s->hash_signs += word->hash_signs;
-        s->ellipses += word->ellipses;
-        s->holes += word->holes;
-        s->braces += word->braces;
-    }
+/* Add what was counted of words of scripts with spaces, of which all was known. */
+static inline void add_counts(Sums *s, const WideCounts *sums) {
+    WideCounts counts = *sums;
+    s->characters += counts[CHARACTERS];
+    s->visible += counts[CHARACTERS];
+    s->words += counts[IS_WORD];
+    s->word_characters += counts[CORE];
+    s->stop_words += counts[IS_STOP_WORD];
+    s->alphabetic += counts[HAS_LETTER];
+    s->sentences += counts[IS_SENTENCE];
+    s->letters += counts[LETTERS];
+    s->digits += counts[DIGITS];
+    s->uppers += counts[UPPERS];
+    s->link_characters += counts[LINK];
+    s->hash_signs += counts[HASH_SIGNS];
+    s->ellipses += counts[ELLIPSES];
+    s->holes += counts[HOLES];
+    s->braces += counts[BRACES];
 }
 
-typedef struct { /* how a stretch between white space begins and ends */
-    int first_is_bullet, ends_terminal, ends_ellipsis, has_unspaced;
-} Edges;
+/* What `add_letters` would count of a plain word. */
+static Word plain_word(const Tables *t, const uint8_t *p, const uint8_t *end, uint64_t key) {
+    int64_t letters = end - p - !is_small(end[-1]);
+    uint64_t core = 0;
+    for (int64_t i = 0; i < letters; i++) core = join(core, p[i]);
+    int ends_terminal = !is_small(end[-1]) && (kind_of(t, end[-1]) & TERMINAL);
+    return (Word){.key = key,
+                  .counts = {[CHARACTERS] = end - p, [CORE] = letters, [LETTERS] = letters, [IS_WORD] = 1, [IS_STOP_WORD] = is_stop_word(t, core),
+                             [HAS_LETTER] = 1, [IS_SENTENCE] = ends_terminal, [EDGES] = ends_terminal ? ENDS_TERMINAL : 0}};
+}
 
-/* Add what stands between white space, letter by letter: one token, or several where a script puts no spaces between words. */
-static Edges add_letters(const Tables *t, const uint8_t *p, const uint8_t *end, Sums *s) {
+/* Add what stands between white space, letter by letter: one token, or several where a script puts no spaces between words.  Returns its edges. */
+static int add_letters(const Tables *t, const uint8_t *p, const uint8_t *end, Sums *s) {
     const uint8_t *start = p, *token = p;
-    Edges edges = {0};
+    int first_is_bullet = 0, has_unspaced = 0, ends_terminal = 0, ends_ellipsis = 0;
     uint64_t core = 0, core_at_last = 0;
     int64_t token_length = 0, core_length = 0, core_at_last_length = 0;
     int has_letter = 0, is_link = 0, dots = 0, terminal = 0, unspaced = 0;
@@ -457,7 +488,8 @@ static Edges add_letters(const Tables *t, const uint8_t *p, const uint8_t *end, 
             token_length = core_length = core_at_last_length = 0;
             has_letter = is_link = terminal = unspaced = 0;
         }
-        if (here == end) return edges;
+        if (here == end)
+            return (first_is_bullet ? FIRST_BULLET : 0) | (ends_terminal ? ENDS_TERMINAL : 0) | (ends_ellipsis ? ENDS_ELLIPSIS : 0) | (has_unspaced ? HAS_UNSPACED : 0);
         s->characters++;
         s->visible++;
         if (!token_length) {
@@ -474,7 +506,7 @@ static Edges add_letters(const Tables *t, const uint8_t *p, const uint8_t *end, 
             core_at_last_length = core_length;
         }
         unspaced |= kind & UNSPACED;
-        edges.has_unspaced |= kind & UNSPACED;
+        has_unspaced |= kind & UNSPACED;
         has_letter |= (kind & LETTER) != 0;
         s->letters += (kind & LETTER) != 0;
         s->digits += (kind & DIGIT) != 0;
@@ -484,49 +516,45 @@ static Edges add_letters(const Tables *t, const uint8_t *p, const uint8_t *end, 
         s->hash_signs += c == '#';
         dots = c == '.' ? dots + 1 : 0;
         if (c == 0x2026 || dots == 3) s->ellipses++;
-        if (here == start) edges.first_is_bullet = (kind & BULLET) != 0;
+        if (here == start) first_is_bullet = kind & BULLET;
         if (kind & TERMINAL)
             terminal = 1;
         else if (!(kind & CLOSING))
             terminal = 0;
-        edges.ends_terminal = terminal;
-        edges.ends_ellipsis = c == 0x2026 || dots >= 3;
+        ends_terminal = terminal;
+        ends_ellipsis = c == 0x2026 || dots >= 3;
     }
 }
 
-/* Add what stands between white space; most of it is remembered. */
-static inline Edges add_stretch(const Tables *t, const uint8_t *p, const uint8_t *end, uint64_t key, Sums *s) {
-    Word *known = &t->words[key % NUM_REMEMBERED];
-    if (known->key != key) {
-        Sums before = *s;
-        s->longest = 0;
-        Edges edges = add_letters(t, p, end, s);
-        int64_t core = s->longest, characters = s->characters - before.characters;
-        if (before.longest > s->longest) s->longest = before.longest;
-        if (edges.has_unspaced || characters > 255) return edges;
-        int64_t rare[] = {s->hash_signs - before.hash_signs, s->ellipses - before.ellipses, s->holes - before.holes, s->braces - before.braces};
-        *known = (Word){
-            .key = key, .characters = characters, .core = core, .letters = s->letters - before.letters, .digits = s->digits - before.digits,
-            .uppers = s->uppers - before.uppers, .hash_signs = rare[0], .ellipses = rare[1], .holes = rare[2], .braces = rare[3],
-            .flags = (s->alphabetic > before.alphabetic ? HAS_LETTER : 0) | (s->link_characters > before.link_characters ? IS_LINK : 0) |
-                     (edges.ends_terminal ? ENDS_TERMINAL : 0) | (edges.ends_ellipsis ? ENDS_ELLIPSIS : 0) |
-                     (edges.first_is_bullet ? FIRST_BULLET : 0) | (s->stop_words > before.stop_words ? STOP_WORD : 0) |
-                     (rare[0] | rare[1] | rare[2] | rare[3] ? HAS_RARE : 0),
-        };
-        return edges;
-    }
-    add_word(s, known);
-    return (Edges){(known->flags & FIRST_BULLET) != 0, (known->flags & ENDS_TERMINAL) != 0, (known->flags & ENDS_ELLIPSIS) != 0, 0};
+/* Add what stands between white space and is not remembered; its edges.  It is remembered then, if it is short and its script has spaces. */
+static int add_new(const Tables *t, const uint8_t *p, const uint8_t *end, uint64_t key, Word *known, Sums *s) {
+    Sums before = *s;
+    s->longest = 0;
+    int edges = add_letters(t, p, end, s);
+    int64_t core = s->longest, characters = s->characters - before.characters;
+    if (before.longest > s->longest) s->longest = before.longest;
+    if ((edges & HAS_UNSPACED) || characters > 255) return edges;
+    *known = (Word){.key = key,
+                    .counts = {
+                        [CHARACTERS] = characters, [CORE] = core, [LETTERS] = s->letters - before.letters, [DIGITS] = s->digits - before.digits,
+                        [UPPERS] = s->uppers - before.uppers, [IS_WORD] = core != 0, [IS_STOP_WORD] = s->stop_words - before.stop_words,
+                        [HAS_LETTER] = s->alphabetic - before.alphabetic, [IS_SENTENCE] = s->sentences - before.sentences,
+                        [LINK] = s->link_characters - before.link_characters, [HASH_SIGNS] = s->hash_signs - before.hash_signs,
+                        [ELLIPSES] = s->ellipses - before.ellipses, [HOLES] = s->holes - before.holes, [BRACES] = s->braces - before.braces,
+                        [EDGES] = edges,
+                    }};
+    return edges;
 }
 
 typedef struct { /* lines and paragraphs of a text */
     uint64_t *lines, *paragraphs; /* hashes */
     int64_t *line_characters, *paragraph_characters;
     int64_t num_lines, num_paragraphs, bullets, ellipsis_lines, terminal_lines, short_lines;
-    uint64_t line, line_at_last, paragraph;                /* of those at hand */
-    int64_t length, length_at_last, paragraph_length;      /* characters, also to the last visible one */
+    uint64_t line, paragraph;                         /* of those at hand; of a line to its last visible character */
+    int64_t length, length_at_last, paragraph_length; /* characters, also to the last visible one */
+    uint64_t spaces;                                  /* since then */
     int first_is_bullet;
-    Edges edges; /* of its last word */
+    int edges; /* of its last word */
 } Lines;
 
 static void end_paragraph(Lines *l) {
@@ -539,18 +567,18 @@ static void end_paragraph(Lines *l) {
 
 static void end_line(Lines *l) {
     if (l->length_at_last) {
-        l->lines[l->num_lines] = known_by(l->line_at_last);
+        l->lines[l->num_lines] = known_by(l->line);
         l->line_characters[l->num_lines] = l->length_at_last;
         l->paragraph = join(l->paragraph, l->lines[l->num_lines++]);
         l->paragraph_length += l->length_at_last;
-        l->bullets += l->first_is_bullet;
-        l->terminal_lines += l->edges.ends_terminal;
-        l->ellipsis_lines += l->edges.ends_ellipsis;
+        l->bullets += l->first_is_bullet != 0;
+        l->terminal_lines += (l->edges & ENDS_TERMINAL) != 0;
+        l->ellipsis_lines += (l->edges & ENDS_ELLIPSIS) != 0;
         l->short_lines += l->length_at_last <= 30;
     } else {
         end_paragraph(l);
     }
-    l->line = l->line_at_last = 0;
+    l->line = l->spaces = 0;
     l->length = l->length_at_last = 0;
 }
 
@@ -563,7 +591,7 @@ static inline void add_space(Lines *l, const uint8_t *p, const uint8_t *end, Sum
         if (ends_line)
             end_line(l);
         else if (l->length)
-            l->line = join(l->line, ' '), l->length++;
+            l->spaces++, l->length++;
     }
 }
 
@@ -589,17 +617,40 @@ static int begin_text(int64_t size, Lines *l) {
     return 1;
 }
 
-/* Add some words, and the white space before each, which begins at p; the end of the last one. */
+/* Add some words, at most MOST_AHEAD, and the white space before each, which begins at p; the end of the last one. */
 static inline const uint8_t *add_words(const Tables *t, const uint8_t *p, const Words *words, int number, Lines *l, Sums *s) {
+    WideCounts counts = {0};
     for (int i = 0; i < number; i++) {
-        add_space(l, p, words->starts[i], s);
-        int64_t before = s->characters;
-        p = words->ends[i];
-        l->edges = add_stretch(t, words->starts[i], p, words->keys[i], s);
-        if (!l->length) l->first_is_bullet = l->edges.first_is_bullet;
-        l->line_at_last = l->line = join(l->line, words->keys[i]);
-        l->length_at_last = l->length += s->characters - before;
+        const uint8_t *word = words->starts[i], *end = words->ends[i];
+        uint64_t key = words->keys[i];
+        add_space(l, p, word, s);
+        Word *known = &t->words[key % NUM_REMEMBERED];
+        if (known->key != key && is_plain(word, end)) *known = plain_word(t, word, end, key);
+        int edges;
+        int64_t length;
+        if (known->key == key) {
+            Counts here;
+            memcpy(&here, known->counts, sizeof(here));
+            counts += __builtin_convertvector(here, WideCounts);
+            length = known->counts[CHARACTERS];
+            edges = known->counts[EDGES];
+            if (known->counts[CORE] > s->longest) s->longest = known->counts[CORE];
+            room.tokens[s->tokens] = key;
+            room.ends[s->tokens + 1] = room.ends[s->tokens] + length;
+            s->tokens++;
+        } else {
+            int64_t before = s->characters;
+            edges = add_new(t, word, end, key, known, s);
+            length = s->characters - before;
+        }
+        if (!l->length) l->first_is_bullet = edges & FIRST_BULLET;
+        l->edges = edges;
+        l->line = join(l->line, key + l->spaces * PRIME);
+        l->spaces = 0;
+        l->length_at_last = l->length += length;
+        p = end;
     }
+    add_counts(s, &counts);
     return p;
 }
 
@@ -678,8 +729,10 @@ static inline int asks(const Rule *rule, const double *out) {
     return rule->unless == NOTHING || value > rule->unless_max || value < rule->unless_min;
 }
 
-/* Whether a rule refuses a text that has ended; -1 where memory is out.  N-grams are counted as far as a rule asks for them. */
-static int is_refused(const Lines *l, const Sums *s, const Rule *rules, int64_t num_rules, double *out) {
+enum { NO_RULE = -1, UNKNOWN = -2 };
+
+/* The first rule that refuses a text that has ended, and its value; UNKNOWN where memory is out.  N-grams are counted as far as a rule asks for them. */
+static int refusing(const Lines *l, const Sums *s, const Rule *rules, int64_t num_rules, double *out, double *value) {
     int first = 11, tops = 0, last = 0;
     double enough = 1; /* rules of duplicate n-grams let this pass */
     for (int64_t i = 0; i < num_rules; i++) {
@@ -692,33 +745,35 @@ static int is_refused(const Lines *l, const Sums *s, const Rule *rules, int64_t 
         if (n < 5 && n > tops) tops = n;
         if (n >= 5) enough = rule->min > 0 ? -1 : rule->max < enough ? rule->max : enough;
     }
-    if (last && !count_ngrams(l, s, first, tops, last, enough, out)) return -1;
+    if (last && !count_ngrams(l, s, first, tops, last, enough, out)) return UNKNOWN;
     for (int64_t i = 0; i < num_rules; i++) {
-        double value = measured(out, rules[i].measure);
-        if ((value > rules[i].max || value < rules[i].min) && asks(&rules[i], out)) return 1;
+        *value = measured(out, rules[i].measure);
+        if ((*value > rules[i].max || *value < rules[i].min) && asks(&rules[i], out)) return i;
     }
-    return 0;
+    return NO_RULE;
 }
 
 /* What texts one behind the other may need, and which of them pass the rules as they are.
  *
  * dirty: tables of trigger words.  t: of stop words.  offsets: text d is text[offsets[d]:offsets[d + 1]].  hard: a text that may need one of these
  * repairs is not measured on to its end.
- * dirt: of each text, as `text_dirt`.  passes: whether no rule refuses it; 0 too where that is not known.  words: of each that passes.
+ * dirt: of each text, as `text_dirt`.  refused: the number of the first rule that refuses it, NO_RULE where it passes, UNKNOWN where it was not asked.
+ * values: of that rule, or the words of a text that passes.
  * measures: whether words are to be counted where there are no rules.
  */
 void texts_judge(const Tables *dirty, const Tables *t, const uint8_t *text, const int64_t *offsets, int64_t num_texts, uint32_t hard, const Rule *rules,
-                 int64_t num_rules, int measures, uint32_t *dirt, uint8_t *passes, double *words_of) {
+                 int64_t num_rules, int measures, uint32_t *dirt, int32_t *refused, double *values) {
     double out[NUM_MEASURES] = {0};
     Words words;
     for (int64_t d = 0; d < num_texts; d++) {
         const uint8_t *start = text + offsets[d], *end = text + offsets[d + 1], *p = start;
-        passes[d] = words_of[d] = 0;
+        refused[d] = UNKNOWN;
+        values[d] = 0;
         Lines l;
         Sums s = {0};
         if (!measures || !begin_text(end - start, &l)) {
             dirt[d] = text_dirt(dirty, start, end - start);
-            passes[d] = !measures;
+            if (!measures) refused[d] = NO_RULE;
             continue;
         }
         uint32_t found = 0;
@@ -741,7 +796,7 @@ void texts_judge(const Tables *dirty, const Tables *t, const uint8_t *text, cons
         if (found & hard) continue;
         add_space(&l, p, end, &s);
         if (!end_text(&l, &s, out)) continue;
-        words_of[d] = out[WORDS];
-        passes[d] = is_refused(&l, &s, rules, num_rules, out) == 0;
+        refused[d] = refusing(&l, &s, rules, num_rules, out, &values[d]);
+        if (refused[d] == NO_RULE) values[d] = out[WORDS];
     }
 }

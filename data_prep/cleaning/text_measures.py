@@ -30,6 +30,7 @@ ANYTHING = (1 << 32) - 1
 
 # A rule as the compiled loop reads it: places in `Measures` (behind them `ended_lines`), or NOTHING; where there is no limit it is infinite.
 NOTHING = -1
+NO_RULE, UNKNOWN = -1, -2  # in the place of the rule that refuses a text
 LIMITS = np.dtype(
     [("measure", "<i4"), ("unless", "<i4"), ("max", "<f8"), ("min", "<f8"), ("unless_max", "<f8"), ("unless_min", "<f8"),
      ("from_words", "<f8"), ("from_lines", "<f8")]
@@ -93,10 +94,10 @@ class Measurer:
 
     def judge(
         self, text: bytes, offsets: NDArray[np.int64], dirty: Measurer, hard: int, rules: NDArray[Any], *, measures: bool
-    ) -> tuple[NDArray[np.uint32], NDArray[np.bool_], NDArray[np.float64]] | None:
-        """What `dirty` finds that texts may need, which of them no rule refuses as they are, and their words; None where there is no compiler.
+    ) -> tuple[NDArray[np.uint32], NDArray[np.int32], NDArray[np.float64]] | None:
+        """What `dirty` finds that texts may need, the first rule that refuses each as it is, and the value of that rule; None where there is no compiler.
 
-        All are (num_texts,).  Where one of the bits of `hard` is found the text counts as refused, and its words are 0.
+        All are (num_texts,).  Where no rule does it is `NO_RULE` and the value the words, and `UNKNOWN` where one of the bits of `hard` is found.
 
         Args:
             text, offsets: UTF-8 of text d is text[offsets[d]:offsets[d + 1]].
@@ -105,7 +106,7 @@ class Measurer:
         """
         if self._library is None:
             return None
-        found = tuple(np.empty(len(offsets) - 1, dtype) for dtype in (np.uint32, np.bool_, np.float64))
+        found = tuple(np.empty(len(offsets) - 1, dtype) for dtype in (np.uint32, np.int32, np.float64))
         self._library.texts_judge(
             dirty._tables_at, self._tables_at, text, address(offsets), ctypes.c_int64(len(offsets) - 1), ctypes.c_uint32(hard), address(rules),
             ctypes.c_int64(len(rules)), int(measures or len(rules) > 0), *map(address, found),

@@ -225,10 +225,7 @@ def _count_untouched(
 
 def _write_whole(file: JsonLinesWriter, block: Block, num_paragraphs: NDArray[np.int64], first: int, last: int, file_name: str) -> None:
     """Write the documents of a stretch, but those without a token."""
-    for empty in [*(first + np.flatnonzero(num_paragraphs[first:last] == 0)).tolist(), last]:
-        if empty > first:
-            file.write_lines(block.json_lines(first, empty, file_name))
-        first = empty + 1
+    file.write_lines(block.json_lines(first + np.flatnonzero(num_paragraphs[first:last]), file_name))
 
 
 def _by_document(rows: NDArray[Any]) -> dict[int, dict[int, Any]]:

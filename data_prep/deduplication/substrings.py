@@ -149,7 +149,7 @@ def _cut_shard(job: tuple[Shard, Path, list[tuple[str, str, int]], int]) -> Coun
             written = 0
             for document in np.unique(here["document"]).tolist():
                 number = document - before
-                text_file.write_lines(block.json_lines(written, number, name))
+                text_file.write_lines(block.json_lines(np.arange(written, number), name))
                 written = number + 1
                 own = here[here["document"] == document]
                 for span in own:
@@ -162,7 +162,7 @@ def _cut_shard(job: tuple[Shard, Path, list[tuple[str, str, int]], int]) -> Coun
                 counts["bytes_removed"] += len(block.data(number)) - len(kept)
                 if kept:
                     text_file.write_lines(block.json_line(number, kept, name))
-            text_file.write_lines(block.json_lines(written, len(block), name))
+            text_file.write_lines(block.json_lines(np.arange(written, len(block)), name))
             before += len(block)
     os.replace(new_path, shard.text_path)
     return counts

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from common import native
 from common.native import address
 from common.progress import Counter
-from data_prep.reading.documents import BadInput, Document, json_document, kind_of, raw_lines, read_documents, text_key_of
+from data_prep.reading.documents import BadInput, Document, json_document, kind_of, raw_pieces, read_documents, text_key_of
 
 SOURCE = Path(__file__).with_name("json_lines.c")
 _BLOCK_BYTES = 1 << 20
@@ -75,6 +75,11 @@ class Block:
             np.array([len(document.text) for document in documents], np.int64),
         )
 
+    @property
+    def num_bytes(self) -> int:
+        """About how much memory it takes."""
+        return len(self.text) + len(self.rest) + 5 * 8 * len(self.lines)
+
     def data(self, document: int) -> bytes:
         """The text of a document in UTF-8."""
         return self.text[self.offsets[document] : self.offsets[document + 1]]
@@ -108,14 +113,17 @@ class Block:
         """A document as other readers know it."""
         return Document(self.data(document).decode(), int(self.lines[document]), self.fields(document))
 
-    def json_lines(self, first: int, last: int, file_name: str) -> bytes | memoryview:
-        """Some documents in a row as lines of JSON: the id (FILE:LINE where there is none), the other members, the text.
+    def json_lines(self, documents: NDArray[np.int64], file_name: str) -> bytes | memoryview:
+        """Some documents, by their rising numbers, as lines of JSON: the id (FILE:LINE where there is none), the other members, the text.
 
         What comes back may lie in memory that the next call writes to.
         """
         library = native.load(SOURCE)
         if library is None or self.key == "id":
-            return b"".join(self.json_line(document, self.data(document), file_name) for document in range(first, last))
+            return b"".join(self.json_line(document, self.data(document), file_name) for document in documents.tolist())
+        if not len(documents):
+            return b""
+        first, last = int(documents[0]), int(documents[-1]) + 1
         name = _string(file_name)[:-1]
         key = f', {json.dumps(self.key, ensure_ascii=False)}: "'.encode()
         room = 6 * int(self.offsets[last] - self.offsets[first]) + int(self.rest_offsets[last] - self.rest_offsets[first])
@@ -123,7 +131,7 @@ class Block:
         library.json_lines_write.restype = ctypes.c_int64
         size = library.json_lines_write(
             self.text, address(self.offsets), self.rest, address(self.rest_offsets), address(self.id_sizes), address(self.lines),
-            _int64(first), _int64(last),
+            address(documents), _int64(len(documents)),
             name, _int64(len(name)), key, _int64(len(key)), address(out),
         )  # fmt: skip
         return out[:size].data
@@ -166,43 +174,37 @@ def read_blocks(
             raise ValueError(message)
         on_bad(BadInput(path, line, reason, message))
 
-    waiting: list[bytes] = []
-    size = first = 0
-    for number, line in raw_lines(path, progress, max_document_bytes):
-        if isinstance(line, bytes):
-            first = first or number
-            waiting.append(line)
-            size += len(line)
-            if size < _BLOCK_BYTES:
-                continue
-        found = _read(library, path, waiting, first, text_key, bad) if waiting else []
-        if not isinstance(line, bytes):
-            bad(number, *line)
-        yield from found
-        waiting, size, first = [], 0, 0
-    if waiting:
-        yield from _read(library, path, waiting, first, text_key, bad)
+    waiting: list[Block] = []  # until what follows is known to be no bad line, which ends a run before it has decided anything of these
+    for number, found in raw_pieces(path, progress, max_document_bytes):
+        if not isinstance(found, bytes):
+            bad(number, *found)
+        yield from waiting
+        waiting = _read(library, path, found, number, text_key, bad) if isinstance(found, bytes) else []
+    yield from waiting
 
 
 def _read(
-    library: ctypes.CDLL, path: Path, lines: Sequence[bytes], first_line: int, text_key: str, bad: Callable[[int, str, str], None]
+    library: ctypes.CDLL, path: Path, data: bytes, first_line: int, text_key: str, bad: Callable[[int, str, str], None]
 ) -> list[Block]:
     """Blocks of lines that follow each other; the odd ones among them by Python."""
-    data = b"".join(lines)
-    starts = _ends([len(line) for line in lines])
+    line_feeds = np.flatnonzero(np.frombuffer(data, np.uint8) == ord("\n"))
+    num_lines = len(line_feeds) + (not data.endswith(b"\n"))
+    starts = np.zeros(num_lines + 1, np.int64)
+    starts[-1] = len(data)
+    starts[1 : len(line_feeds) + 1] = line_feeds + 1
     key = text_key.encode()
-    kinds = np.empty(len(lines), np.uint8)
+    kinds = np.empty(num_lines, np.uint8)
     text, rest = _room("text", len(data) + 1), _room("rest", 2 * len(data) + 16)
-    offsets, rest_offsets = np.zeros(len(lines) + 1, np.int64), np.zeros(len(lines) + 1, np.int64)
-    characters, id_sizes = np.empty(len(lines), np.int64), np.empty(len(lines), np.int64)
+    offsets, rest_offsets = np.zeros(num_lines + 1, np.int64), np.zeros(num_lines + 1, np.int64)
+    characters, id_sizes = np.empty(num_lines, np.int64), np.empty(num_lines, np.int64)
     library.json_lines_read(
-        data, address(starts), _int64(len(lines)), key, _int64(len(key)), address(kinds), address(text),
+        data, address(starts), _int64(num_lines), key, _int64(len(key)), address(kinds), address(text),
         address(offsets[1:]), address(characters),
         address(rest), address(rest_offsets[1:]), address(id_sizes),
     )  # fmt: skip
     blocks, place = [], 0
     odd = np.flatnonzero(kinds > _EMPTY).tolist()
-    for end in (*odd, len(lines)):
+    for end in (*odd, num_lines):
         plain = place + np.flatnonzero(kinds[place:end] == _PLAIN)
         if len(plain):
             # Empty lines have no bytes, so the ends of the others are where the next begin.
@@ -218,7 +220,10 @@ def _read(
                 characters[plain],
             )
             blocks.append(found)
-        if end < len(lines) and (document := json_document(path, first_line + end, lines[end], text_key, bad)) is not None:
+        if (
+            end < num_lines
+            and (document := json_document(path, first_line + end, data[starts[end] : starts[end + 1]], text_key, bad)) is not None
+        ):
             blocks.append(Block.of([document], text_key))
         place = end + 1
     return blocks

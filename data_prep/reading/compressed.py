@@ -12,7 +12,7 @@ import lzma
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any, BinaryIO
+from typing import Any, BinaryIO
 
 COMPRESSIONS = (".gz", ".xz", ".zst")
 COMPRESSION_NAMES = {".gz": "gzip", ".xz": "xz", ".zst": "zstd"}
@@ -28,7 +28,7 @@ class DamagedError(Exception):
     """A compressed file that is broken or ends too early."""
 
 
-def open_compressed(path: Path, file: BinaryIO) -> IO[bytes]:
+def open_compressed(path: Path, file: BinaryIO) -> io.BufferedReader:
     """What a file of one of `COMPRESSIONS` holds; reading raises `DamagedError` behind the last byte that can be had.
 
     Args:

@@ -11,7 +11,7 @@ import argparse
 import json
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from common.progress import Counter, Progress
 from common.system_errors import shown_name
@@ -21,6 +21,7 @@ _KINDS = (".txt", ".jsonl", ".vert", ".prevert")
 SUFFIXES = (*_KINDS, ".parquet", *(kind + compression for compression in COMPRESSIONS for kind in _KINDS))
 SEPARATORS = ("line", "blank-line", "file")
 _REPORT_BYTES = 1 << 18
+_PIECE_BYTES, _LINES_BYTES = 1 << 20, 1 << 17  # read at once
 
 
 class Document(NamedTuple):
@@ -404,38 +405,56 @@ def _decoded(path: Path, number: int, line: bytes, bad: _Bad) -> str | None:
 
 def raw_lines(path: Path, progress: Counter | None, max_bytes: int | None) -> Iterator[tuple[int, bytes | tuple[str, str]]]:
     """Lines with their numbers from 1, or reason and message of what cannot be read.  Only a line feed ends one: U+2028 and its like are text."""
-    number = 0
+    for number, found in raw_pieces(path, progress, max_bytes, piece_bytes=_LINES_BYTES):
+        if isinstance(found, bytes):
+            yield from enumerate(found.removesuffix(b"\n").split(b"\n"), start=number)
+        else:
+            yield number, found
+
+
+def raw_pieces(
+    path: Path, progress: Counter | None, max_bytes: int | None, *, piece_bytes: int = _PIECE_BYTES
+) -> Iterator[tuple[int, bytes | tuple[str, str]]]:
+    """Whole lines by the megabyte with the number of the first, or number, reason and message of a line that cannot be read.
+
+    Of a line that is too long no more than the limit, and a piece, is held.
+    """
+    number, begun, size, passed_over = 1, list[bytes](), 0, False  # begun: of the line of that number
     with open(path, "rb") as file:
         reported = 0
+        stream = open_compressed(path, file) if path.suffix in COMPRESSIONS else file
         try:
-            for number, line in enumerate(
-                _lines_of(open_compressed(path, file) if path.suffix in COMPRESSIONS else file, max_bytes), start=1
-            ):
-                if line is None:
-                    assert max_bytes is not None
-                    yield number, ("too long", _too_long(path, number, "line", max_bytes))
-                    continue
-                yield number, line
+            while data := stream.read1(piece_bytes):
+                if passed_over:
+                    passed_over, data = b"\n" not in data, data[data.find(b"\n") + 1 :]
+                    number += not passed_over
+                if (end := 0 if passed_over else data.rfind(b"\n") + 1) > 0:
+                    whole = b"".join((*begun, memoryview(data)[:end])) if begun or end < len(data) else data
+                    yield from _within_limit(path, number, whole, max_bytes)
+                    number += whole.count(b"\n")
+                    begun, size = [], 0
+                if not passed_over and end < len(data):
+                    begun.append(data[end:])
+                    size += len(data) - end
+                    if max_bytes is not None and size > max_bytes:
+                        yield number, ("too long", _too_long(path, number, "line", max_bytes))
+                        begun, size, passed_over = [], 0, True
                 if progress is not None and (position := file.tell()) - reported >= _REPORT_BYTES:
                     progress.advance(position - reported)
                     reported = position
+            if begun:
+                yield number, b"".join(begun)
         except DamagedError as error:
-            after = f" after line {number}" if number else ""
+            after = f" after line {number - 1}" if number > 1 else ""
             what = COMPRESSION_NAMES[path.suffix]
-            yield number + 1, (f"broken {what}", f"{path} is no complete {what} file{after}: {error}; copy or compress it again")
+            yield number, (f"broken {what}", f"{path} is no complete {what} file{after}: {error}; copy or compress it again")
         if progress is not None:
             progress.advance(path.stat().st_size - reported)
 
 
-def _lines_of(file: IO[bytes], max_bytes: int | None) -> Iterator[bytes | None]:
-    """Lines with their line feeds; None for one that is too long, of which no more than the limit is held."""
-    if max_bytes is None:
-        yield from file
+def _within_limit(path: Path, number: int, lines: bytes, max_bytes: int | None) -> Iterator[tuple[int, bytes | tuple[str, str]]]:
+    if max_bytes is None or len(lines) <= max_bytes:
+        yield number, lines
         return
-    while line := file.readline(max_bytes + 1):
-        if len(line) <= max_bytes or line.endswith(b"\n"):
-            yield line
-            continue
-        while line and not line.endswith(b"\n"):
-            line = file.readline(1 << 20)
-        yield None
+    for at, line in enumerate(lines.removesuffix(b"\n").split(b"\n"), start=number):
+        yield at, line + b"\n" if len(line) <= max_bytes else ("too long", _too_long(path, at, "line", max_bytes))

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from common.memory import free_memory
 from common.progress import Counter, SharedProgress
 from data_prep.deduplication.onion import Engine, engine
 from data_prep.deduplication.onion_types import OnionSettings, Scan
@@ -69,6 +70,51 @@ class Reading:
             max_document_bytes=self.max_document_bytes,
             on_bad=(bad if bad is not None else []).append if self.skip_bad else None,
         )
+
+
+@dataclass(frozen=True)
+class ReadingAgain(Reading):
+    """Files that one process reads more than once: their blocks stay in memory as far as there is room, so that the work of reading is done once.
+
+    Attributes:
+        room_bytes: for all that is held.
+    """
+
+    room_bytes: int = 0
+    _held: dict[Path, tuple[list[Block], list[BadInput]]] = field(default_factory=dict, repr=False, compare=False)
+
+    @classmethod
+    def of_one_worker(cls, reading: Reading, workers: int) -> Reading:
+        """With room of an eighth of the memory that is free; as it was where others work too, who have no part in the memory of this process."""
+        if workers > 1 or crew.leader() is not None:
+            return reading
+        return cls(**vars(reading), room_bytes=free_memory() // 8)
+
+    def blocks(
+        self, path: Path, bad: list[BadInput] | None = None, *, text_key: str | None = "", progress: Counter | None = None
+    ) -> Iterator[Block]:
+        """See `Reading.blocks`."""
+        if text_key != "":
+            yield from super().blocks(path, bad, text_key=text_key, progress=progress)
+            return
+        bad = [] if bad is None else bad
+        if path in self._held:
+            bad += self._held[path][1]
+            yield from self._held[path][0]
+            return
+        known, fits = len(bad), True
+        room = self.room_bytes - sum(block.num_bytes for blocks, _ in self._held.values() for block in blocks)
+        here: list[Block] = []
+        for block in super().blocks(path, bad, progress=progress):
+            room -= block.num_bytes
+            fits = fits and room >= 0
+            if fits:
+                here.append(block)
+            else:
+                here = []
+            yield block
+        if fits:
+            self._held[path] = here, bad[known:]
 
 
 @dataclass(frozen=True)

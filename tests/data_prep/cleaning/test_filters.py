@@ -25,7 +25,7 @@ from data_prep.cleaning.code_points import CAPITAL, CONTROL, FORM, HOLE, INVISIB
 from data_prep.cleaning.document_filter import blocked_by
 from data_prep.cleaning.filter_settings import read_filters, settings_for
 from data_prep.cleaning.markup import without_markup
-from data_prep.cleaning.personal_data import CHECKS, masked
+from data_prep.cleaning.personal_data import CHECKS, kinds_of, masked
 from data_prep.cleaning.shard import CleanRules
 from data_prep.cleaning.text_measures import Measurer
 from data_prep.cleaning.text_measures_plain import PlainLoops
@@ -205,6 +205,26 @@ def test_personal_data_is_masked(text: str, expected: str | None) -> None:
     assert masked(text, filters.personal_data, filters.replacement)[0] == (text if expected is None else expected)
 
 
+@pytest.mark.parametrize(
+    "pattern, found",
+    [
+        ("a@b", True),
+        (r"[\w.]+@(?:\w+\.)+\w", True),
+        ("a@?b", False),
+        ("(?:a@)?b", False),
+        ("[@]a", False),
+        ("[]@]x", False),
+        ("a@b|c", False),
+        (r"a\@", False),
+    ],
+)
+def test_patterns_that_need_an_at_are_told(pattern: str, found: bool) -> None:
+    """A text without one is not searched for them: what only may hold one is sought in every text."""
+    (kind,) = kinds_of({"own": {"pattern": pattern}})
+    assert kind.has_at is found
+    assert masked("b c ab", (kind,), "-")[1].get("own", 0) == len(re.findall(pattern, "b c ab"))
+
+
 def test_personal_data_may_drop_the_text_or_stay(tmp_path: Path, write: Write) -> None:
     own = write(
         "own.yaml", "base: standard\npersonal_data:\n  replacement: '***'\n  emso: {action: drop}\n  e-mail: {action: keep}\n  oib: false\n"
@@ -231,6 +251,19 @@ def test_what_is_remembered_of_words_changes_no_number(texts: list[str]) -> None
         assert measurer.measure(text.encode()) == PlainLoops(frozenset({"a"})).measure(text)
 
 
+@given(
+    st.lists(
+        st.sampled_from(
+            ["www.", "www,", "vse", "vse,", "vse.", "ni...", "x.y", ".", ",", "a" * 254 + ".", "a" * 255, "b" * 255 + ",", "\n", "\t "]
+        ),
+        max_size=30,
+    )
+)
+@settings(max_examples=100, deadline=None)
+def test_plain_words_are_measured_as_letter_by_letter(words: list[str]) -> None:
+    assert Measurer(["vse"]).measure(" ".join(words).encode()) == PlainLoops(frozenset({"vse"})).measure(" ".join(words))
+
+
 @pytest.mark.parametrize("text", ["1 11ก1 11", "b bb漢b bb", "2024 leta, 2024漢 in 2024 leta,漢 漢leta,"])
 def test_a_word_is_the_same_beside_a_script_without_spaces(text: str) -> None:
     """Words of n-grams, of which one is cut from such a script and the other stands alone."""
@@ -255,17 +288,36 @@ def plain_dirt(text: str) -> int:
     ):
         found |= bit if re.search(pattern, text) else 0
     words = re.findall(r"[^\W_]+", text.lower())
-    return found | ("menu" in words) << 16 | any(word.startswith("piško") for word in words) << 17
+    return found | (not {"menu", "registracija"}.isdisjoint(words)) << 16 | any(word.startswith("piško") for word in words) << 17
 
 
 @pytest.mark.skipif(native.load(text_measures.SOURCE) is None, reason="no C compiler")
 @given(st.lists(st.text(st.sampled_from("aZ17 \n.-(/\u00a0Ã©â€œ”\ufffd@<&!č漢"), max_size=30), min_size=1, max_size=4), st.data())
 @settings(max_examples=400, deadline=None)
 def test_the_search_for_dirt_finds_what_a_plain_one_does(texts: list[str], data: st.DataObject) -> None:
-    measurer = Measurer((), {"menus": {"menu"}, "cookies": {"piškot*"}})
+    measurer = Measurer((), {"menus": {"menu", "registracija"}, "cookies": {"piškot*"}})
     bits = SPACING | HOLE | CAPITAL | LEAD | code_points.NUMBER | code_points.ADDRESS | code_points.MARKUP | 3 << 16
     for text in texts * 2:  # as a new word and as one that is remembered
-        word = data.draw(st.sampled_from(["", "menu", "MENU.", "menus", "piškotek", " (Piškot)", "12", "3 4-5", " â€ ", "â\u00a0“"]))
+        word = data.draw(
+            st.sampled_from(
+                [
+                    "",
+                    "menu",
+                    "menu,",
+                    "MENU.",
+                    "menus",
+                    "registracija",
+                    "registracija.",
+                    "registracije",
+                    "piškotek",
+                    " (Piškot)",
+                    "12",
+                    "3 4-5",
+                    " â€ ",
+                    "â\u00a0“",
+                ]
+            )
+        )
         assert measurer.dirt((text + word).encode()) & bits == plain_dirt(text + word), repr(text + word)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -26,7 +27,7 @@ def through_blocks(path: Path, **options: Any) -> tuple[list[Document], list[str
     for block in read_blocks(path, **options):
         found = [block.document(number) for number in range(len(block))]
         assert [block.data(number) for number in range(len(block))] == block.texts()
-        written = bytes(block.json_lines(0, len(block), path.name))
+        written = bytes(block.json_lines(np.arange(len(block)), path.name))
         assert written == b"".join(block.json_line(number, block.data(number), path.name) for number in range(len(block)))
         documents += found
         lines += written.decode().split("\n")[:-1]

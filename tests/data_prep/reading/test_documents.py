@@ -21,10 +21,33 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from common.artifacts import read_manifest
+from data_prep.reading import documents
 from data_prep.reading.documents import SUFFIXES, BadInput, Document, Documents, batches, read_documents
 from tests.processes import ROOT
 
 Write = Callable[[str, str | bytes], Path]
+
+
+@given(
+    st.lists(st.binary(max_size=12).map(lambda line: line.replace(b"\n", b"")), max_size=8),
+    st.booleans(),
+    st.sampled_from([None, 3, 7]),
+    st.integers(1, 9),
+)
+def test_lines_are_read_in_pieces(
+    tmp_path_factory: pytest.TempPathFactory, lines: list[bytes], ended: bool, most: int | None, piece: int
+) -> None:
+    """Wherever a piece ends, in a line, at its end, in one that is too long."""
+    path = tmp_path_factory.mktemp("lines") / "a.jsonl"
+    path.write_bytes(b"\n".join(lines) + b"\n" * (ended and bool(lines)))
+    expected = [line if most is None or len(line) <= most else "too long" for line in lines]
+    if lines and not ended and not lines[-1]:
+        expected.pop()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(documents, "_LINES_BYTES", piece)
+        found = list(documents.raw_lines(path, None, most))
+    assert found == [(n, line) if isinstance(line, bytes) else (n, found[n - 1][1]) for n, line in enumerate(expected, start=1)]
+    assert [line[0] for _, line in found if isinstance(line, tuple)] == [line for line in expected if isinstance(line, str)]
 
 
 @pytest.mark.parametrize(
