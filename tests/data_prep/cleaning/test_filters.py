@@ -109,6 +109,7 @@ def test_what_clean_kept_before_filters(tmp_path: Path) -> None:
     samples = [json.loads(line) for line in (output / "samples/c.jsonl").read_bytes().splitlines()]
     assert {sample["reason"] for sample in samples} == {*reasons.values(), "lines: cookie notices", "lines: menus", "lines: buttons"}
     assert any(sample["text"].startswith("Spletna stran uporablja piškotke") for sample in samples)
+    assert [sample["text"] for sample in samples if sample["reason"] == "empty"] == [texts["only a cookie notice"]]
 
 
 def test_none_leaves_all_of_it(tmp_path: Path) -> None:
