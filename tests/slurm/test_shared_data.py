@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
+from typing import NamedTuple
 
 import psutil
 import pytest
@@ -28,7 +29,7 @@ from tests.slurm.running_slurm import ACCOUNT, RunningSlurm, running_slurm
 
 TEXT = ROOT / "recipes/demo_text/sl.train.txt"
 CPU_NODES = ("cpu.name=cpu", "cpu.num_nodes=16", "cpu.cpus_per_node=32", "cpu.memory_gib=480", "cpu.time_limit=24:00:00")
-MANY, FEW = 150, 30  # documents of a file; few where each line is asked for its language
+MANY, FEW = 400, 30  # documents of a file; few where each line is asked for its language
 
 
 def _texts(documents: int) -> Callable[[int], list[str]]:
@@ -83,13 +84,22 @@ def stages(tmp_path_factory: pytest.TempPathFactory) -> Stages:
     return Stages(tmp_path_factory.mktemp("stages"))
 
 
+class Stopped(NamedTuple):
+    """A worker in its task."""
+
+    process: int
+    member: Path  # by which it is known to those who lead
+
+
 class Crew:
-    """A shared command while it runs on several nodes."""
+    """A shared command while it runs on several nodes, whose workers are let run for a moment at a time, so that no task can pass unseen."""
 
     def __init__(self, output: Path) -> None:
         self.output = output
         self.place = output.parent / f".{output.name}.crew"
         self.processes: dict[str, int] = {}  # the command on each node, as this machine numbers them
+        self.held: Stopped | None = None  # a worker of the node that leads, in its task
+        self._killed: tuple[Path, float] | None = None  # one of another node, and until when that is to be known
 
     def leader(self) -> str | None:
         """The node whose process leads."""
@@ -106,36 +116,60 @@ class Crew:
                 found.add(json.loads(path.read_text())["host"])
         return found
 
-    def stopped_worker(self, *, leads: bool) -> int | None:
-        """A worker that has a task and was stopped in it, of the node whose process leads or of another one."""
-        if (leader := self.leader()) is None:
-            return None
-        for host, command in self.processes.items():
-            if (host == leader) is leads:
-                for worker in _children(command):
-                    if self._stops_in_a_task(host, worker):
-                        return worker
+    def hold(self) -> None:
+        """Stop a worker of the node that leads in a task."""
+        leader = self.leader()
+        for worker in _children(self.processes.get(leader or "", 0)):
+            if self.held is None and (member := self._member_with_task(leader or "", worker)) is not None:
+                self.held = Stopped(worker, member)
+
+    def kill_both(self) -> bool:
+        """Kill a worker of another node, then of the one that leads, each in a task; whether that is done."""
+        leader = self.leader()
+        if self._killed is not None and self.held is not None:
+            assert time.monotonic() < self._killed[1], (
+                "its node does not say that a worker is gone; by its silence it would be known after 90 s"
+            )
+            if self._killed[0].exists():
+                return False
+            os.kill(self.held.process, signal.SIGKILL)
+            return True
+        self.hold()
+        workers = [(host, worker) for host, command in self.processes.items() if host != leader for worker in _children(command)]
+        for host, worker in workers:
+            member = self._member_with_task(host, worker)
+            if member is not None and self.held is not None and leader is not None:
+                os.kill(worker, signal.SIGKILL)
+                self._killed = member, time.monotonic() + 60
+                break
+        if self._killed is not None:
+            self._go_on([worker for _, worker in workers])
+        elif self.held is not None and not self._other_tasks():
+            self._go_on([self.held.process])  # so that others get tasks again
+            self.held = None
+        return False
+
+    def _member_with_task(self, host: str, worker: int) -> Path | None:
+        """What a worker is known by if it has a task, in which it stays stopped."""
+        with suppress(OSError):
+            os.kill(worker, signal.SIGCONT)
+            time.sleep(0.002)
+            os.kill(worker, signal.SIGSTOP)
+            number = next(line for line in Path(f"/proc/{worker}/status").read_text().splitlines() if line.startswith("NSpid")).split()[-1]
+            for taken in self.place.glob(f"board-*/taken/*-{number}"):
+                member = taken.parent.parent / "members" / taken.name.partition(".")[2]
+                with suppress(OSError, ValueError):
+                    if json.loads(member.read_text())["host"] == host:
+                        return member
         return None
 
-    def _stops_in_a_task(self, host: str, worker: int) -> bool:
-        """Let it run for a moment at a time, so that a short task cannot pass unseen."""
-        with suppress(OSError):
-            for _ in range(30):
-                os.kill(worker, signal.SIGSTOP)
-                time.sleep(0.001)
-                if self._has_task(host, worker):
-                    return True
-                os.kill(worker, signal.SIGCONT)
-                time.sleep(0.003)
-        return False
+    def _other_tasks(self) -> bool:
+        return any(self.place.glob("board-*/open/[0-9]*")) or len(list(self.place.glob("board-*/taken/*"))) > 1
 
-    def _has_task(self, host: str, worker: int) -> bool:
-        number = next(line for line in Path(f"/proc/{worker}/status").read_text().splitlines() if line.startswith("NSpid")).split()[-1]
-        for taken in self.place.glob(f"board-*/taken/*-{number}"):
-            with suppress(OSError, ValueError):
-                member = taken.parent.parent / "members" / taken.name.partition(".")[2]
-                return json.loads(member.read_text())["host"] == host
-        return False
+    def _go_on(self, workers: list[int]) -> None:
+        for worker in workers:
+            with suppress(OSError):
+                os.kill(worker, signal.SIGCONT)
 
 
 def _children(process: int) -> list[int]:
@@ -145,7 +179,9 @@ def _children(process: int) -> list[int]:
 
 
 def _look_for_processes(crews: Sequence[Crew]) -> None:
-    """Note where the commands run."""
+    """Note where the commands run, until that is known of three nodes each."""
+    if all(len(crew.processes) == 3 for crew in crews):
+        return
     of_output = {str(crew.output): crew for crew in crews}
     for process in psutil.process_iter():
         with suppress(psutil.Error):
@@ -194,22 +230,16 @@ def test_every_stage_loses_workers_of_both_kinds(
     work_dir = tmp_path / "work"
     jobs = submit_pipeline(pipeline_from_mapping(_pipeline(stages, STAGES, work_dir)), slurm.cluster(*CPU_NODES))
     crews = [Crew(work_dir / name) for name in STAGES]
-    leaders: dict[Crew, int] = {}  # workers of the nodes that lead, which wait until another node has come
     left = list(crews)
     end, looked = time.monotonic() + 240, 0.0
     while left:
-        assert time.monotonic() < end, f"not killed: {left}"
+        assert time.monotonic() < end, f"not killed: {[crew.output.name for crew in left]}"
         if time.monotonic() > looked + 0.3:
             _look_for_processes(left)
             looked = time.monotonic()
         for crew in list(left):
             assert not crew.output.exists(), f"{crew.output.name}: too late to be a test"
-            worker = crew.stopped_worker(leads=crew not in leaders)
-            if worker is not None and crew not in leaders:
-                leaders[crew] = worker
-            elif worker is not None:
-                os.kill(worker, signal.SIGKILL)
-                os.kill(leaders[crew], signal.SIGKILL)
+            if crew.kill_both():
                 left.remove(crew)
     _ended(slurm, jobs, work_dir, stages)
 
@@ -225,7 +255,7 @@ def test_every_stage_loses_the_node_that_leads(stages: Stages, tmp_path: Path) -
             log = f"--output={tmp_path}/{name}_%a.log"
             jobs.append(slurm.submit(f"#!/bin/bash\ncd {ROOT}\n{command}\n", "--open-mode=append", "--requeue", *options, log))
         crews = {name: Crew(tmp_path / name) for name in STAGES}
-        left, stopped = set(STAGES), set[str]()
+        left = set(STAGES)
         end, looked = time.monotonic() + 300, 0.0
         while left:
             assert time.monotonic() < end, f"not switched off: {left}"
@@ -235,8 +265,8 @@ def test_every_stage_loses_the_node_that_leads(stages: Stages, tmp_path: Path) -
             for name in sorted(left):
                 crew = crews[name]
                 assert not crew.output.exists(), f"{name}: too late to be a test"
-                if name not in stopped:
-                    stopped |= {name} if crew.stopped_worker(leads=True) is not None else set()
+                if crew.held is None:
+                    crew.hold()
                 elif len(crew.hosts()) == 3:
                     leader = crew.leader()
                     assert leader is not None
