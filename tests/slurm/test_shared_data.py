@@ -117,11 +117,16 @@ class Crew:
         return found
 
     def hold(self) -> None:
-        """Stop a worker of the node that leads in a task."""
-        leader = self.leader()
-        for worker in _children(self.processes.get(leader or "", 0)):
-            if self.held is None and (member := self._member_with_task(leader or "", worker)) is not None:
+        """Stop a worker of the node that leads in a task; until it has one the others get no further either."""
+        if self.held is not None or (leader := self.leader()) is None:
+            return
+        workers = [(host, worker) for host, command in self.processes.items() for worker in _children(command)]
+        for host, worker in workers:
+            member = self._member_with_task(host, worker)
+            if member is not None and host == leader and self.held is None:
                 self.held = Stopped(worker, member)
+        if self.held is not None:
+            self._go_on([worker for _, worker in workers if worker != self.held.process])
 
     def kill_both(self) -> bool:
         """Kill a worker of another node, then of the one that leads, each in a task; whether that is done."""
