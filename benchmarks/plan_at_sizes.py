@@ -12,10 +12,9 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import NamedTuple
+from statistics import linear_regression
 
-import numpy as np
-
+from benchmarks.whole.line import line_through
 from common import command
 from common.meter import Measured
 from common.plain_files import read_json
@@ -123,40 +122,27 @@ def rows(stage: str, amounts: Mapping[int, Amount], rates: Rates) -> Iterator[tu
         yield stage, f"{amount.text_bytes / 1e9:.3f}", *(figure for pair in pairs for figure in pair)
 
 
-class Line(NamedTuple):
-    """Of least squares through what was measured at several sizes: value = slope * GB of text + at_once."""
-
-    slope: float
-    at_once: float
-    furthest_off: float  # of what was measured, as a share of it
-
-    @classmethod
-    def through(cls, text: Sequence[float], measured: Sequence[float]) -> Line:
-        slope, at_once = np.polyfit(text, measured, 1)
-        off = [abs(slope * size + at_once - value) / value for size, value in zip(text, measured) if value]
-        return cls(float(slope), float(at_once), max(off, default=0.0))
-
-
 def lines_through(stage: str, amounts: Sequence[Amount]) -> tuple[str, ...]:
     """A row for a stage: its processor time, memory, output and disk as lines over the text."""
     text = [amount.text_bytes / 1e9 for amount in amounts]
-    seconds = Line.through(text, [amount.measured.cpu_seconds for amount in amounts])
-    memory = Line.through(text, [amount.measured.peak_bytes / 2**20 for amount in amounts])
-    output = Line.through(text, [amount.output_bytes / 1e9 for amount in amounts])
-    scratch = Line.through(text, [amount.scratch_bytes / 1e9 for amount in amounts])
-    of_time = (f"{seconds.slope:.1f}", f"{seconds.at_once:.1f}", f"{seconds.furthest_off:.0%}")
-    return stage, *of_time, f"{memory.slope:.1f}", f"{memory.at_once:.0f}", f"{output.slope:.3f}", f"{scratch.slope:.3f}"
+    seconds = line_through(text, [amount.measured.cpu_seconds for amount in amounts])
+    memory = line_through(text, [amount.measured.peak_bytes / 2**20 for amount in amounts])
+    disk = [
+        linear_regression(text, values).slope / 1e9 for values in zip(*((amount.output_bytes, amount.scratch_bytes) for amount in amounts))
+    ]
+    of_time = (f"{seconds.slope:.1f}", f"{seconds.start:.1f}", f"{seconds.worst:.0%}")
+    return stage, *of_time, f"{memory.slope:.1f}", f"{memory.start:.0f}", *(f"{slope:.3f}" for slope in disk)
 
 
 def greater(stage: str, amounts: Sequence[Amount], rates: Rates) -> tuple[str, ...]:
     """A row for a stage: processor hours and memory of more text, by the line and by the plan, in as many files."""
     text = [amount.text_bytes / 1e9 for amount in amounts]
-    seconds = Line.through(text, [amount.measured.cpu_seconds for amount in amounts])
-    memory = Line.through(text, [amount.measured.peak_bytes / 2**20 for amount in amounts])
+    seconds = line_through(text, [amount.measured.cpu_seconds for amount in amounts])
+    memory = line_through(text, [amount.measured.peak_bytes / 2**20 for amount in amounts])
     cells = []
     for size in _GREATER:
         plan = planned(rates, size * 10**9)[stage]
-        by_line = (seconds.slope * size + seconds.at_once) / 3600, (memory.slope * size + memory.at_once) / 1024
+        by_line = seconds.at(size) / 3600, memory.at(size) / 1024
         cells += [f"{by_line[0]:,.2f}", f"{plan.cpu_seconds / 3600:,.2f}", f"{by_line[1]:,.1f}", f"{plan.node_bytes / 2**30:,.1f}"]
     return stage, *cells
 
