@@ -40,8 +40,8 @@ class Removal:
         return self.rules[0][0]
 
 
-def removals(paths: Sequence[Path], filters: str, language: str) -> Iterator[tuple[int, Removal | None]]:
-    """Of each text a number that is its own, and the removal of the text or of lines of it if there is one; each file is a corpus."""
+def removals(paths: Sequence[Path], filters: str, language: str, seed: int) -> Iterator[tuple[int, Removal | None]]:
+    """Of each text a number that is its own and the seed's, and the removal of the text or of lines of it if there is one; each file is a corpus."""
     settings = read_filters(filters)
     settings["same_text"] = False  # what is there twice is not what is read
     hygiene = {**BEFORE, **AFTER}
@@ -53,7 +53,7 @@ def removals(paths: Sequence[Path], filters: str, language: str) -> Iterator[tup
             text, refused = filtering.repair(text, filtering.dirt(text.encode()), hygiene, lambda *_: None, taken)
             found = [(refused, "")] if refused else []
             found += filtering.reasons(text.encode(), language)
-            place = xxhash.xxh3_64_intdigest(f"{path.name}:{number}".encode())
+            place = xxhash.xxh3_64_intdigest(f"{path.name}:{number}".encode(), seed)
             yield place, Removal(path.name.partition(".")[0], text, tuple(found or lines)) if found or lines else None
 
 
@@ -102,9 +102,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--filters", default="web", metavar="NAME", help="as of data_prep.clean (default: web)")
     parser.add_argument("--number", type=int, default=200, metavar="N", help="of removals (default: 200)")
     parser.add_argument("--characters", type=int, default=300, metavar="N", help="of each text that are printed (default: 300)")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="another one draws other removals (default: 0)")
     parser.add_argument("--kept", type=Path, metavar="FILE", help="numbers that a reader would have kept, between white space")
     arguments = parser.parse_args(argv)
-    found = removals(arguments.input, arguments.filters, arguments.language)
+    found = removals(arguments.input, arguments.filters, arguments.language, arguments.seed)
     sample, taken, texts = drawn(found, arguments.number)
     if arguments.kept is not None:
         print(table(sample, taken, set(map(int, arguments.kept.read_text(encoding="utf-8").split()))))

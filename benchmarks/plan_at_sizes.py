@@ -12,9 +12,9 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from statistics import linear_regression
 
-import numpy as np
-
+from benchmarks.whole.line import line_through
 from common import command
 from common.meter import Measured
 from common.plain_files import read_json
@@ -36,7 +36,17 @@ from data_prep.planning.rates import (
 _HEADER = (
     "stage", "text, GB", "processor s", "plan", "largest process, MiB", "plan", "plan / measured", "output, GB", "plan", "disk meanwhile, GB", "plan",
 )  # fmt: skip
-_LINE_HEADER = ("stage", "processor s a GB", "largest process, MiB a GB", "output, GB a GB", "disk meanwhile, GB a GB")
+_LINE_HEADER = (
+    "stage",
+    "processor s a GB",
+    "and at once",
+    "furthest off",
+    "largest process, MiB a GB",
+    "and at once",
+    "output, GB a GB",
+    "disk meanwhile, GB a GB",
+)
+_GREATER = (30, 1000)  # GB
 
 
 class Place:
@@ -112,16 +122,29 @@ def rows(stage: str, amounts: Mapping[int, Amount], rates: Rates) -> Iterator[tu
         yield stage, f"{amount.text_bytes / 1e9:.3f}", *(figure for pair in pairs for figure in pair)
 
 
-def line_through(stage: str, amounts: Sequence[Amount]) -> tuple[str, ...]:
-    """The slope of the line of least squares through what was measured at several sizes."""
+def lines_through(stage: str, amounts: Sequence[Amount]) -> tuple[str, ...]:
+    """A row for a stage: its processor time, memory, output and disk as lines over the text."""
     text = [amount.text_bytes / 1e9 for amount in amounts]
-    values = [
-        ([amount.measured.cpu_seconds for amount in amounts], ".1f"),
-        ([amount.measured.peak_bytes / 2**20 for amount in amounts], ".1f"),
-        ([amount.output_bytes / 1e9 for amount in amounts], ".3f"),
-        ([amount.scratch_bytes / 1e9 for amount in amounts], ".3f"),
+    seconds = line_through(text, [amount.measured.cpu_seconds for amount in amounts])
+    memory = line_through(text, [amount.measured.peak_bytes / 2**20 for amount in amounts])
+    disk = [
+        linear_regression(text, values).slope / 1e9 for values in zip(*((amount.output_bytes, amount.scratch_bytes) for amount in amounts))
     ]
-    return stage, *(f"{np.polyfit(text, measured, 1)[0]:{form}}" for measured, form in values)
+    of_time = (f"{seconds.slope:.1f}", f"{seconds.start:.1f}", f"{seconds.worst:.0%}")
+    return stage, *of_time, f"{memory.slope:.1f}", f"{memory.start:.0f}", *(f"{slope:.3f}" for slope in disk)
+
+
+def greater(stage: str, amounts: Sequence[Amount], rates: Rates) -> tuple[str, ...]:
+    """A row for a stage: processor hours and memory of more text, by the line and by the plan, in as many files."""
+    text = [amount.text_bytes / 1e9 for amount in amounts]
+    seconds = line_through(text, [amount.measured.cpu_seconds for amount in amounts])
+    memory = line_through(text, [amount.measured.peak_bytes / 2**20 for amount in amounts])
+    cells = []
+    for size in _GREATER:
+        plan = planned(rates, size * 10**9)[stage]
+        by_line = seconds.at(size) / 3600, memory.at(size) / 1024
+        cells += [f"{by_line[0]:,.2f}", f"{plan.cpu_seconds / 3600:,.2f}", f"{by_line[1]:,.1f}", f"{plan.node_bytes / 2**30:,.1f}"]
+    return stage, *cells
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -140,7 +163,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     work, tokenizer = arguments.work.resolve(), arguments.tokenizer.resolve()
     rates = measured_rates(arguments.input, tokenizer, work, arguments.sample)
     places = {size: Place(work / f"{size:g}") for size in arguments.megabytes}
-    table, lines = list[tuple[str, ...]](), list[tuple[str, ...]]()
+    table, lines, more = list[tuple[str, ...]](), list[tuple[str, ...]](), list[tuple[str, ...]]()
     for stage in STAGES:
         amounts: dict[int, Amount] = {}
         for size, place in places.items():
@@ -149,9 +172,14 @@ def main(argv: Sequence[str] | None = None) -> int:
             amounts[text_bytes] = place.run(stage, before.kept_bytes if before else text_bytes, tokenizer)
             print(*next(rows(stage, {text_bytes: amounts[text_bytes]}, rates)), sep="\t", flush=True)
         table += rows(stage, amounts, rates)
-        lines += [line_through(stage, list(amounts.values()))] if len(amounts) > 1 else []
+        if len(amounts) > 1:
+            lines.append(lines_through(stage, list(amounts.values())))
+            more.append(greater(stage, list(amounts.values()), rates))
     print(f"\n{markdown_table(_HEADER, table)}")
-    print(f"\n{markdown_table(_LINE_HEADER, lines)}" if lines else "")
+    if lines:
+        of_size = ("processor h, line", "plan", "largest process, GiB, line", "plan")
+        print(f"\n{markdown_table(_LINE_HEADER, lines)}")
+        print(f"\n{markdown_table(('stage', *(f'{size:,} GB: {what}' for size in _GREATER for what in of_size)), more)}")
     return command.DONE
 
 

@@ -283,7 +283,8 @@ class _Cleaner:
         reason, detail = refused
         sample = {"place": self._place, "detail": detail, "before": text[: 2 * _CONTEXT]}
         _count(self.counts.removed.setdefault(reason, Change()), characters, sample)
-        self.samples.add(reason, self._place, {"what": "document", "detail": detail, "text": shown(text)})
+        # Of which nothing is left is shown as it came.
+        self.samples.add(reason, self._place, {"what": "document", "detail": detail, "text": shown(text or block.data(number).decode())})
         identity, line = block.identity(number, self._file_name), int(block.lines[number])
         removed_file.write({"id": identity, "file": self._file_name, "line": line, "reason": reason, "detail": detail})
 

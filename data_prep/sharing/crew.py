@@ -362,7 +362,9 @@ class _Workers:
         """Start as many as there shall be."""
         assert self._board is not None
         fork = multiprocessing.get_context("fork")
-        self._processes = [process for process in self._processes if process.is_alive()]
+        dead = [process for process in self._processes if not process.is_alive()]
+        self._forget(dead)
+        self._processes = [process for process in self._processes if process not in dead]
         while len(self._processes) < self._number:
             process = fork.Process(target=_serve, args=(self._board,), daemon=True)
             process.start()
@@ -399,11 +401,16 @@ class _Workers:
             process.kill()
         for process in self._processes:
             process.join()
+        self._forget(self._processes)
+        self._processes, self._board = [], None
+
+    def _forget(self, ended: list[Any]) -> None:
+        """Take processes of this machine that have ended off the board, for a leader elsewhere cannot look them up."""
+        for process in ended:
             if self._board is not None:
                 for path in (self._board.path / _MEMBERS).glob(f"*-{process.pid}"):
                     if _is_of_this_machine(path):
                         path.unlink(missing_ok=True)
-        self._processes, self._board = [], None
 
     def __enter__(self) -> _Workers:
         return self

@@ -353,6 +353,18 @@ def test_copies_in_the_published_forms(tmp_path: Path) -> None:
         assert {key: row[key] for key in expected} == expected and row["text"] == text
 
 
+def test_families_say_what_they_are() -> None:
+    """Columns, licence and source of every member too; how much there is of the family; where it is to be had."""
+    table = table_rows(KNOWN_TABLE)
+    assert {"glot500", "nemotron_cc"} | {name for name, row in table.items() if is_template(row)} == set(FAMILIES) | {"glot500"}
+    for name, row in table.items():
+        family = next((family for family in (*FAMILIES, "glot500") if name == family or name.startswith(f"{family}_")), None)
+        if family is not None:
+            assert row["licence"] and row["source"] and "text" in row["columns"], name
+            assert row["size"] if name == family else table[family]["size"], name
+            assert "huggingface" in row or row["how"], name
+
+
 def test_families_ask_for_a_language(tmp_path: Path) -> None:
     [source] = read_sources(KNOWN_TABLE, only=["fineweb2:hrv_Latn"])
     assert source.huggingface == HuggingFace("HuggingFaceFW/fineweb-2", "hrv_Latn") and source.corpus.facts["language"] == "hrv_Latn"

@@ -1,41 +1,41 @@
-"""Data commands shared by the nodes of a real Slurm: the bytes of one machine, also where a node is lost."""
+"""Data commands shared by the nodes of a real Slurm: the bytes of one machine, also where workers and nodes are lost."""
 
 from __future__ import annotations
 
 import json
+import os
 import random
 import shlex
+import signal
 import sys
 import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
+from typing import NamedTuple
 
+import psutil
 import pytest
 
 from common.artifacts import check_files, read_manifest
-from data_prep.dedup import dedup
-from data_prep.deduplication.decisions import DocumentMethods
-from data_prep.reading.corpora import Corpus
+from data_prep.reading.documents import Documents
+from data_prep.train_tokenizer import train_tokenizer
 from slurm.stages.pipeline_file import pipeline_from_mapping
 from slurm.stages.pipeline_submission import submit_pipeline
-from tests.processes import ROOT
+from tests.data_prep.shared_stages import STAGES, words_of, write_texts
+from tests.processes import ROOT, run_command
 from tests.slurm.running_slurm import ACCOUNT, RunningSlurm, running_slurm
 
-
-def _texts(directory: Path, *, files: int, documents: int) -> tuple[Path, ...]:
-    """Files of documents that share lines."""
-    generator = random.Random(0)
-    stock = [" ".join(f"w{generator.randrange(5000)}" for _ in range(30)) for _ in range(files * documents)]
-    paths = []
-    for number in range(files):
-        paths.append(directory / f"{number:02d}.jsonl")
-        rows = [{"id": f"{number}-{i}", "text": "\n".join(generator.choices(stock, k=6))} for i in range(documents)]
-        paths[-1].write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return tuple(paths)
+TEXT = ROOT / "recipes/demo_text/sl.train.txt"
+CPU_NODES = ("cpu.name=cpu", "cpu.num_nodes=16", "cpu.cpus_per_node=32", "cpu.memory_gib=480", "cpu.time_limit=24:00:00")
+MANY, FEW = 400, 30  # documents of a file; few where each line is asked for its language
 
 
-def _command(paths: tuple[Path, ...], output: Path) -> str:
-    words = [sys.executable, "-m", "data_prep.dedup", "--input", *(f"c={path}" if path == paths[0] else path for path in paths)]
-    return shlex.join(map(str, [*words, "--same-documents", "--shared", "--workers", 1, "--output", output]))
+def _texts(documents: int) -> Callable[[int], list[str]]:
+    """Documents that share lines of real text."""
+    stock = [line for line in TEXT.read_text(encoding="utf-8").split("\n") if line]
+    return lambda number: ["\n".join(random.Random(f"{number} {i}").choices(stock, k=6)) for i in range(documents)]
 
 
 def _content(output: Path) -> dict[str, bytes]:
@@ -45,55 +45,245 @@ def _content(output: Path) -> dict[str, bytes]:
     return {name: (output / name).read_bytes() for name in manifest.files}
 
 
-def _expected(paths: tuple[Path, ...], output: Path) -> dict[str, bytes]:
-    dedup([Corpus("c", paths)], output, methods=DocumentMethods(same=True), passes=1)
-    return _content(output)
+class Stages:
+    """Each command with what it is given, and what it makes on one machine."""
+
+    def __init__(self, place: Path) -> None:
+        self._place = place
+        self._texts = {}
+        for documents in (MANY, FEW):
+            (place / str(documents)).mkdir()
+            self._texts[documents] = write_texts(place / str(documents), _texts(documents))
+
+    @cached_property
+    def _tokenizer(self) -> Path:
+        train_tokenizer(Documents([TEXT]), self._place / "tokenizer", vocab_size=2000)
+        return self._place / "tokenizer"
+
+    def _words(self, stage: str) -> list[str]:
+        tokenizer = self._tokenizer if stage in ("mixture", "to_megatron") else self._place
+        words = words_of(stage, self._texts[FEW if stage == "clean" else MANY], tokenizer)
+        return [*words, "--vocab-size", "400"] if stage == "train_tokenizer" else words
+
+    def command(self, stage: str) -> str:
+        """As a pipeline has it, without an output."""
+        return shlex.join([f"data_prep.{stage}", *self._words(stage), "--shared", "--workers", "1"])
+
+    def made_by_one(self, stage: str) -> dict[str, bytes]:
+        """The files that one machine makes."""
+        output = self._place / stage
+        if not output.exists():
+            words = [*self._words(stage), "--workers", "1", "--output", output]
+            done = run_command(f"data_prep.{stage}", *words, log_dir=self._place / "logs" / stage)
+            assert done.code == 0, done.stderr
+        return _content(output)
+
+
+@pytest.fixture(scope="module")
+def stages(tmp_path_factory: pytest.TempPathFactory) -> Stages:
+    return Stages(tmp_path_factory.mktemp("stages"))
+
+
+class Stopped(NamedTuple):
+    """A worker in its task."""
+
+    process: int
+    member: Path  # by which it is known to those who lead
+
+
+class Crew:
+    """A shared command while it runs on several nodes, whose workers are let run for a moment at a time, so that no task can pass unseen."""
+
+    def __init__(self, output: Path) -> None:
+        self.output = output
+        self.place = output.parent / f".{output.name}.crew"
+        self.processes: dict[str, int] = {}  # the command on each node, as this machine numbers them
+        self.held: Stopped | None = None  # a worker of the node that leads, in its task
+        self._killed: tuple[Path, float] | None = None  # one of another node, and until when that is to be known
+
+    def leader(self) -> str | None:
+        """The node whose process leads."""
+        for lease in self.place.glob(".lease-*"):
+            with suppress(OSError, ValueError):
+                return str(json.loads(lease.read_text())["host"])
+        return None
+
+    def hosts(self) -> set[str]:
+        """Nodes whose workers have come."""
+        found = set()
+        for path in self.place.glob("board-*/members/*"):
+            with suppress(OSError, ValueError):
+                found.add(json.loads(path.read_text())["host"])
+        return found
+
+    def hold(self) -> None:
+        """Stop a worker of the node that leads in a task; until it has one the others get no further either."""
+        if self.held is not None or (leader := self.leader()) is None:
+            return
+        workers = [(host, worker) for host, command in self.processes.items() for worker in _children(command)]
+        for host, worker in workers:
+            member = self._member_with_task(host, worker)
+            if member is not None and host == leader and self.held is None:
+                self.held = Stopped(worker, member)
+        if self.held is not None:
+            self._go_on([worker for _, worker in workers if worker != self.held.process])
+
+    def kill_both(self) -> bool:
+        """Kill a worker of another node, then of the one that leads, each in a task; whether that is done."""
+        leader = self.leader()
+        if self._killed is not None and self.held is not None:
+            assert time.monotonic() < self._killed[1], (
+                "its node does not say that a worker is gone; by its silence it would be known after 90 s"
+            )
+            if self._killed[0].exists():
+                return False
+            os.kill(self.held.process, signal.SIGKILL)
+            return True
+        self.hold()
+        workers = [(host, worker) for host, command in self.processes.items() if host != leader for worker in _children(command)]
+        for host, worker in workers:
+            member = self._member_with_task(host, worker)
+            if member is not None and self.held is not None and leader is not None:
+                os.kill(worker, signal.SIGKILL)
+                self._killed = member, time.monotonic() + 60
+                break
+        if self._killed is not None:
+            self._go_on([worker for _, worker in workers])
+        elif self.held is not None and not self._other_tasks():
+            self._go_on([self.held.process])  # so that others get tasks again
+            self.held = None
+        return False
+
+    def _member_with_task(self, host: str, worker: int) -> Path | None:
+        """What a worker is known by if it has a task, in which it stays stopped."""
+        with suppress(OSError):
+            os.kill(worker, signal.SIGCONT)
+            time.sleep(0.002)
+            os.kill(worker, signal.SIGSTOP)
+            number = next(line for line in Path(f"/proc/{worker}/status").read_text().splitlines() if line.startswith("NSpid")).split()[-1]
+            for taken in self.place.glob(f"board-*/taken/*-{number}"):
+                member = taken.parent.parent / "members" / taken.name.partition(".")[2]
+                with suppress(OSError, ValueError):
+                    if json.loads(member.read_text())["host"] == host:
+                        return member
+        return None
+
+    def _other_tasks(self) -> bool:
+        return any(self.place.glob("board-*/open/[0-9]*")) or len(list(self.place.glob("board-*/taken/*"))) > 1
+
+    def _go_on(self, workers: list[int]) -> None:
+        for worker in workers:
+            with suppress(OSError):
+                os.kill(worker, signal.SIGCONT)
+
+
+def _children(process: int) -> list[int]:
+    with suppress(OSError):
+        return [int(number) for number in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
+    return []
+
+
+def _look_for_processes(crews: Sequence[Crew]) -> None:
+    """Note where the commands run, until that is known of three nodes each."""
+    if all(len(crew.processes) == 3 for crew in crews):
+        return
+    of_output = {str(crew.output): crew for crew in crews}
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            words = process.cmdline()
+            if words[1:2] == ["-m"] and words[-1] in of_output and psutil.Process(process.ppid()).cmdline() != words:
+                of_output[words[-1]].processes[process.environ()["SLURMD_NODENAME"]] = process.pid
+
+
+def _pipeline(stages: Stages, names: tuple[str, ...], work_dir: Path) -> dict:
+    """Stages that need nothing of each other, each on three nodes."""
+    return {
+        "name": "shared",
+        "work_dir": str(work_dir),
+        "resources": {"many": {"nodes": 3, "cpus": 1, "memory_gib": 4, "time_limit": "00:10:00"}},
+        "stages": {name: {"command": stages.command(name), "output": name, "resources": "many"} for name in names},
+    }
+
+
+def _ended(slurm: RunningSlurm, jobs: dict[str, list[str]], work_dir: Path, stages: Stages) -> None:
+    """Wait for the jobs of a pipeline and compare what they made."""
+    for name, [job] in jobs.items():
+        state = slurm.wait(int(job), timeout_seconds=240)
+        [log] = [path.read_text() for path in (work_dir / "logs").glob(f"{name}-*")]
+        assert state == "COMPLETED" and "tasks were done by" in log, log
+        assert slurm.job(int(job))["NumNodes"] == "3"
+        assert _content(work_dir / name) == stages.made_by_one(name), name
 
 
 def test_a_stage_on_three_nodes_makes_the_bytes_of_one_machine(
-    slurm: RunningSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    slurm: RunningSlurm, stages: Stages, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slurm.use(monkeypatch)
-    paths = _texts(tmp_path, files=6, documents=60)
-    command = _command(paths, tmp_path).partition(" -m ")[2].rpartition(" --output")[0]
-    mapping = {
-        "name": "shared",
-        "work_dir": str(tmp_path / "work"),
-        "resources": {"many": {"nodes": 3, "cpus": 1, "memory_gib": 4, "time_limit": "00:10:00"}},
-        "stages": {"unique": {"command": command, "output": "unique", "resources": "many"}},
-    }
-    with pytest.raises(ValueError, match="stage unique gets 3 nodes, each of which would do all of it; add --shared"):
-        pipeline_from_mapping(mapping | {"stages": {"unique": {**mapping["stages"]["unique"], "command": command.replace("--shared", "")}}})  # type: ignore[index]
-    cpu = ("cpu.name=cpu", "cpu.num_nodes=16", "cpu.cpus_per_node=32", "cpu.memory_gib=480", "cpu.time_limit=24:00:00")
-    [[job]] = submit_pipeline(pipeline_from_mapping(mapping), slurm.cluster(*cpu)).values()
-    state = slurm.wait(int(job), timeout_seconds=120)
-    [log] = [path.read_text() for path in (tmp_path / "work/logs").glob("unique-*")]
-    assert state == "COMPLETED" and "tasks were done by" in log, log
-    assert slurm.job(int(job))["NumNodes"] == "3"
-    assert _content(tmp_path / "work/unique") == _expected(paths, tmp_path / "one")
+    mapping = _pipeline(stages, ("dedup",), tmp_path / "work")
+    alone = {**mapping["stages"]["dedup"], "command": mapping["stages"]["dedup"]["command"].replace("--shared", "")}
+    with pytest.raises(ValueError, match="stage dedup gets 3 nodes, each of which would do all of it; add --shared"):
+        pipeline_from_mapping(mapping | {"stages": {"dedup": alone}})
+    _ended(slurm, submit_pipeline(pipeline_from_mapping(mapping), slurm.cluster(*CPU_NODES)), tmp_path / "work", stages)
+
+
+@pytest.mark.slow
+def test_every_stage_loses_workers_of_both_kinds(
+    slurm: RunningSlurm, stages: Stages, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On three nodes each; of the node that leads and of another one a worker is killed that has a task, which others do again."""
+    slurm.use(monkeypatch)
+    work_dir = tmp_path / "work"
+    jobs = submit_pipeline(pipeline_from_mapping(_pipeline(stages, STAGES, work_dir)), slurm.cluster(*CPU_NODES))
+    crews = [Crew(work_dir / name) for name in STAGES]
+    left = list(crews)
+    end, looked = time.monotonic() + 240, 0.0
+    while left:
+        assert time.monotonic() < end, f"not killed: {[crew.output.name for crew in left]}"
+        if time.monotonic() > looked + 0.3:
+            _look_for_processes(left)
+            looked = time.monotonic()
+        for crew in list(left):
+            assert not crew.output.exists(), f"{crew.output.name}: too late to be a test"
+            if crew.kill_both():
+                left.remove(crew)
+    _ended(slurm, jobs, work_dir, stages)
 
 
 @pytest.mark.long
-def test_a_node_that_is_lost_costs_its_part(tmp_path: Path) -> None:
-    """Three jobs of an array, the node of the one that leads is switched off; the others wait for as long as a machine may be silent."""
-    paths = _texts(tmp_path, files=16, documents=3000)
-    script = f"#!/bin/bash\ncd {ROOT}\n{_command(paths, tmp_path / 'many')}\n"
-    place = tmp_path / ".many.crew"
-    with running_slurm(nodes=3) as slurm:
-        options = ("--array=0-2", "--nodes=1", "--exclusive", "--partition=cpu", f"--account={ACCOUNT}", f"--output={tmp_path}/log_%a")
-        job = slurm.submit(script, "--open-mode=append", "--requeue", *options)
-        end = time.monotonic() + 120
-        while not (boards := list(place.glob("board-*"))) or len(list((boards[0] / "members").iterdir())) < 3:
-            assert time.monotonic() < end, "not all three came"
-            time.sleep(0.05)
-        [lease] = place.glob(".lease-*")
-        leader = json.loads(lease.read_text())["host"]
-        slurm.node("power-off", leader)
-        assert not (tmp_path / "many").exists(), "too late to be a test"
-        while place.exists() or not (tmp_path / "many").exists():
-            assert time.monotonic() < end + 600, [(tmp_path / f"log_{n}").read_text() for n in range(3)]
-            time.sleep(0.2)
-        slurm.run("scancel", str(job), check=False)
-    logs = "".join((tmp_path / f"log_{n}").read_text() for n in range(3) if (tmp_path / f"log_{n}").exists())
-    assert "tasks were done by" in logs, logs
-    assert _content(tmp_path / "many") == _expected(paths, tmp_path / "one")
+def test_every_stage_loses_the_node_that_leads(stages: Stages, tmp_path: Path) -> None:
+    """Three jobs of an array for each; while a worker of it has a task, the node is switched off, and another one leads when it was silent for long."""
+    with running_slurm(nodes=3 * len(STAGES)) as slurm:
+        jobs = []
+        for name in STAGES:
+            command = f"{shlex.quote(sys.executable)} -m {stages.command(name)} --output {tmp_path / name}"
+            options = ("--array=0-2", "--nodes=1", "--exclusive", "--partition=cpu", f"--account={ACCOUNT}")
+            log = f"--output={tmp_path}/{name}_%a.log"
+            jobs.append(slurm.submit(f"#!/bin/bash\ncd {ROOT}\n{command}\n", "--open-mode=append", "--requeue", *options, log))
+        crews = {name: Crew(tmp_path / name) for name in STAGES}
+        left = set(STAGES)
+        end, looked = time.monotonic() + 300, 0.0
+        while left:
+            assert time.monotonic() < end, f"not switched off: {left}"
+            if time.monotonic() > looked + 0.3:
+                _look_for_processes([crews[name] for name in left])
+                looked = time.monotonic()
+            for name in sorted(left):
+                crew = crews[name]
+                assert not crew.output.exists(), f"{name}: too late to be a test"
+                if crew.held is None:
+                    crew.hold()
+                elif len(crew.hosts()) == 3:
+                    leader = crew.leader()
+                    assert leader is not None
+                    slurm.node("power-off", leader)
+                    left.remove(name)
+        for name, crew in crews.items():
+            while crew.place.exists() or not crew.output.exists():
+                assert time.monotonic() < end + 600, [path.read_text() for path in sorted(tmp_path.glob(f"{name}_*.log"))]
+                time.sleep(0.2)
+        for job in jobs:
+            slurm.run("scancel", str(job), check=False)
+    for name, crew in crews.items():
+        logs = "".join(path.read_text() for path in tmp_path.glob(f"{name}_*.log"))
+        assert "tasks were done by" in logs, logs
+        assert _content(crew.output) == stages.made_by_one(name), name

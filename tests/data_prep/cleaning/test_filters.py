@@ -109,6 +109,7 @@ def test_what_clean_kept_before_filters(tmp_path: Path) -> None:
     samples = [json.loads(line) for line in (output / "samples/c.jsonl").read_bytes().splitlines()]
     assert {sample["reason"] for sample in samples} == {*reasons.values(), "lines: cookie notices", "lines: menus", "lines: buttons"}
     assert any(sample["text"].startswith("Spletna stran uporablja piškotke") for sample in samples)
+    assert [sample["text"] for sample in samples if sample["reason"] == "empty"] == [texts["only a cookie notice"]]
 
 
 def test_none_leaves_all_of_it(tmp_path: Path) -> None:
@@ -399,11 +400,17 @@ GOOD_TEXTS = {
         f"{n}. člen\n{line}.\nKdor ravna v nasprotju s tem členom, se kaznuje z globo {n} evrov."
         for n, line in enumerate(_lines(12, words=20))
     ),
+    "penalties": "\n".join(
+        f"Z globo {n}00 evrov se kaznuje oseba, ki stori naslednje:\n1. {line.replace('beseda', 'prva')};\n2. {line.replace('beseda', 'druga')}."
+        for n, line in enumerate(_lines(12), start=1)
+    ),
+    "story of four sentences": "Naslov\n" + ".\n".join(_lines(4, words=26)) + ".\nAvtor",
     "short page of help": "Odpri datoteko.\n" + ".\n".join(_lines(3, "Kliknite gumb Vklopi in nato ", words=13)) + ".",
 }
 # Each of six phrases four times, behind it words of its own.
 REPEATING = [" ".join([phrase, *line.split()[9:]]) for phrase, line in zip(_lines(6, words=9) * 4, _lines(24, words=12))]
 BAD_TEXTS = {
+    "c4 too few sentences": "\n".join(" ".join(pair) for pair in zip(_lines(3, words=20), _lines(6, words=20)[3:])),
     "gopher duplicate 5-grams": "\n".join(REPEATING),
     "sentences repeat, 5-grams": "\n".join(f"{line}." for line in REPEATING),
     "gopher bullets": "\n".join(f"— {line}" for line in _lines(12)),
@@ -414,7 +421,7 @@ BAD_TEXTS = {
 
 
 def test_rules_about_pages_leave_dialogue_and_manuals(tmp_path: Path) -> None:
-    """`web` took these of novels, manuals and news; what the rules are about it still takes."""
+    """`web` took these of novels, laws, manuals and news; what the rules are about it still takes."""
     _, removed, _ = cleaned(tmp_path, [*GOOD_TEXTS.values(), *BAD_TEXTS.values()], "--filters", "web")
     reasons = {f"d{len(GOOD_TEXTS) + number}": name for number, name in enumerate(BAD_TEXTS)}
     assert {name: reason for name, (reason, _) in removed.items()} == reasons

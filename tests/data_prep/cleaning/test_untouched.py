@@ -150,12 +150,13 @@ def test_no_line_and_no_phrase_is_missed(text: str) -> None:
     assert dirt[0] or without_markup(text) == text
 
 
-@given(st.lists(TEXTS, min_size=1, max_size=5))
+@given(st.lists(TEXTS, min_size=1, max_size=5), st.sampled_from([1, 2, 10]))
+@example(["\n".join("beseda " * number for number in range(9, 12))], 10)
 @settings(max_examples=200, deadline=None)
-def test_short_lines_are_those_of_python(texts: list[str]) -> None:
+def test_short_lines_are_those_of_python(texts: list[str], max_words: int) -> None:
     block = block_of(texts)
-    hashes, odd = LineSearch({}, {}).short_lines(block.text, block.offsets, 10)
-    expected = [repeated_lines._short_lines(text, 10) for text in texts]
+    hashes, odd = LineSearch({}, {}).short_lines(block.text, block.offsets, max_words)
+    expected = [repeated_lines._short_lines(text, max_words) for text in texts]
     assert sorted(hashes.tolist()) == sorted(key for place, keys in enumerate(expected) if place not in odd for key in keys.tolist())
     certain = [
         place for place, text in enumerate(texts) if text.isascii() and not set(text) & set("\r\x0b\x0c") and "dolga" * 800 not in text

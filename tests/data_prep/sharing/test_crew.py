@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib
 import json
 import multiprocessing
 import os
@@ -15,16 +16,14 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from common import command
 from common.artifacts import Manifest, check_files, read_manifest, staged_directory, write_manifest
-from data_prep import clean, collect, dedup, mixture, to_megatron, train_tokenizer
-from data_prep.cleaning.quality_models import Classifier
 from data_prep.sharing import crew
 from data_prep.sharing.shards import ordered_map
 from data_prep.tokenizers.files import start_without_torch
+from tests.data_prep.shared_stages import STAGES, words_of, write_texts
 
 # Machines are forked from a process of their own: threads of the tokenizer library that earlier tests have used here do not survive a fork.
 _SERVER = multiprocessing.get_context("forkserver")
@@ -90,48 +89,12 @@ def _content(output: Path) -> dict[str, bytes]:
 
 @pytest.fixture(scope="module")
 def texts(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """Six files in two corpora, with words that repeat."""
-    directory = tmp_path_factory.mktemp("texts")
-    for number in range(6):
-        lines = [f"vrstica {i % 7} v datoteki {number % 4} ima deset besed in konec tukaj zdaj {i % 3}" for i in range(40)]
-        rows = [{"id": f"{number}-{i}", "text": "\n".join([*lines[i : i + 5], "Uradni list"]), "score": 1 + i % 4} for i in range(0, 40, 5)]
-        (directory / f"{number}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    protected = "vrstica 3 v datoteki 2 ima deset besed in konec tukaj zdaj 0 vrstica"
-    (directory / "protected.jsonl").write_text(json.dumps({"question": protected}) + "\n")
-    Classifier(np.linspace(-1, 1, 1 << 18, dtype=np.float32), 0.0).save(directory / "model.npz")
-    scores = f"scores: {{s: {{key: score, min: 2}}, m: {{model: {directory}, min: 0.2, as: quality}}}}"
-    (directory / "filters.yaml").write_text(f"base: none\nrepeated_lines: {{max_words: 5, min_documents: 4, min_share: 0}}\n{scores}\n")
-    return [
-        f"a={directory}/0.jsonl",
-        f"{directory}/1.jsonl",
-        f"{directory}/2.jsonl",
-        f"b={directory}/3.jsonl",
-        f"{directory}/4.jsonl",
-        f"{directory}/5.jsonl",
-    ]
-
-
-_BY_PARAGRAPH = ["--language", "sl", "--language-unit", "paragraph", "--min-words", "20"]
-_ALL_METHODS = ["--same-documents", "--similar-documents", "0.7", "--substrings", "8", "--min-kept-tokens", "3"]
-_SHARES = ["--budget", "corpus:a=60%", "corpus:b=40%", "--tokens", "2000"]
-STAGES = ("collect", "clean", "dedup", "mixture", "to_megatron", "train_tokenizer")
+    return write_texts(tmp_path_factory.mktemp("texts"))
 
 
 def _stage(name: str, texts: list[str], tokenizer: Path) -> tuple[Callable[[Sequence[str]], int], list[str]]:
     """The command of a stage, without its output."""
-    files = [text.rpartition("=")[2] for text in texts]
-    folder = Path(files[0]).parent
-    return {
-        "collect": (collect.main, ["--input", *texts]),
-        "clean": (clean.main, ["--input", *texts, "--filters", str(folder / "filters.yaml"), *_BY_PARAGRAPH]),
-        "dedup": (dedup.main, ["--input", *texts, *_ALL_METHODS, "--against", str(folder / "protected.jsonl")]),
-        "mixture": (
-            mixture.main,
-            ["--input", *texts, "--tokenizer", f"t={tokenizer}", "--validation-share", "0.1", *_SHARES, "--weight-key", "score"],
-        ),
-        "to_megatron": (to_megatron.main, ["--input", *files, "--tokenizer", str(tokenizer)]),
-        "train_tokenizer": (train_tokenizer.main, ["--input", *files, "--vocab-size", "300"]),
-    }[name]
+    return importlib.import_module(f"data_prep.{name}").main, words_of(name, texts, tokenizer)
 
 
 @pytest.mark.slow
