@@ -1,19 +1,23 @@
 """For how long a save stops a training: this project's, its asynchronous one, NeMo's own callback, and the writing of the same bytes.
 
-An OPT of 42 million parameters (16 bytes each with Adam's state) is trained at tensor parallel 2 on two and on four processes, which save twice.
-What counts is the time from the end of a step to the beginning of the next, less that between steps without a save.  The limit is what as many
-processes take to write the files of the checkpoint, which they have in memory, and to sync them.  All take turns over several rounds.
+An OPT of 42 million parameters (16 bytes each with Adam's state) is trained at tensor parallel 2 on two and on four processes, which save three
+times before the end.  What counts is the time between steps from a save to the next one, less what as many steps have between them without a
+save: also what ends a save that is written beside later steps.  How much longer these steps take themselves stands beside it.  The limit is
+what as many processes take to write the files of the checkpoint, which they have in memory, and to sync them: through the page cache, and
+directly.  All take turns over several rounds.
 """
 
 from __future__ import annotations
 
+import mmap
 import multiprocessing
 import os
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -30,13 +34,43 @@ NAMES = {
     "ours": "this project's",
     "beside": "this project's, `run.asynchronous_save`",
     "nemo": "NeMo's `ModelCheckpoint`",
-    "bytes": "writing the same bytes",
+    "cached": "writing the same bytes, page cache",
+    "direct": "writing the same bytes, directly",
 }
+_PIECE_BYTES = 8 << 20
 _TIMEOUT_SECONDS = 600
 
 
-def stopped_seconds(contender: str, base: Path, output: Path, ranks: int) -> list[float]:
-    """Seconds for which each save of a training has stopped it.
+@dataclass(frozen=True)
+class Save:
+    """Seconds of a save.
+
+    Attributes:
+        stopped: in which the training stood still for it, until the next one.
+        slower: by which the steps until then took longer than those before the first save.
+    """
+
+    stopped: float
+    slower: float
+
+
+def saves_of(found: Mapping[str, Any]) -> list[Save]:
+    """What each save but the last one cost, by the times of all steps."""
+    begun, ended = found["begun"], found["ended"]
+    gaps = [begin - end for begin, end in zip(begun[1:], ended, strict=False)]  # that behind each step but the last
+    steps = [end - begin for begin, end in zip(begun, ended, strict=True)]
+    usual_gap, usual_step = median(gaps[1 : EVERY - 1]), median(steps[2:EVERY])  # before the first save; the first steps are no usual ones
+    return [
+        Save(
+            stopped=sum(gaps[first - 1 : first + EVERY - 1]) - EVERY * usual_gap,
+            slower=sum(steps[first : first + EVERY]) - EVERY * usual_step,
+        )
+        for first in range(EVERY, len(steps) - EVERY + 1, EVERY)
+    ]
+
+
+def trained(contender: str, base: Path, output: Path, ranks: int) -> tuple[list[Save], float]:
+    """What each save of a training cost, and the most memory of a rank in GiB.
 
     Raises:
         ValueError: if the training fails, with its last words.
@@ -49,29 +83,41 @@ def stopped_seconds(contender: str, base: Path, output: Path, ranks: int) -> lis
     if done.returncode:
         raise ValueError(f"the training with {contender} ended with exit code {done.returncode}: {done.stderr[-3000:]}")
     found: dict[str, Any] = read_json(output / "seconds.json")
-    return [seconds - median(found["others"]) for seconds in found["saves"]]
+    return saves_of(found), found["peak_gib"]
 
 
-def writing_seconds(weights: Path, target: Path, processes: int) -> tuple[float, int]:
+def writing_seconds(weights: Path, target: Path, processes: int, *, direct: bool) -> tuple[float, int]:
     """Seconds in which the processes write files that they have in memory, a part each, and sync them; and the bytes of all."""
     files = sorted((path for path in weights.rglob("*") if path.is_file()), key=lambda path: -path.stat().st_size)
-    contents = [path.read_bytes() for path in files]
+    contents = [_in_pages(path.read_bytes()) for path in files]
     target.mkdir()
     context = multiprocessing.get_context("fork")
     start = time.monotonic()
-    writers = [context.Process(target=_write, args=(contents[first::processes], target / str(first))) for first in range(processes)]
+    writers = [context.Process(target=_write, args=(contents[first::processes], target / str(first), direct)) for first in range(processes)]
     for writer in writers:
         writer.start()
     for writer in writers:
         writer.join()
-    return time.monotonic() - start, sum(map(len, contents))
+    if any(writer.exitcode for writer in writers):
+        raise ValueError("a process that writes the bytes has failed")
+    return time.monotonic() - start, sum(size for _, size in contents)
 
 
-def _write(contents: Sequence[bytes], prefix: Path) -> None:
-    for number, content in enumerate(contents):
-        with prefix.with_suffix(f".{number}").open("wb") as stream:
-            stream.write(content)
-            os.fsync(stream.fileno())
+def _in_pages(content: bytes) -> tuple[mmap.mmap, int]:
+    """The content at the beginning of a page and up to the end of one, as direct writes want it; and its size."""
+    pages = mmap.mmap(-1, max(1, -(-len(content) // mmap.PAGESIZE)) * mmap.PAGESIZE)
+    pages[: len(content)] = content
+    return pages, len(content)
+
+
+def _write(contents: Sequence[tuple[mmap.mmap, int]], prefix: Path, direct: bool) -> None:
+    for number, (pages, size) in enumerate(contents):
+        file = os.open(prefix.with_suffix(f".{number}"), os.O_WRONLY | os.O_CREAT | (os.O_DIRECT if direct else 0))
+        for start in range(0, len(pages), _PIECE_BYTES):
+            os.write(file, memoryview(pages)[start : start + _PIECE_BYTES])
+        os.ftruncate(file, size)
+        os.fsync(file)
+        os.close(file)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -79,39 +125,59 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4], choices=[2, 4, 8], help="processes of the training (default: 2 4)")
     parser.add_argument("--rounds", type=int, default=3, metavar="N", help="how often each has its turn (default: 3)")
     parser.add_argument("--work", type=Path, help="where to write (default: the place of temporary files); say here which disk is asked")
+    parser.add_argument("--inputs", type=Path, help="where the model and its data are kept from call to call (default: made anew)")
     arguments = parser.parse_args(argv)
     lines = []
     with tempfile.TemporaryDirectory(dir=arguments.work) as temporary:
-        base = Path(temporary).absolute()
-        opt_inputs(base, *SHAPE, vocab_size=8000)
+        work = Path(temporary).absolute()
+        inputs = (arguments.inputs or work).absolute()
+        if not (inputs / "nemo").exists():
+            inputs.mkdir(parents=True, exist_ok=True)
+            opt_inputs(inputs, *SHAPE, vocab_size=8000)
         for ranks in arguments.ranks:
-            seconds: dict[str, list[float]] = {name: [] for name in NAMES}
-            size = 0
-            for turn in range(arguments.rounds):
-                for contender in CONTENDERS:
-                    output = base / f"{contender}_{ranks}_{turn}"
-                    found = stopped_seconds(contender, base, output, ranks)
-                    seconds[contender] += found
-                    if contender == "ours":
-                        weights = output / "run" / "checkpoints" / checkpoint_name(EVERY) / "weights"
-                        for copy in range(2):
-                            took, size = writing_seconds(weights, output / f"bytes_{copy}", ranks)
-                            seconds["bytes"].append(took)
-                    subprocess.run(["rm", "-rf", output], check=True)
-                    told = ", ".join(f"{value:.2f}" for value in found)
-                    print(f"{ranks} ranks, round {turn + 1}, {NAMES[contender]}: {told} s", file=sys.stderr, flush=True)
-            limit = median(seconds["bytes"])
-            for name, values in seconds.items():
-                row = [
-                    ranks,
-                    NAMES[name],
-                    f"{median(values):.2f}",
-                    f"{min(values):.2f} to {max(values):.2f}",
-                    f"{median(values) / limit:.2f}",
-                ]
-                lines.append([*row, f"{size / 2**20:.0f}"])
-    print(markdown_table(["ranks", "save", "s stopped", "from, to", "of writing the bytes", "MiB"], lines))
+            lines += _rows(ranks, arguments.rounds, inputs, work)
+    print(f"load of the machine at the end: {os.getloadavg()[0]:.1f} over a minute, {os.cpu_count()} cores", file=sys.stderr)
+    header = ["ranks", "save", "s stopped, first", "later", "from, to", "of writing the bytes", "s slower steps", "GiB a rank", "MiB"]
+    print(markdown_table(header, lines))
     return command.DONE
+
+
+def _rows(ranks: int, rounds: int, inputs: Path, work: Path) -> list[list[object]]:
+    first: dict[str, list[float]] = {name: [] for name in NAMES}
+    later: dict[str, list[float]] = {name: [] for name in NAMES}
+    slower: dict[str, list[float]] = {name: [] for name in NAMES}
+    peaks: dict[str, float] = {}
+    size = 0
+    for turn in range(rounds):
+        for contender in CONTENDERS:
+            output = work / f"{contender}_{ranks}_{turn}"
+            saves, peaks[contender] = trained(contender, inputs, output, ranks)
+            first[contender].append(saves[0].stopped)
+            later[contender] += [save.stopped for save in saves[1:]]
+            slower[contender] += [save.slower for save in saves]
+            if contender == "ours":
+                weights = output / "run" / "checkpoints" / checkpoint_name(EVERY) / "weights"
+                for name in ("cached", "direct"):
+                    took, size = writing_seconds(weights, output / name, ranks, direct=name == "direct")
+                    later[name].append(took)
+            subprocess.run(["rm", "-rf", output], check=True)
+            told = ", ".join(f"{save.stopped:.2f}" for save in saves)
+            print(f"{ranks} ranks, round {turn + 1}, {NAMES[contender]}: {told} s", file=sys.stderr, flush=True)
+    limit = min(median(later["cached"]), median(later["direct"]))
+    return [
+        [
+            ranks,
+            label,
+            f"{median(first[name]):.2f}" if first[name] else "",
+            f"{median(later[name]):.3f}",
+            f"{min(later[name]):.3f} to {max(later[name]):.3f}",
+            f"{median(later[name]) / limit:.2f}",
+            f"{median(slower[name]):.2f}" if slower[name] else "",
+            f"{peaks[name]:.2f}" if name in peaks else "",
+            f"{size / 2**20:.0f}",
+        ]
+        for name, label in NAMES.items()
+    ]
 
 
 if __name__ == "__main__":

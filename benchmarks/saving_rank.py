@@ -1,4 +1,4 @@
-"""One rank of a training that saves, started by `benchmarks.saving`; rank 0 writes the seconds for which each save has stopped all of them.
+"""One rank of a training that saves, started by `benchmarks.saving`; rank 0 writes when each step began and ended for all of them.
 
 python -m benchmarks.saving_rank {ours,beside,nemo} INPUTS OUTPUT RANKS
 """
@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
-STEPS, EVERY = 36, 12  # the last save is not timed: it is also the end of the run
+STEPS, EVERY = 40, 10  # the last save is not timed: it is also the end of the run
 CONTENDERS = ("ours", "beside", "nemo")
 
 
@@ -49,21 +50,19 @@ def main(contender: str, inputs: Path, output: Path, ranks: int) -> None:
     from torch import distributed
 
     class Stops(Callback):
-        """From the end of a step to the beginning of the next one, on the rank that is last."""
+        """When steps begin and end, on the rank that is last."""
 
         def __init__(self) -> None:
-            self.saves: list[float] = []
-            self.others: list[float] = []
-            self._ended, self._step = 0.0, 0
-
-        def on_train_batch_end(self, trainer: Any, *arguments: Any) -> None:
-            distributed.barrier()
-            self._ended, self._step = time.monotonic(), trainer.global_step
+            self.begun: list[float] = []
+            self.ended: list[float] = []
 
         def on_train_batch_start(self, *arguments: Any) -> None:
             distributed.barrier()
-            if self._step:
-                (self.others if self._step % EVERY else self.saves).append(time.monotonic() - self._ended)
+            self.begun.append(time.monotonic())
+
+        def on_train_batch_end(self, *arguments: Any) -> None:
+            distributed.barrier()
+            self.ended.append(time.monotonic())
 
     run_dir = output / "run"
     with leased(run_dir) as fence, watching(recipe.run, rank=rank) as watchdog:
@@ -74,8 +73,11 @@ def main(contender: str, inputs: Path, output: Path, ranks: int) -> None:
         stops = Stops()
         trainer.callbacks.insert(0, stops)
         trainer.fit(make_model(recipe, found, callbacks.nonfinite), make_data(recipe, found, index_dir=run_dir / "index"))
+    peaks: list[float] = [0.0] * ranks
+    distributed.all_gather_object(peaks, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20)
     if rank == 0:
-        (output / "seconds.json").write_text(json.dumps({"saves": stops.saves, "others": stops.others}))
+        found = {"begun": stops.begun, "ended": stops.ended, "peak_gib": max(peaks)}
+        (output / "seconds.json").write_text(json.dumps(found))
 
 
 def _save_as_nemo_does(trainer: Any, directory: Path) -> None:
@@ -85,14 +87,12 @@ def _save_as_nemo_does(trainer: Any, directory: Path) -> None:
     from nemo.lightning.pytorch.callbacks import ModelCheckpoint
     from nemo.utils.app_state import AppState
 
-    from nemo_patches import write_results
-    from nemo_patches.core import revert
     from recipes.training.checkpoints import Checkpoints
     from recipes.training.engine import RecipeStrategy
 
-    revert(write_results.PATCHES)
     AppState().log_dir = directory.parent  # as NeMo's logger does, which no run of ours has
     RecipeStrategy.sharded_state_dict_metadata = nl.MegatronStrategy.sharded_state_dict_metadata  # type: ignore[method-assign]
+    RecipeStrategy.save_checkpoint = nl.MegatronStrategy.save_checkpoint  # type: ignore[method-assign]
     CallbackGroup.get_instance().callbacks.clear()  # telemetry, which asks for settings
     trainer.strategy._checkpoint_io = None
     callback = ModelCheckpoint(

@@ -25,6 +25,11 @@ class Background(Generic[Result]):
         except BaseException as error:
             self._error = error
 
+    @property
+    def is_done(self) -> bool:
+        """Whether it has ended, in whatever way."""
+        return not self._thread.is_alive()
+
     def raise_if_failed(self) -> None:
         """Raise what the function raised, if it has by now; does not wait."""
         if self._error is not None:

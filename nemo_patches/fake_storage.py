@@ -31,24 +31,11 @@ from torch.distributed.checkpoint.metadata import (
     TensorStorageMetadata,
 )
 from torch.distributed.checkpoint.planner import LoadItemType
-from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
 
 from nemo_patches.core import Patch
 
-_NOWHERE = _StorageInfo("nothing is stored", 0, 0)
-
-
-def _without_bytes(original: Callable[..., Any]) -> Callable[..., Any]:
-    """The writer of Megatron's checkpoints, which runs in a process of its own where it is asynchronous."""
-
-    def write(transforms: Any, use_msc: bool, rank: int, buckets: list[Any], results: Any) -> None:
-        written = {}
-        for number, (_, _, (objects, tensors)) in enumerate(buckets):
-            written[number] = [WriteResult(index=item.index, size_in_bytes=0, storage_data=_NOWHERE) for item, _ in (*objects, *tensors)]
-        results.put(written)
-
-    return staticmethod(write)
+NOWHERE = _StorageInfo("nothing is stored", 0, 0)
 
 
 def _read_nothing(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -72,7 +59,7 @@ def _read_nothing(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _chunk_size(self: FileSystemReader, item: Any, described: Mapping[str, Any]) -> int | None:
     """Numbers in the chunk of the file that holds an item; None for what a rehearsal saved, which is described without its chunks."""
-    if self.storage_data[item.storage_index].relative_path == _NOWHERE.relative_path:
+    if self.storage_data[item.storage_index].relative_path == NOWHERE.relative_path:
         return None
     chunks: list[ChunkStorageMetadata] = described[item.storage_index.fqn].chunks
     return next(chunk.sizes.numel() for chunk in chunks if chunk.offsets == item.storage_index.offset)
@@ -169,7 +156,7 @@ def _complete(weights: Path, shards: list[Any], checkpoint: dict[str, Any]) -> N
         else:
             index = MetadataIndex(shard.unique_key)
             metadata.state_dict_metadata[shard.unique_key] = BytesStorageMetadata()
-        metadata.storage_data[index] = _NOWHERE
+        metadata.storage_data[index] = NOWHERE
     with (weights / ".metadata").open("wb") as stream:
         pickle.dump(metadata, stream)
     if maybe_load_config(str(weights)) is None:
@@ -205,12 +192,6 @@ def _common_by_any_rank(original: Callable[..., Any]) -> Callable[..., Any]:
 _MEGATRON = ("megatron-core", "0.15.3")
 _CHECKPOINTING = "megatron.core.dist_checkpointing"
 PATCHES = (
-    _patch(
-        f"{_CHECKPOINTING}.strategies.filesystem_async:FileSystemWriterAsync.write_preloaded_data_multiproc",
-        *_MEGATRON,
-        "0911a650bebe3dfc",
-        _without_bytes,
-    ),
     _patch(f"{_CHECKPOINTING}.strategies.common:TorchCommonSaveStrategy.save_common", *_MEGATRON, "660d5822576d4d2b", _common_by_any_rank),
     _patch(f"{_CHECKPOINTING}.validation:validate_sharding_integrity", *_MEGATRON, "5242039193befeed", _returning_none),
     _patch(f"{_CHECKPOINTING}.state_dict_utils:validate_sharding_integrity", *_MEGATRON, "5242039193befeed", _returning_none),

@@ -67,6 +67,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(recipe: Recipe, inputs: RunInputs, fence: Fence, *, run_dir: Path, signals: StopSignals, arguments: Sequence[str]) -> int:
     """Look where the run stands, and start its processes or be one of them."""
     newest, share = newest_checkpoint(run_dir), share_of_inputs(recipe)
+    if is_first_process() and (newest is None or newest[0] < arithmetic.total_steps(recipe)):  # before anything is read that takes long
+        where = f"resuming from {newest[1]}" if newest else f"starting from {recipe.model.checkpoint}"
+        print(f"{recipe.name}: {where}, {arithmetic.total_steps(recipe)} steps; {installed_kernels()}", file=sys.stderr, flush=True)
     if newest is None and share is not None:
         if share[0] == 0:
             for sentence in checkpoint_warnings(recipe, inputs):
@@ -105,9 +108,6 @@ def _train(recipe: Recipe, inputs: RunInputs, fence: Fence, *, run_dir: Path, ne
     from recipes.training.engine import train
 
     says = process_rank() == 0
-    if says:
-        where = f"resuming from {newest[1]}" if newest else f"starting from {recipe.model.checkpoint}"
-        print(f"{recipe.name}: {where}, {arithmetic.total_steps(recipe)} steps; {installed_kernels()}", file=sys.stderr, flush=True)
     try:
         with watching(recipe.run, rank=process_rank()) as watchdog:
             reason = train(recipe, inputs, run_dir=run_dir, resume_from=newest, signals=signals, fence=fence, watchdog=watchdog)

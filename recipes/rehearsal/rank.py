@@ -39,12 +39,15 @@ with quiet_imports():
     from megatron.core.transformer.enums import AttnMaskType
     from megatron.core.transformer.moe.experts import SequentialMLP
     from torch import Tensor
+    from torch.distributed.checkpoint.storage import WriteResult
 
     from nemo_patches import documents, fake_storage
     from nemo_patches.fake_devices.tensors import experts_of_a_token
+    from nemo_patches.fake_storage import NOWHERE
     from recipes.training import engine
     from recipes.training.assembly import RunCallbacks, make_callbacks
     from recipes.training.masking import MaskedSamples
+    from recipes.training.shard_files import ShardFile, WrittenFile
 
 apply(fake_storage.PATCHES)
 documents.document_starts = lambda position_ids: _starts(position_ids)
@@ -178,6 +181,7 @@ def _train(recipe: Recipe, inputs: RunInputs, world: World, account: Account, *,
         model = engine.make_model(recipe, inputs, callbacks.nonfinite)
         trainer.strategy.selective_restore = _in_phase(account, "load", trainer.strategy.selective_restore)
         trainer.strategy.load_checkpoint = _in_phase(account, "load", trainer.strategy.load_checkpoint)
+        trainer.strategy.unwrapped_checkpoint_io.write = _described
         try:
             trainer.fit(model, data, ckpt_path=str(resume_from / "weights") if resume_from else None)
         finally:
@@ -294,3 +298,8 @@ class _Watched(RunCallbacks):
 
     def in_order(self) -> list[Callback]:
         return [self.steps, *super().in_order()]
+
+
+def _described(directory: Path, file: ShardFile) -> WrittenFile:
+    """What a checkpoint says of a file that is not written, as tensors have no values."""
+    return WrittenFile("", [WriteResult(index=item.index, size_in_bytes=0, storage_data=NOWHERE) for item, _ in file.records])

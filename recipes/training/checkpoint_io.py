@@ -1,26 +1,99 @@
-"""Reading and writing a run's checkpoints: NeMo's own, for runs with and without TransformerEngine."""
+"""Reading and writing a run's checkpoints: NeMo's own, for runs with and without TransformerEngine, written by threads of the ranks."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
 from typing import Any
 
+import torch
 from megatron.core import parallel_state
+from megatron.core.dist_checkpointing.core import CheckpointingConfig, save_config
 from megatron.core.dist_checkpointing.mapping import ShardedObject, ShardedTensor
-from nemo.lightning.io.pl import MegatronCheckpointIO
+from megatron.core.dist_checkpointing.strategies.async_utils import AsyncCaller, AsyncCallsQueue, AsyncRequest
+from megatron.core.dist_checkpointing.strategies.filesystem_async import FileSystemWriterAsync, _split_by_size_and_type
+from megatron.core.dist_checkpointing.strategies.fully_parallel import FullyParallelSaveStrategyWrapper
+from megatron.core.dist_checkpointing.strategies.state_dict_saver import save_state_dict_async_finalize, save_state_dict_async_plan
+from megatron.core.dist_checkpointing.strategies.torch import (
+    MCoreSavePlanner,
+    TorchDistSaveShardedStrategy,
+    _replace_state_dict_keys_with_sharded_keys,
+    mcore_to_pyt_state_dict,
+)
+from megatron.core.dist_checkpointing.utils import extract_sharded_base
+from nemo.lightning.io.pl import MegatronCheckpointIO, ckpt_to_weights_subdir
 from nemo.utils.callbacks.dist_ckpt_io import AsyncFinalizableCheckpointIO
+from torch import distributed
+from torch.distributed.checkpoint.api import CheckpointException, _wrap_exception
+from torch.distributed.checkpoint.filesystem import DEFAULT_SUFFIX
+from torch.distributed.checkpoint.planner import WriteItemType
 
+from common.background import Background
 from conversion.checkpoints.nemo_checkpoint import extra_states
 from nemo_patches.extra_state import with_no_extra_state, without_extra_state
+from recipes.training.shard_files import HostCopies, ShardFile, Writing, on_host, write_file
+
+_BACKEND = ("torch_dist", 1)  # Megatron's name of the format, and its version
 
 
 class CheckpointIO(MegatronCheckpointIO):  # type: ignore[misc]
-    """NeMo's, for which it makes no difference whether TransformerEngine is there at a save, a load, both or neither."""
+    """NeMo's, for which it makes no difference whether TransformerEngine is there at a save, a load, both or neither.
+
+    Attributes:
+        write: writes a file; a rehearsal has another one.
+        saved: what the newest save of a rank was found to be.
+    """
+
+    def __init__(self, *, asynchronous: bool) -> None:
+        super().__init__(async_save=asynchronous, parallel_load=True)  # each rank reads a part and passes it on, as NeMo's strategy does
+        self.write = write_file
+        self.saved: PlannedSave | None = None
+        self._writing = Writing(Path(), (), self.write)
+        self._copies = HostCopies()
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> Any:
         """See NeMo's class; what a stock NeMo with TransformerEngine asks for is there, as the converter writes it."""
         model = checkpoint["sharded_state_dict"]
         return super().save_checkpoint({**checkpoint, "sharded_state_dict": {**model, **empty_extra_states(model)}}, path, storage_options)
+
+    def save_again(self, common: dict[str, Any], planned: PlannedSave, path: Any) -> AsyncRequest | None:
+        """Save what an earlier save has planned and written; returns what is to be done beside the training, if that is how it is written.
+
+        Args:
+            common: what belongs to no tensor, as it is now.
+        """
+        weights = Path(ckpt_to_weights_subdir(path, is_saving=True))
+        weights.mkdir(parents=True, exist_ok=True)
+        if distributed.get_rank() == 0:
+            torch.save(extract_sharded_base(common)[1], weights / "common.pt")  # plain dictionaries, as Megatron makes them
+            (weights / ".metadata").write_bytes(planned.description)
+            save_config(CheckpointingConfig(*_BACKEND), str(weights))
+        writing = self.writing_of(weights, planned.files)
+        request = AsyncRequest(writing, (), [partial(_require_same_places, writing, planned.writing)])
+        if self.async_save:
+            return request
+        request.execute_sync()
+        return None
+
+    def writing_of(self, weights: Path, files: Sequence[ShardFile]) -> Writing:
+        """The work that writes files: of a copy, where the training goes on meanwhile."""
+        self._writing = Writing(weights, self._copies.take(files) if self.async_save else on_host(files), self.write)
+        return self._writing
+
+    def digests_of_all_ranks(self) -> dict[str, str]:
+        """Digest of each file of the newest save, as the ranks that wrote them know them; every rank calls this when it has written.
+
+        Raises:
+            CheckpointException: on every rank, if one could not write.
+        """
+        failed = None if self._writing.error is None else _wrap_exception(self._writing.error)
+        found: list[Any] = [None] * distributed.get_world_size()
+        distributed.all_gather_object(found, (self._writing.digests, failed))
+        failures = {rank: failed for rank, (_, failed) in enumerate(found) if failed is not None}
+        if failures:
+            raise CheckpointException("write", failures)
+        return {name: digest for digests, _ in found for name, digest in digests.items()}
 
     def load_checkpoint(self, path: Any, sharded_state_dict: Any = None, *arguments: Any, **options: Any) -> dict[str, Any]:
         """See NeMo's class."""
@@ -28,6 +101,117 @@ class CheckpointIO(MegatronCheckpointIO):  # type: ignore[misc]
         wanted = {**sharded_state_dict, "state_dict": without_extra_state(model)}
         loaded: dict[str, Any] = super().load_checkpoint(path, wanted, *arguments, **options)
         return {**loaded, "state_dict": with_no_extra_state(loaded["state_dict"], model)}
+
+    def _determine_dist_ckpt_save_strategy(self) -> FullyParallelSaveStrategyWrapper:
+        return FullyParallelSaveStrategyWrapper(_SaveStrategy(self))
+
+
+def _require_same_places(writing: Writing, described: Writing) -> None:
+    if writing.error is None:
+        found, expected = ([file.places for file in work.written] for work in (writing, described))
+        assert found == expected, "the files are not those that the checkpoint describes"
+
+
+class PlannedSave(FileSystemWriterAsync):  # type: ignore[misc]
+    """Megatron's planning of what a rank writes, without the copies and processes of its writing.
+
+    Attributes:
+        files: of the rank.
+        writing: their work.
+        description: of the whole checkpoint, on rank 0 behind the save; the bytes of `.metadata`.
+    """
+
+    def __init__(self, directory: Path, *, num_files: int, make: Callable[[Path, Sequence[ShardFile]], Writing]) -> None:
+        super().__init__(directory, thread_count=num_files)
+        self._directory, self._make = directory, make
+        self.files: list[ShardFile] = []
+        self.description = b""
+
+    def prepare_write_data(self, plan: Any, planner: Any) -> None:
+        """See Megatron's class."""
+        parts = [part for part in _split_by_size_and_type(self.thread_count, plan.items) if part]
+        for number, part in enumerate(parts):
+            ordered = sorted(part, key=lambda item: item.type != WriteItemType.BYTE_IO)  # objects first, as Megatron has them
+            records = tuple((item, planner.resolve_data(item)) for item in ordered)
+            self.files.append(ShardFile(f"{plan.storage_data.prefix}{number}{DEFAULT_SUFFIX}", records))
+        self.writing = self._make(Path(self._directory), self.files)
+
+    def retrieve_write_results(self) -> Any:
+        """See Megatron's class: where each record lies, or what went wrong."""
+        if self.writing.error is not None:
+            return _wrap_exception(self.writing.error)
+        return [place for file in self.writing.written for place in file.places]
+
+    def storage_meta(self) -> None:
+        """Nothing: torch's would be the hidden name of the folder, and a number drawn for each save."""
+
+    def finish(self, metadata: Any, results: Any) -> None:
+        """See torch's class."""
+        super().finish(metadata, results)
+        self.description = (Path(self._directory) / ".metadata").read_bytes()
+
+
+class _SaveStrategy(TorchDistSaveShardedStrategy):  # type: ignore[misc]
+    """Megatron's, with files that the rank writes itself."""
+
+    def __init__(self, checkpoint_io: CheckpointIO) -> None:
+        super().__init__(*_BACKEND)
+        self._io = checkpoint_io
+
+    def async_save(self, sharded_state_dict: Any, checkpoint_dir: Any) -> AsyncRequest:
+        """See Megatron's class."""
+        state, _, _ = _replace_state_dict_keys_with_sharded_keys(sharded_state_dict, self.keep_only_main_replica)
+        saved = PlannedSave(checkpoint_dir, num_files=self.thread_count, make=self._io.writing_of)
+        planner = MCoreSavePlanner(dedup_replicated_tensors=not self.keep_only_main_replica, flatten_state_dict=False)
+        planned, *_ = save_state_dict_async_plan(mcore_to_pyt_state_dict(state, False), saved, None, 0, planner=planner)
+        self._io.saved = saved
+        return AsyncRequest(saved.writing, (), [partial(save_state_dict_async_finalize, *planned)])
+
+
+class CheckpointIOBeside(AsyncFinalizableCheckpointIO):  # type: ignore[misc]
+    """NeMo's, whose saves are written by threads of the ranks while they train."""
+
+    def __init__(self, checkpoint_io: CheckpointIO) -> None:
+        super().__init__(checkpoint_io)
+        self.async_calls_queue = _ThreadQueue()
+
+    def save_again(self, common: dict[str, Any], planned: PlannedSave, path: Any, finalize: Callable[[], None]) -> None:
+        """Begin with what an earlier save has planned; `finalize` is called on all ranks at the end of a step behind it."""
+        request = self.checkpoint_io.save_again(common, planned, path)
+        request.add_finalize_fn(finalize)
+        self.async_calls_queue.schedule_async_request(request)
+
+
+class _ThreadQueue(AsyncCallsQueue):  # type: ignore[misc]
+    """Megatron's, whose work is done by a thread in place of a forked process."""
+
+    def _get_async_caller(self) -> AsyncCaller:
+        return _ThreadCaller()
+
+
+class _ThreadCaller(AsyncCaller):  # type: ignore[misc]
+    """Does one request."""
+
+    def __init__(self) -> None:
+        self._work: Background[None] | None = None
+
+    def schedule_async_call(self, async_req: AsyncRequest) -> None:
+        """See Megatron's class."""
+        self._work = Background(async_req.async_fn)
+
+    def is_current_async_call_done(self, blocking: bool = False, no_dist: bool = False) -> bool:
+        """See Megatron's class."""
+        assert self._work is not None
+        if blocking:
+            self._work.result()
+        is_done = self._work.is_done
+        return is_done if no_dist else self.sync_all_async_calls(int(not is_done))
+
+    def close(self, abort: bool = False) -> None:
+        """See Megatron's class; a thread ends with its work or with the rank."""
+
+    def __del__(self) -> None:
+        """Nothing to end."""
 
 
 def empty_extra_states(model: Mapping[str, Any]) -> dict[str, ShardedObject]:
@@ -54,7 +238,7 @@ def empty_extra_states(model: Mapping[str, Any]) -> dict[str, ShardedObject]:
     return found
 
 
-def make_checkpoint_io(*, asynchronous: bool) -> CheckpointIO | AsyncFinalizableCheckpointIO:
+def make_checkpoint_io(*, asynchronous: bool) -> CheckpointIO | CheckpointIOBeside:
     """What a strategy takes as its `checkpoint_io`; saves beside the training where that is asked for."""
-    made = CheckpointIO(async_save=asynchronous, parallel_load=True)  # each rank reads a part and passes it on, as NeMo's strategy does
-    return AsyncFinalizableCheckpointIO(made) if asynchronous else made
+    made = CheckpointIO(asynchronous=asynchronous)
+    return CheckpointIOBeside(made) if asynchronous else made

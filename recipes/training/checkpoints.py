@@ -16,6 +16,7 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 
 from common.artifacts import digest_file, make_group_readable, sync_tree, write_manifest
+from common.background import Background
 from common.command import StoppedError
 from conversion.checkpoints.nemo_checkpoint import HF, KEPT_NAME, copy_context
 from recipes.numbers.batches import Batches
@@ -65,6 +66,7 @@ class Checkpoints(Callback):
         self._optimizer_in_last, self._asynchronous, self._batches, self._retention = optimizer_in_last, asynchronous, batches, retention
         self._fence, self._watchdog, self._saved, self._facts_of_samples = fence, watchdog, saved, facts_of_samples
         self._last_saved = -1
+        self._completing: tuple[int, Background[bool]] | None = None  # the step of a save whose name is pending, on rank 0
         self._stopped_seconds = 0.0  # for which the newest save has stopped the training
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -83,6 +85,7 @@ class Checkpoints(Callback):
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Save where a checkpoint is due."""
+        self._note_completed(wait=False)
         step = trainer.global_step
         if step % self._every == 0 or step == self._max_steps:
             self.save(trainer)
@@ -103,46 +106,69 @@ class Checkpoints(Callback):
             self._save(trainer, step)
 
     def _save(self, trainer: Trainer, step: int) -> None:
+        self._end_save_beside(trainer)
         self._fence.check()
         self._last_saved = step
         self._begun = time.monotonic()
         partial = self._directory / f".{checkpoint_name(step)}.{self._fence.token}.partial"  # nobody else's, whoever has the directory
         weights_only = step == self._max_steps and not self._optimizer_in_last
-        finish = partial_function(self._finish, trainer, partial, step)
-        options = {}
-        if self._asynchronous:
-            trainer.strategy.checkpoint_io.maybe_finalize_save_checkpoint(blocking=True)  # type: ignore[attr-defined]
-            options = {"storage_options": {"finalize_fn": finish}}
+        prepared = Background(partial_function(self._prepare, partial)) if trainer.is_global_zero else None
         start = time.monotonic()
+        finish = partial_function(self._finish, trainer, partial, step, prepared)
+        options = {"storage_options": {"finalize_fn": finish}} if self._asynchronous else {}
         trainer.save_checkpoint(str(partial), weights_only=weights_only, **options)
         self._stopped_seconds = time.monotonic() - start
         if not self._asynchronous:
             finish()
 
-    def _finish(self, trainer: Trainer, partial: Path, step: int) -> None:
+    def _prepare(self, partial: Path) -> None:
+        """Write what a checkpoint has besides its tensors, while these are written; on rank 0."""
+        copy_context(self._source_context, partial / "context")
+        sync_tree(partial / "context")
+
+    def _finish(self, trainer: Trainer, partial: Path, step: int, prepared: Background[None] | None) -> None:
         """Give a written checkpoint the rest of its files and its name; every rank calls this at the same time."""
-        final = self._directory / checkpoint_name(step)
         start = time.monotonic()
-        trainer.strategy.barrier("checkpoint written")
-        digests = _digests_of_all_ranks(partial)
-        if trainer.is_global_zero:
+        digests = trainer.strategy.unwrapped_checkpoint_io.digests_of_all_ranks()  # type: ignore[attr-defined]
+        digests = {f"weights/{name}": digest for name, digest in digests.items()}
+        self._fence.check()
+        if prepared is not None:
             samples = self._batches.samples(step)
             facts = {"step": step, "samples": samples, **self._facts_of_samples(trainer, samples)}
+            prepared.result()
             facts["save_seconds"] = self._stopped_seconds + time.monotonic() - start
-            self._complete(partial, facts, digests)
-        self._fence.check()
-        if trainer.is_global_zero:
-            if final.exists():  # a resumed run may pass a step that was saved with other data
-                shutil.rmtree(final)
-            partial.replace(final)
-            self._saved(step)
-            if self._retention is not None:
-                for sentence in remove_old_checkpoints(self._directory.parent, self._retention):
-                    print(sentence, file=sys.stderr, flush=True)
+            complete = partial_function(self._complete, partial, step, facts, digests)
+            if self._asynchronous:
+                self._completing = (step, Background(complete))
+                return
+            if complete():
+                self._saved(step)
+        if not self._asynchronous:
+            trainer.strategy.barrier("checkpoint renamed")
+
+    def _note_completed(self, *, wait: bool) -> None:
+        """Tell of a checkpoint that got its name beside the training; on rank 0, which writes it."""
+        if self._completing is None:
+            return
+        step, work = self._completing
+        if wait or work.is_done:
+            self._completing = None
+            if work.result():
+                self._saved(step)
+
+    def _end_save_beside(self, trainer: Trainer) -> None:
+        """Wait for a save that is written beside the training."""
+        if self._asynchronous:
+            trainer.strategy.checkpoint_io.maybe_finalize_save_checkpoint(blocking=True)  # type: ignore[attr-defined]
+            self._note_completed(wait=True)
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Leave no save unfinished."""
+        self._end_save_beside(trainer)
         trainer.strategy.barrier("checkpoint renamed")
 
-    def _complete(self, partial: Path, facts: Mapping[str, Any], digests: Mapping[str, str]) -> None:
-        copy_context(self._source_context, partial / "context")
+    def _complete(self, partial: Path, step: int, facts: Mapping[str, Any], digests: Mapping[str, str]) -> bool:
+        """Write the manifest and give the checkpoint its name; False where another run has the directory, as all ranks learn behind a step."""
         make_group_readable(partial)
         write_manifest(
             partial,
@@ -153,19 +179,19 @@ class Checkpoints(Callback):
             known_digests={**digests, **self._kept_digests},
         )
         sync_tree(partial)
+        if not self._fence.may_write():
+            return False
+        final = self._directory / checkpoint_name(step)
+        if final.exists():  # a resumed run may pass a step that was saved with other data
+            shutil.rmtree(final)
+        partial.replace(final)
+        if self._retention is not None:
+            for sentence in remove_old_checkpoints(self._directory.parent, self._retention):
+                print(sentence, file=sys.stderr, flush=True)
+        return True
 
     @cached_property
     def _kept_digests(self) -> dict[str, str]:
         """Digest of what is kept aside, which is large and the same in every checkpoint."""
         kept = self._source_context / "hf" / KEPT_NAME
         return {f"{HF}/{KEPT_NAME}": digest_file(kept)} if kept.is_file() else {}
-
-
-def _digests_of_all_ranks(checkpoint: Path) -> dict[str, str]:
-    """Digest of each file of tensors, made by the rank that wrote it: its own memory still holds it, and all work at the same time."""
-    own = {
-        path.relative_to(checkpoint).as_posix(): digest_file(path) for path in checkpoint.glob(f"**/__{distributed.get_rank()}_*.distcp")
-    }
-    of_ranks: list[dict[str, str]] = [{} for _ in range(distributed.get_world_size())]
-    distributed.all_gather_object(of_ranks, own)
-    return {name: digest for of_rank in of_ranks for name, digest in of_rank.items()}

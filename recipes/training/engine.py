@@ -42,7 +42,7 @@ with quick_imports():
     from nemo.collections.llm.gpt.model.base import GPTConfig, GPTModel
     from nemo.lightning.pytorch.optim import LRSchedulerModule
 
-    from nemo_patches import adam_groups, gradient_norm, torch_adam, write_results
+    from nemo_patches import adam_groups, gradient_norm, torch_adam
     from nemo_patches.base_checkpoint import loading_base_checkpoint
     from nemo_patches.core import apply
     from nemo_patches.lora import LoRA
@@ -54,6 +54,7 @@ with quick_imports():
     from recipes.training.event_files import forget_points
     from recipes.training.freezing import freeze_for_the_whole_run
     from recipes.training.growing_batches import GrowingBatches
+    from recipes.training.kept_saves import KeptSave, can_be_kept, changing_tensors, distributed_optimizer, memory_of, rest_of_optimizer
     from recipes.training.loggers import TENSORBOARD_NAME, finish, make_loggers
     from recipes.training.losses import StepLoss
     from recipes.training.masking import MaskedDataModule, MaskedPassesDataModule
@@ -121,6 +122,42 @@ class RecipeStrategy(nl.MegatronStrategy):
     def __init__(self, *, factors: Path | None, draws_second_head_from: int | None, **arguments: Any) -> None:
         super().__init__(**arguments)
         self._factors, self._draws_second_head_from = factors, draws_second_head_from
+        self._kept: dict[bool, KeptSave] = {}  # with the optimizer's state, and without
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None) -> None:
+        """See NeMo's class; what is the same at every save is found out once."""
+        has_optimizer = "optimizer_states" in checkpoint
+        optimizer = distributed_optimizer(self.lightning_module.optimizers(use_pl_optimizer=False)) if has_optimizer else None
+        tensors = changing_tensors(self.megatron_parallel, optimizer)
+        memory = memory_of(tensors)
+        kept = self._kept.pop(has_optimizer, None)
+        if not _is_so_on_all_ranks(kept is not None and kept.memory == memory):
+            super().save_checkpoint(checkpoint, filepath, storage_options=storage_options)
+            planned = self.unwrapped_checkpoint_io.saved
+            if can_be_kept(planned.files, tensors) and (optimizer is not None) == has_optimizer:
+                self._kept[has_optimizer] = KeptSave(memory, planned, rest_of_optimizer(checkpoint, optimizer))
+            return
+        assert kept is not None
+        self._kept[has_optimizer] = kept
+        self._gather_parameters()
+        common = {**checkpoint, "state_dict": {}}
+        if optimizer is not None:
+            common |= {"optimizer_states": {}, "optimizer": [{**optimizer.state_dict(), **kept.optimizer}]}
+        common["content_metadata"] = self.sharded_state_dict_metadata
+        finalize = (storage_options or {}).get("finalize_fn")
+        self.checkpoint_io.save_again(common, kept.planned, filepath, *([] if finalize is None else [finalize]))
+
+    def _gather_parameters(self) -> None:
+        """Have what other replicas updated of the parameters: now, as the next step would; where there are none, that is a copy onto itself."""
+        if not self.ddp_config.overlap_param_gather:
+            return
+        groups = [
+            group
+            for model in self.megatron_parallel
+            for group in (*model.module.bucket_groups, *model.module.expert_parallel_bucket_groups)
+        ]
+        if any(group.intra_distributed_optimizer_instance_size > 1 for group in groups):
+            self.megatron_parallel.force_param_sync()
 
     @property
     def sharded_state_dict_metadata(self) -> dict[str, Any]:
@@ -163,6 +200,12 @@ class RecipeStrategy(nl.MegatronStrategy):
                 model.embedding.word_embeddings.fill(factors)
         for optimizer in self.optimizers:
             optimizer.reload_model_params()
+
+
+def _is_so_on_all_ranks(found: bool) -> bool:
+    answer = torch.tensor(int(found), dtype=torch.int32, device="cuda")
+    torch.distributed.all_reduce(answer, op=torch.distributed.ReduceOp.MIN)
+    return bool(answer.item())
 
 
 def train(
@@ -211,7 +254,6 @@ def make_trainer(recipe: Recipe, callbacks: RunCallbacks, *, run_dir: Path, star
     Args:
         start_from_weights: load the weights of the recipe's checkpoint; a run that is resumed loads more, from its own.
     """
-    apply(write_results.PATCHES)
     if USING_PYTORCH_OPTIMIZER:  # TransformerEngine's and apex's Adam and norm need no patch
         apply((*torch_adam.PATCHES, *gradient_norm.PATCHES))
     strategy = _strategy(recipe)

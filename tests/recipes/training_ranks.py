@@ -46,6 +46,7 @@ class Watch(Callback):
         self.gradients: dict[str, float] = {}
         self.moments: list[float] = []
         self.frozen_moments: list[float] = []
+        self.planned_saves: list[Any] = []
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         self.parameters = dict(parameters_by_name(trainer.strategy.megatron_parallel[0]))
@@ -62,6 +63,7 @@ class Watch(Callback):
         if step == 0:
             self.gradients = {name: float(p.main_grad.norm()) for name, p in self.parameters.items() if hasattr(p, "main_grad")}
         self.moments.append(_moments(trainer, trainer.optimizers[0]))
+        self.planned_saves.append(trainer.strategy.unwrapped_checkpoint_io.saved)
 
 
 def _moments(trainer: Any, optimizer: Any) -> float:
@@ -331,6 +333,7 @@ def train(
         "first_changed": watch.first_changed,
         "gradients": watch.gradients,
         "moments": watch.moments,
+        "planned_saves": len({id(planned) for planned in watch.planned_saves if planned is not None}),
         "parameters": list(watch.parameters),
         "reason": callbacks.stopping.reason,
         "furthest": happens.furthest if isinstance(happens, Plain) else {},

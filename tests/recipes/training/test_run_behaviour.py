@@ -98,6 +98,9 @@ def test_a_trigger_file_saves_and_disappears_and_an_asynchronous_save_has_the_sa
     assert seen["losses"] == whole["losses"]
     assert not (runs.directory / "beside/save").exists()
     assert runs.checkpoints("beside") == [f"step_000000{step}" for step in (2, 3, 4, 6)]
+    assert seen["planned_saves"] == 1, "the later ones are of the same tensors in the same files"
+    first, second = (_common(runs.directory / name / "checkpoints/step_0000003") for name in ("whole", "beside"))
+    assert first == second, "one was planned, and one was not"
     for step in (3, 6):
         expected, found = (_tensors(runs.directory / name / f"checkpoints/step_000000{step}") for name in ("whole", "beside"))
         assert found.keys() == expected.keys()
@@ -232,6 +235,10 @@ def test_positions_beyond_the_sequence_length_stay_in_the_model(runs: Runs, othe
     kept = math.prod(1 - 0.01 * record["learning_rate"] for record in runs.records("whole") if "learning_rate" in record)
     torch.testing.assert_close(after[SEQUENCE_LENGTH:], before[SEQUENCE_LENGTH:] * kept, rtol=1e-6, atol=1e-8)
     assert ((after - before)[:SEQUENCE_LENGTH].abs().amax(dim=1) > 1e-4).all()
+
+
+def _common(checkpoint: Path) -> str:
+    return repr(torch.load(checkpoint / "weights/common.pt", weights_only=False))
 
 
 def _tensors(checkpoint: Path) -> dict[str, torch.Tensor]:

@@ -1,0 +1,134 @@
+"""The files of a rank's part of a checkpoint, written by threads of the rank, with their digests.
+
+Megatron-core forks a process for each file, hands it what it writes as copies and faults, and nobody knows the digests then.  Threads see
+the tensors where they are; hashing, checksums and writing let go of the interpreter.  The bytes are those of `torch.save`, one tensor after
+the other, and go past the page cache where the file system allows it.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.distributed.checkpoint.filesystem import _StorageInfo
+from torch.distributed.checkpoint.planner import WriteItem
+from torch.distributed.checkpoint.storage import WriteResult
+
+from conversion.formats.large_file import LargeFileWriter
+from conversion.formats.lazy_tensor import LazyTensor
+from conversion.formats.torch_zip_writer import ALIGNMENT, save_tensor
+
+
+@dataclass(frozen=True)
+class ShardFile:
+    """What a file is to hold: tensors, and objects that are pickled already, each with its name in the checkpoint."""
+
+    name: str
+    records: tuple[tuple[WriteItem, Tensor | io.BytesIO], ...]
+
+
+@dataclass(frozen=True)
+class WrittenFile:
+    """What a file holds: its digest, and where each record lies."""
+
+    digest: str
+    places: list[WriteResult]
+
+
+def write_file(directory: Path, file: ShardFile) -> WrittenFile:
+    """Write a file and have it on the disk; its tensors are on the CPU."""
+    places = []
+    path = directory / file.name
+    with LargeFileWriter(path) as stream:
+        for item, data in file.records:
+            stream.write(bytes(-stream.size % ALIGNMENT))
+            start = stream.size
+            if isinstance(data, Tensor):
+                save_tensor(LazyTensor.of(item.index.fqn, data), stream)
+            else:
+                stream.write(data.getbuffer())
+            length = stream.size - start
+            places.append(WriteResult(index=item.index, size_in_bytes=length, storage_data=_StorageInfo(file.name, start, length)))
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    return WrittenFile(stream.digest, places)
+
+
+class Writing:
+    """The files of one save, which a call writes, one thread for each.
+
+    Attributes:
+        written: one for each file, behind the call.
+        error: what went wrong in its place; the ranks learn of it together.
+    """
+
+    def __init__(self, directory: Path, files: Sequence[ShardFile], write: Callable[[Path, ShardFile], WrittenFile]) -> None:
+        self._directory, self._files, self._write = directory, files, write
+        self._names = [file.name for file in files]
+        self.written: list[WrittenFile] = []
+        self.error: BaseException | None = None
+
+    def __call__(self) -> None:
+        """Write all, and let go of the tensors."""
+        try:
+            with ThreadPoolExecutor(max(1, len(self._files))) as threads:
+                self.written = list(threads.map(self._write, [self._directory] * len(self._files), self._files))
+        except BaseException as error:
+            self.error = error
+        self._files = ()
+
+    @property
+    def digests(self) -> dict[str, str]:
+        """File name -> digest, of what is written."""
+        return {name: written.digest for name, written in zip(self._names, self.written, strict=False)}
+
+
+class HostCopies:
+    """Tensors as they are now, in memory of the host that is kept from save to save: new pages cost several times what copying does."""
+
+    def __init__(self) -> None:
+        self._copies: list[Tensor] = []
+
+    def take(self, files: Sequence[ShardFile]) -> list[ShardFile]:
+        """The same files of copies, which the next call writes over."""
+        tensors = [data for file in files for _, data in file.records if isinstance(data, Tensor)]
+        if [(copy.shape, copy.dtype) for copy in self._copies] != [(tensor.shape, tensor.dtype) for tensor in tensors]:
+            self._copies = []
+            self._copies = [tensor.clone() if tensor.device.type == "cpu" else tensor.to("cpu", non_blocking=True) for tensor in tensors]
+        else:
+            for copy, tensor in zip(self._copies, tensors, strict=True):
+                copy.copy_(tensor, non_blocking=True)
+        _wait_for(tensors)
+        return with_tensors(files, self._copies)
+
+
+def on_host(files: Sequence[ShardFile]) -> list[ShardFile]:
+    """The same files, of tensors of the host: those that are there already themselves."""
+    tensors = [data for file in files for _, data in file.records if isinstance(data, Tensor)]
+    copies = [tensor.to("cpu", non_blocking=True) for tensor in tensors]
+    _wait_for(tensors)
+    return with_tensors(files, copies)
+
+
+def _wait_for(tensors: Sequence[Tensor]) -> None:
+    """Until what was copied of them to the host is there."""
+    if any(tensor.device.type != "cpu" for tensor in tensors):
+        torch.cuda.synchronize()
+
+
+def with_tensors(files: Sequence[ShardFile], tensors: Sequence[Tensor]) -> list[ShardFile]:
+    """The same files with other tensors, in their order."""
+    left = iter(tensors)
+    return [
+        ShardFile(file.name, tuple((item, next(left) if isinstance(data, Tensor) else data) for item, data in file.records))
+        for file in files
+    ]
