@@ -34,7 +34,7 @@ def stems_of(sequences: Sequence[Sequence[int]], *, most: int) -> list[Stem]:
     Args:
         most: sequences that are put together.
     """
-    order = sorted(range(len(sequences)), key=lambda number: sequences[number])
+    order = sorted(range(len(sequences)), key=lambda number: tuple(sequences[number]))
     stems: list[Stem] = []
     for before, number in zip([None, *order], order, strict=False):
         ids = sequences[number]

@@ -114,10 +114,9 @@ class LocalModel(HFLM):
                 likelihoods = torch.nn.functional.log_softmax(logits, dim=-1, dtype=self.softmax_dtype)
                 best = likelihoods.argmax(dim=-1)
                 for request in requests[sequence]:
-                    continuation = torch.tensor(asked[request][1], device=logits.device)
-                    kept = likelihoods[-len(continuation) :]
-                    found = kept.gather(1, continuation.unsqueeze(1)).sum()
-                    answers[request] = float(found), bool((best[-len(continuation) :] == continuation).all())
+                    wanted = torch.tensor(asked[request][1], device=logits.device)
+                    found = likelihoods[-len(wanted) :].gather(1, wanted.unsqueeze(1)).sum()
+                    answers[request] = float(found), bool(torch.equal(best[-len(wanted) :], wanted))
         return answers
 
     def _loglikelihood_tokens(

@@ -56,7 +56,7 @@ def changing_tensors(modules: Iterable[torch.nn.Module], optimizer: DistributedO
 def memory_of(tensors: Iterable[Tensor]) -> Memory:
     """Where tensors lie; a storage keeps its name as long as some tensor, as those that are kept, lies in it."""
     with torch._C.DisableTorchFunction():  # type: ignore[no-untyped-call]  # which asks for the device at every call
-        return tuple((_storage(tensor), tensor.storage_offset(), tensor.numel(), tensor.element_size()) for tensor in tensors)
+        return tuple((_storage(tensor), int(tensor.storage_offset()), tensor.numel(), tensor.element_size()) for tensor in tensors)
 
 
 def can_be_kept(files: Sequence[ShardFile], tensors: Sequence[Tensor]) -> bool:
