@@ -96,20 +96,21 @@ def _tokenizer_digest(hf: HFCheckpoint, manifest: Manifest | None, rows: int) ->
     Raises:
         ValueError: if the tokenizer has more tokens than the model has rows.
     """
-    from data_prep.tokenizers.files import load_tokenizer, tokenizer_digest, tokenizer_files
+    from data_prep.tokenizers.files import tokenizer_files
+    from data_prep.tokenizers.identity import tokenizer_identity
 
     if manifest is not None and "tokenizer_digest" in manifest.facts:
         digest: Any = manifest.facts["tokenizer_digest"]
         return digest
     if not tokenizer_files(hf.directory):
         return None
-    tokenizer = load_tokenizer(hf.directory)
-    if len(tokenizer) > rows:
+    tokenizer = tokenizer_identity(hf.directory)
+    if tokenizer.num_tokens > rows:
         raise ValueError(
-            f"the tokenizer in {hf.directory} has {len(tokenizer)} tokens, but the model has {rows} rows: they do not belong together;"
+            f"the tokenizer in {hf.directory} has {tokenizer.num_tokens} tokens, but the model has {rows} rows: they do not belong together;"
             " put the model's own tokenizer there, or give the model new rows with `python -m conversion.transfer`"
         )
-    return tokenizer_digest(tokenizer)
+    return tokenizer.digest
 
 
 def _notes(input_dir: Path) -> list[str]:
@@ -140,12 +141,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--output", type=Path, required=True, help="folder to write")
     arguments = parser.parse_args(argv)
     start = time.monotonic()
+    warnings = Background(partial(_warnings, arguments.input))
     manifest = convert(arguments.input, arguments.output)
     if manifest.facts["tokenizer_digest"] is None:
         print(f"note: {arguments.input} holds no tokenizer; add its files if the model is to be exported with one", file=sys.stderr)
     for sentence in _notes(arguments.input):
         print(f"note: {sentence}", file=sys.stderr)
-    for sentence in _warnings(arguments.input):
+    for sentence in warnings.result():
         print(f"warning: {sentence}", file=sys.stderr)
     print(summary(arguments.output, manifest, seconds=time.monotonic() - start))
     return command.DONE
