@@ -55,7 +55,10 @@ def load(source: Path, *, has_equal: bool = False) -> ctypes.CDLL | None:
         return ctypes.CDLL(str(target))
     except (OSError, subprocess.SubprocessError) as error:
         if not has_equal:
-            print(f"note: {source.name} could not be compiled ({error}), so it runs in Python: same output, many times slower", file=sys.stderr)
+            print(
+                f"note: {source.name} could not be compiled ({error}), so it runs in Python: same output, many times slower",
+                file=sys.stderr,
+            )
         return None
 
 

@@ -75,7 +75,9 @@ class StoredZipWriter:
         sizes = _FILLED if is_far else 0
         version = _FAR if is_far else _PLAIN
         lengths = (len(encoded), len(extra) + len(far))
-        self.stream.write(_HEADER.pack(_HEADER_MAGIC, version, _BEHIND, 0, 0, _FIRST_DAY, 0, sizes, sizes, *lengths) + encoded + extra + far)
+        self.stream.write(
+            _HEADER.pack(_HEADER_MAGIC, version, _BEHIND, 0, 0, _FIRST_DAY, 0, sizes, sizes, *lengths) + encoded + extra + far
+        )
         begin, checksum = self.stream.size, 0
         for part in parts:
             checksum = crc32(part, checksum)

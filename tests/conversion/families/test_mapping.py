@@ -95,7 +95,11 @@ def test_fused_projections_in_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyP
     """Three groups of two queries, from files and back, in blocks that end within a group: no row is elsewhere than in the whole."""
     config = {**CONFIG, "num_layers": 1, "num_attention_heads": 6, "num_query_groups": 3, "kv_channels": 2}
     table = (FuseQKV("l.*.{q,k,v}", "layers.*.qkv", ("qkv_size", "hidden_size")),)
-    values = {"l.0.q": torch.arange(48.0).view(12, 4), "l.0.k": torch.arange(24.0).view(6, 4) + 100, "l.0.v": torch.arange(24.0).view(6, 4) + 200}
+    values = {
+        "l.0.q": torch.arange(48.0).view(12, 4),
+        "l.0.k": torch.arange(24.0).view(6, 4) + 100,
+        "l.0.v": torch.arange(24.0).view(6, 4) + 200,
+    }
     write_safetensors(tmp_path / "hf", [LazyTensor.of(name, tensor) for name, tensor in values.items()])
     (fused,) = map_to_megatron(table, by_name(read_safetensors(tmp_path / "hf")), config, source="x")
     monkeypatch.setattr(lazy_tensor, "_BLOCK_BYTES", 5 * 16)

@@ -14,7 +14,7 @@ import pytest
 
 from data_prep.tokenizers import identity
 from data_prep.tokenizers.files import CONFIG_NAME, load_tokenizer, tokenizer_digest
-from data_prep.tokenizers.identity import Identity, tokenizer_identity
+from data_prep.tokenizers.identity import Identity, identity_by_another_process, tokenizer_identity
 from tests.processes import ROOT
 
 Edit = Callable[[dict[str, Any], dict[str, Any]], object]
@@ -104,6 +104,16 @@ def test_broken_files_are_told_by_transformers(tokenizer_dir: Path, tmp_path: Pa
     (directory / "tokenizer.json").write_text('{"model": ')
     with pytest.raises(ValueError, match=r"^the tokenizer in .* cannot be loaded: "):
         tokenizer_identity(directory)
+
+
+def test_by_another_process(tokenizer_dir: Path, tmp_path: Path) -> None:
+    """The same answer and the same sentence."""
+    assert identity_by_another_process(tokenizer_dir) == tokenizer_identity(tokenizer_dir)
+    with pytest.raises(ValueError) as here:
+        tokenizer_identity(tmp_path)
+    with pytest.raises(ValueError) as there:
+        identity_by_another_process(tmp_path)
+    assert str(here.value) == str(there.value)
 
 
 def test_transformers_is_not_imported(tokenizer_dir: Path) -> None:
