@@ -65,7 +65,8 @@ def identity_by_another_process(directory: Path) -> Identity:
         ValueError: if it cannot be loaded.
         RuntimeError: if the process fails otherwise; it says on stderr how.
     """
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    checkout = str(Path(__file__).resolve().parents[2])
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (checkout, os.environ.get("PYTHONPATH"))))}
     done = subprocess.run([sys.executable, "-c", _IN_THE_PROCESS, str(directory)], env=environment, stdout=subprocess.PIPE, check=False)
     if done.returncode:
         raise RuntimeError(f"the process that read the tokenizer in {directory} ended with {done.returncode}")
@@ -75,11 +76,12 @@ def identity_by_another_process(directory: Path) -> Identity:
     return Identity(*answer)
 
 
-# Ctrl-C reaches this process too, which has nothing to clean up and is done within seconds.
+# Ctrl-C reaches this process too, which has nothing to clean up and is done within seconds; it says nothing when nobody listens any more.
 _IN_THE_PROCESS = """
 import json, signal, sys
 from pathlib import Path
 signal.signal(signal.SIGINT, signal.SIG_IGN)
+signal.signal(signal.SIGPIPE, signal.SIG_DFL)
 from data_prep.tokenizers.files import start_without_torch
 from data_prep.tokenizers.identity import tokenizer_identity
 start_without_torch()
