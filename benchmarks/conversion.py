@@ -2,7 +2,7 @@
 
 The checkpoints have the shapes of real models and random weights.  Every measured command is a process of its own, started with its
 input in the page cache; its time includes starting Python, writing, and flushing the output to disk; its memory is the largest
-resident set, mapped file pages included.  Published converters run only where `--nemo-python` or `--bridge-python` names an
+resident set, mapped file pages included.  All take turns, so that what else the machine does meets each of them.  Published converters run only where `--nemo-python` or `--bridge-python` names an
 interpreter that has them (`benchmarks/conversion_peers.py`).
 """
 
@@ -12,6 +12,7 @@ import multiprocessing
 import os
 import platform
 import shutil
+import statistics
 import sys
 import tempfile
 import time
@@ -53,6 +54,10 @@ LLAMA = {
 SHAPES: dict[str, dict[str, Any]] = {
     "opt-125m": {**OPT, "num_hidden_layers": 12, "hidden_size": 768, "num_attention_heads": 12, "ffn_dim": 3072},
     "opt-1.3b": {**OPT, "num_hidden_layers": 24, "hidden_size": 2048, "num_attention_heads": 32, "ffn_dim": 8192},
+    "smollm2-135m": {
+        **LLAMA, "num_hidden_layers": 30, "hidden_size": 576, "num_attention_heads": 9, "num_key_value_heads": 3, "intermediate_size": 1536,
+        "vocab_size": 49152, "max_position_embeddings": 8192, "rope_theta": 100000.0, "rope_scaling": None, "tie_word_embeddings": True,
+    },
     "llama-3.2-1b": {
         **LLAMA, "num_hidden_layers": 16, "hidden_size": 2048, "num_attention_heads": 32, "head_dim": 64, "intermediate_size": 8192,
         "tie_word_embeddings": True,
@@ -67,6 +72,7 @@ SHAPES: dict[str, dict[str, Any]] = {
 # several times as long.  All commands wait that long, or the one that starts fastest would be the only one to find it warm.
 SETTLE_SECONDS = 8
 
+COPIES = ("plain copy", "copy by direct writes")
 # Both copies end with the flush to disk that the converters do too.
 COPY = ROOT / "benchmarks" / "whole" / "contenders" / "copy_folder.py"
 # The least that is possible here: the same bytes by direct writes, which need no page of memory per page of the file.
@@ -143,8 +149,8 @@ def ours(work_dir: Path) -> list[Run]:
         return Run(name, source, target, [sys.executable, "-m", module, *flags])
 
     return [
-        copy("plain copy", [str(COPY)], "copy"),
-        copy("copy by direct writes", ["-c", DIRECT_COPY], "direct_copy"),
+        copy(COPIES[0], [str(COPY)], "copy"),
+        copy(COPIES[1], ["-c", DIRECT_COPY], "direct_copy"),
         convert("HF to NeMo", "conversion.hf_to_nemo", "hf", "nemo"),
         convert("NeMo to HF", "conversion.nemo_to_hf", "nemo", "back"),
     ]
@@ -220,18 +226,20 @@ def in_a_process_of_its_own(function: Callable[[], Result]) -> Result:
 
 
 def _rows(label: str, measured: Mapping[str, Sequence[Measured]], nbytes: int) -> list[tuple[str, ...]]:
-    copy_seconds = min(found.seconds for found in measured["plain copy"])
+    seconds = {name: statistics.median(item.seconds for item in found) for name, found in measured.items()}
+    faster_copy = min(seconds[name] for name in COPIES)
     rows = []
     for name, found in measured.items():
-        seconds = min(item.seconds for item in found)
+        cpu_seconds = statistics.median(item.cpu_seconds for item in found)
         rows.append(
             (
                 label,
                 name,
-                f"{seconds:.1f} ({', '.join(f'{item.seconds:.1f}' for item in found)})",
-                f"{seconds / copy_seconds:.2f}",
-                f"{nbytes / 1e9 / seconds:.2f}",
-                f"{min(item.cpu_seconds for item in found):.1f}",
+                f"{seconds[name]:.2f} ({', '.join(f'{item.seconds:.2f}' for item in found)})",
+                f"{seconds[name] / faster_copy:.2f}",
+                f"{nbytes / 1e9 / seconds[name]:.2f}",
+                f"{cpu_seconds:.2f}",
+                f"{cpu_seconds / (nbytes / 1e9):.2f}",
                 f"{max(item.peak_bytes for item in found) / 2**20:,.0f}",
             )
         )
@@ -252,6 +260,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     if arguments.work_dir:
         arguments.work_dir.mkdir(parents=True, exist_ok=True)
+    load_before = os.getloadavg()[0]
     rows = []
     for shape in arguments.shape:
         is_llama = SHAPES[shape]["model_type"] == "llama"  # the family that all three know
@@ -266,8 +275,10 @@ def main(argv: Sequence[str] | None = None) -> int:
                     nemo_python=arguments.nemo_python if is_llama else None,
                     bridge_python=arguments.bridge_python if is_llama else None,
                 )
-    header = ("checkpoint", "", "seconds (all runs)", "times a plain copy", "GB/s", "CPU seconds", "peak MiB")
-    print(f"{os.cpu_count()} cores, {platform.machine()}, {platform.system()} {platform.release()}\n")
+    columns = ("seconds (all runs)", "times the faster copy", "GB/s", "CPU seconds", "CPU seconds per GB", "peak MiB")
+    header = ("checkpoint", "", *columns)
+    loads = f"load {load_before:.1f} before, {os.getloadavg()[0]:.1f} behind"
+    print(f"{os.cpu_count()} cores, {platform.machine()}, {platform.system()} {platform.release()}, {loads}; medians\n")
     print(markdown_table(header, rows, text_columns=2))
     return command.DONE
 

@@ -32,13 +32,18 @@ def cache_dir() -> Path:
 
 
 @cache
-def load(source: Path) -> ctypes.CDLL | None:
-    """The library of a C file, compiled if it is not yet in the cache; None where it cannot be had (said once on stderr)."""
+def load(source: Path, *, has_equal: bool = False) -> ctypes.CDLL | None:
+    """The library of a C file, compiled if it is not yet in the cache; None where it cannot be had (said once on stderr).
+
+    Args:
+        has_equal: nothing is said, as the other way is compiled too and costs little more.
+    """
     if os.environ.get("SCION_NATIVE") == "0":
         return None
     compiler = next((path for name in _COMPILERS if (path := shutil.which(name))), None)
     if compiler is None:
-        print(f"note: no C compiler found, so {source.stem} runs in Python: same output, many times slower", file=sys.stderr)
+        if not has_equal:
+            print(f"note: no C compiler found, so {source.stem} runs in Python: same output, many times slower", file=sys.stderr)
         return None
     # -march=native: a home directory is often shared by machines of different kinds, so the processor is part of the name.
     text = b"".join(path.read_bytes() for path in (source, *sorted(_HEADERS.glob("*.h"))))
@@ -49,7 +54,11 @@ def load(source: Path) -> ctypes.CDLL | None:
             _compile(compiler, source, target)
         return ctypes.CDLL(str(target))
     except (OSError, subprocess.SubprocessError) as error:
-        print(f"note: {source.name} could not be compiled ({error}), so it runs in Python: same output, many times slower", file=sys.stderr)
+        if not has_equal:
+            print(
+                f"note: {source.name} could not be compiled ({error}), so it runs in Python: same output, many times slower",
+                file=sys.stderr,
+            )
         return None
 
 

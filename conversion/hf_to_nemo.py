@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +20,7 @@ from common.background import Background
 from common.progress import Progress
 from conversion.checkpoints.summary import summary
 from data_prep.tokenizers.files import start_without_torch
+from data_prep.tokenizers.identity import Identity, identity_by_another_process, tokenizer_identity
 
 if TYPE_CHECKING:
     from conversion.checkpoints.hf_checkpoint import HFCheckpoint
@@ -27,8 +28,11 @@ if TYPE_CHECKING:
 STAGE = "conversion.hf_to_nemo"
 
 
-def convert(input_dir: Path, output_dir: Path) -> Manifest:
+def convert(input_dir: Path, output_dir: Path, *, identity: Callable[[Path], Identity] = tokenizer_identity) -> Manifest:
     """Write the NeMo checkpoint of a Hugging Face checkpoint.
+
+    Args:
+        identity: gives that of the tokenizer in a folder; by default in this process.
 
     Raises:
         ValueError: if the input is missing, corrupt, edited, or of a family or variant that is not covered; if its tokenizer has
@@ -64,7 +68,10 @@ def convert(input_dir: Path, output_dir: Path) -> Manifest:
     total = sum(tensor.nbytes for tensor in tensors)
     with staged_directory(output_dir, required_bytes=total) as staging:
         # One reads the whole input, the other imports much: both run beside the conversion, and end it if they find something wrong.
-        source_digest, tokenizer_digest = Background(hf.digest), Background(partial(_tokenizer_digest, hf, manifest, config["vocab_size"]))
+        source_digest, tokenizer_digest = (
+            Background(hf.digest),
+            Background(partial(_tokenizer_digest, hf, manifest, config["vocab_size"], identity)),
+        )
         with Progress("converting", total=total, unit="B", is_bytes=True) as progress:
 
             def advance(nbytes: int) -> None:
@@ -90,26 +97,26 @@ def convert(input_dir: Path, output_dir: Path) -> Manifest:
         )
 
 
-def _tokenizer_digest(hf: HFCheckpoint, manifest: Manifest | None, rows: int) -> str | None:
+def _tokenizer_digest(hf: HFCheckpoint, manifest: Manifest | None, rows: int, identity: Callable[[Path], Identity]) -> str | None:
     """Identity of the tokenizer in the folder, from its manifest where that knows it; None if there is no tokenizer.
 
     Raises:
         ValueError: if the tokenizer has more tokens than the model has rows.
     """
-    from data_prep.tokenizers.files import load_tokenizer, tokenizer_digest, tokenizer_files
+    from data_prep.tokenizers.files import tokenizer_files
 
     if manifest is not None and "tokenizer_digest" in manifest.facts:
         digest: Any = manifest.facts["tokenizer_digest"]
         return digest
     if not tokenizer_files(hf.directory):
         return None
-    tokenizer = load_tokenizer(hf.directory)
-    if len(tokenizer) > rows:
+    tokenizer = identity(hf.directory)
+    if tokenizer.num_tokens > rows:
         raise ValueError(
-            f"the tokenizer in {hf.directory} has {len(tokenizer)} tokens, but the model has {rows} rows: they do not belong together;"
+            f"the tokenizer in {hf.directory} has {tokenizer.num_tokens} tokens, but the model has {rows} rows: they do not belong together;"
             " put the model's own tokenizer there, or give the model new rows with `python -m conversion.transfer`"
         )
-    return tokenizer_digest(tokenizer)
+    return tokenizer.digest
 
 
 def _notes(input_dir: Path) -> list[str]:
@@ -140,12 +147,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--output", type=Path, required=True, help="folder to write")
     arguments = parser.parse_args(argv)
     start = time.monotonic()
-    manifest = convert(arguments.input, arguments.output)
+    warnings = Background(partial(_warnings, arguments.input))
+    manifest = convert(arguments.input, arguments.output, identity=identity_by_another_process)
     if manifest.facts["tokenizer_digest"] is None:
         print(f"note: {arguments.input} holds no tokenizer; add its files if the model is to be exported with one", file=sys.stderr)
     for sentence in _notes(arguments.input):
         print(f"note: {sentence}", file=sys.stderr)
-    for sentence in _warnings(arguments.input):
+    for sentence in warnings.result():
         print(f"warning: {sentence}", file=sys.stderr)
     print(summary(arguments.output, manifest, seconds=time.monotonic() - start))
     return command.DONE

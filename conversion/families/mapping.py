@@ -126,11 +126,13 @@ class FuseQKV(Rule):
         q, k, v = tensors
         _require_one_dtype(tensors)
         (shape,) = self.megatron_shapes(sizes)
+        groups = sizes["num_query_groups"]
 
         def read() -> Bits:
-            return interleave_qkv(q.bits(), k.bits(), v.bits(), num_query_groups=sizes["num_query_groups"])
+            return interleave_qkv(q.bits(), k.bits(), v.bits(), num_query_groups=groups)
 
-        return [LazyTensor(names[0], shape, q.dtype_name, read)]
+        in_order = [part for group in zip(*(_cut(tensor, groups) for tensor in tensors), strict=True) for part in group]
+        return [replace(LazyTensor.concatenated(names[0], in_order), shape=shape, bits=read)]
 
     def to_hf(self, tensors: Tensors, names: Sequence[str], sizes: Sizes) -> Tensors:
         """See `Rule`."""
@@ -141,7 +143,23 @@ class FuseQKV(Rule):
             return joined_groups(separate_qkv(fused.bits(), num_attention_heads=heads, num_query_groups=groups)[part])
 
         shapes = self.hf_shapes(sizes)
-        return [LazyTensor(names[part], shapes[part], fused.dtype_name, partial(read, part)) for part in range(3)]
+        num_rows = [shape[0] // groups for shape in shapes]  # of each in a query group
+        starts = (0, num_rows[0], num_rows[0] + num_rows[1])
+        together = _cut(fused, groups)
+        return [
+            replace(
+                LazyTensor.concatenated(names[part], [group.row_range("", start, start + num_rows[part]) for group in together]),
+                shape=shapes[part],
+                bits=partial(read, part),
+            )
+            for part, start in enumerate(starts)
+        ]
+
+
+def _cut(tensor: LazyTensor, num_parts: int) -> list[LazyTensor]:
+    """The rows of a tensor in equal parts."""
+    rows = tensor.shape[0] // num_parts
+    return [tensor.row_range("", part * rows, (part + 1) * rows) for part in range(num_parts)]
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,10 @@ from __future__ import annotations
 import json
 import re
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +33,9 @@ from conversion.formats.dist_metadata import (
 )
 from conversion.formats.dist_metadata_writer import write_dist_metadata
 from conversion.formats.large_file import LargeFileWriter
-from conversion.formats.lazy_tensor import Bits, LazyTensor, bits_dtype
+from conversion.formats.lazy_tensor import Bits, FileSpan, LazyTensor, bits_dtype
 from conversion.formats.loading_safety import unsafe_parts
-from conversion.formats.torch_file import read_tensor
+from conversion.formats.torch_file import find_tensor
 from conversion.formats.torch_zip_writer import ALIGNMENT, save_tensor, save_value
 
 OBJECTS_NAME = "__0_objects.distcp"
@@ -46,6 +47,8 @@ _LAYER = re.compile(r"(.*\blayers)\.(\d+)\.(.+)")
 _STACKED = re.compile(r"(.*\blayers)\.(?!\d)(.+)")
 _EXPERT = re.compile(r"(.*\.experts\.experts)\.(\d+)\.(.+)")
 _GATE = re.compile(r"(.*\.linear_fc1\.(?:weight|bias))_w")
+
+_Opened = Callable[[Chunk], FileSpan | LazyTensor]
 
 
 @dataclass(frozen=True)
@@ -214,12 +217,12 @@ def read_dist_checkpoint(directory: Path, *, prefix: str) -> dict[str, LazyTenso
     for entry in weights.entries:
         if problem := entry.problem():
             raise ValueError(problem)
-        name = entry.key.removeprefix(prefix)
+        name, opened = entry.key.removeprefix(prefix), _opener(directory, entry)
         if found := _STACKED.fullmatch(name):
             _require_layers(entry)
-            tensors.extend(_layer(directory, entry, f"{found[1]}.{number}.{found[2]}", number) for number in range(entry.shape[0]))
+            tensors.extend(_layer(entry, opened, f"{found[1]}.{number}.{found[2]}", number) for number in range(entry.shape[0]))
         else:
-            tensors.append(_block(directory, entry, name, (0,) * len(entry.shape), entry.shape, entry.shape))
+            tensors.append(_block(entry.chunks, opened, name, (0,) * len(entry.shape), entry.shape, entry.shape, entry.dtype))
     return _stack_experts(_join_gate_and_up({tensor.name: tensor for tensor in tensors}))
 
 
@@ -252,30 +255,39 @@ def _stack_experts(tensors: Mapping[str, LazyTensor]) -> dict[str, LazyTensor]:
     return others | {name: LazyTensor.stacked(name, parts) for name, parts in in_order.items()}
 
 
-def _layer(directory: Path, entry: Entry, name: str, number: int) -> LazyTensor:
+def _layer(entry: Entry, opened: _Opened, name: str, number: int) -> LazyTensor:
     """One layer of a stacked entry."""
-    return _block(directory, entry, name, (number, *(0 for _ in entry.shape[1:])), (1, *entry.shape[1:]), entry.shape[1:])
+    return _block(entry.chunks, opened, name, (number, *(0 for _ in entry.shape[1:])), (1, *entry.shape[1:]), entry.shape[1:], entry.dtype)
 
 
-def _block(directory: Path, entry: Entry, name: str, start: tuple[int, ...], sizes: tuple[int, ...], shape: tuple[int, ...]) -> LazyTensor:
+def _block(
+    chunks: Sequence[Chunk],
+    opened: _Opened,
+    name: str,
+    start: tuple[int, ...],
+    sizes: tuple[int, ...],
+    shape: tuple[int, ...],
+    dtype: str,
+) -> LazyTensor:
     """The block of an entry at `start`, viewed in `shape`; the chunks fill the entry (`Entry.problem`)."""
-    overlaps = [(chunk, overlap) for chunk in entry.chunks if (overlap := _overlap(start, sizes, chunk)) is not None]
+    overlaps = [(chunk, overlap) for chunk in chunks if (overlap := _overlap(start, sizes, chunk)) is not None]
 
     def read() -> Bits:
         if len(overlaps) == 1:
-            return np.ascontiguousarray(_read_part(directory, entry, *overlaps[0])).reshape(shape)
-        block = np.empty(sizes, bits_dtype(entry.dtype))
+            return np.ascontiguousarray(_read_part(opened, *overlaps[0])).reshape(shape)
+        block = np.empty(sizes, bits_dtype(dtype))
         for chunk, overlap in overlaps:
-            block[_slices(overlap, start)] = _read_part(directory, entry, chunk, overlap)
+            block[_slices(overlap, start)] = _read_part(opened, chunk, overlap)
         return block.reshape(shape)
 
     def read_rows(first: int, last: int) -> Bits:
         axis = len(sizes) - len(shape)
         part_start = (*start[:axis], start[axis] + first, *start[axis + 1 :])
         part_shape = (last - first, *shape[1:])
-        return _block(directory, entry, name, part_start, (*sizes[:axis], *part_shape), part_shape).bits()
+        met = [chunk for chunk, _ in overlaps]
+        return _block(met, opened, name, part_start, (*sizes[:axis], *part_shape), part_shape, dtype).bits()
 
-    return LazyTensor(name, shape, entry.dtype, read, read_rows if shape else None)
+    return LazyTensor(name, shape, dtype, read, read_rows if shape else None)
 
 
 def _slices(overlap: list[tuple[int, int]], start: tuple[int, ...]) -> tuple[slice, ...]:
@@ -291,13 +303,21 @@ def _overlap(start: tuple[int, ...], sizes: tuple[int, ...], chunk: Chunk) -> li
     return spans if all(begin < stop for begin, stop in spans) else None
 
 
-def _read_part(directory: Path, entry: Entry, chunk: Chunk, overlap: list[tuple[int, int]]) -> Bits:
+def _opener(directory: Path, entry: Entry) -> _Opened:
+    """Gives where the values of a chunk of an entry lie, looked at once: its blocks are read one after another."""
+
+    @cache
+    def opened(chunk: Chunk) -> FileSpan | LazyTensor:
+        path = directory / chunk.place.file
+        found = find_tensor(path, start=chunk.place.offset, length=chunk.place.length)
+        if found is None or (found.shape, found.dtype_name) != (chunk.sizes, entry.dtype):
+            raise ValueError(f"{path} holds something else than {METADATA_NAME} says for {entry.key}; copy the checkpoint again")
+        return found
+
+    return opened
+
+
+def _read_part(opened: _Opened, chunk: Chunk, overlap: list[tuple[int, int]]) -> Bits:
     """The part of a chunk that an overlap means."""
-    path = directory / chunk.place.file
-    tensor = read_tensor(path, start=chunk.place.offset, length=chunk.place.length)
-    if tensor is None or (tensor.shape, tensor.dtype_name) != (chunk.sizes, entry.dtype):
-        raise ValueError(f"{path} holds something else than {METADATA_NAME} says for {entry.key}; copy the checkpoint again")
-    slices = _slices(overlap, chunk.offsets)
-    if tensor.rows is None:
-        return tensor.bits()[slices]
-    return tensor.rows(slices[0].start, slices[0].stop)[(slice(None), *slices[1:])]
+    found, slices = opened(chunk), _slices(overlap, chunk.offsets)
+    return found.part(slices) if isinstance(found, FileSpan) else found.bits()[slices]

@@ -11,6 +11,7 @@ import contextlib
 import ctypes
 import math
 import mmap
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -26,7 +27,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Bits = np.ndarray[Any, Any]
-_BLOCK_BYTES = 32 << 20
+_BLOCK_BYTES = 1 << 20  # is in the processor's cache still when it is checked, hashed and copied after reading
+_MAPPED_BYTES = 4 << 20  # from which on it is cheaper to map a span's pages than to get memory for them
 
 
 @dataclass(frozen=True)
@@ -96,7 +98,7 @@ class LazyTensor:
         if self.blocks is not None:
             return self.blocks()
         rows = self.rows
-        if rows is None or not self.nbytes:
+        if rows is None or self.nbytes <= _BLOCK_BYTES:
             return iter([self.bits()])
         step = max(1, _BLOCK_BYTES * self.shape[0] // self.nbytes)
         return (rows(start, min(start + step, self.shape[0])) for start in range(0, self.shape[0], step))
@@ -155,11 +157,46 @@ def bits_dtype(dtype_name: str) -> np.dtype[Any]:
     return np.dtype(f"i{DTYPE_BYTES[dtype_name]}")
 
 
+@dataclass(frozen=True)
+class FileSpan:
+    """A tensor that lies contiguously in a file, from the byte `offset` on."""
+
+    path: Path
+    offset: int
+    shape: tuple[int, ...]
+    dtype_name: str
+
+    def bits(self) -> Bits:
+        """Its values, see `read_span`."""
+        return read_span(self.path, self.offset, self.shape, self.dtype_name)
+
+    def rows(self, start: int, stop: int) -> Bits:
+        """Those of some rows alone."""
+        row_bytes = math.prod(self.shape[1:]) * DTYPE_BYTES[self.dtype_name]
+        return read_span(self.path, self.offset + start * row_bytes, (stop - start, *self.shape[1:]), self.dtype_name)
+
+    def part(self, slices: Sequence[slice]) -> Bits:
+        """Those within a slice of each axis; the axes before the first of several indices cost nothing, as one of a stack of layers."""
+        axis = next((axis for axis, part in enumerate(slices) if part.stop - part.start != 1), len(slices) - 1)
+        if axis < 0:
+            return self.bits()
+        first = 0
+        for size, part in zip(self.shape, slices[: axis + 1], strict=False):
+            first = first * size + part.start
+        merged = replace(self, shape=(math.prod(self.shape[: axis + 1]), *self.shape[axis + 1 :]))
+        rows = merged.rows(first, first + slices[axis].stop - slices[axis].start)[(slice(None), *slices[axis + 1 :])]
+        return rows.reshape((1,) * axis + rows.shape)
+
+    def tensor(self, name: str) -> LazyTensor:
+        """To be read when it is needed."""
+        return LazyTensor(name, self.shape, self.dtype_name, self.bits, self.rows if self.shape else None)
+
+
 def read_span(path: Path, offset: int, shape: tuple[int, ...], dtype_name: str) -> Bits:
     """The values of a tensor, of any shape, that lie contiguously in a file from the byte `offset` on, as integers of the dtype's width.
 
-    Its pages are mapped for it alone, come from the file when they are touched, and go with it.  Writing to it changes
-    no file.
+    A large one's pages are mapped for it alone, come from the file when they are touched, and go with it; others are copied.  Writing
+    to either changes no file.
 
     Raises:
         ValueError: if the file ends before the tensor does.
@@ -169,27 +206,39 @@ def read_span(path: Path, offset: int, shape: tuple[int, ...], dtype_name: str) 
     nbytes = count * dtype.itemsize
     if not count:
         return np.empty(shape, dtype)
-    start = offset - offset % mmap.ALLOCATIONGRANULARITY
-    with open(path, "rb") as stream:
-        missing = offset + nbytes - path.stat().st_size
-        if missing > 0:
-            raise ValueError(f"{path} is truncated: it ends {missing} bytes before a tensor does; copy or download it again")
-        pages = mmap.mmap(stream.fileno(), offset + nbytes - start, offset=start, access=mmap.ACCESS_COPY)
-    # The kernel reads ahead of the first touch, which matters on network file systems.
-    pages.madvise(mmap.MADV_SEQUENTIAL)
-    pages.madvise(mmap.MADV_WILLNEED)
-    values = np.frombuffer(pages, dtype, count, offset - start).reshape(shape)
-    return values if values.flags.aligned else values.copy()  # old safetensors headers end anywhere
+    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        if nbytes < _MAPPED_BYTES:
+            values = np.empty(count, dtype)
+            missing = nbytes - _read_all(file, memoryview(values).cast("B"), offset)
+        else:
+            start = offset - offset % mmap.ALLOCATIONGRANULARITY
+            missing = offset + nbytes - os.fstat(file).st_size
+            if missing <= 0:
+                pages = mmap.mmap(file, offset + nbytes - start, offset=start, access=mmap.ACCESS_COPY)
+                # The kernel reads ahead of the first touch, which matters on network file systems.
+                pages.madvise(mmap.MADV_SEQUENTIAL)
+                pages.madvise(mmap.MADV_WILLNEED)
+                values = np.frombuffer(pages, dtype, count, offset - start)
+                values = values if values.flags.aligned else values.copy()  # old safetensors headers end anywhere
+    finally:
+        os.close(file)
+    if missing > 0:
+        raise ValueError(f"{path} is truncated: it ends {missing} bytes before a tensor does; copy or download it again")
+    return values.reshape(shape)
+
+
+def _read_all(file: int, memory: memoryview, offset: int) -> int:
+    """Fill memory from a place in a file; returns how many bytes there were."""
+    done = 0
+    while done < len(memory) and (count := os.preadv(file, [memory[done:]], offset + done)):
+        done += count
+    return done
 
 
 def lazy_span(name: str, path: Path, offset: int, shape: tuple[int, ...], dtype_name: str) -> LazyTensor:
     """A tensor that lies contiguously in a file, from `offset` on; see `read_span`."""
-
-    def rows(start: int, stop: int) -> Bits:
-        row_bytes = math.prod(shape[1:]) * DTYPE_BYTES[dtype_name]
-        return read_span(path, offset + start * row_bytes, (stop - start, *shape[1:]), dtype_name)
-
-    return LazyTensor(name, shape, dtype_name, partial(read_span, path, offset, shape, dtype_name), rows if shape else None)
+    return FileSpan(path, offset, shape, dtype_name).tensor(name)
 
 
 def counted(tensors: Iterable[LazyTensor], advance: Callable[[int], object]) -> Iterator[LazyTensor]:
@@ -221,10 +270,12 @@ def _joined(blocks: Callable[[], Iterator[Tensor]], shape: tuple[int, ...], dtyp
 
 
 def return_freed_memory() -> None:
-    """Let glibc give every large block back to the system when it is freed.
+    """Let glibc give every large block back to the system when it is freed, and keep what small ones need for the next.
 
     By default it learns from the first one to keep them, and the holes between the tensors of each layer add up.
     """
-    mmap_threshold, nbytes = -3, 1 << 20  # the constant M_MMAP_THRESHOLD of malloc.h
+    trim_threshold, mmap_threshold = -1, -3  # the constants M_TRIM_THRESHOLD and M_MMAP_THRESHOLD of malloc.h
     with contextlib.suppress(OSError, AttributeError):  # another C library
-        ctypes.CDLL(None).mallopt(mmap_threshold, nbytes)
+        libc = ctypes.CDLL(None)
+        libc.mallopt(mmap_threshold, _MAPPED_BYTES)
+        libc.mallopt(trim_threshold, 4 * _MAPPED_BYTES)

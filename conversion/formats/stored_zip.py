@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from typing import IO, Any
 
 LOCAL_HEADER = struct.Struct("<4s22xHH")  # of an entry: magic, lengths of name and extra field
-_END = struct.Struct("<4s4H2LH")  # magic, disks, numbers of entries, size and offset of the list, length of a comment
-_END_MAGIC, _FAR_END_MAGIC, _FAR_PLACE_MAGIC = b"PK\x05\x06", b"PK\x06\x06", b"PK\x06\x07"
-_FAR_END = struct.Struct("<4sQ2H2L4Q")  # the same for large archives: magic, ..., size and offset of the list
-_FAR_PLACE = struct.Struct("<4sLQL")  # where that stands
+END = struct.Struct("<4s4H2LH")  # magic, disks, numbers of entries, size and offset of the list, length of a comment
+END_MAGIC, FAR_END_MAGIC, FAR_PLACE_MAGIC = b"PK\x05\x06", b"PK\x06\x06", b"PK\x06\x07"
+FAR_END = struct.Struct("<4sQ2H2L4Q")  # the same for large archives: magic, ..., size and offset of the list
+FAR_PLACE = struct.Struct("<4sLQL")  # where that stands
 _PICKLE = "data.pkl"
 _SCRIPTS = ("constants.pkl", "code")  # what makes torch take an archive for a program
 
@@ -97,16 +97,16 @@ def _require_plain(stream: IO[bytes], size: int) -> None:
     stream.seek(0)
     if stream.read(4) != b"PK\x03\x04":
         raise ValueError("it does not begin as an archive")
-    end_at = size - _END.size
-    end = _read(stream, end_at, _END)
-    if end[0] != _END_MAGIC or end[-1]:
+    end_at = size - END.size
+    end = _read(stream, end_at, END)
+    if end[0] != END_MAGIC or end[-1]:
         raise ValueError("it does not end as an archive")
-    far_place = _read(stream, end_at - _FAR_PLACE.size, _FAR_PLACE)
+    far_place = _read(stream, end_at - FAR_PLACE.size, FAR_PLACE)
     list_bytes, list_at, list_end = end[5], end[6], end_at
-    if far_place[0] == _FAR_PLACE_MAGIC:
-        list_end = end_at - _FAR_PLACE.size - _FAR_END.size
-        far_end = _read(stream, list_end, _FAR_END)
-        if far_end[0] != _FAR_END_MAGIC or far_place[2] != list_end:
+    if far_place[0] == FAR_PLACE_MAGIC:
+        list_end = end_at - FAR_PLACE.size - FAR_END.size
+        far_end = _read(stream, list_end, FAR_END)
+        if far_end[0] != FAR_END_MAGIC or far_place[2] != list_end:
             raise ValueError("it has two ends")
         list_bytes, list_at = far_end[8], far_end[9]
     if list_at + list_bytes != list_end:

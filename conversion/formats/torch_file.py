@@ -13,7 +13,7 @@ import numpy as np
 
 from conversion.formats.dtypes import DTYPE_BYTES
 from conversion.formats.inert_pickle import require_light_parts
-from conversion.formats.lazy_tensor import Bits, LazyTensor, lazy_span, read_span
+from conversion.formats.lazy_tensor import Bits, FileSpan, LazyTensor, read_span
 from conversion.formats.pickle_names import TENSORS, unknown_names
 from conversion.formats.torch_zip import StoredTensor, TorchFile, read_torch_file, stored_tensor
 
@@ -39,9 +39,15 @@ def read_tensor(path: Path, *, start: int, length: int) -> LazyTensor | None:
     Raises:
         ValueError: if it is corrupt or needs code to be loaded.
     """
+    found = find_tensor(path, start=start, length=length)
+    return found.tensor("") if isinstance(found, FileSpan) else found
+
+
+def find_tensor(path: Path, *, start: int, length: int) -> FileSpan | LazyTensor | None:
+    """The same as where it lies; as `read_tensor` gives it where its values do not lie one after another."""
     file = _open(path, start=start, length=length)
     tensor = stored_tensor(file.content) if file is not None else None
-    return _lazy_tensor(file, "", tensor) if file is not None and tensor is not None else None
+    return _found(file, "", tensor) if file is not None and tensor is not None else None
 
 
 def _open(path: Path, **stretch: int) -> TorchFile | None:
@@ -55,6 +61,11 @@ def _open(path: Path, **stretch: int) -> TorchFile | None:
 
 
 def _lazy_tensor(file: TorchFile, name: str, tensor: StoredTensor) -> LazyTensor:
+    found = _found(file, name, tensor)
+    return found.tensor(name) if isinstance(found, FileSpan) else found
+
+
+def _found(file: TorchFile, name: str, tensor: StoredTensor) -> FileSpan | LazyTensor:
     width = DTYPE_BYTES[tensor.dtype]
     try:
         begin, nbytes = file.storage(tensor.storage)
@@ -65,7 +76,7 @@ def _lazy_tensor(file: TorchFile, name: str, tensor: StoredTensor) -> LazyTensor
     except (ValueError, OSError) as error:
         raise _corrupt(file.path) from error
     if tensor.is_contiguous:
-        return lazy_span(name, file.path, begin + tensor.offset * width, tensor.shape, tensor.dtype)
+        return FileSpan(file.path, begin + tensor.offset * width, tensor.shape, tensor.dtype)
     return LazyTensor(name, tensor.shape, tensor.dtype, partial(_read_strided, file.path, begin, tensor))
 
 

@@ -105,12 +105,15 @@ def tokenizer_digest(tokenizer: PreTrainedTokenizerFast) -> str:
 
     Independent of the files it came from (`tokenizer.json` or `vocab.json` with `merges.txt`) and of padding or truncation settings.
     """
-    backend = json.loads(tokenizer.backend_tokenizer.to_str())
-    backend.pop("padding", None)
-    backend.pop("truncation", None)
-    if not _adds_tokens(backend.get("post_processor")):
-        backend["post_processor"] = None  # transformers 5 has a template that adds nothing there
-    return digest_bytes(json.dumps(backend, sort_keys=True, ensure_ascii=False).encode())
+    return backend_digest(json.loads(tokenizer.backend_tokenizer.to_str()))
+
+
+def backend_digest(backend: Mapping[str, Any]) -> str:
+    """The same of what the tokenizers library writes of itself."""
+    deciding = {key: value for key, value in backend.items() if key not in ("padding", "truncation")}
+    if not _adds_tokens(deciding.get("post_processor")):
+        deciding["post_processor"] = None  # transformers 5 has a template that adds nothing there
+    return digest_bytes(json.dumps(deciding, sort_keys=True, ensure_ascii=False).encode())
 
 
 def _adds_tokens(post_processor: Any) -> bool:

@@ -2,12 +2,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from conversion.families.mapping import Drop, FuseGateUp, FuseQKV, Rename, SplitRows, StackExperts, expand, map_to_hf, map_to_megatron
+from conversion.formats import lazy_tensor
 from conversion.formats.lazy_tensor import LazyTensor
+from conversion.formats.safetensors_file import read_safetensors, write_safetensors
 
 CONFIG = {
     "num_layers": 2,
@@ -85,6 +89,28 @@ def test_experts_are_stacked_gate_above_up() -> None:
         )
     with pytest.raises(ValueError, match=r"^x has a configuration with 10001 experts; expected at most 10000$"):
         map_to_megatron(table, hf, {**config, "num_moe_experts": 10_001}, source="x")
+
+
+def test_fused_projections_in_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three groups of two queries, from files and back, in blocks that end within a group: no row is elsewhere than in the whole."""
+    config = {**CONFIG, "num_layers": 1, "num_attention_heads": 6, "num_query_groups": 3, "kv_channels": 2}
+    table = (FuseQKV("l.*.{q,k,v}", "layers.*.qkv", ("qkv_size", "hidden_size")),)
+    values = {
+        "l.0.q": torch.arange(48.0).view(12, 4),
+        "l.0.k": torch.arange(24.0).view(6, 4) + 100,
+        "l.0.v": torch.arange(24.0).view(6, 4) + 200,
+    }
+    write_safetensors(tmp_path / "hf", [LazyTensor.of(name, tensor) for name, tensor in values.items()])
+    (fused,) = map_to_megatron(table, by_name(read_safetensors(tmp_path / "hf")), config, source="x")
+    monkeypatch.setattr(lazy_tensor, "_BLOCK_BYTES", 5 * 16)
+    blocks = list(fused.checked_blocks())
+    assert [len(block) for block in blocks] == [5, 5, 5, 5, 4]
+    assert np.array_equal(np.concatenate(blocks), fused.bits())
+    write_safetensors(tmp_path / "megatron", [fused])
+    for tensor in map_to_hf(table, by_name(read_safetensors(tmp_path / "megatron")), config, source="x"):
+        blocks = list(tensor.checked_blocks())
+        assert len(blocks) > 1 and torch.equal(torch.from_numpy(np.concatenate(blocks)).view(torch.float32), values[tensor.name])
+        assert torch.equal(tensor.read(), values[tensor.name])
 
 
 def test_patterns() -> None:

@@ -1,0 +1,104 @@
+"""Archives and their checksums are those of Python's own modules, byte for byte."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+import zipfile
+import zlib
+from collections.abc import Iterable
+
+import numpy as np
+import pytest
+
+from conversion.formats import checksum
+from conversion.formats.checksum import crc32
+from conversion.formats.stored_zip_writer import StoredZipWriter
+from tests.processes import ROOT
+
+ALIGNMENT = 64
+ENTRIES = {"archive/data.pkl": b"x" * 77, "archive/data/0": bytes(range(256)) * 300, "archive/nothing": b"", "archive/version": b"3\n"}
+
+
+def test_checksum_of_any_length_from_any_place() -> None:
+    """Lengths around those at which a loop ends, behind other bytes, at odd addresses."""
+    values = np.random.default_rng(0).integers(0, 256, 70_000, dtype=np.uint8)
+    for length in (*range(130), *range(4090, 4230), 65_536, 69_990):
+        for start in (0, 3):
+            part = values[start : start + length]
+            assert crc32(part, 123) == zlib.crc32(part, 123), (length, start)
+    assert crc32(values[5000:], crc32(values[:5000])) == zlib.crc32(values)
+
+
+def test_checksum_without_a_compiler() -> None:
+    """The same, and nothing is said, as zlib's is compiled too."""
+    code = "from conversion.formats.checksum import crc32; print(crc32(bytes(9999)))"
+    words = [sys.executable, "-c", code]
+    done = subprocess.run(words, cwd=ROOT, env={"PATH": ""}, capture_output=True, text=True, timeout=60, check=True)
+    assert (done.stdout, done.stderr) == (f"{zlib.crc32(bytes(9999))}\n", "")
+
+
+class _Forward:
+    """A stream that cannot go back; `kept` are its parts but those that are as long as `left_out`."""
+
+    def __init__(self, left_out: int = -1) -> None:
+        self.size, self.kept, self._left_out = 0, b"", left_out
+
+    def write(self, data: object) -> int:
+        nbytes = memoryview(data).nbytes  # type: ignore[arg-type]
+        if nbytes != self._left_out:
+            self.kept += bytes(data)  # type: ignore[call-overload]
+        self.size += nbytes
+        return nbytes
+
+    def tell(self) -> int:
+        return self.size
+
+    def flush(self) -> None:
+        """Nothing waits."""
+
+
+def by_zipfile(stream: _Forward, entries: Iterable[tuple[str, list[bytes], int]]) -> None:
+    """What `StoredZipWriter` writes, by Python's module."""
+    with zipfile.ZipFile(stream, "w") as archive:  # type: ignore[call-overload]
+        for name, parts, nbytes in entries:
+            info = zipfile.ZipInfo(name)
+            far = 20 if nbytes * 1.05 > zipfile.ZIP64_LIMIT else 0
+            padding = -(stream.size + 30 + len(name) + far + 4) % ALIGNMENT
+            info.extra = b"FB" + padding.to_bytes(2, "little") + b"Z" * padding
+            info.file_size = nbytes
+            with archive.open(info, "w", force_zip64=far > 0) as entry:
+                for part in parts:
+                    entry.write(part)
+
+
+def by_ours(stream: _Forward, entries: Iterable[tuple[str, list[bytes], int]]) -> None:
+    archive = StoredZipWriter(stream, ALIGNMENT)
+    for name, parts, nbytes in entries:
+        archive.add(name, parts, nbytes)
+    archive.end()
+
+
+def test_an_archive_is_that_of_zipfile() -> None:
+    entries = [(name, [content[:50], content[50:]], len(content)) for name, content in ENTRIES.items()]
+    expected, found = _Forward(), _Forward()
+    by_zipfile(expected, entries)
+    by_ours(found, entries)
+    assert found.kept == expected.kept
+    with zipfile.ZipFile(io.BytesIO(found.kept)) as archive:
+        assert archive.testzip() is None and {name: archive.read(name) for name in archive.namelist()} == ENTRIES
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("nbytes", [2_100_000_000, (1 << 31) + 5, (1 << 32) + 5], ids=["nearly 2 GiB", "2 GiB", "4 GiB"])
+def test_large_archives_are_those_of_zipfile(nbytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An entry whose size, and others whose places, need 64 bits; all but the large content is compared."""
+    piece = bytes(1 << 24)
+    parts = [piece] * (nbytes // len(piece)) + [piece[: nbytes % len(piece)]]
+    monkeypatch.setattr(zipfile, "crc32", checksum.crc32)  # zlib's would take seconds
+    entries = [("archive/data.pkl", [b"x"], 1), ("archive/data/0", parts, nbytes), ("archive/version", [b"3\n"], 2)]
+    expected, found = _Forward(len(piece)), _Forward(len(piece))
+    by_zipfile(expected, entries)
+    by_ours(found, entries)
+    assert (found.kept, found.size) == (expected.kept, expected.size)

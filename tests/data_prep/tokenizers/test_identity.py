@@ -1,0 +1,125 @@
+"""A tokenizer's identity without transformers is that with it, and where it might not be, transformers is asked."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from data_prep.tokenizers import identity
+from data_prep.tokenizers.files import CONFIG_NAME, load_tokenizer, tokenizer_digest
+from data_prep.tokenizers.identity import Identity, identity_by_another_process, tokenizer_identity
+from tests.processes import ROOT
+
+Edit = Callable[[dict[str, Any], dict[str, Any]], object]
+
+PLAIN: dict[str, Edit] = {
+    "as it was made": lambda config, content: None,
+    "another order": lambda config, content: config.update(sorted(config.items())),
+    "a token as a mapping": lambda config, content: config.update(eos_token=_mapping(content, config["eos_token"])),
+    "tokens listed": lambda config, content: config.update(added_tokens_decoder=_listed(content)),
+    "some listed": lambda config, content: config.update(added_tokens_decoder={"2": _listed(content)["2"]}),
+    "another side": lambda config, content: config.update(padding_side="left", model_max_length=77),
+    "an added token that is special nowhere": lambda config, content: content["added_tokens"].append({"id": 2000, **_token("<more>")}),
+}
+NOT_PLAIN: dict[str, Edit] = {
+    "a token that is not there": lambda config, content: config.update(pad_token="<another>"),
+    "a token with other flags": lambda config, content: config.update(added_tokens_decoder={"2": _listed(content)["2"] | {"lstrip": True}}),
+    "one more token": lambda config, content: config.update(added_tokens_decoder={"2000": _token("<more>")}),
+    "extra tokens": lambda config, content: config.update(additional_special_tokens=["<left>", "<right>"]),
+    "a space in front": lambda config, content: (config.update(add_prefix_space=False), content.update(pre_tokenizer=_spaces())),
+    "an unknown key": lambda config, content: config.update(another="x"),
+    "a class with rules": lambda config, content: config.update(tokenizer_class="LlamaTokenizerFast"),
+    "a beginning of its own": lambda config, content: config.update(add_bos_token=True),
+    "padding": lambda config, content: content.update(padding=_padding()),
+}
+
+
+def _token(content: str) -> dict[str, Any]:
+    return {"content": content, "lstrip": False, "normalized": False, "rstrip": False, "single_word": False, "special": True}
+
+
+def _listed(content: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {str(added["id"]): {key: value for key, value in added.items() if key != "id"} for added in content["added_tokens"]}
+
+
+def _mapping(content: dict[str, Any], token: str) -> dict[str, Any]:
+    return next(added for added in _listed(content).values() if added["content"] == token)
+
+
+def _spaces() -> dict[str, Any]:
+    return {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": True, "add_prefix_space": True}
+
+
+def _padding() -> dict[str, Any]:
+    return {"strategy": "BatchLongest", "direction": "Right", "pad_to_multiple_of": None, "pad_id": 0, "pad_type_id": 0, "pad_token": "<x>"}
+
+
+def _edited(source: Path, directory: Path, edit: Edit) -> Path:
+    shutil.copytree(source, directory)
+    paths = [directory / CONFIG_NAME, directory / "tokenizer.json"]
+    contents = [json.loads(path.read_text(encoding="utf-8")) for path in paths]
+    edit(*contents)
+    for path, content in zip(paths, contents, strict=True):
+        path.write_text(json.dumps(content), encoding="utf-8")
+    return directory
+
+
+def by_transformers(directory: Path) -> Identity:
+    tokenizer = load_tokenizer(directory)
+    return Identity(len(tokenizer), tokenizer_digest(tokenizer))
+
+
+@pytest.mark.parametrize("edit", PLAIN.values(), ids=PLAIN)
+def test_without_transformers(tokenizer_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, edit: Edit) -> None:
+    directory = _edited(tokenizer_dir, tmp_path / "tokenizer", edit)
+    expected = by_transformers(directory)
+    monkeypatch.setattr(identity, "load_tokenizer", None)
+    assert tokenizer_identity(directory) == expected
+
+
+@pytest.mark.parametrize("edit", NOT_PLAIN.values(), ids=NOT_PLAIN)
+def test_what_transformers_would_change(tokenizer_dir: Path, tmp_path: Path, edit: Edit) -> None:
+    directory = _edited(tokenizer_dir, tmp_path / "tokenizer", edit)
+    assert identity._plain_identity(directory) is None
+    assert tokenizer_identity(directory) == by_transformers(directory)
+
+
+def test_tokens_in_files_of_their_own(tokenizer_dir: Path, tmp_path: Path) -> None:
+    directory = _edited(tokenizer_dir, tmp_path / "tokenizer", lambda config, content: None)
+    assert identity._plain_identity(directory) is not None
+    (directory / "special_tokens_map.json").write_text(json.dumps({"mask_token": "<mask>"}))
+    assert identity._plain_identity(directory) is None
+    assert tokenizer_identity(directory) == by_transformers(directory) != tokenizer_identity(tokenizer_dir)
+
+
+def test_broken_files_are_told_by_transformers(tokenizer_dir: Path, tmp_path: Path) -> None:
+    directory = _edited(tokenizer_dir, tmp_path / "tokenizer", lambda config, content: None)
+    (directory / "tokenizer.json").write_text('{"model": ')
+    with pytest.raises(ValueError, match=r"^the tokenizer in .* cannot be loaded: "):
+        tokenizer_identity(directory)
+
+
+def test_by_another_process(tokenizer_dir: Path, tmp_path: Path) -> None:
+    """The same answer and the same sentence."""
+    assert identity_by_another_process(tokenizer_dir) == tokenizer_identity(tokenizer_dir)
+    with pytest.raises(ValueError) as here:
+        tokenizer_identity(tmp_path)
+    with pytest.raises(ValueError) as there:
+        identity_by_another_process(tmp_path)
+    assert str(here.value) == str(there.value)
+
+
+def test_transformers_is_not_imported(tokenizer_dir: Path) -> None:
+    code = (
+        "import sys; from pathlib import Path; from data_prep.tokenizers.identity import tokenizer_identity;"
+        "tokenizer_identity(Path(sys.argv[1])); print('transformers' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, tokenizer_dir], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "False\n"
