@@ -228,7 +228,7 @@ def in_a_process_of_its_own(function: Callable[[], Result]) -> Result:
 def _rows(label: str, measured: Mapping[str, Sequence[Measured]], nbytes: int) -> list[tuple[str, ...]]:
     seconds = {name: statistics.median(item.seconds for item in found) for name, found in measured.items()}
     faster_copy = min(seconds[name] for name in COPIES)
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for name, found in measured.items():
         cpu_seconds = statistics.median(item.cpu_seconds for item in found)
         rows.append(

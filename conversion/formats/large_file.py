@@ -6,10 +6,12 @@ A copy through the page cache spends most of its time on getting a page of memor
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import mmap
 import os
+from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
@@ -21,13 +23,14 @@ import xxhash
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-BUFFER_BYTES = 8 << 20  # a multiple of every disk's block
+BUFFER_BYTES = 4 << 20  # a multiple of every disk's block
+_NUM_BUFFERS = 4  # one is filled, one written, and the others wait, so that the disk does not
 _PIECE_BYTES = 256 << 10  # is in the processor's cache still when it is copied after hashing
 _DIRECT = getattr(os, "O_DIRECT", 0)  # Linux only
 
 
 class LargeFileWriter:
-    """A new binary file that knows the digest of what was written to it; while one buffer is filled, the other is written.
+    """A new binary file that knows the digest of what was written to it; while one buffer is filled, others are written.
 
     Where a file system has no direct writes, and for what does not fill a buffer, it writes through the page cache.
     """
@@ -41,11 +44,10 @@ class LargeFileWriter:
             if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):
                 raise
             self._file, self._direct = os.open(path, flags, 0o666), False
-        # Memory of its own pages, as direct writes must begin at one.
-        self._buffers = [np.frombuffer(mmap.mmap(-1, BUFFER_BYTES), np.uint8) for _ in range(2)]
+        self._buffers = deque(np.frombuffer(_memory(), np.uint8) for _ in range(_NUM_BUFFERS))
         self._filled = 0
         self._writer = ThreadPoolExecutor(1)
-        self._pending: Future[None] | None = None
+        self._pending: deque[Future[None]] = deque()
         self._state = xxhash.xxh3_128()
         self.size = 0
 
@@ -77,16 +79,16 @@ class LargeFileWriter:
         """Nothing to do before the end; here because `zipfile` asks for it."""
 
     def _hand_over(self) -> None:
-        """Have the full buffer written, once the other one is."""
-        self._wait()
-        full, self._filled = self._buffers[0], 0
-        self._buffers.reverse()
-        self._pending = self._writer.submit(self._write, full.data)
+        """Have the full buffer written behind those that wait, and go on with the one that was written first."""
+        self._pending.append(self._writer.submit(self._write, self._buffers[0].data))
+        self._filled = 0
+        self._buffers.rotate(-1)
+        self._wait(_NUM_BUFFERS - 1)
 
-    def _wait(self) -> None:
-        if self._pending is not None:
-            self._pending.result()
-            self._pending = None
+    def _wait(self, num_left: int = 0) -> None:
+        """Wait until at most so many buffers are still to be written."""
+        while len(self._pending) > num_left:
+            self._pending.popleft().result()
 
     def _write(self, view: memoryview) -> None:
         while view:
@@ -115,5 +117,14 @@ class LargeFileWriter:
                 self._use_page_cache()
                 self._write(self._buffers[0][: self._filled].data)
         finally:
-            self._writer.shutdown()
+            self._writer.shutdown(cancel_futures=True)
             os.close(self._file)
+
+
+def _memory() -> mmap.mmap:
+    """A buffer of its own pages, as direct writes must begin at one; of large ones, which a disk is told of in fewer words."""
+    memory = mmap.mmap(-1, BUFFER_BYTES)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        with contextlib.suppress(OSError):  # a kernel without them
+            memory.madvise(mmap.MADV_HUGEPAGE)
+    return memory

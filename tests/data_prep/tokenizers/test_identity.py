@@ -54,7 +54,7 @@ def _mapping(content: dict[str, Any], token: str) -> dict[str, Any]:
 
 
 def _spaces() -> dict[str, Any]:
-    return {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": True, "add_prefix_space": True}
+    return {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}
 
 
 def _padding() -> dict[str, Any]:
