@@ -168,7 +168,7 @@ class Material:
         if not folder.exists():
             partial = self.work / f".{folder.name}"
             shutil.rmtree(partial, ignore_errors=True)
-            conversion.make_checkpoint(partial, SHAPES[self.shape], dtype=dtype, tokenizer_dir=None)
+            conversion.make_checkpoint(partial, SHAPES[self.shape], dtype=dtype, tokenizer_dir=self.tokenizer)
             partial.rename(folder)
         return folder
 
