@@ -171,12 +171,12 @@ class FileSpan:
         return read_span(self.path, self.offset, self.shape, self.dtype_name)
 
     def rows(self, start: int, stop: int) -> Bits:
-        """Those of some rows alone."""
+        """Those of some rows alone, (num_rows, ...)."""
         row_bytes = math.prod(self.shape[1:]) * DTYPE_BYTES[self.dtype_name]
         return read_span(self.path, self.offset + start * row_bytes, (stop - start, *self.shape[1:]), self.dtype_name)
 
     def part(self, slices: Sequence[slice]) -> Bits:
-        """Those within a slice of each axis; the axes before the first of several indices cost nothing, as one of a stack of layers."""
+        """Those within a slice of each axis, of any shape; the axes before the first of several indices cost nothing, as one of a stack of layers."""
         axis = next((axis for axis, part in enumerate(slices) if part.stop - part.start != 1), len(slices) - 1)
         if axis < 0:
             return self.bits()

@@ -114,7 +114,7 @@ class Block:
         return Document(self.data(document).decode(), int(self.lines[document]), self.fields(document))
 
     def json_lines(self, documents: NDArray[np.int64], file_name: str) -> bytes | memoryview:
-        """Some documents, by their rising numbers, as lines of JSON: the id (FILE:LINE where there is none), the other members, the text.
+        """Some documents, by their rising numbers (num_documents,), as lines of JSON: the id (FILE:LINE where there is none), the other members, the text.
 
         What comes back may lie in memory that the next call writes to.
         """

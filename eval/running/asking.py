@@ -7,7 +7,7 @@ import json
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from eval.running.beginnings import most_together, stems_of
 from eval.running.failures import GoneError
@@ -16,8 +16,26 @@ from eval.running.workers import Answers, Call, Workers, answer_call
 if TYPE_CHECKING:
     from lm_eval.api.instance import Instance
 
-    from eval.running.answers import RememberingModel
     from eval.running.encoding import Encoder, Pair
+
+
+class Asker(Protocol):
+    """Whose questions they are: a task.
+
+    Attributes:
+        sampling_seed: of what is drawn.
+    """
+
+    sampling_seed: int
+
+    def knows(self, key: str) -> bool:
+        """Whether a question has its answer."""
+
+    def remember(self, answered: Sequence[tuple[Question, Any, bool | None]]) -> None:
+        """Keep answers; with each whether its text ended by itself."""
+
+    def advance(self, count: int) -> None:
+        """Count answers."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +51,7 @@ class Question:
         pair: token ids of a log-likelihood's context and continuation, where the backend takes them.
     """
 
-    task: RememberingModel
+    task: Asker
     kind: str
     request: Instance
     key: str
@@ -53,7 +71,7 @@ class _Piece:
     call: Call
 
 
-def ask_all(backend: Any, questions: Sequence[Question], *, size: int) -> dict[RememberingModel, Exception]:
+def ask_all(backend: Any, questions: Sequence[Question], *, size: int) -> dict[Asker, Exception]:
     """Answer what the tasks do not remember, and let them remember it.
 
     Pieces are cut before answers are looked for, so that an interruption changes no answer.  Where one that several tasks share cannot be
@@ -66,7 +84,7 @@ def ask_all(backend: Any, questions: Sequence[Question], *, size: int) -> dict[R
     Returns:
         task -> why it was given up
     """
-    failures: dict[RememberingModel, Exception] = {}
+    failures: dict[Asker, Exception] = {}
     waiting = deque(_pieces(questions, size, encoder=getattr(backend, "encoder", None)))
     while waiting:
         asked: list[_Piece] = []
@@ -88,7 +106,7 @@ def ask_all(backend: Any, questions: Sequence[Question], *, size: int) -> dict[R
     return failures
 
 
-def _take(waiting: deque[_Piece], asked: list[_Piece], failures: dict[RememberingModel, Exception]) -> Iterator[Call]:
+def _take(waiting: deque[_Piece], asked: list[_Piece], failures: dict[Asker, Exception]) -> Iterator[Call]:
     """The calls that are still to be made, when their turn comes."""
     while waiting:
         piece = waiting.popleft()
@@ -120,7 +138,7 @@ def _answers(backend: Any, calls: Iterable[Call]) -> Iterator[tuple[int, Answers
 
 def _remember(questions: Sequence[Question], answers: Answers) -> Exception | None:
     """Let each task remember its answers; returns why one cannot."""
-    found: dict[RememberingModel, list[tuple[Question, Any, bool | None]]] = {}
+    found: dict[Asker, list[tuple[Question, Any, bool | None]]] = {}
     for question, answer, finished in zip(questions, *answers, strict=True):
         found.setdefault(question.task, []).append((question, answer, finished))
     try:
@@ -140,7 +158,7 @@ def _part(piece: _Piece, questions: Sequence[Question]) -> _Piece:
 def _pieces(questions: Sequence[Question], size: int, *, encoder: Encoder | None) -> Iterator[_Piece]:
     """What is sampled, task by task and seeded by piece; of all else what is alike together, whichever task it is of."""
     greedy: dict[str, list[Question]] = {}
-    sampled: dict[RememberingModel, list[Question]] = {}
+    sampled: dict[Asker, list[Question]] = {}
     for question in questions:
         if question.samples:
             sampled.setdefault(question.task, []).append(question)

@@ -41,7 +41,7 @@ class KeptSave:
 
 
 def changing_tensors(modules: Iterable[torch.nn.Module], optimizer: DistributedOptimizer | None) -> list[Tensor]:
-    """Parameters, buffers, and the optimizer's parameters and state."""
+    """Parameters, buffers, and the optimizer's parameters and state, of any shape."""
     found: list[Tensor] = []
     for module in modules:
         found += [*module.parameters(), *(buffer for _, buffer in module.named_buffers())]  # Megatron has something else called `buffers`
@@ -54,13 +54,13 @@ def changing_tensors(modules: Iterable[torch.nn.Module], optimizer: DistributedO
 
 
 def memory_of(tensors: Iterable[Tensor]) -> Memory:
-    """Where tensors lie; a storage keeps its name as long as some tensor, as those that are kept, lies in it."""
+    """Where tensors of any shape lie; a storage keeps its name as long as some tensor, as those that are kept, lies in it."""
     with torch._C.DisableTorchFunction():  # type: ignore[no-untyped-call]  # which asks for the device at every call
         return tuple((_storage(tensor), int(tensor.storage_offset()), tensor.numel(), tensor.element_size()) for tensor in tensors)
 
 
 def can_be_kept(files: Sequence[ShardFile], tensors: Sequence[Tensor]) -> bool:
-    """Whether all that the files hold is memory of these tensors, or extra state, which says nothing."""
+    """Whether all that the files hold is memory of these tensors (of any shape), or extra state, which says nothing."""
     storages = set(map(_storage, tensors))
     return all(
         _storage(data) in storages if isinstance(data, Tensor) else SUFFIX in item.index.fqn

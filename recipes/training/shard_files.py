@@ -126,7 +126,7 @@ def _wait_for(tensors: Sequence[Tensor]) -> None:
 
 
 def with_tensors(files: Sequence[ShardFile], tensors: Sequence[Tensor]) -> list[ShardFile]:
-    """The same files with other tensors, in their order."""
+    """The same files with other tensors of any shape, in their order."""
     left = iter(tensors)
     return [
         ShardFile(file.name, tuple((item, next(left) if isinstance(data, Tensor) else data) for item, data in file.records))

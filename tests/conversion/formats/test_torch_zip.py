@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import pickle
 import zipfile
+from collections import deque
 from pathlib import Path
 
 import numpy as np
@@ -111,7 +112,7 @@ def test_large_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int,
     content = torch.randint(0, 256, (size,), dtype=torch.uint8).numpy()
     with LargeFileWriter(tmp_path / "f") as stream:
         if direct == "refused at the first write":
-            stream._buffers = [np.empty(BUFFER_BYTES + 1, np.uint8)[1:] for _ in range(2)]  # where no disk can read
+            stream._buffers = deque(np.empty(BUFFER_BYTES + 1, np.uint8)[1:] for _ in range(len(stream._buffers)))  # where no disk can read
         for start in range(0, size, 1_000_003):
             assert stream.write(content[start : start + 1_000_003]) == len(content[start : start + 1_000_003])
     assert (tmp_path / "f").read_bytes() == content.tobytes()
