@@ -210,7 +210,7 @@ def read_span(path: Path, offset: int, shape: tuple[int, ...], dtype_name: str) 
     try:
         if nbytes < _MAPPED_BYTES:
             values = np.empty(count, dtype)
-            missing = nbytes - _read_all(file, memoryview(values).cast("B"), offset)
+            missing = nbytes - _read_all(file, values.data.cast("B"), offset)
         else:
             start = offset - offset % mmap.ALLOCATIONGRANULARITY
             missing = offset + nbytes - os.fstat(file).st_size

@@ -46,7 +46,7 @@ def save_tensor(tensor: LazyTensor, stream: Writer, *, shape: tuple[int, ...] | 
     rebuilt = Call(Global("torch._utils", "_rebuild_tensor_v2"), (storage, 0, shape, strides, False, hooks))
     archive = StoredZipWriter(stream, ALIGNMENT)
     _write(archive, "data.pkl", dump(rebuilt))
-    archive.add("archive/data/0", (block.reshape(-1).view(np.uint8) for block in tensor.checked_blocks()), tensor.nbytes)
+    archive.add("archive/data/0", (block.reshape(-1).view(np.uint8).data for block in tensor.checked_blocks()), tensor.nbytes)
     _write_versions(archive)
     archive.end()
 
