@@ -9,19 +9,16 @@ such a file, and the command ends with 1 where a case got slower, or one of the 
 from __future__ import annotations
 
 import argparse
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.conversion import SHAPES
 from benchmarks.whole.cases import NEEDS, STAGES, cases_of
+from benchmarks.whole.commands import add_arguments, measure_stages, print_tables, require_inputs
 from benchmarks.whole.material import Material
-from benchmarks.whole.page import changes_markdown, documentation, markdown, put_into, write_page
-from benchmarks.whole.results import Figure, Results, changes, read_results, results_of, write_results
-from benchmarks.whole.run import figures_of, last_words
+from benchmarks.whole.page import changes_markdown, documentation, markdown, write_page
+from benchmarks.whole.results import changes, read_results
 from common import command
-from common.artifacts import project_commit
 
 SLOWER = 1
 
@@ -30,12 +27,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Measure, keep, compare and show."""
     arguments = _parser().parse_args(argv)
     if arguments.tables:
-        found = documentation(read_results(arguments.tables))
-        print(found)
-        if arguments.into:
-            put_into(arguments.into, "benchmarks.all", found)
+        print_tables(arguments, "benchmarks.all", documentation)
         return command.DONE
-    _check(arguments)
+    require_inputs(arguments)
     before = read_results(arguments.against) if arguments.against else None
     stages, missing = _stages(arguments)
     arguments.output.mkdir(parents=True, exist_ok=True)
@@ -44,7 +38,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         for stage in stages:
             cases_of(stage, material, arguments.peers)
         return command.DONE
-    results = _measured(material, arguments, stages, missing)
+    results = measure_stages(
+        stages,
+        lambda stage: cases_of(stage, material, arguments.peers),
+        arguments=arguments,
+        work=material.work,
+        suffix=".json",
+        missing=missing,
+    )
     compared = changes(before, results) if before else []
     write_page(results, compared, arguments.output / "index.html")
     print(markdown(results))
@@ -60,9 +61,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="benchmarks.all",
         example="python -m benchmarks.all --text novels.jsonl.gz laws.jsonl.gz --output costs/ --peers peers/bin/python",
     )
-    parser.add_argument("--text", type=Path, nargs="+", metavar="FILE", help="real documents, as data_prep reads them")
-    parser.add_argument("--output", type=Path, metavar="DIR", help="folder of COMMIT.json and index.html")
-    parser.add_argument("--only", nargs="+", choices=STAGES, metavar="STAGE", help=f"of {', '.join(STAGES)} (default: all)")
+    add_arguments(parser, stages=STAGES, output="COMMIT.json and index.html")
     parser.add_argument("--peers", default="", metavar="PYTHON", help="interpreter that has the packages of others")
     parser.add_argument("--model", type=Path, metavar="DIR", help=f"Hugging Face folder of a real model, for {', '.join(NEEDS['--model'])}")
     parser.add_argument("--gguf", type=Path, metavar="FILE", help="GGUF of the same model, for from_gguf")
@@ -76,24 +75,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--megabytes", type=float, default=25, metavar="N", help="of text (default: 25)")
     parser.add_argument("--language", default="slv", help="of the text, as datatrove calls it (default: slv)")
-    parser.add_argument("--rounds", type=int, default=3, metavar="N", help="(default: 3)")
-    parser.add_argument("--work", type=Path, metavar="DIR", help="folder for inputs, on the disk to be measured (default: in --output)")
-    parser.add_argument("--prepare", action="store_true", help="make the inputs, and measure nothing")
     parser.add_argument("--against", type=Path, metavar="JSON", help="results of another commit")
-    parser.add_argument(
-        "--tables", type=Path, metavar="JSON", help="print the documentation's tables of these results, and measure nothing"
-    )
-    parser.add_argument(
-        "--into", type=Path, metavar="FILE", help="with --tables: put them between their marks in a page of the documentation too"
-    )
     return parser
-
-
-def _check(arguments: argparse.Namespace) -> None:
-    if not arguments.text or not arguments.output:
-        raise ValueError("neither --tables nor both of --text and --output; give documents and a folder, or results to be shown")
-    if arguments.rounds < 1 or arguments.megabytes <= 0:
-        raise ValueError(f"--rounds {arguments.rounds} and --megabytes {arguments.megabytes}: expected at least one round and some text")
 
 
 def _stages(arguments: argparse.Namespace) -> tuple[list[str], dict[str, str]]:
@@ -127,28 +110,6 @@ def _material(arguments: argparse.Namespace) -> Material:
     )
     material.require_same_inputs()
     return material
-
-
-def _measured(material: Material, arguments: argparse.Namespace, stages: Sequence[str], missing: dict[str, str]) -> Results:
-    """Stage by stage; what is measured is kept, whatever becomes of the rest."""
-    path = arguments.output / f"{project_commit() or 'unknown'}.json"
-    earlier = read_results(path) if path.exists() else None
-    figures: list[Figure] = []
-    results = results_of(figures, missing, stages=stages, earlier=earlier)
-    for stage in stages:
-        try:
-            cases = cases_of(stage, material, arguments.peers)
-        except (ValueError, OSError, RuntimeError, subprocess.SubprocessError) as error:
-            missing[stage] = f"failed, as its inputs could not be made: {last_words(error)}"
-            print(f"{stage} {missing[stage]}", file=sys.stderr, flush=True)
-            cases = []
-        for case in cases:
-            figures += figures_of(case, rounds=arguments.rounds, work=material.work, missing=missing)
-            results = results_of(figures, missing, stages=stages, earlier=earlier)
-            write_results(results, path)
-    results = results_of(figures, missing, stages=stages, earlier=earlier)
-    write_results(results, path)
-    return results
 
 
 if __name__ == "__main__":

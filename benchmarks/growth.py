@@ -15,14 +15,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from benchmarks.whole.case import CONTENDERS
+from benchmarks.whole.commands import add_arguments, measure_stages, print_tables, require_inputs
 from benchmarks.whole.growing import GROWING
 from benchmarks.whole.line import GROWTH_HEADER, growth_row
 from benchmarks.whole.material import Material
-from benchmarks.whole.page import put_into, state
-from benchmarks.whole.results import Figure, Results, read_results, results_of, write_results
-from benchmarks.whole.run import figures_of, last_words
+from benchmarks.whole.page import state
+from benchmarks.whole.results import Results
 from common import command
-from common.artifacts import project_commit
 from common.meter import ROOT
 from common.tables import markdown_table
 from data_prep.planning.prediction import Machines, predict
@@ -37,13 +36,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Measure and print the tables."""
     arguments = _parser().parse_args(argv)
     if arguments.tables:
-        found = tables(read_results(arguments.tables))
-        print(found)
-        if arguments.into:
-            put_into(arguments.into, "benchmarks.growth", found)
+        print_tables(arguments, "benchmarks.growth", tables)
         return command.DONE
-    if not arguments.text or not arguments.output:
-        raise ValueError("neither --tables nor both of --text and --output; give documents and a folder, or results to be shown")
+    require_inputs(arguments)
     stages = list(arguments.only or GROWING)
     without = [stage for stage in stages if GROWING[stage].needs_model and arguments.model is None]
     if without and arguments.only:
@@ -55,7 +50,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         for stage in stages:
             list(GROWING[stage].cases(material))
         return command.DONE
-    results = _measured(material, arguments, stages, missing)
+    results = measure_stages(
+        stages,
+        lambda stage: GROWING[stage].cases(material),
+        arguments=arguments,
+        work=material.work,
+        suffix=".growth.json",
+        missing=missing,
+    )
     print(tables(results))
     return command.WRONG if any("failed" in why for why in results.missing.values()) else command.DONE
 
@@ -66,21 +68,10 @@ def _parser() -> argparse.ArgumentParser:
         prog="benchmarks.growth",
         example="python -m benchmarks.growth --text novels.jsonl.gz --model smollm2/ --output costs/",
     )
-    parser.add_argument("--text", type=Path, nargs="+", metavar="FILE", help="real documents, as data_prep reads them")
-    parser.add_argument("--output", type=Path, metavar="DIR", help="folder of COMMIT.growth.json")
-    parser.add_argument("--only", nargs="+", choices=GROWING, metavar="STAGE", help=f"of {', '.join(GROWING)} (default: all)")
+    add_arguments(parser, stages=GROWING, output="COMMIT.growth.json")
     parser.add_argument("--model", type=Path, metavar="DIR", help="Hugging Face folder of a real model, for mean, focus and harness")
     parser.add_argument(
         "--megabytes", type=float, default=25, metavar="N", help="of text, from which tokenizers of up to 256,000 tokens are trained"
-    )
-    parser.add_argument("--rounds", type=int, default=3, metavar="N", help="(default: 3)")
-    parser.add_argument("--work", type=Path, metavar="DIR", help="folder for inputs, on the disk to be measured (default: in --output)")
-    parser.add_argument("--prepare", action="store_true", help="make the inputs, and measure nothing")
-    parser.add_argument(
-        "--tables", type=Path, metavar="JSON", help="print the documentation's tables of these results, and measure nothing"
-    )
-    parser.add_argument(
-        "--into", type=Path, metavar="FILE", help="with --tables: put them between their marks in a page of the documentation too"
     )
     return parser
 
@@ -92,25 +83,6 @@ def _material(arguments: argparse.Namespace) -> Material:
     material = Material(work, text, arguments.megabytes, "llama-3.2-1b", "", arguments.model.resolve() if arguments.model else None)
     material.require_same_inputs()
     return material
-
-
-def _measured(material: Material, arguments: argparse.Namespace, stages: Sequence[str], missing: dict[str, str]) -> Results:
-    path = arguments.output / f"{project_commit() or 'unknown'}.growth.json"
-    earlier = read_results(path) if path.exists() else None
-    figures: list[Figure] = []
-    for stage in stages:
-        try:
-            cases = list(GROWING[stage].cases(material))
-        except (ValueError, OSError, RuntimeError, subprocess.SubprocessError) as error:
-            missing[stage] = f"failed, as its inputs could not be made: {last_words(error)}"
-            print(f"{stage} {missing[stage]}", file=sys.stderr, flush=True)
-            cases = []
-        for case in cases:
-            figures += figures_of(case, rounds=arguments.rounds, work=material.work, missing=missing)
-            write_results(results_of(figures, missing, stages=stages, earlier=earlier), path)
-    results = results_of(figures, missing, stages=stages, earlier=earlier)
-    write_results(results, path)
-    return results
 
 
 def tables(results: Results) -> str:
