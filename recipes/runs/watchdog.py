@@ -3,7 +3,8 @@
 Every rank watches itself with a thread.  A rank that hangs keeps the others waiting in the same step, so all find it out within moments of each
 other; each writes its stacks at once and ends a little later, because the first that ends takes the others with it.
 
-Counted are the thread's own ticks, so that a process that was stopped, or a machine that slept, is not taken for one that hangs.
+Counted are the thread's own ticks, each as long as it was meant to be, so that a process that was stopped or got no processor, or a machine that
+slept, is not taken for one that hangs.
 """
 
 from __future__ import annotations
@@ -113,7 +114,7 @@ class Watchdog:
         last = time.monotonic()
         while not self._ended.wait(_TICK_SECONDS):
             now = time.monotonic()
-            self._counted += min(now - max(last, self._begun), 4 * _TICK_SECONDS)
+            self._counted += min(now - max(last, self._begun), _TICK_SECONDS)
             last = now
             allowed, why = self._allowed()
             if self._counted > allowed:
