@@ -64,7 +64,7 @@ def compare_case(material: Material, peers: str) -> Case:
         "as many of the source's own passes", material.real_model, material.held_out, times=len(COMPARED) + 1,
         remark="with the source's tokenizer, which makes more tokens of the text",
     )  # fmt: skip
-    return Case("transfer_compare", len(COMPARED), "methods", (ours("conversion.transfer_compare", *words, *scored), limit))
+    return Case("transfer_compare", len(COMPARED), "methods", (ours("conversion.transfer_compare", *words, *scored), limit), most_rounds=2)
 
 
 def conversion_cases(material: Material, peers: str) -> list[Case]:

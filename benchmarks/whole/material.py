@@ -26,7 +26,7 @@ VOCAB_SIZE = 16_000
 _GROWN = {layers: {**conversion.SHAPES["llama-3.2-1b"], "num_hidden_layers": layers, "vocab_size": 32_000} for layers in (1, 4, 20)}
 SHAPES: dict[str, dict[str, Any]] = {**conversion.SHAPES, **{f"llama-{layers}-layers": shape for layers, shape in _GROWN.items()}}
 GROWN = tuple(f"llama-{layers}-layers" for layers in _GROWN)
-_HELD_OUT_BYTES = 20_000
+_HELD_OUT_BYTES = 5_000
 _LEARNED_BYTES = 2_000_000
 
 
@@ -214,7 +214,7 @@ class Material:
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir()
             opt_inputs(folder, *saving.SHAPE, vocab_size=8000)
-            saving.stopped_seconds("ours", folder, folder / "once", 2)
+            saving.trained("ours", folder, folder / "once", 2)
             (folder / "once" / "run" / "checkpoints" / checkpoint_name(EVERY) / "weights").rename(folder / "weights")
             shutil.rmtree(folder / "once")
         return folder

@@ -71,12 +71,13 @@ def _loop(loop: str, inputs: Path, size: training.Size, output: Path) -> list[st
 
 
 def saving_case(material: Material, peers: str) -> Case:
-    """For how long a save stops a training on two processes; each training saves twice."""
+    """For how long a save stops a training on two processes; each training tells of three saves."""
     names = {
         "ours": ("Scion", "ours"),
         "beside": ("Scion, asynchronous", "ours"),
         "nemo": ("NeMo's ModelCheckpoint", "peer"),
-        "bytes": ("writing the same bytes", "limit"),
+        "cached": ("writing the same bytes", "limit"),
+        "direct": ("writing the same bytes directly", "limit"),
     }
     contenders = tuple(
         script(name, role, "stopped_by_a_save.py", contender, material.saving, str(RANKS), tells_seconds=True)  # type: ignore[arg-type]
