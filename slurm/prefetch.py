@@ -1,7 +1,7 @@
 """Bring what jobs need to a cluster's cache, on its login node: compute nodes have no internet.
 
-Files, container images, models and data sets of the Hugging Face hub, Python wheels, and the published evaluation sets that
-`eval.prepare` reads.  Each has a checksum, given or that of its first
+Files, container images, models and data sets of the Hugging Face hub, Python wheels, the published evaluation sets that
+`eval.prepare` reads, and the virtual environment as one file, which `runtime.node_dir` has every node unpack.  Each has a checksum, given or that of its first
 download, and an interrupted command goes on where it stopped.  --check reads all of it again.
 """
 
@@ -20,9 +20,11 @@ from common import command
 from common.progress import Progress
 from data_prep.reading.evaluation_sets import HUB, EvaluationSet, read_sets
 from slurm.fetching.downloads import download, require_content, require_sha256
+from slurm.fetching.environment import pack_environment
 from slurm.fetching.hub import check_blobs, fetch_repository, parse_repository
 from slurm.fetching.prefetched import add_to_record, check_record, read_record
 from slurm.jobs.arguments import add_cluster_arguments, cluster_of
+from slurm.jobs.job import ROOT
 from slurm.sites.cluster import Cluster
 
 _PULL = {
@@ -48,6 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--wheels", type=Path, metavar="REQUIREMENTS", help="wheels of a requirements file, into wheels/")
     parser.add_argument("--evaluation", nargs="+", default=[], metavar="NAME", help="evaluation sets, as `eval.prepare --list` names them")
     parser.add_argument("--mirror", metavar="URL", help="where the files of evaluation sets are, if not at their publishers' addresses")
+    parser.add_argument("--environment", action="store_true", help="pack the cluster's runtime.venv, for runtime.node_dir")
     parser.add_argument("--check", action="store_true", help="read all that was fetched again and compare its checksums")
     arguments = parser.parse_args(argv)
     cluster = cluster_of(arguments)
@@ -70,8 +73,10 @@ def fetch(arguments: argparse.Namespace, cluster: Cluster, cache_dir: Path) -> N
             raise ValueError(f"the files of {one.name} are fetched by hand: see {one.home}, and give them to eval.prepare")
     if arguments.wheels is not None and not arguments.wheels.is_file():
         raise ValueError(f"the requirements file {arguments.wheels} does not exist")
-    if not (files or repositories or sets or arguments.wheels or arguments.image):
-        raise ValueError("nothing to fetch; give --image, --file, --hub, --evaluation or --wheels, or --check for what is here")
+    if not (files or repositories or sets or arguments.wheels or arguments.image or arguments.environment):
+        raise ValueError("nothing to fetch; give --image, --file, --hub, --evaluation, --wheels or --environment, or --check for what is here")
+    if arguments.environment and cluster.runtime.venv is None:
+        raise ValueError(f"the runtime of {cluster.name} is {cluster.runtime.kind} without runtime.venv: there is no environment to pack")
     for url, sha256 in files:
         _fetch_file(url, sha256, cache_dir)
     for repository in repositories:
@@ -82,6 +87,14 @@ def fetch(arguments: argparse.Namespace, cluster: Cluster, cache_dir: Path) -> N
         _fetch_wheels(arguments.wheels, cache_dir)
     if arguments.image is not None:
         _fetch_image(arguments.image, cluster, cache_dir)
+    if arguments.environment:
+        _pack(ROOT / str(cluster.runtime.venv), cluster.packed_environment, cache_dir)
+
+
+def _pack(venv: Path, packed: Path, cache_dir: Path) -> None:
+    pack_environment(venv, packed)
+    entry = add_to_record(cache_dir, packed, source=str(venv))
+    print(f"{packed}: {entry.size / 2**30:.1f} GiB, all of {venv}")
 
 
 def _fetch_sets(sets: Sequence[EvaluationSet], mirror: str | None, cache_dir: Path) -> None:

@@ -14,6 +14,11 @@ for list in "${!SCION_BY_RANK_@}"; do
     export "${list#SCION_BY_RANK_}=${values[SLURM_LOCALID]}"
 done
 
+# Where the cluster file has the environment unpacked on each node (slurm/node_copy.sh), its Python comes first.
+if [ -n "${SCION_NODE_COPY:-}" ]; then
+    export PATH="$SCION_NODE_COPY.$SLURMD_NODENAME/bin:$PATH"
+fi
+
 # Slurm signals every process of a step.  Ignored here and in what this starts, SIGUSR1 ends nothing by accident (a container's parent,
 # a data loader); a training process that installs a handler gets it all the same.
 trap '' USR1

@@ -15,6 +15,7 @@ from slurm.sites.cluster import CONTAINERS, Cluster, Partition, bound_paths, che
 
 _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=./:,%@[]")
 _CONTINUED = " \\\n    "
+_ONCE_A_NODE = 'srun --ntasks-per-node=1 --ntasks="$SLURM_JOB_NUM_NODES" --cpus-per-task=1'
 
 
 def render_job(job: Job, cluster: Cluster) -> str:
@@ -143,6 +144,12 @@ def _software(job: Job, cluster: Cluster) -> str:
         lines.append(f"load_modules {shlex.join([*places, *runtime.modules])}")
     if runtime.kind not in CONTAINERS and runtime.venv is not None:
         lines.append(f'export PATH={shlex.quote(str(job.work_dir / runtime.venv / "bin"))}:"$PATH"')
+    if runtime.node_dir is not None:
+        lines += [
+            f"export SCION_NODE_COPY={shlex.quote(runtime.node_dir.rstrip('/'))}/scion_environment.\"$SLURM_JOB_ID\"",
+            f"{_ONCE_A_NODE} bash slurm/node_copy.sh unpack {shlex.quote(str(cluster.packed_environment))}",
+            f"trap '{_ONCE_A_NODE} bash slurm/node_copy.sh remove || true' EXIT",
+        ]
     return "\n".join(["# Software.", *lines]) if lines else ""
 
 

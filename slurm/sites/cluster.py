@@ -54,6 +54,7 @@ class Runtime:
     module_paths: tuple[str, ...] = ()  # where some of them are, beside what `module` searches by itself
     gpu_flag: str | None = "--nv"  # of apptainer and singularity, by which a container sees the GPUs; null where the image has all it needs
     venv: str | None = None  # virtual environment of modules and venv, made on the login node; a relative path starts at the checkout
+    node_dir: str | None = None  # a node's own disk or memory, where a job unpacks that environment, so that its ranks read no shared files
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,12 @@ class Cluster:
     def cache_dir(self) -> str | None:
         """Where slurm.prefetch leaves what jobs read."""
         return f"{self.scratch.rstrip('/')}/scion_cache" if self.scratch else None
+
+    @property
+    def packed_environment(self) -> Path:
+        """The virtual environment as one file, which `slurm.prefetch --environment` makes for `runtime.node_dir`."""
+        assert self.cache_dir is not None  # checked when the cluster was read
+        return Path(self.cache_dir) / "environment.tar"
 
     @property
     def image_path(self) -> str:
@@ -226,11 +233,24 @@ def _cluster_problems(cluster: Cluster) -> list[str]:
         problems.append(f"runtime.image is missing; {runtime.kind} needs one (set it with runtime.image=PATH; slurm.prefetch can bring it)")
     elif runtime.kind not in CONTAINERS and runtime.venv is None:
         problems.append(f"runtime.venv is missing; {runtime.kind} needs a virtual environment (set it with runtime.venv=PATH)")
+    if runtime.node_dir is not None:
+        problems += _node_dir_problems(runtime.node_dir, cluster)
     for name in ("binds", "module_paths"):
         problems += [
             f"runtime.{name} holds {path!r}; expected an absolute path" for path in getattr(runtime, name) if not path.startswith("/")
         ]
     return problems + _rank_problems(cluster)
+
+
+def _node_dir_problems(node_dir: str, cluster: Cluster) -> list[str]:
+    problems = []
+    if cluster.runtime.kind in CONTAINERS:
+        problems.append(f"runtime.node_dir is for modules and venv; {cluster.runtime.kind}'s image is one file already")
+    if not node_dir.startswith("/"):
+        problems.append(f"runtime.node_dir is {node_dir!r}; expected an absolute path on each node, such as /tmp or /dev/shm")
+    if cluster.scratch is None:
+        problems.append("runtime.node_dir needs a place for the packed environment; set scratch=DIRECTORY")
+    return problems
 
 
 def _rank_problems(cluster: Cluster) -> list[str]:

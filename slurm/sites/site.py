@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from recipes.rules.schema import raise_all
+from slurm.fetching.environment import is_older
 from slurm.jobs.job import ROOT, Job, format_time_limit
 from slurm.jobs.queue import gpu_count
 from slurm.sites.cluster import CONTAINERS, Cluster, Partition
@@ -148,7 +149,20 @@ def missing_runtime(cluster: Cluster) -> tuple[str, str] | None:
     else:
         found = ROOT / str(runtime.venv) / "bin" / "python"
         advice = "make it with `make setup`, or set runtime.venv to one on the shared file system"
-    return None if found.is_file() else (f"{found} does not exist", advice)
+    if not found.is_file():
+        return f"{found} does not exist", advice
+    return _missing_copy(cluster) if runtime.node_dir is not None else None
+
+
+def _missing_copy(cluster: Cluster) -> tuple[str, str] | None:
+    packed, venv = cluster.packed_environment, ROOT / str(cluster.runtime.venv)
+    if not packed.is_file():
+        problem = f"{packed} does not exist, which runtime.node_dir needs"
+    elif is_older(packed, venv):
+        problem = f"{packed} is older than what is installed in {venv}"
+    else:
+        return None
+    return problem, f"make it with `python -m slurm.prefetch --cluster {cluster.name} --environment`"
 
 
 def require_runtime(cluster: Cluster) -> None:

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
+import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from slurm.fetching.environment import pack_environment
 from slurm.jobs.job import Job
 from slurm.jobs.render import render_job
 from slurm.sites.cluster import Runtime
+from slurm.sites.site import require_runtime
 from tests.processes import ROOT
 from tests.slurm.running_slurm import RunningSlurm, running_slurm
 
@@ -158,6 +163,43 @@ def test_ranks_get_their_own_cards_and_an_address_that_nodes_can_use(slurm: Runn
     assert (tmp_path / "elsewhere").read_text() == (
         "error: gn01i has no IPv4 address; see address_suffix and address_ipv4 in the cluster file\n"
     )
+
+
+def test_every_node_unpacks_the_environment_once_and_removes_it(slurm: RunningSlurm, tmp_path: Path) -> None:
+    """Nodes of these tests share a disk, so that what each has unpacked can be looked at."""
+    venv, nodes = tmp_path / "venv", tmp_path / "a node's"
+    nodes.mkdir()
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", venv], check=True)
+    [packages] = venv.glob("lib/python*/site-packages")
+    (packages / "only_here.py").write_text("VALUE = 7\n")
+    runtime = Runtime("venv", venv=str(venv), node_dir=str(nodes))
+    cluster = replace(slurm.cluster(), runtime=runtime, scratch=str(tmp_path))
+    with pytest.raises(ValueError, match=r"environment.tar does not exist, which runtime.node_dir needs; make it with .* --environment"):
+        require_runtime(cluster)
+    pack_environment(venv, cluster.packed_environment)
+    require_runtime(cluster)
+    leftover = nodes / "scion_environment.4000000.gn01"  # of a job that has ended
+    leftover.mkdir()
+    show = "import json, only_here, os, sys; json.dump([sys.prefix, only_here.__file__], open(f'{sys.argv[1]}/{os.environ[\"RANK\"]}', 'w'))"
+    job = replace(_light_job(tmp_path, tmp_path, num_nodes=2, tasks_per_node=2), command=("python", "-c", show, str(tmp_path)))
+    job_id = slurm.submit(render_job(job, cluster))
+    assert slurm.wait(job_id, timeout_seconds=60) == "COMPLETED", (tmp_path / "log").read_text()
+    for rank in range(4):
+        own = f"{nodes}/scion_environment.{job_id}.gn0{rank // 2 + 1}"
+        assert json.loads((tmp_path / str(rank)).read_text()) == [own, f"{own}/{packages.relative_to(venv)}/only_here.py"]
+    assert list(nodes.iterdir()) == []
+
+    (packages / "new.py").touch()
+    os.utime(packages, (time.time() + 5,) * 2)
+    with pytest.raises(ValueError, match=f"environment.tar is older than what is installed in {venv}; make it with"):
+        require_runtime(cluster)
+    cluster.packed_environment.write_bytes(b"no tar")
+    job_id = slurm.submit(render_job(replace(job, log_name="damaged"), cluster))
+    assert slurm.wait(job_id, timeout_seconds=60) == "FAILED"
+    assert f"error: gn02 could not unpack {cluster.packed_environment} to {nodes}/scion_environment.{job_id}.gn02; make room there" in (
+        (tmp_path / "damaged").read_text()
+    )
+    assert list(nodes.iterdir()) == []
 
 
 @pytest.mark.parametrize("name", ["a 'b\" č$(id)`x` #y;|&", "100%j 漢字 *?~", "--nodes=9"])

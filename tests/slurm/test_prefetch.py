@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import tarfile
 import threading
 import zipfile
 from collections.abc import Iterator
@@ -188,6 +189,23 @@ def test_an_image_is_made_once_and_its_checksum_kept(tmp_path: Path) -> None:
     assert failed.returncode == 2 and "apptainer could not make" in failed.stderr and not image.exists()
 
 
+def test_an_environment_is_packed_whole_or_not_at_all(tmp_path: Path) -> None:
+    venv, packed = tmp_path / "venv", tmp_path / "scion_cache" / "environment.tar"
+    where = ("--set", f"runtime={{kind: venv, venv: {venv}}}", "--environment")
+    none = _prefetch(tmp_path, *where)
+    assert none.stderr == f"error: {venv} is no virtual environment (it has no pyvenv.cfg); set runtime.venv=DIRECTORY\n"
+    (venv / "lib").mkdir(parents=True)
+    (venv / "pyvenv.cfg").write_text("home = /usr/bin\n")
+    (venv / "lib" / "a.pyc").write_bytes(b"compiled")
+    made = _prefetch(tmp_path, *where)
+    assert (made.returncode, made.stdout) == (0, f"{packed}: 0.0 GiB, all of {venv}\n"), made.stderr
+    with tarfile.open(packed) as file:
+        assert {name for name in file.getnames() if not name.endswith((".", "lib"))} == {"./pyvenv.cfg", "./lib/a.pyc"}
+    assert _prefetch(tmp_path, "--check").stdout == f"{tmp_path}/scion_cache: 1 files and 0 repositories, 0 problems\n"
+    image = _prefetch(tmp_path, "--environment")
+    assert image.stderr == "error: the runtime of vega is apptainer without runtime.venv: there is no environment to pack\n"
+
+
 def test_wheels_come_with_checksums(tmp_path: Path) -> None:
     index = tmp_path / "index"
     index.mkdir()
@@ -210,4 +228,4 @@ def test_wheels_come_with_checksums(tmp_path: Path) -> None:
 
 def test_nothing_to_fetch_is_a_mistake(tmp_path: Path) -> None:
     done = _prefetch(tmp_path)
-    assert done.stderr == "error: nothing to fetch; give --image, --file, --hub, --evaluation or --wheels, or --check for what is here\n"
+    assert done.stderr == "error: nothing to fetch; give --image, --file, --hub, --evaluation, --wheels or --environment, or --check for what is here\n"

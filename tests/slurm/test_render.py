@@ -69,6 +69,7 @@ RUNTIMES = {
     "pyxis": Runtime("pyxis", image="nvcr.io#nvidia/nemo:25.11"),
     "modules": Runtime("modules", modules=("python/3.11", "cuda/12.6"), venv="/scratch/venv"),
     "venv": Runtime("venv", venv=".venv"),
+    "node-dir": Runtime("modules", modules=("python/3.11",), venv=".venv", node_dir="/tmp"),
 }
 
 
@@ -113,7 +114,7 @@ def test_bash_accepts_the_scripts(case: str) -> None:
 def test_shellcheck_accepts_all_scripts(tmp_path: Path) -> None:
     if shutil.which("shellcheck") is None:
         pytest.skip("shellcheck is not installed: apt-get install shellcheck")
-    scripts = [ROOT / "slurm" / "environment.sh", ROOT / "slurm" / "task.sh"]
+    scripts = [ROOT / "slurm" / name for name in ("environment.sh", "node_copy.sh", "task.sh")]
     for case in CASES:
         scripts.append(tmp_path / f"{case}.sh")
         scripts[-1].write_text(render_job(*CASES[case]), encoding="utf-8")
