@@ -25,15 +25,15 @@ SLOWER = 1
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure, keep, compare and show."""
-    arguments = _parser().parse_args(argv)
+    arguments = parser().parse_args(argv)
     if arguments.tables:
         print_tables(arguments, "benchmarks.all", documentation)
         return command.DONE
     require_inputs(arguments)
     before = read_results(arguments.against) if arguments.against else None
-    stages, missing = _stages(arguments)
+    stages, missing = stages_of(arguments)
     arguments.output.mkdir(parents=True, exist_ok=True)
-    material = _material(arguments)
+    material = material_of(arguments)
     if arguments.prepare:
         for stage in stages:
             cases_of(stage, material, arguments.peers)
@@ -55,31 +55,30 @@ def main(argv: Sequence[str] | None = None) -> int:
     return SLOWER if failed or any(change.is_slower for change in compared) else command.DONE
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = command.parser(
-        __doc__,
-        prog="benchmarks.all",
-        example="python -m benchmarks.all --text novels.jsonl.gz laws.jsonl.gz --output costs/ --peers peers/bin/python",
+def parser(name: str = "benchmarks.all", doc: str | None = __doc__) -> argparse.ArgumentParser:
+    """Options of this command, and of others that measure its commands."""
+    made = command.parser(
+        doc,
+        prog=name,
+        example=f"python -m {name} --text novels.jsonl.gz laws.jsonl.gz --output costs/ --peers peers/bin/python",
     )
-    add_arguments(parser, stages=STAGES, output="COMMIT.json and index.html")
-    parser.add_argument("--peers", default="", metavar="PYTHON", help="interpreter that has the packages of others")
-    parser.add_argument("--model", type=Path, metavar="DIR", help=f"Hugging Face folder of a real model, for {', '.join(NEEDS['--model'])}")
-    parser.add_argument("--gguf", type=Path, metavar="FILE", help="GGUF of the same model, for from_gguf")
-    parser.add_argument("--source-text", type=Path, nargs="+", metavar="FILE", help="documents in the model's language, for wechsel")
-    parser.add_argument("--dictionary", type=Path, metavar="FILE", help="pairs of words of both languages, for wechsel")
-    parser.add_argument(
-        "--shape", choices=SHAPES, default="llama-3.2-1b", help="of the checkpoint that is converted (default: llama-3.2-1b)"
-    )
-    parser.add_argument(
+    add_arguments(made, stages=STAGES, output="COMMIT.json and index.html")
+    made.add_argument("--peers", default="", metavar="PYTHON", help="interpreter that has the packages of others")
+    made.add_argument("--model", type=Path, metavar="DIR", help=f"Hugging Face folder of a real model, for {', '.join(NEEDS['--model'])}")
+    made.add_argument("--gguf", type=Path, metavar="FILE", help="GGUF of the same model, for from_gguf")
+    made.add_argument("--source-text", type=Path, nargs="+", metavar="FILE", help="documents in the model's language, for wechsel")
+    made.add_argument("--dictionary", type=Path, metavar="FILE", help="pairs of words of both languages, for wechsel")
+    made.add_argument("--shape", choices=SHAPES, default="llama-3.2-1b", help="of the checkpoint that is converted (default: llama-3.2-1b)")
+    made.add_argument(
         "--dtype", choices=("bfloat16", "float16", "float32"), nargs="+", default=["bfloat16"], help="of it (default: bfloat16)"
     )
-    parser.add_argument("--megabytes", type=float, default=25, metavar="N", help="of text (default: 25)")
-    parser.add_argument("--language", default="slv", help="of the text, as datatrove calls it (default: slv)")
-    parser.add_argument("--against", type=Path, metavar="JSON", help="results of another commit")
-    return parser
+    made.add_argument("--megabytes", type=float, default=25, metavar="N", help="of text (default: 25)")
+    made.add_argument("--language", default="slv", help="of the text, as datatrove calls it (default: slv)")
+    made.add_argument("--against", type=Path, metavar="JSON", help="results of another commit")
+    return made
 
 
-def _stages(arguments: argparse.Namespace) -> tuple[list[str], dict[str, str]]:
+def stages_of(arguments: argparse.Namespace) -> tuple[list[str], dict[str, str]]:
     """Those that can be measured, in the order of the work, and why others cannot.
 
     Raises:
@@ -96,14 +95,16 @@ def _stages(arguments: argparse.Namespace) -> tuple[list[str], dict[str, str]]:
     return [stage for stage in stages if stage not in missing], missing
 
 
-def _material(arguments: argparse.Namespace) -> Material:
+def material_of(arguments: argparse.Namespace) -> Material:
+    """Inputs, in the folder that the options name."""
     material = Material(
         (arguments.work or arguments.output / "work").resolve(),
         tuple(path.resolve() for path in arguments.text),
         arguments.megabytes,
         arguments.shape,
         arguments.language,
-        *(path.resolve() if path else None for path in (arguments.model, arguments.gguf)),
+        arguments.model.resolve() if arguments.model else None,
+        arguments.gguf.resolve() if arguments.gguf else None,
         tuple(path.resolve() for path in arguments.source_text) if arguments.source_text else None,
         arguments.dictionary.resolve() if arguments.dictionary else None,
         tuple(arguments.dtype),

@@ -74,7 +74,9 @@ def fetch(arguments: argparse.Namespace, cluster: Cluster, cache_dir: Path) -> N
     if arguments.wheels is not None and not arguments.wheels.is_file():
         raise ValueError(f"the requirements file {arguments.wheels} does not exist")
     if not (files or repositories or sets or arguments.wheels or arguments.image or arguments.environment):
-        raise ValueError("nothing to fetch; give --image, --file, --hub, --evaluation, --wheels or --environment, or --check for what is here")
+        raise ValueError(
+            "nothing to fetch; give --image, --file, --hub, --evaluation, --wheels or --environment, or --check for what is here"
+        )
     if arguments.environment and cluster.runtime.venv is None:
         raise ValueError(f"the runtime of {cluster.name} is {cluster.runtime.kind} without runtime.venv: there is no environment to pack")
     for url, sha256 in files:

@@ -146,7 +146,7 @@ def _software(job: Job, cluster: Cluster) -> str:
         lines.append(f'export PATH={shlex.quote(str(job.work_dir / runtime.venv / "bin"))}:"$PATH"')
     if runtime.node_dir is not None:
         lines += [
-            f"export SCION_NODE_COPY={shlex.quote(runtime.node_dir.rstrip('/'))}/scion_environment.\"$SLURM_JOB_ID\"",
+            f'export SCION_NODE_COPY={shlex.quote(runtime.node_dir.rstrip("/"))}/scion_environment."$SLURM_JOB_ID"',
             f"{_ONCE_A_NODE} bash slurm/node_copy.sh unpack {shlex.quote(str(cluster.packed_environment))}",
             f"trap '{_ONCE_A_NODE} bash slurm/node_copy.sh remove || true' EXIT",
         ]

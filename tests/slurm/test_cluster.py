@@ -160,7 +160,10 @@ def test_every_value_of_a_site_has_its_source_beside_it(name: str) -> None:
         ("address_suffix=; reboot", r"address_suffix is '; reboot'; expected letters, digits, . and -"),
         ("runtime.node_dir=tmp", r"runtime.node_dir is 'tmp'; expected an absolute path on each node, such as /tmp or /dev/shm"),
         ("runtime.node_dir=/tmp", r"runtime.node_dir needs a place for the packed environment; set scratch=DIRECTORY"),
-        ("runtime={kind: pyxis, image: a.sqsh, node_dir: /tmp}", r"runtime.node_dir is for modules and venv; pyxis's image is one file already"),
+        (
+            "runtime={kind: pyxis, image: a.sqsh, node_dir: /tmp}",
+            r"runtime.node_dir is for modules and venv; pyxis's image is one file already",
+        ),
         ("runtime.module_paths=[modules]", r"runtime.module_paths holds 'modules'; expected an absolute path"),
     ],
 )

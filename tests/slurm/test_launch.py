@@ -180,7 +180,9 @@ def test_every_node_unpacks_the_environment_once_and_removes_it(slurm: RunningSl
     require_runtime(cluster)
     leftover = nodes / "scion_environment.4000000.gn01"  # of a job that has ended
     leftover.mkdir()
-    show = "import json, only_here, os, sys; json.dump([sys.prefix, only_here.__file__], open(f'{sys.argv[1]}/{os.environ[\"RANK\"]}', 'w'))"
+    show = (
+        "import json, only_here, os, sys; json.dump([sys.prefix, only_here.__file__], open(f'{sys.argv[1]}/{os.environ[\"RANK\"]}', 'w'))"
+    )
     job = replace(_light_job(tmp_path, tmp_path, num_nodes=2, tasks_per_node=2), command=("python", "-c", show, str(tmp_path)))
     job_id = slurm.submit(render_job(job, cluster))
     assert slurm.wait(job_id, timeout_seconds=60) == "COMPLETED", (tmp_path / "log").read_text()

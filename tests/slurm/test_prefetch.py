@@ -228,4 +228,7 @@ def test_wheels_come_with_checksums(tmp_path: Path) -> None:
 
 def test_nothing_to_fetch_is_a_mistake(tmp_path: Path) -> None:
     done = _prefetch(tmp_path)
-    assert done.stderr == "error: nothing to fetch; give --image, --file, --hub, --evaluation, --wheels or --environment, or --check for what is here\n"
+    assert (
+        done.stderr
+        == "error: nothing to fetch; give --image, --file, --hub, --evaluation, --wheels or --environment, or --check for what is here\n"
+    )
