@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import termios
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -55,6 +56,7 @@ def first_line(words: Command, work: Path) -> tuple[float, float, str]:
     """Seconds and processor seconds until a command shows something, and that."""
     with tempfile.TemporaryDirectory(dir=work) as scratch:
         controller, terminal = pty.openpty()
+        termios.tcsetwinsize(terminal, (24, 120))  # bars are not drawn where there is no room
         start = time.monotonic()
         arguments = [str(word) for word in words(Path(scratch) / "output")]
         process = subprocess.Popen(arguments, cwd=ROOT, stdin=terminal, stdout=terminal, stderr=terminal, start_new_session=True)

@@ -18,6 +18,12 @@ LOG_INTERVAL_SECONDS = 30.0
 _POLL_SECONDS = 0.5
 
 
+def show(text: str) -> None:
+    """A line for who looks on, ahead of what takes seconds to import or to read; a log does not need it."""
+    if sys.stderr.isatty():
+        print(text, file=sys.stderr, flush=True)
+
+
 _numbers = itertools.count()
 _shown: weakref.WeakValueDictionary[int, Progress | SharedProgress] = weakref.WeakValueDictionary()
 _counted: dict[int, int] = {}

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from common import command
 from common.artifacts import Manifest, check_files, read_manifest, staged_directory, write_manifest
-from common.progress import Progress
+from common.progress import Progress, show
 from conversion.checkpoints.summary import summary
 
 if TYPE_CHECKING:
@@ -150,6 +150,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=42, help="decides what is drawn (default: 42)")
     arguments = parser.parse_args(argv)
     start = time.monotonic()
+    show(f"{arguments.input}: reading")
     recorded = {key: value for key, value in vars(arguments).items() if value is not None and value is not False and key != "output"}
     manifest = edit(arguments.input, arguments.output, _edit(arguments), arguments=recorded)
     print(summary(arguments.output, manifest, seconds=time.monotonic() - start))

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from common import command
 from common.artifacts import Manifest, digest_file, staged_directory, write_manifest
+from common.progress import show
 
 if TYPE_CHECKING:
     from conversion.gguf.file import GGUFFile
@@ -98,6 +99,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--output", type=Path, required=True, help="folder to write")
     arguments = parser.parse_args(argv)
     start = time.monotonic()
+    show(f"{arguments.input}: reading")
     manifest = convert(arguments.input, arguments.output, dtype_name=arguments.dtype, tokenizer_dir=arguments.tokenizer)
     from conversion.checkpoints.summary import summary
 

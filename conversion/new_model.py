@@ -13,6 +13,7 @@ from typing import Any
 
 from common import command
 from common.artifacts import Manifest, staged_directory, write_manifest
+from common.progress import show
 from conversion.checkpoints.token_names import POSITIONS_FROM_PAD
 
 STAGE = "conversion.new_model"
@@ -125,6 +126,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--output", type=Path, required=True, help="folder to write")
     arguments = parser.parse_args(argv)
+    show(f"{arguments.output}: drawing a new model for {arguments.tokenizer}")
     config = _config(arguments)
     manifest = make(arguments.tokenizer, arguments.output, seed=arguments.seed, config=config)
     model_type, rows = manifest.facts["model_type"], manifest.facts["vocab_size"]

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from common import command
+from common.progress import show
 from conversion.formats.dist_metadata import BACKEND_NAME
 from conversion.inspection.places import BRIDGE_TRACKER, ITERATION_TRACKER
 from conversion.measuring.observation import Batch, Distance, Observation, Seen, observe_engine, observe_hf, token_batch
@@ -283,6 +284,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if any(size < 1 for size in arguments.tensor_parallel_size) or arguments.sequence_length < 1:
         raise ValueError("--tensor-parallel-size and --sequence-length must be at least 1")
     lines = DEFAULT_LINES if arguments.lines is None else _read_lines(arguments.lines)
+    show(f"{arguments.a} and {arguments.b}: reading")
     results = verify(
         arguments.a,
         arguments.b,

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from common import command
 from common.artifacts import Manifest, digest_file, write_manifest, written_aside
-from common.progress import SharedProgress
+from common.progress import SharedProgress, show
 from data_prep.megatron.word_encoder import tell_if_slow, word_encoder
 from data_prep.mixing.plan import Budget, Selector, chosen_corpora, fractions, ranks, ranks_by_weight, require_budgets
 from data_prep.mixing.report import CorpusCounts, Side, blend, megatron_inputs, next_steps, report
@@ -410,6 +410,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         seed=arguments.seed,
         weight_keys=_weight_keys(arguments.weight_key),
     )
+    show("mixture: loading tokenizers")
     work = partial(
         mixture,
         corpora_from_arguments(arguments, arguments.document_separator),

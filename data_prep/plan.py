@@ -33,6 +33,10 @@ def plan_text(rates: Rates, predictions: Sequence[Prediction], machines: Machine
         f"{machines.nodes} node{'s' * (machines.nodes > 1)} of {machines.workers} worker{'s' * (machines.workers > 1)}, {machines.memory_gib:g} GiB"
         f" for each in deduplication, files of up to {machines.file_bytes / 1e9:g} GB"
     )
+    if machines.nodes == machines.workers == 1:
+        each += (
+            "; text that one worker alone reads twice (dedup, clean --filters web) also stays in memory, up to an eighth of what is free"
+        )
     return f"{each}\n\n{markdown_table(_HEADER, rows)}\n\nRates: {rates.sample}; {rates.machine}\n  {rates.command}\n"
 
 

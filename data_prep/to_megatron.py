@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from common import command
 from common.artifacts import Manifest, write_manifest
-from common.progress import SharedProgress
+from common.progress import SharedProgress, show
 from data_prep.megatron.facts import dataset_summary, totals
 from data_prep.megatron.index import STAGE, token_dtype
 from data_prep.megatron.shard import MAX_SAMPLES, ShardRecord, check, join, shard_part, tokenize_shard
@@ -151,6 +151,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     crew.add_argument(parser)
     arguments = parser.parse_args(argv)
     command.require_positive(arguments)
+    show(f"{len(arguments.input)} file{'s' * (len(arguments.input) > 1)} by {arguments.tokenizer}: loading the tokenizer")
     # Read once, by the tokenizer library's thread pool at its first use; used where there is one file and no compiler.
     os.environ["RAYON_NUM_THREADS"] = str(arguments.workers)
     os.environ["TOKENIZERS_PARALLELISM"] = "true"

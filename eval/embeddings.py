@@ -17,6 +17,7 @@ from common import command
 from common.artifacts import staged_directory, write_manifest
 from common.figure_style import Palette, drawn
 from common.html_page import html_figure, html_page, html_table
+from common.progress import show
 from common.tables import markdown_table
 from eval.running.model_names import named_checkpoints
 from eval.scoring.relative_embeddings import ANCHORS_OF_A_KIND, NORMS, Similarities, compare, read_matrices
@@ -94,6 +95,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     folders = named_checkpoints(arguments.model)
     if len(folders) < 2:
         raise ValueError("one model has nothing to be compared with; give two or more with --model")
+    show(f"comparing {', '.join(folders)}: reading")
     models = [read_matrices(folder, name=name) for name, folder in folders.items()]
     similarities = compare(models, norm=arguments.norm, seed=arguments.seed)
     with staged_directory(arguments.output) as staging:

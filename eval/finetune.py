@@ -22,7 +22,7 @@ from typing import Any
 
 from common import command
 from common.artifacts import combined_digest
-from common.progress import Progress
+from common.progress import Progress, show
 from common.tables import markdown_table
 from conversion.checkpoints.hf_model import Checkpoint, be_quiet_and_offline, default_device, inspect_checkpoint, require_device
 from eval.protocols.rows import data_folder
@@ -297,6 +297,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         raise ValueError(f"--state-every-minutes is {arguments.state_every_minutes}; it must be 0 at least, which is behind every step")
     if len(set(arguments.seeds)) < len(arguments.seeds):
         raise ValueError(f"--seeds {' '.join(map(str, arguments.seeds))} names one twice; each is a training of its own")
+    show("loading the model and its tasks")
     settings = {name: _settings(TASKS[name], arguments) for name in arguments.tasks}
     data = data_folder(arguments.data)
     be_quiet_and_offline()

@@ -19,6 +19,7 @@ from typing import Any
 
 from common import command
 from common.artifacts import digest_bytes, staged_directory, write_manifest
+from common.progress import show
 from common.tables import markdown_table
 from conversion.checkpoints.hf_model import (
     DTYPES,
@@ -185,6 +186,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if (value := getattr(arguments, name)) is not None and value < 1:
             raise ValueError(f"--{name.replace('_', '-')} is {value}; it must be at least 1")
     vllm_arguments(arguments.vllm_arguments, arguments.backend)
+    show("loading the model and its tasks")
     be_quiet_and_offline()
     logging.getLogger("lm_eval").setLevel(logging.ERROR)
     if arguments.task is None:

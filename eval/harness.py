@@ -17,6 +17,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from common import command
+from common.progress import show
 from common.tables import markdown_table
 from conversion.checkpoints.hf_model import Checkpoint, be_quiet_and_offline, default_device, inspect_checkpoint, is_masked
 from conversion.measuring.bits_per_byte import choose_start_token, choose_window_tokens
@@ -134,6 +135,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments.limit is not None and arguments.limit < 1:
         raise ValueError(f"--limit is {arguments.limit}; it must be at least 1")
     vllm_arguments(arguments.vllm_arguments, arguments.backend)
+    show(f"evaluating {', '.join(map(str, arguments.model))}: loading")
     settings = _settings(arguments)
     metadata = _metadata(arguments, settings)
     texts = read_texts(arguments.text, text_key=arguments.text_key, separator=arguments.document_separator)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from common import command
 from common.artifacts import digest_bytes, staged_directory, write_manifest
-from common.progress import Progress
+from common.progress import Progress, show
 from common.tables import markdown_table
 from conversion.checkpoints.hf_model import DTYPES, Checkpoint, be_quiet_and_offline, default_device, inspect_checkpoint
 from conversion.measuring.intervals import Estimate, wilson_interval
@@ -165,6 +165,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         value = getattr(arguments, option)
         if value is not None and value < least:
             raise ValueError(f"--{option.replace('_', '-')} is {value}; expected at least {least}")
+    show("loading the model")
     be_quiet_and_offline()
     arguments.device = arguments.device or default_device()
     pairs = read_pairs(arguments)

@@ -8,12 +8,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from common import command
+from common.progress import show
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Print one line per patch and every problem."""
     parser = command.parser(__doc__, prog="nemo_patches.catalogue", example="python -m nemo_patches.catalogue")
     parser.parse_args(argv)
+    show("loading NeMo")
 
     from nemo_patches.quiet import quiet_imports
 

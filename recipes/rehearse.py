@@ -15,6 +15,7 @@ from pathlib import Path
 
 from common import command
 from common.plain_files import write_text
+from common.progress import show
 from recipes.rehearsal.fit import fit_problems
 from recipes.rehearsal.page import rehearsal_page
 from recipes.rehearsal.run import document_of, rehearse
@@ -52,6 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments.gpus is not None:
         recipe = _on_gpus(recipe, arguments.gpus)
     ranks = str(arguments.rank) if arguments.rank is not None else arguments.ranks or "0"
+    show(f"{arguments.recipe}, rank {ranks}: loading NeMo")
     reports = []
     for report in rehearse(recipe, ranks):
         from recipes.rehearsal.report import text_of  # which patches torch, so not before the recipe is found right
