@@ -106,6 +106,6 @@ GROWING = {
     "steps": Growing("train, more steps", "thousand tokens", _steps, _MILLION),
     "ranks": Growing("train, one step, more ranks", "ranks", _ranks, (("512 ranks", 512.0),)),
     "plan": Growing("plan", "GPUs", _of_gpus("recipes.plan", "--gpu", "a100-64gb")),
-    "rehearse": Growing("rehearse", "GPUs", _of_gpus("recipes.rehearse", "--rank", "0")),
+    "rehearse": Growing("rehearse", "GPUs", _of_gpus("recipes.rehearse", "--rank", "0", "schedule.micro_batch_size=2")),
     "harness": Growing("harness --text", "kB of text", _harness, (("1 MB", 1000.0),), needs_model=True),
 }
