@@ -74,7 +74,7 @@ def first_line(words: Command, work: Path) -> tuple[float, float, str]:
             os.close(controller)
             for left in Path(scratch).iterdir():
                 shutil.rmtree(left, ignore_errors=True)
-        line = next((line.strip() for line in shown.splitlines() if line.strip()), "")
+        line = next((line.partition("|")[0].strip() for line in shown.splitlines() if line.strip()), "")
         return seconds, times.user + times.system + times.children_user + times.children_system, line[:100]
 
 
