@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 from benchmarks.whole.results import Figure
 
+_STRAIGHT = 0.05  # distance from a line, as a share, within which memory is taken for one
+
 
 @dataclass(frozen=True)
 class Line:
@@ -49,7 +51,9 @@ def growth_row(figures: Sequence[Figure], wanted: Sequence[tuple[str, float]]) -
     cpu = [statistics.median(figure.cpu_seconds) for figure in figures]
     memory = [figure.peak_bytes / 2**20 for figure in figures]
     line, growing = line_through(amounts, cpu), line_through(amounts, memory)
-    says = [f"{label}: {_time(line.at(amount))}, {_size(growing.at(amount))}" for label, amount in wanted]
+    # Memory that fills up, or that ranks share, is no line.
+    is_line = growing.slope >= 0 and growing.worst <= _STRAIGHT
+    says = [f"{label}: {_time(line.at(amount))}{f', {_size(growing.at(amount))}' if is_line else ''}" for label, amount in wanted]
     return (
         figures[0].case,
         f"{', '.join(f'{amount:.3g}' for amount in amounts)} {figures[0].unit}",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,11 @@ def test_what_was_measured_and_what_the_line_says() -> None:
     assert row[:3] == ("hf_to_nemo", "0.5, 1, 2 GB", "2.0, 3.0, 5.0")
     assert row[3:6] == ("1.0", "2", "0%")
     assert row[6:] == ("100, 101, 102", "30 GB: 61 CPU s, 130 MiB; 1 TB: 0.556 CPU h, 1,100 MiB")
+
+
+def test_memory_that_is_no_line_is_not_drawn_out() -> None:
+    shared = [replace(_figure(ranks, ranks), peak_bytes=mebibytes << 20) for ranks, mebibytes in ((1, 981), (2, 922), (4, 925))]
+    assert growth_row(shared, [("512 ranks", 512)])[-1] == "512 ranks: 512 CPU s"
 
 
 def test_tables_of_a_kept_run(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
