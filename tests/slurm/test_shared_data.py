@@ -183,8 +183,12 @@ def _children(process: int) -> list[int]:
     return []
 
 
-def _look_for_processes(crews: Sequence[Crew]) -> None:
-    """Note where the commands run, until that is known of three nodes each."""
+def _look_for_processes(crews: Sequence[Crew], *, then: signal.Signals | None = None) -> None:
+    """Note where the commands run, until that is known of three nodes each.
+
+    Args:
+        then: is sent to each when it is first seen.
+    """
     if all(len(crew.processes) == 3 for crew in crews):
         return
     of_output = {str(crew.output): crew for crew in crews}
@@ -192,7 +196,10 @@ def _look_for_processes(crews: Sequence[Crew]) -> None:
         with suppress(psutil.Error):
             words = process.cmdline()
             if words[1:2] == ["-m"] and words[-1] in of_output and psutil.Process(process.ppid()).cmdline() != words:
-                of_output[words[-1]].processes[process.environ()["SLURMD_NODENAME"]] = process.pid
+                known, node = of_output[words[-1]].processes, process.environ()["SLURMD_NODENAME"]
+                if then is not None and node not in known:
+                    process.send_signal(then)
+                known[node] = process.pid
 
 
 def _pipeline(stages: Stages, names: tuple[str, ...], work_dir: Path) -> dict:
@@ -260,23 +267,19 @@ def test_every_stage_loses_the_node_that_leads(stages: Stages, tmp_path: Path) -
             log = f"--output={tmp_path}/{name}_%a.log"
             jobs.append(slurm.submit(f"#!/bin/bash\ncd {ROOT}\n{command}\n", "--open-mode=append", "--requeue", *options, log))
         crews = {name: Crew(tmp_path / name) for name in STAGES}
-        left = set(STAGES)
-        end, looked = time.monotonic() + 300, 0.0
-        while left:
-            assert time.monotonic() < end, f"not switched off: {left}"
-            if time.monotonic() > looked + 0.3:
-                _look_for_processes([crews[name] for name in left])
-                looked = time.monotonic()
-            for name in sorted(left):
-                crew = crews[name]
-                assert not crew.output.exists(), f"{name}: too late to be a test"
-                if crew.held is None:
-                    crew.hold()
-                elif len(crew.hosts()) == 3:
-                    leader = crew.leader()
-                    assert leader is not None
-                    slurm.node("power-off", leader)
-                    left.remove(name)
+        end = time.monotonic() + 300
+        while not all(len(crew.processes) == 3 for crew in crews.values()):
+            assert time.monotonic() < end, f"not started: {[name for name, crew in crews.items() if len(crew.processes) < 3]}"
+            _look_for_processes(list(crews.values()), then=signal.SIGSTOP)
+        for name, crew in crews.items():  # one after the other, or what is looked at last is done before it is
+            for process in crew.processes.values():
+                os.kill(process, signal.SIGCONT)
+            while crew.held is None or len(crew.hosts()) < 3:
+                assert time.monotonic() < end and not crew.output.exists(), f"{name}: not switched off"
+                crew.hold()
+            leader = crew.leader()
+            assert leader is not None
+            slurm.node("power-off", leader)
         for name, crew in crews.items():
             while crew.place.exists() or not crew.output.exists():
                 assert time.monotonic() < end + 600, [path.read_text() for path in sorted(tmp_path.glob(f"{name}_*.log"))]
