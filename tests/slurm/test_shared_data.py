@@ -261,8 +261,9 @@ def test_every_stage_loses_the_node_that_leads(stages: Stages, tmp_path: Path) -
     """Three jobs of an array for each; while a worker of it has a task, the node is switched off, and another one leads when it was silent for long."""
     with running_slurm(nodes=3 * len(STAGES)) as slurm:
         jobs = []
-        for name in STAGES:
-            command = f"{shlex.quote(sys.executable)} -m {stages.command(name)} --output {tmp_path / name}"
+        commands = {name: stages.command(name) for name in STAGES}  # some train a tokenizer first
+        for name, words in commands.items():
+            command = f"{shlex.quote(sys.executable)} -m {words} --output {tmp_path / name}"
             options = ("--array=0-2", "--nodes=1", "--exclusive", "--partition=cpu", f"--account={ACCOUNT}")
             log = f"--output={tmp_path}/{name}_%a.log"
             jobs.append(slurm.submit(f"#!/bin/bash\ncd {ROOT}\n{command}\n", "--open-mode=append", "--requeue", *options, log))
@@ -271,6 +272,7 @@ def test_every_stage_loses_the_node_that_leads(stages: Stages, tmp_path: Path) -
         while not all(len(crew.processes) == 3 for crew in crews.values()):
             assert time.monotonic() < end, f"not started: {[name for name, crew in crews.items() if len(crew.processes) < 3]}"
             _look_for_processes(list(crews.values()), then=signal.SIGSTOP)
+            time.sleep(0.1)
         for name, crew in crews.items():  # one after the other, or what is looked at last is done before it is
             for process in crew.processes.values():
                 os.kill(process, signal.SIGCONT)
