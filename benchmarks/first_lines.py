@@ -25,6 +25,7 @@ import psutil
 from benchmarks.all import material_of, parser, stages_of
 from benchmarks.whole.case import Command
 from benchmarks.whole.cases import cases_of
+from benchmarks.whole.commands import require_inputs
 from common import command
 from common.meter import ROOT
 from common.tables import markdown_table
@@ -35,6 +36,7 @@ _TIMEOUT_SECONDS = 120
 def main(argv: Sequence[str] | None = None) -> int:
     """Print a table, the slowest first."""
     arguments = parser("benchmarks.first_lines", __doc__).parse_args(argv)
+    require_inputs(arguments)
     stages, _ = stages_of(arguments)
     material = material_of(arguments)
     rows: list[tuple[float, list[str]]] = []

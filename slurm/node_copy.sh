@@ -9,7 +9,7 @@ copy="$SCION_NODE_COPY.$SLURMD_NODENAME"
 remove_those_of_ended_jobs() {
     local running name old
     running="$(squeue --noheader --me --format=%A)" || return 0
-    for old in "${SCION_NODE_COPY%.*}".*."$SLURMD_NODENAME"; do
+    for old in "${SCION_NODE_COPY%.*}".*."$SLURMD_NODENAME"{,.partial}; do
         name="${old#"${SCION_NODE_COPY%.*}."}"
         if [ -O "$old" ] && ! grep --quiet --line-regexp --fixed-strings "${name%%.*}" <<<"$running"; then
             rm -rf -- "$old"

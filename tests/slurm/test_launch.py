@@ -178,8 +178,8 @@ def test_every_node_unpacks_the_environment_once_and_removes_it(slurm: RunningSl
         require_runtime(cluster)
     pack_environment(venv, cluster.packed_environment)
     require_runtime(cluster)
-    leftover = nodes / "scion_environment.4000000.gn01"  # of a job that has ended
-    leftover.mkdir()
+    for left in ("scion_environment.4000000.gn01", "scion_environment.4000001.gn02.partial"):  # of jobs that have ended
+        (nodes / left).mkdir()
     show = (
         "import json, only_here, os, sys; json.dump([sys.prefix, only_here.__file__], open(f'{sys.argv[1]}/{os.environ[\"RANK\"]}', 'w'))"
     )
