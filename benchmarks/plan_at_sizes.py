@@ -32,6 +32,7 @@ from data_prep.planning.rates import (
     run_stage,
     write_sample,
 )
+from data_prep.sharing.scanning import room_of_one_worker
 
 _HEADER = (
     "stage", "text, GB", "processor s", "plan", "largest process, MiB", "plan", "plan / measured", "output, GB", "plan", "disk meanwhile, GB", "plan",
@@ -102,7 +103,8 @@ def measured_rates(paths: Sequence[Path], tokenizer: Path, work: Path, megabytes
 
 def planned(rates: Rates, text_bytes: int) -> dict[str, Prediction]:
     """What the plan says of each stage for one worker, `dedup` with the least memory, and text in as many files as the sample is."""
-    return {made.stage: made for made in predict(rates, text_bytes, Machines(1, 1, LEAST_MEMORY_GIB, text_bytes / FILES))}
+    machines = Machines(1, 1, LEAST_MEMORY_GIB, text_bytes / FILES, room_of_one_worker())
+    return {made.stage: made for made in predict(rates, text_bytes, machines)}
 
 
 def rows(stage: str, amounts: Mapping[int, Amount], rates: Rates) -> Iterator[tuple[str, ...]]:

@@ -142,7 +142,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return command.DONE
 
 
-def _rows(ranks: int, rounds: int, inputs: Path, work: Path) -> list[list[object]]:
+def _rows(ranks: int, rounds: int, inputs: Path, work: Path) -> list[list[str]]:
     first: dict[str, list[float]] = {name: [] for name in NAMES}
     later: dict[str, list[float]] = {name: [] for name in NAMES}
     slower: dict[str, list[float]] = {name: [] for name in NAMES}
@@ -166,7 +166,7 @@ def _rows(ranks: int, rounds: int, inputs: Path, work: Path) -> list[list[object
     limit = min(median(later["cached"]), median(later["direct"]))
     return [
         [
-            ranks,
+            str(ranks),
             label,
             f"{median(first[name]):.2f}" if first[name] else "",
             f"{median(later[name]):.3f}",

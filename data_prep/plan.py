@@ -17,6 +17,7 @@ from common import command
 from common.tables import markdown_table
 from data_prep.planning.prediction import Machines, Prediction, in_a_row, predict, total_disk
 from data_prep.planning.rates import BUNDLED, Rates, measure_rates
+from data_prep.sharing.scanning import room_of_one_worker
 
 _HEADER = ("stage", "text, GB", "processor hours", "hours", "memory of a node, GiB", "output, GB", "disk meanwhile, GB")
 
@@ -33,9 +34,9 @@ def plan_text(rates: Rates, predictions: Sequence[Prediction], machines: Machine
         f"{machines.nodes} node{'s' * (machines.nodes > 1)} of {machines.workers} worker{'s' * (machines.workers > 1)}, {machines.memory_gib:g} GiB"
         f" for each in deduplication, files of up to {machines.file_bytes / 1e9:g} GB"
     )
-    if machines.nodes == machines.workers == 1:
+    if machines.is_one_worker:
         each += (
-            "; text that one worker alone reads twice (dedup, clean --filters web) also stays in memory, up to an eighth of what is free"
+            f"; up to {machines.kept_bytes / 2**30:.1f} GiB, an eighth of what is free here, for text that clean --filters web reads twice"
         )
     return f"{each}\n\n{markdown_table(_HEADER, rows)}\n\nRates: {rates.sample}; {rates.machine}\n  {rates.command}\n"
 
@@ -77,7 +78,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for name in ("terabytes", "nodes", "workers", "memory", "file_gb"):
         if not 0 < (value := getattr(arguments, name)) < float("inf"):
             raise ValueError(f"--{name.replace('_', '-')} is {value:g}; expected a number above 0")
-    machines = Machines(arguments.nodes, arguments.workers, arguments.memory, arguments.file_gb * 1e9)
+    machines = Machines(arguments.nodes, arguments.workers, arguments.memory, arguments.file_gb * 1e9, room_of_one_worker())
     rates = Rates.read(arguments.rates)
     print(plan_text(rates, predict(rates, arguments.terabytes * 1e12, machines), machines), end="")
     return command.DONE

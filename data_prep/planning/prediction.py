@@ -42,6 +42,9 @@ GROWTH = {
 }
 
 
+READ_TWICE = ("clean --filters web",)  # `dedup` only without --memory, which a plan has
+
+
 @dataclass(frozen=True)
 class Machines:
     """What the work may use, and how its text is cut.
@@ -49,12 +52,19 @@ class Machines:
     Attributes:
         memory_gib: of a worker, for deduplication.
         file_bytes: text of the largest input file, of which the worker that has it holds something.
+        kept_bytes: of text, for what one worker alone reads twice.
     """
 
     nodes: int = 1
     workers: int = 1
     memory_gib: float = 2.0
     file_bytes: float = 1e9
+    kept_bytes: float = 0.0
+
+    @property
+    def is_one_worker(self) -> bool:
+        """Whether one process does all."""
+        return self.nodes == self.workers == 1
 
 
 @dataclass(frozen=True)
@@ -119,6 +129,8 @@ def _memory(rate: StageRate, rates: Rates, text_bytes: float, machines: Machines
     documents = rates.documents_per_byte * file_bytes
     worker = rate.peak_bytes + growth.at_once + growth.file_document * documents
     worker += file_bytes * (growth.file_line * rates.lines_per_byte + growth.file_short_line * rates.short_lines_per_byte)
+    if machines.is_one_worker and rate.stage in READ_TWICE:
+        worker += max(0.0, min(text_bytes, machines.kept_bytes) - rates.sample_bytes)  # of the sample it is in the peak
     leads = growth.document * rates.documents_per_byte * text_bytes
     if rate.stage == "train_tokenizer":
         leads += _of_words(rates, text_bytes)

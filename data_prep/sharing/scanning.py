@@ -85,10 +85,10 @@ class ReadingAgain(Reading):
 
     @classmethod
     def of_one_worker(cls, reading: Reading, workers: int) -> Reading:
-        """With room of an eighth of the memory that is free; as it was where others work too, who have no part in the memory of this process."""
+        """With `room_of_one_worker`; as it was where others work too, who have no part in the memory of this process."""
         if workers > 1 or crew.leader() is not None:
             return reading
-        return cls(**vars(reading), room_bytes=free_memory() // 8)
+        return cls(**vars(reading), room_bytes=room_of_one_worker())
 
     def blocks(
         self, path: Path, bad: list[BadInput] | None = None, *, text_key: str | None = "", progress: Counter | None = None
@@ -115,6 +115,11 @@ class ReadingAgain(Reading):
             yield block
         if fits:
             self._held[path] = here, bad[known:]
+
+
+def room_of_one_worker() -> int:
+    """Bytes of memory for text that one worker alone reads more than once: an eighth of what is free."""
+    return free_memory() // 8
 
 
 @dataclass(frozen=True)

@@ -43,12 +43,14 @@ class CheckpointIO(MegatronCheckpointIO):  # type: ignore[misc]
     Attributes:
         write: writes a file; a rehearsal has another one.
         saved: what the newest save of a rank was found to be.
+        until_step: storages that only the optimizer's step changes, before which `wait_for_copies` is called.
     """
 
     def __init__(self, *, asynchronous: bool) -> None:
         super().__init__(async_save=asynchronous, parallel_load=True)  # each rank reads a part and passes it on, as NeMo's strategy does
         self.write = write_file
         self.saved: PlannedSave | None = None
+        self.until_step: frozenset[int] = frozenset()
         self._writing = Writing(Path(), (), self.write)
         self._copies = HostCopies()
 
@@ -78,8 +80,16 @@ class CheckpointIO(MegatronCheckpointIO):  # type: ignore[misc]
 
     def writing_of(self, weights: Path, files: Sequence[ShardFile]) -> Writing:
         """The work that writes files: of a copy, where the training goes on meanwhile."""
-        self._writing = Writing(weights, self._copies.take(files) if self.async_save else on_host(files), self.write)
+        if self.async_save:
+            copies = self._copies.take(files, until_step=self.until_step)
+            self._writing = Writing(weights, copies, self.write, ready=self._copies.wait)
+        else:
+            self._writing = Writing(weights, on_host(files), self.write)
         return self._writing
+
+    def wait_for_copies(self) -> None:
+        """Let the optimizer's step not change what is being copied yet."""
+        self._copies.wait()
 
     def digests_of_all_ranks(self) -> dict[str, str]:
         """Digest of each file of the newest save, as the ranks that wrote them know them; every rank calls this when it has written.

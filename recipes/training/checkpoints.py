@@ -90,6 +90,10 @@ class Checkpoints(Callback):
         if step % self._every == 0 or step == self._max_steps:
             self.save(trainer)
 
+    def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Any) -> None:
+        """Let what a save beside the training copies be copied before the step changes it."""
+        trainer.strategy.unwrapped_checkpoint_io.wait_for_copies()  # type: ignore[attr-defined]
+
     def is_due(self) -> bool:
         """Whether by this rank's clock the last save is so long ago that another one should follow, whatever the step."""
         return self._every_seconds is not None and time.monotonic() - self._begun >= self._every_seconds

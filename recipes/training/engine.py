@@ -54,12 +54,21 @@ with quick_imports():
     from recipes.training.event_files import forget_points
     from recipes.training.freezing import freeze_for_the_whole_run
     from recipes.training.growing_batches import GrowingBatches
-    from recipes.training.kept_saves import KeptSave, can_be_kept, changing_tensors, distributed_optimizer, memory_of, rest_of_optimizer
+    from recipes.training.kept_saves import (
+        KeptSave,
+        can_be_kept,
+        changing_tensors,
+        distributed_optimizer,
+        memory_of,
+        rest_of_optimizer,
+        stepped_tensors,
+    )
     from recipes.training.loggers import TENSORBOARD_NAME, finish, make_loggers
     from recipes.training.losses import StepLoss
     from recipes.training.masking import MaskedDataModule, MaskedPassesDataModule
     from recipes.training.nonfinite import NonFiniteSteps
     from recipes.training.passes import PassesDataModule
+    from recipes.training.shard_files import storage_name
     from recipes.training.tables import TablesOptimizer, is_of_tables
 
 
@@ -130,6 +139,7 @@ class RecipeStrategy(nl.MegatronStrategy):
         optimizer = distributed_optimizer(self.lightning_module.optimizers(use_pl_optimizer=False)) if has_optimizer else None
         tensors = changing_tensors(self.megatron_parallel, optimizer)
         memory = memory_of(tensors)
+        self.unwrapped_checkpoint_io.until_step = frozenset(map(storage_name, stepped_tensors(self.megatron_parallel, optimizer)))
         kept = self._kept.pop(has_optimizer, None)
         if not _is_so_on_all_ranks(kept is not None and kept.memory == memory):
             super().save_checkpoint(checkpoint, filepath, storage_options=storage_options)

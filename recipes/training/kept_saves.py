@@ -17,7 +17,7 @@ from megatron.core.optimizer.distrib_optimizer import DistributedOptimizer
 from torch import Tensor
 
 from nemo_patches.extra_state import SUFFIX
-from recipes.training.shard_files import ShardFile
+from recipes.training.shard_files import ShardFile, storage_name
 
 if TYPE_CHECKING:
     from recipes.training.checkpoint_io import PlannedSave
@@ -40,11 +40,15 @@ class KeptSave:
     optimizer: dict[str, Any]
 
 
-def changing_tensors(modules: Iterable[torch.nn.Module], optimizer: DistributedOptimizer | None) -> list[Tensor]:
+def changing_tensors(modules: Sequence[torch.nn.Module], optimizer: DistributedOptimizer | None) -> list[Tensor]:
     """Parameters, buffers, and the optimizer's parameters and state, of any shape."""
-    found: list[Tensor] = []
-    for module in modules:
-        found += [*module.parameters(), *(buffer for _, buffer in module.named_buffers())]  # Megatron has something else called `buffers`
+    # Megatron has something else called `buffers`.
+    return [*stepped_tensors(modules, optimizer), *(buffer for module in modules for _, buffer in module.named_buffers())]
+
+
+def stepped_tensors(modules: Iterable[torch.nn.Module], optimizer: DistributedOptimizer | None) -> list[Tensor]:
+    """What the optimizer's step alone changes, of any shape: parameters, and the optimizer's parameters and state."""
+    found = [parameter for module in modules for parameter in module.parameters()]
     if optimizer is not None:
         for group in optimizer.optimizer.param_groups:
             for parameter in group["params"]:
@@ -56,22 +60,17 @@ def changing_tensors(modules: Iterable[torch.nn.Module], optimizer: DistributedO
 def memory_of(tensors: Iterable[Tensor]) -> Memory:
     """Where tensors of any shape lie; a storage keeps its name as long as some tensor, as those that are kept, lies in it."""
     with torch._C.DisableTorchFunction():  # type: ignore[no-untyped-call]  # which asks for the device at every call
-        return tuple((_storage(tensor), int(tensor.storage_offset()), tensor.numel(), tensor.element_size()) for tensor in tensors)
+        return tuple((storage_name(tensor), int(tensor.storage_offset()), tensor.numel(), tensor.element_size()) for tensor in tensors)
 
 
 def can_be_kept(files: Sequence[ShardFile], tensors: Sequence[Tensor]) -> bool:
     """Whether all that the files hold is memory of these tensors (of any shape), or extra state, which says nothing."""
-    storages = set(map(_storage, tensors))
+    storages = set(map(storage_name, tensors))
     return all(
-        _storage(data) in storages if isinstance(data, Tensor) else SUFFIX in item.index.fqn
+        storage_name(data) in storages if isinstance(data, Tensor) else SUFFIX in item.index.fqn
         for file in files
         for item, data in file.records
     )
-
-
-def _storage(tensor: Tensor) -> int:
-    name: int = tensor.untyped_storage()._cdata
-    return name
 
 
 def distributed_optimizer(optimizer: Any) -> DistributedOptimizer | None:

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -20,6 +21,7 @@ from torch.distributed.checkpoint.filesystem import _StorageInfo
 from torch.distributed.checkpoint.planner import WriteItem
 from torch.distributed.checkpoint.storage import WriteResult
 
+from common.background import Background
 from conversion.formats.large_file import LargeFileWriter
 from conversion.formats.lazy_tensor import LazyTensor
 from conversion.formats.torch_zip_writer import ALIGNMENT, save_tensor
@@ -63,16 +65,30 @@ def write_file(directory: Path, file: ShardFile) -> WrittenFile:
     return WrittenFile(stream.digest, places)
 
 
+def _at_once() -> None:
+    """Nothing to wait for."""
+
+
 class Writing:
     """The files of one save, which a call writes, one thread for each.
+
+    Args:
+        ready: waits until the tensors have their values.
 
     Attributes:
         written: one for each file, behind the call.
         error: what went wrong in its place; the ranks learn of it together.
     """
 
-    def __init__(self, directory: Path, files: Sequence[ShardFile], write: Callable[[Path, ShardFile], WrittenFile]) -> None:
-        self._directory, self._files, self._write = directory, files, write
+    def __init__(
+        self,
+        directory: Path,
+        files: Sequence[ShardFile],
+        write: Callable[[Path, ShardFile], WrittenFile],
+        *,
+        ready: Callable[[], None] = _at_once,
+    ) -> None:
+        self._directory, self._files, self._write, self._ready = directory, files, write, ready
         self._names = [file.name for file in files]
         self.written: list[WrittenFile] = []
         self.error: BaseException | None = None
@@ -80,6 +96,7 @@ class Writing:
     def __call__(self) -> None:
         """Write all, and let go of the tensors."""
         try:
+            self._ready()
             with ThreadPoolExecutor(max(1, len(self._files))) as threads:
                 self.written = list(threads.map(self._write, [self._directory] * len(self._files), self._files))
         except BaseException as error:
@@ -93,22 +110,68 @@ class Writing:
 
 
 class HostCopies:
-    """Tensors as they are now, in memory of the host that is kept from save to save: new pages cost several times what copying does."""
+    """Tensors as they are now, in memory of the host that is kept from save to save: new pages cost several times what copying does.
+
+    The training need not stand still for it.  What the optimizer's step alone changes is read by the passes before that, so it is copied beside
+    them, by a thread, and the step waits for what is left.
+    """
 
     def __init__(self) -> None:
         self._copies: list[Tensor] = []
+        self._copying: Background[None] | None = None
 
-    def take(self, files: Sequence[ShardFile]) -> list[ShardFile]:
-        """The same files of copies, which the next call writes over."""
+    def take(self, files: Sequence[ShardFile], *, until_step: Collection[int] = ()) -> list[ShardFile]:
+        """The same files of copies, which the next call writes over; they have their values behind `wait`.
+
+        Args:
+            until_step: storages (as `storage_name` gives them) that nothing changes before `wait` is called.
+        """
+        self.wait()
         tensors = [data for file in files for _, data in file.records if isinstance(data, Tensor)]
         if [(copy.shape, copy.dtype) for copy in self._copies] != [(tensor.shape, tensor.dtype) for tensor in tensors]:
             self._copies = []
-            self._copies = [tensor.clone() if tensor.device.type == "cpu" else tensor.to("cpu", non_blocking=True) for tensor in tensors]
-        else:
-            for copy, tensor in zip(self._copies, tensors, strict=True):
-                copy.copy_(tensor, non_blocking=True)
-        _wait_for(tensors)
+            self._copies = [torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu") for tensor in tensors]
+        later = [storage_name(tensor) in until_step for tensor in tensors]
+        pairs = list(zip(self._copies, tensors, strict=True))
+        _copy([pair for pair, is_later in zip(pairs, later, strict=True) if not is_later])
+        if any(later):
+            self._copying = Background(_copying_beside([pair for pair, is_later in zip(pairs, later, strict=True) if is_later]))
         return with_tensors(files, self._copies)
+
+    def wait(self) -> None:
+        """Until all is copied; any thread may ask."""
+        if self._copying is not None:
+            self._copying.result()
+
+
+def storage_name(tensor: Tensor) -> int:
+    """Tells the memory of a tensor (any shape) from that of others, as long as some tensor lies in it."""
+    name: int = tensor.untyped_storage()._cdata
+    return name
+
+
+def _copy(pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
+    for copy, tensor in pairs:
+        copy.copy_(tensor, non_blocking=True)
+    _wait_for([tensor for _, tensor in pairs])
+
+
+def _copying_beside(pairs: Sequence[tuple[Tensor, Tensor]]) -> Callable[[], None]:
+    """What copies the tensors as they are now, for a thread: a GPU does it beside its products, behind what it has to do already."""
+    devices = {tensor.device for _, tensor in pairs if tensor.device.type != "cpu"}
+    if not devices:
+        return partial(_copy, pairs)
+    [device] = devices
+    stream = torch.cuda.Stream(device)
+    stream.wait_stream(torch.cuda.current_stream(device))
+
+    def copy() -> None:
+        with torch.cuda.stream(stream):
+            for target, tensor in pairs:
+                target.copy_(tensor, non_blocking=True)
+        stream.synchronize()
+
+    return copy
 
 
 def on_host(files: Sequence[ShardFile]) -> list[ShardFile]:

@@ -56,14 +56,17 @@ def test_each_stage_reads_what_the_one_before_left() -> None:
 def test_memory_follows_what_stages_hold() -> None:
     """Of each document and line of a file, by the worker that has it, and of all documents, by the process that leads."""
 
-    def needed(stage: str, text: float = 1e12, *, workers: int = 1, memory: float = 0.0625, file: float = 1e9) -> int:
-        made = predict(MADE_UP, text, Machines(1, workers, memory, file))
+    def needed(stage: str, text: float = 1e12, *, workers: int = 1, memory: float = 0.0625, file: float = 1e9, kept: float = 0) -> int:
+        made = predict(MADE_UP, text, Machines(1, workers, memory, file, kept))
         return round(next(one.node_bytes for one in made if one.stage == stage) - 2.0**28 * (workers + (workers > 1)))
 
     assert needed("collect", workers=10) == 10 * 18 * 1e6 + 9 * 1e9, "a worker's file has a million documents, the text a thousand million"
     assert needed("collect", text=1e8) == (18 + 9) * 1e5, "a file is no larger than the text"
     assert needed("clean") == (18 + 116) * 1e6 + 9 * 0.5e9
     assert needed("clean --filters web") - needed("clean") == 250 * 2e6
+    kept = [needed("clean --filters web", kept=room) - needed("clean --filters web") for room in (0, 5e5, 3e9, 1e12)]
+    assert kept == [0, 0, 3e9 - 1e6, 0.5e12 - 1e6], "what one worker reads twice, as far as there is room; of the sample it is in the peak"
+    assert needed("clean --filters web", kept=3e9, workers=2) == needed("clean --filters web", workers=2)
     of_file = 33 * 1e7 + 56 * 1e6  # more than the rows of the tenth that goes
     assert needed("dedup") == of_file, "with the least --memory tasks are as large as on the sample, and the file is beside them"
     assert needed("dedup", file=1e8) == of_file / 10, "smaller files, less memory"

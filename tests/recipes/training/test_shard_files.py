@@ -11,7 +11,7 @@ from torch.distributed.checkpoint.metadata import MetadataIndex
 from torch.distributed.checkpoint.planner import WriteItem, WriteItemType
 
 from common.artifacts import digest_file
-from recipes.training.shard_files import HostCopies, ShardFile, Writing, WrittenFile, on_host, write_file
+from recipes.training.shard_files import HostCopies, ShardFile, Writing, WrittenFile, on_host, storage_name, write_file
 
 
 def _file(name: str, *tensors: torch.Tensor, saved: object = None) -> ShardFile:
@@ -54,6 +54,20 @@ def test_copies_are_of_the_moment_and_in_the_same_memory_each_time() -> None:
     assert second is first and torch.equal(first, torch.ones(1000))
     other = copies.take([_file("a", state, torch.zeros(3))])[0].records
     assert torch.equal(other[1][1], torch.ones(1000)) and other[2][1].shape == (3,)  # type: ignore[arg-type, union-attr]
+
+
+def test_what_no_step_has_changed_yet_is_copied_beside_the_training(tmp_path: Path) -> None:
+    """A step that is taken only behind `wait` finds all copied, and a file is written only then; what is no step's is copied at once."""
+    large, other, copies = torch.ones(20_000_000), torch.ones(5), HostCopies()
+    files = copies.take([_file("a", large, other)], until_step={storage_name(large)})
+    other += 1
+    writing = Writing(tmp_path, files, write_file, ready=copies.wait)
+    copies.wait()
+    large += 1
+    writing()
+    assert writing.error is None
+    _, *found = _read(tmp_path / "a", writing.written[0])
+    assert [int(tensor.sum()) for tensor in found] == [20_000_000, 5]  # type: ignore[attr-defined]
 
 
 def test_what_is_on_the_host_is_not_copied() -> None:
