@@ -181,11 +181,18 @@ def _train(recipe: Recipe, inputs: RunInputs, world: World, account: Account, *,
         model = engine.make_model(recipe, inputs, callbacks.nonfinite)
         trainer.strategy.selective_restore = _in_phase(account, "load", trainer.strategy.selective_restore)
         trainer.strategy.load_checkpoint = _in_phase(account, "load", trainer.strategy.load_checkpoint)
-        trainer.strategy.unwrapped_checkpoint_io.write = _described
+        checkpoint_io = trainer.strategy.unwrapped_checkpoint_io
+        checkpoint_io.write, checkpoint_io.copies.start = _described, _at_once
         try:
             trainer.fit(model, data, ckpt_path=str(resume_from / "weights") if resume_from else None)
         finally:
             engine.finish(trainer.loggers)
+
+
+def _at_once(copy: Callable[[], None]) -> Callable[[], None]:
+    """One thread alone may touch tensors without values."""
+    copy()
+    return lambda: None
 
 
 def _starts(position_ids: Tensor) -> list[int]:

@@ -43,6 +43,7 @@ class CheckpointIO(MegatronCheckpointIO):  # type: ignore[misc]
     Attributes:
         write: writes a file; a rehearsal has another one.
         saved: what the newest save of a rank was found to be.
+        copies: that asynchronous saves write.
         until_step: storages that only the optimizer's step changes, before which `wait_for_copies` is called.
     """
 
@@ -52,7 +53,7 @@ class CheckpointIO(MegatronCheckpointIO):  # type: ignore[misc]
         self.saved: PlannedSave | None = None
         self.until_step: frozenset[int] = frozenset()
         self._writing = Writing(Path(), (), self.write)
-        self._copies = HostCopies()
+        self.copies = HostCopies()
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> Any:
         """See NeMo's class; what a stock NeMo with TransformerEngine asks for is there, as the converter writes it."""
@@ -81,15 +82,15 @@ class CheckpointIO(MegatronCheckpointIO):  # type: ignore[misc]
     def writing_of(self, weights: Path, files: Sequence[ShardFile]) -> Writing:
         """The work that writes files: of a copy, where the training goes on meanwhile."""
         if self.async_save:
-            copies = self._copies.take(files, until_step=self.until_step)
-            self._writing = Writing(weights, copies, self.write, ready=self._copies.wait)
+            copies = self.copies.take(files, until_step=self.until_step)
+            self._writing = Writing(weights, copies, self.write, ready=self.copies.wait)
         else:
             self._writing = Writing(weights, on_host(files), self.write)
         return self._writing
 
     def wait_for_copies(self) -> None:
         """Let the optimizer's step not change what is being copied yet."""
-        self._copies.wait()
+        self.copies.wait()
 
     def digests_of_all_ranks(self) -> dict[str, str]:
         """Digest of each file of the newest save, as the ranks that wrote them know them; every rank calls this when it has written.

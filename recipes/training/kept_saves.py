@@ -48,7 +48,7 @@ def changing_tensors(modules: Sequence[torch.nn.Module], optimizer: DistributedO
 
 def stepped_tensors(modules: Iterable[torch.nn.Module], optimizer: DistributedOptimizer | None) -> list[Tensor]:
     """What the optimizer's step alone changes, of any shape: parameters, and the optimizer's parameters and state."""
-    found = [parameter for module in modules for parameter in module.parameters()]
+    found: list[Tensor] = [parameter for module in modules for parameter in module.parameters()]
     if optimizer is not None:
         for group in optimizer.optimizer.param_groups:
             for parameter in group["params"]:

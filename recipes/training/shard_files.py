@@ -114,11 +114,15 @@ class HostCopies:
 
     The training need not stand still for it.  What the optimizer's step alone changes is read by the passes before that, so it is copied beside
     them, by a thread, and the step waits for what is left.
+
+    Attributes:
+        start: begins to copy beside the training, and gives what waits for it; a rehearsal has another one.
     """
 
     def __init__(self) -> None:
+        self.start = _in_a_thread
         self._copies: list[Tensor] = []
-        self._copying: Background[None] | None = None
+        self._wait: Callable[[], None] = _at_once
 
     def take(self, files: Sequence[ShardFile], *, until_step: Collection[int] = ()) -> list[ShardFile]:
         """The same files of copies, which the next call writes over; they have their values behind `wait`.
@@ -135,13 +139,16 @@ class HostCopies:
         pairs = list(zip(self._copies, tensors, strict=True))
         _copy([pair for pair, is_later in zip(pairs, later, strict=True) if not is_later])
         if any(later):
-            self._copying = Background(_copying_beside([pair for pair, is_later in zip(pairs, later, strict=True) if is_later]))
+            self._wait = self.start(_copying_beside([pair for pair, is_later in zip(pairs, later, strict=True) if is_later]))
         return with_tensors(files, self._copies)
 
     def wait(self) -> None:
         """Until all is copied; any thread may ask."""
-        if self._copying is not None:
-            self._copying.result()
+        self._wait()
+
+
+def _in_a_thread(copy: Callable[[], None]) -> Callable[[], None]:
+    return Background(copy).result
 
 
 def storage_name(tensor: Tensor) -> int:
