@@ -51,6 +51,9 @@ class Watch(Callback):
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         self.parameters = dict(parameters_by_name(trainer.strategy.megatron_parallel[0]))
         self.before = {name: parameter.detach().clone() for name, parameter in self.parameters.items()}
+        copies = trainer.strategy.unwrapped_checkpoint_io.copies
+        start = copies.start
+        copies.start = lambda copy: start(lambda: (time.sleep(0.5), copy()))  # the next update is there before the copy of an asynchronous save
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         trainer.strategy.megatron_parallel.force_param_sync() if trainer.strategy.ddp_config.overlap_param_gather else None
