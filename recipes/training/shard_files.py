@@ -152,7 +152,7 @@ def _in_a_thread(copy: Callable[[], None]) -> Callable[[], None]:
 
 
 def storage_name(tensor: Tensor) -> int:
-    """Tells the memory of a tensor (any shape) from that of others, as long as some tensor lies in it."""
+    """Tells the memory of a tensor of any shape from that of others, as long as some tensor lies in it."""
     name: int = tensor.untyped_storage()._cdata
     return name
 
