@@ -11,6 +11,7 @@ import shlex
 import sys
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from common import command
@@ -78,7 +79,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     for name in ("terabytes", "nodes", "workers", "memory", "file_gb"):
         if not 0 < (value := getattr(arguments, name)) < float("inf"):
             raise ValueError(f"--{name.replace('_', '-')} is {value:g}; expected a number above 0")
-    machines = Machines(arguments.nodes, arguments.workers, arguments.memory, arguments.file_gb * 1e9, room_of_one_worker())
+    machines = Machines(arguments.nodes, arguments.workers, arguments.memory, arguments.file_gb * 1e9)
+    if machines.is_one_worker:
+        machines = replace(machines, kept_bytes=room_of_one_worker())
     rates = Rates.read(arguments.rates)
     print(plan_text(rates, predict(rates, arguments.terabytes * 1e12, machines), machines), end="")
     return command.DONE

@@ -42,7 +42,7 @@ GROWTH = {
 }
 
 
-READ_TWICE = ("clean --filters web",)  # `dedup` only without --memory, which a plan has
+_READ_TWICE = "clean --filters web"  # `dedup` too, but only without --memory, which a plan has
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ def _memory(rate: StageRate, rates: Rates, text_bytes: float, machines: Machines
     documents = rates.documents_per_byte * file_bytes
     worker = rate.peak_bytes + growth.at_once + growth.file_document * documents
     worker += file_bytes * (growth.file_line * rates.lines_per_byte + growth.file_short_line * rates.short_lines_per_byte)
-    if machines.is_one_worker and rate.stage in READ_TWICE:
+    if machines.is_one_worker and rate.stage == _READ_TWICE:
         worker += max(0.0, min(text_bytes, machines.kept_bytes) - rates.sample_bytes)  # of the sample it is in the peak
     leads = growth.document * rates.documents_per_byte * text_bytes
     if rate.stage == "train_tokenizer":

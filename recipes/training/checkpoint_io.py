@@ -44,7 +44,7 @@ class CheckpointIO(MegatronCheckpointIO):  # type: ignore[misc]
         write: writes a file; a rehearsal has another one.
         saved: what the newest save of a rank was found to be.
         copies: that asynchronous saves write.
-        until_step: storages that only the optimizer's step changes, before which `wait_for_copies` is called.
+        until_step: storages that only the optimizer's step changes, before which `copies.wait` is called.
     """
 
     def __init__(self, *, asynchronous: bool) -> None:
@@ -87,10 +87,6 @@ class CheckpointIO(MegatronCheckpointIO):  # type: ignore[misc]
         else:
             self._writing = Writing(weights, on_host(files), self.write)
         return self._writing
-
-    def wait_for_copies(self) -> None:
-        """Let the optimizer's step not change what is being copied yet."""
-        self.copies.wait()
 
     def digests_of_all_ranks(self) -> dict[str, str]:
         """Digest of each file of the newest save, as the ranks that wrote them know them; every rank calls this when it has written.

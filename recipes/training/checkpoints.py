@@ -92,7 +92,7 @@ class Checkpoints(Callback):
 
     def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Any) -> None:
         """Let what a save beside the training copies be copied before the step changes it."""
-        trainer.strategy.unwrapped_checkpoint_io.wait_for_copies()  # type: ignore[attr-defined]
+        trainer.strategy.unwrapped_checkpoint_io.copies.wait()  # type: ignore[attr-defined]
 
     def is_due(self) -> bool:
         """Whether by this rank's clock the last save is so long ago that another one should follow, whatever the step."""

@@ -56,8 +56,8 @@ with quick_imports():
     from recipes.training.growing_batches import GrowingBatches
     from recipes.training.kept_saves import (
         KeptSave,
+        buffers_of,
         can_be_kept,
-        changing_tensors,
         distributed_optimizer,
         memory_of,
         rest_of_optimizer,
@@ -68,7 +68,6 @@ with quick_imports():
     from recipes.training.masking import MaskedDataModule, MaskedPassesDataModule
     from recipes.training.nonfinite import NonFiniteSteps
     from recipes.training.passes import PassesDataModule
-    from recipes.training.shard_files import storage_name
     from recipes.training.tables import TablesOptimizer, is_of_tables
 
 
@@ -137,9 +136,10 @@ class RecipeStrategy(nl.MegatronStrategy):
         """See NeMo's class; what is the same at every save is found out once."""
         has_optimizer = "optimizer_states" in checkpoint
         optimizer = distributed_optimizer(self.lightning_module.optimizers(use_pl_optimizer=False)) if has_optimizer else None
-        tensors = changing_tensors(self.megatron_parallel, optimizer)
+        stepped = stepped_tensors(self.megatron_parallel, optimizer)
+        tensors = [*stepped, *buffers_of(self.megatron_parallel)]
         memory = memory_of(tensors)
-        self.unwrapped_checkpoint_io.until_step = frozenset(map(storage_name, stepped_tensors(self.megatron_parallel, optimizer)))
+        self.unwrapped_checkpoint_io.until_step = frozenset(storage for storage, *_ in memory[: len(stepped)])
         kept = self._kept.pop(has_optimizer, None)
         if not _is_so_on_all_ranks(kept is not None and kept.memory == memory):
             super().save_checkpoint(checkpoint, filepath, storage_options=storage_options)

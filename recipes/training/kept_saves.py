@@ -40,12 +40,6 @@ class KeptSave:
     optimizer: dict[str, Any]
 
 
-def changing_tensors(modules: Sequence[torch.nn.Module], optimizer: DistributedOptimizer | None) -> list[Tensor]:
-    """Parameters, buffers, and the optimizer's parameters and state, of any shape."""
-    # Megatron has something else called `buffers`.
-    return [*stepped_tensors(modules, optimizer), *(buffer for module in modules for _, buffer in module.named_buffers())]
-
-
 def stepped_tensors(modules: Iterable[torch.nn.Module], optimizer: DistributedOptimizer | None) -> list[Tensor]:
     """What the optimizer's step alone changes, of any shape: parameters, and the optimizer's parameters and state."""
     found: list[Tensor] = [parameter for module in modules for parameter in module.parameters()]
@@ -55,6 +49,11 @@ def stepped_tensors(modules: Iterable[torch.nn.Module], optimizer: DistributedOp
                 state = optimizer.optimizer.state.get(parameter, {}).values()
                 found += [parameter, *(value for value in state if isinstance(value, Tensor))]
     return found
+
+
+def buffers_of(modules: Iterable[torch.nn.Module]) -> list[Tensor]:
+    """What else training changes, of any shape, also between two steps."""
+    return [buffer for module in modules for _, buffer in module.named_buffers()]  # Megatron has something else called `buffers`
 
 
 def memory_of(tensors: Iterable[Tensor]) -> Memory:

@@ -65,7 +65,7 @@ def write_file(directory: Path, file: ShardFile) -> WrittenFile:
     return WrittenFile(stream.digest, places)
 
 
-def _at_once() -> None:
+def _no_wait() -> None:
     """Nothing to wait for."""
 
 
@@ -86,7 +86,7 @@ class Writing:
         files: Sequence[ShardFile],
         write: Callable[[Path, ShardFile], WrittenFile],
         *,
-        ready: Callable[[], None] = _at_once,
+        ready: Callable[[], None] = _no_wait,
     ) -> None:
         self._directory, self._files, self._write, self._ready = directory, files, write, ready
         self._names = [file.name for file in files]
@@ -122,7 +122,7 @@ class HostCopies:
     def __init__(self) -> None:
         self.start = _in_a_thread
         self._copies: list[Tensor] = []
-        self._wait: Callable[[], None] = _at_once
+        self._wait: Callable[[], None] = _no_wait
 
     def take(self, files: Sequence[ShardFile], *, until_step: Collection[int] = ()) -> list[ShardFile]:
         """The same files of copies, which the next call writes over; they have their values behind `wait`.
@@ -135,7 +135,8 @@ class HostCopies:
         if [(copy.shape, copy.dtype) for copy in self._copies] != [(tensor.shape, tensor.dtype) for tensor in tensors]:
             self._copies = []
             self._copies = [torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu") for tensor in tensors]
-        later = [storage_name(tensor) in until_step for tensor in tensors]
+        with torch._C.DisableTorchFunction():  # type: ignore[no-untyped-call]  # which asks for the device at every call
+            later = [storage_name(tensor) in until_step for tensor in tensors]
         pairs = list(zip(self._copies, tensors, strict=True))
         _copy([pair for pair, is_later in zip(pairs, later, strict=True) if not is_later])
         if any(later):

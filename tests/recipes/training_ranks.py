@@ -53,7 +53,9 @@ class Watch(Callback):
         self.before = {name: parameter.detach().clone() for name, parameter in self.parameters.items()}
         copies = trainer.strategy.unwrapped_checkpoint_io.copies
         start = copies.start
-        copies.start = lambda copy: start(lambda: (time.sleep(0.5), copy()))  # the next update is there before the copy of an asynchronous save
+        copies.start = lambda copy: start(
+            lambda: (time.sleep(0.5), copy())
+        )  # the next update is there before the copy of an asynchronous save
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         trainer.strategy.megatron_parallel.force_param_sync() if trainer.strategy.ddp_config.overlap_param_gather else None

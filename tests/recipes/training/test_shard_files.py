@@ -57,14 +57,18 @@ def test_copies_are_of_the_moment_and_in_the_same_memory_each_time() -> None:
 
 
 def test_what_no_step_has_changed_yet_is_copied_beside_the_training(tmp_path: Path) -> None:
-    """A step that is taken only behind `wait` finds all copied, and a file is written only then; what is no step's is copied at once."""
+    """A file is written only when all is copied, and so is a step taken; what is no step's is copied at once."""
     large, other, copies = torch.ones(20_000_000), torch.ones(5), HostCopies()
+    start, copies.start = copies.start, lambda copy: copy  # as late as can be: by who waits
     files = copies.take([_file("a", large, other)], until_step={storage_name(large)})
     other += 1
     writing = Writing(tmp_path, files, write_file, ready=copies.wait)
+    writing()
+    copies.start = start
+    copies.take([_file("a", large, other)], until_step={storage_name(large)})
     copies.wait()
     large += 1
-    writing()
+    assert int(files[0].records[1][1].sum()) == 20_000_000  # type: ignore[union-attr]
     assert writing.error is None
     _, *found = _read(tmp_path / "a", writing.written[0])
     assert [int(tensor.sum()) for tensor in found] == [20_000_000, 5]  # type: ignore[attr-defined]
