@@ -122,16 +122,18 @@ def test_killed_twice_and_resumed_is_bit_identical(uninterrupted: Path, inputs: 
     run_dir = tmp_path / "run"
     arguments = ["-m", *_arguments(inputs, run_dir)]
 
-    # SIGKILL to one rank in the middle of a step: the launcher ends the other, and the command fails.
+    # SIGKILL to one rank in the middle of a step: the launcher ends the other, and the command fails. The rank is stopped until then:
+    # the same command beside it takes seconds to start, in which the run would come to its end.
     group = Group(arguments, log_dir=tmp_path / "first")
     group.wait_until(lambda: (run_dir / "metrics.jsonl").exists() and len(_losses(run_dir)) >= EVERY + 1, timeout_seconds=TIMEOUT_SECONDS)
-    second = run_command(*_arguments(inputs, run_dir), log_dir=tmp_path / "beside")  # the same command while the first is at work
+    [rank_1] = [rank for rank in psutil.Process(group.process.pid).children() if rank.environ().get("RANK") == "1"]
+    rank_1.send_signal(signal.SIGSTOP)
+    second = run_command(*_arguments(inputs, run_dir), log_dir=tmp_path / "beside")
     assert (second.code, second.stdout) == (3, "")
     assert re.fullmatch(
         rf"error: {run_dir} is in use by recipes\.train, process {group.process.pid} on \S+; wait for its end, end it, or choose another --output\n",
         second.stderr,
     )
-    [rank_1] = [child for child in psutil.Process(group.process.pid).children() if child.environ().get("RANK") == "1"]
     started = group.descendants()
     rank_1.send_signal(signal.SIGKILL)
     finished = group.wait(timeout_seconds=TIMEOUT_SECONDS)
