@@ -48,21 +48,24 @@ def pursuit_weights(vectors: Rows, atoms: Rows, *, num_atoms: int, long_first: b
     """
     lengths = row_lengths(atoms)
     preference = lengths.astype(np.float32) if long_first else np.ones(len(atoms), np.float32)
-    pursue = _fastest_pursuit(atoms, min(num_atoms, len(atoms), atoms.shape[1]), preference)
+    steps = min(num_atoms, len(atoms), atoms.shape[1])
+    pursue = _fastest_pursuit(atoms, steps, preference)
+    # All of them in two arrays: a matrix of each block, and these joined, would be in memory twice.
+    chosen, coefficients = np.zeros((len(vectors), steps), np.int32), np.zeros((len(vectors), steps))
 
-    def block_weights(start: int) -> sparse.csr_matrix:
+    def fill(start: int) -> None:
         block = vectors[start : start + _BLOCK_ROWS].astype(np.float32)
         scale = np.linalg.norm(block, axis=1, keepdims=True)
-        chosen, coefficients = pursue(block / np.maximum(scale, 1e-30))
-        coefficients = coefficients * scale
-        kept = coefficients != 0
-        rows = np.repeat(np.arange(len(block)), kept.sum(axis=1))
-        ids = chosen[kept]
-        return sparse.csr_matrix((coefficients[kept] / lengths[ids], (rows, ids)), shape=(len(block), len(atoms)))
+        ids, found = pursue(block / np.maximum(scale, 1e-30))
+        chosen[start : start + len(block)] = ids
+        coefficients[start : start + len(block)] = found * scale / lengths[ids]
 
     with ThreadPoolExecutor(num_threads() if isinstance(pursue, CompiledPursuit) else 1) as pool:
-        parts = list(pool.map(block_weights, range(0, len(vectors), _BLOCK_ROWS)))
-    return sparse.vstack([sparse.csr_matrix((0, len(atoms)), dtype=np.float64), *parts], format="csr")
+        for _ in pool.map(fill, range(0, len(vectors), _BLOCK_ROWS)):
+            pass
+    kept = coefficients != 0
+    ends = np.cumsum(kept.sum(axis=1))
+    return sparse.csr_matrix((coefficients[kept], chosen[kept], np.concatenate([[0], ends])), shape=(len(vectors), len(atoms)))
 
 
 def _fastest_pursuit(atoms: Rows, steps: int, preference: np.ndarray) -> Pursuit:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 INPUT_LAYER = "input"
 
-_BLOCK_VALUES = 1 << 22  # of rows that are made at once: 16 MiB in float32
+_BLOCK_VALUES = 1 << 21  # of rows that are made at once: 8 MiB in float32; of larger pieces the allocator keeps hundreds of MiB
 
 
 class Origin(StrEnum):
