@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from functools import cache
 from pathlib import Path
 
 _GPU_DRIVERS = (Path("/dev/nvidiactl"), Path("/dev/kfd"))
@@ -27,13 +26,3 @@ def num_threads() -> int:
         return torch.get_num_threads()
     told = os.environ.get("OMP_NUM_THREADS", "")
     return int(told) if told.isdecimal() and int(told) else len(os.sched_getaffinity(0))
-
-
-@cache
-def has_bfloat16() -> bool:
-    """Whether the processor multiplies matrices of bfloat16; others would only imitate it."""
-    try:
-        words = set(Path("/proc/cpuinfo").read_text().split())
-    except OSError:
-        return False
-    return bool(words & {"avx512_bf16", "amx_bf16", "bf16"})

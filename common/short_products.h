@@ -11,6 +11,7 @@
 
 #include <math.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 #ifdef __AVX2__
 #include <immintrin.h>
@@ -58,14 +59,18 @@ static float short_round(const float *values, long size, int8_t *numbers, float 
     return sqrtf(lost) * 1.0001f;
 }
 
-/* Rounds rows (num_rows, size) into the numbers of a table, its units and what was lost. */
-static void short_table(const float *rows, long num_rows, long size, uint8_t *numbers, float *unit, float *lost, int8_t *row) {
+/* Rounds rows (num_rows, size) into the numbers of a table, (num_rows, size) bytes, its units and what was lost, both (num_rows); 0, or -1 where there is no memory. */
+int short_table(const float *rows, long num_rows, long size, uint8_t *numbers, float *unit, float *lost) {
+    int8_t *row = malloc(size);
+    if (!row) return -1;
     for (long n = 0; n < num_rows; n++) {
         int32_t sum;
         lost[n] = short_round(rows + n * size, size, row, unit + n, &sum);
         uint8_t *group = numbers + n / SHORT_LANES * SHORT_LANES * size + n % SHORT_LANES * SHORT_QUAD;
         for (long i = 0; i < size; i++) group[i / SHORT_QUAD * SHORT_LANES * SHORT_QUAD + i % SHORT_QUAD] = (uint8_t)(row[i] + 128);
     }
+    free(row);
+    return 0;
 }
 
 /* Rounds vector number `n`. */

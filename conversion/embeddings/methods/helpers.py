@@ -17,9 +17,8 @@ from conversion.embeddings.methods.matching_pursuit import pursuit_weights
 from conversion.embeddings.methods.method import TransferInputs, plan_rows
 from conversion.embeddings.methods.neighbors import to_source_columns
 from conversion.embeddings.methods.row_plan import MappedRows, RowPlan
-from conversion.embeddings.spaces.nearest import unit_rows
 from conversion.embeddings.spaces.sparse_weights import sparsemax_weights
-from conversion.embeddings.spaces.token_vectors import TokenVectors
+from conversion.embeddings.spaces.token_vectors import TokenVectors, unit_rows
 
 if TYPE_CHECKING:
     from torch import Tensor

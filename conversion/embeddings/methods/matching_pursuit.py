@@ -13,8 +13,8 @@ from scipy import sparse
 
 from common import native
 from common.devices import has_gpu, num_threads
-from conversion.embeddings.spaces.nearest import row_lengths, unit_rows
-from conversion.embeddings.spaces.token_vectors import Rows
+from conversion.embeddings.spaces.short_table import ShortTable, padded_rows
+from conversion.embeddings.spaces.token_vectors import Rows, row_lengths, unit_rows
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -23,9 +23,6 @@ SOURCE = Path(__file__).with_name("pursuit.c")
 _BLOCK_ROWS = 480  # of the compiled loops' 48: what a thread does at once
 _DEPENDENT = 1e-3  # an atom of which less is left beside the chosen ones adds nothing but rounding
 _EXACT = 1e-5  # a vector of which less is left is done
-_PANEL = 32  # atoms that the compiled loops treat as one
-_LANES = 16  # and numbers of an atom
-_ALIGNMENT = 64
 
 Pursuit = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 """From unit vectors (num_vectors, size) to ids of atoms and their coefficients, both (num_vectors, steps); 0 where unused."""
@@ -95,40 +92,20 @@ class CompiledPursuit:
     """
 
     def __init__(self, library: ctypes.CDLL, atoms: Rows, steps: int, preference: np.ndarray) -> None:
-        self._library, self._steps = library, steps
-        num, size = -(-len(atoms) // _PANEL) * _PANEL, -(-atoms.shape[1] // _LANES) * _LANES
-        self._atoms = _aligned_zeros((num, size), np.float32)
-        for start in range(0, len(atoms), _BLOCK_ROWS):
-            block = unit_rows(atoms[start : start + _BLOCK_ROWS])
-            self._atoms[start : start + len(block), : atoms.shape[1]] = block
-        self._preference = np.zeros(num, dtype=np.float32)
+        self._table, self._steps = ShortTable(library, atoms), steps
+        self._preference = np.zeros(len(self._table.rows), dtype=np.float32)
         self._preference[: len(atoms)] = preference
-        self._numbers, self._unit, self._lost = np.empty((num, size), np.uint8), np.empty(num, np.float32), np.empty(num, np.float32)
-        self._call("round_atoms", self._atoms, num, size, self._numbers, self._unit, self._lost)
 
     def __call__(self, vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Ids of atoms and their coefficients, as `Pursuit` says."""
-        num, size = self._atoms.shape
-        padded = np.zeros((len(vectors), size), dtype=np.float32)
+        table = self._table
+        padded = padded_rows(*vectors.shape)
         padded[:, : vectors.shape[1]] = vectors
         chosen = np.zeros((len(vectors), self._steps), dtype=np.int32)
         coefficients = np.zeros((len(vectors), self._steps))
-        table = (self._atoms, self._numbers, self._unit, self._lost, self._preference)
-        self._call("pursue_all", *table, padded, num, size, len(vectors), self._steps, chosen, coefficients)
+        arrays = (table.rows, table.numbers, table.unit, table.lost, self._preference, padded)
+        table.call("pursue_all", *arrays, *table.rows.shape, len(vectors), self._steps, chosen, coefficients)
         return chosen, coefficients
-
-    def _call(self, name: str, *values: np.ndarray | int) -> None:
-        passed = [native.address(value) if isinstance(value, np.ndarray) else ctypes.c_long(value) for value in values]
-        if self._library[name](*passed) != 0:
-            raise MemoryError("no memory for a block of the pursuit")
-
-
-def _aligned_zeros(shape: tuple[int, ...], dtype: type) -> np.ndarray:
-    """Zeros that begin where the compiled loops want them."""
-    num_bytes = int(np.prod(shape)) * np.dtype(dtype).itemsize
-    raw = np.zeros(num_bytes + _ALIGNMENT, dtype=np.uint8)
-    start = -raw.ctypes.data % _ALIGNMENT
-    return raw[start : start + num_bytes].view(dtype).reshape(shape)
 
 
 def plain_pursuit(vectors: Tensor, unit: Tensor, steps: int, preference: Tensor) -> tuple[Tensor, Tensor]:

@@ -8,18 +8,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "lanes.h"
 #include "short_products.h"
 
-#define LANES 16       /* numbers that are treated as one; rows are padded to it */
 #define BLOCK 48       /* vectors that go step by step together: an atom in 8 bits is read once for all of them */
 #define PANEL 512      /* bounds that are looked at as one */
 #define DEPENDENT 1e-3 /* an atom of which less is left beside the chosen ones adds nothing but rounding */
 #define EXACT 1e-5     /* a vector of which less is left is done */
 #define ORTHOGONAL 0.5 /* where more of an atom is left, float32 has lost nothing by taking the others out once */
-
-typedef float lanes __attribute__((vector_size(LANES * sizeof(float))));
-typedef float half_lanes __attribute__((vector_size(LANES / 2 * sizeof(float))));
-typedef float quarter_lanes __attribute__((vector_size(LANES / 4 * sizeof(float))));
 
 typedef struct {
   const float *atoms, *preference;
@@ -33,25 +29,6 @@ typedef struct {
   int *chosen;
   int num;
 } Vector;
-
-static float dot(const float *a, const float *b, long size) {
-  lanes sum0 = {0}, sum1 = {0}, sum2 = {0};
-  long i = 0;
-  for (; i + 3 * LANES <= size; i += 3 * LANES) {
-    sum0 += *(const lanes *)(a + i) * *(const lanes *)(b + i);
-    sum1 += *(const lanes *)(a + i + LANES) * *(const lanes *)(b + i + LANES);
-    sum2 += *(const lanes *)(a + i + 2 * LANES) * *(const lanes *)(b + i + 2 * LANES);
-  }
-  for (; i < size; i += LANES) sum0 += *(const lanes *)(a + i) * *(const lanes *)(b + i);
-  sum0 += sum1 + sum2;
-  half_lanes halves[2];
-  memcpy(halves, &sum0, sizeof sum0);
-  halves[0] += halves[1];
-  quarter_lanes quarters[2];
-  memcpy(quarters, halves, sizeof quarters);
-  quarters[0] += quarters[1];
-  return (quarters[0][0] + quarters[0][1]) + (quarters[0][2] + quarters[0][3]);
-}
 
 static void subtract(float *from, float factor, const float *what, long size) {
   for (long i = 0; i < size; i += LANES) *(lanes *)(from + i) -= factor * *(const lanes *)(what + i);
@@ -111,8 +88,7 @@ static long next_atom(const Vector *v, const uint16_t *bounds, uint16_t least, l
     }
     for (; any && first < end; first++)
       if (bounds[first] >= least) {
-        const float *row = v->atoms + first * v->size;
-        for (long i = 0; i < v->size; i += LANES) __builtin_prefetch(row + i);
+        prefetch_row(v->atoms + first * v->size, v->size);
         return first;
       }
     first = end;
@@ -138,18 +114,9 @@ static int best_atom(const Vector *v, const uint16_t *bounds) {
   return (int)best;
 }
 
-/* Bytes of a table in 8 bits are (num_atoms, size); `unit` and `lost` are (num_atoms).  Returns -1 where there is no memory. */
-int round_atoms(const float *atoms, long num_atoms, long size, uint8_t *numbers, float *unit, float *lost) {
-  int8_t *row = malloc(size);
-  if (!row) return -1;
-  short_table(atoms, num_atoms, size, numbers, unit, lost, row);
-  free(row);
-  return 0;
-}
-
 /* Atoms and coefficients of vectors of length one, as many for each as there are good ones.
 
-   atoms: (num_atoms, size) of length one, at multiples of 64 bytes; numbers, unit, lost: the same by `round_atoms`; preference: (num_atoms), 0 where there is no atom;
+   atoms: (num_atoms, size) of length one, at multiples of 64 bytes; numbers, unit, lost: the same by `short_table`; preference: (num_atoms), 0 where there is no atom;
    vectors: (num_vectors, size).  num_atoms is a multiple of 32 and size one of 16.
    chosen, coefficients: (num_vectors, steps) of zeros, to be filled.  Returns -1 where there is no memory. */
 int pursue_all(const float *atoms, const uint8_t *numbers, const float *unit, const float *lost, const float *preference, const float *vectors, long num_atoms,

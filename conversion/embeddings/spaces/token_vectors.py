@@ -7,6 +7,8 @@ from typing import Protocol
 
 import numpy as np
 
+_BLOCK_ROWS = 4096
+
 
 class Rows(Protocol):
     """Rows that can be had some at a time: an array, or `ChosenRows`."""
@@ -38,6 +40,22 @@ class ChosenRows:
 
     def __getitem__(self, which: slice | np.ndarray, /) -> np.ndarray:
         return self.table[self.indices[which]]
+
+
+def unit_rows(vectors: Rows) -> np.ndarray:
+    """(len(vectors), size) rows of length one, in float32; rows of zeros stay zeros."""
+    unit = np.empty(vectors.shape, dtype=np.float32)
+    for start in range(0, len(vectors), _BLOCK_ROWS):  # in blocks: the lengths are taken in float64
+        block = vectors[start : start + _BLOCK_ROWS].astype(np.float64)
+        lengths = np.linalg.norm(block, axis=1, keepdims=True)
+        unit[start : start + _BLOCK_ROWS] = block / np.where(lengths > 0, lengths, 1)
+    return unit
+
+
+def row_lengths(vectors: Rows) -> np.ndarray:
+    """(len(vectors),) Euclidean lengths, in float64."""
+    blocks = (vectors[start : start + _BLOCK_ROWS] for start in range(0, len(vectors), _BLOCK_ROWS))
+    return np.concatenate([np.zeros(0), *(np.linalg.norm(block.astype(np.float64), axis=1) for block in blocks)])
 
 
 @dataclass(frozen=True)
