@@ -51,7 +51,7 @@ class ShortTable:
 
 
 def padded_rows(num_rows: int, size: int) -> np.ndarray:
-    """(num_rows, size and padding) float32 zeros that begin where the compiled loops want them."""
+    """(num_rows, padded_size) float32 zeros that begin where the compiled loops want them."""
     padded = -(-size // _LANES) * _LANES
     num_bytes = num_rows * padded * 4
     raw = np.zeros(num_bytes + _ALIGNMENT, dtype=np.uint8)
