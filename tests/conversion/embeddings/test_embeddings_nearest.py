@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import platform
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -73,6 +75,23 @@ def test_largest_cosines_are_those_of_float64(num_anchors: int, size: int, width
     assert all(len(set(row)) == width for row in columns.tolist())
     if width < num_anchors // 2:
         assert (columns[:, 0] < num_anchors // 2).all(), "of equals the first"
+
+
+@pytest.mark.parametrize("processor", ["haswell", "x86-64"])
+def test_older_processors_find_the_same(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, processor: str) -> None:
+    """With AVX2 and without; what this one has beyond that is used in all other tests."""
+    if platform.machine() != "x86_64" or (processor == "haswell" and "avx2" not in Path("/proc/cpuinfo").read_text().split()):
+        pytest.skip(f"this processor cannot do what {processor} does")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(native, "_FLAGS", tuple(flag.replace("native", processor) for flag in native._FLAGS))
+    library = native.load.__wrapped__(nearest.SOURCE)
+    if library is None:
+        pytest.skip("no C compiler")
+    anchors, queries = space(2000, noise=0.5, seed=1), unit_rows(space(100, noise=0.5, seed=2))
+    cosines, columns = nearest._Compiled(library, anchors)(queries, 65)
+    all_pairs = queries @ unit_rows(anchors).T
+    np.testing.assert_allclose(cosines, -np.sort(-all_pairs, axis=1)[:, :65], atol=1e-6)
+    np.testing.assert_allclose(cosines, np.take_along_axis(all_pairs, columns.astype(np.int64), axis=1), atol=1e-6)
 
 
 def test_few_pairs_are_multiplied_again() -> None:
