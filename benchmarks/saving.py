@@ -1,7 +1,7 @@
 """For how long a save stops a training: this project's, its asynchronous one, NeMo's own callback, and the writing of the same bytes.
 
 An OPT of 42 million parameters (16 bytes each with Adam's state) is trained at tensor parallel 2 on two and on four processes, which save three
-times before the end.  What counts is the time between steps from a save to the next one, less what as many steps have between them without a
+times before the end; one process, without it, leaves the other processors of a small machine to what is written beside its steps.  What counts is the time between steps from a save to the next one, less what as many steps have between them without a
 save: also what ends a save that is written beside later steps.  How much longer these steps take themselves stands beside it.  The limit is
 what as many processes take to write the files of the checkpoint, which they have in memory, and to sync them: through the page cache, and
 directly.  All take turns over several rounds.
@@ -122,7 +122,9 @@ def _write(contents: Sequence[tuple[mmap.mmap, int]], prefix: Path, direct: bool
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = command.parser(__doc__, prog="benchmarks.saving", example="python -m benchmarks.saving --ranks 2 4 --rounds 3")
-    parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4], choices=[2, 4, 8], help="processes of the training (default: 2 4)")
+    parser.add_argument(
+        "--ranks", type=int, nargs="+", default=[2, 4], choices=[1, 2, 4, 8], help="processes of the training (default: 2 4)"
+    )
     parser.add_argument("--rounds", type=int, default=3, metavar="N", help="how often each has its turn (default: 3)")
     parser.add_argument("--work", type=Path, help="where to write (default: the place of temporary files); say here which disk is asked")
     parser.add_argument("--inputs", type=Path, help="where the model and its data are kept from call to call (default: made anew)")

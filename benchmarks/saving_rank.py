@@ -24,7 +24,7 @@ def overrides(inputs: Path, *, ranks: int, asynchronous: bool) -> list[str]:
         f"data.train=[{inputs / 'data'}]",
         "data.sequence_length=128",
         f"parallel.devices_per_node={ranks}",
-        "parallel.tensor_parallel_size=2",
+        f"parallel.tensor_parallel_size={min(ranks, 2)}",
         "schedule.micro_batch_size=2",
         f"schedule.global_batch_size={2 * ranks}",
         f"schedule.max_steps={STEPS}",
