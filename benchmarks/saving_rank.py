@@ -30,6 +30,8 @@ def overrides(inputs: Path, *, ranks: int, asynchronous: bool) -> list[str]:
         f"schedule.max_steps={STEPS}",
         f"run.checkpoint_every_steps={EVERY}",
         f"run.asynchronous_save={str(asynchronous).lower()}",
+        # What is logged gathers the parameters once more, in a step that saves too: that time is no save's.
+        f"run.log_every_steps={STEPS}",
     ]
 
 
