@@ -162,6 +162,8 @@ def _run(call: dict[str, Any], rank: int) -> None:
         model_parallel_cuda_manual_seed(1234)
     module, _, name = call["function"].partition(":")
     result = getattr(importlib.import_module(module), name)(**call["arguments"])
+    if torch.distributed.is_initialized():
+        torch.distributed.barrier()  # a rank that ends early closes connections that others are still making
     (directory / f"rank_{rank}.json").write_text(json.dumps(result))
 
 

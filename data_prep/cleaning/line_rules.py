@@ -1,6 +1,6 @@
 """Lines that are not of the text: notices about cookies and scripts, menus, buttons, lines with holes, and what a whole corpus repeats.
 
-A rule names phrases.  `contains`: a line that has a phrase of each group, and not too many words, goes.  `whole`: a line goes that is a phrase,
+A rule names phrases.  `contains`: a line that has a phrase of each group, one of the first group at the beginning of a word, and not too many words, goes.  `whole`: a line goes that is a phrase,
 or phrases with marks between them (Home | About us | Contact), where so many such lines follow each other.
 """
 
@@ -32,7 +32,7 @@ class LineRule:
     """Which lines go.
 
     Attributes:
-        groups: phrases in small letters; of each group one must be in the line (`contains`), or the line is one of the first group.
+        groups: phrases in small letters; of each group one must be in the line, of the first one at the beginning of a word (`contains`), or the line is one of the first group.
         max_words: lines of more words stay.
         run: how many such lines must follow each other.
         min_words: lines of fewer words go, whatever they hold.
@@ -79,7 +79,18 @@ class LineRule:
         words = len(line.split())
         if words < self.min_words:
             return True
-        return bool(self.groups) and words <= self.max_words and all(any(phrase in line for phrase in group) for group in self.groups)
+        if not self.groups or words > self.max_words:
+            return False
+        first, *others = self.groups
+        return any(_begins_a_word(phrase, line) for phrase in first) and all(any(phrase in line for phrase in group) for group in others)
+
+
+def _begins_a_word(phrase: str, line: str) -> bool:
+    """Whether a phrase is in a line and no end of a longer word there: only the beginnings of words are looked up in texts (`triggers`)."""
+    at = line.find(phrase)
+    while at > 0 and phrase[:1].isalnum() and line[at - 1].isalnum():
+        at = line.find(phrase, at + 1)
+    return at >= 0
 
 
 def line_rules(settings: Mapping[str, Any]) -> tuple[LineRule, ...]:

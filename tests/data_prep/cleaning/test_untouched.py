@@ -52,6 +52,9 @@ def by_the_steps(filters: DocumentFilter, text: str, language: str | None) -> tu
 
 @given(st.lists(TEXTS, min_size=1, max_size=8), st.sampled_from(sorted(FILTERS)), st.sampled_from([None, "sl"]))
 @example(["Domovlorem ipsum dolor"], "standard", None)
+@example(["Domovpiškotke"], "web", None)
+@example(["Domovprivacy policy"], "web", None)
+@example(["Domovprivacy policy, privacy policy"], "web", None)
 @settings(max_examples=150, deadline=None)
 def test_what_stays_would_stay_step_by_step(texts: list[str], name: str, language: str | None) -> None:
     repeated = frozenset(line_hashes(["o nas", "3. člen", "domov"]))
