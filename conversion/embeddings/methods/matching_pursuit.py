@@ -13,7 +13,7 @@ from scipy import sparse
 
 from common import native
 from common.devices import has_gpu, num_threads
-from conversion.embeddings.spaces.short_table import ShortTable, padded_rows
+from conversion.embeddings.spaces.short_table import ShortTable, padded
 from conversion.embeddings.spaces.token_vectors import Rows, row_lengths, unit_rows
 
 if TYPE_CHECKING:
@@ -99,11 +99,9 @@ class CompiledPursuit:
     def __call__(self, vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Ids of atoms and their coefficients, as `Pursuit` says."""
         table = self._table
-        padded = padded_rows(*vectors.shape)
-        padded[:, : vectors.shape[1]] = vectors
         chosen = np.zeros((len(vectors), self._steps), dtype=np.int32)
         coefficients = np.zeros((len(vectors), self._steps))
-        arrays = (table.rows, table.numbers, table.unit, table.lost, self._preference, padded)
+        arrays = (table.rows, table.numbers, table.unit, table.lost, self._preference, padded(vectors))
         table.call("pursue_all", *arrays, *table.rows.shape, len(vectors), self._steps, chosen, coefficients)
         return chosen, coefficients
 

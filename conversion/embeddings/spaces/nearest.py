@@ -15,7 +15,7 @@ import numpy as np
 
 from common import native
 from common.devices import has_gpu, num_threads
-from conversion.embeddings.spaces.short_table import ShortTable, padded_rows
+from conversion.embeddings.spaces.short_table import ShortTable, padded
 from conversion.embeddings.spaces.token_vectors import Rows, unit_rows
 
 SOURCE = Path(__file__).with_name("nearest.c")
@@ -90,10 +90,8 @@ class _Compiled:
     def __call__(self, queries: np.ndarray, width: int) -> tuple[np.ndarray, np.ndarray]:
         """The largest cosines and their anchors, both (num_rows, width), as `Largest` says."""
         table = self.table
-        padded = padded_rows(*queries.shape)
-        padded[:, : queries.shape[1]] = queries
         cosines, columns = np.empty((len(queries), width), np.float32), np.empty((len(queries), width), np.int32)
-        arrays = (table.rows, table.numbers, table.unit, table.lost, self._weight, padded)
+        arrays = (table.rows, table.numbers, table.unit, table.lost, self._weight, padded(queries))
         sizes = (len(table.rows), table.num_rows, table.rows.shape[1], len(queries), width)
         table.call("nearest_rows", *arrays, *sizes, cosines, columns)
         return cosines.astype(np.float64), columns

@@ -31,7 +31,7 @@ class ShortTable:
         self._library = library
         self.num_rows, size = vectors.shape
         num_padded = -(-self.num_rows // _PANEL) * _PANEL
-        self.rows = padded_rows(num_padded, size)
+        self.rows = _zeros(num_padded, size)
         for start in range(0, self.num_rows, _BLOCK_ROWS):
             block = unit_rows(vectors[start : start + _BLOCK_ROWS])
             self.rows[start : start + len(block), :size] = block
@@ -50,10 +50,17 @@ class ShortTable:
             raise MemoryError(f"no memory for a block of {name}")
 
 
-def padded_rows(num_rows: int, size: int) -> np.ndarray:
-    """(num_rows, padded_size) float32 zeros that begin where the compiled loops want them."""
-    padded = -(-size // _LANES) * _LANES
-    num_bytes = num_rows * padded * 4
+def padded(vectors: np.ndarray) -> np.ndarray:
+    """(num_rows, padded_size) float32 copy of rows (num_rows, size), as the compiled loops want them."""
+    rows = _zeros(*vectors.shape)
+    rows[:, : vectors.shape[1]] = vectors
+    return rows
+
+
+def _zeros(num_rows: int, size: int) -> np.ndarray:
+    """(num_rows, padded_size) float32 that begin at a multiple of the alignment."""
+    padded_size = -(-size // _LANES) * _LANES
+    num_bytes = num_rows * padded_size * 4
     raw = np.zeros(num_bytes + _ALIGNMENT, dtype=np.uint8)
     start = -raw.ctypes.data % _ALIGNMENT
-    return raw[start : start + num_bytes].view(np.float32).reshape(num_rows, padded)
+    return raw[start : start + num_bytes].view(np.float32).reshape(num_rows, padded_size)
