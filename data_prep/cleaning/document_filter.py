@@ -34,7 +34,7 @@ from data_prep.cleaning.code_points import (
     SPACING,
 )
 from data_prep.cleaning.filter_settings import MEASURES, WRONG_PLACES, FilterSettings, Rule, limits, settings_for
-from data_prep.cleaning.line_rules import CONTAINS, WHOLE, without_lines
+from data_prep.cleaning.line_rules import CONTAINS, WHOLE, begins_a_word, without_lines
 from data_prep.cleaning.line_search import LineSearch
 from data_prep.cleaning.markup import without_markup
 from data_prep.cleaning.personal_data import masked
@@ -227,7 +227,10 @@ class DocumentFilter:
 
     def _phrase(self, text: str, dirt: int) -> str | None:
         for name, phrases in self.settings.phrases.items():
-            if dirt & self._dirt.group_bits[f"phrases: {name}"] and any(phrase.lower() in text.lower() for phrase in phrases):
+            if not dirt & self._dirt.group_bits[f"phrases: {name}"]:
+                continue
+            small = text.lower()  # a phrase of one word is known by its beginning (`_prepared`), one of several by a later word
+            if any(phrase in small if " " in phrase else begins_a_word(phrase, small) for phrase in map(str.lower, phrases)):
                 return name
         return None
 

@@ -82,10 +82,10 @@ class LineRule:
         if not self.groups or words > self.max_words:
             return False
         first, *others = self.groups
-        return any(_begins_a_word(phrase, line) for phrase in first) and all(any(phrase in line for phrase in group) for group in others)
+        return any(begins_a_word(phrase, line) for phrase in first) and all(any(phrase in line for phrase in group) for group in others)
 
 
-def _begins_a_word(phrase: str, line: str) -> bool:
+def begins_a_word(phrase: str, line: str) -> bool:
     """Whether a phrase is in a line and no end of a longer word there: only the beginnings of words are looked up in texts (`triggers`)."""
     at = line.find(phrase)
     while at > 0 and phrase[:1].isalnum() and line[at - 1].isalnum():

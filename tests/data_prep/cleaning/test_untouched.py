@@ -66,6 +66,16 @@ def test_what_stays_would_stay_step_by_step(texts: list[str], name: str, languag
         fast._seen |= slow._seen
 
 
+def test_a_phrase_of_one_word_counts_where_it_begins_one(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text("base: standard\nphrases: {filler: [vzorec]}\n")
+    settings = read_filters(tmp_path / "mine.yaml")
+    fast, slow = DocumentFilter(settings), DocumentFilter(settings)
+    texts = [f"{NEWS} {word}" for word in ("Vzorec.", "Vzorecni.", "Predvzorec.")]
+    for text, need, goes in zip(texts, fast.needs(block_of(texts), None, CleanRules().steps()), (True, True, False)):
+        assert (by_the_steps(slow, text, None)[1] is not None) is goes
+        assert isinstance(need, int) is goes
+
+
 def test_texts_that_need_nothing_stay() -> None:
     """Otherwise the test above would hold of a loop that knows nothing."""
     paragraphs = [f"{NEWS} {number}" for number in ("Ena.", "Dva.", "Tri.")]
