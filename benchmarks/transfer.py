@@ -7,7 +7,8 @@ beyond it are products of turned columns, each as strong as the power law throug
 model to so many tokens, and draws the line through what we take.  Tokens are renamed (shared ones first), so that every package sees the same overlap.
 
 Every measurement is a process of its own: its time is from start to end, imports, reading and writing included; its memory is the largest resident set,
-mapped files included.  Ours makes input *and* output layer; the others make one matrix.  A package is run by the interpreter of `--peers` (docs/transfer.md says how to make
+mapped files included.  Both sides make and write every layer that the model has: one matrix of a tied model (`--size real`), two otherwise.  Packages are asked for each of the two in turn, as the README
+of FOCUS and of WECHSEL and mergekit-tokensurgeon do; what our plain code finds out about tokens serves it for both.  A package is run by the interpreter of `--peers` (docs/transfer.md says how to make
 one).  Where there is none, our own plain code takes the steps of the published code, token by token.  What would take hours is done for a share of the new tokens or steps:
 such lines say which share, what it took, and what all would take by it.
 """
@@ -57,25 +58,58 @@ _WHOLE_SIZE = 2048  # of a matrix whose case packages are given whole
 _COMPARED = 1000  # rows of a result that are compared with ours: all would need both in memory
 _TEXT_LINES, _LINE_WORDS = 30_000, 20  # as many as Align was published with
 
-_PARTS = """
+# Programs of others. Each has a `make(matrices)` that yields the rows of one layer after the other, and says by `share` how much of the work it did,
+# and by `worked` in how many seconds; what is done once however large the share is, stays `aside`.
+_BEGIN = """
 import sys, json, time, numpy as np
-from transformers import PreTrainedTokenizerFast
-work, parts = sys.argv[1], json.loads(sys.argv[2])
-source = PreTrainedTokenizerFast.from_pretrained(f"{work}/source")
-matrix, took = np.load(f"{work}/input.npy"), []
-for part in parts:
-    target = PreTrainedTokenizerFast.from_pretrained(f"{work}/{part}")
-    vectors = np.load(f"{work}/target_vectors.npy", mmap_mode="r")[: len(target)]
+work, result, parts = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
+load = lambda name: np.load(f"{work}/{name}.npy")
+layers = json.load(open(f"{work}/layers.json"))
+shared_target, shared_source, new = load("shared_target"), load("shared_source"), load("new_ids")
+ids, share, aside_seconds = None, lambda: 1.0, 0.0
+def aside(function, *values):
+    global aside_seconds
     start = time.monotonic()
-    rows = transfer(source, target, matrix, vectors)
-    took.append((time.monotonic() - start, len(target)))
-ids = None
-(few, least), (many, most) = took[0], took[-1]
-whole = many if most == least else many + (many - few) / (most - least) * (len(np.load(f"{work}/target_vectors.npy", mmap_mode="r")) - most)
-print(json.dumps([sum(seconds for seconds, _ in took), sum(seconds for seconds, _ in took) / whole]))
+    found = function(*values)
+    aside_seconds += time.monotonic() - start
+    return found
+def worked():
+    return time.monotonic() - begun - aside_seconds
 """
 
-DEEPFOCUS = """
+_END = """
+begun = time.monotonic()
+for layer, rows in zip(layers, make(aside(load, layer) for layer in layers)):
+    if rows is not None:
+        aside(np.save, f"{result}/peer_{layer}.npy", rows)
+print(json.dumps([worked(), share()]))
+if ids is not None:
+    np.save(f"{result}/peer_ids.npy", ids)
+"""
+
+# A package is given two small targets of a large case, and all of it is taken from the line through both.
+_PARTS = """
+from transformers import PreTrainedTokenizerFast
+source, took = PreTrainedTokenizerFast.from_pretrained(f"{work}/source"), {}
+def make(matrices):
+    for matrix in matrices:
+        for part in parts:
+            start = time.monotonic()
+            target = PreTrainedTokenizerFast.from_pretrained(f"{work}/{part}")
+            rows = transfer(source, target, matrix, np.load(f"{work}/target_vectors.npy", mmap_mode="r")[: len(target)])
+            took[len(target)] = took.get(len(target), 0) + time.monotonic() - start
+        yield rows
+def share():
+    (few, least), (many, most) = ((took[num], num) for num in (min(took), max(took)))
+    num_all = len(np.load(f"{work}/target_vectors.npy", mmap_mode="r"))
+    whole = many if most == least else many + (many - few) / (most - least) * (num_all - most)
+    return sum(took.values()) / whole
+def worked():
+    return sum(took.values())
+"""
+
+_FOCUS = (
+    """
 def transfer(source, target, matrix, vectors):
     import torch, deepfocus.focus
     table = {target.convert_ids_to_tokens(i): vectors[i] for i in range(3, len(vectors))}
@@ -83,135 +117,163 @@ def transfer(source, target, matrix, vectors):
     return deepfocus.focus.FOCUS(target, source, torch.from_numpy(matrix), verbosity="silent",
                                  auxiliary_embedding_mode="fasttext-wordlevel", language_identifier="xx").numpy()
 """
+    + _PARTS
+)
 
-WECHSEL = """
+_WECHSEL = (
+    """
 def transfer(source, target, matrix, vectors):
     import wechsel
     both = [v / (np.linalg.norm(v, axis=1, keepdims=True) + 1e-8) for v in (np.load(f"{work}/source_vectors.npy"), vectors)]
     both[0][:3] = 0  # special tokens have no words
     return wechsel.create_target_embeddings(*both, source, target, matrix, 10, 0.1, verbose=False)[0]
 """
-
-# What every reference begins with; each prints the seconds of its work and the share of it that it did.
-_PREAMBLE = """
-import sys, json, time, numpy as np
-work = sys.argv[1]
-load = lambda name: np.load(f"{work}/{name}.npy")
-shared_target, shared_source = load("shared_target"), load("shared_source")
-new = load("new_ids")
-"""
+    + _PARTS
+)
 
 _CLP = """
 from sklearn.metrics.pairwise import cosine_similarity
-matrix, helper = load("input"), load("helper_vectors")
-ids = new[:: 200 if matrix.shape[1] < 2048 else 2000]
-start = time.monotonic()
-similarities = cosine_similarity(helper[ids], helper[shared_target])
-copied, rows = matrix[shared_source], np.empty((len(ids), matrix.shape[1]))
-for n in range(len(ids)):
-    weights = similarities[n] / similarities[n].sum()
-    rows[n] = np.average(copied, axis=0, weights=weights)
-print(json.dumps([time.monotonic() - start, len(ids) / len(new)]))
+helper = load("helper_vectors")
+ids = new[:: 200 if np.load(f"{work}/input.npy", mmap_mode="r").shape[1] < 2048 else 2000]
+share = lambda: len(ids) / len(new)
+def make(matrices):
+    similarities = cosine_similarity(helper[ids], helper[shared_target])
+    for matrix in matrices:
+        copied, rows = aside(matrix.__getitem__, shared_source), np.empty((len(ids), matrix.shape[1]))
+        for n in range(len(ids)):
+            weights = similarities[n] / similarities[n].sum()
+            rows[n] = np.average(copied, axis=0, weights=weights)
+        yield rows
 """
 
 _OFA = """
-matrix = load("input")
-source, target = (load(f"{side}_vectors") for side in ("source", "target"))
-source, target = (v / (np.linalg.norm(v, axis=1, keepdims=True) + 1e-8) for v in (source, target))
-source[:3] = 0  # special tokens have no words
 ids = new[:2048]
-start = time.monotonic()
-rows = np.empty((len(ids), matrix.shape[1]))
-for first in range(0, len(ids), 1024):
-    similarities = target[ids[first : first + 1024]] @ source.T
-    for n, row in enumerate(similarities):
-        nearest = np.argsort(-row)[:10]
-        weights = np.exp(row[nearest] / 0.1)
-        rows[first + n] = (matrix[nearest] * (weights / weights.sum())[:, None]).sum(axis=0)
-print(json.dumps([time.monotonic() - start, len(ids) / len(new)]))
+share = lambda: len(ids) / len(new)
+source, target = (load(f"{side}_vectors") for side in ("source", "target"))
+def make(matrices):
+    global source, target
+    source, target = (v / (np.linalg.norm(v, axis=1, keepdims=True) + 1e-8) for v in (source, target))
+    source[:3] = 0  # special tokens have no words
+    found = []
+    for first in range(0, len(ids), 1024):
+        similarities = target[ids[first : first + 1024]] @ source.T
+        for row in similarities:
+            nearest = np.argsort(-row)[:10]
+            weights = np.exp(row[nearest] / 0.1)
+            found.append((nearest, weights / weights.sum()))
+    for matrix in matrices:
+        yield np.array([(matrix[nearest] * weights[:, None]).sum(axis=0) for nearest, weights in found])
 """
 
-_MERGE_SHARE = """
-matrix, source = load("input"), json.load(open(f"{work}/source_vocabulary.json"))
-target, merges = json.load(open(f"{work}/target_vocabulary.json")), json.load(open(f"{work}/merges.json"))
-names = {i: token for token, i in target.items()}
-new_tokens = [names[i] for i in new]  # a list, as there
-share = 1500
-start = time.monotonic()
-parts = {}
-for first, second in merges[-share:]:
-    if first + second in new_tokens:
-        parts.setdefault(first + second, []).append((first, second))
-def row(token):
-    if token in source:
-        return matrix[source[token]].astype(np.float64)
-    pairs = parts.get(token) or [pair for pair in merges if pair[0] + pair[1] == token]
-    return np.mean([(row(first) + row(second)) / 2 for first, second in pairs], axis=0)
-ids = np.array(sorted(target[token] for token in parts))
-rows = np.array([row(names[i]) for i in ids])
-merge_seconds, merge_share = time.monotonic() - start, share / len(merges)
+_MERGES = """
+source_ids = json.load(open(f"{work}/source_vocabulary.json"))
+target_ids, merges = json.load(open(f"{work}/target_vocabulary.json")), json.load(open(f"{work}/merges.json"))
+names = {i: token for token, i in target_ids.items()}
+num_merges = 1500
+def merged():
+    new_tokens = [names[i] for i in new]  # a list, as there
+    parts = {}
+    for first, second in merges[-num_merges:]:
+        if first + second in new_tokens:
+            parts.setdefault(first + second, []).append((first, second))
+    return parts
+def merge_rows(parts, matrix):
+    def row(token):
+        if token in source_ids:
+            return matrix[source_ids[token]].astype(np.float64)
+        pairs = parts.get(token) or [pair for pair in merges if pair[0] + pair[1] == token]
+        return np.mean([(row(first) + row(second)) / 2 for first, second in pairs], axis=0)
+    return np.array([row(names[i]) for i in sorted(target_ids[token] for token in parts)])
 """
 
-_MERGE = _MERGE_SHARE + "print(json.dumps([merge_seconds, merge_share]))"
+_MERGE = (
+    _MERGES
+    + """
+share = lambda: num_merges / len(merges)
+def make(matrices):
+    global ids
+    parts = merged()
+    ids = np.array(sorted(target_ids[token] for token in parts))
+    for matrix in matrices:
+        yield merge_rows(parts, matrix)
+"""
+)
 
 # The published code makes all new rows by Merge, and then those again that the text has.
 _ALIGN = (
-    _MERGE_SHARE
+    _MERGES
     + """
 from tokenizers import Tokenizer
-source, target = (Tokenizer.from_file(f"{work}/{side}/tokenizer.json") for side in ("source", "target"))
-wanted = set(new.tolist())
-lines = open(f"{work}/text.txt").read().splitlines()
-start = time.monotonic()
-counts = {}
-for line in lines:
-    one, other = (tokenizer.encode(line, add_special_tokens=False) for tokenizer in (source, target))
-    for token, (begin, end) in zip(other.ids, other.offsets):
-        if token not in wanted:
-            continue
-        pieces = []
-        for piece, (first, last) in zip(one.ids, one.offsets):
-            if (first >= begin and last <= end) or (first <= begin and last >= end):
-                pieces.append(piece)
-        key = tuple(pieces)
-        counts.setdefault(token, {}).setdefault(key, 0)
-        counts[token][key] += 1
-ids = np.array(sorted(counts))
-rows = np.empty((len(ids), matrix.shape[1]))
-for n, i in enumerate(ids):
-    total = sum(counts[i].values())
-    rows[n] = sum(count / total * matrix[list(key)].astype(np.float64).mean(axis=0) for key, count in counts[i].items())
-align_seconds = time.monotonic() - start
-worked = merge_seconds + align_seconds
-print(json.dumps([worked, worked / (merge_seconds / merge_share + align_seconds)]))
+seconds = {"merge": 0.0, "align": 0.0}
+def worked():
+    return sum(seconds.values())
+def share():
+    return worked() / (seconds["merge"] * len(merges) / num_merges + seconds["align"])
+def aligned():
+    source, target = (Tokenizer.from_file(f"{work}/{side}/tokenizer.json") for side in ("source", "target"))
+    wanted, counts = set(new.tolist()), {}
+    for line in open(f"{work}/text.txt").read().splitlines():
+        one, other = (tokenizer.encode(line, add_special_tokens=False) for tokenizer in (source, target))
+        for token, (begin, end) in zip(other.ids, other.offsets):
+            if token not in wanted:
+                continue
+            pieces = []
+            for piece, (first, last) in zip(one.ids, one.offsets):
+                if (first >= begin and last <= end) or (first <= begin and last >= end):
+                    pieces.append(piece)
+            key = tuple(pieces)
+            counts.setdefault(token, {}).setdefault(key, 0)
+            counts[token][key] += 1
+    return counts
+def timed(name, function, *values):
+    start = time.monotonic()
+    found = function(*values)
+    seconds[name] += time.monotonic() - start
+    return found
+def align_rows(counts, matrix):
+    rows = np.empty((len(counts), matrix.shape[1]))
+    for n, i in enumerate(sorted(counts)):
+        total = sum(counts[i].values())
+        rows[n] = sum(count / total * matrix[list(key)].astype(np.float64).mean(axis=0) for key, count in counts[i].items())
+    return rows
+def make(matrices):
+    global ids
+    parts, counts = timed("merge", merged), timed("align", aligned)
+    ids = np.array(sorted(counts))
+    for matrix in matrices:
+        timed("merge", merge_rows, parts, matrix)
+        yield timed("align", align_rows, counts, matrix)
 """
 )
 
 _MEAN = """
 import torch
 from transformers import PreTrainedTokenizerFast
-matrix = torch.from_numpy(load("input"))
 source, target = (PreTrainedTokenizerFast.from_pretrained(f"{work}/{side}") for side in ("source", "target"))
-start = time.monotonic()
-known, rows = source.get_vocab(), torch.zeros(len(target), matrix.shape[1])
-for token, i in target.get_vocab().items():
-    pieces = [known[token]] if token in known else [known[piece] for piece in source.tokenize(token)]
-    rows[i] = torch.mean(matrix[pieces], axis=0)
-ids, rows = new, rows.numpy()[new]
-print(json.dumps([time.monotonic() - start, 1.0]))
+def make(matrices):
+    known, pieces = source.get_vocab(), {}
+    for token, i in target.get_vocab().items():
+        pieces[i] = [known[token]] if token in known else [known[piece] for piece in source.tokenize(token)]
+    for matrix in map(torch.from_numpy, matrices):
+        rows = torch.zeros(len(target), matrix.shape[1])
+        for i, of_token in pieces.items():
+            rows[i] = torch.mean(matrix[of_token], axis=0)
+        yield rows.numpy()
 """
 
+# All tokens at once, the package's default, need 150 kB each beside the products.
 _OMP = """
 import torch
 from mergekit.tokensurgeon.omp import batch_omp
-matrix, helper = load("input"), torch.from_numpy(load("helper_vectors"))
-atoms, copied = helper[shared_target], torch.from_numpy(matrix[shared_source])
-ids = new[:1024]  # all tokens at once, its default, need 150 kB each beside the products
-start = time.monotonic()
-found = [batch_omp(helper[ids[first : first + 512]], atoms, 64) for first in range(0, len(ids), 512)]
-chosen, coefficients = (torch.cat(parts) for parts in zip(*found))
-rows = torch.einsum("nk,nkd->nd", coefficients, copied[chosen]).numpy()
-print(json.dumps([time.monotonic() - start, len(ids) / len(new)]))
+ids = new[:1024]
+share = lambda: len(ids) / len(new)
+helper = torch.from_numpy(load("helper_vectors"))
+def make(matrices):
+    for matrix in matrices:
+        atoms, copied = helper[shared_target], torch.from_numpy(aside(matrix.__getitem__, shared_source))
+        found = [batch_omp(helper[ids[first : first + 512]], atoms, 64) for first in range(0, len(ids), 512)]
+        chosen, coefficients = (torch.cat(parts) for parts in zip(*found))
+        yield torch.einsum("nk,nkd->nd", coefficients, copied[chosen]).numpy()
 """
 
 _SAVA = """
@@ -220,22 +282,16 @@ from latentis.transform import TransformSequence
 from latentis.transform.base import MeanLPNorm, StandardScaling
 from latentis.transform.translate import Translator
 from latentis.transform.translate.aligner import SGDAffineAligner, ZeroPadding
-matrix, helper = (torch.from_numpy(load(name)) for name in ("input", "helper_vectors"))
 scale = lambda: TransformSequence([StandardScaling(), MeanLPNorm(p=2)])
-steps = 5 if matrix.shape[1] < 2048 else 2
-translator = Translator(aligner=SGDAffineAligner(num_steps=steps, lr=1e-3, random_seed=42), x_transform=scale(), y_transform=scale(),
-                        dim_matcher=ZeroPadding())
-start = time.monotonic()
-translator.fit(x=helper[shared_target], y=matrix[shared_source])
-ids = rows = None
-print(json.dumps([time.monotonic() - start, steps / 1000]))
-"""
-
-_SAVE = """
-if globals().get("ids") is not None:
-    np.save(f"{sys.argv[3]}/peer_ids.npy", ids)
-if rows is not None:
-    np.save(f"{sys.argv[3]}/peer.npy", rows)
+steps = 5 if np.load(f"{work}/input.npy", mmap_mode="r").shape[1] < 2048 else 2
+share = lambda: steps / 1000
+helper = torch.from_numpy(load("helper_vectors"))
+def make(matrices):
+    for matrix in map(torch.from_numpy, matrices):
+        translator = Translator(aligner=SGDAffineAligner(num_steps=steps, lr=1e-3, random_seed=42), x_transform=scale(), y_transform=scale(),
+                                dim_matcher=ZeroPadding())
+        translator.fit(x=helper[shared_target], y=matrix[shared_source])
+        yield None
 """
 
 # Method -> the package that its code imports, or None for plain code that any Python with numpy, torch and scikit-learn runs.
@@ -243,8 +299,8 @@ PEERS = {
     "mean": (None, _MEAN),
     "merge": (None, _MERGE),
     "align": (None, _ALIGN),
-    "focus": ("deepfocus", DEEPFOCUS),
-    "wechsel": ("wechsel", WECHSEL),
+    "focus": ("deepfocus", _FOCUS),
+    "wechsel": ("wechsel", _WECHSEL),
     "ofa": (None, _OFA),
     "clp": (None, _CLP),
     "sava": ("latentis", _SAVA),
@@ -307,19 +363,17 @@ def _peer_line(method: str, work: Path, ours: Measured, peers: str) -> str:
     """Measure the published way, and how it compares."""
     package, code = PEERS[method]
     result = work / f"result_{method}"
-    for name in ("peer.npy", "peer_ids.npy"):
-        (result / name).unlink(missing_ok=True)
-    has_parts = package in ("deepfocus", "wechsel")
-    program = code + _PARTS if has_parts else _PREAMBLE + code
+    for left in result.glob("peer*.npy"):
+        left.unlink()
     parts = [f"part_{n}" for n in _PART_NEW] if (work / f"part_{_PART_NEW[0]}").exists() else ["target"]
-    peer = measure([peers if package else sys.executable, "-c", program + _SAVE, work.resolve(), json.dumps(parts), result.resolve()])
+    peer = measure([peers if package else sys.executable, "-c", _BEGIN + code + _END, work.resolve(), result.resolve(), json.dumps(parts)])
     worked, share = json.loads(peer.output.strip().splitlines()[-1])
     whole = peer.seconds + worked * (1 / share - 1)
     many, says = whole / peer.seconds, f"{package or 'plain code'}"
     if share < 0.999:
         says += f", {share:.1%} of its work; all by that: {whole:.0f} s, {peer.cpu_seconds * many:.0f} CPU s"
     ratios = f"{whole / ours.seconds:.1f}, {peer.cpu_seconds * many / ours.cpu_seconds:.1f}, {peer.peak_bytes / ours.peak_bytes:.1f}"
-    difference = _difference(result) if (result / "peer.npy").exists() else ""
+    difference = _difference(result) if (result / "peer_input.npy").exists() else ""
     return f"| | {says} | {peer.seconds:.1f} | {peer.cpu_seconds:.1f} | {peer.peak_bytes / 2**30:.2f} | {ratios} | {difference} |"
 
 
@@ -346,6 +400,7 @@ class RealRows:
         source: (num_source, hidden_size) the matrix.
         source_vectors, target_vectors: (num_source, vector_size), (num_target, vector_size) in a common space.
         helper: (num_target, helper_size)
+        layers: of the model, all of them `source`.
     """
 
     num_shared: int
@@ -353,10 +408,12 @@ class RealRows:
     source_vectors: np.ndarray
     target_vectors: np.ndarray
     helper: np.ndarray
+    layers: tuple[str, ...] = ("input", "output")
 
 
 def real_rows(model: Path, tokenizer: Path, helper: Path) -> RealRows:
     """A real model, a real tokenizer's tokens and a real helper's rows; tokens in the order that `_build` wants."""
+    from conversion.checkpoints.hf_checkpoint import HFCheckpoint
     from conversion.embeddings.spaces.helper_model import HelperModel
     from conversion.embeddings.vocabularies.vocabulary import Vocabulary
     from conversion.embeddings.vocabularies.vocabulary_map import map_vocabulary
@@ -373,7 +430,8 @@ def real_rows(model: Path, tokenizer: Path, helper: Path) -> RealRows:
     source = np.concatenate([rest[: len(SPECIALS)], source_ids[shared], rest[len(SPECIALS) :]])
     chosen = np.concatenate([shared[: len(SPECIALS)], shared, new])
     matrix = encoder.input_rows[source]
-    return RealRows(len(shared), matrix, matrix, means.rows(chosen)[:], rows.rows(chosen)[:])
+    layers = ("input",) if HFCheckpoint.open(model).tie_word_embeddings else ("input", "output")
+    return RealRows(len(shared), matrix, matrix, means.rows(chosen)[:], rows.rows(chosen)[:], layers)
 
 
 def large_rows(model: Path, size: Size) -> RealRows:
@@ -436,7 +494,7 @@ def _case(work: Path) -> str:
     num_shared = len(np.load(work / "shared_target.npy", mmap_mode="r"))
     return (
         f"{matrix.shape[0]:,} x {matrix.shape[1]:,} to {len(target):,} tokens, {num_shared:,} of them shared, vectors of {target.shape[1]}, helper of {helper.shape[1]}"
-        f" dimensions; {os.cpu_count()} cores, OMP_NUM_THREADS {os.environ.get('OMP_NUM_THREADS', 'not set')}"
+        f" dimensions, {len(json.loads((work / 'layers.json').read_text()))} layers; {os.cpu_count()} cores, OMP_NUM_THREADS {os.environ.get('OMP_NUM_THREADS', 'not set')}"
     )
 
 
@@ -484,10 +542,11 @@ def _build(rows: RealRows, work: Path) -> None:
     for name, matrix in matrices.items():
         np.save(work / f"{name}.npy", matrix)
     (work / "output.npy").symlink_to("input.npy")
+    (work / "layers.json").write_text(json.dumps(rows.layers))
 
 
 def _transfer(method: str, work: Path) -> None:
-    """Our process: plan once, make both layers, write them."""
+    """Our process: plan once, make the layers, write them."""
     import torch
 
     from conversion.embeddings import METHODS
@@ -526,7 +585,7 @@ def _transfer(method: str, work: Path) -> None:
         plan = METHODS[method].plan(replace(inputs, text=text, helper=helper, encoder=encoder, as_published=method == "omp"))
     result = work / f"result_{method}"
     result.mkdir(exist_ok=True)
-    for name in ("input", "output"):
+    for name in json.loads((work / "layers.json").read_text()):
         matrix = torch.from_numpy(np.load(work / f"{name}.npy", mmap_mode="c"))  # as a checkpoint's tensors are read
         statistics = partial(row_statistics, matrix, np.arange(len(source)))
         layer = INPUT_LAYER if name == "input" else name
@@ -545,7 +604,7 @@ def _difference(result: Path) -> str:
     """Largest difference between our input rows and the peer's over a sample of rows; as a share of the row's largest value above 1."""
     from conversion.formats.safetensors_file import read_safetensors
 
-    ours, theirs = read_safetensors(result / "ours_input.safetensors")[0].read().numpy(), np.load(result / "peer.npy", mmap_mode="r")
+    ours, theirs = read_safetensors(result / "ours_input.safetensors")[0].read().numpy(), np.load(result / "peer_input.npy", mmap_mode="r")
     if (result / "peer_ids.npy").exists():
         ids = np.load(result / "peer_ids.npy")
         places = np.arange(0, len(ids), max(1, len(ids) // _COMPARED))
