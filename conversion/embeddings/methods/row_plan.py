@@ -15,6 +15,7 @@ import numpy as np
 from scipy import sparse
 
 from conversion.embeddings.methods.random_rows import RowStatistics, random_rows
+from conversion.embeddings.methods.row_sums import row_filler
 
 if TYPE_CHECKING:
     import torch
@@ -122,18 +123,13 @@ def row_blocks(
 
     is_drawn = plan.is_drawn
     normal = statistics() if is_drawn.any() else None
-    summed = matrix.float() if plan.weights.nnz else matrix
+    fill = row_filler(plan.source_ids, plan.weights, matrix)
     mapping = plan.mapped.fit(matrix, layer != INPUT_LAYER) if plan.mapped is not None else None
     block_rows = max(1, _BLOCK_VALUES // matrix.shape[1])
     for start in range(0, len(plan.origins), block_rows):
         block = slice(start, min(start + block_rows, len(plan.origins)))
         rows = torch.empty((block.stop - start, matrix.shape[1]), dtype=matrix.dtype)
-        source_ids = plan.source_ids[block]
-        copied = np.flatnonzero(source_ids >= 0)
-        rows[torch.from_numpy(copied)] = matrix[torch.from_numpy(source_ids[copied])]
-        weights = plan.weights[block]
-        combined = np.flatnonzero(np.diff(weights.indptr))
-        rows[torch.from_numpy(combined)] = weighted_sums(weights[combined], summed).to(matrix.dtype)
+        fill(start, rows)
         if plan.mapped is not None and mapping is not None:
             places = np.arange(*np.searchsorted(plan.mapped.ids, (start, block.stop)))
             rows[torch.from_numpy(plan.mapped.ids[places] - start)] = mapping(places).to(matrix.dtype)
@@ -164,14 +160,7 @@ def weighted_sums(weights: sparse.csr_matrix, matrix: Tensor) -> Tensor:
         (num_rows, size)
     """
     import torch
-    from torch.nn.functional import embedding_bag
 
-    if weights.nnz == 0:
-        return torch.zeros((weights.shape[0], matrix.shape[1]), dtype=torch.float32)
-    return embedding_bag(
-        torch.from_numpy(weights.indices.astype(np.int64)),
-        matrix.float().contiguous(),
-        torch.from_numpy(weights.indptr[:-1].astype(np.int64)),
-        per_sample_weights=torch.from_numpy(weights.data.astype(np.float32)),
-        mode="sum",
-    )
+    sums = torch.zeros((weights.shape[0], matrix.shape[1]))
+    row_filler(np.full(weights.shape[0], -1), weights, matrix.float())(0, sums)
+    return sums
