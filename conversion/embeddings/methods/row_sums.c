@@ -1,12 +1,12 @@
 /* Rows of a matrix copied, or summed by weights, where they are wanted; row_sums.py says what comes in and out.
 
-   A sum is kept in registers for a piece of the row, while that piece of each of its parts passes: in float32, in the order of the parts, rounded once. */
+   A piece of the row is kept in the nearest cache, while that piece of each of its parts passes: in float32, in the order of the parts, rounded once. */
 #include <stdint.h>
 #include <string.h>
 
 #include "lanes.h"
 
-#define PIECE 16 /* lanes of a row that are summed at once */
+#define PIECE 256 /* lanes of a row that are summed at once: 16 KiB, half of the nearest cache, so that memory is read in long runs */
 
 enum { FLOAT32, BFLOAT16, FLOAT16 };
 
