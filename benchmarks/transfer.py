@@ -385,10 +385,14 @@ def _line(model: Path, targets: Sequence[int], work: Path, methods: Sequence[str
         _made(work / f"target_{num}", lambda num=num: large_rows(model, replace(LARGE, num_source=49_152, num_target=num, hidden_size=576)))  # type: ignore[misc]
     for method in methods:
         found = [_ours(method, work / f"target_{num}") for num in targets]
-        slope, start = np.polyfit(targets, cpu := [m.cpu_seconds for m in found], 1) if len(targets) > 1 else (0.0, 0.0)
-        off = max(abs(start + slope * num - seconds) / seconds for num, seconds in zip(targets, cpu))
         each = " | ".join(f"{m.seconds:.1f}, {m.cpu_seconds:.1f}, {m.peak_bytes / 2**30:.2f}" for m in found)
-        print(f"| `{method}` | {each} | {10_000 * slope:.2f}, {off:.0%} |", flush=True)
+        line = ""
+        if len(targets) > 1:
+            cpu = [m.cpu_seconds for m in found]
+            slope, start = np.polyfit(targets, cpu, 1)
+            off = max(abs(start + slope * num - seconds) / seconds for num, seconds in zip(targets, cpu))
+            line = f"{10_000 * slope:.2f}, {off:.0%}"
+        print(f"| `{method}` | {each} | {line} |", flush=True)
     return command.DONE
 
 

@@ -70,31 +70,32 @@ static inline void write_lanes(char *at, lanes values, int kind) {
 
 /* `num` lanes of a row, from byte `at` on. */
 static inline __attribute__((always_inline)) void sum_lanes(
-    const char *matrix, int kind, long row_bytes, long at, const int64_t *parts, const float *weights, long num_parts, char *out, int num) {
+    const char *matrix, int kind, long row_bytes, long at, const int32_t *parts, const double *weights, long num_parts, char *out, int num) {
   lanes sums[PIECE];
   for (int i = 0; i < num; i++) sums[i] = (lanes){0};
   for (long part = 0; part < num_parts; part++) {
     const char *row = matrix + parts[part] * row_bytes + at;
-    for (int i = 0; i < num; i++) sums[i] += weights[part] * read_lanes(row + bytes_of(kind, i * LANES), kind);
+    float weight = (float)weights[part];
+    for (int i = 0; i < num; i++) sums[i] += weight * read_lanes(row + bytes_of(kind, i * LANES), kind);
   }
   for (int i = 0; i < num; i++) write_lanes(out + at + bytes_of(kind, i * LANES), sums[i], kind);
 }
 
 /* The last numbers of a row, fewer than a lane. */
 static inline __attribute__((always_inline)) void sum_rest(
-    const char *matrix, int kind, long row_bytes, long at, const int64_t *parts, const float *weights, long num_parts, char *out) {
+    const char *matrix, int kind, long row_bytes, long at, const int32_t *parts, const double *weights, long num_parts, char *out) {
   char buffer[LANES * sizeof(float)] = {0};
   lanes sum = {0};
   for (long part = 0; part < num_parts; part++) {
     memcpy(buffer, matrix + parts[part] * row_bytes + at, row_bytes - at);
-    sum += weights[part] * read_lanes(buffer, kind);
+    sum += (float)weights[part] * read_lanes(buffer, kind);
   }
   write_lanes(buffer, sum, kind);
   memcpy(out + at, buffer, row_bytes - at);
 }
 
 static inline __attribute__((always_inline)) void sum_row(
-    const char *matrix, int kind, long size, const int64_t *parts, const float *weights, long num_parts, char *out) {
+    const char *matrix, int kind, long size, const int32_t *parts, const double *weights, long num_parts, char *out) {
   long row_bytes = bytes_of(kind, size), at = 0;
   for (; at + bytes_of(kind, PIECE * LANES) <= row_bytes; at += bytes_of(kind, PIECE * LANES))
     sum_lanes(matrix, kind, row_bytes, at, parts, weights, num_parts, out, PIECE);
@@ -104,7 +105,7 @@ static inline __attribute__((always_inline)) void sum_row(
 }
 
 static inline __attribute__((always_inline)) void make_rows_of(
-    const char *matrix, int kind, long size, const int64_t *copied, const int64_t *starts, const int64_t *parts, const float *weights,
+    const char *matrix, int kind, long size, const int64_t *copied, const int64_t *starts, const int32_t *parts, const double *weights,
     long first, long last, char *out) {
   long row_bytes = bytes_of(kind, size);
   for (long row = first; row < last; row++, out += row_bytes) {
@@ -116,8 +117,8 @@ static inline __attribute__((always_inline)) void make_rows_of(
   }
 }
 
-void make_rows(const void *matrix, int kind, long size, const int64_t *copied, const int64_t *starts, const int64_t *parts,
-               const float *weights, long first, long last, void *out) {
+void make_rows(const void *matrix, int kind, long size, const int64_t *copied, const int64_t *starts, const int32_t *parts,
+               const double *weights, long first, long last, void *out) {
   if (kind == FLOAT32)
     make_rows_of(matrix, FLOAT32, size, copied, starts, parts, weights, first, last, out);
   else if (kind == BFLOAT16)

@@ -56,8 +56,8 @@ class _Compiled:
         self._arrays = (
             np.ascontiguousarray(source_ids, np.int64),
             weights.indptr.astype(np.int64),
-            weights.indices.astype(np.int64),
-            weights.data.astype(np.float32),
+            weights.indices.astype(np.int32, copy=False),
+            weights.data.astype(np.float64, copy=False),
         )
         self._threads = num_threads()
 
