@@ -53,7 +53,7 @@ OURS = (
     *("clp", "clp-plus", "sava", "sava-plain", "sava-procrustes", "omp"),
 )
 
-_PART_NEW = (500, 4000)  # new tokens of the parts that packages are given of a large case
+_PART_NEW = (4000, 16_000)  # new tokens of the parts that packages are given of a large case: of less, a line to all says little
 _WHOLE_SIZE = 2048  # of a matrix whose case packages are given whole
 _COMPARED = 1000  # rows of a result that are compared with ours: all would need both in memory
 _TEXT_LINES, _LINE_WORDS = 30_000, 20  # as many as Align was published with
