@@ -1,10 +1,13 @@
-"""For how long a save stops a training: this project's, its asynchronous one, NeMo's own callback, and the writing of the same bytes.
+"""For how long a save stops a training, and how long its checkpoint takes to load: this project's, its asynchronous one, NeMo's own callback, and the same bytes.
 
 An OPT of 42 million parameters (16 bytes each with Adam's state) is trained at tensor parallel 2 on two and on four processes, which save three
 times before the end; one process, without it, leaves the other processors of a small machine to what is written beside its steps.  What counts is the time between steps from a save to the next one, less what as many steps have between them without a
 save: also what ends a save that is written beside later steps.  How much longer these steps take themselves stands beside it.  The limit is
 what as many processes take to write the files of the checkpoint, which they have in memory, and to sync them: through the page cache, and
 directly.  All take turns over several rounds.
+
+A load is what another training with as many processes takes from its begin until model and optimizer have what the second save wrote, of files that are in no
+page cache.  The limit is reading them into memory, by as many processes, through that cache and directly.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -37,6 +40,7 @@ NAMES = {
     "cached": "writing the same bytes, page cache",
     "direct": "writing the same bytes, directly",
 }
+_SECOND = {"ours": checkpoint_name(2 * EVERY), "nemo": f"step={2 * EVERY - 1}"}  # what the second save is called
 _PIECE_BYTES = 8 << 20
 _TIMEOUT_SECONDS = 600
 
@@ -75,7 +79,19 @@ def trained(contender: str, base: Path, output: Path, ranks: int) -> tuple[list[
     Raises:
         ValueError: if the training fails, with its last words.
     """
-    arguments = ["-m", "benchmarks.saving_rank", contender, str(base), str(output), str(ranks)]
+    found = _ran(contender, base, output, ranks)
+    return saves_of(found), found["peak_gib"]
+
+
+def loading_seconds(contender: str, base: Path, output: Path, ranks: int, weights: Path) -> float:
+    """Seconds in which a training has loaded what another one saved; errors as `trained`."""
+    _forget(weights)
+    begin, end = _ran(contender, base, output, ranks, weights)["loads"]
+    return float(end - begin)
+
+
+def _ran(contender: str, base: Path, output: Path, ranks: int, *more: Path) -> dict[str, Any]:
+    arguments = ["-m", "benchmarks.saving_rank", contender, str(base), str(output), str(ranks), *map(str, more)]
     words = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", *arguments]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     output.mkdir()
@@ -83,24 +99,59 @@ def trained(contender: str, base: Path, output: Path, ranks: int) -> tuple[list[
     if done.returncode:
         raise ValueError(f"the training with {contender} ended with exit code {done.returncode}: {done.stderr[-3000:]}")
     found: dict[str, Any] = read_json(output / "seconds.json")
-    return saves_of(found), found["peak_gib"]
+    return found
 
 
 def writing_seconds(weights: Path, target: Path, processes: int, *, direct: bool) -> tuple[float, int]:
     """Seconds in which the processes write files that they have in memory, a part each, and sync them; and the bytes of all."""
-    files = sorted((path for path in weights.rglob("*") if path.is_file()), key=lambda path: -path.stat().st_size)
-    contents = [_in_pages(path.read_bytes()) for path in files]
+    contents = [_in_pages(path.read_bytes()) for path in _files(weights)]
     target.mkdir()
+    seconds = _together(_write, [(contents[first::processes], target / str(first), direct) for first in range(processes)])
+    return seconds, sum(size for _, size in contents)
+
+
+def reading_seconds(weights: Path, processes: int, *, direct: bool) -> float:
+    """Seconds in which the processes read files that are in no page cache, a part each, into memory that they have."""
+    _forget(weights)
+    files = _files(weights)
+    memory = mmap.mmap(-1, processes * _PIECE_BYTES)
+    memory.write(bytes(len(memory)))
+    return _together(_read, [(files[first::processes], memory, first * _PIECE_BYTES, direct) for first in range(processes)])
+
+
+def _files(weights: Path) -> list[Path]:
+    return sorted((path for path in weights.rglob("*") if path.is_file()), key=lambda path: -path.stat().st_size)
+
+
+def _forget(weights: Path) -> None:
+    """Have the page cache forget files."""
+    for path in _files(weights):
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def _together(work: Callable[..., None], parts: Sequence[tuple[Any, ...]]) -> float:
+    """Seconds from the begin of processes to the end of the last of them."""
     context = multiprocessing.get_context("fork")
     start = time.monotonic()
-    writers = [context.Process(target=_write, args=(contents[first::processes], target / str(first), direct)) for first in range(processes)]
-    for writer in writers:
-        writer.start()
-    for writer in writers:
-        writer.join()
-    if any(writer.exitcode for writer in writers):
-        raise ValueError("a process that writes the bytes has failed")
-    return time.monotonic() - start, sum(size for _, size in contents)
+    processes = [context.Process(target=work, args=part) for part in parts]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    if any(process.exitcode for process in processes):
+        raise ValueError("a process that writes or reads the bytes has failed")
+    return time.monotonic() - start
+
+
+def _read(files: Sequence[Path], memory: mmap.mmap, at: int, direct: bool) -> None:
+    piece = memoryview(memory)[at : at + _PIECE_BYTES]
+    for path in files:
+        file = os.open(path, os.O_RDONLY | (os.O_DIRECT if direct else 0))
+        while os.readv(file, [piece]) == _PIECE_BYTES:
+            pass
+        os.close(file)
 
 
 def _in_pages(content: bytes) -> tuple[mmap.mmap, int]:
@@ -139,7 +190,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         for ranks in arguments.ranks:
             lines += _rows(ranks, arguments.rounds, inputs, work)
     print(f"load of the machine at the end: {os.getloadavg()[0]:.1f} over a minute, {os.cpu_count()} cores", file=sys.stderr)
-    header = ["ranks", "save", "s stopped, first", "later", "from, to", "of writing the bytes", "s slower steps", "GiB a rank", "MiB"]
+    header = [
+        "ranks",
+        "save",
+        "s stopped, first",
+        "later",
+        "from, to",
+        "of writing the bytes",
+        "s slower steps",
+        "s to load",
+        "GiB a rank",
+        "MiB",
+    ]
     print(markdown_table(header, lines))
     return command.DONE
 
@@ -148,6 +210,7 @@ def _rows(ranks: int, rounds: int, inputs: Path, work: Path) -> list[list[str]]:
     first: dict[str, list[float]] = {name: [] for name in NAMES}
     later: dict[str, list[float]] = {name: [] for name in NAMES}
     slower: dict[str, list[float]] = {name: [] for name in NAMES}
+    loads: dict[str, list[float]] = {name: [] for name in NAMES}
     peaks: dict[str, float] = {}
     size = 0
     for turn in range(rounds):
@@ -157,13 +220,18 @@ def _rows(ranks: int, rounds: int, inputs: Path, work: Path) -> list[list[str]]:
             first[contender].append(saves[0].stopped)
             later[contender] += [save.stopped for save in saves[1:]]
             slower[contender] += [save.slower for save in saves]
+            if contender in _SECOND:
+                weights = output / "run" / "checkpoints" / _SECOND[contender] / "weights"
+                loads[contender].append(loading_seconds(contender, inputs, work / f"load_{contender}_{ranks}_{turn}", ranks, weights))
             if contender == "ours":
-                weights = output / "run" / "checkpoints" / checkpoint_name(EVERY) / "weights"
                 for name in ("cached", "direct"):
                     took, size = writing_seconds(weights, output / name, ranks, direct=name == "direct")
                     later[name].append(took)
+                    loads[name].append(reading_seconds(weights, ranks, direct=name == "direct"))
             subprocess.run(["rm", "-rf", output], check=True)
-            told = ", ".join(f"{save.stopped:.2f}" for save in saves)
+            told = ", ".join(f"{save.stopped:.2f}" for save in saves) + (
+                f"; to load {loads[contender][-1]:.2f}" if contender in _SECOND else ""
+            )
             print(f"{ranks} ranks, round {turn + 1}, {NAMES[contender]}: {told} s", file=sys.stderr, flush=True)
     limit = min(median(later["cached"]), median(later["direct"]))
     return [
@@ -175,6 +243,7 @@ def _rows(ranks: int, rounds: int, inputs: Path, work: Path) -> list[list[str]]:
             f"{min(later[name]):.3f} to {max(later[name]):.3f}",
             f"{median(later[name]) / limit:.2f}",
             f"{median(slower[name]):.2f}" if slower[name] else "",
+            f"{median(loads[name]):.2f}" if loads[name] else "",
             f"{peaks[name]:.2f}" if name in peaks else "",
             f"{size / 2**20:.0f}",
         ]

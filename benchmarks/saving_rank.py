@@ -1,6 +1,8 @@
 """One rank of a training that saves, started by `benchmarks.saving`; rank 0 writes when each step began and ended for all of them.
 
-python -m benchmarks.saving_rank {ours,beside,nemo} INPUTS OUTPUT RANKS
+    python -m benchmarks.saving_rank {ours,beside,nemo} INPUTS OUTPUT RANKS [CHECKPOINT]
+
+With a checkpoint it is one that goes on from there and ends before its first step: rank 0 writes how long it took to load, for the last of them.
 """
 
 from __future__ import annotations
@@ -10,6 +12,8 @@ import os
 import resource
 import sys
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +39,8 @@ def overrides(inputs: Path, *, ranks: int, asynchronous: bool) -> list[str]:
     ]
 
 
-def main(contender: str, inputs: Path, output: Path, ranks: int) -> None:
-    """Train with one of the ways to save."""
+def main(contender: str, inputs: Path, output: Path, ranks: int, checkpoint: Path | None = None) -> None:
+    """Train with one of the ways to save, or load what it has saved."""
     from recipes.rules.compose import compose_recipe
     from recipes.rules.inputs import read_inputs
     from recipes.runs.launch import leased
@@ -52,11 +56,23 @@ def main(contender: str, inputs: Path, output: Path, ranks: int) -> None:
     from torch import distributed
 
     class Stops(Callback):
-        """When steps begin and end, on the rank that is last."""
+        """When a load begins and what it loads is in place, and when steps begin and end, on the rank that is last."""
 
         def __init__(self) -> None:
             self.begun: list[float] = []
             self.ended: list[float] = []
+            self.loads: list[float] = []
+
+        def begins_to_load(self, load: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+            distributed.barrier()
+            self.loads.append(time.monotonic())
+            return load(*arguments, **options)
+
+        def on_train_start(self, trainer: Any, *arguments: Any) -> None:
+            if self.loads:
+                distributed.barrier()
+                self.loads.append(time.monotonic())
+                trainer.should_stop = True
 
         def on_train_batch_start(self, *arguments: Any) -> None:
             distributed.barrier()
@@ -69,17 +85,20 @@ def main(contender: str, inputs: Path, output: Path, ranks: int) -> None:
     run_dir = output / "run"
     with leased(run_dir) as fence, watching(recipe.run, rank=rank) as watchdog:
         callbacks = make_callbacks(recipe, found, run_dir=run_dir, signals=StopSignals(()), fence=fence, watchdog=watchdog)
-        trainer: Any = make_trainer(recipe, callbacks, run_dir=run_dir, start_from_weights=True)
+        trainer: Any = make_trainer(recipe, callbacks, run_dir=run_dir, start_from_weights=checkpoint is None)
         if contender == "nemo":
             _save_as_nemo_does(trainer, run_dir / "checkpoints")
         stops = Stops()
         trainer.callbacks.insert(0, stops)
-        trainer.fit(make_model(recipe, found, callbacks.nonfinite), make_data(recipe, found, index_dir=run_dir / "index"))
+        if checkpoint is not None:
+            trainer.strategy.load_checkpoint = partial(stops.begins_to_load, trainer.strategy.load_checkpoint)
+        model, data = make_model(recipe, found, callbacks.nonfinite), make_data(recipe, found, index_dir=run_dir / "index")
+        trainer.fit(model, data, ckpt_path=None if checkpoint is None else str(checkpoint))
     peaks: list[float] = [0.0] * ranks
     distributed.all_gather_object(peaks, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20)
     if rank == 0:
-        found = {"begun": stops.begun, "ended": stops.ended, "peak_gib": max(peaks)}
-        (output / "seconds.json").write_text(json.dumps(found))
+        told = {"begun": stops.begun, "ended": stops.ended, "loads": stops.loads, "peak_gib": max(peaks)}
+        (output / "seconds.json").write_text(json.dumps(told))
 
 
 def _save_as_nemo_does(trainer: Any, directory: Path) -> None:
@@ -111,4 +130,4 @@ def _save_as_nemo_does(trainer: Any, directory: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]), int(sys.argv[4]))
+    main(sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]), int(sys.argv[4]), *map(Path, sys.argv[5:]))
