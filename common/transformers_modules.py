@@ -66,10 +66,12 @@ def _remembered(original: Callable[[Any], dict[Any, Any]], models: Path) -> Call
         if path != models and path != models / "__init__.py":
             return original(module_path)
         content = _kept(file := _cache_file(models))
-        if content is None:
-            content = marshal.dumps(original(module_path))
-            _keep(file, content)
-        found: dict[Any, Any] = marshal.loads(content)
+        if content is not None:
+            kept: dict[Any, Any] = marshal.loads(content)
+            return kept
+        found = original(module_path)
+        with contextlib.suppress(ValueError):  # of another version's types
+            _keep(file, marshal.dumps(found))
         return found
 
     return names_below
@@ -79,8 +81,10 @@ def _cache_file(models: Path) -> Path:
     from common.artifacts import digest_bytes  # here, as every command loads this module and few come to this
     from common.native import cache_dir
 
-    times = [path.stat().st_mtime_ns for path in (models, models.parent / "__init__.py", models.parent / "utils" / "import_utils.py")]
-    key = digest_bytes(repr((str(models), times, sys.implementation.cache_tag)).encode()).removeprefix("xxh3:")
+    package = models.parent
+    times = [path.stat().st_mtime_ns for path in (models, package / "utils" / "import_utils.py")]
+    version = digest_bytes((package / "__init__.py").read_bytes())  # images of containers may give all files one time
+    key = digest_bytes(repr((str(models), times, version, sys.implementation.cache_tag)).encode()).removeprefix("xxh3:")
     return cache_dir() / f"transformers-modules-{key[:16]}"
 
 
