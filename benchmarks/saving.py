@@ -7,7 +7,7 @@ what as many processes take to write the files of the checkpoint, which they hav
 directly.  All take turns over several rounds.
 
 A load is what another training with as many processes takes from its begin until model and optimizer have what the second save wrote, of files that are in no
-page cache.  The limit is reading them into memory, by as many processes, through that cache and directly.
+page cache.  The limit is reading them, by as many processes, through that cache and directly.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def writing_seconds(weights: Path, target: Path, processes: int, *, direct: bool
 
 
 def reading_seconds(weights: Path, processes: int, *, direct: bool) -> float:
-    """Seconds in which the processes read files that are in no page cache, a part each, into memory that they have."""
+    """Seconds in which the processes read files that are in no page cache, a part each, over and over into the same few MiB of memory."""
     _forget(weights)
     files = _files(weights)
     memory = mmap.mmap(-1, processes * _PIECE_BYTES)
