@@ -103,7 +103,7 @@ def _keep(file: Path, content: bytes) -> None:
     """Write a file aside and rename it; a cache that cannot be written is none."""
     from common.artifacts import digest_bytes
 
-    aside = file.with_name(f"{file.name}.{os.getpid()}.partial")
+    aside = file.with_name(f"{file.name}.{os.urandom(8).hex()}.partial")  # ranks of other nodes share the folder, and numbers of processes
     with contextlib.suppress(OSError):
         file.parent.mkdir(parents=True, exist_ok=True)
         aside.write_bytes(digest_bytes(content).encode() + b"\n" + content)

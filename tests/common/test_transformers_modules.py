@@ -36,13 +36,17 @@ print(json.dumps({"opened": opened[0], "structures": structures, "names": sorted
 
 
 def _imported(cache: Path, how: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(_printed(cache, _PROGRAM, how))
+    return found
+
+
+def _printed(cache: Path, program: str, how: str) -> str:
     environment = {**os.environ, "XDG_CACHE_HOME": str(cache), "USE_TORCH": "0", "PYTHONPATH": str(_ROOT)}
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", _PROGRAM, how], env=environment, capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-W", "ignore", "-c", program, how], env=environment, capture_output=True, text=True, timeout=120, check=False
     )
     assert done.returncode == 0, done.stderr[-2000:]
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+    return done.stdout
 
 
 def test_names_are_kept_and_are_those_of_the_files(tmp_path: Path) -> None:
@@ -69,9 +73,9 @@ def test_without_a_place_to_keep_them_files_are_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("how", ["read", "remember"])
 def test_a_name_that_is_not_there_is_missed_as_ever(tmp_path: Path, how: str) -> None:
-    program = f"""
+    program = """
 import sys
-if {how == "remember"}:
+if sys.argv[1] == "remember":
     from common.transformers_modules import remember_modules
     remember_modules()
 import transformers
@@ -80,8 +84,4 @@ try:
 except AttributeError as error:
     print(error)
 """
-    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path), "USE_TORCH": "0", "PYTHONPATH": str(_ROOT)}
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", program], env=environment, capture_output=True, text=True, timeout=120, check=False
-    )
-    assert done.stdout == "module transformers has no attribute NoSuchModel\n", done.stderr[-2000:]
+    assert _printed(tmp_path, program, how) == "module transformers has no attribute NoSuchModel\n"
