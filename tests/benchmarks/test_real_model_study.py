@@ -84,3 +84,5 @@ def test_a_study_from_its_data_to_its_tables(tmp_path: Path, monkeypatch: pytest
         SystemExit, match=r"holds a study with learning_rate 0\.0003, now 0\.001; choose another --output or the same settings"
     ):
         study("--learning-rate", "0.001")
+    with pytest.raises(SystemExit, match=r"--threads 2: expected 1, of which --speed tells"):
+        study("--speed", "--threads", "2")
