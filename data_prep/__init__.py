@@ -6,7 +6,6 @@ import os
 import sys
 
 # No command here multiplies large matrices, but the library that numpy does it with starts a thread for each core when it is loaded, and they
-# spin for a while: 0.1 CPU seconds with two.  Who only imports the package is left alone.
-_words = sys.orig_argv
-if "-m" in _words[:-1] and _words[_words.index("-m") + 1].startswith("data_prep."):
+# spin for a while: 0.1 CPU seconds with two.  `python -m` says so while it looks for a module of this package; who imports it is left alone.
+if sys.argv[:1] == ["-m"]:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")

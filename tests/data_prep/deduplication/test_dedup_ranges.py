@@ -6,6 +6,7 @@ import gzip
 import json
 import tempfile
 import tracemalloc
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +26,7 @@ from data_prep.deduplication.range_work import RangeWork, cut_for
 from data_prep.deduplication.similar_documents import Similar
 from data_prep.reading import blocks
 from data_prep.reading.comparison import Comparison
+from data_prep.reading.documents import raw_pieces
 from data_prep.sharing.scanning import Protected, Reading, Scanner
 from tests.data_prep.deduplication.test_onion import RULES, TEXT
 
@@ -32,7 +34,12 @@ from tests.data_prep.deduplication.test_onion import RULES, TEXT
 @pytest.fixture
 def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     """A batch of documents, and so a run, may be a single one."""
-    monkeypatch.setattr(blocks, "_BLOCK_BYTES", 1)
+    _read_by(monkeypatch, num_bytes=1)
+
+
+def _read_by(monkeypatch: pytest.MonkeyPatch, *, num_bytes: int) -> None:
+    """Blocks of lines of JSON in place of a megabyte each."""
+    monkeypatch.setattr(blocks, "raw_pieces", partial(raw_pieces, piece_bytes=num_bytes))
 
 
 def _write(directory: Path, shards: list[list[str]]) -> list[Path]:
@@ -122,7 +129,7 @@ def test_passes_follow_from_free_memory_and_are_said(tmp_path: Path, capsys: pyt
 @pytest.mark.long
 def test_memory_beside_a_task_is_that_of_the_file_at_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of many short paragraphs, half of which go: what the plan and the sentence at the start say, no less and not much more."""
-    monkeypatch.setattr(blocks, "_BLOCK_BYTES", 1 << 15)  # a run is a block or more
+    _read_by(monkeypatch, num_bytes=1 << 15)  # a run is a block or more
     num_documents, lines = 4_000, 15
     texts = ["\n".join(f"a{number // 2}b{line} c{number // 2}" for line in range(lines)) for number in range(num_documents)]
     [path] = _write(tmp_path, [texts])
