@@ -7,8 +7,8 @@ DATA holds `text/LANG/*.jsonl.gz`, `parallel/` and `dictionaries/`.  Held-out te
 pieces of every twelfth novel, none of which any tokenizer, method or training saw.  Each cell (language, vocabulary, method, way of training, seed) is a
 JSON file of its own, so that a study of days can be stopped and continued, and grows by the same command with more of everything; a cell that is
 trained for long keeps its state every 20 minutes, with --keep-states also at its end, so that more --tokens go on from there.  Cells made with other settings are refused.  `lapt` trains the source with its own vocabulary on as
-many tokens (equal compute) and on as many bytes of text as each of the vocabularies reads.  Products are in bfloat16; CPU seconds are of one thread, unless --threads
-says more.
+many tokens (equal compute) and on as many bytes of text as each of the vocabularies reads.  Products are in bfloat16; seconds are the processor's of one thread, unless --threads
+says more, or with --device cuda those of the clock.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from conversion.checkpoints.hf_model import be_quiet_and_offline
+from conversion.checkpoints.hf_model import be_quiet_and_offline, require_device
 
 be_quiet_and_offline()
 
@@ -42,13 +42,18 @@ def main(argv: Sequence[str] | None = None, sizes: Sizes | None = None) -> None:
     arguments = _parser().parse_args(argv)
     if arguments.threads < 1 or (arguments.speed and arguments.threads > 1):
         raise SystemExit(f"--threads {arguments.threads}: expected {'1, of which --speed tells' if arguments.speed else 'at least 1'}")
+    try:
+        device = torch.device(require_device(arguments.device))
+    except ValueError as error:
+        raise SystemExit(str(error)) from error
     torch.set_num_threads(arguments.threads)
     how = TrainingOptions(learning_rate=arguments.learning_rate, batch_size=4, sequence_length=256, mixed_precision=True)
     of_step = how.batch_size * how.sequence_length
     if odd := [tokens for tokens in arguments.tokens if tokens < of_step or tokens % of_step]:
         raise SystemExit(f"--tokens {' '.join(map(str, odd))}: expected multiples of the {of_step} tokens of a step")
-    study = Study(arguments.source, arguments.data, arguments.output.resolve(), sizes or Sizes())
-    study.require_same({"source": study.checkpoint.digest, **asdict(study.sizes), **asdict(how), "warmup_steps": WARMUP_STEPS})
+    study = Study(arguments.source, arguments.data, arguments.output.resolve(), sizes or Sizes(), device=arguments.device)
+    where = {"device": device.type} if device.type != "cpu" else {}  # whose seconds are not to be compared with a processor's
+    study.require_same({"source": study.checkpoint.digest, **asdict(study.sizes), **asdict(how), "warmup_steps": WARMUP_STEPS, **where})
     if not arguments.tables_only:
         for language in arguments.languages:
             _measure(study, language, arguments, how)
@@ -92,6 +97,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--learning-rate", type=float, default=3e-4)
     parser.add_argument("--seeds", nargs="+", type=int, default=[1], help="of drawn rows and of the order of text")
     parser.add_argument("--threads", type=int, default=1, help="of this process; CPU seconds are of all of them (default: %(default)s)")
+    parser.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1 ... (default: %(default)s)")
     parser.add_argument("--keep-states", action="store_true", help="keep trained models (12 bytes a parameter), to train longer later")
     parser.add_argument("--speed", action="store_true", help="measure the speed of generation by each vocabulary, and nothing else")
     parser.add_argument("--tables-only", action="store_true", help="write the tables of what was measured (tables.md) and nothing else")

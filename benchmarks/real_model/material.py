@@ -66,8 +66,8 @@ class Sizes:
 class Study:
     """Where things lie, and how to make each that is not there yet."""
 
-    def __init__(self, source: Path, data: Path, output: Path, sizes: Sizes) -> None:
-        self.source, self.data, self.output, self.sizes = source, data, output, sizes
+    def __init__(self, source: Path, data: Path, output: Path, sizes: Sizes, *, device: str = "cpu") -> None:
+        self.source, self.data, self.output, self.sizes, self.device = source, data, output, sizes, device
         self.case = cache(self._case)
         self.heldout = cache(self._heldout)
         self.scorer = cache(self._scorer)
@@ -184,7 +184,7 @@ class Study:
     @cached_property
     def scored_model(self) -> PreTrainedModel:
         """The source in bfloat16, whose body every scored model shares before training."""
-        return load_model(self.checkpoint, device="cpu", dtype="bfloat16")
+        return load_model(self.checkpoint, device=self.device, dtype="bfloat16")
 
 
 def _some(texts: Sequence[str], num_bytes: int) -> list[str]:

@@ -41,10 +41,10 @@ def zero_shot_table(output: Path, language: str, vocabulary: str) -> str:
     for method, cells in sorted(by_method.items(), key=lambda item: _mean(item[1], 0, language)):
         against = _against(cells, 0, by_method["mean"], 0, language) if method not in ("mean", LAPT) and "mean" in by_method else ""
         name = "source, own vocabulary" if method == LAPT else f"`{method}`"
-        seconds = "" if method == LAPT else f"{mean(cell['0']['cpu_seconds'] for cell in cells):.0f}"
+        seconds = "" if method == LAPT else f"{mean(cell['0']['seconds'] for cell in cells):.0f}"
         seeds = f"{name}, {len(cells)} seeds" if len(cells) > 1 else name
         rows.append([seeds, _told(cells, 0, language), against, _told(cells, 0, NOVELS), _told(cells, 0, ENGLISH), seconds])
-    return markdown_table(["method", f"{language} news", "against `mean`", f"{language} novels", "English news", "CPU s"], rows)
+    return markdown_table(["method", f"{language} news", "against `mean`", f"{language} novels", "English news", "seconds"], rows)
 
 
 def across_table(output: Path) -> str:
@@ -95,10 +95,10 @@ def trained_table(study: Study, language: str, vocabulary: str, tokens: int, of_
             _against(cells, tokens, lapt, other, language) if method != LAPT and lapt and str(other) in lapt[0] else ""
             for other in (tokens, as_many_bytes)
         ]
-        seconds = mean(cell[str(tokens)]["cpu_seconds"] for cell in cells)
+        seconds = mean(cell[str(tokens)]["seconds"] for cell in cells)
         rows.append([f"`{method}`", way, *figures, *beside, f"{seconds:.0f}"])
     before_and_after = [f"{name}, {when}" for name in (f"{language} news", "novels", "English") for when in ("before", "after")]
-    header = ["method", "trained", *before_and_after, "against lapt, as many tokens", "as many bytes", "CPU s"]
+    header = ["method", "trained", *before_and_after, "against lapt, as many tokens", "as many bytes", "seconds"]
     return markdown_table(header, rows, text_columns=2)
 
 

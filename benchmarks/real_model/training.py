@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from benchmarks.real_model.recorded import RecordedStep
 from conversion.comparing.comparison import TrainingOptions, adamw, take_step
 
 if TYPE_CHECKING:
@@ -96,7 +97,7 @@ def trained_steps(
     before: float = math.inf,
     kept: bool = False,
 ) -> Iterator[tuple[int, float]]:
-    """Train in place on all rows; yields the number of each step once it is taken, and the CPU seconds of all steps so far.
+    """Train in place on all rows; yields the number of each step once it is taken, and the seconds of all steps so far (`seconds_now`).
 
     Args:
         state: file that keeps weights and optimizer now and then, from which a killed run goes on.
@@ -106,17 +107,21 @@ def trained_steps(
     optimizer = adamw(model, how)
     tables = list({id(layer.weight): layer.weight for layer in (model.get_input_embeddings(), model.get_output_embeddings())}.values())
     done, seconds = _resume(state, model, optimizer, before=before)
+    recorded = RecordedStep(model, optimizer, how, warmup_steps=WARMUP_STEPS) if model.device.type == "cuda" else None
     saved, step = time.monotonic(), done
     for step, batch in enumerate(rows.split(how.batch_size)[done:], start=done + 1):
-        start = time.process_time()
+        start = seconds_now(model.device)
         _set_body(model, tables, trained=(step - 1) * batch.numel() >= way.embeddings_first)
         before = [table.detach()[new_ids].clone() for table in tables] if way.new_rows != 1 else []
-        take_step(model, optimizer, batch, how, warmup_steps=WARMUP_STEPS, step=step)
+        if recorded is None:
+            take_step(model, optimizer, batch, how, warmup_steps=WARMUP_STEPS, step=step)
+        else:
+            recorded(batch, step)
         # The length of Adam's step does not depend on the gradient's, so a rate of a row's own is its step made longer.
         with torch.no_grad():
             for table, old in zip(tables, before):
                 table[new_ids] += (way.new_rows - 1) * (table[new_ids] - old)
-        seconds += time.process_time() - start
+        seconds += seconds_now(model.device) - start
         yield step, seconds
         if time.monotonic() - saved > _SAVE_SECONDS:
             _save(state, model, optimizer, step, seconds)
@@ -125,6 +130,11 @@ def trained_steps(
         _save(state, model, optimizer, step, seconds)
     else:
         state.unlink(missing_ok=True)
+
+
+def seconds_now(device: torch.device) -> float:
+    """Of the process on a CPU, of all its threads; by the clock on a GPU."""
+    return time.process_time() if device.type == "cpu" else time.perf_counter()
 
 
 def _set_body(model: PreTrainedModel, tables: Sequence[Any], *, trained: bool) -> None:
@@ -140,7 +150,7 @@ def _save(state: Path, model: PreTrainedModel, optimizer: torch.optim.Optimizer,
 
 
 def _resume(state: Path, model: PreTrainedModel, optimizer: torch.optim.Optimizer, *, before: float) -> tuple[int, float]:
-    """Steps that were taken, and their CPU seconds."""
+    """Steps that were taken, and their seconds."""
     if not state.exists() or (kept := torch.load(state, weights_only=True, mmap=True))["step"] >= before:
         return 0, 0.0
     model.load_state_dict(kept["model"])

@@ -380,17 +380,37 @@ def take_step(
         ValueError: if the loss is not finite.
     """
     model.train()
-    batch = batch.to(model.device)
     for group in optimizer.param_groups:
         group["lr"] = options.learning_rate * min(1.0, step / warmup_steps)
+    require_finite(update(model, optimizer, batch.to(model.device), options), step)
+
+
+def update(model: PreTrainedModel, optimizer: torch.optim.Optimizer, batch: Tensor, options: TrainingOptions, **inputs: Any) -> Tensor:
+    """Change the weights by what (batch_size, sequence_length) token ids on the model's device say; nothing waits for a GPU.
+
+    Args:
+        inputs: further ones of the model.
+
+    Returns:
+        The loss before the change, a scalar.
+    """
     with torch.autocast(model.device.type, torch.bfloat16, enabled=options.mixed_precision):
-        loss = model(input_ids=batch, labels=batch).loss
-    if not torch.isfinite(loss):
-        raise ValueError(f"the loss is {loss.item()} at step {step}; train with a lower --learning-rate")
+        loss: Tensor = model(input_ids=batch, labels=batch, **inputs).loss
     loss.backward()
     torch.nn.utils.clip_grad_norm_(model.parameters(), _CLIP_NORM)
     optimizer.step()
     optimizer.zero_grad()
+    return loss.detach()
+
+
+def require_finite(loss: Tensor, step: int) -> None:
+    """Refuse to go on from a step that broke the model.
+
+    Raises:
+        ValueError: if the loss is not finite.
+    """
+    if not torch.isfinite(loss):
+        raise ValueError(f"the loss is {loss.item()} at step {step}; train with a lower --learning-rate")
 
 
 def mean_bits_per_byte(measurements: Sequence[Measurement], text: str) -> float:
