@@ -41,6 +41,20 @@ def run(model: LlamaForCausalLM, way: Way, state: Path, *, steps: int = 6, stop:
     return taken
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="a recording needs a GPU")
+@pytest.mark.parametrize("way", ["plain", "embeddings-first", "new-rows-x3"])
+def test_steps_recorded_on_a_gpu_are_those_taken_one_by_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str) -> None:
+    ways = {**WAYS, "embeddings-first": Way(embeddings_first=6 * HOW.batch_size * HOW.sequence_length)}
+    recorded, one_by_one = tiny_model().cuda(), tiny_model().cuda()
+    run(recorded, ways[way], tmp_path / "state", steps=14)
+    monkeypatch.setattr("benchmarks.real_model.recorded._ONE_BY_ONE", 100)
+    run(one_by_one, ways[way], tmp_path / "state", steps=14)
+    start = table_of(tiny_model().cuda())
+    assert (table_of(recorded) - start).abs().max() > 1e-2
+    for name, parameter in one_by_one.state_dict().items():
+        torch.testing.assert_close(recorded.state_dict()[name], parameter, rtol=1e-4, atol=1e-5, msg=name)
+
+
 def table_of(model: LlamaForCausalLM) -> torch.Tensor:
     return model.get_input_embeddings().weight.detach()
 
@@ -134,7 +148,7 @@ def write_cell(output: Path, cell: Cell, by_tokens: dict[int, list[float]]) -> N
     def figures(bits: list[float]) -> dict[str, object]:
         texts = {"sl": bits, "en": [2 * b for b in bits], "novels": [2 * b for b in bits]}
         documents = {name: [(b, 100) for b in values] for name, values in texts.items()}
-        return {"bits_per_byte": {name: sum(v) / 300 for name, v in texts.items()}, "documents": documents, "cpu_seconds": 4.0}
+        return {"bits_per_byte": {name: sum(v) / 300 for name, v in texts.items()}, "documents": documents, "seconds": 4.0}
 
     path = cell.path(output)
     path.parent.mkdir(parents=True, exist_ok=True)
