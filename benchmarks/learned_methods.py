@@ -1,10 +1,11 @@
-"""Learned rows beside closed methods and beside plain training, on a real model: CPU seconds, and bits per byte of held-out text.
+"""Learned rows beside closed methods and beside plain training, on a real model: seconds, and bits per byte of held-out text.
 
     python -m benchmarks.learned_methods --source smollm2/ --data DATA --steps 60
 
 DATA holds `text/{en,sl}/eltec_novels.jsonl.gz` and `text/en/ud_ewt.jsonl.gz`.  The source's vocabulary is expanded once; then each method makes its rows on one
 thread, and the model with them is scored.  Beside them the rows of `mean` are trained on the same text by plain steps, of the token table alone and of all weights,
-and scored after as many CPU seconds as each learned method took.  Products of what is scored are in bfloat16, all else in float32.  Nothing is kept.
+and scored after as many seconds as each learned method took: of the processor, or with --device cuda by the clock.  Products of what is scored are in bfloat16, all
+else in float32 but a learned method's frozen weights on a GPU, which have its default.  Nothing is kept.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ from __future__ import annotations
 import argparse
 import copy
 import gzip
+import itertools
 import json
 import tempfile
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -25,7 +26,8 @@ be_quiet_and_offline()
 
 import torch  # noqa: E402 (after the environment is set)
 
-from conversion.checkpoints.hf_model import inspect_checkpoint, load_model  # noqa: E402
+from benchmarks.real_model.training import seconds_now  # noqa: E402
+from conversion.checkpoints.hf_model import inspect_checkpoint, load_model, require_device  # noqa: E402
 from conversion.comparing.comparison import TextScorer, TrainingOptions, adamw, pack, put_rows, take_step  # noqa: E402
 from conversion.embeddings import METHODS  # noqa: E402
 from conversion.embeddings.case import read_case  # noqa: E402
@@ -66,10 +68,16 @@ def main() -> None:
     parser.add_argument("--text-bytes", type=int, default=3_000_000)
     parser.add_argument("--heldout-bytes", type=int, default=12_000)
     parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--batch-size", type=int, default=LearningOptions().batch_size)
+    parser.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1 ... (default: %(default)s)")
     parser.add_argument("--learning-rate", type=float, default=LearningOptions().learning_rate)
     parser.add_argument("--output-rows", default="mean", help="token-distillation")
     parser.add_argument("--methods", nargs="+", default=[*CLOSED, *LEARNED], help="default: closed ones and all that learn")
     arguments = parser.parse_args()
+    try:
+        device = torch.device(require_device(arguments.device))
+    except ValueError as error:
+        raise SystemExit(str(error)) from error
     torch.set_num_threads(1)
     chapters = {language: novels(arguments.data, language) for language in ("sl", "en")}
     texts = [heldout(chapters[language], language, arguments.heldout_bytes) for language in ("sl", "en")]
@@ -81,17 +89,19 @@ def main() -> None:
         )
         case = read_case(request)
         checkpoint = inspect_checkpoint(arguments.source, name="source")
-        model = load_model(checkpoint, device="cpu", dtype="float32")
+        model = load_model(checkpoint, device=arguments.device, dtype="float32")
         show("source", 0.0, score(model, checkpoint.tokenizer, texts))
-        options = LearningOptions(num_steps=arguments.steps, learning_rate=arguments.learning_rate)
+        options = LearningOptions(
+            num_steps=arguments.steps, learning_rate=arguments.learning_rate, device=arguments.device, batch_size=arguments.batch_size
+        )
         seconds: dict[str, float] = {}
         for method in arguments.methods:
             told = replace(options, output_rows=arguments.output_rows) if method == "token-distillation" else options
             inputs = replace(case.inputs, teacher=replace(case.inputs.teacher, options=told))  # type: ignore[type-var]
-            start = time.process_time()
+            start = seconds_now(device)
             transfer = Transfer.of(replace(case, inputs=inputs), replace(request, method=method))
             grafted = put_rows(model, transfer)
-            seconds[method] = time.process_time() - start
+            seconds[method] = seconds_now(device) - start
             show(method, seconds[method], score(grafted, case.target.tokenizer, texts), str(transfer.plan.facts.get("losses", "")))
         marks = sorted(seconds[method] for method in LEARNED if method in seconds)
         how = TrainingOptions(0, TRAINING_RATE, options.batch_size, options.window_tokens)
@@ -105,19 +115,20 @@ def main() -> None:
 def trained_until(
     model, rows: torch.Tensor, how: TrainingOptions, marks: Sequence[float], *, all_weights: bool
 ) -> Iterator[tuple[int, float]]:  # type: ignore[no-untyped-def]
-    """Train by plain steps; yields steps and CPU seconds whenever the next mark is reached."""
+    """Train by plain steps; yields steps and seconds whenever the next mark is reached."""
     table = model.get_input_embeddings().weight
     for parameter in model.parameters():
         parameter.requires_grad_(all_weights or parameter is table)
     optimizer = adamw(model, how)
     batches = rows[torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))].split(how.batch_size)
+    device = table.device
     left, spent = list(marks), 0.0
-    for step, batch in enumerate(batches, start=1):
+    for step, batch in enumerate(itertools.cycle(batches), start=1):
         if not left:
             return
-        start = time.process_time()
-        take_step(model, optimizer, batch, how, warmup_steps=WARMUP_STEPS, step=step)
-        spent += time.process_time() - start
+        start = seconds_now(device)
+        take_step(model, optimizer, batch, how, warmup_steps=WARMUP_STEPS, step=step)  # it looks at the loss, so a GPU is done
+        spent += seconds_now(device) - start
         if spent >= left[0]:
             left.pop(0)
             yield step, spent

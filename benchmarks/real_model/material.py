@@ -131,7 +131,7 @@ class Study:
             config = LlamaConfig(**_HELPER, vocab_size=len(tokenizer), tie_word_embeddings=True, eos_token_id=tokenizer.eos_token_id)
             documents = list(Documents([self.text(language, self.sizes.methods)], text_key="text"))
             rows = pack(tokenizer, documents, _HELPER_TRAINING)
-            model = train(LlamaForCausalLM(config), rows, _HELPER_TRAINING, seed=1)
+            model = train(LlamaForCausalLM(config).to(self.device), rows, _HELPER_TRAINING, seed=1)
             with staged_directory(folder) as staging:
                 model.save_pretrained(staging)
                 tokenizer.save_pretrained(staging)
