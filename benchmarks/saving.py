@@ -29,6 +29,7 @@ from benchmarks.commands import ROOT, opt_inputs
 from benchmarks.saving_rank import CONTENDERS, EVERY
 from common import command
 from common.plain_files import read_json
+from common.python_path import python_path
 from common.tables import markdown_table
 from recipes.runs.run_dir import checkpoint_name
 
@@ -93,7 +94,7 @@ def loading_seconds(contender: str, base: Path, output: Path, ranks: int, weight
 def _ran(contender: str, base: Path, output: Path, ranks: int, *more: Path) -> dict[str, Any]:
     arguments = ["-m", "benchmarks.saving_rank", contender, str(base), str(output), str(ranks), *map(str, more)]
     words = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", *arguments]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": python_path(ROOT)}
     output.mkdir()
     done = subprocess.run(words, cwd=output, env=environment, capture_output=True, text=True, timeout=_TIMEOUT_SECONDS, check=False)
     if done.returncode:

@@ -80,8 +80,7 @@ def ours(size: Size, inputs: Path, output: Path) -> Clock:
     from recipes.rules.inputs import read_inputs
     from recipes.runs.stopping import StopSignals
     from recipes.runs.watchdog import watching
-    from recipes.training.assembly import make_callbacks
-    from recipes.training.engine import make_data, make_model, make_trainer
+    from recipes.training.engine import make_callbacks, make_data, make_model, make_trainer
 
     recipe = compose_recipe("demo_adapt", [*recipe_overrides(size, inputs), *OVERRIDES])
     found = read_inputs(recipe)
@@ -123,9 +122,9 @@ def recipe_overrides(size: Size, inputs: Path) -> list[str]:
 def bare(size: Size, inputs: Path, output: Path) -> Clock:
     """The same model, optimizer and batch in the shortest loop that Megatron-core allows: random tokens, nothing logged."""
     from nemo_patches.cpu_device import present_cpu_as_device
-    from nemo_patches.quiet import quiet_imports
+    from nemo_patches.quick import quick_imports
 
-    with quiet_imports():
+    with quick_imports():
         on_cpu = present_cpu_as_device()
         import nemo.collections.llm  # noqa: F401
         import torch

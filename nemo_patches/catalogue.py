@@ -20,13 +20,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     from nemo_patches.quiet import quiet_imports
 
     with quiet_imports():
-        from nemo_patches import cpu_device, fake_devices, fake_storage, gradient_norm, lazy_compile, torch_adam
+        from nemo_patches import cpu_device, fake_devices, fake_storage, gradient_norm, lazy_compile, no_allocator, torch_adam
         from nemo_patches.core import check
         from nemo_patches.lazy_packages import LAZY
 
         everywhere = (*lazy_compile.PATCHES, *cpu_device.PATCHES, *torch_adam.PATCHES, *gradient_norm.PATCHES)
         patches = (*everywhere, *fake_devices.PATCHES, *fake_storage.PATCHES)
-        problems = [*check(patches), *filter(None, (package.problem() for package in LAZY))]
+        problems = [*check(patches), *filter(None, (package.problem() for package in LAZY)), *filter(None, [no_allocator.problem()])]
     for patch in patches:
         print(f"{patch.target}  ({patch.package} {', '.join(patch.digests)})")
     for package in LAZY:

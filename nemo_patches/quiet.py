@@ -14,6 +14,7 @@ import warnings
 from collections.abc import Iterator
 
 from common import start_up
+from nemo_patches.no_allocator import compile_no_allocator
 
 VERBOSE = bool(os.environ.get("SCION_VERBOSE"))
 
@@ -24,7 +25,9 @@ def quiet_imports() -> Iterator[None]:
 
     The collector of cycles waits meanwhile, which takes a third off: again and again it would walk through the million objects that an import
     makes to stay.  Nor does it walk through them afterwards, when training goes on or the process ends: they are frozen.
+    Nothing is compiled meanwhile.
     """
+    compile_no_allocator()
     with _collector_waits():
         if VERBOSE:
             yield

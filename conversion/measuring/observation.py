@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from common.python_path import python_path
 from common.quiet_library import quiet_transformers
 from conversion.measuring.float64 import in_float64
 
@@ -204,7 +205,7 @@ def run_group(arguments: Sequence[str], *, timeout_seconds: float) -> None:
     Ranks that wait for each other ignore SIGTERM.
     """
     threads = max(1, (os.cpu_count() or 1) // 2)
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": str(threads)}
+    environment = {**os.environ, "PYTHONPATH": python_path(ROOT), "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": str(threads)}
     with tempfile.TemporaryFile() as errors:
         process = subprocess.Popen(
             [sys.executable, *arguments], cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, stderr=errors, start_new_session=True

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from common.python_path import python_path
 from data_prep.tokenizers.files import CONFIG_NAME, backend_digest, load_tokenizer, tokenizer_digest
 
 # Classes whose only rule is which tokens are special where the config does not say.
@@ -65,8 +66,7 @@ def identity_by_another_process(directory: Path) -> Identity:
         ValueError: if it cannot be loaded.
         RuntimeError: if the process fails otherwise; it says on stderr how.
     """
-    checkout = str(Path(__file__).resolve().parents[2])
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (checkout, os.environ.get("PYTHONPATH"))))}
+    environment = {**os.environ, "PYTHONPATH": python_path(Path(__file__).resolve().parents[2])}
     done = subprocess.run([sys.executable, "-c", _IN_THE_PROCESS, str(directory)], env=environment, stdout=subprocess.PIPE, check=False)
     if done.returncode:
         raise RuntimeError(f"the process that read the tokenizer in {directory} ended with {done.returncode}")

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from common.command import suggested
+from common.python_path import python_path
 
 _ROOT = Path(__file__).resolve().parents[2]
 RANKS = "stages"
@@ -36,11 +37,10 @@ def rehearse_apart(recipe_argument: str, overrides: Sequence[str], *, gpu: str |
         *([f"parallel.gpu={gpu}"] if gpu else []),
         "parallel.check_memory=false",
     ]
-    paths = [str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     print(f"rehearsing {recipe_argument}, ranks {ranks} ...", file=sys.stderr, flush=True)
     done = subprocess.run(
         [sys.executable, "-m", "recipes.rehearse", "--json", *words],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+        env={**os.environ, "PYTHONPATH": python_path(_ROOT)},
         capture_output=True,
         text=True,
         check=False,
