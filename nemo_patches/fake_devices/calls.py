@@ -13,7 +13,7 @@ from torch.autograd.graph import _engine_run_backward
 from torch.overrides import TorchFunctionMode
 
 from nemo_patches.cpu_device import is_cuda
-from nemo_patches.fake_devices import kernels
+from nemo_patches.fake_devices import fusion, kernels
 from nemo_patches.fake_devices.tensors import explicit_meta
 from nemo_patches.fake_devices.world import on_gpu, played
 
@@ -133,5 +133,6 @@ _ANSWERS: dict[Any, Callable[..., Any]] = {
     F.softmax: kernels.softmax,
     torch.Tensor.softmax: kernels.softmax,
     torch.Tensor.__deepcopy__: _copied,
+    torch.Tensor.__setitem__: fusion.put,
     torch.autograd.backward: _backward,
 }

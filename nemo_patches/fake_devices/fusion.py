@@ -14,7 +14,9 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from nemo_patches.fake_devices.world import on_gpu, played
 
-_in_fusion = threading.local()  # depth of compiled functions, whose intermediate results stay in registers
+_in_fusion = (
+    threading.local()
+)  # depth of compiled functions, whose intermediate results stay in registers; copies that they need all the same
 
 
 def one_kernel(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -74,6 +76,29 @@ def fusion_depth() -> int:
     return int(getattr(_in_fusion, "depth", 0))
 
 
+def put(tensor: Tensor, places: Any, value: Any) -> None:
+    """`tensor[places] = value`: what a compiled function writes where tensors say is written in a copy of the whole, which is there until it ends.
+
+    An H200 was seen to need it for the gradient of Megatron's fused loss: one more 32-bit copy of the logits (docs/planner.md).
+    """
+    if (
+        fusion_depth()
+        and on_gpu(tensor)
+        and any(isinstance(place, Tensor) for place in (places if isinstance(places, tuple) else (places,)))
+    ):
+        copy = tensor.detach().clone()
+        played[-1].observer.allocated(copy, "copy in a compiled function")
+        _copies().append(copy)
+    torch._C.TensorBase.__setitem__(tensor, places, value)
+
+
+def _copies() -> list[Tensor]:
+    if not hasattr(_in_fusion, "copies"):
+        _in_fusion.copies = []
+    copies: list[Tensor] = _in_fusion.copies
+    return copies
+
+
 @contextlib.contextmanager
 def _fusing() -> Iterator[None]:
     _in_fusion.depth = fusion_depth() + 1
@@ -112,7 +137,9 @@ def compile_by_fusion(original: Callable[..., Any] | None) -> Callable[..., Any]
                 return _Fused.apply(of_values, *values)
             with _fusing():
                 result = function(*inputs, **options)
-            return _noted(result)
+            _noted(result)
+            _copies().clear()
+            return result
 
         return run
 

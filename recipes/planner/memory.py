@@ -77,7 +77,7 @@ def stage_memory(model: PlannedModel, layout: Layout, stage: int, *, kernels: st
     logits = head = 0.0
     if stage == pipeline - 1:
         head = tokens * head_bytes(model, item, kernels) / (tensor if layout.sequence_parallel else 1)
-        logits = _logit_bytes(model, item) * tokens * model.vocab_rows / tensor
+        logits = _logit_bytes(model, item, kernels) * tokens * model.vocab_rows / tensor
     at_work = max(tokens * item * (model.shape.ffn_input + model.shape.ffn) / tensor, _gathered_bytes(model, layout, item))
     if chosen := model.config.get("moe_router_topk"):  # copies of the tokens, and what comes of them, in the order of experts
         at_work = max(at_work, 2.0 * tokens * item * chosen * model.shape.hidden)
@@ -241,13 +241,14 @@ def optimizer_bytes(layout: Layout) -> int:
     return 12 if layout.is_half else 8
 
 
-def _logit_bytes(model: PlannedModel, item: int) -> int:
-    """Per token and vocabulary row: of each head the softmax in 32 bit and a cap's result, and of the last one its logits.
+def _logit_bytes(model: PlannedModel, item: int, kernels: str) -> int:
+    """Per token and vocabulary row: of each head the softmax in 32 bit and a cap's result, and of the last one its logits, then their gradients.
 
-    32-bit logits become the softmax themselves; 16-bit ones are gone when the next head has its own.
+    32-bit logits become the softmax themselves; 16-bit ones are gone when the next head has its own.  On a GPU the compiled loss makes the 16-bit
+    gradients from a copy of the softmax.
     """
     kept = 4 + (item if model.config.get("final_logit_softcapping") else 0)
-    return model.num_heads * kept + (item if item == 2 else 0)
+    return model.num_heads * kept + (0 if item == 4 else 2 if kernels == "cpu" else 2 + 4)
 
 
 @dataclass(frozen=True)

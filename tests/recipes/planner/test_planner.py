@@ -91,8 +91,9 @@ def test_a_second_head_costs_a_matrix_and_its_logits() -> None:
 
 
 def test_logits_are_counted_as_rehearsals_count_them() -> None:
-    """The 16-bit logits and a 32-bit softmax, which takes the place of what the loss computes on the way."""
-    assert estimate_memory(GAMS, ON_64).logits == 4 * 2048 * 80_000 * (2 + 4)
+    """The 32-bit softmax, the copy of it that the compiled loss writes in, and the 16-bit gradients: what an H200 was seen to need."""
+    assert estimate_memory(GAMS, ON_64).logits == 4 * 2048 * 80_000 * (4 + 4 + 2)
+    assert estimate_memory(GAMS, ON_64, kernels="cpu").logits == 4 * 2048 * 80_000 * (4 + 2)
 
 
 def test_a_node_holds_what_its_processes_save_and_load() -> None:
@@ -178,9 +179,11 @@ def test_checkpoint_interval_loses_the_least(save: float, failure: float) -> Non
 
 def test_gams_at_tensor_parallel_1_beats_the_papers_4_and_says_why() -> None:
     choices = ranked(GAMS, ON_64, PAPER_GPU, num_devices=64)
-    # Micro batches of 8 are hardly faster than the recipe's 4, and leave the GPU 2 GiB instead of 15.
-    assert [choice.layout.micro_batch_size for choice in choices[:2]] == [8, 4] and choices[1].layout == ON_64
-    assert choices[0].tokens_per_second < 1.01 * choices[1].tokens_per_second
+    # Micro batches of 8 would be hardly faster than the recipe's 4, and fit only with layers computed again, which makes them slower.
+    assert [choice.layout.micro_batch_size for choice in choices[:2]] == [4, 8] and choices[0].layout == ON_64
+    assert "4 layers of a stage computed again" in str(choices[1].layout) and choices[1].tokens_per_second < choices[0].tokens_per_second
+    larger = judge(GAMS, replace(ON_64, micro_batch_size=8, accumulation_steps=2), PAPER_GPU)
+    assert not larger.fit.fits and choices[0].tokens_per_second < larger.tokens_per_second < 1.01 * choices[0].tokens_per_second
     by_size = {size: next(c for c in choices if c.layout.tensor_parallel_size == size) for size in (1, 2, 4)}
     assert by_size[1].tokens_per_second > by_size[2].tokens_per_second > by_size[4].tokens_per_second
     assert by_size[4].time.tensor_parallel > 0.1 and by_size[1].time.tensor_parallel == 0.0
@@ -252,8 +255,8 @@ def test_cutting_samples_is_ranked_where_they_are_long() -> None:
 def test_a_layout_that_does_not_fit_is_refused_with_the_numbers() -> None:
     assert refusal(GAMS, ON_64, PAPER_GPU) == []
     assert refusal(GAMS, replace(ON_64, micro_batch_size=16, accumulation_steps=1), PAPER_GPU) == [
-        "the layout (TP 1 x PP 1 x DP 64, micro batch 16) needs 62.4 GiB on each a100-40gb, which has 39.4: 8.9 of weights, gradients and"
-        " optimizer, 36.1 of activations, 14.6 of logits; the fastest that fits is TP 1 x PP 1 x DP 64, micro batch 8 (36.9 GiB);"
+        "the layout (TP 1 x PP 1 x DP 64, micro batch 16) needs 72.1 GiB on each a100-40gb, which has 39.4: 8.9 of weights, gradients and"
+        " optimizer, 36.1 of activations, 24.4 of logits; the fastest that fits is TP 1 x PP 1 x DP 64, micro batch 4 (26.6 GiB);"
         " parallel.check_memory=false tries it all the same"
     ]
     one = replace(ON_64, data_parallel_size=1, accumulation_steps=1, micro_batch_size=1)
