@@ -1,4 +1,4 @@
-"""torch.compile as perfect fusion: what a compiled function keeps, and what stays in registers."""
+"""torch.compile as almost perfect fusion: what a compiled function keeps, what stays in registers, and where it needs a copy."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def fusion_depth() -> int:
 
 
 def put(tensor: Tensor, places: Any, value: Any) -> None:
-    """`tensor[places] = value`: what a compiled function writes where tensors say is written in a copy of the whole, which is there until it ends.
+    """`tensor[places] = value`: what a compiled function writes where tensors say is written in a copy of the whole, which is there until its results are.
 
     An H200 was seen to need it for the gradient of Megatron's fused loss: one more 32-bit copy of the logits (docs/planner.md).
     """
@@ -113,11 +113,12 @@ def _noted(result: Any) -> Any:
         for tensor in result if isinstance(result, tuple) else (result,):
             if on_gpu(tensor):
                 played[-1].observer.allocated(tensor, "compiled function")
+        _copies().clear()
     return result
 
 
 def compile_by_fusion(original: Callable[..., Any] | None) -> Callable[..., Any]:
-    """torch.compile as perfect fusion."""
+    """torch.compile as fusion."""
 
     def compile(function: Any = None, *args: Any, **kwargs: Any) -> Any:
         if function is None:
@@ -137,9 +138,7 @@ def compile_by_fusion(original: Callable[..., Any] | None) -> Callable[..., Any]
                 return _Fused.apply(of_values, *values)
             with _fusing():
                 result = function(*inputs, **options)
-            _noted(result)
-            _copies().clear()
-            return result
+            return _noted(result)
 
         return run
 
