@@ -404,7 +404,7 @@ def update(model: PreTrainedModel, optimizer: torch.optim.Optimizer, batch: Tens
 
 
 def require_finite(loss: Tensor, step: int) -> None:
-    """Refuse to go on from a step that broke the model.
+    """Refuse to go on from a step that broke the model, by its loss, a scalar.
 
     Raises:
         ValueError: if the loss is not finite.

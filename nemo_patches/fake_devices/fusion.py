@@ -77,7 +77,7 @@ def fusion_depth() -> int:
 
 
 def put(tensor: Tensor, places: Any, value: Any) -> None:
-    """`tensor[places] = value`: what a compiled function writes where tensors say is written in a copy of the whole, which is there until its results are.
+    """`tensor[places] = value`, of any shape: what a compiled function writes where tensors say is written in a copy of the whole, which is there until its results are.
 
     An H200 was seen to need it for the gradient of Megatron's fused loss: one more 32-bit copy of the logits (docs/planner.md).
     """
