@@ -127,7 +127,7 @@ def torch_cuda(name: str, digest: str, wrap: Callable[[Callable[..., Any]], Any]
         target=f"torch.cuda:{name}",
         wrap=wrap,
         package="torch",
-        digests={"2.13.0": digest},
+        digests={"2.11.0": digest, "2.13.0": digest},
         reason=f"NeMo and Megatron-core call torch.cuda.{name} without asking whether CUDA is there.",
         remove_when="they use torch.accelerator or their own device setting.",
     )
@@ -164,7 +164,7 @@ TORCH_PATCHES = (
         target="torch.cuda.random:get_rng_state",
         wrap=being(lambda device=None: torch.get_rng_state()),
         package="torch",
-        digests={"2.13.0": "06f5d8d816379b5b"},
+        digests={"2.11.0": "06f5d8d816379b5b", "2.13.0": "06f5d8d816379b5b"},
         reason="Megatron's tracker of random states reads the state of the GPU's generator.",
         remove_when="the tracker reads the generator of the device in use.",
     ),

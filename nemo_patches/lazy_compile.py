@@ -52,7 +52,7 @@ PATCHES = (
         target="torch:compile",
         wrap=compile_when_called,
         package="torch",
-        digests={"2.13.0": "e58dca34af724e23"},
+        digests={"2.11.0": "e171679bb7cf5e04", "2.13.0": "e58dca34af724e23"},
         reason="Importing Megatron-core imports torch's compiler for functions that a run may never call.",
         remove_when="torch.compile imports its backend at the first call.",
     ),
