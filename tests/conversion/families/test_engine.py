@@ -335,7 +335,7 @@ def test_a_stock_nemo_loads_it(observed: dict[str, dict[str, Observation]], stoc
     found = json.loads((stock / f"{name}.json").read_text())
     assert (found["model"], found["config"], found["dtype"], found["tokens"]) == (*NEMO_CLASSES[name], "torch.float32", 280)
     if name not in OF_THIS_PROJECT:
-        stand_in = ["nemo_patches", "nemo_patches.core", "nemo_patches.cpu_device", "nemo_patches.quiet"]
+        stand_in = ["nemo_patches", *(f"nemo_patches.{name}" for name in ("core", "cpu_device", "no_allocator", "quiet"))]
         assert found["modules of this project"] == stand_in
         assert found["eos_token_id"] is not None or name.startswith("qwen")
     logits = load_file(stock / f"{name}.safetensors")["logits"]
