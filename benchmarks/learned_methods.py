@@ -26,8 +26,8 @@ be_quiet_and_offline()
 
 import torch  # noqa: E402 (after the environment is set)
 
-from benchmarks.real_model.training import seconds_now  # noqa: E402
-from conversion.checkpoints.hf_model import inspect_checkpoint, load_model, require_device  # noqa: E402
+from benchmarks.real_model.training import chosen_device, seconds_now  # noqa: E402
+from conversion.checkpoints.hf_model import inspect_checkpoint, load_model  # noqa: E402
 from conversion.comparing.comparison import TextScorer, TrainingOptions, adamw, pack, put_rows, take_step  # noqa: E402
 from conversion.embeddings import METHODS  # noqa: E402
 from conversion.embeddings.case import read_case  # noqa: E402
@@ -74,10 +74,7 @@ def main() -> None:
     parser.add_argument("--output-rows", default="mean", help="token-distillation")
     parser.add_argument("--methods", nargs="+", default=[*CLOSED, *LEARNED], help="default: closed ones and all that learn")
     arguments = parser.parse_args()
-    try:
-        device = torch.device(require_device(arguments.device))
-    except ValueError as error:
-        raise SystemExit(str(error)) from error
+    device = chosen_device(arguments.device)
     torch.set_num_threads(1)
     chapters = {language: novels(arguments.data, language) for language in ("sl", "en")}
     texts = [heldout(chapters[language], language, arguments.heldout_bytes) for language in ("sl", "en")]

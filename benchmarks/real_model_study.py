@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from conversion.checkpoints.hf_model import be_quiet_and_offline, require_device
+from conversion.checkpoints.hf_model import be_quiet_and_offline
 
 be_quiet_and_offline()
 
@@ -28,7 +28,7 @@ import torch  # noqa: E402 (after the environment is set)
 from benchmarks.real_model.cells import DRAWN, LAPT, Cell, equal_bytes, measure, measure_speed  # noqa: E402
 from benchmarks.real_model.material import DICTIONARIES, Sizes, Study  # noqa: E402
 from benchmarks.real_model.tables import all_tables  # noqa: E402
-from benchmarks.real_model.training import WARMUP_STEPS, WAYS  # noqa: E402
+from benchmarks.real_model.training import WARMUP_STEPS, WAYS, chosen_device  # noqa: E402
 from conversion.comparing.comparison import TrainingOptions  # noqa: E402
 from conversion.embeddings import METHODS  # noqa: E402
 from conversion.embeddings.request import refusal_of  # noqa: E402
@@ -42,10 +42,7 @@ def main(argv: Sequence[str] | None = None, sizes: Sizes | None = None) -> None:
     arguments = _parser().parse_args(argv)
     if arguments.threads < 1 or (arguments.speed and arguments.threads > 1):
         raise SystemExit(f"--threads {arguments.threads}: expected {'1, of which --speed tells' if arguments.speed else 'at least 1'}")
-    try:
-        device = torch.device(require_device(arguments.device))
-    except ValueError as error:
-        raise SystemExit(str(error)) from error
+    device = chosen_device(arguments.device)
     torch.set_num_threads(arguments.threads)
     how = TrainingOptions(learning_rate=arguments.learning_rate, batch_size=4, sequence_length=256, mixed_precision=True)
     of_step = how.batch_size * how.sequence_length

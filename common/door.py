@@ -18,6 +18,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from common.python_path import python_path
+
 ROOT = Path(__file__).resolve().parent.parent
 STAGES = ("data_prep", "nemo_patches", "conversion", "recipes", "slurm", "eval")  # in the order in which a user meets them
 SHELLS = ("bash", "fish", "zsh")
@@ -135,8 +137,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         return _MISUSED
-    paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
-    os.execve(sys.executable, [sys.executable, "-m", module, *words[1:]], {**os.environ, "PYTHONPATH": os.pathsep.join(paths)})
+    os.execve(sys.executable, [sys.executable, "-m", module, *words[1:]], {**os.environ, "PYTHONPATH": python_path(ROOT)})
 
 
 if __name__ == "__main__":

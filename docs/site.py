@@ -14,6 +14,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from common.door import STAGES, Command, commands  # noqa: E402 (the checkout first)
+from common.python_path import python_path  # noqa: E402
 
 _PAGE = re.compile(r"`docs/([\w-]+\.md)`")
 _HEADING = re.compile(r"^# (.+)$", re.MULTILINE)
@@ -54,7 +55,7 @@ def title_of(page: str) -> str:
 
 def help_of(command: Command) -> str:
     """What the command says of itself."""
-    environment = {**os.environ, "COLUMNS": "110", "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, "COLUMNS": "110", "PYTHONPATH": python_path(ROOT)}
     call = [sys.executable, "-m", command.module, "--help"]
     return subprocess.run(call, env=environment, capture_output=True, text=True, timeout=120, check=True).stdout
 

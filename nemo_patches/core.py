@@ -9,6 +9,7 @@ import textwrap
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 import xxhash
@@ -65,6 +66,27 @@ def source_digest(function: Callable[..., Any]) -> str:
         if not getattr(node, "type_params", True):  # which Python 3.12 gives functions and classes
             del node.type_params  # type: ignore[attr-defined]
     return xxhash.xxh3_64_hexdigest(ast.dump(definition).encode())
+
+
+def file_problem(name: str, package: str, digests: Mapping[str, str], path: Path) -> str | None:
+    """Why a module is taken as it is, in a sentence; None if its file is the one that is known or its distribution is not installed.
+
+    Args:
+        name: of the module, as it is imported.
+        package: the distribution whose version decides.
+        digests: version -> xxh3 of the file in that version.
+        path: of the file, below where the distribution lies.
+    """
+    try:
+        distribution = metadata.distribution(package)
+    except metadata.PackageNotFoundError:
+        return None
+    version = distribution.version.partition("+")[0]
+    if (expected := digests.get(version)) is None:
+        return f"{name} is known for {package} {', '.join(digests)}; found {version}"
+    file = Path(str(distribution.locate_file(path)))
+    found = xxhash.xxh3_64_hexdigest(file.read_bytes()) if file.is_file() else "none"
+    return None if found == expected else f"{file} of {package} {version} has digest {found}; expected {expected}"
 
 
 def check(patches: Iterable[Patch]) -> list[str]:

@@ -17,14 +17,13 @@ import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib import metadata
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import xxhash
+from nemo_patches.core import file_problem
 
 _WALKED = ("__all__", "__version__")  # names of this form that somebody wants; others are asked of every module by who walks through all
 _pending: dict[str, _Deferred] = {}
@@ -48,17 +47,7 @@ class LazyPackage:
 
     def problem(self) -> str | None:
         """Why it is imported whole, in a sentence; None if it fits or is not installed."""
-        try:
-            distribution = metadata.distribution(self.distribution)
-        except metadata.PackageNotFoundError:
-            return None
-        version = distribution.version.partition("+")[0]
-        expected = self.digests.get(version)
-        if expected is None:
-            return f"{self.name} is known for {self.distribution} {', '.join(self.digests)}; found {version}"
-        path = Path(str(distribution.locate_file(Path(*self.name.split("."), "__init__.py"))))
-        found = xxhash.xxh3_64_hexdigest(path.read_bytes()) if path.is_file() else "none"
-        return None if found == expected else f"{path} of {self.distribution} {version} has digest {found}; expected {expected}"
+        return file_problem(self.name, self.distribution, self.digests, Path(*self.name.split("."), "__init__.py"))
 
 
 def import_lazily(packages: Sequence[LazyPackage] | None = None) -> None:

@@ -8,11 +8,10 @@ visible the import fails with an IndexError, as in `conversion.verify`, which co
 from __future__ import annotations
 
 import sys
-from importlib import metadata
 from pathlib import Path
 from types import ModuleType
 
-import xxhash
+from nemo_patches.core import file_problem
 
 _NAME = "megatron.core.inference.unified_memory"
 _DIGESTS = {"0.15.3": "ab7172fc0c7ec05d"}  # version of megatron-core -> xxh3 of the module's file
@@ -20,16 +19,7 @@ _DIGESTS = {"0.15.3": "ab7172fc0c7ec05d"}  # version of megatron-core -> xxh3 of
 
 def problem() -> str | None:
     """Why the module is imported as it is, in a sentence; None if it is the one that is known or there is none."""
-    try:
-        distribution = metadata.distribution("megatron-core")
-    except metadata.PackageNotFoundError:
-        return None
-    version = distribution.version.partition("+")[0]
-    if (expected := _DIGESTS.get(version)) is None:
-        return f"{_NAME} is known for megatron-core {', '.join(_DIGESTS)}; found {version}"
-    path = Path(str(distribution.locate_file(Path(*_NAME.split(".")).with_suffix(".py"))))
-    found = xxhash.xxh3_64_hexdigest(path.read_bytes()) if path.is_file() else "none"
-    return None if found == expected else f"{path} of megatron-core {version} has digest {found}; expected {expected}"
+    return file_problem(_NAME, "megatron-core", _DIGESTS, Path(*_NAME.split(".")).with_suffix(".py"))
 
 
 def compile_no_allocator() -> None:

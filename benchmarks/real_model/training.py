@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.real_model.recorded import RecordedStep
+from conversion.checkpoints.hf_model import require_device
 from conversion.comparing.comparison import TrainingOptions, adamw, take_step
 
 if TYPE_CHECKING:
@@ -130,6 +131,14 @@ def trained_steps(
         _save(state, model, optimizer, step, seconds)
     else:
         state.unlink(missing_ok=True)
+
+
+def chosen_device(name: str) -> torch.device:
+    """The device of `--device`; one that is not there ends the study with its sentence."""
+    try:
+        return torch.device(require_device(name))
+    except ValueError as error:
+        raise SystemExit(str(error)) from error
 
 
 def seconds_now(device: torch.device) -> float:

@@ -248,7 +248,10 @@ def _logit_bytes(model: PlannedModel, item: int, kernels: str) -> int:
     gradients from a copy of the softmax.
     """
     kept = 4 + (item if model.config.get("final_logit_softcapping") else 0)
-    return model.num_heads * kept + (0 if item == 4 else 2 if kernels == "cpu" else 2 + 4)
+    if item == 4:
+        return model.num_heads * kept
+    copied = 0 if kernels == "cpu" else 4
+    return model.num_heads * kept + item + copied
 
 
 @dataclass(frozen=True)

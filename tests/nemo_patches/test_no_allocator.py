@@ -14,22 +14,23 @@ from tests.processes import ROOT
 
 # What the import asks for is said to be there, and the compiler tells that it was called.
 IMPORT = """
-import os, torch.cuda, torch.utils.cpp_extension
+import torch.cuda, torch.utils.cpp_extension
 torch.cuda.memory.MemPool = torch.cuda.MemPool = object
 def load_inline(**options):
     print("compiled", options["name"])
     raise RuntimeError
 torch.utils.cpp_extension.load_inline = load_inline
 """
-ENGINE = "from megatron.core.inference.contexts import dynamic_context\nprint(dynamic_context.has_unified_memory)\n"
-QUIETLY = f"from nemo_patches.quiet import quiet_imports\nwith quiet_imports():\n    {ENGINE.partition(chr(10))[0]}\nprint(dynamic_context.has_unified_memory)\n"
+ENGINE = "from megatron.core.inference.contexts import dynamic_context"
+TELL = "\nprint(dynamic_context.has_unified_memory)\n"
+QUIETLY = f"from nemo_patches.quiet import quiet_imports\nwith quiet_imports():\n    {ENGINE}"
 
 
 @pytest.mark.parametrize(("how", "said"), [(ENGINE, ["compiled managed_alloc_runtime", "False"]), (QUIETLY, ["False"])])
 def test_the_compiler_is_called_by_megatron_and_not_by_us(how: str, said: list[str]) -> None:
     environment = {**os.environ, "PYTHONPATH": python_path(ROOT)}
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", IMPORT + how], env=environment, capture_output=True, text=True, timeout=300
+        [sys.executable, "-W", "ignore", "-c", IMPORT + how + TELL], env=environment, capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0, done.stderr[-2000:]
     assert done.stdout.split("\n")[:-1] == said
