@@ -27,7 +27,7 @@ from benchmarks.whole.case import Command
 from benchmarks.whole.cases import cases_of
 from benchmarks.whole.commands import require_inputs
 from common import command
-from common.meter import ROOT
+from common.meter import ROOT, usual_environment
 from common.tables import markdown_table
 
 _TIMEOUT_SECONDS = 120
@@ -61,7 +61,9 @@ def first_line(words: Command, work: Path) -> tuple[float, float, str]:
         termios.tcsetwinsize(terminal, (24, 120))  # bars are not drawn where there is no room
         start = time.monotonic()
         arguments = [str(word) for word in words(Path(scratch) / "output")]
-        process = subprocess.Popen(arguments, cwd=ROOT, stdin=terminal, stdout=terminal, stderr=terminal, start_new_session=True)
+        process = subprocess.Popen(
+            arguments, cwd=ROOT, env=usual_environment(), stdin=terminal, stdout=terminal, stderr=terminal, start_new_session=True
+        )
         os.close(terminal)
         try:
             ready, _, _ = select.select([controller], [], [], _TIMEOUT_SECONDS)

@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import threading
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
 Result = TypeVar("Result")
+_LESS = 5  # a third of the processor beside the main work, so that it does not starve on a machine that others use too
 
 
 class Background(Generic[Result]):
-    """Starts a function in a daemon thread; `result` waits for it and gives what it returned, or raises what it raised."""
+    """Starts a function in a daemon thread; `result` waits for it and gives what it returned, or raises what it raised.
 
-    def __init__(self, function: Callable[[], Result]) -> None:
+    Args:
+        yields: whether it leaves the processor to the main work where both want it, as do processes that it starts.
+    """
+
+    def __init__(self, function: Callable[[], Result], *, yields: bool = False) -> None:
         self._function = function
+        self._yields = yields
         self._result: Result
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
+        if self._yields and sys.platform == "linux":  # elsewhere a priority is that of the whole process
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), os.getpriority(os.PRIO_PROCESS, 0) + _LESS)
         try:
             self._result = self._function()
         except BaseException as error:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 _TIMEOUT_SECONDS = 4 * 3600
+_UNCACHED = "PYTHONDONTWRITEBYTECODE"  # with it each start compiles all of this project again, and nothing of what pip has installed
 
 # Starts a process and reports the resources of that child and those that it waited for: wait4 by its id sees no other.  It is small, as
 # Linux counts the largest resident set of a process from that of the one that started it.
@@ -43,8 +44,15 @@ class Measured:
     output: str
 
 
+def usual_environment() -> dict[str, str]:
+    """Variables of this process, but for the one that only developers and their machines set."""
+    return {name: value for name, value in os.environ.items() if name != _UNCACHED}
+
+
 def measure(words: Sequence[str | Path], *, environment: Mapping[str, str] | None = None) -> Measured:
     """Run a command to its end.
+
+    Python may keep what it compiles, so a first start costs more than the next ones, as it does for a user.
 
     Args:
         environment: variables beside those of this process.
@@ -53,7 +61,7 @@ def measure(words: Sequence[str | Path], *, environment: Mapping[str, str] | Non
         RuntimeError: if it fails, with its last words.
     """
     command = [sys.executable, "-c", _METER, *map(str, words)]
-    variables = {**os.environ, **(environment or {})}
+    variables = {**usual_environment(), **(environment or {})}
     done = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, timeout=_TIMEOUT_SECONDS, check=False)
     output, _, figures = done.stdout.strip().rpartition("\n")
     seconds, cpu_seconds, peak_bytes, code = json.loads(figures) if not done.returncode else (0.0, 0.0, 0, done.returncode)

@@ -69,8 +69,8 @@ def convert(input_dir: Path, output_dir: Path, *, identity: Callable[[Path], Ide
     with staged_directory(output_dir, required_bytes=total) as staging:
         # One reads the whole input, the other imports much: both run beside the conversion, and end it if they find something wrong.
         source_digest, tokenizer_digest = (
-            Background(hf.digest),
-            Background(partial(_tokenizer_digest, hf, manifest, config["vocab_size"], identity)),
+            Background(hf.digest, yields=True),
+            Background(partial(_tokenizer_digest, hf, manifest, config["vocab_size"], identity), yields=True),
         )
         with Progress("converting", total=total, unit="B", is_bytes=True) as progress:
 

@@ -103,7 +103,7 @@ def export(
     )
     total = sum(tensor.nbytes for tensor in tensors)
     with staged_directory(output_dir, required_bytes=total) as staging:
-        source_digest = Background(partial(_digest, nemo, manifest))  # reads the whole input, so it runs beside the conversion
+        source_digest = Background(partial(_digest, nemo, manifest), yields=True)  # reads the whole input, so it runs beside the conversion
         with Progress("converting", total=total, unit="B", is_bytes=True) as progress:
             shard_bytes = max_shard_bytes or DEFAULT_MAX_SHARD_BYTES
             weights = counted(tensors, progress.advance)
