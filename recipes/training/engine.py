@@ -177,12 +177,13 @@ class RecipeStrategy(nl.MegatronStrategy):
         else:
             self._gathering = gathering
         checkpoint_io.until_step, checkpoint_io.gathered_later = kept.state.until_step, gathering.storages
-        common = {}
+        common: dict[str, Any] = {}
         if self.is_global_zero:
-            common = {**checkpoint, "state_dict": {}, "content_metadata": self.sharded_state_dict_metadata}
+            common = {**checkpoint, "state_dict": {}}
             optimizer = self._distributed_optimizer(with_optimizer=with_optimizer)
             if optimizer is not None:
                 common |= {"optimizer_states": {}, "optimizer": [{**optimizer.state_dict(), **kept.optimizer}]}
+            common["content_metadata"] = self.sharded_state_dict_metadata
         self.checkpoint_io.save_again(common, kept.planned, filepath, *([] if finalize is None else [finalize]))
 
     def _distributed_optimizer(self, *, with_optimizer: bool) -> DistributedOptimizer | None:
