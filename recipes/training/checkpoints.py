@@ -132,7 +132,7 @@ class Checkpoints(Callback):
 
         Args:
             lease_is_seen: whether rank 0 has just looked whether the directory is still the run's, and all know.
-            again: whether no rank has to plan, where they have found that out.
+            again: whether no rank has to plan; if it is not known they meet for that.
         """
         step = trainer.global_step
         if step == self._last_saved:
@@ -141,6 +141,8 @@ class Checkpoints(Callback):
             self._end_save_beside(trainer)
             if not lease_is_seen:
                 self._fence.check()
+            if again is None:
+                again = not largest_of_all_ranks(int(self.has_to_plan(trainer)))
             self._last_saved = step
             self._begun = time.monotonic()
             partial = self._directory / f".{checkpoint_name(step)}.{self._fence.token}.partial"  # nobody else's, whoever has the directory
@@ -152,7 +154,7 @@ class Checkpoints(Callback):
     def _is_weights_only(self, step: int) -> bool:
         return step == self._max_steps and not self._optimizer_in_last
 
-    def _save_now(self, trainer: Trainer, partial: Path, step: int, again: bool | None) -> None:
+    def _save_now(self, trainer: Trainer, partial: Path, step: int, again: bool) -> None:
         prepared = Background(partial_function(self._prepare, partial)) if trainer.is_global_zero else None
         start = time.monotonic()
         trainer.save_checkpoint(str(partial), weights_only=self._is_weights_only(step), storage_options={"again": again})
@@ -164,7 +166,7 @@ class Checkpoints(Callback):
                 self._saved(step)
         trainer.strategy.barrier("checkpoint renamed")
 
-    def _begin_beside(self, trainer: Trainer, partial: Path, step: int, again: bool | None) -> None:
+    def _begin_beside(self, trainer: Trainer, partial: Path, step: int, again: bool) -> None:
         """Begin a save beside the training; where no rank has to plan, none waits for another here."""
         start = time.monotonic()
         weights_only, strategy = self._is_weights_only(step), trainer.strategy

@@ -135,14 +135,11 @@ class RecipeStrategy(nl.MegatronStrategy):
         """See NeMo's class; what is the same at every save is found out once.
 
         Args:
-            storage_options: may say `again`, what `can_save_again` has answered on all ranks; if it does not, they meet for that.
+            storage_options: may say `again`: that `can_save_again` is so on all ranks.
         """
         options = dict(storage_options or {})
         has_optimizer = "optimizer_states" in checkpoint
-        again = options.pop("again", None)
-        if again is None:
-            again = _is_so_on_all_ranks(self.can_save_again(with_optimizer=has_optimizer))
-        if again:
+        if options.pop("again", False):
             self.save_again(checkpoint, filepath, with_optimizer=has_optimizer, finalize=options.get("finalize_fn"))
             return
         optimizer = self._distributed_optimizer(with_optimizer=has_optimizer)
@@ -202,8 +199,8 @@ class RecipeStrategy(nl.MegatronStrategy):
 
     def end_copying(self) -> None:
         """Wait until all is copied, before a step changes it or when none follows; every rank takes part."""
-        if self._gathering is not None:
-            self._gathering.do_now()
+        if self._gathering is not None:  # no pass has followed, or none that needed some of the parameters
+            self._gathering.do_before_change()
             self._gathering = None
         self.unwrapped_checkpoint_io.copies.begin()
         self.unwrapped_checkpoint_io.copies.wait()
@@ -249,12 +246,6 @@ class RecipeStrategy(nl.MegatronStrategy):
                 model.embedding.word_embeddings.fill(factors)
         for optimizer in self.optimizers:
             optimizer.reload_model_params()
-
-
-def _is_so_on_all_ranks(found: bool) -> bool:
-    answer = torch.tensor(int(found), dtype=torch.int32, device="cuda")
-    torch.distributed.all_reduce(answer, op=torch.distributed.ReduceOp.MIN)
-    return bool(answer.item())
 
 
 def train(

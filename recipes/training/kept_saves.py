@@ -120,15 +120,22 @@ class Gathering:
         return frozenset(storage_name(bucket.param_data) for group in self._left for bucket in group.buckets)
 
     def is_over(self) -> bool:
-        """Whether all has come; to be asked behind every forward pass, as a group forgets that it was gathered in its backward pass."""
+        """Whether all has come; to be asked behind every forward pass, as a group forgets behind the backward passes that it was gathered."""
         self._left = [group for group in self._left if not _is_gathered(group)]
         return not self._left
 
     def do_now(self) -> None:
-        """Have what is left; every rank takes part."""
+        """Have what is left, as the next step would, which does not do it again; every rank takes part."""
         for group in self._left:
             group.start_param_sync(force_sync=True)
         self._left = []
+
+    def do_before_change(self) -> None:
+        """Have what is left, before a step changes it, so that what it changes is gathered anew; every rank takes part."""
+        left = self._left
+        self.do_now()
+        for group in left:
+            group.param_gather_dispatched = False
 
 
 def _is_gathered(group: Any) -> bool:
