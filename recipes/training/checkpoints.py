@@ -102,10 +102,12 @@ class Checkpoints(Callback):
         """Whether by this rank's clock the last save is so long ago that another one should follow, whatever the step."""
         return self._every_seconds is not None and time.monotonic() - self._begun >= self._every_seconds
 
-    def has_to_plan(self, trainer: Trainer) -> bool:
-        """Whether this rank cannot save the step that is over as one before."""
-        again: bool = trainer.strategy.can_save_again(with_optimizer=not self._is_weights_only(trainer.global_step))  # type: ignore[attr-defined]
-        return not again
+    def planned(self, trainer: Trainer) -> int:
+        """Whether this rank can save the step that is over as one before: -1, else 0, so that the largest of all ranks is -1 where all can.
+
+        The tensors of a rehearsal, which have no values, then say that a save has to be planned.
+        """
+        return -int(trainer.strategy.can_save_again(with_optimizer=not self._is_weights_only(trainer.global_step)))  # type: ignore[attr-defined]
 
     def state_beside(self, trainer: Trainer) -> int:
         """How far this rank is with a save beside the training; the largest of all ranks is how far they are together."""
@@ -142,7 +144,7 @@ class Checkpoints(Callback):
             if not lease_is_seen:
                 self._fence.check()
             if again is None:
-                again = not largest_of_all_ranks(int(self.has_to_plan(trainer)))
+                again = largest_of_all_ranks(self.planned(trainer)) == -1
             self._last_saved = step
             self._begun = time.monotonic()
             partial = self._directory / f".{checkpoint_name(step)}.{self._fence.token}.partial"  # nobody else's, whoever has the directory

@@ -42,17 +42,17 @@ class Stopping(Callback):
         due = trainer.is_global_zero and checkpoints.is_due()  # by one clock
         if trainer.is_global_zero and (regular or due or any(files)):
             self._fence.may_write()  # looks now, so that nothing is begun in a directory that is another's
-        plans = regular and checkpoints.has_to_plan(trainer)
-        seen = [*files, due, self._signals.received, self._fence.is_lost(), plans, checkpoints.state_beside(trainer)]
+        planned = checkpoints.planned(trainer) if regular else 0
+        seen = [*files, due, self._signals.received, self._fence.is_lost(), planned, checkpoints.state_beside(trainer)]
         asked = torch.tensor(seen, dtype=torch.int32, device="cuda")
         torch.distributed.all_reduce(asked, op=torch.distributed.ReduceOp.MAX)
-        save, leave, due, number, is_lost, plans, state_beside = asked.tolist()
+        save, leave, due, number, is_lost, planned, state_beside = asked.tolist()
         if is_lost:
             self._fence.end()
         checkpoints.go_on(trainer, state_beside)
         if not (regular or save or leave or due or number):
             return
-        checkpoints.save(trainer, lease_is_seen=bool(regular or save or leave or due), again=not plans if regular else None)
+        checkpoints.save(trainer, lease_is_seen=bool(regular or save or leave or due), again=planned == -1 if regular else None)
         if leave or number:
             trainer.should_stop = True
             self.reason = signal.Signals(number).name if number else f"the file {self._run_dir / EXIT_FILE}"
