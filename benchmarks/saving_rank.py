@@ -110,6 +110,7 @@ def _save_as_nemo_does(trainer: Any, directory: Path) -> None:
 
     from recipes.training.checkpoints import Checkpoints
     from recipes.training.engine import RecipeStrategy
+    from recipes.training.stopping import Stopping
 
     AppState().log_dir = directory.parent  # as NeMo's logger does, which no run of ours has
     RecipeStrategy.sharded_state_dict_metadata = nl.MegatronStrategy.sharded_state_dict_metadata  # type: ignore[method-assign]
@@ -126,7 +127,7 @@ def _save_as_nemo_does(trainer: Any, directory: Path) -> None:
         save_context_on_train_end=False,
         filename="{step}",
     )
-    trainer.callbacks = [*(other for other in trainer.callbacks if not isinstance(other, Checkpoints)), callback]
+    trainer.callbacks = [*(other for other in trainer.callbacks if not isinstance(other, Checkpoints | Stopping)), callback]
 
 
 if __name__ == "__main__":

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,7 @@ import torch
 from megatron.core import parallel_state
 from megatron.core.dist_checkpointing.core import CheckpointingConfig, save_config
 from megatron.core.dist_checkpointing.mapping import ShardedObject, ShardedTensor
-from megatron.core.dist_checkpointing.strategies.async_utils import AsyncCaller, AsyncCallsQueue, AsyncRequest
+from megatron.core.dist_checkpointing.strategies.async_utils import AsyncRequest
 from megatron.core.dist_checkpointing.strategies.filesystem_async import FileSystemWriterAsync, _split_by_size_and_type
 from megatron.core.dist_checkpointing.strategies.fully_parallel import FullyParallelSaveStrategyWrapper
 from megatron.core.dist_checkpointing.strategies.state_dict_saver import save_state_dict_async_finalize, save_state_dict_async_plan
@@ -32,7 +34,7 @@ from torch.distributed.checkpoint.planner import WriteItemType
 from common.background import Background
 from conversion.checkpoints.nemo_checkpoint import extra_states
 from nemo_patches.extra_state import with_no_extra_state, without_extra_state
-from recipes.training.shard_files import HostCopies, ShardFile, Writing, on_host, write_file
+from recipes.training.shard_files import HostCopies, ShardFile, Writing, nothing, on_host, write_file
 
 _BACKEND = ("torch_dist", 1)  # Megatron's name of the format, and its version
 
@@ -45,6 +47,8 @@ class CheckpointIO(MegatronCheckpointIO):  # type: ignore[misc]
         saved: what the newest save of a rank was found to be.
         copies: that asynchronous saves write.
         until_step: storages that only the optimizer's step changes, before which `copies.wait` is called.
+        gathered_later: those of them that do not have their values yet, when `save_checkpoint` or `save_again` is called.
+        told_digests: what each rank has written of a save by its number, for rank 0 when all have; a rehearsal has another one.
     """
 
     def __init__(self, *, asynchronous: bool) -> None:
@@ -52,6 +56,9 @@ class CheckpointIO(MegatronCheckpointIO):  # type: ignore[misc]
         self.write = write_file
         self.saved: PlannedSave | None = None
         self.until_step: frozenset[int] = frozenset()
+        self.gathered_later: frozenset[int] = frozenset()
+        self.told_digests = _told_digests
+        self.number = 0  # of the newest save, which is the same on all ranks
         self._writing = Writing(Path(), (), self.write)
         self.copies = HostCopies()
 
@@ -64,29 +71,43 @@ class CheckpointIO(MegatronCheckpointIO):  # type: ignore[misc]
         """Save what an earlier save has planned and written; returns what is to be done beside the training, if that is how it is written.
 
         Args:
-            common: what belongs to no tensor, as it is now.
+            common: what belongs to no tensor, as it is now; asked of rank 0 alone.
         """
         weights = Path(ckpt_to_weights_subdir(path, is_saving=True))
-        weights.mkdir(parents=True, exist_ok=True)
+        describe = nothing
         if distributed.get_rank() == 0:
-            torch.save(extract_sharded_base(common)[1], weights / "common.pt")  # plain dictionaries, as Megatron makes them
-            (weights / ".metadata").write_bytes(planned.description)
-            save_config(CheckpointingConfig(*_BACKEND), str(weights))
-        writing = self.writing_of(weights, planned.files)
+            plain = extract_sharded_base(common)[1]  # plain dictionaries, as Megatron makes them
+            # What is written beside the training is as it is now.
+            describe = partial(_describe, weights, deepcopy(plain) if self.async_save else plain, planned.description)
+        writing = self.writing_of(weights, planned.files, first=partial(_make_directory, weights, describe))
         request = AsyncRequest(writing, (), [partial(_require_same_places, writing, planned.writing)])
         if self.async_save:
             return request
         request.execute_sync()
         return None
 
-    def writing_of(self, weights: Path, files: Sequence[ShardFile]) -> Writing:
-        """The work that writes files: of a copy, where the training goes on meanwhile."""
+    def writing_of(self, weights: Path, files: Sequence[ShardFile], *, first: Callable[[], None] = nothing) -> Writing:
+        """The work that writes files: of a copy, where the training goes on meanwhile.
+
+        Args:
+            first: what it does before.
+        """
         if self.async_save:
-            copies = self.copies.take(files, until_step=self.until_step)
-            self._writing = Writing(weights, copies, self.write, ready=self.copies.wait)
+            copies = self.copies.take(files, until_step=self.until_step, gathered_later=self.gathered_later)
+            self.number += 1
+            before, behind = partial(_in_turn, self.copies.wait, first), partial(self._tell_digests, self.number)
+            self._writing = Writing(weights, copies, self.write, before=before, behind=behind)
         else:
-            self._writing = Writing(weights, on_host(files), self.write)
+            self._writing = Writing(weights, on_host(files), self.write, before=first)
         return self._writing
+
+    @property
+    def error(self) -> BaseException | None:
+        """What went wrong in the newest save of this rank, when that has ended."""
+        return self._writing.error
+
+    def _tell_digests(self, number: int) -> None:
+        _store().set(_key(number, distributed.get_rank()), json.dumps(self._writing.digests))
 
     def digests_of_all_ranks(self) -> dict[str, str]:
         """Digest of each file of the newest save, as the ranks that wrote them know them; every rank calls this when it has written.
@@ -111,6 +132,41 @@ class CheckpointIO(MegatronCheckpointIO):  # type: ignore[misc]
 
     def _determine_dist_ckpt_save_strategy(self) -> FullyParallelSaveStrategyWrapper:
         return FullyParallelSaveStrategyWrapper(_SaveStrategy(self))
+
+
+def _make_directory(weights: Path, describe: Callable[[], None]) -> None:
+    weights.mkdir(parents=True, exist_ok=True)
+    describe()
+
+
+def _describe(weights: Path, common: dict[str, Any], description: bytes) -> None:
+    """Write what a checkpoint has besides the files of the ranks."""
+    torch.save(common, weights / "common.pt")
+    (weights / ".metadata").write_bytes(description)
+    save_config(CheckpointingConfig(*_BACKEND), str(weights))
+
+
+def _in_turn(*functions: Callable[[], None]) -> None:
+    for function in functions:
+        function()
+
+
+def _told_digests(number: int) -> dict[str, str]:
+    """Digest of each file of a save, of which all ranks have told theirs."""
+    found: dict[str, str] = {}
+    for rank in range(distributed.get_world_size()):
+        found |= json.loads(_store().get(_key(number, rank)))
+        _store().delete_key(_key(number, rank))
+    return found
+
+
+def _key(number: int, rank: int) -> str:
+    return f"scion/digests/{number}/{rank}"
+
+
+def _store() -> distributed.Store:
+    """Where the ranks have met: a thread tells there what another rank reads, while the training has the process groups for itself."""
+    return distributed.distributed_c10d._get_default_store()
 
 
 def _require_same_places(writing: Writing, described: Writing) -> None:
@@ -176,7 +232,11 @@ class _SaveStrategy(TorchDistSaveShardedStrategy):  # type: ignore[misc]
 
 
 class CheckpointIOBeside(AsyncFinalizableCheckpointIO):  # type: ignore[misc]
-    """NeMo's, whose saves are written by threads of the ranks while they train."""
+    """NeMo's, whose saves are written by threads of the ranks while they train, one at a time.
+
+    NeMo's and Megatron's own ask behind every step, in a meeting of the ranks, whether all have written, and meet again when they have.
+    Here nobody meets: who calls `end` has found that out (`recipes.training.stopping` asks for it in the meeting that there is anyway).
+    """
 
     def __init__(self, checkpoint_io: CheckpointIO) -> None:
         super().__init__(checkpoint_io)
@@ -189,36 +249,45 @@ class CheckpointIOBeside(AsyncFinalizableCheckpointIO):  # type: ignore[misc]
         self.async_calls_queue.schedule_async_request(request)
 
 
-class _ThreadQueue(AsyncCallsQueue):  # type: ignore[misc]
-    """Megatron's, whose work is done by a thread in place of a forked process."""
-
-    def _get_async_caller(self) -> AsyncCaller:
-        return _ThreadCaller()
-
-
-class _ThreadCaller(AsyncCaller):  # type: ignore[misc]
-    """Does one request."""
+class _ThreadQueue:
+    """As much of Megatron's queue as NeMo's class asks for; the work is done by a thread in place of a forked process."""
 
     def __init__(self) -> None:
-        self._work: Background[None] | None = None
+        self._pending: tuple[Background[None], AsyncRequest] | None = None
 
-    def schedule_async_call(self, async_req: AsyncRequest) -> None:
+    @property
+    def is_writing(self) -> bool:
+        """Whether this rank is not done with a save."""
+        return self._pending is not None and not self._pending[0].is_done
+
+    def wait(self) -> None:
+        """Until this rank has written what it has begun, or failed."""
+        if self._pending is not None:
+            self._pending[0].result()
+
+    def schedule_async_request(self, request: AsyncRequest) -> int:
+        """Begin; see Megatron's class."""
+        assert self._pending is None, "one save at a time"
+        self._pending = Background(request.async_fn), request
+        return 0
+
+    def get_num_unfinalized_calls(self) -> int:
         """See Megatron's class."""
-        self._work = Background(async_req.async_fn)
+        return 0 if self._pending is None else 1
 
-    def is_current_async_call_done(self, blocking: bool = False, no_dist: bool = False) -> bool:
-        """See Megatron's class."""
-        assert self._work is not None
-        if blocking:
-            self._work.result()
-        is_done = self._work.is_done
-        return is_done if no_dist else self.sync_all_async_calls(int(not is_done))
+    def maybe_finalize_async_calls(self, blocking: bool = False) -> list[int]:
+        """End the save, if `blocking`; every rank calls that at the same time, when all have written.
 
-    def close(self, abort: bool = False) -> None:
-        """See Megatron's class; a thread ends with its work or with the rank."""
-
-    def __del__(self) -> None:
-        """Nothing to end."""
+        NeMo's callback asks behind every step without waiting, when nothing is known of the others.
+        """
+        if not blocking or self._pending is None:
+            return []
+        work, request = self._pending
+        work.result()
+        self._pending = None
+        for finalize in request.finalize_fns:
+            finalize()
+        return [0]
 
 
 def empty_extra_states(model: Mapping[str, Any]) -> dict[str, ShardedObject]:

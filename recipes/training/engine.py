@@ -38,6 +38,7 @@ with quick_imports():
     from megatron.core.datasets.gpt_dataset import GPTDataset
     from megatron.core.distributed import DistributedDataParallelConfig
     from megatron.core.optimizer import USING_PYTORCH_OPTIMIZER, OptimizerConfig
+    from megatron.core.optimizer.distrib_optimizer import DistributedOptimizer
     from nemo.collections.llm.gpt.data.pre_training import PreTrainingDataModule
     from nemo.collections.llm.gpt.model.base import GPTConfig, GPTModel
     from nemo.lightning.pytorch.optim import LRSchedulerModule
@@ -54,15 +55,7 @@ with quick_imports():
     from recipes.training.event_files import forget_points
     from recipes.training.freezing import freeze_for_the_whole_run
     from recipes.training.growing_batches import GrowingBatches
-    from recipes.training.kept_saves import (
-        KeptSave,
-        buffers_of,
-        can_be_kept,
-        distributed_optimizer,
-        memory_of,
-        rest_of_optimizer,
-        stepped_tensors,
-    )
+    from recipes.training.kept_saves import Gathering, KeptSave, RunState, can_be_kept, distributed_optimizer, rest_of_optimizer
     from recipes.training.loggers import TENSORBOARD_NAME, finish, make_loggers
     from recipes.training.losses import StepLoss
     from recipes.training.masking import MaskedDataModule, MaskedPassesDataModule
@@ -116,6 +109,7 @@ class TrainedModel(GPTModel):
         """(samples, tokens) losses of a micro batch in nats, or what the next pipeline stage gets, (tokens, samples, hidden_size)."""
         output: torch.Tensor = super().training_step(batch, batch_idx)
         self._nonfinite.note_loss(output)
+        self.trainer.strategy.go_on_copying()  # type: ignore[attr-defined]
         return output
 
 
@@ -131,43 +125,85 @@ class RecipeStrategy(nl.MegatronStrategy):
         super().__init__(**arguments)
         self._factors, self._draws_second_head_from = factors, draws_second_head_from
         self._kept: dict[bool, KeptSave] = {}  # with the optimizer's state, and without
+        self._gathering: Gathering | None = None  # of parameters that a save beside the training is still to copy
+
+    def optimizer_state(self, optimizer: Any) -> dict[str, Any]:
+        """Nothing of what Lightning would have of it: NeMo puts the optimizer's parts in its place."""
+        return {}
 
     def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None) -> None:
-        """See NeMo's class; what is the same at every save is found out once."""
+        """See NeMo's class; what is the same at every save is found out once.
+
+        Args:
+            storage_options: may say `again`: that `can_save_again` is so on all ranks.
+        """
+        options = dict(storage_options or {})
         has_optimizer = "optimizer_states" in checkpoint
-        optimizer = distributed_optimizer(self.lightning_module.optimizers(use_pl_optimizer=False)) if has_optimizer else None
-        stepped = stepped_tensors(self.megatron_parallel, optimizer)
-        tensors = [*stepped, *buffers_of(self.megatron_parallel)]
-        memory = memory_of(tensors)
-        self.unwrapped_checkpoint_io.until_step = frozenset(storage for storage, *_ in memory[: len(stepped)])
-        kept = self._kept.pop(has_optimizer, None)
-        if not _is_so_on_all_ranks(kept is not None and kept.memory == memory):
-            super().save_checkpoint(checkpoint, filepath, storage_options=storage_options)
-            planned = self.unwrapped_checkpoint_io.saved
-            if can_be_kept(planned.files, tensors) and (optimizer is not None) == has_optimizer:
-                self._kept[has_optimizer] = KeptSave(memory, planned, rest_of_optimizer(checkpoint, optimizer))
+        if options.pop("again", False):
+            self.save_again(checkpoint, filepath, with_optimizer=has_optimizer, finalize=options.get("finalize_fn"))
             return
-        assert kept is not None
-        self._kept[has_optimizer] = kept
-        self._gather_parameters()
-        common = {**checkpoint, "state_dict": {}}
-        if optimizer is not None:
-            common |= {"optimizer_states": {}, "optimizer": [{**optimizer.state_dict(), **kept.optimizer}]}
-        common["content_metadata"] = self.sharded_state_dict_metadata
-        finalize = (storage_options or {}).get("finalize_fn")
+        optimizer = self._distributed_optimizer(with_optimizer=has_optimizer)
+        state = RunState.of(self.megatron_parallel, optimizer)
+        self._kept.pop(has_optimizer, None)
+        self.unwrapped_checkpoint_io.until_step, self.unwrapped_checkpoint_io.gathered_later = state.until_step, frozenset()
+        super().save_checkpoint(checkpoint, filepath, storage_options=options)  # which has gathered the parameters first
+        planned = self.unwrapped_checkpoint_io.saved
+        if can_be_kept(planned.files, state) and (optimizer is not None) == has_optimizer:
+            self._kept[has_optimizer] = KeptSave(state, planned, rest_of_optimizer(checkpoint, optimizer))
+
+    def can_save_again(self, *, with_optimizer: bool) -> bool:
+        """Whether on this rank all is where it was when a save of this kind was planned."""
+        kept = self._kept.get(with_optimizer)
+        return kept is not None and kept.state == RunState.of(
+            self.megatron_parallel, self._distributed_optimizer(with_optimizer=with_optimizer)
+        )
+
+    def save_again(
+        self, checkpoint: dict[str, Any], filepath: Any, *, with_optimizer: bool, finalize: Callable[[], None] | None = None
+    ) -> None:
+        """Save as a save before, which is possible on all ranks.
+
+        Args:
+            checkpoint: what Lightning has of the run, as NeMo's `save_checkpoint` takes it; asked of rank 0 alone.
+            finalize: what ends a save that is written beside the training.
+        """
+        kept, checkpoint_io = self._kept[with_optimizer], self.unwrapped_checkpoint_io
+        gathering = Gathering([model.module for model in self.megatron_parallel] if self.ddp_config.overlap_param_gather else ())
+        if finalize is None:
+            gathering.do_now()
+        else:
+            self._gathering = gathering
+        checkpoint_io.until_step, checkpoint_io.gathered_later = kept.state.until_step, gathering.storages
+        common: dict[str, Any] = {}
+        if self.is_global_zero:
+            common = {**checkpoint, "state_dict": {}}
+            optimizer = self._distributed_optimizer(with_optimizer=with_optimizer)
+            if optimizer is not None:
+                common |= {"optimizer_states": {}, "optimizer": [{**optimizer.state_dict(), **kept.optimizer}]}
+            common["content_metadata"] = self.sharded_state_dict_metadata
         self.checkpoint_io.save_again(common, kept.planned, filepath, *([] if finalize is None else [finalize]))
 
-    def _gather_parameters(self) -> None:
-        """Have what other replicas updated of the parameters: now, as the next step would; where there are none, that is a copy onto itself."""
-        if not self.ddp_config.overlap_param_gather:
-            return
-        groups = [
-            group
-            for model in self.megatron_parallel
-            for group in (*model.module.bucket_groups, *model.module.expert_parallel_bucket_groups)
-        ]
-        if any(group.intra_distributed_optimizer_instance_size > 1 for group in groups):
-            self.megatron_parallel.force_param_sync()
+    def _distributed_optimizer(self, *, with_optimizer: bool) -> DistributedOptimizer | None:
+        return distributed_optimizer(self.lightning_module.optimizers(use_pl_optimizer=False)) if with_optimizer else None
+
+    def begin_to_copy(self) -> None:
+        """Begin to copy for a save beside the training, before the next step: what has its value already."""
+        self.unwrapped_checkpoint_io.copies.begin(gathered=self._gathering is None)
+        self.go_on_copying()
+
+    def go_on_copying(self) -> None:
+        """Go on with the parameters, if the last of them has been gathered."""
+        if self._gathering is not None and self._gathering.is_over():
+            self._gathering = None
+            self.unwrapped_checkpoint_io.copies.begin()
+
+    def end_copying(self) -> None:
+        """Wait until all is copied, before a step changes it or when none follows; every rank takes part."""
+        if self._gathering is not None:  # no pass has followed, or none that needed some of the parameters
+            self._gathering.do_before_change()
+            self._gathering = None
+        self.unwrapped_checkpoint_io.copies.begin()
+        self.unwrapped_checkpoint_io.copies.wait()
 
     @property
     def sharded_state_dict_metadata(self) -> dict[str, Any]:
@@ -210,12 +246,6 @@ class RecipeStrategy(nl.MegatronStrategy):
                 model.embedding.word_embeddings.fill(factors)
         for optimizer in self.optimizers:
             optimizer.reload_model_params()
-
-
-def _is_so_on_all_ranks(found: bool) -> bool:
-    answer = torch.tensor(int(found), dtype=torch.int32, device="cuda")
-    torch.distributed.all_reduce(answer, op=torch.distributed.ReduceOp.MIN)
-    return bool(answer.item())
 
 
 def train(

@@ -39,10 +39,7 @@ class SharedFence:
         Raises:
             LeaseLostError: on all ranks.
         """
-        lost = process_rank() == 0 and not self.may_write()
-        answer = torch.tensor(int(lost), dtype=torch.int32, device="cuda")
-        torch.distributed.all_reduce(answer, op=torch.distributed.ReduceOp.MAX)
-        if answer.item():
+        if largest_of_all_ranks(int(process_rank() == 0 and not self.may_write())):
             self.end()
 
     def end(self) -> None:
@@ -52,3 +49,10 @@ class SharedFence:
             LeaseLostError: always.
         """
         raise self._fence.error()
+
+
+def largest_of_all_ranks(number: int) -> int:
+    """What the ranks decide by; every rank takes part."""
+    answer = torch.tensor(number, dtype=torch.int32, device="cuda")
+    torch.distributed.all_reduce(answer, op=torch.distributed.ReduceOp.MAX)
+    return int(answer.item())

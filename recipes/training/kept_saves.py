@@ -26,16 +26,37 @@ Memory = tuple[tuple[int, int, int, int], ...]  # of tensors: storage, first num
 
 
 @dataclass(frozen=True)
+class RunState:
+    """Where the tensors of a run are on this rank.
+
+    Attributes:
+        memory: of all that training changes, as `memory_of` gives it.
+        until_step: the storages of what the optimizer's step alone changes.
+    """
+
+    memory: Memory
+    until_step: frozenset[int]
+
+    @classmethod
+    def of(cls, modules: Iterable[torch.nn.Module], optimizer: DistributedOptimizer | None) -> RunState:
+        """As it is now."""
+        chunks = list(modules)
+        stepped = stepped_tensors(chunks, optimizer)
+        memory = memory_of([*stepped, *buffers_of(chunks)])
+        return cls(memory, frozenset(storage for storage, *_ in memory[: len(stepped)]))
+
+
+@dataclass(frozen=True)
 class KeptSave:
     """A save of a rank.
 
     Attributes:
-        memory: of all tensors that training changes, as `memory_of` gives it.
+        state: where the tensors of the run were.
         planned: files of the rank, of tensors that are these; once it is written, with the description of the checkpoint.
         optimizer: what the common state has of the optimizer besides that one's own: how its tensors are cut.
     """
 
-    memory: Memory
+    state: RunState
     planned: PlannedSave
     optimizer: dict[str, Any]
 
@@ -62,9 +83,9 @@ def memory_of(tensors: Iterable[Tensor]) -> Memory:
         return tuple((storage_name(tensor), int(tensor.storage_offset()), tensor.numel(), tensor.element_size()) for tensor in tensors)
 
 
-def can_be_kept(files: Sequence[ShardFile], tensors: Sequence[Tensor]) -> bool:
-    """Whether all that the files hold is memory of these tensors (of any shape), or extra state, which says nothing."""
-    storages = set(map(storage_name, tensors))
+def can_be_kept(files: Sequence[ShardFile], state: RunState) -> bool:
+    """Whether all that the files hold is memory of the run's tensors, or extra state, which says nothing."""
+    storages = {storage for storage, *_ in state.memory}
     return all(
         storage_name(data) in storages if isinstance(data, Tensor) else SUFFIX in item.index.fqn
         for file in files
@@ -80,6 +101,45 @@ def distributed_optimizer(optimizer: Any) -> DistributedOptimizer | None:
             return None
         [found] = found.chained_optimizers
     return found if isinstance(found, DistributedOptimizer) and found.optimizer is not None else None
+
+
+class Gathering:
+    """Parameters that other replicas have updated, until this rank has gathered them.
+
+    With overlapping communication the next forward pass does that, a group of parameters at a time, before the modules that need them.
+    """
+
+    def __init__(self, modules: Iterable[torch.nn.Module]) -> None:
+        groups = [group for module in modules for group in (*module.bucket_groups, *module.expert_parallel_bucket_groups)]  # type: ignore[misc]
+        # Without other replicas a group is copied onto itself.
+        self._left = [group for group in groups if group.intra_distributed_optimizer_instance_size > 1 and not _is_gathered(group)]
+
+    @property
+    def storages(self) -> frozenset[int]:
+        """Of what is to come."""
+        return frozenset(storage_name(bucket.param_data) for group in self._left for bucket in group.buckets)
+
+    def is_over(self) -> bool:
+        """Whether all has come; to be asked behind every forward pass, as a group forgets behind the backward passes that it was gathered."""
+        self._left = [group for group in self._left if not _is_gathered(group)]
+        return not self._left
+
+    def do_now(self) -> None:
+        """Have what is left, as the next step would, which does not do it again; every rank takes part."""
+        for group in self._left:
+            group.start_param_sync(force_sync=True)
+        self._left = []
+
+    def do_before_change(self) -> None:
+        """Have what is left, before a step changes it, so that what it changes is gathered anew; every rank takes part."""
+        left = self._left
+        self.do_now()
+        for group in left:
+            group.param_gather_dispatched = False
+
+
+def _is_gathered(group: Any) -> bool:
+    return group.param_gather_dispatched and group.param_gather_handle is None
 
 
 def rest_of_optimizer(checkpoint: Mapping[str, Any], optimizer: DistributedOptimizer | None) -> dict[str, Any]:

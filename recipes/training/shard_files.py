@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import os
+import threading
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -65,15 +66,16 @@ def write_file(directory: Path, file: ShardFile) -> WrittenFile:
     return WrittenFile(stream.digest, places)
 
 
-def _no_wait() -> None:
-    """Nothing to wait for."""
+def nothing() -> None:
+    """Nothing to do."""
 
 
 class Writing:
     """The files of one save, which a call writes, one thread for each.
 
     Args:
-        ready: waits until the tensors have their values.
+        before: what has to be done first, as to wait until the tensors have their values.
+        behind: what is done when all is written.
 
     Attributes:
         written: one for each file, behind the call.
@@ -86,9 +88,10 @@ class Writing:
         files: Sequence[ShardFile],
         write: Callable[[Path, ShardFile], WrittenFile],
         *,
-        ready: Callable[[], None] = _no_wait,
+        before: Callable[[], None] = nothing,
+        behind: Callable[[], None] = nothing,
     ) -> None:
-        self._directory, self._files, self._write, self._ready = directory, files, write, ready
+        self._directory, self._files, self._write, self._before, self._behind = directory, files, write, before, behind
         self._names = [file.name for file in files]
         self.written: list[WrittenFile] = []
         self.error: BaseException | None = None
@@ -96,9 +99,10 @@ class Writing:
     def __call__(self) -> None:
         """Write all, and let go of the tensors."""
         try:
-            self._ready()
+            self._before()
             with ThreadPoolExecutor(max(1, len(self._files))) as threads:
                 self.written = list(threads.map(self._write, [self._directory] * len(self._files), self._files))
+            self._behind()
         except BaseException as error:
             self.error = error
         self._files = ()
@@ -113,7 +117,7 @@ class HostCopies:
     """Tensors as they are now, in memory of the host that is kept from save to save: new pages cost several times what copying does.
 
     The training need not stand still for it.  What the optimizer's step alone changes is read by the passes before that, so it is copied beside
-    them, by a thread, and the step waits for what is left.
+    them, by threads, and the step waits for what is left.  Parameters that other ranks have updated are there when these passes have gathered them.
 
     Attributes:
         start: begins to copy beside the training, and gives what waits for it; a rehearsal has another one.
@@ -122,13 +126,17 @@ class HostCopies:
     def __init__(self) -> None:
         self.start = _in_a_thread
         self._copies: list[Tensor] = []
-        self._wait: Callable[[], None] = _no_wait
+        self._newest: _Copying | None = None  # NeMo copies what a trainer is made of, before there is any; an event has no copy
 
-    def take(self, files: Sequence[ShardFile], *, until_step: Collection[int] = ()) -> list[ShardFile]:
-        """The same files of copies, which the next call writes over; they have their values behind `wait`.
+    def take(
+        self, files: Sequence[ShardFile], *, until_step: Collection[int] = (), gathered_later: Collection[int] = ()
+    ) -> list[ShardFile]:
+        """The same files of copies, which the next call writes over; they have their values behind `begin` and `wait`.
 
         Args:
-            until_step: storages (as `storage_name` gives them) that nothing changes before `wait` is called.
+            until_step: storages (as `storage_name` gives them) that nothing but a gathering changes before `wait` is called; they are copied
+                from `begin` on, all others at once.
+            gathered_later: those of them that do not have their values before `begin` is told so.
         """
         self.wait()
         tensors = [data for file in files for _, data in file.records if isinstance(data, Tensor)]
@@ -136,16 +144,53 @@ class HostCopies:
             self._copies = []
             self._copies = [torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu") for tensor in tensors]
         with torch._C.DisableTorchFunction():  # type: ignore[no-untyped-call]  # which asks for the device at every call
-            later = [storage_name(tensor) in until_step for tensor in tensors]
-        pairs = list(zip(self._copies, tensors, strict=True))
-        _copy([pair for pair, is_later in zip(pairs, later, strict=True) if not is_later])
-        if any(later):
-            self._wait = self.start(_copying_beside([pair for pair, is_later in zip(pairs, later, strict=True) if is_later]))
+            storages = [storage_name(tensor) for tensor in tensors]
+        now: list[tuple[Tensor, Tensor]] = []
+        later: list[tuple[Tensor, Tensor]] = []
+        gathered: list[tuple[Tensor, Tensor]] = []
+        for storage, pair in zip(storages, zip(self._copies, tensors, strict=True), strict=True):
+            (now if storage not in until_step else gathered if storage in gathered_later else later).append(pair)
+        _copy(now)
+        self._newest = _Copying(later, gathered)
         return with_tensors(files, self._copies)
 
+    def begin(self, *, gathered: bool = True) -> None:
+        """Begin to copy what has its value, and what is `gathered`, if that is so; asking again changes nothing; for the thread that trains."""
+        if self._newest is not None:
+            self._newest.begin(self.start, gathered=gathered)
+
+    @property
+    def wait(self) -> Callable[[], None]:
+        """What waits until all of the newest `take` is copied, also for its begin; any thread may call it."""
+        return nothing if self._newest is None else self._newest.wait
+
+
+class _Copying:
+    """What is copied for one save beside the training, in two parts."""
+
+    def __init__(self, later: Sequence[tuple[Tensor, Tensor]], gathered: Sequence[tuple[Tensor, Tensor]]) -> None:
+        self._later, self._gathered = later, gathered
+        self._waits: list[Callable[[], None]] = []
+        self._all_begun = threading.Event()
+        if not later and not gathered:
+            self._all_begun.set()
+
+    def begin(self, start: Callable[[Callable[[], None]], Callable[[], None]], *, gathered: bool) -> None:
+        if self._all_begun.is_set():
+            return
+        if self._later:
+            self._waits.append(start(_copying_beside(self._later)))
+            self._later = ()
+        if gathered and self._gathered:
+            self._waits.append(start(_copying_beside(self._gathered)))
+            self._gathered = ()
+        if not self._gathered:
+            self._all_begun.set()
+
     def wait(self) -> None:
-        """Until all is copied; any thread may ask."""
-        self._wait()
+        self._all_begun.wait()
+        for wait in self._waits:
+            wait()
 
 
 def _in_a_thread(copy: Callable[[], None]) -> Callable[[], None]:

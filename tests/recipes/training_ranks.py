@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import threading
 import time
 import traceback
 from collections import Counter
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -34,6 +38,18 @@ from recipes.training.engine import make_data, make_model, make_trainer
 from recipes.training.freezing import parameters_by_name
 from recipes.training.loggers import finish
 from recipes.training.nonfinite import NonFiniteError
+from recipes.training.stopping import Stopping
+
+_MEETINGS = (
+    "all_reduce",
+    "barrier",
+    "all_gather",
+    "all_gather_into_tensor",
+    "all_gather_object",
+    "gather_object",
+    "broadcast",
+    "scatter_object_list",
+)
 
 
 class Watch(Callback):
@@ -47,6 +63,7 @@ class Watch(Callback):
         self.moments: list[float] = []
         self.frozen_moments: list[float] = []
         self.planned_saves: list[Any] = []
+        self.gathers = True  # parameters behind a step, before a save there
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         self.parameters = dict(parameters_by_name(trainer.strategy.megatron_parallel[0]))
@@ -58,7 +75,8 @@ class Watch(Callback):
         )  # the next update is there before the copy of an asynchronous save
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
-        trainer.strategy.megatron_parallel.force_param_sync() if trainer.strategy.ddp_config.overlap_param_gather else None
+        if self.gathers and trainer.strategy.ddp_config.overlap_param_gather:
+            trainer.strategy.megatron_parallel.force_param_sync()
         step = trainer.global_step - 1
         self.losses.append(float(trainer.callback_metrics["reduced_train_loss"]))
         self.gradient_norms.append(float(trainer.callback_metrics["grad_norm"]))
@@ -111,6 +129,63 @@ class CrashAt(Callback):
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
         if trainer.global_step == self._step and trainer.is_global_zero:
             os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Meetings(Callback):
+    """Notes how ranks meet behind each step to agree on saves and to make them, and which saves were of parameters that are still to come.
+
+    Args:
+        step: before it the save before is written, on every rank.
+    """
+
+    def __init__(self, step: int) -> None:
+        self._step = step
+        self.found: dict[int, list[str]] = {}
+        self.gathered_later: list[int] = []
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        [watch] = (callback for callback in trainer.callbacks if isinstance(callback, Watch))
+        watch.gathers = False
+        [stopping] = (callback for callback in trainer.callbacks if isinstance(callback, Stopping))
+        stopping.on_train_batch_end = partial(self._listening, stopping.on_train_batch_end)
+
+    def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
+        if trainer.global_step == self._step:
+            trainer.strategy.checkpoint_io.async_calls_queue.wait()
+
+    def _listening(self, agree: Callable[..., None], trainer: Any, *arguments: Any) -> None:
+        step, checkpoint_io, kept = trainer.global_step, trainer.strategy.unwrapped_checkpoint_io, dict[str, Any]()
+        before, found = checkpoint_io.number, self.found.setdefault(step, [])
+
+        def noting(name: str, meet: Callable[..., Any], *given: Any, **options: Any) -> Any:
+            found.append(name)
+            return meet(*given, **options)
+
+        for name in _MEETINGS:
+            kept[name] = getattr(torch.distributed, name)
+            setattr(torch.distributed, name, partial(noting, name, kept[name]))
+        try:
+            agree(trainer, *arguments)
+        finally:
+            for name, meet in kept.items():
+                setattr(torch.distributed, name, meet)
+        if checkpoint_io.number > before and checkpoint_io.gathered_later:
+            self.gathered_later.append(step)
+
+
+class FailingAt(Callback):
+    """From a step on the last rank cannot write."""
+
+    def __init__(self, step: int) -> None:
+        self._step = step
+
+    def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
+        if trainer.global_step == self._step and torch.distributed.get_rank() == torch.distributed.get_world_size() - 1:
+            trainer.strategy.unwrapped_checkpoint_io.write = _write_nothing
+
+
+def _write_nothing(directory: Path, file: Any) -> Any:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(directory / file.name))
 
 
 class NonFiniteAt(Callback):
@@ -271,6 +346,8 @@ _AT_STEP = {
     "signal": SignalAt,
     "file": FileAt,
     "crash": CrashAt,
+    "meetings": Meetings,
+    "failing": FailingAt,
     "nonfinite": NonFiniteAt,
     "taken": TakenAt,
     "hang": HangAt,
@@ -327,7 +404,7 @@ def train(
         trainer.callbacks.insert(0, happens)
     try:
         trainer.fit(make_model(made, inputs, callbacks.nonfinite), data, ckpt_path=str(newest[1] / "weights") if newest else None)
-    except (NonFiniteError, LeaseLostError) as error:
+    except (NonFiniteError, LeaseLostError, CheckpointException) as error:
         return {"error": str(error)}
     finally:
         finish(trainer.loggers)
@@ -343,5 +420,7 @@ def train(
         "reason": callbacks.stopping.reason,
         "furthest": happens.furthest if isinstance(happens, Plain) else {},
         "copies": happens.found if isinstance(happens, Copies) else None,
+        "meetings": happens.found if isinstance(happens, Meetings) else {},
+        "gathered_later": happens.gathered_later if isinstance(happens, Meetings) else [],
         "waits": dict(happens.found) if isinstance(happens, Waits) else {},
     }

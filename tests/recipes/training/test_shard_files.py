@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import time
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from torch.distributed.checkpoint.metadata import MetadataIndex
 from torch.distributed.checkpoint.planner import WriteItem, WriteItemType
 
 from common.artifacts import digest_file
+from common.background import Background
 from recipes.training.shard_files import HostCopies, ShardFile, Writing, WrittenFile, on_host, storage_name, write_file
 
 
@@ -59,19 +61,44 @@ def test_copies_are_of_the_moment_and_in_the_same_memory_each_time() -> None:
 def test_what_no_step_has_changed_yet_is_copied_beside_the_training(tmp_path: Path) -> None:
     """A file is written only when all is copied, and so is a step taken; what is no step's is copied at once."""
     large, other, copies = torch.ones(20_000_000), torch.ones(5), HostCopies()
-    start, copies.start = copies.start, lambda copy: copy  # as late as can be: by who waits
     files = copies.take([_file("a", large, other)], until_step={storage_name(large)})
     other += 1
-    writing = Writing(tmp_path, files, write_file, ready=copies.wait)
-    writing()
-    copies.start = start
-    copies.take([_file("a", large, other)], until_step={storage_name(large)})
+    writing = Writing(tmp_path, files, write_file, before=copies.wait)
+    written = Background(writing)
+    copied = files[0].records[1][1]
+    assert isinstance(copied, torch.Tensor)
+    large += 1  # as nothing does; it tells that nothing is copied before the training says so
+    time.sleep(0.05)
+    assert not written.is_done
+    copies.begin()
     copies.wait()
     large += 1
-    assert int(files[0].records[1][1].sum()) == 20_000_000  # type: ignore[union-attr]
+    assert int(copied.sum()) == 40_000_000
+    written.result()
     assert writing.error is None
     _, *found = _read(tmp_path / "a", writing.written[0])
-    assert [int(tensor.sum()) for tensor in found] == [20_000_000, 5]  # type: ignore[attr-defined]
+    assert [int(tensor.sum()) for tensor in found] == [40_000_000, 5]  # type: ignore[attr-defined]
+
+
+def test_what_is_gathered_is_copied_when_that_is_over_and_the_rest_before(tmp_path: Path) -> None:
+    """A group of parameters comes from other ranks in the passes of the next step; the optimizer's state is copied beside these."""
+    moments, parameters, copies, begun = torch.ones(10), torch.zeros(10), HostCopies(), []
+    start = copies.start
+    copies.start = lambda copy: begun.append(copy) or start(copy)  # type: ignore[func-returns-value]
+    storages = {storage_name(moments), storage_name(parameters)}
+    [file] = copies.take([_file("a", moments, parameters)], until_step=storages, gathered_later={storage_name(parameters)})
+    waiting = Background(copies.wait)
+    assert not begun
+    copies.begin(gathered=False)
+    copies.begin(gathered=False)
+    assert len(begun) == 1, "asking again changes nothing"
+    parameters += 7  # what another rank sends
+    time.sleep(0.05)
+    assert not waiting.is_done
+    copies.begin()
+    waiting.result()
+    assert len(begun) == 2
+    assert [int(tensor.sum()) for _, tensor in file.records[1:]] == [10, 70]  # type: ignore[union-attr]
 
 
 def test_what_is_on_the_host_is_not_copied() -> None:
