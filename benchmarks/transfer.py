@@ -551,8 +551,6 @@ def _build(rows: RealRows, work: Path) -> None:
 
 def _transfer(method: str, work: Path) -> None:
     """Our process: plan once, make the layers, write them."""
-    import torch
-
     from conversion.embeddings import METHODS
     from conversion.embeddings.methods.method import TransferInputs
     from conversion.embeddings.methods.neighbors import focus_plan, wechsel_plan
@@ -590,13 +588,14 @@ def _transfer(method: str, work: Path) -> None:
     result = work / f"result_{method}"
     result.mkdir(exist_ok=True)
     for name in json.loads((work / "layers.json").read_text()):
-        matrix = torch.from_numpy(np.load(work / f"{name}.npy", mmap_mode="c"))  # as a checkpoint's tensors are read
-        statistics = partial(row_statistics, matrix, np.arange(len(source)))
+        bits = np.load(work / f"{name}.npy", mmap_mode="c").view(np.int32)  # as a checkpoint's tensors are read
+        matrix = LazyTensor(name, bits.shape, "float32", lambda bits=bits: bits)  # type: ignore[misc]
+        statistics = lambda matrix=matrix: row_statistics(matrix.read(), np.arange(len(source)))  # type: ignore[misc]  # noqa: E731
         layer = INPUT_LAYER if name == "input" else name
-        blocks = partial(row_blocks, plan, matrix, keys=target.keys, statistics=statistics, seed=42, layer=layer)
+        blocks = partial(row_blocks, plan, matrix, keys=lambda: target.keys, statistics=statistics, seed=42, layer=layer)
         shape = (len(target), matrix.shape[1])
-        write_safetensors(result / f"ours_{name}.safetensors", [LazyTensor.of_blocks(name, shape, matrix.dtype, blocks)])
-        del matrix, statistics, blocks
+        write_safetensors(result / f"ours_{name}.safetensors", [LazyTensor.of_bits_blocks(name, shape, "float32", blocks)])
+        del bits, matrix, statistics, blocks
     np.save(result / "combined.npy", np.flatnonzero(np.diff(plan.weights.indptr)))
 
 

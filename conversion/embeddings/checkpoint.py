@@ -10,9 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
-
 from common.artifacts import Manifest, digest_file, staged_directory, write_manifest
 from conversion.checkpoints.config_ids import NewRoles, Renumbered, sees_nothing, with_new_ids
 from conversion.checkpoints.hf_checkpoint import HFCheckpoint, copy_processor, write_hf_checkpoint, write_json
@@ -30,7 +27,7 @@ from conversion.embeddings.request import TransferRequest, require_options
 from conversion.embeddings.vocabularies.strategies import TargetTokenizer
 from conversion.embeddings.vocabularies.vocabulary import Kind
 from conversion.embeddings.vocabularies.vocabulary_map import ids_of_same_tokens
-from conversion.formats.lazy_tensor import LazyTensor
+from conversion.formats.lazy_tensor import Bits, LazyTensor, bits_of
 from conversion.formats.safetensors_file import write_safetensors
 from data_prep.reading.named_texts import Text
 from data_prep.tokenizers.files import load_tokenizer, tokenizer_digest, write_tokenizer_files
@@ -83,39 +80,49 @@ class Transfer:
         return {name: self._factors_of(name, size) for name in names}
 
     def _factors_of(self, name: str, size: int) -> Factors:
-        factors = factorise(self.checkpoint.tensor(name), self.source_rows, size)
-        return replace(factors, coordinates=torch.cat(list(self._blocks_of(factors.coordinates, name))))
+        import torch
 
-    def blocks(self, name: str) -> Iterator[Tensor]:
-        """The target's rows of one of the source's matrices or biases, some at a time: (some_rows, size) or (some_rows,), in its dtype."""
-        matrix = self.checkpoint.tensor(name)
+        factors = factorise(self.checkpoint.tensor(name), self.source_rows, size)
+        blocks = self._blocks_of(LazyTensor.of(name, factors.coordinates), name)
+        return replace(factors, coordinates=torch.from_numpy(np.concatenate(list(blocks))).view(torch.float32))
+
+    def blocks(self, name: str) -> Iterator[Bits]:
+        """The target's rows of one of the source's matrices or biases, some at a time: (some_rows, size) or (some_rows,), bits of its dtype."""
+        matrix = self.checkpoint.tensors[name]
         if self.keeps_matrices:
-            yield matrix
+            yield matrix.bits()
         elif name in self.factors:
-            yield self.factors[name].fold().to(matrix.dtype)
-        elif matrix.dim() == 1:
-            yield from (rows[:, 0].contiguous() for rows in self._blocks_of(matrix[:, None], name))
+            yield bits_of(self.factors[name].fold().to(matrix.dtype))
+        elif len(matrix.shape) == 1:
+            column = LazyTensor(name, (*matrix.shape, 1), matrix.dtype_name, lambda: matrix.bits()[:, None])
+            yield from (rows[:, 0] for rows in self._blocks_of(column, name))
         else:
             yield from self._blocks_of(matrix, name)
 
-    def _blocks_of(self, matrix: Tensor, name: str) -> Iterator[Tensor]:
-        statistics = partial(row_statistics, matrix, self.source_rows, over=self.request.random_statistics)
+    def _blocks_of(self, matrix: LazyTensor, name: str) -> Iterator[Bits]:
         layer = INPUT_LAYER if name == self.layers.input else name
-        return row_blocks(self.plan, matrix, keys=self.inputs.target.keys, statistics=statistics, seed=self.request.seed, layer=layer)
+        return row_blocks(
+            self.plan,
+            matrix,
+            keys=lambda: self.inputs.target.keys,
+            statistics=lambda: row_statistics(matrix.read(), self.source_rows, over=self.request.random_statistics),
+            seed=self.request.seed,
+            layer=layer,
+        )
 
-    def draw_output(self) -> Iterator[Tensor]:
-        """An output layer of random rows, as large and varied as the source's, some at a time: (some_rows, size), in its dtype."""
-        matrix = self.checkpoint.tensor(self.layers.output or self.layers.input)
-        statistics = row_statistics(matrix, self.source_rows, over=self.request.random_statistics)
+    def draw_output(self) -> Iterator[Bits]:
+        """An output layer of random rows, as large and varied as the source's, some at a time: (some_rows, size), bits of its dtype."""
+        matrix = self.checkpoint.tensors[self.layers.output or self.layers.input]
+        statistics = row_statistics(matrix.read(), self.source_rows, over=self.request.random_statistics)
         keys = self.inputs.target.keys
-        yield from drawn_blocks(keys, statistics, matrix.dtype, seed=self.request.seed, layer="output")
+        yield from drawn_blocks(keys, statistics, matrix.dtype_name, seed=self.request.seed, layer="output")
         if self.keeps_matrices:
-            yield matrix[len(keys) :]
+            yield matrix.bits()[len(keys) :]
 
     def tensors(self) -> Iterator[LazyTensor]:
         """All tensors of the new checkpoint, in the order of the source's."""
         size = self.checkpoint.shape(self.layers.input)[1]
-        makers: dict[str, Callable[[], Iterator[Tensor]]] = {
+        makers: dict[str, Callable[[], Iterator[Bits]]] = {
             name: partial(self.blocks, name) for name in (self.layers.input, *self.layers.biases)
         }
         output = self.layers.output or self.layers.new_output
@@ -132,7 +139,7 @@ class Transfer:
             if name in makers:
                 origin = name if name in self.checkpoint.names() else self.layers.input
                 shape = (self.num_rows,) if name in self.layers.biases else (self.num_rows, size)
-                yield LazyTensor.of_blocks(name, shape, self.checkpoint.dtype(origin), makers[name])
+                yield LazyTensor.of_bits_blocks(name, shape, self.checkpoint.tensors[origin].dtype_name, makers[name])
             else:
                 yield self.checkpoint.tensors[name]
 

@@ -62,8 +62,12 @@ class LazyTensor:
     @classmethod
     def of_blocks(cls, name: str, shape: tuple[int, ...], dtype: torch.dtype, blocks: Callable[[], Iterator[Tensor]]) -> LazyTensor:
         """A tensor that is made some rows at a time, by torch on the CPU; each block is (some_rows, ...), the rest as in `shape`."""
-        whole = cls.computed(name, shape, dtype, partial(_joined, blocks, shape, dtype))
-        return replace(whole, blocks=lambda: map(bits_of, blocks()))
+        return cls.of_bits_blocks(name, shape, str(dtype).removeprefix("torch."), lambda: map(bits_of, blocks()))
+
+    @classmethod
+    def of_bits_blocks(cls, name: str, shape: tuple[int, ...], dtype_name: str, blocks: Callable[[], Iterator[Bits]]) -> LazyTensor:
+        """A tensor that is made some rows at a time; each block is (some_rows, ...), the rest as in `shape`."""
+        return cls(name, shape, dtype_name, partial(_joined, blocks, shape, dtype_name), blocks=blocks)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -258,10 +262,8 @@ def _read_and_report(read: Callable[..., Bits], advance: Callable[[int], object]
     return bits
 
 
-def _joined(blocks: Callable[[], Iterator[Tensor]], shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    import torch
-
-    values = torch.empty(shape, dtype=dtype)
+def _joined(blocks: Callable[[], Iterator[Bits]], shape: tuple[int, ...], dtype_name: str) -> Bits:
+    values = np.empty(shape, bits_dtype(dtype_name))
     start = 0
     for block in blocks():
         values[start : start + len(block)] = block

@@ -16,10 +16,12 @@ from scipy import sparse
 
 from conversion.embeddings.methods.random_rows import RowStatistics, random_rows
 from conversion.embeddings.methods.row_sums import row_filler
+from conversion.formats.lazy_tensor import Bits, LazyTensor, bits_of
 
 if TYPE_CHECKING:
-    import torch
     from torch import Tensor
+
+Keys = Callable[[], Sequence[str]]
 
 INPUT_LAYER = "input"
 
@@ -94,59 +96,64 @@ class RowPlan:
         return {str(origin): count for origin in Origin if (count := int((self.origins == origin).sum()))}
 
 
-def make_rows(
-    plan: RowPlan, matrix: Tensor, *, keys: Sequence[str], statistics: Callable[[], RowStatistics], seed: int, layer: str
-) -> Tensor:
+def make_rows(plan: RowPlan, matrix: Tensor, *, keys: Keys, statistics: Callable[[], RowStatistics], seed: int, layer: str) -> Tensor:
     """The target's rows of one matrix, (num_target_tokens, size), in its dtype; arguments as of `row_blocks`."""
     import torch
 
-    return torch.cat(list(row_blocks(plan, matrix, keys=keys, statistics=statistics, seed=seed, layer=layer)))
+    blocks = row_blocks(plan, LazyTensor.of(layer, matrix), keys=keys, statistics=statistics, seed=seed, layer=layer)
+    return torch.from_numpy(np.concatenate(list(blocks))).view(matrix.dtype)
 
 
 def row_blocks(
-    plan: RowPlan, matrix: Tensor, *, keys: Sequence[str], statistics: Callable[[], RowStatistics], seed: int, layer: str
-) -> Iterator[Tensor]:
+    plan: RowPlan, matrix: LazyTensor, *, keys: Keys, statistics: Callable[[], RowStatistics], seed: int, layer: str
+) -> Iterator[Bits]:
     """The target's rows of one matrix from first to last, some at a time: who writes them need not hold them all.
 
     Copies are bit for bit; sums are accumulated in float32 and rounded once to the matrix's dtype.
 
     Args:
         matrix: (at least num_source_tokens, size), any floating dtype; a bias is (num_source_tokens, 1).
-        keys: `Vocabulary.keys` of the target, which decide the drawn rows together with seed and layer.
-        statistics: of the matrix; called only where rows are drawn.
+        keys: gives `Vocabulary.keys` of the target, which decide the drawn rows together with seed and layer.
+        statistics: of the matrix; both are called only where rows are drawn.
         layer: name of the matrix, `INPUT_LAYER` for the input embeddings.
 
     Yields:
-        (num_rows, size), dtype of the matrix
+        (num_rows, size), bits of the matrix's dtype
     """
-    import torch
-
     is_drawn = plan.is_drawn
-    normal = statistics() if is_drawn.any() else None
-    fill = row_filler(plan.source_ids, plan.weights, matrix)
-    mapping = plan.mapped.fit(matrix, layer != INPUT_LAYER) if plan.mapped is not None else None
+    normal, names = (statistics(), keys()) if is_drawn.any() else (None, ())
+    bits = matrix.bits()
+    fill = row_filler(plan.source_ids, plan.weights, bits, matrix.dtype_name)
+    mapping = plan.mapped.fit(matrix.read(), layer != INPUT_LAYER) if plan.mapped is not None else None
     block_rows = max(1, _BLOCK_VALUES // matrix.shape[1])
     for start in range(0, len(plan.origins), block_rows):
         block = slice(start, min(start + block_rows, len(plan.origins)))
-        rows = torch.empty((block.stop - start, matrix.shape[1]), dtype=matrix.dtype)
+        rows = np.empty((block.stop - start, matrix.shape[1]), bits.dtype)
         fill(start, rows)
         if plan.mapped is not None and mapping is not None:
             places = np.arange(*np.searchsorted(plan.mapped.ids, (start, block.stop)))
-            rows[torch.from_numpy(plan.mapped.ids[places] - start)] = mapping(places).to(matrix.dtype)
-        drawn = np.flatnonzero(is_drawn[block])
+            rows[plan.mapped.ids[places] - start] = _rounded(mapping(places).numpy(), matrix.dtype_name)
         if normal is not None:
-            values = random_rows([keys[start + i] for i in drawn], normal, seed=seed, layer=layer)
-            rows[torch.from_numpy(drawn)] = torch.from_numpy(values).to(matrix.dtype)
+            drawn = np.flatnonzero(is_drawn[block])
+            values = random_rows([names[start + i] for i in drawn], normal, seed=seed, layer=layer)
+            rows[drawn] = _rounded(values, matrix.dtype_name)
         yield rows
 
 
-def drawn_blocks(keys: Sequence[str], statistics: RowStatistics, dtype: torch.dtype, *, seed: int, layer: str) -> Iterator[Tensor]:
-    """Random rows of all tokens as `random_rows` draws them, some at a time: (some_rows, size), rounded to a dtype."""
-    import torch
-
+def drawn_blocks(keys: Sequence[str], statistics: RowStatistics, dtype_name: str, *, seed: int, layer: str) -> Iterator[Bits]:
+    """Random rows of all tokens as `random_rows` draws them, some at a time: bits of (some_rows, size), rounded to a dtype."""
     block_rows = max(1, _BLOCK_VALUES // len(statistics.mean))
     for start in range(0, len(keys), block_rows):
-        yield torch.from_numpy(random_rows(keys[start : start + block_rows], statistics, seed=seed, layer=layer)).to(dtype)
+        yield _rounded(random_rows(keys[start : start + block_rows], statistics, seed=seed, layer=layer), dtype_name)
+
+
+def _rounded(values: np.ndarray, dtype_name: str) -> Bits:
+    """The bits of float32 values in a dtype."""
+    if dtype_name == "float32":
+        return values.view(np.int32)
+    import torch
+
+    return bits_of(torch.from_numpy(values).to(getattr(torch, dtype_name)))
 
 
 def weighted_sums(weights: sparse.csr_matrix, matrix: Tensor) -> Tensor:
@@ -161,6 +168,6 @@ def weighted_sums(weights: sparse.csr_matrix, matrix: Tensor) -> Tensor:
     """
     import torch
 
-    sums = torch.zeros((weights.shape[0], matrix.shape[1]))
-    row_filler(np.full(weights.shape[0], -1), weights, matrix.float())(0, sums)
-    return sums
+    sums = np.zeros((weights.shape[0], matrix.shape[1]), np.int32)  # all bits 0 are 0.0
+    row_filler(np.full(weights.shape[0], -1), weights, bits_of(matrix.float()), "float32")(0, sums)
+    return torch.from_numpy(sums).view(torch.float32)
