@@ -35,6 +35,8 @@ from data_prep.tokenizers.files import start_without_torch
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
+    from data_prep.tokenizers.plain_tokenizer import PlainTokenizer
+
 SPECIALS = ("<s>", "</s>", "<unk>")
 
 
@@ -356,6 +358,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _ours(method: str, work: Path) -> Measured:
+    for left in (work / f"result_{method}").glob("ours*"):  # to write over a file has to free it first
+        left.unlink()
     return measure([sys.executable, "-m", "benchmarks.transfer", "--model", work, "--work", work.resolve(), "--worker", method])
 
 
@@ -562,9 +566,9 @@ def _transfer(method: str, work: Path) -> None:
     from conversion.embeddings.vocabularies.vocabulary_map import map_vocabulary
     from conversion.formats.lazy_tensor import LazyTensor
     from conversion.formats.safetensors_file import write_safetensors
-    from data_prep.tokenizers.files import load_tokenizer
+    from data_prep.tokenizers.plain_tokenizer import read_tokenizer
 
-    tokenizers = [load_tokenizer(work / side) for side in ("source", "target")]
+    tokenizers = [read_tokenizer(work / side) for side in ("source", "target")]
     source, target = map(Vocabulary.of, tokenizers)
 
     def vectors_of(side: str, vocabulary: Vocabulary) -> TokenVectors:
@@ -599,7 +603,7 @@ def _transfer(method: str, work: Path) -> None:
     np.save(result / "combined.npy", np.flatnonzero(np.diff(plan.weights.indptr)))
 
 
-def _tokenize(tokenizer: PreTrainedTokenizerFast, texts: list[str]) -> list[list[int]]:
+def _tokenize(tokenizer: PreTrainedTokenizerFast | PlainTokenizer, texts: list[str]) -> list[list[int]]:
     return [encoding.ids for encoding in tokenizer.backend_tokenizer.encode_batch(texts, add_special_tokens=False)]
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
 from common.artifacts import Manifest, digest_file, staged_directory, write_manifest
 from conversion.checkpoints.config_ids import NewRoles, Renumbered, sees_nothing, with_new_ids
 from conversion.checkpoints.hf_checkpoint import HFCheckpoint, copy_processor, write_hf_checkpoint, write_json

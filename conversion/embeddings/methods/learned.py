@@ -227,7 +227,7 @@ def _start_plan(inputs: TransferInputs, learned_ids: np.ndarray) -> RowPlan:
 
 
 def _pieces(inputs: TransferInputs, ids: np.ndarray) -> sparse.csr_matrix:
-    return piece_weights(inputs.source, [inputs.target.token_bytes[i] or b"" for i in ids])
+    return piece_weights(inputs.source, inputs.target, ids)
 
 
 def _start_tables(

@@ -138,7 +138,7 @@ def plan_rows(
         origins[mapped.ids] = mapped.origin
         left = np.setdiff1d(left, mapped.ids)
     if (fallback or ("random" if inputs.as_published else inputs.fallback)) == "mean" and len(left):
-        pieces = piece_weights(inputs.source, [inputs.target.token_bytes[i] or b"" for i in left])
+        pieces = piece_weights(inputs.source, inputs.target, left)
         has_pieces = np.diff(pieces.indptr) > 0
         origins[left[has_pieces]] = Origin.FALLBACK_MEAN
         parts = parts + spread(left[has_pieces], pieces[has_pieces], num_target)

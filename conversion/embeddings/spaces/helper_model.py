@@ -69,7 +69,7 @@ class HelperModel:
     def piece_means(self, vocabulary: Vocabulary) -> TokenVectors:
         """For each token of text the mean of the rows of the pieces into which the model cuts it (GaMS: Vreš et al. 2024, equation 7)."""
         ids = np.flatnonzero(vocabulary.is_text)
-        weights = piece_weights(self.vocabulary, [vocabulary.token_bytes[i] or b"" for i in ids])
+        weights = piece_weights(self.vocabulary, vocabulary, ids)
         return TokenVectors.of(np.asarray(weights.astype(np.float32) @ self.input_rows), ids, len(vocabulary))
 
     @cached_property
