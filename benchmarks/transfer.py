@@ -33,9 +33,7 @@ from common.meter import Measured, measure
 from data_prep.tokenizers.files import start_without_torch
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerFast
-
-    from data_prep.tokenizers.plain_tokenizer import PlainTokenizer
+    from data_prep.tokenizers.plain_tokenizer import AnyTokenizer
 
 SPECIALS = ("<s>", "</s>", "<unk>")
 
@@ -603,7 +601,7 @@ def _transfer(method: str, work: Path) -> None:
     np.save(result / "combined.npy", np.flatnonzero(np.diff(plan.weights.indptr)))
 
 
-def _tokenize(tokenizer: PreTrainedTokenizerFast | PlainTokenizer, texts: list[str]) -> list[list[int]]:
+def _tokenize(tokenizer: AnyTokenizer, texts: list[str]) -> list[list[int]]:
     return [encoding.ids for encoding in tokenizer.backend_tokenizer.encode_batch(texts, add_special_tokens=False)]
 
 

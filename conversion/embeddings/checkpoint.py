@@ -190,7 +190,8 @@ def write_transfer(
         facts["factorised_size"] = transfer.factorised_size
     inputs = {str(request.source): checkpoint.digest()}
     if request.tokenizer is not None:
-        inputs[str(request.tokenizer)] = tokenizer_digest(load_tokenizer(request.tokenizer))
+        is_target = request.vocabulary.strategy == "replace"
+        inputs[str(request.tokenizer)] = transfer.target.digest if is_target else tokenizer_digest(load_tokenizer(request.tokenizer))
     text_files = [path for text in (request.text, request.source_text) if text is not None for path in text.paths]
     files = [*text_files, *(text.path for text in report_texts), request.word_vectors, request.source_word_vectors, request.dictionary]
     files.append(request.parallel.path if request.parallel else None)

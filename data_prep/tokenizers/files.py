@@ -18,6 +18,8 @@ from common.quiet_library import quiet_transformers
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
+    from data_prep.tokenizers.plain_tokenizer import AnyTokenizer
+
 TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer.model",
@@ -100,7 +102,7 @@ def start_with_torch() -> None:
     os.environ.pop("USE_TORCH", None)
 
 
-def tokenizer_digest(tokenizer: PreTrainedTokenizerFast) -> str:
+def tokenizer_digest(tokenizer: AnyTokenizer) -> str:
     """Digest of what decides the ids: vocabulary, merges, normalizer, pre- and post-processing, special tokens.
 
     Independent of the files it came from (`tokenizer.json` or `vocab.json` with `merges.txt`) and of padding or truncation settings.

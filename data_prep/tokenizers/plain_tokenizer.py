@@ -6,11 +6,13 @@ longer than to convert a gigabyte, so where the two files show that nothing woul
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from data_prep.tokenizers.files import CHAT_TEMPLATES, CONFIG_NAME, load_tokenizer
 
@@ -52,11 +54,13 @@ class PlainTokenizer:
     """What a transfer asks a tokenizer of transformers, under the same names.
 
     Attributes:
+        directory: its folder.
         special_tokens: role with `_token` -> token.
         additional_special_tokens: special ones without a role.
         chat_template: one, or name -> template of several.
     """
 
+    directory: Path
     backend_tokenizer: Tokenizer
     special_tokens: Mapping[str, str]
     additional_special_tokens: tuple[str, ...]
@@ -82,7 +86,10 @@ class PlainTokenizer:
         return [self.backend_tokenizer.token_to_id(token) for token in self.all_special_tokens]
 
 
-def read_tokenizer(directory: Path) -> PreTrainedTokenizerFast | PlainTokenizer:
+AnyTokenizer: TypeAlias = "PreTrainedTokenizerFast | PlainTokenizer"
+
+
+def read_tokenizer(directory: Path) -> AnyTokenizer:
     """The tokenizer of a folder, by transformers only where that might make something else of it than its tokenizer.json says.
 
     Raises:
@@ -91,7 +98,16 @@ def read_tokenizer(directory: Path) -> PreTrainedTokenizerFast | PlainTokenizer:
     return _plain(Path(directory)) or load_tokenizer(directory)
 
 
-def special_token(tokenizer: PreTrainedTokenizerFast | PlainTokenizer, role: str) -> str | None:
+def by_transformers(tokenizer: AnyTokenizer) -> PreTrainedTokenizerFast:
+    """The same tokenizer for what asks it more.
+
+    Raises:
+        ValueError: if it cannot be loaded.
+    """
+    return load_tokenizer(tokenizer.directory) if isinstance(tokenizer, PlainTokenizer) else tokenizer
+
+
+def special_token(tokenizer: AnyTokenizer, role: str) -> str | None:
     """The token of a role (`bos`, `eos` ...); None where it has none."""
     name = f"{role}_token"
     found = tokenizer.special_tokens.get(name) if isinstance(tokenizer, PlainTokenizer) else getattr(tokenizer, name, None)
@@ -138,7 +154,7 @@ def _plain(directory: Path) -> PlainTokenizer | None:
     if "eos_token" not in roles and "sep_token" in roles:
         roles["eos_token"] = roles["sep_token"]  # as `load_tokenizer`
     additional = tuple(map(_content, config.get(_ADDITIONAL) or ()))
-    return PlainTokenizer(backend, roles, additional, _chat_template(directory, config))
+    return PlainTokenizer(directory, backend, roles, additional, _chat_template(directory, config))
 
 
 def _read_plain(directory: Path) -> tuple[Tokenizer, dict[str, Any], dict[str, Any]] | None:
@@ -152,11 +168,18 @@ def _read_plain(directory: Path) -> tuple[Tokenizer, dict[str, Any], dict[str, A
         config = json.loads((directory / CONFIG_NAME).read_bytes())
         named = json.loads((directory / _MAP_NAME).read_bytes()) if (directory / _MAP_NAME).exists() else {}
         tokenizer = Tokenizer.from_file(str(path))
+        _give_back_memory()  # the library takes more than twice what it keeps
         if not _adds_nothing(config, named, described(tokenizer)):
             return None
     except Exception:  # the library raises anything for a broken file; transformers is to say what is wrong
         return None
     return tokenizer, config, named
+
+
+def _give_back_memory() -> None:
+    """Have glibc return the small pieces that were freed, which larger ones do not fit in."""
+    with contextlib.suppress(OSError, AttributeError):  # another C library
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _adds_nothing(config: Mapping[str, Any], named: Mapping[str, Any], backend: Mapping[str, Any]) -> bool:

@@ -39,10 +39,10 @@ class HelperModel:
             ValueError: if it has no input embeddings, too few of them for its tokenizer, or rows that are no numbers.
         """
         from conversion.checkpoints.hf_checkpoint import HFCheckpoint
-        from data_prep.tokenizers.files import load_tokenizer
+        from data_prep.tokenizers.plain_tokenizer import read_tokenizer
 
         checkpoint = HFCheckpoint.open(directory)
-        vocabulary = Vocabulary.of(load_tokenizer(directory))
+        vocabulary = Vocabulary.of(read_tokenizer(directory))
         name = input_matrix_name(checkpoint)
         if len(vocabulary) > checkpoint.shape(name)[0]:
             raise ValueError(

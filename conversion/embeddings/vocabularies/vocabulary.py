@@ -16,12 +16,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from conversion.embeddings.vocabularies.packed_texts import PackedBytes, PackedStrings
-from data_prep.tokenizers.plain_tokenizer import PlainTokenizer, described, special_token
+from data_prep.tokenizers.plain_tokenizer import AnyTokenizer, described, special_token
 from data_prep.tokenizers.token_bytes import BYTE_TO_CHARACTER, BYTE_TOKEN, Spelling, bytes_of, spelling_of, stands_alone
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
-    from transformers import PreTrainedTokenizerFast
 
 ROLES = ("bos", "eos", "unk", "pad", "cls", "sep", "mask")
 _BLOCK_TOKENS = 8192  # that are objects of Python at a time
@@ -62,7 +61,7 @@ class Vocabulary:
         return len(self.tokens)
 
     @classmethod
-    def of(cls, tokenizer: PreTrainedTokenizerFast | PlainTokenizer) -> Vocabulary:
+    def of(cls, tokenizer: AnyTokenizer) -> Vocabulary:
         """Read the vocabulary of a fast tokenizer.
 
         Raises:
@@ -249,7 +248,7 @@ def _merges(model: dict[str, Any]) -> tuple[tuple[str, str], ...] | None:
     return tuple((first, second) for first, second in pairs)
 
 
-def _roles(tokenizer: PreTrainedTokenizerFast | PlainTokenizer, unknown_id: int | None) -> dict[str, int]:
+def _roles(tokenizer: AnyTokenizer, unknown_id: int | None) -> dict[str, int]:
     named = {role: special_token(tokenizer, role) for role in ROLES}
     ids = {role: tokenizer.backend_tokenizer.token_to_id(token) for role, token in named.items() if token is not None}
     roles = {role: token_id for role, token_id in ids.items() if token_id is not None}
