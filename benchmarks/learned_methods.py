@@ -100,7 +100,12 @@ def main() -> None:
             transfer = Transfer.of(replace(case, inputs=inputs), replace(request, method=method))
             grafted = put_rows(model, transfer)
             seconds[method] = seconds_now(device) - start
-            show(method, seconds[method], score(grafted, by_transformers(case.target.tokenizer), texts), str(transfer.plan.facts.get("losses", "")))
+            show(
+                method,
+                seconds[method],
+                score(grafted, by_transformers(case.target.tokenizer), texts),
+                str(transfer.plan.facts.get("losses", "")),
+            )
         marks = sorted(seconds[method] for method in LEARNED if method in seconds)
         how = TrainingOptions(0, TRAINING_RATE, options.batch_size, options.window_tokens)
         rows = pack(by_transformers(case.target.tokenizer), list(Documents([path], text_key="text")), how)

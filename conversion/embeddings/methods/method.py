@@ -132,7 +132,7 @@ def plan_rows(
         origins[inputs.overlap.matches == match] = origin
     has_weights = np.diff(weights.indptr) > 0
     origins[ids[has_weights]] = Origin.COMBINED
-    parts = spread(ids[has_weights], weights[has_weights], num_target)
+    parts = spread(ids, weights, num_target)
     left = np.setdiff1d(inputs.new_ids, ids[has_weights])
     if mapped is not None:
         origins[mapped.ids] = mapped.origin
@@ -141,7 +141,7 @@ def plan_rows(
         pieces = piece_weights(inputs.source, inputs.target, left)
         has_pieces = np.diff(pieces.indptr) > 0
         origins[left[has_pieces]] = Origin.FALLBACK_MEAN
-        parts = parts + spread(left[has_pieces], pieces[has_pieces], num_target)
+        parts = parts + spread(left, pieces, num_target)
     return RowPlan(origins, inputs.overlap.source_ids, sparse.csr_matrix(parts), mapped)
 
 

@@ -7,7 +7,7 @@ A method decides once, from tokens alone; the decision then serves input embeddi
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
@@ -124,7 +124,8 @@ def row_blocks(
     normal, names = (statistics(), keys()) if is_drawn.any() else (None, ())
     bits = matrix.bits()
     fill = row_filler(plan.source_ids, plan.weights, bits, matrix.dtype_name)
-    mapping = plan.mapped.fit(matrix.read(), layer != INPUT_LAYER) if plan.mapped is not None else None
+    # Of the bits at hand: to read them again would map the file's pages a second time.
+    mapping = plan.mapped.fit(replace(matrix, bits=lambda: bits).read(), layer != INPUT_LAYER) if plan.mapped is not None else None
     block_rows = max(1, _BLOCK_VALUES // matrix.shape[1])
     for start in range(0, len(plan.origins), block_rows):
         block = slice(start, min(start + block_rows, len(plan.origins)))
