@@ -557,7 +557,7 @@ def _transfer(method: str, work: Path) -> None:
     from conversion.embeddings.methods.method import TransferInputs
     from conversion.embeddings.methods.neighbors import focus_plan, wechsel_plan
     from conversion.embeddings.methods.random_rows import row_statistics
-    from conversion.embeddings.methods.row_plan import INPUT_LAYER, row_blocks
+    from conversion.embeddings.methods.row_plan import INPUT_LAYER, target_matrix
     from conversion.embeddings.spaces.helper_model import HelperModel
     from conversion.embeddings.spaces.token_vectors import TokenVectors
     from conversion.embeddings.vocabularies.vocabulary import Vocabulary
@@ -594,10 +594,9 @@ def _transfer(method: str, work: Path) -> None:
         matrix = LazyTensor(name, bits.shape, "float32", lambda bits=bits: bits)  # type: ignore[misc]
         statistics = lambda matrix=matrix: row_statistics(matrix.read(), np.arange(len(source)))  # type: ignore[misc]  # noqa: E731
         layer = INPUT_LAYER if name == "input" else name
-        blocks = partial(row_blocks, plan, matrix, keys=lambda: target.keys, statistics=statistics, seed=42, layer=layer)
-        shape = (len(target), matrix.shape[1])
-        write_safetensors(result / f"ours_{name}.safetensors", [LazyTensor.of_bits_blocks(name, shape, "float32", blocks)])
-        del bits, matrix, statistics, blocks
+        made = target_matrix(plan, matrix, keys=lambda: target.keys, statistics=statistics, seed=42, layer=layer)
+        write_safetensors(result / f"ours_{name}.safetensors", [made])
+        del bits, matrix, statistics, made
     np.save(result / "combined.npy", np.flatnonzero(np.diff(plan.weights.indptr)))
 
 

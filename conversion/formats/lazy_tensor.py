@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Bits = np.ndarray[Any, Any]
+FillRows = Callable[[int, Bits], None]
+"""Writes the rows of a matrix from a number on into (some_rows, size), as bits."""
 _BLOCK_BYTES = 1 << 20  # is in the processor's cache still when it is checked, hashed and copied after reading
 _MAPPED_BYTES = 4 << 20  # from which on it is cheaper to map a span's pages than to get memory for them
 
@@ -40,6 +42,7 @@ class LazyTensor:
         bits: gives the values as integers of the dtype's width, contiguous and of that shape, and keeps no hold of them.
         rows: gives those from one row to before another alone; None where that is no cheaper than the whole.
         blocks: gives all of them in order, some rows at a time, where they are made so; None elsewhere.
+        filler: of a matrix whose rows are made anywhere, prepares what writes those from a number on into memory that it is given; None elsewhere.
     """
 
     name: str
@@ -48,6 +51,7 @@ class LazyTensor:
     bits: Callable[[], Bits]
     rows: Callable[[int, int], Bits] | None = None
     blocks: Callable[[], Iterator[Bits]] | None = None
+    filler: Callable[[], FillRows] | None = None
 
     @classmethod
     def of(cls, name: str, tensor: Tensor) -> LazyTensor:
@@ -253,6 +257,7 @@ def counted(tensors: Iterable[LazyTensor], advance: Callable[[int], object]) -> 
             bits=partial(_read_and_report, tensor.bits, advance),
             rows=tensor.rows and partial(_read_and_report, tensor.rows, advance),
             blocks=None,
+            filler=None,
         )
 
 

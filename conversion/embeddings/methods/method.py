@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 from scipy import sparse
@@ -16,10 +16,12 @@ from conversion.embeddings.methods.learning_options import Teacher
 from conversion.embeddings.methods.row_plan import MappedRows, Origin, RowPlan
 from conversion.embeddings.methods.subword_pieces import piece_weights
 from conversion.embeddings.settings import VectorOptions
-from conversion.embeddings.spaces.helper_model import HelperModel
-from conversion.embeddings.spaces.word_vectors import WordVectors
 from conversion.embeddings.vocabularies.vocabulary import Vocabulary
 from conversion.embeddings.vocabularies.vocabulary_map import SPECIAL_MATCHES, TEXT_MATCHES, Match, VocabularyMap
+
+if TYPE_CHECKING:
+    from conversion.embeddings.spaces.helper_model import HelperModel
+    from conversion.embeddings.spaces.word_vectors import WordVectors
 
 Made = TypeVar("Made")
 _ORIGIN_OF_MATCH = {

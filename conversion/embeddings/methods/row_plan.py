@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from scipy import sparse
 
 from conversion.embeddings.methods.random_rows import RowStatistics, random_rows
 from conversion.embeddings.methods.row_sums import row_filler
-from conversion.formats.lazy_tensor import Bits, LazyTensor, bits_of
+from conversion.formats.lazy_tensor import Bits, FillRows, LazyTensor, bits_dtype, bits_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -104,10 +105,36 @@ def make_rows(plan: RowPlan, matrix: Tensor, *, keys: Keys, statistics: Callable
     return torch.from_numpy(np.concatenate(list(blocks))).view(matrix.dtype)
 
 
+def target_matrix(
+    plan: RowPlan, matrix: LazyTensor, *, keys: Keys, statistics: Callable[[], RowStatistics], seed: int, layer: str
+) -> LazyTensor:
+    """The target's rows of one matrix under its name, made when they are written; arguments as of `row_maker`."""
+    blocks = partial(row_blocks, plan, matrix, keys=keys, statistics=statistics, seed=seed, layer=layer)
+    made = LazyTensor.of_bits_blocks(matrix.name, (len(plan.origins), matrix.shape[1]), matrix.dtype_name, blocks)
+    # Mapped rows are products of matrices, whose last bits depend on how many are made at once.
+    return made if plan.mapped is not None else replace(made, filler=partial(row_maker, *blocks.args, **blocks.keywords))
+
+
 def row_blocks(
     plan: RowPlan, matrix: LazyTensor, *, keys: Keys, statistics: Callable[[], RowStatistics], seed: int, layer: str
 ) -> Iterator[Bits]:
     """The target's rows of one matrix from first to last, some at a time: who writes them need not hold them all.
+
+    Arguments as of `row_maker`.
+
+    Yields:
+        (num_rows, size), bits of the matrix's dtype
+    """
+    fill = row_maker(plan, matrix, keys=keys, statistics=statistics, seed=seed, layer=layer)
+    block_rows = max(1, _BLOCK_VALUES // matrix.shape[1])
+    for start in range(0, len(plan.origins), block_rows):
+        rows = np.empty((min(block_rows, len(plan.origins) - start), matrix.shape[1]), bits_dtype(matrix.dtype_name))
+        fill(start, rows)
+        yield rows
+
+
+def row_maker(plan: RowPlan, matrix: LazyTensor, *, keys: Keys, statistics: Callable[[], RowStatistics], seed: int, layer: str) -> FillRows:
+    """What writes the target's rows of one matrix.
 
     Copies are bit for bit; sums are accumulated in float32 and rounded once to the matrix's dtype.
 
@@ -116,9 +143,6 @@ def row_blocks(
         keys: gives `Vocabulary.keys` of the target, which decide the drawn rows together with seed and layer.
         statistics: of the matrix; both are called only where rows are drawn.
         layer: name of the matrix, `INPUT_LAYER` for the input embeddings.
-
-    Yields:
-        (num_rows, size), bits of the matrix's dtype
     """
     is_drawn = plan.is_drawn
     normal, names = (statistics(), keys()) if is_drawn.any() else (None, ())
@@ -126,19 +150,18 @@ def row_blocks(
     fill = row_filler(plan.source_ids, plan.weights, bits, matrix.dtype_name)
     # Of the bits at hand: to read them again would map the file's pages a second time.
     mapping = plan.mapped.fit(replace(matrix, bits=lambda: bits).read(), layer != INPUT_LAYER) if plan.mapped is not None else None
-    block_rows = max(1, _BLOCK_VALUES // matrix.shape[1])
-    for start in range(0, len(plan.origins), block_rows):
-        block = slice(start, min(start + block_rows, len(plan.origins)))
-        rows = np.empty((block.stop - start, matrix.shape[1]), bits.dtype)
+
+    def make(start: int, rows: Bits) -> None:
         fill(start, rows)
         if plan.mapped is not None and mapping is not None:
-            places = np.arange(*np.searchsorted(plan.mapped.ids, (start, block.stop)))
+            places = np.arange(*np.searchsorted(plan.mapped.ids, (start, start + len(rows))))
             rows[plan.mapped.ids[places] - start] = _rounded(mapping(places).numpy(), matrix.dtype_name)
         if normal is not None:
-            drawn = np.flatnonzero(is_drawn[block])
+            drawn = np.flatnonzero(is_drawn[start : start + len(rows)])
             values = random_rows([names[start + i] for i in drawn], normal, seed=seed, layer=layer)
             rows[drawn] = _rounded(values, matrix.dtype_name)
-        yield rows
+
+    return make
 
 
 def drawn_blocks(keys: Sequence[str], statistics: RowStatistics, dtype_name: str, *, seed: int, layer: str) -> Iterator[Bits]:

@@ -7,7 +7,6 @@ a copy of the whole matrix in float32.  Rows come and go as bits, so that torch,
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
@@ -17,7 +16,7 @@ import numpy as np
 
 from common import native
 from common.devices import num_threads
-from conversion.formats.lazy_tensor import Bits, bits_of
+from conversion.formats.lazy_tensor import Bits, FillRows, bits_of
 
 if TYPE_CHECKING:
     from scipy import sparse
@@ -25,12 +24,9 @@ if TYPE_CHECKING:
 SOURCE = Path(__file__).with_name("row_sums.c")
 _KINDS = ("float32", "bfloat16", "float16")  # as the compiled loop numbers them
 
-FillRows = Callable[[int, Bits], None]
-"""Writes the rows from a number on, (some_rows, size) as the matrix's bits are; those that are neither copied nor have weights stay as they are."""
-
 
 def row_filler(source_ids: np.ndarray, weights: sparse.csr_matrix, matrix: Bits, dtype_name: str) -> FillRows:
-    """What makes rows of a matrix: copies bit for bit, and sums in float32 that are rounded once to its dtype.
+    """What makes rows of a matrix: copies bit for bit, and sums in float32 that are rounded once to its dtype; it leaves the others as they are.
 
     Each sum is taken in the order of its entries, so threads do not change it.
 
