@@ -34,9 +34,10 @@ class PackedBytes(Sequence[bytes | None]):
 
     @classmethod
     def of_strings(cls, texts: Sequence[str], is_known: np.ndarray, *, as_space: str = "") -> PackedBytes:
-        """Pack texts in UTF-8; what is not known is empty.
+        """Pack texts in UTF-8.
 
         Args:
+            is_known: (num,) bool; what is not known is empty.
             as_space: a character that becomes a space.
         """
         lengths = np.fromiter(map(len, texts), np.int64, len(texts))
