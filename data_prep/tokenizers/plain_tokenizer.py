@@ -147,7 +147,9 @@ def _plain(directory: Path) -> PlainTokenizer | None:
         return None
     backend, config, named = found
     has_own_roles = not _PLAIN_CLASSES[config["tokenizer_class"]] or {"bos_token", "eos_token", "unk_token", "pad_token"} <= set(config)
-    tells_otherwise = "added_tokens_decoder" not in config and any(config.get(name) != token for name, token in named.items())
+    tells_otherwise = "added_tokens_decoder" not in config and any(
+        _contents(config.get(name)) != _contents(token) for name, token in named.items()
+    )
     if not has_own_roles or tells_otherwise or config.get(_EXTRA):
         return None
     roles = {name: _content(config[name]) for name in _SPECIAL if config.get(name) is not None}
@@ -208,6 +210,11 @@ def _described(token: Mapping[str, Any]) -> list[Any]:
 
 def _content(token: str | Mapping[str, str]) -> str:
     return token if isinstance(token, str) else token["content"]
+
+
+def _contents(told: Any) -> Any:
+    """The token of a role, or the list of those without one."""
+    return list(map(_content, told)) if isinstance(told, list) else told if told is None else _content(told)
 
 
 def _special_tokens(config: Mapping[str, Any]) -> set[str]:
