@@ -37,6 +37,7 @@ from conversion.embeddings.request import TransferRequest  # noqa: E402
 from conversion.embeddings.settings import VocabularyOptions  # noqa: E402
 from data_prep.reading.documents import Documents  # noqa: E402
 from data_prep.reading.named_texts import Text  # noqa: E402
+from data_prep.tokenizers.plain_tokenizer import by_transformers  # noqa: E402
 
 CLOSED = ("mean", "merge", "align", "focus")
 LEARNED = tuple(name for name, method in METHODS.items() if method.learns)
@@ -99,14 +100,19 @@ def main() -> None:
             transfer = Transfer.of(replace(case, inputs=inputs), replace(request, method=method))
             grafted = put_rows(model, transfer)
             seconds[method] = seconds_now(device) - start
-            show(method, seconds[method], score(grafted, case.target.tokenizer, texts), str(transfer.plan.facts.get("losses", "")))
+            show(
+                method,
+                seconds[method],
+                score(grafted, by_transformers(case.target.tokenizer), texts),
+                str(transfer.plan.facts.get("losses", "")),
+            )
         marks = sorted(seconds[method] for method in LEARNED if method in seconds)
         how = TrainingOptions(0, TRAINING_RATE, options.batch_size, options.window_tokens)
-        rows = pack(case.target.tokenizer, list(Documents([path], text_key="text")), how)
+        rows = pack(by_transformers(case.target.tokenizer), list(Documents([path], text_key="text")), how)
         for name, all_weights in (("mean + training of the table", False), ("mean + training of all weights", True)):
             trained = copy.deepcopy(put_rows(model, Transfer.of(case, request)))
             for steps, spent in trained_until(trained, rows, how, marks, all_weights=all_weights):
-                show(name, spent, score(trained, case.target.tokenizer, texts), f"{steps} steps")
+                show(name, spent, score(trained, by_transformers(case.target.tokenizer), texts), f"{steps} steps")
 
 
 def trained_until(

@@ -33,7 +33,7 @@ from common.meter import Measured, measure
 from data_prep.tokenizers.files import start_without_torch
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerFast
+    from data_prep.tokenizers.plain_tokenizer import AnyTokenizer
 
 SPECIALS = ("<s>", "</s>", "<unk>")
 
@@ -356,6 +356,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _ours(method: str, work: Path) -> Measured:
+    for left in (work / f"result_{method}").glob("ours*"):  # to write over a file has to free it first
+        left.unlink()
     return measure([sys.executable, "-m", "benchmarks.transfer", "--model", work, "--work", work.resolve(), "--worker", method])
 
 
@@ -551,22 +553,20 @@ def _build(rows: RealRows, work: Path) -> None:
 
 def _transfer(method: str, work: Path) -> None:
     """Our process: plan once, make the layers, write them."""
-    import torch
-
     from conversion.embeddings import METHODS
     from conversion.embeddings.methods.method import TransferInputs
     from conversion.embeddings.methods.neighbors import focus_plan, wechsel_plan
     from conversion.embeddings.methods.random_rows import row_statistics
-    from conversion.embeddings.methods.row_plan import INPUT_LAYER, row_blocks
+    from conversion.embeddings.methods.row_plan import INPUT_LAYER, target_matrix
     from conversion.embeddings.spaces.helper_model import HelperModel
     from conversion.embeddings.spaces.token_vectors import TokenVectors
     from conversion.embeddings.vocabularies.vocabulary import Vocabulary
     from conversion.embeddings.vocabularies.vocabulary_map import map_vocabulary
     from conversion.formats.lazy_tensor import LazyTensor
     from conversion.formats.safetensors_file import write_safetensors
-    from data_prep.tokenizers.files import load_tokenizer
+    from data_prep.tokenizers.plain_tokenizer import read_tokenizer
 
-    tokenizers = [load_tokenizer(work / side) for side in ("source", "target")]
+    tokenizers = [read_tokenizer(work / side) for side in ("source", "target")]
     source, target = map(Vocabulary.of, tokenizers)
 
     def vectors_of(side: str, vocabulary: Vocabulary) -> TokenVectors:
@@ -590,17 +590,17 @@ def _transfer(method: str, work: Path) -> None:
     result = work / f"result_{method}"
     result.mkdir(exist_ok=True)
     for name in json.loads((work / "layers.json").read_text()):
-        matrix = torch.from_numpy(np.load(work / f"{name}.npy", mmap_mode="c"))  # as a checkpoint's tensors are read
-        statistics = partial(row_statistics, matrix, np.arange(len(source)))
+        bits = np.load(work / f"{name}.npy", mmap_mode="c").view(np.int32)  # as a checkpoint's tensors are read
+        matrix = LazyTensor(name, bits.shape, "float32", lambda bits=bits: bits)  # type: ignore[misc]
+        statistics = lambda matrix=matrix: row_statistics(matrix.read(), np.arange(len(source)))  # type: ignore[misc]  # noqa: E731
         layer = INPUT_LAYER if name == "input" else name
-        blocks = partial(row_blocks, plan, matrix, keys=target.keys, statistics=statistics, seed=42, layer=layer)
-        shape = (len(target), matrix.shape[1])
-        write_safetensors(result / f"ours_{name}.safetensors", [LazyTensor.of_blocks(name, shape, matrix.dtype, blocks)])
-        del matrix, statistics, blocks
+        made = target_matrix(plan, matrix, keys=lambda: target.keys, statistics=statistics, seed=42, layer=layer)
+        write_safetensors(result / f"ours_{name}.safetensors", [made])
+        del bits, matrix, statistics, made
     np.save(result / "combined.npy", np.flatnonzero(np.diff(plan.weights.indptr)))
 
 
-def _tokenize(tokenizer: PreTrainedTokenizerFast, texts: list[str]) -> list[list[int]]:
+def _tokenize(tokenizer: AnyTokenizer, texts: list[str]) -> list[list[int]]:
     return [encoding.ids for encoding in tokenizer.backend_tokenizer.encode_batch(texts, add_special_tokens=False)]
 
 

@@ -60,6 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     from conversion.comparing.decision import DecisionRule
     from conversion.comparing.page import Comparison, write_comparison
     from conversion.embeddings.case import read_case
+    from data_prep.tokenizers.plain_tokenizer import by_transformers
 
     training = TrainingOptions(arguments.steps, arguments.learning_rate, arguments.batch_size, arguments.sequence_length)
     # What training makes of a method is not known before it, so then all are measured on everything.
@@ -70,7 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     ]
     checkpoint = inspect_checkpoint(request.source, name=SOURCE)
     case = read_case(request)
-    tokenizer = case.target.tokenizer
+    tokenizer = by_transformers(case.target.tokenizer)
     scorer = TextScorer(tokenizer, start_token=arguments.start_token)
     _say(f"read {request.source} and a vocabulary of {len(case.inputs.target):,} tokens, {len(case.inputs.new_ids):,} of them new")
     with staged_directory(arguments.output) as staging:

@@ -31,6 +31,7 @@ from conversion.embeddings.settings import VocabularyOptions
 from data_prep.reading.documents import Documents
 from data_prep.reading.named_texts import Text
 from data_prep.tokenizers.files import load_tokenizer
+from data_prep.tokenizers.plain_tokenizer import by_transformers
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
@@ -160,7 +161,7 @@ class Study:
 
     def tokenizer_of(self, language: str, vocabulary: str | None) -> PreTrainedTokenizerFast:
         """That of a vocabulary, or the source's own where there is none."""
-        return self.checkpoint.tokenizer if vocabulary is None else self.case(language, vocabulary).target.tokenizer
+        return self.checkpoint.tokenizer if vocabulary is None else by_transformers(self.case(language, vocabulary).target.tokenizer)
 
     def _scorer(self, language: str, vocabulary: str | None) -> TextScorer:
         """Each text is encoded once for all methods."""

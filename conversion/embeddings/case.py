@@ -20,13 +20,13 @@ from conversion.embeddings.methods.words import read_dictionary
 from conversion.embeddings.request import TransferRequest
 from conversion.embeddings.spaces.helper_model import HelperModel
 from conversion.embeddings.spaces.word_vectors import WordVectors
-from conversion.embeddings.vocabularies.strategies import TargetTokenizer, target_tokenizer
+from conversion.embeddings.vocabularies.strategies import TargetTokenizer, read_source_tokenizer, target_tokenizer
 from conversion.embeddings.vocabularies.vocabulary import Kind, Vocabulary
 from conversion.embeddings.vocabularies.vocabulary_map import map_vocabulary
-from data_prep.tokenizers.files import load_tokenizer, tokenizer_digest
+from data_prep.tokenizers.files import tokenizer_digest
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerFast
+    from data_prep.tokenizers.plain_tokenizer import AnyTokenizer
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ def read_case(request: TransferRequest) -> TransferCase:
     checkpoint = HFCheckpoint.open(request.source)
     layers = find_token_layers(checkpoint)
     output_layer = choose_output_layer(request.output_layer, source_is_tied=checkpoint.tie_word_embeddings, source=str(request.source))
-    source_tokenizer = load_tokenizer(request.source)
+    source_tokenizer = read_source_tokenizer(request.vocabulary, request.source)
     manifest = read_manifest(request.source)
     if manifest is not None:
         require_same_tokenizer(
@@ -106,7 +106,7 @@ def read_case(request: TransferRequest) -> TransferCase:
     return TransferCase(checkpoint, layers, output_layer, factorised_size, inputs, target_files)
 
 
-def _tokenize(tokenizer: PreTrainedTokenizerFast, texts: list[str]) -> list[list[int]]:
+def _tokenize(tokenizer: AnyTokenizer, texts: list[str]) -> list[list[int]]:
     return [encoding.ids for encoding in tokenizer.backend_tokenizer.encode_batch(texts, add_special_tokens=False)]
 
 

@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from common.artifacts import Manifest, digest_file, staged_directory, write_manifest
 from conversion.checkpoints.config_ids import NewRoles, Renumbered, sees_nothing, with_new_ids
@@ -23,14 +21,14 @@ from conversion.embeddings.factorisation import FACTORS_NAME, Factors, factorise
 from conversion.embeddings.layers import TokenLayers
 from conversion.embeddings.methods.method import TransferInputs, copy_all
 from conversion.embeddings.methods.random_rows import row_statistics
-from conversion.embeddings.methods.row_plan import INPUT_LAYER, RowPlan, drawn_blocks, row_blocks
+from conversion.embeddings.methods.row_plan import INPUT_LAYER, RowPlan, drawn_blocks, target_matrix
 from conversion.embeddings.report.figures import TEXT_BYTES, LayerRows
 from conversion.embeddings.report.files import write_report
 from conversion.embeddings.request import TransferRequest, require_options
 from conversion.embeddings.vocabularies.strategies import TargetTokenizer
 from conversion.embeddings.vocabularies.vocabulary import Kind
 from conversion.embeddings.vocabularies.vocabulary_map import ids_of_same_tokens
-from conversion.formats.lazy_tensor import LazyTensor
+from conversion.formats.lazy_tensor import Bits, LazyTensor
 from conversion.formats.safetensors_file import write_safetensors
 from data_prep.reading.named_texts import Text
 from data_prep.tokenizers.files import load_tokenizer, tokenizer_digest, write_tokenizer_files
@@ -84,57 +82,62 @@ class Transfer:
 
     def _factors_of(self, name: str, size: int) -> Factors:
         factors = factorise(self.checkpoint.tensor(name), self.source_rows, size)
-        return replace(factors, coordinates=torch.cat(list(self._blocks_of(factors.coordinates, name))))
+        return replace(factors, coordinates=self._rows_of(LazyTensor.of(name, factors.coordinates), name).read())
 
-    def blocks(self, name: str) -> Iterator[Tensor]:
-        """The target's rows of one of the source's matrices or biases, some at a time: (some_rows, size) or (some_rows,), in its dtype."""
-        matrix = self.checkpoint.tensor(name)
+    def _made_from(self, name: str) -> LazyTensor:
+        """The target's rows of one of the source's matrices or biases, in its dtype, made when they are written."""
+        matrix = self.checkpoint.tensors[name]
+        shape = (self.num_rows, *matrix.shape[1:])
         if self.keeps_matrices:
-            yield matrix
-        elif name in self.factors:
-            yield self.factors[name].fold().to(matrix.dtype)
-        elif matrix.dim() == 1:
-            yield from (rows[:, 0].contiguous() for rows in self._blocks_of(matrix[:, None], name))
-        else:
-            yield from self._blocks_of(matrix, name)
+            return LazyTensor.of_bits_blocks(name, shape, matrix.dtype_name, lambda: iter([matrix.bits()]))
+        if name in self.factors:
+            return LazyTensor.computed(name, shape, matrix.dtype, lambda: self.factors[name].fold().to(matrix.dtype))
+        if len(matrix.shape) == 1:
+            column = self._rows_of(LazyTensor(name, (*matrix.shape, 1), matrix.dtype_name, lambda: matrix.bits()[:, None]), name)
+            return LazyTensor.of_bits_blocks(name, shape, matrix.dtype_name, lambda: (rows[:, 0] for rows in column.checked_blocks()))
+        return self._rows_of(matrix, name)
 
-    def _blocks_of(self, matrix: Tensor, name: str) -> Iterator[Tensor]:
-        statistics = partial(row_statistics, matrix, self.source_rows, over=self.request.random_statistics)
-        layer = INPUT_LAYER if name == self.layers.input else name
-        return row_blocks(self.plan, matrix, keys=self.inputs.target.keys, statistics=statistics, seed=self.request.seed, layer=layer)
+    def _rows_of(self, matrix: LazyTensor, name: str) -> LazyTensor:
+        return target_matrix(
+            self.plan,
+            matrix,
+            keys=lambda: self.inputs.target.keys,
+            statistics=lambda: row_statistics(matrix.read(), self.source_rows, over=self.request.random_statistics),
+            seed=self.request.seed,
+            layer=INPUT_LAYER if name == self.layers.input else name,
+        )
 
-    def draw_output(self) -> Iterator[Tensor]:
-        """An output layer of random rows, as large and varied as the source's, some at a time: (some_rows, size), in its dtype."""
-        matrix = self.checkpoint.tensor(self.layers.output or self.layers.input)
-        statistics = row_statistics(matrix, self.source_rows, over=self.request.random_statistics)
+    def _drawn(self) -> LazyTensor:
+        """An output layer of random rows, as large and varied as the source's, in its dtype."""
+        matrix = self.checkpoint.tensors[self.layers.output or self.layers.input]
+        return LazyTensor.of_bits_blocks(
+            matrix.name, (self.num_rows, matrix.shape[1]), matrix.dtype_name, partial(self._drawn_blocks, matrix)
+        )
+
+    def _drawn_blocks(self, matrix: LazyTensor) -> Iterator[Bits]:
+        statistics = row_statistics(matrix.read(), self.source_rows, over=self.request.random_statistics)
         keys = self.inputs.target.keys
-        yield from drawn_blocks(keys, statistics, matrix.dtype, seed=self.request.seed, layer="output")
+        yield from drawn_blocks(keys, statistics, matrix.dtype_name, seed=self.request.seed, layer="output")
         if self.keeps_matrices:
-            yield matrix[len(keys) :]
+            yield matrix.bits()[len(keys) :]
 
     def tensors(self) -> Iterator[LazyTensor]:
         """All tensors of the new checkpoint, in the order of the source's."""
-        size = self.checkpoint.shape(self.layers.input)[1]
-        makers: dict[str, Callable[[], Iterator[Tensor]]] = {
-            name: partial(self.blocks, name) for name in (self.layers.input, *self.layers.biases)
+        makers: dict[str, Callable[[], LazyTensor]] = {
+            name: partial(self._made_from, name) for name in (self.layers.input, *self.layers.biases)
         }
         output = self.layers.output or self.layers.new_output
         if self.output_layer == "transferred":
-            makers[output] = partial(self.blocks, output)
+            makers[output] = partial(self._made_from, output)
         elif self.output_layer == "random":
-            makers[output] = self.draw_output
+            makers[output] = self._drawn
         elif self.output_layer == "copied":
-            makers[output] = partial(self.blocks, self.layers.input)
+            makers[output] = partial(self._made_from, self.layers.input)
         names = [name for name in self.checkpoint.names() if name != self.layers.output or self.output_layer != "tied"]
         if self.output_layer != "tied" and output not in names:
             names.append(output)
         for name in names:
-            if name in makers:
-                origin = name if name in self.checkpoint.names() else self.layers.input
-                shape = (self.num_rows,) if name in self.layers.biases else (self.num_rows, size)
-                yield LazyTensor.of_blocks(name, shape, self.checkpoint.dtype(origin), makers[name])
-            else:
-                yield self.checkpoint.tensors[name]
+            yield makers[name]().renamed(name) if name in makers else self.checkpoint.tensors[name]
 
 
 def plan_transfer(request: TransferRequest) -> Transfer:
@@ -182,7 +185,8 @@ def write_transfer(
         facts["factorised_size"] = transfer.factorised_size
     inputs = {str(request.source): checkpoint.digest()}
     if request.tokenizer is not None:
-        inputs[str(request.tokenizer)] = tokenizer_digest(load_tokenizer(request.tokenizer))
+        is_target = request.vocabulary.strategy == "replace"
+        inputs[str(request.tokenizer)] = transfer.target.digest if is_target else tokenizer_digest(load_tokenizer(request.tokenizer))
     text_files = [path for text in (request.text, request.source_text) if text is not None for path in text.paths]
     files = [*text_files, *(text.path for text in report_texts), request.word_vectors, request.source_word_vectors, request.dictionary]
     files.append(request.parallel.path if request.parallel else None)

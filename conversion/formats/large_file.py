@@ -12,10 +12,11 @@ import fcntl
 import mmap
 import os
 from collections import deque
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import xxhash
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 BUFFER_BYTES = 4 << 20  # a multiple of every disk's block
 _NUM_BUFFERS = 4  # one is filled, one written, and the others wait, so that the disk does not
 _PIECE_BYTES = 256 << 10  # is in the processor's cache still when it is copied after hashing
+_ROWS_BYTES = 1 << 20  # the same for rows that are made there, of which so many are worth a call
 _DIRECT = getattr(os, "O_DIRECT", 0)  # Linux only
 
 
@@ -74,6 +76,34 @@ class LargeFileWriter:
                 self._hand_over()
         self.size += len(values)
         return len(values)
+
+    def write_rows(self, shape: tuple[int, int], dtype: np.dtype[Any], fill: Callable[[int, np.ndarray], object]) -> None:
+        """Take rows that are made where they leave from: to copy them takes as long as to make them.
+
+        Args:
+            shape: number of rows, and values of each.
+            fill: writes the rows from a number on into (some_rows, num_values) of the dtype.
+
+        Raises:
+            OSError: also of an earlier part, which is written meanwhile.
+        """
+        num_rows, row_bytes, done = shape[0], shape[1] * dtype.itemsize, 0
+        while done < num_rows:
+            count = min(min(BUFFER_BYTES - self._filled, _ROWS_BYTES) // row_bytes, num_rows - done)
+            if not count:  # a row that ends in the next buffer
+                row = np.empty((1, shape[1]), dtype)
+                fill(done, row)
+                self.write(row.data)
+                done += 1
+                continue
+            place = self._buffers[0][self._filled : self._filled + count * row_bytes]
+            fill(done, place.view(dtype).reshape(count, shape[1]))
+            self._state.update(place.data)
+            self._filled += len(place)
+            self.size += len(place)
+            done += count
+            if self._filled == BUFFER_BYTES:
+                self._hand_over()
 
     def flush(self) -> None:
         """Nothing to do before the end; here because `zipfile` asks for it."""

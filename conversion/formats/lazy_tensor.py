@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Bits = np.ndarray[Any, Any]
+FillRows = Callable[[int, Bits], None]
+"""Writes the rows of a matrix from a number on into (some_rows, size), as bits."""
 _BLOCK_BYTES = 1 << 20  # is in the processor's cache still when it is checked, hashed and copied after reading
 _MAPPED_BYTES = 4 << 20  # from which on it is cheaper to map a span's pages than to get memory for them
 
@@ -40,6 +42,7 @@ class LazyTensor:
         bits: gives the values as integers of the dtype's width, contiguous and of that shape, and keeps no hold of them.
         rows: gives those from one row to before another alone; None where that is no cheaper than the whole.
         blocks: gives all of them in order, some rows at a time, where they are made so; None elsewhere.
+        filler: of a matrix whose rows are made anywhere, prepares what writes those from a number on into memory that it is given; None elsewhere.
     """
 
     name: str
@@ -48,6 +51,7 @@ class LazyTensor:
     bits: Callable[[], Bits]
     rows: Callable[[int, int], Bits] | None = None
     blocks: Callable[[], Iterator[Bits]] | None = None
+    filler: Callable[[], FillRows] | None = None
 
     @classmethod
     def of(cls, name: str, tensor: Tensor) -> LazyTensor:
@@ -62,8 +66,12 @@ class LazyTensor:
     @classmethod
     def of_blocks(cls, name: str, shape: tuple[int, ...], dtype: torch.dtype, blocks: Callable[[], Iterator[Tensor]]) -> LazyTensor:
         """A tensor that is made some rows at a time, by torch on the CPU; each block is (some_rows, ...), the rest as in `shape`."""
-        whole = cls.computed(name, shape, dtype, partial(_joined, blocks, shape, dtype))
-        return replace(whole, blocks=lambda: map(bits_of, blocks()))
+        return cls.of_bits_blocks(name, shape, str(dtype).removeprefix("torch."), lambda: map(bits_of, blocks()))
+
+    @classmethod
+    def of_bits_blocks(cls, name: str, shape: tuple[int, ...], dtype_name: str, blocks: Callable[[], Iterator[Bits]]) -> LazyTensor:
+        """A tensor that is made some rows at a time; each block is (some_rows, ...), the rest as in `shape`."""
+        return cls(name, shape, dtype_name, partial(_joined, blocks, shape, dtype_name), blocks=blocks)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -249,6 +257,7 @@ def counted(tensors: Iterable[LazyTensor], advance: Callable[[int], object]) -> 
             bits=partial(_read_and_report, tensor.bits, advance),
             rows=tensor.rows and partial(_read_and_report, tensor.rows, advance),
             blocks=None,
+            filler=None,
         )
 
 
@@ -258,10 +267,8 @@ def _read_and_report(read: Callable[..., Bits], advance: Callable[[int], object]
     return bits
 
 
-def _joined(blocks: Callable[[], Iterator[Tensor]], shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    import torch
-
-    values = torch.empty(shape, dtype=dtype)
+def _joined(blocks: Callable[[], Iterator[Bits]], shape: tuple[int, ...], dtype_name: str) -> Bits:
+    values = np.empty(shape, bits_dtype(dtype_name))
     start = 0
     for block in blocks():
         values[start : start + len(block)] = block

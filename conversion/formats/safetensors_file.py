@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from conversion.formats.large_file import LargeFileWriter
-from conversion.formats.lazy_tensor import LazyTensor, lazy_span
+from conversion.formats.lazy_tensor import LazyTensor, bits_dtype, lazy_span
 from conversion.formats.safetensors_header import DTYPES, LENGTH_BYTES, read_header
 
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}
@@ -52,6 +52,10 @@ def write_safetensors(path: Path, tensors: Sequence[LazyTensor]) -> str:
         stream.write(len(text).to_bytes(LENGTH_BYTES, "little"))
         stream.write(text)
         for tensor in ordered:
+            if tensor.filler is not None:
+                num_rows, num_values = tensor.shape
+                stream.write_rows((num_rows, num_values), bits_dtype(tensor.dtype_name), tensor.filler())
+                continue
             for bits in tensor.checked_blocks():
                 stream.write(bits.reshape(-1).data)
     return stream.digest

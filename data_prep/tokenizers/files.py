@@ -9,7 +9,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from common.artifacts import digest_bytes
 from common.own_files import require_own
@@ -33,6 +33,15 @@ TOKENIZER_FILES = (
 CHAT_TEMPLATES = "additional_chat_templates"
 CONFIG_NAME = "tokenizer_config.json"
 _CLASS_OF_5, _CLASS_OF_BOTH = "TokenizersBackend", "PreTrainedTokenizerFast"
+
+
+class HasBackend(Protocol):
+    """A tokenizer of transformers, or what stands for one."""
+
+    @property
+    def backend_tokenizer(self) -> Any:
+        """That of the tokenizers library."""
+        ...
 
 
 def load_tokenizer(directory: Path) -> PreTrainedTokenizerFast:
@@ -100,7 +109,7 @@ def start_with_torch() -> None:
     os.environ.pop("USE_TORCH", None)
 
 
-def tokenizer_digest(tokenizer: PreTrainedTokenizerFast) -> str:
+def tokenizer_digest(tokenizer: HasBackend) -> str:
     """Digest of what decides the ids: vocabulary, merges, normalizer, pre- and post-processing, special tokens.
 
     Independent of the files it came from (`tokenizer.json` or `vocab.json` with `merges.txt`) and of padding or truncation settings.

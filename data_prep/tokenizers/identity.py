@@ -1,8 +1,4 @@
-"""How many tokens a folder's tokenizer has, and its digest, without transformers where its library adds nothing to tokenizer.json.
-
-Transformers reads tokenizer.json, adds the tokens of tokenizer_config.json that are not in it, and has rules of single models.  To import it takes
-longer than to convert a gigabyte, so where the two files show that nothing would be added or changed, tokenizer.json is read alone.
-"""
+"""How many tokens a folder's tokenizer has, and its digest, without transformers where its library adds nothing to tokenizer.json."""
 
 from __future__ import annotations
 
@@ -10,33 +6,12 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from common.python_path import python_path
-from data_prep.tokenizers.files import CONFIG_NAME, backend_digest, load_tokenizer, tokenizer_digest
-
-# Classes whose only rule is which tokens are special where the config does not say.
-_PLAIN_CLASSES = {
-    "PreTrainedTokenizerFast": (),
-    "TokenizersBackend": (),
-    "GPT2Tokenizer": ("<|endoftext|>",),
-    "GPT2TokenizerFast": ("<|endoftext|>",),
-    "Qwen2Tokenizer": ("<|endoftext|>",),
-    "Qwen2TokenizerFast": ("<|endoftext|>",),
-}
-_SPECIAL = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
-_MORE_SPECIAL = ("additional_special_tokens", "extra_special_tokens")
-# What else may stand in the config: it says how texts and batches are handled, not which ids a text has.
-_HARMLESS = (
-    "tokenizer_class", "added_tokens_decoder", "add_prefix_space", "backend", "chat_template", "clean_up_tokenization_spaces", "errors",
-    "is_local", "model_input_names", "model_max_length", "name_or_path", "padding_side", "split_special_tokens", "truncation_side",
-)  # fmt: skip
-_ADDING = ("add_bos_token", "add_eos_token")
-_MAP_NAME = "special_tokens_map.json"  # goes before the config where that has no list of tokens
-_FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
+from data_prep.tokenizers.files import backend_digest, load_tokenizer, tokenizer_digest
+from data_prep.tokenizers.plain_tokenizer import read_plain_backend
 
 
 @dataclass(frozen=True)
@@ -97,55 +72,7 @@ print(json.dumps(answer))
 
 def _plain_identity(directory: Path) -> Identity | None:
     """By tokenizer.json alone; None where transformers might make something else of it, or might refuse it."""
-    from tokenizers import Tokenizer
-
-    path = directory / "tokenizer.json"
-    if not path.is_file() or not (directory / CONFIG_NAME).is_file() or (directory / "added_tokens.json").exists():
+    tokenizer = read_plain_backend(directory)
+    if tokenizer is None:
         return None
-    try:
-        config = json.loads((directory / CONFIG_NAME).read_bytes())
-        named = json.loads((directory / _MAP_NAME).read_bytes()) if (directory / _MAP_NAME).exists() else {}
-        tokenizer = Tokenizer.from_file(str(path))
-        backend = json.loads(tokenizer.to_str())
-        if not _adds_nothing(config, named, backend):
-            return None
-    except Exception:  # the library raises anything for a broken file; transformers is to say what is wrong
-        return None
-    return Identity(tokenizer.get_vocab_size(with_added_tokens=True), backend_digest(backend))
-
-
-def _adds_nothing(config: Mapping[str, Any], named: Mapping[str, Any], backend: Mapping[str, Any]) -> bool:
-    """Whether transformers makes of tokenizer_config.json, and of the special tokens in a file of their own, no more than tokenizer.json says."""
-    known = {token["id"]: _described(token) for token in backend["added_tokens"]}
-    told = {int(number): _described(token) for number, token in config.get("added_tokens_decoder", {}).items()}
-    special = {*_PLAIN_CLASSES[config["tokenizer_class"]], *_special_tokens(config), *_special_tokens(named)}
-    cuts = backend["pre_tokenizer"] or {}
-    prefixes = bool(config.get("add_prefix_space", False))
-    return (
-        set(config) <= {*_SPECIAL, *_MORE_SPECIAL, *_HARMLESS, *_ADDING}
-        and not any(config.get(name) for name in _ADDING)
-        and set(named) <= {*_SPECIAL, *_MORE_SPECIAL}
-        and ("added_tokens_decoder" in config or all(isinstance(token, str) for token in named.values()))
-        and all(known.get(number) == token for number, token in told.items())
-        and special <= {content for content, *_ in known.values()}
-        and cuts.get("add_prefix_space", prefixes) == prefixes
-        and backend["truncation"] is None
-        and backend["padding"] is None
-    )
-
-
-def _described(token: Mapping[str, Any]) -> list[Any]:
-    return [token[key] for key in ("content", *_FLAGS)]
-
-
-def _special_tokens(config: Mapping[str, Any]) -> set[str]:
-    """The tokens that the config calls special.
-
-    Raises:
-        TypeError: if one is no text.
-    """
-    named = [config[name] for name in _SPECIAL if config.get(name) is not None]
-    for name in _MORE_SPECIAL:
-        more = config.get(name) or []
-        named += more.values() if isinstance(more, dict) else more
-    return {token["content"] if isinstance(token, dict) else token for token in named}
+    return Identity(tokenizer.get_vocab_size(with_added_tokens=True), backend_digest(json.loads(tokenizer.to_str())))

@@ -227,7 +227,7 @@ def _start_plan(inputs: TransferInputs, learned_ids: np.ndarray) -> RowPlan:
 
 
 def _pieces(inputs: TransferInputs, ids: np.ndarray) -> sparse.csr_matrix:
-    return piece_weights(inputs.source, [inputs.target.token_bytes[i] or b"" for i in ids])
+    return piece_weights(inputs.source, inputs.target, ids)
 
 
 def _start_tables(
@@ -247,7 +247,7 @@ def _start_tables(
     def rows_of(matrix: Tensor, name: str) -> Tensor:
         statistics = partial(row_statistics, matrix, real, over=teacher.random_statistics)
         layer = INPUT_LAYER if name == layers.input else name
-        return make_rows(plan, matrix, keys=inputs.target.keys, statistics=statistics, seed=inputs.seed, layer=layer)
+        return make_rows(plan, matrix, keys=lambda: inputs.target.keys, statistics=statistics, seed=inputs.seed, layer=layer)
 
     names = {"input": layers.input} | ({"output": layers.output} if layers.output and teacher.output_layer == "transferred" else {})
     matrices = {role: checkpoint.tensor(name) for role, name in names.items()}

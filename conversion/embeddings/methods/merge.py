@@ -47,7 +47,7 @@ def align_method(inputs: TransferInputs) -> RowPlan:
     if inputs.target.merges is not None:
         others = merge_weights(inputs, unseen)
     else:
-        others = piece_weights(inputs.source, [inputs.target.token_bytes[i] or b"" for i in unseen])
+        others = piece_weights(inputs.source, inputs.target, unseen)
     order = np.argsort(np.concatenate([np.flatnonzero(~is_unseen), np.flatnonzero(is_unseen)]), kind="stable")
     return plan_rows(inputs, ids, sparse.vstack([seen[~is_unseen], others], format="csr")[order])
 

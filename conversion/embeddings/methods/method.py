@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 from scipy import sparse
@@ -16,10 +16,12 @@ from conversion.embeddings.methods.learning_options import Teacher
 from conversion.embeddings.methods.row_plan import MappedRows, Origin, RowPlan
 from conversion.embeddings.methods.subword_pieces import piece_weights
 from conversion.embeddings.settings import VectorOptions
-from conversion.embeddings.spaces.helper_model import HelperModel
-from conversion.embeddings.spaces.word_vectors import WordVectors
 from conversion.embeddings.vocabularies.vocabulary import Vocabulary
 from conversion.embeddings.vocabularies.vocabulary_map import SPECIAL_MATCHES, TEXT_MATCHES, Match, VocabularyMap
+
+if TYPE_CHECKING:
+    from conversion.embeddings.spaces.helper_model import HelperModel
+    from conversion.embeddings.spaces.word_vectors import WordVectors
 
 Made = TypeVar("Made")
 _ORIGIN_OF_MATCH = {
@@ -132,16 +134,16 @@ def plan_rows(
         origins[inputs.overlap.matches == match] = origin
     has_weights = np.diff(weights.indptr) > 0
     origins[ids[has_weights]] = Origin.COMBINED
-    parts = spread(ids[has_weights], weights[has_weights], num_target)
+    parts = spread(ids, weights, num_target)
     left = np.setdiff1d(inputs.new_ids, ids[has_weights])
     if mapped is not None:
         origins[mapped.ids] = mapped.origin
         left = np.setdiff1d(left, mapped.ids)
     if (fallback or ("random" if inputs.as_published else inputs.fallback)) == "mean" and len(left):
-        pieces = piece_weights(inputs.source, [inputs.target.token_bytes[i] or b"" for i in left])
+        pieces = piece_weights(inputs.source, inputs.target, left)
         has_pieces = np.diff(pieces.indptr) > 0
         origins[left[has_pieces]] = Origin.FALLBACK_MEAN
-        parts = parts + spread(left[has_pieces], pieces[has_pieces], num_target)
+        parts = parts + spread(left, pieces, num_target)
     return RowPlan(origins, inputs.overlap.source_ids, sparse.csr_matrix(parts), mapped)
 
 

@@ -115,6 +115,8 @@ def to_source_columns(weights: sparse.csr_matrix, source_ids: np.ndarray, num_so
         weights: (num_rows, num_anchors)
         source_ids: (num_anchors,)
     """
-    renamed = sparse.csr_matrix((weights.data, source_ids[weights.indices], weights.indptr), shape=(weights.shape[0], num_source))
+    renamed = sparse.csr_matrix(
+        (weights.data, source_ids.astype(np.int32)[weights.indices], weights.indptr), shape=(weights.shape[0], num_source)
+    )
     renamed.sum_duplicates()
     return renamed

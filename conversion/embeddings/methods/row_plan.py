@@ -7,8 +7,9 @@ A method decides once, from tokens alone; the decision then serves input embeddi
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,10 +17,12 @@ from scipy import sparse
 
 from conversion.embeddings.methods.random_rows import RowStatistics, random_rows
 from conversion.embeddings.methods.row_sums import row_filler
+from conversion.formats.lazy_tensor import Bits, FillRows, LazyTensor, bits_dtype, bits_of
 
 if TYPE_CHECKING:
-    import torch
     from torch import Tensor
+
+Keys = Callable[[], Sequence[str]]
 
 INPUT_LAYER = "input"
 
@@ -94,59 +97,87 @@ class RowPlan:
         return {str(origin): count for origin in Origin if (count := int((self.origins == origin).sum()))}
 
 
-def make_rows(
-    plan: RowPlan, matrix: Tensor, *, keys: Sequence[str], statistics: Callable[[], RowStatistics], seed: int, layer: str
-) -> Tensor:
+def make_rows(plan: RowPlan, matrix: Tensor, *, keys: Keys, statistics: Callable[[], RowStatistics], seed: int, layer: str) -> Tensor:
     """The target's rows of one matrix, (num_target_tokens, size), in its dtype; arguments as of `row_blocks`."""
     import torch
 
-    return torch.cat(list(row_blocks(plan, matrix, keys=keys, statistics=statistics, seed=seed, layer=layer)))
+    blocks = row_blocks(plan, LazyTensor.of(layer, matrix), keys=keys, statistics=statistics, seed=seed, layer=layer)
+    return torch.from_numpy(np.concatenate(list(blocks))).view(matrix.dtype)
+
+
+def target_matrix(
+    plan: RowPlan, matrix: LazyTensor, *, keys: Keys, statistics: Callable[[], RowStatistics], seed: int, layer: str
+) -> LazyTensor:
+    """The target's rows of one matrix under its name, made when they are written; arguments as of `row_maker`."""
+    blocks = partial(row_blocks, plan, matrix, keys=keys, statistics=statistics, seed=seed, layer=layer)
+    made = LazyTensor.of_bits_blocks(matrix.name, (len(plan.origins), matrix.shape[1]), matrix.dtype_name, blocks)
+    # Mapped rows are products of matrices, whose last bits depend on how many are made at once.
+    return made if plan.mapped is not None else replace(made, filler=partial(row_maker, *blocks.args, **blocks.keywords))
 
 
 def row_blocks(
-    plan: RowPlan, matrix: Tensor, *, keys: Sequence[str], statistics: Callable[[], RowStatistics], seed: int, layer: str
-) -> Iterator[Tensor]:
+    plan: RowPlan, matrix: LazyTensor, *, keys: Keys, statistics: Callable[[], RowStatistics], seed: int, layer: str
+) -> Iterator[Bits]:
     """The target's rows of one matrix from first to last, some at a time: who writes them need not hold them all.
+
+    Arguments as of `row_maker`.
+
+    Yields:
+        (num_rows, size), bits of the matrix's dtype
+    """
+    fill = row_maker(plan, matrix, keys=keys, statistics=statistics, seed=seed, layer=layer)
+    block_rows = max(1, _BLOCK_VALUES // matrix.shape[1])
+    for start in range(0, len(plan.origins), block_rows):
+        rows = np.empty((min(block_rows, len(plan.origins) - start), matrix.shape[1]), bits_dtype(matrix.dtype_name))
+        fill(start, rows)
+        yield rows
+
+
+def row_maker(plan: RowPlan, matrix: LazyTensor, *, keys: Keys, statistics: Callable[[], RowStatistics], seed: int, layer: str) -> FillRows:
+    """What writes the target's rows of one matrix.
 
     Copies are bit for bit; sums are accumulated in float32 and rounded once to the matrix's dtype.
 
     Args:
         matrix: (at least num_source_tokens, size), any floating dtype; a bias is (num_source_tokens, 1).
-        keys: `Vocabulary.keys` of the target, which decide the drawn rows together with seed and layer.
-        statistics: of the matrix; called only where rows are drawn.
+        keys: gives `Vocabulary.keys` of the target, which decide the drawn rows together with seed and layer.
+        statistics: of the matrix; both are called only where rows are drawn.
         layer: name of the matrix, `INPUT_LAYER` for the input embeddings.
-
-    Yields:
-        (num_rows, size), dtype of the matrix
     """
-    import torch
-
     is_drawn = plan.is_drawn
-    normal = statistics() if is_drawn.any() else None
-    fill = row_filler(plan.source_ids, plan.weights, matrix)
-    mapping = plan.mapped.fit(matrix, layer != INPUT_LAYER) if plan.mapped is not None else None
-    block_rows = max(1, _BLOCK_VALUES // matrix.shape[1])
-    for start in range(0, len(plan.origins), block_rows):
-        block = slice(start, min(start + block_rows, len(plan.origins)))
-        rows = torch.empty((block.stop - start, matrix.shape[1]), dtype=matrix.dtype)
+    normal, names = (statistics(), keys()) if is_drawn.any() else (None, ())
+    bits = matrix.bits()
+    fill = row_filler(plan.source_ids, plan.weights, bits, matrix.dtype_name)
+    # Of the bits at hand: to read them again would map the file's pages a second time.
+    mapping = plan.mapped.fit(replace(matrix, bits=lambda: bits).read(), layer != INPUT_LAYER) if plan.mapped is not None else None
+
+    def make(start: int, rows: Bits) -> None:
         fill(start, rows)
         if plan.mapped is not None and mapping is not None:
-            places = np.arange(*np.searchsorted(plan.mapped.ids, (start, block.stop)))
-            rows[torch.from_numpy(plan.mapped.ids[places] - start)] = mapping(places).to(matrix.dtype)
-        drawn = np.flatnonzero(is_drawn[block])
+            places = np.arange(*np.searchsorted(plan.mapped.ids, (start, start + len(rows))))
+            rows[plan.mapped.ids[places] - start] = _rounded(mapping(places).numpy(), matrix.dtype_name)
         if normal is not None:
-            values = random_rows([keys[start + i] for i in drawn], normal, seed=seed, layer=layer)
-            rows[torch.from_numpy(drawn)] = torch.from_numpy(values).to(matrix.dtype)
-        yield rows
+            drawn = np.flatnonzero(is_drawn[start : start + len(rows)])
+            values = random_rows([names[start + i] for i in drawn], normal, seed=seed, layer=layer)
+            rows[drawn] = _rounded(values, matrix.dtype_name)
+
+    return make
 
 
-def drawn_blocks(keys: Sequence[str], statistics: RowStatistics, dtype: torch.dtype, *, seed: int, layer: str) -> Iterator[Tensor]:
-    """Random rows of all tokens as `random_rows` draws them, some at a time: (some_rows, size), rounded to a dtype."""
-    import torch
-
+def drawn_blocks(keys: Sequence[str], statistics: RowStatistics, dtype_name: str, *, seed: int, layer: str) -> Iterator[Bits]:
+    """Random rows of all tokens as `random_rows` draws them, some at a time: bits of (some_rows, size), rounded to a dtype."""
     block_rows = max(1, _BLOCK_VALUES // len(statistics.mean))
     for start in range(0, len(keys), block_rows):
-        yield torch.from_numpy(random_rows(keys[start : start + block_rows], statistics, seed=seed, layer=layer)).to(dtype)
+        yield _rounded(random_rows(keys[start : start + block_rows], statistics, seed=seed, layer=layer), dtype_name)
+
+
+def _rounded(values: np.ndarray, dtype_name: str) -> Bits:
+    """The bits of float32 values in a dtype."""
+    if dtype_name == "float32":
+        return values.view(np.int32)
+    import torch
+
+    return bits_of(torch.from_numpy(values).to(getattr(torch, dtype_name)))
 
 
 def weighted_sums(weights: sparse.csr_matrix, matrix: Tensor) -> Tensor:
@@ -161,6 +192,6 @@ def weighted_sums(weights: sparse.csr_matrix, matrix: Tensor) -> Tensor:
     """
     import torch
 
-    sums = torch.zeros((weights.shape[0], matrix.shape[1]))
-    row_filler(np.full(weights.shape[0], -1), weights, matrix.float())(0, sums)
-    return sums
+    sums = np.zeros((weights.shape[0], matrix.shape[1]), np.int32)  # all bits 0 are 0.0
+    row_filler(np.full(weights.shape[0], -1), weights, bits_of(matrix.float()), "float32")(0, sums)
+    return torch.from_numpy(sums).view(torch.float32)

@@ -35,4 +35,4 @@ def random_all_method(inputs: TransferInputs) -> RowPlan:
 def mean_method(inputs: TransferInputs) -> RowPlan:
     """Copy what both vocabularies have; a new token is the mean of its source pieces (FVT: Gee et al. 2022, section 3.2)."""
     ids = inputs.new_ids
-    return plan_rows(inputs, ids, piece_weights(inputs.source, [inputs.target.token_bytes[i] or b"" for i in ids]), fallback="random")
+    return plan_rows(inputs, ids, piece_weights(inputs.source, inputs.target, ids), fallback="random")

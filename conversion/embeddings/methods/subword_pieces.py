@@ -5,7 +5,7 @@ Also the fallback of methods that have nothing for a token.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from array import array
 
 import numpy as np
 from scipy import sparse
@@ -13,16 +13,22 @@ from scipy import sparse
 from conversion.embeddings.vocabularies.vocabulary import Vocabulary
 
 
-def piece_weights(source: Vocabulary, texts: Sequence[bytes]) -> sparse.csr_matrix:
-    """Weights of the unweighted mean of the pieces into which the source cuts each text; a piece that occurs twice counts twice.
+def piece_weights(source: Vocabulary, target: Vocabulary, ids: np.ndarray) -> sparse.csr_matrix:
+    """Weights of the unweighted mean of the pieces into which the source cuts target tokens; a piece that occurs twice counts twice.
+
+    Args:
+        ids: (num_ids,) of the target; a token that stands for no bytes has no pieces.
 
     Returns:
-        (len(texts), len(source)) float64; each row sums to 1, or has no entries where the source has no piece of the text.
+        (num_ids, len(source)) float64; each row sums to 1, or has no entries where the source has no piece of the token.
     """
-    pieces = [source.pieces(text) for text in texts]
-    lengths = np.array([len(ids) for ids in pieces], dtype=np.int64)
-    columns = np.array([i for ids in pieces for i in ids], dtype=np.int64)
+    columns, ends = array("i"), array("q", [0])  # numbers of 4 and 8 bytes: as lists they would be most of what a transfer holds
+    for target_id in ids.tolist():
+        columns.extend(source.pieces(target.token_bytes[target_id] or b""))
+        ends.append(len(columns))
+    starts = np.array(ends, np.int64)
+    lengths = np.diff(starts)
     values = np.repeat(1 / np.maximum(lengths, 1), lengths)
-    weights = sparse.csr_matrix((values, columns, np.concatenate([[0], np.cumsum(lengths)])), shape=(len(texts), len(source)))
+    weights = sparse.csr_matrix((values, np.array(columns, np.int32), starts), shape=(len(ids), len(source)))
     weights.sum_duplicates()
     return weights

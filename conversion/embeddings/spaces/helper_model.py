@@ -39,10 +39,10 @@ class HelperModel:
             ValueError: if it has no input embeddings, too few of them for its tokenizer, or rows that are no numbers.
         """
         from conversion.checkpoints.hf_checkpoint import HFCheckpoint
-        from data_prep.tokenizers.files import load_tokenizer
+        from data_prep.tokenizers.plain_tokenizer import read_tokenizer
 
         checkpoint = HFCheckpoint.open(directory)
-        vocabulary = Vocabulary.of(load_tokenizer(directory))
+        vocabulary = Vocabulary.of(read_tokenizer(directory))
         name = input_matrix_name(checkpoint)
         if len(vocabulary) > checkpoint.shape(name)[0]:
             raise ValueError(
@@ -69,7 +69,7 @@ class HelperModel:
     def piece_means(self, vocabulary: Vocabulary) -> TokenVectors:
         """For each token of text the mean of the rows of the pieces into which the model cuts it (GaMS: Vreš et al. 2024, equation 7)."""
         ids = np.flatnonzero(vocabulary.is_text)
-        weights = piece_weights(self.vocabulary, [vocabulary.token_bytes[i] or b"" for i in ids])
+        weights = piece_weights(self.vocabulary, vocabulary, ids)
         return TokenVectors.of(np.asarray(weights.astype(np.float32) @ self.input_rows), ids, len(vocabulary))
 
     @cached_property

@@ -77,12 +77,20 @@ def sparsemax_of_sorted(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def _collect(num_anchors: int, found: Iterable[tuple[np.ndarray, np.ndarray, np.ndarray]]) -> sparse.csr_matrix:
     """The weights that come for some rows at a time, without the zeros, in the order of the rows."""
-    ids, blocks = [np.array([], dtype=np.int64)], [sparse.csr_matrix((0, num_anchors), dtype=np.float64)]
+    blocks = []
     for row_ids, weights, columns in found:
         pointers = np.arange(0, weights.size + 1, weights.shape[1])
         block = sparse.csr_matrix((weights.ravel(), columns.ravel(), pointers), shape=(len(weights), num_anchors))
         block.eliminate_zeros()
         block.sort_indices()
-        ids.append(row_ids)
-        blocks.append(block)
-    return sparse.vstack(blocks, format="csr")[np.argsort(np.concatenate(ids))]
+        blocks.append((row_ids, np.diff(block.indptr), block.indices[: block.nnz].astype(np.int32), block.data[: block.nnz].copy()))
+    lengths = np.zeros(sum(len(row_ids) for row_ids, *_ in blocks), dtype=np.int64)
+    for row_ids, its_lengths, *_ in blocks:
+        lengths[row_ids] = its_lengths
+    starts = np.concatenate([[0], np.cumsum(lengths)])
+    all_columns, all_weights = np.empty(starts[-1], np.int32), np.empty(starts[-1], np.float64)
+    while blocks:  # each goes as soon as it is in its place
+        row_ids, its_lengths, columns, weights = blocks.pop()
+        places = np.repeat(starts[row_ids] - np.cumsum(its_lengths) + its_lengths, its_lengths) + np.arange(len(columns))
+        all_columns[places], all_weights[places] = columns, weights
+    return sparse.csr_matrix((all_weights, all_columns, starts), shape=(len(lengths), num_anchors))

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 from data_prep.tokenizers.files import CHAT_TEMPLATES
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerFast
+    from data_prep.tokenizers.plain_tokenizer import AnyTokenizer
 
 
-def carried_templates(source: PreTrainedTokenizerFast, target: PreTrainedTokenizerFast) -> tuple[dict[str, bytes], tuple[str, ...]]:
+def carried_templates(source: AnyTokenizer, target: AnyTokenizer) -> tuple[dict[str, bytes], tuple[str, ...]]:
     """Files with the source's chat templates for a target that has none of its own, and sentences about those that are lost.
 
     A template is carried over where every special token that it spells is one token of the target's too; else a chat would be

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ from data_prep.tokenizers.continued_bpe import continue_merges
 from data_prep.tokenizers.derived import derived_files, load_files, read_description
 from data_prep.tokenizers.extension import Candidate, Extension, candidates_of, extend_tokenizer, fits_a_word
 from data_prep.tokenizers.files import load_tokenizer, read_tokenizer_files, tokenizer_digest
+from data_prep.tokenizers.plain_tokenizer import AnyTokenizer, PlainTokenizer, read_tokenizer
 from data_prep.tokenizers.pruning import prune_tokenizer
 from data_prep.tokenizers.sentencepiece_file import SENTENCEPIECE_FILES
 
@@ -41,14 +43,14 @@ class TargetTokenizer:
         warnings: sentences about what else of it could not.
     """
 
-    tokenizer: PreTrainedTokenizerFast
+    tokenizer: AnyTokenizer
     files: Mapping[str, bytes]
     source_ids: np.ndarray | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
     left_out: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
-    @property
+    @cached_property
     def digest(self) -> str:
         """Identity of what decides its ids."""
         return tokenizer_digest(self.tokenizer)
@@ -99,11 +101,20 @@ def read_by(options: VocabularyOptions, tokenizer: Path | None) -> frozenset[str
     return frozenset({"source_text"}) if options.strategy in ("expand", "union") else frozenset()
 
 
+def read_source_tokenizer(options: VocabularyOptions, source: Path) -> AnyTokenizer:
+    """The source's tokenizer, of which little is asked where the target's vocabulary is another's.
+
+    Raises:
+        ValueError: if it cannot be loaded.
+    """
+    return read_tokenizer(source) if options.strategy == "replace" else load_tokenizer(source)
+
+
 def target_tokenizer(
     options: VocabularyOptions,
     *,
     source: Path,
-    source_tokenizer: PreTrainedTokenizerFast,
+    source_tokenizer: AnyTokenizer,
     tokenizer: Path | None,
     text: Documents | None,
     source_text: Documents | None = None,
@@ -115,9 +126,10 @@ def target_tokenizer(
     """
     if options.strategy == "replace":
         assert tokenizer is not None
-        target = load_tokenizer(tokenizer)
+        target = read_tokenizer(tokenizer)
         templates, warnings = carried_templates(source_tokenizer, target)
         return TargetTokenizer(target, {**read_tokenizer_files(tokenizer), **templates}, warnings=warnings)
+    assert not isinstance(source_tokenizer, PlainTokenizer), "what makes a tokenizer from it asks more"
     if options.strategy == "keep":
         return TargetTokenizer(source_tokenizer, read_tokenizer_files(source), np.arange(_num_ids(source_tokenizer)))
     if options.strategy == "prune":

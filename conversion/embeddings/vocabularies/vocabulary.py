@@ -7,7 +7,7 @@ space, `<0x0A>` names a byte, and WordPiece marks the tokens that do *not* follo
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
@@ -15,12 +15,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from conversion.embeddings.vocabularies.packed_texts import PackedBytes, PackedStrings
+from data_prep.tokenizers.plain_tokenizer import AnyTokenizer, described, special_token
 from data_prep.tokenizers.token_bytes import BYTE_TO_CHARACTER, BYTE_TOKEN, Spelling, bytes_of, spelling_of, stands_alone
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerFast
+    from tokenizers import Tokenizer
 
 ROLES = ("bos", "eos", "unk", "pad", "cls", "sep", "mask")
+_BLOCK_TOKENS = 8192  # that are objects of Python at a time
+_BYTE_TOKEN_LENGTH = len("<0x00>")
 
 
 class Kind(IntEnum):
@@ -41,56 +45,58 @@ class Vocabulary:
         token_bytes: the bytes of text a token stands for; None for special tokens and holes.
         kinds: (num_tokens,) of `Kind`.
         roles: role (`bos`, `eos`, ...) -> id, for the roles that the tokenizer fills.
-        model: the tokenizer's model (BPE, Unigram or WordPiece) without normalizer and pre-tokenizer.
-        unknown_id: what the model writes for what it cannot spell.
-        merges: the pairs that BPE joins, from the first to the last; None for other models.
+        backend: the tokenizer itself, of the tokenizers library.
+        unknown_id: what its model writes for what it cannot spell.
     """
 
-    tokens: tuple[str | None, ...]
-    token_bytes: tuple[bytes | None, ...]
+    tokens: PackedStrings
+    token_bytes: PackedBytes
     kinds: np.ndarray
     roles: Mapping[str, int]
     spelling: Spelling
-    model: Any
+    backend: Tokenizer
     unknown_id: int | None
-    merges: tuple[tuple[str, str], ...] | None = None
 
     def __len__(self) -> int:
         return len(self.tokens)
 
     @classmethod
-    def of(cls, tokenizer: PreTrainedTokenizerFast) -> Vocabulary:
+    def of(cls, tokenizer: AnyTokenizer) -> Vocabulary:
         """Read the vocabulary of a fast tokenizer.
 
         Raises:
             ValueError: if its model is none of BPE, Unigram and WordPiece, or marks the ends of words instead of their beginnings.
         """
         backend = tokenizer.backend_tokenizer
-        description = json.loads(backend.to_str())
+        description = described(backend)
         spelling = spelling_of(description)
-        ids = backend.get_vocab(with_added_tokens=True)
-        tokens: list[str | None] = [None] * (max(ids.values(), default=-1) + 1)
-        for token, token_id in ids.items():
-            tokens[token_id] = token
-        unknown_id = _unknown_id(description["model"], ids)
-        roles = _roles(tokenizer, ids, unknown_id)
+        tokens, token_bytes = _packed(backend, spelling)
+        unknown_id = _unknown_id(description["model"], backend)
+        roles = _roles(tokenizer, unknown_id)
         added = {entry["id"]: entry for entry in description["added_tokens"]}
         special_ids = {*roles.values(), *(i for i, entry in added.items() if entry["special"]), *tokenizer.all_special_ids}
-        kinds = np.full(len(tokens), Kind.TEXT, dtype=np.uint8)
-        token_bytes: list[bytes | None] = [None] * len(tokens)
-        for token_id, token in enumerate(tokens):
-            if token is None:
-                kinds[token_id] = Kind.HOLE
-            elif token_id in special_ids:
-                kinds[token_id] = Kind.SPECIAL
-            elif spelling.byte_tokens and (match := BYTE_TOKEN.fullmatch(token)):
-                kinds[token_id] = Kind.BYTE
-                token_bytes[token_id] = bytes([int(match[1], 16)])
-            elif token_id in added and spelling.form != "space-marker":
-                token_bytes[token_id] = token.encode()  # found in the text as it is written, before any spelling
-            else:
-                token_bytes[token_id] = bytes_of(token, spelling)
-        return cls(tuple(tokens), tuple(token_bytes), kinds, roles, spelling, backend.model, unknown_id, _merges(description["model"]))
+        kinds = np.where(tokens.packed.is_known, Kind.TEXT, Kind.HOLE).astype(np.uint8)
+        others: dict[int, bytes | None] = {}
+        if spelling.byte_tokens:
+            for token_id in np.flatnonzero(tokens.packed.lengths == _BYTE_TOKEN_LENGTH).tolist():
+                if match := BYTE_TOKEN.fullmatch(tokens[token_id] or ""):
+                    kinds[token_id], others[token_id] = Kind.BYTE, bytes([int(match[1], 16)])
+        if spelling.form != "space-marker":  # found in the text as it is written, before any spelling
+            others |= {i: entry["content"].encode() for i, entry in added.items() if i not in others}
+        for token_id in special_ids:
+            if token_id is not None and token_id < len(tokens) and kinds[token_id] != Kind.HOLE:
+                kinds[token_id], others[token_id] = Kind.SPECIAL, None
+        return cls(tokens, token_bytes.with_others(others), kinds, roles, spelling, backend, unknown_id)
+
+    @cached_property
+    def model(self) -> Any:
+        """The tokenizer's model (BPE, Unigram or WordPiece) without normalizer and pre-tokenizer."""
+        return self.backend.model
+
+    @cached_property
+    def merges(self) -> tuple[tuple[str, str], ...] | None:
+        """The pairs that BPE joins, from the first to the last; None for other models."""
+        return _merges(json.loads(self.backend.to_str())["model"])
 
     @cached_property
     def is_text(self) -> np.ndarray:
@@ -100,7 +106,7 @@ class Vocabulary:
     @cached_property
     def byte_lengths(self) -> np.ndarray:
         """(num_tokens,) how many bytes of text a token stands for; 0 for special tokens and holes."""
-        return np.array([len(data or b"") for data in self.token_bytes], dtype=np.int64)
+        return self.token_bytes.lengths.astype(np.int64)
 
     @cached_property
     def keys(self) -> tuple[str, ...]:
@@ -130,7 +136,8 @@ class Vocabulary:
         The model is asked directly: a normalizer would change the bytes, and a pre-tokenizer would put a space before them.
         What the vocabulary has no token for is left out, so the pieces may cover less than the bytes.
         """
-        return [piece for piece in self._cut(data) if self._is_piece[piece]]
+        is_piece = self._is_piece
+        return [piece for piece in self._cut(data) if is_piece[piece]]
 
     @cached_property
     def _is_piece(self) -> list[bool]:
@@ -139,19 +146,20 @@ class Vocabulary:
             is_piece[self.unknown_id] = False
         return is_piece.tolist()
 
-    def _cut(self, data: bytes) -> Iterator[int]:
+    def _cut(self, data: bytes) -> list[int]:
         if self.spelling.form == "byte-level":
-            yield from self._model_ids("".join(BYTE_TO_CHARACTER[byte] for byte in data))
-            return
+            return self._model_ids(data.decode("latin-1").translate(_CHARACTER_OF_LATIN))
+        ids: list[int] = []
         for text, stray in _utf8_runs(data):
             if self.spelling.form == "wordpiece":
-                yield from self._wordpiece_ids(text)
+                ids += self._wordpiece_ids(text)
             elif text:
-                yield from self._model_ids(text.replace(" ", self.spelling.space_marker or " "))
-            yield from (self._byte_ids[byte] for byte in stray if byte in self._byte_ids)
+                ids += self._model_ids(text.replace(" ", self.spelling.space_marker or " "))
+            ids += [self._byte_ids[byte] for byte in stray if byte in self._byte_ids]
+        return ids
 
-    def _model_ids(self, text: str) -> Iterator[int]:
-        return (token.id for token in self.model.tokenize(text))
+    def _model_ids(self, text: str) -> list[int]:
+        return [token.id for token in self.model.tokenize(text)]
 
     def _wordpiece_ids(self, text: str) -> Iterator[int]:
         """Longest match first, as WordPiece does, but a text without a space before it continues a word."""
@@ -179,10 +187,57 @@ class Vocabulary:
         return {self.token_bytes[i][0]: int(i) for i in reversed(ids)}  # type: ignore[index]
 
 
-def _unknown_id(model: dict[str, Any], ids: Mapping[str, int]) -> int | None:
+def _packed(backend: Tokenizer, spelling: Spelling) -> tuple[PackedStrings, PackedBytes]:
+    """The tokens by id, and the bytes that each stands for by its spelling alone."""
+    num = backend.get_vocab_size(with_added_tokens=False)
+    num += sum(backend.model.token_to_id(token.content) is None for token in backend.get_added_tokens_decoder().values())
+    blocks = list(_packed_blocks(backend, spelling, num))
+    if not all(tokens.is_known.all() for tokens, _ in blocks):  # ids without a token: the highest is not known by their number
+        num = max(backend.get_vocab(with_added_tokens=True).values(), default=-1) + 1
+        blocks = list(_packed_blocks(backend, spelling, num))
+    return PackedStrings(PackedBytes.concatenated([tokens for tokens, _ in blocks])), PackedBytes.concatenated([data for _, data in blocks])
+
+
+def _packed_blocks(backend: Tokenizer, spelling: Spelling, num: int) -> Iterator[tuple[PackedBytes, PackedBytes]]:
+    for start in range(0, num, _BLOCK_TOKENS):
+        found = list(map(backend.id_to_token, range(start, min(start + _BLOCK_TOKENS, num))))
+        is_known = np.array([token is not None for token in found], dtype=bool) if None in found else np.ones(len(found), dtype=bool)
+        tokens = [token or "" for token in found]
+        yield PackedBytes.of_strings(tokens, is_known), _packed_bytes(tokens, is_known, spelling)
+
+
+def _packed_bytes(tokens: Sequence[str], is_known: np.ndarray, spelling: Spelling) -> PackedBytes:
+    """What `bytes_of` gives for each, of the characters of all at once where each has its own meaning."""
+    if spelling.form == "plain":
+        return PackedBytes.of_strings(tokens, is_known)
+    if spelling.form == "space-marker" and len(spelling.space_marker) == 1:
+        return PackedBytes.of_strings(tokens, is_known, as_space=spelling.space_marker)
+    if spelling.form != "byte-level":
+        return PackedBytes.of(bytes_of(token, spelling) if known else None for token, known in zip(tokens, is_known))
+    lengths = np.fromiter(map(len, tokens), np.int64, len(tokens))
+    characters = np.frombuffer("".join(tokens).encode("utf-32-le"), np.uint32)
+    data = _BYTE_OF[np.minimum(characters, len(_BYTE_OF) - 1)]
+    packed = PackedBytes(data.astype(np.uint8).tobytes(), lengths, is_known)
+    literal = np.unique(np.searchsorted(np.cumsum(lengths), np.flatnonzero(data == _NO_BYTE), side="right"))
+    return packed.with_others({i: bytes_of(tokens[i], spelling) for i in literal.tolist()}) if len(literal) else packed
+
+
+def _bytes_of_characters() -> np.ndarray:
+    """The byte of each character of byte-level vocabularies; the last is any other's."""
+    table = np.full(max(map(ord, BYTE_TO_CHARACTER)) + 2, _NO_BYTE, np.uint16)
+    table[[ord(character) for character in BYTE_TO_CHARACTER]] = np.arange(256)
+    return table
+
+
+_NO_BYTE = 256
+_CHARACTER_OF_LATIN = dict(enumerate(BYTE_TO_CHARACTER))
+_BYTE_OF = _bytes_of_characters()
+
+
+def _unknown_id(model: dict[str, Any], backend: Tokenizer) -> int | None:
     if model["type"] == "Unigram":
         return model.get("unk_id")
-    return ids.get(model["unk_token"]) if model.get("unk_token") else None
+    return backend.token_to_id(model["unk_token"]) if model.get("unk_token") else None
 
 
 def _merges(model: dict[str, Any]) -> tuple[tuple[str, str], ...] | None:
@@ -193,9 +248,10 @@ def _merges(model: dict[str, Any]) -> tuple[tuple[str, str], ...] | None:
     return tuple((first, second) for first, second in pairs)
 
 
-def _roles(tokenizer: PreTrainedTokenizerFast, ids: Mapping[str, int], unknown_id: int | None) -> dict[str, int]:
-    named = {role: getattr(tokenizer, f"{role}_token", None) for role in ROLES}
-    roles = {role: ids[str(token)] for role, token in named.items() if token is not None and str(token) in ids}
+def _roles(tokenizer: AnyTokenizer, unknown_id: int | None) -> dict[str, int]:
+    named = {role: special_token(tokenizer, role) for role in ROLES}
+    ids = {role: tokenizer.backend_tokenizer.token_to_id(token) for role, token in named.items() if token is not None}
+    roles = {role: token_id for role, token_id in ids.items() if token_id is not None}
     if unknown_id is not None:
         roles.setdefault("unk", unknown_id)
     return roles

@@ -106,21 +106,34 @@ def map_vocabulary(
 
 
 def _same_bytes(source: Vocabulary, target: Vocabulary) -> Iterator[tuple[int, int]]:
-    text, byte = int(Kind.TEXT), int(Kind.BYTE)  # members of an enum are slow to look up
-    by_kind: dict[int, dict[bytes, list[int]]] = {text: {}, byte: {}}
-    for source_id, (data, kind) in enumerate(zip(source.token_bytes, source.kinds.tolist())):
-        if data:
-            by_kind[kind].setdefault(data, []).append(source_id)
-    target_kinds = target.kinds.tolist()
-    target_texts = {data for data, kind in zip(target.token_bytes, target_kinds) if kind == text}
-    for target_id, (data, kind) in enumerate(zip(target.token_bytes, target_kinds)):
+    texts, single_bytes = _ids_by_bytes(source, Kind.TEXT), _ids_by_bytes(source, Kind.BYTE)
+    # Only these can be another's that is spelled <0xXX>.
+    target_texts = {target.token_bytes[i] for i in np.flatnonzero((target.kinds == Kind.TEXT) & (target.byte_lengths == 1)).tolist()}
+    byte = int(Kind.BYTE)  # members of an enum are slow to look up
+    for target_id, (data, kind) in enumerate(zip(target.token_bytes, target.kinds.tolist())):
         if not data:
             continue
-        first = byte if kind == byte and data in target_texts else text
-        candidates = by_kind[first].get(data) or by_kind[byte if first == text else text].get(data)
-        if candidates:
-            spelled_alike = (i for i in candidates if source.tokens[i] == target.tokens[target_id])
-            yield target_id, next(spelled_alike, candidates[0])
+        first, second = (single_bytes, texts) if kind == byte and data in target_texts else (texts, single_bytes)
+        found = first.get(data)
+        found = second.get(data) if found is None else found
+        if isinstance(found, list):
+            spelled_alike = (i for i in found if source.tokens[i] == target.tokens[target_id])
+            yield target_id, next(spelled_alike, found[0])
+        elif found is not None:
+            yield target_id, found
+
+
+def _ids_by_bytes(vocabulary: Vocabulary, kind: Kind) -> dict[bytes, int | list[int]]:
+    """The id of a kind by the bytes that it stands for; a list of them, in ascending order, where there are several."""
+    wanted = int(kind)
+    if not (vocabulary.kinds == wanted).any():
+        return {}
+    ids: dict[bytes, int] = {}
+    several: dict[bytes, list[int]] = {}
+    for token_id, (data, its_kind) in enumerate(zip(vocabulary.token_bytes, vocabulary.kinds.tolist())):
+        if data and its_kind == wanted and ids.setdefault(data, token_id) != token_id:
+            several.setdefault(data, [ids[data]]).append(token_id)
+    return {**ids, **several}
 
 
 def _alike(source: Vocabulary, target: Vocabulary, ids: Sequence[int], match: Match) -> Iterator[tuple[int, int]]:
@@ -153,14 +166,13 @@ def _same_special(source: Vocabulary, target: Vocabulary) -> Iterator[tuple[int,
     for role in ROLES:
         if role in target.roles:
             roles_of.setdefault(target.roles[role], []).append(role)
-    spelled = {token: source_id for source_id, token in enumerate(source.tokens)}
     for target_id in np.flatnonzero(target.kinds == Kind.SPECIAL):
         by_role = (_with_role(source, role) for role in roles_of.get(int(target_id), ()))
         source_id = next((found for found in by_role if found is not None), None)
         if source_id is not None:
             yield int(target_id), source_id, Match.ROLE
-        elif target.tokens[target_id] in spelled:
-            yield int(target_id), spelled[target.tokens[target_id]], Match.SPELLING
+        elif (spelled_alike := source.backend.token_to_id(target.tokens[target_id] or "")) is not None:
+            yield int(target_id), spelled_alike, Match.SPELLING
 
 
 def _with_role(source: Vocabulary, role: str) -> int | None:

@@ -7,8 +7,10 @@ import re
 import shutil
 import weakref
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -414,3 +416,14 @@ def test_one_file_goes_before_an_index(sharded: Path, make_opt: OPTMaker) -> Non
     """As in transformers: a folder that was saved twice has both."""
     shutil.copy(make_opt("single", seed=1) / "model.safetensors", sharded)
     assert HFCheckpoint.open(sharded).weight_files == ("model.safetensors",)
+
+
+@pytest.mark.parametrize(("num_rows", "size"), [(1, 3), (700, 4096), (5, 2_000_000)])
+def test_rows_that_are_made_in_place_give_the_same_file(tmp_path: Path, num_rows: int, size: int) -> None:
+    """Rows end in the midst of a buffer, and some are longer than one."""
+    values = np.arange(num_rows * size, dtype=np.int32).reshape(num_rows, size)
+    whole = LazyTensor("matrix", values.shape, "float32", lambda: values)
+    in_place = replace(whole, filler=lambda: lambda start, rows: np.copyto(rows, values[start : start + len(rows)]))
+    digests = [write_safetensors(tmp_path / name, [tensor]) for name, tensor in (("whole", whole), ("in_place", in_place))]
+    assert digests == [digest_file(tmp_path / "whole")] * 2
+    assert (tmp_path / "whole").read_bytes() == (tmp_path / "in_place").read_bytes()

@@ -108,7 +108,7 @@ def rows_of(inputs: TransferInputs, plan: RowPlan, matrix: torch.Tensor, *, seed
     def statistics() -> RowStatistics:
         return row_statistics(matrix, np.arange(len(inputs.source)))
 
-    return make_rows(plan, matrix, keys=inputs.target.keys, statistics=statistics, seed=seed, layer=layer)
+    return make_rows(plan, matrix, keys=lambda: inputs.target.keys, statistics=statistics, seed=seed, layer=layer)
 
 
 def matrix_for(inputs: TransferInputs, *, padding: int = 0, dtype: torch.dtype = torch.float32, seed: int = 0) -> torch.Tensor:

@@ -9,6 +9,7 @@ from scipy import sparse
 
 from common import native
 from conversion.embeddings.methods.row_sums import SOURCE, row_filler
+from conversion.formats.lazy_tensor import bits_of
 
 _NUM_ROWS, _NUM_SOURCE = 61, 40
 _LEFT = 7.0  # in rows that nobody writes
@@ -53,7 +54,7 @@ def test_a_sum_is_rounded_once_and_to_even() -> None:
     matrix = torch.tensor([[1.0] * 17, [2**-8] * 17, [2**-12] * 17, [3.0] * 17]).to(torch.bfloat16)
     weights = sparse.csr_matrix(np.array([[1.0, 1, 0, 0], [1, 1, 1, 0], [0, 1, 0, 1]]))
     rows = torch.empty(3, 17, dtype=torch.bfloat16)
-    row_filler(np.full(3, -1), weights, matrix)(0, rows)
+    row_filler(np.full(3, -1), weights, bits_of(matrix), "bfloat16")(0, bits_of(rows))
     for row, expected in zip(rows, (1.0, 1 + 2**-7, 3.0)):
         assert row.tolist() == [expected] * 17
 
@@ -74,8 +75,8 @@ def _case(size: int, dtype: torch.dtype) -> tuple[np.ndarray, sparse.csr_matrix,
 
 
 def _rows(source_ids: np.ndarray, weights: sparse.csr_matrix, matrix: torch.Tensor, block_rows: int = _NUM_ROWS) -> torch.Tensor:
-    fill = row_filler(source_ids, weights, matrix)
+    fill = row_filler(source_ids, weights, bits_of(matrix), str(matrix.dtype).removeprefix("torch."))
     rows = torch.full((len(source_ids), matrix.shape[1]), _LEFT, dtype=matrix.dtype)
     for start in range(0, len(rows), block_rows):
-        fill(start, rows[start : start + block_rows])
+        fill(start, bits_of(rows[start : start + block_rows]))
     return rows

@@ -15,6 +15,7 @@ import pytest
 from data_prep.tokenizers import identity
 from data_prep.tokenizers.files import CONFIG_NAME, load_tokenizer, tokenizer_digest
 from data_prep.tokenizers.identity import Identity, identity_by_another_process, tokenizer_identity
+from data_prep.tokenizers.plain_tokenizer import PlainTokenizer, described, read_tokenizer, special_token
 from tests.processes import ROOT
 
 Edit = Callable[[dict[str, Any], dict[str, Any]], object]
@@ -74,6 +75,23 @@ def _edited(source: Path, directory: Path, edit: Edit) -> Path:
 def by_transformers(directory: Path) -> Identity:
     tokenizer = load_tokenizer(directory)
     return Identity(len(tokenizer), tokenizer_digest(tokenizer))
+
+
+@pytest.mark.parametrize("edit", PLAIN.values(), ids=PLAIN)
+def test_a_plain_tokenizer_says_what_transformers_says(tokenizer_dir: Path, tmp_path: Path, edit: Edit) -> None:
+    directory = _edited(tokenizer_dir, tmp_path / "edited", edit)
+    found, expected = read_tokenizer(directory), load_tokenizer(directory)
+    assert isinstance(found, PlainTokenizer)
+    for role in ("bos", "eos", "unk", "sep", "pad", "cls", "mask"):
+        assert special_token(found, role) == special_token(expected, role), role
+    assert found.all_special_tokens == expected.all_special_tokens
+    assert found.all_special_ids == expected.all_special_ids
+    assert found.get_vocab() == expected.get_vocab()
+    assert found.chat_template == expected.chat_template
+    known = json.loads(expected.backend_tokenizer.to_str())
+    assert {key: known[key] for key in described(found.backend_tokenizer) if key != "model"} == {
+        key: value for key, value in described(found.backend_tokenizer).items() if key != "model"
+    }
 
 
 @pytest.mark.parametrize("edit", PLAIN.values(), ids=PLAIN)
