@@ -71,11 +71,12 @@ def newest_checkpoint(run_dir: Path, *, contents: bool = False, share: tuple[int
     return manifest.facts["step"], found[-1]
 
 
-def measured_save_seconds(run_dir: Path) -> float | None:
-    """Seconds for which the newest save stopped the training; None where there is none, or no record of it."""
+def measured_save_seconds(run_dir: Path) -> tuple[float, float] | None:
+    """Seconds for which the newest save stopped the training, and in which it was complete; None where there is none, or no record of it."""
     for path in sorted((run_dir / CHECKPOINTS_NAME).glob("step_[0-9]*"), reverse=True):
         if (manifest := read_manifest(path)) is not None:
-            return manifest.facts.get("save_seconds")
+            stopped = manifest.facts.get("save_seconds")
+            return None if stopped is None else (stopped, manifest.facts.get("write_seconds", stopped))
     return None
 
 

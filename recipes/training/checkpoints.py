@@ -251,7 +251,8 @@ class Checkpoints(Callback):
             stopped_seconds: for which the save has stopped the training.
         """
         samples = self._batches.samples(step)
-        facts = {"step": step, "samples": samples, **self._facts_of_samples(trainer, samples), "save_seconds": stopped_seconds}
+        seconds = {"save_seconds": stopped_seconds, "write_seconds": time.monotonic() - self._begun}
+        facts = {"step": step, "samples": samples, **self._facts_of_samples(trainer, samples), **seconds}
         make_group_readable(partial)
         write_manifest(
             partial,

@@ -159,12 +159,14 @@ def _checkpoints(submission: Submission, estimate: RunEstimate | None) -> str:
     every = f"every {recipe.run.checkpoint_every_steps:,} steps"
     if recipe.run.checkpoint_every_minutes is not None:
         every += f" and {recipe.run.checkpoint_every_minutes:g} minutes"
-    save_seconds, source = measured_save_seconds(run_dir), "as measured"
-    if save_seconds is None and estimate is not None:
-        save_seconds, source = estimate.save_seconds, "estimated"
+    seconds, source = measured_save_seconds(run_dir), "as measured"
+    if seconds is None and estimate is not None:
+        seconds, source = (estimate.save_seconds, estimate.save_seconds), "estimated"
     step_seconds = _measured_step_seconds(run_dir, recipe) or (estimate.choice.time.total if estimate else None)
-    if save_seconds is None or step_seconds is None:
+    if seconds is None or step_seconds is None:
         return every
+    save_seconds, write_seconds = seconds
     failure_seconds = costs.failure_seconds(arithmetic.world_size(recipe.parallel))
-    best = max(1, round(costs.checkpoint_interval(save_seconds, failure_seconds) / step_seconds))
+    # A save beside the training hardly stops it, but the next one waits until that is written.
+    best = max(1, round(max(costs.checkpoint_interval(save_seconds, failure_seconds), write_seconds) / step_seconds))
     return f"{every}; best at {best:,} (Daly 2006: {save_seconds:.1f} s to save, {source}, a failure every {failure_seconds / 3600:.0f} h)"

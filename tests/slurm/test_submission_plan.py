@@ -75,6 +75,14 @@ def test_how_often_to_save_follows_from_the_measured_save_and_step(tmp_path: Pat
     assert int(best[1].replace(",", "")) == pytest.approx(young, rel=0.01)
 
 
+def test_a_save_beside_the_training_is_not_asked_for_before_the_last_one_can_be_written(tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").write_text(json.dumps({"step": 500, "loss": 3.0, "tokens_per_second": 2_097_152 / 2.0}) + "\n")
+    (tmp_path / "checkpoints" / "step_0000500").mkdir(parents=True)
+    facts = {"step": 500, "save_seconds": 0.0001, "write_seconds": 80.0}
+    write_manifest(tmp_path / "checkpoints" / "step_0000500", stage="recipes.train", facts=facts)
+    assert "best at 40 (" in _plan(tmp_path, cluster=("gpu.gpu=X100",))["checkpoints"]
+
+
 def test_a_layout_that_does_not_fit_the_cluster_is_refused(tmp_path: Path) -> None:
     with pytest.raises(
         ValueError, match=r"on vega cannot run: the layout \(TP 1 x PP 1 x DP 64, micro batch 16\) needs .* on each a100-40gb"
