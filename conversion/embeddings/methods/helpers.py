@@ -15,9 +15,8 @@ from scipy import sparse
 from conversion.embeddings.methods.affine_maps import AffineFit, fit_map
 from conversion.embeddings.methods.matching_pursuit import pursuit_weights
 from conversion.embeddings.methods.method import TransferInputs, plan_rows
-from conversion.embeddings.methods.neighbors import to_source_columns
 from conversion.embeddings.methods.row_plan import MappedRows, RowPlan
-from conversion.embeddings.spaces.sparse_weights import sparsemax_weights
+from conversion.embeddings.spaces.sparse_weights import Columns, sparsemax_weights
 from conversion.embeddings.spaces.token_vectors import TokenVectors, unit_rows
 
 if TYPE_CHECKING:
@@ -62,8 +61,8 @@ def clp_plus_method(inputs: TransferInputs) -> RowPlan:
         ValueError: if the helper has no shared or no new token.
     """
     vectors, anchors, ids = _helper_space(inputs, "clp-plus")
-    weights = sparsemax_weights(vectors.rows(ids), vectors.rows(anchors))
-    return plan_rows(inputs, ids, to_source_columns(weights, inputs.overlap.source_ids[anchors], len(inputs.source)))
+    columns = Columns(inputs.overlap.source_ids[anchors], len(inputs.source))
+    return plan_rows(inputs, ids, sparsemax_weights(vectors.rows(ids), vectors.rows(anchors), columns))
 
 
 def sava_method(inputs: TransferInputs) -> RowPlan:
@@ -110,8 +109,9 @@ def omp_method(inputs: TransferInputs) -> RowPlan:
         num_atoms = min(_MOST_ATOMS, size if inputs.as_published else max(1, size // _DIMENSIONS_PER_ATOM))
     if not 1 <= num_atoms <= size:
         raise ValueError(f"--num-atoms is {num_atoms}; expected 1 to the {size} dimensions of the helper {inputs.helper.name}")
-    weights = pursuit_weights(vectors.rows(ids), vectors.rows(anchors), num_atoms=num_atoms, long_first=inputs.as_published)
-    return plan_rows(inputs, ids, to_source_columns(weights, inputs.overlap.source_ids[anchors], len(inputs.source)))
+    columns = Columns(inputs.overlap.source_ids[anchors], len(inputs.source))
+    weights = pursuit_weights(vectors.rows(ids), vectors.rows(anchors), columns, num_atoms=num_atoms, long_first=inputs.as_published)
+    return plan_rows(inputs, ids, weights)
 
 
 def _sava(inputs: TransferInputs, name: str, fit: AffineFit) -> RowPlan:

@@ -14,6 +14,8 @@ from scipy import sparse
 from common import native
 from common.devices import has_gpu, num_threads
 from conversion.embeddings.spaces.short_table import ShortTable, padded
+from conversion.embeddings.spaces.sparse_weights import Columns
+from conversion.embeddings.spaces.stored_rows import StoredRows
 from conversion.embeddings.spaces.token_vectors import Rows, row_lengths, unit_rows
 
 if TYPE_CHECKING:
@@ -28,7 +30,7 @@ Pursuit = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 """From unit vectors (num_vectors, size) to ids of atoms and their coefficients, both (num_vectors, steps); 0 where unused."""
 
 
-def pursuit_weights(vectors: Rows, atoms: Rows, *, num_atoms: int, long_first: bool = False) -> sparse.csr_matrix:
+def pursuit_weights(vectors: Rows, atoms: Rows, columns: Columns, *, num_atoms: int, long_first: bool = False) -> sparse.csr_matrix:
     """Coefficients of the atoms whose sum comes nearest to each vector, chosen one after the other.
 
     Atoms are compared at length one, as in the textbook; a vector stops early when it is exact or when the next atom is a
@@ -41,28 +43,27 @@ def pursuit_weights(vectors: Rows, atoms: Rows, *, num_atoms: int, long_first: b
         long_first: compare atoms at their own length, so that long ones are chosen sooner.
 
     Returns:
-        (num_vectors, num_all_atoms) float64, coefficients of the atoms at their own length.
+        (num_vectors, columns.num_columns) float64, mapped from a file: coefficients of the atoms at their own length.
     """
     lengths = row_lengths(atoms)
     preference = lengths.astype(np.float32) if long_first else np.ones(len(atoms), np.float32)
     steps = min(num_atoms, len(atoms), atoms.shape[1])
     pursue = _fastest_pursuit(atoms, steps, preference)
-    # All of them in two arrays: a matrix of each block, and these joined, would be in memory twice.
-    chosen, coefficients = np.zeros((len(vectors), steps), np.int32), np.zeros((len(vectors), steps))
 
-    def fill(start: int) -> None:
+    def weights(start: int) -> sparse.csr_matrix:
         block = vectors[start : start + _BLOCK_ROWS].astype(np.float32)
         scale = np.linalg.norm(block, axis=1, keepdims=True)
         ids, found = pursue(block / np.maximum(scale, 1e-30))
-        chosen[start : start + len(block)] = ids
-        coefficients[start : start + len(block)] = found * scale / lengths[ids]
+        coefficients = found * scale / lengths[ids]
+        kept = coefficients != 0
+        starts = np.concatenate([[0], np.cumsum(kept.sum(axis=1))])
+        return columns.renamed(sparse.csr_matrix((coefficients[kept], ids[kept], starts), shape=(len(block), len(atoms))))
 
+    rows = StoredRows(columns.num_columns)
     with ThreadPoolExecutor(num_threads() if isinstance(pursue, CompiledPursuit) else 1) as pool:
-        for _ in pool.map(fill, range(0, len(vectors), _BLOCK_ROWS)):
-            pass
-    kept = coefficients != 0
-    ends = np.cumsum(kept.sum(axis=1))
-    return sparse.csr_matrix((coefficients[kept], chosen[kept], np.concatenate([[0], ends])), shape=(len(vectors), len(atoms)))
+        for block in pool.map(weights, range(0, len(vectors), _BLOCK_ROWS)):
+            rows.append(block)
+    return rows.matrix()
 
 
 def _fastest_pursuit(atoms: Rows, steps: int, preference: np.ndarray) -> Pursuit:

@@ -16,6 +16,7 @@ from conversion.embeddings.methods.learning_options import Teacher
 from conversion.embeddings.methods.row_plan import MappedRows, Origin, RowPlan
 from conversion.embeddings.methods.subword_pieces import piece_weights
 from conversion.embeddings.settings import VectorOptions
+from conversion.embeddings.spaces.stored_rows import StoredRows, release_rows
 from conversion.embeddings.vocabularies.vocabulary import Vocabulary
 from conversion.embeddings.vocabularies.vocabulary_map import SPECIAL_MATCHES, TEXT_MATCHES, Match, VocabularyMap
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from conversion.embeddings.spaces.word_vectors import WordVectors
 
 Made = TypeVar("Made")
+_BLOCK_ROWS = 4096
 _ORIGIN_OF_MATCH = {
     Match.BYTES: Origin.COPIED,
     Match.CASE: Origin.COPIED_CASE,
@@ -143,8 +145,19 @@ def plan_rows(
         pieces = piece_weights(inputs.source, inputs.target, left)
         has_pieces = np.diff(pieces.indptr) > 0
         origins[left[has_pieces]] = Origin.FALLBACK_MEAN
-        parts = parts + spread(left, pieces, num_target)
+        parts = _joined(parts, spread(left, pieces, num_target))
     return RowPlan(origins, inputs.overlap.source_ids, sparse.csr_matrix(parts), mapped)
+
+
+def _joined(method: sparse.csr_matrix, fallback: sparse.csr_matrix) -> sparse.csr_matrix:
+    """The rows of two matrices of one shape, of which no row has entries in both."""
+    if not method.nnz:
+        return fallback
+    rows = StoredRows(method.shape[1])
+    for start in range(0, method.shape[0], _BLOCK_ROWS):
+        rows.append(method[start : start + _BLOCK_ROWS] + fallback[start : start + _BLOCK_ROWS])
+        release_rows(method)
+    return rows.matrix()
 
 
 def spread(ids: np.ndarray, rows: sparse.csr_matrix, num_rows: int) -> sparse.csr_matrix:

@@ -6,11 +6,10 @@ They differ in the space, in who may be a neighbour (shared tokens, or all of th
 from __future__ import annotations
 
 import numpy as np
-from scipy import sparse
 
 from conversion.embeddings.methods.method import TransferInputs, plan_rows
 from conversion.embeddings.methods.row_plan import RowPlan
-from conversion.embeddings.spaces.sparse_weights import softmax_weights, sparsemax_weights
+from conversion.embeddings.spaces.sparse_weights import Columns, softmax_weights, sparsemax_weights
 from conversion.embeddings.spaces.static_vectors import train_token_vectors
 from conversion.embeddings.spaces.token_vectors import TokenVectors
 
@@ -84,8 +83,8 @@ def focus_plan(inputs: TransferInputs, vectors: TokenVectors, *, name: str = "fo
             f"none of the {len(shared)} tokens that both vocabularies have has a vector, so --method {name} has nothing to combine;"
             " give more --text or choose another method"
         )
-    weights = sparsemax_weights(vectors.rows(ids), vectors.rows(anchors))
-    return plan_rows(inputs, ids, to_source_columns(weights, inputs.overlap.source_ids[anchors], len(inputs.source)))
+    columns = Columns(inputs.overlap.source_ids[anchors], len(inputs.source))
+    return plan_rows(inputs, ids, sparsemax_weights(vectors.rows(ids), vectors.rows(anchors), columns))
 
 
 def wechsel_plan(inputs: TransferInputs, source_vectors: TokenVectors, target_vectors: TokenVectors, *, name: str = "wechsel") -> RowPlan:
@@ -104,19 +103,5 @@ def wechsel_plan(inputs: TransferInputs, source_vectors: TokenVectors, target_ve
         raise ValueError(f"no source token has a vector, so --method {name} has nothing to combine; give other vectors")
     new = inputs.new_ids
     ids = new[target_vectors.is_known[new]]
-    weights = softmax_weights(target_vectors.rows(ids), source_vectors.rows(anchors), num_neighbors=NUM_NEIGHBORS, temperature=TEMPERATURE)
-    return plan_rows(inputs, ids, to_source_columns(weights, anchors, len(inputs.source)))
-
-
-def to_source_columns(weights: sparse.csr_matrix, source_ids: np.ndarray, num_source: int) -> sparse.csr_matrix:
-    """The same weights with source ids for columns; anchors that are one source token add up.
-
-    Args:
-        weights: (num_rows, num_anchors)
-        source_ids: (num_anchors,)
-    """
-    renamed = sparse.csr_matrix(
-        (weights.data, source_ids.astype(np.int32)[weights.indices], weights.indptr), shape=(weights.shape[0], num_source)
-    )
-    renamed.sum_duplicates()
-    return renamed
+    vectors, columns = (target_vectors.rows(ids), source_vectors.rows(anchors)), Columns(anchors, len(inputs.source))
+    return plan_rows(inputs, ids, softmax_weights(*vectors, columns, num_neighbors=NUM_NEIGHBORS, temperature=TEMPERATURE))

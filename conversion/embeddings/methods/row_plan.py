@@ -17,6 +17,7 @@ from scipy import sparse
 
 from conversion.embeddings.methods.random_rows import RowStatistics, random_rows
 from conversion.embeddings.methods.row_sums import row_filler
+from conversion.embeddings.spaces.stored_rows import release_rows
 from conversion.formats.lazy_tensor import Bits, FillRows, LazyTensor, bits_dtype, bits_of
 
 if TYPE_CHECKING:
@@ -153,6 +154,7 @@ def row_maker(plan: RowPlan, matrix: LazyTensor, *, keys: Keys, statistics: Call
 
     def make(start: int, rows: Bits) -> None:
         fill(start, rows)
+        release_rows(plan.weights)
         if plan.mapped is not None and mapping is not None:
             places = np.arange(*np.searchsorted(plan.mapped.ids, (start, start + len(rows))))
             rows[plan.mapped.ids[places] - start] = _rounded(mapping(places).numpy(), matrix.dtype_name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -13,6 +14,8 @@ from conversion.embeddings.methods.subword_pieces import piece_weights
 from conversion.embeddings.spaces.token_vectors import TokenVectors
 from conversion.embeddings.vocabularies.vocabulary import Vocabulary
 from conversion.embeddings.vocabularies.vocabulary_map import map_vocabulary
+from conversion.formats.lazy_tensor import LazyTensor
+from conversion.formats.mapped_pages import release_pages
 
 _BLOCK_ROWS = 4096
 
@@ -51,9 +54,9 @@ class HelperModel:
             )
         output = checkpoint.output_name if checkpoint.output_name and not checkpoint.tie_word_embeddings else None
         names = (name, output) if output else (name,)
-        matrices = [checkpoint.tensor(each)[: len(vocabulary)].float().numpy() for each in names]
+        matrices = [_float_rows(checkpoint.tensors[each], len(vocabulary)) for each in names]
         for each, matrix in zip(names, matrices):
-            if not np.isfinite(matrix).all():
+            if not all(np.isfinite(block).all() for block in _blocks(matrix)):
                 raise ValueError(f"{directory}: {each} holds NaN or infinite values; repair the checkpoint")
         return cls(str(directory), vocabulary, matrices[0], matrices[1] if output else None)
 
@@ -61,7 +64,7 @@ class HelperModel:
         """The helper's own rows of the target's tokens of text, without a copy; tokens that it has not, or as rows of zeros, are left out."""
         matrix = self.output_rows if output and self.output_rows is not None else self.input_rows
         source_ids = map_vocabulary(self.vocabulary, target).source_ids
-        says_something = [np.any(matrix[start : start + _BLOCK_ROWS] != 0, axis=1) for start in range(0, len(matrix), _BLOCK_ROWS)]
+        says_something = [np.any(block != 0, axis=1) for block in _blocks(matrix)]
         is_known = (source_ids >= 0) & target.is_text
         is_known[is_known] = np.concatenate(says_something)[source_ids[is_known]]
         return TokenVectors(matrix, np.where(is_known, source_ids, -1))
@@ -76,3 +79,18 @@ class HelperModel:
     def size(self) -> int:
         """Dimensions of a row."""
         return int(self.input_rows.shape[1])
+
+
+def _float_rows(matrix: LazyTensor, num_rows: int) -> np.ndarray:
+    """(num_rows, size) float32: as they lie in the file where it has that dtype."""
+    if matrix.dtype_name == "float32":
+        rows: np.ndarray = matrix.bits()[:num_rows].view(np.float32)
+        return rows
+    return matrix.read()[:num_rows].float().numpy()
+
+
+def _blocks(matrix: np.ndarray) -> Iterator[np.ndarray]:
+    """Some rows at a time, whose pages are given back after them."""
+    for start in range(0, len(matrix), _BLOCK_ROWS):
+        yield matrix[start : start + _BLOCK_ROWS]
+        release_pages(matrix)

@@ -30,8 +30,8 @@ _FIRST_WIDTH = 64
 _ENOUGH_DONE = 0.9  # share of new vectors for which the first width should do
 
 
-def nearest_anchors(new: Rows, anchors: Rows, weigh: Weigh, *, num_neighbors: int | None = None) -> Iterator[Found]:
-    """The weights of as many of each new vector's nearest anchors as matter, for some of the new vectors at a time.
+def nearest_anchors(new: Rows, anchors: Rows, weigh: Weigh, *, num_neighbors: int | None = None) -> Iterator[list[Found]]:
+    """The weights of as many of each new vector's nearest anchors as matter, for a block of new vectors after the other.
 
     Args:
         new: (num_new, size), without rows of zeros.
@@ -41,7 +41,8 @@ def nearest_anchors(new: Rows, anchors: Rows, weigh: Weigh, *, num_neighbors: in
         num_neighbors: how many `weigh` needs, if there are so many anchors; None if it depends on the cosines.
 
     Yields:
-        ids of new vectors (num_rows,), their weights (num_rows, width) float64, and the anchors that these belong to (num_rows, width)
+        of a block all parts, which differ in width: ids of new vectors (num_rows,), their weights (num_rows, width) float64, and the anchors
+        that these belong to (num_rows, width)
     """
     library = None if has_gpu() else native.load(SOURCE)
     if library is not None:
@@ -58,14 +59,13 @@ def nearest_anchors(new: Rows, anchors: Rows, weigh: Weigh, *, num_neighbors: in
 
     with ThreadPoolExecutor(threads) as pool:
         for block in blocks[:1]:
-            num_done = 0
-            for one in weights(block):
-                yield one
+            num_done, found = 0, weights(block)
+            for ids, *_ in found:
                 # Where many vectors of the first block need more anchors than that, all others begin with more.
-                num_done += len(one[0])
+                num_done += len(ids)
                 width = width if num_done >= _ENOUGH_DONE * len(block) else min(2 * width, len(anchors))
-        for found in pool.map(weights, blocks[1:]):
-            yield from found
+            yield found
+        yield from pool.map(weights, blocks[1:])
 
 
 def _weights(largest: Largest, new: Rows, ids: np.ndarray, width: int, num_anchors: int, weigh: Weigh) -> Iterator[Found]:

@@ -6,15 +6,37 @@ A row of the result says from which anchors, and how much of each, one new row i
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 import numpy as np
 from scipy import sparse
 
-from conversion.embeddings.spaces.nearest import nearest_anchors
+from conversion.embeddings.spaces.nearest import Found, nearest_anchors
+from conversion.embeddings.spaces.stored_rows import StoredRows
 from conversion.embeddings.spaces.token_vectors import Rows
 
 
-def sparsemax_weights(new: Rows, anchors: Rows, *, temperature: float = 1.0) -> sparse.csr_matrix:
+@dataclass(frozen=True)
+class Columns:
+    """Where the weights of anchors belong.
+
+    Attributes:
+        of_anchors: (num_anchors,) the column of each; several may have one.
+        num_columns: of the matrix.
+    """
+
+    of_anchors: np.ndarray
+    num_columns: int
+
+    def renamed(self, weights: sparse.csr_matrix) -> sparse.csr_matrix:
+        """Weights (num_rows, num_anchors) as (num_rows, num_columns), in ascending order; those of one column add up."""
+        columns = self.of_anchors.astype(np.int32)[weights.indices]
+        renamed = sparse.csr_matrix((weights.data, columns, weights.indptr), shape=(weights.shape[0], self.num_columns))
+        renamed.sum_duplicates()
+        return renamed
+
+
+def sparsemax_weights(new: Rows, anchors: Rows, columns: Columns, *, temperature: float = 1.0) -> sparse.csr_matrix:
     """Sparsemax of the cosine similarities of new vectors to anchors (Martins and Astudillo 2016, algorithm 1).
 
     The Euclidean projection of the similarities on the simplex: most weights are exactly zero.  Only the largest similarities can
@@ -26,17 +48,17 @@ def sparsemax_weights(new: Rows, anchors: Rows, *, temperature: float = 1.0) -> 
         temperature: similarities are divided by it; below 1 fewer anchors take part.
 
     Returns:
-        (num_new, num_anchors) float64; each row sums to 1, columns in ascending order.
+        (num_new, columns.num_columns) float64, mapped from a file; each row sums to 1, columns in ascending order.
     """
 
     def project(similarities: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         weights, threshold = sparsemax_of_sorted(similarities / temperature)
         return weights, threshold * temperature
 
-    return _collect(len(anchors), nearest_anchors(new, anchors, project))
+    return _stored(nearest_anchors(new, anchors, project), columns)
 
 
-def softmax_weights(new: Rows, anchors: Rows, *, num_neighbors: int, temperature: float) -> sparse.csr_matrix:
+def softmax_weights(new: Rows, anchors: Rows, columns: Columns, *, num_neighbors: int, temperature: float) -> sparse.csr_matrix:
     """Softmax over the cosine similarities to the nearest anchors (WECHSEL: Minixhofer et al. 2022, equation 3).
 
     Args:
@@ -44,7 +66,7 @@ def softmax_weights(new: Rows, anchors: Rows, *, num_neighbors: int, temperature
         anchors: (num_anchors, size), without rows of zeros.
 
     Returns:
-        (num_new, num_anchors) float64; each row sums to 1, columns in ascending order.
+        (num_new, columns.num_columns) float64, mapped from a file; each row sums to 1, columns in ascending order.
     """
     width = min(num_neighbors, len(anchors))
 
@@ -53,7 +75,7 @@ def softmax_weights(new: Rows, anchors: Rows, *, num_neighbors: int, temperature
         weights[:, width:] = 0
         return weights / weights.sum(axis=1, keepdims=True), similarities[:, width - 1]
 
-    return _collect(len(anchors), nearest_anchors(new, anchors, soften, num_neighbors=width))
+    return _stored(nearest_anchors(new, anchors, soften, num_neighbors=width), columns)
 
 
 def sparsemax_of_sorted(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -75,22 +97,20 @@ def sparsemax_of_sorted(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return np.maximum(values - threshold, 0), threshold[:, 0]
 
 
-def _collect(num_anchors: int, found: Iterable[tuple[np.ndarray, np.ndarray, np.ndarray]]) -> sparse.csr_matrix:
-    """The weights that come for some rows at a time, without the zeros, in the order of the rows."""
-    blocks = []
-    for row_ids, weights, columns in found:
-        pointers = np.arange(0, weights.size + 1, weights.shape[1])
-        block = sparse.csr_matrix((weights.ravel(), columns.ravel(), pointers), shape=(len(weights), num_anchors))
-        block.eliminate_zeros()
-        block.sort_indices()
-        blocks.append((row_ids, np.diff(block.indptr), block.indices[: block.nnz].astype(np.int32), block.data[: block.nnz].copy()))
-    lengths = np.zeros(sum(len(row_ids) for row_ids, *_ in blocks), dtype=np.int64)
-    for row_ids, its_lengths, *_ in blocks:
-        lengths[row_ids] = its_lengths
-    starts = np.concatenate([[0], np.cumsum(lengths)])
-    all_columns, all_weights = np.empty(starts[-1], np.int32), np.empty(starts[-1], np.float64)
-    while blocks:  # each goes as soon as it is in its place
-        row_ids, its_lengths, columns, weights = blocks.pop()
-        places = np.repeat(starts[row_ids] - np.cumsum(its_lengths) + its_lengths, its_lengths) + np.arange(len(columns))
-        all_columns[places], all_weights[places] = columns, weights
-    return sparse.csr_matrix((all_weights, all_columns, starts), shape=(len(lengths), num_anchors))
+def _stored(found: Iterable[list[Found]], columns: Columns) -> sparse.csr_matrix:
+    """The weights of one block of rows after the other, without the zeros."""
+    rows = StoredRows(columns.num_columns)
+    for parts in found:
+        order = np.argsort(np.concatenate([row_ids for row_ids, *_ in parts]))
+        block = sparse.vstack([_nonzero(*part, len(columns.of_anchors)) for part in parts], format="csr")
+        rows.append(columns.renamed(block[order]))
+    return rows.matrix()
+
+
+def _nonzero(row_ids: np.ndarray, weights: np.ndarray, anchors: np.ndarray, num_anchors: int) -> sparse.csr_matrix:
+    """(len(row_ids), num_anchors), columns in ascending order."""
+    pointers = np.arange(0, weights.size + 1, weights.shape[1])
+    rows = sparse.csr_matrix((weights.ravel(), anchors.ravel(), pointers), shape=(len(row_ids), num_anchors))
+    rows.eliminate_zeros()
+    rows.sort_indices()
+    return rows

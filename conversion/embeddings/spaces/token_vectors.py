@@ -7,6 +7,8 @@ from typing import Protocol
 
 import numpy as np
 
+from conversion.formats.mapped_pages import release_pages
+
 _BLOCK_ROWS = 4096
 
 
@@ -25,7 +27,10 @@ class Rows(Protocol):
 
 @dataclass(frozen=True)
 class ChosenRows:
-    """Some rows of a table, gathered when they are asked for: all at once they would take the table's memory again."""
+    """Some rows of a table, gathered when they are asked for: all at once they would take the table's memory again.
+
+    Of a table that is mapped from a file no more stays in memory than what was asked for last.
+    """
 
     table: np.ndarray
     indices: np.ndarray
@@ -39,7 +44,9 @@ class ChosenRows:
         return len(self.indices)
 
     def __getitem__(self, which: slice | np.ndarray, /) -> np.ndarray:
-        return self.table[self.indices[which]]
+        rows: np.ndarray = self.table[self.indices[which]]  # a copy, as they are chosen by number
+        release_pages(self.table)
+        return rows
 
 
 def unit_rows(vectors: Rows) -> np.ndarray:

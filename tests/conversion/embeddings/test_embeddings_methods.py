@@ -8,7 +8,7 @@ import subprocess
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -31,7 +31,7 @@ from conversion.embeddings.methods.row_plan import Origin, RowPlan, make_rows, w
 from conversion.embeddings.methods.words import read_dictionary, word_alignment
 from conversion.embeddings.settings import VectorOptions
 from conversion.embeddings.spaces.helper_model import HelperModel
-from conversion.embeddings.spaces.sparse_weights import softmax_weights, sparsemax_of_sorted, sparsemax_weights
+from conversion.embeddings.spaces.sparse_weights import Columns, softmax_weights, sparsemax_of_sorted, sparsemax_weights
 from conversion.embeddings.spaces.static_vectors import train_token_vectors
 from conversion.embeddings.spaces.token_vectors import TokenVectors
 from conversion.embeddings.spaces.word_vectors import WordCorpus, WordVectors, train_word_vectors
@@ -357,7 +357,7 @@ def test_omp_solves_least_squares_on_what_it_chose() -> None:
     generator = np.random.default_rng(0)
     atoms = generator.standard_normal((60, 20)) * generator.uniform(0.2, 5, (60, 1))
     vectors = generator.standard_normal((30, 20))
-    weights = pursuit_weights(vectors, atoms, num_atoms=6).toarray()
+    weights = pursuit_weights(vectors, atoms, Columns(np.arange(len(atoms)), len(atoms)), num_atoms=6).toarray()
     unit = atoms / np.linalg.norm(atoms, axis=1, keepdims=True)
     for vector, row in zip(vectors, weights):
         chosen: list[int] = []
@@ -375,7 +375,7 @@ def test_omp_with_twins_and_exact_atoms() -> None:
     atoms = generator.standard_normal((12, 8))
     atoms[5] = atoms[3] * 2  # a twin: beside the other it has nothing to add
     vectors = np.stack([atoms[7] * 3, atoms[3] + 0.1 * atoms[1], np.zeros(8)])
-    weights = pursuit_weights(vectors, atoms, num_atoms=8).toarray()
+    weights = pursuit_weights(vectors, atoms, Columns(np.arange(len(atoms)), len(atoms)), num_atoms=8).toarray()
     np.testing.assert_allclose(weights[0], np.eye(12)[7] * 3, atol=1e-5)
     assert np.abs(weights[1]).max() < 3 and not (weights[1][3] and weights[1][5])
     np.testing.assert_allclose(weights[1] @ atoms, vectors[1], atol=1e-4)
@@ -758,7 +758,7 @@ def test_sparsemax_widens_until_the_support_is_inside() -> None:
     # 500 anchors that are almost alike: all of them belong to the support, far more than are looked at first.
     generator = np.random.default_rng(0)
     anchors = np.ones((500, 8)) + generator.standard_normal((500, 8)) * 1e-3
-    weights = sparsemax_weights(np.ones((3, 8)), anchors)
+    weights = sparsemax_weights(np.ones((3, 8)), anchors, Columns(np.arange(500), 500))
     assert np.diff(weights.indptr).min() > 400
     np.testing.assert_allclose(weights.sum(axis=1), 1, atol=1e-9)
 
@@ -766,11 +766,12 @@ def test_sparsemax_widens_until_the_support_is_inside() -> None:
 def test_blocks_do_not_change_the_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     generator = np.random.default_rng(0)
     new, anchors = generator.standard_normal((37, 16)), generator.standard_normal((200, 16))
-    for weigh in (sparsemax_weights, lambda a, b: softmax_weights(a, b, num_neighbors=10, temperature=0.1)):
-        whole = weigh(new, anchors).toarray()
+    columns = Columns(np.arange(len(anchors)), len(anchors))
+    for weigh in (sparsemax_weights, partial(softmax_weights, num_neighbors=10, temperature=0.1)):
+        whole = weigh(new, anchors, columns).toarray()
         for rows_at_once in (1, 7):
             monkeypatch.setattr("conversion.embeddings.spaces.nearest._BLOCK_VALUES", rows_at_once * len(anchors))
-            np.testing.assert_allclose(weigh(new, anchors).toarray(), whole, atol=1e-6)
+            np.testing.assert_allclose(weigh(new, anchors, columns).toarray(), whole, atol=1e-6)
             monkeypatch.undo()
 
 

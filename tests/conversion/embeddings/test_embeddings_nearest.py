@@ -13,16 +13,22 @@ from scipy import sparse
 
 from common import native
 from conversion.embeddings.spaces import nearest
-from conversion.embeddings.spaces.sparse_weights import softmax_weights, sparsemax_weights
+from conversion.embeddings.spaces.sparse_weights import Columns, softmax_weights, sparsemax_weights
 from conversion.embeddings.spaces.token_vectors import unit_rows
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
+
+def each(anchors: np.ndarray) -> Columns:
+    """A column for each anchor."""
+    return Columns(np.arange(len(anchors)), len(anchors))
+
+
 WEIGHTS: dict[str, Callable[[np.ndarray, np.ndarray], sparse.csr_matrix]] = {
-    "sparsemax": sparsemax_weights,
-    "cold sparsemax": lambda new, anchors: sparsemax_weights(new, anchors, temperature=0.1),
-    "softmax": lambda new, anchors: softmax_weights(new, anchors, num_neighbors=10, temperature=0.1),
-    "wide softmax": lambda new, anchors: softmax_weights(new, anchors, num_neighbors=100, temperature=0.1),
+    "sparsemax": lambda new, anchors: sparsemax_weights(new, anchors, each(anchors)),
+    "cold sparsemax": lambda new, anchors: sparsemax_weights(new, anchors, each(anchors), temperature=0.1),
+    "softmax": lambda new, anchors: softmax_weights(new, anchors, each(anchors), num_neighbors=10, temperature=0.1),
+    "wide softmax": lambda new, anchors: softmax_weights(new, anchors, each(anchors), num_neighbors=100, temperature=0.1),
 }
 
 
@@ -114,7 +120,7 @@ def test_anchors_that_are_alike_are_all_found() -> None:
     """A support of hundreds: the search widens until nothing outside can matter."""
     generator = np.random.default_rng(0)
     anchors = np.ones((3000, 40)) + generator.standard_normal((3000, 40)) * 1e-2
-    weights = sparsemax_weights(np.ones((3, 40)), anchors)
+    weights = sparsemax_weights(np.ones((3, 40)), anchors, each(anchors))
     assert np.diff(weights.indptr).min() > 1000
     np.testing.assert_allclose(weights.sum(axis=1), 1, atol=1e-9)
 
@@ -124,9 +130,9 @@ def test_order_of_new_vectors_is_kept() -> None:
     anchors = np.concatenate([space(1500, seed=1), np.ones((200, 40)) * 3 + 0.01 * space(200, seed=2)])
     new = space(40, seed=3)
     new[::7] = 1.0
-    weights = sparsemax_weights(new, anchors)
+    weights = sparsemax_weights(new, anchors, each(anchors))
     for i in range(len(new)):
-        np.testing.assert_allclose(weights[i].toarray(), sparsemax_weights(new[i : i + 1], anchors).toarray(), atol=1e-5)
+        np.testing.assert_allclose(weights[i].toarray(), sparsemax_weights(new[i : i + 1], anchors, each(anchors)).toarray(), atol=1e-5)
     assert np.diff(weights.indptr)[::7].min() > 100 > np.median(np.diff(weights.indptr))
 
 
@@ -140,9 +146,9 @@ def test_neighbours_that_8_bits_cannot_tell_apart(monkeypatch: pytest.MonkeyPatc
 
     def weights() -> np.ndarray:
         return (
-            sparsemax_weights(new, anchors, **temperature)
+            sparsemax_weights(new, anchors, each(anchors), **temperature)
             if kind == "sparsemax"
-            else softmax_weights(new, anchors, num_neighbors=10, **temperature)
+            else softmax_weights(new, anchors, each(anchors), num_neighbors=10, **temperature)
         ).toarray()
 
     found = weights()

@@ -12,6 +12,7 @@ import torch
 from common import native
 from conversion.embeddings.methods import matching_pursuit
 from conversion.embeddings.methods.matching_pursuit import SOURCE, CompiledPursuit, plain_pursuit, pursuit_weights
+from conversion.embeddings.spaces.sparse_weights import Columns
 
 
 def _unit(values: np.ndarray) -> torch.Tensor:
@@ -89,17 +90,18 @@ def test_neither_threads_nor_blocks_nor_a_missing_compiler_change_the_rows(monke
     generator = np.random.default_rng(0)
     atoms, vectors = generator.standard_normal((500, 16)), generator.standard_normal((1000, 16))
     monkeypatch.setattr(matching_pursuit, "num_threads", lambda: num_threads)
-    together = pursuit_weights(vectors, atoms, num_atoms=4).toarray()
-    alone = np.concatenate([pursuit_weights(one[None], atoms, num_atoms=4).toarray() for one in vectors[::100]])
+    columns = Columns(np.arange(len(atoms)), len(atoms))
+    together = pursuit_weights(vectors, atoms, columns, num_atoms=4).toarray()
+    alone = np.concatenate([pursuit_weights(one[None], atoms, columns, num_atoms=4).toarray() for one in vectors[::100]])
     np.testing.assert_array_equal(together[::100], alone)
     monkeypatch.setattr(native, "load", lambda source: None)
-    np.testing.assert_allclose(pursuit_weights(vectors[::100], atoms, num_atoms=4).toarray(), alone, atol=1e-5)
+    np.testing.assert_allclose(pursuit_weights(vectors[::100], atoms, columns, num_atoms=4).toarray(), alone, atol=1e-5)
 
 
 def test_no_torch_is_loaded_for_it() -> None:
     """Half of the time and memory of a pursuit for few tokens would go into loading it."""
-    code = "import sys, numpy; from conversion.embeddings.methods.matching_pursuit import pursuit_weights"
-    code += "; pursuit_weights(numpy.eye(4), numpy.eye(4), num_atoms=2); sys.exit('torch' in sys.modules)"
+    code = "import sys, numpy; from conversion.embeddings.methods.matching_pursuit import Columns, pursuit_weights"
+    code += "; pursuit_weights(numpy.eye(4), numpy.eye(4), Columns(numpy.arange(4), 4), num_atoms=2); sys.exit('torch' in sys.modules)"
     if native.load(SOURCE) is None or torch.cuda.is_available():
         pytest.skip("torch does it here")
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0
