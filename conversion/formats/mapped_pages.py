@@ -15,5 +15,6 @@ def release_pages(values: np.ndarray) -> None:
     owner: object = values
     while isinstance(owner, np.ndarray):
         owner = owner.base
+    owner = owner.obj if isinstance(owner, memoryview) else owner  # as numpy.frombuffer holds it
     if isinstance(owner, mmap.mmap):
         owner.madvise(mmap.MADV_DONTNEED)

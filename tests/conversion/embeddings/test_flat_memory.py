@@ -9,12 +9,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from scipy import sparse
 
+from conversion.embeddings.methods import row_plan
 from conversion.embeddings.methods.matching_pursuit import pursuit_weights
+from conversion.embeddings.methods.row_plan import Origin, RowPlan, row_blocks
 from conversion.embeddings.spaces.sparse_weights import Columns, softmax_weights, sparsemax_weights
 from conversion.embeddings.spaces.stored_rows import StoredRows
 from conversion.embeddings.spaces.token_vectors import TokenVectors, unit_rows
+from conversion.formats.lazy_tensor import LazyTensor, read_span
 from conversion.formats.mapped_pages import release_pages
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -27,11 +31,6 @@ _WEIGHTS: dict[str, Callable[[np.ndarray, np.ndarray, Columns], sparse.csr_matri
 }
 
 
-def _mapped_file(path: Path, num_rows: int, size: int = 256) -> np.ndarray:
-    np.save(path, np.random.default_rng(0).standard_normal((num_rows, size), dtype=np.float32))
-    return np.load(path, mmap_mode="r")
-
-
 def _mapped_kib() -> int:
     """Pages of files that this process has in memory."""
     fields = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
@@ -39,14 +38,32 @@ def _mapped_kib() -> int:
 
 
 @pytest.mark.skipif(platform.system() != "Linux", reason="/proc says how many pages there are")
-def test_rows_that_were_read_do_not_stay_in_memory(tmp_path: Path) -> None:
-    table = _mapped_file(tmp_path / "vectors.npy", 1 << 16)  # 64 MiB
+@pytest.mark.parametrize("by", ["numpy", "a checkpoint"])
+def test_vectors_that_were_read_do_not_stay_in_memory(tmp_path: Path, by: str) -> None:
+    values = np.random.default_rng(0).standard_normal((1 << 16, 256), dtype=np.float32)  # 64 MiB
+    np.save(tmp_path / "vectors.npy", values)
+    table = np.load(tmp_path / "vectors.npy", mmap_mode="r")
+    if by == "a checkpoint":
+        table = read_span(tmp_path / "vectors.npy", table.offset, values.shape, "float32").view(np.float32)
     rows = TokenVectors(table, np.arange(len(table))).rows(np.arange(len(table)))
     before = _mapped_kib()
     for start in range(0, len(rows), 4096):
-        rows[start : start + 4096]
+        np.testing.assert_array_equal(rows[start : start + 4096], values[start : start + 4096])
     assert _mapped_kib() - before < 8 << 10
-    np.testing.assert_array_equal(rows[:100], np.load(tmp_path / "vectors.npy")[:100])
+
+
+@pytest.mark.skipif(platform.system() != "Linux", reason="/proc says how many pages there are")
+def test_weights_that_were_read_do_not_stay_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(row_plan, "_BLOCK_VALUES", 1 << 15)  # rows of 8 values: 20 blocks
+    weights = StoredRows(1000)
+    for _ in range(16):
+        weights.append(sparse.random(5000, 1000, density=0.06, format="csr", random_state=0))  # 3.4 MiB
+    matrix = LazyTensor.of("input", torch.zeros(1000, 8))
+    rows = weights.matrix()
+    plan = RowPlan(np.full(rows.shape[0], Origin.COMBINED, dtype=object), np.full(rows.shape[0], -1), rows)
+    before = _mapped_kib()
+    for _ in row_blocks(plan, matrix, keys=tuple, statistics=lambda: pytest.fail("nothing is drawn"), seed=0, layer="input"):
+        assert _mapped_kib() - before < 4 << 10
 
 
 def test_memory_that_is_no_file_keeps_its_values() -> None:
