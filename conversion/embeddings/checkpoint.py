@@ -221,10 +221,11 @@ def write_transfer(
 
 def _written_layers(transfer: Transfer, written: HFCheckpoint) -> list[LayerRows]:
     """The token matrices before and after; an output layer only where it is not the input's."""
-    layers = [LayerRows("input embeddings", transfer.checkpoint.tensor(transfer.layers.input), written.tensor(transfer.layers.input))]
+    before, after = transfer.checkpoint.tensors, written.tensors
+    layers = [LayerRows("input embeddings", before[transfer.layers.input], after[transfer.layers.input])]
     if transfer.output_layer in ("transferred", "random"):
         source, target = transfer.layers.output or transfer.layers.input, transfer.layers.output or transfer.layers.new_output
-        layers.append(LayerRows("output layer", transfer.checkpoint.tensor(source), written.tensor(target)))
+        layers.append(LayerRows("output layer", before[source], after[target]))
     return layers
 
 

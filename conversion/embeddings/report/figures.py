@@ -13,6 +13,7 @@ import xxhash
 from conversion.embeddings.methods.method import TransferInputs
 from conversion.embeddings.methods.row_plan import Origin, RowPlan
 from conversion.embeddings.vocabularies.vocabulary import Kind, Vocabulary
+from conversion.formats.lazy_tensor import LazyTensor
 from data_prep.cleaning.scripts import script_of
 
 if TYPE_CHECKING:
@@ -35,11 +36,11 @@ _NUM_DUPLICATE_SAMPLES = 200
 
 @dataclass(frozen=True)
 class LayerRows:
-    """A token matrix before and after: (num_source_rows, size) and (num_target_rows, size), any floating dtype."""
+    """A token matrix before and after: (num_source_rows, size) and (num_target_rows, size), any floating dtype; read some rows at a time."""
 
     name: str
-    source: Tensor
-    target: Tensor
+    source: LazyTensor
+    target: LazyTensor
 
 
 def display(vocabulary: Vocabulary, token_id: int) -> str:
@@ -141,20 +142,22 @@ def norm_figures(layer: LayerRows, inputs: TransferInputs, is_new: np.ndarray) -
     }
 
 
-def duplicate_figures(matrix: Tensor, target: Vocabulary, is_new: np.ndarray) -> dict[str, Any]:
+def duplicate_figures(matrix: LazyTensor, target: Vocabulary, is_new: np.ndarray) -> dict[str, Any]:
     """New rows that are the same bits as another row, and, of a sample, those that nearly are another.
 
     Args:
         matrix: (num_rows, size), one row for each target token, and perhaps more.
         is_new: (num_target_tokens,) bool.
     """
+    hashes = [
+        np.fromiter(map(xxhash.xxh3_64_intdigest, block.view(_bytes_type()).numpy()), np.uint64, len(block))
+        for _, block in _row_blocks(matrix, len(target))
+    ]
+    _, place, counts = np.unique(np.concatenate(hashes), return_inverse=True, return_counts=True)
     groups: defaultdict[int, list[int]] = defaultdict(list)
-    for start in range(0, len(target), _BLOCK_ROWS):
-        block = matrix[start : min(start + _BLOCK_ROWS, len(target))].contiguous()
-        rows = block.view(len(block), -1).view(dtype=_bytes_type()).numpy()
-        for place, row in enumerate(rows):
-            groups[xxhash.xxh3_64_intdigest(row)].append(start + place)
-    shared = [group for group in groups.values() if len(group) > 1 and is_new[group].any()]
+    for i in np.flatnonzero(counts[place] > 1).tolist():
+        groups[place[i]].append(i)
+    shared = [group for group in groups.values() if is_new[group].any()]
     duplicates = np.array([i for group in shared for i in group if is_new[i]], dtype=np.int64)
     return {
         "num_rows": len(duplicates),
@@ -181,7 +184,9 @@ def neighbour_figures(layer: LayerRows, inputs: TransferInputs, is_new: np.ndarr
     if not ids:
         return []
     num_neighbours = min(_NUM_NEIGHBOURS, len(inputs.source))
-    cosines = np.concatenate([block for _, block in _cosine_blocks(layer.target[ids], layer.source, len(inputs.source))], axis=1)
+    cosines = np.concatenate(
+        [block for _, block in _cosine_blocks(_some_rows(layer.target, ids), layer.source, len(inputs.source))], axis=1
+    )
     cosines[:, inputs.source.kinds != Kind.TEXT] = -np.inf
     nearest = np.argsort(-cosines, axis=1, kind="stable")[:, :num_neighbours]
     return [
@@ -224,12 +229,12 @@ def _text_figures(documents: Sequence[str], encoded: tuple[int, np.ndarray], pla
     }
 
 
-def _near_duplicates(matrix: Tensor, target: Vocabulary, ids: np.ndarray) -> dict[str, Any]:
+def _near_duplicates(matrix: LazyTensor, target: Vocabulary, ids: np.ndarray) -> dict[str, Any]:
     sample = ids[:: max(1, len(ids) // _NUM_DUPLICATE_SAMPLES)][:_NUM_DUPLICATE_SAMPLES]
     if not len(sample):
         return {"num_sampled": 0, "count": 0, "cosine": NEAR_DUPLICATE_COSINE, "examples": []}
     values, nearest = np.full(len(sample), -np.inf), np.zeros(len(sample), dtype=np.int64)
-    for start, cosines in _cosine_blocks(matrix[sample.tolist()], matrix, len(target)):
+    for start, cosines in _cosine_blocks(_some_rows(matrix, sample.tolist()), matrix, len(target)):
         own = np.flatnonzero((sample >= start) & (sample < start + cosines.shape[1]))
         cosines[own, sample[own] - start] = -np.inf
         best = cosines.argmax(axis=1)
@@ -241,21 +246,33 @@ def _near_duplicates(matrix: Tensor, target: Vocabulary, ids: np.ndarray) -> dic
     return {"num_sampled": len(sample), "count": len(found), "cosine": NEAR_DUPLICATE_COSINE, "examples": examples}
 
 
-def _cosine_blocks(rows: Tensor, matrix: Tensor, num_rows: int) -> Iterator[tuple[int, np.ndarray]]:
+def _cosine_blocks(rows: Tensor, matrix: LazyTensor, num_rows: int) -> Iterator[tuple[int, np.ndarray]]:
     """Cosines of some rows to each block of a matrix, with the block's first id; rows of zeros or no numbers are near nothing."""
     import torch
 
     unit = torch.nn.functional.normalize(rows.float(), dim=1)
-    for start in range(0, num_rows, _BLOCK_ROWS):
-        block = torch.nn.functional.normalize(matrix[start : min(start + _BLOCK_ROWS, num_rows)].float(), dim=1)
-        yield start, torch.nan_to_num(unit @ block.T, nan=0.0).numpy()
+    for start, block in _row_blocks(matrix, num_rows):
+        yield start, torch.nan_to_num(unit @ torch.nn.functional.normalize(block.float(), dim=1).T, nan=0.0).numpy()
 
 
-def _norms(matrix: Tensor) -> np.ndarray:
+def _norms(matrix: LazyTensor) -> np.ndarray:
     import torch
 
-    blocks = [matrix[start : start + _BLOCK_ROWS].float().norm(dim=1) for start in range(0, len(matrix), _BLOCK_ROWS)]
+    blocks = [block.float().norm(dim=1) for _, block in _row_blocks(matrix, matrix.shape[0])]
     return torch.cat(blocks).double().numpy()
+
+
+def _row_blocks(matrix: LazyTensor, num_rows: int) -> Iterator[tuple[int, Tensor]]:
+    """The first rows of a matrix, some at a time, with the number of the first of them: what was read goes with each block."""
+    for start in range(0, num_rows, _BLOCK_ROWS):
+        yield start, matrix.row_range(matrix.name, start, min(start + _BLOCK_ROWS, num_rows)).read()
+
+
+def _some_rows(matrix: LazyTensor, ids: Sequence[int]) -> Tensor:
+    """(len(ids), size) rows of the given numbers."""
+    import torch
+
+    return torch.cat([matrix.row_range(matrix.name, i, i + 1).read() for i in ids])
 
 
 def _quantiles(values: np.ndarray) -> dict[str, float | None]:

@@ -13,6 +13,7 @@ from conversion.embeddings.methods.method import TransferInputs
 from conversion.embeddings.methods.row_plan import Origin, RowPlan
 from conversion.embeddings.report.figures import LayerRows, display, transfer_figures, warnings_of
 from conversion.embeddings.report.page import report_page
+from conversion.embeddings.spaces.stored_rows import release_rows
 from conversion.embeddings.vocabularies.vocabulary import Kind
 from conversion.embeddings.vocabularies.vocabulary_map import Match
 
@@ -20,6 +21,7 @@ REPORT_NAME = "transfer.json"
 PAGE_NAME = "transfer.html"
 _MOST_SOURCES = 8
 _NUM_SAMPLES = 30  # of each origin, on the page
+_BLOCK_TOKENS = 4096
 
 
 def special_token_table(inputs: TransferInputs, plan: RowPlan) -> list[tuple[str, str | None, str]]:
@@ -81,7 +83,10 @@ def write_report(
     head = {**facts, "warnings": warnings, "figures": figures, "special_tokens": [list(row) for row in special_token_table(inputs, plan)]}
     with open(directory / REPORT_NAME, "w", encoding="utf-8") as stream:
         stream.write(json.dumps(head, ensure_ascii=False)[:-1] + ', "tokens": [\n')
-        stream.write(",\n".join(json.dumps(entry, ensure_ascii=False) for entry in token_entries(inputs, plan)))
+        for place, entry in enumerate(token_entries(inputs, plan)):
+            stream.write((",\n" if place else "") + json.dumps(entry, ensure_ascii=False))
+            if place % _BLOCK_TOKENS == 0:
+                release_rows(plan.weights)
         stream.write("\n]}\n")
     (directory / PAGE_NAME).write_text(report_page(head, _samples(inputs, plan), warnings), encoding="utf-8")
     return warnings

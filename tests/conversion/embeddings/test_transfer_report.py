@@ -18,6 +18,7 @@ from conversion.embeddings.methods.row_plan import RowPlan
 from conversion.embeddings.report.figures import LayerRows, display, transfer_figures, warnings_of
 from conversion.embeddings.vocabularies.vocabulary import Vocabulary
 from conversion.embeddings.vocabularies.vocabulary_map import map_vocabulary
+from conversion.formats.lazy_tensor import LazyTensor
 from conversion.transfer import main
 from data_prep.cleaning.scripts import script_of
 from data_prep.tokenizers.files import load_tokenizer
@@ -157,19 +158,23 @@ def case() -> tuple[TransferInputs, RowPlan, torch.Tensor, torch.Tensor]:
     return inputs, METHODS["mean"].plan(inputs), *matrices
 
 
+def _layer(source: torch.Tensor, target: torch.Tensor) -> LayerRows:
+    return LayerRows("input", LazyTensor.of("source", source), LazyTensor.of("target", target))
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_rows_that_stand_out_are_found(case: tuple[TransferInputs, RowPlan, torch.Tensor, torch.Tensor], dtype: torch.dtype) -> None:
     inputs, plan, source, target = case
     source, target = source.to(dtype), target.clone().to(dtype)
     new = inputs.new_ids.tolist()
-    assert warnings_of(transfer_figures(inputs, plan, [LayerRows("input", source, target)], {})) == []
+    assert warnings_of(transfer_figures(inputs, plan, [_layer(source, target)], {})) == []
     target[new[0]] = 0
     target[new[1]] *= 50
     target[new[2], 3] = float("nan")
     target[new[3]] = target[new[4]]
     target[inputs.shared_ids[0]] = target[inputs.shared_ids[1]]  # copies are not accidents of the method
     target[new[5]] = target[new[6]] * 2  # no duplicate by its bits, but near
-    figures = transfer_figures(inputs, plan, [LayerRows("input", source, target)], {})
+    figures = transfer_figures(inputs, plan, [_layer(source, target)], {})
     norms, duplicates = figures["norms"]["input"], figures["duplicates"]["input"]
     assert [norms[key]["count"] for key in ("near_zero", "exploding", "not_finite")] == [1, 1, 1]
     assert [norms[key]["examples"][0][0] for key in ("near_zero", "exploding", "not_finite")] == new[:3]
