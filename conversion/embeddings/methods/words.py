@@ -28,7 +28,7 @@ def wechsel_method(inputs: TransferInputs) -> RowPlan:
     """
     source_words, target_words, rotation = _aligned_words(inputs)
     source = source_words.token_vectors(inputs.source, inputs.tokenize_source, each_variant=inputs.as_published)
-    rotated = replace(source, vectors=(source.vectors.astype(np.float64) @ rotation).astype(np.float32))
+    rotated = replace(source, vectors=(source.vectors[:].astype(np.float64) @ rotation).astype(np.float32))
     vectors = target_words.token_vectors(inputs.target, inputs.tokenize, each_variant=inputs.as_published)
     return wechsel_plan(inputs.without_copies() if inputs.as_published else inputs, rotated, vectors)
 

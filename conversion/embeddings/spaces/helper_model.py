@@ -8,13 +8,14 @@ from functools import cached_property
 from pathlib import Path
 
 import numpy as np
+from scipy import sparse
 
 from conversion.embeddings.layers import input_matrix_name
 from conversion.embeddings.methods.subword_pieces import piece_weights
-from conversion.embeddings.spaces.token_vectors import TokenVectors
+from conversion.embeddings.spaces.token_vectors import Rows, TokenVectors
 from conversion.embeddings.vocabularies.vocabulary import Vocabulary
 from conversion.embeddings.vocabularies.vocabulary_map import map_vocabulary
-from conversion.formats.lazy_tensor import LazyTensor
+from conversion.formats.lazy_tensor import Bits, LazyTensor
 from conversion.formats.mapped_pages import release_pages
 
 _BLOCK_ROWS = 4096
@@ -31,8 +32,8 @@ class HelperModel:
 
     name: str
     vocabulary: Vocabulary
-    input_rows: np.ndarray
-    output_rows: np.ndarray | None = None
+    input_rows: Rows
+    output_rows: Rows | None = None
 
     @classmethod
     def open(cls, directory: Path) -> HelperModel:
@@ -64,16 +65,19 @@ class HelperModel:
         """The helper's own rows of the target's tokens of text, without a copy; tokens that it has not, or as rows of zeros, are left out."""
         matrix = self.output_rows if output and self.output_rows is not None else self.input_rows
         source_ids = map_vocabulary(self.vocabulary, target).source_ids
-        says_something = [np.any(block != 0, axis=1) for block in _blocks(matrix)]
         is_known = (source_ids >= 0) & target.is_text
-        is_known[is_known] = np.concatenate(says_something)[source_ids[is_known]]
+        is_known[is_known] = _says_something(matrix)[source_ids[is_known]]
         return TokenVectors(matrix, np.where(is_known, source_ids, -1))
 
     def piece_means(self, vocabulary: Vocabulary) -> TokenVectors:
         """For each token of text the mean of the rows of the pieces into which the model cuts it (GaMS: Vreš et al. 2024, equation 7)."""
         ids = np.flatnonzero(vocabulary.is_text)
         weights = piece_weights(self.vocabulary, vocabulary, ids)
-        return TokenVectors.of(np.asarray(weights.astype(np.float32) @ self.input_rows), ids, len(vocabulary))
+        means = _Means(weights.astype(np.float32), self.input_rows[:])
+        known = np.flatnonzero(_says_something(means))
+        index = np.full(len(vocabulary), -1, dtype=np.int64)
+        index[ids[known]] = known
+        return TokenVectors(means, index)
 
     @cached_property
     def size(self) -> int:
@@ -81,15 +85,64 @@ class HelperModel:
         return int(self.input_rows.shape[1])
 
 
-def _float_rows(matrix: LazyTensor, num_rows: int) -> np.ndarray:
-    """(num_rows, size) float32: as they lie in the file where it has that dtype."""
-    if matrix.dtype_name == "float32":
-        rows: np.ndarray = matrix.bits()[:num_rows].view(np.float32)
+@dataclass(frozen=True)
+class _FloatRows:
+    """Rows of another dtype in float32, made when they are asked for: all at once they would take twice the memory of the file."""
+
+    bits: Bits
+    dtype_name: str
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(num_rows, size)"""
+        return self.bits.shape
+
+    def __len__(self) -> int:
+        return len(self.bits)
+
+    def __getitem__(self, which: slice | np.ndarray, /) -> np.ndarray:
+        import torch
+
+        rows: np.ndarray = torch.from_numpy(self.bits[which]).view(getattr(torch, self.dtype_name)).float().numpy()
+        release_pages(self.bits)
         return rows
-    return matrix.read()[:num_rows].float().numpy()
 
 
-def _blocks(matrix: np.ndarray) -> Iterator[np.ndarray]:
+@dataclass(frozen=True)
+class _Means:
+    """Weighted sums of the rows of a table, made when they are asked for.
+
+    Attributes:
+        weights: (num_rows, num_table_rows) float32
+    """
+
+    weights: sparse.csr_matrix
+    table: np.ndarray
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(num_rows, size)"""
+        return (self.weights.shape[0], self.table.shape[1])
+
+    def __len__(self) -> int:
+        return int(self.weights.shape[0])
+
+    def __getitem__(self, which: slice | np.ndarray, /) -> np.ndarray:
+        return np.asarray(self.weights[which] @ self.table)
+
+
+def _float_rows(matrix: LazyTensor, num_rows: int) -> Rows:
+    """(num_rows, size) float32: as they lie in the file where it has that dtype."""
+    bits = matrix.bits()[:num_rows]
+    return bits.view(np.float32) if matrix.dtype_name == "float32" else _FloatRows(bits, matrix.dtype_name)
+
+
+def _says_something(matrix: Rows) -> np.ndarray:
+    """(num_rows,) bool: the row is not all zeros."""
+    return np.concatenate([np.zeros(0, dtype=bool), *(np.any(block != 0, axis=1) for block in _blocks(matrix))])
+
+
+def _blocks(matrix: Rows) -> Iterator[np.ndarray]:
     """Some rows at a time, whose pages are given back after them."""
     for start in range(0, len(matrix), _BLOCK_ROWS):
         yield matrix[start : start + _BLOCK_ROWS]

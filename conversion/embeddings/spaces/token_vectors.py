@@ -13,7 +13,7 @@ _BLOCK_ROWS = 4096
 
 
 class Rows(Protocol):
-    """Rows that can be had some at a time: an array, or `ChosenRows`."""
+    """Rows that can be had some at a time: an array, or what makes them when they are asked for."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -32,7 +32,7 @@ class ChosenRows:
     Of a table that is mapped from a file no more stays in memory than what was asked for last.
     """
 
-    table: np.ndarray
+    table: Rows
     indices: np.ndarray
 
     @property
@@ -44,7 +44,7 @@ class ChosenRows:
         return len(self.indices)
 
     def __getitem__(self, which: slice | np.ndarray, /) -> np.ndarray:
-        rows: np.ndarray = self.table[self.indices[which]]  # a copy, as they are chosen by number
+        rows = self.table[self.indices[which]]  # a copy, as they are chosen by number
         release_pages(self.table)
         return rows
 
@@ -70,11 +70,11 @@ class TokenVectors:
     """Vectors of some of the tokens of a vocabulary.
 
     Attributes:
-        vectors: (num_known, size) float32, none of them all zeros.
+        vectors: (num_rows, size) float32; those of tokens are not all zeros.
         index: (num_tokens,) row of each token in `vectors`, -1 where it has none.
     """
 
-    vectors: np.ndarray
+    vectors: Rows
     index: np.ndarray
 
     @classmethod

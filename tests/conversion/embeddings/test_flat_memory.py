@@ -15,11 +15,15 @@ from scipy import sparse
 from conversion.embeddings.methods import row_plan
 from conversion.embeddings.methods.matching_pursuit import pursuit_weights
 from conversion.embeddings.methods.row_plan import Origin, RowPlan, row_blocks
+from conversion.embeddings.spaces import helper_model
+from conversion.embeddings.spaces.helper_model import HelperModel
 from conversion.embeddings.spaces.sparse_weights import Columns, softmax_weights, sparsemax_weights
 from conversion.embeddings.spaces.stored_rows import StoredRows
 from conversion.embeddings.spaces.token_vectors import TokenVectors, unit_rows
+from conversion.embeddings.vocabularies.vocabulary import Vocabulary
 from conversion.formats.lazy_tensor import LazyTensor, read_span
 from conversion.formats.mapped_pages import release_pages
+from tests.conversion.embedding_fixtures import byte_level, demo_text, opt_config, opt_tensors, save_checkpoint
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -31,10 +35,10 @@ _WEIGHTS: dict[str, Callable[[np.ndarray, np.ndarray, Columns], sparse.csr_matri
 }
 
 
-def _mapped_kib() -> int:
-    """Pages of files that this process has in memory."""
+def _mapped_kib(kind: str = "RssFile") -> int:
+    """Pages of files that this process has in memory; with `RssAnon` what is no file."""
     fields = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
-    return int(fields["RssFile"].split()[0])
+    return int(fields[kind].split()[0])
 
 
 @pytest.mark.skipif(platform.system() != "Linux", reason="/proc says how many pages there are")
@@ -96,3 +100,25 @@ def test_rows_come_from_the_file_as_they_were(tmp_path: Path) -> None:
     found = rows.matrix()
     np.testing.assert_array_equal(found.toarray(), sparse.vstack(blocks).toarray())
     assert StoredRows(50).matrix().shape == (0, 50)
+
+
+@pytest.mark.skipif(platform.system() != "Linux", reason="/proc says how many pages there are")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_a_helpers_rows_are_read_where_they_lie(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype) -> None:
+    """Whatever their dtype, and whether they are looked up or added up: else they would grow with the vocabulary."""
+    monkeypatch.setattr(helper_model, "_BLOCK_ROWS", 100)
+    tokenizer = byte_level(demo_text("sl"), num_tokens=2000)
+    config = opt_config(len(tokenizer), hidden_size=4096, num_hidden_layers=0)
+    matrix = opt_tensors(config, dtype=dtype)["model.decoder.embed_tokens.weight"]
+    matrix[7] = 0
+    folder = save_checkpoint(tmp_path / "helper", config, {"model.decoder.embed_tokens.weight": matrix}, tokenizer)
+    vocabulary = Vocabulary.of(tokenizer)
+    before = _mapped_kib("RssAnon")
+    helper = HelperModel.open(folder)
+    looked_up = helper.token_vectors(vocabulary)
+    added_up = helper.piece_means(vocabulary) if dtype == torch.float32 else looked_up  # what is summed has to be float32
+    assert _mapped_kib("RssAnon") - before < 16 << 10, "half of what the rows take in float32"
+    ids = np.flatnonzero(looked_up.is_known)
+    assert 7 not in ids and len(ids) > 1900
+    np.testing.assert_array_equal(looked_up.rows(ids)[:], matrix[torch.from_numpy(ids)].float().numpy())
+    np.testing.assert_array_equal(added_up.rows(ids)[:], looked_up.rows(ids)[:])  # each token is its own only piece
