@@ -34,7 +34,7 @@ class StoredRows:
 
 
 def release_rows(rows: sparse.csr_matrix) -> None:
-    """Give back the memory of what was read of rows that are mapped from a file; does nothing to others."""
+    """Give back the memory of what was read of rows, (num_rows, num_columns), that are mapped from a file; does nothing to others."""
     release_pages(rows.data)
     release_pages(rows.indices)
 
