@@ -136,7 +136,9 @@ class DocumentFilter:
         whole = {bits[rule.name]: rule.phrases for rule in rules if rule.match == WHOLE}
         contains: dict[int, Sequence[Sequence[str]]] = {bits[rule.name]: rule.groups for rule in rules if rule.match == CONTAINS}
         contains |= {bits[f"phrases: {name}"]: [[phrase.lower() for phrase in phrases]] for name, phrases in settings.phrases.items()}
-        return LineSearch(whole, contains, REPEATED, self._repeated, (settings.repeated_lines or {}).get("max_words", math.inf))
+        in_threes = sum(bits[rule.name] for rule in rules if rule.match == WHOLE and rule.run > 2)
+        max_words = (settings.repeated_lines or {}).get("max_words", math.inf)
+        return LineSearch(whole, contains, REPEATED, self._repeated, max_words, in_threes)
 
     def repair(self, text: str, dirt: int, steps: Mapping[str, Step], changed: Changed, taken: Taken) -> tuple[str, str | None]:
         """The repaired text, and a reason to drop it for what was found on the way.
