@@ -91,10 +91,21 @@ static inline int put_lower(const Search *s, const uint8_t *p, uint8_t **o) {
     return size;
 }
 
+#define WINDOW 96 /* bytes of a line in which words are counted before they are read */
+
+/* Whether a line surely has more than max_words words, by the single spaces between letters near its beginning. */
+static int has_more_words(const uint8_t *p, const uint8_t *end, int64_t max_words) {
+    uint8_t gaps = 0;
+    if (end - p < WINDOW) return 0;
+    for (int i = 1; i < WINDOW - 1; i++) gaps += (p[i] == ' ') & (p[i - 1] > ' ') & (p[i - 1] < 0x7F) & (p[i + 1] > ' ') & (p[i + 1] < 0x7F);
+    return gaps >= max_words;
+}
+
 /* A line as it is compared, to `out` (MAX_LINE bytes); its size, TOO_LONG where it has more than max_words words, or ODD. */
 static int64_t normal(const Search *s, const uint8_t *p, const uint8_t *end, int64_t max_words, uint8_t *out) {
     uint8_t *o = out, *limit = out + MAX_LINE - 8;
     int64_t words = 0;
+    if (has_more_words(p, end, max_words)) return TOO_LONG;
     while (p < end) {
         int width = space_at(p, end);
         if (width) {
@@ -231,8 +242,8 @@ static uint32_t bits_of_parts(const Search *s, const uint8_t *p, const uint8_t *
 
 /* Which bits have a line of theirs among the parts of a line with two marks or more, so that it may have three parts. */
 static uint32_t bits_of_parted_lines(const Search *s, const uint8_t *p, const uint8_t *end) {
-    int any = 0;
-    for (int64_t i = 0; i < end - p; i++) any |= (p[i] == '|') | (p[i] == '\t') | (p[i] == 0xC2) | (p[i] == 0xE2);
+    int any = 0; /* what ends a mark: one of another character may be taken for it */
+    for (int64_t i = 0; i < end - p; i++) any |= (p[i] == '|') | (p[i] == '\t') | (p[i] == 0xBB) | (p[i] == 0xB7) | (p[i] == 0xBA) | (p[i] == 0xA2);
     if (!any) return 0;
     uint32_t found = 0;
     while (p < end) {

@@ -89,11 +89,13 @@ class LineSearch:
 
     def found_of_all(self, text: bytes, offsets: NDArray[np.int64], hard: int, bits: NDArray[np.uint32]) -> None:
         """The same for texts one behind the other in place of their `bits` (num_texts,), and MARKUP; those that have one of `hard` keep the others."""
-        if self._library is not None:
-            self._library.search_texts(
-                ctypes.byref(self._search), text, address(offsets), ctypes.c_int64(len(bits)), ctypes.c_uint32(hard), ctypes.c_uint32(self.always),
-                address(bits),
-            )  # fmt: skip
+        if self._library is None:
+            bits |= np.uint32(self.always)
+            return
+        self._library.search_texts(
+            ctypes.byref(self._search), text, address(offsets), ctypes.c_int64(len(bits)), ctypes.c_uint32(hard), ctypes.c_uint32(self.always),
+            address(bits),
+        )  # fmt: skip
 
     def short_lines(self, text: bytes, offsets: NDArray[np.int64], max_words: int) -> tuple[NDArray[np.uint64], list[int]]:
         """(num_hashes,) the distinct hashes of lines of at most so many words of each text, one text behind the other, and the texts that Python has to look at."""
