@@ -37,7 +37,7 @@ from data_prep.cleaning.filter_settings import MEASURES, WRONG_PLACES, FilterSet
 from data_prep.cleaning.line_rules import CONTAINS, WHOLE, begins_a_word, without_lines
 from data_prep.cleaning.line_search import LineSearch
 from data_prep.cleaning.markup import without_markup
-from data_prep.cleaning.personal_data import masked
+from data_prep.cleaning.personal_data import masked, may_hold
 from data_prep.cleaning.text_hygiene import Step
 from data_prep.cleaning.text_measures import ANYTHING, NO_RULE, SOURCE, UNKNOWN, Measurer
 from data_prep.reading.blocks import Block
@@ -46,6 +46,7 @@ MOJIBAKE, MARKUP_STEP = "mojibake", "markup"
 PERSONAL, LINES = "personal data: ", "lines: "
 SAME_TEXT = "same text"
 _ASKS = {"line ends": LINE_END, "control characters": CONTROL, "invisible characters": INVISIBLE, "unicode form": FORM}
+_TOLD_APART = LEAD | ADDRESS | NUMBER | CAPITAL  # signs that mean nothing in most texts: these are looked at once more (`_left_of`)
 _SPACE = LINE_END | CONTROL | INVISIBLE | FORM | SPACING
 _PLACES = {name: place for place, name in enumerate(MEASURES)}
 Changed = Callable[[str, str, str], None]
@@ -85,12 +86,15 @@ class DocumentFilter:
         judged = None
         if hard != ANYTHING:
             thresholds = limits(rules, self.settings.max_hole_share)
-            judged = measurer.judge(block.text, block.offsets, self._dirt, hard & ~MARKUP, thresholds, measures=self.settings.same_text > 0)
+            surely_hard = hard & ~(MARKUP | _TOLD_APART)
+            judged = measurer.judge(block.text, block.offsets, self._dirt, surely_hard, thresholds, measures=self.settings.same_text > 0)
         if judged is None:
             yield from map(self.dirt, block.texts())
             return
         dirt, refused, values = judged
-        self._search.found_of_all(block.text, block.offsets, hard, dirt)
+        self._search.found_of_all(block.text, block.offsets, hard & ~_TOLD_APART, dirt)
+        for number in np.flatnonzero(dirt & np.uint32(hard & _TOLD_APART)).tolist():
+            dirt[number] = self._left_of(int(dirt[number]), block.data(number), hard)
         refused[dirt & np.uint32(hard | self._of_lines) != 0] = UNKNOWN
         text, least = memoryview(block.text), self.settings.same_text
         before = int(self.settings.max_hole_share is not None)  # the threshold of holes, as in `limits`; a text that has one is hard
@@ -107,6 +111,18 @@ class DocumentFilter:
                 yield self._said(rules[number - before], value)
             else:
                 yield bits
+
+    def _left_of(self, dirt: int, data: bytes, hard: int) -> int:
+        """What a text may need, without the signs of wrong decoding and of personal data that surely mean nothing."""
+        if dirt & LEAD and not mojibake.may_repair(data):
+            dirt &= ~LEAD
+        if dirt & CAPITAL and not mojibake.leftovers(data.decode()):
+            dirt &= ~CAPITAL
+        # Repairs may join the digits of a number, and without some lines other words stand before it.
+        changes = hard & (_SPACE | LEAD | MARKUP | HOLE) | self._of_lines
+        if dirt & (ADDRESS | NUMBER) and not dirt & changes and not may_hold(data, self.settings.personal_data):
+            dirt &= ~(ADDRESS | NUMBER)
+        return dirt
 
     def may_repair(self, dirt: int, steps: Mapping[str, Step]) -> bool:
         """Whether `repair` could do anything to a text."""
@@ -136,7 +152,9 @@ class DocumentFilter:
         whole = {bits[rule.name]: rule.phrases for rule in rules if rule.match == WHOLE}
         contains: dict[int, Sequence[Sequence[str]]] = {bits[rule.name]: rule.groups for rule in rules if rule.match == CONTAINS}
         contains |= {bits[f"phrases: {name}"]: [[phrase.lower() for phrase in phrases]] for name, phrases in settings.phrases.items()}
-        return LineSearch(whole, contains, REPEATED, self._repeated, (settings.repeated_lines or {}).get("max_words", math.inf))
+        in_threes = sum(bits[rule.name] for rule in rules if rule.match == WHOLE and rule.run > 2)
+        max_words = (settings.repeated_lines or {}).get("max_words", math.inf)
+        return LineSearch(whole, contains, REPEATED, self._repeated, max_words, in_threes)
 
     def repair(self, text: str, dirt: int, steps: Mapping[str, Step], changed: Changed, taken: Taken) -> tuple[str, str | None]:
         """The repaired text, and a reason to drop it for what was found on the way.

@@ -13,12 +13,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from data_prep.cleaning.line_search import line_hashes
+from data_prep.cleaning.line_search import MARKS, line_hashes
 
 CONTAINS, WHOLE = MATCHES = ("contains", "whole")
 _PARTS = re.compile(r"\s*\|+\s*|\s+[»›•·]\s+|\t+")
-_MARKS = ("|", " » ", " › ", " • ", " · ", "\t")
-_MARK_CHARACTERS = "|»›•·\t"
+_PARTING = ("|", " » ", " › ", " • ", " · ", "\t")
 _MAX_MENU = 300  # characters of a line
 _WORD = re.compile(r"[^\W_]+")
 _SHORTEST = 4  # letters of a word that menus are known by
@@ -187,7 +186,7 @@ HOLES, REPEATED = "lines with holes", "repeated lines"
 
 def _has_marks(text: str) -> bool:
     """Whether there is a mark that parts menus; most texts lack its character, which is found sooner."""
-    return any(character in text for character in _MARK_CHARACTERS) and any(mark in text for mark in _MARKS)
+    return any(character in text for character in MARKS) and any(mark in text for mark in _PARTING)
 
 
 def _like_menus(small: Sequence[str], full: Sequence[int], rules: Sequence[LineRule], *, parted: bool) -> set[int]:
@@ -198,7 +197,7 @@ def _like_menus(small: Sequence[str], full: Sequence[int], rules: Sequence[LineR
     return {
         place
         for place in full
-        if small[place] in phrases or (parted and len(small[place]) <= _MAX_MENU and any(mark in small[place] for mark in _MARKS))
+        if small[place] in phrases or (parted and len(small[place]) <= _MAX_MENU and any(mark in small[place] for mark in _PARTING))
     }
 
 

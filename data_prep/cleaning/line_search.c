@@ -12,7 +12,8 @@
 #include "utf8_words.h"
 
 #define TABLE_SIZE 0x30000 /* code points in the tables; those behind have no small letters */
-#define DIGIT 2            /* of `kinds` in code_points.py */
+#define LETTER 1           /* of `kinds` in code_points.py, as the next */
+#define DIGIT 2
 #define MAX_LINE 4096      /* bytes of a short line; a longer one is odd */
 #define NUM_HEADS 4096
 #define MARKUP (1u << 8)   /* of what a text may need, as in code_points.py */
@@ -33,7 +34,9 @@ typedef struct {
     int64_t max_words; /* lines of more are not looked for */
     uint32_t key_mask; /* of the first bytes */
     uint32_t whole, contains, everything; /* bits of lines as wholes, of phrases, and of both and what every text is asked for */
-    uint32_t in_rows; /* of lines that go where they begin or end a text, or three follow each other */
+    uint32_t in_rows;    /* of lines that go where they begin or end a text, or three follow each other */
+    uint32_t in_threes;  /* of lines of which three must follow each other */
+    uint32_t with_marks; /* of lines that have marks themselves, by which they might be parted */
 } Search;
 
 static inline uint32_t head_of(uint32_t bytes) { return (bytes * 0x9E3779B1u) >> 20; }
@@ -88,10 +91,21 @@ static inline int put_lower(const Search *s, const uint8_t *p, uint8_t **o) {
     return size;
 }
 
+#define WINDOW 96 /* bytes of a line in which words are counted before they are read */
+
+/* Whether a line surely has more than max_words words, by the single spaces between letters near its beginning. */
+static int has_more_words(const uint8_t *p, const uint8_t *end, int64_t max_words) {
+    uint8_t gaps = 0;
+    if (end - p < WINDOW) return 0;
+    for (int i = 1; i < WINDOW - 1; i++) gaps += (p[i] == ' ') & (p[i - 1] > ' ') & (p[i - 1] < 0x7F) & (p[i + 1] > ' ') & (p[i + 1] < 0x7F);
+    return gaps >= max_words;
+}
+
 /* A line as it is compared, to `out` (MAX_LINE bytes); its size, TOO_LONG where it has more than max_words words, or ODD. */
 static int64_t normal(const Search *s, const uint8_t *p, const uint8_t *end, int64_t max_words, uint8_t *out) {
     uint8_t *o = out, *limit = out + MAX_LINE - 8;
     int64_t words = 0;
+    if (has_more_words(p, end, max_words)) return TOO_LONG;
     while (p < end) {
         int width = space_at(p, end);
         if (width) {
@@ -120,21 +134,6 @@ static int64_t normal(const Search *s, const uint8_t *p, const uint8_t *end, int
         }
     }
     return o - out;
-}
-
-/* Whether a text has a line with two of the marks that part menus, so that it may have three parts: | or a tab, or one of four that stand between
- * spaces. */
-static int has_parted_line(const uint8_t *p, const uint8_t *end) {
-    int found = 0, marks = 0, apart = 1; /* apart: what stands before may be white space */
-    for (int64_t i = 0; i < end - p; i++) found |= (p[i] == '|') | (p[i] == '\t') | (p[i] == 0xC2) | (p[i] == 0xE2);
-    if (!found) return 0;
-    for (; p < end && marks < 2; p++) {
-        if (*p == '\n') marks = 0;
-        int size = *p == '|' || *p == '\t' ? 1 : *p == 0xC2 && (p[1] == 0xBB || p[1] == 0xB7) ? 2 : *p == 0xE2 && p[1] == 0x80 && (p[2] == 0xBA || p[2] == 0xA2) ? 3 : 0;
-        marks += size == 1 || (size && apart && p + size < end && (p[size] <= ' ' || p[size] >= 0x80));
-        apart = *p <= ' ' || *p >= 0x80;
-    }
-    return marks == 2;
 }
 
 static inline int is_letter(uint8_t c) { return (c | 32) >= 'a' && (c | 32) <= 'z'; }
@@ -177,30 +176,114 @@ static int may_have_markup(const uint8_t *p, const uint8_t *end) {
     return 0;
 }
 
-/* Which of the wanted bits have a line of theirs in a text; of the bits `in_rows` a line at the beginning or the end of the text, or three in a row. */
-static uint32_t bits_of_lines(const Search *s, const uint8_t *p, const uint8_t *end, uint32_t wanted, uint32_t in_rows) {
+/* Whether bytes are a number of one to four digits or a Roman one, with no more than a full stop or a bracket behind it. */
+static int is_number(const uint8_t *p, const uint8_t *end) {
+    if (p < end && (end[-1] == '.' || end[-1] == ')')) end--;
+    int digits = 1, roman = 1;
+    for (const uint8_t *at = p; at < end; at++) {
+        digits &= is_digit(*at);
+        roman &= is_letter(*at) && strchr("ivxlcdm", *at | 32) != NULL;
+    }
+    return p < end && (roman || (digits && end - p <= 4));
+}
+
+/* Whether bytes are letters alone. */
+static int is_word(const Search *s, const uint8_t *p, const uint8_t *end) {
+    if (p == end) return 0;
+    while (p < end) {
+        int size = *p < 0x80 ? 1 : *p < 0xE0 ? 2 : *p < 0xF0 ? 3 : 4;
+        uint32_t c = size == 1 ? *p : size == 2 ? (p[0] & 0x1Fu) << 6 | (p[1] & 0x3F) : size == 3 ? (p[0] & 0x0Fu) << 12 | (p[1] & 0x3Fu) << 6 | (p[2] & 0x3F) : 0x130;
+        if (c == 0x130 || !(s->kinds[c] & LETTER)) return 0; /* in small letters I with a dot is two characters */
+        p += size;
+    }
+    return 1;
+}
+
+/* Whether a line is surely a heading that stays (`_HEADING` in line_rules.py): a number, or a word and a number. */
+static int is_heading(const Search *s, const uint8_t *p, const uint8_t *end) {
+    while (p < end && *p == ' ') p++;
+    while (p < end && end[-1] == ' ') end--;
+    const uint8_t *space = memchr(p, ' ', end - p);
+    if (!space) return is_number(p, end);
+    const uint8_t *without_dot = space - (space > p && space[-1] == '.');
+    return (is_word(s, p, without_dot) && is_number(space + 1, end)) || (is_number(p, space) && is_word(s, space + 1, end));
+}
+
+static inline uint32_t bits_of_line(const Search *s, const uint8_t *line, int64_t size) {
+    uint64_t key = hash_of(line, size);
+    for (uint64_t at = key & s->lines_mask; s->lines[at]; at = (at + 1) & s->lines_mask)
+        if (s->lines[at] == key) return s->line_bits[at];
+    return 0;
+}
+
+/* Bytes of a mark that may part menus: | or a tab, or one of four that stand between spaces. */
+static inline int mark_at(const uint8_t *p, const uint8_t *end) {
+    if (*p == '|' || *p == '\t') return 1;
+    if (*p == 0xC2 && end - p > 1) return p[1] == 0xBB || p[1] == 0xB7 ? 2 : 0;
+    return *p == 0xE2 && end - p > 2 && p[1] == 0x80 && (p[2] == 0xBA || p[2] == 0xA2) ? 3 : 0;
+}
+
+/* Which bits have a line of theirs among the parts of a line, all of `whole` where that is not certain. */
+static uint32_t bits_of_parts(const Search *s, const uint8_t *p, const uint8_t *end) {
     uint8_t line[MAX_LINE];
-    uint32_t found = 0, before = in_rows, row = in_rows; /* before: of the line before, or of two before it and that one */
-    uint32_t last = 0;
-    while (p < end && (found & wanted) != wanted) {
+    uint32_t found = 0;
+    while (p <= end) {
+        const uint8_t *stop = p;
+        while (stop < end && !mark_at(stop, end)) stop++;
+        int64_t size = normal(s, p, stop, s->max_words, line), first = 0;
+        if (size == ODD) return s->whole;
+        while (first < size && strchr(" .:!", line[first])) first++;
+        while (first < size && strchr(" .:!", line[size - 1])) size--;
+        if (first < size) found |= bits_of_line(s, line + first, size - first);
+        p = stop + (stop < end ? mark_at(stop, end) : 1);
+    }
+    return found;
+}
+
+/* Which bits have a line of theirs among the parts of a line with two marks or more, so that it may have three parts. */
+static uint32_t bits_of_parted_lines(const Search *s, const uint8_t *p, const uint8_t *end) {
+    int any = 0; /* what ends a mark: one of another character may be taken for it */
+    for (int64_t i = 0; i < end - p; i++) any |= (p[i] == '|') | (p[i] == '\t') | (p[i] == 0xBB) | (p[i] == 0xB7) | (p[i] == 0xBA) | (p[i] == 0xA2);
+    if (!any) return 0;
+    uint32_t found = 0;
+    while (p < end) {
         const uint8_t *stop = memchr(p, '\n', end - p);
+        if (!stop) stop = end;
+        int marks = 0, size;
+        for (const uint8_t *at = p; at < stop && marks < 2; at += size ? size : 1) {
+            size = mark_at(at, stop);
+            marks += size != 0;
+        }
+        if (marks == 2) found |= s->with_marks | bits_of_parts(s, p, stop);
+        p = stop + 1;
+    }
+    return found;
+}
+
+/* Which of the wanted bits have a line of theirs in a text: three in a row where the bit is one of `in_threes`, or `in_rows`; of these also one that
+ * begins the text, unless it is a heading, or ends it. */
+static uint32_t bits_of_lines(const Search *s, const uint8_t *p, const uint8_t *end, uint32_t wanted) {
+    uint8_t line[MAX_LINE];
+    uint32_t found = 0, before = 0, row = 0; /* before: of the line before; row: of that and the one before it */
+    uint32_t last = 0;
+    int begins = 1, only_headings = 1; /* of the lines from the first one on, while they are in one row */
+    while (p < end && (found & wanted) != wanted) {
+        const uint8_t *start = p, *stop = memchr(p, '\n', end - p);
         if (!stop) stop = end;
         int64_t size = normal(s, p, stop, s->max_words, line);
         p = stop + 1;
         if (size == ODD) return wanted;
         if (!size) continue;
-        last = 0;
-        uint64_t key = size > 0 ? hash_of(line, size) : 0;
-        for (uint64_t at = key & s->lines_mask; size > 0 && s->lines[at]; at = (at + 1) & s->lines_mask)
-            if (s->lines[at] == key) {
-                last = s->line_bits[at];
-                break;
-            }
-        found |= last & (~in_rows | (before & row));
-        row = before;
+        last = size > 0 ? bits_of_line(s, line, size) : 0;
+        only_headings &= (last & s->in_rows) != 0;
+        if (only_headings && !is_heading(s, start, stop)) return wanted; /* few texts: the others need not be told apart */
+        if (only_headings && begins) last &= ~s->in_rows;
+        begins = 0;
+        found |= last & (~(s->in_rows | s->in_threes) | row);
+        row = last & before;
         before = last;
     }
-    return (found | (p >= end ? last : 0)) & wanted;
+    return (found | (p >= end ? last & s->in_rows : 0)) & wanted;
 }
 
 typedef struct { /* kept between texts */
@@ -261,9 +344,9 @@ static uint32_t bits_of_phrases(const Search *s, const uint8_t *p, const uint8_t
 uint32_t search_text(const Search *s, const uint8_t *text, int64_t size, uint32_t wanted) {
     uint32_t found = 0;
     const uint8_t *end = text + size;
-    if ((wanted & s->whole) && has_parted_line(text, end)) found |= wanted & s->whole;
+    if (wanted & s->whole) found |= wanted & s->whole & bits_of_parted_lines(s, text, end);
     uint32_t lines = wanted & s->everything & ~s->contains & ~found;
-    if (lines) found |= bits_of_lines(s, text, end, lines, s->in_rows);
+    if (lines) found |= bits_of_lines(s, text, end, lines);
     if (wanted & s->contains) found |= bits_of_phrases(s, text, end, wanted & s->contains);
     return found;
 }

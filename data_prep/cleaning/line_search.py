@@ -21,7 +21,8 @@ from data_prep.cleaning.code_points import kinds, lower
 from data_prep.cleaning.text_measures import hash_table
 
 SOURCE = Path(__file__).with_name("line_search.c")
-_NUM_HEADS = 4096  # as in line_search.c
+MARKS = "|»›•·\t"  # that part menus, as in line_search.c
+_NUM_HEADS = 4096  # as there too
 _MASK = (1 << 64) - 1
 _DIGITS = re.compile(r"\d+")
 
@@ -34,6 +35,7 @@ class LineSearch:
         contains: by bit, groups of phrases: of each group one must be in the text, wherever it is.
         repeated_bit, repeated: hashes (`line_hashes`) of lines that are looked for in every text, at its ends or three in a row, and their bit.
         max_words: that such lines have.
+        in_threes: bits of `whole` of which three lines must follow each other, or one be parted.
     """
 
     def __init__(
@@ -43,6 +45,7 @@ class LineSearch:
         repeated_bit: int = 0,
         repeated: Set[int] = frozenset(),
         max_words: float = math.inf,
+        in_threes: int = 0,
     ) -> None:
         self._library = native.load(SOURCE)
         # An empty phrase is everywhere; of more groups than fit the first ones tell enough.
@@ -70,7 +73,8 @@ class LineSearch:
             line_bits,
             *_phrase_tables(found, key_size),
         ]  # the structure has only their places
-        masks = (1 << 8 * key_size) - 1, sum(whole), sum(contains), self._bits, self.always
+        with_marks = sum(bit for bit, phrases in whole.items() if any(mark in phrase for phrase in phrases for mark in MARKS))
+        masks = (1 << 8 * key_size) - 1, sum(whole), sum(contains), self._bits, self.always, in_threes & ~with_marks, with_marks
         self._search = _Search(*(array.ctypes.data for array in self._held), len(table) - 1, longest, *masks)
         self._library.search_text.restype = ctypes.c_uint32
 
@@ -85,11 +89,13 @@ class LineSearch:
 
     def found_of_all(self, text: bytes, offsets: NDArray[np.int64], hard: int, bits: NDArray[np.uint32]) -> None:
         """The same for texts one behind the other in place of their `bits` (num_texts,), and MARKUP; those that have one of `hard` keep the others."""
-        if self._library is not None:
-            self._library.search_texts(
-                ctypes.byref(self._search), text, address(offsets), ctypes.c_int64(len(bits)), ctypes.c_uint32(hard), ctypes.c_uint32(self.always),
-                address(bits),
-            )  # fmt: skip
+        if self._library is None:
+            bits |= np.uint32(self.always)
+            return
+        self._library.search_texts(
+            ctypes.byref(self._search), text, address(offsets), ctypes.c_int64(len(bits)), ctypes.c_uint32(hard), ctypes.c_uint32(self.always),
+            address(bits),
+        )  # fmt: skip
 
     def short_lines(self, text: bytes, offsets: NDArray[np.int64], max_words: int) -> tuple[NDArray[np.uint64], list[int]]:
         """(num_hashes,) the distinct hashes of lines of at most so many words of each text, one text behind the other, and the texts that Python has to look at."""
@@ -146,6 +152,8 @@ class _Search(ctypes.Structure):
         ("contains", ctypes.c_uint32),
         ("everything", ctypes.c_uint32),
         ("in_rows", ctypes.c_uint32),
+        ("in_threes", ctypes.c_uint32),
+        ("with_marks", ctypes.c_uint32),
     )  # fmt: skip
 
 

@@ -6,15 +6,23 @@ What a pattern may be is configuration; what a checksum is, is here.
 
 from __future__ import annotations
 
+import ctypes
 import ipaddress
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import regex
 
+from common import native
+from common.artifacts import digest_bytes
+from common.native import address
+
+SOURCE = Path(__file__).with_name("personal_data.c")
 MASK, DROP, KEEP = ACTIONS = ("mask", "drop", "keep")
 
 
@@ -36,6 +44,18 @@ class Kind:
     def has_at(self) -> bool:
         """Whether the pattern finds nothing in a text without @."""
         return _has_at(self.pattern.pattern)
+
+    @cached_property
+    def bit(self) -> int:
+        """The bit that the pattern has in personal_data.c; 0 where it is not known there."""
+        return BITS.get(digest_bytes(self.pattern.pattern.encode()), 0)
+
+    def is_meant(self, match: regex.Match[str]) -> bool:
+        """Whether a match of the pattern is personal data, by its check digits and what stands before it."""
+        if self.check is not None and not self.check(match[0]):
+            return False
+        start = match.start()
+        return self.context is None or self.context.search(match.string, max(0, start - _CONTEXT), start) is not None
 
 
 def kinds_of(settings: Mapping[str, Any]) -> tuple[Kind, ...]:
@@ -75,10 +95,7 @@ def masked(text: str, kinds: tuple[Kind, ...], replacement: str) -> tuple[str, d
     for kind in kinds:
 
         def replace(match: regex.Match[str], kind: Kind = kind) -> str:
-            start = match.start()
-            if kind.check is not None and not kind.check(match[0]):
-                return match[0]
-            if kind.context is not None and not kind.context.search(match.string, max(0, start - 40), start):
+            if not kind.is_meant(match):
                 return match[0]
             found[kind.name] = found.get(kind.name, 0) + 1
             return replacement.replace("{kind}", kind.name)
@@ -88,6 +105,49 @@ def masked(text: str, kinds: tuple[Kind, ...], replacement: str) -> tuple[str, d
         if kind.name in found and kind.action == DROP:
             dropped = dropped or kind.name
     return text, found, dropped
+
+
+def may_hold(data: bytes, kinds: tuple[Kind, ...]) -> bool:
+    """Whether `masked` may find something in a text (UTF-8); in any where there is no compiler, or a pattern is not one of the built-in ones."""
+    library = native.load(SOURCE)
+    of_bits = {kind.bit: kind for kind in kinds}
+    if library is None or 0 in of_bits or len(of_bits) < len(kinds):
+        return True
+    places, bits = np.empty(_MAX_PLACES, np.int64), np.empty(_MAX_PLACES, np.uint32)
+    library.personal_places.restype = ctypes.c_int64
+    number = library.personal_places(
+        data, ctypes.c_int64(len(data)), ctypes.c_uint32(sum(of_bits)), address(places), address(bits), ctypes.c_int64(_MAX_PLACES)
+    )
+    return number > _MAX_PLACES or any(
+        _is_meant_at(data, place, of_bits[bit]) for place, bit in zip(places[:number].tolist(), bits[:number].tolist())
+    )
+
+
+def _is_meant_at(data: bytes, place: int, kind: Kind) -> bool:
+    """Whether a pattern matches at a byte of a text what is personal data; an address has its @ there, and is believed."""
+    if kind.has_at:
+        return True
+    # So many bytes have all of the characters that are looked at; those at the ends may be cut.
+    before = data[max(0, place - 4 * _CONTEXT - 8) : place].decode(errors="ignore")
+    match = kind.pattern.match(before + data[place : place + _LONGEST].decode(errors="ignore"), len(before))
+    return match is not None and kind.is_meant(match)
+
+
+_CONTEXT = 40  # characters before a number in which a word must stand
+_LONGEST = 128  # bytes of a number that a built-in pattern matches, and of what it looks at behind it
+_MAX_PLACES = 256
+# Digests of the built-in patterns that personal_data.c knows.
+BITS = {
+    "xxh3:dc7b0002cf4f6add482decac65ae6f68": 1 << 0,  # e-mail
+    "xxh3:38f62e8299776e7b6d399ccbcbcfe9c9": 1 << 1,  # iban
+    "xxh3:1a81167dfd41dd90ad323dcb8393de47": 1 << 2,  # card
+    "xxh3:48fc2c6d6b6491dc7f5ea1bfb7941cc8": 1 << 3,  # emso
+    "xxh3:fd66963d3ac946c772d7db1be138cd9e": 1 << 4,  # codice fiscale
+    "xxh3:e763ab31ad2c6f06a9c3e7190a7b827e": 1 << 5,  # oib
+    "xxh3:3d0121b3474a4583ace5fc7f57e09a7f": 1 << 6,  # machine address
+    "xxh3:d3ec766e59f3e2f225b209e09dc51bd4": 1 << 7,  # telephone
+    "xxh3:346c35d87dee77f902c8f625667229c9": 1 << 8,  # telephone number
+}
 
 
 def _has_at(pattern: str) -> bool:

@@ -258,19 +258,29 @@ static inline uint32_t space_dirt(const Tables *t, const uint8_t *p, const uint8
     return found;
 }
 
+/* What a word and the white space before it, which begins at p, may need.  settled: whether a word is before that, of which nothing matters any more; so it
+ * is with nearly all, and what is known of a word is all that there is to say. */
+static inline uint32_t next_dirt(const Tables *t, const uint8_t *p, const Words *words, int i, Sought *s, int *settled) {
+    const DirtyWord *known = &t->dirty_words[words->keys[i] % NUM_REMEMBERED];
+    if (*settled && words->starts[i] - p == 1 && *p == ' ' && known->key == words->keys[i] && !known->state) return known->found;
+    uint32_t found = space_dirt(t, p, words->starts[i], s);
+    found |= word_dirt(t, words->starts[i], words->ends[i], words->keys[i], s);
+    *settled = !(s->digits | s->last | s->last_but_one);
+    return found;
+}
+
 /* Which repairs a text may need: bits as above, and from bit TRIGGER on the groups of the trigger words in it. */
 uint32_t text_dirt(const Tables *t, const uint8_t *text, int64_t size) {
     const uint8_t *p = text, *end = text + size;
     uint32_t found = 0;
     Sought s = {.before = '\n', .before_that = '\n'};
     Words words;
-    int number;
+    int number, settled = 0;
     if (size && (*p == ' ' || *p == '\n')) found |= SPACING;
     while ((number = next_words(p, end, t->dirty_words, sizeof(DirtyWord), &words)))
         for (int i = 0; i < number; i++) {
-            found |= space_dirt(t, p, words.starts[i], &s);
+            found |= next_dirt(t, p, &words, i, &s, &settled);
             p = words.ends[i];
-            found |= word_dirt(t, words.starts[i], p, words.keys[i], &s);
         }
     found |= space_dirt(t, p, end, &s);
     if (size && (s.before == ' ' || s.before == '\n')) found |= SPACING;
@@ -623,7 +633,13 @@ static inline const uint8_t *add_words(const Tables *t, const uint8_t *p, const 
     for (int i = 0; i < number; i++) {
         const uint8_t *word = words->starts[i], *end = words->ends[i];
         uint64_t key = words->keys[i];
-        add_space(l, p, word, s);
+        if (word - p == 1 && *p == ' ' && l->length) { /* as nearly always */
+            s->characters++;
+            l->spaces++;
+            l->length++;
+        } else {
+            add_space(l, p, word, s);
+        }
         Word *known = &t->words[key % NUM_REMEMBERED];
         if (known->key != key && is_plain(word, end)) *known = plain_word(t, word, end, key);
         int edges;
@@ -778,15 +794,14 @@ void texts_judge(const Tables *dirty, const Tables *t, const uint8_t *text, cons
         }
         uint32_t found = 0;
         Sought sought = {.before = '\n', .before_that = '\n'};
-        int number;
+        int number, settled = 0;
         if (p < end && (*p == ' ' || *p == '\n')) found |= SPACING;
         while ((number = next_words(p, end, dirty->dirty_words, sizeof(DirtyWord), &words))) {
             const uint8_t *before = p;
             for (int i = 0; i < number; i++) __builtin_prefetch(&t->words[words.keys[i] % NUM_REMEMBERED], 1);
             for (int i = 0; i < number; i++) {
-                found |= space_dirt(dirty, p, words.starts[i], &sought);
+                found |= next_dirt(dirty, p, &words, i, &sought, &settled);
                 p = words.ends[i];
-                found |= word_dirt(dirty, words.starts[i], p, words.keys[i], &sought);
             }
             if (!(found & hard)) add_words(t, before, &words, number, &l, &s);
         }

@@ -13,10 +13,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from common import native
+from common.artifacts import digest_bytes
 from data_prep.clean import main
-from data_prep.cleaning import line_search, repeated_lines
+from data_prep.cleaning import line_search, mojibake, personal_data, repeated_lines
 from data_prep.cleaning.document_filter import DocumentFilter
-from data_prep.cleaning.filter_settings import MEASURES, WRONG_PLACES, Rule, limits, read_filters
+from data_prep.cleaning.filter_settings import MEASURES, WRONG_PLACES, Rule, limits, read_filters, settings_for
 from data_prep.cleaning.line_rules import WHOLE, without_lines
 from data_prep.cleaning.line_search import LineSearch, line_hashes
 from data_prep.cleaning.markup import without_markup
@@ -161,6 +162,74 @@ def test_no_line_and_no_phrase_is_missed(text: str) -> None:
     dirt = np.array([1 << 8], np.uint32)
     LineSearch({}, {}).found_of_all(text.encode(), np.array([0, len(text.encode())]), 0, dirt)
     assert dirt[0] or without_markup(text) == text
+
+
+def test_headings_and_words_of_menus_that_surely_stay_are_told() -> None:
+    filters = DocumentFilter(FILTERS["web"], frozenset(line_hashes(["i.", "3. člen", "poglavje iv", "o nas", "glava"])))
+    menus, always = filters._dirt.group_bits["menus"], filters._search.always
+    for text, may_go in {
+        f"I.\n\n{NEWS}": False, f"7. člen\n{NEWS}": False, f"Poglavje IV\n{NEWS}": False, f"{NEWS}\nGlava\n{NEWS}": False, "I.": False,
+        f"Glava\n{NEWS}": True, f"I.\nGlava\n{NEWS}": True, f"{NEWS}\n7. člen": True, f"{NEWS}\nI.\nGlava\n7. člen\n{NEWS}": True,
+    }.items():  # fmt: skip
+        assert bool(filters._search.found(text.encode(), 0) & always) is may_go, text
+    for text, may_go in {
+        f"Domov\n{NEWS}": False, f"Domov\nKontakt\n\n{NEWS}\nDomov": False, f"a | b | c\n{NEWS}": False, f"{NEWS}\nena • dve • tri · štiri": False,
+        "Domov\nKontakt\nO nas": True, f"{NEWS}\nDomov\n\nKONTAKT\nO  nas\n{NEWS}": True, "a | Domov. | c": True, "a » b »\u00a0kontakt": True,
+    }.items():  # fmt: skip
+        assert bool(filters._search.found(text.encode(), menus) & menus) is may_go, text
+
+
+def test_every_text_may_have_a_repeated_line_where_its_search_is_not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(line_search.native, "load", lambda source: None)
+    bits = np.array([0, 4], np.uint32)
+    LineSearch({}, {}, 1, frozenset({7})).found_of_all(b"ab", np.array([0, 1, 2]), 0, bits)
+    assert bits.tolist() == [1, 5]
+
+
+SIGNS = "".join(sorted(mojibake.LEADS | mojibake.LONG_LEADS | mojibake.FOLLOWERS)) + "aA .бžğ漢é😀\n"
+
+
+@given(
+    st.lists(
+        st.one_of(st.text(SIGNS, max_size=4), st.sampled_from(["слова", "É…", "Ã©", "ÄŤ", "Å¡", "Ð¿Ñ€", "рџ", "â€œ", "Ð“"])), max_size=6
+    ).map("".join)
+)
+@example("a" + "Ñ" * 1500)
+@example("Ð¿Ñ€Ð¸Ð²ÐµÑ‚ слова")
+@settings(max_examples=500, deadline=None)
+def test_no_text_that_is_repaired_is_passed_over(text: str) -> None:
+    assert mojibake.may_repair(text.encode()) or mojibake.repair(text) == text
+
+
+def test_most_signs_of_wrong_decoding_are_told_to_mean_nothing() -> None:
+    for text in ("É… „JÄ“ Đ“ è…", "Ој, Ње, Љубав, Рјечник и Рјеч. Сјај, Ђурђевдан је био леп.", "Öğrenci, İstanbul “Çağ”", ""):
+        assert not mojibake.may_repair(text.encode()), text
+    assert mojibake.may_repair("SluÅ¾ba".encode())
+
+
+PERSONAL = settings_for(FILTERS["standard"], None).personal_data
+NUMBERS = [
+    "SI56191000000123438", "SI56 1910 0000 0123 438", "SI56\u00a01910\u00a00000\u00a00123\u00a0438", "4111 1111 1111 1111", "4111-1111-1111-1112", "0101006500006",
+    "RSSMRA85T10A562S", "33392005961", "8.8.4.4", "192.168.0.1", "2.7.13.1024", "+386 1 234 56 78", "00386 41 123-456", "+386 (0)1 234/56", "01/234 56 78", "(01) 234 56 78",
+    "01. 02. 2003", "12 34 567", "a.b@c.si", "@ime", "č@š.si", "x@y.z", "OIB: ", "oib", "tel. ", "тел. ", "cell", " ", "\u00a0", "\n", ".", ",", "-", "/", "(", ")", "+", "0", "ž", "_", "٣",
+    "x", NEWS[:37],
+]  # fmt: skip
+
+
+@given(st.lists(st.sampled_from(NUMBERS), max_size=8).map("".join))
+@example("OIB" + " " * 38 + "33392005961")
+@example("x(01) 234 56 78 tel")
+@settings(max_examples=1000, deadline=None)
+def test_no_text_with_personal_data_is_passed_over(text: str) -> None:
+    assert personal_data.may_hold(text.encode(), PERSONAL) or not personal_data.masked(text, PERSONAL, "[{kind}]")[1]
+
+
+def test_most_numbers_are_told_to_be_no_personal_data() -> None:
+    law = "Uradni list RS, št. 33/91-I, 42/97, 66/2000; 1.234.567,89 EUR; 1999–2004; ISBN 978-961-01-0123-4; dne 01. 02. 2003; OIB 33392005962; uporabnik@ in @ime"
+    assert not personal_data.may_hold(law.encode(), PERSONAL)
+    assert {digest_bytes(kind.pattern.pattern.encode()) for kind in PERSONAL} == personal_data.BITS.keys()
+    of_a_user = settings_for({**FILTERS["standard"], "personal_data": {"replacement": "", "mine": {"pattern": "a"}}}, None).personal_data
+    assert personal_data.may_hold(b"b", of_a_user)
 
 
 @given(st.lists(TEXTS, min_size=1, max_size=5), st.sampled_from([1, 2, 10]))
