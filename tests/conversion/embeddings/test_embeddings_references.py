@@ -20,6 +20,7 @@ from conversion.embeddings.methods.merge import alignment_weights
 from conversion.embeddings.methods.method import TransferInputs
 from conversion.embeddings.methods.row_plan import Origin, RowPlan
 from conversion.embeddings.methods.words import word_alignment
+from conversion.embeddings.spaces.sparse_weights import Columns
 from tests.conversion.embedding_fixtures import byte_level, marked_bpe, sentencepiece_like
 from tests.conversion.embeddings.test_embeddings_methods import (
     HELPER_SIZE,
@@ -345,7 +346,8 @@ def test_published_omp_takes_as_many_atoms_as_there_are_dimensions(world: World)
 def test_pursuit_prefers_long_atoms_only_as_published() -> None:
     atoms = np.array([[10.0, 0.0, 0.0], [0.6, 0.8, 0.0]])
     vector = np.array([[0.5, 0.8, 0.0]])
-    ours, published = (pursuit_weights(vector, atoms, num_atoms=1, long_first=long_first).toarray()[0] for long_first in (False, True))
+    columns = Columns(np.arange(2), 2)
+    ours, published = (pursuit_weights(vector, atoms, columns, num_atoms=1, long_first=long).toarray()[0] for long in (False, True))
     assert ours[1] and not ours[0] and published[0] and not published[1]
 
 
