@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import mmap
-from tempfile import TemporaryFile
+from tempfile import TemporaryFile, gettempdir
 from typing import IO
 
 import numpy as np
@@ -21,10 +22,14 @@ class StoredRows:
         self._columns, self._weights = TemporaryFile(), TemporaryFile()  # noqa: SIM115 (`matrix` closes them)
 
     def append(self, rows: sparse.csr_matrix) -> None:
-        """Write rows (num_rows, num_columns) below those that are there."""
+        """Write rows (num_rows, num_columns) below those that are there.
+
+        Raises:
+            ValueError: if there is no room for them.
+        """
         self._lengths.append(np.diff(rows.indptr))
-        self._columns.write(rows.indices.astype(np.int32, copy=False).data)
-        self._weights.write(rows.data.astype(np.float64, copy=False).data)
+        _write(self._columns, rows.indices.astype(np.int32, copy=False))
+        _write(self._weights, rows.data.astype(np.float64, copy=False))
 
     def matrix(self) -> sparse.csr_matrix:
         """All rows, (num_rows, num_columns) float64, to be read alone; nothing can be appended after."""
@@ -39,9 +44,20 @@ def release_rows(rows: sparse.csr_matrix) -> None:
     release_pages(rows.indices)
 
 
+def _write(file: IO[bytes], numbers: np.ndarray) -> None:
+    try:
+        file.write(numbers.data)
+        file.flush()
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise ValueError(
+            f"there is no room in {gettempdir()} for the weights of new tokens, 12 bytes each; free some, or name another place in TMPDIR"
+        ) from error
+
+
 def _mapped(file: IO[bytes], dtype: np.dtype) -> np.ndarray:
     """The numbers in a file, which is closed."""
     with file:
         size = file.tell()
-        file.flush()
         return np.frombuffer(mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ), dtype) if size else np.empty(0, dtype)

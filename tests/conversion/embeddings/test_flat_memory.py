@@ -15,7 +15,7 @@ from scipy import sparse
 from conversion.embeddings.methods import row_plan
 from conversion.embeddings.methods.matching_pursuit import pursuit_weights
 from conversion.embeddings.methods.row_plan import Origin, RowPlan, row_blocks
-from conversion.embeddings.spaces import helper_model
+from conversion.embeddings.spaces import helper_model, stored_rows
 from conversion.embeddings.spaces.helper_model import HelperModel
 from conversion.embeddings.spaces.sparse_weights import Columns, softmax_weights, sparsemax_weights
 from conversion.embeddings.spaces.stored_rows import StoredRows
@@ -100,6 +100,12 @@ def test_rows_come_from_the_file_as_they_were(tmp_path: Path) -> None:
     found = rows.matrix()
     np.testing.assert_array_equal(found.toarray(), sparse.vstack(blocks).toarray())
     assert StoredRows(50).matrix().shape == (0, 50)
+
+
+def test_no_room_for_weights_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stored_rows, "TemporaryFile", lambda: open("/dev/full", "wb"))  # noqa: SIM115 (goes with the rows)
+    with pytest.raises(ValueError, match=r"no room in .* for the weights of new tokens, 12 bytes each; .* TMPDIR"):
+        StoredRows(50).append(sparse.random(3, 50, density=0.2, format="csr"))
 
 
 @pytest.mark.skipif(platform.system() != "Linux", reason="/proc says how many pages there are")
