@@ -178,6 +178,8 @@ class DocumentFilter:
             text = _done(MARKUP_STEP, without_markup, text, changed)
         if dirt & _SPACE or text is not was:
             text = _done(last, white_space, text, changed)
+        if text is not was:
+            dirt |= self.dirt(text.encode())  # what was taken out may have parted a number or a phrase
         was = text
         if dirt & self._of_lines:
             dirt = self._search.found(text.encode(), dirt)

@@ -106,18 +106,42 @@ static inline int is_stop_word(const Tables *t, uint64_t hash) {
 typedef struct { /* where the search for what needs a repair stands */
     uint32_t before, before_that; /* characters */
     uint16_t last, last_but_one;  /* what these are, as far as it matters: LEAD, FOLLOWER, LONG_LEAD */
-    int digits, gap;              /* of a number, at most 7; characters since the last of them that may stand in one */
+    int digits, gap;              /* of a number, at most 7; characters since the last of them that may stand in one, at most MAX_GAP */
 } Sought;
+
+#define MAX_GAP 4 /* as in +386 (0) 41 */
+
+static inline int is_small(uint8_t c) { return c >= 'a' && c <= 'z'; }
+static inline int is_letter(uint8_t c) { return is_small(c | 32); }
+static inline int is_digit(uint8_t c) { return c >= '0' && c <= '9'; }
+
+/* Whether ASCII letters and digits that follow each other may be a codice fiscale, whose digits may be letters as well, or begin an IBAN. */
+static int may_be_number(const uint8_t *p, int64_t size) {
+    static const char places[] = "llllllddmddlddd"; /* letters, digits, a month; and a letter */
+    if (size > 3 && p[0] <= 'Z' && is_letter(p[0]) && p[1] <= 'Z' && is_letter(p[1]) && is_digit(p[2]) && is_digit(p[3])) return 1;
+    if (size != 16 || !is_letter(p[15])) return 0;
+    for (int i = 0; i < 15; i++) {
+        uint8_t c = is_letter(p[i]) ? p[i] & ~32 : p[i];
+        if (places[i] == 'l' ? !is_letter(c) : places[i] == 'm' ? !strchr("ABCDEHLMPRST", c) : !is_digit(c) && !strchr("LMNPQRSTUV", c)) return 0;
+    }
+    return 1;
+}
 
 /* What a stretch of a text may need that begins and ends with a word or white space. */
 static uint32_t dirt_of(const Tables *t, const uint8_t *p, const uint8_t *end, Sought *s) {
     uint32_t found = 0;
-    int prefix = 0;
+    int prefix = 0, dots = 0; /* dots: each between digits */
     uint64_t word = 0;
+    const uint8_t *plain = p; /* where the ASCII letters and digits before p begin */
     while (p < end) {
+        const uint8_t *at = p;
         uint32_t c = next_point(&p);
         uint8_t kind = kind_of(t, c);
         uint16_t dirt = c < TABLE_SIZE ? t->dirt[c] : 0;
+        if (c >= 0x80 || !(is_letter(c) || is_digit(c))) {
+            if (at > plain && may_be_number(plain, at - plain)) found |= NUMBER;
+            plain = p;
+        }
         if (kind & (LETTER | DIGIT)) {
             word = join(word, lower_of(t, c));
             if (++prefix == PREFIX) found |= group_of(t, word) << TRIGGER;
@@ -131,54 +155,55 @@ static uint32_t dirt_of(const Tables *t, const uint8_t *p, const uint8_t *end, S
         s->last_but_one = s->last;
         s->last = dirt & (LEAD | FOLLOWER | LONG_LEAD);
         if (c < 0x80) {
-            if (c >= '0' && c <= '9') {
+            if (is_digit(c)) {
                 if (++s->digits >= 7) {
                     s->digits = 7;
                     found |= NUMBER;
                 }
                 s->gap = 0;
-            } else if (s->digits && (c == ' ' || c == '-' || c == '/' || c == '.' || c == '(' || c == ')') && ++s->gap <= 2) {
+                dots = s->before == '.' && s->before_that < 0x80 && is_digit(s->before_that) ? dots + 1 : s->before == '.' ? 0 : dots;
+                if (dots == 3) found |= NUMBER; /* an address of a machine */
+            } else if (s->digits && (c == ' ' || c == '-' || c == '/' || c == '.' || c == '(' || c == ')') && ++s->gap <= MAX_GAP) {
             } else if (s->digits && c >= 'A' && c <= 'Z') { /* in IBANs and tax numbers */
                 s->gap = 0;
             } else {
                 s->digits = 0;
             }
+            if (!is_digit(c) && c != '.') dots = 0;
             if (c == '@') found |= ADDRESS;
-            if (s->before == '<' && ((c | 32) >= 'a' && (c | 32) <= 'z')) found |= MARKUP;
-            if (s->before == '<' && (c == '/' || c == '!')) found |= MARKUP;
-            if (s->before == '&' && (((c | 32) >= 'a' && (c | 32) <= 'z') || c == '#')) found |= MARKUP;
+            if (s->before == '<' && (is_letter(c) || c == '/' || c == '!')) found |= MARKUP;
+            if (s->before == '&' && (is_letter(c) || c == '#')) found |= MARKUP;
             if (c == ' ' && (s->before == ' ' || s->before == '\n')) found |= SPACING;
             if (c == '\n') {
                 if (s->before == ' ') found |= SPACING;
                 if (s->before == '\n' && s->before_that == '\n') found |= SPACING;
             }
-        } else {
-            s->digits = 0;
+        } else if (c != 0xA0 || !s->digits || ++s->gap > MAX_GAP) { /* a space that does not break may stand in an IBAN */
+            s->digits = dots = 0;
         }
         s->before_that = s->before;
         s->before = c;
     }
+    if (end > plain && may_be_number(plain, end - plain)) found |= NUMBER;
     if (prefix && prefix != PREFIX) found |= group_of(t, word) << TRIGGER;
     return found;
 }
 
-/* The same state in 11 bits: characters of a word are none that matter behind it. */
+/* The same state in 12 bits: characters of a word are none that matter behind it. */
 static inline uint16_t packed(const Sought *s) {
-    uint16_t gap = s->digits ? s->gap > 2 ? 3 : s->gap : 0;
+    uint16_t gap = s->digits ? s->gap > MAX_GAP ? MAX_GAP + 1 : s->gap : 0;
 #define THREE(bits) (((bits) & LEAD ? 1 : 0) | ((bits) & FOLLOWER ? 2 : 0) | ((bits) & LONG_LEAD ? 4 : 0))
-    return s->digits | gap << 3 | THREE(s->last) << 5 | THREE(s->last_but_one) << 8;
+    return s->digits | gap << 3 | THREE(s->last) << 6 | THREE(s->last_but_one) << 9;
 }
 
 static inline void unpack(uint16_t state, Sought *s) {
 #define BITS(three) (((three) & 1 ? LEAD : 0) | ((three) & 2 ? FOLLOWER : 0) | ((three) & 4 ? LONG_LEAD : 0))
     s->digits = state & 7;
-    s->gap = state >> 3 & 3;
-    s->last = BITS(state >> 5 & 7);
-    s->last_but_one = BITS(state >> 8 & 7);
+    s->gap = state >> 3 & 7;
+    s->last = BITS(state >> 6 & 7);
+    s->last_but_one = BITS(state >> 9 & 7);
     s->before = s->before_that = 'x';
 }
-
-static inline int is_small(uint8_t c) { return c >= 'a' && c <= 'z'; }
 
 /* Whether a word is a few small letters of ASCII, as most are, with no more than a comma or a full stop behind them, and no address (www.). */
 static inline int is_plain(const uint8_t *p, const uint8_t *end) {
@@ -199,7 +224,7 @@ static uint32_t plain_dirt(const Tables *t, const uint8_t *p, const uint8_t *end
         if (++letters == PREFIX) found = group_of(t, word);
     }
     if (letters != PREFIX) found |= group_of(t, word);
-    return found << TRIGGER;
+    return found << TRIGGER | (may_be_number(p - letters, letters) ? NUMBER : 0);
 }
 
 #define MOST_AHEAD 64
