@@ -8,6 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
+from common.background import Background
+from common.devices import num_threads
 from conversion.embeddings.methods.method import TransferInputs
 from conversion.embeddings.methods.neighbors import wechsel_plan
 from conversion.embeddings.methods.row_plan import RowPlan
@@ -98,7 +100,11 @@ def _align_words(inputs: TransferInputs) -> tuple[WordVectors, WordVectors, np.n
         inputs.vectors.for_text(len(corpus))[0] for corpus in corpora if corpus is not None
     ]
     size = sizes[0] if any(given) else min(sizes)
-    source, target = (words or _trained(inputs, corpus, size) for words, corpus in zip(given, corpora))
+    if not any(given) and num_threads() > 1:  # one thread trains each, so that it is repeatable: both beside each other
+        beside = Background(lambda: _trained(inputs, corpora[1], size))
+        source, target = _trained(inputs, corpora[0], size), beside.result()
+    else:
+        source, target = (words or _trained(inputs, corpus, size) for words, corpus in zip(given, corpora))
     return source, target, word_alignment(source, target, inputs.dictionary, repeats=inputs.as_published)
 
 

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from conversion.embeddings import METHODS
+from conversion.embeddings.methods import words
 from conversion.embeddings.methods.method import TransferInputs
 from conversion.embeddings.methods.words import read_dictionary, word_alignment
 from conversion.embeddings.settings import VectorOptions
@@ -117,9 +118,14 @@ def test_ofa_of_two_tables_is_ofa_of_their_union(inputs: TransferInputs) -> None
     np.testing.assert_allclose(aligned.weights.toarray(), plain.weights.toarray(), atol=1e-4)
 
 
-def test_same_text_and_seed_give_the_same_weights(inputs: TransferInputs) -> None:
+def test_same_text_and_seed_give_the_same_weights(inputs: TransferInputs, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether both sides are trained one after the other or beside each other."""
     quick = replace(inputs, vectors=VectorOptions(size=8, epochs=1, min_count=5))
-    one, two = (METHODS["wechsel"].plan(quick).weights for _ in range(2))
+    plans = []
+    for threads in (1, 2):
+        monkeypatch.setattr(words, "num_threads", lambda threads=threads: threads)
+        plans.append(METHODS["wechsel"].plan(quick).weights)
+    one, two = plans
     other = METHODS["wechsel"].plan(replace(quick, seed=7)).weights
     assert (one != two).nnz == 0 and (one != other).nnz > 0
 
