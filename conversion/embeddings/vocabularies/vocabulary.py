@@ -149,14 +149,19 @@ class Vocabulary:
     def _cut(self, data: bytes) -> list[int]:
         if self.spelling.form == "byte-level":
             return self._model_ids(data.decode("latin-1").translate(_CHARACTER_OF_LATIN))
+        if self.spelling.form != "wordpiece":
+            try:
+                return self._marked_ids(data.decode())  # as nearly all can be read
+            except UnicodeDecodeError:
+                pass
         ids: list[int] = []
         for text, stray in _utf8_runs(data):
-            if self.spelling.form == "wordpiece":
-                ids += self._wordpiece_ids(text)
-            elif text:
-                ids += self._model_ids(text.replace(" ", self.spelling.space_marker or " "))
+            ids += self._wordpiece_ids(text) if self.spelling.form == "wordpiece" else self._marked_ids(text)
             ids += [self._byte_ids[byte] for byte in stray if byte in self._byte_ids]
         return ids
+
+    def _marked_ids(self, text: str) -> list[int]:
+        return self._model_ids(text.replace(" ", self.spelling.space_marker or " ")) if text else []
 
     def _model_ids(self, text: str) -> list[int]:
         return [token.id for token in self.model.tokenize(text)]
