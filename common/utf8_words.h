@@ -19,6 +19,31 @@ static inline uint64_t finish(uint64_t x) {
     return x ? x : 1;
 }
 
+/* Of ASCII. */
+static inline int is_small(uint8_t c) { return c >= 'a' && c <= 'z'; }
+static inline int is_letter(uint8_t c) { return is_small(c | 32); }
+static inline int is_digit(uint8_t c) { return c >= '0' && c <= '9'; }
+
+/* The character at a place, which moves behind it. */
+static inline uint32_t next_point(const uint8_t **at) {
+    const uint8_t *p = *at;
+    uint32_t c = p[0];
+    if (c < 0x80) {
+        *at = p + 1;
+        return c;
+    }
+    if (c < 0xE0) {
+        *at = p + 2;
+        return (c & 0x1F) << 6 | (p[1] & 0x3F);
+    }
+    if (c < 0xF0) {
+        *at = p + 3;
+        return (c & 0x0F) << 12 | (p[1] & 0x3F) << 6 | (p[2] & 0x3F);
+    }
+    *at = p + 4;
+    return (c & 0x07) << 18 | (p[1] & 0x3F) << 12 | (p[2] & 0x3F) << 6 | (p[3] & 0x3F);
+}
+
 /* Bytes of the white space at p, 0 where there is none. */
 static inline int space_at(const uint8_t *p, const uint8_t *end) {
     uint8_t c = p[0];

@@ -136,8 +136,6 @@ static int64_t normal(const Search *s, const uint8_t *p, const uint8_t *end, int
     return o - out;
 }
 
-static inline int is_letter(uint8_t c) { return (c | 32) >= 'a' && (c | 32) <= 'z'; }
-static inline int is_digit(uint8_t c) { return c >= '0' && c <= '9'; }
 static inline int is_blank(uint8_t c) { return c == ' ' || (c >= 0x09 && c <= 0x0D) || (c >= 0x1C && c <= 0x1F); }
 
 /* Whether an element may begin behind a < that tells a page from a text about one (markup.py): one that ends, has an attribute or is a break,
@@ -191,10 +189,8 @@ static int is_number(const uint8_t *p, const uint8_t *end) {
 static int is_word(const Search *s, const uint8_t *p, const uint8_t *end) {
     if (p == end) return 0;
     while (p < end) {
-        int size = *p < 0x80 ? 1 : *p < 0xE0 ? 2 : *p < 0xF0 ? 3 : 4;
-        uint32_t c = size == 1 ? *p : size == 2 ? (p[0] & 0x1Fu) << 6 | (p[1] & 0x3F) : size == 3 ? (p[0] & 0x0Fu) << 12 | (p[1] & 0x3Fu) << 6 | (p[2] & 0x3F) : 0x130;
-        if (c == 0x130 || !(s->kinds[c] & LETTER)) return 0; /* in small letters I with a dot is two characters */
-        p += size;
+        uint32_t c = next_point(&p);
+        if (c == 0x130 || c > 0xFFFF || !(s->kinds[c] & LETTER)) return 0; /* in small letters I with a dot is two characters */
     }
     return 1;
 }

@@ -4,6 +4,8 @@
  */
 #include <stdint.h>
 
+#include "utf8_words.h"
+
 #define NUM_POINTS 0x2200 /* code points in the tables; those behind are in none of the code pages */
 #define MAX_STRETCH 1024  /* characters beyond ASCII that follow each other; more may be anything */
 #define LATIN_END 0x250   /* letters of two bytes from here on are of other alphabets (`_LATIN` in mojibake.py) */
@@ -58,12 +60,10 @@ int may_repair(const Pages *t, const uint8_t *p, int64_t size) {
         int64_t number = 0, small = 0;
         while (p < end && *p >= 0x80) {
             if (number == MAX_STRETCH) return 1;
-            int width = *p < 0xE0 ? 2 : *p < 0xF0 ? 3 : 4;
-            uint32_t c = width == 2 ? (p[0] & 0x1Fu) << 6 | (p[1] & 0x3F) : width == 3 ? (p[0] & 0x0Fu) << 12 | (p[1] & 0x3Fu) << 6 | (p[2] & 0x3F) : NUM_POINTS;
+            uint32_t c = next_point(&p);
             small = c >= 0x430 && c < 0x450 ? small + 1 : 0; /* `_CYRILLIC` */
             has_cyrillic |= small == 4;
             points[++number] = c;
-            p += width;
         }
         for (int64_t page = 0; number > 1 && page < t->num_pages; page++) {
             if ((page == t->cyrillic && (has_cyrillic || in_cyrillic)) || !may_be_wrong(t, page, points, number)) continue;

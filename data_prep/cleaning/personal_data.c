@@ -5,6 +5,8 @@
  */
 #include <stdint.h>
 
+#include "utf8_words.h"
+
 enum { E_MAIL = 1, IBAN = 2, CARD = 4, EMSO = 8, CODICE_FISCALE = 16, OIB = 32, MACHINE_ADDRESS = 64, TELEPHONE = 128, TELEPHONE_NUMBER = 256 };
 
 typedef struct {
@@ -15,9 +17,7 @@ typedef struct {
     int64_t number, room;
 } Found;
 
-static inline int is_digit(uint8_t c) { return c >= '0' && c <= '9'; }
 static inline int is_capital(uint8_t c) { return c >= 'A' && c <= 'Z'; }
-static inline int is_letter(uint8_t c) { return is_capital(c & ~32); }
 static inline int is_word(uint8_t c) { return is_letter(c) || is_digit(c) || c == '_'; }
 static inline uint8_t at(const Found *f, const uint8_t *p) { return p >= f->start && p < f->end ? *p : ' '; }
 

@@ -54,25 +54,6 @@ typedef struct { /* of one language */
     uint64_t stop_mask, trigger_mask;
 } Tables;
 
-static inline uint32_t next_point(const uint8_t **at) {
-    const uint8_t *p = *at;
-    uint32_t c = p[0];
-    if (c < 0x80) {
-        *at = p + 1;
-        return c;
-    }
-    if (c < 0xE0) {
-        *at = p + 2;
-        return (c & 0x1F) << 6 | (p[1] & 0x3F);
-    }
-    if (c < 0xF0) {
-        *at = p + 3;
-        return (c & 0x0F) << 12 | (p[1] & 0x3F) << 6 | (p[2] & 0x3F);
-    }
-    *at = p + 4;
-    return (c & 0x07) << 18 | (p[1] & 0x3F) << 12 | (p[2] & 0x3F) << 6 | (p[3] & 0x3F);
-}
-
 static inline uint8_t kind_of(const Tables *t, uint32_t c) {
     return c < TABLE_SIZE ? t->kinds[c] : c < 0x40000 ? LETTER | UNSPACED : 0;
 }
@@ -110,10 +91,6 @@ typedef struct { /* where the search for what needs a repair stands */
 } Sought;
 
 #define MAX_GAP 4 /* as in +386 (0) 41 */
-
-static inline int is_small(uint8_t c) { return c >= 'a' && c <= 'z'; }
-static inline int is_letter(uint8_t c) { return is_small(c | 32); }
-static inline int is_digit(uint8_t c) { return c >= '0' && c <= '9'; }
 
 /* Whether ASCII letters and digits that follow each other may be a codice fiscale, whose digits may be letters as well, or begin an IBAN. */
 static int may_be_number(const uint8_t *p, int64_t size) {

@@ -18,15 +18,6 @@
 enum { DROPPED = 0, SPACE = 1 };
 #define ALONE 0x80000000u /* a character that is a word by itself */
 
-static inline uint32_t next_point(const uint8_t **at) {
-    const uint8_t *p = *at;
-    uint32_t c = p[0];
-    if (c < 0x80) return *at = p + 1, c;
-    if (c < 0xE0) return *at = p + 2, (c & 0x1F) << 6 | (p[1] & 0x3F);
-    if (c < 0xF0) return *at = p + 3, (c & 0x0F) << 12 | (p[1] & 0x3F) << 6 | (p[2] & 0x3F);
-    return *at = p + 4, (c & 0x07) << 18 | (p[1] & 0x3F) << 12 | (p[2] & 0x3F) << 6 | (p[3] & 0x3F);
-}
-
 /* The first page of code points that a text needs and that is not known yet, -1 if all are.  places: (NUM_PAGES,), -1 for an unknown one. */
 int32_t similar_missing_page(const uint8_t *text, int64_t size, const int32_t *places) {
     const uint8_t *p = text, *end = text + size;
