@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import shutil
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from common import command
-from common.plain_files import read_json, write_json
+from common.plain_files import read_json, read_text, write_json, write_text
 from recipes.runs.run_dir import RECIPE_NAME
 from slurm.chains.attempts import Attempt, End, attempt_dir, begin_attempt, end_attempt, read_attempts, read_log
 from slurm.chains.causes import DAMAGED, Cause, cause_by_slurm, cause_of_clean_end, cause_of_failure
@@ -183,7 +182,7 @@ class Link:
     def _close(self, attempt: Attempt, state: RunState, cause: Cause) -> None:
         is_now = attempt.job_id == self._job_id
         if (recipe := self._run_dir / RECIPE_NAME).exists():
-            shutil.copyfile(recipe, attempt_dir(self._run_dir, attempt.number) / RECIPE_NAME)
+            write_text(attempt_dir(self._run_dir, attempt.number) / RECIPE_NAME, read_text(recipe))
         end_attempt(
             self._run_dir, attempt, End(cause.name, cause.detail, state.saved_step, time.time() if is_now else None, cause.bad_nodes)
         )

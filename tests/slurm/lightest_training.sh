@@ -5,7 +5,8 @@
 set -euo pipefail
 mkdir "$1/trains" || touch "$1/two_trained_at_once"
 mkdir -p "$1/checkpoints"
-cp -n "$2/recipe.json" "$1/recipe.json"
+cp "$2/recipe.json" "$1/.recipe.json.$$" # and then renamed, as recipes.train does, since others read it meanwhile
+mv "$1/.recipe.json.$$" "$1/recipe.json"
 sleep 0.6
 for checkpoint in "$2"/checkpoints/step_*; do
     name="$(basename "$checkpoint")"
