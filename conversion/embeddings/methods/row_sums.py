@@ -54,6 +54,7 @@ class _Compiled:
             weights.data.astype(np.float64, copy=False),
         )
         self._threads = num_threads()
+        self._others = ThreadPoolExecutor(max(1, self._threads - 1))  # for all calls: to start a thread takes as long as some rows
 
     def __call__(self, start: int, rows: Bits) -> None:
         assert rows.flags.c_contiguous and rows.dtype == self._matrix.dtype
@@ -73,12 +74,11 @@ class _Compiled:
                 ctypes.c_void_p(rows.ctypes.data + (first - start) * row_bytes),
             )
 
-        with ThreadPoolExecutor(max(1, len(parts) - 1)) as others:
-            waiting = [others.submit(fill, part) for part in parts[1:]]
-            if parts:
-                fill(parts[0])
-            for done in waiting:
-                done.result()
+        waiting = [self._others.submit(fill, part) for part in parts[1:]]
+        if parts:
+            fill(parts[0])
+        for done in waiting:
+            done.result()
 
 
 def _by_torch(source_ids: np.ndarray, weights: sparse.csr_matrix, matrix: Bits, dtype_name: str) -> FillRows:
