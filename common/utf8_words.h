@@ -66,33 +66,79 @@ static inline uint64_t eight_at(const uint8_t *p, const uint8_t *end) {
     return eight;
 }
 
-/* The first of eight bytes that may be or begin white space, 8 where none does: below 0x21, 0xC2, 0xE0 to 0xE3. */
-static inline int first_candidate(uint64_t v) {
-    const uint64_t ones = 0x0101010101010101ull, highs = 0x8080808080808080ull;
-    uint64_t two = v ^ ones * 0xC2, three = (v & ones * 0xFC) ^ ones * 0xE0;
-    /* A borrow may mark a byte behind one that is marked rightly, never one before it. */
-    uint64_t marked = (((v - ones * 0x21) & ~v) | ((two - ones) & ~two) | ((three - ones) & ~three)) & highs;
-    return marked ? __builtin_ctzll(marked) >> 3 : 8;
+static const uint64_t BYTES_MASK[] = {0, 0xFF, 0xFFFF, 0xFFFFFF, 0xFFFFFFFF, 0xFFFFFFFFFF, 0xFFFFFFFFFFFF, 0xFFFFFFFFFFFFFF, ~0ull}; /* the first bytes of eight */
+
+static inline uint64_t hash_step(uint64_t value, uint64_t eight) {
+    value = (value ^ eight) * 0x9E3779B97F4A7C15ull;
+    return value ^ value >> 32;
 }
 
-/* The end of the word that begins at p, and a hash of its bytes (data_prep/deduplication/onion_plain.py has the same). */
-static inline const uint8_t *word_end(const uint8_t *p, const uint8_t *end, uint64_t *hash) {
-    const uint8_t *start = p;
-    uint64_t value = 0;
-    for (;;) {
-        uint64_t chunk = eight_at(p, end);
-        int size = first_candidate(chunk);
-        while (size < 8 && p + size < end && !space_at(p + size, end)) size++;
-        if (size < 8) chunk &= (1ull << (8 * size)) - 1;
-        if (size) {
-            value = (value ^ chunk) * 0x9E3779B97F4A7C15ull;
-            value ^= value >> 32;
-        }
-        p += size;
-        if (size < 8) break;
+#define MANY_WORDS 64
+#define MOST_WORDS (MANY_WORDS + 32) /* as many as may end in 64 bytes more */
+
+typedef struct { /* words one after the other */
+    const uint8_t *starts[MOST_WORDS], *ends[MOST_WORDS];
+    uint64_t keys[MOST_WORDS]; /* hashes of their bytes (`word_hash`) */
+} Words;
+
+typedef uint8_t Stretch __attribute__((vector_size(64)));
+
+/* Which of the 64 bytes at p are of white space, a bit each, those behind the end too.  begun: the bytes of a character that began before them; it gets
+ * those that go on behind them. */
+static inline uint64_t spaces_at(const uint8_t *p, const uint8_t *end, uint64_t *begun) {
+    Stretch bytes;
+    uint64_t eights[8], is_space = *begun, may_be = 0;
+    if (end - p >= 64) {
+        memcpy(&bytes, p, 64);
+    } else {
+        memset(&bytes, ' ', 64);
+        memcpy(&bytes, p, end - p);
     }
-    *hash = finish(value ^ (uint64_t)(p - start) << 56);
-    return p;
+    *begun = 0;
+    Stretch ascii = (Stretch)((bytes == ' ') | ((bytes - 0x09) < 5) | ((bytes - 0x1C) < 4)), others = (Stretch)((bytes == 0xC2) | ((bytes - 0xE1) < 3));
+    ascii &= 1;
+    others &= 1;
+    memcpy(eights, &ascii, 64);
+    for (int i = 0; i < 8; i++) is_space |= (eights[i] * 0x0102040810204080ull >> 56) << 8 * i; /* the lowest bit of each byte */
+    memcpy(eights, &others, 64);
+    for (int i = 0; i < 8; i++) may_be |= (eights[i] * 0x0102040810204080ull >> 56) << 8 * i;
+    for (; may_be; may_be &= may_be - 1) {
+        int at = __builtin_ctzll(may_be), width = space_at(p + at, end);
+        uint64_t bits = (1ull << width) - 1;
+        is_space |= bits << at;
+        if (at + width > 64) *begun |= bits >> (64 - at);
+    }
+    return is_space;
+}
+
+/* A hash of the bytes of a word (data_prep/deduplication/onion_plain.py has the same); end: of its text, up to which may be read. */
+static inline uint64_t word_hash(const uint8_t *p, int64_t size, const uint8_t *end) {
+    uint64_t value = 0, eight, next;
+    if (size <= 16 && end - p >= 16) { /* without a branch on the length, which nothing foretells */
+        memcpy(&eight, p, 8);
+        memcpy(&next, p + 8, 8);
+        int first = size < 8 ? size : 8, more = size - first;
+        uint64_t one = hash_step(0, eight & BYTES_MASK[first]), two = hash_step(one, next & BYTES_MASK[more]);
+        value = more ? two : one;
+    } else {
+        for (int64_t at = 0; at < size; at += 8) value = hash_step(value, eight_at(p + at, p + size));
+    }
+    return finish(value ^ (uint64_t)size << 56);
+}
+
+/* The next words from a place on, some more than MANY_WORDS where there are as many; their number. */
+static inline int cut_words(const uint8_t *p, const uint8_t *end, Words *words) {
+    int number = 0, begun = 0;
+    uint64_t before = 1, going_on = 0; /* before: whether white space is before p */
+    for (; p < end && number < MANY_WORDS; p += 64) {
+        uint64_t is_space = spaces_at(p, end, &going_on), was_space = is_space << 1 | before;
+        for (uint64_t starts = ~is_space & was_space; starts; starts &= starts - 1) words->starts[begun++] = p + __builtin_ctzll(starts);
+        for (uint64_t ends = is_space & ~was_space; ends; ends &= ends - 1) words->ends[number++] = p + __builtin_ctzll(ends);
+        before = is_space >> 63;
+    }
+    if (number < begun && p >= end) words->ends[number++] = end;
+    for (int i = 0; i < number; i++) words->keys[i] = word_hash(words->starts[i], words->ends[i] - words->starts[i], end);
+    return number;
 }
 
 #endif

@@ -87,7 +87,7 @@ class DocumentFilter:
         if hard != ANYTHING:
             thresholds = limits(rules, self.settings.max_hole_share)
             surely_hard = hard & ~(MARKUP | _TOLD_APART)
-            judged = measurer.judge(block.text, block.offsets, self._dirt, surely_hard, thresholds, measures=self.settings.same_text > 0)
+            judged = measurer.judge(block.text, block.offsets, surely_hard, thresholds, measures=self.settings.same_text > 0)
         if judged is None:
             yield from map(self.dirt, block.texts())
             return
@@ -185,7 +185,7 @@ class DocumentFilter:
             dirt = self._search.found(text.encode(), dirt)
         refused = self._phrase(text, dirt)
         text = self._lines(text, dirt, changed, taken)
-        if self.settings.personal_data and dirt & (ADDRESS | NUMBER):
+        if self.settings.personal_data and dirt & (ADDRESS | NUMBER) and may_hold(text.encode(), self.settings.personal_data):
             hidden, found, dropped = masked(text, self.settings.personal_data, self.settings.replacement)
             if found:
                 # No sample of these: it would be the very thing that is to be kept out.
@@ -274,17 +274,22 @@ class DocumentFilter:
 def _prepared(filters: bytes, loops: ctypes.CDLL | None) -> tuple[FilterSettings, Measurer]:
     """Settings, and what finds the texts that they may be for by these loops."""
     settings = settings_for(pickle.loads(filters), None)
-    triggers = {rule.name: rule.triggers for rule in settings.lines if rule.triggers}
+    return settings, Measurer((), _triggers(settings))
+
+
+def _triggers(settings: FilterSettings) -> dict[str, Set[str]]:
+    """The words of which a text must have one before its lines and phrases are looked at."""
+    triggers: dict[str, Set[str]] = {rule.name: rule.triggers for rule in settings.lines if rule.triggers}
     for name, phrases in settings.phrases.items():
         # The first word of several may be the end of a longer one in a text, and is no beginning of a word there.
         triggers[f"phrases: {name}"] = {max(phrase.split()[1:] or [phrase], key=len) + "*" for phrase in phrases}
-    return settings, Measurer((), triggers)
+    return triggers
 
 
 @lru_cache(maxsize=256)
 def _rules_of(filters: bytes, language: str | None, loops: ctypes.CDLL | None) -> tuple[tuple[Rule, ...], Measurer]:
     settings = settings_for(pickle.loads(filters), language)
-    return settings.rules, Measurer(settings.stop_words)
+    return settings.rules, Measurer(settings.stop_words, _triggers(settings))
 
 
 def _asks_for_wrong_places(rules: Sequence[Rule]) -> bool:

@@ -32,14 +32,14 @@ typedef struct {
     const uint32_t *groups;        /* of each of 32 bits: all its groups */
     uint64_t lines_mask;
     int64_t max_words; /* lines of more are not looked for */
-    uint32_t key_mask; /* of the first bytes */
+    uint64_t key_mask; /* of the first bytes */
     uint32_t whole, contains, everything; /* bits of lines as wholes, of phrases, and of both and what every text is asked for */
     uint32_t in_rows;    /* of lines that go where they begin or end a text, or three follow each other */
     uint32_t in_threes;  /* of lines of which three must follow each other */
     uint32_t with_marks; /* of lines that have marks themselves, by which they might be parted */
 } Search;
 
-static inline uint32_t head_of(uint32_t bytes) { return (bytes * 0x9E3779B1u) >> 20; }
+static inline uint64_t head_of(uint64_t bytes) { return (bytes * 0x9E3779B97F4A7C15ull) >> 52; }
 
 static inline uint64_t hash_of(const uint8_t *p, int64_t size) {
     const uint8_t *end = p + size;
@@ -101,6 +101,24 @@ static int has_more_words(const uint8_t *p, const uint8_t *end, int64_t max_word
     return gaps >= max_words;
 }
 
+/* Up to eight bytes of a line from within a word on, to `o` (eight bytes), in small letters: as many as are ASCII, no digits, with single spaces, the last no
+ * space.  Their number, and that of their spaces added to *words. */
+static inline int put_plain(const uint8_t *p, const uint8_t *end, uint8_t *o, int64_t *words) {
+    const uint64_t ones = 0x0101010101010101ull, highs = ones << 7;
+    uint64_t bytes = eight_at(p, end), low = bytes & ~highs;
+    /* Sums do not leave their byte, so that the highest bit of each says whether it is at least so much. */
+    uint64_t digits = (low + ones * (0x80 - '0')) & ~(low + ones * (0x80 - ('9' + 1))), spaces = ~((low ^ ones * ' ') + ones * 0x7F) & ~bytes & highs;
+    uint64_t others = (bytes | digits | ~(low + ones * (0x80 - ' ')) | (spaces & spaces << 8)) & highs;
+    int number = others ? __builtin_ctzll(others) >> 3 : 8;
+    if (!number) return 0;
+    number -= spaces >> (8 * number - 1) & 1;
+    uint64_t taken = number < 8 ? (1ull << 8 * number) - 1 : ~0ull, capitals = (low + ones * (0x80 - 'A')) & ~(low + ones * (0x80 - ('Z' + 1))) & highs;
+    bytes |= capitals >> 2;
+    memcpy(o, &bytes, 8);
+    *words += __builtin_popcountll(spaces & taken);
+    return number;
+}
+
 /* A line as it is compared, to `out` (MAX_LINE bytes); its size, TOO_LONG where it has more than max_words words, or ODD. */
 static int64_t normal(const Search *s, const uint8_t *p, const uint8_t *end, int64_t max_words, uint8_t *out) {
     uint8_t *o = out, *limit = out + MAX_LINE - 8;
@@ -117,7 +135,13 @@ static int64_t normal(const Search *s, const uint8_t *p, const uint8_t *end, int
         int digits = 0;
         while (p < end && !space_at(p, end)) {
             if (o >= limit) return ODD;
-            if (*p >= 0x80) {
+            int plain = put_plain(p, end, o, &words);
+            if (plain) {
+                if (words > max_words) return TOO_LONG;
+                p += plain;
+                o += plain;
+                digits = 0;
+            } else if (*p >= 0x80) {
                 int size = put_lower(s, p, &o);
                 if (size == ODD) return ODD;
                 p += size;
@@ -236,11 +260,23 @@ static uint32_t bits_of_parts(const Search *s, const uint8_t *p, const uint8_t *
     return found;
 }
 
+/* Whether a text may have one of the marks that part menus: a byte that ends one, of another character too. */
+static int may_have_marks(const uint8_t *p, const uint8_t *end) {
+    Stretch any = {0}, bytes;
+    for (; p < end; p += sizeof(bytes)) {
+        if (end - p < (int64_t)sizeof(bytes)) memset(&bytes, 0, sizeof(bytes));
+        memcpy(&bytes, p, end - p < (int64_t)sizeof(bytes) ? end - p : (int64_t)sizeof(bytes));
+        any |= (Stretch)((bytes == '|') | (bytes == '\t') | (bytes == 0xBB) | (bytes == 0xB7) | (bytes == 0xBA) | (bytes == 0xA2));
+    }
+    uint64_t eights[sizeof(any) / 8], found = 0;
+    memcpy(eights, &any, sizeof(any));
+    for (size_t i = 0; i < sizeof(any) / 8; i++) found |= eights[i];
+    return found != 0;
+}
+
 /* Which bits have a line of theirs among the parts of a line with two marks or more, so that it may have three parts. */
 static uint32_t bits_of_parted_lines(const Search *s, const uint8_t *p, const uint8_t *end) {
-    int any = 0; /* what ends a mark: one of another character may be taken for it */
-    for (int64_t i = 0; i < end - p; i++) any |= (p[i] == '|') | (p[i] == '\t') | (p[i] == 0xBB) | (p[i] == 0xB7) | (p[i] == 0xBA) | (p[i] == 0xA2);
-    if (!any) return 0;
+    if (!may_have_marks(p, end)) return 0;
     uint32_t found = 0;
     while (p < end) {
         const uint8_t *stop = memchr(p, '\n', end - p);
@@ -323,8 +359,8 @@ static uint32_t bits_of_phrases(const Search *s, const uint8_t *p, const uint8_t
     memset(o, 0, 8);
     uint32_t groups[32] = {0};
     for (const uint8_t *at = room.bytes; at < o; at++) {
-        uint32_t bytes;
-        memcpy(&bytes, at, 4);
+        uint64_t bytes;
+        memcpy(&bytes, at, 8);
         for (uint32_t number = s->heads[head_of(bytes & s->key_mask)]; number; number = s->nexts[number - 1]) {
             int64_t from = number > 1 ? s->phrase_ends[number - 2] : 0, size = s->phrase_ends[number - 1] - from;
             if (size <= o - at && !memcmp(at, s->phrases + from, size)) groups[s->phrase_bits[number - 1]] |= s->phrase_groups[number - 1];

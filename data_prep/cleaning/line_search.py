@@ -48,6 +48,7 @@ class LineSearch:
         in_threes: int = 0,
     ) -> None:
         self._library = native.load(SOURCE)
+        self._hashes = np.zeros(0, np.uint64)  # room of `short_lines`
         # An empty phrase is everywhere; of more groups than fit the first ones tell enough.
         contains = {bit: kept for bit, groups in contains.items() if (kept := [group for group in groups if all(group)][:32])}
         self.always = repeated_bit if repeated else 0
@@ -65,7 +66,7 @@ class LineSearch:
         found = [
             (bit, number, phrase.encode()) for bit, groups in contains.items() for number, group in enumerate(groups) for phrase in group
         ]
-        key_size = min([3, *(len(phrase) for _, _, phrase in found)])
+        key_size = min([8, *(len(phrase) for _, _, phrase in found)])
         self._held: list[NDArray[Any]] = [
             kinds(),
             lower(),
@@ -74,8 +75,8 @@ class LineSearch:
             *_phrase_tables(found, key_size),
         ]  # the structure has only their places
         with_marks = sum(bit for bit, phrases in whole.items() if any(mark in phrase for phrase in phrases for mark in MARKS))
-        masks = (1 << 8 * key_size) - 1, sum(whole), sum(contains), self._bits, self.always, in_threes & ~with_marks, with_marks
-        self._search = _Search(*(array.ctypes.data for array in self._held), len(table) - 1, longest, *masks)
+        masks = sum(whole), sum(contains), self._bits, self.always, in_threes & ~with_marks, with_marks
+        self._search = _Search(*(array.ctypes.data for array in self._held), len(table) - 1, longest, (1 << 8 * key_size) - 1, *masks)
         self._library.search_text.restype = ctypes.c_uint32
 
     def found(self, data: bytes, bits: int) -> int:
@@ -102,7 +103,10 @@ class LineSearch:
         num_texts = len(offsets) - 1
         if self._library is None:
             return np.zeros(0, np.uint64), list(range(num_texts))
-        hashes, ends = np.empty(text.count(b"\n") + num_texts, np.uint64), np.empty(num_texts, np.int64)
+        most = len(text) // 2 + num_texts  # a line that has a hash has a character, and all but the last of a text end
+        if len(self._hashes) < most:
+            self._hashes = np.empty(most, np.uint64)
+        ends = np.empty(num_texts, np.int64)
         odd = np.empty(num_texts, np.bool_)
         if not self._library.short_lines(
             ctypes.byref(self._search),
@@ -110,12 +114,12 @@ class LineSearch:
             address(offsets),
             ctypes.c_int64(num_texts),
             ctypes.c_int64(max_words),
-            address(hashes),
+            address(self._hashes),
             address(ends),
             address(odd),
         ):
             raise ValueError(f"there is not enough memory to count the lines of {len(text)} bytes; lower --max-document-mib")
-        return hashes[: ends[-1] if num_texts else 0], np.flatnonzero(odd).tolist()
+        return self._hashes[: ends[-1] if num_texts else 0].copy(), np.flatnonzero(odd).tolist()
 
 
 def _phrase_tables(phrases: Sequence[tuple[int, int, bytes]], key_size: int) -> list[NDArray[Any]]:
@@ -123,7 +127,7 @@ def _phrase_tables(phrases: Sequence[tuple[int, int, bytes]], key_size: int) -> 
     heads, nexts = np.zeros(_NUM_HEADS, np.uint32), np.zeros(len(phrases) + 1, np.uint32)
     groups = np.zeros(32, np.uint32)
     for place, (bit, number, phrase) in enumerate(phrases):
-        head = (int.from_bytes(phrase[:key_size], "little") * 0x9E3779B1 & 0xFFFFFFFF) >> 20
+        head = (int.from_bytes(phrase[:key_size], "little") * 0x9E3779B97F4A7C15 & _MASK) >> 52
         nexts[place], heads[head] = heads[head], place + 1
         groups[bit.bit_length() - 1] |= 1 << number
     return [
@@ -147,7 +151,7 @@ class _Search(ctypes.Structure):
         ),
         ("lines_mask", ctypes.c_uint64),
         ("max_words", ctypes.c_int64),
-        ("key_mask", ctypes.c_uint32),
+        ("key_mask", ctypes.c_uint64),
         ("whole", ctypes.c_uint32),
         ("contains", ctypes.c_uint32),
         ("everything", ctypes.c_uint32),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,24 +61,30 @@ def _counted(
 ) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
     """Lines, sorted, and how many documents have each, with those of more documents."""
     found, times = np.unique(np.concatenate([*more, np.zeros(0, np.uint64)]), return_counts=True)
-    return _joined(lines, documents, found, times)
+    return _joined([lines, found], [documents, times])
 
 
-def _joined(
-    lines: NDArray[np.uint64], documents: NDArray[np.int64], more: NDArray[np.uint64], times: NDArray[np.int64]
-) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
-    joined, places = np.unique(np.concatenate([lines, more]), return_inverse=True)
-    totals = np.zeros(len(joined), np.int64)
-    np.add.at(totals, places, np.concatenate([documents, times]))
-    return joined, totals
+def _joined(lines: Sequence[NDArray[np.uint64]], documents: Sequence[NDArray[np.int64]]) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+    """Distinct lines, sorted, and how many documents have each in all."""
+    joined = np.concatenate(lines)
+    order = np.argsort(joined)
+    joined = joined[order]
+    first = np.flatnonzero(np.concatenate([[True], joined[1:] != joined[:-1]])[: len(joined)])
+    totals = np.add.reduceat(np.concatenate(documents)[order], first) if len(first) else np.zeros(0, np.int64)
+    return joined[first], totals
 
 
 def repeated_lines(counts_paths: Sequence[Path], limits: Mapping[str, float]) -> NDArray[np.uint64]:
     """(num_lines,) hashes of the lines that so many of the documents counted have, sorted."""
     lines, documents = np.zeros(0, np.uint64), np.zeros(0, np.int64)
     num_documents = 0
-    for path in counts_paths:
-        found = np.load(path)
+    waiting: list[NDArray[Any]] = []
+    for number, path in enumerate(counts_paths, 1):
+        waiting.append(np.load(path))
         num_documents += read_json(path.with_suffix(".json"))["num_documents"]
-        lines, documents = _joined(lines, documents, found["line"], found["documents"])
+        if number == len(counts_paths) or sum(map(len, waiting)) > max(_MANY, len(lines)):
+            lines, documents = _joined(
+                [lines, *(found["line"] for found in waiting)], [documents, *(found["documents"] for found in waiting)]
+            )
+            waiting = []
     return lines[documents >= max(limits["min_documents"], limits["min_share"] * num_documents)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -240,15 +241,16 @@ class _Cleaner:
         needs: Iterable[int | tuple[str, str] | None] = self._filter.needs(block, self._language or None, self._steps)
         if self._asks_for_fields or self._asks_for_text:
             needs = map(self._filter.dirt, block.texts())
+        lengths = self._rules.lengths
+        least, most = lengths.min_characters, math.inf if lengths.max_characters is None else lengths.max_characters
         for number, (characters, line, need) in enumerate(zip(block.characters.tolist(), block.lines.tolist(), needs)):
-            refused = self._rules.lengths.refuse_length(characters)
-            if need is None and refused is None:
+            if need is None and least <= characters <= most:
                 counts.num_kept += 1
                 counts.characters_kept += characters
                 staying.append(number)
                 continue
             self._place = f"{self._file_name}:{line}"
-            data, cleaned = block.data(number), None
+            data, cleaned, refused = block.data(number), None, lengths.refuse_length(characters)
             if isinstance(need, tuple):
                 refused = refused or need
             else:

@@ -23,21 +23,20 @@ enum { LETTER = 1, DIGIT = 2, SPACE = 4, TERMINAL = 8, CLOSING = 16, UNSPACED = 
 enum { LINE_END = 1, CONTROL = 2, INVISIBLE = 4, FORM = 8, SPACING = 16, LEAD = 32, FOLLOWER = 64, HOLE = 128, LONG_LEAD = 256 };
 enum { MARKUP = 1 << 8, ADDRESS = 1 << 9, NUMBER = 1 << 10, CAPITAL = 1 << 11, TRIGGER = 16 };
 
-/* What is known of a word by its bytes alone. */
-typedef struct {
-    uint64_t key; /* 0 is empty */
-    uint32_t found;
-    uint16_t state; /* of Sought behind it, if there were no digits before it */
-} DirtyWord;
-
 /* How a stretch between white space begins and ends. */
 enum { FIRST_BULLET = 1, ENDS_TERMINAL = 2, ENDS_ELLIPSIS = 4, HAS_UNSPACED = 8 };
 /* What is added up over the words of a text; EDGES is none of it, but has its place in the record. */
 enum { CHARACTERS, CORE, LETTERS, DIGITS, UPPERS, IS_WORD, IS_STOP_WORD, HAS_LETTER, IS_SENTENCE, LINK, HASH_SIGNS, ELLIPSES, HOLES, BRACES, EDGES, NUM_COUNTS = 16 };
 
+enum { DIRT = 1, COUNTS = 2 };
+
+/* What is known of a word by its bytes alone: half a line of the processor's cache, as to have it from the memory is most of what a word costs. */
 typedef struct {
-    uint64_t key;
+    uint64_t key; /* 0 is empty */
     uint8_t counts[NUM_COUNTS];
+    uint32_t found;
+    uint16_t state; /* of Sought behind it, if there were no digits before it */
+    uint16_t known; /* DIRT: found and state; COUNTS: counts */
 } Word;
 
 typedef uint8_t Counts __attribute__((vector_size(NUM_COUNTS)));
@@ -49,8 +48,7 @@ typedef struct { /* of one language */
     const uint32_t *lower;
     const uint64_t *stop_words, *triggers; /* open addressing, 0 is empty */
     const uint32_t *trigger_groups;
-    DirtyWord *dirty_words; /* NUM_REMEMBERED of them */
-    Word *words;
+    Word *words; /* NUM_REMEMBERED of them */
     uint64_t stop_mask, trigger_mask;
 } Tables;
 
@@ -182,60 +180,86 @@ static inline void unpack(uint16_t state, Sought *s) {
     s->before = s->before_that = 'x';
 }
 
-/* Whether a word is a few small letters of ASCII, as most are, with no more than a comma or a full stop behind them, and no address (www.). */
-static inline int is_plain(const uint8_t *p, const uint8_t *end) {
-    const uint8_t *last = end - (end[-1] == ',' || end[-1] == '.');
-    if (p == last || end - p > 255 || (end - p == 4 && !memcmp(p, "www.", 4))) return 0;
-    int plain = 1;
-    for (; p < last; p++) plain &= is_small(*p);
-    return plain;
-}
-
-/* `dirt_of` such a word: that of its trigger. */
-static uint32_t plain_dirt(const Tables *t, const uint8_t *p, const uint8_t *end) {
-    uint64_t word = 0;
-    uint32_t found = 0;
-    int letters = 0;
-    for (; p < end && is_small(*p); p++) {
-        word = join(word, *p);
-        if (++letters == PREFIX) found = group_of(t, word);
-    }
-    if (letters != PREFIX) found |= group_of(t, word);
-    return found << TRIGGER | (may_be_number(p - letters, letters) ? NUMBER : 0);
-}
-
-#define MOST_AHEAD 64
-
-typedef struct { /* words of a text one after the other, found before they are looked up */
-    const uint8_t *starts[MOST_AHEAD], *ends[MOST_AHEAD];
-    uint64_t keys[MOST_AHEAD];
-} Words;
-
-/* The next words from a place on, at most MOST_AHEAD; what is known of them (records of so many bytes) is asked of the memory meanwhile. */
-static int next_words(const uint8_t *p, const uint8_t *end, const void *known, size_t record, Words *words) {
-    int number = 0;
-    while (number < MOST_AHEAD) {
-        int width;
-        while (p < end && (width = space_at(p, end))) p += width;
-        if (p == end) break;
-        words->starts[number] = p;
-        words->ends[number] = p = word_end(p, end, &words->keys[number]);
-        __builtin_prefetch((const char *)known + words->keys[number] % NUM_REMEMBERED * record, 1);
-        number++;
-    }
+/* The next words from a place on; what is known of them is asked of the memory meanwhile. */
+static int next_words(const Tables *t, const uint8_t *p, const uint8_t *end, Words *words) {
+    int number = cut_words(p, end, words);
+    for (int i = 0; i < number; i++) __builtin_prefetch(&t->words[words->keys[i] % NUM_REMEMBERED], 1);
     return number;
+}
+
+/* Where something is remembered of a word, for what is now known of it. */
+static inline Word *remember(const Tables *t, uint64_t key, uint16_t known) {
+    Word *word = &t->words[key % NUM_REMEMBERED];
+    word->known = (word->key == key ? word->known : 0) | known;
+    word->key = key;
+    return word;
+}
+
+/* What is remembered of a word; NULL where that is not known. */
+static inline const Word *remembered(const Tables *t, uint64_t key, uint16_t known) {
+    const Word *word = &t->words[key % NUM_REMEMBERED];
+    return word->key == key && (word->known & known) ? word : NULL;
+}
+
+static inline int is_mark(uint8_t c) { return c == ',' || c == '.' || c == ';' || c == ':' || c == '!' || c == '?'; }
+
+/* Learn all of a word that is some letters, with no more than one mark behind them, as most are; NULL where it is another, or one that may need a repair:
+ * then `dirt_of` and `add_letters` say what it is like, at several times the cost. */
+static const Word *learn(const Tables *t, const uint8_t *p, const uint8_t *end, uint64_t key) {
+    const uint8_t *last = end - is_mark(end[-1]);
+    if (end - p > 255 || p == last || (end - p == 4 && !memcmp(p, "www.", 4))) return NULL;
+    uint64_t core = 0;
+    uint32_t group = 0;
+    uint16_t follower = 0, follower_before = 0;
+    int letters = 0, uppers = 0, in_row = 0; /* of ASCII, of which sixteen may be a number (`may_be_number`) */
+    while (p < last) {
+        uint32_t c = *p;
+        follower_before = follower;
+        if (c < 0x80) {
+            if (!is_letter(c)) return NULL;
+            uppers += !is_small(c);
+            c |= 32;
+            follower = 0;
+            in_row++;
+            p++;
+        } else {
+            if (c >= 0xE0) return NULL;
+            c = next_point(&p);
+            if ((t->kinds[c] & ~UPPER) != LETTER || (t->dirt[c] & ~FOLLOWER) || in_row == 16) return NULL;
+            in_row = 0;
+            uppers += (t->kinds[c] & UPPER) != 0;
+            follower = t->dirt[c];
+            c = t->lower[c];
+        }
+        core = join(core, c);
+        if (++letters == PREFIX) group = group_of(t, core);
+    }
+    if (in_row == 16) return NULL;
+    if (letters != PREFIX) group |= group_of(t, core);
+    const Sought behind = {.last = last < end ? 0 : follower, .last_but_one = last < end ? follower : follower_before};
+    int ends_terminal = last < end && (kind_of(t, *last) & TERMINAL);
+    const uint8_t counts[NUM_COUNTS] = {
+        [CHARACTERS] = letters + (last < end), [CORE] = letters, [LETTERS] = letters, [UPPERS] = uppers, [IS_WORD] = 1, [IS_STOP_WORD] = is_stop_word(t, core),
+        [HAS_LETTER] = 1, [IS_SENTENCE] = ends_terminal, [EDGES] = ends_terminal ? ENDS_TERMINAL : 0,
+    };
+    Word *word = remember(t, key, DIRT | COUNTS);
+    word->found = group << TRIGGER;
+    word->state = packed(&behind);
+    memcpy(word->counts, counts, sizeof(counts));
+    return word;
 }
 
 /* What a word may need, and where the search stands behind it. */
 static inline uint32_t word_dirt(const Tables *t, const uint8_t *word, const uint8_t *end, uint64_t key, Sought *s) {
     /* What stands before matters to few words: white space is no LEAD or LONG_LEAD, but may be a FOLLOWER. */
     if (s->digits || (s->last & ~FOLLOWER) || (s->last && (s->last_but_one & LONG_LEAD))) return dirt_of(t, word, end, s);
-    DirtyWord *known = &t->dirty_words[key % NUM_REMEMBERED];
-    if (known->key != key) {
+    const Word *known = remembered(t, key, DIRT);
+    if (!known && !(known = learn(t, word, end, key))) {
         Sought own = {.before = 'x', .before_that = 'x'};
-        known->key = key;
-        known->found = is_plain(word, end) ? plain_dirt(t, word, end) : dirt_of(t, word, end, &own);
-        known->state = packed(&own);
+        Word *new = remember(t, key, DIRT);
+        new->found = dirt_of(t, word, end, &own);
+        new->state = packed(&own);
+        known = new;
     }
     unpack(known->state, s);
     return known->found;
@@ -263,8 +287,8 @@ static inline uint32_t space_dirt(const Tables *t, const uint8_t *p, const uint8
 /* What a word and the white space before it, which begins at p, may need.  settled: whether a word is before that, of which nothing matters any more; so it
  * is with nearly all, and what is known of a word is all that there is to say. */
 static inline uint32_t next_dirt(const Tables *t, const uint8_t *p, const Words *words, int i, Sought *s, int *settled) {
-    const DirtyWord *known = &t->dirty_words[words->keys[i] % NUM_REMEMBERED];
-    if (*settled && words->starts[i] - p == 1 && *p == ' ' && known->key == words->keys[i] && !known->state) return known->found;
+    const Word *known = remembered(t, words->keys[i], DIRT);
+    if (*settled && words->starts[i] - p == 1 && *p == ' ' && known && !known->state) return known->found;
     uint32_t found = space_dirt(t, p, words->starts[i], s);
     found |= word_dirt(t, words->starts[i], words->ends[i], words->keys[i], s);
     *settled = !(s->digits | s->last | s->last_but_one);
@@ -279,7 +303,7 @@ uint32_t text_dirt(const Tables *t, const uint8_t *text, int64_t size) {
     Words words;
     int number, settled = 0;
     if (size && (*p == ' ' || *p == '\n')) found |= SPACING;
-    while ((number = next_words(p, end, t->dirty_words, sizeof(DirtyWord), &words)))
+    while ((number = next_words(t, p, end, &words)))
         for (int i = 0; i < number; i++) {
             found |= next_dirt(t, p, &words, i, &s, &settled);
             p = words.ends[i];
@@ -335,11 +359,11 @@ static inline uint32_t times_of(const Slot *slots, uint64_t mask, uint64_t key) 
     return slots[at].count;
 }
 
-/* A key of the n tokens up to one. */
+/* A key of the n tokens up to one: a polynomial of their hashes, of which all bits are mixed already. */
 static inline uint64_t ngram_ending(int64_t last, int n) {
     uint64_t hash = 0;
-    for (int back = n - 1; back >= 0; back--) hash = join(hash, room.tokens[last - back]);
-    return known_by(hash);
+    for (int back = n - 1; back >= 0; back--) hash = hash * PRIME + room.tokens[last - back];
+    return hash ? hash : 1;
 }
 
 /* Keys of the n-grams that end at some places, without most of those that are there once: two n-grams with the same key have the same bit.
@@ -457,17 +481,6 @@ static inline void add_counts(Sums *s, const WideCounts *sums) {
     s->braces += counts[BRACES];
 }
 
-/* What `add_letters` would count of a plain word. */
-static Word plain_word(const Tables *t, const uint8_t *p, const uint8_t *end, uint64_t key) {
-    int64_t letters = end - p - !is_small(end[-1]);
-    uint64_t core = 0;
-    for (int64_t i = 0; i < letters; i++) core = join(core, p[i]);
-    int ends_terminal = !is_small(end[-1]) && (kind_of(t, end[-1]) & TERMINAL);
-    return (Word){.key = key,
-                  .counts = {[CHARACTERS] = end - p, [CORE] = letters, [LETTERS] = letters, [IS_WORD] = 1, [IS_STOP_WORD] = is_stop_word(t, core),
-                             [HAS_LETTER] = 1, [IS_SENTENCE] = ends_terminal, [EDGES] = ends_terminal ? ENDS_TERMINAL : 0}};
-}
-
 /* Add what stands between white space, letter by letter: one token, or several where a script puts no spaces between words.  Returns its edges. */
 static int add_letters(const Tables *t, const uint8_t *p, const uint8_t *end, Sums *s) {
     const uint8_t *start = p, *token = p;
@@ -484,7 +497,7 @@ static int add_letters(const Tables *t, const uint8_t *p, const uint8_t *end, Su
             kind = kind_of(t, c);
         }
         if (token_length && ((kind & (SPACE | UNSPACED)) || (unspaced && (kind & (LETTER | DIGIT))))) { /* the token is whole */
-            word_end(token, here, &room.tokens[s->tokens]); /* the key that it has where it stands alone */
+            room.tokens[s->tokens] = word_hash(token, here - token, end); /* the key that it has where it stands alone */
             room.ends[s->tokens + 1] = room.ends[s->tokens] + token_length;
             s->tokens++;
             if (core_at_last_length) {
@@ -539,22 +552,21 @@ static int add_letters(const Tables *t, const uint8_t *p, const uint8_t *end, Su
 }
 
 /* Add what stands between white space and is not remembered; its edges.  It is remembered then, if it is short and its script has spaces. */
-static int add_new(const Tables *t, const uint8_t *p, const uint8_t *end, uint64_t key, Word *known, Sums *s) {
+static int add_new(const Tables *t, const uint8_t *p, const uint8_t *end, uint64_t key, Sums *s) {
     Sums before = *s;
     s->longest = 0;
     int edges = add_letters(t, p, end, s);
     int64_t core = s->longest, characters = s->characters - before.characters;
     if (before.longest > s->longest) s->longest = before.longest;
     if ((edges & HAS_UNSPACED) || characters > 255) return edges;
-    *known = (Word){.key = key,
-                    .counts = {
-                        [CHARACTERS] = characters, [CORE] = core, [LETTERS] = s->letters - before.letters, [DIGITS] = s->digits - before.digits,
-                        [UPPERS] = s->uppers - before.uppers, [IS_WORD] = core != 0, [IS_STOP_WORD] = s->stop_words - before.stop_words,
-                        [HAS_LETTER] = s->alphabetic - before.alphabetic, [IS_SENTENCE] = s->sentences - before.sentences,
-                        [LINK] = s->link_characters - before.link_characters, [HASH_SIGNS] = s->hash_signs - before.hash_signs,
-                        [ELLIPSES] = s->ellipses - before.ellipses, [HOLES] = s->holes - before.holes, [BRACES] = s->braces - before.braces,
-                        [EDGES] = edges,
-                    }};
+    const uint8_t counts[NUM_COUNTS] = {
+        [CHARACTERS] = characters, [CORE] = core, [LETTERS] = s->letters - before.letters, [DIGITS] = s->digits - before.digits,
+        [UPPERS] = s->uppers - before.uppers, [IS_WORD] = core != 0, [IS_STOP_WORD] = s->stop_words - before.stop_words,
+        [HAS_LETTER] = s->alphabetic - before.alphabetic, [IS_SENTENCE] = s->sentences - before.sentences,
+        [LINK] = s->link_characters - before.link_characters, [HASH_SIGNS] = s->hash_signs - before.hash_signs,
+        [ELLIPSES] = s->ellipses - before.ellipses, [HOLES] = s->holes - before.holes, [BRACES] = s->braces - before.braces, [EDGES] = edges,
+    };
+    memcpy(remember(t, key, COUNTS)->counts, counts, sizeof(counts));
     return edges;
 }
 
@@ -629,7 +641,7 @@ static int begin_text(int64_t size, Lines *l) {
     return 1;
 }
 
-/* Add some words, at most MOST_AHEAD, and the white space before each, which begins at p; the end of the last one. */
+/* Add some words, at most MOST_WORDS, and the white space before each, which begins at p; the end of the last one. */
 static inline const uint8_t *add_words(const Tables *t, const uint8_t *p, const Words *words, int number, Lines *l, Sums *s) {
     WideCounts counts = {0};
     for (int i = 0; i < number; i++) {
@@ -642,11 +654,11 @@ static inline const uint8_t *add_words(const Tables *t, const uint8_t *p, const 
         } else {
             add_space(l, p, word, s);
         }
-        Word *known = &t->words[key % NUM_REMEMBERED];
-        if (known->key != key && is_plain(word, end)) *known = plain_word(t, word, end, key);
+        const Word *known = remembered(t, key, COUNTS);
+        if (!known) known = learn(t, word, end, key);
         int edges;
         int64_t length;
-        if (known->key == key) {
+        if (known) {
             Counts here;
             memcpy(&here, known->counts, sizeof(here));
             counts += __builtin_convertvector(here, WideCounts);
@@ -658,7 +670,7 @@ static inline const uint8_t *add_words(const Tables *t, const uint8_t *p, const 
             s->tokens++;
         } else {
             int64_t before = s->characters;
-            edges = add_new(t, word, end, key, known, s);
+            edges = add_new(t, word, end, key, s);
             length = s->characters - before;
         }
         if (!l->length) l->first_is_bullet = edges & FIRST_BULLET;
@@ -727,7 +739,7 @@ int text_measure(const Tables *t, const uint8_t *text, int64_t size, double *out
     const uint8_t *p = text, *end = text + size;
     int number;
     if (!begin_text(size, &l)) return 0;
-    while ((number = next_words(p, end, t->words, sizeof(Word), &words))) p = add_words(t, p, &words, number, &l, &s);
+    while ((number = next_words(t, p, end, &words))) p = add_words(t, p, &words, number, &l, &s);
     add_space(&l, p, end, &s);
     return end_text(&l, &s, out) && count_ngrams(&l, &s, 2, 4, 10, -1, out);
 }
@@ -773,13 +785,13 @@ static int refusing(const Lines *l, const Sums *s, const Rule *rules, int64_t nu
 
 /* What texts one behind the other may need, and which of them pass the rules as they are.
  *
- * dirty: tables of trigger words.  t: of stop words.  offsets: text d is text[offsets[d]:offsets[d + 1]].  hard: a text that may need one of these
+ * offsets: text d is text[offsets[d]:offsets[d + 1]].  hard: a text that may need one of these
  * repairs is not measured on to its end.
  * dirt: of each text, as `text_dirt`.  refused: the number of the first rule that refuses it, NO_RULE where it passes, UNKNOWN where it was not asked.
  * values: of that rule, or the words of a text that passes.
  * measures: whether words are to be counted where there are no rules.
  */
-void texts_judge(const Tables *dirty, const Tables *t, const uint8_t *text, const int64_t *offsets, int64_t num_texts, uint32_t hard, const Rule *rules,
+void texts_judge(const Tables *t, const uint8_t *text, const int64_t *offsets, int64_t num_texts, uint32_t hard, const Rule *rules,
                  int64_t num_rules, int measures, uint32_t *dirt, int32_t *refused, double *values) {
     double out[NUM_MEASURES] = {0};
     Words words;
@@ -790,7 +802,7 @@ void texts_judge(const Tables *dirty, const Tables *t, const uint8_t *text, cons
         Lines l;
         Sums s = {0};
         if (!measures || !begin_text(end - start, &l)) {
-            dirt[d] = text_dirt(dirty, start, end - start);
+            dirt[d] = text_dirt(t, start, end - start);
             if (!measures) refused[d] = NO_RULE;
             continue;
         }
@@ -798,16 +810,15 @@ void texts_judge(const Tables *dirty, const Tables *t, const uint8_t *text, cons
         Sought sought = {.before = '\n', .before_that = '\n'};
         int number, settled = 0;
         if (p < end && (*p == ' ' || *p == '\n')) found |= SPACING;
-        while ((number = next_words(p, end, dirty->dirty_words, sizeof(DirtyWord), &words))) {
+        while ((number = next_words(t, p, end, &words))) {
             const uint8_t *before = p;
-            for (int i = 0; i < number; i++) __builtin_prefetch(&t->words[words.keys[i] % NUM_REMEMBERED], 1);
             for (int i = 0; i < number; i++) {
-                found |= next_dirt(dirty, p, &words, i, &sought, &settled);
+                found |= next_dirt(t, p, &words, i, &sought, &settled);
                 p = words.ends[i];
             }
             if (!(found & hard)) add_words(t, before, &words, number, &l, &s);
         }
-        found |= space_dirt(dirty, p, end, &sought);
+        found |= space_dirt(t, p, end, &sought);
         if (start < end && (sought.before == ' ' || sought.before == '\n')) found |= SPACING;
         dirt[d] = found;
         if (found & hard) continue;

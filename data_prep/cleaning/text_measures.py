@@ -72,8 +72,9 @@ class Measurer:
         self._out_at = ctypes.c_void_p(self._out.ctypes.data)
         stop = _table_of_words(dict.fromkeys(self._stop_words, 0))[0]
         trigger, groups = _table_of_words(keys)
-        # What words are like; the sizes are those of DirtyWord and Word in text_measures.c.  Pages that are not written to take no memory.
-        remembered = [np.zeros(_NUM_REMEMBERED * size, np.uint64) for size in (2, 3)]
+        # What words are like; the size is that of Word in text_measures.c.  Pages that are not written to take no memory.
+        room = np.zeros(_NUM_REMEMBERED * 4 + 8, np.uint64)
+        room = room[-room.ctypes.data // 8 % 8 :]  # none in two lines of the processor's cache
         self._held: list[NDArray[Any]] = [
             kinds(),
             dirt(),
@@ -81,7 +82,7 @@ class Measurer:
             stop,
             trigger,
             groups,
-            *remembered,
+            room,
         ]  # the structure has only their places
         self._tables = _Tables(*(array.ctypes.data for array in self._held), len(stop) - 1, len(trigger) - 1)
         self._tables_at = ctypes.byref(self._tables)
@@ -93,9 +94,9 @@ class Measurer:
         return int(self._library.text_dirt(self._tables_at, data, ctypes.c_int64(len(data))))
 
     def judge(
-        self, text: bytes, offsets: NDArray[np.int64], dirty: Measurer, hard: int, rules: NDArray[Any], *, measures: bool
+        self, text: bytes, offsets: NDArray[np.int64], hard: int, rules: NDArray[Any], *, measures: bool
     ) -> tuple[NDArray[np.uint32], NDArray[np.int32], NDArray[np.float64]] | None:
-        """What `dirty` finds that texts may need, the first rule that refuses each as it is, and the value of that rule; None where there is no compiler.
+        """What texts may need (`dirt`), the first rule that refuses each as it is, and the value of that rule; None where there is no compiler.
 
         All are (num_texts,).  Where no rule does it is `NO_RULE` and the value the words, and `UNKNOWN` where one of the bits of `hard` is found.
 
@@ -108,7 +109,7 @@ class Measurer:
             return None
         found = tuple(np.empty(len(offsets) - 1, dtype) for dtype in (np.uint32, np.int32, np.float64))
         self._library.texts_judge(
-            dirty._tables_at, self._tables_at, text, address(offsets), ctypes.c_int64(len(offsets) - 1), ctypes.c_uint32(hard), address(rules),
+            self._tables_at, text, address(offsets), ctypes.c_int64(len(offsets) - 1), ctypes.c_uint32(hard), address(rules),
             ctypes.c_int64(len(rules)), int(measures or len(rules) > 0), *map(address, found),
         )  # fmt: skip
         return found  # type: ignore[return-value] # three, of these dtypes
@@ -128,10 +129,7 @@ class Measurer:
 
 class _Tables(ctypes.Structure):
     _fields_ = (
-        *(
-            (name, ctypes.c_void_p)
-            for name in ("kinds", "dirt", "lower", "stop_words", "triggers", "trigger_groups", "dirty_words", "words")
-        ),
+        *((name, ctypes.c_void_p) for name in ("kinds", "dirt", "lower", "stop_words", "triggers", "trigger_groups", "words")),
         ("stop_mask", ctypes.c_uint64),
         ("trigger_mask", ctypes.c_uint64),
     )

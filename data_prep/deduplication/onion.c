@@ -38,33 +38,33 @@ int64_t onion_scan(const uint8_t *text, const int64_t *offsets, int64_t num_docu
         int slot = 0;
         uint64_t window = 0, whole = 0;
         document_paragraph[d] = paragraph;
-        while (p < end) {
-            int width;
-            while (p < end && (width = space_at(p, end))) {
-                if (*p == '\n') {
-                    seen_newlines++;
-                    line = p + 1;
+        Words words;
+        int number;
+        while ((number = cut_words(p, end, &words))) {
+            for (int i = 0; i < number; i++) {
+                for (; p < words.starts[i]; p++)
+                    if (*p == '\n') { /* no byte of any other white space */
+                        seen_newlines++;
+                        line = p + 1;
+                    }
+                p = words.ends[i];
+                if (paragraph == first_paragraph || seen_newlines >= newlines) {
+                    if (paragraph > first_paragraph) paragraph_hash[paragraph - 1] = finish(whole);
+                    paragraph_token[paragraph] = token;
+                    paragraph_byte[paragraph] = (paragraph == first_paragraph ? start : line) - text;
+                    paragraph++;
+                    whole = 0;
                 }
-                p += width;
+                seen_newlines = 0;
+                uint64_t hash = words.keys[i];
+                whole = whole * BASE + hash;
+                window = window * BASE + hash;
+                if (in_document >= n) window -= ring[slot] * leaving;
+                ring[slot] = hash;
+                if (++slot == n) slot = 0;
+                in_document++;
+                hashes[token++] = in_document >= n ? finish(window) : 0;
             }
-            if (p == end) break;
-            if (paragraph == first_paragraph || seen_newlines >= newlines) {
-                if (paragraph > first_paragraph) paragraph_hash[paragraph - 1] = finish(whole);
-                paragraph_token[paragraph] = token;
-                paragraph_byte[paragraph] = (paragraph == first_paragraph ? start : line) - text;
-                paragraph++;
-                whole = 0;
-            }
-            seen_newlines = 0;
-            uint64_t hash;
-            p = word_end(p, end, &hash);
-            whole = whole * BASE + hash;
-            window = window * BASE + hash;
-            if (in_document >= n) window -= ring[slot] * leaving;
-            ring[slot] = hash;
-            if (++slot == n) slot = 0;
-            in_document++;
-            hashes[token++] = in_document >= n ? finish(window) : 0;
         }
         if (paragraph > first_paragraph) paragraph_hash[paragraph - 1] = finish(whole);
     }

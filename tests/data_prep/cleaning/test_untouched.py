@@ -124,7 +124,7 @@ WORDS = st.lists(
 @settings(max_examples=200, deadline=None)
 def test_rules_in_the_compiled_loop_are_the_rules(text: str, rules: list[Rule]) -> None:
     measurer = Measurer(["je"])
-    judged = measurer.judge(text.encode(), np.array([0, len(text.encode())]), Measurer(), 0, limits(rules, None), measures=True)
+    judged = measurer.judge(text.encode(), np.array([0, len(text.encode())]), 0, limits(rules, None), measures=True)
     assert judged is not None
     measures = measurer.measure(text.encode())
     values = [0 if rule.measure == WRONG_PLACES else getattr(measures, rule.measure) for rule in rules]
@@ -140,7 +140,7 @@ def test_a_threshold_is_not_beyond_itself() -> None:
         place, value = Measurer().measure(text)._fields.index(name), getattr(Measurer().measure(text), name)
         for limit, stays in ((value, True), (np.nextafter(value, 0), False), (np.nextafter(value, 1), True)):
             rule = np.array([first, (place, NOTHING, limit, -np.inf, np.inf, -np.inf, 0, 0)], LIMITS)
-            judged = Measurer().judge(text, np.array([0, len(text)]), Measurer(), 0, rule, measures=False)
+            judged = Measurer().judge(text, np.array([0, len(text)]), 0, rule, measures=False)
             assert judged is not None and bool(judged[1][0] == NO_RULE) is stays, (name, limit)
 
 
