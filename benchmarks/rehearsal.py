@@ -23,12 +23,27 @@ HEAD = (
     " | a step sends (GB), beside products | attention | waits of a step |\n"
     "|---|---|---:|---|---:|---:|---:|---:|---:|---|---|---:|"
 )
-# Layouts and objectives that no published recipe has together.
+# Layouts and objectives that no published recipe has together, some in a smaller world.
+_TWO_STAGES = ("parallel.pipeline_parallel_size=2",)
+_TENSORS = ("parallel.tensor_parallel_size=2", "schedule.micro_batch_size=4")  # of recipes that foretell two tokens
+_FOUR, _EIGHT = (("parallel.num_nodes=1", f"parallel.devices_per_node={number}") for number in (4, 8))
+_PARTS = "parallel.sequence_parallel=true"
 FURTHER: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "gams/focus, two tokens": ("gams/focus", ("+objective=two_tokens",)),
-    "gams/focus, two stages": ("gams/focus", ("parallel.pipeline_parallel_size=2",)),
-    "sava/mistral, two stages": ("sava/mistral", ("parallel.pipeline_parallel_size=2",)),
-    "sava/mistral, windows": ("sava/mistral", ("data.sequence_length=8192", "schedule.micro_batch_size=1")),
+    "gams/focus, two stages": ("gams/focus", (*_TWO_STAGES, *_FOUR)),
+    "gams/opt_gams, two stages": ("gams/opt_gams", (*_TWO_STAGES, *_FOUR)),
+    "gams/focus, parts of sequences, core_attn and mlp again": (
+        "gams/focus",
+        ("parallel.tensor_parallel_size=2", _PARTS, "+recomputation={granularity: selective, modules: [core_attn, mlp]}"),
+    ),
+    "low_resource/llama3, two halves": ("low_resource/llama3", (*_TENSORS, *_FOUR)),
+    "low_resource/llama3, two halves, two stages": ("low_resource/llama3", (*_TENSORS, *_TWO_STAGES, *_EIGHT)),
+    "low_resource/gemma2, two halves": ("low_resource/gemma2", (*_TENSORS, *_FOUR)),
+    "low_resource/gemma2, two halves, two stages": ("low_resource/gemma2", (*_TENSORS, *_TWO_STAGES, *_EIGHT)),
+    "sava/mistral, two stages": ("sava/mistral", _TWO_STAGES),
+    "sava/mistral, 8,192 tokens, two stages": ("sava/mistral", ("data.sequence_length=8192", *_TWO_STAGES, "parallel.num_nodes=4")),
+    "sava/llama, parts of sequences": ("sava/llama", (_PARTS,)),
+    "sava/llama, parts of sequences, all layers again": ("sava/llama", (_PARTS, "+recomputation={method: block}")),
 }
 
 
