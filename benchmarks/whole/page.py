@@ -33,6 +33,7 @@ td:first-of-type { text-align: left; }
 tr:has(.slower) > * { color: #c22727; font-weight: 600; }
 @media (prefers-color-scheme: dark) { tr:has(.slower) > * { color: #ff8078; } }
 """
+_LEAST = 0.001  # of a drawn ratio: a stop that is the difference of two steps may be below zero, where a logarithm has no place
 _LIMITS = (0.1, 10.0)  # that every drawing shows
 
 
@@ -210,7 +211,9 @@ def _draw(results: Results, cases: Sequence[str], palette: Palette) -> Drawing:
     for case in cases:
         ours, *others = results.of_case(case)
         unit = statistics.median(ours.costs)
-        bars += [(f"{case}: {other.name}", [cost / unit for cost in other.costs or other.seconds], other.role) for other in others]
+        bars += [
+            (f"{case}: {other.name}", [max(cost / unit, _LEAST) for cost in other.costs or other.seconds], other.role) for other in others
+        ]
     figure, axes = plt.subplots(figsize=(11, 0.9 + 0.26 * max(1, len(bars))), layout="constrained")
     colours = {"peer": palette.series[0], "limit": palette.series[1], "ours": palette.muted}
     markers = {"peer": "o", "limit": "d", "ours": "s"}

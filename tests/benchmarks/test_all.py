@@ -17,7 +17,7 @@ from benchmarks.whole.case import CONTENDERS, Case, Command, Contender
 from benchmarks.whole.cases import NEEDS, STAGES, cases_of
 from benchmarks.whole.growing import GROWING
 from benchmarks.whole.material import Material
-from benchmarks.whole.page import rows_of, sections
+from benchmarks.whole.page import rows_of, sections, write_page
 from benchmarks.whole.results import Figure, Results, changes, read_results, results_of, write_results
 from benchmarks.whole.run import figures_of
 from tests.conversion.embedding_fixtures import demo_text
@@ -131,6 +131,12 @@ def test_the_documentation_has_a_line_for_each_stage_and_a_row_for_each_contende
     assert [line for line in printed.splitlines() if line.startswith("#")] == ["### Text", "### Training"]
     assert printed.count("\n| train, one step") == 1, "where ours failed there is nothing to compare with"
     assert printed.endswith("- save: failed.\n")
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_stop_of_less_than_nothing_is_drawn(tmp_path: Path) -> None:
+    write_page(results(figure("Scion", 2.0), figure("Scion, asynchronous", -0.01, 0.02, 0.1)), [], tmp_path / "index.html")
+    assert "Scion, asynchronous" in (tmp_path / "index.html").read_text()
 
 
 def test_slower_is_what_no_round_before_was() -> None:
