@@ -13,8 +13,6 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from common.progress import Counter, Progress
 from common.system_errors import shown_name
 from data_prep.reading.compressed import COMPRESSION_NAMES, COMPRESSIONS, DamagedError, open_compressed
@@ -421,6 +419,8 @@ def raw_pieces(
 
     Of a line that is too long no more than the limit, and a piece, is held.
     """
+    import numpy as np  # takes longer than the rest of a --help
+
     number, begun, size, passed_over = 1, list[bytes](), 0, False  # begun: of the line of that number
     with open(path, "rb") as file:
         reported = 0
