@@ -83,25 +83,28 @@ typedef struct { /* words one after the other */
 
 typedef uint8_t Stretch __attribute__((vector_size(64)));
 
+/* A bit for each byte, whether its lowest is set. */
+static inline uint64_t lowest_bits(Stretch bytes) {
+    uint64_t eights[8], bits = 0;
+    bytes &= 1;
+    memcpy(eights, &bytes, 64);
+    for (int i = 0; i < 8; i++) bits |= (eights[i] * 0x0102040810204080ull >> 56) << 8 * i;
+    return bits;
+}
+
 /* Which of the 64 bytes at p are of white space, a bit each, those behind the end too.  begun: the bytes of a character that began before them; it gets
  * those that go on behind them. */
 static inline uint64_t spaces_at(const uint8_t *p, const uint8_t *end, uint64_t *begun) {
     Stretch bytes;
-    uint64_t eights[8], is_space = *begun, may_be = 0;
     if (end - p >= 64) {
         memcpy(&bytes, p, 64);
     } else {
         memset(&bytes, ' ', 64);
         memcpy(&bytes, p, end - p);
     }
+    uint64_t is_space = *begun | lowest_bits((Stretch)((bytes == ' ') | ((bytes - 0x09) < 5) | ((bytes - 0x1C) < 4)));
+    uint64_t may_be = lowest_bits((Stretch)((bytes == 0xC2) | ((bytes - 0xE1) < 3)));
     *begun = 0;
-    Stretch ascii = (Stretch)((bytes == ' ') | ((bytes - 0x09) < 5) | ((bytes - 0x1C) < 4)), others = (Stretch)((bytes == 0xC2) | ((bytes - 0xE1) < 3));
-    ascii &= 1;
-    others &= 1;
-    memcpy(eights, &ascii, 64);
-    for (int i = 0; i < 8; i++) is_space |= (eights[i] * 0x0102040810204080ull >> 56) << 8 * i; /* the lowest bit of each byte */
-    memcpy(eights, &others, 64);
-    for (int i = 0; i < 8; i++) may_be |= (eights[i] * 0x0102040810204080ull >> 56) << 8 * i;
     for (; may_be; may_be &= may_be - 1) {
         int at = __builtin_ctzll(may_be), width = space_at(p + at, end);
         uint64_t bits = (1ull << width) - 1;

@@ -112,10 +112,10 @@ static inline int put_plain(const uint8_t *p, const uint8_t *end, uint8_t *o, in
     int number = others ? __builtin_ctzll(others) >> 3 : 8;
     if (!number) return 0;
     number -= spaces >> (8 * number - 1) & 1;
-    uint64_t taken = number < 8 ? (1ull << 8 * number) - 1 : ~0ull, capitals = (low + ones * (0x80 - 'A')) & ~(low + ones * (0x80 - ('Z' + 1))) & highs;
+    uint64_t capitals = (low + ones * (0x80 - 'A')) & ~(low + ones * (0x80 - ('Z' + 1))) & highs;
     bytes |= capitals >> 2;
     memcpy(o, &bytes, 8);
-    *words += __builtin_popcountll(spaces & taken);
+    *words += __builtin_popcountll(spaces & BYTES_MASK[number]);
     return number;
 }
 
