@@ -22,7 +22,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import cache
-from importlib import metadata
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -447,8 +446,16 @@ def require_same_tokenizer(found: str | None, expected: str | None, *, found_in:
         )
 
 
+def look_up_software() -> None:
+    """Find out about versions and commit, which takes 25 ms; for a thread beside the work, so that `write_manifest` need not wait for it."""
+    _versions()
+    project_commit()
+
+
 @cache
 def _versions() -> dict[str, str]:
+    from importlib import metadata  # takes 10 ms, for its e-mail parser
+
     versions = {"python": platform.python_version()}
     for package in _RECORDED_PACKAGES:
         try:
@@ -464,6 +471,8 @@ def _version(package: str) -> str:
     Raises:
         PackageNotFoundError: if it is not installed.
     """
+    from importlib import metadata
+
     text = metadata.distribution(package).read_text("METADATA") or ""
     found = re.match(r"(?:\S.*\n)*?Version: *(\S+)", text)
     return found[1] if found else metadata.version(package)

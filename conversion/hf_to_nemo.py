@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from common import command
-from common.artifacts import Manifest, check_files, read_manifest, staged_directory, write_manifest
+from common.artifacts import Manifest, check_files, look_up_software, read_manifest, staged_directory, write_manifest
 from common.background import Background
 from common.progress import Progress
 from conversion.checkpoints.summary import summary
@@ -72,6 +72,7 @@ def convert(input_dir: Path, output_dir: Path, *, identity: Callable[[Path], Ide
             Background(hf.digest, yields=True),
             Background(partial(_tokenizer_digest, hf, manifest, config["vocab_size"], identity), yields=True),
         )
+        Background(look_up_software, yields=True)
         with Progress("converting", total=total, unit="B", is_bytes=True) as progress:
 
             def advance(nbytes: int) -> None:

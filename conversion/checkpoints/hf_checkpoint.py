@@ -149,7 +149,7 @@ class HFCheckpoint:
             )
         return tied
 
-    @property
+    @cached_property
     def output_name(self) -> str | None:
         """Name of the output layer's matrix; None where the files hold none."""
         return output_name(self.tensors)

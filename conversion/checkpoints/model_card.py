@@ -10,12 +10,14 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from common.artifacts import Manifest
 from common.plain_files import read_yaml
 from common.tables import markdown_table
-from data_prep.reading.corpora import TABLE_NAME, Corpus, corpus_from_row
+
+if TYPE_CHECKING:
+    from data_prep.reading.corpora import Corpus
 
 CARD_NAME = "README.md"
 UNKNOWN_LICENSE = "unknown"
@@ -91,6 +93,10 @@ def read_corpora(tables: Sequence[Path]) -> list[Corpus]:
     Raises:
         ValueError: if one is no such table, or two corpora have a name in common.
     """
+    if not tables:
+        return []
+    from data_prep.reading.corpora import TABLE_NAME, corpus_from_row
+
     corpora: list[Corpus] = []
     for table in tables:
         rows = read_yaml(table)

@@ -6,7 +6,7 @@ import pickle
 import re
 import shutil
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from torch import Tensor
 from transformers import OPTForCausalLM
 
 from common.artifacts import digest_file, write_manifest
+from conversion.checkpoints import hf_checkpoint, token_names
 from conversion.checkpoints.hf_checkpoint import HFCheckpoint, copy_companions, write_hf_checkpoint
 from conversion.formats.lazy_tensor import LazyTensor
 from conversion.formats.safetensors_file import read_safetensors, write_safetensors
@@ -178,6 +179,21 @@ def test_tied_with_the_matrix_stored_twice(make_opt: OPTMaker) -> None:
     assert "lm_head.weight" in checkpoint.tensors
     assert checkpoint.tie_word_embeddings
     assert "lm_head.weight" not in checkpoint.untied_tensors()
+
+
+def test_names_are_gone_over_once_and_not_for_every_tensor(make_opt: OPTMaker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mixture of experts has 19,000 tensors: their square takes minutes."""
+    asked: list[int] = []
+
+    def output_name(names: Collection[str]) -> str | None:
+        asked.append(len(names))
+        return token_names.output_name(names)
+
+    monkeypatch.setattr(hf_checkpoint, "output_name", output_name)
+    checkpoint = HFCheckpoint.open(make_opt())
+    assert list(checkpoint.untied_tensors()) == list(checkpoint.tensors)
+    assert len(checkpoint.token_matrices()) == 1
+    assert asked == [len(checkpoint.tensors)]
 
 
 def test_equal_matrices_stay_two_where_config_says_so(make_opt: OPTMaker) -> None:
