@@ -592,7 +592,7 @@ def _transfer(method: str, work: Path) -> None:
     for name in json.loads((work / "layers.json").read_text()):
         bits = np.load(work / f"{name}.npy", mmap_mode="c").view(np.int32)  # as a checkpoint's tensors are read
         matrix = LazyTensor(name, bits.shape, "float32", lambda bits=bits: bits)  # type: ignore[misc]
-        statistics = lambda matrix=matrix: row_statistics(matrix.read(), np.arange(len(source)))  # type: ignore[misc]  # noqa: E731
+        statistics = lambda matrix=matrix: row_statistics(matrix, np.arange(len(source)))  # type: ignore[misc]  # noqa: E731
         layer = INPUT_LAYER if name == "input" else name
         made = target_matrix(plan, matrix, keys=lambda: target.keys, statistics=statistics, seed=42, layer=layer)
         write_safetensors(result / f"ours_{name}.safetensors", [made])

@@ -40,7 +40,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     from conversion.embeddings.methods.learned import describe_learning
     from conversion.embeddings.report.files import PAGE_NAME, summary
     from conversion.embeddings.vocabularies.strategies import describe
+    from conversion.formats.lazy_tensor import return_freed_memory
 
+    if not learns:  # steps of training want the same blocks again and again
+        return_freed_memory()
     texts = read_texts(
         arguments.report_text, option="--report-text", text_key=arguments.text_key, separator=arguments.document_separator or "blank-line"
     )

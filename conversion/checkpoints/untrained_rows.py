@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from conversion.checkpoints.hf_files import CONFIG_NAME, GENERATION_CONFIG_NAME, read_json
-from conversion.formats.lazy_tensor import Bits, LazyTensor
+from conversion.formats.lazy_tensor import LazyTensor
+from conversion.formats.numbers import Numbers, numbers_of
 
-Numbers = np.ndarray[Any, Any]
 _NUM_OTHERS = 256  # rows that say what a trained one looks like
 _ZERO = 1e-3  # of the usual size of a row
 _DEVIATIONS = 4  # of a statistic of a drawn row from its expectation
@@ -55,14 +55,7 @@ def untrained(matrix: LazyTensor, token_ids: Iterable[int], *, init_std: float) 
 def _rows(matrix: LazyTensor, ids: list[int]) -> Numbers:
     read = matrix.rows
     bits = matrix.bits()[ids] if read is None else np.concatenate([read(row, row + 1) for row in ids])
-    return _numbers(bits, matrix.dtype_name)
-
-
-def _numbers(bits: Bits, dtype_name: str) -> Numbers:
-    """The numbers that bits stand for, in float64."""
-    if dtype_name == "bfloat16":  # the upper half of a float32
-        return (bits.astype(np.uint16).astype(np.uint32) << 16).view(np.float32).astype(np.float64)
-    return bits.view(dtype_name).astype(np.float64)
+    return numbers_of(bits, matrix.dtype_name).astype(np.float64)
 
 
 def _look_drawn(values: Numbers, init_std: float) -> Numbers:

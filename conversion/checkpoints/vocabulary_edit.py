@@ -169,7 +169,7 @@ def append(tables: Tables, *, num_rows: int, method: str, seed: int, tokens: Seq
 def _appended(tensor: LazyTensor, num_tokens: int, first: int, count: int, rows: int, method: str, seed: int) -> Iterator[Tensor]:
     """The rows in order, some at a time: as many may be asked for as the disk holds."""
     old = tensor.read()
-    statistics = row_statistics(old.reshape(len(old), -1), np.arange(num_tokens))
+    statistics = row_statistics(LazyTensor.of(tensor.name, old.reshape(len(old), -1)), np.arange(num_tokens))
     yield old[:first]
     for start in range(0, count, _BLOCK_ROWS):
         length = min(_BLOCK_ROWS, count - start)

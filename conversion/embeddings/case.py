@@ -7,8 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from common.artifacts import read_manifest, require_same_tokenizer
 from conversion.checkpoints.hf_checkpoint import HFCheckpoint
@@ -23,6 +22,8 @@ from conversion.embeddings.spaces.word_vectors import WordVectors
 from conversion.embeddings.vocabularies.strategies import TargetTokenizer, read_source_tokenizer, target_tokenizer
 from conversion.embeddings.vocabularies.vocabulary import Kind, Vocabulary
 from conversion.embeddings.vocabularies.vocabulary_map import map_vocabulary
+from conversion.formats.finite import finite_rows
+from conversion.formats.lazy_tensor import LazyTensor
 from data_prep.tokenizers.files import tokenizer_digest
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ def read_case(request: TransferRequest) -> TransferCase:
     num_tokens = int((source.kinds != Kind.HOLE).sum())
     factorised_size = choose_factorised_size(request.factorised_size, num_tokens=num_tokens, hidden_size=checkpoint.shape(layers.input)[1])
     for name in filter(None, (layers.input, layers.output)):
-        _require_finite(checkpoint.tensor(name)[: len(source)], name, request.source)
+        _require_finite(checkpoint.tensors[name].row_range(name, 0, len(source)), request.source)
     target_files = target_tokenizer(
         request.vocabulary,
         source=request.source,
@@ -110,10 +111,14 @@ def _tokenize(tokenizer: AnyTokenizer, texts: list[str]) -> list[list[int]]:
     return [encoding.ids for encoding in tokenizer.backend_tokenizer.encode_batch(texts, add_special_tokens=False)]
 
 
-def _require_finite(rows: Tensor, name: str, source: Path) -> None:
-    is_bad = ~torch.isfinite(rows.sum(dim=1, dtype=torch.float64))
-    if is_bad.any():
-        ids = torch.nonzero(is_bad).flatten().tolist()
+def _require_finite(rows: LazyTensor, source: Path) -> None:
+    """Refuse token rows (num_tokens, size) that are no numbers."""
+    is_finite, start = np.zeros(rows.shape[0], dtype=bool), 0
+    for bits in rows.checked_blocks():
+        is_finite[start : start + len(bits)] = finite_rows(bits, rows.dtype_name)
+        start += len(bits)
+    if not is_finite.all():
+        bad = np.flatnonzero(~is_finite)
         raise ValueError(
-            f"{source}: {len(ids)} of {len(rows)} token rows of {name} hold NaN or infinite values, the first at id {ids[0]}; repair the checkpoint"
+            f"{source}: {len(bad)} of {len(is_finite)} token rows of {rows.name} hold NaN or infinite values, the first at id {bad[0]}; repair the checkpoint"
         )

@@ -102,7 +102,7 @@ class Transfer:
             self.plan,
             matrix,
             keys=lambda: self.inputs.target.keys,
-            statistics=lambda: row_statistics(matrix.read(), self.source_rows, over=self.request.random_statistics),
+            statistics=lambda: row_statistics(matrix, self.source_rows, over=self.request.random_statistics),
             seed=self.request.seed,
             layer=INPUT_LAYER if name == self.layers.input else name,
         )
@@ -115,7 +115,7 @@ class Transfer:
         )
 
     def _drawn_blocks(self, matrix: LazyTensor) -> Iterator[Bits]:
-        statistics = row_statistics(matrix.read(), self.source_rows, over=self.request.random_statistics)
+        statistics = row_statistics(matrix, self.source_rows, over=self.request.random_statistics)
         keys = self.inputs.target.keys
         yield from drawn_blocks(keys, statistics, matrix.dtype_name, seed=self.request.seed, layer="output")
         if self.keeps_matrices:

@@ -74,7 +74,7 @@ def find_token_layers(checkpoint: HFCheckpoint) -> TokenLayers:
         if checkpoint.shape(name)[0] != num_rows:
             raise ValueError(f"{checkpoint.directory}: {name} has {checkpoint.shape(name)[0]} rows, but {input_name} has {num_rows}")
     for name in (input_name, *([output] if output else [])):
-        dtype = str(checkpoint.dtype(name)).removeprefix("torch.")
+        dtype = checkpoint.tensors[name].dtype_name
         if dtype not in TOKEN_DTYPES:
             raise ValueError(
                 f"{checkpoint.directory}: {name} is of type {dtype}; expected {', '.join(TOKEN_DTYPES)}: give the model as it was before"

@@ -1,9 +1,11 @@
-"""Tensors that refuse to be read where they hold NaN or infinite values."""
+"""Values that are NaN or infinite: found in rows, and tensors that refuse to be read where they hold some."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+
+import numpy as np
 
 from conversion.formats.lazy_tensor import Bits, LazyTensor
 
@@ -26,11 +28,25 @@ def finite(tensor: LazyTensor, *, source: str) -> LazyTensor:
     )
 
 
-def _require_finite(bits: Bits, *, infinity: int, name: str, source: str) -> Bits:
+def finite_rows(bits: Bits, dtype_name: str) -> np.ndarray:
+    """For each row of numbers whether all of them are finite, (num_rows,) bool; of a dtype that is not covered, all rows.
+
+    Args:
+        bits: (num_rows, size)
+    """
+    infinity = _INFINITY.get(dtype_name)
+    return np.ones(len(bits), dtype=bool) if infinity is None or not bits.size else ~_reaches(infinity, bits, axis=1)
+
+
+def _reaches(infinity: int, bits: Bits, axis: int | None = None) -> np.ndarray:
     # Positive numbers are the largest of the signed integers, negative ones of the unsigned: two reductions, and no copy.
     unsigned = bits.view(f"u{bits.dtype.itemsize}")
     sign = 1 << (8 * bits.dtype.itemsize - 1)
-    if bits.size and (int(bits.max()) >= infinity or int(unsigned.max()) >= infinity + sign):
+    return (bits.max(axis=axis) >= infinity) | (unsigned.max(axis=axis) >= infinity + sign)
+
+
+def _require_finite(bits: Bits, *, infinity: int, name: str, source: str) -> Bits:
+    if bits.size and _reaches(infinity, bits):
         raise ValueError(
             f"{source}: {name} holds values that are NaN or infinite, with which the model gives no numbers; `python -m conversion.inspect"
             " --deep` lists all such tensors; copy the checkpoint again, or take an earlier one"

@@ -23,6 +23,7 @@ from conversion.embeddings.methods.row_plan import INPUT_LAYER, MappedRows, Orig
 from conversion.embeddings.methods.simple import mean_method
 from conversion.embeddings.methods.subword_pieces import piece_weights
 from conversion.embeddings.vocabularies.vocabulary import Kind
+from conversion.formats.lazy_tensor import LazyTensor
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -245,14 +246,14 @@ def _start_tables(
     plan, real = _start_plan(inputs, learned_ids), np.flatnonzero(inputs.source.kinds != Kind.HOLE)
 
     def rows_of(matrix: Tensor, name: str) -> Tensor:
-        statistics = partial(row_statistics, matrix, real, over=teacher.random_statistics)
+        statistics = partial(row_statistics, LazyTensor.of(name, matrix), real, over=teacher.random_statistics)
         layer = INPUT_LAYER if name == layers.input else name
         return make_rows(plan, matrix, keys=lambda: inputs.target.keys, statistics=statistics, seed=inputs.seed, layer=layer)
 
     names = {"input": layers.input} | ({"output": layers.output} if layers.output and teacher.output_layer == "transferred" else {})
     matrices = {role: checkpoint.tensor(name) for role, name in names.items()}
     tables = {role: rows_of(matrix, names[role]) for role, matrix in matrices.items()}
-    sizes = {role: _root_mean_square(row_statistics(matrix, real)) for role, matrix in matrices.items()}
+    sizes = {role: _root_mean_square(row_statistics(checkpoint.tensors[names[role]], real)) for role in matrices}
     bias = rows_of(checkpoint.tensor(layers.biases[0])[:, None], layers.biases[0])[:, 0] if layers.biases else None
     return tables, sizes, bias
 

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import xxhash
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
-_BLOCK_ROWS = 4096
+from conversion.formats.lazy_tensor import LazyTensor
+from conversion.formats.numbers import numbers_of
 
 
 @dataclass(frozen=True)
@@ -23,28 +20,28 @@ class RowStatistics:
     deviation: np.ndarray
 
 
-def row_statistics(matrix: Tensor, row_ids: np.ndarray, *, over: str = "dimension") -> RowStatistics:
+def row_statistics(matrix: LazyTensor, row_ids: np.ndarray, *, over: str = "dimension") -> RowStatistics:
     """Mean and standard deviation over the given rows, in float64.
 
     Args:
-        matrix: (num_rows, size)
-        row_ids: (num_ids,) the rows of real tokens; the padding rows that many models have would pull both towards zero.
+        matrix: (num_rows, size), any floating dtype; read some rows at a time.
+        row_ids: (num_ids,) the rows, each once, of real tokens; the padding rows that many models have would pull both towards zero.
         over: `dimension`, one mean and deviation per dimension (as the code of WECHSEL, FOCUS and CLP-Transfer does), or
             `matrix`, one of each over all values.
     """
-    import torch
-
-    total, squares = torch.zeros(2, matrix.shape[1], dtype=torch.float64)
-    for start in range(0, len(row_ids), _BLOCK_ROWS):
-        rows = matrix[torch.from_numpy(row_ids[start : start + _BLOCK_ROWS])].double()
-        total += rows.sum(dim=0)
-        squares += rows.square_().sum(dim=0)
+    is_taken = np.zeros(matrix.shape[0], dtype=bool)
+    is_taken[row_ids] = True
+    (total, squares), start = np.zeros((2, matrix.shape[1])), 0
+    for bits in matrix.checked_blocks():
+        rows = numbers_of(bits[is_taken[start : start + len(bits)]], matrix.dtype_name).astype(np.float64)
+        total += rows.sum(axis=0)
+        squares += np.square(rows, out=rows).sum(axis=0)
+        start += len(bits)
     mean, mean_square = total / len(row_ids), squares / len(row_ids)
     if over == "matrix":
-        mean, mean_square = mean.mean().expand_as(mean), mean_square.mean().expand_as(mean)
+        mean, mean_square = np.full_like(mean, mean.mean()), np.full_like(mean, mean_square.mean())
     # In float64 the difference keeps all digits of values in half or single precision.
-    variance = (mean_square - mean.square()).clamp_min(0)
-    return RowStatistics(mean.numpy().copy(), variance.sqrt().numpy().copy())
+    return RowStatistics(mean, np.sqrt(np.maximum(mean_square - np.square(mean), 0)))
 
 
 def random_rows(keys: Sequence[str], statistics: RowStatistics, *, seed: int, layer: str) -> np.ndarray:

@@ -19,6 +19,7 @@ from conversion.embeddings.methods.random_rows import RowStatistics, random_rows
 from conversion.embeddings.methods.row_sums import row_filler
 from conversion.embeddings.spaces.stored_rows import release_rows
 from conversion.formats.lazy_tensor import Bits, FillRows, LazyTensor, bits_dtype, bits_of
+from conversion.formats.numbers import rounded_to
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -157,11 +158,11 @@ def row_maker(plan: RowPlan, matrix: LazyTensor, *, keys: Keys, statistics: Call
         release_rows(plan.weights)
         if plan.mapped is not None and mapping is not None:
             places = np.arange(*np.searchsorted(plan.mapped.ids, (start, start + len(rows))))
-            rows[plan.mapped.ids[places] - start] = _rounded(mapping(places).numpy(), matrix.dtype_name)
+            rows[plan.mapped.ids[places] - start] = rounded_to(mapping(places).numpy(), matrix.dtype_name)
         if normal is not None:
             drawn = np.flatnonzero(is_drawn[start : start + len(rows)])
             values = random_rows([names[start + i] for i in drawn], normal, seed=seed, layer=layer)
-            rows[drawn] = _rounded(values, matrix.dtype_name)
+            rows[drawn] = rounded_to(values, matrix.dtype_name)
 
     return make
 
@@ -170,16 +171,7 @@ def drawn_blocks(keys: Sequence[str], statistics: RowStatistics, dtype_name: str
     """Random rows of all tokens as `random_rows` draws them, some at a time: bits of (some_rows, size), rounded to a dtype."""
     block_rows = max(1, _BLOCK_VALUES // len(statistics.mean))
     for start in range(0, len(keys), block_rows):
-        yield _rounded(random_rows(keys[start : start + block_rows], statistics, seed=seed, layer=layer), dtype_name)
-
-
-def _rounded(values: np.ndarray, dtype_name: str) -> Bits:
-    """The bits of float32 values in a dtype."""
-    if dtype_name == "float32":
-        return values.view(np.int32)
-    import torch
-
-    return bits_of(torch.from_numpy(values).to(getattr(torch, dtype_name)))
+        yield rounded_to(random_rows(keys[start : start + block_rows], statistics, seed=seed, layer=layer), dtype_name)
 
 
 def weighted_sums(weights: sparse.csr_matrix, matrix: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import xxhash
@@ -14,10 +14,8 @@ from conversion.embeddings.methods.method import TransferInputs
 from conversion.embeddings.methods.row_plan import Origin, RowPlan
 from conversion.embeddings.vocabularies.vocabulary import Kind, Vocabulary
 from conversion.formats.lazy_tensor import LazyTensor
+from conversion.formats.numbers import numbers_of
 from data_prep.cleaning.scripts import script_of
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 # Shorter than a tenth or longer than three times the source's median row, and outside of all its rows: stated in the report.
 NEAR_ZERO_SHARE, EXPLODING_FACTOR = 0.1, 3.0
@@ -32,6 +30,7 @@ _NUM_EXAMPLES = 12
 _NUM_NEIGHBOURS = 5
 _NUM_NEIGHBOUR_SAMPLES = 24
 _NUM_DUPLICATE_SAMPLES = 200
+_LEAST_LENGTH = 1e-12
 
 
 @dataclass(frozen=True)
@@ -150,8 +149,8 @@ def duplicate_figures(matrix: LazyTensor, target: Vocabulary, is_new: np.ndarray
         is_new: (num_target_tokens,) bool.
     """
     hashes = [
-        np.fromiter(map(xxhash.xxh3_64_intdigest, block.view(_bytes_type()).numpy()), np.uint64, len(block))
-        for _, block in _row_blocks(matrix, len(target))
+        np.fromiter(map(xxhash.xxh3_64_intdigest, bits), np.uint64, len(bits))
+        for bits in matrix.row_range(matrix.name, 0, len(target)).checked_blocks()
     ]
     _, place, counts = np.unique(np.concatenate(hashes), return_inverse=True, return_counts=True)
     groups: defaultdict[int, list[int]] = defaultdict(list)
@@ -246,33 +245,32 @@ def _near_duplicates(matrix: LazyTensor, target: Vocabulary, ids: np.ndarray) ->
     return {"num_sampled": len(sample), "count": len(found), "cosine": NEAR_DUPLICATE_COSINE, "examples": examples}
 
 
-def _cosine_blocks(rows: Tensor, matrix: LazyTensor, num_rows: int) -> Iterator[tuple[int, np.ndarray]]:
+def _cosine_blocks(rows: np.ndarray, matrix: LazyTensor, num_rows: int) -> Iterator[tuple[int, np.ndarray]]:
     """Cosines of some rows to each block of a matrix, with the block's first id; rows of zeros or no numbers are near nothing."""
-    import torch
+    unit = _unit(rows)
+    for start in range(0, num_rows, _BLOCK_ROWS):
+        block = matrix.row_range(matrix.name, start, min(start + _BLOCK_ROWS, num_rows))
+        yield start, np.nan_to_num(unit @ _unit(numbers_of(block.bits(), matrix.dtype_name)).T, nan=0.0)
 
-    unit = torch.nn.functional.normalize(rows.float(), dim=1)
-    for start, block in _row_blocks(matrix, num_rows):
-        yield start, torch.nan_to_num(unit @ torch.nn.functional.normalize(block.float(), dim=1).T, nan=0.0).numpy()
+
+def _unit(rows: np.ndarray) -> np.ndarray:
+    """Rows of length one; those of zeros stay zeros."""
+    with np.errstate(invalid="ignore"):  # rows that are no numbers stay that
+        return rows / np.maximum(_lengths(rows), _LEAST_LENGTH)[:, None]
+
+
+def _lengths(rows: np.ndarray) -> np.ndarray:
+    return np.sqrt(np.einsum("ij,ij->i", rows, rows))
 
 
 def _norms(matrix: LazyTensor) -> np.ndarray:
-    import torch
-
-    blocks = [block.float().norm(dim=1) for _, block in _row_blocks(matrix, matrix.shape[0])]
-    return torch.cat(blocks).double().numpy()
+    blocks = (_lengths(numbers_of(bits, matrix.dtype_name)) for bits in matrix.checked_blocks())
+    return np.concatenate([np.zeros(0), *blocks])
 
 
-def _row_blocks(matrix: LazyTensor, num_rows: int) -> Iterator[tuple[int, Tensor]]:
-    """The first rows of a matrix, some at a time, with the number of the first of them: what was read goes with each block."""
-    for start in range(0, num_rows, _BLOCK_ROWS):
-        yield start, matrix.row_range(matrix.name, start, min(start + _BLOCK_ROWS, num_rows)).read()
-
-
-def _some_rows(matrix: LazyTensor, ids: Sequence[int]) -> Tensor:
+def _some_rows(matrix: LazyTensor, ids: Sequence[int]) -> np.ndarray:
     """(len(ids), size) rows of the given numbers."""
-    import torch
-
-    return torch.cat([matrix.row_range(matrix.name, i, i + 1).read() for i in ids])
+    return numbers_of(np.concatenate([matrix.row_range(matrix.name, i, i + 1).bits() for i in ids]), matrix.dtype_name)
 
 
 def _quantiles(values: np.ndarray) -> dict[str, float | None]:
@@ -298,9 +296,3 @@ def _is_word(data: bytes) -> bool:
 def _rounded(value: float) -> float | None:
     """Four significant digits; None where it is no number, which JSON has not."""
     return float(f"{value:.4g}") if np.isfinite(value) else None
-
-
-def _bytes_type() -> Any:
-    import torch
-
-    return torch.uint8

@@ -17,6 +17,7 @@ from conversion.embeddings.vocabularies.vocabulary import Vocabulary
 from conversion.embeddings.vocabularies.vocabulary_map import map_vocabulary
 from conversion.formats.lazy_tensor import Bits, LazyTensor
 from conversion.formats.mapped_pages import release_pages
+from conversion.formats.numbers import numbers_of
 
 _BLOCK_ROWS = 4096
 
@@ -101,9 +102,7 @@ class _FloatRows:
         return len(self.bits)
 
     def __getitem__(self, which: slice | np.ndarray, /) -> np.ndarray:
-        import torch
-
-        rows: np.ndarray = torch.from_numpy(self.bits[which]).view(getattr(torch, self.dtype_name)).float().numpy()
+        rows = numbers_of(self.bits[which], self.dtype_name)
         release_pages(self.bits)
         return rows
 

@@ -37,6 +37,7 @@ from conversion.embeddings.spaces.token_vectors import TokenVectors
 from conversion.embeddings.spaces.word_vectors import WordCorpus, WordVectors, train_word_vectors
 from conversion.embeddings.vocabularies.vocabulary import Kind, Vocabulary
 from conversion.embeddings.vocabularies.vocabulary_map import map_vocabulary
+from conversion.formats.lazy_tensor import LazyTensor
 from tests.conversion.embedding_fixtures import byte_level, demo_text, marked_bpe, permuted, sentencepiece_like, unigram, wordpiece
 
 ROTATION, _ = np.linalg.qr(np.random.default_rng(5).standard_normal((6, 6)))
@@ -106,7 +107,7 @@ def helper_model(tokenizer: PreTrainedTokenizerFast, *, seed: int = 0, untied: b
 
 def rows_of(inputs: TransferInputs, plan: RowPlan, matrix: torch.Tensor, *, seed: int = 42, layer: str = "input") -> torch.Tensor:
     def statistics() -> RowStatistics:
-        return row_statistics(matrix, np.arange(len(inputs.source)))
+        return row_statistics(LazyTensor.of("matrix", matrix), np.arange(len(inputs.source)))
 
     return make_rows(plan, matrix, keys=lambda: inputs.target.keys, statistics=statistics, seed=seed, layer=layer)
 
@@ -585,14 +586,15 @@ def test_helper_of_another_vocabulary_is_refused(pair: TransferInputs) -> None:
 def test_random_rows_are_normal_per_dimension(pair: TransferInputs) -> None:
     matrix = matrix_for(pair, padding=0).double()
     matrix[:, 3] = matrix[:, 3] * 10 + 5
-    statistics = row_statistics(matrix, np.arange(len(matrix)))
+    lazy = LazyTensor.of("matrix", matrix)
+    statistics = row_statistics(lazy, np.arange(len(matrix)))
     np.testing.assert_allclose(statistics.mean, matrix.numpy().mean(axis=0), atol=1e-12)
     np.testing.assert_allclose(statistics.deviation, matrix.numpy().std(axis=0), atol=1e-12)
     rows = random_rows([str(i) for i in range(20_000)], statistics, seed=1, layer="input")
     standard = (rows - statistics.mean) / statistics.deviation
     assert np.abs(standard.mean(axis=0)).max() < 0.04 and np.abs(standard.std(axis=0) - 1).max() < 0.03  # five standard errors
     assert np.abs(np.corrcoef(standard.T) - np.eye(SIZE)).max() < 0.04
-    whole = row_statistics(matrix, np.arange(len(matrix)), over="matrix")
+    whole = row_statistics(lazy, np.arange(len(matrix)), over="matrix")
     np.testing.assert_allclose(whole.mean, np.full(SIZE, matrix.numpy().mean()), atol=1e-12)
     np.testing.assert_allclose(whole.deviation, np.full(SIZE, matrix.numpy().std()), atol=1e-12)
 
