@@ -97,7 +97,7 @@ def test_everything_but_the_tokens_is_unchanged(
 
 
 @pytest.mark.skipif(has_gpu() or native.load(row_sums.SOURCE) is None, reason="torch makes rows on a GPU, and where there is no C compiler")
-@pytest.mark.parametrize("method", ["mean", "random", "align", "focus", "omp", "wechsel"])
+@pytest.mark.parametrize("method", ["mean", "random", "align", "focus", "omp", "wechsel", "clp", "sava"])
 def test_rows_are_made_without_torch(folders: dict[str, Path], tmp_path: Path, method: str) -> None:
     """Its import took half of the time and two thirds of the memory of `mean`."""
     assert run(folders, tmp_path / "with", method=method, source="untied") == 0

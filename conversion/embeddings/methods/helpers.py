@@ -7,7 +7,6 @@ tokens that both vocabularies have; what is combined, or mapped to, are the sour
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import numpy as np
 from scipy import sparse
@@ -18,9 +17,8 @@ from conversion.embeddings.methods.method import TransferInputs, plan_rows
 from conversion.embeddings.methods.row_plan import MappedRows, RowPlan
 from conversion.embeddings.spaces.sparse_weights import Columns, sparsemax_weights
 from conversion.embeddings.spaces.token_vectors import TokenVectors, unit_rows
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from conversion.formats.lazy_tensor import LazyTensor
+from conversion.formats.numbers import Numbers, numbers_of
 
 _MOST_ATOMS = 64  # the default of the published tool, for helpers of 512 dimensions and more
 _DIMENSIONS_PER_ATOM = 8
@@ -44,12 +42,9 @@ def clp_method(inputs: TransferInputs) -> RowPlan:
     sums = np.concatenate([np.zeros(0), *(block @ total for block in blocks)])
     source_ids = inputs.overlap.source_ids[anchors]
 
-    def fit(matrix: Tensor, is_output: bool) -> Callable[[np.ndarray], Tensor]:
-        import torch
-
-        rows = matrix[torch.from_numpy(source_ids)].float()
-        moment = torch.from_numpy(shared).T @ rows
-        return lambda places: torch.from_numpy(unit_rows(new[places])) @ moment / torch.from_numpy(sums[places].astype(np.float32))[:, None]
+    def fit(matrix: LazyTensor, is_output: bool) -> Callable[[np.ndarray], Numbers]:
+        moment = shared.T @ _float_rows(matrix, source_ids)
+        return lambda places: unit_rows(new[places]) @ moment / sums[places].astype(np.float32)[:, None]
 
     return plan_rows(inputs, _NO_WEIGHTS, _no_rows(inputs), mapped=MappedRows(ids, fit))
 
@@ -124,13 +119,10 @@ def _sava(inputs: TransferInputs, name: str, fit: AffineFit) -> RowPlan:
     anchors = _some_pairs(inputs, anchors)
     source_ids = inputs.overlap.source_ids[anchors]
 
-    def make_map(matrix: Tensor, is_output: bool) -> Callable[[np.ndarray], Tensor]:
-        import torch
-
+    def make_map(matrix: LazyTensor, is_output: bool) -> Callable[[np.ndarray], Numbers]:
         space = outputs if is_output else vectors
-        rows = matrix[torch.from_numpy(source_ids)].float().numpy()
-        mapping = fit_map(space.rows(anchors), rows, fit=fit, seed=inputs.seed)
-        return lambda places: torch.from_numpy(mapping(space.rows(ids[places])))
+        mapping = fit_map(space.rows(anchors), _float_rows(matrix, source_ids), fit=fit, seed=inputs.seed)
+        return lambda places: mapping(space.rows(ids[places]))
 
     return plan_rows(inputs, _NO_WEIGHTS, _no_rows(inputs), mapped=MappedRows(ids, make_map))
 
@@ -170,6 +162,11 @@ def _helper_space(inputs: TransferInputs, name: str) -> tuple[TokenVectors, np.n
             f"source and target vocabulary share no token of text, so --method {name} has nothing to combine; choose another method"
         )
     return vectors, anchors, ids
+
+
+def _float_rows(matrix: LazyTensor, ids: np.ndarray) -> Numbers:
+    """(len(ids), size) float32"""
+    return numbers_of(matrix.bits()[ids], matrix.dtype_name).astype(np.float32, copy=False)
 
 
 def _no_rows(inputs: TransferInputs) -> sparse.csr_matrix:

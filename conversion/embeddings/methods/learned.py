@@ -24,6 +24,7 @@ from conversion.embeddings.methods.simple import mean_method
 from conversion.embeddings.methods.subword_pieces import piece_weights
 from conversion.embeddings.vocabularies.vocabulary import Kind
 from conversion.formats.lazy_tensor import LazyTensor
+from conversion.formats.numbers import Numbers
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -99,11 +100,11 @@ def _learned_plan(inputs: TransferInputs, method: str, objective: Objective, *, 
     learned = _learn(inputs, inputs.teacher, setting, lesson, method, objective, learns_output=learns_output)
     start = _start_plan(inputs, lesson.learned_ids).weights[lesson.learned_ids]
 
-    def fit(matrix: Tensor, is_output: bool) -> Callable[[np.ndarray], Tensor]:
+    def fit(matrix: LazyTensor, is_output: bool) -> Callable[[np.ndarray], Numbers]:
         rows = learned.rows.get("output" if is_output else "input")
         if rows is None or matrix.shape[1] != rows.shape[1]:  # a bias, or an output layer that does not learn
-            return lambda places: weighted_sums(sparse.csr_matrix(start[places]), matrix)
-        return lambda places: rows[places]
+            return lambda places: weighted_sums(sparse.csr_matrix(start[places]), matrix.read()).numpy()
+        return lambda places: rows[places].numpy()
 
     no_weights = np.array([], dtype=np.int64), sparse.csr_matrix((0, len(inputs.source)))
     plan = plan_rows(inputs, *no_weights, mapped=MappedRows(lesson.learned_ids, fit, Origin.LEARNED))

@@ -19,7 +19,7 @@ from conversion.embeddings.methods.random_rows import RowStatistics, random_rows
 from conversion.embeddings.methods.row_sums import row_filler
 from conversion.embeddings.spaces.stored_rows import release_rows
 from conversion.formats.lazy_tensor import Bits, FillRows, LazyTensor, bits_dtype, bits_of
-from conversion.formats.numbers import rounded_to
+from conversion.formats.numbers import Numbers, rounded_to
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -59,7 +59,7 @@ class MappedRows:
     """
 
     ids: np.ndarray
-    fit: Callable[[Tensor, bool], Callable[[np.ndarray], Tensor]]
+    fit: Callable[[LazyTensor, bool], Callable[[np.ndarray], Numbers]]
     origin: Origin = Origin.MAPPED
 
 
@@ -151,14 +151,14 @@ def row_maker(plan: RowPlan, matrix: LazyTensor, *, keys: Keys, statistics: Call
     bits = matrix.bits()
     fill = row_filler(plan.source_ids, plan.weights, bits, matrix.dtype_name)
     # Of the bits at hand: to read them again would map the file's pages a second time.
-    mapping = plan.mapped.fit(replace(matrix, bits=lambda: bits).read(), layer != INPUT_LAYER) if plan.mapped is not None else None
+    mapping = plan.mapped.fit(replace(matrix, bits=lambda: bits), layer != INPUT_LAYER) if plan.mapped is not None else None
 
     def make(start: int, rows: Bits) -> None:
         fill(start, rows)
         release_rows(plan.weights)
         if plan.mapped is not None and mapping is not None:
             places = np.arange(*np.searchsorted(plan.mapped.ids, (start, start + len(rows))))
-            rows[plan.mapped.ids[places] - start] = rounded_to(mapping(places).numpy(), matrix.dtype_name)
+            rows[plan.mapped.ids[places] - start] = rounded_to(mapping(places), matrix.dtype_name)
         if normal is not None:
             drawn = np.flatnonzero(is_drawn[start : start + len(rows)])
             values = random_rows([names[start + i] for i in drawn], normal, seed=seed, layer=layer)
