@@ -61,7 +61,7 @@ _TEXT_LINES, _LINE_WORDS = 30_000, 20  # as many as Align was published with
 # Programs of others. Each has a `make(matrices)` that yields the rows of one layer after the other, and says by `share` how much of the work it did,
 # and by `worked` in how many seconds; what is done once however large the share is, stays `aside`.
 _BEGIN = """
-import sys, json, time, numpy as np
+import os, sys, json, time, numpy as np
 work, result, parts = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
 load = lambda name: np.load(f"{work}/{name}.npy")
 layers = json.load(open(f"{work}/layers.json"))
@@ -73,6 +73,11 @@ def aside(function, *values):
     found = function(*values)
     aside_seconds += time.monotonic() - start
     return found
+def save(path, rows):
+    with open(path, "wb") as file:
+        np.save(file, rows)
+        file.flush()
+        os.fsync(file.fileno())
 def worked():
     return time.monotonic() - begun - aside_seconds
 """
@@ -81,7 +86,7 @@ _END = """
 begun = time.monotonic()
 for layer, rows in zip(layers, make(aside(load, layer) for layer in layers)):
     if rows is not None:
-        aside(np.save, f"{result}/peer_{layer}.npy", rows)
+        aside(save, f"{result}/peer_{layer}.npy", rows)
 print(json.dumps([worked(), share()]))
 if ids is not None:
     np.save(f"{result}/peer_ids.npy", ids)
@@ -553,6 +558,7 @@ def _build(rows: RealRows, work: Path) -> None:
 
 def _transfer(method: str, work: Path) -> None:
     """Our process: plan once, make the layers, write them."""
+    from common.artifacts import sync_tree
     from conversion.embeddings import METHODS
     from conversion.embeddings.methods.method import TransferInputs
     from conversion.embeddings.methods.neighbors import focus_plan, wechsel_plan
@@ -596,6 +602,7 @@ def _transfer(method: str, work: Path) -> None:
         layer = INPUT_LAYER if name == "input" else name
         made = target_matrix(plan, matrix, keys=lambda: target.keys, statistics=statistics, seed=42, layer=layer)
         write_safetensors(result / f"ours_{name}.safetensors", [made])
+        sync_tree(result)
         del bits, matrix, statistics, made
     np.save(result / "combined.npy", np.flatnonzero(np.diff(plan.weights.indptr)))
 

@@ -263,6 +263,10 @@ def _roles(tokenizer: AnyTokenizer, unknown_id: int | None) -> dict[str, int]:
 
 
 def _readable(data: bytes) -> str:
+    try:
+        return data.decode().replace(" ", "▁")  # as nearly all can be read
+    except UnicodeDecodeError:
+        pass
     return "".join(text.replace(" ", "▁") + "".join(chr(0xE000 + byte) for byte in stray) for text, stray in _utf8_runs(data))
 
 
