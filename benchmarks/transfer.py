@@ -356,7 +356,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         ours = _ours(method, work)
         print(f"| `{method}` | Scion | {ours.seconds:.1f} | {ours.cpu_seconds:.1f} | {ours.peak_bytes / 2**30:.2f} | | |", flush=True)
         if method in PEERS and (arguments.peers or PEERS[method][0] is None):
-            print(_peer_line(method, work, ours, arguments.peers), flush=True)
+            try:
+                line = _peer_line(method, work, ours, arguments.peers)
+            except RuntimeError as error:  # a package that is not there takes nothing else along
+                line = f"| | {PEERS[method][0] or 'plain code'}: {str(error).strip().splitlines()[-1]} | | | | | |"
+            print(line, flush=True)
     return command.DONE
 
 

@@ -11,6 +11,8 @@ import xxhash
 from conversion.formats.lazy_tensor import LazyTensor
 from conversion.formats.numbers import numbers_of
 
+_BLOCK_ROWS = 4096
+
 
 @dataclass(frozen=True)
 class RowStatistics:
@@ -25,18 +27,20 @@ def row_statistics(matrix: LazyTensor, row_ids: np.ndarray, *, over: str = "dime
 
     Args:
         matrix: (num_rows, size), any floating dtype; read some rows at a time.
-        row_ids: (num_ids,) the rows, each once, of real tokens; the padding rows that many models have would pull both towards zero.
+        row_ids: (num_ids,) the rows of real tokens, each once; the padding rows that many models have would pull both towards zero.
         over: `dimension`, one mean and deviation per dimension (as the code of WECHSEL, FOCUS and CLP-Transfer does), or
             `matrix`, one of each over all values.
     """
     is_taken = np.zeros(matrix.shape[0], dtype=bool)
     is_taken[row_ids] = True
-    (total, squares), start = np.zeros((2, matrix.shape[1])), 0
+    (total, squares), done = np.zeros((2, matrix.shape[1])), 0
     for bits in matrix.checked_blocks():
-        rows = numbers_of(bits[is_taken[start : start + len(bits)]], matrix.dtype_name).astype(np.float64)
-        total += rows.sum(axis=0)
-        squares += np.square(rows, out=rows).sum(axis=0)
-        start += len(bits)
+        for first in range(0, len(bits), _BLOCK_ROWS):  # a block is the whole matrix where that is in memory
+            block = bits[first : first + _BLOCK_ROWS]
+            rows = numbers_of(block[is_taken[done : done + len(block)]], matrix.dtype_name).astype(np.float64)
+            total += rows.sum(axis=0)
+            squares += np.square(rows, out=rows).sum(axis=0)
+            done += len(block)
     mean, mean_square = total / len(row_ids), squares / len(row_ids)
     if over == "matrix":
         mean, mean_square = np.full_like(mean, mean.mean()), np.full_like(mean, mean_square.mean())
