@@ -358,8 +358,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         if method in PEERS and (arguments.peers or PEERS[method][0] is None):
             try:
                 line = _peer_line(method, work, ours, arguments.peers)
-            except RuntimeError as error:  # a package that is not there takes nothing else along
-                line = f"| | {PEERS[method][0] or 'plain code'}: {str(error).strip().splitlines()[-1]} | | | | | |"
+            except RuntimeError as error:  # a package that is not there takes nothing else along; our own code has to work
+                if PEERS[method][0] is None:
+                    raise
+                line = f"| | {PEERS[method][0]}: {str(error).strip().splitlines()[-1]} | | | | | |"
             print(line, flush=True)
     return command.DONE
 
