@@ -431,7 +431,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _to_megatron(arguments: argparse.Namespace, made: dict[str, Any], tokenizer: str) -> int:
     """Run `data_prep.to_megatron` for each corpus and the validation text; the first exit code that is not 0, or 0."""
-    options = ["--tokenizer", tokenizer, "--workers", str(arguments.workers), *(["--shared"] if arguments.shared else [])]
+    options = ["--tokenizer", tokenizer, "--workers", str(arguments.workers), *_machines(arguments)]
     for name, paths in megatron_inputs(arguments.output, made).items():
         words = [
             sys.executable,
@@ -447,6 +447,11 @@ def _to_megatron(arguments: argparse.Namespace, made: dict[str, Any], tokenizer:
         if code:
             return code
     return command.DONE
+
+
+def _machines(arguments: argparse.Namespace) -> list[str]:
+    """The options by which this command was shared, for another one."""
+    return ["--shared"] if arguments.shared else ["--ray", arguments.ray] if arguments.ray is not None else []
 
 
 if __name__ == "__main__":

@@ -22,7 +22,6 @@ import socket
 import sys
 import threading
 import time
-import traceback
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict
@@ -34,6 +33,8 @@ from common.artifacts import MANIFEST_NAME, Manifest, jsonable, read_manifest
 from common.lease import PATIENCE_SECONDS, RENEW_SECONDS, Holder, InUseError, Lease, take_lease, this_process
 from common.own_children import end_with_parent
 from common.process_identity import boot_id, pid_namespace, start_of
+from data_prep.sharing import on_ray
+from data_prep.sharing.tasks import MOST_DEATHS, Answer, Worker, dead_over_one_task, value_of
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -41,8 +42,7 @@ Result = TypeVar("Result")
 _OPEN, _TAKEN, _DONE, _MEMBERS, _ENDED = "open", "taken", "done", "members", "ended"
 _SHORTEST_SECONDS, _LONGEST_SECONDS = 0.02, 1.0  # between two looks at a directory
 _LOOK_AFTER_SECONDS = 2.0  # between two looks at who is alive
-_MOST_DEATHS = 3  # of workers over one task
-_leads: contextvars.ContextVar[Leader | None] = contextvars.ContextVar("leads", default=None)
+_leads: contextvars.ContextVar[Leader | on_ray.RayLeader | None] = contextvars.ContextVar("leads", default=None)
 
 
 class EndedError(command.StoppedError):
@@ -50,20 +50,29 @@ class EndedError(command.StoppedError):
 
 
 def add_argument(parser: argparse._ActionsContainer) -> None:
-    """The option that lets machines share a command."""
-    parser.add_argument(
+    """The options that let machines share a command."""
+    how = parser.add_mutually_exclusive_group()
+    how.add_argument(
         "--shared",
         action="store_true",
         help="share the work with all machines that are given this same command, on a directory that all of them see; --workers is of each",
     )
+    how.add_argument(
+        "--ray",
+        nargs="?",
+        const="auto",
+        metavar="ADDRESS",
+        help="give the work to the machines of this Ray cluster, which see the same directories (default: the one of this machine);"
+        " --workers is of each, at most",
+    )
 
 
-def leader() -> Leader | None:
+def leader() -> Leader | on_ray.RayLeader | None:
     """What hands out the work of this process, if it leads a crew."""
     return _leads.get()
 
 
-_Answer = tuple[bool, Any, dict[int, int], str, int]  # whether it is a result; that or the error; what was counted; host and process
+_Done = tuple[Answer, dict[int, int], str, int]  # the answer; what was counted; host and process
 
 
 class Made(NamedTuple):
@@ -74,19 +83,24 @@ class Made(NamedTuple):
 
 
 def share(arguments: argparse.Namespace, stage: str, work: Callable[[], Manifest]) -> Made:
-    """Do the work; with `--shared` lead it, or work for who leads, until its output is complete.
+    """Do the work; with `--shared` lead it, or work for who leads, until its output is complete; with `--ray` lead it on a cluster.
 
     Args:
-        arguments: with `output`, `workers` and `shared`.
+        arguments: with `output`, `workers`, `shared` and `ray`.
         stage: the module.
 
     Raises:
         ValueError: as the work, or the leader's sentence.
     """
-    if not arguments.shared:
-        return Made(work(), True)
     output = Path(os.path.abspath(arguments.output))
     place = output.parent / f".{output.name}.crew"
+    if arguments.ray is not None:
+        with on_ray.cluster(arguments.ray), take_lease(place, this_process(stage), patience_seconds=PATIENCE_SECONDS) as lease:
+            made = Made(_led(on_ray.RayLeader(lease, arguments.workers), work), True)
+            shutil.rmtree(place, ignore_errors=True)  # with what a leader left that was killed
+            return made
+    if not arguments.shared:
+        return Made(work(), True)
     with _Workers(place, arguments.workers) as workers:
         while not _is_complete(output, stage, arguments):
             try:
@@ -108,17 +122,23 @@ def share(arguments: argparse.Namespace, stage: str, work: Callable[[], Manifest
 def _lead(lease: Lease, place: Path, workers: _Workers, work: Callable[[], Manifest]) -> Manifest:
     board = _Board.new(place, lease)
     workers.serve(board)
-    leads = Leader(lease, board, workers)
-    token = _leads.set(leads)
     try:
-        manifest = work()
+        manifest = _led(Leader(lease, board, workers), work)
     except BaseException as error:
         board.end(str(error) or type(error).__name__)
         raise
-    finally:
-        _leads.reset(token)
     workers.stop()
     shutil.rmtree(place, ignore_errors=True)
+    return manifest
+
+
+def _led(leads: Leader | on_ray.RayLeader, work: Callable[[], Manifest]) -> Manifest:
+    """Do the work, its tasks by those whom somebody leads, and say who they were."""
+    token = _leads.set(leads)
+    try:
+        manifest = work()
+    finally:
+        _leads.reset(token)
     machines = {host for host, _ in leads.done_by}
     print(f"{leads.done_by.total()} tasks were done by {len(leads.done_by)} workers on {', '.join(sorted(machines))}", file=sys.stderr)
     return manifest
@@ -191,18 +211,16 @@ class Leader:
 
     def _result(self, task: str, item: Item, name: Callable[[Item], str]) -> Any:
         pause = _SHORTEST_SECONDS
-        while (answer := self._board.answer(task)) is None:
+        while (done := self._board.answer(task)) is None:
             if time.monotonic() - self._looked_after > _LOOK_AFTER_SECONDS:
                 self._look_after(task, name(item))
             time.sleep(pause)
             pause = min(_LONGEST_SECONDS, 1.2 * pause)
-        is_result, value, counted, host, process_id = answer
+        answer, counted, host, process_id = done
         self.done_by[host, process_id] += 1
         for number, amount in counted.items():
             progress.advance_shared(number, amount)
-        if not is_result:
-            raise value
-        return value
+        return value_of(answer)
 
     def _look_after(self, task: str, name: str) -> None:
         """Give the tasks of workers that are gone to others.
@@ -214,10 +232,8 @@ class Leader:
         self._workers.replace_the_dead()
         for gone in self._board.return_tasks(self._watch):
             self._deaths[gone] += 1
-        if self._deaths[task] >= _MOST_DEATHS:
-            raise ValueError(
-                f"{_MOST_DEATHS} worker processes died, killed or out of memory, over one task: {name}; run again with fewer --workers"
-            )
+        if self._deaths[task] >= MOST_DEATHS:
+            raise dead_over_one_task(name)
         self._looked_after = time.monotonic()
 
 
@@ -300,7 +316,7 @@ class _Board:
         """Workers that have come."""
         return len(os.listdir(self.path / _MEMBERS))
 
-    def answer(self, task: str) -> _Answer | None:
+    def answer(self, task: str) -> _Done | None:
         """The answer to a task; None while it is not there."""
         path = self.path / _DONE / task
         try:
@@ -334,9 +350,9 @@ class _Board:
                 return task, pickle.loads(mine.read_bytes())
         return None
 
-    def give_back(self, task: str, member: str, answer: _Answer) -> None:
+    def give_back(self, task: str, member: str, done: _Done) -> None:
         """Leave the answer to a task."""
-        self.write(f"{_DONE}/{task}", answer)
+        self.write(f"{_DONE}/{task}", done)
         (self.path / _TAKEN / f"{task}.{member}").unlink(missing_ok=True)
 
 
@@ -435,7 +451,7 @@ def _serve(board: _Board) -> None:
     _leads.set(None)
     with contextlib.suppress(FileNotFoundError):  # the board is gone: so is the work
         member, host = _join(board), socket.gethostname()
-        phase, function, pause = "", None, _SHORTEST_SECONDS
+        worker, pause = Worker(), _SHORTEST_SECONDS
         while True:
             taken = board.take(member)
             if taken is None:
@@ -443,17 +459,9 @@ def _serve(board: _Board) -> None:
                 pause = min(_LONGEST_SECONDS, 1.2 * pause)
                 continue
             pause, (task, item) = _SHORTEST_SECONDS, taken
-            try:
-                if (its_phase := task.partition("-")[0]) != phase:
-                    function, initializer, initargs = pickle.loads((board.path / its_phase).read_bytes())
-                    if initializer is not None:
-                        initializer(*initargs)
-                    phase = its_phase
-                assert function is not None
-                answer: _Answer = (True, function(item), progress.take_counted(), host, os.getpid())
-            except BaseException as error:
-                answer = (False, _picklable(error), {}, host, os.getpid())
-            board.give_back(task, member, answer)
+            phase = task.partition("-")[0]
+            answer = worker.answer(phase, (board.path / phase).read_bytes, item)
+            board.give_back(task, member, (answer, progress.take_counted(), host, os.getpid()))
 
 
 def _join(board: _Board) -> str:
@@ -477,12 +485,3 @@ def _join(board: _Board) -> str:
 
     threading.Thread(target=renew, daemon=True).start()
     return member
-
-
-def _picklable(error: BaseException) -> BaseException:
-    try:
-        pickle.loads(pickle.dumps(error))
-        return error
-    except Exception:
-        traceback.print_exc(file=sys.stderr)
-        return RuntimeError(f"{type(error).__name__}: {error}")

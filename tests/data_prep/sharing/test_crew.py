@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import importlib
 import json
@@ -18,12 +17,10 @@ from typing import Any
 
 import pytest
 
-from common import command
-from common.artifacts import Manifest, check_files, read_manifest, staged_directory, write_manifest
-from data_prep.sharing import crew
-from data_prep.sharing.shards import ordered_map
+from common.artifacts import check_files, read_manifest
 from data_prep.tokenizers.files import start_without_torch
 from tests.data_prep.shared_stages import STAGES, words_of, write_texts
+from tests.data_prep.sharing import slow_stage
 
 # Machines are forked from a process of their own: threads of the tokenizer library that earlier tests have used here do not survive a fork.
 _SERVER = multiprocessing.get_context("forkserver")
@@ -144,33 +141,6 @@ def test_killed_at_any_time(name: str, texts: list[str], tokenizer_dir: Path, tm
 # -- a stage of slow tasks, to be killed ---------------------------------------------------------------------------------
 
 
-def slow_main(words: Sequence[str]) -> int:
-    """A command whose twelve tasks write down who does them."""
-    arguments = argparse.Namespace(output=Path(words[0]), diary=Path(words[1]), what=words[2], workers=1, shared=True)
-    crew.share(arguments, "tests.slow", lambda: _slow(arguments))
-    return command.DONE
-
-
-def _slow(arguments: argparse.Namespace) -> Manifest:
-    with staged_directory(arguments.output) as staging:
-        items = [(arguments.diary, arguments.what, number) for number in range(12)]
-        done = list(ordered_map(_task, items, workers=1, name=lambda item: f"task {item[2]}"))
-        (staging / "done").write_text(json.dumps(done))
-        return write_manifest(staging, stage="tests.slow", facts={}, arguments=vars(arguments))
-
-
-def _task(item: tuple[Path, str, int]) -> int:
-    diary, what, number = item
-    with open(diary, "a") as file:
-        file.write(f"{number} {os.getpid()} {os.getppid()}\n")
-    if what == "deadly" and number == 3:
-        os.kill(os.getpid(), signal.SIGKILL)
-    if what == "wrong" and number == 3:
-        raise ValueError("file 3, line 1: no JSON; give another")
-    time.sleep(0.15)
-    return number * number
-
-
 def _diary(path: Path, lines: int) -> list[list[int]]:
     end = time.monotonic() + _LIMIT_SECONDS
     while not path.exists() or len(path.read_text().splitlines()) < lines:
@@ -183,9 +153,9 @@ def _diary(path: Path, lines: int) -> list[list[int]]:
 @pytest.mark.parametrize("victim", ["leader", "helper", "worker"])
 def test_who_is_killed_costs_its_part_only(victim: str, tmp_path: Path, machines: Callable[..., Machine]) -> None:
     words = [str(tmp_path / "out"), str(tmp_path / "diary"), ""]
-    leader = machines(slow_main, words)
+    leader = machines(slow_stage.main, [*words, "--shared"])
     _diary(tmp_path / "diary", 1)
-    helper = machines(slow_main, words)
+    helper = machines(slow_stage.main, [*words, "--shared"])
     while len({row[2] for row in _diary(tmp_path / "diary", 2)}) < 2:  # both machines are at work
         time.sleep(0.02)
     if victim == "worker":
@@ -202,8 +172,8 @@ def test_who_is_killed_costs_its_part_only(victim: str, tmp_path: Path, machines
 
 @pytest.mark.slow
 def test_a_task_that_kills_is_named_and_errors_go_to_all(tmp_path: Path, machines: Callable[..., Machine]) -> None:
-    deadly = machines(slow_main, [str(tmp_path / "deadly"), str(tmp_path / "diary"), "deadly"])
+    deadly = machines(slow_stage.main, [str(tmp_path / "deadly"), str(tmp_path / "diary"), "deadly", "--shared"])
     assert "3 worker processes died, killed or out of memory, over one task: task 3; run again with fewer" in str(deadly.error())
-    wrong = [machines(slow_main, [str(tmp_path / "wrong"), str(tmp_path / f"diary_{n}"), "wrong"]) for n in range(2)]
+    wrong = [machines(slow_stage.main, [str(tmp_path / "wrong"), str(tmp_path / f"diary_{n}"), "wrong", "--shared"]) for n in range(2)]
     assert all("file 3, line 1: no JSON; give another" in str(machine.error()) for machine in wrong)
     assert not (tmp_path / "wrong").exists()

@@ -1,0 +1,53 @@
+"""A stage of twelve slow tasks that write down who does them, to be killed: `deadly` kills its own worker at one task, `wrong` finds bad input there."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from common import command
+from common.artifacts import Manifest, staged_directory, write_manifest
+from data_prep.sharing import crew
+from data_prep.sharing.shards import ordered_map
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """A command whose twelve tasks write down who does them."""
+    parser = command.parser(__doc__, prog="slow_stage", example="python -m tests.data_prep.sharing.slow_stage out diary wrong --shared")
+    parser.add_argument("output", type=Path)
+    parser.add_argument("diary", type=Path)
+    parser.add_argument("what", choices=["", "deadly", "wrong"])
+    parser.add_argument("--workers", type=int, default=1)
+    crew.add_argument(parser)
+    arguments = parser.parse_args(words)
+    crew.share(arguments, "tests.slow", lambda: _slow(arguments))
+    return command.DONE
+
+
+def _slow(arguments: argparse.Namespace) -> Manifest:
+    with staged_directory(arguments.output) as staging:
+        items = [(arguments.diary, arguments.what, number) for number in range(12)]
+        done = list(ordered_map(_task, items, workers=1, name=lambda item: f"task {item[2]}"))
+        (staging / "done").write_text(json.dumps(done))
+        return write_manifest(staging, stage="tests.slow", facts={}, arguments=vars(arguments))
+
+
+def _task(item: tuple[Path, str, int]) -> int:
+    diary, what, number = item
+    with open(diary, "a") as file:
+        file.write(f"{number} {os.getpid()} {os.getppid()}\n")
+    if what == "deadly" and number == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+    if what == "wrong" and number == 3:
+        raise ValueError("file 3, line 1: no JSON; give another")
+    time.sleep(0.15)
+    return number * number
+
+
+if __name__ == "__main__":
+    command.run(main)
