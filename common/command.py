@@ -21,6 +21,7 @@ from typing import Any
 from common import start_up, system_errors
 
 DONE, WRONG, MISUSED = 0, 1, 2
+_MOST_WORKERS, _WORKERS_A_PROCESSOR = 256, 4  # the larger of both; more wait for each other
 IN_USE, LOST, HUNG = 3, 4, 5  # somebody else works in the directory; has taken it over; no step for too long
 DAMAGED = 6  # the newest checkpoint is not what was saved
 
@@ -102,11 +103,16 @@ def add_running_arguments(parser: argparse._ActionsContainer, *, skips_bad: bool
 
 
 def require_positive(arguments: argparse.Namespace, *names: str) -> None:
-    """Refuse counts below 1; those of `add_running_arguments` are among them.
+    """Refuse counts below 1, and more workers than any machine has use for; the counts of `add_running_arguments` are among them.
 
     Raises:
         ValueError: naming the option.
     """
+    most = max(_MOST_WORKERS, _WORKERS_A_PROCESSOR * len(os.sched_getaffinity(0)))
+    if arguments.workers > most:  # all are started at once, which would stop the machine for everybody
+        raise ValueError(
+            f"--workers is {arguments.workers}; expected at most {most} on this machine, which has {len(os.sched_getaffinity(0))} processors for us"
+        )
     for name in ("workers", "max_document_mib", *names):
         if (value := getattr(arguments, name)) is not None and value < 1:
             raise ValueError(f"--{name.replace('_', '-')} is {value}; expected at least 1")

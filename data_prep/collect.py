@@ -21,10 +21,13 @@ from data_prep.reading.collect_shard import CollectCounts, CollectJob, collect_s
 from data_prep.reading.corpora import Corpus, corpora_from_input, require_text, write_corpus_table
 from data_prep.reading.document_ids import duplicate_ids
 from data_prep.reading.documents import SUFFIXES, add_format_arguments
+from data_prep.reading.languages import is_language
 from data_prep.reading.sources import KNOWN_TABLE, Source, read_sources, table_rows
 from data_prep.sharing import crew
 from data_prep.sharing.scanning import Reading
 from data_prep.sharing.shards import ordered_map, resumable_directory, shard_names
+
+_FACTS = ("language", "domain", "licence")  # of corpora of --input
 
 
 def collect(
@@ -109,11 +112,13 @@ def _parts(source: Source) -> list[tuple[tuple[Path, ...], int, int, str]]:
 
 def _from_input(arguments: argparse.Namespace) -> list[Source]:
     facts: dict[str, dict[str, str]] = {}
-    for option in ("language", "domain", "licence"):
+    for option in _FACTS:
         for pair in getattr(arguments, option):
             name, equals, value = pair.partition("=")
             if not (name and equals and value):
                 raise ValueError(f"--{option} {pair} is not of the form NAME=VALUE")
+            if option == "language" and not is_language(value):
+                raise ValueError(f"--language {pair} names no language; expected an ISO 639 code, such as {name}=sl")
             facts.setdefault(name, {})[option] = value
     corpora = corpora_from_input(arguments.input, arguments.document_separator)
     if unknown := sorted(set(facts) - {corpus.name for corpus in corpora}):
@@ -197,6 +202,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         raise ValueError("--output is missing; name a new directory")
     if sum(given is not None for given in (arguments.input, arguments.corpora, arguments.known)) != 1:
         raise ValueError("give one of --input NAME=FILE..., --corpora YAML and --known NAME...")
+    if arguments.folder is not None and not arguments.known:
+        raise ValueError("--folder says where --known looks for its corpora; give --known NAME..., or leave it out")
+    if not arguments.input and (given := [f"--{name}" for name in _FACTS if getattr(arguments, name)]):
+        raise ValueError(f"{' and '.join(given)} {'is' if len(given) == 1 else 'are'} for corpora of --input; the tables of others have it")
     command.require_positive(arguments, "max_documents")
     if arguments.input:
         sources = _from_input(arguments)

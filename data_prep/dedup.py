@@ -38,6 +38,9 @@ from data_prep.sharing.scanning import Protected, Reading, ReadingAgain, Scanner
 from data_prep.sharing.shards import ordered_map, resumable_directory, shard_names
 
 _LEAST_MEMORY_GIB = 0.0625
+# Options after --similar-, and what they are in the settings.
+_SIMILAR = {"ngram": "n", "recall": "recall", "bands": "bands", "rows": "rows", "measure": "measure", "keep": "keep"}
+_AGAINST_NGRAM, _AGAINST_SHORTEST = 13, 5
 _MIN_KEPT_TOKENS = 9  # as many as an n-gram has: what is shorter has nothing that could be compared
 
 
@@ -50,8 +53,8 @@ def dedup(
     reading: Reading | None = None,
     methods: DocumentMethods | None = None,
     against: Sequence[Path] = (),
-    against_n: int = 13,
-    against_shortest: int = 5,
+    against_n: int = _AGAINST_NGRAM,
+    against_shortest: int = _AGAINST_SHORTEST,
     passes: int | None = None,
     memory_bytes: int | None = None,
     substrings: int | None = None,
@@ -99,7 +102,7 @@ def dedup(
         protected_places: list[tuple[str, int]] = []
         if against:
             scanner.protected = _protected(scanner, against, protected_places, against_n, against_shortest)
-        cut = _cut(scanner, paths, scratch, passes, memory_bytes, workers)
+        cut = _cut(scanner, paths, scratch, passes, memory_bytes, workers, methods.similar, substrings)
         if cut.passes == 1 and memory_bytes is None:
             scanner.reading = ReadingAgain.of_one_worker(reading, workers)
         log = DecisionLog(scratch / "decisions")
@@ -145,18 +148,29 @@ def dedup(
         )
 
 
-def _cut(scanner: Scanner, paths: Sequence[Path], scratch: Path, passes: int | None, memory_bytes: int | None, workers: int) -> Cut:
+def _cut(
+    scanner: Scanner,
+    paths: Sequence[Path],
+    scratch: Path,
+    passes: int | None,
+    memory_bytes: int | None,
+    workers: int,
+    similar: SimilarSettings | None,
+    substrings: int | None,
+) -> Cut:
     """How the work is done, as an unfinished run has begun it or else by what is free now, which is said.
 
     Raises:
-        ValueError: if the disk has not enough room.
+        ValueError: if memory or disk are not enough.
     """
     chosen = scratch / "cut.json"
     if chosen.exists():
         return Cut(**read_json(chosen))
     free_bytes, size = free_memory(), TextSize.estimate(scanner, paths)
-    cut = choose(size, free_bytes=free_bytes, workers=workers, passes=passes, memory_bytes=memory_bytes)
-    print(f"dedup: {sentence(size, cut, free_bytes=free_bytes, workers=workers)}", file=sys.stderr)
+    bands = similar.curve[0] if similar else 0
+    cut = choose(size, free_bytes=free_bytes, workers=workers, passes=passes, memory_bytes=memory_bytes, similar_bands=bands)
+    said = sentence(size, cut, free_bytes=free_bytes, workers=workers, substrings=substrings is not None)
+    print(f"dedup: {said}", file=sys.stderr)
     require_free_space(scratch, cut.disk_bytes)
     with written_aside(chosen) as file:
         file.write(json.dumps(asdict(cut)).encode())
@@ -271,10 +285,13 @@ def _parser() -> argparse.ArgumentParser:
     )
     more.add_argument("--evaluation-data", type=Path, metavar="DIR", help="for --against-sets, for example eval_data/")
     more.add_argument(
-        "--against-ngram", type=int, default=13, metavar="N", help="tokens in a row that may not be shared with them (default: 13)"
+        "--against-ngram", type=int, metavar="N", help=f"tokens in a row that may not be shared with them (default: {_AGAINST_NGRAM})"
     )
     more.add_argument(
-        "--against-shortest", type=int, default=5, metavar="N", help="shorter paragraphs of theirs are not protected (default: 5 tokens)"
+        "--against-shortest",
+        type=int,
+        metavar="N",
+        help=f"shorter paragraphs of theirs are not protected (default: {_AGAINST_SHORTEST} tokens)",
     )
     more.add_argument(
         "--substrings",
@@ -311,11 +328,10 @@ def _add_similar(similar: argparse._ArgumentGroup) -> None:
         metavar="SHARE",
         help=f"remove documents of this similarity to one that stays ({DEFAULT_SHARE} if no number is given)",
     )
-    similar.add_argument("--similar-ngram", type=int, default=defaults.n, metavar="N", help=f"words in an n-gram (default: {defaults.n})")
+    similar.add_argument("--similar-ngram", type=int, metavar="N", help=f"words in an n-gram (default: {defaults.n})")
     similar.add_argument(
         "--similar-recall",
         type=float,
-        default=defaults.recall,
         metavar="SHARE",
         help=f"of the pairs of that similarity so many are compared, from which bands and rows follow (default: {defaults.recall})",
     )
@@ -328,18 +344,17 @@ def _add_similar(similar: argparse._ArgumentGroup) -> None:
     similar.add_argument(
         "--similar-measure",
         choices=MEASURES,
-        default=defaults.measure,
         help="share of the n-grams of either document, or of those of the smaller (default: jaccard)",
     )
     similar.add_argument(
         "--similar-keep",
         choices=KEEP,
-        default=defaults.keep,
         help="who of those that are alike stays, wherever it stands (default: longest)",
     )
     similar.add_argument(
         "--similar-unchecked",
-        action="store_true",
+        action="store_const",
+        const=True,
         help="remove whatever agrees in a band, without comparing (as tools that stop at MinHash)",
     )
 
@@ -361,29 +376,24 @@ def _similar_settings(arguments: argparse.Namespace) -> SimilarSettings | None:
     """What the options say.
 
     Raises:
-        ValueError: if they speak of similar documents, which were not asked for.
+        ValueError: if they speak of similar documents, which were not asked for, or exclude each other.
     """
+    asked = {name: getattr(arguments, f"similar_{name}") for name in (*_SIMILAR, "unchecked")}
+    given = {name: value for name, value in asked.items() if value is not None}
     if arguments.similar_documents is None:
-        for name in ("bands", "rows"):
-            if getattr(arguments, f"similar_{name}") is not None:
-                raise ValueError(f"--similar-{name} needs --similar-documents, which says from which similarity on a document goes")
+        for name in given:
+            raise ValueError(f"--similar-{name} needs --similar-documents, which says from which similarity on a document goes")
         return None
-    return SimilarSettings(
-        share=arguments.similar_documents,
-        n=arguments.similar_ngram,
-        bands=arguments.similar_bands,
-        rows=arguments.similar_rows,
-        measure=arguments.similar_measure,
-        keep=arguments.similar_keep,
-        checked=not arguments.similar_unchecked,
-        recall=arguments.similar_recall,
-    )
+    if "recall" in given and "bands" in given:
+        raise ValueError("--similar-recall and --similar-bands exclude each other, as bands and rows follow from the recall; leave one out")
+    checked = not given.pop("unchecked", False)
+    return SimilarSettings(share=arguments.similar_documents, checked=checked, **{_SIMILAR[name]: value for name, value in given.items()})
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Deduplicate corpora into a new directory."""
     arguments = _parser().parse_args(argv)
-    command.require_positive(arguments)
+    command.require_positive(arguments, "against_ngram", "against_shortest")
     corpora = corpora_from_arguments(arguments, arguments.document_separator)
     if bool(arguments.against_sets) != (arguments.evaluation_data is not None):
         raise ValueError(
@@ -391,6 +401,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
     against = [*arguments.against, *(files_of_sets(arguments.against_sets, arguments.evaluation_data) if arguments.against_sets else ())]
     require_text_files(against)
+    for option in ("against_ngram", "against_shortest"):
+        if getattr(arguments, option) is not None and not against:
+            raise ValueError(f"--{option.replace('_', '-')} needs --against or --against-sets, which say what is protected")
     work = partial(
         dedup,
         corpora,
@@ -410,8 +423,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         reading=Reading.of(arguments),
         methods=DocumentMethods(same=arguments.same_documents, similar=_similar_settings(arguments)),
         against=against,
-        against_n=arguments.against_ngram,
-        against_shortest=arguments.against_shortest,
+        against_n=arguments.against_ngram or _AGAINST_NGRAM,
+        against_shortest=arguments.against_shortest or _AGAINST_SHORTEST,
         passes=arguments.passes,
         memory_bytes=_memory_bytes(arguments.memory),
         substrings=arguments.substrings,

@@ -7,19 +7,24 @@ to do, and of disks that keep up; the digests that one process takes alone are c
 
 from __future__ import annotations
 
+import argparse
 import shlex
 import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
+from math import ceil
 from pathlib import Path
 
 from common import command
 from common.tables import markdown_table
+from data_prep.deduplication.onion import MAX_ORDINAL
 from data_prep.planning.prediction import Machines, Prediction, in_a_row, predict, total_disk
-from data_prep.planning.rates import BUNDLED, Rates, measure_rates
+from data_prep.planning.rates import BUNDLED, LEAST_MEMORY_GIB, Rates, measure_rates
 from data_prep.sharing.scanning import room_of_one_worker
 
+_MOST = {"terabytes": 1e6, "nodes": 100_000, "workers": 10_000, "memory": 1e5, "file_gb": 1e6}  # more is a slip of units
+_OF_PLANNING, _OF_MEASURING = ("nodes", "workers", "memory", "file_gb", "rates"), ("tokenizer", "megabytes", "work", "output")
 _HEADER = ("stage", "text, GB", "processor hours", "hours", "memory of a node, GiB", "output, GB", "disk meanwhile, GB")
 
 
@@ -39,7 +44,18 @@ def plan_text(rates: Rates, predictions: Sequence[Prediction], machines: Machine
         each += (
             f"; up to {machines.kept_bytes / 2**30:.1f} GiB, an eighth of what is free here, for text that clean --filters web reads twice"
         )
-    return f"{each}\n\n{markdown_table(_HEADER, rows)}\n\nRates: {rates.sample}; {rates.machine}\n  {rates.command}\n"
+    return f"{each}\n\n{markdown_table(_HEADER, rows)}\n\n{_parts(rates, usual)}Rates: {rates.sample}; {rates.machine}\n  {rates.command}\n"
+
+
+def _parts(rates: Rates, usual: Sequence[Prediction]) -> str:
+    """A sentence where `dedup` could not take all lines at once."""
+    lines = rates.lines_per_byte * next((made.text_bytes for made in usual if made.stage == "dedup"), 0)
+    if lines <= MAX_ORDINAL:
+        return ""
+    return (
+        f"dedup decides on 4.29 billion lines at most, and these are about {lines / 1e9:,.3g} billion: give it the text in"
+        f" {ceil(lines / MAX_ORDINAL)} parts, or --paragraphs document.\n\n"
+    )
 
 
 def _row(made: Prediction) -> tuple[str, ...]:
@@ -74,17 +90,36 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     if (arguments.measure is None) == (arguments.terabytes is None):
         raise ValueError("give either --terabytes N to plan, or --measure FILE... to take the rates of this machine")
+    _require_used(arguments, parser)
     if arguments.measure is not None:
         return _measure(arguments.measure, arguments.tokenizer, arguments.work, arguments.megabytes, arguments.output, argv)
-    for name in ("terabytes", "nodes", "workers", "memory", "file_gb"):
-        if not 0 < (value := getattr(arguments, name)) < float("inf"):
+    for name, most in _MOST.items():
+        value = getattr(arguments, name)
+        if not 0 < value < float("inf"):
             raise ValueError(f"--{name.replace('_', '-')} is {value:g}; expected a number above 0")
+        if value > most:
+            raise ValueError(f"--{name.replace('_', '-')} is {value:g}; expected at most {most:,.0f}")
+    if arguments.memory < LEAST_MEMORY_GIB:
+        raise ValueError(f"--memory is {arguments.memory:g} GiB; dedup takes at least {LEAST_MEMORY_GIB:g} for each worker")
     machines = Machines(arguments.nodes, arguments.workers, arguments.memory, arguments.file_gb * 1e9)
     if machines.is_one_worker:
         machines = replace(machines, kept_bytes=room_of_one_worker())
     rates = Rates.read(arguments.rates)
     print(plan_text(rates, predict(rates, arguments.terabytes * 1e12, machines), machines), end="")
     return command.DONE
+
+
+def _require_used(arguments: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
+    """Refuse options of the other half of the command, which nothing would use.
+
+    Raises:
+        ValueError: naming them.
+    """
+    planning = arguments.terabytes is not None
+    given = [name for name in (_OF_MEASURING if planning else _OF_PLANNING) if getattr(arguments, name) != parser.get_default(name)]
+    if given:
+        others = ", ".join(f"--{name.replace('_', '-')}" for name in given)
+        raise ValueError(f"--{'terabytes' if planning else 'measure'} does not use {others}; leave it out")
 
 
 def _measure(
@@ -96,6 +131,9 @@ def _measure(
         raise ValueError(f"--megabytes is {megabytes:g}; expected at least 1")
     if output.exists():
         raise ValueError(f"{output} exists; remove it or choose another --output")
+    for folder, option in ((output.parent, "--output"), (work, "--work")):  # now, and not when all has been measured
+        if folder is not None and not folder.is_dir():
+            raise ValueError(f"the folder {folder} of {option} does not exist; make it, or choose another")
     said = shlex.join(["python", "-m", "data_prep.plan", *(sys.argv[1:] if argv is None else argv)])
     with tempfile.TemporaryDirectory(dir=work.resolve() if work is not None else None) as place:  # commands are run elsewhere
         rates = measure_rates(paths, tokenizer.resolve(), Path(place), megabytes=megabytes, command=said)

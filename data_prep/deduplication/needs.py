@@ -18,6 +18,7 @@ _DECIDING_BYTES, _WRITING_BYTES = (33, 56), (57, 24)  # a paragraph, and a docum
 _ALWAYS_BYTES = 200 << 20  # the program and a batch of documents
 _USED_SHARE = 0.7  # of what is free: the system wants its cache, and estimates are none too exact
 _LEAST_BYTES = 64 << 20
+_WORD_BYTES, _BAND_BYTES = 4, 8  # of documents that are compared as a whole, on disk: of each word, and of each band and document
 _SAMPLE_FILES = 4
 
 
@@ -36,6 +37,7 @@ class TextSize:
     num_tokens: int
     largest_documents: int = 0
     largest_paragraphs: int = 0
+    num_documents: int = 0
 
     @classmethod
     def estimate(cls, scanner: Scanner, paths: Sequence[Path]) -> TextSize:
@@ -49,13 +51,15 @@ class TextSize:
         sampled_bytes = max(sum(batch.text_bytes for batch in sampled), 1)
         num_tokens = max(sum(len(batch.scan.hashes) for batch in sampled), 1)
         largest = max(sizes, default=0) / sampled_bytes
+        documents = sum(batch.scan.num_documents for batch in sampled)
         return cls(
             len(paths),
             disk_bytes,
             sum(sizes),
             int(sum(sizes) / max(sampled_bytes / num_tokens, 1)),
-            int(largest * sum(batch.scan.num_documents for batch in sampled)),
+            int(largest * documents),
             int(largest * sum(batch.scan.num_paragraphs for batch in sampled)),
+            int(sum(sizes) / sampled_bytes * documents),
         )
 
 
@@ -77,21 +81,33 @@ class Cut:
     disk_bytes: int
 
 
-def choose(size: TextSize, *, free_bytes: int, workers: int, passes: int | None, memory_bytes: int | None) -> Cut:
+def choose(size: TextSize, *, free_bytes: int, workers: int, passes: int | None, memory_bytes: int | None, similar_bands: int = 0) -> Cut:
     """One pass if its table fits, else tasks that fit the memory of a worker.
 
     Args:
         free_bytes: memory of this machine.
         passes, memory_bytes: what was asked for, of a worker; None for a choice.
+        similar_bands: of documents that are compared as a whole, before all else.
+
+    Raises:
+        ValueError: if one pass was asked for and does not fit.
     """
     usable = int(_USED_SHARE * free_bytes)
     table = one_pass_bytes(size)
+    if passes == 1:
+        for limit, whose in ((memory_bytes, "in --memory"), (free_bytes, "free")):
+            if limit is not None and table > limit:
+                raise ValueError(
+                    f"--passes 1 needs {_gib(table)} of memory for about {size.num_tokens:,} tokens, and there are {_gib(limit)} {whose}; leave out"
+                    " --passes, or give --passes 2, whose output is the same"
+                )
     if passes is None:
         passes = 1 if table <= min(usable, memory_bytes or usable) else 2
     of_worker = memory_bytes or (usable - _ALWAYS_BYTES) // workers
     memory_bytes = max(_LEAST_BYTES, of_worker - file_bytes(size.largest_paragraphs, size.largest_documents))
     spilled = SPILLED_BYTES_A_TOKEN * size.num_tokens if passes == 2 else 0
-    return Cut(passes, memory_bytes, *cut_for(memory_bytes, size.num_tokens), disk_bytes=size.disk_bytes + spilled)
+    similar = _WORD_BYTES * size.num_tokens + _BAND_BYTES * similar_bands * size.num_documents if similar_bands else 0
+    return Cut(passes, memory_bytes, *cut_for(memory_bytes, size.num_tokens), disk_bytes=max(size.disk_bytes + spilled, similar))
 
 
 def one_pass_bytes(size: TextSize) -> int:
@@ -110,7 +126,7 @@ def file_bytes(num_paragraphs: float, num_documents: float, *, removed: float = 
     return int(max(deciding, writing))
 
 
-def sentence(size: TextSize, cut: Cut, *, free_bytes: int, workers: int) -> str:
+def sentence(size: TextSize, cut: Cut, *, free_bytes: int, workers: int, substrings: bool = False) -> str:
     """What is about to happen, and what it needs."""
     files = f"{size.num_files} file{'s' * (size.num_files > 1)}"
     what = f"about {_shown(size.text_bytes, 1000, 'kB', 'MB', 'GB', 'TB')} of text, {size.num_tokens:,} tokens, in {files}"
@@ -120,7 +136,8 @@ def sentence(size: TextSize, cut: Cut, *, free_bytes: int, workers: int) -> str:
     else:
         of_worker = cut.memory_bytes + file_bytes(size.largest_paragraphs, size.largest_documents)
         how = f"two passes in {1 << cut.bits} ranges, {_gib(of_worker)} for each of {workers} workers, {_gib(cut.disk_bytes)} of disk"
-    return f"{what}; {one}: {how}"
+    spans = f"; then up to {_gib(one_pass_bytes(size))} of memory of one process for repeated spans" if substrings else ""
+    return f"{what}; {one}: {how}{spans}"
 
 
 def _gib(count: int) -> str:

@@ -12,6 +12,7 @@ document, and about 100 for each that has a candidate.
 from __future__ import annotations
 
 import ctypes
+import math
 import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -91,6 +92,12 @@ class SimilarSettings:
                     f"--similar-bands {self.bands} of --similar-rows {self.rows} are {self.bands * self.rows} hashes a document; expected at"
                     f" most {_MAX_HASHES}"
                 )
+        else:
+            bands_and_rows(self.share, self.recall)
+        if not self.checked and self.measure != "jaccard":
+            raise ValueError(
+                f"--similar-unchecked compares nothing, so --similar-measure {self.measure} would mean nothing; leave out one of them"
+            )
         for name, value, known in (("--similar-measure", self.measure, MEASURES), ("--similar-keep", self.keep, KEEP)):
             if value not in known:
                 raise ValueError(f"unknown {name} {value!r}; the known ones are {', '.join(known)}")
@@ -130,9 +137,25 @@ def probability(similarity: float, bands: int, rows: int) -> float:
 
 
 def bands_and_rows(share: float, recall: float = DEFAULT_RECALL) -> tuple[int, int]:
-    """The most rows, and so the fewest vain comparisons, with which pairs of some similarity are found as surely as they shall be."""
+    """The most rows, and so the fewest vain comparisons, with which pairs of some similarity are found as surely as they shall be.
+
+    Raises:
+        ValueError: if no signature finds them so surely.
+    """
     choices = ((_NUM_HASHES // rows, rows) for rows in range(32, 0, -1))
-    return next((choice for choice in choices if probability(share, *choice) >= recall), (_NUM_HASHES, 1))
+    found = next((choice for choice in choices if probability(share, *choice) >= recall), None)
+    if found is None:
+        raise ValueError(
+            f"--similar-documents {share:g} with --similar-recall {recall:g} cannot be reached: of pairs of that similarity {_NUM_HASHES} hashes"
+            f" compare {probability(share, _NUM_HASHES, 1):.3f} at most; ask for a similarity of {_least_share(recall):.3f} or more, for less recall,"
+            " or give --similar-bands and --similar-rows"
+        )
+    return found
+
+
+def _least_share(recall: float) -> float:
+    """The least similarity that is found so surely, rounded up to three digits."""
+    return math.ceil(1000 * (1 - (1 - recall) ** (1 / _NUM_HASHES))) / 1000
 
 
 @dataclass(frozen=True)

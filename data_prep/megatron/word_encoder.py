@@ -197,8 +197,17 @@ def plain(tokenizer: Tokenizer) -> Tokenizer:
 
 
 def word_encoder(tokenizer: Tokenizer) -> WordEncoder | LibraryEncoder:
-    """The fastest exact encoder of a tokenizer."""
+    """The fastest exact encoder of a tokenizer.
+
+    Raises:
+        ValueError: if its tokens are not the same each time, so that none is exact.
+    """
     plain(tokenizer)
+    if dropout := getattr(tokenizer.model, "dropout", None):
+        raise ValueError(
+            f"the tokenizer leaves out merges at random (dropout {dropout:g}), so that a text has other tokens each time;"
+            ' set "dropout" to null in its tokenizer.json'
+        )
     try:
         rules = word_rules(tokenizer)
     except NotExactError as error:

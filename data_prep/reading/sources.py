@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import difflib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -32,9 +33,11 @@ _HOW_KEYS = (
     "how",
     "languages",
     "example",
+    "codes",
 )
 _OF_LANGUAGE = "{language}"
 _CHOICE = re.compile(r"([^:=]+)(?::([^=]+))?(?:=(.+))?", re.DOTALL)
+_WITH_SCRIPT = re.compile(r"[a-z]{3}_[A-Z][a-z]{3}")
 _SAVED = ("dataset_dict.json", "state.json")  # of datasets' save_to_disk, of several splits or one
 
 _LIMITS = ("max_documents", "sample_documents")
@@ -143,7 +146,8 @@ def read_sources(table: Path, *, only: Sequence[str] = (), folder: Path | None =
     Args:
         only: names to take, in this order, of a corpus or of a row with `languages`; NAME:CODE of a row with {language} and no table of them
             (fineweb2:slv_Latn), and either with =FOLDER for a copy in the published form; all where none is given.
-        folder: where the files are, in a folder by the name of each corpus; None for patterns relative to the table.
+        folder: where the files are, in a folder by the name of each corpus and in one of the forms of `files`; None for patterns relative to
+            the table, all of which have files.
 
     Raises:
         ValueError: if the table cannot be read, a name is unknown, or a file is missing.
@@ -153,7 +157,7 @@ def read_sources(table: Path, *, only: Sequence[str] = (), folder: Path | None =
     each = {name: row for group in members.values() for name, row in group.items()}
     asked = [_choice(given) for given in only]
     if unknown := [name for name, _, _ in asked if name not in rows and name not in each]:
-        raise ValueError(f"{table} has no corpus {', '.join(unknown)}; it has {', '.join(rows)}")
+        raise ValueError(_unknown(table, unknown, list(dict.fromkeys((*rows, *each)))))
     sources = []
     for name, code, copy in asked or [(name, "", "") for name in rows]:
         if code or (name in rows and is_template(rows[name])):
@@ -167,7 +171,18 @@ def read_sources(table: Path, *, only: Sequence[str] = (), folder: Path | None =
 def _choice(given: str) -> tuple[str, str, str]:
     """Name, code and folder of NAME[:CODE][=FOLDER]."""
     found = _CHOICE.fullmatch(given)
-    return (given, "", "") if found is None else (found[1], found[2] or "", found[3] or "")
+    if found is None:
+        raise ValueError(f"the corpus {given!r} is not of the form NAME[:CODE][=FOLDER], such as fineweb2:slv_Latn or cc100_sl=downloads/")
+    return found[1], found[2] or "", found[3] or ""
+
+
+def _unknown(table: Path, names: Sequence[str], known: Sequence[str]) -> str:
+    """The sentence about names that a table does not have, with those nearest to them; of the papers' table, which has hundreds, no others."""
+    plain = {name.lower().replace("-", "_"): name for name in known}
+    near = [difflib.get_close_matches(name.lower().replace("-", "_"), list(plain), n=5) for name in names]
+    nearest = ", ".join(dict.fromkeys(plain[found] for group in near for found in group))
+    others = "python -m data_prep.collect --list shows all" if table == KNOWN_TABLE else f"it has {', '.join(known)}"
+    return f"{table} has no corpus {', '.join(names)}; {f'the nearest are {nearest}; ' if nearest else ''}{others}"
 
 
 def is_template(row: Mapping[str, Any]) -> bool:
@@ -179,13 +194,23 @@ def _of_language(table: Path, rows: Mapping[str, dict[str, Any]], name: str, cod
     row = rows.get(name)
     if row is None or not is_template(row):
         raise ValueError(f"{table}: {name}:{code} asks for a language of {name}, which is one corpus; leave out :{code}")
-    if not is_language(code):
-        example = row.get("example", "slv_Latn")
+    codes: Mapping[str, str] | None = row.get("codes")
+    if codes is not None and code not in codes:
+        raise ValueError(
+            f"{table}: {name} is there for {', '.join(codes)}; name one of them, such as {name}:{next(iter(codes))}, not {code!r}"
+        )
+    example = str(row.get("example", "slv_Latn"))
+    if codes is None and not (is_language(code) and ("example" not in row or _has_script(code) == _has_script(example))):
         raise ValueError(
             f"{table}: {name} is a corpus of each language; name one as its publisher does, such as {name}:{example}, not {code!r}"
         )
     filled: dict[str, Any] = _filled(row, code)
-    return {**filled, "name": f"{name}_{code}", "language": code}
+    return {**filled, "name": f"{name}_{code}", "language": codes[code] if codes else code}
+
+
+def _has_script(code: str) -> bool:
+    """Whether a code is of a language and a script (slv_Latn), as some publishers name their corpora."""
+    return _WITH_SCRIPT.fullmatch(code) is not None
 
 
 def _members(table: Path, row: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -233,13 +258,24 @@ def _copied(table: Path, row: Mapping[str, Any], copy: str) -> dict[str, Any]:
     patterns = row.get("local", row.get("files"))
     if patterns is None:
         raise ValueError(f"{table}: the form of copies of {row['name']} is not known; give its files with --input")
-    found = next((pattern for pattern in patterns if any(Path(copy).glob(pattern))), None)
-    if found is None:
+    found = _first_form(Path(copy).absolute(), patterns)
+    if not found:
         raise ValueError(f"{copy} has no files of {row['name']}; expected {' or '.join(patterns)}")
-    return {
-        **{key: value for key, value in row.items() if key != "huggingface"},
-        "files": [str(path) for path in sorted(Path(copy).absolute().glob(found))],
-    }
+    return {**{key: value for key, value in row.items() if key != "huggingface"}, "files": list(map(str, found))}
+
+
+def _first_form(folder: Path, patterns: Sequence[str]) -> list[Path]:
+    """The files of the first pattern that has any: a corpus is published in several forms, of which one is at hand."""
+    return next((files for pattern in patterns if (files := sorted(folder.glob(pattern)))), [])
+
+
+def _downloaded(folder: Path, row: Mapping[str, Any]) -> list[Path]:
+    """The files of a row in its folder."""
+    found = _first_form(folder, row["files"])
+    if not found:
+        hint = f"; get it: {row['how']}" if "how" in row else ""
+        raise ValueError(f"{folder}: no file is called {' or '.join(row['files'])}{hint}")
+    return found
 
 
 def _source(table: Path, row: Mapping[str, Any], folder: Path | None, copy: str = "") -> Source:
@@ -262,11 +298,7 @@ def _source(table: Path, row: Mapping[str, Any], folder: Path | None, copy: str 
     if len(limits) > 1:
         raise ValueError(f"{table}: {name} has both {' and '.join(limits)}; leave one of them out")
     if dataset is None:
-        try:
-            paths = files_of_patterns(table if folder is None else folder / "x", row["files"])
-        except ValueError as error:
-            hint = f"; get it: {row['how']}" if "how" in row else ""
-            raise ValueError(f"{error}{hint}") from error
+        paths = files_of_patterns(table, row["files"]) if folder is None or copy else _downloaded(folder, row)
         require_text_files(paths, options.get("separator"))
         corpus = Corpus(corpus.name, tuple(paths), **corpus.facts)
     return Source(corpus, dataset, **options)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import signal
 import subprocess
@@ -62,6 +63,14 @@ def _signal_a_command(tmp_path: Path, signum: signal.Signals, code: int, stderr:
     group.wait_until(lambda: "ready\n" in (tmp_path / "stdout").read_text(), timeout_seconds=30)
     group.process.send_signal(signum)
     assert group.wait(timeout_seconds=30) == Finished(code, "ready\ncleaned\n", stderr)
+
+
+def test_more_workers_than_a_machine_can_start_are_refused() -> None:
+    """Each is a process, and all are started at once: 100,000 stopped a machine for a quarter of an hour."""
+    for workers, sentence in ((0, "--workers is 0; expected at least 1"), (100_000, "--workers is 100000; expected at most ")):
+        with pytest.raises(ValueError, match=sentence):
+            command.require_positive(argparse.Namespace(workers=workers, max_document_mib=1))
+    command.require_positive(argparse.Namespace(workers=256, max_document_mib=1))
 
 
 def test_help_shows_the_docstring_and_ends_with_the_example(capsys: pytest.CaptureFixture[str]) -> None:

@@ -370,9 +370,14 @@ def test_families_ask_for_a_language(tmp_path: Path) -> None:
     assert source.huggingface == HuggingFace("HuggingFaceFW/fineweb-2", "hrv_Latn") and source.corpus.facts["language"] == "hrv_Latn"
     [glot500] = read_sources(KNOWN_TABLE, only=["glot500_slv_Latn"])
     assert glot500.huggingface is not None
+    [simple] = read_sources(KNOWN_TABLE, only=["wikipedia_2022:simple"])
+    assert simple.huggingface == HuggingFace("legacy-datasets/wikipedia", "20220301.simple") and simple.corpus.facts["language"] == "en"
     for given, sentence in (
         ("fineweb2", "fineweb2 is a corpus of each language; name one as its publisher does, such as fineweb2:slv_Latn, not ''"),
         ("fineweb2:Slovene", "such as fineweb2:slv_Latn, not 'Slovene'"),
+        ("hplt3:sl", "name one as its publisher does, such as hplt3:slv_Latn, not 'sl'"),
+        ("culturax:slv_Latn", "name one as its publisher does, such as culturax:sl, not 'slv_Latn'"),
+        ("wikipedia_2022:sl", "is there for de, en, fr, frr, it, simple; name one of them, such as wikipedia_2022:de, not 'sl'"),
         ("kas:sl", "kas:sl asks for a language of kas, which is one corpus; leave out :sl"),
         (
             f"hplt2:slv_Latn={tmp_path}",
@@ -399,7 +404,7 @@ def test_every_language_of_glot500() -> None:
     assert all(int(line["sentences"]) >= 30_000 for line in lines if line["kind"] == "tail"), "Glot500, section 3: what is in Glot500-c"
     [one] = read_sources(KNOWN_TABLE, only=["glot500_srp_Cyrl"])
     assert (one.corpus.name, one.corpus.facts["language"]) == ("glot500_srp_Cyrl", "srp_Cyrl")
-    with pytest.raises(ValueError, match=r"has no corpus glot500_sl; it has metafida, .* glot500, "):
+    with pytest.raises(ValueError, match=r"has no corpus glot500_sl; the nearest are glot500, "):
         read_sources(KNOWN_TABLE, only=["glot500_sl"])
 
 
@@ -427,8 +432,29 @@ def test_missing_download_says_how_to_get_it(tmp_path: Path) -> None:
     with pytest.raises(ValueError) as error:
         main(["--known", "cc100_sl", "--folder", str(tmp_path), "--output", str(tmp_path / "out")])
     assert str(error.value).endswith("no file is called sl.txt.xz; get it: data.statmt.org/cc-100/sl.txt.xz")
-    with pytest.raises(ValueError, match=r"known_corpora\.yaml has no corpus kass; it has metafida, kas, "):
-        main(["--known", "kass", "--output", str(tmp_path / "out")])
+
+
+@pytest.mark.parametrize("name, form", [("kas", "kas.vert.gz"), ("macocu:sl", "MaCoCu-sl-2.0.prevert"), ("macocu:sl", "sl.jsonl")])
+def test_a_download_in_one_of_its_forms_is_enough(name: str, form: str, tmp_path: Path) -> None:
+    (tmp_path / name.partition(":")[0]).mkdir()
+    path = tmp_path / name.partition(":")[0] / form
+    path.write_bytes(b"")
+    [source] = read_sources(KNOWN_TABLE, only=[name], folder=tmp_path)
+    assert source.corpus.paths == (path,)
+
+
+def test_unknown_names_bring_the_nearest(tmp_path: Path) -> None:
+    for given, sentence in (
+        ("kass", "has no corpus kass; the nearest are kas"),
+        ("nemotron-cc", "has no corpus nemotron-cc; the nearest are nemotron_cc, "),
+        ("CulturaX:sl", "has no corpus CulturaX; the nearest are culturax, "),
+        ("glot500_srp_Latin", "has no corpus glot500_srp_Latin; the nearest are glot500_srp_Latn, "),
+        ("zzzz", "has no corpus zzzz; python -m data_prep.collect --list shows all"),
+        ("hplt3:slv_Latn=", "the corpus 'hplt3:slv_Latn=' is not of the form NAME[:CODE][=FOLDER], such as "),
+    ):
+        with pytest.raises(ValueError) as error:
+            main(["--known", given, "--output", str(tmp_path / "out")])
+        assert sentence in str(error.value) and len(str(error.value)) < 400
 
 
 def test_list(capsys: pytest.CaptureFixture[str]) -> None:
@@ -469,6 +495,23 @@ def test_bad_options(write: Write, tmp_path: Path) -> None:
         ("--input", f"a={path}"): "--output is missing; name a new directory",
         ("--input", f"a={path}", "--output", "o", "--language", "b=sl"): "--language, --domain or --licence names b, which no --input does",
         ("--input", f"a={path}", "--output", "o", "--language", "sl"): "--language sl is not of the form NAME=VALUE",
+        (
+            "--input",
+            f"a={path}",
+            "--output",
+            "o",
+            "--language",
+            "a=slovene",
+        ): "--language a=slovene names no language; expected an ISO 639 code, such as a=sl",
+        (
+            "--input",
+            f"a={path}",
+            "--output",
+            "o",
+            "--folder",
+            "d",
+        ): "--folder says where --known looks for its corpora; give --known NAME..., or leave it out",
+        ("--known", "kas", "--output", "o", "--language", "kas=sl"): "--language is for corpora of --input; the tables of others have it",
         ("--input", f"a={tmp_path / 'e'}", "--output", "o"): f"the input file {tmp_path / 'e'} does not exist",
     }.items():
         with pytest.raises(ValueError) as error:

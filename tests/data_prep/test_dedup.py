@@ -371,6 +371,43 @@ def test_a_killed_worker_is_an_error_that_names_its_shards() -> None:
             ["--input", "x={a}", "--similar-documents", "0.7", "--similar-bands", "100", "--similar-rows", "11"],
             "--similar-bands 100 of --similar-rows 11 are 1100 hashes a document; expected at most 1024",
         ),
+        (
+            ["--input", "x={a}", "--similar-documents", "0.01"],
+            "--similar-documents 0.01 with --similar-recall 0.98 cannot be reached: of pairs of that similarity 256 hashes compare 0.924 at most;"
+            " ask for a similarity of 0.016 or more, for less recall, or give --similar-bands and --similar-rows",
+        ),
+        (
+            ["--input", "x={a}", "--similar-documents", "--similar-recall", "0.9", "--similar-bands", "20", "--similar-rows", "5"],
+            "--similar-recall and --similar-bands exclude each other, as bands and rows follow from the recall; leave one out",
+        ),
+        (
+            ["--input", "x={a}", "--similar-documents", "--similar-unchecked", "--similar-measure", "containment"],
+            "--similar-unchecked compares nothing, so --similar-measure containment would mean nothing; leave out one of them",
+        ),
+        *(
+            (
+                ["--input", "x={a}", *words],
+                f"{words[0]} needs --similar-documents, which says from which similarity on a document goes",
+            )
+            for words in (
+                ["--similar-ngram", "0"],
+                ["--similar-recall", "0.9"],
+                ["--similar-measure", "containment"],
+                ["--similar-keep", "first"],
+                ["--similar-unchecked"],
+            )
+        ),
+        (["--input", "x={a}", "--against", "{b}", "--against-ngram", "0"], "--against-ngram is 0; expected at least 1"),
+        (["--input", "x={a}", "--against", "{b}", "--against-shortest", "0"], "--against-shortest is 0; expected at least 1"),
+        (
+            ["--input", "x={a}", "--against-ngram", "8"],
+            "--against-ngram needs --against or --against-sets, which say what is protected",
+        ),
+        (
+            ["--input", "x={a}", "--passes", "1", "--memory", "0.0625"],
+            "--passes 1 needs 200 MiB of memory for about 3 tokens, and there are 64 MiB in --memory; leave out --passes, or give --passes 2, whose"
+            " output is the same",
+        ),
         (["--input", "x={a}", "--against", "none.jsonl"], "the input file none.jsonl does not exist"),
     ],
 )
@@ -379,7 +416,7 @@ def test_misuse(tmp_path: Path, write: Write, arguments: list[str], sentence: st
     with pytest.raises(ValueError) as error:
         main([argument.format(**names) for argument in arguments] + ["--output", str(tmp_path / "o")])
     assert str(error.value) == sentence.format(**names)
-    assert not (tmp_path / "o").exists()
+    assert not (tmp_path / "o").exists() and not (tmp_path / ".o.unfinished").exists()
 
 
 def test_corpora_from_a_table(tmp_path: Path, write: Write) -> None:

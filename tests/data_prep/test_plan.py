@@ -94,6 +94,15 @@ def test_the_rates_of_the_project_are_of_all_stages(capsys: pytest.CaptureFixtur
     assert all(few.seconds > more.seconds > few.seconds / 8 for few, more in zip(one, many)), "what one process does alone stays"
 
 
+def test_text_of_more_lines_than_dedup_takes_is_to_be_cut(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--terabytes", "0.9"]) == 0 and "parts" not in capsys.readouterr().out
+    assert main(["--terabytes", "5"]) == 0
+    assert (
+        "dedup decides on 4.29 billion lines at most, and these are about 22.2 billion: give it the text in 6 parts"
+        in capsys.readouterr().out
+    )
+
+
 def test_mistakes_are_said_in_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "rates.json").write_text(json.dumps({"format": 7}))
     for words, sentence in (
@@ -103,6 +112,16 @@ def test_mistakes_are_said_in_a_sentence(tmp_path: Path) -> None:
         (["--terabytes", "1", "--rates", str(tmp_path / "rates.json")], "holds no rates of data_prep.plan"),
         (["--measure", "a.jsonl"], "--measure needs --tokenizer DIR and --output FILE"),
         (["--measure", "a.jsonl", "--tokenizer", "t", "--output", str(tmp_path / "rates.json")], "exists; remove it"),
+        (["--measure", "a.jsonl", "--tokenizer", "t", "--output", str(tmp_path / "no/rates.json")], "/no of --output does not exist"),
+        (
+            ["--measure", "a.jsonl", "--tokenizer", "t", "--output", str(tmp_path / "r"), "--work", "no"],
+            "folder no of --work does not exist",
+        ),
+        (["--measure", "a.jsonl", "--nodes", "2"], "--measure does not use --nodes; leave it out"),
+        (["--terabytes", "1", "--output", "r.json", "--work", "w"], "--terabytes does not use --work, --output; leave it out"),
+        (["--terabytes", "1e9"], "--terabytes is 1e.09; expected at most 1,000,000"),
+        (["--terabytes", "1", "--workers", "1000000"], "--workers is 1e.06; expected at most 10,000"),
+        (["--terabytes", "1", "--memory", "0.01"], "--memory is 0.01 GiB; dedup takes at least 0.0625 for each worker"),
     ):
         with pytest.raises(ValueError, match=sentence):
             main(words)

@@ -6,6 +6,7 @@ import gzip
 import json
 import tempfile
 import tracemalloc
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -118,6 +119,16 @@ def test_passes_follow_from_free_memory_and_are_said(tmp_path: Path, capsys: pyt
         "about 6 GB of text, 1,000,000,000 tokens, in 12 files; one pass needs 22.5 GiB of memory, 16 GiB are free: two passes in 32 ranges,"
         " 2.75 GiB for each of 4 workers, 14 GiB of disk"
     )
+    assert sentence(size, tight, free_bytes=16 << 30, workers=4, substrings=True).endswith(
+        "14 GiB of disk; then up to 22.5 GiB of memory of one process for repeated spans"
+    )
+    with pytest.raises(
+        ValueError, match=r"^--passes 1 needs 22.5 GiB of memory for about 1,000,000,000 tokens, and there are 16 GiB free; leave out"
+    ):
+        choose(size, free_bytes=16 << 30, workers=4, passes=1, memory_bytes=None)
+    many = replace(size, num_documents=10**7)
+    alike = choose(many, free_bytes=64 << 30, workers=4, passes=None, memory_bytes=None, similar_bands=64)
+    assert alike.disk_bytes == 4 * 10**9 + 8 * 64 * 10**7, "n-grams and keys of bands, before the output is written"
     [path] = _write(tmp_path, [["ena dva tri"] * 3])
     assert main(["--input", f"c={path}", "--workers", "1", "--output", str(tmp_path / "out")]) == 0
     said = capsys.readouterr().err

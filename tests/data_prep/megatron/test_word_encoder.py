@@ -286,7 +286,6 @@ def test_what_is_not_exact_goes_to_the_library() -> None:
             word_rules(Tokenizer.from_str(json.dumps(description)))
         return str(error.value)
 
-    assert refused(nothing, dropout=0.1) == "its merges are left out at random"
     assert refused(added) == "its added tokens are sought in normalized text"
     assert refused(many_added) == "18 tokens were added to it, and it puts a space before its texts"
     assert refused(digits, "GPT-2") == "its pre-tokenizer is not known"
@@ -385,3 +384,12 @@ def test_real_tokenizers_on_all_real_text(tmp_path: Path, name: str) -> None:
     else:
         tokenizer = real_tokenizer(name, tmp_path)
     require_equal_on(sorted(text.rglob("*.gz")), tokenizer)
+
+
+def test_random_merges_are_refused() -> None:
+    tokenizer = byte_level(pre_tokenizers.ByteLevel(add_prefix_space=False))
+    tokenizer.model.dropout = 0.1
+    with pytest.raises(
+        ValueError, match=r"^the tokenizer leaves out merges at random \(dropout 0.1\), so that a text has other tokens each time"
+    ):
+        word_encoder(tokenizer)
