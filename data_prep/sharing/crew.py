@@ -126,6 +126,9 @@ def _lead(lease: Lease, place: Path, workers: _Workers, work: Callable[[], Manif
         manifest = _led(Leader(lease, board, workers), work)
     except BaseException as error:
         board.end(str(error) or type(error).__name__)
+        workers.stop()
+        if not board.num_members():  # nobody else has come who would be told
+            shutil.rmtree(place, ignore_errors=True)
         raise
     workers.stop()
     shutil.rmtree(place, ignore_errors=True)

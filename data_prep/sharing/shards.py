@@ -11,7 +11,7 @@ import multiprocessing
 import os
 import shutil
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
@@ -60,6 +60,8 @@ def ordered_map(
         yield from map(function, items)
         return
     waiting: deque[tuple[Item, Future[Result]]] = deque()
+    if isinstance(items, Sized):
+        workers = min(workers, max(1, len(items)))  # all of a pool's are started at once
     pool = ProcessPoolExecutor(workers, multiprocessing.get_context("fork"), _start_worker, (initializer, initargs))
     try:
         for item in items:

@@ -111,6 +111,7 @@ def test_two_machines_make_the_bytes_of_one(
     assert again.error() == "", "what is complete is not done again"
     other = machines(main, [*words, "--workers", "1", "--shared", "--max-document-mib", "7", "--output", str(two)])
     assert "exists and is not empty" in str(other.error())
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["one", "two"], "nor behind a refusal"
 
 
 @pytest.mark.long
