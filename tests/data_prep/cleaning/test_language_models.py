@@ -14,6 +14,7 @@ import pytest
 from common.artifacts import read_manifest
 from data_prep.clean import main
 from data_prep.cleaning.fasttext_model import FastTextModel
+from data_prep.cleaning.filter_settings import read_filters
 from data_prep.cleaning.language_filter import LanguageFilter
 from data_prep.reading.languages import LanguageCode, is_language, language_code, members, short_code
 
@@ -122,8 +123,16 @@ def test_groups_are_settings(tmp_path: Path, write: Write) -> None:
     manifest = read_manifest(tmp_path / "o")
     assert manifest.facts["rules"]["language_model"] == str(GLOTLID_LIKE) and str(GLOTLID_LIKE) in manifest.inputs
     assert "odd" in manifest.facts["rules"]["filters"]["close_languages"]
+    norwegian = write(
+        "n.yaml", "base: web\nclose_languages:\n  Norwegian: {nb: [Latn], nn: [Latn], no: [Latn]}\n"
+    )  # as the documentation has it
+    assert main([*common[:2], "--language", "nb", "--filters", str(norwegian), "--workers", "1", "--output", str(tmp_path / "n")]) == 0
+    with pytest.raises(ValueError, match="close_languages: odd has the unknown script Latin; the known ones are Arab, "):
+        read_filters(str(write("s.yaml", "close_languages: {odd: {sl: [Latin], it: [Latn]}}")))
+    with pytest.raises(ValueError, match="close_languages is 'sl'; expected names of groups, each with languages with their scripts"):
+        read_filters(str(write("t.yaml", "close_languages: sl")))
     for wrong in ("close_languages: [sl, it]", "close_languages: {odd: [sl, it]}", "close_languages: {odd: {Slovene: [Latn]}}"):
-        with pytest.raises(ValueError, match=r"expected languages with their scripts, such as \{nb: \[Latn\], nn: \[Latn\]\}"):
+        with pytest.raises(ValueError, match=r"languages with their scripts, such as \{nb: \[Latn\], nn: \[Latn\]\}"):
             main([*common[:4], "--filters", str(write("w.yaml", wrong)), "--language", "sl", "--output", str(tmp_path / "p")])
 
 
