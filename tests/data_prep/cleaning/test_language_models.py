@@ -57,6 +57,7 @@ def test_what_is_no_model_is_refused(tmp_path: Path, write: Write) -> None:
     whole = GLOTLID_LIKE.read_bytes()
     cases = {
         tmp_path / "none.bin": "does not exist; give a fastText model (.bin or .ftz), such as that of GlotLID",
+        tmp_path: "is no file; give a fastText model (.bin or .ftz), such as that of GlotLID",
         write("empty.bin", b""): "is empty; expected a fastText model (.bin or .ftz)",
         write(
             "text.bin", "no model at all"
@@ -70,6 +71,8 @@ def test_what_is_no_model_is_refused(tmp_path: Path, write: Write) -> None:
         ): "holds word vectors of fastText, which tell no language; expected a supervised model",
         _changed(tmp_path, "loss.bin", 32, "<i", 9): "was trained with the unknown loss 9; expected a model of fastText 0.9",
         _changed(tmp_path, "dimension.bin", 8, "<i", 7): "has matrices that do not fit its labels and dimension; copy it again",
+        _changed(tmp_path, "parts.bin", 40, "<i", 1 << 20): "vectors, fewer than its words and their parts ask for; copy it again",
+        _changed(tmp_path, "numbers.bin", len(whole) - 4, "<f", float("nan")): "has vectors of labels that are no numbers; copy it again",
         _changed(tmp_path, "labels.bin", 72, "<i", 5): "counts 120 words and 5 labels but holds others; copy it again",
     }
     for path, sentence in cases.items():
@@ -170,8 +173,10 @@ def test_paragraphs_in_other_languages_are_cut(model: Path | None, tmp_path: Pat
 
 def test_options_without_a_language_are_refused(tmp_path: Path, write: Write) -> None:
     path = write("a.jsonl", json.dumps({"text": SLOVENE}) + "\n")
-    for option in (["--language-model", str(GLOTLID_LIKE)], ["--language-unit", "paragraph"]):
-        with pytest.raises(ValueError, match=r"^--language-model and --language-unit need --language; name the languages that may stay$"):
+    for option in (
+        ["--language-model", str(GLOTLID_LIKE)], ["--language-unit", "paragraph"], ["--close-languages", "apart"], ["--min-language-score", "0.9"]
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=rf"^{option[0]} needs --language; name the languages that may stay$"):
             main(["--input", f"c={path}", *option, "--output", str(tmp_path / "o")])
     with pytest.raises(ValueError, match=r"^--language de is unknown; the known ones are en, hr, it, sl, sr$"):
         main(["--input", f"c={path}", "--language", "de", "--language-model", str(GLOTLID_LIKE), "--output", str(tmp_path / "o")])
