@@ -174,6 +174,23 @@ def test_a_broken_model_and_too_little_text_are_refused(models: Path, tmp_path: 
     (tmp_path / "model.npz").write_bytes((models / "classifier/model.npz").read_bytes()[:1000])
     with pytest.raises(ValueError, match=r"model\.npz is no whole model of data_prep\.fit_quality; make it again$"):
         load_model(tmp_path)
+    for kind, name, wrong in (
+        ("classifier", "weights", np.zeros(3, np.float32)),
+        ("classifier", "numbers", np.array([np.nan, 1, 0])),
+        ("classifier", "knots", np.zeros(3)),
+        ("perplexity", "counts_0", np.zeros(1, np.float32)),
+        ("perplexity", "totals", np.array([np.inf, 1])),
+    ):
+        load_model.cache_clear()
+        with np.load(models / kind / "model.npz") as saved:
+            np.savez(tmp_path / "model.npz", **{**saved, name: wrong})
+        with pytest.raises(ValueError, match=r"model\.npz is no whole model of data_prep\.fit_quality; make it again$"):
+            load_model(tmp_path)
+    damaged = bytearray((models / "classifier/model.npz").read_bytes())
+    damaged[damaged.index(b"PK\x01\x02") + 6] = 127  # a version of ZIP that zipfile does not know, and says so by NotImplementedError
+    (tmp_path / "model.npz").write_bytes(damaged)
+    with pytest.raises(ValueError, match=r"model\.npz is no whole model of data_prep\.fit_quality; make it again$"):
+        load_model(tmp_path)
     few = write("few.jsonl", jsonl(GOOD[:15]))
     for good, web, option in ((few, models / "web.jsonl", "good"), (models / "good.jsonl", few, "web")):
         with pytest.raises(ValueError, match=f"^--{option} has 15 texts, too few to fit and measure on; give at least 200"):
@@ -181,6 +198,20 @@ def test_a_broken_model_and_too_little_text_are_refused(models: Path, tmp_path: 
     with pytest.raises(ValueError, match=r"^--good and --web both name a; give each source its own name$"):
         fit_quality.main(["--good", f"a={few}", "--web", f"a={models / 'web.jsonl'}", "--output", str(tmp_path / "o")])
     assert not (tmp_path / "o").exists()
+
+
+@pytest.mark.parametrize(
+    "options, sentence",
+    [
+        (["--order", "3"], "--order is of --kind perplexity and means nothing to a classifier; leave it out, or name that kind"),
+        (["--kind", "perplexity", "--order", "500"], "--order is 500; expected at most 20, as each takes as much memory as the text"),
+        (["--kind", "perplexity", "--calibration", "platt"], "--calibration is of --kind classifier and means nothing to perplexity;"),
+    ],
+)
+def test_options_of_the_other_model_are_refused(options: list[str], sentence: str, models: Path, tmp_path: Path) -> None:
+    with pytest.raises(ValueError) as error:
+        _fit(models, tmp_path / "o", *options)
+    assert str(error.value).startswith(sentence) and not (tmp_path / "o").exists()
 
 
 def _plain_perplexity(reference: list[str], text: str, order: int) -> float:
