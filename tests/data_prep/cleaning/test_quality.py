@@ -60,6 +60,15 @@ def test_columns_as_thresholds(tmp_path: Path, write: Write) -> None:
         "d1": ("score: education", "int_score 2"),
         "d2": ("score: hplt", "doc_scores.0 4"),
     }
+    manifest = read_manifest(output)
+    assert manifest is not None
+    not_judged = manifest.facts["counts"]["c"]["not_judged"]
+    assert {reason: (change["documents"], change["samples"][0]["detail"]) for reason, change in not_judged.items()} == {
+        "score: education": (2, "no int_score"),
+        "score: hplt": (1, "no doc_scores.0"),
+        "score: p": (2, "no metadata.p"),
+    }
+    assert "| c | not judged | score: education | 2 | 0 |" in " ".join((output / "report.md").read_text().split())
     output = cleaned(tmp_path, path, "{education: {key: int_score, min: 3, missing: drop}}")
     assert {row["id"]: row["detail"] for row in rows(output / "removed")} == {
         "d1": "int_score 2",
@@ -82,6 +91,10 @@ def test_columns_as_thresholds(tmp_path: Path, write: Write) -> None:
         ("{s: {key: a, min: 1, missing: maybe}}", "expected missing: keep or drop (with a key), as: NAME (with a model)"),
         ("{s: {key: a, min: 1, as: b}}", "expected missing: keep or drop (with a key), as: NAME (with a model)"),
         ("{s: {model: nowhere, min: 1}}", "nowhere holds no model.npz; expected an output of data_prep.fit_quality"),
+        ("{s: {key: a, min: 1.0e999}}", "scores: s: min is inf; expected a number"),
+        ("{s: {key: a, min: 3, max: 1}}", "scores: s has min 3 above max 1, so no text would pass; change one of them"),
+        ("{s: {key: null, min: 1}}", "scores: s: key is None; expected text"),
+        ("{s: {model: null, min: 1}}", "scores: s: model is None; expected text"),
         ("[3]", "scores is [3]; expected a mapping, as the built-in settings have it"),
     ],
 )
