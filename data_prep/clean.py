@@ -59,6 +59,8 @@ def clean(
     rules, reading = rules or CleanRules(), reading or Reading()
     rules.language_filter()  # refused before anything is written
     settings = settings_for(rules.filters, None)
+    if over := [rule.name for rule in settings.scores if rule.written_as == reading.text_key]:
+        raise ValueError(f"scores: {over[0]}: as is {reading.text_key!r}, the key of the text; choose another name")
     _require_models_of_languages(settings.scores, corpora, rules.languages)
     models = [rule.model / MODEL_NAME for rule in settings.scores if rule.model is not None]
     further = [Path(file) for file in (*(settings.blocked_urls or {}).get("files", ()), *models, rules.language_model) if file is not None]

@@ -208,7 +208,7 @@ def settings_for(whole: Mapping[str, Any], language: str | None) -> FilterSettin
         replacement,
         tuple(rule for rule in rules if stop_words or not rule.needs_stop_words),
         stop_words,
-        tuple(score_rule(name, row) for name, row in (merged["scores"] or {}).items() if row is not False),
+        _scores(merged["scores"] or {}),
     )
 
 
@@ -297,6 +297,15 @@ def _repeated_lines(given: Any) -> dict[str, float] | None:
 def _phrases(given: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
     found = {name: setting_values.texts(f"phrases: {name}", phrases) for name, phrases in given.items()}
     return {name: phrases for name, phrases in found.items() if phrases}
+
+
+def _scores(given: Mapping[str, Any]) -> tuple[ScoreRule, ...]:
+    rules = tuple(score_rule(name, row) for name, row in given.items() if row is not False)
+    by_key: dict[str, str] = {}
+    for rule in rules:
+        if rule.written_as and (other := by_key.setdefault(rule.written_as, rule.name)) != rule.name:
+            raise ValueError(f"scores: {other} and {rule.name} are both written as {rule.written_as!r}; give each its own name")
+    return rules
 
 
 def _blocked_urls(given: Any) -> dict[str, Any] | None:

@@ -61,6 +61,8 @@ def score_rule(name: str, row: Any) -> ScoreRule:
         raise ValueError(f"{where} has neither min nor max; expected one of them" + (", or as" if "model" in row else ""))
     if row.get("missing", KEEP) not in (KEEP, DROP) or not isinstance(written_as, str) or ("as" in row and "model" not in row):
         raise ValueError(f"{where} is {row!r}; expected missing: keep or drop (with a key), as: NAME (with a model)")
+    if written_as == "id":
+        raise ValueError(f"{where}: as is 'id', by which documents are known; choose another name")
     model = Path(row["model"]) if "model" in row else None
     rule = ScoreRule(name, row["key"] if model is None else None, model, minimum, maximum, row.get("missing") == DROP, written_as)
     if model is not None:

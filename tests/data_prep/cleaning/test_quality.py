@@ -90,6 +90,7 @@ def test_columns_as_thresholds(tmp_path: Path, write: Write) -> None:
         ("{s: {key: a, max: head}}", "scores: s: max is 'head'; expected a number"),
         ("{s: {key: a, min: 1, missing: maybe}}", "expected missing: keep or drop (with a key), as: NAME (with a model)"),
         ("{s: {key: a, min: 1, as: b}}", "expected missing: keep or drop (with a key), as: NAME (with a model)"),
+        ("{s: {model: a, min: 1, as: id}}", "scores: s: as is 'id', by which documents are known; choose another name"),
         ("{s: {model: nowhere, min: 1}}", "nowhere holds no model.npz; expected an output of data_prep.fit_quality"),
         ("{s: {key: a, min: 1.0e999}}", "scores: s: min is inf; expected a number"),
         ("{s: {key: a, min: 3, max: 1}}", "scores: s has min 3 above max 1, so no text would pass; change one of them"),
@@ -162,6 +163,18 @@ def test_models_as_filters(models: Path, tmp_path: Path, write: Write) -> None:
         cleaned(tmp_path, path, f"{{p: {{model: {models / 'perplexity'}, max: tail}}}}")
     written = rows(cleaned(tmp_path, path, f"{{q: {{model: {models / 'classifier'}, as: quality}}}}") / "text")
     assert len(written) == 80 and all(0 <= row["quality"] <= 1 for row in written)
+
+
+def test_a_score_does_not_stand_for_the_text_or_another_score(models: Path, tmp_path: Path, write: Write) -> None:
+    path = write("a.jsonl", jsonl(["ena"]))
+    row = f"{{model: {models / 'classifier'}, as: text}}"
+    for scores, sentence in (
+        (f"{{s: {row}}}", "scores: s: as is 'text', the key of the text; choose another name"),
+        (f"{{s: {row}, t: {row}}}", "scores: s and t are both written as 'text'; give each its own name"),
+    ):
+        with pytest.raises(ValueError) as error:
+            clean.main(["--input", f"c={path}", "--filters", str(write("f.yaml", f"scores: {scores}")), "--output", str(tmp_path / "o")])
+        assert str(error.value).endswith(sentence) and not (tmp_path / "o").exists()
 
 
 def test_a_model_of_another_language_is_refused(models: Path, tmp_path: Path, write: Write) -> None:
