@@ -196,6 +196,11 @@ class DocumentFilter:
             text = white_space(text)
         return text, refused
 
+    def to_show(self, text: str) -> str:
+        """A text, or a part of one, as it may be kept to be read: without the personal data that are not to stay, also where they come before that step."""
+        kinds = self.settings.personal_data
+        return masked(text, kinds, self.settings.replacement)[0] if kinds and may_hold(text.encode(), kinds) else text
+
     def refuses(self, data: bytes, language: str | None, dirt: int = ANYTHING) -> tuple[str, str] | None:
         """Reason and detail why a repaired text (UTF-8) does not pass the rules for its language, or was in the shard before; None where it passes."""
         return next(self.reasons(data, language, dirt), None)

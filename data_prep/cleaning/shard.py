@@ -288,10 +288,15 @@ class _Cleaner:
     ) -> None:
         """Write why a document went; characters: that it had."""
         reason, detail = refused
-        sample = {"place": self._place, "detail": detail, "before": text[: 2 * _CONTEXT]}
-        _count(self.counts.removed.setdefault(reason, Change()), characters, sample)
+        change = self.counts.removed.setdefault(reason, Change())
+        before = self._filter.to_show(text)[: 2 * _CONTEXT] if len(change.samples) < _MAX_SAMPLES else ""
+        _count(change, characters, {"place": self._place, "detail": detail, "before": before})
         # Of which nothing is left is shown as it came.
-        self.samples.add(reason, self._place, {"what": "document", "detail": detail, "text": shown(text or block.data(number).decode())})
+        self.samples.add(
+            reason,
+            self._place,
+            lambda: {"what": "document", "detail": detail, "text": shown(self._filter.to_show(text or block.data(number).decode()))},
+        )
         identity, line = block.identity(number, self._file_name), int(block.lines[number])
         removed_file.write({"id": identity, "file": self._file_name, "line": line, "reason": reason, "detail": detail})
 
@@ -347,10 +352,12 @@ class _Cleaner:
     def _changed(self, reason: str, before: str, after: str) -> None:
         change = self.counts.changed.setdefault(reason, Change())
         wanted = len(change.samples) < _MAX_SAMPLES and not reason.startswith(PERSONAL)
-        _count(change, len(before) - len(after), {"place": self._place, **(_difference(before, after) if wanted else {})})
+        to_show = self._filter.to_show
+        sample = _difference(to_show(before), to_show(after)) if wanted else {}
+        _count(change, len(before) - len(after), {"place": self._place, **sample})
 
     def _taken(self, reason: str, lines: Sequence[str]) -> None:
-        self.samples.add(reason, self._place, {"what": "lines", "text": shown("\n".join(lines))})
+        self.samples.add(reason, self._place, lambda: {"what": "lines", "text": shown(self._filter.to_show("\n".join(lines)))})
 
 
 def _count(change: Change, characters: int, sample: dict[str, str]) -> None:

@@ -226,6 +226,29 @@ def test_patterns_that_need_an_at_are_told(pattern: str, found: bool) -> None:
     assert masked("b c ab", (kind,), "-")[1].get("own", 0) == len(re.findall(pattern, "b c ab"))
 
 
+def test_personal_data_is_in_no_sample(tmp_path: Path, write: Write) -> None:
+    """What is taken before the step that masks, or mended around it, is kept to be read, in the manifest too."""
+    data = "janez.novak@posta.si, EMŠO 0101006500006."
+    rows = [
+        {"id": "blocked", "url": "https://spam.si/a", "text": f"{data} {NEWS}"},
+        {"id": "score", "score": 1, "text": f"{data} {MORE}"},
+        {"id": "notice", "text": f"Ta spletna stran uporablja piškotke, se strinjate? {data}\n{NEWS}"},
+        {"id": "markup", "text": f"<p>{data}</p>{MORE} {NEWS}"},
+        {"id": "language", "text": f"{data} The weather is nice today and the children are playing in the garden behind the house."},
+    ]
+    sites = write("sites.txt", "spam.si\n")
+    own = write("own.yaml", f"base: standard\nblocked_urls: {{key: url, files: [{sites}]}}\nscores: {{s: {{key: score, min: 3}}}}\n")
+    path = write("in.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+    output = tmp_path / "o"
+    assert main(["--input", f"c={path}", "--language", "sl", "--filters", str(own), "--workers", "1", "--output", str(output)]) == 0
+    samples = {row["reason"]: row["text"] for row in map(json.loads, (output / "samples/c.jsonl").read_bytes().splitlines())}
+    assert samples["blocked address"] == f"[e-mail], EMŠO [emso]. {NEWS}" and set(samples) == {
+        "blocked address", "score: s", "lines: cookie notices", "language",
+    }  # fmt: skip
+    for file in (file for file in output.rglob("*") if file.is_file()):
+        assert "novak" not in file.read_text() and "0101006" not in file.read_text(), file
+
+
 def test_personal_data_may_drop_the_text_or_stay(tmp_path: Path, write: Write) -> None:
     own = write(
         "own.yaml", "base: standard\npersonal_data:\n  replacement: '***'\n  emso: {action: drop}\n  e-mail: {action: keep}\n  oib: false\n"
