@@ -38,6 +38,9 @@ from data_prep.sharing import crew
 from data_prep.sharing.scanning import Reading, ReadingAgain
 from data_prep.sharing.shards import file_state, ordered_map, resumable_directory, shard_names
 
+_OF_RUNS = ("allow_characters", "other_alphabets", "typography", "problem_run_length", "problem_run_counts")
+_OF_LANGUAGES = ("language_model", "language_unit", "close_languages", "min_language_score")
+
 
 def clean(
     corpora: Sequence[Corpus],
@@ -56,6 +59,8 @@ def clean(
     rules, reading = rules or CleanRules(), reading or Reading()
     rules.language_filter()  # refused before anything is written
     settings = settings_for(rules.filters, None)
+    if over := [rule.name for rule in settings.scores if rule.written_as == reading.text_key]:
+        raise ValueError(f"scores: {over[0]}: as is {reading.text_key!r}, the key of the text; choose another name")
     _require_models_of_languages(settings.scores, corpora, rules.languages)
     models = [rule.model / MODEL_NAME for rule in settings.scores if rule.model is not None]
     further = [Path(file) for file in (*(settings.blocked_urls or {}).get("files", ()), *models, rules.language_model) if file is not None]
@@ -223,12 +228,23 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _require_defaults(arguments: argparse.Namespace, parser: argparse.ArgumentParser, names: Sequence[str], needed: str) -> None:
+    """Refuse options that nothing would heed."""
+    if given := [f"--{name.replace('_', '-')}" for name in names if getattr(arguments, name) != parser.get_default(name)]:
+        raise ValueError(f"{' and '.join(given)} {'need' if len(given) > 1 else 'needs'} {needed}")
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Clean corpora into a new directory."""
-    arguments = _parser().parse_args(argv)
+    parser = _parser()
+    arguments = parser.parse_args(argv)
     command.require_positive(arguments)
+    if arguments.samples < 0:
+        raise ValueError(f"--samples is {arguments.samples}; expected a number from 0")
     runs = None
-    if arguments.problem_runs is not None:
+    if arguments.problem_runs is None:
+        _require_defaults(arguments, parser, _OF_RUNS, "--problem-runs; name the language whose letters are no problem")
+    else:
         runs = ProblemRuns(
             arguments.problem_runs,
             arguments.allow_characters,
@@ -237,6 +253,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             arguments.problem_run_length,
             arguments.problem_run_counts,
         )
+    if not arguments.language:
+        _require_defaults(arguments, parser, _OF_LANGUAGES, "--language; name the languages that may stay")
     work = partial(
         clean,
         corpora_from_arguments(arguments, arguments.document_separator),

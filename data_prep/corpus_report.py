@@ -6,11 +6,11 @@ It reads what `clean` wrote, and what `dedup` wrote of the same corpora for the 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from common import command
-from common.artifacts import staged_directory, write_manifest
+from common.artifacts import Manifest, staged_directory, write_manifest
 from data_prep.cleaning.corpus_figures import duplicates_between, figures_of, kept_by_one, require_stage
 from data_prep.cleaning.corpus_page import page, settings_name
 
@@ -36,14 +36,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     inputs = {"--clean": arguments.clean, "--dedup": arguments.dedup, "--compare": arguments.compare}
     stages = {name: "data_prep.dedup" if name == "--dedup" else "data_prep.clean" for name in inputs}
     manifests = {name: require_stage(directory, stages[name]) for name, directory in inputs.items() if directory is not None}
+    other = manifests.get("--compare")
+    kept = kept_by_one(arguments.clean, arguments.compare) if arguments.compare else None
+    if other is not None and kept is not None:
+        _require_same_texts(manifests["--clean"], other, kept, arguments.compare)
     with staged_directory(arguments.output) as staging:
-        other = manifests.get("--compare")
         written = page(
             figures_of(arguments.clean, arguments.text_key, arguments.url_key),
             filters=settings_name(arguments.clean),
             duplicates=duplicates_between(arguments.dedup) if arguments.dedup else (),
             others=other.facts["counts"] if other else None,
-            kept_by_one=kept_by_one(arguments.clean, arguments.compare) if arguments.compare else None,
+            kept_by_one=kept,
             other_name=arguments.compare.name if arguments.compare else "",
         )
         (staging / "report.html").write_text(written, encoding="utf-8")
@@ -56,6 +59,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
     print(f"{arguments.output / 'report.html'}")
     return command.DONE
+
+
+def _require_same_texts(first: Manifest, other: Manifest, kept: Mapping[str, tuple[int, int, int]], directory: Path) -> None:
+    """Refuse to compare runs that have neither a file nor a kept id in common."""
+    if not set(first.inputs.values()) & set(other.inputs.values()) and not any(both for both, _, _ in kept.values()):
+        raise ValueError(
+            f"--compare {directory} is a run over other texts, no file and no id of which this run has; give one over the same"
+        )
 
 
 if __name__ == "__main__":

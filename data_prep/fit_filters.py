@@ -19,7 +19,7 @@ from data_prep.cleaning.filter_settings import BUILT_IN, NONE, read_filters
 from data_prep.cleaning.fitting import DIRECTIONS, LOOSER, as_settings, fit
 from data_prep.cleaning.text_hygiene import AFTER, BEFORE
 from data_prep.reading.documents import Documents, add_input_arguments
-from data_prep.reading.languages import is_language
+from data_prep.reading.languages import is_language, plain_code
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -48,13 +48,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         raise ValueError(f"{arguments.output} exists; choose another --output, or remove it")
     if not is_language(arguments.language):
         raise ValueError(f"--language is {arguments.language!r}; expected an ISO 639 code such as sl")
+    if not 0 < arguments.lost < 1:
+        raise ValueError(f"--lost is {arguments.lost:g}; expected a share above 0 and below 1")
     texts = []
     for text in Documents.from_arguments(arguments):
         for step in (*BEFORE.values(), *AFTER.values()):
             text = step(text)
         texts.append(text)
-    words, fitted = fit(read_filters(arguments.base), arguments.language, texts, lost=arguments.lost, direction=arguments.direction)
-    settings = as_settings(arguments.base, arguments.language, words, fitted)
+    language = plain_code(arguments.language)
+    words, fitted = fit(read_filters(arguments.base), language, texts, lost=arguments.lost, direction=arguments.direction)
+    settings = as_settings(arguments.base, language, words, fitted)
     arguments.output.parent.mkdir(parents=True, exist_ok=True)
     write_text(arguments.output, yaml.safe_dump(settings, allow_unicode=True, sort_keys=False, width=140))
     rows = [

@@ -17,12 +17,14 @@ from common.artifacts import digest_file, staged_directory, write_manifest
 from common.progress import Progress
 from data_prep.cleaning.calibration import AUTO, CALIBRATIONS, ISOTONIC_LEAST
 from data_prep.cleaning.quality_fit import Source, fit
-from data_prep.cleaning.quality_models import CLASSIFIER, KINDS, MODEL_NAME
+from data_prep.cleaning.quality_models import CLASSIFIER, KINDS, MODEL_NAME, PERPLEXITY
 from data_prep.cleaning.quality_page import page, report
 from data_prep.reading.collect_shard import random_sample
 from data_prep.reading.corpora import corpora_from_input, require_text
 from data_prep.reading.documents import add_format_arguments
 from data_prep.sharing.scanning import Reading
+
+DEFAULT_ORDER, MAX_ORDER = 5, 20
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -42,7 +44,12 @@ def _parser() -> argparse.ArgumentParser:
         help=f"how the classifier's answer becomes a probability; auto: isotonic regression if there are {ISOTONIC_LEAST:,} texts to calibrate with and"
         " it is the better on those left out, else Platt's curve (default: auto)",
     )
-    parser.add_argument("--order", type=int, default=5, metavar="N", help="characters of the longest n-grams, for perplexity (default: 5)")
+    parser.add_argument(
+        "--order",
+        type=int,
+        metavar="N",
+        help=f"characters of the longest n-grams, for perplexity, {MAX_ORDER} at most (default: {DEFAULT_ORDER})",
+    )
     parser.add_argument(
         "--max-documents", type=int, default=50_000, metavar="N", help="of each source, drawn at random, in memory (default: 50,000)"
     )
@@ -56,8 +63,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Fit and write."""
     arguments = _parser().parse_args(argv)
     for name in ("max_documents", "samples", "max_document_mib", "order"):
-        if getattr(arguments, name) < 1:
-            raise ValueError(f"--{name.replace('_', '-')} is {getattr(arguments, name)}; expected at least 1")
+        if (value := getattr(arguments, name)) is not None and value < 1:
+            raise ValueError(f"--{name.replace('_', '-')} is {value}; expected at least 1")
+    _require_options_of_kind(arguments)
     named = {
         is_good: corpora_from_input(groups, arguments.document_separator)
         for is_good, groups in ((True, arguments.good), (False, arguments.web))
@@ -80,7 +88,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                         if document.text.strip()
                     )
                     sources.append(Source(corpus.name, is_good, random_sample(texts, arguments.max_documents)))
-        fitted = fit(sources, arguments.kind, order=arguments.order, calibrated=arguments.calibration)
+        fitted = fit(sources, arguments.kind, order=arguments.order or DEFAULT_ORDER, calibrated=arguments.calibration)
         fitted.model.save(staging / MODEL_NAME)
         (staging / "report.md").write_text(report(fitted), encoding="utf-8")
         (staging / "report.json").write_text(json.dumps(fitted.figures, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
@@ -94,6 +102,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
     command.print_report(arguments.output)
     return command.DONE
+
+
+def _require_options_of_kind(arguments: argparse.Namespace) -> None:
+    """Refuse what the kind of model would not heed, and n-grams whose tables no memory holds."""
+    if arguments.kind == CLASSIFIER and arguments.order is not None:
+        raise ValueError(f"--order is of --kind {PERPLEXITY} and means nothing to a {CLASSIFIER}; leave it out, or name that kind")
+    if arguments.kind == PERPLEXITY and arguments.calibration != AUTO:
+        raise ValueError(f"--calibration is of --kind {CLASSIFIER} and means nothing to {PERPLEXITY}; leave it out, or name that kind")
+    if arguments.order is not None and arguments.order > MAX_ORDER:
+        raise ValueError(f"--order is {arguments.order}; expected at most {MAX_ORDER}, as each takes as much memory as the text")
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from common.artifacts import Manifest, read_manifest
+from data_prep.cleaning.shard import NO_PARAGRAPH, WHAT_WAS_DONE
 from data_prep.cleaning.text_measures import Measurer
 from data_prep.reading.corpora import Corpus, corpora_from_table
 from data_prep.reading.documents import read_documents
@@ -36,7 +37,7 @@ class CorpusFigures:
         counts: of the manifest of `clean`.
         lengths: kept texts by the group of `LENGTHS` that their words fall into.
         sites: kept texts by the site of their `url`.
-        other_languages: removed texts by the language that they are in.
+        other_languages: removed texts by the language that they are in; those that lost all their paragraphs to other languages by themselves.
         quality: medians over the kept texts, by the names of `QUALITY`.
         samples: what `clean` kept to be read.
     """
@@ -87,7 +88,8 @@ def figures_of(directory: Path, text_key: str = "text", url_key: str = "url") ->
         for path in sorted((directory / "removed" / corpus.name).iterdir()):
             for document in read_documents(path, text_key="reason"):
                 if document.text == "language":
-                    figures.other_languages[str(document.fields["detail"]).partition(" ")[0]] += 1
+                    detail = str(document.fields.get("detail", ""))
+                    figures.other_languages[detail if detail == NO_PARAGRAPH else detail.partition(" ")[0]] += 1
         samples = directory / "samples" / f"{corpus.name}.jsonl"
         figures.samples = [json.loads(line) for line in samples.read_bytes().splitlines()]
         found.append(figures)
@@ -95,10 +97,13 @@ def figures_of(directory: Path, text_key: str = "text", url_key: str = "url") ->
 
 
 def reasons(counts: Mapping[str, Any]) -> dict[tuple[str, str], tuple[int, int]]:
-    """Documents and characters by what was done (removed, changed, passed over) and why, the most documents first."""
-    kinds = (("removed", "removed"), ("changed", "changed"), ("bad_input", "passed over"))
-    rows = {(what, reason): (change["documents"], change["characters"]) for key, what in kinds for reason, change in counts[key].items()}
-    order = [what for _, what in kinds]
+    """Documents and characters by what was done (removed, changed, passed over, not judged) and why, the most documents first."""
+    rows = {
+        (what, reason): (change["documents"], change["characters"])
+        for key, what in WHAT_WAS_DONE.items()
+        for reason, change in counts.get(key, {}).items()  # older outputs do not count what was not judged
+    }
+    order = ["removed", *(what for what in WHAT_WAS_DONE.values() if what != "removed")]
     return dict(sorted(rows.items(), key=lambda row: (order.index(row[0][0]), -row[1][0], row[0][1])))
 
 

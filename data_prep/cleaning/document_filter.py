@@ -196,6 +196,11 @@ class DocumentFilter:
             text = white_space(text)
         return text, refused
 
+    def to_show(self, text: str) -> str:
+        """A text, or a part of one, as it may be kept to be read: without the personal data that are not to stay, also where they come before that step."""
+        kinds = self.settings.personal_data
+        return masked(text, kinds, self.settings.replacement)[0] if kinds and may_hold(text.encode(), kinds) else text
+
     def refuses(self, data: bytes, language: str | None, dirt: int = ANYTHING) -> tuple[str, str] | None:
         """Reason and detail why a repaired text (UTF-8) does not pass the rules for its language, or was in the shard before; None where it passes."""
         return next(self.reasons(data, language, dirt), None)
@@ -238,7 +243,7 @@ class DocumentFilter:
         return frozenset(
             _plain_address(line)
             for file in self.settings.blocked_urls["files"]
-            for line in Path(file).read_text(encoding="utf-8").splitlines()
+            for line in _lines_of(Path(file))
             if line.strip() and not line.startswith("#")
         )
 
@@ -294,6 +299,15 @@ def _rules_of(filters: bytes, language: str | None, loops: ctypes.CDLL | None) -
 
 def _asks_for_wrong_places(rules: Sequence[Rule]) -> bool:
     return any(rule.measure == WRONG_PLACES for rule in rules)
+
+
+def _lines_of(path: Path) -> list[str]:
+    """Of a list, which may be larger than files of settings are."""
+    try:
+        return path.read_text(encoding="utf-8-sig").splitlines()
+    except UnicodeDecodeError as error:
+        wrong = f"byte 0x{error.object[error.start]:02x} at position {error.start + 1}"
+        raise ValueError(f"blocked_urls: {path} is no UTF-8: {wrong}; expected one site or address a line") from error
 
 
 def blocked_by(url: str, blocked: Set[str]) -> str | None:

@@ -74,10 +74,21 @@ class FastTextModel:
             raise ValueError(f"{path} ends in the middle of a fastText model; copy it again") from error
         if self._input.shape[1] != self._arguments.dim or self._output.shape != (len(self.labels), self._arguments.dim):
             raise ValueError(f"{path} has matrices that do not fit its labels and dimension; copy it again")
+        if self._input.shape[0] < self._num_rows_asked():
+            raise ValueError(f"{path} has {self._input.shape[0]} vectors, fewer than its words and their parts ask for; copy it again")
         self._output_rows = self._output.rows(np.arange(len(self.labels)))
+        if not np.isfinite(self._output_rows).all():
+            raise ValueError(f"{path} has vectors of labels that are no numbers; copy it again")
         self._tree = _tree(self._label_counts) if self._arguments.loss == _HIERARCHICAL else None
         self._known: dict[bytes, tuple[Floats, int]] = {}
         self._most_known = max(_CACHE_BYTES // (4 * self._arguments.dim + 150), 1000)
+
+    def _num_rows_asked(self) -> int:
+        """How many rows of the input matrix words, their parts and runs of words may ask for."""
+        if self._kept_buckets is not None:
+            return len(self._words) + max(self._kept_buckets.values(), default=-1) + 1
+        has_parts = self._arguments.max_letters > 0 or self._arguments.word_ngrams > 1
+        return len(self._words) + (max(self._arguments.buckets, 1) if has_parts else 0)
 
     def probabilities(self, text: str) -> Floats:
         """(num_labels,) the probability of each for a text, its line ends taken as spaces; all zero of a text without a known part."""
@@ -171,7 +182,8 @@ class _File:
     def __init__(self, path: Path) -> None:
         self.path = path
         if not path.is_file():
-            raise ValueError(f"the language model {path} does not exist; give a fastText model (.bin or .ftz), such as that of GlotLID")
+            found = "is no file" if path.exists() else "does not exist"
+            raise ValueError(f"the language model {path} {found}; give a fastText model (.bin or .ftz), such as that of GlotLID")
         if not path.stat().st_size:
             raise ValueError(f"{path} is empty; expected a fastText model (.bin or .ftz)")
         with open(path, "rb") as file:

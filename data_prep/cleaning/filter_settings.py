@@ -17,13 +17,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from common.plain_files import read_yaml
+from common.plain_files import literal_loader, read_yaml
+from data_prep.cleaning import setting_values
+from data_prep.cleaning.language_filter import SCRIPTS
 from data_prep.cleaning.line_rules import LineRule, line_rules
 from data_prep.cleaning.personal_data import Kind, kinds_of
 from data_prep.cleaning.scores import ScoreRule, score_rule
 from data_prep.cleaning.text_measures import LIMITS, NOTHING
 from data_prep.cleaning.text_measures_plain import Measures
-from data_prep.reading.languages import CLOSE_GROUPS, Groups, is_language, short_code
+from data_prep.reading.languages import CLOSE_GROUPS, Groups, is_language, plain_code, short_code
 
 FOLDER = Path(__file__).with_name("filters")
 NONE = "none"
@@ -47,6 +49,7 @@ _EMPTY: dict[str, Any] = {
 }
 _LIMIT_KEYS = {"measure", "max", "min"}
 _RULE_KEYS = {*_LIMIT_KEYS, "from_words", "from_lines", "unless", "needs_stop_words"}
+_LANGUAGE_KEYS = {"stop_words", "rules"}
 _REPEATED_KEYS = {"max_words", "min_documents", "min_share"}
 _REPLACEMENT = "[{kind}]"
 
@@ -128,7 +131,7 @@ def read_filters(name: str) -> dict[str, Any]:
         return deepcopy(_EMPTY)
     if not path.is_file():
         raise ValueError(f"--filters {name} is neither a file nor one of {', '.join(BUILT_IN)}")
-    given = read_yaml(path)
+    given = read_yaml(path, loader=literal_loader())  # a language may be `no`
     if not isinstance(given, dict):
         raise ValueError(f"{path} holds no filter settings; expected a mapping that may begin with 'base: standard'")
     base = given.pop("base", NONE)
@@ -140,6 +143,11 @@ def read_filters(name: str) -> dict[str, Any]:
         if not isinstance(given.get(key, {}), dict):
             raise ValueError(f"{path}, {key} is {given[key]!r}; expected a mapping, as the built-in settings have it")
     below = read_filters(base)
+    try:
+        setting_values.require_text_keys(given)
+        given["languages"] = _by_plain_code(given.get("languages", {}))
+    except ValueError as error:
+        raise ValueError(f"{path}, {error}") from None
     _require_known_rules(path, base, set(below["rules"]), given)
     whole = _laid_over(below, given)
     try:
@@ -176,29 +184,62 @@ def settings_for(whole: Mapping[str, Any], language: str | None) -> FilterSettin
     Raises:
         ValueError: if something is unknown or of the wrong kind.
     """
-    own = whole["languages"].get(language) or whole["languages"].get(short_code(language or "")) or {}
-    if unknown := set(own) - {"stop_words", "rules"}:
-        raise ValueError(f"languages: {language} has the unknown key {', '.join(sorted(unknown))}; the known ones are stop_words, rules")
-    merged = {**whole, "rules": _laid_over(whole["rules"] or {}, own.get("rules", {}))}
+    own = own_settings(whole, language)
+    own_rules = own.get("rules") or {}
+    if not isinstance(own_rules, dict):
+        raise ValueError(f"languages: {language}: rules is {own_rules!r}; expected a mapping, as the rules of all languages have it")
+    merged = {**whole, "rules": _laid_over(whole["rules"] or {}, own_rules)}
     rules = [_rule(name, row) for name, row in merged["rules"].items() if row is not False]
     personal = dict(merged["personal_data"] or {})
     replacement = personal.pop("replacement", _REPLACEMENT)
-    stop_words = tuple(map(str, own.get("stop_words", ())))
+    if not isinstance(replacement, str):
+        raise ValueError(f"personal_data: replacement is {replacement!r}; expected text, in which {{kind}} becomes the name of the kind")
+    stop_words = setting_values.texts(f"languages: {language}: stop_words", own.get("stop_words"))
     return FilterSettings(
-        bool(merged["mojibake"]),
-        bool(merged["markup"]),
-        _number("max_hole_share", merged["max_hole_share"], 0, 1),
-        int(_number("same_text", merged["same_text"], 0, 1_000_000) or 0),
+        setting_values.switch("mojibake", merged["mojibake"]),
+        setting_values.switch("markup", merged["markup"]),
+        setting_values.number("max_hole_share", merged["max_hole_share"], 0, 1),
+        int(setting_values.number("same_text", merged["same_text"], 0, 1_000_000) or 0),
         line_rules(merged["lines"] or {}),
         _repeated_lines(merged["repeated_lines"]),
-        {name: tuple(phrases) for name, phrases in (merged["phrases"] or {}).items() if phrases},
+        _phrases(merged["phrases"] or {}),
         _blocked_urls(merged["blocked_urls"]),
         kinds_of(personal),
-        str(replacement),
+        replacement,
         tuple(rule for rule in rules if stop_words or not rule.needs_stop_words),
         stop_words,
-        tuple(score_rule(name, row) for name, row in (merged["scores"] or {}).items() if row is not False),
+        _scores(merged["scores"] or {}),
     )
+
+
+def own_settings(whole: Mapping[str, Any], language: str | None) -> Mapping[str, Any]:
+    """What stands under `languages` for a language in its script, or in any; empty where nothing does.
+
+    Raises:
+        ValueError: if it is no mapping, or has an unknown key.
+    """
+    if language is None:
+        return {}
+    for code in (plain_code(language), short_code(language)):
+        if (own := whole["languages"].get(code)) is not None and own is not False:
+            return setting_values.mapping(f"languages: {code}", own, _LANGUAGE_KEYS)
+    return {}
+
+
+def _by_plain_code(languages: Mapping[str, Any]) -> dict[str, Any]:
+    """The same by the codes that `plain_code` gives, so that slv and sl are one.
+
+    Raises:
+        ValueError: if something is no code, or two are of one language.
+    """
+    found: dict[str, str] = {}
+    for code in languages:
+        if not is_language(code):
+            raise ValueError(f"languages has {code!r}, which is no code of a language; expected ISO 639, such as sl, slv or sr-Latn")
+        if (plain := plain_code(code)) in found:
+            raise ValueError(f"languages has {found[plain]} and {code}, which are one language; keep one of them")
+        found[plain] = code
+    return {plain: languages[code] for plain, code in found.items()}
 
 
 def close_groups(whole: Mapping[str, Any]) -> Groups:
@@ -208,13 +249,16 @@ def close_groups(whole: Mapping[str, Any]) -> Groups:
         ValueError: if they are no mapping of names to languages with their scripts.
     """
     groups = whole["close_languages"] or {}
-    for name, group in groups.items() if isinstance(groups, dict) else [("close_languages", None)]:
+    such = "languages with their scripts, such as {nb: [Latn], nn: [Latn]}"
+    if not isinstance(groups, dict):
+        raise ValueError(f"close_languages is {groups!r}; expected names of groups, each with {such}")
+    for name, group in groups.items():
         if group is False:
             continue
         if not isinstance(group, dict) or not all(is_language(str(code)) and isinstance(scripts, list) for code, scripts in group.items()):
-            raise ValueError(
-                f"close_languages: {name} is {group!r}; expected languages with their scripts, such as {{nb: [Latn], nn: [Latn]}}"
-            )
+            raise ValueError(f"close_languages: {name} is {group!r}; expected {such}")
+        if unknown := [str(script) for scripts in group.values() for script in scripts if script not in SCRIPTS]:
+            raise ValueError(f"close_languages: {name} has the unknown script {unknown[0]}; the known ones are {', '.join(SCRIPTS)}")
     return {name: group for name, group in groups.items() if group}
 
 
@@ -224,18 +268,19 @@ def _rule(name: str, row: Any, *, known: Set[str] = _RULE_KEYS) -> Rule:
         raise ValueError(f"rules: {name} is not of the form {{measure: NAME, max or min: NUMBER{more}}}, or false")
     if row["measure"] not in MEASURES:
         raise ValueError(f"rules: {name} asks for {row['measure']!r}; the known measures are {', '.join(MEASURES)}")
-    limits = {side: _number(f"rules: {name}: {side}", row[side], None, None) for side in ("max", "min") if side in row}
+    limits = {side: setting_values.number(f"rules: {name}: {side}", row[side]) for side in ("max", "min") if side in row}
     if not limits:
         raise ValueError(f"rules: {name} has neither max nor min; expected one of them")
+    setting_values.require_in_order(f"rules: {name}", limits.get("min"), limits.get("max"))
     unless = _rule(f"{name}: unless", row["unless"], known=_LIMIT_KEYS) if row.get("unless") else None
     if unless is not None and unless.measure == WRONG_PLACES:
         raise ValueError(
             f"rules: {name}: unless asks for {WRONG_PLACES}, which is counted for the rules themselves alone; name another measure"
         )
-    least = {key: int(_number(f"rules: {name}: {key}", row.get(key, 0), 0, None) or 0) for key in ("from_words", "from_lines")}
+    least = {key: int(setting_values.number(f"rules: {name}: {key}", row.get(key, 0), 0) or 0) for key in ("from_words", "from_lines")}
     return Rule(
         name, row["measure"], limits.get("max"), limits.get("min"), **least, unless=unless,
-        needs_stop_words=bool(row.get("needs_stop_words", False)),
+        needs_stop_words=setting_values.switch(f"rules: {name}: needs_stop_words", row.get("needs_stop_words")),
     )  # fmt: skip
 
 
@@ -244,7 +289,23 @@ def _repeated_lines(given: Any) -> dict[str, float] | None:
         return None
     if not isinstance(given, dict) or set(given) != _REPEATED_KEYS:
         raise ValueError(f"repeated_lines is {given!r}; expected {{{', '.join(sorted(_REPEATED_KEYS))}}}, or false")
-    return {key: _number(f"repeated_lines: {key}", value, 0, None) or 0 for key, value in given.items()}
+    if off := [key for key, value in given.items() if value is False or value is None]:
+        raise ValueError(f"repeated_lines: {off[0]} is {given[off[0]]!r}; expected a number from 0, or false for all of repeated_lines")
+    return {key: setting_values.number(f"repeated_lines: {key}", value, 0) or 0 for key, value in given.items()}
+
+
+def _phrases(given: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+    found = {name: setting_values.texts(f"phrases: {name}", phrases) for name, phrases in given.items()}
+    return {name: phrases for name, phrases in found.items() if phrases}
+
+
+def _scores(given: Mapping[str, Any]) -> tuple[ScoreRule, ...]:
+    rules = tuple(score_rule(name, row) for name, row in given.items() if row is not False)
+    by_key: dict[str, str] = {}
+    for rule in rules:
+        if rule.written_as and (other := by_key.setdefault(rule.written_as, rule.name)) != rule.name:
+            raise ValueError(f"scores: {other} and {rule.name} are both written as {rule.written_as!r}; give each its own name")
+    return rules
 
 
 def _blocked_urls(given: Any) -> dict[str, Any] | None:
@@ -252,24 +313,11 @@ def _blocked_urls(given: Any) -> dict[str, Any] | None:
         return None
     if not isinstance(given, dict) or set(given) != {"key", "files"} or not isinstance(given["files"], list):
         raise ValueError(f"blocked_urls is {given!r}; expected {{key: KEY, files: [FILE, ...]}}, or false")
+    setting_values.text("blocked_urls: key", given["key"])
     for file in given["files"]:
-        if not Path(file).is_file():
+        if not Path(setting_values.text("blocked_urls: files", file)).is_file():
             raise ValueError(f"blocked_urls names the file {file}, which does not exist")
     return given
-
-
-def _number(what: str, value: Any, low: float | None, high: float | None) -> float | None:
-    if value is False or value is None:
-        return None
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, int | float)
-        or (low is not None and value < low)
-        or (high is not None and value > high)
-    ):
-        expected = f"a number from {low:g}" + (f" to {high:g}" if high is not None else "") if low is not None else "a number"
-        raise ValueError(f"{what} is {value!r}; expected {expected}, or false")
-    return float(value)
 
 
 def _laid_over(below: dict[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from data_prep.cleaning.code_points import folded
-from data_prep.cleaning.filter_settings import WRONG_PLACES, Rule, settings_for
+from data_prep.cleaning.filter_settings import WRONG_PLACES, Rule, own_settings, settings_for
 from data_prep.cleaning.text_measures import Measurer
 
 LOOSER, BOTH = DIRECTIONS = ("looser", "both")
@@ -59,10 +59,10 @@ def fit(
     Raises:
         ValueError: if there are so few texts that the share is less than one of them.
     """
-    if not 0 < lost < 1 or lost * len(texts) < 1:
+    if lost * len(texts) < 1:
         raise ValueError(f"--lost {lost:g} of {len(texts)} documents is less than one; give more reference text, or a larger share")
     words = stop_words(texts)
-    whole = {**filters, "languages": {**filters["languages"], language: {**filters["languages"].get(language, {}), "stop_words": words}}}
+    whole = {**filters, "languages": {**filters["languages"], language: {**own_settings(filters, language), "stop_words": words}}}
     settings = settings_for(whole, language)
     measurer = Measurer(settings.stop_words)
     measures = [measurer.measure(text.encode()) for text in texts]

@@ -23,7 +23,7 @@ from data_prep.cleaning.scripts import script_of_letter
 from data_prep.reading.languages import CLOSE_GROUPS, Groups, language_code, members, short_code
 
 _CHARACTERS = 2000  # of a text are looked at, from its beginning
-_SCRIPTS = {
+SCRIPTS = {
     "Arab": "Arabic", "Armn": "Armenian", "Beng": "Bengali", "Bopo": "Bopomofo", "Cher": "Cherokee", "Copt": "Coptic",
     "Cyrl": "Cyrillic", "Deva": "Devanagari", "Ethi": "Ethiopic", "Geor": "Georgian", "Goth": "Gothic", "Grek": "Greek", "Gujr": "Gujarati",
     "Guru": "Gurmukhi", "Hang": "Hangul", "Hani": "Han", "Hans": "Han", "Hant": "Han", "Hebr": "Hebrew", "Hira": "Hiragana", "Kana": "Katakana",
@@ -117,8 +117,8 @@ class LanguageFilter:
 
     def _find(self, asked: str, groups: Groups) -> _Wanted:
         code = language_code(asked)
-        if re.search("[-_]", asked) and code.script not in _SCRIPTS:
-            raise ValueError(f"--language {asked} names an unknown script; the known ones are {', '.join(_SCRIPTS)}")
+        if re.search("[-_]", asked) and code.script not in SCRIPTS:
+            raise ValueError(f"--language {asked} names an unknown script; the known ones are {', '.join(SCRIPTS)}")
         group: dict[str, Sequence[str]] = {code.language: ()}
         for found in groups.values():
             by_code = {language_code(language).language: scripts for language, scripts in found.items()}
@@ -134,7 +134,7 @@ class LanguageFilter:
         scripts = (code.script,) if code.script else tuple(group.get(code.language, ()))
         # The label of another script is no answer where one was asked for and the model tells them apart (srp_Cyrl, srp_Latn).
         in_script = {place for place in places if not scripts or self._labels[place].script in ("", *scripts)}
-        return _Wanted(asked, frozenset(in_script or places), tuple(_SCRIPTS[script] for script in scripts))
+        return _Wanted(asked, frozenset(in_script or places), tuple(SCRIPTS[script] for script in scripts))
 
     def found(self, text: str) -> tuple[str, float]:
         """The most probable language, as the identifier calls it, and its probability."""

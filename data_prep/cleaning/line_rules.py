@@ -13,11 +13,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from data_prep.cleaning import setting_values
 from data_prep.cleaning.line_search import MARKS, line_hashes
 
 CONTAINS, WHOLE = MATCHES = ("contains", "whole")
 _PARTS = re.compile(r"\s*\|+\s*|\s+[»›•·]\s+|\t+")
 _PARTING = ("|", " » ", " › ", " • ", " · ", "\t")
+_KEYS = {"match", "phrases", "max_words", "run", "min_words", "unterminated"}
 _MAX_MENU = 300  # characters of a line
 _WORD = re.compile(r"[^\W_]+")
 _SHORTEST = 4  # letters of a word that menus are known by
@@ -102,28 +104,37 @@ def line_rules(settings: Mapping[str, Any]) -> tuple[LineRule, ...]:
     for name, row in settings.items():
         if row is False:
             continue
-        known = {"match", "phrases", "max_words", "run", "min_words", "unterminated"}
-        if unknown := set(row) - known:
-            raise ValueError(
-                f"lines: {name} has the unknown key {', '.join(sorted(unknown))}; the known ones are {', '.join(sorted(known))}"
-            )
+        where = f"lines: {name}"
+        row = setting_values.mapping(where, row, _KEYS)
         if row.get("match", CONTAINS) not in MATCHES:
-            raise ValueError(f"lines: {name} has the match {row['match']!r}; expected {' or '.join(MATCHES)}")
-        phrases = row.get("phrases", [])
-        groups = phrases if phrases and isinstance(phrases[0], list) else [phrases] if phrases else []
-        folded_groups = tuple(tuple(str(phrase).lower() for phrase in group) for group in groups)
+            raise ValueError(f"{where} has the match {row['match']!r}; expected {' or '.join(MATCHES)}")
+        groups = _groups(where, row.get("phrases"))
         rule = LineRule(
-            name, row.get("match", CONTAINS), folded_groups, row.get("max_words", 80), row.get("run", 1), row.get("min_words", 0),
-            row.get("unterminated", False),
+            name, row.get("match", CONTAINS), tuple(tuple(map(str.lower, group)) for group in groups),
+            setting_values.count(f"{where}: max_words", row.get("max_words", 80)),
+            setting_values.count(f"{where}: run", row.get("run", 1), 1),
+            setting_values.count(f"{where}: min_words", row.get("min_words", 0)),
+            setting_values.switch(f"{where}: unterminated", row.get("unterminated")),
         )  # fmt: skip
         if not (rule.groups or rule.min_words or rule.unterminated):
             raise ValueError(f"lines: {name} has no phrases; expected a list of them, or false to switch it off")
-        if short := [phrase for phrase in (groups[0] if rule.match == WHOLE and rule.run == 1 else ()) if not _LONG.search(str(phrase))]:
+        if short := [phrase for phrase in (groups[0] if rule.match == WHOLE and rule.run == 1 else ()) if not _LONG.search(phrase)]:
             raise ValueError(
                 f"lines: the phrase {short[0]!r} of {name} has no word of {_SHORTEST} letters, by which it is looked for; leave it out"
             )
         rules.append(rule)
     return tuple(rules)
+
+
+def _groups(where: str, phrases: Any) -> tuple[tuple[str, ...], ...]:
+    """Phrases by group; a list of them alone is one."""
+    if not isinstance(phrases, list) or not any(isinstance(group, list) for group in phrases):
+        alone = setting_values.texts(f"{where}: phrases", phrases)
+        return (alone,) if alone else ()
+    for group in phrases:
+        if not isinstance(group, list) or not group:
+            raise ValueError(f"{where}: phrases has {group!r} among lists; expected phrases alone, or lists with phrases in each")
+    return tuple(setting_values.texts(f"{where}: phrases", group) for group in phrases)
 
 
 def without_lines(

@@ -21,8 +21,10 @@ import regex
 from common import native
 from common.artifacts import digest_bytes
 from common.native import address
+from data_prep.cleaning import setting_values
 
 SOURCE = Path(__file__).with_name("personal_data.c")
+_KEYS = {"pattern", "check", "action", "context"}
 MASK, DROP, KEEP = ACTIONS = ("mask", "drop", "keep")
 
 
@@ -66,7 +68,7 @@ def kinds_of(settings: Mapping[str, Any]) -> tuple[Kind, ...]:
     """
     kinds = []
     for name, row in settings.items():
-        if row is False or row.get("action", MASK) == KEEP:
+        if row is False or setting_values.mapping(f"personal_data: {name}", row, _KEYS).get("action", MASK) == KEEP:
             continue
         if row.get("action", MASK) not in ACTIONS:
             raise ValueError(f"personal_data: {name} has the action {row['action']!r}; expected {', '.join(ACTIONS)}")
@@ -78,7 +80,9 @@ def kinds_of(settings: Mapping[str, Any]) -> tuple[Kind, ...]:
             pattern = regex.compile(row["pattern"], regex.VERBOSE)
         except regex.error as error:
             raise ValueError(f"personal_data: the pattern of {name} is no regular expression: {error}; mend it") from error
-        words = row.get("context") or ()
+        if pattern.search("") is not None:
+            raise ValueError(f"personal_data: the pattern of {name} finds something in a text without a character; mend it")
+        words = setting_values.texts(f"personal_data: {name}: context", row.get("context"))
         context = regex.compile("|".join(map(regex.escape, words)), regex.IGNORECASE) if words else None
         kinds.append(Kind(name, pattern, CHECKS[row["check"]] if row.get("check") else None, row.get("action", MASK), context))
     return tuple(kinds)
@@ -163,16 +167,24 @@ _INNERMOST = re.compile(r"\([^()]*\)")
 _AT = re.compile(r"@(?!\s*[?*{])")
 
 
+def _digits(text: str) -> list[int]:
+    return [int(character) for character in text if character in "0123456789"]
+
+
 def _iban(text: str) -> bool:
     """ISO 13616: the rest by 97 is 1, letters being 10 to 35 and the first four characters last."""
     plain = "".join(text.split()).upper()
+    if not (15 <= len(plain) <= 34 and plain.isascii() and plain.isalnum()):
+        return False
     moved = plain[4:] + plain[:4]
-    return 15 <= len(plain) <= 34 and int("".join(str(int(character, 36)) for character in moved)) % 97 == 1
+    return int("".join(str(int(character, 36)) for character in moved)) % 97 == 1
 
 
 def _emso(text: str) -> bool:
     """EMSO, JMBG: day, month, three figures of the year, place, sex, and a check digit by 11."""
-    digits = [int(character) for character in text]
+    digits = _digits(text)
+    if len(digits) != 13:
+        return False
     day, month = 10 * digits[0] + digits[1], 10 * digits[2] + digits[3]
     weights = (7, 6, 5, 4, 3, 2, 7, 6, 5, 4, 3, 2)
     rest = sum(weight * digit for weight, digit in zip(weights, digits)) % 11
@@ -185,21 +197,26 @@ _ODD = (1, 0, 5, 7, 9, 13, 15, 17, 19, 21, 2, 4, 18, 20, 11, 3, 6, 8, 12, 14, 16
 
 def _codice_fiscale(text: str) -> bool:
     plain = text.upper()
+    if not (len(plain) == 16 and plain.isascii() and plain.isalnum()):
+        return False
     values = [int(character) if character.isdigit() else ord(character) - ord("A") for character in plain[:15]]
     return chr(ord("A") + sum(_ODD[value] if place % 2 == 0 else value for place, value in enumerate(values)) % 26) == plain[15]
 
 
 def _oib(text: str) -> bool:
     """ISO 7064, MOD 11,10."""
+    digits = _digits(text)
+    if len(digits) != 11:
+        return False
     rest = 10
-    for character in text[:10]:
-        rest = (rest + int(character)) % 10 or 10
+    for digit in digits[:10]:
+        rest = (rest + digit) % 10 or 10
         rest = 2 * rest % 11
-    return (11 - rest) % 10 == int(text[10])
+    return (11 - rest) % 10 == digits[10]
 
 
 def _luhn(text: str) -> bool:
-    digits = [int(character) for character in text if character.isdigit()][::-1]
+    digits = _digits(text)[::-1]
     doubled = (2 * digit - 9 if digit > 4 else 2 * digit for digit in digits[1::2])
     return len(set(digits)) > 1 and (sum(digits[::2]) + sum(doubled)) % 10 == 0
 
@@ -213,7 +230,7 @@ def _public_address(text: str) -> bool:
 
 def _telephone(text: str) -> bool:
     """Eight to fifteen digits, as the numbering plan has (E.164), not one repeated."""
-    digits = [character for character in text if character.isdigit()]
+    digits = _digits(text)
     return 8 <= len(digits) <= 15 and len(set(digits)) > 2
 
 

@@ -8,7 +8,6 @@ its answer calibrated.  Perplexity: that of a character, by an interpolated mode
 from __future__ import annotations
 
 import re
-import zipfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -238,16 +237,36 @@ def load_model(directory: Path) -> Classifier | NgramModel:
         raise ValueError(f"{directory} holds no {MODEL_NAME}; expected an output of data_prep.fit_quality")
     try:
         with np.load(path) as saved:
-            if str(saved["kind"]) == CLASSIFIER:
-                intercept, slope, offset = saved["numbers"].tolist()
-                knots = saved["knots"] if "knots" in saved.files else np.zeros((2, 0))  # older ones know Platt's curve alone
-                return Classifier(saved["weights"], intercept, Calibration(slope, offset, knots))
-            order = sum(name.startswith("keys_") for name in saved.files)
-            keys, counts, followed, behind = (
-                [saved[f"{name}_{number}"] for number in range(order)] for name in ("keys", "counts", "followed", "kinds")
-            )
-            parts = dict(zip(map(str, saved["part_names"]), map(float, saved["part_limits"])))
-            seen, kinds = saved["totals"].tolist()
-            return NgramModel(keys, counts, followed, behind, (seen, kinds), parts)
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+            arrays = {name: saved[name] for name in saved.files}
+        return _of_arrays(arrays)
+    except MemoryError:
+        raise
+    except Exception as error:  # zipfile and numpy have many for a damaged file, of which none names it
         raise ValueError(f"{path} is no whole model of data_prep.fit_quality; make it again") from error
+
+
+def _of_arrays(saved: Mapping[str, NDArray[Any]]) -> Classifier | NgramModel:
+    """The model of the arrays of a file.
+
+    Raises:
+        ValueError: if their numbers or sizes are not those of a model.
+        KeyError: if one is missing.
+    """
+    if any(values.dtype.kind == "f" and not np.isfinite(values).all() for values in saved.values()):
+        raise ValueError("it holds NaN or infinite numbers")
+    if str(saved["kind"]) == CLASSIFIER:
+        intercept, slope, offset = saved["numbers"].tolist()
+        knots = saved.get("knots", np.zeros((2, 0)))  # older ones know Platt's curve alone
+        if saved["weights"].shape != (_FEATURES,) or saved["weights"].dtype != np.float32 or knots.ndim != 2 or len(knots) != 2:
+            raise ValueError("its arrays are not of the size or kind of a classifier's")
+        return Classifier(saved["weights"], intercept, Calibration(slope, offset, knots))
+    order = sum(name.startswith("keys_") for name in saved)
+    keys, counts, followed, behind = (
+        [saved[f"{name}_{number}"] for number in range(order)] for name in ("keys", "counts", "followed", "kinds")
+    )
+    columns = zip(keys, counts, followed, behind)
+    if not order or any(not len(key) or any(column.shape != key.shape for column in others) for key, *others in columns):
+        raise ValueError("its arrays are not of the size of n-grams")
+    parts = dict(zip(map(str, saved["part_names"]), map(float, saved["part_limits"])))
+    seen, kinds = saved["totals"].tolist()
+    return NgramModel(keys, counts, followed, behind, (seen, kinds), parts)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import heapq
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,17 +24,17 @@ class Samples:
         self._kept: dict[str, list[tuple[int, str, int, dict[str, Any]]]] = {}
         self._offered = 0
 
-    def add(self, reason: str, key: str, record: dict[str, Any]) -> None:
-        """Offer a record, known by a key of its own."""
+    def add(self, reason: str, key: str, record: Callable[[], dict[str, Any]]) -> None:
+        """Offer a record, known by a key of its own; it is made if it is kept."""
         if self._number:
             kept = self._kept.setdefault(reason, [])
             # Files of one name in two folders have keys in common: of these the first stays.
-            entry = (-xxhash.xxh3_64_intdigest(f"{reason}\0{key}".encode()), key, -self._offered, record)
+            place = (-xxhash.xxh3_64_intdigest(f"{reason}\0{key}".encode()), key, -self._offered)
             self._offered += 1
             if len(kept) < self._number:
-                heapq.heappush(kept, entry)
-            elif entry[:3] > kept[0][:3]:
-                heapq.heapreplace(kept, entry)
+                heapq.heappush(kept, (*place, record()))
+            elif place > kept[0][:3]:
+                heapq.heapreplace(kept, (*place, record()))
 
     def records(self) -> Iterator[dict[str, Any]]:
         """All that are kept, by reason, in the order that they were drawn in."""
@@ -54,7 +55,7 @@ def joined(paths: Iterable[Path], number: int) -> Samples:
     for path in paths:
         for line in path.read_bytes().splitlines():
             record = json.loads(line)
-            samples.add(record.pop("reason"), record.pop("key"), record)
+            samples.add(record.pop("reason"), record.pop("key"), partial(dict, record))
     return samples
 
 

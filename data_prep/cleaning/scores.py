@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from data_prep.cleaning import setting_values
 from data_prep.cleaning.quality_models import QualityModel, load_model
 
 _KEYS = {"key", "model", "min", "max", "missing", "as"}
@@ -45,22 +46,28 @@ def score_rule(name: str, row: Any) -> ScoreRule:
     where = f"scores: {name}"
     if not isinstance(row, dict) or set(row) - _KEYS or ("key" in row) == ("model" in row):
         raise ValueError(f"{where} is {row!r}; expected {{key: KEY or model: DIR, min: NUMBER, max: NUMBER}}, or false")
+    setting_values.text(f"{where}: {'key' if 'key' in row else 'model'}", row["key"] if "key" in row else row["model"])
     minimum, maximum = row.get("min"), row.get("max")
     for side, value in (("min", minimum), ("max", maximum)):
         is_part = side == "max" and "model" in row and isinstance(value, str)
-        if value is not None and not is_part and (isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value)):
+        if (
+            value is not None
+            and not is_part
+            and (isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value))
+        ):
             raise ValueError(f"{where}: {side} is {value!r}; expected a number")
     written_as = row.get("as", "")
     if minimum is None and maximum is None and not written_as:
         raise ValueError(f"{where} has neither min nor max; expected one of them" + (", or as" if "model" in row else ""))
     if row.get("missing", KEEP) not in (KEEP, DROP) or not isinstance(written_as, str) or ("as" in row and "model" not in row):
         raise ValueError(f"{where} is {row!r}; expected missing: keep or drop (with a key), as: NAME (with a model)")
-    model = Path(str(row["model"])) if "model" in row else None
-    rule = ScoreRule(name, str(row["key"]) if model is None else None, model, minimum, maximum, row.get("missing") == DROP, written_as)
-    if isinstance(maximum, str):
-        limit_of(rule)
-    elif model is not None:
+    if written_as == "id":
+        raise ValueError(f"{where}: as is 'id', by which documents are known; choose another name")
+    model = Path(row["model"]) if "model" in row else None
+    rule = ScoreRule(name, row["key"] if model is None else None, model, minimum, maximum, row.get("missing") == DROP, written_as)
+    if model is not None:
         load_model(model)
+    setting_values.require_in_order(where, minimum, limit_of(rule))
     return rule
 
 
@@ -119,14 +126,19 @@ class Scores:
         """Whether anything depends on its text."""
         return bool(self._models)
 
-    def refuses_fields(self, fields: Mapping[str, Any]) -> tuple[str, str] | None:
-        """Reason and detail why a document does not pass by what it has; None where it does."""
+    def refuses_fields(self, fields: Mapping[str, Any], not_judged: Callable[[str, str], None]) -> tuple[str, str] | None:
+        """Reason and detail why a document does not pass by what it has; None where it does.
+
+        Args:
+            not_judged: told reason and detail of what it would need and does not have, where that keeps it.
+        """
         for rule in self._columns:
             assert rule.key is not None
             value = value_at(fields, rule.key)
             if value is None:
                 if rule.drops_missing:
                     return SCORE + rule.name, f"no {rule.key}"
+                not_judged(SCORE + rule.name, f"no {rule.key}")
             elif _beyond(rule, value):
                 return SCORE + rule.name, f"{rule.key} {value:g}"
         return None

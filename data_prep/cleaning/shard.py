@@ -27,6 +27,8 @@ from data_prep.sharing.shards import JsonLinesWriter, file_state, finish_shard, 
 
 PROBLEM_RUNS = "problem runs"
 OTHER_PARAGRAPHS = "paragraphs in other languages"
+NO_PARAGRAPH = "no paragraph"  # is left of a text in others
+WHAT_WAS_DONE = {"changed": "changed", "removed": "removed", "bad_input": "passed over", "not_judged": "not judged"}
 _MAX_SAMPLES = 5
 _CONTEXT = 30
 _STRETCH = 1024
@@ -135,6 +137,9 @@ class CleanCounts:
 
     `num_read` = `num_kept` + the documents of `removed`.  `characters_read` = `characters_kept` + the characters of `removed`
     (as they were read) + `characters_lost` of kept documents.
+
+    Attributes:
+        not_judged: documents without the number that a score asks for, which were kept for all of that score.
     """
 
     num_read: int = 0
@@ -146,20 +151,20 @@ class CleanCounts:
     changed: dict[str, Change] = field(default_factory=dict)
     removed: dict[str, Change] = field(default_factory=dict)
     bad_input: dict[str, Change] = field(default_factory=dict)
+    not_judged: dict[str, Change] = field(default_factory=dict)
 
     def add(self, other: CleanCounts) -> None:
         """Add what another shard has."""
         for name in ("num_read", "num_kept", "num_changed", "characters_read", "characters_kept", "characters_lost"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
-        for name in ("changed", "removed", "bad_input"):
+        for name in WHAT_WAS_DONE:
             for reason, change in getattr(other, name).items():
                 getattr(self, name).setdefault(reason, Change()).add(change)
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> CleanCounts:
         """What `asdict` gave."""
-        changes = ("changed", "removed", "bad_input")
-        return cls(**{**record, **{name: {reason: Change(**change) for reason, change in record[name].items()} for name in changes}})
+        return cls(**{**record, **{name: {reason: Change(**change) for reason, change in record[name].items()} for name in WHAT_WAS_DONE}})
 
 
 @dataclass(frozen=True)
@@ -283,10 +288,15 @@ class _Cleaner:
     ) -> None:
         """Write why a document went; characters: that it had."""
         reason, detail = refused
-        sample = {"place": self._place, "detail": detail, "before": text[: 2 * _CONTEXT]}
-        _count(self.counts.removed.setdefault(reason, Change()), characters, sample)
+        change = self.counts.removed.setdefault(reason, Change())
+        before = self._filter.to_show(text)[: 2 * _CONTEXT] if len(change.samples) < _MAX_SAMPLES else ""
+        _count(change, characters, {"place": self._place, "detail": detail, "before": before})
         # Of which nothing is left is shown as it came.
-        self.samples.add(reason, self._place, {"what": "document", "detail": detail, "text": shown(text or block.data(number).decode())})
+        self.samples.add(
+            reason,
+            self._place,
+            lambda: {"what": "document", "detail": detail, "text": shown(self._filter.to_show(text or block.data(number).decode()))},
+        )
         identity, line = block.identity(number, self._file_name), int(block.lines[number])
         removed_file.write({"id": identity, "file": self._file_name, "line": line, "reason": reason, "detail": detail})
 
@@ -302,7 +312,7 @@ class _Cleaner:
             fields = block.fields(number)
             if (site := self._filter.blocks(fields)) is not None:
                 return None, ("blocked address", site)
-            if (refused := self._scores.refuses_fields(fields)) is not None:
+            if (refused := self._scores.refuses_fields(fields, self._not_judged)) is not None:
                 return None, refused
         if self._asks_for_text or self._filter.may_repair(dirt, self._steps):
             before = data.decode()
@@ -327,7 +337,7 @@ class _Cleaner:
                     self._changed(OTHER_PARAGRAPHS, whole, text)
                     self._taken(OTHER_PARAGRAPHS, others)
                     if (refused := self._rules.lengths.refuse(text)) is not None:
-                        return text, refused if text else ("language", "no paragraph")
+                        return text, refused if text else ("language", NO_PARAGRAPH)
             language, found = self._languages.judge(text)
             if found is not None:
                 return text, ("language", found)
@@ -336,13 +346,18 @@ class _Cleaner:
             self._written, refused = self._scores.of_text(text)
         return text, refused
 
+    def _not_judged(self, reason: str, detail: str) -> None:
+        _count(self.counts.not_judged.setdefault(reason, Change()), 0, {"place": self._place, "detail": detail})
+
     def _changed(self, reason: str, before: str, after: str) -> None:
         change = self.counts.changed.setdefault(reason, Change())
         wanted = len(change.samples) < _MAX_SAMPLES and not reason.startswith(PERSONAL)
-        _count(change, len(before) - len(after), {"place": self._place, **(_difference(before, after) if wanted else {})})
+        to_show = self._filter.to_show
+        sample = _difference(to_show(before), to_show(after)) if wanted else {}
+        _count(change, len(before) - len(after), {"place": self._place, **sample})
 
     def _taken(self, reason: str, lines: Sequence[str]) -> None:
-        self.samples.add(reason, self._place, {"what": "lines", "text": shown("\n".join(lines))})
+        self.samples.add(reason, self._place, lambda: {"what": "lines", "text": shown(self._filter.to_show("\n".join(lines)))})
 
 
 def _count(change: Change, characters: int, sample: dict[str, str]) -> None:
@@ -375,12 +390,13 @@ def report(counts: Mapping[str, CleanCounts], twice: Sequence[str]) -> str:
     reasons = [
         [name, what, reason, f"{change.documents:,}", f"{change.characters:,}"]
         for name, count in counts.items()
-        for what, changes in (("changed", count.changed), ("removed", count.removed), ("passed over", count.bad_input))
+        for key, what in WHAT_WAS_DONE.items()
+        for changes in [getattr(count, key)]
         for reason, change in sorted(changes.items())
     ]
     if reasons:
         text += "\n" + markdown_table(("corpus", "documents", "reason", "number", "characters less"), reasons, text_columns=3) + "\n"
-    for reason, change in (*sorted(total.changed.items()), *sorted(total.removed.items()), *sorted(total.bad_input.items())):
+    for reason, change in [row for key in WHAT_WAS_DONE for row in sorted(getattr(total, key).items())]:
         text += f"\n{reason}:\n\n" + "".join(f"- {_sample(sample)}\n" for sample in change.samples)
     if twice:
         text += f"\nIds used twice: {len(twice):,}, the first: {twice[0]}\n"

@@ -63,6 +63,12 @@ def short_code(code: str) -> str:
     return _short_codes().get(language, language)
 
 
+def plain_code(code: str) -> str:
+    """The language by two letters where there are, with its script where the code has one (sl, sr-Latn), however it was written."""
+    script = language_code(code).script
+    return f"{short_code(code)}-{script}" if script else short_code(code)
+
+
 def members(code: str) -> frozenset[str]:
     """The three letters of the languages that a macrolanguage stands for (sq: als, aln ...); empty of any other."""
     return frozenset(_rows().get(short_code(code), ("", ()))[1])

@@ -450,6 +450,23 @@ def test_limits_that_mean_nothing_are_refused(make: Callable[[], object], senten
     assert str(error.value) == sentence
 
 
+@pytest.mark.parametrize(
+    "options, sentence",
+    [
+        (["--samples", "-1"], "--samples is -1; expected a number from 0"),
+        (
+            ["--allow-characters", "x", "--typography", "keep"],
+            "--allow-characters and --typography need --problem-runs; name the language whose letters are no problem",
+        ),
+    ],
+)
+def test_options_that_mean_nothing_are_refused(options: list[str], sentence: str, tmp_path: Path, write: Write) -> None:
+    path = write("a.jsonl", json.dumps({"text": "besedilo"}) + "\n")
+    with pytest.raises(ValueError) as error:
+        main(["--input", f"c={path}", *options, "--output", str(tmp_path / "o")])
+    assert str(error.value) == sentence and not (tmp_path / "o").exists()
+
+
 def test_a_name_that_is_no_utf8_is_refused_before_anything_is_written(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     with open(os.fsencode(tmp_path / "in") + b"/\xff.txt", "w") as file:

@@ -69,6 +69,22 @@ def test_figures(runs: Path) -> None:
     assert kept_by_one(runs / "filtered", runs / "plain") == {"news": (2, 0, 2), "book": (1, 0, 0)}
 
 
+def test_a_text_without_a_paragraph_is_not_called_norwegian(runs: Path, write: Write) -> None:
+    path = write("e.jsonl", json.dumps({"id": "e0", "text": ENGLISH}) + "\n")
+    clean([Corpus("english", (path,))], runs / "paragraphs", rules=CleanRules(languages=("sl",), language_unit="paragraph"))
+    (english,) = figures_of(runs / "paragraphs")
+    assert english.other_languages == {"no paragraph": 1}
+
+
+def test_a_run_over_other_texts_is_not_compared(runs: Path, write: Write) -> None:
+    path = write("o.jsonl", json.dumps({"id": "o0", "text": ENGLISH}) + "\n")
+    clean([Corpus("news", (path,))], runs / "other")
+    with pytest.raises(ValueError) as error:
+        corpus_report.main(["--clean", str(runs / "filtered"), "--compare", str(runs / "other"), "--output", str(runs / "page")])
+    assert str(error.value).startswith(f"--compare {runs / 'other'} is a run over other texts, no file and no id of which this run has;")
+    assert not (runs / "page").exists()
+
+
 def test_what_is_no_output_of_clean_is_refused(runs: Path) -> None:
     for directory, found in ((runs / "unique", "an output of data_prep.dedup"), (runs / "nowhere", "no output of a command")):
         with pytest.raises(ValueError) as error:

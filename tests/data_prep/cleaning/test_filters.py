@@ -226,6 +226,29 @@ def test_patterns_that_need_an_at_are_told(pattern: str, found: bool) -> None:
     assert masked("b c ab", (kind,), "-")[1].get("own", 0) == len(re.findall(pattern, "b c ab"))
 
 
+def test_personal_data_is_in_no_sample(tmp_path: Path, write: Write) -> None:
+    """What is taken before the step that masks, or mended around it, is kept to be read, in the manifest too."""
+    data = "janez.novak@posta.si, EMŠO 0101006500006."
+    rows = [
+        {"id": "blocked", "url": "https://spam.si/a", "text": f"{data} {NEWS}"},
+        {"id": "score", "score": 1, "text": f"{data} {MORE}"},
+        {"id": "notice", "text": f"Ta spletna stran uporablja piškotke, se strinjate? {data}\n{NEWS}"},
+        {"id": "markup", "text": f"<p>{data}</p>{MORE} {NEWS}"},
+        {"id": "language", "text": f"{data} The weather is nice today and the children are playing in the garden behind the house."},
+    ]
+    sites = write("sites.txt", "spam.si\n")
+    own = write("own.yaml", f"base: standard\nblocked_urls: {{key: url, files: [{sites}]}}\nscores: {{s: {{key: score, min: 3}}}}\n")
+    path = write("in.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+    output = tmp_path / "o"
+    assert main(["--input", f"c={path}", "--language", "sl", "--filters", str(own), "--workers", "1", "--output", str(output)]) == 0
+    samples = {row["reason"]: row["text"] for row in map(json.loads, (output / "samples/c.jsonl").read_bytes().splitlines())}
+    assert samples["blocked address"] == f"[e-mail], EMŠO [emso]. {NEWS}" and set(samples) == {
+        "blocked address", "score: s", "lines: cookie notices", "language",
+    }  # fmt: skip
+    for file in (file for file in output.rglob("*") if file.is_file()):
+        assert "novak" not in file.read_text() and "0101006" not in file.read_text(), file
+
+
 def test_personal_data_may_drop_the_text_or_stay(tmp_path: Path, write: Write) -> None:
     own = write(
         "own.yaml", "base: standard\npersonal_data:\n  replacement: '***'\n  emso: {action: drop}\n  e-mail: {action: keep}\n  oib: false\n"
@@ -517,7 +540,7 @@ def test_blocked_addresses(tmp_path: Path, write: Write) -> None:
         ("personal_data: {x: {pattern: '('}}\n", "personal_data: the pattern of x is no regular expression: "),
         ("personal_data: {x: {pattern: a, check: b}}\n", "personal_data: x has the check 'b'; the known ones are iban,"),
         ("personal_data: {x: {pattern: a, action: b}}\n", "personal_data: x has the action 'b'; expected mask, drop, keep"),
-        ("languages: {sl: {words: [a]}}\n", "languages: sl has the unknown key words; the known ones are stop_words, rules"),
+        ("languages: {sl: {words: [a]}}\n", "languages: sl has the unknown key words; the known ones are rules, stop_words"),
         (
             "repeated_lines: {max_words: 3}\n",
             "repeated_lines is {'max_words': 3}; expected {max_words, min_documents, min_share}, or false",
@@ -526,6 +549,43 @@ def test_blocked_addresses(tmp_path: Path, write: Write) -> None:
         ("max_hole_share: 3\n", "max_hole_share is 3; expected a number from 0 to 1, or false"),
         ("- a\n", "holds no filter settings; expected a mapping"),
         ("rules: [a]\n", "rules is ['a']; expected a mapping, as the built-in settings have it"),
+        ('mojibake: "no"\n', "mojibake is 'no'; expected true or false"),
+        ("markup: off\n", "markup is 'off'; expected true or false"),
+        ("max_hole_share: .nan\n", "max_hole_share is '.nan'; expected a number from 0 to 1, or false"),
+        ("rules: {x: {measure: words, max: 1.0e999}}\n", "rules: x: max is inf; expected a number, or false"),
+        ("rules: {x: {measure: words, max: 1, from_words: 1.0e999}}\n", "rules: x: from_words is inf; expected a number from 0, or false"),
+        ("rules: {x: {measure: words, min: 9, max: 3}}\n", "rules: x has min 9 above max 3, so no text would pass; change one of them"),
+        ("rules: {x: {measure: words, max: 1, needs_stop_words: 'no'}}\n", "rules: x: needs_stop_words is 'no'; expected true or false"),
+        ("rules: {5: {measure: words, max: 1}}\n", "rules has the key 5, which is no text; write it in quotes"),
+        ("lines: {x: true}\n", "lines: x is True; expected a mapping with match, max_words,"),
+        ("lines: {x: {phrases: vreme}}\n", "lines: x: phrases is 'vreme'; expected a list of texts, such as [one, two], or false"),
+        ("lines: {x: {phrases: ['']}}\n", "lines: x: phrases, item 1 is ''; expected text"),
+        ("lines: {x: {phrases: [[vreme], lepo]}}\n", "lines: x: phrases has 'lepo' among lists; expected phrases alone,"),
+        ("lines: {x: {phrases: [vreme], max_words: many}}\n", "lines: x: max_words is 'many'; expected a whole number from 0"),
+        ("lines: {x: {phrases: [vreme], run: 0}}\n", "lines: x: run is 0; expected a whole number from 1"),
+        ("lines: {x: {min_words: two}}\n", "lines: x: min_words is 'two'; expected a whole number from 0"),
+        ("lines: {x: {unterminated: 'no'}}\n", "lines: x: unterminated is 'no'; expected true or false"),
+        ("phrases: {x: lorem}\n", "phrases: x is 'lorem'; expected a list of texts, such as [one, two], or false"),
+        ("phrases: {x: [2.5]}\n", "phrases: x, item 1 is 2.5; expected text"),
+        (
+            "repeated_lines: {max_words: false, min_documents: 2, min_share: 0.1}\n",
+            "repeated_lines: max_words is False; expected a number from 0, or false for all of repeated_lines",
+        ),
+        ("blocked_urls: {key: 3, files: []}\n", "blocked_urls: key is 3; expected text"),
+        ("blocked_urls: {key: url, files: [null]}\n", "blocked_urls: files is None; expected text"),
+        (
+            "base: standard\npersonal_data: {e-mail: {actoin: drop}}\n",
+            "personal_data: e-mail has the unknown key actoin; the known ones are action,",
+        ),
+        ("base: standard\npersonal_data: {e-mail: drop}\n", "personal_data: e-mail is 'drop'; expected a mapping with action,"),
+        ("base: standard\npersonal_data: {oib: {context: OIB}}\n", "personal_data: oib: context is 'OIB'; expected a list of texts,"),
+        ("personal_data: {x: {pattern: 'a?'}}\n", "personal_data: the pattern of x finds something in a text without a character; mend it"),
+        ("personal_data: {replacement: 3}\n", "personal_data: replacement is 3; expected text, in which {kind} becomes the name"),
+        ("languages: {slovene: {stop_words: [a]}}\n", "languages has 'slovene', which is no code of a language; expected ISO 639,"),
+        ("languages: {sl: {}, slv: {}}\n", "languages has sl and slv, which are one language; keep one of them"),
+        ("languages: {sl: true}\n", "languages: sl is True; expected a mapping with rules, stop_words, or false"),
+        ("languages: {sl: {stop_words: je}}\n", "languages: sl: stop_words is 'je'; expected a list of texts,"),
+        ("languages: {sl: {rules: [a]}}\n", "languages: sl: rules is ['a']; expected a mapping,"),
     ],
 )
 def test_settings_that_mean_nothing_are_refused(content: str, sentence: str, tmp_path: Path, write: Write) -> None:
@@ -533,6 +593,38 @@ def test_settings_that_mean_nothing_are_refused(content: str, sentence: str, tmp
     with pytest.raises(ValueError) as error:
         main(["--input", f"c={write('a.jsonl', jsonl([NEWS]))}", "--filters", str(path), "--output", str(tmp_path / "o")])
     assert sentence in str(error.value) and str(error.value).startswith(str(path)) and not (tmp_path / "o").exists()
+
+
+def test_a_list_of_addresses_that_is_no_text_is_named(tmp_path: Path, write: Write) -> None:
+    sites = write("sites.txt", b"spam.example\n\xff\n")
+    own = write("own.yaml", f"base: none\nblocked_urls: {{key: url, files: [{sites}]}}\n")
+    path = write("a.jsonl", jsonl([NEWS], url="https://posta.si"))
+    with pytest.raises(ValueError) as error:
+        main(["--input", f"c={path}", "--filters", str(own), "--workers", "1", "--output", str(tmp_path / "o")])
+    assert str(error.value) == f"blocked_urls: {sites} is no UTF-8: byte 0xff at position 14; expected one site or address a line"
+    assert not (tmp_path / "o").exists()
+
+
+def test_a_language_is_the_same_by_each_of_its_codes(tmp_path: Path, write: Write) -> None:
+    """slv is sl, and Norwegian is `no`, which YAML 1.1 takes for false; stop words `no` and `on` stay words."""
+    path = write(
+        "own.yaml",
+        "base: web\nlanguages: {slv: {rules: {gopher too short: {min: 7}}}, no: {stop_words: [og, no, on]}, srp_Cyrl: {stop_words: [је]}}\n",
+    )
+    whole = read_filters(str(path))
+    for code in ("sl", "slv", "sl-Latn", "slv_Latn"):
+        found = settings_for(whole, code)
+        assert {rule.name: rule.min for rule in found.rules}["gopher too short"] == 7 and "je" in found.stop_words
+    assert settings_for(whole, "no").stop_words == settings_for(whole, "nor_Latn").stop_words == ("og", "no", "on")
+    assert settings_for(whole, "sr-Cyrl").stop_words == ("је",) and "je" in settings_for(whole, "sr").stop_words
+    reference = write("reference.jsonl", jsonl([f"{NEWS} {number}" for number in range(200)]))
+    assert fit_filters.main(["--input", str(reference), "--language", "slv", "--output", str(tmp_path / "sl.yaml")]) == 0
+    assert list(yaml.safe_load((tmp_path / "sl.yaml").read_text())["languages"]) == ["sl"]
+
+
+def test_a_check_believes_nothing_of_another_form() -> None:
+    for text in ("vreme", "", "abcdefghijklmnop", "2" * 13, "²" * 13, "š" * 16, "SI56-0201-0001-1603-397"):
+        assert not any(check(text) for check in CHECKS.values()), text
 
 
 def test_a_name_that_is_no_filter(tmp_path: Path) -> None:
@@ -558,6 +650,9 @@ def test_thresholds_are_fitted(tmp_path: Path, write: Write, capsys: pytest.Capt
     few = ["--input", str(write("few.jsonl", jsonl(texts[:5]))), "--language", "sl", "--output", str(tmp_path / "b.yaml")]
     with pytest.raises(ValueError, match=r"^--lost 0.01 of 5 documents is less than one; give more reference text, or a larger share$"):
         fit_filters.main(few)
+    for share in ("0", "1", "nan"):
+        with pytest.raises(ValueError, match=rf"^--lost is {share}; expected a share above 0 and below 1$"):
+            fit_filters.main([*few, "--lost", share])
 
 
 @pytest.mark.skipif(not os.environ.get("SCION_SHARED_DATA"), reason="SCION_SHARED_DATA names no folder with real text")

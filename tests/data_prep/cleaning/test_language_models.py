@@ -14,6 +14,7 @@ import pytest
 from common.artifacts import read_manifest
 from data_prep.clean import main
 from data_prep.cleaning.fasttext_model import FastTextModel
+from data_prep.cleaning.filter_settings import read_filters
 from data_prep.cleaning.language_filter import LanguageFilter
 from data_prep.reading.languages import LanguageCode, is_language, language_code, members, short_code
 
@@ -56,6 +57,7 @@ def test_what_is_no_model_is_refused(tmp_path: Path, write: Write) -> None:
     whole = GLOTLID_LIKE.read_bytes()
     cases = {
         tmp_path / "none.bin": "does not exist; give a fastText model (.bin or .ftz), such as that of GlotLID",
+        tmp_path: "is no file; give a fastText model (.bin or .ftz), such as that of GlotLID",
         write("empty.bin", b""): "is empty; expected a fastText model (.bin or .ftz)",
         write(
             "text.bin", "no model at all"
@@ -69,6 +71,8 @@ def test_what_is_no_model_is_refused(tmp_path: Path, write: Write) -> None:
         ): "holds word vectors of fastText, which tell no language; expected a supervised model",
         _changed(tmp_path, "loss.bin", 32, "<i", 9): "was trained with the unknown loss 9; expected a model of fastText 0.9",
         _changed(tmp_path, "dimension.bin", 8, "<i", 7): "has matrices that do not fit its labels and dimension; copy it again",
+        _changed(tmp_path, "parts.bin", 40, "<i", 1 << 20): "vectors, fewer than its words and their parts ask for; copy it again",
+        _changed(tmp_path, "numbers.bin", len(whole) - 4, "<f", float("nan")): "has vectors of labels that are no numbers; copy it again",
         _changed(tmp_path, "labels.bin", 72, "<i", 5): "counts 120 words and 5 labels but holds others; copy it again",
     }
     for path, sentence in cases.items():
@@ -122,8 +126,16 @@ def test_groups_are_settings(tmp_path: Path, write: Write) -> None:
     manifest = read_manifest(tmp_path / "o")
     assert manifest.facts["rules"]["language_model"] == str(GLOTLID_LIKE) and str(GLOTLID_LIKE) in manifest.inputs
     assert "odd" in manifest.facts["rules"]["filters"]["close_languages"]
+    norwegian = write(
+        "n.yaml", "base: web\nclose_languages:\n  Norwegian: {nb: [Latn], nn: [Latn], no: [Latn]}\n"
+    )  # as the documentation has it
+    assert main([*common[:2], "--language", "nb", "--filters", str(norwegian), "--workers", "1", "--output", str(tmp_path / "n")]) == 0
+    with pytest.raises(ValueError, match="close_languages: odd has the unknown script Latin; the known ones are Arab, "):
+        read_filters(str(write("s.yaml", "close_languages: {odd: {sl: [Latin], it: [Latn]}}")))
+    with pytest.raises(ValueError, match="close_languages is 'sl'; expected names of groups, each with languages with their scripts"):
+        read_filters(str(write("t.yaml", "close_languages: sl")))
     for wrong in ("close_languages: [sl, it]", "close_languages: {odd: [sl, it]}", "close_languages: {odd: {Slovene: [Latn]}}"):
-        with pytest.raises(ValueError, match=r"expected languages with their scripts, such as \{nb: \[Latn\], nn: \[Latn\]\}"):
+        with pytest.raises(ValueError, match=r"languages with their scripts, such as \{nb: \[Latn\], nn: \[Latn\]\}"):
             main([*common[:4], "--filters", str(write("w.yaml", wrong)), "--language", "sl", "--output", str(tmp_path / "p")])
 
 
@@ -161,8 +173,10 @@ def test_paragraphs_in_other_languages_are_cut(model: Path | None, tmp_path: Pat
 
 def test_options_without_a_language_are_refused(tmp_path: Path, write: Write) -> None:
     path = write("a.jsonl", json.dumps({"text": SLOVENE}) + "\n")
-    for option in (["--language-model", str(GLOTLID_LIKE)], ["--language-unit", "paragraph"]):
-        with pytest.raises(ValueError, match=r"^--language-model and --language-unit need --language; name the languages that may stay$"):
+    for option in (
+        ["--language-model", str(GLOTLID_LIKE)], ["--language-unit", "paragraph"], ["--close-languages", "apart"], ["--min-language-score", "0.9"]
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=rf"^{option[0]} needs --language; name the languages that may stay$"):
             main(["--input", f"c={path}", *option, "--output", str(tmp_path / "o")])
     with pytest.raises(ValueError, match=r"^--language de is unknown; the known ones are en, hr, it, sl, sr$"):
         main(["--input", f"c={path}", "--language", "de", "--language-model", str(GLOTLID_LIKE), "--output", str(tmp_path / "o")])

@@ -60,6 +60,15 @@ def test_columns_as_thresholds(tmp_path: Path, write: Write) -> None:
         "d1": ("score: education", "int_score 2"),
         "d2": ("score: hplt", "doc_scores.0 4"),
     }
+    manifest = read_manifest(output)
+    assert manifest is not None
+    not_judged = manifest.facts["counts"]["c"]["not_judged"]
+    assert {reason: (change["documents"], change["samples"][0]["detail"]) for reason, change in not_judged.items()} == {
+        "score: education": (2, "no int_score"),
+        "score: hplt": (1, "no doc_scores.0"),
+        "score: p": (2, "no metadata.p"),
+    }
+    assert "| c | not judged | score: education | 2 | 0 |" in " ".join((output / "report.md").read_text().split())
     output = cleaned(tmp_path, path, "{education: {key: int_score, min: 3, missing: drop}}")
     assert {row["id"]: row["detail"] for row in rows(output / "removed")} == {
         "d1": "int_score 2",
@@ -81,7 +90,12 @@ def test_columns_as_thresholds(tmp_path: Path, write: Write) -> None:
         ("{s: {key: a, max: head}}", "scores: s: max is 'head'; expected a number"),
         ("{s: {key: a, min: 1, missing: maybe}}", "expected missing: keep or drop (with a key), as: NAME (with a model)"),
         ("{s: {key: a, min: 1, as: b}}", "expected missing: keep or drop (with a key), as: NAME (with a model)"),
+        ("{s: {model: a, min: 1, as: id}}", "scores: s: as is 'id', by which documents are known; choose another name"),
         ("{s: {model: nowhere, min: 1}}", "nowhere holds no model.npz; expected an output of data_prep.fit_quality"),
+        ("{s: {key: a, min: 1.0e999}}", "scores: s: min is inf; expected a number"),
+        ("{s: {key: a, min: 3, max: 1}}", "scores: s has min 3 above max 1, so no text would pass; change one of them"),
+        ("{s: {key: null, min: 1}}", "scores: s: key is None; expected text"),
+        ("{s: {model: null, min: 1}}", "scores: s: model is None; expected text"),
         ("[3]", "scores is [3]; expected a mapping, as the built-in settings have it"),
     ],
 )
@@ -151,6 +165,18 @@ def test_models_as_filters(models: Path, tmp_path: Path, write: Write) -> None:
     assert len(written) == 80 and all(0 <= row["quality"] <= 1 for row in written)
 
 
+def test_a_score_does_not_stand_for_the_text_or_another_score(models: Path, tmp_path: Path, write: Write) -> None:
+    path = write("a.jsonl", jsonl(["ena"]))
+    row = f"{{model: {models / 'classifier'}, as: text}}"
+    for scores, sentence in (
+        (f"{{s: {row}}}", "scores: s: as is 'text', the key of the text; choose another name"),
+        (f"{{s: {row}, t: {row}}}", "scores: s and t are both written as 'text'; give each its own name"),
+    ):
+        with pytest.raises(ValueError) as error:
+            clean.main(["--input", f"c={path}", "--filters", str(write("f.yaml", f"scores: {scores}")), "--output", str(tmp_path / "o")])
+        assert str(error.value).endswith(sentence) and not (tmp_path / "o").exists()
+
+
 def test_a_model_of_another_language_is_refused(models: Path, tmp_path: Path, write: Write) -> None:
     path, filters = write("a.jsonl", jsonl(GOOD[:3])), tmp_path / "filters.yaml"
     filters.write_text(f"base: none\nscores: {{q: {{model: {models / 'classifier'}, min: 0.5}}}}\n", encoding="utf-8")
@@ -174,6 +200,23 @@ def test_a_broken_model_and_too_little_text_are_refused(models: Path, tmp_path: 
     (tmp_path / "model.npz").write_bytes((models / "classifier/model.npz").read_bytes()[:1000])
     with pytest.raises(ValueError, match=r"model\.npz is no whole model of data_prep\.fit_quality; make it again$"):
         load_model(tmp_path)
+    for kind, name, wrong in (
+        ("classifier", "weights", np.zeros(3, np.float32)),
+        ("classifier", "numbers", np.array([np.nan, 1, 0])),
+        ("classifier", "knots", np.zeros(3)),
+        ("perplexity", "counts_0", np.zeros(1, np.float32)),
+        ("perplexity", "totals", np.array([np.inf, 1])),
+    ):
+        load_model.cache_clear()
+        with np.load(models / kind / "model.npz") as saved:
+            np.savez(tmp_path / "model.npz", **{**saved, name: wrong})
+        with pytest.raises(ValueError, match=r"model\.npz is no whole model of data_prep\.fit_quality; make it again$"):
+            load_model(tmp_path)
+    damaged = bytearray((models / "classifier/model.npz").read_bytes())
+    damaged[damaged.index(b"PK\x01\x02") + 6] = 127  # a version of ZIP that zipfile does not know, and says so by NotImplementedError
+    (tmp_path / "model.npz").write_bytes(damaged)
+    with pytest.raises(ValueError, match=r"model\.npz is no whole model of data_prep\.fit_quality; make it again$"):
+        load_model(tmp_path)
     few = write("few.jsonl", jsonl(GOOD[:15]))
     for good, web, option in ((few, models / "web.jsonl", "good"), (models / "good.jsonl", few, "web")):
         with pytest.raises(ValueError, match=f"^--{option} has 15 texts, too few to fit and measure on; give at least 200"):
@@ -181,6 +224,20 @@ def test_a_broken_model_and_too_little_text_are_refused(models: Path, tmp_path: 
     with pytest.raises(ValueError, match=r"^--good and --web both name a; give each source its own name$"):
         fit_quality.main(["--good", f"a={few}", "--web", f"a={models / 'web.jsonl'}", "--output", str(tmp_path / "o")])
     assert not (tmp_path / "o").exists()
+
+
+@pytest.mark.parametrize(
+    "options, sentence",
+    [
+        (["--order", "3"], "--order is of --kind perplexity and means nothing to a classifier; leave it out, or name that kind"),
+        (["--kind", "perplexity", "--order", "500"], "--order is 500; expected at most 20, as each takes as much memory as the text"),
+        (["--kind", "perplexity", "--calibration", "platt"], "--calibration is of --kind classifier and means nothing to perplexity;"),
+    ],
+)
+def test_options_of_the_other_model_are_refused(options: list[str], sentence: str, models: Path, tmp_path: Path) -> None:
+    with pytest.raises(ValueError) as error:
+        _fit(models, tmp_path / "o", *options)
+    assert str(error.value).startswith(sentence) and not (tmp_path / "o").exists()
 
 
 def _plain_perplexity(reference: list[str], text: str, order: int) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -307,5 +308,5 @@ def test_samples_of_files_of_one_name() -> None:
     """Whose keys are the same: the first stays, and nothing stops."""
     samples = Samples(1)
     for text in ("first", "second"):
-        samples.add("lines", "same.jsonl:1", {"text": text})
+        samples.add("lines", "same.jsonl:1", partial(dict, text=text))
     assert [record["text"] for record in samples.records()] == ["first"]
