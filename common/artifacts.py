@@ -85,6 +85,14 @@ def digest_bytes(data: bytes) -> str:
     return f"xxh3:{xxhash.xxh3_128_hexdigest(data)}"
 
 
+def digest_pieces(pieces: Iterable[bytes]) -> str:
+    """The same of bytes that come one behind the other."""
+    state = xxhash.xxh3_128()
+    for piece in pieces:
+        state.update(piece)
+    return f"xxh3:{state.hexdigest()}"
+
+
 def digest_file(path: Path) -> str:
     """xxh3-128 of a file's content, read in pieces."""
     state = xxhash.xxh3_128()

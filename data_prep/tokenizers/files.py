@@ -11,11 +11,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from common.artifacts import digest_bytes
+from common.artifacts import digest_pieces
 from common.own_files import require_own
 from common.quiet_library import quiet_transformers
+from data_prep.tokenizers.canonical_json import canonical_pieces
 
 if TYPE_CHECKING:
+    from tokenizers import Tokenizer
     from transformers import PreTrainedTokenizerFast
 
 TOKENIZER_FILES = (
@@ -114,15 +116,19 @@ def tokenizer_digest(tokenizer: HasBackend) -> str:
 
     Independent of the files it came from (`tokenizer.json` or `vocab.json` with `merges.txt`) and of padding or truncation settings.
     """
-    return backend_digest(json.loads(tokenizer.backend_tokenizer.to_str()))
+    return backend_digest(tokenizer.backend_tokenizer)
 
 
-def backend_digest(backend: Mapping[str, Any]) -> str:
-    """The same of what the tokenizers library writes of itself."""
+def backend_digest(backend: Tokenizer) -> str:
+    """The same of a tokenizer of the tokenizers library."""
+    return digest_pieces(canonical_pieces(backend.to_str(), _deciding))
+
+
+def _deciding(backend: Mapping[str, Any]) -> dict[str, Any]:
     deciding = {key: value for key, value in backend.items() if key not in ("padding", "truncation")}
     if not _adds_tokens(deciding.get("post_processor")):
         deciding["post_processor"] = None  # transformers 5 has a template that adds nothing there
-    return digest_bytes(json.dumps(deciding, sort_keys=True, ensure_ascii=False).encode())
+    return deciding
 
 
 def _adds_tokens(post_processor: Any) -> bool:

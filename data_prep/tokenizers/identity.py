@@ -75,4 +75,4 @@ def _plain_identity(directory: Path) -> Identity | None:
     tokenizer = read_plain_backend(directory)
     if tokenizer is None:
         return None
-    return Identity(tokenizer.get_vocab_size(with_added_tokens=True), backend_digest(json.loads(tokenizer.to_str())))
+    return Identity(tokenizer.get_vocab_size(with_added_tokens=True), backend_digest(tokenizer))
