@@ -30,7 +30,7 @@ def train_token_vectors(inputs: TransferInputs) -> TokenVectors:
     counts: Counter[int] = Counter()
     for ids in sentences:
         counts.update(ids.tolist())
-    keys = inputs.target.keys
+    keys = tuple(inputs.target.keys)
     size, epochs, min_count = inputs.vectors.for_text(counts.total())
     kept = [i for i, count in counts.items() if count >= min_count]
     if len(kept) < 2:

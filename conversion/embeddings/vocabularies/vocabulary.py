@@ -11,7 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from itertools import islice
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -109,26 +110,38 @@ class Vocabulary:
         return self.token_bytes.lengths.astype(np.int64)
 
     @cached_property
-    def keys(self) -> tuple[str, ...]:
+    def keys(self) -> Sequence[str]:
         """A name for each id that depends on its meaning alone: equal under any spelling and any order of the vocabulary.
 
         Text reads as itself with `▁` for a space; bytes that are no UTF-8 become private characters, so that n-grams of
         characters stay meaningful.  Tokens of the same bytes are told apart by their kind and their rank among equals.
         """
-        seen: dict[str, int] = {}
-        keys = []
+        made, blocks, hashes = self._keys_without_ranks(), [], []
+        while block := list(islice(made, _BLOCK_TOKENS)):
+            blocks.append(PackedBytes.of_strings(block, np.ones(len(block), dtype=bool)))
+            hashes.append(np.fromiter(map(hash, block), np.int64, len(block)))
+        packed, hashed = PackedBytes.concatenated(blocks), np.concatenate([np.empty(0, np.int64), *hashes])
+        in_order = np.sort(hashed)
+        repeated = in_order[1:][in_order[1:] == in_order[:-1]]
+        seen: dict[bytes | None, int] = {}
+        ranked: dict[int, bytes | None] = {}
+        for token_id in np.flatnonzero(np.isin(hashed, repeated)).tolist():  # all that have an equal, and it may be some that share a hash
+            key = packed[token_id]
+            rank = seen.get(key, 0)
+            seen[key] = rank + 1
+            if rank:
+                ranked[token_id] = (key or b"") + f"\ue203{rank}".encode()
+        return cast(Sequence[str], PackedStrings(packed.with_others(ranked) if ranked else packed))
+
+    def _keys_without_ranks(self) -> Iterator[str]:
         hole, special, byte = int(Kind.HOLE), int(Kind.SPECIAL), int(Kind.BYTE)  # members of an enum are slow to look up
         for token_id, (token, data, kind) in enumerate(zip(self.tokens, self.token_bytes, self.kinds.tolist())):
             if kind == hole:
-                key = f"\ue200{token_id}"
+                yield f"\ue200{token_id}"
             elif kind == special:
-                key = f"\ue201{token}"
+                yield f"\ue201{token}"
             else:
-                key = ("\ue202" if kind == byte else "") + _readable(data or b"")
-            rank = seen.get(key, 0)
-            seen[key] = rank + 1
-            keys.append(f"{key}\ue203{rank}" if rank else key)
-        return tuple(keys)
+                yield ("\ue202" if kind == byte else "") + _readable(data or b"")
 
     def pieces(self, data: bytes) -> list[int]:
         """Ids of the tokens into which the tokenizer's model cuts the given bytes.

@@ -201,8 +201,9 @@ def _chosen(source: Vocabulary, target: Vocabulary, special_tokens: Mapping[str,
 def ids_of_same_tokens(source: Vocabulary, target: Vocabulary) -> dict[int, int]:
     """Source id -> target id of the token with the same meaning, else with the same spelling, else with the same role."""
     hole = int(Kind.HOLE)  # members of an enum are slow to look up
-    by_key = {key: i for i, (key, kind) in enumerate(zip(target.keys, target.kinds.tolist())) if kind != hole}
-    spelled = {token: i for i, token in enumerate(target.tokens) if token is not None}
+    keys, tokens = set(source.keys), {token or "" for token in source.tokens}  # of a large target no more is held than the source asks for
+    by_key = {key: i for i, (key, kind) in enumerate(zip(target.keys, target.kinds.tolist())) if kind != hole and key in keys}
+    spelled = {token: i for i, token in enumerate(target.tokens) if token in tokens}
     by_role = {source.roles[role]: target.roles[role] for role in reversed(ROLES) if role in source.roles and role in target.roles}
     found = (
         (i, by_key.get(key, spelled.get(token or "", by_role.get(i)))) for i, (key, token) in enumerate(zip(source.keys, source.tokens))
