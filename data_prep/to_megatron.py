@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import multiprocessing
 import os
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -151,6 +152,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     crew.add_argument(parser)
     arguments = parser.parse_args(argv)
     command.require_positive(arguments)
+    if twice := [path for path, times in Counter(path.resolve() for path in arguments.input).items() if times > 1]:
+        raise ValueError(f"the input file {twice[0]} is given twice, so that its text would count twice; name each file once")
     show(f"{len(arguments.input)} file{'s' * (len(arguments.input) > 1)} by {arguments.tokenizer}: loading the tokenizer")
     # Read once, by the tokenizer library's thread pool at its first use; used where there is one file and no compiler.
     os.environ["RAYON_NUM_THREADS"] = str(arguments.workers)

@@ -315,8 +315,9 @@ def _blocked_urls(given: Any) -> dict[str, Any] | None:
         raise ValueError(f"blocked_urls is {given!r}; expected {{key: KEY, files: [FILE, ...]}}, or false")
     setting_values.text("blocked_urls: key", given["key"])
     for file in given["files"]:
-        if not Path(setting_values.text("blocked_urls: files", file)).is_file():
-            raise ValueError(f"blocked_urls names the file {file}, which does not exist")
+        path = Path(setting_values.text("blocked_urls: files", file))
+        if not path.is_file():
+            raise ValueError(f"blocked_urls names the file {file}, which {'is a folder' if path.is_dir() else 'does not exist'}")
     return given
 
 

@@ -182,6 +182,10 @@ def test_refusals(write: Write, tokenizer_dir: Path, tmp_path: Path, hidden_left
             f"{bad}, line 2 is not UTF-8: byte 0xff at position 1; convert the file, for example with iconv",
         ),
         ([text, "--tokenizer", str(tokenizer_dir), "--workers", "0"], "--workers is 0; expected at least 1"),
+        (
+            [text, text, "--tokenizer", str(tokenizer_dir)],
+            f"the input file {Path(text).resolve()} is given twice, so that its text would count twice; name each file once",
+        ),
     ):
         with pytest.raises(ValueError) as error:
             main(["--output", str(tmp_path / "out"), "--input", *arguments])

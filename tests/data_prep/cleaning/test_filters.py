@@ -546,6 +546,7 @@ def test_blocked_addresses(tmp_path: Path, write: Write) -> None:
             "repeated_lines is {'max_words': 3}; expected {max_words, min_documents, min_share}, or false",
         ),
         ("blocked_urls: {key: url, files: [nowhere]}\n", "blocked_urls names the file nowhere, which does not exist"),
+        ("blocked_urls: {key: url, files: [/]}\n", "blocked_urls names the file /, which is a folder"),
         ("max_hole_share: 3\n", "max_hole_share is 3; expected a number from 0 to 1, or false"),
         ("- a\n", "holds no filter settings; expected a mapping"),
         ("rules: [a]\n", "rules is ['a']; expected a mapping, as the built-in settings have it"),
