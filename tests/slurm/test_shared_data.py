@@ -297,7 +297,7 @@ def test_every_stage_loses_the_node_that_leads(stages: Stages, tmp_path: Path) -
         assert _content(crew.output) == stages.made_by_one(name), name
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_ray_on_three_nodes_loses_one_and_makes_the_bytes_of_one_machine(stages: Stages, tmp_path: Path) -> None:
     """As docs/data.md starts it; the node that is switched off is not the one that leads."""
     place = tempfile.mkdtemp(prefix="ray-")  # short: the paths of sockets are; each node mounts a disk of its own there
@@ -315,7 +315,7 @@ exec ray symmetric-run --address "$1:6379" --min-nodes 3 --num-cpus 1 --disable-
     )
     script = f"""#!/bin/bash
 cd {ROOT}
-export PATH={Path(sys.executable).parent}:"$PATH" RAY_TMPDIR={place} RAY_AUTH_MODE=token RAY_AUTH_TOKEN={secrets.token_hex(32)}
+export PATH={Path(sys.executable).parent}:"$PATH" RAY_TMPDIR={place} RAY_SYMMETRIC_RUN_CLUSTER_WAIT_TIMEOUT=300 RAY_AUTH_MODE=token RAY_AUTH_TOKEN={secrets.token_hex(32)}
 srun --no-kill --ntasks-per-node=1 unshare --mount bash {tmp_path}/node.sh "$(hostname)"
 """
     with running_slurm(nodes=3) as slurm:

@@ -48,9 +48,9 @@ class RayMachines:
             "while len([n for n in ray.nodes() if n['Alive']]) < int(sys.argv[2]): time.sleep(0.1)"
         )
         group = self.head
-        group.wait_until(lambda: _listens(self.address), timeout_seconds=60)
+        group.wait_until(lambda: _listens(self.address), timeout_seconds=240)
         waits = Group(["-c", code, self.address, str(machines)], log_dir=self._place / "log-wait")
-        assert waits.wait(timeout_seconds=60).code == 0, waits.stderr()
+        assert waits.wait(timeout_seconds=240).code == 0, waits.stderr()
 
     def stop(self) -> None:
         """End all."""
@@ -124,7 +124,7 @@ def test_who_is_killed_costs_its_task_only(victim: str, machines: RayMachines, t
     def begun() -> list[list[int]]:
         return [[int(word) for word in line.split()] for line in diary.read_text().splitlines()] if diary.exists() else []
 
-    group.wait_until(lambda: any(row[2] in raylets for row in begun()), timeout_seconds=60)
+    group.wait_until(lambda: any(row[2] in raylets for row in begun()), timeout_seconds=240)
     if victim == "worker":
         os.kill([row[1] for row in begun() if row[2] in raylets][-1], signal.SIGKILL)
     else:
@@ -144,7 +144,7 @@ def test_what_is_killed_with_its_leader_goes_on(machines: RayMachines, tokenizer
     assert run_command("data_prep.dedup", *words, "--output", tmp_path / "one", log_dir=tmp_path / "log").code == 0
     shared = [*words, "--ray", machines.address, "--output", str(tmp_path / "many")]
     group = Group(["-m", "data_prep.dedup", *shared], log_dir=tmp_path / "log")
-    group.wait_until(lambda: any((tmp_path / ".many.unfinished").rglob("*.*")), timeout_seconds=60)
+    group.wait_until(lambda: any((tmp_path / ".many.unfinished").rglob("*.*")), timeout_seconds=240)
     psutil.Process(group.process.pid).kill()
     group.process.wait()
     assert not (tmp_path / "many").exists()
@@ -163,6 +163,6 @@ def test_what_is_killed_with_its_leader_goes_on(machines: RayMachines, tokenizer
     ],
 )
 def test_no_cluster_is_said_before_anything_is_written(words: list[str], sentence: str, tmp_path: Path) -> None:
-    ended = run_command(_SLOW_STAGE, tmp_path / "out", tmp_path / "diary", "", *words, log_dir=tmp_path / "log", timeout_seconds=60)
+    ended = run_command(_SLOW_STAGE, tmp_path / "out", tmp_path / "diary", "", *words, log_dir=tmp_path / "log", timeout_seconds=240)
     assert ended.code == 2 and sentence in ended.stderr, ended.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["log"]
