@@ -40,6 +40,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     kept = kept_by_one(arguments.clean, arguments.compare) if arguments.compare else None
     if other is not None and kept is not None:
         _require_same_texts(manifests["--clean"], other, kept, arguments.compare)
+    if (deduplicated := manifests.get("--dedup")) is not None:
+        _require_same_corpora(manifests["--clean"], deduplicated, arguments.dedup)
     with staged_directory(arguments.output) as staging:
         written = page(
             figures_of(arguments.clean, arguments.text_key, arguments.url_key),
@@ -66,6 +68,15 @@ def _require_same_texts(first: Manifest, other: Manifest, kept: Mapping[str, tup
     if not set(first.inputs.values()) & set(other.inputs.values()) and not any(both for both, _, _ in kept.values()):
         raise ValueError(
             f"--compare {directory} is a run over other texts, no file and no id of which this run has; give one over the same"
+        )
+
+
+def _require_same_corpora(cleaned: Manifest, deduplicated: Manifest, directory: Path) -> None:
+    """Refuse duplicates of corpora that were not cleaned here, none of which the page would show."""
+    names, others = sorted(cleaned.facts["counts"]), list(deduplicated.facts["corpora"])
+    if not set(names) & set(others):
+        raise ValueError(
+            f"--dedup {directory} is of the corpora {', '.join(others)}, none of which --clean has ({', '.join(names)}); give one of the same"
         )
 
 

@@ -85,6 +85,16 @@ def test_a_run_over_other_texts_is_not_compared(runs: Path, write: Write) -> Non
     assert not (runs / "page").exists()
 
 
+def test_duplicates_of_other_corpora_are_refused(runs: Path, write: Write) -> None:
+    dedup([Corpus("web", (write("w.jsonl", json.dumps({"id": "w0", "text": ENGLISH}) + "\n"),))], runs / "other")
+    with pytest.raises(ValueError) as error:
+        corpus_report.main(["--clean", str(runs / "filtered"), "--dedup", str(runs / "other"), "--output", str(runs / "page")])
+    assert str(error.value) == (
+        f"--dedup {runs / 'other'} is of the corpora web, none of which --clean has (book, news); give one of the same"
+    )
+    assert not (runs / "page").exists()
+
+
 def test_what_is_no_output_of_clean_is_refused(runs: Path) -> None:
     for directory, found in ((runs / "unique", "an output of data_prep.dedup"), (runs / "nowhere", "no output of a command")):
         with pytest.raises(ValueError) as error:
