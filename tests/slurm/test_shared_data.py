@@ -308,6 +308,7 @@ def test_ray_on_three_nodes_loses_one_and_makes_the_bytes_of_one_machine(stages:
     (tmp_path / "stages.sh").write_text("\n".join(["set -euo pipefail", *words]) + "\n")
     (tmp_path / "node.sh").write_text(
         f"""set -euo pipefail
+ulimit -c 0
 mount -t tmpfs ray {place}
 exec ray symmetric-run --address "$1:6379" --min-nodes 3 --num-cpus 1 --disable-usage-stats --object-store-memory=100000000 \\
     -- bash {tmp_path}/stages.sh
