@@ -22,11 +22,11 @@ import socket
 import sys
 import threading
 import time
-from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from common import command, progress
 from common.artifacts import MANIFEST_NAME, Manifest, jsonable, read_manifest
@@ -34,15 +34,12 @@ from common.lease import PATIENCE_SECONDS, RENEW_SECONDS, Holder, InUseError, Le
 from common.own_children import end_with_parent
 from common.process_identity import boot_id, pid_namespace, start_of
 from data_prep.sharing import on_ray
-from data_prep.sharing.tasks import MOST_DEATHS, Answer, Worker, dead_over_one_task, value_of
-
-Item = TypeVar("Item")
-Result = TypeVar("Result")
+from data_prep.sharing.tasks import MOST_DEATHS, Done, Leader, Work, Worker, dead_over_one_task
 
 _OPEN, _TAKEN, _DONE, _MEMBERS, _ENDED = "open", "taken", "done", "members", "ended"
 _SHORTEST_SECONDS, _LONGEST_SECONDS = 0.02, 1.0  # between two looks at a directory
 _LOOK_AFTER_SECONDS = 2.0  # between two looks at who is alive
-_leads: contextvars.ContextVar[Leader | on_ray.RayLeader | None] = contextvars.ContextVar("leads", default=None)
+_leads: contextvars.ContextVar[Leader | None] = contextvars.ContextVar("leads", default=None)
 
 
 class EndedError(command.StoppedError):
@@ -67,12 +64,9 @@ def add_argument(parser: argparse._ActionsContainer) -> None:
     )
 
 
-def leader() -> Leader | on_ray.RayLeader | None:
+def leader() -> Leader | None:
     """What hands out the work of this process, if it leads a crew."""
     return _leads.get()
-
-
-_Done = tuple[Answer, dict[int, int], str, int]  # the answer; what was counted; host and process
 
 
 class Made(NamedTuple):
@@ -123,7 +117,7 @@ def _lead(lease: Lease, place: Path, workers: _Workers, work: Callable[[], Manif
     board = _Board.new(place, lease)
     workers.serve(board)
     try:
-        manifest = _led(Leader(lease, board, workers), work)
+        manifest = _led(CrewLeader(lease, board, workers), work)
     except BaseException as error:
         board.end(str(error) or type(error).__name__)
         workers.stop()
@@ -135,7 +129,7 @@ def _lead(lease: Lease, place: Path, workers: _Workers, work: Callable[[], Manif
     return manifest
 
 
-def _led(leads: Leader | on_ray.RayLeader, work: Callable[[], Manifest]) -> Manifest:
+def _led(leads: Leader, work: Callable[[], Manifest]) -> Manifest:
     """Do the work, its tasks by those whom somebody leads, and say who they were."""
     token = _leads.set(leads)
     try:
@@ -167,63 +161,39 @@ def _is_complete(output: Path, stage: str, arguments: argparse.Namespace) -> boo
 # -- who leads -----------------------------------------------------------------------------------------------------------
 
 
-class Leader:
-    """Hands out tasks and takes their results in order."""
+class CrewLeader(Leader):
+    """Lays tasks out as files, for all workers of all machines."""
 
     def __init__(self, lease: Lease, board: _Board, workers: _Workers) -> None:
-        self._lease, self._board, self._workers = lease, board, workers
-        self._num_phases, self._looked_after = 0, time.monotonic()
-        self.done_by: Counter[tuple[str, int]] = Counter()  # host and process
+        super().__init__(lease)
+        self._board, self._workers = board, workers
+        self._looked_after = time.monotonic()
         self._deaths: Counter[str] = Counter()
         self._watch = workers.watch
         board.wait_for_the_others_end(self._watch, lease)
 
-    def check(self) -> None:
-        """Stop before a step that is no longer this process's.
+    def _num_workers(self) -> int:
+        return self._board.num_members()
 
-        Raises:
-            LeaseLostError: if another one leads.
-        """
-        self._lease.check()
+    def _step(self, number: int, work: Work) -> Callable[[int, Any], str]:
+        step = f"{number:04d}"
+        self._board.write(step, work)
 
-    def map(
-        self,
-        function: Callable[[Item], Result],
-        items: Iterable[Item],
-        *,
-        name: Callable[[Item], str],
-        initializer: Callable[..., None] | None,
-        initargs: tuple[Any, ...],
-    ) -> Iterator[Result]:
-        """See `data_prep.sharing.shards.ordered_map`; all workers of all machines do the items, twice as many as these are at once."""
-        self._num_phases += 1
-        phase = f"{self._num_phases:04d}"
-        self._board.write(phase, (function, initializer, initargs))
-        waiting: deque[tuple[str, Item]] = deque()
-        numbered, is_more = enumerate(items), True
-        while waiting or is_more:
-            while is_more and len(waiting) < 2 * self._board.num_members() + 2:
-                if (following := next(numbered, None)) is None:
-                    is_more = False
-                    break
-                task = f"{phase}-{following[0]:08d}"
-                self._board.write(f"{_OPEN}/{task}", following[1])
-                waiting.append((task, following[1]))
-            if waiting:
-                yield self._result(*waiting.popleft(), name)
+        def begin(place: int, item: Any) -> str:
+            task = f"{step}-{place:08d}"
+            self._board.write(f"{_OPEN}/{task}", item)
+            return task
 
-    def _result(self, task: str, item: Item, name: Callable[[Item], str]) -> Any:
+        return begin
+
+    def _done(self, task: str, name: str) -> Done:
         pause = _SHORTEST_SECONDS
         while (done := self._board.answer(task)) is None:
             if time.monotonic() - self._looked_after > _LOOK_AFTER_SECONDS:
-                self._look_after(task, name(item))
+                self._look_after(task, name)
             time.sleep(pause)
             pause = min(_LONGEST_SECONDS, 1.2 * pause)
-        answer, counted, host, process_id = done
-        self.done_by[host, process_id] += 1
-        for number, amount in counted.items():
-            progress.advance_shared(number, amount)
-        return value_of(answer)
+        return done
 
     def _look_after(self, task: str, name: str) -> None:
         """Give the tasks of workers that are gone to others.
@@ -319,7 +289,7 @@ class _Board:
         """Workers that have come."""
         return len(os.listdir(self.path / _MEMBERS))
 
-    def answer(self, task: str) -> _Done | None:
+    def answer(self, task: str) -> Done | None:
         """The answer to a task; None while it is not there."""
         path = self.path / _DONE / task
         try:
@@ -353,7 +323,7 @@ class _Board:
                 return task, pickle.loads(mine.read_bytes())
         return None
 
-    def give_back(self, task: str, member: str, done: _Done) -> None:
+    def give_back(self, task: str, member: str, done: Done) -> None:
         """Leave the answer to a task."""
         self.write(f"{_DONE}/{task}", done)
         (self.path / _TAKEN / f"{task}.{member}").unlink(missing_ok=True)

@@ -13,17 +13,13 @@ import os
 import pickle
 import signal
 import socket
-from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from multiprocessing import spawn
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from common import progress
 from common.lease import Lease
-from data_prep.sharing.tasks import MOST_DEATHS, Worker, dead_over_one_task, value_of
-
-Item = TypeVar("Item")
-Result = TypeVar("Result")
+from data_prep.sharing.tasks import MOST_DEATHS, Done, Leader, Work, Worker, dead_over_one_task
 
 _CHECK_SECONDS = 10.0  # between two looks at the lease while a result is waited for
 _START = "start one with `ray start --head` and `ray start --address HEAD:6379` on the other machines, or leave --ray out"
@@ -35,7 +31,7 @@ _ENVIRONMENT = {
 }  # of a process that tokenizes
 
 
-class _Phase(NamedTuple):
+class _Step(NamedTuple):
     """What the tasks of one step have in common: a worker fetches it at the first that it does."""
 
     number: int
@@ -43,8 +39,8 @@ class _Phase(NamedTuple):
     work: Any  # reference to the pickled function, initializer and its arguments
 
 
-class RayLeader:
-    """Hands tasks to a cluster and takes their results in order.
+class RayLeader(Leader):
+    """Hands tasks to a cluster.
 
     Args:
         workers: tasks of one machine at a time, at most.
@@ -53,81 +49,51 @@ class RayLeader:
     def __init__(self, lease: Lease, workers: int) -> None:
         import ray
 
-        self._ray, self._lease = ray, lease
-        self.done_by: Counter[tuple[str, int]] = Counter()  # host and process
-        self._num_phases = 0
+        super().__init__(lease)
+        self._ray = ray
         cpus = [int(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"]]
         self._cpus = max(1, -(-max(cpus, default=0) // workers))
-        self._num_workers = sum(number // self._cpus for number in cpus)
-        if not self._num_workers:
+        self._num_slots = sum(number // self._cpus for number in cpus)
+        if not self._num_slots:
             raise ValueError("the Ray cluster has no CPUs to work with; start a machine of it with `ray start --num-cpus N`")
 
-    def check(self) -> None:
-        """Stop before a step that is no longer this process's.
+    def _num_workers(self) -> int:
+        return self._num_slots
 
-        Raises:
-            LeaseLostError: if another one leads.
-        """
-        self._lease.check()
-
-    def map(
-        self,
-        function: Callable[[Item], Result],
-        items: Iterable[Item],
-        *,
-        name: Callable[[Item], str],
-        initializer: Callable[..., None] | None,
-        initargs: tuple[Any, ...],
-    ) -> Iterator[Result]:
-        """See `data_prep.sharing.shards.ordered_map`; the cluster does the items, twice as many as it has workers are at once."""
-        self._num_phases += 1
+    def _step(self, number: int, work: Work) -> Callable[[int, Any], Any]:
         start = {key: value for key, value in spawn.get_preparation_data("ray").items() if key in _OF_A_PROCESS}
-        phase = _Phase(self._num_phases, start, self._ray.put(pickle.dumps((function, initializer, initargs))))
+        step = _Step(number, start, self._ray.put(pickle.dumps(work)))
         do = self._ray.remote(num_cpus=self._cpus, max_retries=MOST_DEATHS - 1, scheduling_strategy="SPREAD")(_do)
-        waiting: deque[tuple[Any, Item]] = deque()
-        remaining, is_more = iter(items), True
-        while waiting or is_more:
-            while is_more and len(waiting) < 2 * self._num_workers + 2:
-                try:
-                    item = next(remaining)
-                except StopIteration:
-                    is_more = False
-                    break
-                waiting.append((do.remote(phase, pickle.dumps(item)), item))
-            if waiting:
-                yield self._result(*waiting.popleft(), name)
+        return lambda place, item: do.remote(step, pickle.dumps(item))
 
-    def _result(self, task: Any, item: Item, name: Callable[[Item], str]) -> Any:
+    def _done(self, task: Any, name: str) -> Done:
         errors = self._ray.exceptions
         while True:
             try:
-                host, process_id, counted, answer = pickle.loads(self._ray.get(task, timeout=_CHECK_SECONDS))
-                break
+                done: Done = pickle.loads(self._ray.get(task, timeout=_CHECK_SECONDS))
+                return done
             except errors.GetTimeoutError:
                 self.check()
             except (errors.WorkerCrashedError, errors.NodeDiedError, errors.OutOfMemoryError, errors.LocalRayletDiedError) as error:
-                raise dead_over_one_task(name(item)) from error
+                raise dead_over_one_task(name) from error
             except errors.RayError as error:
-                raise ValueError(f"Ray could not have this worked on: {name(item)}: {_last_line(error)}") from error
-        self.done_by[host, process_id] += 1
-        for number, amount in counted.items():
-            progress.advance_shared(number, amount)
-        return value_of(answer)
+                raise ValueError(f"Ray could not have this worked on: {name}: {_last_line(error)}") from error
 
 
 _worker: Worker | None = None  # of a process of Ray, which serves one command
 
 
-def _do(phase: _Phase, item: bytes) -> bytes:
+def _do(step: _Step, item: bytes) -> bytes:
     """Do one task in a worker of Ray; host, process, what was counted, and the answer."""
     import ray
 
     global _worker
     if _worker is None:
-        spawn.prepare(phase.start)  # so that what the command's own module defines is found as `__main__` has it
+        spawn.prepare(step.start)  # so that what the command's own module defines is found as `__main__` has it
         _worker = Worker()
-    answer = _worker.answer(phase.number, lambda: ray.get(phase.work), pickle.loads(item))
-    return pickle.dumps((socket.gethostname(), os.getpid(), progress.take_counted(), answer))
+    answer = _worker.answer(step.number, lambda: ray.get(step.work), pickle.loads(item))
+    done: Done = (answer, progress.take_counted(), socket.gethostname(), os.getpid())
+    return pickle.dumps(done)
 
 
 @contextlib.contextmanager
