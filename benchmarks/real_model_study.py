@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -25,7 +25,7 @@ be_quiet_and_offline()
 
 import torch  # noqa: E402 (after the environment is set)
 
-from benchmarks.real_model.cells import DRAWN, LAPT, Cell, equal_bytes, measure, measure_speed  # noqa: E402
+from benchmarks.real_model.cells import DRAWN, LAPT, Cell, equal_bytes, make_rows, measure, measure_speed, measure_together  # noqa: E402
 from benchmarks.real_model.material import DICTIONARIES, Sizes, Study  # noqa: E402
 from benchmarks.real_model.tables import all_tables  # noqa: E402
 from benchmarks.real_model.training import WARMUP_STEPS, WAYS, chosen_device  # noqa: E402
@@ -43,42 +43,63 @@ def main(argv: Sequence[str] | None = None, sizes: Sizes | None = None) -> None:
     if arguments.threads < 1 or (arguments.speed and arguments.threads > 1):
         raise SystemExit(f"--threads {arguments.threads}: expected {'1, of which --speed tells' if arguments.speed else 'at least 1'}")
     device = chosen_device(arguments.device)
+    if arguments.together < 1 or (arguments.together > 1 and device.type != "cuda"):
+        raise SystemExit(f"--together {arguments.together}: expected at least 1, and more than that only with --device cuda")
     torch.set_num_threads(arguments.threads)
     how = TrainingOptions(learning_rate=arguments.learning_rate, batch_size=4, sequence_length=256, mixed_precision=True)
     of_step = how.batch_size * how.sequence_length
     if odd := [tokens for tokens in arguments.tokens if tokens < of_step or tokens % of_step]:
         raise SystemExit(f"--tokens {' '.join(map(str, odd))}: expected multiples of the {of_step} tokens of a step")
-    study = Study(arguments.source, arguments.data, arguments.output.resolve(), sizes or Sizes(), device=arguments.device)
+    study = Study(
+        arguments.source, arguments.data, arguments.output.resolve(), sizes or Sizes(), device=arguments.device, compiled=arguments.compile
+    )
     where = {"device": device.type} if device.type != "cpu" else {}  # whose seconds are not to be compared with a processor's
+    if arguments.compile:
+        where["compiled"] = "layers"
     study.require_same({"source": study.checkpoint.digest, **asdict(study.sizes), **asdict(how), "warmup_steps": WARMUP_STEPS, **where})
     if not arguments.tables_only:
-        for language in arguments.languages:
-            _measure(study, language, arguments, how)
+        _measure(study, arguments, how)
+    if arguments.rows_only:
+        return
     tables = all_tables(study, of_step)
     (study.output / "tables.md").write_text(tables, encoding="utf-8")
     print(tables)
 
 
-def _measure(study: Study, language: str, arguments: argparse.Namespace, how: TrainingOptions) -> None:
-    """All cells of a language that are missing."""
+def _measure(study: Study, arguments: argparse.Namespace, how: TrainingOptions) -> None:
+    """All that is asked for and missing."""
     if arguments.speed:
-        measure_speed(study, language, arguments.vocabularies)
+        for language in arguments.languages:
+            measure_speed(study, language, arguments.vocabularies)
         return
-    of_step, keep = how.batch_size * how.sequence_length, arguments.keep_states
+    cells = (cell for language in arguments.languages for cell in _cells(study, language, arguments, how))
+    if arguments.rows_only:
+        for cell, _ in cells:
+            make_rows(study, cell)
+    elif arguments.together > 1:
+        measure_together(study, list(cells), how, together=arguments.together, keep_state=arguments.keep_states)
+    else:
+        for cell, budgets in cells:
+            measure(study, cell, budgets, how, keep_state=arguments.keep_states)
+
+
+def _cells(study: Study, language: str, arguments: argparse.Namespace, how: TrainingOptions) -> Iterator[tuple[Cell, Sequence[int]]]:
+    """All cells of a language, with the tokens after which they are measured."""
+    of_step = how.batch_size * how.sequence_length
     for way in arguments.ways:
         if LAPT in arguments.methods and not WAYS[way].needs_new_rows:
             budgets = {
                 equal_bytes(study, language, vocabulary, b, of_step) for vocabulary in arguments.vocabularies for b in arguments.tokens
             }
             for seed in arguments.seeds if arguments.tokens else [1]:
-                measure(study, Cell(language, None, LAPT, way, seed), sorted({*arguments.tokens, *budgets}), how, keep_state=keep)
+                yield Cell(language, None, LAPT, way, seed), sorted({*arguments.tokens, *budgets})
         for vocabulary in arguments.vocabularies:
             for method in (name for name in arguments.methods if name != LAPT):
                 if refusal := refusal_of(study.request(language, vocabulary), method):
                     print(f"{method}: {refusal}", file=sys.stderr, flush=True)
                     continue
                 for seed in arguments.seeds if arguments.tokens or method in DRAWN else [1]:
-                    measure(study, Cell(language, vocabulary, method, way, seed), arguments.tokens, how, keep_state=keep)
+                    yield Cell(language, vocabulary, method, way, seed), arguments.tokens
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -95,6 +116,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seeds", nargs="+", type=int, default=[1], help="of drawn rows and of the order of text")
     parser.add_argument("--threads", type=int, default=1, help="of this process; CPU seconds are of all of them (default: %(default)s)")
     parser.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1 ... (default: %(default)s)")
+    parser.add_argument("--together", type=int, default=1, metavar="N", help="cells beside each other on one GPU (default: %(default)s)")
+    parser.add_argument(
+        "--rows-only", action="store_true", help="make the rows of the methods ahead and nothing else, in any number of processes"
+    )
+    parser.add_argument("--compile", action="store_true", help="train layers that torch has compiled: fewer kernels, other roundings")
     parser.add_argument("--keep-states", action="store_true", help="keep trained models (12 bytes a parameter), to train longer later")
     parser.add_argument("--speed", action="store_true", help="measure the speed of generation by each vocabulary, and nothing else")
     parser.add_argument("--tables-only", action="store_true", help="write the tables of what was measured (tables.md) and nothing else")

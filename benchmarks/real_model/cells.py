@@ -7,21 +7,24 @@ import json
 import math
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import torch
+from safetensors.torch import load_file, save_file
 
-from benchmarks.real_model.material import ENGLISH, Study
-from benchmarks.real_model.training import WAYS, seconds_now, trained_steps, training_rows
+from benchmarks.real_model.material import Study
+from benchmarks.real_model.training import WAYS, seconds_now, trained_steps
 from common.plain_files import read_json, write_json
 from conversion.checkpoints.hf_model import load_model
-from conversion.comparing.comparison import TrainingOptions, put_rows
+from conversion.comparing.comparison import TrainingOptions, made_rows, put_rows, with_rows
 from conversion.embeddings.checkpoint import Transfer
 
 if TYPE_CHECKING:
+    from torch import Tensor
     from transformers import PreTrainedModel
 
 LAPT = "lapt"
@@ -46,6 +49,10 @@ class Cell:
     def path(self, output: Path) -> Path:
         """Of its figures."""
         return output / "cells" / f"{self.language}.{self.vocabulary or 'own'}.{self.method}.{self.way}.{self.seed}.json"
+
+    def rows_path(self, output: Path) -> Path:
+        """Of its rows before training, where they are made ahead."""
+        return output / "rows" / f"{self.path(output).stem}.safetensors"
 
     @classmethod
     def of(cls, path: Path) -> Cell:
@@ -77,35 +84,60 @@ def measure(study: Study, cell: Cell, budgets: Sequence[int], how: TrainingOptio
     if not wanted:
         return
     of_step = how.batch_size * how.sequence_length
-    way = WAYS[cell.way]
-    tokenizer = study.tokenizer_of(cell.language, cell.vocabulary)
-    target, english = (study.training_documents(language) for language in (cell.language, ENGLISH))
-    num_rows = max(wanted) // how.sequence_length
-    rows = training_rows(tokenizer, target, english, way, num_rows=num_rows, length=how.sequence_length, seed=cell.seed)
+    with study.alone:
+        model, rows, new_ids = _to_train(study, cell, max(wanted), how)
+    steps = trained_steps(
+        model,
+        rows,
+        how,
+        WAYS[cell.way],
+        new_ids=new_ids,
+        state=path.with_suffix(".state"),
+        before=min(wanted) // of_step,
+        kept=keep_state,
+        alone=study.alone,
+    )
+    for step, seconds in steps:
+        if step * of_step in wanted:
+            with study.alone:
+                trained = copy.deepcopy(model).bfloat16()
+                trained.set_attn_implementation(study.scored_model.config._attn_implementation)
+                found[str(step * of_step)] = _scored(study, cell, trained, seconds)
+            write_json(path, found)
+            _tell(cell, step * of_step, found)
+
+
+def _to_train(study: Study, cell: Cell, tokens: int, how: TrainingOptions) -> tuple[PreTrainedModel, Tensor, Tensor]:
+    """The model in float32, the (rows, tokens) that it is trained on, and the ids of tokens that the source lacks."""
+    rows = study.training_rows(cell.language, cell.vocabulary, cell.way, cell.seed, tokens // how.sequence_length, how.sequence_length)
     model = load_model(study.checkpoint, device=study.device, dtype="float32")
     # On a CPU the plain attention takes less than half of the fused one's time, at this length.
     model.set_attn_implementation("eager" if model.device.type == "cpu" else "sdpa")
     new_ids = torch.empty(0, dtype=torch.int64)
     if cell.vocabulary is not None:
-        model = put_rows(model, transfer_of(study, cell))
+        model = grafted(study, cell, model)
         new_ids = torch.from_numpy(study.case(cell.language, cell.vocabulary).inputs.new_ids)
-    steps = trained_steps(
-        model,
-        rows,
-        how,
-        way,
-        new_ids=new_ids,
-        state=path.with_suffix(".state"),
-        before=min(wanted) // of_step,
-        kept=keep_state,
-    )
-    for step, seconds in steps:
-        if step * of_step in wanted:
-            trained = copy.deepcopy(model).bfloat16()
-            trained.set_attn_implementation(study.scored_model.config._attn_implementation)
-            found[str(step * of_step)] = _scored(study, cell, trained, seconds)
-            write_json(path, found)
-            _tell(cell, step * of_step, found)
+    if study.compiled:
+        for layer in model.get_decoder().layers:
+            layer.compile()
+    return model, rows, new_ids
+
+
+def measure_together(
+    study: Study, cells: Sequence[tuple[Cell, Sequence[int]]], how: TrainingOptions, *, together: int, keep_state: bool = False
+) -> None:
+    """Measure cells, so many of them beside each other on one GPU, which a small model's step does not fill; each has a stream of its own.
+
+    What a cell makes and is scored by is done by one at a time, while the others train on.
+    """
+
+    def on_a_stream(job: tuple[Cell, Sequence[int]]) -> None:
+        with torch.cuda.stream(torch.cuda.Stream(study.device)):
+            measure(study, *job, how, keep_state=keep_state)
+
+    with ThreadPoolExecutor(together) as threads:
+        for done in [threads.submit(on_a_stream, job) for job in cells]:
+            done.result()
 
 
 def _before_training(study: Study, cell: Cell) -> dict[str, Any]:
@@ -113,11 +145,32 @@ def _before_training(study: Study, cell: Cell) -> dict[str, Any]:
     same = cell.untrained.path(study.output)
     if same.exists():
         return dict(read_json(same)["0"])
-    start = seconds_now(study.scored_model.device)
-    model = study.scored_model if cell.vocabulary is None else put_rows(study.scored_model, transfer_of(study, cell))
-    figures = _scored(study, cell, model, seconds_now(model.device) - start)
+    with study.alone:
+        start = seconds_now(study.scored_model.device)
+        model = study.scored_model if cell.vocabulary is None else grafted(study, cell, study.scored_model)
+        figures = _scored(study, cell, model, seconds_now(model.device) - start)
     _tell(cell, 0, {"0": figures})
     return figures
+
+
+def grafted(study: Study, cell: Cell, model: PreTrainedModel) -> PreTrainedModel:
+    """The model with the cell's rows, which are made now unless `make_rows` has made them."""
+    path = cell.rows_path(study.output)
+    if not path.exists():
+        return put_rows(model, transfer_of(study, cell))
+    assert cell.vocabulary is not None
+    return with_rows(model, load_file(path), input_name=study.case(cell.language, cell.vocabulary).layers.input)
+
+
+def make_rows(study: Study, cell: Cell) -> None:
+    """Make the cell's rows, for those that measure it later; several processes may make rows of different cells beside each other."""
+    path = cell.rows_path(study.output)
+    if path.exists() or cell.vocabulary is None:
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(".partial")
+    save_file(made_rows(transfer_of(study, cell)), partial)
+    partial.rename(path)
 
 
 def transfer_of(study: Study, cell: Cell) -> Transfer:

@@ -13,12 +13,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
+from threading import RLock
 from typing import TYPE_CHECKING, Any
 
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from benchmarks.commands import require_same_settings
+from benchmarks.real_model.training import WAYS, training_rows
 from common.artifacts import staged_directory
 from common.plain_files import read_json, write_json
 from conversion.checkpoints.hf_model import Checkpoint, inspect_checkpoint, load_model
@@ -34,6 +36,7 @@ from data_prep.tokenizers.files import load_tokenizer
 from data_prep.tokenizers.plain_tokenizer import by_transformers
 
 if TYPE_CHECKING:
+    from torch import Tensor
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -67,11 +70,13 @@ class Sizes:
 class Study:
     """Where things lie, and how to make each that is not there yet."""
 
-    def __init__(self, source: Path, data: Path, output: Path, sizes: Sizes, *, device: str = "cpu") -> None:
-        self.source, self.data, self.output, self.sizes, self.device = source, data, output, sizes, device
+    def __init__(self, source: Path, data: Path, output: Path, sizes: Sizes, *, device: str = "cpu", compiled: bool = False) -> None:
+        self.source, self.data, self.output, self.sizes, self.device, self.compiled = source, data, output, sizes, device, compiled
         self.case = cache(self._case)
         self.heldout = cache(self._heldout)
         self.scorer = cache(self._scorer)
+        self.training_rows = cache(self._training_rows)
+        self.alone = RLock()  # of a thread that does what others may not do beside it: make material, record, score
         self.bytes_per_token = cache(self._bytes_per_token)
 
     def require_same(self, settings: Mapping[str, Any]) -> None:
@@ -96,9 +101,14 @@ class Study:
             partial.rename(path)
         return path
 
-    def training_documents(self, language: str) -> list[str]:
-        """What models are trained on."""
-        return list(Documents([self.text(language, self.sizes.training)], text_key="text"))
+    def _training_rows(self, language: str, vocabulary: str | None, way: str, seed: int, num_rows: int, length: int) -> Tensor:
+        """What models are trained on: (num_rows, length) token ids."""
+        target, english = (
+            list(Documents([self.text(name, self.sizes.training)], text_key="text")) if wanted else []
+            for name, wanted in ((language, True), (ENGLISH, WAYS[way].english > 0))
+        )
+        tokenizer = self.tokenizer_of(language, vocabulary)
+        return training_rows(tokenizer, target, english, WAYS[way], num_rows=num_rows, length=length, seed=seed)
 
     def _heldout(self, language: str) -> list[Text]:
         """Stories of NTREX, half as many bytes of the same in English, and of novels that are in no other text, where there are any."""

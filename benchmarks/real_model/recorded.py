@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import contextlib
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -21,8 +23,17 @@ class RecordedStep:
     It is recorded anew when other parameters are trained than before.
     """
 
-    def __init__(self, model: PreTrainedModel, optimizer: torch.optim.Optimizer, how: TrainingOptions, *, warmup_steps: int) -> None:
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        optimizer: torch.optim.Optimizer,
+        how: TrainingOptions,
+        *,
+        warmup_steps: int,
+        alone: AbstractContextManager[Any] | None = None,
+    ) -> None:
         self._model, self._optimizer, self._how, self._warmup_steps = model, optimizer, how, warmup_steps
+        self._alone = alone or contextlib.nullcontext()
         size, length, device = how.batch_size, how.sequence_length, model.device
         self._batch = torch.zeros((size, length), dtype=torch.int64, device=device)
         # Given whole, as transformers would look at values to make it, for which a recording cannot stop.
@@ -48,20 +59,28 @@ class RecordedStep:
             self._trained, self._graph, self._one_by_one = trained, None, 0
         self._batch.copy_(batch)
         self._rate.fill_(self._how.learning_rate * min(1.0, step / self._warmup_steps))
+        if self._graph is None:
+            with self._alone:
+                loss = self._update_or_record()
+        if self._graph is not None:
+            self._graph.replay()
+            loss = self._loss
+        require_finite(loss, step)
+
+    def _update_or_record(self) -> Tensor:
+        """A step taken now, or, behind a few of these, one recorded, which computes nothing."""
         if self._one_by_one < _ONE_BY_ONE:
             self._one_by_one += 1
             self._stream.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(self._stream):
                 loss = self._update()
             torch.cuda.current_stream().wait_stream(self._stream)
-        else:
-            if self._graph is None:
-                self._graph = torch.cuda.CUDAGraph()
-                with torch.cuda.graph(self._graph):  # which computes nothing
-                    self._loss = self._update()
-            self._graph.replay()
-            loss = self._loss
-        require_finite(loss, step)
+            return loss
+        self._graph = torch.cuda.CUDAGraph()
+        # What other threads do meanwhile is none of the recording's business.
+        with torch.cuda.graph(self._graph, stream=self._stream, capture_error_mode="thread_local"):
+            self._loss = self._update()
+        return self._loss
 
     def _update(self) -> Tensor:
         self._model.train()

@@ -8,6 +8,7 @@ import os
 import random
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -97,6 +98,7 @@ def trained_steps(
     state: Path,
     before: float = math.inf,
     kept: bool = False,
+    alone: AbstractContextManager[Any] | None = None,
 ) -> Iterator[tuple[int, float]]:
     """Train in place on all rows; yields the number of each step once it is taken, and the seconds of all steps so far (`seconds_now`).
 
@@ -104,11 +106,12 @@ def trained_steps(
         state: file that keeps weights and optimizer now and then, from which a killed run goes on.
         before: the first step that is to be measured; a state of a later one is of no use.
         kept: whether the state at the end is kept, so that a longer run goes on from it; gone otherwise.
+        alone: held while steps are recorded on a GPU, where other threads train beside this one.
     """
     optimizer = adamw(model, how)
     tables = list({id(layer.weight): layer.weight for layer in (model.get_input_embeddings(), model.get_output_embeddings())}.values())
     done, seconds = _resume(state, model, optimizer, before=before)
-    recorded = RecordedStep(model, optimizer, how, warmup_steps=WARMUP_STEPS) if model.device.type == "cuda" else None
+    recorded = RecordedStep(model, optimizer, how, warmup_steps=WARMUP_STEPS, alone=alone) if model.device.type == "cuda" else None
     saved, step = time.monotonic(), done
     for step, batch in enumerate(rows.split(how.batch_size)[done:], start=done + 1):
         start = seconds_now(model.device)

@@ -96,8 +96,22 @@ class Planned:
 
 def put_rows(model: PreTrainedModel, transfer: Transfer) -> PreTrainedModel:
     """A model with the transfer's token rows and the given model's body; the body's tensors are shared, not copied."""
+    return with_rows(model, made_rows(transfer), input_name=transfer.layers.input)
+
+
+def made_rows(transfer: Transfer) -> dict[str, Tensor]:
+    """What a transfer puts in the place of the source's token matrices and biases, by name."""
+    return {tensor.name: tensor.read() for tensor in transfer.tensors() if transfer.checkpoint.tensors.get(tensor.name) is not tensor}
+
+
+def with_rows(model: PreTrainedModel, rows: Mapping[str, Tensor], *, input_name: str) -> PreTrainedModel:
+    """A model of the given one's body, which is shared, with `made_rows`.
+
+    Args:
+        input_name: of the input embeddings among them; the only other matrix, if any, is the output layer.
+    """
     new = _shallow_copy(model)
-    rows = {tensor.name: tensor.read() for tensor in transfer.tensors() if transfer.checkpoint.tensors.get(tensor.name) is not tensor}
+    rows = dict(rows)
     dtype, device = model.dtype, model.device
 
     def parameter(name: str) -> torch.nn.Parameter:
@@ -107,7 +121,7 @@ def put_rows(model: PreTrainedModel, transfer: Transfer) -> PreTrainedModel:
     # Any: torch types the attributes of modules as tensors or modules.
     embedding: Any = new.get_input_embeddings()
     head: Any = new.get_output_embeddings()
-    embedding.weight = parameter(transfer.layers.input)
+    embedding.weight = parameter(input_name)
     embedding.num_embeddings = len(embedding.weight)
     embedding.padding_idx = None
     for name in biases:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -53,6 +55,25 @@ def test_steps_recorded_on_a_gpu_are_those_taken_one_by_one(tmp_path: Path, monk
     assert (table_of(recorded) - start).abs().max() > 1e-2
     for name, parameter in one_by_one.state_dict().items():
         torch.testing.assert_close(recorded.state_dict()[name], parameter, rtol=1e-4, atol=1e-5, msg=name)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="streams are a GPU's")
+def test_models_beside_each_other_on_a_gpu_learn_what_each_learns_alone(tmp_path: Path) -> None:
+    alone, models = threading.RLock(), [tiny_model().cuda() for _ in range(4)]
+
+    def learn(number: int) -> None:
+        with torch.cuda.stream(torch.cuda.Stream()):
+            for _ in trained_steps(
+                models[number], rows_of(14), HOW, WAYS["plain"], new_ids=NEW, state=tmp_path / f"state{number}", alone=alone
+            ):
+                pass
+
+    with ThreadPoolExecutor(3) as threads:
+        list(threads.map(learn, range(3)))
+    learn(3)
+    for name, parameter in models[3].state_dict().items():
+        for other in models[:3]:
+            torch.testing.assert_close(other.state_dict()[name], parameter, rtol=1e-4, atol=1e-5, msg=name)
 
 
 def table_of(model: LlamaForCausalLM) -> torch.Tensor:

@@ -63,6 +63,19 @@ def test_a_study_from_its_data_to_its_tables(tmp_path: Path, monkeypatch: pytest
     of_replaced = {f"sl.replace-700.{name}.plain.1" for name in methods[1:]}
     assert {"sl.own.lapt.plain.1", "sl.replace-700.random.plain.2", "sl.expand-40.random.plain.2", *of_replaced} <= set(files)
     assert "sl.expand-40.random-all.plain.1" not in files and "sl.replace-700.mean.plain.2" not in files
+    study("--methods", "mean", "merge", "--rows-only")
+    assert {path.name for path in (output / "rows").iterdir()} == {
+        f"sl.{vocabulary}.{method}.plain.1.safetensors" for vocabulary in VOCABULARIES for method in ("mean", "merge")
+    }
+    assert {path.stem for path in (output / "cells").glob("*.json")} == set(files)
+    study("--methods", "merge")  # of rows that are made ahead
+    ahead = (output / "cells" / "sl.expand-40.merge.plain.1.json").read_text()
+    for folder in ("rows", "cells"):
+        for path in (output / folder).glob("*.merge.*"):
+            path.unlink()
+    study("--methods", "merge")
+    anew = json.loads((output / "cells" / "sl.expand-40.merge.plain.1.json").read_text())
+    assert anew["0"]["documents"] == json.loads(ahead)["0"]["documents"]
     trained = study("--methods", "lapt", "mean", "--tokens", "1024", "2048", "--ways", *WAYS)
     assert "sl, replace-700: bits per byte after 2,048 tokens" in trained
     assert "sl, expand-40 | sl, replace-700 | below / tied with / above `mean`" in trained
@@ -86,3 +99,5 @@ def test_a_study_from_its_data_to_its_tables(tmp_path: Path, monkeypatch: pytest
         study("--learning-rate", "0.001")
     with pytest.raises(SystemExit, match=r"--threads 2: expected 1, of which --speed tells"):
         study("--speed", "--threads", "2")
+    with pytest.raises(SystemExit, match=r"--together 2: expected at least 1, and more than that only with --device cuda"):
+        study("--together", "2")
