@@ -251,6 +251,17 @@ def make(matrices):
 """
 )
 
+# As the code of WECHSEL draws what it falls back to; here of the new tokens alone.
+_RANDOM = """
+num_target = len(np.load(f"{work}/target_vectors.npy", mmap_mode="r"))
+def make(matrices):
+    for matrix in matrices:
+        rows = np.empty((num_target, matrix.shape[1]), np.float32)
+        rows[shared_target] = matrix[shared_source]
+        rows[new] = np.random.RandomState(1234).normal(np.mean(matrix, axis=0), np.std(matrix, axis=0), (len(new), matrix.shape[1]))
+        yield rows
+"""
+
 _MEAN = """
 import torch
 from transformers import PreTrainedTokenizerFast
@@ -301,6 +312,7 @@ def make(matrices):
 
 # Method -> the package that its code imports, or None for plain code that any Python with numpy, torch and scikit-learn runs.
 PEERS = {
+    "random": (None, _RANDOM),
     "mean": (None, _MEAN),
     "merge": (None, _MERGE),
     "align": (None, _ALIGN),
@@ -629,6 +641,8 @@ def _difference(result: Path) -> str:
     else:
         combined = np.load(result / "combined.npy")
         combined = combined[combined < len(theirs)]
+        if not len(combined):  # rows that are drawn have nothing in common
+            return ""
         places = combined[:: max(1, len(combined) // _COMPARED)]
         one, other = ours[places], theirs[places]
     shares = np.abs(one - other).max(axis=1) / np.maximum(np.abs(other).max(axis=1), 1)

@@ -32,11 +32,12 @@ def cache_dir() -> Path:
 
 
 @cache
-def load(source: Path, *, has_equal: bool = False) -> ctypes.CDLL | None:
+def load(source: Path, *, has_equal: bool = False, flags: tuple[str, ...] = ()) -> ctypes.CDLL | None:
     """The library of a C file, compiled if it is not yet in the cache; None where it cannot be had (said once on stderr).
 
     Args:
         has_equal: nothing is said, as the other way is compiled too and costs little more.
+        flags: of the compiler, further ones for this file.
     """
     if os.environ.get("SCION_NATIVE") == "0":
         return None
@@ -47,11 +48,12 @@ def load(source: Path, *, has_equal: bool = False) -> ctypes.CDLL | None:
         return None
     # -march=native: a home directory is often shared by machines of different kinds, so the processor is part of the name.
     text = b"".join(path.read_bytes() for path in (source, *sorted(_HEADERS.glob("*.h"))))
-    key = digest_bytes(text + repr((_FLAGS, compiler, _processor())).encode()).removeprefix("xxh3:")
+    flags = (*_FLAGS, *flags)
+    key = digest_bytes(text + repr((flags, compiler, _processor())).encode()).removeprefix("xxh3:")
     target = cache_dir() / f"{source.stem}-{key[:16]}.so"
     try:
         if not target.exists():
-            _compile(compiler, source, target)
+            _compile(compiler, flags, source, target)
         return ctypes.CDLL(str(target))
     except (OSError, subprocess.SubprocessError) as error:
         if not has_equal:
@@ -68,11 +70,12 @@ def address(array: NDArray[Any] | None) -> ctypes.c_void_p:
     return ctypes.c_void_p(None if array is None else array.ctypes.data)
 
 
-def _compile(compiler: str, source: Path, target: Path) -> None:
+def _compile(compiler: str, flags: tuple[str, ...], source: Path, target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent) as directory:  # several processes may be at it
         built = Path(directory) / target.name
-        subprocess.run([compiler, *_FLAGS, f"-I{_HEADERS}", "-o", str(built), str(source)], check=True, capture_output=True, timeout=120)
+        words = [compiler, *flags, f"-I{_HEADERS}", "-o", str(built), str(source), "-lm"]
+        subprocess.run(words, check=True, capture_output=True, timeout=120)
         os.replace(built, target)
 
 

@@ -7,15 +7,13 @@ a copy of the whole matrix in float32.  Rows come and go as bits, so that torch,
 from __future__ import annotations
 
 import ctypes
-from concurrent.futures import ThreadPoolExecutor
-from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from common import native
-from common.devices import num_threads
+from common.short_work import ShortWork
 from conversion.formats.lazy_tensor import Bits, FillRows, bits_of
 
 if TYPE_CHECKING:
@@ -53,32 +51,24 @@ class _Compiled:
             weights.indices.astype(np.int32, copy=False),
             weights.data.astype(np.float64, copy=False),
         )
-        self._threads = num_threads()
-        self._others = ThreadPoolExecutor(max(1, self._threads - 1))  # for all calls: to start a thread takes as long as some rows
+        self._threads = ShortWork()
 
     def __call__(self, start: int, rows: Bits) -> None:
         assert rows.flags.c_contiguous and rows.dtype == self._matrix.dtype
-        edges = [start + len(rows) * part // self._threads for part in range(self._threads + 1)]
-        parts = [(first, last) for first, last in pairwise(edges) if first < last]
         row_bytes = rows.shape[1] * rows.itemsize
 
-        def fill(part: tuple[int, int]) -> None:
-            first, last = part
+        def fill(first: int, last: int) -> None:
             self._library.make_rows(
                 native.address(self._matrix),
                 ctypes.c_int(self._kind),
                 ctypes.c_long(rows.shape[1]),
                 *map(native.address, self._arrays),
-                ctypes.c_long(first),
-                ctypes.c_long(last),
-                ctypes.c_void_p(rows.ctypes.data + (first - start) * row_bytes),
+                ctypes.c_long(start + first),
+                ctypes.c_long(start + last),
+                ctypes.c_void_p(rows.ctypes.data + first * row_bytes),
             )
 
-        waiting = [self._others.submit(fill, part) for part in parts[1:]]
-        if parts:
-            fill(parts[0])
-        for done in waiting:
-            done.result()
+        self._threads(len(rows), fill)
 
 
 def _by_torch(source_ids: np.ndarray, weights: sparse.csr_matrix, matrix: Bits, dtype_name: str) -> FillRows:
