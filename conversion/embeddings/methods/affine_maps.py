@@ -79,12 +79,12 @@ def fit_map(source: Rows, target: Rows, *, fit: AffineFit, seed: int) -> Callabl
     """
     scaling = _Scaling.none if fit == "plain" else _Scaling.of
     source_scaling, target_scaling = scaling(source), scaling(target)
-    if fit in ("least-squares", "plain"):
-        blocks = zip(_blocks(source), _blocks(target))
-        weight, bias = _least_squares((source_scaling.apply(x), target_scaling.apply(y)) for x, y in blocks)
+    if fit in ("least-squares", "plain", "procrustes"):
+        pairs = ((source_scaling.apply(x), target_scaling.apply(y)) for x, y in zip(_blocks(source), _blocks(target)))
+        weight, bias = _rotation(pairs) if fit == "procrustes" else _least_squares(pairs)
     else:
         x, y = (scaling.apply(rows[:].astype(np.float64)) for scaling, rows in ((source_scaling, source), (target_scaling, target)))
-        weight, bias = _adam(x, y, seed) if fit == "adam" else _rotation(x, y, rescaled=fit == "ortho")
+        weight, bias = _adam(x, y, seed) if fit == "adam" else _rescaled_rotation(x, y)
 
     def mapping(rows: Rows) -> np.ndarray:
         mapped = np.empty((len(rows), target.shape[1]), dtype=np.float32)
@@ -131,21 +131,22 @@ def _adam(x: np.ndarray, y: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarr
     return weight[: x.shape[1], : y.shape[1]], layer.bias.detach().double().numpy()[: y.shape[1]]
 
 
-def _rotation(x: np.ndarray, y: np.ndarray, *, rescaled: bool) -> tuple[np.ndarray, np.ndarray]:
-    """The rotation that brings x nearest to y, in the larger of the two spaces.
+def _rotation(pairs: Iterable[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
+    """The rotation that brings x nearest to y in the larger of the two spaces (orthogonal Procrustes), of blocks of rows; its bias is 0.
 
-    Args:
-        rescaled: bring the columns of both to mean 0 and deviation 1 first, and those of y back after.
+    Dimensions that one of them lacks are zeros there, whose part of the rotation meets no row: the singular vectors of the others are enough.
     """
-    from scipy.linalg import orthogonal_procrustes
+    cross = sum((x.T @ y for x, y in pairs), start=np.zeros(()))
+    left, _, right = np.linalg.svd(cross, full_matrices=False)
+    return left @ right, np.zeros(cross.shape[1])
 
-    (x_mean, x_deviation), (y_mean, y_deviation) = (_columns(rows) if rescaled else (0.0, 1.0) for rows in (x, y))
-    size = max(x.shape[1], y.shape[1])
-    scaled = ((x - x_mean) / x_deviation, (y - y_mean) / y_deviation)
-    padded = [np.pad(rows, ((0, 0), (0, size - rows.shape[1]))) for rows in scaled]
-    rotation = orthogonal_procrustes(*padded)[0][: x.shape[1], : y.shape[1]]
-    weight = rotation / np.broadcast_to(x_deviation, x.shape[1])[:, None] * y_deviation
-    return weight, y_mean - np.broadcast_to(x_mean, x.shape[1]) @ weight
+
+def _rescaled_rotation(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The same between columns that are brought to mean 0 and deviation 1 first, those of y back after."""
+    (x_mean, x_deviation), (y_mean, y_deviation) = _columns(x), _columns(y)
+    rotation, _ = _rotation([((x - x_mean) / x_deviation, (y - y_mean) / y_deviation)])
+    weight = rotation / x_deviation[:, None] * y_deviation
+    return weight, y_mean - x_mean @ weight
 
 
 def _columns(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
