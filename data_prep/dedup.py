@@ -250,7 +250,6 @@ def _parser() -> argparse.ArgumentParser:
     what.add_argument(
         "--max-stub-tokens",
         type=int,
-        default=defaults.max_stub_tokens,
         metavar="N",
         help=f"how short that is (default: {defaults.max_stub_tokens})",
     )
@@ -404,6 +403,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     for option in ("against_ngram", "against_shortest"):
         if getattr(arguments, option) is not None and not against:
             raise ValueError(f"--{option.replace('_', '-')} needs --against or --against-sets, which say what is protected")
+    if arguments.max_stub_tokens is not None and arguments.smoothing == OnionSettings().smoothing:
+        raise ValueError("--max-stub-tokens needs --smoothing, which says beside what short text goes")
     work = partial(
         dedup,
         corpora,
@@ -416,7 +417,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             paragraphs=arguments.paragraphs,
             within_document=arguments.within_document,
             smoothing=arguments.smoothing,
-            max_stub_tokens=arguments.max_stub_tokens,
+            **({} if arguments.max_stub_tokens is None else {"max_stub_tokens": arguments.max_stub_tokens}),
             min_kept_tokens=arguments.min_kept_tokens,
         ),
         comparison=Comparison(arguments.ignore, marks_apart=arguments.marks_apart),

@@ -7,6 +7,7 @@ loosened until it takes no more than --lost of the documents; what it took befor
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,9 +18,12 @@ from common.plain_files import write_text
 from common.tables import markdown_table
 from data_prep.cleaning.filter_settings import BUILT_IN, NONE, read_filters
 from data_prep.cleaning.fitting import DIRECTIONS, LOOSER, as_settings, fit
+from data_prep.cleaning.language_filter import languages_of
 from data_prep.cleaning.text_hygiene import AFTER, BEFORE
 from data_prep.reading.documents import Documents, add_input_arguments
 from data_prep.reading.languages import is_language, plain_code
+
+_LOOKED_AT = 200  # texts
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -56,6 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             text = step(text)
         texts.append(text)
     language = plain_code(arguments.language)
+    _tell_of_another_language(texts, language)
     words, fitted = fit(read_filters(arguments.base), language, texts, lost=arguments.lost, direction=arguments.direction)
     settings = as_settings(arguments.base, language, words, fitted)
     arguments.output.parent.mkdir(parents=True, exist_ok=True)
@@ -68,6 +73,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(f"{len(texts):,} documents; stop words: {', '.join(words)}\n")
     print(markdown_table(("rule", "side", "before", "takes", "fitted", "takes"), rows, text_columns=2))
     return command.DONE
+
+
+def _tell_of_another_language(texts: Sequence[str], language: str) -> None:
+    """A note where hardly any text looks as if it were in the language; an identifier errs about close ones, so it is no more than that."""
+    found = languages_of(texts[:: max(1, len(texts) // _LOOKED_AT)])
+    if found and language not in found:
+        print(
+            f"note: the reference looks like {', '.join(found)} and not like {language} (py3langid); thresholds and stop words are those of what was given",
+            file=sys.stderr,
+        )
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from common import command
@@ -20,7 +20,7 @@ from data_prep.cleaning.quality_fit import Source, fit
 from data_prep.cleaning.quality_models import CLASSIFIER, KINDS, MODEL_NAME, PERPLEXITY
 from data_prep.cleaning.quality_page import page, report
 from data_prep.reading.collect_shard import random_sample
-from data_prep.reading.corpora import corpora_from_input, require_text
+from data_prep.reading.corpora import Corpus, corpora_from_input, require_text
 from data_prep.reading.documents import add_format_arguments
 from data_prep.sharing.scanning import Reading
 
@@ -76,6 +76,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     reading = Reading.of(arguments)
     for corpora in named.values():
         require_text(corpora, reading.documents)
+    digests = {path: digest_file(path) for path in paths}
+    _require_two_sides(named, digests)
     with staged_directory(arguments.output) as staging:
         sources = []
         with Progress("reading text", total=sum(path.stat().st_size for path in paths), unit="B", is_bytes=True) as progress:
@@ -98,10 +100,20 @@ def main(argv: Sequence[str] | None = None) -> int:
             stage="data_prep.fit_quality",
             facts=fitted.figures,
             arguments=vars(arguments),
-            inputs={str(path): digest_file(path) for path in paths},
+            inputs={str(path): digest for path, digest in digests.items()},
         )
     command.print_report(arguments.output)
     return command.DONE
+
+
+def _require_two_sides(named: Mapping[bool, Sequence[Corpus]], digests: Mapping[Path, str]) -> None:
+    """Refuse texts that are to be told from themselves."""
+    good, web = ({digests[path]: path for corpus in named[is_good] for path in corpus.paths} for is_good in (True, False))
+    if same := sorted(good.keys() & web.keys()):
+        raise ValueError(
+            f"--good has {good[same[0]]} and --web {web[same[0]]}, which is the same text; give texts that are good on the one side, and as they come on"
+            " the other"
+        )
 
 
 def _require_options_of_kind(arguments: argparse.Namespace) -> None:

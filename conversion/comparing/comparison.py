@@ -100,7 +100,7 @@ def put_rows(model: PreTrainedModel, transfer: Transfer) -> PreTrainedModel:
 
 
 def made_rows(transfer: Transfer) -> dict[str, Tensor]:
-    """What a transfer puts in the place of the source's token matrices and biases, by name."""
+    """What a transfer puts in the place of the source's token matrices, (num_tokens, hidden_size), and biases, (num_tokens,), by name."""
     return {tensor.name: tensor.read() for tensor in transfer.tensors() if transfer.checkpoint.tensors.get(tensor.name) is not tensor}
 
 
@@ -108,6 +108,7 @@ def with_rows(model: PreTrainedModel, rows: Mapping[str, Tensor], *, input_name:
     """A model of the given one's body, which is shared, with `made_rows`.
 
     Args:
+        rows: as `made_rows` gives them.
         input_name: of the input embeddings among them; the only other matrix, if any, is the output layer.
     """
     new = _shallow_copy(model)

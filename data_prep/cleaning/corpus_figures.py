@@ -71,6 +71,16 @@ def figures_of(directory: Path, text_key: str = "text", url_key: str = "url") ->
     Raises:
         ValueError: if it is no such output, or a file of it cannot be read.
     """
+    try:
+        return _figures_of(directory, text_key, url_key)
+    except (FileNotFoundError, KeyError, json.JSONDecodeError) as error:
+        what = f"{error.args[0]!r} is not among its corpora" if isinstance(error, KeyError) else error
+        raise ValueError(
+            f"{directory} is not as data_prep.clean left it: {what}; take back what was changed there, or run it again"
+        ) from error
+
+
+def _figures_of(directory: Path, text_key: str, url_key: str) -> list[CorpusFigures]:
     manifest = require_stage(directory, "data_prep.clean")
     measurer = Measurer()
     found = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -100,3 +101,22 @@ def test_what_is_no_output_of_clean_is_refused(runs: Path) -> None:
         with pytest.raises(ValueError) as error:
             corpus_report.main(["--clean", str(directory), "--output", str(runs / "page")])
         assert str(error.value) == f"{directory} is {found}; expected one of data_prep.clean" and not (runs / "page").exists()
+
+
+@pytest.mark.parametrize("change", ["a corpus of another name", "no removed texts", "no samples", "samples that are no JSON"])
+def test_an_output_that_was_changed_by_hand_is_told_from_a_defect(runs: Path, change: str) -> None:
+    cleaned = runs / "filtered"
+    if change == "a corpus of another name":
+        table = cleaned / "corpora.yaml"
+        table.write_text(table.read_text().replace("name: news", "name: press"))
+    elif change == "no removed texts":
+        shutil.rmtree(cleaned / "removed")
+    elif change == "no samples":
+        shutil.rmtree(cleaned / "samples")
+    else:
+        (cleaned / "samples" / "news.jsonl").write_text("{nothing\n")
+    with pytest.raises(
+        ValueError, match=rf"^{cleaned} is not as data_prep.clean left it: .*; take back what was changed there, or run it again$"
+    ):
+        corpus_report.main(["--clean", str(cleaned), "--output", str(runs / "page")])
+    assert not (runs / "page").exists()

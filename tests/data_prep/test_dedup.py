@@ -408,6 +408,7 @@ def test_a_killed_worker_is_an_error_that_names_its_shards() -> None:
             "--passes 1 needs 200 MiB of memory for about 3 tokens, and there are 64 MiB in --memory; leave out --passes, or give --passes 2, whose"
             " output is the same",
         ),
+        (["--input", "x={a}", "--max-stub-tokens", "5"], "--max-stub-tokens needs --smoothing, which says beside what short text goes"),
         (["--input", "x={a}", "--against", "none.jsonl"], "the input file none.jsonl does not exist"),
     ],
 )

@@ -606,7 +606,7 @@ def test_a_list_of_addresses_that_is_no_text_is_named(tmp_path: Path, write: Wri
     assert not (tmp_path / "o").exists()
 
 
-def test_a_language_is_the_same_by_each_of_its_codes(tmp_path: Path, write: Write) -> None:
+def test_a_language_is_the_same_by_each_of_its_codes(tmp_path: Path, write: Write, capsys: pytest.CaptureFixture[str]) -> None:
     """slv is sl, and Norwegian is `no`, which YAML 1.1 takes for false; stop words `no` and `on` stay words."""
     path = write(
         "own.yaml",
@@ -621,6 +621,9 @@ def test_a_language_is_the_same_by_each_of_its_codes(tmp_path: Path, write: Writ
     reference = write("reference.jsonl", jsonl([f"{NEWS} {number}" for number in range(200)]))
     assert fit_filters.main(["--input", str(reference), "--language", "slv", "--output", str(tmp_path / "sl.yaml")]) == 0
     assert list(yaml.safe_load((tmp_path / "sl.yaml").read_text())["languages"]) == ["sl"]
+    assert "looks like" not in capsys.readouterr().err
+    assert fit_filters.main(["--input", str(reference), "--language", "fi", "--output", str(tmp_path / "fi.yaml")]) == 0
+    assert "note: the reference looks like sl and not like fi (py3langid)" in capsys.readouterr().err
 
 
 def test_a_check_believes_nothing_of_another_form() -> None:

@@ -223,6 +223,11 @@ def test_a_broken_model_and_too_little_text_are_refused(models: Path, tmp_path: 
             fit_quality.main(["--good", f"a={good}", "--web", f"b={web}", "--output", str(tmp_path / "o")])
     with pytest.raises(ValueError, match=r"^--good and --web both name a; give each source its own name$"):
         fit_quality.main(["--good", f"a={few}", "--web", f"a={models / 'web.jsonl'}", "--output", str(tmp_path / "o")])
+    copy = write("copy.jsonl", (models / "web.jsonl").read_bytes())
+    with pytest.raises(
+        ValueError, match=r"^--good has .*copy\.jsonl and --web .*web\.jsonl, which is the same text; give texts that are good on"
+    ):
+        fit_quality.main(["--good", f"a={few}", f"b={copy}", "--web", f"c={models / 'web.jsonl'}", "--output", str(tmp_path / "o")])
     assert not (tmp_path / "o").exists()
 
 
