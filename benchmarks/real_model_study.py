@@ -25,7 +25,7 @@ be_quiet_and_offline()
 
 import torch  # noqa: E402 (after the environment is set)
 
-from benchmarks.real_model.cells import DRAWN, LAPT, Cell, equal_bytes, make_rows, measure, measure_speed, measure_together  # noqa: E402
+from benchmarks.real_model.cells import DRAWN, LAPT, STREAMS, Cell, equal_bytes, make_rows, measure, measure_speed, measure_together  # noqa: E402
 from benchmarks.real_model.material import DICTIONARIES, Sizes, Study  # noqa: E402
 from benchmarks.real_model.tables import all_tables  # noqa: E402
 from benchmarks.real_model.training import WARMUP_STEPS, WAYS, chosen_device  # noqa: E402
@@ -43,8 +43,8 @@ def main(argv: Sequence[str] | None = None, sizes: Sizes | None = None) -> None:
     if arguments.threads < 1 or (arguments.speed and arguments.threads > 1):
         raise SystemExit(f"--threads {arguments.threads}: expected {'1, of which --speed tells' if arguments.speed else 'at least 1'}")
     device = chosen_device(arguments.device)
-    if arguments.together < 1 or (arguments.together > 1 and device.type != "cuda"):
-        raise SystemExit(f"--together {arguments.together}: expected at least 1, and more than that only with --device cuda")
+    if not 1 <= arguments.together <= STREAMS or (arguments.together > 1 and device.type != "cuda"):
+        raise SystemExit(f"--together {arguments.together}: expected 1 to {STREAMS}, and more than 1 only with --device cuda")
     torch.set_num_threads(arguments.threads)
     how = TrainingOptions(learning_rate=arguments.learning_rate, batch_size=4, sequence_length=256, mixed_precision=True)
     of_step = how.batch_size * how.sequence_length

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 LAPT = "lapt"
+STREAMS = 32  # of a GPU that torch has, so many cells can be trained beside each other
 DRAWN = ("random-all", "random")  # of which every seed is another model before training
 Figures = dict[str, dict[str, Any]]  # tokens of training -> what was measured
 
@@ -126,17 +127,16 @@ def _to_train(study: Study, cell: Cell, tokens: int, how: TrainingOptions) -> tu
 def measure_together(
     study: Study, cells: Sequence[tuple[Cell, Sequence[int]]], how: TrainingOptions, *, together: int, keep_state: bool = False
 ) -> None:
-    """Measure cells, so many of them beside each other on one GPU, which a small model's step does not fill; each has a stream of its own.
+    """Measure cells, so many of them beside each other on one GPU, which a small model's step does not fill; each thread has a stream of its own.
 
     What a cell makes and is scored by is done by one at a time, while the others train on.
     """
 
-    def on_a_stream(job: tuple[Cell, Sequence[int]]) -> None:
-        with torch.cuda.stream(torch.cuda.Stream(study.device)):
-            measure(study, *job, how, keep_state=keep_state)
+    def take_stream() -> None:
+        torch.cuda.set_stream(torch.cuda.Stream(study.device))
 
-    with ThreadPoolExecutor(together) as threads:
-        for done in [threads.submit(on_a_stream, job) for job in cells]:
+    with ThreadPoolExecutor(together, initializer=take_stream) as threads:
+        for done in [threads.submit(measure, study, *job, how, keep_state=keep_state) for job in cells]:
             done.result()
 
 

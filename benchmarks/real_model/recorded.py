@@ -41,7 +41,9 @@ class RecordedStep:
         self._rate = torch.zeros((), device=device)
         for group in optimizer.param_groups:
             group.update(lr=self._rate, capturable=True)
-        self._stream = torch.cuda.Stream(device)
+        # The default stream cannot be recorded. torch hands out 32 streams in turns: more of them would be one, and a recording would hold what others do on it.
+        beside = torch.cuda.current_stream(device)
+        self._stream = beside if beside != torch.cuda.default_stream(device) else torch.cuda.Stream(device)
         self._graph: torch.cuda.CUDAGraph | None = None
         self._trained: list[bool] = []
         self._one_by_one = 0
