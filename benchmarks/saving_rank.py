@@ -1,6 +1,6 @@
 """One rank of a training that saves, started by `benchmarks.saving`; rank 0 writes when each step began and ended for all of them.
 
-    python -m benchmarks.saving_rank {ours,beside,nemo} INPUTS OUTPUT RANKS [CHECKPOINT]
+    python -m benchmarks.saving_rank {ours,beside,none,nemo} INPUTS OUTPUT RANKS [CHECKPOINT]
 
 With a checkpoint it is one that goes on from there and ends before its first step: rank 0 writes how long it took to load, for the last of them.
 """
@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 STEPS, EVERY = 40, 10  # the last save is not timed: it is also the end of the run
-CONTENDERS = ("ours", "beside", "nemo")
+CONTENDERS = ("ours", "beside", "none", "nemo")
 
 
-def overrides(inputs: Path, *, ranks: int, asynchronous: bool) -> list[str]:
+def overrides(inputs: Path, *, ranks: int, contender: str) -> list[str]:
     """What makes the demo's recipe the benchmark's: a step of some tenths of a second, so that a save beside the training has its time."""
     return [
         f"model.checkpoint={inputs / 'nemo'}",
@@ -32,8 +32,8 @@ def overrides(inputs: Path, *, ranks: int, asynchronous: bool) -> list[str]:
         "schedule.micro_batch_size=2",
         f"schedule.global_batch_size={2 * ranks}",
         f"schedule.max_steps={STEPS}",
-        f"run.checkpoint_every_steps={EVERY}",
-        f"run.asynchronous_save={str(asynchronous).lower()}",
+        f"run.checkpoint_every_steps={STEPS if contender == 'none' else EVERY}",
+        f"run.asynchronous_save={str(contender in ('beside', 'none')).lower()}",
         # What is logged gathers the parameters once more, in a step that saves too: that time is no save's.
         f"run.log_every_steps={STEPS}",
     ]
@@ -50,7 +50,7 @@ def main(contender: str, inputs: Path, output: Path, ranks: int, checkpoint: Pat
     from recipes.training.engine import make_data, make_model, make_trainer
 
     rank = int(os.environ["RANK"])
-    recipe = compose_recipe("demo_adapt", overrides(inputs, ranks=ranks, asynchronous=contender == "beside"))
+    recipe = compose_recipe("demo_adapt", overrides(inputs, ranks=ranks, contender=contender))
     found = read_inputs(recipe)
     from lightning.pytorch.callbacks import Callback
     from torch import distributed

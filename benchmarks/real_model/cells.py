@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 LAPT = "lapt"
-STREAMS = 32  # of a GPU that torch has, so many cells can be trained beside each other
+STREAMS = 32  # that torch has of a GPU; of more cells beside each other two would share one
 DRAWN = ("random-all", "random")  # of which every seed is another model before training
 Figures = dict[str, dict[str, Any]]  # tokens of training -> what was measured
 

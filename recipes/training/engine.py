@@ -131,6 +131,10 @@ class RecipeStrategy(nl.MegatronStrategy):
         """Nothing of what Lightning would have of it: NeMo puts the optimizer's parts in its place."""
         return {}
 
+    def lightning_module_state_dict(self) -> dict[str, Any]:
+        """Nothing of the model either, for which Lightning would go through all modules at every save: NeMo puts its parts in its place."""
+        return {}
+
     def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None) -> None:
         """See NeMo's class; what is the same at every save is found out once.
 
