@@ -38,7 +38,7 @@ def untrained(matrix: LazyTensor, token_ids: Iterable[int], *, init_std: float) 
     others = [row for row in dict.fromkeys(spread) if row not in chosen]
     if not chosen or not others:
         return {}
-    values = _rows(matrix, [*chosen, *others])
+    values = numbers_of(matrix.rows_at([*chosen, *others]), matrix.dtype_name).astype(np.float64)
     sizes = np.sqrt(np.square(values).mean(1))
     usual = np.median(sizes[len(chosen) :])
     drawn = _look_drawn(values, init_std)
@@ -50,12 +50,6 @@ def untrained(matrix: LazyTensor, token_ids: Iterable[int], *, init_std: float) 
         elif tells and drawn[place]:
             found[token_id] = "is still as it was drawn"
     return found
-
-
-def _rows(matrix: LazyTensor, ids: list[int]) -> Numbers:
-    read = matrix.rows
-    bits = matrix.bits()[ids] if read is None else np.concatenate([read(row, row + 1) for row in ids])
-    return numbers_of(bits, matrix.dtype_name).astype(np.float64)
 
 
 def _look_drawn(values: Numbers, init_std: float) -> Numbers:

@@ -111,6 +111,11 @@ class LazyTensor:
         step = max(1, _BLOCK_BYTES * self.shape[0] // self.nbytes)
         return (rows(start, min(start + step, self.shape[0])) for start in range(0, self.shape[0], step))
 
+    def rows_at(self, numbers: Sequence[int]) -> Bits:
+        """Rows of the given numbers, (len(numbers), ...), at least one; read alone where that is cheaper than the whole."""
+        rows = self.rows
+        return self.bits()[list(numbers)] if rows is None else np.concatenate([rows(number, number + 1) for number in numbers])
+
     def row_range(self, name: str, start: int, stop: int) -> LazyTensor:
         """A tensor of some of the rows."""
         shape = (stop - start, *self.shape[1:])

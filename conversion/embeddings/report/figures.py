@@ -184,7 +184,11 @@ def neighbour_figures(layer: LayerRows, inputs: TransferInputs, is_new: np.ndarr
         return []
     num_neighbours = min(_NUM_NEIGHBOURS, len(inputs.source))
     cosines = np.concatenate(
-        [block for _, block in _cosine_blocks(_some_rows(layer.target, ids), layer.source, len(inputs.source))], axis=1
+        [
+            block
+            for _, block in _cosine_blocks(numbers_of(layer.target.rows_at(ids), layer.target.dtype_name), layer.source, len(inputs.source))
+        ],
+        axis=1,
     )
     cosines[:, inputs.source.kinds != Kind.TEXT] = -np.inf
     nearest = np.argsort(-cosines, axis=1, kind="stable")[:, :num_neighbours]
@@ -233,7 +237,7 @@ def _near_duplicates(matrix: LazyTensor, target: Vocabulary, ids: np.ndarray) ->
     if not len(sample):
         return {"num_sampled": 0, "count": 0, "cosine": NEAR_DUPLICATE_COSINE, "examples": []}
     values, nearest = np.full(len(sample), -np.inf), np.zeros(len(sample), dtype=np.int64)
-    for start, cosines in _cosine_blocks(_some_rows(matrix, sample.tolist()), matrix, len(target)):
+    for start, cosines in _cosine_blocks(numbers_of(matrix.rows_at(sample.tolist()), matrix.dtype_name), matrix, len(target)):
         own = np.flatnonzero((sample >= start) & (sample < start + cosines.shape[1]))
         cosines[own, sample[own] - start] = -np.inf
         best = cosines.argmax(axis=1)
@@ -266,11 +270,6 @@ def _lengths(rows: np.ndarray) -> np.ndarray:
 def _norms(matrix: LazyTensor) -> np.ndarray:
     blocks = (_lengths(numbers_of(bits, matrix.dtype_name)) for bits in matrix.checked_blocks())
     return np.concatenate([np.zeros(0), *blocks])
-
-
-def _some_rows(matrix: LazyTensor, ids: Sequence[int]) -> np.ndarray:
-    """(len(ids), size) rows of the given numbers."""
-    return numbers_of(np.concatenate([matrix.row_range(matrix.name, i, i + 1).bits() for i in ids]), matrix.dtype_name)
 
 
 def _quantiles(values: np.ndarray) -> dict[str, float | None]:

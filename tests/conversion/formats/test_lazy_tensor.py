@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from conversion.formats import lazy_tensor
-from conversion.formats.lazy_tensor import FileSpan, read_span
+from conversion.formats.lazy_tensor import FileSpan, LazyTensor, read_span
 
 VALUES = np.arange(3 * 4 * 5, dtype=np.int16).reshape(3, 4, 5)
 OFFSET = 7  # no multiple of the numbers' width
@@ -54,3 +54,11 @@ def test_writing_to_what_was_read_changes_no_file(span: FileSpan) -> None:
 def test_a_file_that_ends_early(span: FileSpan) -> None:
     with pytest.raises(ValueError, match=r"values is truncated: it ends 4 bytes before a tensor does; copy or download it again$"):
         read_span(span.path, OFFSET + 6 + 4, VALUES.shape, "int16")
+
+
+def test_rows_of_given_numbers(span: FileSpan) -> None:
+    whole = span.tensor("alone")
+    joined = LazyTensor.of_bits_blocks("in blocks", VALUES.shape, "int16", lambda: iter([VALUES[:2], VALUES[2:]]))
+    for tensor in (whole, joined, LazyTensor.concatenated("of parts", [whole, whole]), LazyTensor.stacked("of layers", [whole, whole, whole])):
+        for numbers in ([0], [2, 0, 2], [1, 2]):
+            assert np.array_equal(tensor.rows_at(numbers), tensor.bits()[numbers]), (tensor.name, numbers)

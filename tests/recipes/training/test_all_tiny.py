@@ -93,6 +93,7 @@ def test_it_trains_and_is_exported(
     encoder: Inputs,
     trained: dict[str, Path],
     tmp_path: Path,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     """Recipes that come to the same run, of the same checkpoint and data, are trained once."""
     recipe = compose_recipe(name, choices)
@@ -109,8 +110,9 @@ def test_it_trains_and_is_exported(
     tiny = compose_recipe(name, ["+size=tiny", f"data.train=[{data}]", *overrides])
     same = repr(replace(tiny, name="", model=replace(tiny.model, method=None)))
     if same not in trained:
-        train_tiny(name, tmp_path / "run", inputs, data, *overrides)
-        trained[same] = tmp_path / "run"
+        run = tmp_path_factory.mktemp("run") / "run"  # `tmp_path` goes with its test
+        train_tiny(name, run, inputs, data, *overrides)
+        trained[same] = run
     run = trained[same]
     losses = [record["loss"] for record in map(json.loads, (run / METRICS_NAME).read_text().splitlines()) if "loss" in record]
     recorded = json.loads((run / "recipe.json").read_text())
