@@ -19,6 +19,7 @@ from common import command
 from common.artifacts import Manifest, staged_directory, write_manifest
 
 if TYPE_CHECKING:
+    import torch
     from transformers import PreTrainedTokenizerBase
 
     from conversion.checkpoints.hf_checkpoint import HFCheckpoint
@@ -31,6 +32,8 @@ _RUNNER = Path(__file__).with_name("gguf") / "run_converter.py"
 _CARD = "README.md"
 _LIMIT_SECONDS = 4 * 3600
 _LAST_LINES = 6
+_LAST_BIT = 2.0**-22  # of numbers about one in float32, twice
+_ROPE_DEFAULTS = {"beta_fast": 32.0, "beta_slow": 1.0, "truncate": True}  # YaRN's, in transformers and in llama.cpp
 
 
 def export(input_dir: Path, output_dir: Path, *, llama_cpp: Path, kind: str = "bf16", texts: Iterable[str] = ()) -> Manifest:
@@ -94,6 +97,8 @@ def _rule(tokenizer: PreTrainedTokenizerBase, source: Path) -> str | None:
 
 
 def _run(script: Path, rule: str | None, arguments: Sequence[str]) -> None:
+    from conversion.gguf.tokenizer import WORD_RULES
+
     words = [sys.executable, "-I", str(_RUNNER), str(script.absolute()), rule or "-", *arguments]
     try:
         done = subprocess.run(words, capture_output=True, text=True, timeout=_LIMIT_SECONDS, check=False)
@@ -103,8 +108,8 @@ def _run(script: Path, rule: str | None, arguments: Sequence[str]) -> None:
         return
     if "BPE pre-tokenizer was not recognized" in done.stderr:
         raise ValueError(
-            "the tokenizer cuts words by a rule that is neither in llama.cpp's list nor one of those that we can name (gpt-2, smollm, llama-bpe,"
-            " qwen2); llama.cpp would have to learn it first (its convert_hf_to_gguf_update.py says how)"
+            "the tokenizer cuts words by a rule that is neither in llama.cpp's list nor one of those that we can name"
+            f" ({', '.join(WORD_RULES)}); llama.cpp would have to learn it first (its convert_hf_to_gguf_update.py says how)"
         )
     lines = [line for line in done.stderr.strip().splitlines() if line.strip()][-_LAST_LINES:]
     raise ValueError(f"{script.name} failed with exit code {done.returncode}:\n" + "\n".join(f"    {line}" for line in lines))
@@ -144,10 +149,12 @@ def _compare(file: GGUFFile, checkpoint: HFCheckpoint, tokenizer: PreTrainedToke
 def _compare_model(file: GGUFFile, checkpoint: HFCheckpoint, kind: str) -> list[str]:
     import torch
 
+    from conversion.gguf.architectures import Change, places
     from conversion.gguf.model import model_of
 
-    _, config, listed = model_of(file, "float32")
+    architecture, config, listed = model_of(file, "float32")
     tensors = {tensor.name: tensor for tensor in listed}
+    changes = {place.hf: place.change for place in places(architecture, list(file.tensors), config, str(file.path))}
     facts_of_loading = ("architectures", "torch_dtype", "use_cache")
     if different := [
         key
@@ -163,20 +170,32 @@ def _compare_model(file: GGUFFile, checkpoint: HFCheckpoint, kind: str) -> list[
     stored = {"bf16": torch.bfloat16, "f16": torch.float16}.get(kind, torch.float32)
     for name in expected:
         ours, theirs = checkpoint.tensor(name).float(), tensors[name].read()
-        if kind == "q8_0" and ours.dim() > 1:
+        is_same = torch.equal(ours, theirs) or (ours.dim() > 1 and torch.equal(ours.to(stored).float(), theirs))
+        if not is_same and changes.get(name) is Change.PLUS_ONE:  # which cost its last bits
             num_rounded += 1
-            limit = ours.unflatten(-1, (-1, 32)).abs().amax(-1, keepdim=True) / 127  # one step of each block of 32
-            is_same = bool(((ours - theirs).unflatten(-1, (-1, 32)).abs() <= limit).all())
-        else:
-            is_same = torch.equal(ours.to(stored).float() if ours.dim() > 1 else ours, theirs)
+            is_same = torch.allclose(ours + 1, theirs + 1, rtol=_LAST_BIT, atol=_LAST_BIT)
+        if not is_same and kind == "q8_0" and ours.dim() > 1:
+            num_rounded += 1
+            is_same = _within_a_step(ours, theirs)
         if not is_same:
             raise ValueError(f"{file.path}: {name} differs from that of {checkpoint.directory} by more than {kind} rounds")
-    how = f"{len(expected) - num_rounded} tensors bit for bit" + (f", {num_rounded} within a step of q8_0" if num_rounded else "")
+    step = "a step of q8_0" if kind == "q8_0" else "a step of float32"
+    how = f"{len(expected) - num_rounded} tensors bit for bit" + (f", {num_rounded} within {step}" if num_rounded else "")
     return [how if kind in ("f32", "q8_0") else f"{how} after rounding to {kind}", "sizes and constants"]
 
 
+def _within_a_step(ours: torch.Tensor, theirs: torch.Tensor) -> bool:
+    """Whether no number is farther off than a step of its block of 32, as q8_0 rounds (rows, columns); matrices of experts lie transposed."""
+    rows, rounded = (tensor.mT if tensor.dim() > 2 else tensor for tensor in (ours, theirs))
+    step = rows.unflatten(-1, (-1, 32)).abs().amax(-1, keepdim=True) / 127
+    return bool(((rows - rounded).unflatten(-1, (-1, 32)).abs() <= step).all())
+
+
 def _same(first: Any, second: Any) -> bool:
-    """Equal, or as near as a 32-bit float of the file can be."""
+    """Equal, or as near as a 32-bit float of the file can be; rotary scalings with what they mean where they are silent."""
+    if isinstance(first, dict) and isinstance(second, dict):
+        first, second = ({**_ROPE_DEFAULTS, **{key: value for key, value in rope.items() if key != "type"}} for rope in (first, second))
+        return first.keys() == second.keys() and all(_same(value, second[key]) for key, value in first.items())
     if isinstance(first, float) or isinstance(second, float):
         return isinstance(second, int | float) and math.isclose(first, second, rel_tol=1e-6)
     return bool(first == second)

@@ -1,14 +1,16 @@
 """What llama.cpp's names mean in Hugging Face's words: one table per architecture, as for model families.
 
-llama.cpp has no architecture for OPT; Mistral's models are its `llama`, and Mistral here where the file has a window.  Facts: gguf-py's
-`constants.py` and `tensor_mapping.py`, and what the conversion of each architecture does to a tensor.
+llama.cpp has no architecture for OPT and none for the head of an encoder; Mistral's models are its `llama`, OLMo 3's its `olmo2`, and either is told by its
+window.  Facts: gguf-py's `constants.py` and `tensor_mapping.py`, what the conversion of each architecture does to a tensor, and what
+llama.cpp takes for granted where a file is silent.
 """
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
@@ -24,15 +26,36 @@ class Change(Enum):
     QUERY = "the two halves of each query head are interleaved, for its form of rotary positions"
     KEY = "the same for key heads"
     PLUS_ONE = "one was added, since Gemma's norms scale by 1 + weight"
+    EXPERTS = "the matrices of all experts are one tensor, (experts, rows, columns), where Hugging Face has one each"
+    TRANSPOSED = "each expert's matrix is transposed"
+    DIVIDED = "what Hugging Face has in turns, gate and linear part, is two tensors, and each expert's matrix is transposed"
 
 
 @dataclass(frozen=True)
 class Row:
-    """A tensor under both names; `*` stands for each layer number."""
+    """A tensor under both names; `*` stands for each layer number, `{expert}` for each expert's.
+
+    Attributes:
+        other: the second tensor of what was divided.
+    """
 
     gguf: str
     hf: str
     change: Change = Change.NONE
+    other: str | None = None
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A small tensor of each layer whose values stand in the metadata, as a list over the layers or one number for all."""
+
+    key: str
+    hf: str
+    shape: tuple[int, ...]
+
+
+Get = Callable[[str, Any], Any]
+"""Gives the metadata behind the architecture's name, or else what is given."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +69,8 @@ class Architecture:
         dropped: tensors that are computed from the configuration.
         config: key of config.json -> key of the metadata behind the architecture's name, where the file has it.
         fixed: what is so in all models of the architecture.
+        listed: tensors that the file has as metadata.
+        derived: gives what follows for config.json from what was found so far and from other keys.
     """
 
     model_type: str
@@ -54,6 +79,8 @@ class Architecture:
     config: Mapping[str, str]
     fixed: Mapping[str, Any]
     dropped: tuple[str, ...] = ()
+    listed: Sequence[Listed] = ()
+    derived: Callable[[Mapping[str, Any], Get], dict[str, Any]] | None = None
 
 
 def _layer(pairs: Mapping[str, str], suffix: str = "weight", change: Change = Change.NONE) -> tuple[Row, ...]:
@@ -112,13 +139,55 @@ MISTRAL = Architecture(
     dropped=("rope_freqs.weight",),
 )
 QWEN2 = Architecture("qwen2", "Qwen2ForCausalLM", (*_PLAIN, *_layer(_QKV, "bias")), _SIZES, _SILU)
-QWEN3 = Architecture(
-    "qwen3",
-    "Qwen3ForCausalLM",
-    (*_PLAIN, *_layer({"attn_q_norm": "self_attn.q_norm", "attn_k_norm": "self_attn.k_norm"})),
-    _SIZES,
-    {**_SILU, "attention_bias": False},
+_QK_NORMS = {"attn_q_norm": "self_attn.q_norm", "attn_k_norm": "self_attn.k_norm"}
+QWEN3 = Architecture("qwen3", "Qwen3ForCausalLM", (*_PLAIN, *_layer(_QK_NORMS)), _SIZES, {**_SILU, "attention_bias": False})
+_EXPERTS = {f"ffn_{part}_exps": f"mlp.experts.{{expert}}.{part}_proj" for part in ("gate", "up", "down")}
+_EXPERT_SIZES = {"num_experts_per_tok": "expert_used_count"}
+QWEN3_MOE = Architecture(
+    "qwen3_moe",
+    "Qwen3MoeForCausalLM",
+    (
+        *_OUTSIDE,
+        _FINAL_NORM,
+        *_layer(_QKV | _QK_NORMS | _NORMS | {"attn_output": "self_attn.o_proj", "ffn_gate_inp": "mlp.gate"}),
+        *_layer(_EXPERTS, change=Change.EXPERTS),
+    ),
+    {**_SIZES, **_EXPERT_SIZES, "num_experts": "expert_count", "moe_intermediate_size": "expert_feed_forward_length"},
+    # Its shares are those of the chosen experts alone in llama.cpp, whatever the model's own configuration said.
+    {**_SILU, "attention_bias": False, "norm_topk_prob": True, "decoder_sparse_step": 1, "mlp_only_layers": []},
 )
+
+WINDOW, FULL = "sliding_attention", "full_attention"
+
+
+def _layer_types(config: Mapping[str, Any], get: Get, period: int) -> dict[str, Any]:
+    """Which layers have a window: as the file lists them, or all but every so many-th."""
+    pattern = get("attention.sliding_window_pattern", period)
+    num_layers = config["num_hidden_layers"]
+    has_window = pattern if isinstance(pattern, list) else [pattern == 0 or (layer + 1) % pattern != 0 for layer in range(num_layers)]
+    return {"layer_types": [WINDOW if windowed else FULL for windowed in has_window]} if config.get("sliding_window") else {}
+
+
+_GEMMA_27B_LAYERS = {
+    "gemma2": 46,
+    "gemma3": 62,
+}  # its queries are scaled by the width of the model over the number of heads; the others by the head's
+
+
+def _gemma2(config: Mapping[str, Any], get: Get) -> dict[str, Any]:
+    is_27b = config["num_hidden_layers"] == _GEMMA_27B_LAYERS["gemma2"]
+    return {"query_pre_attn_scalar": config["hidden_size"] // config["num_attention_heads"] if is_27b else config["head_dim"]}
+
+
+def _gemma3(config: Mapping[str, Any], get: Get) -> dict[str, Any]:
+    is_27b = config["num_hidden_layers"] == _GEMMA_27B_LAYERS["gemma3"]
+    return {
+        "query_pre_attn_scalar": config["hidden_size"] // config["num_attention_heads"] if is_27b else config["head_dim"],
+        "rope_local_base_freq": get("rope.freq_base_swa", 10000.0),
+        **_layer_types(config, get, 6),
+    }
+
+
 GEMMA2 = Architecture(
     "gemma2",
     "Gemma2ForCausalLM",
@@ -136,11 +205,112 @@ GEMMA2 = Architecture(
         "final_logit_softcapping": "final_logit_softcapping",
     },
     {"hidden_activation": "gelu_pytorch_tanh", "attention_bias": False},
+    derived=_gemma2,
 )
-ARCHITECTURES = {"llama": LLAMA, "qwen2": QWEN2, "qwen3": QWEN3, "gemma2": GEMMA2}
+GEMMA3 = Architecture(
+    "gemma3_text",  # its vision tower is another file
+    "Gemma3ForCausalLM",
+    (*GEMMA2.rows, *_layer(_QK_NORMS, change=Change.PLUS_ONE)),
+    {key: name for key, name in GEMMA2.config.items() if key != "attn_logit_softcapping"},
+    GEMMA2.fixed,
+    derived=_gemma3,
+)
+SMOLLM3 = replace(
+    LLAMA,
+    model_type="smollm3",
+    hf_class="SmolLM3ForCausalLM",
+    derived=lambda config, get: {"no_rope_layers": [int((layer + 1) % 4 != 0) for layer in range(config["num_hidden_layers"])]},
+)
+OLMO2 = Architecture(
+    "olmo2",
+    "Olmo2ForCausalLM",
+    (
+        *_OUTSIDE,
+        _FINAL_NORM,
+        *_layer(_QKV | _OTHERS | _QK_NORMS),
+        *_layer({"post_attention_norm": "post_attention_layernorm", "post_ffw_norm": "post_feedforward_layernorm"}),
+    ),
+    _SIZES,
+    {**_SILU, "attention_bias": False},
+)
+OLMO3 = replace(
+    OLMO2,
+    model_type="olmo3",
+    hf_class="Olmo3ForCausalLM",
+    config={**_SIZES, "sliding_window": "attention.sliding_window"},
+    derived=lambda config, get: _layer_types(config, get, 4),
+)
+_XIELU = "model.layers.*.mlp.act_fn"
+APERTUS = Architecture(
+    "apertus",
+    "ApertusForCausalLM",
+    (
+        *_OUTSIDE,
+        _FINAL_NORM,
+        *_layer(_QKV | _QK_NORMS | {key: name for key, name in _OTHERS.items() if key != "ffn_gate"}),
+        *_layer({"attn_norm": "attention_layernorm", "ffn_norm": "feedforward_layernorm"}),
+    ),
+    _SIZES,
+    {"hidden_act": "xielu", "attention_bias": False, "mlp_bias": False},
+    dropped=LLAMA.dropped,
+    listed=(
+        *(Listed(f"xielu.{name}", f"{_XIELU}.{name}", (1,)) for name in ("alpha_p", "alpha_n")),
+        *(Listed(f"xielu.{name}", f"{_XIELU}.{name}", ()) for name in ("beta", "eps")),
+    ),
+)
+
+
+def _granite(config: Mapping[str, Any], get: Get) -> dict[str, Any]:
+    head_dim = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
+    return {
+        "attention_multiplier": get("attention.scale", 0) or head_dim**-0.5,
+        "embedding_multiplier": get("embedding_scale", 0) or 1.0,
+        "residual_multiplier": get("residual_scale", 0) or 1.0,
+        "logits_scaling": get("logit_scale", 0) or 1.0,
+    }
+
+
+GRANITE = replace(LLAMA, model_type="granite", hf_class="GraniteForCausalLM", derived=_granite)
+_OF_EXPERTS = "model.layers.*.mlp.experts"
+GPT_OSS = Architecture(
+    "gpt_oss",
+    "GptOssForCausalLM",
+    (
+        *_OUTSIDE,
+        _FINAL_NORM,
+        *(
+            row
+            for suffix in ("weight", "bias")
+            for row in _layer(_QKV | {"attn_output": "self_attn.o_proj", "ffn_gate_inp": "mlp.router"}, suffix)
+        ),
+        *_layer({"attn_norm": "input_layernorm", "post_attention_norm": "post_attention_layernorm"}),
+        Row("blk.*.attn_sinks.weight", "model.layers.*.self_attn.sinks"),
+        Row("blk.*.ffn_gate_exps.weight", f"{_OF_EXPERTS}.gate_up_proj", Change.DIVIDED, "blk.*.ffn_up_exps.weight"),
+        Row("blk.*.ffn_gate_exps.bias", f"{_OF_EXPERTS}.gate_up_proj_bias", Change.DIVIDED, "blk.*.ffn_up_exps.bias"),
+        Row("blk.*.ffn_down_exps.weight", f"{_OF_EXPERTS}.down_proj", Change.TRANSPOSED),
+        Row("blk.*.ffn_down_exps.bias", f"{_OF_EXPERTS}.down_proj_bias"),
+    ),
+    {**_SIZES, **_EXPERT_SIZES, "num_local_experts": "expert_count", "sliding_window": "attention.sliding_window"},
+    {**_SILU, "attention_bias": True, "swiglu_limit": 7.0},
+    derived=lambda config, get: _layer_types(config, get, 2),
+)
+ARCHITECTURES = {
+    "llama": LLAMA,
+    "qwen2": QWEN2,
+    "qwen3": QWEN3,
+    "qwen3moe": QWEN3_MOE,
+    "gemma2": GEMMA2,
+    "gemma3": GEMMA3,
+    "smollm3": SMOLLM3,
+    "olmo2": OLMO2,
+    "apertus": APERTUS,
+    "granite": GRANITE,
+    "gpt-oss": GPT_OSS,
+}
+_WITH_WINDOW = {"llama": MISTRAL, "olmo2": OLMO3}
 
 _REQUIRED = ("num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads", "max_position_embeddings", "rms_norm_eps")
-_GEMMA_27B_LAYERS = 46  # its queries are scaled by the width of the model over the number of heads; the smaller ones by the head's
+_REQUIRED_OF_EXPERTS = ("num_experts", "num_local_experts", "num_experts_per_tok", "moe_intermediate_size")
 
 
 def architecture_of(metadata: Mapping[str, Any], source: str) -> Architecture:
@@ -152,9 +322,8 @@ def architecture_of(metadata: Mapping[str, Any], source: str) -> Architecture:
     name = metadata.get("general.architecture")
     if name not in ARCHITECTURES:
         raise ValueError(f"{source} has the architecture {name!r}, which is not covered; known are {', '.join(ARCHITECTURES)}")
-    if name == "llama" and metadata.get("llama.attention.sliding_window"):
-        return MISTRAL
-    return ARCHITECTURES[name]
+    has_window = metadata.get(f"{name}.attention.sliding_window") and name in _WITH_WINDOW
+    return _WITH_WINDOW[name] if has_window else ARCHITECTURES[name]
 
 
 def hf_config(architecture: Architecture, metadata: Mapping[str, Any], *, rope_factors: Values | None, source: str) -> dict[str, Any]:
@@ -164,26 +333,67 @@ def hf_config(architecture: Architecture, metadata: Mapping[str, Any], *, rope_f
         rope_factors: `rope_freqs.weight`, (head_dim / 2,), by which Llama 3.1 and later slow down each rotation; None without.
 
     Raises:
-        ValueError: if a size is missing, experts or a scaling of the rotary positions are not covered.
+        ValueError: if a size is missing; if experts, a scaling of the rotary positions, or none of them, are not covered.
     """
     prefix = metadata["general.architecture"]
-    if metadata.get(f"{prefix}.expert_count"):
-        raise ValueError(f"{source} is a mixture of {metadata[f'{prefix}.expert_count']} experts; only dense models are covered")
-    if (scaling := metadata.get(f"{prefix}.rope.scaling.type", "none")) != "none":
+
+    def get(key: str, default: Any) -> Any:
+        value = metadata.get(f"{prefix}.{key}", default)
+        return shortest_float32(value) if isinstance(value, float) else value
+
+    has_experts = "num_experts_per_tok" in architecture.config
+    if get("expert_count", 0) and not has_experts:
         raise ValueError(
-            f"{source} scales its rotary positions by the type {scaling!r}, which is not covered; known are none and Llama 3's"
+            f"{source} is a mixture of {get('expert_count', 0)} experts; of {architecture.model_type} only dense models are covered"
         )
-    config = {key: metadata[f"{prefix}.{name}"] for key, name in architecture.config.items() if f"{prefix}.{name}" in metadata}
-    config |= {key: shortest_float32(value) for key, value in config.items() if isinstance(value, float)}
-    if missing := [f"{prefix}.{architecture.config[key]}" for key in _REQUIRED if key not in config]:
+    if not get("rope.scaling.finetuned", True):
+        raise ValueError(f"{source} does without rotary positions (rope.scaling.finetuned is false), which is not covered")
+    config = {key: get(name, None) for key, name in architecture.config.items() if f"{prefix}.{name}" in metadata}
+    required = [*_REQUIRED, *(key for key in _REQUIRED_OF_EXPERTS if key in architecture.config)]
+    if missing := [f"{prefix}.{architecture.config[key]}" for key in required if key not in config]:
         raise ValueError(f"{source} has no {', '.join(missing)} in its metadata; copy or download it again")
     config |= {"model_type": architecture.model_type, "architectures": [architecture.hf_class], **architecture.fixed}
-    if architecture is GEMMA2:
-        is_27b = config["num_hidden_layers"] == _GEMMA_27B_LAYERS
-        config["query_pre_attn_scalar"] = config["hidden_size"] // config["num_attention_heads"] if is_27b else config["head_dim"]
+    if architecture.derived is not None:
+        config |= architecture.derived(config, get)
     if rope_factors is not None:
         config["rope_scaling"] = llama3_scaling(rope_factors, config, source)
+    elif scaling := rope_scaling(architecture, get, source):
+        config["rope_scaling"] = scaling
     return config
+
+
+def rope_scaling(architecture: Architecture, get: Get, source: str) -> dict[str, Any] | None:
+    """`rope_scaling` of config.json for a type that a file names; Llama 3's it does not name.
+
+    Raises:
+        ValueError: for another type than linear and YaRN.
+    """
+    kind = get("rope.scaling.type", "none")
+    if kind == "none":
+        return None
+    if kind not in ("linear", "yarn"):
+        raise ValueError(
+            f"{source} scales its rotary positions by the type {kind!r}, which is not covered; known are none, linear, yarn and Llama 3's"
+        )
+    factor = get("rope.scaling.factor", 1.0)
+    if kind == "linear":
+        return {"rope_type": "linear", "factor": factor}
+    scaling = {
+        "rope_type": "yarn",
+        "factor": factor,
+        "original_max_position_embeddings": get("rope.scaling.original_context_length", None),
+        "beta_fast": get("rope.scaling.yarn_beta_fast", 32.0),
+        "beta_slow": get("rope.scaling.yarn_beta_slow", 1.0),
+    }
+    if scaling["original_max_position_embeddings"] is None:
+        raise ValueError(
+            f"{source} has no length that its YaRN begins from (rope.scaling.original_context_length); copy or download it again"
+        )
+    if (multiplier := get("rope.scaling.yarn_attn_factor", None)) is not None:
+        by_factor = 0.1 * math.log(factor) + 1.0  # Peng et al. 2023, equation 22
+        scaling["attention_factor"] = by_factor if math.isclose(multiplier, by_factor, rel_tol=1e-6) else multiplier
+    # gpt-oss does not round where its ramp begins and ends; llama.cpp does for all models, and files do not tell.
+    return scaling | ({"truncate": False} if architecture is GPT_OSS else {})
 
 
 def shortest_float32(value: float) -> float:
@@ -217,24 +427,50 @@ def llama3_scaling(factors: Values, config: Mapping[str, Any], source: str) -> d
     return scaling
 
 
-def hf_names(architecture: Architecture, names: Sequence[str], num_layers: int, source: str) -> Iterator[tuple[str, str, Change]]:
-    """(name in the file, name in a Hugging Face checkpoint, change to undo) for all tensors.
+@dataclass(frozen=True)
+class Place:
+    """Where the values of one of Hugging Face's tensors stand in a file.
+
+    Attributes:
+        hf: its name.
+        names: of the tensors in the file, two where it was divided.
+        expert: whose matrix it is in a tensor of all experts.
+    """
+
+    hf: str
+    names: tuple[str, ...]
+    change: Change
+    expert: int | None = None
+
+
+def places(architecture: Architecture, names: Sequence[str], config: Mapping[str, Any], source: str) -> Iterator[Place]:
+    """Where all tensors of a Hugging Face checkpoint stand in a file with tensors of these names, in its order.
+
+    Args:
+        config: of `hf_config`.
 
     Raises:
         ValueError: naming all tensors that are left over or missing.
     """
-    table = {
-        row.gguf.replace("*", str(layer)): (row.hf.replace("*", str(layer)), row.change)
-        for row in architecture.rows
-        for layer in (range(num_layers) if "*" in row.gguf else (0,))
-    }
-    unknown = [name for name in names if name not in table and name not in architecture.dropped]
-    missing = [name for name in table if name not in names and name != "output.weight"]  # absent where it is the embedding
+    table: dict[str, list[Place]] = {}
+    seconds = set()
+    for row in architecture.rows:
+        for layer in map(str, range(config["num_hidden_layers"]) if "*" in row.gguf else (0,)):
+            found = tuple(name.replace("*", layer) for name in (row.gguf, row.other) if name)
+            hf = row.hf.replace("*", layer)
+            experts = range(config["num_experts"]) if row.change is Change.EXPERTS else (None,)
+            table[found[0]] = [Place(hf.format(expert=expert), found, row.change, expert) for expert in experts]
+            seconds |= set(found[1:])
+    known = table.keys() | seconds
+    unknown = [name for name in names if name not in known and name not in architecture.dropped]
+    missing = [
+        name for name in [*table, *sorted(seconds)] if name not in names and name != "output.weight"
+    ]  # absent where it is the embedding
     if unknown or missing:
         said = [f"has {', '.join(_shortened(unknown))}, which {architecture.model_type} does not have"] if unknown else []
         said += [f"lacks {', '.join(_shortened(missing))}"] if missing else []
         raise ValueError(f"{source} {' and '.join(said)}")
-    return ((name, *table[name]) for name in names if name in table)
+    return (place for name in names if name in table for place in table[name])
 
 
 def _shortened(names: Sequence[str]) -> list[str]:
@@ -243,17 +479,17 @@ def _shortened(names: Sequence[str]) -> list[str]:
 
 
 def undone(values: Values, change: Change, *, num_heads: int, num_key_value_heads: int) -> Values:
-    """The values as Hugging Face has them.
+    """The values of one tensor as Hugging Face has them; those of experts are put together by `conversion.gguf.model`.
 
     Args:
         values: (heads * head_dim, columns) where heads are interleaved, else of any shape.
     """
     match change:
-        case Change.NONE:
-            return values
         case Change.PLUS_ONE:
             return values - np.float32(1)
         case Change.QUERY | Change.KEY:
             heads = num_heads if change is Change.QUERY else num_key_value_heads
             pairs = values.reshape(heads, -1, 2, *values.shape[1:])  # (head, half of head_dim, which half, columns)
             return np.ascontiguousarray(pairs.swapaxes(1, 2)).reshape(values.shape)
+        case _:
+            return values

@@ -86,8 +86,12 @@ class GGUFFile:
                     raise ValueError(f"{path} is corrupt or truncated ({error}); copy or download it again") from error
         return cls(path, metadata, _refuse_unreadable(tensors, path))
 
-    def rows(self, name: str) -> Iterator[np.ndarray[Any, Any]]:
-        """The values of a tensor in order, as float32 blocks of (rows, columns), or one block of (columns,)."""
+    def rows(self, name: str, start: int = 0, stop: int | None = None) -> Iterator[np.ndarray[Any, Any]]:
+        """The values of a tensor in order, or of its rows from one to before another, as float32 blocks of (rows, columns), or one block of (columns,).
+
+        Args:
+            start: of the rows that all axes but the last make.
+        """
         from gguf import GGMLQuantizationType
         from gguf.quants import dequantize
 
@@ -96,8 +100,9 @@ class GGUFFile:
         row_bytes = tensor.nbytes // num_rows
         step = max(1, _BLOCK_BYTES // (4 * tensor.shape[-1]))
         with open(self.path, "rb") as stream:
-            for first in range(0, num_rows, step):
-                count = min(step, num_rows - first)
+            end = num_rows if stop is None else stop
+            for first in range(start, end, step):
+                count = min(step, end - first)
                 stream.seek(tensor.offset + first * row_bytes)
                 data = np.frombuffer(stream.read(count * row_bytes), np.uint8).reshape(count, row_bytes)
                 values = np.asarray(

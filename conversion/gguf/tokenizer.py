@@ -25,8 +25,21 @@ _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = 1, 2, 3, 4, 5, 6  #
 _SENTENCEPIECE_BPE = 2
 _NO_ID = (1 << 64) - 1  # -1 as protocol buffers write it
 
-# Contractions, words with the sign before them, numbers, other signs with the space before them, line ends, other white space.
-_WORDS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|{digits}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+_CONTRACTIONS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+_LINE_ENDS_AND_SPACE = r"\s*[\r\n]+|\s+(?!\S)|\s+"
+
+
+def _gpt4(digits: str) -> str:
+    """Contractions, words with the sign before them, numbers, other signs with the space before them, line ends, other white space."""
+    return rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|{digits}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|{_LINE_ENDS_AND_SPACE}"
+
+
+def _gpt4o(digits: str, contractions: str) -> str:
+    """The same, but that words also end before a capital that follows small letters, with marks among the letters, and contractions behind their word."""
+    capitals, small = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+    before = r"[^\r\n\p{L}\p{N}]?"
+    words = f"{before}{capitals}*{small}+{contractions}|{before}{capitals}+{small}*{contractions}"
+    return rf"{words}|{digits}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|{_LINE_ENDS_AND_SPACE}"
 
 
 @dataclass(frozen=True)
@@ -34,14 +47,14 @@ class WordRule:
     """How byte-level BPE cuts a text into words, by llama.cpp's name of it (`tokenizer.ggml.pre`).
 
     Attributes:
-        digits: the expression for numbers in `_WORDS`; empty where GPT-2's own expression cuts.
+        expression: what a word is; empty where GPT-2's own expression cuts.
         single_digits: whether each digit is a word, before GPT-2's expression.
         composes: whether the text is normalized to NFC.
         takes_whole_words: whether a word that is a token is that token, whatever the merges say.
         starts: whether a text begins with the start token where the file does not say.
     """
 
-    digits: str = ""
+    expression: str = ""
     single_digits: bool = False
     composes: bool = False
     takes_whole_words: bool = False
@@ -52,9 +65,14 @@ class WordRule:
 WORD_RULES = {
     "gpt-2": WordRule(),
     "smollm": WordRule(single_digits=True),
-    "llama-bpe": WordRule(digits=r"\p{N}{1,3}", takes_whole_words=True, starts=True),
-    "qwen2": WordRule(digits=r"\p{N}", composes=True),
+    "llama-bpe": WordRule(_gpt4(r"\p{N}{1,3}"), takes_whole_words=True, starts=True),
+    "dbrx": WordRule(_gpt4(r"\p{N}{1,3}")),
+    "qwen2": WordRule(_gpt4(r"\p{N}"), composes=True),
+    "gpt-4o": WordRule(_gpt4o(r"\p{N}{1,3}", f"{_CONTRACTIONS}?")),
+    "tekken": WordRule(_gpt4o(r"\p{N}", ""), takes_whole_words=True, starts=True),
 }
+# Names that llama.cpp gives to the same rule for the tokenizers of other models: StarCoder's and Granite's, OLMo's, SmolLM3's.
+_SAME = {"starcoder": "smollm", "refact": "smollm", "olmo": "gpt-2", "smaug-bpe": "dbrx"}
 _ROLES = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_token": "padding"}
 _KEY = "tokenizer.ggml."
 
@@ -108,12 +126,12 @@ def _byte_level(metadata: Mapping[str, Any], tokens: Sequence[str], kinds: Seque
     from tokenizers import Tokenizer, decoders, models
 
     name = metadata.get(f"{_KEY}pre")
-    if name not in WORD_RULES:
+    rule = WORD_RULES.get(_SAME.get(str(name), str(name)))
+    if rule is None:
         raise ValueError(
-            f"{source} cuts words by the rule {name!r} ({_KEY}pre), which is not covered; known are {', '.join(WORD_RULES)}:"
+            f"{source} cuts words by the rule {name!r} ({_KEY}pre), which is not covered; known are {', '.join([*WORD_RULES, *_SAME])}:"
             " give a folder with its tokenizer by --tokenizer"
         )
-    rule = WORD_RULES[name]
     merges = [tuple(merge.split(" ")) for merge in metadata.get(f"{_KEY}merges", [])]
     ids = {token: token_id for token_id, token in enumerate(tokens)}
     if wrong := [merge for merge in merges if len(merge) != 2 or not {*merge, "".join(merge)} <= ids.keys()]:
@@ -130,8 +148,8 @@ def _cutting(rule: WordRule) -> tuple[Normalizer | None, PreTokenizer]:
     from tokenizers import Regex, normalizers, pre_tokenizers
 
     steps: list[Any] = [pre_tokenizers.Digits(individual_digits=True)] if rule.single_digits else []
-    steps += [pre_tokenizers.Split(Regex(_WORDS.replace("{digits}", rule.digits)), "isolated")] if rule.digits else []
-    steps += [pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=not rule.digits)]
+    steps += [pre_tokenizers.Split(Regex(rule.expression), "isolated")] if rule.expression else []
+    steps += [pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=not rule.expression)]
     return normalizers.NFC() if rule.composes else None, pre_tokenizers.Sequence(steps) if len(steps) > 1 else steps[0]
 
 

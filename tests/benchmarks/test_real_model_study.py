@@ -99,5 +99,5 @@ def test_a_study_from_its_data_to_its_tables(tmp_path: Path, monkeypatch: pytest
         study("--learning-rate", "0.001")
     with pytest.raises(SystemExit, match=r"--threads 2: expected 1, of which --speed tells"):
         study("--speed", "--threads", "2")
-    with pytest.raises(SystemExit, match=r"--together 2: expected at least 1, and more than that only with --device cuda"):
+    with pytest.raises(SystemExit, match=r"--together 2: expected 1 to 32, and more than 1 only with --device cuda"):
         study("--together", "2")

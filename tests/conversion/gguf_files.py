@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,13 @@ NAMES = {
     "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm",
     "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down",
     "input_layernorm": "attn_norm", "pre_feedforward_layernorm": "ffn_norm", "post_feedforward_layernorm": "post_ffw_norm",
+    "attention_layernorm": "attn_norm", "feedforward_layernorm": "ffn_norm",
+    "mlp.gate.": "ffn_gate_inp.", "mlp.router": "ffn_gate_inp", "self_attn.sinks": "attn_sinks.weight",
 }  # fmt: skip
+ARCHITECTURES = {"mistral": "llama", "gemma3_text": "gemma3", "olmo3": "olmo2", "qwen3_moe": "qwen3moe", "gpt_oss": "gpt-oss"}
+ATTENTION_IS_FOLLOWED = ("gemma2", "gemma3_text", "olmo2", "olmo3", "gpt_oss")  # by a norm, which in others is the feed-forward part's
+INTERLEAVED = ("llama", "mistral", "smollm3", "granite")
+PLUS_ONE = ("gemma2", "gemma3_text")
 
 
 def write_gguf(
@@ -33,7 +40,7 @@ def write_gguf(
     """Write a model; `metadata` and `tokenizer` are keys behind the architecture's name and `tokenizer.ggml`."""
     config = model.config
     words = in_words_of_both(config.to_dict(), source="the model")
-    architecture = "llama" if config.model_type == "mistral" else config.model_type
+    architecture = ARCHITECTURES.get(config.model_type, config.model_type)
     writer = GGUFWriter(path, architecture)
     sizes = {
         "block_count": config.num_hidden_layers,
@@ -46,21 +53,18 @@ def write_gguf(
         "rope.freq_base": words["rope_theta"],
         "attention.key_length": getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads,
     }
-    if config.model_type in ("gemma2", "mistral"):
-        sizes["attention.sliding_window"] = config.sliding_window
-    if config.model_type == "gemma2":
-        sizes |= {key: getattr(config, key) for key in ("attn_logit_softcapping", "final_logit_softcapping")}
+    sizes |= _more_sizes(config, words)
     for key, value in {**sizes, **(metadata or {})}.items():
         _add(writer, f"{architecture}.{key}", value)
     for key, value in (tokenizer or {}).items():
         _add(writer, key if "." in key else f"tokenizer.ggml.{key}", value)
-    for name, tensor in model.state_dict().items():
-        if name == "lm_head.weight" and config.tie_word_embeddings:
-            continue
-        values = _as_llama_cpp(name, tensor.float().numpy(), config)
+    if config.model_type == "apertus":
+        for part in ("alpha_p", "alpha_n", "beta", "eps"):
+            writer.add_array(f"xielu.{part}", [getattr(layer.mlp.act_fn, part).float().item() for layer in model.model.layers])
+    for name, values in _as_llama_cpp(model):
         raw = kind if values.ndim > 1 else "F32"
-        writer.add_tensor(_name(name, config.model_type), quantize(values, GGMLQuantizationType[raw]), raw_dtype=GGMLQuantizationType[raw])
-    if words.get("rope_scaling"):
+        writer.add_tensor(name, quantize(values, GGMLQuantizationType[raw]), raw_dtype=GGMLQuantizationType[raw])
+    if (words.get("rope_scaling") or {}).get("rope_type") == "llama3":
         writer.add_tensor("rope_freqs.weight", llama3_factors(model))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
@@ -73,17 +77,69 @@ def _add(writer: GGUFWriter, key: str, value: Any) -> None:
     add[type(value)](key, value)
 
 
+def _more_sizes(config: Any, words: dict[str, Any]) -> dict[str, Any]:
+    """What single architectures have."""
+    sizes: dict[str, Any] = {}
+    if config.model_type in ("gemma2", "mistral", "gemma3_text", "olmo3", "gpt_oss"):
+        sizes["attention.sliding_window"] = config.sliding_window
+    if config.model_type == "gemma2":
+        sizes |= {key: getattr(config, key) for key in ("attn_logit_softcapping", "final_logit_softcapping")}
+    if config.model_type == "olmo3":
+        sizes["attention.sliding_window_pattern"] = [kind == "sliding_attention" for kind in config.layer_types]
+    if config.model_type == "granite":
+        names = {"attention.scale": "attention", "embedding_scale": "embedding", "residual_scale": "residual"}
+        sizes |= {key: getattr(config, f"{name}_multiplier") for key, name in names.items()} | {"logit_scale": config.logits_scaling}
+    if config.model_type == "qwen3_moe":
+        sizes |= {"expert_count": config.num_experts, "expert_feed_forward_length": config.moe_intermediate_size}
+    if config.model_type == "gpt_oss":
+        sizes |= {"expert_count": config.num_local_experts, "expert_feed_forward_length": config.intermediate_size}
+    if config.model_type in ("qwen3_moe", "gpt_oss"):
+        sizes["expert_used_count"] = config.num_experts_per_tok
+    scaling = words.get("rope_scaling") or {}
+    if scaling.get("rope_type") in ("linear", "yarn"):
+        sizes |= {"rope.scaling.type": scaling["rope_type"], "rope.scaling.factor": scaling["factor"]}
+    if scaling.get("rope_type") == "yarn":
+        sizes["rope.scaling.original_context_length"] = scaling["original_max_position_embeddings"]
+        sizes |= {f"rope.scaling.yarn_{key}": scaling[key] for key in ("beta_fast", "beta_slow")}
+    return sizes
+
+
+def _as_llama_cpp(model: PreTrainedModel) -> Iterator[tuple[str, np.ndarray[Any, Any]]]:
+    """(name, values) of the file's tensors."""
+    config, tensors = model.config, {name: tensor.float().numpy() for name, tensor in model.state_dict().items()}
+    for name, values in tensors.items():
+        layer = ".".join(name.split(".")[:3]).replace("model.layers", "blk")
+        if ".act_fn." in name or (name == "lm_head.weight" and config.tie_word_embeddings):
+            continue
+        if ".experts.gate_up_proj" in name:
+            suffix = "bias" if name.endswith("_bias") else "weight"
+            rows = values if suffix == "bias" else values.swapaxes(1, 2)
+            yield f"{layer}.ffn_gate_exps.{suffix}", np.ascontiguousarray(rows[:, 0::2])
+            yield f"{layer}.ffn_up_exps.{suffix}", np.ascontiguousarray(rows[:, 1::2])
+        elif name.endswith(".experts.down_proj_bias"):
+            yield f"{layer}.ffn_down_exps.bias", values
+        elif name.endswith(".experts.down_proj"):
+            yield f"{layer}.ffn_down_exps.weight", np.ascontiguousarray(values.swapaxes(1, 2))
+        elif ".experts." in name:
+            if ".experts.0." in name:
+                part = name.split(".")[-2].removesuffix("_proj")
+                experts = [tensors[name.replace(".experts.0.", f".experts.{expert}.")] for expert in range(config.num_experts)]
+                yield f"{layer}.ffn_{part}_exps.weight", np.stack(experts)
+        else:
+            yield _name(name, config.model_type), _values(name, values, config)
+
+
 def _name(name: str, model_type: str) -> str:
-    after_attention = "post_attention_norm" if model_type == "gemma2" else "ffn_norm"
-    for hf, gguf in {**NAMES, "post_attention_layernorm": after_attention}.items():
+    after_attention = "post_attention_norm" if model_type in ATTENTION_IS_FOLLOWED else "ffn_norm"
+    for hf, gguf in {"post_attention_layernorm": after_attention, **NAMES}.items():
         name = name.replace(hf, gguf)
     return name
 
 
-def _as_llama_cpp(name: str, values: np.ndarray[Any, Any], config: Any) -> np.ndarray[Any, Any]:
-    if config.model_type == "gemma2" and "norm" in name:
+def _values(name: str, values: np.ndarray[Any, Any], config: Any) -> np.ndarray[Any, Any]:
+    if config.model_type in PLUS_ONE and "norm" in name:
         return values + 1
-    if config.model_type in ("llama", "mistral") and ("q_proj" in name or "k_proj" in name):
+    if config.model_type in INTERLEAVED and ("q_proj" in name or "k_proj" in name):
         heads = config.num_attention_heads if "q_proj" in name else config.num_key_value_heads
         halves = values.reshape(heads, 2, -1, values.shape[-1])
         return np.ascontiguousarray(halves.swapaxes(1, 2)).reshape(values.shape)

@@ -26,7 +26,7 @@ from data_prep.tokenizers.sentencepiece_backend import HOSTILE_TEXTS
 from data_prep.train_tokenizer import train_tokenizer
 from tests.conversion.embedding_fixtures import demo_text
 from tests.conversion.gguf_files import write_gguf
-from tests.conversion.test_from_gguf import tiny_tokenizer
+from tests.conversion.test_from_gguf import GRANTED, NEWER, tiny_tokenizer
 from tests.conversion.tiny_families import tiny_model
 from tests.processes import ROOT
 
@@ -147,3 +147,23 @@ def test_the_known_converter_takes_our_tokenizers(kind: str, tmp_path: Path) -> 
     assert torch.equal(ours, expected) and torch.equal(theirs, expected)
     manifest = read_manifest(tmp_path / "gguf")
     assert manifest is not None and json.dumps(manifest.facts["word_rule"]) in ('"gpt-2"', '"default"', "null")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("family", ["llama2", *(family for family in NEWER if family != "yarn")])
+def test_the_known_converter_takes_every_family(family: str, tmp_path: Path) -> None:
+    """Gemma 2 alone it takes with no tokenizer but SentencePiece's."""
+    if "SCION_LLAMA_CPP" not in os.environ:
+        pytest.skip("SCION_LLAMA_CPP does not name the folder of llama.cpp's sources")
+    metadata = {f"tokenizer.ggml.{key}": value for key, value in tiny_tokenizer().items()}
+    sizes = {"intermediate_size": 64, "vocab_size": 280} | ({"moe_intermediate_size": 32} if family == "qwen3_moe" else {})
+    tiny_model(family, **sizes, **GRANTED.get(family, {})).save_pretrained(tmp_path / "hf")
+    read_tokenizer(metadata, "here").save_pretrained(tmp_path / "hf")
+    for kind in ("f32", "bf16"):
+        export(tmp_path / "hf", tmp_path / kind, llama_cpp=Path(os.environ["SCION_LLAMA_CPP"]), kind=kind)
+    from_gguf.convert(tmp_path / "f32/f32-f32.gguf", tmp_path / "back", dtype_name="float32")
+    ids = torch.arange(40)[None] * 31 % 280
+    before, after = (
+        AutoModelForCausalLM.from_pretrained(tmp_path / name, dtype=torch.float32).eval()(ids).logits for name in ("hf", "back")
+    )
+    assert torch.allclose(before, after, atol=1e-5 if "gemma" in family else 0, rtol=0)

@@ -59,6 +59,11 @@ def test_a_file_that_ends_early(span: FileSpan) -> None:
 def test_rows_of_given_numbers(span: FileSpan) -> None:
     whole = span.tensor("alone")
     joined = LazyTensor.of_bits_blocks("in blocks", VALUES.shape, "int16", lambda: iter([VALUES[:2], VALUES[2:]]))
-    for tensor in (whole, joined, LazyTensor.concatenated("of parts", [whole, whole]), LazyTensor.stacked("of layers", [whole, whole, whole])):
+    for tensor in (
+        whole,
+        joined,
+        LazyTensor.concatenated("of parts", [whole, whole]),
+        LazyTensor.stacked("of layers", [whole, whole, whole]),
+    ):
         for numbers in ([0], [2, 0, 2], [1, 2]):
             assert np.array_equal(tensor.rows_at(numbers), tensor.bits()[numbers]), (tensor.name, numbers)
