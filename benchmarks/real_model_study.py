@@ -7,7 +7,7 @@ DATA holds `text/LANG/*.jsonl.gz`, `parallel/` and `dictionaries/`.  Held-out te
 pieces of every twelfth novel, none of which any tokenizer, method or training saw.  Each cell (language, vocabulary, method, way of training, seed) is a
 JSON file of its own, so that a study of days can be stopped and continued, and grows by the same command with more of everything; a cell that is
 trained for long keeps its state every 20 minutes, with --keep-states also at its end, so that more --tokens go on from there.  Cells made with other settings are refused.  `lapt` trains the source with its own vocabulary on as
-many tokens (equal compute) and on as many bytes of text as each of the vocabularies reads.  Products are in bfloat16; seconds are the processor's of one thread, unless --threads
+many tokens (equal compute) and on as many bytes of text as each of the vocabularies reads.  Products are in bfloat16 unless --precision says float32; seconds are the processor's of one thread, unless --threads
 says more, or with --device cuda those of the clock.
 """
 
@@ -26,7 +26,7 @@ be_quiet_and_offline()
 import torch  # noqa: E402 (after the environment is set)
 
 from benchmarks.real_model.cells import DRAWN, LAPT, STREAMS, Cell, equal_bytes, make_rows, measure, measure_speed, measure_together  # noqa: E402
-from benchmarks.real_model.material import DICTIONARIES, Sizes, Study  # noqa: E402
+from benchmarks.real_model.material import DICTIONARIES, HELPER_STEPS, Sizes, Study  # noqa: E402
 from benchmarks.real_model.tables import all_tables  # noqa: E402
 from benchmarks.real_model.training import WARMUP_STEPS, WAYS, chosen_device  # noqa: E402
 from conversion.comparing.comparison import TrainingOptions  # noqa: E402
@@ -46,12 +46,22 @@ def main(argv: Sequence[str] | None = None, sizes: Sizes | None = None) -> None:
     if not 1 <= arguments.together <= STREAMS or (arguments.together > 1 and device.type != "cuda"):
         raise SystemExit(f"--together {arguments.together}: expected 1 to {STREAMS}, and more than 1 only with --device cuda")
     torch.set_num_threads(arguments.threads)
-    how = TrainingOptions(learning_rate=arguments.learning_rate, batch_size=4, sequence_length=256, mixed_precision=True)
+    how = TrainingOptions(
+        learning_rate=arguments.learning_rate, batch_size=4, sequence_length=256, mixed_precision=arguments.precision == "bfloat16"
+    )
     of_step = how.batch_size * how.sequence_length
     if odd := [tokens for tokens in arguments.tokens if tokens < of_step or tokens % of_step]:
         raise SystemExit(f"--tokens {' '.join(map(str, odd))}: expected multiples of the {of_step} tokens of a step")
+    if few := [steps for steps in arguments.helper_steps if steps < HELPER_STEPS]:
+        raise SystemExit(f"--helper-steps {' '.join(map(str, few))}: expected at least {HELPER_STEPS}")
     study = Study(
-        arguments.source, arguments.data, arguments.output.resolve(), sizes or Sizes(), device=arguments.device, compiled=arguments.compile
+        arguments.source,
+        arguments.data,
+        arguments.output.resolve(),
+        sizes or Sizes(),
+        device=arguments.device,
+        compiled=arguments.compile,
+        precision=arguments.precision,
     )
     where = {"device": device.type} if device.type != "cpu" else {}  # whose seconds are not to be compared with a processor's
     if arguments.compile:
@@ -99,7 +109,8 @@ def _cells(study: Study, language: str, arguments: argparse.Namespace, how: Trai
                     print(f"{method}: {refusal}", file=sys.stderr, flush=True)
                     continue
                 for seed in arguments.seeds if arguments.tokens or method in DRAWN else [1]:
-                    yield Cell(language, vocabulary, method, way, seed), arguments.tokens
+                    for steps in arguments.helper_steps if "helper" in METHODS[method].needs else [HELPER_STEPS]:
+                        yield Cell(language, vocabulary, method, way, seed, steps), arguments.tokens
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -111,11 +122,25 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--vocabularies", nargs="+", default=VOCABULARIES, help="replace-SIZE or expand-TOKENS (default: %(default)s)")
     parser.add_argument("--methods", nargs="+", choices=(LAPT, *METHODS), default=(LAPT, *CLOSED), help="default: lapt and all closed ones")
     parser.add_argument("--ways", nargs="+", choices=tuple(WAYS), default=["plain"], help="of training")
+    parser.add_argument(
+        "--helper-steps",
+        nargs="+",
+        type=int,
+        default=[HELPER_STEPS],
+        metavar="STEPS",
+        help="of training of the helper, of 1,024 tokens, for methods that read one (default: %(default)s)",
+    )
     parser.add_argument("--tokens", nargs="+", type=int, default=[], help="measure after so many tokens of training")
     parser.add_argument("--learning-rate", type=float, default=3e-4)
     parser.add_argument("--seeds", nargs="+", type=int, default=[1], help="of drawn rows and of the order of text")
     parser.add_argument("--threads", type=int, default=1, help="of this process; CPU seconds are of all of them (default: %(default)s)")
     parser.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1 ... (default: %(default)s)")
+    parser.add_argument(
+        "--precision",
+        choices=("bfloat16", "float32"),
+        default="bfloat16",
+        help="of products; a processor without bfloat16 instructions takes forty times as long for these as for float32 (default: %(default)s)",
+    )
     parser.add_argument("--together", type=int, default=1, metavar="N", help="cells beside each other on one GPU (default: %(default)s)")
     parser.add_argument(
         "--rows-only", action="store_true", help="make the rows of the methods ahead and nothing else, in any number of processes"

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from safetensors.torch import load_file, save_file
 
-from benchmarks.real_model.material import Study
+from benchmarks.real_model.material import HELPER_STEPS, Study
 from benchmarks.real_model.training import WAYS, seconds_now, trained_steps
 from common.plain_files import read_json, write_json
 from conversion.checkpoints.hf_model import load_model
@@ -31,6 +31,7 @@ LAPT = "lapt"
 STREAMS = 32  # that torch has of a GPU; of more cells beside each other two would share one
 DRAWN = ("random-all", "random")  # of which every seed is another model before training
 Figures = dict[str, dict[str, Any]]  # tokens of training -> what was measured
+_HELPER_OF = "+helper-"  # between a method and its helper's steps, in names of files
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,7 @@ class Cell:
 
     Attributes:
         vocabulary: `replace-SIZE` or `expand-TOKENS`; None for the source's own, whose method is `lapt`.
+        helper_steps: of training of the helper that the method reads.
     """
 
     language: str
@@ -46,10 +48,16 @@ class Cell:
     method: str
     way: str = "plain"
     seed: int = 1
+    helper_steps: int = HELPER_STEPS
+
+    @property
+    def made_by(self) -> str:
+        """The method, with the steps of its helper where these are not the usual ones."""
+        return self.method if self.helper_steps == HELPER_STEPS else f"{self.method}{_HELPER_OF}{self.helper_steps}"
 
     def path(self, output: Path) -> Path:
         """Of its figures."""
-        return output / "cells" / f"{self.language}.{self.vocabulary or 'own'}.{self.method}.{self.way}.{self.seed}.json"
+        return output / "cells" / f"{self.language}.{self.vocabulary or 'own'}.{self.made_by}.{self.way}.{self.seed}.json"
 
     def rows_path(self, output: Path) -> Path:
         """Of its rows before training, where they are made ahead."""
@@ -58,8 +66,9 @@ class Cell:
     @classmethod
     def of(cls, path: Path) -> Cell:
         """That of a file."""
-        language, vocabulary, method, way, seed = path.name.removesuffix(".json").split(".")
-        return cls(language, None if vocabulary == "own" else vocabulary, method, way, int(seed))
+        language, vocabulary, made_by, way, seed = path.name.removesuffix(".json").split(".")
+        method, _, steps = made_by.partition(_HELPER_OF)
+        return cls(language, None if vocabulary == "own" else vocabulary, method, way, int(seed), int(steps or HELPER_STEPS))
 
     @property
     def untrained(self) -> Cell:
@@ -101,7 +110,7 @@ def measure(study: Study, cell: Cell, budgets: Sequence[int], how: TrainingOptio
     for step, seconds in steps:
         if step * of_step in wanted:
             with study.alone:
-                trained = copy.deepcopy(model).bfloat16()
+                trained = copy.deepcopy(model).to(getattr(torch, study.precision))
                 trained.set_attn_implementation(study.scored_model.config._attn_implementation)
                 found[str(step * of_step)] = _scored(study, cell, trained, seconds)
             write_json(path, found)
@@ -176,10 +185,10 @@ def make_rows(study: Study, cell: Cell) -> None:
 def transfer_of(study: Study, cell: Cell) -> Transfer:
     """The decided transfer of a cell."""
     assert cell.vocabulary is not None
-    case = study.case(cell.language, cell.vocabulary)
+    case = study.case(cell.language, cell.vocabulary, cell.helper_steps)
     if output_layer := WAYS[cell.way].output_layer:
         case = replace(case, output_layer=output_layer)
-    request = study.request(cell.language, cell.vocabulary)
+    request = study.request(cell.language, cell.vocabulary, cell.helper_steps)
     return Transfer.of(case, replace(request, method=cell.method, seed=cell.seed))
 
 

@@ -10,7 +10,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from pathlib import Path
 from threading import RLock
@@ -23,8 +23,9 @@ from benchmarks.commands import require_same_settings
 from benchmarks.real_model.training import WAYS, training_rows
 from common.artifacts import staged_directory
 from common.plain_files import read_json, write_json
+from common.progress import Progress
 from conversion.checkpoints.hf_model import Checkpoint, inspect_checkpoint, load_model
-from conversion.comparing.comparison import TextScorer, TrainingOptions, pack, train
+from conversion.comparing.comparison import TextScorer, TrainingOptions, pack, training_steps
 from conversion.comparing.decision import spread_order
 from conversion.embeddings.case import TransferCase, read_case
 from conversion.embeddings.parallel_text import ParallelText
@@ -46,7 +47,8 @@ ENGLISH, NOVELS = "en", "novels"  # names of held-out texts beside that of the l
 _HELDOUT_EVERY = 12  # novels
 _PIECE_CHARACTERS, _NOVEL_CHARACTERS = 3000, 1500
 _HELPER = {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 2, "num_attention_heads": 4, "max_position_embeddings": 512}
-_HELPER_TRAINING = TrainingOptions(200, 2e-3, batch_size=8, sequence_length=128, mixed_precision=True)
+HELPER_STEPS = 200  # unless more are asked for
+_HELPER_TRAINING = TrainingOptions(HELPER_STEPS, 2e-3, batch_size=8, sequence_length=128, mixed_precision=True)
 _HELPER_OF_EXPANDED = 16_000  # tokens of the vocabulary whose helper serves an expanded one, which has most of them
 
 
@@ -55,9 +57,9 @@ class Sizes:
     """Bytes of text, each a beginning of the next larger one.
 
     Attributes:
-        methods: that the methods learn from.
+        methods: that the methods learn from, and a helper of few steps.
         tokenizer: that tokenizers are trained on.
-        training: that models are trained on; begun again where it ends.
+        training: that models are trained on, and a helper of more steps; begun again where it ends.
         heldout: news in the target language; English and novels half as much each.
     """
 
@@ -70,9 +72,20 @@ class Sizes:
 class Study:
     """Where things lie, and how to make each that is not there yet."""
 
-    def __init__(self, source: Path, data: Path, output: Path, sizes: Sizes, *, device: str = "cpu", compiled: bool = False) -> None:
-        self.source, self.data, self.output, self.sizes, self.device, self.compiled = source, data, output, sizes, device, compiled
-        self.case = cache(self._case)
+    def __init__(
+        self,
+        source: Path,
+        data: Path,
+        output: Path,
+        sizes: Sizes,
+        *,
+        device: str = "cpu",
+        compiled: bool = False,
+        precision: str = "bfloat16",
+    ) -> None:
+        self.source, self.data, self.output, self.sizes = source, data, output, sizes
+        self.device, self.compiled, self.precision = device, compiled, precision
+        self._cases = cache(self._case)
         self.heldout = cache(self._heldout)
         self.scorer = cache(self._scorer)
         self.training_rows = cache(self._training_rows)
@@ -133,22 +146,32 @@ class Study:
             subprocess.run([sys.executable, *map(str, words)], cwd=ROOT, check=True)
         return folder
 
-    def helper(self, language: str, size: int) -> Path:
-        """A toy that was trained a little on the methods' text: what can be had where there is no model of the language."""
-        folder = self.output / f"helper_{language}_{size}"
+    def helper(self, language: str, size: int, steps: int = HELPER_STEPS) -> Path:
+        """A toy that was trained a little on the methods' text: what can be had where there is no model of the language.
+
+        Args:
+            steps: of its training; of more than HELPER_STEPS the text is that which models are trained on.
+        """
+        few = steps <= HELPER_STEPS
+        folder = self.output / (f"helper_{language}_{size}" + ("" if few else f"_{steps}"))
         if not folder.exists():
             tokenizer = load_tokenizer(self.tokenizer(language, size))
             torch.manual_seed(1)
             config = LlamaConfig(**_HELPER, vocab_size=len(tokenizer), tie_word_embeddings=True, eos_token_id=tokenizer.eos_token_id)
-            documents = list(Documents([self.text(language, self.sizes.methods)], text_key="text"))
-            rows = pack(tokenizer, documents, _HELPER_TRAINING)
-            model = train(LlamaForCausalLM(config).to(self.device), rows, _HELPER_TRAINING, seed=1)
+            documents = list(Documents([self.text(language, self.sizes.methods if few else self.sizes.training)], text_key="text"))
+            how = replace(_HELPER_TRAINING, mixed_precision=self.precision == "bfloat16")
+            if not few:
+                how = replace(how, num_steps=steps)
+            model, rows = LlamaForCausalLM(config).to(self.device), pack(tokenizer, documents, how)
+            with Progress(f"{folder.name}: training", total=how.num_steps, unit="steps") as progress:
+                for _ in training_steps(model, rows, how, seed=1):
+                    progress.advance()
             with staged_directory(folder) as staging:
-                model.save_pretrained(staging)
+                model.eval().save_pretrained(staging)
                 tokenizer.save_pretrained(staging)
         return folder
 
-    def request(self, language: str, vocabulary: str) -> TransferRequest:
+    def request(self, language: str, vocabulary: str, helper_steps: int = HELPER_STEPS) -> TransferRequest:
         """Everything that the methods may read; the source itself is the encoder of both languages."""
         kind, _, number = vocabulary.partition("-")
         size = int(number)
@@ -161,13 +184,16 @@ class Study:
             source_text=Documents([self.text(ENGLISH, self.sizes.methods)], text_key="text"),
             dictionary=self.data / "dictionaries" / DICTIONARIES[language],
             parallel=ParallelText(self.data / "parallel" / f"gnome_help.en-{language}.tsv.gz", (ENGLISH, language)),
-            helper=self.helper(language, size if kind == "replace" else _HELPER_OF_EXPANDED),
+            helper=self.helper(language, size if kind == "replace" else _HELPER_OF_EXPANDED, helper_steps),
             encoder=self.source,
         )
 
-    def _case(self, language: str, vocabulary: str) -> TransferCase:
+    def case(self, language: str, vocabulary: str, helper_steps: int = HELPER_STEPS) -> TransferCase:
         """Model, tokenizers and material, read once for all methods."""
-        return read_case(self.request(language, vocabulary))
+        return self._cases(language, vocabulary, helper_steps)
+
+    def _case(self, language: str, vocabulary: str, helper_steps: int) -> TransferCase:
+        return read_case(self.request(language, vocabulary, helper_steps))
 
     def tokenizer_of(self, language: str, vocabulary: str | None) -> PreTrainedTokenizerFast:
         """That of a vocabulary, or the source's own where there is none."""
@@ -194,8 +220,8 @@ class Study:
 
     @cached_property
     def scored_model(self) -> PreTrainedModel:
-        """The source in bfloat16, whose body every scored model shares before training."""
-        return load_model(self.checkpoint, device=self.device, dtype="bfloat16")
+        """The source in the precision of products, whose body every scored model shares before training."""
+        return load_model(self.checkpoint, device=self.device, dtype=self.precision)
 
 
 def _some(texts: Sequence[str], num_bytes: int) -> list[str]:

@@ -122,7 +122,7 @@ def _groups(output: Path, language: str, vocabulary: str) -> dict[tuple[str, str
     for path in sorted((output / "cells").glob(f"{language}.*.json")):
         cell = Cell.of(path)
         if cell.vocabulary in (vocabulary, None):
-            groups.setdefault((cell.method, cell.way), []).append(figures_of(path))
+            groups.setdefault((cell.made_by, cell.way), []).append(figures_of(path))
     return groups
 
 

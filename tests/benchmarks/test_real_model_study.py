@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -50,8 +51,20 @@ def test_a_study_from_its_data_to_its_tables(tmp_path: Path, monkeypatch: pytest
     config = opt_config(len(tokenizer), max_position_embeddings=600)
     source, output = save_checkpoint(tmp_path / "source", config, opt_tensors(config), tokenizer), tmp_path / "study"
 
-    def study(*options: str) -> str:
-        words = ["--source", source, "--data", data, "--output", output, "--vocabularies", *VOCABULARIES, *options]
+    def study(*options: str, precision: str = "float32") -> str:  # which every processor multiplies fast
+        words = [
+            "--source",
+            source,
+            "--data",
+            data,
+            "--output",
+            output,
+            "--vocabularies",
+            *VOCABULARIES,
+            "--precision",
+            precision,
+            *options,
+        ]
         real_model_study.main([str(word) for word in words], SIZES)
         return capsys.readouterr().out
 
@@ -76,6 +89,13 @@ def test_a_study_from_its_data_to_its_tables(tmp_path: Path, monkeypatch: pytest
     study("--methods", "merge")
     anew = json.loads((output / "cells" / "sl.expand-40.merge.plain.1.json").read_text())
     assert anew["0"]["documents"] == json.loads(ahead)["0"]["documents"]
+    study("--methods", "mean", "sava-plain", "--helper-steps", "201", "--vocabularies", "replace-700")
+    helped = {path.stem for path in (output / "cells").glob("*+helper-*")}
+    assert helped == {"sl.replace-700.sava-plain+helper-201.plain.1"} and (output / "helper_sl_700_201").is_dir()
+    usual, other = (json.loads((output / "cells" / f"{name}.json").read_text()) for name in ("sl.replace-700.sava-plain.plain.1", *helped))
+    assert usual["0"]["documents"] != other["0"]["documents"]
+    with pytest.raises(SystemExit, match=r"--helper-steps 1: expected at least 200"):
+        study("--helper-steps", "1", "201")
     trained = study("--methods", "lapt", "mean", "--tokens", "1024", "2048", "--ways", *WAYS)
     assert "sl, replace-700: bits per byte after 2,048 tokens" in trained
     assert "sl, expand-40 | sl, replace-700 | below / tied with / above `mean`" in trained
@@ -97,6 +117,14 @@ def test_a_study_from_its_data_to_its_tables(tmp_path: Path, monkeypatch: pytest
         SystemExit, match=r"holds a study with learning_rate 0\.0003, now 0\.001; choose another --output or the same settings"
     ):
         study("--learning-rate", "0.001")
+    with pytest.raises(SystemExit, match=r"holds a study with mixed_precision False, now True"):
+        study(precision="bfloat16")
+    other = tmp_path / "bfloat16"
+    shutil.copytree(output, other, ignore=shutil.ignore_patterns("cells", "settings.json"))
+    study("--methods", "mean", "--tokens", "1024", "--output", str(other), precision="bfloat16")
+    half = json.loads((other / "cells" / "sl.replace-700.mean.plain.1.json").read_text())["1024"]["bits_per_byte"]["sl"]
+    whole = figures["sl.replace-700.mean.plain.1"]["1024"]["bits_per_byte"]["sl"]
+    assert half != whole and half == pytest.approx(whole, rel=0.02)
     with pytest.raises(SystemExit, match=r"--threads 2: expected 1, of which --speed tells"):
         study("--speed", "--threads", "2")
     with pytest.raises(SystemExit, match=r"--together 2: expected 1 to 32, and more than 1 only with --device cuda"):
