@@ -68,7 +68,8 @@ def across_table(output: Path) -> str:
         return mean(_mean(found[method], 0, language) for (_, language), found in begun.items() if method in found)
 
     header = ["method", *(f"{language}, {vocabulary}" for vocabulary, language in pairs), "below / tied with / above `mean`"]
-    return markdown_table(header, [row(LAPT), *map(row, sorted(methods, key=order))])
+    names = [LAPT, *sorted(methods, key=order)] if any(LAPT in found for found in begun.values()) else sorted(methods, key=order)
+    return markdown_table(header, list(map(row, names)))
 
 
 def _before(output: Path, language: str, vocabulary: str) -> dict[str, Group]:
