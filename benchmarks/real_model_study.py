@@ -139,7 +139,7 @@ def _parser() -> argparse.ArgumentParser:
         "--precision",
         choices=("bfloat16", "float32"),
         default="bfloat16",
-        help="of products; a processor without bfloat16 instructions takes forty times as long for these as for float32 (default: %(default)s)",
+        help="of products; a processor without bfloat16 instructions takes many times as long for these as for float32 (default: %(default)s)",
     )
     parser.add_argument("--together", type=int, default=1, metavar="N", help="cells beside each other on one GPU (default: %(default)s)")
     parser.add_argument(

@@ -321,7 +321,7 @@ def test_concurrent_conversions_do_not_disturb_each_other(make_opt: OPTMaker, tm
 # -- kills ----------------------------------------------------------------------------------------------------------------
 
 # One start of Python, which forks a conversion per moment: so fifty kills take seconds.  A moment is counted in reads, which a
-# conversion tells by a byte each, and not in seconds, which a busy machine stretches as it likes.  Every third kill comes a little
+# conversion tells by a byte each, and not in seconds, which a busy machine stretches as it likes.  Two kills of three come a little
 # behind its read, so that it meets writing as well; those behind the last read meet the end of the conversion.
 FORKS = """
 import os, signal, sys, time
