@@ -42,9 +42,10 @@ def edit(input_dir: Path, output_dir: Path, change: Edit, *, arguments: dict[str
     Raises:
         ValueError: if the input is missing, corrupt or edited, if the edit is refused, if the output exists or the disk is full.
     """
+    from common.allocation import return_freed_memory
     from conversion.checkpoints.hf_checkpoint import HFCheckpoint, write_hf_weights
     from conversion.checkpoints.vocabulary_edit import Tables
-    from conversion.formats.lazy_tensor import counted, return_freed_memory
+    from conversion.formats.lazy_tensor import counted
 
     return_freed_memory()
     hf = HFCheckpoint.open(input_dir)

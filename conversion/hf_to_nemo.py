@@ -38,13 +38,14 @@ def convert(input_dir: Path, output_dir: Path, *, identity: Callable[[Path], Ide
         ValueError: if the input is missing, corrupt, edited, or of a family or variant that is not covered; if its tokenizer has
             more tokens than the model has rows; if a value is NaN or infinite; if the output exists or the disk is full.
     """
+    from common.allocation import return_freed_memory
     from conversion.checkpoints.hf_checkpoint import HFCheckpoint
     from conversion.checkpoints.hf_files import require_language_model
     from conversion.checkpoints.nemo_checkpoint import write_nemo_checkpoint
     from conversion.families import family_of
     from conversion.families.mapping import map_to_megatron
     from conversion.formats.finite import finite
-    from conversion.formats.lazy_tensor import counted, return_freed_memory
+    from conversion.formats.lazy_tensor import counted
 
     return_freed_memory()
     hf = HFCheckpoint.open(input_dir)

@@ -58,6 +58,7 @@ def export(
         ValueError: if the input is missing, corrupt, edited or not complete; if a value does not fit the dtype; if the output
             exists or the disk is full.
     """
+    from common.allocation import return_freed_memory
     from conversion.checkpoints.chat_template import add_chat_template
     from conversion.checkpoints.factorised_files import FACTORISED_NAME
     from conversion.checkpoints.factors import TABLE
@@ -66,7 +67,7 @@ def export(
     from conversion.checkpoints.nemo_checkpoint import NeMoCheckpoint
     from conversion.families import family_of
     from conversion.families.mapping import hf_name_of, map_to_hf
-    from conversion.formats.lazy_tensor import counted, return_freed_memory
+    from conversion.formats.lazy_tensor import counted
     from conversion.formats.safetensors_file import write_safetensors
 
     return_freed_memory()

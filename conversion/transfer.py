@@ -36,11 +36,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     if learns:
         start_with_torch()
         be_quiet_and_offline()
+    from common.allocation import return_freed_memory
     from conversion.embeddings.checkpoint import plan_transfer, write_transfer
     from conversion.embeddings.methods.learned import describe_learning
     from conversion.embeddings.report.files import PAGE_NAME, summary
     from conversion.embeddings.vocabularies.strategies import describe
-    from conversion.formats.lazy_tensor import return_freed_memory
 
     if not learns:  # steps of training want the same blocks again and again
         return_freed_memory()

@@ -11,7 +11,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from common import command
+from common.allocation import keep_freed_memory
 from common.artifacts import check_files
+from common.devices import has_gpu
 from common.lease import Fence
 from conversion.formats.loading_safety import require_safe
 from recipes.numbers import arithmetic
@@ -105,6 +107,8 @@ def _run(recipe: Recipe, inputs: RunInputs, fence: Fence, *, run_dir: Path, sign
 
 def _train(recipe: Recipe, inputs: RunInputs, fence: Fence, *, run_dir: Path, newest: tuple[int, Path] | None, signals: StopSignals) -> int:
     """Be one of the processes of the run."""
+    if not has_gpu():
+        keep_freed_memory()
     from recipes.training.engine import train
 
     says = process_rank() == 0

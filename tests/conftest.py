@@ -17,6 +17,9 @@ HELD_OUT = ROOT / "recipes" / "demo_text" / "sl.heldout.txt"
 VOCAB_SIZE = 601  # odd, and no multiple of the padding
 SLURM = "tests/slurm"
 WORKING = tuple(f"{SLURM}/test_{name}.py" for name in ("pipeline", "submit", "training_chain", "watch", "shared_data"))
+# Seconds that a test and what it starts from may take: some ten times what the longest takes on two cores, so that a hanging one is named.
+SECONDS = {"slow": 1200, "long": 3600}
+SECONDS_OF_USUAL = 600
 LONGEST_FIRST = (SLURM, "tests/recipes", "tests/nemo_patches", "tests/conversion", "tests/eval")
 
 # Ignored in the background of a script or under nohup, and so in all that tests start: as a handler of ours it is ignored here alone.
@@ -37,7 +40,12 @@ class Inputs:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Folders of long tests go first, so that no process is left with one when the others have nothing more to do."""
+    """Folders of long tests go first, so that no process is left with one when the others have nothing more to do; none may hang."""
+    for item in items:
+        if item.get_closest_marker("timeout") is None:
+            item.add_marker(
+                pytest.mark.timeout(next((SECONDS[name] for name in SECONDS if item.get_closest_marker(name)), SECONDS_OF_USUAL))
+            )
     of_folder = {folder: place for place, folder in enumerate(LONGEST_FIRST)}
     items.sort(key=lambda item: of_folder.get("/".join(item.nodeid.split("/")[:2]), len(of_folder)))
 

@@ -7,8 +7,6 @@ also spares it importing torch, which takes longer than converting a gigabyte.
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import math
 import mmap
 import os
@@ -20,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from common.allocation import MAPPED_BYTES
 from conversion.formats.dtypes import DTYPE_BYTES
 
 if TYPE_CHECKING:
@@ -30,7 +29,6 @@ Bits = np.ndarray[Any, Any]
 FillRows = Callable[[int, Bits], None]
 """Writes the rows of a matrix from a number on into (some_rows, size), as bits."""
 _BLOCK_BYTES = 1 << 20  # is in the processor's cache still when it is checked, hashed and copied after reading
-_MAPPED_BYTES = 4 << 20  # from which on it is cheaper to map a span's pages than to get memory for them
 
 
 @dataclass(frozen=True)
@@ -221,7 +219,7 @@ def read_span(path: Path, offset: int, shape: tuple[int, ...], dtype_name: str) 
         return np.empty(shape, dtype)
     file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        if nbytes < _MAPPED_BYTES:
+        if nbytes < MAPPED_BYTES:
             values = np.empty(count, dtype)
             missing = nbytes - _read_all(file, values.data.cast("B"), offset)
         else:
@@ -279,15 +277,3 @@ def _joined(blocks: Callable[[], Iterator[Bits]], shape: tuple[int, ...], dtype_
         values[start : start + len(block)] = block
         start += len(block)
     return values
-
-
-def return_freed_memory() -> None:
-    """Let glibc give every large block back to the system when it is freed, and keep what small ones need for the next.
-
-    By default it learns from the first one to keep them, and the holes between the tensors of each layer add up.
-    """
-    trim_threshold, mmap_threshold = -1, -3  # the constants M_TRIM_THRESHOLD and M_MMAP_THRESHOLD of malloc.h
-    with contextlib.suppress(OSError, AttributeError):  # another C library
-        libc = ctypes.CDLL(None)
-        libc.mallopt(mmap_threshold, _MAPPED_BYTES)
-        libc.mallopt(trim_threshold, 4 * _MAPPED_BYTES)

@@ -1,0 +1,38 @@
+"""What glibc does with memory that is freed: a conversion wants it back in the system, and what computes on a CPU wants to use it again.
+
+With another C library both do nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+
+MAPPED_BYTES = 4 << 20  # from which on it is cheaper to map a span's pages than to get memory for them
+_TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD, _MMAP_MAX, _ARENA_MAX = -1, -2, -3, -4, -8  # the constants M_... of malloc.h
+
+
+def return_freed_memory() -> None:
+    """Let every large block go back to the system when it is freed, and keep what small ones need for the next.
+
+    By default glibc learns from the first one to keep them, and the holes between the tensors of each layer add up.
+    """
+    _set({_MMAP_THRESHOLD: MAPPED_BYTES, _TRIM_THRESHOLD: 4 * MAPPED_BYTES})
+
+
+def keep_freed_memory() -> None:
+    """Let every block be used again by the next, and its pages be large ones where the system has them.
+
+    By default glibc maps every tensor of more than 32 MB anew, and the system clears its pages, in every step.  The blocks of a training come
+    back in the same sizes, so that few holes arise; with sizes that vary it gains little.  To be called before torch allocates.
+    """
+    _set({_ARENA_MAX: 1, _MMAP_MAX: 0, _TRIM_THRESHOLD: -1, _TOP_PAD: 16 * MAPPED_BYTES})
+    os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # read by torch at its first allocation
+
+
+def _set(values: dict[int, int]) -> None:
+    with contextlib.suppress(OSError, AttributeError):
+        libc = ctypes.CDLL(None)
+        for parameter, value in values.items():
+            libc.mallopt(parameter, value)
