@@ -17,7 +17,7 @@ from recipes.demos.smollm2 import PACKAGE, NotAvailable, fetch
 from recipes.demos.steps import TEXT, Steps, require_new
 
 RECIPE = "demo"
-STEPS, CHECKPOINT_EVERY = 12, 6
+STEPS, CHECKPOINT_EVERY = 10, 5
 VOCAB_SIZE = 6000  # as many tokens as 190 kB of text fill
 NEW_TOKENS = 2000
 
@@ -108,7 +108,7 @@ class Demo(Steps):
         title = "bits per byte of every checkpoint on held-out text"
         self.run(title, "eval.harness", "--model", *named, "--text", *held_out, "--output", results)
         ends = [name for name in named if name.partition("=")[0].endswith(("-0", f"-{STEPS}"))]
-        drawn = ("--settings", "lowres", "--max-new-tokens", "32", "--repeats", "1")
+        drawn = ("--settings", "lowres", "--max-new-tokens", "24", "--repeats", "1")
         prompts = ("--prompts", TEXT / "prompts.sl.jsonl")
         self.run("the same prompts continued", "eval.generate", "--model", *ends, *prompts, *drawn, "--output", texts)
         words = ("--results", results, "--continuations", texts, "--title", "Slovene grafted onto SmolLM2-135M")
