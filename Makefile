@@ -19,7 +19,7 @@ TINY_OUTPUT ?= demo_tiny_output
 .PHONY: help setup docs demo demo-tiny test test-slow test-long test-all rehearsals fuzz lint test-vllm comet-environment test-comet trl-environment test-trl bridge-environment test-bridge check bench clean
 help:
 	@echo "make setup     virtual environment with the pinned requirements (about 3 minutes)"
-	@echo "make demo      graft Slovene onto SmolLM2-135M, all stages, into $(OUTPUT)/ (7 to 20 minutes on 2 cores)"
+	@echo "make demo      graft Slovene onto SmolLM2-135M, all stages, into $(OUTPUT)/ (under 15 minutes on 2 cores)"
 	@echo "make demo-tiny the same on a tiny model that it trains itself, into $(TINY_OUTPUT)/ (under 7 minutes on 2 cores)"
 	@echo "make test      lint, types and the usual tests, shared by TEST_PROCESSES=$(TEST_PROCESSES) processes (5 to 12 minutes on 2 cores)"
 	@echo "make test-slow what takes seconds each: families at every layout, kills and resumed runs, lost nodes of a Slurm, ranks on fake GPUs (about 23 minutes)"
