@@ -17,7 +17,7 @@ HELD_OUT = ROOT / "recipes" / "demo_text" / "sl.heldout.txt"
 VOCAB_SIZE = 601  # odd, and no multiple of the padding
 SLURM = "tests/slurm"
 WORKING = tuple(f"{SLURM}/test_{name}.py" for name in ("pipeline", "submit", "training_chain", "watch", "shared_data"))
-# Seconds that a test and what it starts from may take: some ten times what the longest takes on two cores, so that a hanging one is named.
+# Seconds that a test and what it starts from may take: twice what the longest takes on two slow cores, so that a hanging one is named.
 SECONDS = {"slow": 1200, "long": 3600}
 SECONDS_OF_USUAL = 600
 LONGEST_FIRST = (SLURM, "tests/recipes", "tests/nemo_patches", "tests/conversion", "tests/eval")

@@ -21,6 +21,18 @@ from tests.data_prep.shared_stages import STAGES, words_of, write_texts
 from tests.processes import Finished, Group, run_command
 
 _SLOW_STAGE = "tests.data_prep.sharing.slow_stage"
+# The head listens before it has a machine, and Ray refuses who comes between; a slow one takes longer than Ray waits by itself.
+_WAIT = """
+import sys, time, ray
+while True:
+    try:
+        ray.init(sys.argv[1], log_to_driver=False)
+        break
+    except ConnectionError:
+        time.sleep(1)
+while len([node for node in ray.nodes() if node["Alive"]]) < int(sys.argv[2]):
+    time.sleep(0.1)
+"""
 
 
 class RayMachines:
@@ -33,6 +45,10 @@ class RayMachines:
         self._place, self._started = place, 0
         self.head = self.start("--head", f"--port={self.address.rpartition(':')[2]}", "--include-dashboard=false", f"--temp-dir={place}")
         self._wait_for(1)
+        self.start_other()
+
+    def start_other(self) -> None:
+        """The other machine, until the head knows it."""
         self.other = self.start(f"--address={self.address}")
         self._wait_for(2)
 
@@ -43,13 +59,8 @@ class RayMachines:
         return Group(["-m", "ray.scripts.scripts", "start", *words, *options], log_dir=self._place / f"log-{self._started}")
 
     def _wait_for(self, machines: int) -> None:
-        code = (
-            "import sys, time, ray; ray.init(sys.argv[1], log_to_driver=False)\n"
-            "while len([n for n in ray.nodes() if n['Alive']]) < int(sys.argv[2]): time.sleep(0.1)"
-        )
-        group = self.head
-        group.wait_until(lambda: _listens(self.address), timeout_seconds=240)
-        waits = Group(["-c", code, self.address, str(machines)], log_dir=self._place / "log-wait")
+        self.head.wait_until(lambda: _listens(self.address), timeout_seconds=240)
+        waits = Group(["-c", _WAIT, self.address, str(machines)], log_dir=self._place / "log-wait")
         assert waits.wait(timeout_seconds=240).code == 0, waits.stderr()
 
     def stop(self) -> None:
@@ -131,7 +142,7 @@ def test_who_is_killed_costs_its_task_only(victim: str, machines: RayMachines, t
         machines.other.kill()
     ended = group.wait(timeout_seconds=120)
     if victim == "machine":
-        machines.other = machines.start(f"--address={machines.address}")
+        machines.start_other()
     assert ended.code == 0, ended.stderr
     assert json.loads((tmp_path / "out/done").read_text()) == [number * number for number in range(12)]
     assert len(begun()) <= 14, "what it had was done again, no more"
