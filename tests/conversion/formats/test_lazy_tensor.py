@@ -18,7 +18,7 @@ OFFSET = 7  # no multiple of the numbers' width
 @pytest.fixture(params=["copied", "mapped"])
 def span(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FileSpan:
     if request.param == "mapped":
-        monkeypatch.setattr(lazy_tensor, "_MAPPED_BYTES", 1)
+        monkeypatch.setattr(lazy_tensor, "MAPPED_BYTES", 1)
     path = tmp_path / "values"
     path.write_bytes(b"x" * OFFSET + VALUES.tobytes() + b"behind")
     return FileSpan(path, OFFSET, VALUES.shape, "int16")
