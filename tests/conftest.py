@@ -17,7 +17,7 @@ HELD_OUT = ROOT / "recipes" / "demo_text" / "sl.heldout.txt"
 VOCAB_SIZE = 601  # odd, and no multiple of the padding
 SLURM = "tests/slurm"
 WORKING = tuple(f"{SLURM}/test_{name}.py" for name in ("pipeline", "submit", "training_chain", "watch", "shared_data"))
-# Seconds that a test and what it starts from may take: twice what the longest takes on two slow cores, so that a hanging one is named.
+# Seconds that a test and what it starts from may take, so that one that hangs is named: that of the slow is twice what the longest took on two slow cores.
 SECONDS = {"slow": 1200, "long": 3600}
 SECONDS_OF_USUAL = 600
 LONGEST_FIRST = (SLURM, "tests/recipes", "tests/nemo_patches", "tests/conversion", "tests/eval")
@@ -39,13 +39,14 @@ class Inputs:
     held_out: Path
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Folders of long tests go first, so that no process is left with one when the others have nothing more to do; none may hang."""
-    for item in items:
-        if item.get_closest_marker("timeout") is None:
-            item.add_marker(
-                pytest.mark.timeout(next((SECONDS[name] for name in SECONDS if item.get_closest_marker(name)), SECONDS_OF_USUAL))
-            )
+    # Environments of their own may lack the plugin, and who gives --timeout means another limit or, with 0, none.
+    if config.pluginmanager.hasplugin("timeout") and config.getoption("timeout") is None:
+        for item in items:
+            kinds = [kind for kind in SECONDS if item.get_closest_marker(kind)]
+            if item.get_closest_marker("timeout") is None:
+                item.add_marker(pytest.mark.timeout(SECONDS[kinds[0]] if kinds else SECONDS_OF_USUAL))
     of_folder = {folder: place for place, folder in enumerate(LONGEST_FIRST)}
     items.sort(key=lambda item: of_folder.get("/".join(item.nodeid.split("/")[:2]), len(of_folder)))
 

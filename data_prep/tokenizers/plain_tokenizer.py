@@ -6,14 +6,13 @@ longer than to convert a gigabyte, so where the two files show that nothing woul
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from common.allocation import return_free_pieces
 from data_prep.tokenizers.files import CHAT_TEMPLATES, CONFIG_NAME, load_tokenizer
 
 if TYPE_CHECKING:
@@ -170,18 +169,12 @@ def _read_plain(directory: Path) -> tuple[Tokenizer, dict[str, Any], dict[str, A
         config = json.loads((directory / CONFIG_NAME).read_bytes())
         named = json.loads((directory / _MAP_NAME).read_bytes()) if (directory / _MAP_NAME).exists() else {}
         tokenizer = Tokenizer.from_file(str(path))
-        _give_back_memory()  # the library takes more than twice what it keeps
+        return_free_pieces()  # the library takes more than twice what it keeps
         if not _adds_nothing(config, named, described(tokenizer)):
             return None
     except Exception:  # the library raises anything for a broken file; transformers is to say what is wrong
         return None
     return tokenizer, config, named
-
-
-def _give_back_memory() -> None:
-    """Have glibc return the small pieces that were freed, which larger ones do not fit in."""
-    with contextlib.suppress(OSError, AttributeError):  # another C library
-        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _adds_nothing(config: Mapping[str, Any], named: Mapping[str, Any], backend: Mapping[str, Any]) -> bool:

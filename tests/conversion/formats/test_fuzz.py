@@ -1,7 +1,7 @@
 """Hostile folders made by the thousand: any part of a healthy one put into another state, by what the formats can say.
 
 The slow tests take some of them, always the same.  `SCION_FUZZ_EXAMPLES=100000` takes so many of each kind, others in every run:
-hours of them (`make fuzz`).  What is found is printed as the smallest case, to be put into `hostile_files` or a test of its own.
+hours of them (`make fuzz`, which lifts the limit of a test's time by `--timeout 0`).  What is found is printed as the smallest case, to be put into `hostile_files` or a test of its own.
 """
 
 from __future__ import annotations
