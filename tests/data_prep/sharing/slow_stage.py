@@ -1,4 +1,8 @@
-"""A stage of twelve slow tasks that write down who does them, to be killed: `deadly` kills its own worker at one task, `wrong` finds bad input there."""
+"""A stage of twelve tasks that write down who does them, to be killed.
+
+`held` keeps every task until the file `go` is there, so that whoever has come has one; `deadly` kills its own worker at one task, `wrong`
+finds bad input there.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +19,15 @@ from common.artifacts import Manifest, staged_directory, write_manifest
 from data_prep.sharing import crew
 from data_prep.sharing.shards import ordered_map
 
+_LIMIT_SECONDS = 300.0
+
 
 def main(words: Sequence[str] | None = None) -> int:
     """A command whose twelve tasks write down who does them."""
     parser = command.parser(__doc__, prog="slow_stage", example="python -m tests.data_prep.sharing.slow_stage out diary wrong --shared")
     parser.add_argument("output", type=Path)
     parser.add_argument("diary", type=Path)
-    parser.add_argument("what", choices=["", "deadly", "wrong"])
+    parser.add_argument("what", choices=["held", "deadly", "wrong"])
     parser.add_argument("--workers", type=int, default=1)
     crew.add_argument(parser)
     arguments = parser.parse_args(words)
@@ -45,7 +51,10 @@ def _task(item: tuple[Path, str, int]) -> int:
         os.kill(os.getpid(), signal.SIGKILL)
     if what == "wrong" and number == 3:
         raise ValueError("file 3, line 1: no JSON; give another")
-    time.sleep(0.15)
+    end = time.monotonic() + _LIMIT_SECONDS
+    while what == "held" and not (diary.parent / "go").exists():
+        assert time.monotonic() < end, "nobody lets it go"
+        time.sleep(0.02)
     return number * number
 
 

@@ -139,12 +139,13 @@ def test_killed_at_any_time(name: str, texts: list[str], tokenizer_dir: Path, tm
     assert sorted(path.name for path in tmp_path.iterdir()) == ["many", "one"], "nothing else stays"
 
 
-# -- a stage of slow tasks, to be killed ---------------------------------------------------------------------------------
+# -- a stage whose tasks are held, to be killed --------------------------------------------------------------------------
 
 
-def _diary(path: Path, lines: int) -> list[list[int]]:
+def _diary(path: Path, num_tasks: int) -> list[list[int]]:
+    """Number, process and its parent for each task that was begun, once there are so many."""
     end = time.monotonic() + _LIMIT_SECONDS
-    while not path.exists() or len(path.read_text().splitlines()) < lines:
+    while not path.exists() or len(path.read_text().splitlines()) < num_tasks:
         assert time.monotonic() < end, "nobody works"
         time.sleep(0.02)
     return [[int(number) for number in line.split()] for line in path.read_text().splitlines()]
@@ -153,20 +154,21 @@ def _diary(path: Path, lines: int) -> list[list[int]]:
 @pytest.mark.slow
 @pytest.mark.parametrize("victim", ["leader", "helper", "worker"])
 def test_who_is_killed_costs_its_part_only(victim: str, tmp_path: Path, machines: Callable[..., Machine]) -> None:
-    words = [str(tmp_path / "out"), str(tmp_path / "diary"), ""]
+    words = [str(tmp_path / "out"), str(tmp_path / "diary"), "held"]
     leader = machines(slow_stage.main, [*words, "--shared"])
     _diary(tmp_path / "diary", 1)
     helper = machines(slow_stage.main, [*words, "--shared"])
-    while len({row[2] for row in _diary(tmp_path / "diary", 2)}) < 2:  # both machines are at work
-        time.sleep(0.02)
+    worker_of = {row[2]: row[1] for row in _diary(tmp_path / "diary", 2)}
+    assert worker_of.keys() == {leader.process.pid, helper.process.pid}, "each has one task"
     if victim == "worker":
-        os.kill(next(row[1] for row in _diary(tmp_path / "diary", 1) if row[2] == helper.process.pid), signal.SIGKILL)
+        os.kill(worker_of[helper.process.pid], signal.SIGKILL)
     else:
         {"leader": leader, "helper": helper}[victim].kill()
+    (tmp_path / "go").touch()
     ended = [machine.error() for machine in (leader, helper)]
     assert ended == {"leader": [None, ""], "helper": ["", None], "worker": ["", ""]}[victim]
     assert json.loads((tmp_path / "out/done").read_text()) == [number * number for number in range(12)]
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["diary", "out"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["diary", "go", "out"]
     if victim != "leader":
         assert len(_diary(tmp_path / "diary", 12)) <= 13, "one task was done again, no more"
 

@@ -129,7 +129,7 @@ def test_a_task_that_kills_is_named_and_errors_arrive(machines: RayMachines, tmp
 @pytest.mark.parametrize("victim", ["worker", "machine"])
 def test_who_is_killed_costs_its_task_only(victim: str, machines: RayMachines, tmp_path: Path) -> None:
     diary = tmp_path / "diary"
-    group = Group(["-m", _SLOW_STAGE, str(tmp_path / "out"), str(diary), "", "--ray", machines.address], log_dir=tmp_path / "log")
+    group = Group(["-m", _SLOW_STAGE, str(tmp_path / "out"), str(diary), "held", "--ray", machines.address], log_dir=tmp_path / "log")
     raylets = {process.pid for process in machines.other.descendants()}
 
     def begun() -> list[list[int]]:
@@ -140,6 +140,7 @@ def test_who_is_killed_costs_its_task_only(victim: str, machines: RayMachines, t
         os.kill([row[1] for row in begun() if row[2] in raylets][-1], signal.SIGKILL)
     else:
         machines.other.kill()
+    (tmp_path / "go").touch()
     ended = group.wait(timeout_seconds=120)
     if victim == "machine":
         machines.start_other()
@@ -174,6 +175,6 @@ def test_what_is_killed_with_its_leader_goes_on(machines: RayMachines, tokenizer
     ],
 )
 def test_no_cluster_is_said_before_anything_is_written(words: list[str], sentence: str, tmp_path: Path) -> None:
-    ended = run_command(_SLOW_STAGE, tmp_path / "out", tmp_path / "diary", "", *words, log_dir=tmp_path / "log", timeout_seconds=240)
+    ended = run_command(_SLOW_STAGE, tmp_path / "out", tmp_path / "diary", "held", *words, log_dir=tmp_path / "log", timeout_seconds=240)
     assert ended.code == 2 and sentence in ended.stderr, ended.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["log"]
