@@ -18,7 +18,7 @@ TINY_OUTPUT ?= demo_tiny_output
 
 .PHONY: help setup docs demo demo-tiny test test-slow test-long test-all rehearsals fuzz lint test-vllm comet-environment test-comet trl-environment test-trl bridge-environment test-bridge check bench clean
 help:
-	@echo "make setup     virtual environment with the pinned requirements (about 3 minutes)"
+	@echo "make setup     virtual environment with the pinned requirements (3 to 6 minutes)"
 	@echo "make demo      graft Slovene onto SmolLM2-135M, all stages, into $(OUTPUT)/ (under 15 minutes on 2 cores)"
 	@echo "make demo-tiny the same on a tiny model that it trains itself, into $(TINY_OUTPUT)/ (under 7 minutes on 2 cores)"
 	@echo "make test      lint, types and the usual tests, shared by TEST_PROCESSES=$(TEST_PROCESSES) processes (5 to 17 minutes on 2 cores)"
@@ -43,7 +43,7 @@ $(READY): requirements.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || { echo "error: $(PYTHON) is not Python 3.11, the one version that is tested" >&2; exit 2; }
 	@echo "== setup: virtual environment in $(VENV)"
 	@$(PYTHON) -m venv $(VENV)
-	@echo "== setup: installing $$(grep -c == requirements.txt) pinned packages (about 3 minutes, 3 GB on disk)"
+	@echo "== setup: installing $$(grep -c == requirements.txt) pinned packages (3 to 6 minutes, 3 GB on disk)"
 	@$(VENV)/bin/python -m pip install --disable-pip-version-check --progress-bar off --quiet -r requirements.txt
 	@$(VENV)/bin/python -m pip install --disable-pip-version-check --quiet --no-deps --no-build-isolation --editable .
 	@touch $@

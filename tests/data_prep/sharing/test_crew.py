@@ -20,7 +20,7 @@ import pytest
 from common.artifacts import check_files, read_manifest
 from data_prep.tokenizers.files import start_without_torch
 from tests.data_prep.shared_stages import STAGES, words_of, write_texts
-from tests.data_prep.sharing import slow_stage
+from tests.data_prep.sharing import held_stage
 
 # Machines are forked from a process of their own: threads of the tokenizer library that earlier tests have used here do not survive a fork.
 _SERVER = multiprocessing.get_context("forkserver")
@@ -155,9 +155,9 @@ def _diary(path: Path, num_tasks: int) -> list[list[int]]:
 @pytest.mark.parametrize("victim", ["leader", "helper", "worker"])
 def test_who_is_killed_costs_its_part_only(victim: str, tmp_path: Path, machines: Callable[..., Machine]) -> None:
     words = [str(tmp_path / "out"), str(tmp_path / "diary"), "held"]
-    leader = machines(slow_stage.main, [*words, "--shared"])
+    leader = machines(held_stage.main, [*words, "--shared"])
     _diary(tmp_path / "diary", 1)
-    helper = machines(slow_stage.main, [*words, "--shared"])
+    helper = machines(held_stage.main, [*words, "--shared"])
     worker_of = {row[2]: row[1] for row in _diary(tmp_path / "diary", 2)}
     assert worker_of.keys() == {leader.process.pid, helper.process.pid}, "each has one task"
     if victim == "worker":
@@ -175,8 +175,8 @@ def test_who_is_killed_costs_its_part_only(victim: str, tmp_path: Path, machines
 
 @pytest.mark.slow
 def test_a_task_that_kills_is_named_and_errors_go_to_all(tmp_path: Path, machines: Callable[..., Machine]) -> None:
-    deadly = machines(slow_stage.main, [str(tmp_path / "deadly"), str(tmp_path / "diary"), "deadly", "--shared"])
+    deadly = machines(held_stage.main, [str(tmp_path / "deadly"), str(tmp_path / "diary"), "deadly", "--shared"])
     assert "3 worker processes died, killed or out of memory, over one task: task 3; run again with fewer" in str(deadly.error())
-    wrong = [machines(slow_stage.main, [str(tmp_path / "wrong"), str(tmp_path / f"diary_{n}"), "wrong", "--shared"]) for n in range(2)]
+    wrong = [machines(held_stage.main, [str(tmp_path / "wrong"), str(tmp_path / f"diary_{n}"), "wrong", "--shared"]) for n in range(2)]
     assert all("file 3, line 1: no JSON; give another" in str(machine.error()) for machine in wrong)
     assert not (tmp_path / "wrong").exists()

@@ -20,7 +20,7 @@ from common.artifacts import check_files, read_manifest
 from tests.data_prep.shared_stages import STAGES, words_of, write_texts
 from tests.processes import Finished, Group, run_command
 
-_SLOW_STAGE = "tests.data_prep.sharing.slow_stage"
+_HELD_STAGE = "tests.data_prep.sharing.held_stage"
 # The head listens before it has a machine, and Ray refuses who comes between; a slow one takes longer than Ray waits by itself.
 _WAIT = """
 import sys, time, ray
@@ -109,8 +109,8 @@ def test_a_cluster_makes_the_bytes_of_one_machine(name: str, machines: RayMachin
     assert sorted(path.name for path in tmp_path.iterdir()) == ["log", "many", "one", "texts"], "nothing else stays"
 
 
-def _slow_stage(machines: RayMachines, place: Path, what: str) -> Finished:
-    return run_command(_SLOW_STAGE, place / "out", place / "diary", what, "--ray", machines.address, log_dir=place / "log")
+def _held_stage(machines: RayMachines, place: Path, what: str) -> Finished:
+    return run_command(_HELD_STAGE, place / "out", place / "diary", what, "--ray", machines.address, log_dir=place / "log")
 
 
 @pytest.mark.slow
@@ -120,7 +120,7 @@ def test_a_task_that_kills_is_named_and_errors_arrive(machines: RayMachines, tmp
         ("wrong", "file 3, line 1: no JSON; give another"),
     ):
         (tmp_path / what).mkdir()
-        ended = _slow_stage(machines, tmp_path / what, what)
+        ended = _held_stage(machines, tmp_path / what, what)
         assert (ended.code, ended.stderr) == (2, f"error: {sentence}" + (" --workers" if what == "deadly" else "") + "\n")
         assert sorted(path.name for path in (tmp_path / what).iterdir()) == ["diary", "log"]
 
@@ -129,7 +129,7 @@ def test_a_task_that_kills_is_named_and_errors_arrive(machines: RayMachines, tmp
 @pytest.mark.parametrize("victim", ["worker", "machine"])
 def test_who_is_killed_costs_its_task_only(victim: str, machines: RayMachines, tmp_path: Path) -> None:
     diary = tmp_path / "diary"
-    group = Group(["-m", _SLOW_STAGE, str(tmp_path / "out"), str(diary), "held", "--ray", machines.address], log_dir=tmp_path / "log")
+    group = Group(["-m", _HELD_STAGE, str(tmp_path / "out"), str(diary), "held", "--ray", machines.address], log_dir=tmp_path / "log")
     raylets = {process.pid for process in machines.other.descendants()}
 
     def begun() -> list[list[int]]:
@@ -149,19 +149,27 @@ def test_who_is_killed_costs_its_task_only(victim: str, machines: RayMachines, t
     assert len(begun()) <= 14, "what it had was done again, no more"
 
 
+def _num_tasks(ended: Finished) -> int:
+    return int(ended.stderr.partition(" tasks were done by")[0].split()[-1])
+
+
 @pytest.mark.slow
 def test_what_is_killed_with_its_leader_goes_on(machines: RayMachines, tokenizer_dir: Path, tmp_path: Path) -> None:
     (tmp_path / "texts").mkdir()
     words = [*words_of("dedup", write_texts(tmp_path / "texts"), tokenizer_dir), "--workers", "1"]
-    assert run_command("data_prep.dedup", *words, "--output", tmp_path / "one", log_dir=tmp_path / "log").code == 0
-    shared = [*words, "--ray", machines.address, "--output", str(tmp_path / "many")]
-    group = Group(["-m", "data_prep.dedup", *shared], log_dir=tmp_path / "log")
-    group.wait_until(lambda: any((tmp_path / ".many.unfinished").rglob("*.*")), timeout_seconds=240)
+    words += ["--ray", machines.address]
+    whole = run_command("data_prep.dedup", *words, "--output", tmp_path / "one", log_dir=tmp_path / "log")
+    assert whole.code == 0, whole.stderr
+    shared = [*words, "--output", str(tmp_path / "many")]
+    name = ".decided.json.partial"  # made halfway, of what the workers have found
+    group = Group(["-m", "tests.held_command", name, "data_prep.dedup", *shared], log_dir=tmp_path / "log")
+    group.wait_until(lambda: any((tmp_path / ".many.unfinished").rglob(name)), timeout_seconds=240)
     psutil.Process(group.process.pid).kill()
     group.process.wait()
     assert not (tmp_path / "many").exists()
     again = run_command("data_prep.dedup", *shared, log_dir=tmp_path / "log")
     assert again.code == 0, again.stderr
+    assert _num_tasks(again) < _num_tasks(whole), "what was finished is not done again"
     assert _content(tmp_path / "one") == _content(tmp_path / "many")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["log", "many", "one", "texts"], "nothing else stays"
 
@@ -175,6 +183,6 @@ def test_what_is_killed_with_its_leader_goes_on(machines: RayMachines, tokenizer
     ],
 )
 def test_no_cluster_is_said_before_anything_is_written(words: list[str], sentence: str, tmp_path: Path) -> None:
-    ended = run_command(_SLOW_STAGE, tmp_path / "out", tmp_path / "diary", "held", *words, log_dir=tmp_path / "log", timeout_seconds=240)
+    ended = run_command(_HELD_STAGE, tmp_path / "out", tmp_path / "diary", "held", *words, log_dir=tmp_path / "log", timeout_seconds=240)
     assert ended.code == 2 and sentence in ended.stderr, ended.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["log"]

@@ -24,23 +24,23 @@ _LIMIT_SECONDS = 300.0
 
 def main(words: Sequence[str] | None = None) -> int:
     """A command whose twelve tasks write down who does them."""
-    parser = command.parser(__doc__, prog="slow_stage", example="python -m tests.data_prep.sharing.slow_stage out diary wrong --shared")
+    parser = command.parser(__doc__, prog="held_stage", example="python -m tests.data_prep.sharing.held_stage out diary wrong --shared")
     parser.add_argument("output", type=Path)
     parser.add_argument("diary", type=Path)
     parser.add_argument("what", choices=["held", "deadly", "wrong"])
     parser.add_argument("--workers", type=int, default=1)
     crew.add_argument(parser)
     arguments = parser.parse_args(words)
-    crew.share(arguments, "tests.slow", lambda: _slow(arguments))
+    crew.share(arguments, "tests.held", lambda: _held(arguments))
     return command.DONE
 
 
-def _slow(arguments: argparse.Namespace) -> Manifest:
+def _held(arguments: argparse.Namespace) -> Manifest:
     with staged_directory(arguments.output) as staging:
         items = [(arguments.diary, arguments.what, number) for number in range(12)]
         done = list(ordered_map(_task, items, workers=1, name=lambda item: f"task {item[2]}"))
         (staging / "done").write_text(json.dumps(done))
-        return write_manifest(staging, stage="tests.slow", facts={}, arguments=vars(arguments))
+        return write_manifest(staging, stage="tests.held", facts={}, arguments=vars(arguments))
 
 
 def _task(item: tuple[Path, str, int]) -> int:
@@ -51,11 +51,16 @@ def _task(item: tuple[Path, str, int]) -> int:
         os.kill(os.getpid(), signal.SIGKILL)
     if what == "wrong" and number == 3:
         raise ValueError("file 3, line 1: no JSON; give another")
-    end = time.monotonic() + _LIMIT_SECONDS
-    while what == "held" and not (diary.parent / "go").exists():
-        assert time.monotonic() < end, "nobody lets it go"
-        time.sleep(0.02)
+    if what == "held":
+        _wait_for(diary.parent / "go")
     return number * number
+
+
+def _wait_for(path: Path) -> None:
+    end = time.monotonic() + _LIMIT_SECONDS
+    while not path.exists():
+        assert time.monotonic() < end, f"nobody makes {path}"
+        time.sleep(0.02)
 
 
 if __name__ == "__main__":
