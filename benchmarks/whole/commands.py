@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -13,6 +14,8 @@ from benchmarks.whole.page import put_into
 from benchmarks.whole.results import Figure, Results, read_results, results_of, write_results
 from benchmarks.whole.run import figures_of, last_words
 from common.artifacts import project_commit
+
+_FILES = ("text", "model", "gguf", "source_text", "dictionary")
 
 
 def add_arguments(parser: argparse.ArgumentParser, *, stages: Iterable[str], output: str) -> None:
@@ -44,11 +47,19 @@ def print_tables(arguments: argparse.Namespace, name: str, tables: Callable[[Res
 
 
 def require_inputs(arguments: argparse.Namespace) -> None:
-    """Raise a ValueError unless there are documents, an output folder, and at least one round over some text."""
+    """Raise a ValueError unless there are documents, an output folder, at least one round over some text, and all files that are named."""
     if not arguments.text or not arguments.output:
         raise ValueError("neither --tables nor both of --text and --output; give documents and a folder, or results to be shown")
     if arguments.rounds < 1 or arguments.megabytes <= 0:
         raise ValueError(f"--rounds {arguments.rounds} and --megabytes {arguments.megabytes}: expected at least one round and some text")
+    for option in _FILES:
+        given = getattr(arguments, option, None) or []
+        for path in given if isinstance(given, list) else [given]:
+            if not path.exists():
+                raise ValueError(f"--{option.replace('_', '-')} {path} does not exist; look at its spelling")
+    peers = getattr(arguments, "peers", "")
+    if peers and not shutil.which(peers):
+        raise ValueError(f"--peers {peers} is no program; name the interpreter of an environment that has them, or leave it out")
 
 
 def measure_stages(

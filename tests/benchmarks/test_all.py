@@ -162,6 +162,10 @@ def test_ratios_are_of_medians() -> None:
         (["--only", "harness"], "--only harness needs --model; --help says what to give"),
         (["--only", "from_gguf", "--model", "TEXT"], "--only from_gguf needs --gguf; --help says what to give"),
         (["--against", "TEXT"], "holds no results of benchmarks.all"),
+        (["--text", "TEXT", "TEXT.gz"], "text.jsonl.gz does not exist; look at its spelling"),
+        (["--model", "nowhere"], "--model nowhere does not exist; look at its spelling"),
+        (["--source-text", "TEXT", "nowhere"], "--source-text nowhere does not exist"),
+        (["--peers", "TEXT"], "text.jsonl is no program; name the interpreter of an environment that has them"),
     ],
 )
 def test_bad_input_is_told_before_anything_is_written(words: list[str], sentence: str, text: Path, tmp_path: Path) -> None:
