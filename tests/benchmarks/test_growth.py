@@ -64,7 +64,7 @@ def test_grown_checkpoints_differ_in_layers_alone() -> None:
 def test_stages_that_need_a_model_are_refused_without_one(tmp_path: Path) -> None:
     assert [name for name, stage in GROWING.items() if stage.needs_model] == ["mean", "focus", "harness"]
     words = ["--text", str(tmp_path / "text.jsonl"), "--output", str(tmp_path / "costs"), "--only", "focus"]
-    with pytest.raises(ValueError, match="text.jsonl does not exist"):
+    with pytest.raises(ValueError, match=r"text\.jsonl does not exist"):
         growth.main(words)
     (tmp_path / "text.jsonl").touch()
     with pytest.raises(ValueError, match="--only focus needs --model"):
