@@ -4,7 +4,7 @@ Without a checkpoint and data, the recipe of a published run is planned with the
 With a GPU, from --gpu, the recipe (parallel.gpu) or this machine, the plan says whether the layout fits, how long the run takes and which
 layouts are faster; --gpus ranks those of another number of GPUs.  Parameters, gradients and optimizer state are exact; activations
 are counted operation by operation; times are calibrated on published A100 runs (docs/planner.md); what is assumed says so.
-With --rehearse the first and last rank of each pipeline stage are played on GPUs that are not there, which takes up to a minute each.
+With --rehearse the first and last rank of each pipeline stage are played on simulated GPUs, which takes up to a minute each.
 """
 
 from __future__ import annotations
@@ -166,9 +166,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--gpu", metavar="NAME", help=f"GPU to plan for: {', '.join(GPUS)} (default: parallel.gpu of the recipe, else that of this machine)"
     )
     parser.add_argument("--gpus", type=int, metavar="N", help="rank the layouts of so many GPUs (default: those of the recipe)")
-    parser.add_argument(
-        "--rehearse", action="store_true", help="count the memory of ranks on GPUs that are not there too (docs/rehearsal.md)"
-    )
+    parser.add_argument("--rehearse", action="store_true", help="count the memory of ranks on simulated GPUs too (docs/rehearsal.md)")
     parser.add_argument("--best", type=int, default=5, metavar="N", help="layouts to show (default: 5)")
     parser.add_argument(
         "--write-gb-per-second", type=float, default=costs.WRITE_RATE / 1e9, metavar="X", help="of checkpoints (default: 2)"

@@ -1,4 +1,4 @@
-"""Run a recipe on GPUs that are not there, at its real size: finds what would fail, and counts memory, traffic and waits, rank by rank.
+"""Run a recipe on simulated GPUs, at its real size: finds what would fail, and counts memory, traffic and waits, rank by rank.
 
 Model, optimizer, data and callbacks are those of `recipes.train`; two steps are taken, with validation, a checkpoint, a resume and an
 asynchronous checkpoint, as one rank of the whole world.  Tensors have no values, so nothing is learnt of the loss.  Neither a GPU nor a compiler

@@ -1,1 +1,1 @@
-"""A run on GPUs that are not there: what it allocates, sends and waits for, rank by rank."""
+"""A run on simulated GPUs: what it allocates, sends and waits for, rank by rank."""

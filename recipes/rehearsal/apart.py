@@ -1,4 +1,4 @@
-"""A rehearsal in a process of its own: torch would otherwise have GPUs that are not there for the rest of this one."""
+"""A rehearsal in a process of its own: torch would otherwise have simulated GPUs for the rest of this one."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ def rehearsal_body(document: Mapping[str, Any]) -> str:
     sections = "\n".join(_rank_section(report) for report in reports)
     stand_ins = ", ".join(reports[0].get("stand-ins", ()))
     intro = (
-        f"{document['layout']}, {document['processes']:,} processes. Played on GPUs that are not there, with tensors that have sizes and no values:"
+        f"{document['layout']}, {document['processes']:,} processes. Played on simulated GPUs, with tensors that have sizes and no values:"
         " nothing here says anything about losses or speed." + (f" With stand-ins for {stand_ins}." if stand_ins else "")
     )
     verdicts = "\n".join(f"<p{_class(report)}>rank {report['rank']}: {html.escape(summary(report))}.</p>" for report in reports)
