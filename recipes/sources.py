@@ -46,7 +46,7 @@ def tables() -> str:
         for group in groups
         for setting in settings_of(CONF_DIR / f"{group}.yaml")
     ]
-    return "\n".join([*parts, "### Groups\n", _table(["group", "setting", "value", "source"], rows)]) + "\n"
+    return "\n".join([*parts, "### Option groups\n", _table(["group", "setting", "value", "source"], rows)]) + "\n"
 
 
 def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -39,16 +39,32 @@ class Inputs:
     held_out: Path
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Folders of long tests go first, so that no process is left with one when the others have nothing more to do; none may hang."""
+    _leave_some(items)
     # Environments of their own may lack the plugin, and who gives --timeout means another limit or, with 0, none.
     if config.pluginmanager.hasplugin("timeout") and config.getoption("timeout") is None:
         for item in items:
-            kinds = [kind for kind in SECONDS if item.get_closest_marker(kind)]
+            kinds = [kind for kind in reversed(SECONDS) if item.get_closest_marker(kind)]
             if item.get_closest_marker("timeout") is None:
                 item.add_marker(pytest.mark.timeout(SECONDS[kinds[0]] if kinds else SECONDS_OF_USUAL))
     of_folder = {folder: place for place, folder in enumerate(LONGEST_FIRST)}
     items.sort(key=lambda item: of_folder.get("/".join(item.nodeid.split("/")[:2]), len(of_folder)))
+
+
+def _leave_some(items: list[pytest.Item]) -> None:
+    """Of a test marked `some(n)` n of its cases, from the first to the last at equal distances, are as the test is marked; the others are long."""
+    cases: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        if item.get_closest_marker("some"):
+            cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for all_of_it in cases.values():
+        number = min(next(mark.args[0] for mark in all_of_it[0].iter_markers("some")), len(all_of_it))
+        kept = {round(place * (len(all_of_it) - 1) / max(number - 1, 1)) for place in range(number)}
+        for place, item in enumerate(all_of_it):
+            if place not in kept:
+                item.add_marker(pytest.mark.long)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import itertools
 import re
 from collections.abc import Sequence
@@ -45,9 +46,11 @@ def compose_recipe(recipe: str, overrides: Sequence[str] = ()) -> Recipe:
         ValueError: for an unknown recipe, a malformed override, and all that `recipe_from_mapping` refuses.
     """
     choices, values, size = _sorted_overrides(overrides)
+    # Bundled recipes do not change while a process lives, and Hydra takes a third of a second for each.
+    composed = _compose if recipe.endswith((".yaml", ".yml")) else _compose_bundled
     if size is not None:
-        values = size_overrides(_compose(recipe, choices), _read_size(size)) + values
-    return with_table(_compose(recipe, choices + values))
+        values = size_overrides(composed(recipe, tuple(choices)), _read_size(size)) + values
+    return with_table(composed(recipe, (*choices, *values)))
 
 
 def _sorted_overrides(overrides: Sequence[str]) -> tuple[list[str], list[str], str | None]:
@@ -78,7 +81,7 @@ def _read_size(name: str) -> Size:
     return Size(**OmegaConf.to_container(OmegaConf.load(CONF_DIR / "size" / f"{name}.yaml")))  # type: ignore[arg-type]
 
 
-def _compose(recipe: str, overrides: Sequence[str]) -> Recipe:
+def _compose(recipe: str, overrides: tuple[str, ...]) -> Recipe:
     from hydra import compose, initialize_config_dir
     from hydra.core.global_hydra import GlobalHydra
     from hydra.errors import HydraException
@@ -99,6 +102,9 @@ def _compose(recipe: str, overrides: Sequence[str]) -> Recipe:
     if not isinstance(content, dict):
         raise ValueError(f"the recipe {recipe} holds no keys")
     return recipe_from_mapping({"name": recipe if choice == _ROOT else choice, **{str(key): value for key, value in content.items()}})
+
+
+_compose_bundled = functools.lru_cache(maxsize=64)(_compose)
 
 
 def _require_bounded(recipe: str, content: object) -> None:

@@ -59,6 +59,7 @@ def test_megatron_core_loads_both_layouts_at_tensor_parallel_2(megatron_run: lis
     assert megatron_run == [[], []]
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("kind", ["stacked", "per_layer", "common_among_objects"])
 def test_a_run_of_megatron_lm_comes_back(moved: Path, megatron_run: list[list[str]], tmp_path: Path, kind: str) -> None:
     """Saved by Megatron-core from two ranks, with optimizer state, padded rows and either layout of layers."""

@@ -49,6 +49,7 @@ def convert(path: Path, output: Path, *options: str) -> HFCheckpoint:
     return HFCheckpoint.open(output)
 
 
+@pytest.mark.some(6)
 @pytest.mark.parametrize("family", FAMILIES + NEWER)
 def test_every_family_comes_back_bit_for_bit_and_computes_the_same(family: str, tmp_path: Path) -> None:
     model = tiny_model(family, **GRANTED.get(family, {}))
@@ -92,6 +93,7 @@ def test_windows_are_where_the_file_or_llama_cpp_has_them(tmp_path: Path) -> Non
         assert "".join(kind[0] for kind in checkpoint.config["layer_types"]) == expected
 
 
+@pytest.mark.some(6)
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("kind", ["Q4_1", "Q8_0", "F16"])
 def test_quantized_values_are_those_that_transformers_reads(family: str, kind: str, tmp_path: Path) -> None:

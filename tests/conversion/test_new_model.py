@@ -59,6 +59,7 @@ def test_from_a_config_with_flags_on_top(tokenizer_dir: Path, tmp_path: Path) ->
     assert not HFCheckpoint.open(directory).tie_word_embeddings
 
 
+@pytest.mark.some(5)
 @pytest.mark.parametrize("model_type", [name for name in FAMILIES if name not in ("opt", "gemma3")])
 def test_every_family(tokenizer_dir: Path, tmp_path: Path, model_type: str) -> None:
     """A new model converts, and transformers takes it for the family."""

@@ -153,6 +153,7 @@ def assert_a_sentence(error: ValueError, what: str) -> None:
 # -- damaged files --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("form", FORMS)
 def test_damaged_hugging_face_folders(make_opt: OPTMaker, tmp_path: Path, form: str) -> None:
     hf_dir = make_opt(saving=FORMS[form], tie_word_embeddings=False)

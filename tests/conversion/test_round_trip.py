@@ -294,6 +294,7 @@ command.run(lambda _: main(["--input", sys.argv[1], "--output", sys.argv[2]]))
 """
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize(("how", "left_over"), [(signal.SIGTERM, False), (signal.SIGINT, False), (signal.SIGKILL, True)])
 def test_killed_midway(make_opt: OPTMaker, tmp_path: Path, how: signal.Signals, left_over: bool) -> None:
     hf_dir = make_opt(tokenizer=None)

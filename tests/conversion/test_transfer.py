@@ -48,6 +48,7 @@ def run(folders: dict[str, Path], output: Path, *options: str, source: str = "ti
     return main(transfer_arguments(folders, output, *options, source=source, method=method))
 
 
+@pytest.mark.some(6)
 @pytest.mark.parametrize("method", [name for name in METHODS if name != "sava-adam" and not METHODS[name].learns])
 def test_everything_but_the_tokens_is_unchanged(
     folders: dict[str, Path], tmp_path: Path, method: str, capsys: pytest.CaptureFixture[str]
@@ -96,6 +97,7 @@ def test_everything_but_the_tokens_is_unchanged(
         assert torch.equal(after[INPUT][entry["id"]], before[INPUT][entry["sources"][0][0]])
 
 
+@pytest.mark.some(2)
 @pytest.mark.skipif(has_gpu() or native.load(row_sums.SOURCE) is None, reason="torch makes rows on a GPU, and where there is no C compiler")
 @pytest.mark.parametrize("method", ["mean", "random", "align", "focus", "omp", "wechsel", "clp", "sava"])
 def test_rows_are_made_without_torch(folders: dict[str, Path], tmp_path: Path, method: str) -> None:
@@ -202,6 +204,7 @@ def respelled(tokenizer: PreTrainedTokenizerFast, order: np.ndarray) -> PreTrain
     return marked_bpe(ids, [(spelled[a], spelled[b]) for a, b in merges], SOURCE_SPECIALS, byte_fallback=True)
 
 
+@pytest.mark.some(5)
 @pytest.mark.parametrize("method", [name for name, method in METHODS.items() if method.copies and "adam" not in name])
 def test_respelled_vocabulary_gives_the_same_logits(folders: dict[str, Path], tmp_path: Path, method: str) -> None:
     text = "".join(char for char in demo_text("en")[:40_000] if char.isascii())

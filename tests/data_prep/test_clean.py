@@ -359,6 +359,7 @@ def test_bad_lines_are_passed_over_and_named(tmp_path: Path, write: Write) -> No
     )
 
 
+@pytest.mark.long
 def test_one_enormous_line_takes_little_memory(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     with open(path, "wb") as file:  # a hole in the middle: 500 MB of NUL bytes

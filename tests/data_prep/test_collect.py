@@ -603,6 +603,7 @@ CORPORA_OF_MANY_LANGUAGES = (
 )
 
 
+@pytest.mark.some(4)
 @pytest.mark.parametrize("name", CORPORA_OF_MANY_LANGUAGES)
 def test_a_family_of_corpora_says_what_it_is(name: str) -> None:
     """Columns, licence, size, where it is from and how it is had: a dataset to stream, or files and a word on where they lie."""

@@ -120,6 +120,7 @@ def test_decisions_and_counts_are_those_of_the_reference(whole: Path) -> None:
         assert counts["read"][key] == counts["kept"][key] + sum(row[key] for row in counts["removed"])
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("workers", [1, 2, 4])
 @pytest.mark.parametrize("passes", [1, 2])
 def test_the_same_for_any_number_of_processes_and_passes(whole: Path, tmp_path: Path, workers: int, passes: int) -> None:
@@ -440,6 +441,7 @@ def test_protected_ngrams_name_the_first_document() -> None:
     assert protected.hits(engine.scan([b"x b c d", b"c d e", b"c d\ne"], rules)).tolist() == [1, 2, 2, 2]
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("suffix", ["", ".gz", ".xz", ".zst"])
 def test_the_size_of_a_compressed_text_is_known_about(tmp_path: Path, suffix: str) -> None:
     text = jsonl(random_texts(20_000)).encode()

@@ -388,6 +388,7 @@ def test_the_blend_is_a_recipe_s(corpora: list[Corpus], tokenizer_dir: Path, tmp
     assert list(recipe.data.weights) == blend["weights"] and sum(recipe.data.weights) == pytest.approx(1)
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("stage", ["collect", "mixture"])
 def test_killed_midway(stage: str, tokenizer_dir: Path, tmp_path: Path) -> None:
     """Killed before, at and behind the end of a shard: nothing has the output's name, the same command goes on, and no shard is made twice."""

@@ -9,7 +9,6 @@ import resource
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -23,7 +22,7 @@ from common import native
 from common.artifacts import MANIFEST_NAME, digest_file, read_manifest, write_manifest
 from data_prep.join_megatron import main as join_main
 from data_prep.megatron.index import TokenFile, index_parts, open_dataset, token_dtype
-from data_prep.megatron.shard import Part, ShardRecord, check, join
+from data_prep.megatron.shard import ShardRecord, check
 from data_prep.reading.documents import Documents
 from data_prep.to_megatron import main, to_megatron
 from data_prep.tokenizers.files import load_tokenizer, tokenizer_digest
@@ -405,19 +404,6 @@ def test_parts_are_joined_to_what_one_run_gives(
             join_main(["--input", *(str(tmp_path / name) for name in inputs), "--output", str(tmp_path / "bad")])
         assert str(error.value) == sentence
         assert not (tmp_path / "bad").exists()
-
-
-def test_five_million_documents_are_finished_in_a_second(tmp_path: Path) -> None:
-    """Megatron's own builder takes 3 s for its lists alone.  A bound that holds on a busy machine is five times ours."""
-    count = 5_000_000
-    tokens = tmp_path / "tokens.bin"
-    np.zeros(count, dtype=np.uint16).tofile(tokens)
-    part = Part(tokens, digest_file(tokens), np.ones(count, np.int32), np.arange(count))
-    start = time.process_time()
-    join([part], tmp_path, np.dtype(np.uint16))
-    assert time.process_time() - start < 1
-    data = TokenFile(tmp_path / "text")
-    assert (len(data), data.num_tokens) == (count, count)
 
 
 def test_datasets_of_other_writers_are_read_and_damaged_ones_refused(tmp_path: Path) -> None:

@@ -277,6 +277,7 @@ def _pieces_by_place(tokenizer: PreTrainedTokenizerFast, sentence: str) -> list[
 
 
 @needs_data
+@pytest.mark.long
 def test_real_lexicon() -> None:
     data = Path(str(SHARED_DATA))
     lexicon = read_lexicon(data / "lexicon/sl.lemma_token.tsv.gz", (1, 2))

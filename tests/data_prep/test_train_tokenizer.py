@@ -185,6 +185,7 @@ def test_smaller_sizes_are_what_training_them_gives(slovene_text: Path) -> None:
     assert several_tokenizers == {size: train_byte_level(texts, [size])[size] for size in several_tokenizers}
 
 
+@pytest.mark.long
 def test_several_tokenizers_from_one_reading(slovene_text: Path, tmp_path: Path, tokenizer_dir: Path) -> None:
     """Each folder is what training it alone gives, and each tokenizer gives text back."""
     kinds, sizes = ["bpe", "unigram", "byte-level"], [2000, 1000]

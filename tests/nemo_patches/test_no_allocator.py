@@ -26,6 +26,7 @@ TELL = "\nprint(dynamic_context.has_unified_memory)\n"
 QUIETLY = f"from nemo_patches.quiet import quiet_imports\nwith quiet_imports():\n    {ENGINE}"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("how", "said"), [(ENGINE, ["compiled managed_alloc_runtime", "False"]), (QUIETLY, ["False"])])
 def test_the_compiler_is_called_by_megatron_and_not_by_us(how: str, said: list[str]) -> None:
     environment = {**os.environ, "PYTHONPATH": python_path(ROOT)}

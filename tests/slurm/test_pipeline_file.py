@@ -313,6 +313,7 @@ def test_every_bundled_pipeline_is_sound(path: Path) -> None:
         render_job(job.job, cluster)
 
 
+@pytest.mark.long
 def test_planning_a_whole_pipeline_is_quick_and_light(tmp_path: Path) -> None:
     file = tmp_path / "demo.yaml"  # with a folder of its own, whatever was made in the checkout
     file.write_text(re.sub("(?m)^work_dir: .*", f"work_dir: {tmp_path}/work", (PIPELINES[0].parent / "demo.yaml").read_text()))

@@ -225,6 +225,7 @@ def _ended(slurm: RunningSlurm, jobs: dict[str, list[str]], work_dir: Path, stag
         assert _content(work_dir / name) == stages.made_by_one(name), name
 
 
+@pytest.mark.long
 def test_a_stage_on_three_nodes_makes_the_bytes_of_one_machine(
     slurm: RunningSlurm, stages: Stages, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

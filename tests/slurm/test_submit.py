@@ -97,6 +97,7 @@ def test_submitting_imports_nothing_heavy(inputs: Inputs, tmp_path: Path) -> Non
     )
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize(
     ("words", "message"),
     [

@@ -42,6 +42,7 @@ def save_factorised(name: str, directory: Path) -> Any:
     return model
 
 
+@pytest.mark.some(6)
 @pytest.mark.parametrize("name", TIED)
 def test_logits_are_those_of_the_product(name: str, tmp_path: Path) -> None:
     expected, found = save_factorised(name, tmp_path), load_factorised(tmp_path)

@@ -43,6 +43,7 @@ def sentence(name: str, what: str) -> str:
     )
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize(("row", "what"), [(torch.zeros(256), "is zero"), (DRAWN, "is still as it was drawn")])
 def test_found_by_inspection_conversion_and_the_checks_of_a_run(

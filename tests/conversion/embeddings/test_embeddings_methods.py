@@ -610,6 +610,7 @@ def test_random_draws_what_is_new_and_random_all_everything(pair: TransferInputs
 # ---- what holds for every method ----
 
 
+@pytest.mark.some(10)
 @pytest.mark.parametrize("method", COPYING)
 @pytest.mark.parametrize(
     ("make", "dtype"),
@@ -649,6 +650,7 @@ def test_shared_rows_are_copied_bit_for_bit(pair: TransferInputs, plans: dict[st
     assert torch.equal(rows[shared], matrix[pair.overlap.source_ids[shared]])
 
 
+@pytest.mark.some(6)
 @pytest.mark.parametrize("method", QUICK_METHODS)
 def test_permuted_target_permutes_the_rows(slovene: str, method: str) -> None:
     source = byte_level(demo_text("en"), num_tokens=500)
@@ -688,6 +690,7 @@ def test_size_of_blocks_changes_no_bit(
         torch.testing.assert_close(rows, whole, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.some(6)
 @pytest.mark.parametrize("method", QUICK_METHODS)
 def test_seed_alone_decides(pair: TransferInputs, plans: dict[str, RowPlan], method: str) -> None:
     matrix = matrix_for(pair)

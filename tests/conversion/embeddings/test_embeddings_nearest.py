@@ -83,6 +83,7 @@ def test_largest_cosines_are_those_of_float64(num_anchors: int, size: int, width
         assert (columns[:, 0] < num_anchors // 2).all(), "of equals the first"
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("processor", ["haswell", "x86-64"])
 def test_older_processors_find_the_same(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, processor: str) -> None:
     """With AVX2 and without; what this one has beyond that is used in all other tests."""

@@ -392,6 +392,7 @@ def real_text() -> Callable[..., str]:
     return read
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("target", [byte_level, sentencepiece_like], ids=["byte-level", "marked"])
 def test_small_vocabularies_of_real_text_are_exact(real_text: Callable[..., str], target: Callable[..., PreTrainedTokenizerFast]) -> None:
     """2,000 tokens byte-level -> 3,000 byte-level or marked with byte fallback."""

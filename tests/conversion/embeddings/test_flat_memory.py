@@ -56,6 +56,7 @@ def test_vectors_that_were_read_do_not_stay_in_memory(tmp_path: Path, by: str) -
     assert _mapped_kib() - before < 8 << 10
 
 
+@pytest.mark.long
 @pytest.mark.skipif(platform.system() != "Linux", reason="/proc says how many pages there are")
 def test_weights_that_were_read_do_not_stay_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(row_plan, "_BLOCK_VALUES", 1 << 15)  # rows of 8 values: 20 blocks

@@ -148,6 +148,7 @@ def plain_loss(method: str, learner: PlainLearner, windows: list[Window], learne
     return {"token-distillation": distance, "next-token": prediction, "alm": torch.stack(divergences).mean()}[method]
 
 
+@pytest.mark.some(6)
 @pytest.mark.parametrize("way", ["expand", "replace"])
 @pytest.mark.parametrize("source", ["tied", "untied"])
 @pytest.mark.parametrize("method", [*LEARNED, "token-distillation, learned"])

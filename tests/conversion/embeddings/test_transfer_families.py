@@ -92,6 +92,7 @@ def transfer(source: Path, output: Path, target: Path, *options: str) -> None:
     main(["--source", str(source), "--tokenizer", str(target), "--method", "mean", "--output", str(output), *options])
 
 
+@pytest.mark.some(6)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_family(family: str, target: Path, tmp_path: Path) -> None:
     source = save_model(family, tmp_path / "source")
@@ -117,6 +118,7 @@ def test_every_family(family: str, target: Path, tmp_path: Path) -> None:
     assert logits.shape[-1] == num_new and torch.isfinite(logits).all()
 
 
+@pytest.mark.some(4)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_expansion_leaves_the_logits_of_old_tokens(family: str, tmp_path: Path) -> None:
     source = save_model(family, tmp_path / "source")
@@ -132,6 +134,7 @@ def test_expansion_leaves_the_logits_of_old_tokens(family: str, tmp_path: Path) 
     torch.testing.assert_close(found[..., :num_old], expected[..., :num_old], atol=1e-5, rtol=0)
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("family", ["gpt2", "bloom", "gemma2", "falcon", "roberta", "bert"])
 def test_output_layer_of_its_own_gets_the_name_of_the_family(family: str, target: Path, tmp_path: Path) -> None:
     source = save_model(family, tmp_path / "source")

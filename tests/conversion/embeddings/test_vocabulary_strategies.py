@@ -79,6 +79,7 @@ def tensors_of(directory: Path) -> dict[str, torch.Tensor]:
     return load_file(directory / "model.safetensors")
 
 
+@pytest.mark.some(5)
 @pytest.mark.parametrize("method", [name for name, method in METHODS.items() if name != "sava-adam" and method.copies])
 def test_expansion_keeps_what_there_was(folders: dict[str, Path], tmp_path: Path, method: str) -> None:
     output = tmp_path / "out"
@@ -141,6 +142,7 @@ def test_expansion_is_measured(folders: dict[str, Path], tmp_path: Path, capsys:
     assert "  source-language text: " in printed and "  held-out text: " in printed
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("tokens_by", ["auxiliary", "continued-bpe"])
 @pytest.mark.parametrize("source", ["tied", "untied"])
 def test_old_text_has_the_same_logits_bit_for_bit(folders: dict[str, Path], tmp_path: Path, source: str, tokens_by: str) -> None:

@@ -68,7 +68,7 @@ def tied_and_untied(converted: Path, tokenizer_dir: Path) -> Path:
 # -- logits ---------------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module", params=[pytest.param(1, marks=pytest.mark.slow), 2])
+@pytest.fixture(scope="module", params=[2, pytest.param(1, marks=pytest.mark.long)])
 def size(request: pytest.FixtureRequest) -> int:
     """Tensor parallel size."""
     found: int = request.param
@@ -251,9 +251,23 @@ def test_what_the_engine_saves_comes_back_bit_for_bit(
 
 
 @pytest.mark.slow
+def test_each_family_on_four_ranks_at_a_layout_in_turn(tied_and_untied: Path, tmp_path: Path) -> None:
+    """Smaller layouts have replicas, of which two ranks have none; of a few families layers have keys of their own besides."""
+    turns = {
+        layout: [one_of_both(number, layout) for number in range(LAYOUTS.index(layout), len(CASES), len(LAYOUTS))] for layout in LAYOUTS
+    }
+    per_layer = turns[LAYOUTS[0]]
+    plan = [(*layout, names, per_layer if layout == LAYOUTS[0] else []) for layout, names in turns.items()]
+    saved = save(tied_and_untied, tmp_path / "saved", plan, world_size=4)
+    for kind, names in {**{f"{tensor}x{pipeline}": names for (tensor, pipeline), names in turns.items()}, "per_layer": per_layer}.items():
+        for name in names:
+            assert_comes_back(tied_and_untied, saved, tmp_path / kind, layout=kind, name=name)
+
+
+@pytest.mark.long
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_tied_and_untied_on_four_ranks(tied_and_untied: Path, tmp_path: Path, layout: tuple[int, int]) -> None:
-    """Smaller layouts have replicas, of which the usual run has none; at one, layers have keys of their own besides."""
+    """Every family, both kinds of output layer; at one layout, layers have keys of their own besides."""
     names = [name for case in CASES for name in both(case)]
     plain = f"{layout[0]}x{layout[1]}"
     kinds = (plain, "per_layer") if layout == LAYOUTS[0] else (plain,)

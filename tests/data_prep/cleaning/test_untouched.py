@@ -199,6 +199,7 @@ SIGNS = "".join(sorted(mojibake.LEADS | mojibake.LONG_LEADS | mojibake.FOLLOWERS
 @example("a" + "Ñ" * 1500)
 @example("Ð¿Ñ€Ð¸Ð²ÐµÑ‚ слова")
 @settings(max_examples=500, deadline=None)
+@pytest.mark.long
 def test_no_text_that_is_repaired_is_passed_over(text: str) -> None:
     assert mojibake.may_repair(text.encode()) or mojibake.repair(text) == text
 
@@ -223,6 +224,7 @@ NUMBERS = [
 @example("OIB" + " " * 38 + "33392005961")
 @example("x(01) 234 56 78 tel")
 @settings(max_examples=1000, deadline=None)
+@pytest.mark.long
 def test_no_text_with_personal_data_is_passed_over(text: str) -> None:
     if personal_data.masked(text, PERSONAL, "[{kind}]")[1]:
         assert personal_data.may_hold(text.encode(), PERSONAL)

@@ -120,6 +120,7 @@ def by_suffix_array(texts: list[str], length: int) -> list[list[bool]]:
     return marks
 
 
+@pytest.mark.some(4)
 @pytest.mark.parametrize("length", [8, 9, 13, 30, 70, 200])
 @pytest.mark.parametrize("seed", range(2))
 def test_windows_are_the_spans_of_a_suffix_array(tmp_path: Path, length: int, seed: int) -> None:

@@ -189,11 +189,13 @@ WORDS = st.one_of(
 @settings(max_examples=150, deadline=None)
 @given(texts=st.lists(st.lists(WORDS, max_size=12).map("".join), min_size=1, max_size=3))
 @example(texts=list(HOSTILE_TEXTS))
+@pytest.mark.some(5)
 def test_ids_are_the_librarys_on_random_text(name: str, texts: list[str]) -> None:
     require_equal(name, texts)
 
 
 @has_compiler
+@pytest.mark.some(5)
 @pytest.mark.parametrize("name", MAKERS)
 def test_ids_are_the_librarys_on_the_demos_text(name: str) -> None:
     require_equal(name, [SLOVENE_TEXT.read_text(encoding="utf-8")[:200_000], *LINES, "\n".join(LINES)])
@@ -221,6 +223,7 @@ def test_categories_are_those_of_unicode() -> None:
     )
 
 
+@pytest.mark.long
 def test_text_that_is_taken_to_be_nfc_is() -> None:
     """Each of its characters beside each."""
     characters = [chr(c) for c in range(0x3000) if _INERT.fullmatch(chr(c))]
@@ -364,6 +367,7 @@ def require_equal_on(paths: list[Path], tokenizer: Tokenizer) -> None:
 
 
 @has_compiler
+@pytest.mark.some(1)
 @pytest.mark.skipif(SHARED_DATA is None, reason="SCION_SHARED_DATA does not name the folder of real text")
 @pytest.mark.parametrize("name", ["OPT", "Mistral"])
 def test_real_tokenizers_on_real_text_of_five_languages(tmp_path: Path, name: str) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import tracemalloc
 from pathlib import Path
 
+import pytest
+
 from data_prep.reading.document_ids import DocumentIds, duplicate_ids
 
 
@@ -27,6 +29,7 @@ def test_ids_that_are_used_again_are_said_in_the_order_of_the_text(tmp_path: Pat
     assert duplicate_ids([]) == [], "a corpus without documents"
 
 
+@pytest.mark.long
 def test_memory_is_9_bytes_a_document_and_16_for_those_of_one_shard(tmp_path: Path) -> None:
     num_documents, num_shards = 20_000, 8
     tracemalloc.start()

@@ -157,6 +157,7 @@ def test_files_are_checked_before_reading(tmp_path: Path, write: Write) -> None:
         Documents([], separator="word")
 
 
+@pytest.mark.long
 def test_memory_does_not_grow_with_the_file(write: Write) -> None:
     path = write("a.jsonl.gz", gzip.compress((json.dumps({"text": "beseda " * 100}) + "\n").encode() * 20_000, compresslevel=1))
     tracemalloc.start()
@@ -274,6 +275,7 @@ def test_a_cut_zstd_file_is_one_sentence(tmp_path: Path) -> None:
     assert done.stderr == f"error: {path} is no complete zstd file: Truncated compressed stream; copy or compress it again\n"
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("how", ["cut", "damaged"])
 @pytest.mark.parametrize("kind", ["gz", "xz", "zst"])
 def test_all_lines_before_a_damage_are_kept(kind: str, how: str, tmp_path: Path) -> None:

@@ -139,6 +139,7 @@ def test_merges_as_strings_stay_strings() -> None:
     assert [merge.split(" ") for merge in extension.description["model"]["merges"]] == pairs.description["model"]["merges"]
 
 
+@pytest.mark.some(5)
 @pytest.mark.parametrize("auxiliary", KINDS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_auxiliary_tokenizer_of_another_kind(kind: str, auxiliary: str) -> None:

@@ -53,6 +53,7 @@ def test_digest_sees_what_decides_ids(tokenizer_dir: Path, tmp_path: Path) -> No
     assert len(digests) == 1 + len(changed)
 
 
+@pytest.mark.long
 def test_digest_is_the_same_in_every_process(tokenizer_dir: Path) -> None:
     code = (
         "import sys; from pathlib import Path; from data_prep.tokenizers.files import *; start_without_torch();"

@@ -133,6 +133,7 @@ JULY_2024 = {
 }
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("name", JULY_2024)
 def test_wording_of_the_paper_s_results(ask, name):
     """GaMS, 5.1 "our own framework": its prompts of July 2024, before the paper, beside those of October, which are the default."""
@@ -280,6 +281,7 @@ def test_flores_few_shot(ask, pair):
     assert (silent["chrf"], silent["bleu"], silent["empty"]) == (0.0, 0.0, 1.0)
 
 
+@pytest.mark.some(5)
 @pytest.mark.parametrize("name", [name for name in NAMES if name.startswith("mt_")])
 def test_zero_shot_translation(ask, name):
     _, source, target = name.split("_")
@@ -295,6 +297,7 @@ def test_zero_shot_translation(ask, name):
     assert len(ask(name, lm, items=2)[1]) == 2
 
 
+@pytest.mark.some(4)
 @pytest.mark.parametrize("language", LANGUAGES[3:])
 def test_summaries(ask, language):
     lm = Scripted(lambda document, run: document["references"][0] if run else "")
@@ -361,6 +364,7 @@ def answer_of(document, run):
     return [f" {texts[0]}", texts[1], "Tega pa res ne vem", "", ENDLESS][KINDS.index(kind_of(document))]
 
 
+@pytest.mark.some(4)
 @pytest.mark.parametrize("task", REAL)
 def test_real_rows_are_asked_and_scored(ask, real_data, task):
     """As counted by hand; examples never from an evaluated group."""
@@ -392,6 +396,7 @@ def test_likeliest_labels_of_real_rows(ask, real_data, task):
     assert found["acc"] == pytest.approx(1 - wrong / len(samples))
 
 
+@pytest.mark.long
 def test_real_squad_it(ask, real_data):
     def answer(document, run):
         first = document["references"][0]

@@ -126,6 +126,7 @@ def test_a_number_that_is_none_fails_its_task_alone() -> None:
     assert list(failures) == ["broken"]
 
 
+@pytest.mark.long
 def test_a_suite_loads_each_model_once_and_encodes_each_text_once_for_all(save_checkpoint, tmp_path, monkeypatch) -> None:
     """Three checkpoints of a run: their tokenizer, prompts and so token ids are the same, of which all but the first have no work."""
     folders = [save_checkpoint(f"step-{seed}", tiny_llama(seed=seed, num_positions=512), tiny_tokenizer()) for seed in range(3)]

@@ -249,6 +249,7 @@ def _is_at_most(size: int, text: str) -> bool:
     return len(text) <= size
 
 
+@pytest.mark.some(5)
 @pytest.mark.parametrize(
     "name",
     [*sorted(path.stem for path in TASKS_DIR.rglob("sl_*_gen.yaml")), "sl_multirc_mc", "sl_senta_3shot", "squad_it", "itabench_boolq_it"],

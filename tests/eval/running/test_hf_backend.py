@@ -50,6 +50,7 @@ def counted(model):
         hook.remove()
 
 
+@pytest.mark.some(5)
 @pytest.mark.parametrize("make_model", MODELS)
 @pytest.mark.parametrize("in_front", [None, "<s>"])
 @pytest.mark.parametrize("positions", [64, 24])  # the smaller cuts the beginning of some

@@ -76,6 +76,14 @@ CASES = {
     "qwen3": Case("low_resource/llama3", overrides=NODE, num_layers=4, hf=PUBLISHED["qwen3-8b"]),
 }
 LEFT = ("opt, frozen body", "qwen3")  # whose checkpoints other processes resume from
+# Which every change meets; the others are long, as each is a minute of a core.
+USUAL = (
+    *LEFT,
+    "opt, adapters, answers, nothing overlaps",
+    "opt, tied pipeline",
+    "llama3, both ends, two tokens, tensors and pipeline",
+    "mistral, windows, documents",
+)
 PUBLISHED_RECIPES = [name for name in recipe_names() if not name.startswith("demo")]
 # A layer more and a document more cost time and show nothing new: with their real numbers they are rehearsed by `make rehearsals`.
 REAL_DEPTH = bool(os.environ.get("SCION_REAL_DEPTH"))
@@ -133,16 +141,31 @@ def published(inputs: Inputs, tmp_path_factory: pytest.TempPathFactory) -> dict[
 
 @pytest.fixture(scope="session")
 def reports(inputs: Inputs, kept: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """Reports of all cases, and of a recipe of the demo; of some the checkpoints are left."""
+    """Reports of the usual cases, and of a recipe of the demo; of some the checkpoints are left."""
+    usual = {title: CASES[title] for title in USUAL}
     left = {title: replace(CASES[title], keep=str(kept / title)) for title in LEFT}
-    return rehearsed(CASES | left | _demos(inputs, "demo_adapt"), tmp_path_factory.mktemp("rehearsals"), timeout_seconds=1800)
+    return rehearsed(usual | left | _demos(inputs, "demo_adapt"), tmp_path_factory.mktemp("rehearsals"), timeout_seconds=1800)
+
+
+@pytest.fixture(scope="session")
+def further(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Reports of the cases that are not usual."""
+    cases = {title: case for title, case in CASES.items() if title not in USUAL}
+    return rehearsed(cases, tmp_path_factory.mktemp("further"), timeout_seconds=1800)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", USUAL)
 def test_a_rank_has_what_the_planner_counts(case: str, reports: dict[str, Any]) -> None:
     _is_as_planned(reports[case])
     _waits_a_few_times_for_a_save(reports[case])
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("case", [title for title in CASES if title not in USUAL])
+def test_a_rank_of_every_family_and_feature_has_what_the_planner_counts(case: str, further: dict[str, Any]) -> None:
+    _is_as_planned(further[case])
+    _waits_a_few_times_for_a_save(further[case])
 
 
 def _is_as_planned(found: Any) -> None:
@@ -238,7 +261,7 @@ def _waits_a_few_times_for_a_save(found: list[dict[str, Any]]) -> None:
 @pytest.mark.slow
 def test_a_rank_saves_its_part_of_the_model_and_of_the_optimizer(reports: dict[str, Any]) -> None:
     """All of its own part of the optimizer's state, and of the model what its replicas do not save."""
-    for case, replicas in (("opt, frozen body", 2), ("llama3.1, two languages", 1), ("opt, tied pipeline", 2)):
+    for case, replicas in (("opt, frozen body", 2), ("llama3, both ends, two tokens, tensors and pipeline", 1), ("opt, tied pipeline", 2)):
         for report in reports[case]:
             planned, host = report["planned"], report["host"]
             assert host["save"] <= 1.02 * planned["host, save"], case

@@ -37,6 +37,7 @@ def _planned(name: str, *overrides: str) -> tuple[Recipe, dict[str, dict[str, ob
     return recipe, plan(recipe, inputs)
 
 
+@pytest.mark.some(4)
 @pytest.mark.parametrize("name", PUBLISHED_RUNS)
 def test_it_plans_without_inputs_and_without_torch(name: str) -> None:
     recipe, sections = _planned(name)
@@ -46,6 +47,7 @@ def test_it_plans_without_inputs_and_without_torch(name: str) -> None:
     assert recipe_descriptions()[name].endswith(".")
 
 
+@pytest.mark.some(12)
 @pytest.mark.parametrize("name", recipe_names())
 def test_its_tiny_form_keeps_what_it_does(name: str) -> None:
     full, tiny = compose_recipe(name), compose_recipe(name, ["+size=tiny"])
@@ -81,6 +83,7 @@ def test_steps_follow_from_tokens_and_batch(name: str, computed: int, paper: int
     assert sections["schedule"].get("steps as the paper rounds them") == paper
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize(
     ("name", "billions"),
     [
@@ -163,6 +166,7 @@ def test_factors_are_what_a_recipe_of_ofa_trains(name: str, parameters: int) -> 
     assert sections["model"]["parameters"] == sections["model"]["parameters outside the vocabulary tables"] + table  # type: ignore[operator]
 
 
+@pytest.mark.some(4)
 @pytest.mark.parametrize("name", ["mono", "multi"])
 @pytest.mark.parametrize(("size", "parameters"), [(100, 127), (200, 167), (400, 247), (None, 395)])
 def test_parameters_of_ofas_encoders(name: str, size: int | None, parameters: int) -> None:

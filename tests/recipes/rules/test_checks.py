@@ -288,6 +288,7 @@ def test_signals_and_budgets_are_checked() -> None:
     assert _problem("run.skip_nonfinite_steps=-1") == "run.skip_nonfinite_steps is -1; expected 0 or more"
 
 
+@pytest.mark.some(6)
 @pytest.mark.parametrize("name", recipe_names())
 def test_held_out_text_that_is_given_is_never_ignored(name: str) -> None:
     recipe = compose_recipe(name, ["data.validation=held_out"])
