@@ -135,6 +135,7 @@ test-slow: $(READY)
 
 test-long: $(READY)
 	@$(PYTEST) -m long
+	@$(MAKE) demo OUTPUT=$$(mktemp -d)/demo
 
 test-all: test test-slow test-long
 

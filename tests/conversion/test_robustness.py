@@ -385,6 +385,7 @@ def kill_at_many_moments(hf_dir: Path, tmp_path: Path, module: str, function: st
     return len(whole) - 1, sum(path.name.startswith(".killed_") for path in output_dir.iterdir())
 
 
+@pytest.mark.some(1)
 @pytest.mark.slow
 @pytest.mark.parametrize(("module", "function"), [("hf_to_nemo", "convert"), ("nemo_to_hf", "export")])
 def test_killed_at_twenty_five_moments(make_opt: OPTMaker, tmp_path: Path, module: str, function: str) -> None:

@@ -163,7 +163,7 @@ def test_one_side_without_tokenizer(make_opt: OPTMaker, capsys: pytest.CaptureFi
     assert lines["token ids"] == f"DIFFERENT  token ids: {b} has no tokenizer"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_given_lines_are_tokenized(pair: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "lines").write_text("eden\ndva\n" * 600, encoding="utf-8")
     code, lines = report(*pair, "--lines", str(tmp_path / "lines"), capsys=capsys)

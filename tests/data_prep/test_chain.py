@@ -168,7 +168,7 @@ def test_five_languages_from_raw_files_to_megatron(tmp_path: Path) -> None:
     assert [count["validation"]["documents"] > 0 for count in facts["mixture"]["corpora"]] == [True] * 5
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_three_folders_and_three_commands(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """A tokenizer report, a deduplicated mixture with its table, and data that is ready for training."""
     random = np.random.default_rng(0)

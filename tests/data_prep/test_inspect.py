@@ -59,6 +59,7 @@ def nemo_samples(datasets: list[Path], weights: list[float], index_dir: Path) ->
     return [[*sample["tokens"].tolist(), int(sample["labels"][-1])] for sample in samples]
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("weights", [pytest.param(None, marks=pytest.mark.slow), pytest.param([1.0], marks=pytest.mark.slow), [3.0, 1.0]])
 def test_windows_are_those_of_nemos_data_module(datasets: list[Path], tmp_path: Path, weights: list[float] | None) -> None:
     used = datasets[: len(weights or [1])]
@@ -100,7 +101,7 @@ def test_documents_are_shown_with_their_source(datasets: list[Path], tokenizer_d
         assert shown[2] == f"tokens: {listed} ... {len(ids) - 3} more (--max-tokens)"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_summary_and_windows_on_the_command_line(datasets: list[Path], tmp_path: Path) -> None:
     options = ("--window", "3", "--sequence-length", LENGTH, "--num-samples", SAMPLES, "--seed", SEED, "--weights", "3", "1")
     done = run_command("data_prep.inspect", *datasets, *map(str, options), log_dir=tmp_path / "log")

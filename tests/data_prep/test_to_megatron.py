@@ -447,6 +447,7 @@ def much_text(tmp_path: Path, slovene_text: Path) -> list[Path]:
     return paths
 
 
+@pytest.mark.some(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("signum, code", [(signal.SIGTERM, 128 + signal.SIGTERM), (signal.SIGINT, 130), (signal.SIGKILL, -signal.SIGKILL)])
 def test_a_run_that_is_ended_midway_goes_on(

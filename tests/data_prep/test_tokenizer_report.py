@@ -245,6 +245,7 @@ def test_names_of_tokenizers(trained: Path, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @needs_data
+@pytest.mark.long
 def test_real_news_against_other_code() -> None:
     """NTREX in four languages with OPT's and Mistral's tokenizers, words found by the places of tokens in whole sentences."""
     data = Path(str(SHARED_DATA))

@@ -381,6 +381,7 @@ def test_long_lines_are_refused_where_they_stand(write: Write, tmp_path: Path) -
     assert str(error.value) == f"{path}, line 2: the line is longer than 1 MiB; split it, or allow more with --max-document-mib"
 
 
+@pytest.mark.some(1)
 @pytest.mark.slow
 @pytest.mark.skipif(SHARED_DATA is None, reason="SCION_SHARED_DATA does not name the folder of real text")
 @pytest.mark.parametrize("byte_fallback", [True, False])

@@ -109,7 +109,7 @@ def test_scores_and_speed_over_new_tokens(tmp_path: Path) -> None:
     assert scores == pytest.approx([100 * task["metrics"]["acc"]["value"] for task in tasks])
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_grid_of_sources_and_languages(tmp_path: Path) -> None:
     """Low-resource paper, Figure 4: "across models, languages, and tasks"; Figure 2: "dotted lines denote Source and LAPT"."""
     tasks = ["mt_en_my", "sum_my"]

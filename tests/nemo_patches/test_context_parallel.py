@@ -37,7 +37,7 @@ def test_losses_and_gradients_are_those_of_whole_samples(tmp_path: Path) -> None
         require_same_as_whole(found)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_no_rank_has_a_number_for_each_pair_of_tokens_and_dropout_is_drawn_again(tmp_path: Path) -> None:
     """Forward and backward, with windows and capped scores, in blocks of queries that are computed again for the backward pass."""
     function = "tests.nemo_patches.context_ranks:scores_of_pieces"

@@ -64,7 +64,7 @@ def test_a_step_has_the_same_bits_in_every_family(tmp_path: Path) -> None:
     require_same_bits(found)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_step_has_the_same_bits_over_ranks_whatever_is_computed_again(tmp_path: Path) -> None:
     """At tensor parallel size 2 with whole sequences and with parts, and over two stages of one layer each."""
     cases = {

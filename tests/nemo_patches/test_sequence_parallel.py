@@ -61,7 +61,7 @@ def test_losses_gradients_and_their_norm_are_those_of_whole_sequences_in_every_f
         require_same(found)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_losses_gradients_and_their_norm_are_those_of_whole_sequences_over_two_stages(tmp_path: Path) -> None:
     """Stages send each other parts of sequences."""
     names = ("gemma2", "opt, documents, two tokens", "qwen3, adapters, documents", "opt, two tokens, tied")

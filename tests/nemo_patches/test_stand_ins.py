@@ -49,6 +49,7 @@ def _logits(families: list[str], directory: Path, *, transformer_engine: str, wo
     return found[0], torch.load(output)
 
 
+@pytest.mark.some(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_first_start_finds_all_that_transformer_engine_asks_for(families: list[str], version: str, tmp_path: Path) -> None:
@@ -82,7 +83,7 @@ def test_documents_are_computed_with_their_lengths(tmp_path: Path) -> None:
     require_same_as_alone(found)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_samples_are_cut_among_ranks_by_its_own_exchange(tmp_path: Path) -> None:
     """Of whole samples, with a window by gathering; of documents its kernels get the gathered keys with two kinds of lengths."""
     ranks = run_on_gloo(
@@ -98,7 +99,7 @@ def test_samples_are_cut_among_ranks_by_its_own_exchange(tmp_path: Path) -> None
         require_same_as_whole(found)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_parts_of_sequences_and_what_is_computed_again_give_what_whole_ones_give(tmp_path: Path) -> None:
     """Its norms and layers cut along the sequence, its own recomputation with its own tracker of random states: what Megatron's give."""
     sequence = "tests.nemo_patches.sequence_ranks:with_and_without_sequence_parallelism"
@@ -137,7 +138,7 @@ def test_what_was_saved_with_it_resumes_without_it_and_the_other_way_round(runs:
             assert resumed["moments"] == pytest.approx(expected["moments"][3:], rel=1e-3), name
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_stock_nemo_with_it_loads_what_a_run_without_it_saved(runs: Runs, tmp_path: Path) -> None:
     """All that it asks for is there, the extra state of its norms too."""
     if not (runs.directory / "without").exists():
@@ -149,7 +150,7 @@ def test_a_stock_nemo_with_it_loads_what_a_run_without_it_saved(runs: Runs, tmp_
     assert (found[0] - expected[0]).abs().max() < 2e-5
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_adapters_on_opt_run_where_transformer_engine_is_installed_and_apex_is_not(runs: Runs) -> None:
     """Their layers are Megatron's own, with torch's norms, which know no persistent kernel; the final norm is TransformerEngine's."""
     adapters = ("+lora.rank=2", "+lora.alpha=4", "schedule.max_steps=2", "schedule.constant_steps=0")

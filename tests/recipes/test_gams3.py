@@ -73,6 +73,7 @@ def test_checkpoints_go_by_the_clock() -> None:
         assert run.wandb_project is not None and run.validate_every_steps is not None
 
 
+@pytest.mark.some(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["parallel_alignment", "base_cpt"])
 def test_tensor_parallelism_over_two_nodes_fits_and_costs_half_of_the_time(name: str) -> None:

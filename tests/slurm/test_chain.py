@@ -189,7 +189,7 @@ def hold(chain: LightChain, job_id: str) -> None:
     chain.wait_for(lambda: queued_jobs([job_id])[0].is_waiting, timeout_seconds=30)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_chains_in_an_array_end_each_by_itself(chain: LightChain, tmp_path: Path) -> None:
     runs = {index: tmp_path / f"run_{index}" for index in (0, 2)}
     job = replace(light_job(tmp_path / "run_%a", "--steps", 40), array="0,2%1", log_name="light-%A_%a.log")

@@ -50,6 +50,7 @@ def go_on_until_finished(run_dirs: list[Path], *, timeout_seconds: float) -> Non
         assert time.monotonic() < end, {run_dir.name: report_run(run_dir) for run_dir in left}
 
 
+@pytest.mark.some(1)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "signals",

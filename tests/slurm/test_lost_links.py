@@ -93,7 +93,7 @@ exec {real} "$@"
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_cancelling_a_waiting_link_and_a_controller_without_answers_cost_no_other_link(chain: LightChain, tmp_path: Path) -> None:
     until, program = tmp_path / "until", tmp_path / "bin" / "squeue"
     program.parent.mkdir()
@@ -112,7 +112,7 @@ def test_cancelling_a_waiting_link_and_a_controller_without_answers_cost_no_othe
     chain.check_losses(60)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_dead_daemon_of_a_step_does_not_hold_the_nodes(chain: LightChain) -> None:
     chain.submit("--steps", 120, "--seconds-per-step", 0.1, plan=ChainPlan(links=1), step_wait_seconds=2)
     chain.wait_for_step(7)

@@ -237,7 +237,7 @@ def test_a_stage_on_three_nodes_makes_the_bytes_of_one_machine(
     _ended(slurm, submit_pipeline(pipeline_from_mapping(mapping), slurm.cluster(*CPU_NODES)), tmp_path / "work", stages)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_every_stage_loses_workers_of_both_kinds(
     slurm: RunningSlurm, stages: Stages, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -257,6 +257,7 @@ def test_missing_parallel_text_is_refused(tmp_path: Path) -> None:
 # ---- real translations ----
 
 
+@pytest.mark.some(1)
 @pytest.mark.slow
 @pytest.mark.parametrize(("language", "least"), [("sl", 0.6), ("it", 0.65)])
 def test_help_pages_align_as_a_dictionary_says(language: str, least: float) -> None:

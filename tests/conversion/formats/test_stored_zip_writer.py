@@ -90,7 +90,7 @@ def test_an_archive_is_that_of_zipfile() -> None:
         assert archive.testzip() is None and {name: archive.read(name) for name in archive.namelist()} == ENTRIES
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("nbytes", [2_100_000_000, (1 << 31) + 5, (1 << 32) + 5], ids=["nearly 2 GiB", "2 GiB", "4 GiB"])
 def test_large_archives_are_those_of_zipfile(nbytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """An entry whose size, and others whose places, need 64 bits; all but the large content is compared."""

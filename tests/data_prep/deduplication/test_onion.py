@@ -216,7 +216,7 @@ def test_no_stub_of_a_copy_is_left(engine: onion.Engine) -> None:
 LABELLED = Path(os.environ.get("SCION_SHARED_DATA", "")) / "dedup/near_dup_sl.jsonl.gz"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.skipif(not os.environ.get("SCION_SHARED_DATA"), reason="SCION_SHARED_DATA names no folder with real text")
 @pytest.mark.parametrize("engine", ENGINES)
 def test_labelled_near_duplicates(engine: onion.Engine) -> None:

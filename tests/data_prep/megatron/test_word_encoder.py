@@ -205,6 +205,7 @@ def test_ids_are_the_librarys_on_the_demos_text(name: str) -> None:
 
 @pytest.mark.slow
 @has_compiler
+@pytest.mark.long
 def test_every_code_point_is_cut_as_by_the_library() -> None:
     """Between letters, and between spaces, so that its category decides."""
     code_points = [*range(0xD800), *range(0xE000, 0x11000), *range(0x1F000, 0x20000)]

@@ -189,6 +189,7 @@ def enormous_line(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.some(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["collect", "clean", "dedup", "to_megatron"])
 def test_one_enormous_line_is_named_and_never_in_memory(name: str, enormous_line: Path, tokenizer_dir: Path, tmp_path: Path) -> None:

@@ -94,6 +94,7 @@ def _stage(name: str, texts: list[str], tokenizer: Path) -> tuple[Callable[[Sequ
     return importlib.import_module(f"data_prep.{name}").main, words_of(name, texts, tokenizer)
 
 
+@pytest.mark.some(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", STAGES)
 def test_two_machines_make_the_bytes_of_one(
@@ -151,6 +152,7 @@ def _diary(path: Path, num_tasks: int) -> list[list[int]]:
     return [[int(number) for number in line.split()] for line in path.read_text().splitlines()]
 
 
+@pytest.mark.some(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("victim", ["leader", "helper", "worker"])
 def test_who_is_killed_costs_its_part_only(victim: str, tmp_path: Path, machines: Callable[..., Machine]) -> None:

@@ -95,6 +95,7 @@ def _content(output: Path) -> dict[str, bytes]:
     return {name: (output / name).read_bytes() for name in manifest.files}
 
 
+@pytest.mark.some(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", STAGES)
 def test_a_cluster_makes_the_bytes_of_one_machine(name: str, machines: RayMachines, tokenizer_dir: Path, tmp_path: Path) -> None:
@@ -125,6 +126,7 @@ def test_a_task_that_kills_is_named_and_errors_arrive(machines: RayMachines, tmp
         assert sorted(path.name for path in (tmp_path / what).iterdir()) == ["diary", "log"]
 
 
+@pytest.mark.some(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("victim", ["worker", "machine"])
 def test_who_is_killed_costs_its_task_only(victim: str, machines: RayMachines, tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ def plain_bootstrap(items, score):
     return found[25], found[975]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_gams_papers_bootstrap():
     """GaMS, Tables 4 to 7: intervals of F1 and SARI are by "quantile bootstrap"; against a plain loop with scikit-learn."""
     from sklearn.metrics import f1_score

@@ -132,6 +132,7 @@ def _firsts(steps: list[list[dict[str, Any]]]) -> list[list[int]]:
     return [[sample["tokens"][0] for sample in step] for step in steps]
 
 
+@pytest.mark.some(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("order", ["passes", "shares"])
 def test_no_sample_is_lost_or_repeated_over_resumes_and_layouts(corpora: Corpora, order: str) -> None:

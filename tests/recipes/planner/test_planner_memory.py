@@ -85,6 +85,7 @@ def _models() -> dict[str, dict[str, Any]]:
     return made
 
 
+@pytest.mark.some(1)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("tensor_parallel_size", "context_parallel_size"),

@@ -168,7 +168,7 @@ def test_frozen_tensors_keep_their_bits_at_data_parallel_2(
     assert data_parallel[0]["losses"] == pytest.approx(uninterrupted[0]["losses"], abs=LAYOUT_TOLERANCE)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_parts_of_sequences_and_layers_computed_again_change_neither_losses_nor_norms(
     runs: Runs, uninterrupted: list[dict[str, Any]]
 ) -> None:
@@ -179,6 +179,7 @@ def test_parts_of_sequences_and_layers_computed_again_change_neither_losses_nor_
     assert seen[0]["gradient_norms"] == pytest.approx(uninterrupted[0]["gradient_norms"], rel=1e-5)
 
 
+@pytest.mark.some(1)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "overrides",
@@ -195,7 +196,7 @@ def test_frozen_tensors_keep_their_bits_at_other_layouts(
     assert seen[0]["losses"] == pytest.approx(uninterrupted[0]["losses"], abs=LAYOUT_TOLERANCE)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_frozen_tensors_keep_their_bits_in_mixed_precision(runs: Runs) -> None:
     """Released matrices change at once; bfloat16 does not hold such small changes of a norm's weights, which are 1."""
     seen = runs.train("mixed", FREEZE, "precision=bf16")[0]
@@ -205,6 +206,7 @@ def test_frozen_tensors_keep_their_bits_in_mixed_precision(runs: Runs) -> None:
     assert {name for name in seen["parameters"] if ".layers.1." in name and name.endswith(".weight")} <= changed.keys()
 
 
+@pytest.mark.some(1)
 @pytest.mark.slow
 @pytest.mark.parametrize(("step", "tensor_parallel_size"), [(2, 1), (4, 2), (6, 1)])
 def test_resumed_before_at_and_after_the_release(

@@ -16,6 +16,7 @@ IN_A_STEP = {
 }
 
 
+@pytest.mark.some(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("tensor_parallel_size", [1, 2])
 def test_a_step_waits_in_three_places_once_each(inputs: Inputs, tmp_path: Path, tensor_parallel_size: int) -> None:

@@ -37,7 +37,7 @@ def test_a_step_that_takes_many_times_the_usual_is_one_that_hangs() -> None:
     assert re.fullmatch(r"step 11 did not end in \d s \(steps usually take 0\.\d+ s\)", said)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_first_steps_validations_and_saves_have_a_measure_of_their_own() -> None:
     rank = Rank()
     with rank.watchdog:
@@ -79,6 +79,7 @@ with Watchdog(factor=5, least_seconds=3, other_seconds=60, rank=3) as watchdog:
 """
 
 
+@pytest.mark.some(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("seconds, code", [(4, command.DONE), (60, command.HUNG)])
 def test_a_process_that_was_stopped_does_not_hang(seconds: int, code: int) -> None:

@@ -93,6 +93,7 @@ def one_by_one(answers: list[str], tmp_path_factory: pytest.TempPathFactory) -> 
     return _losses_and_norms(tmp_path_factory.mktemp("one_by_one") / "run", *answers, *ONE_BY_ONE)
 
 
+@pytest.mark.some(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["all at once", "over replicas", "over a pipeline"])
 def test_the_same_answers_give_the_same_gradient_however_they_are_cut(

@@ -47,7 +47,7 @@ def test_a_run_over_cut_samples_goes_on_over_whole_ones(runs: Runs, whole: list[
     _require_same(runs.records("cut"), whole)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_run_over_whole_samples_goes_on_over_cut_ones(runs: Runs, whole: list[dict[str, Any]]) -> None:
     *_, last = runs.checkpoints("whole")
     shutil.copytree(runs.directory / "whole", runs.directory / "half")

@@ -39,7 +39,7 @@ def test_a_killed_run_goes_on_as_if_nothing_had_happened(runs: Runs, whole: dict
     assert runs.records("killed") == runs.records("whole")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_losses_are_the_same_over_a_pipeline(runs: Runs, whole: dict[str, Any]) -> None:
     """Whose stages all have to know where documents end."""
     options = ("parallel.pipeline_parallel_size=2", "schedule.micro_batch_size=4")

@@ -280,7 +280,7 @@ def test_what_was_trained_is_a_plain_model(runs: MaskedRuns, whole: dict[str, An
     assert not any(notes.values())
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_factors_of_an_encoder(encoder: Inputs, tmp_path: Path) -> None:
     """By the paper's recipe: exported before the first change they make the transfer's table, and later one of their rank."""
     hf, nemo, run = tmp_path / "hf", tmp_path / "nemo", tmp_path / "run"

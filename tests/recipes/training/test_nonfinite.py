@@ -23,6 +23,7 @@ def runs(inputs: Inputs, tmp_path_factory: pytest.TempPathFactory) -> Runs:
     return Runs(inputs, tmp_path_factory.mktemp("nonfinite"))
 
 
+@pytest.mark.some(1)
 @pytest.mark.parametrize("tensor_parallel_size", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_what_is_not_finite_changes_nothing_within_the_budget(runs: Runs, tensor_parallel_size: int) -> None:
     name = f"passed_over_{tensor_parallel_size}"

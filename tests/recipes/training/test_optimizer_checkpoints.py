@@ -35,6 +35,7 @@ def test_no_rank_gathers_the_optimizer(whole: dict[str, Any]) -> None:
     assert whole["copies"] < 0.01
 
 
+@pytest.mark.some(1)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "size", "overrides"),

@@ -116,7 +116,7 @@ def test_a_trigger_file_saves_and_disappears_and_an_asynchronous_save_has_the_sa
     assert [hold.checkpoint for hold in read_holds(runs.directory / "beside_on")] == ["step_0000002"]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_an_asynchronous_save_waits_for_no_other_rank_and_saves_what_the_next_step_gathers(runs: Runs) -> None:
     """At data parallel 2, where each rank updates a half of the parameters, and nothing has gathered the others when the step is saved."""
     options = ("schedule.max_steps=10", "run.checkpoint_every_steps=4", "run.log_every_steps=10", "run.validate_every_steps=10")
@@ -146,7 +146,7 @@ def test_a_rank_that_cannot_write_beside_the_training_ends_all(runs: Runs) -> No
     assert newest_checkpoint(runs.directory / "full", contents=True) == (2, runs.directory / "full/checkpoints/step_0000002")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_kill_between_a_step_and_the_copy_of_its_save_leaves_the_checkpoint_before(runs: Runs, whole: dict[str, Any]) -> None:
     options = ("run.asynchronous_save=true", "run.checkpoint_every_steps=2")
     with pytest.raises(AssertionError, match=r"rank . failed"):

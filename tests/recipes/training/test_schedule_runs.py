@@ -84,7 +84,7 @@ def test_rates_and_batches_are_the_closed_forms_at_every_step(runs: Runs, whole:
         assert [record[key] for record in records] == pytest.approx([rate(step, SCHEDULE, steps=STEPS) for step in range(STEPS)], rel=1e-12)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_ramp_that_passes_over_the_data_takes_every_whole_batch_of_them(runs: Runs) -> None:
     """`schedule.epochs` in place of `max_steps`: steps are those that the samples fill with batches that grow."""
     settings = [setting for setting in SETTINGS if not setting.startswith("schedule.max_steps")]
@@ -143,6 +143,7 @@ TABLES = {
 ROUNDING = 1e-6
 
 
+@pytest.mark.some(2)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "kind", "tensor_parallel_size", "overrides", "kernels"),

@@ -47,6 +47,7 @@ def test_multi_epoch(passes: tuple[Path, list[dict[str, Any]]], small_data: Path
     assert recorded["freeze"][0]["until_step"] == -(-((tokens - 1) // 48) // 8)
 
 
+@pytest.mark.some(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("layout", ["data_parallel", "pipeline"])
 def test_multi_epoch_is_the_same_at_other_layouts(
@@ -95,6 +96,7 @@ def test_two_stages_of_adapters_with_two_tokens(two_stages: tuple[Path, list[dic
     assert torch.equal(began["second_head.weight"][:VOCAB_SIZE], source["lm_head.weight"])
 
 
+@pytest.mark.some(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("layout", ["data_parallel", "pipeline"])
 def test_two_stages_are_the_same_at_other_layouts(

@@ -97,7 +97,7 @@ def test_a_run_of_experts_goes_on_at_another_layout(checkpoint: Path, inputs: In
         assert record == pytest.approx(expected, rel=LAYOUT_TOLERANCE)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_experts_that_stay_as_they_are(checkpoint: Path, inputs: Inputs, tmp_path: Path) -> None:
     """By the names of the checkpoint, in which all experts of a layer are one tensor; for the whole run and for its first steps."""
     before = load_file(checkpoint.parent / "hf/model.safetensors")
