@@ -23,8 +23,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+from benchmarks.meter import ROOT, Measured, measure
 from common import command
-from common.meter import ROOT, Measured, measure
 from common.tables import markdown_table
 
 Result = TypeVar("Result")

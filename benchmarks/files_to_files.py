@@ -12,8 +12,8 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from benchmarks.meter import ROOT, measure
 from common import command
-from common.meter import ROOT, measure
 from common.tables import markdown_table
 from data_prep.sharing.scanning import Reading
 from data_prep.sharing.shards import JsonLinesWriter

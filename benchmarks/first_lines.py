@@ -23,11 +23,11 @@ from statistics import median
 import psutil
 
 from benchmarks.all import material_of, parser, stages_of
+from benchmarks.meter import ROOT, usual_environment
 from benchmarks.whole.case import Command
 from benchmarks.whole.cases import cases_of
 from benchmarks.whole.commands import require_inputs
 from common import command
-from common.meter import ROOT, usual_environment
 from common.tables import markdown_table
 
 _TIMEOUT_SECONDS = 120

@@ -1,8 +1,7 @@
 """What stages cost at three sizes, the line through them, and what it says of 30 GB, 1 TB and 512 GPUs.
 
-Each command is a process of its own, measured as by `benchmarks.all`.  Stages of text are measured elsewhere (`benchmarks.plan_at_sizes`, at 0.1, 1 and 4 GB);
-here is what `data_prep.plan` says of 30 GB and 1 TB from the rates that come with the project, what `recipes.plan` says of 512 GPUs, and how many of Python's
-files their ranks read at the start.  Figures are kept as COMMIT.growth.json, stage by stage; `--tables` prints them.
+Each command is a process of its own, measured as by `benchmarks.all`.  Besides, what `recipes.plan` says of 512 GPUs, and how many of Python's files their
+ranks read at the start.  Figures are kept as COMMIT.growth.json, stage by stage; `--tables` prints them.
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from benchmarks.meter import ROOT
 from benchmarks.whole.case import CONTENDERS
 from benchmarks.whole.commands import add_arguments, measure_stages, print_tables, require_inputs
 from benchmarks.whole.growing import GROWING
@@ -22,13 +22,8 @@ from benchmarks.whole.material import Material
 from benchmarks.whole.page import state
 from benchmarks.whole.results import Results
 from common import command
-from common.meter import ROOT
 from common.tables import markdown_table
-from data_prep.planning.prediction import Machines, predict
-from data_prep.planning.rates import BUNDLED, Rates
 
-_TEXT = (("30 GB", 30e9), ("1 TB", 1e12))
-_MACHINES = Machines(nodes=1, workers=64, memory_gib=4)
 _RANKS, _RANKS_A_NODE = 512, 4
 
 
@@ -91,32 +86,8 @@ def tables(results: Results) -> str:
     measured = {case: results.of_case(case) for case in results.cases}
     rows = [growth_row(figures, wanted[case]) for case, figures in measured.items() if len({figure.amount for figure in figures}) > 1]
     notes = "\n".join(f"- {what}: {why}." for what, why in results.missing.items())
-    parts = [state(results), markdown_table(GROWTH_HEADER, rows), notes, text_table(), ranks_sentence()]
+    parts = [state(results), markdown_table(GROWTH_HEADER, rows), notes, ranks_sentence()]
     return "\n\n".join(part for part in parts if part)
-
-
-def text_table() -> str:
-    """What `data_prep.plan` says of large texts, from the project's rates, on a node of 64 processes."""
-    rates = Rates.read(BUNDLED)
-    plans = [{made.stage: made for made in predict(rates, size, _MACHINES)} for _, size in _TEXT]
-    header = ["", *(f"{name}, {what}" for name, _ in _TEXT for what in ("CPU h", "h on 64 processes", "GiB on the node", "GB written"))]
-    rows = [
-        [
-            stage,
-            *(
-                cell
-                for plan in plans
-                for cell in (
-                    f"{plan[stage].cpu_seconds / 3600:.3g}",
-                    f"{plan[stage].seconds / 3600:.2g}",
-                    f"{plan[stage].node_bytes / 2**30:.3g}",
-                    f"{plan[stage].output_bytes / 1e9:,.0f}",
-                )
-            ),
-        ]
-        for stage in plans[0]
-    ]
-    return markdown_table(header, rows)
 
 
 def ranks_sentence() -> str:

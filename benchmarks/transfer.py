@@ -28,8 +28,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from benchmarks.meter import Measured, measure
 from common import command
-from common.meter import Measured, measure
 from data_prep.tokenizers.files import start_without_torch
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.meter import ROOT
 from benchmarks.whole.results import Role
-from common.meter import ROOT
 
 Command = Callable[[Path], Sequence[str | Path]]
 """Words of a command that writes the folder or file that it is given."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 
+from benchmarks.meter import ROOT
 from benchmarks.whole.case import Case, Contender, ours, passes
 from benchmarks.whole.material import Material
-from common.meter import ROOT
 
 TASK = "completion_sl"
 

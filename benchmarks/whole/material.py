@@ -15,8 +15,8 @@ from typing import Any
 
 from benchmarks import conversion, saving, training
 from benchmarks.commands import made, opt_inputs, require_same_settings
+from benchmarks.meter import ROOT
 from benchmarks.saving_rank import EVERY
-from common.meter import ROOT
 from data_prep.reading.documents import Documents
 from recipes.runs.run_dir import checkpoint_name
 

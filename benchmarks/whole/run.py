@@ -11,9 +11,9 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from benchmarks.meter import Measured, measure
 from benchmarks.whole.case import Case, Contender
 from benchmarks.whole.results import Figure
-from common.meter import Measured, measure
 
 
 def figures_of(case: Case, *, rounds: int, work: Path, missing: dict[str, str]) -> Iterator[Figure]:
