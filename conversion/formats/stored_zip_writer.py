@@ -1,6 +1,6 @@
 """A zip archive of stored entries, written in one go: byte for byte what Python's `zipfile` writes to a stream without places.
 
-Checksums stand behind the entries.  Own code because `zipfile` takes its checksum from zlib, which is most of the cost of an archive.
+Checksums stand behind the entries.  Own code because `zipfile` takes its checksum from zlib, which is most of the cost of an archive; ISA-L's is three times as fast.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from conversion.formats.checksum import crc32
+from isal.isal_zlib import crc32
+
 from conversion.formats.stored_zip import END, END_MAGIC, FAR_END, FAR_END_MAGIC, FAR_PLACE, FAR_PLACE_MAGIC
 
 if TYPE_CHECKING:
