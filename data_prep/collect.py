@@ -18,9 +18,9 @@ from common.artifacts import Manifest, digest_file, write_manifest
 from common.progress import SharedProgress
 from common.tables import markdown_table
 from data_prep.reading.collect_shard import CollectCounts, CollectJob, collect_shard, report, show_progress
-from data_prep.reading.corpora import Corpus, corpora_from_input, require_text, write_corpus_table
+from data_prep.reading.corpora import Corpus, add_named_input_argument, corpora_from_input, require_text, write_corpus_table
 from data_prep.reading.document_ids import duplicate_ids
-from data_prep.reading.documents import SUFFIXES, add_format_arguments
+from data_prep.reading.documents import add_format_arguments
 from data_prep.reading.languages import is_language
 from data_prep.reading.sources import KNOWN_TABLE, Source, read_sources, table_rows
 from data_prep.sharing import crew
@@ -120,12 +120,12 @@ def _from_input(arguments: argparse.Namespace) -> list[Source]:
             if option == "language" and not is_language(value):
                 raise ValueError(f"--language {pair} names no language; expected an ISO 639 code, such as {name}=sl")
             facts.setdefault(name, {})[option] = value
-    corpora = corpora_from_input(arguments.input, arguments.document_separator)
+    corpora = corpora_from_input(arguments.input, arguments.document_separator, ignore_other_files=arguments.ignore_other_files)
     if unknown := sorted(set(facts) - {corpus.name for corpus in corpora}):
         raise ValueError(f"--language, --domain or --licence names {', '.join(unknown)}, which no --input does")
     return [
         Source(
-            Corpus(corpus.name, corpus.paths, **facts.get(corpus.name, {})),
+            Corpus(corpus.name, corpus.paths, other_files=corpus.other_files, **facts.get(corpus.name, {})),
             None,
             arguments.text_key,
             arguments.document_separator,
@@ -163,9 +163,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="data_prep.collect",
         example="python -m data_prep.collect --input books=books/ news=news.parquet --language books=sl news=sl --output collected/",
     )
-    parser.add_argument(
-        "--input", nargs="+", action="append", metavar="[NAME=]FILE", help=f"NAME=FILE... or NAME=FOLDER ({', '.join(SUFFIXES)})"
-    )
+    add_named_input_argument(parser)
     parser.add_argument(
         "--corpora", type=Path, metavar="YAML", help="a table of corpora: files or huggingface, language, licence, domain, source"
     )

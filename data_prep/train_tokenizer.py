@@ -20,7 +20,7 @@ from typing import Any
 from common import command
 from common.artifacts import Manifest, digest_file, staged_directory, write_manifest
 from data_prep.reading.corpora import Corpus, add_corpora_argument, corpora_from_table, require_text
-from data_prep.reading.documents import SUFFIXES, Documents, add_format_arguments, read_documents, require_text_files
+from data_prep.reading.documents import SUFFIXES_IN_WORDS, Documents, add_format_arguments, read_documents, require_text_files
 from data_prep.sharing import crew
 from data_prep.tokenizers.comparison import candidates, tokenizer_report
 from data_prep.tokenizers.files import load_tokenizer, start_without_torch, tokenizer_digest
@@ -153,7 +153,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         prog="data_prep.train_tokenizer",
         example="python -m data_prep.train_tokenizer --input news.jsonl.gz novels.txt --vocab-size 16000 32000 80000 --output tokenizers/",
     )
-    parser.add_argument("--input", type=Path, nargs="+", metavar="FILE", help=f"text files ({', '.join(SUFFIXES)})")
+    parser.add_argument("--input", type=Path, nargs="+", metavar="FILE", help=f"text files ({SUFFIXES_IN_WORDS})")
     add_corpora_argument(parser)
     add_format_arguments(parser)
     parser.add_argument(

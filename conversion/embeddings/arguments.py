@@ -23,7 +23,7 @@ from conversion.embeddings.settings import (
     VocabularyOptions,
     read_factorised_size,
 )
-from data_prep.reading.documents import SEPARATORS, SUFFIXES, Documents
+from data_prep.reading.documents import SEPARATORS, SUFFIXES_IN_WORDS, Documents
 
 if TYPE_CHECKING:
     from conversion.embeddings.request import TransferRequest
@@ -75,7 +75,7 @@ def add_transfer_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         nargs="+",
         metavar="FILE",
-        help=f"target-language text (align, focus; wechsel, ofa-aligned without --vectors; expand, prune; what learns; {', '.join(SUFFIXES)})",
+        help=f"target-language text (align, focus; wechsel, ofa-aligned without --vectors; expand, prune; what learns; {SUFFIXES_IN_WORDS})",
     )
     parser.add_argument(
         "--source-text",

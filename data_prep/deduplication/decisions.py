@@ -17,7 +17,7 @@ from common.artifacts import written_aside
 from data_prep.deduplication.onion import MAX_ORDINAL, Table
 from data_prep.deduplication.onion_types import CONTAMINATED, KEPT, SAME_DOCUMENT, SIMILAR_DOCUMENT, Decisions, Scan
 from data_prep.deduplication.similar_documents import Similar, SimilarSettings
-from data_prep.reading.compressed import COMPRESSIONS, density
+from data_prep.reading.compressed import compression_of, density
 from data_prep.reading.parquet import unpacked_size
 from data_prep.sharing.scanning import Batch, Scanner
 
@@ -200,13 +200,13 @@ def text_size(paths: Iterable[Path]) -> int:
     total = 0
     for path in paths:
         size = path.stat().st_size
-        if path.suffix == ".gz" and 18 < size < _SURE_GZIP_BYTES:
+        if compression_of(path) == ".gz" and 18 < size < _SURE_GZIP_BYTES:
             with open(path, "rb") as file:
                 file.seek(-4, os.SEEK_END)
                 size = max(size, struct.unpack("<I", file.read(4))[0])
-        elif path.suffix in COMPRESSIONS:
+        elif compression_of(path):
             size = round(size * density(path))
-        elif path.suffix == ".parquet":
+        elif path.suffix.lower() == ".parquet":
             size = unpacked_size(path)
         total += size
     return total

@@ -158,6 +158,9 @@ def report(sources: Sequence[Source], counts: Mapping[str, CollectCounts], twice
     rows.append(["all", "", "", "", "", *_numbers(total)])
     header = ("corpus", "language", "domain", "licence", "source", "documents", "empty", "passed over", "words", "MB")
     text = "# Corpora\n\n" + markdown_table(header, rows, text_columns=5) + "\n"
+    for source in sources:
+        if source.corpus.other_files:
+            text += f"\nNot read in the folders of {source.corpus.name}: {', '.join(source.corpus.other_files)}\n"
     if total.messages:
         text += "\nPassed over:\n\n" + "".join(f"- {message}\n" for message in total.messages)
     if twice:

@@ -6,6 +6,7 @@ read once more, byte by byte near the damage.
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import io
 import lzma
@@ -14,18 +15,24 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
-COMPRESSIONS = (".gz", ".xz", ".zst")
-COMPRESSION_NAMES = {".gz": "gzip", ".xz": "xz", ".zst": "zstd"}
+COMPRESSION_NAMES = {".gz": "gzip", ".xz": "xz", ".zst": "zstd", ".bz2": "bzip2"}
+COMPRESSIONS = tuple(COMPRESSION_NAMES)
 _BUFFER_BYTES = 1 << 18
 # Compressed bytes before the place where an error came up that are read one by one: the libraries read half of that ahead,
 # gzip as much from Python 3.12 on.
-_NEAR_BYTES = {".gz": 1 << 18, ".xz": 1 << 14, ".zst": 1 << 17}
+_NEAR_BYTES = {".gz": 1 << 18, ".xz": 1 << 14, ".zst": 1 << 17, ".bz2": 1 << 14}
+_MAX_WINDOW_LOG = 31  # zstd --ultra --long=31, as Pushshift and The Pile are packed; the library refuses windows above 2^27 unasked
 _PIECE_BYTES = 1 << 16
 _SAMPLE_BYTES = 1 << 20
 
 
 class DamagedError(Exception):
     """A compressed file that is broken or ends too early."""
+
+
+def compression_of(path: Path) -> str:
+    """Which of `COMPRESSIONS` a file has by its name, in capitals too; empty where it has none."""
+    return suffix if (suffix := path.suffix.lower()) in COMPRESSIONS else ""
 
 
 def open_compressed(path: Path, file: BinaryIO) -> io.BufferedReader:
@@ -51,7 +58,7 @@ def density(path: Path) -> float:
 class _Careful(io.RawIOBase):
     def __init__(self, path: Path, file: BinaryIO) -> None:
         self._path, self._file = path, file
-        self._stream = _stream(path.suffix, file)
+        self._stream = _stream(compression_of(path), file)
         self._given = 0  # bytes
         self._rest: bytes | None = None  # before the damage, once that is found
         self._damage: DamagedError | None = None
@@ -83,16 +90,24 @@ def _stream(suffix: str, file: BinaryIO) -> Any:
         return gzip.GzipFile(fileobj=file)
     if suffix == ".xz":
         return lzma.LZMAFile(file)
-    import pyarrow  # which `datasets` needs anyway
+    if suffix == ".bz2":
+        return bz2.BZ2File(file)
+    from backports import zstd
 
-    return pyarrow.CompressedInputStream(file, "zstd")
+    return zstd.ZstdFile(file, options=_zstd_options())
+
+
+def _zstd_options() -> Any:
+    from backports import zstd
+
+    return {zstd.DecompressionParameter.window_log_max: _MAX_WINDOW_LOG}
 
 
 def _damage(error: Exception) -> DamagedError:
     """What a library's error says of the file; an error of the disk goes through."""
     if isinstance(error, OSError) and error.errno is not None:
         raise error
-    if not isinstance(error, OSError | EOFError | zlib.error | lzma.LZMAError):
+    if not isinstance(error, OSError | EOFError | zlib.error | lzma.LZMAError) and type(error).__name__ != "ZstdError":
         raise error
     return DamagedError(str(error))
 
@@ -104,10 +119,11 @@ def _before_the_damage(path: Path, position: int, given: int) -> bytes:
         position: in the compressed file, to which the library had read.
     """
     found = bytearray()
+    suffix = compression_of(path)
     try:
         with open(path, "rb") as file:
-            slowly = _Slowly(file, position - _NEAR_BYTES[path.suffix])
-            for data in _from_zstd(slowly, given) if path.suffix == ".zst" else _from_members(slowly, path.suffix):
+            slowly = _Slowly(file, position - _NEAR_BYTES[suffix])
+            for data in _from_members(slowly, suffix):
                 skipped = min(given, len(data))
                 given -= skipped
                 found += data[skipped:]
@@ -121,11 +137,6 @@ class _Slowly:
 
     def __init__(self, file: BinaryIO, near: int) -> None:
         self._file, self._near = file, near
-        self.closed = False
-
-    def close(self) -> None:
-        """For pyarrow, which closes what it reads; the file is whose who opened it."""
-        self.closed = True
 
     def read(self, size: int = -1) -> bytes:
         """The next piece, no more than `size` bytes; nothing at the end."""
@@ -134,10 +145,16 @@ class _Slowly:
 
 
 def _from_members(file: _Slowly, suffix: str) -> Iterator[bytes]:
-    """Of gzip and xz, of which one file may hold several."""
+    """What the members (gzip, xz, bzip2) or frames (zstd) of a file hold, of which it may have several."""
 
     def fresh() -> Any:
-        return zlib.decompressobj(wbits=31) if suffix == ".gz" else lzma.LZMADecompressor()
+        if suffix == ".gz":
+            return zlib.decompressobj(wbits=31)
+        if suffix == ".zst":
+            from backports import zstd
+
+            return zstd.ZstdDecompressor(options=_zstd_options())
+        return bz2.BZ2Decompressor() if suffix == ".bz2" else lzma.LZMADecompressor()
 
     member = fresh()
     while piece := file.read():
@@ -147,14 +164,3 @@ def _from_members(file: _Slowly, suffix: str) -> Iterator[bytes]:
             yield member.decompress(piece)
         if member.eof:
             member = fresh()
-
-
-def _from_zstd(file: _Slowly, given: int) -> Iterator[bytes]:
-    import pyarrow
-
-    stream = pyarrow.CompressedInputStream(file, "zstd")
-    while given and (data := stream.read(min(given, _BUFFER_BYTES))):  # known to be whole
-        given -= len(data)
-        yield data
-    while data := stream.read(1):  # of a longer piece an error would take all
-        yield data

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
+import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,7 +16,7 @@ import yaml
 
 from common.artifacts import MANIFEST_NAME
 from common.plain_files import read_yaml
-from data_prep.reading.documents import SUFFIXES, Document, require_text_files
+from data_prep.reading.documents import SUFFIXES_IN_WORDS, Document, is_text_file, require_text_files
 from data_prep.reading.languages import is_language
 
 TABLE_NAME = "corpora.yaml"
@@ -31,6 +34,7 @@ class Corpus:
         language: ISO 639 code, several joined by dashes; empty where it is not known.
         licence, source: for people.
         domain: news, academic, web ...
+        other_files: of its folders, what is not read, by suffix, such as `12 x .pdf`.
     """
 
     name: str
@@ -39,6 +43,7 @@ class Corpus:
     licence: str = ""
     domain: str = ""
     source: str = ""
+    other_files: tuple[str, ...] = ()
 
     @property
     def facts(self) -> dict[str, str]:
@@ -63,14 +68,18 @@ def add_corpus_arguments(parser: argparse.ArgumentParser, *, order: str) -> None
     Args:
         order: what the order of corpora decides.
     """
-    parser.add_argument(
-        "--input",
-        nargs="+",
-        action="append",
-        metavar="[NAME=]FILE",
-        help=f"NAME=FILE... ({', '.join(SUFFIXES)}) or NAME=FOLDER, once per corpus; {order}",
-    )
+    add_named_input_argument(parser, more=f", once per corpus; {order}")
     add_corpora_argument(parser)
+
+
+def add_named_input_argument(parser: argparse.ArgumentParser, *, more: str = "") -> None:
+    """Add --input NAME=FILE... and what to do with the other files of a folder."""
+    parser.add_argument(
+        "--input", nargs="+", action="append", metavar="[NAME=]FILE", help=f"NAME=FILE... ({SUFFIXES_IN_WORDS}) or NAME=FOLDER{more}"
+    )
+    parser.add_argument(
+        "--ignore-other-files", action="store_true", help="read a folder in which more files are of unknown kinds than can be read"
+    )
 
 
 def add_corpora_argument(parser: argparse.ArgumentParser) -> None:
@@ -92,7 +101,9 @@ def corpora_from_arguments(arguments: argparse.Namespace, separator: str | None 
     """
     if (arguments.input is None) == (arguments.corpora is None):
         raise ValueError("give either --input NAME=FILE... or --corpora YAML")
-    return _readable(_from_input(arguments.input) if arguments.input else _from_table(arguments.corpora), separator)
+    if arguments.input:
+        return corpora_from_input(arguments.input, separator, ignore_other_files=arguments.ignore_other_files)
+    return corpora_from_table(arguments.corpora, separator)
 
 
 def corpora_from_table(table: Path, separator: str | None = None) -> list[Corpus]:
@@ -100,9 +111,16 @@ def corpora_from_table(table: Path, separator: str | None = None) -> list[Corpus
     return _readable(_from_table(table), separator)
 
 
-def corpora_from_input(groups: Sequence[Sequence[str]], separator: str | None = None) -> list[Corpus]:
-    """The corpora of `NAME=FILE...` arguments; errors as `corpora_from_arguments`."""
-    return _readable(_from_input(groups), separator)
+def corpora_from_input(groups: Sequence[Sequence[str]], separator: str | None = None, *, ignore_other_files: bool = False) -> list[Corpus]:
+    """The corpora of `NAME=FILE...` arguments; what of a folder is not read is said and kept in `other_files`.
+
+    Args:
+        ignore_other_files: do not refuse a folder of which most files are of kinds that are not read.
+
+    Raises:
+        ValueError: as `corpora_from_arguments`.
+    """
+    return _readable(_from_input(groups, ignore_other_files), separator)
 
 
 def _readable(corpora: list[Corpus], separator: str | None) -> list[Corpus]:
@@ -142,7 +160,7 @@ def _is_of_a_stage(path: Path) -> bool:
     return any((directory / MANIFEST_NAME).is_file() for directory in path.resolve().parents[:_STAGE_DEPTH])
 
 
-def _from_input(groups: Sequence[Sequence[str]]) -> list[Corpus]:
+def _from_input(groups: Sequence[Sequence[str]], ignore_other_files: bool) -> list[Corpus]:
     files: dict[str, list[Path]] = {}
     for group in groups:
         name = ""
@@ -157,17 +175,52 @@ def _from_input(groups: Sequence[Sequence[str]]) -> list[Corpus]:
                 raise ValueError(f"--input {argument} has no corpus name; expected NAME=FILE, for example web={argument}")
             else:
                 files[name].append(Path(argument))
-    return [Corpus(name, tuple(file for path in paths for file in _files_of(path))) for name, paths in files.items()]
+    corpora = []
+    for name, paths in files.items():
+        read: list[Path] = []
+        others: list[str] = []
+        for path in paths:
+            found, left = _files_of(path, ignore_other_files)
+            read, others = read + found, others + left
+        corpora.append(Corpus(name, tuple(read), other_files=tuple(others)))
+    return corpora
 
 
-def _files_of(path: Path) -> list[Path]:
-    """A file itself; of a folder all text files in it and below, in alphabetical order."""
+def _files_of(path: Path, ignore_other_files: bool) -> tuple[list[Path], list[str]]:
+    """A file itself; of a folder all text files in it and below, in alphabetical order, and how many there are of each other suffix.
+
+    Neither hidden files and folders nor what an unfinished command left is looked at; nor is what lies beside the text in an output of a stage.
+    """
     if not path.is_dir():
-        return [path]
-    files = sorted(file for file in path.rglob("*") if file.is_file() and file.name.endswith(SUFFIXES) and not file.name.startswith("."))
+        return [path], []
+    files: list[Path] = []
+    others = Counter[str]()
+    for directory, names, found in os.walk(path):
+        names[:] = sorted(name for name in names if not _is_left(name))
+        of_a_stage = _is_of_a_stage(Path(directory) / MANIFEST_NAME)
+        for file in (Path(directory) / name for name in found if not _is_left(name)):
+            # A .json beside others is a setting or a description far more often than text.
+            if is_text_file(file) and file.suffix.lower() != ".json" and file.is_file():
+                files.append(file)
+            elif not of_a_stage:
+                others[file.suffix.lower() or "without a suffix"] += 1
+    by_suffix = [f"{count:,} x {suffix}" for suffix, count in others.most_common()]
     if not files:
-        raise ValueError(f"the folder {path} has no text file; expected names ending in {', '.join(SUFFIXES)}")
-    return files
+        also = f", only {', '.join(by_suffix)}" if by_suffix else ""
+        raise ValueError(f"the folder {path} has no text file{also}; expected names ending in {SUFFIXES_IN_WORDS}")
+    if (number := others.total()) > len(files) and not ignore_other_files:
+        raise ValueError(
+            f"the folder {path} has {len(files):,} text files and {number:,} others ({', '.join(by_suffix)}), which would not be read; move or"
+            " convert what is text, or give --ignore-other-files"
+        )
+    if by_suffix:
+        print(f"{path}: {number:,} files are not read: {', '.join(by_suffix)}", file=sys.stderr)
+    return sorted(files), by_suffix
+
+
+def _is_left(name: str) -> bool:
+    """Whether a name is hidden (notebooks', a Mac's) or one of unfinished work."""
+    return name.startswith(".") or name.endswith(".unfinished") or ".partial-" in name
 
 
 def _from_table(path: Path) -> list[Corpus]:

@@ -1,8 +1,8 @@
 """Documents: the text of plain, JSON Lines, Parquet and vertical files, one document at a time, with errors that name file and line.
 
-A `.jsonl` line is one document, under `--text-key`, and so is a row of a `.parquet` file.  So is a line of a `.txt` file, unless empty lines
+A line of a `.jsonl` file (`.ndjson`, `.json` as mC4, C4 and dolma call them) is one document, under `--text-key`, and so is a row of a `.parquet` file.  So is a line of a `.txt` file, unless empty lines
 in it say that documents may be longer: then `--document-separator` must tell.  A `.vert` file has a token a line, a `.prevert` file its paragraphs, see `data_prep.reading.vertical`.
-All but Parquet may be compressed (`.gz`, `.xz`, `.zst`).
+All but Parquet may be compressed (`.gz`, `.xz`, `.zst`, `.bz2`).  Capitals in a name's suffix make no difference.
 """
 
 from __future__ import annotations
@@ -15,10 +15,12 @@ from typing import Any, NamedTuple
 
 from common.progress import Counter, Progress
 from common.system_errors import shown_name
-from data_prep.reading.compressed import COMPRESSION_NAMES, COMPRESSIONS, DamagedError, open_compressed
+from data_prep.reading.compressed import COMPRESSION_NAMES, COMPRESSIONS, DamagedError, compression_of, open_compressed
 
-_KINDS = (".txt", ".jsonl", ".vert", ".prevert")
+_KINDS = (".txt", ".jsonl", ".json", ".ndjson", ".vert", ".prevert")
+_LINES_OF_JSON = (".jsonl", ".json", ".ndjson")
 SUFFIXES = (*_KINDS, ".parquet", *(kind + compression for compression in COMPRESSIONS for kind in _KINDS))
+SUFFIXES_IN_WORDS = f"{', '.join(_KINDS)} (each also {', '.join(COMPRESSIONS)}), .parquet"
 SEPARATORS = ("line", "blank-line", "file")
 _REPORT_BYTES = 1 << 18
 _PIECE_BYTES, _LINES_BYTES = 1 << 20, 1 << 17  # read at once
@@ -111,7 +113,7 @@ class Documents:
 
 def add_input_arguments(parser: argparse.ArgumentParser) -> None:
     """Add --input and the arguments of `add_format_arguments`."""
-    parser.add_argument("--input", type=Path, nargs="+", required=True, metavar="FILE", help=f"text files ({', '.join(SUFFIXES)})")
+    parser.add_argument("--input", type=Path, nargs="+", required=True, metavar="FILE", help=f"text files ({SUFFIXES_IN_WORDS})")
     add_format_arguments(parser)
 
 
@@ -156,13 +158,19 @@ def require_text_files(paths: Iterable[Path], separator: str | None = None) -> N
             raise ValueError(f"the name of the input file {shown_name(path)} is no UTF-8, which no output could hold; rename it") from None
         if not path.is_file():
             raise ValueError(f"the input {path} is not a file; name the files in it one by one")
-        if not path.name.endswith(SUFFIXES):
-            raise ValueError(f"the input file {path} is of an unknown kind; expected a name ending in {', '.join(SUFFIXES)}")
+        if not is_text_file(path):
+            raise ValueError(f"the input file {path} is of an unknown kind; expected a name ending in {SUFFIXES_IN_WORDS}")
+
+
+def is_text_file(path: Path) -> bool:
+    """Whether a name is one of a text file."""
+    return path.name.lower().endswith(SUFFIXES)
 
 
 def kind_of(path: Path) -> str:
     """What a file is, by its name: `.txt`, `.jsonl`, `.vert`, `.prevert` or `.parquet`, whatever its compression."""
-    return (path.with_suffix("") if path.suffix in COMPRESSIONS else path).suffix
+    kind = (path.with_suffix("") if compression_of(path) else path).suffix.lower()
+    return ".jsonl" if kind in _LINES_OF_JSON else kind
 
 
 def text_key_of(path: Path, text_key: str) -> str:
@@ -424,7 +432,7 @@ def raw_pieces(
     number, begun, size, passed_over = 1, list[bytes](), 0, False  # begun: of the line of that number
     with open(path, "rb") as file:
         reported = 0
-        stream = open_compressed(path, file) if path.suffix in COMPRESSIONS else file
+        stream = open_compressed(path, file) if compression_of(path) else file
         try:
             while data := stream.read1(piece_bytes):
                 if passed_over:
@@ -448,8 +456,10 @@ def raw_pieces(
                 yield number, b"".join(begun)
         except DamagedError as error:
             after = f" after line {number - 1}" if number > 1 else ""
-            what = COMPRESSION_NAMES[path.suffix]
-            yield number, (f"broken {what}", f"{path} is no complete {what} file{after}: {error}; copy or compress it again")
+            what = COMPRESSION_NAMES[compression_of(path)]
+            size = path.stat().st_size
+            unread = f" (about {size - file.tell():,} of its {size:,} bytes were not read)" if file.tell() < size else ""
+            yield number, (f"broken {what}", f"{path} is no complete {what} file{after}: {error}{unread}; copy or compress it again")
         if progress is not None:
             progress.advance(path.stat().st_size - reported)
 

@@ -43,11 +43,21 @@ def read_rows(
                     done = size * number // max(file.metadata.num_rows, 1)
                     progress.advance(done - reported)
                     reported = done
-    except (pyarrow.ArrowException, UnicodeDecodeError) as error:
-        message = f"{path} is no whole Parquet file: {str(error).splitlines()[0]} (after row {number}); copy it again"
+    except (pyarrow.ArrowException, UnicodeDecodeError, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        what = str(error).splitlines()[0]
+        if any(word in what.lower() for word in ("not supported", "not implemented", "crypt")):
+            reason, message = (
+                "unreadable Parquet",
+                f"{path} is packed or encrypted in a way that pyarrow {pyarrow.__version__} does not read: {what}",
+            )
+            message += f" (after row {number}); write it again with zstd or snappy and without encryption"
+        else:
+            reason, message = "broken Parquet", f"{path} is no whole Parquet file: {what} (after row {number}); copy it again"
         if bad is None:
             raise ValueError(message) from error
-        bad(number + 1, "broken Parquet", message)
+        bad(number + 1, reason, message)
 
 
 def plain_value(value: Any) -> Any:

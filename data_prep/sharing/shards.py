@@ -21,7 +21,8 @@ from typing import Any, TypeVar
 
 from common.artifacts import free_output, make_group_readable, make_place, sync_tree, written_aside
 from common.own_children import end_with_parent
-from data_prep.reading.documents import COMPRESSIONS, SUFFIXES
+from data_prep.reading.compressed import compression_of
+from data_prep.reading.documents import SUFFIXES
 from data_prep.sharing import crew
 
 Item = TypeVar("Item")
@@ -279,10 +280,11 @@ def shard_names(paths: Iterable[Path]) -> list[str]:
     """Names of output shards: number and stem of each input, so that they sort as given and never meet; compressed if the input is, zstd as zstd."""
     names = []
     for number, path in enumerate(paths):
-        stem = next(
-            (path.name.removesuffix(suffix) for suffix in sorted(SUFFIXES, key=len, reverse=True) if path.name.endswith(suffix)), path.name
-        )
-        packed = ".zst" if path.suffix == ".zst" else ".gz" if path.suffix in (*COMPRESSIONS, ".parquet") else ""
+        name = path.name.lower()
+        cut = max((len(suffix) for suffix in SUFFIXES if name.endswith(suffix)), default=0)
+        stem = path.name[: len(name) - cut]
+        compression = compression_of(path)
+        packed = ".zst" if compression == ".zst" else ".gz" if compression or name.endswith(".parquet") else ""
         names.append(f"{number:05d}_{stem}.jsonl{packed}")
     return names
 

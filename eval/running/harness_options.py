@@ -9,7 +9,7 @@ from typing import Any
 
 from conversion.checkpoints.hf_model import DTYPES
 from conversion.measuring.bits_per_byte import START_TOKEN_RULES
-from data_prep.reading.documents import SUFFIXES, add_format_arguments
+from data_prep.reading.documents import SUFFIXES_IN_WORDS, add_format_arguments
 from eval.running.backends import BACKENDS
 from eval.running.chat import OWN_TEMPLATE
 
@@ -26,7 +26,7 @@ def add_harness_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--base", type=Path, metavar="DIR", help="model of LoRA adapters (PEFT) among --model, where their config names no folder here"
     )
-    parser.add_argument("--text", nargs="+", default=[], metavar="NAME=FILE", help=f"held-out texts ({', '.join(SUFFIXES)})")
+    parser.add_argument("--text", nargs="+", default=[], metavar="NAME=FILE", help=f"held-out texts ({SUFFIXES_IN_WORDS})")
     add_format_arguments(parser)
     parser.add_argument(
         "--tasks", nargs="+", default=[], metavar="TASK", help="lm-eval tasks of eval/tasks, of --task-dir and of lm-eval itself"

@@ -618,3 +618,31 @@ def test_glot500_has_all_its_codes() -> None:
         line.split("\t")[0] for line in (KNOWN_TABLE.parent / "glot500.tsv").read_text().splitlines() if line and not line.startswith("#")
     ]
     assert len({row for row in rows if "_" in row}) >= 511, "as many languages as the paper has, some in two scripts"
+
+
+def test_what_of_a_folder_is_not_read_is_counted_or_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Hidden files and what an unfinished command left are no text of a corpus."""
+    line = '{"text": "Dober dan."}\n'
+    for name in (
+        "a.jsonl",
+        "B.JSONL",
+        "e.parquet.crc",
+        "._a.jsonl",
+        ".checkpoints/a.jsonl",
+        ".old.unfinished/text/web/a.jsonl",
+        "x.partial-1_2/a.jsonl",
+    ):
+        (tmp_path / "folder" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "folder" / name).write_text(line)
+    words = ["--input", f"w={tmp_path / 'folder'}", "--output", str(tmp_path / "out")]
+    assert main(words) == 0
+    assert len(list((tmp_path / "out/text/w").iterdir())) == 2
+    said = "1 x .crc"
+    assert said in capsys.readouterr().err and f"Not read in the folders of w: {said}" in (tmp_path / "out/report.md").read_text()
+    for number in range(3):
+        (tmp_path / f"folder/{number}.pdf").touch()
+    with pytest.raises(
+        ValueError, match=r"has 2 text files and 4 others \(3 x \.pdf, 1 x \.crc\), which would not be read; move or convert"
+    ):
+        main([*words[:-1], str(tmp_path / "other")])
+    assert main([*words[:-1], str(tmp_path / "other"), "--ignore-other-files"]) == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import json
 import lzma
@@ -16,13 +17,14 @@ from pathlib import Path
 
 import pyarrow
 import pytest
+from backports import zstd
 from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import parquet
 
 from common.artifacts import read_manifest
 from data_prep.reading import documents
-from data_prep.reading.documents import SUFFIXES, BadInput, Document, Documents, batches, read_documents
+from data_prep.reading.documents import SUFFIXES_IN_WORDS, BadInput, Document, Documents, batches, read_documents
 from tests.processes import ROOT
 
 Write = Callable[[str, str | bytes], Path]
@@ -125,7 +127,7 @@ def test_bad_lines_are_named(write: Write, sentence: str) -> None:
     "content, after, reason",
     [
         (gzip.compress(b"a\n" * 99, mtime=0)[:-9], " after line 99", "Compressed file ended before the end-of-stream marker was reached"),
-        (b"a\nb\n", "", "Not a gzipped file (b'a\\n')"),
+        (b"a\nb\n", "", "Not a gzipped file (b'a\\n') (about 2 of its 4 bytes were not read)"),
     ],
     ids=["truncated", "plain"],  # processes that share the tests must name them alike, whatever second they start in
 )
@@ -148,7 +150,7 @@ def test_files_are_checked_before_reading(tmp_path: Path, write: Write) -> None:
     for path, sentence in {
         tmp_path / "none.txt": f"the input file {tmp_path / 'none.txt'} does not exist",
         tmp_path: f"the input {tmp_path} is not a file; name the files in it one by one",
-        unknown: f"the input file {unknown} is of an unknown kind; expected a name ending in {', '.join(SUFFIXES)}",
+        unknown: f"the input file {unknown} is of an unknown kind; expected a name ending in {SUFFIXES_IN_WORDS}",
     }.items():
         with pytest.raises(ValueError) as error:
             Documents([path])
@@ -273,7 +275,10 @@ def test_a_cut_zstd_file_is_one_sentence(tmp_path: Path) -> None:
     words = [sys.executable, "-m", "data_prep.collect", "--input", f"a={path}", "--workers", "1", "--output", str(tmp_path / "out")]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 2
-    assert done.stderr == f"error: {path} is no complete zstd file: Truncated compressed stream; copy or compress it again\n"
+    assert done.stderr == (
+        f"error: {path} is no complete zstd file: Compressed file ended before the end-of-stream marker was reached;"
+        " copy or compress it again\n"
+    )
 
 
 @pytest.mark.some(3)
@@ -334,4 +339,38 @@ def test_parquet_bytes_are_text_or_refused(tmp_path: Path) -> None:
         f"{path}, row 4 holds under 'hash' what is neither text nor a number; leave that column out or write it as text",
     ]
     with pytest.raises(ValueError, match=rf"^{path}, row 2 holds bytes under 'text'"):
+        list(read_documents(path))
+
+
+def test_names_of_published_corpora_are_read(tmp_path: Path) -> None:
+    """mC4's, C4's and dolma's `.json.gz`, bzip2, capitals, and zstd with a window that its library refuses unasked."""
+    line = b'{"text": "Dober dan."}\n'
+    long = zstd.ZstdCompressor(
+        options={zstd.CompressionParameter.window_log: 28, zstd.CompressionParameter.enable_long_distance_matching: 1}
+    )
+    packed = {
+        "c4.json.gz": gzip.compress(line),
+        "a.jsonl.bz2": bz2.compress(line) + bz2.compress(line),
+        "A.JSONL": line,
+        "b.ndjson": line,
+        "window.jsonl.zst": long.compress(line) + long.flush(),
+    }
+    for name, data in packed.items():
+        (tmp_path / name).write_bytes(data)
+        assert [document.text for document in read_documents(tmp_path / name)] == ["Dober dan."] * (2 if "bz2" in name else 1), name
+    cut = tmp_path / "cut.jsonl.bz2"
+    cut.write_bytes(bz2.compress(line) + bz2.compress(line)[:-5])
+    bad: list[BadInput] = []
+    assert [document.text for document in read_documents(cut, on_bad=bad.append)][:1] == ["Dober dan."]
+    assert bad[0].reason == "broken bzip2"
+
+
+def test_parquet_that_the_library_does_not_read_is_not_called_damaged(tmp_path: Path) -> None:
+    path = tmp_path / "lzo.parquet"
+    parquet.write_table(pyarrow.table({"text": ["Dober dan."]}), path, compression="snappy", use_dictionary=False)
+    data = path.read_bytes()
+    # The column's codec in the footer: SNAPPY is 1, LZO 3, as zigzag numbers of its compact protocol, behind the list of names.
+    place = data.rindex(b"\x18\x04text\x15\x02") + 7
+    path.write_bytes(data[:place] + b"\x06" + data[place + 1 :])
+    with pytest.raises(ValueError, match=r"in a way that pyarrow .* does not read: .*write it again"):
         list(read_documents(path))
