@@ -38,9 +38,9 @@ def main() -> None:
 def start_engine() -> None:
     """A world of one process."""
     from nemo_patches.cpu_device import present_cpu_as_device
-    from nemo_patches.quick import quick_imports
+    from nemo_patches.quiet import quiet_imports
 
-    with quick_imports():
+    with quiet_imports():
         present_cpu_as_device()
         import torch
 

@@ -122,9 +122,9 @@ def recipe_overrides(size: Size, inputs: Path) -> list[str]:
 def bare(size: Size, inputs: Path, output: Path) -> Clock:
     """The same model, optimizer and batch in the shortest loop that Megatron-core allows: random tokens, nothing logged."""
     from nemo_patches.cpu_device import present_cpu_as_device
-    from nemo_patches.quick import quick_imports
+    from nemo_patches.quiet import quiet_imports
 
-    with quick_imports():
+    with quiet_imports():
         on_cpu = present_cpu_as_device()
         import nemo.collections.llm  # noqa: F401
         import torch

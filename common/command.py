@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from common import start_up, system_errors
+from common import system_errors
 
 DONE, WRONG, MISUSED = 0, 1, 2
 _MOST_WORKERS, _WORKERS_A_PROCESSOR = 256, 4  # the larger of both; more wait for each other
@@ -131,7 +131,6 @@ def run(main: Callable[[Sequence[str] | None], int]) -> None:
     shows of the former too.  Who stops reading what is printed (`| head`) ends the command quietly.  SIGTERM (Slurm, `kill`) ends like an
     exception, so that half-written outputs are removed, and so does a terminal that is closed (SIGHUP), except under `nohup`.
     """
-    start_up.begins()
     signal.signal(signal.SIGTERM, _terminate)
     if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
         signal.signal(signal.SIGHUP, _terminate)

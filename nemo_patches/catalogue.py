@@ -1,6 +1,6 @@
-"""Check all patches, and the packages that are imported lazily, against the installed libraries and list them.
+"""List all patches with what they are for, and check them against the installed libraries.
 
-Exit code 1 if any does not fit.  Training refuses to start with a patch that does not; a package that does not is imported whole.
+Exit code 1 if one does not fit.  Training refuses to start without a patch that its numbers need; without another one it goes on.
 """
 
 from __future__ import annotations
@@ -20,17 +20,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     from nemo_patches.quiet import quiet_imports
 
     with quiet_imports():
-        from nemo_patches import cpu_device, fake_devices, fake_storage, gradient_norm, lazy_compile, no_allocator, torch_adam
-        from nemo_patches.core import check
-        from nemo_patches.lazy_packages import LAZY
+        from nemo_patches import cpu_device, fake_devices, fake_storage, gradient_norm, no_allocator, torch_adam
+        from nemo_patches.core import misfit
 
-        everywhere = (*lazy_compile.PATCHES, *cpu_device.PATCHES, *torch_adam.PATCHES, *gradient_norm.PATCHES)
-        patches = (*everywhere, *fake_devices.PATCHES, *fake_storage.PATCHES)
-        problems = [*check(patches), *filter(None, (package.problem() for package in LAZY)), *filter(None, [no_allocator.problem()])]
+        patches = (
+            *(*cpu_device.PATCHES, *torch_adam.PATCHES, *gradient_norm.PATCHES),
+            *(*fake_devices.PATCHES, *fake_storage.PATCHES),
+        )
+        problems = [*filter(None, map(misfit, patches)), *filter(None, [no_allocator.problem()])]
     for patch in patches:
-        print(f"{patch.target}  ({patch.package} {', '.join(patch.digests)})")
-    for package in LAZY:
-        print(f"{package.name}  (lazily, {package.distribution} {', '.join(package.digests)})")
+        known = f"{patch.package} {', '.join(patch.digests) or 'of any version'}"
+        kind = "comfort" if patch.comfort else "needed" if patch.digests else "replaced whole"
+        print(f"{patch.target}  ({known}; {kind}): {patch.reason} Until {patch.remove_when}")
     for problem in problems:
         print(f"does not fit: {problem}")
     return command.WRONG if problems else command.DONE

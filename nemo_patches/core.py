@@ -1,4 +1,8 @@
-"""Patches that carry their guards: what is replaced, in which version, why, and when it can go."""
+"""Patches that carry their guards: what is replaced, in which version, why, and when it can go.
+
+Those with digests call or rely on the code that they know.  Of them, what is needed for right numbers is refused on any other code; what only saves
+time or memory (`comfort`) is then left out.  A patch without digests has no use for the original, so any version that has the function will do.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +18,6 @@ from typing import Any
 
 import xxhash
 
-BUILTIN = "builtin"  # the digest of a function written in C: its version alone guards it
 _originals: dict[str, Any] = {}
 
 
@@ -30,9 +33,10 @@ class Patch:
         target: `module:attribute.path` of the function.
         wrap: takes the original and gives its replacement.
         package: the distribution whose version decides.
-        digests: version -> `source_digest` of the original in that version.
+        digests: version -> `source_digest` of the original in that version; none where the original does not matter.
         reason: why it is needed.
         remove_when: the condition that ends it.
+        comfort: whether numbers are right without it.
     """
 
     target: str
@@ -41,6 +45,7 @@ class Patch:
     digests: Mapping[str, str]
     reason: str
     remove_when: str
+    comfort: bool = False
 
     def owner(self) -> tuple[Any, str]:
         """The object that holds the function, and the name it has there."""
@@ -54,11 +59,7 @@ class Patch:
 
 def source_digest(function: Callable[..., Any]) -> str:
     """Digest of a function's code and signature; comments, layout and docstring do not count."""
-    try:
-        source = textwrap.dedent(inspect.getsource(function))
-    except (TypeError, OSError):
-        return BUILTIN
-    definition = ast.parse(source).body[0]
+    definition = ast.parse(textwrap.dedent(inspect.getsource(function))).body[0]
     for node in ast.walk(definition):
         body = getattr(node, "body", None)
         if isinstance(body, list) and body and isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant):
@@ -89,45 +90,53 @@ def file_problem(name: str, package: str, digests: Mapping[str, str], path: Path
     return None if found == expected else f"{file} of {package} {version} has digest {found}; expected {expected}"
 
 
-def check(patches: Iterable[Patch]) -> list[str]:
-    """What keeps the patches from fitting the installed libraries, one sentence each; empty if all fit."""
-    problems = []
-    for patch in patches:
-        if patch.target in _originals:
-            continue
-        try:
-            version = metadata.version(patch.package).partition("+")[0]
-            owner, name = patch.owner()
-            original = inspect.getattr_static(owner, name) if inspect.isclass(owner) else getattr(owner, name)
-        except (ImportError, AttributeError) as error:
-            problems.append(f"{patch.target} is not there: {error}")
-            continue
-        expected = patch.digests.get(version)
-        if expected is None:
-            problems.append(f"{patch.target} is known for {patch.package} {', '.join(patch.digests)}; found {version}")
-        elif (found := source_digest(original)) != expected:
-            problems.append(f"{patch.target} of {patch.package} {version} has digest {found}; expected {expected}")
-    return problems
+def misfit(patch: Patch) -> str | None:
+    """What keeps a patch from fitting the installed library, in a sentence; None if it fits."""
+    if patch.target in _originals:
+        return None
+    try:
+        version = metadata.version(patch.package).partition("+")[0]
+        owner, name = patch.owner()
+        original = inspect.getattr_static(owner, name) if inspect.isclass(owner) else getattr(owner, name)
+    except (ImportError, AttributeError) as error:
+        return f"{patch.target} is not there: {error}"
+    if not patch.digests:
+        return None
+    expected = patch.digests.get(version)
+    if expected is None:
+        return f"{patch.target} is known for {patch.package} {', '.join(patch.digests)}; found {version}"
+    if (found := source_digest(original)) != expected:
+        return f"{patch.target} of {patch.package} {version} has digest {found}; expected {expected}"
+    return None
 
 
-def apply(patches: Iterable[Patch]) -> None:
-    """Apply all patches or none; applying twice is applying once.
+def apply(patches: Iterable[Patch]) -> list[str]:
+    """Apply all patches that fit, or none where one that is needed does not; applying twice is applying once.
+
+    Returns:
+        A sentence for each that was left out.
 
     Raises:
-        PatchError: naming every patch that does not fit.
+        PatchError: naming every needed patch that does not fit.
     """
     patches = tuple(patches)
-    problems = check(patches)
-    if problems:
+    misfits = {patch.target: problem for patch in patches if (problem := misfit(patch))}
+    # Nobody calls a function that is not there, so what replaces one whole is not needed.
+    if problems := [problem for patch in patches if patch.digests and not patch.comfort and (problem := misfits.get(patch.target))]:
         raise PatchError(
             "these patches do not fit the installed libraries: " + "; ".join(problems) + ". Install the versions of requirements.txt"
         )
     for patch in patches:
-        if patch.target not in _originals:
+        if patch.target not in _originals and patch.target not in misfits:
             owner, name = patch.owner()
             original = getattr(owner, name)
             setattr(owner, name, patch.wrap(original))
             _originals[patch.target] = original
+    return [
+        f"{problem}; left out, which costs time or memory alone"
+        for patch in patches
+        if patch.comfort and (problem := misfits.get(patch.target))
+    ]
 
 
 def revert(patches: Iterable[Patch]) -> None:

@@ -163,12 +163,12 @@ def _complete(weights: Path, shards: list[Any], checkpoint: dict[str, Any]) -> N
         save_config(CheckpointingConfig("torch_dist", 1), str(weights))
 
 
-def _patch(target: str, package: str, version: str, digest: str, wrap: Callable[..., Any]) -> Patch:
+def _patch(target: str, package: str, digests: Mapping[str, str], wrap: Callable[..., Any]) -> Patch:
     return Patch(
         target=target,
         wrap=wrap,
         package=package,
-        digests={version: digest},
+        digests=digests,
         reason="A rehearsal has no other ranks, and no numbers that could be stored.",
         remove_when="Megatron-core can plan a checkpoint without writing it.",
     )
@@ -189,17 +189,26 @@ def _common_by_any_rank(original: Callable[..., Any]) -> Callable[..., Any]:
     return save_common
 
 
-_MEGATRON = ("megatron-core", "0.15.3")
 _CHECKPOINTING = "megatron.core.dist_checkpointing"
 PATCHES = (
-    _patch(f"{_CHECKPOINTING}.strategies.common:TorchCommonSaveStrategy.save_common", *_MEGATRON, "660d5822576d4d2b", _common_by_any_rank),
-    _patch(f"{_CHECKPOINTING}.validation:validate_sharding_integrity", *_MEGATRON, "5242039193befeed", _returning_none),
-    _patch(f"{_CHECKPOINTING}.state_dict_utils:validate_sharding_integrity", *_MEGATRON, "5242039193befeed", _returning_none),
-    _patch(f"{_CHECKPOINTING}.strategies.fully_parallel:validate_sharding_integrity", *_MEGATRON, "5242039193befeed", _returning_none),
-    _patch("torch.distributed.checkpoint.filesystem:FileSystemReader.read_data", "torch", "2.13.0", "3a18ed532e398d69", _read_nothing),
-    _patch("torch.distributed.checkpoint.utils:_DistWrapper.__init__", "torch", "2.13.0", "e9ee982139744d53", _alone),
     _patch(
-        "torch.distributed.checkpoint.default_planner:_validate_global_plan", "torch", "2.13.0", "0d76544132774ba8", _returning_no_errors
+        f"{_CHECKPOINTING}.strategies.common:TorchCommonSaveStrategy.save_common",
+        "megatron-core",
+        {"0.15.3": "660d5822576d4d2b"},
+        _common_by_any_rank,
     ),
-    _patch("nemo.lightning.io.pl:MegatronCheckpointIO.save_checkpoint", "nemo-toolkit", "2.7.3", "9bb5d854407b7659", _describing),
+    _patch(f"{_CHECKPOINTING}.validation:validate_sharding_integrity", "megatron-core", {"0.15.3": "5242039193befeed"}, _returning_none),
+    _patch(
+        f"{_CHECKPOINTING}.state_dict_utils:validate_sharding_integrity", "megatron-core", {"0.15.3": "5242039193befeed"}, _returning_none
+    ),
+    _patch(
+        f"{_CHECKPOINTING}.strategies.fully_parallel:validate_sharding_integrity",
+        "megatron-core",
+        {"0.15.3": "5242039193befeed"},
+        _returning_none,
+    ),
+    _patch("torch.distributed.checkpoint.filesystem:FileSystemReader.read_data", "torch", {}, _read_nothing),
+    _patch("torch.distributed.checkpoint.utils:_DistWrapper.__init__", "torch", {}, _alone),
+    _patch("torch.distributed.checkpoint.default_planner:_validate_global_plan", "torch", {}, _returning_no_errors),
+    _patch("nemo.lightning.io.pl:MegatronCheckpointIO.save_checkpoint", "nemo-toolkit", {"2.7.3": "9bb5d854407b7659"}, _describing),
 )

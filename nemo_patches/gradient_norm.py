@@ -43,6 +43,7 @@ PATCHES = (
         digests={"0.15.3": "8d13bf0a03fc9ecd"},
         reason="It waits for the GPU once for each part of a parameter.",
         remove_when="the norm stays on the device until it has been summed over the ranks.",
+        comfort=True,
     ),
     Patch(
         target="megatron.core.optimizer.clip_grads:multi_tensor_scale_impl",
@@ -51,5 +52,6 @@ PATCHES = (
         digests={"0.15.3": "f93d9fde156e76a5"},
         reason="It copies each gradient that it cuts.",
         remove_when="gradients are multiplied where they are.",
+        comfort=True,
     ),
 )

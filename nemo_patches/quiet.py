@@ -13,7 +13,6 @@ import os
 import warnings
 from collections.abc import Iterator
 
-from common import start_up
 from nemo_patches.no_allocator import compile_no_allocator
 
 VERBOSE = bool(os.environ.get("SCION_VERBOSE"))
@@ -23,29 +22,16 @@ VERBOSE = bool(os.environ.get("SCION_VERBOSE"))
 def quiet_imports() -> Iterator[None]:
     """Import NeMo inside this: it warns of every optional package that is absent, and of its own deprecation.
 
-    The collector of cycles waits meanwhile, which takes a third off: again and again it would walk through the million objects that an import
-    makes to stay.  Nor does it walk through them afterwards, when training goes on or the process ends: they are frozen.
-    Nothing is compiled meanwhile.
+    The garbage collector waits meanwhile: a third of the import would be its walks through a million objects that stay.
     """
     compile_no_allocator()
-    with _collector_waits():
-        if VERBOSE:
-            yield
-        else:
-            with _quiet():
-                yield
-
-
-@contextlib.contextmanager
-def _collector_waits() -> Iterator[None]:
-    collects = gc.isenabled()
     gc.disable()
     try:
-        yield
+        with contextlib.nullcontext() if VERBOSE else _quiet():
+            yield
     finally:
-        start_up.is_over()
-        if collects:
-            gc.enable()
+        gc.freeze()
+        gc.enable()
 
 
 @contextlib.contextmanager

@@ -92,6 +92,7 @@ PATCHES = tuple(
         digests={"0.15.3": digest},
         reason=reason,
         remove_when="a run without TransformerEngine and apex resumes with the losses of an uninterrupted one.",
+        comfort=wrap is _steps_in_one_transfer,
     )
     for method, wrap, digest, reason in (
         (

@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from common import start_up
 from common.artifacts import combined_digest, read_manifest, require_same_tokenizer
 from common.quiet_library import quiet_transformers
 from conversion.checkpoints.adapter import adapter_digest, add_adapter, find_base, is_adapter
@@ -224,14 +223,12 @@ def _require_causal(model: PreTrainedModel, checkpoint: Checkpoint) -> None:
 
 
 def require_device(device: str) -> str:
-    """The device, if this machine has it; who asks has its libraries and is about to fill it, so the start of the process is over.
+    """The device, if this machine has it.
 
     Raises:
         ValueError: if it is no device that models run on, or is not there.
     """
     import torch
-
-    start_up.is_over()
 
     try:
         found = torch.device(device)

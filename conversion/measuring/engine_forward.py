@@ -17,10 +17,10 @@ from common.plain_files import read_json
 def main(argv: list[str]) -> None:
     """The argument is a folder with `task.json` and `batch.safetensors`, into which the results go."""
     from conversion.measuring.float64 import in_float64
-    from nemo_patches.quick import quick_imports
+    from nemo_patches.quiet import quiet_imports
 
     work_dir = Path(argv[0])
-    with quick_imports():
+    with quiet_imports():
         from nemo_patches.cpu_device import present_cpu_as_device
 
         present_cpu_as_device()

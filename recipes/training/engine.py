@@ -12,7 +12,7 @@ from common.lease import Fence
 from conversion.checkpoints.factors import read_factors
 from conversion.families import family_of
 from data_prep.megatron.index import PREFIX
-from nemo_patches.quick import quick_imports
+from nemo_patches.quiet import quiet_imports
 from recipes.numbers import arithmetic
 from recipes.numbers.batches import batches_of
 from recipes.numbers.recomputation import FEED_FORWARD, resolved
@@ -28,7 +28,7 @@ from recipes.runs.launch import process_rank
 from recipes.runs.stopping import StopSignals
 from recipes.runs.watchdog import Watchdog
 
-with quick_imports():
+with quiet_imports():
     from nemo_patches.cpu_device import present_cpu_as_device
 
     ON_CPU = present_cpu_as_device()  # first, so that nothing keeps an unpatched name
@@ -299,7 +299,9 @@ def make_trainer(recipe: Recipe, callbacks: RunCallbacks, *, run_dir: Path, star
         start_from_weights: load the weights of the recipe's checkpoint; a run that is resumed loads more, from its own.
     """
     if USING_PYTORCH_OPTIMIZER:  # TransformerEngine's and apex's Adam and norm need no patch
-        apply((*torch_adam.PATCHES, *gradient_norm.PATCHES))
+        for note in apply((*torch_adam.PATCHES, *gradient_norm.PATCHES)):
+            if process_rank() == 0:
+                print(f"note: {note}", flush=True)
     strategy = _strategy(recipe)
     if start_from_weights:
         weights = Path(recipe.model.checkpoint) / "weights"

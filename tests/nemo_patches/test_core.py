@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import types
 from collections.abc import Iterator
@@ -75,9 +76,14 @@ def test_changed_body_is_refused_and_nothing_is_applied(library: types.ModuleTyp
     assert library.other() == 1
 
 
-def test_unknown_version_is_refused(library: types.ModuleType) -> None:
-    with pytest.raises(PatchError, match=rf"patched_library:answer is known for pytest 0\.1; found {pytest.__version__}"):
+def test_unknown_version_is_refused_where_numbers_need_the_patch(library: types.ModuleType) -> None:
+    said = rf"patched_library:answer is known for pytest 0\.1; found {pytest.__version__}"
+    with pytest.raises(PatchError, match=said):
         core.apply([_patch(library, digests={"0.1": "x"})])
+    good = _patch(library, target="patched_library:other", wrap=lambda original: lambda: 2, digests={})
+    gone = _patch(library, target="patched_library:gone", digests={})
+    [left_out] = core.apply([good, gone, _patch(library, digests={"0.1": "x"}, comfort=True)])
+    assert re.match(said, left_out) and (library.answer("?"), library.other()) == (41, 2)
 
 
 def test_vanished_function_is_refused(library: types.ModuleType) -> None:
