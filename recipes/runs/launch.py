@@ -16,6 +16,7 @@ from recipes.numbers import arithmetic
 from recipes.rules.schema import Recipe
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
+_TORCHRUN = "the launcher that set RANK and WORLD_SIZE"
 _LAUNCHED = "SCION_LAUNCHED"
 _LEASE = "SCION_LEASE"  # file and token of the launcher's, for its ranks
 _ENDED_JOBS = "SCION_ENDED_JOBS"  # of Slurm, which whoever starts the training knows to have ended
@@ -26,16 +27,31 @@ def must_launch(recipe: Recipe) -> bool:
     """Whether this process has to start the others: one node, several devices, and no launcher did.
 
     Raises:
-        ValueError: if the recipe needs several nodes and nothing started its processes.
+        ValueError: if the recipe needs several nodes and nothing started its processes, or a launcher started another number of them.
     """
-    launched = "TORCHELASTIC_RUN_ID" in os.environ or "SLURM_PROCID" in os.environ or "RANK" in os.environ
-    if launched or arithmetic.world_size(recipe.parallel) == 1:
+    wanted, launcher = arithmetic.world_size(recipe.parallel), _launcher()
+    if launcher is not None and launcher[1] != wanted and (launcher[0] == _TORCHRUN or launcher[1] > 1):
+        nodes, devices = recipe.parallel.num_nodes, recipe.parallel.devices_per_node
+        raise ValueError(
+            f"{launcher[0]} started {launcher[1]} processes and the recipe needs {wanted}, {devices} on each of {nodes} nodes; start one process"
+            " per device, or set parallel.num_nodes and parallel.devices_per_node"
+        )
+    if (launcher is not None and launcher[1] == wanted) or wanted == 1:
         return False
     if recipe.parallel.num_nodes > 1:
         raise ValueError(
             f"the recipe asks for {recipe.parallel.num_nodes} nodes; start it with srun, one task per device, or set parallel.num_nodes=1"
         )
     return True
+
+
+def _launcher() -> tuple[str, int] | None:
+    """Who started this process, and how many of its kind; None for a shell, also one that Slurm opened as a batch script."""
+    if "RANK" in os.environ or "TORCHELASTIC_RUN_ID" in os.environ:
+        return _TORCHRUN, int(os.environ.get("WORLD_SIZE", "1"))
+    if "SLURM_PROCID" in os.environ and "SLURM_STEP_ID" in os.environ:
+        return "srun", int(os.environ.get("SLURM_STEP_NUM_TASKS", os.environ.get("SLURM_NTASKS", "1")))
+    return None
 
 
 def launch(module: str, processes: int, arguments: Sequence[str], *, forward: Sequence[str] = ()) -> int:
@@ -50,7 +66,7 @@ def launch(module: str, processes: int, arguments: Sequence[str], *, forward: Se
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.run import main as torchrun
 
-    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // processes)))
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // processes)))
     os.environ[_LAUNCHED] = "1"
     agents_own = ",".join(name for name in ("SIGINT", "SIGHUP", "SIGQUIT", "SIGTERM") if name not in forward)
     for name in forward:

@@ -10,7 +10,7 @@ import pytest
 from common.artifacts import check_files, read_manifest, write_manifest
 from recipes.rules.compose import compose_recipe
 from recipes.rules.schema import Recipe
-from recipes.runs.launch import share_of_inputs
+from recipes.runs.launch import must_launch, share_of_inputs
 from recipes.train import main
 from tests.conftest import Inputs
 from tests.recipes.tiny_runs import train_on_ranks
@@ -23,18 +23,56 @@ def recipe() -> Recipe:
 
 @pytest.fixture(autouse=True)
 def _no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("RANK", "SLURM_PROCID", "TORCHELASTIC_RUN_ID", "SCION_LAUNCHED", "CUDA_DEVICE_MAX_CONNECTIONS"):
+    for name in (
+        "RANK",
+        "WORLD_SIZE",
+        "SLURM_PROCID",
+        "SLURM_STEP_ID",
+        "SLURM_STEP_NUM_TASKS",
+        "SLURM_NTASKS",
+        "TORCHELASTIC_RUN_ID",
+        "SCION_LAUNCHED",
+        "CUDA_DEVICE_MAX_CONNECTIONS",
+    ):
         monkeypatch.delenv(name, raising=False)
 
 
 def test_each_process_reads_its_share_of_the_inputs(recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> None:
     assert share_of_inputs(recipe) == (0, 1), "it starts the others when it has read everything"
-    monkeypatch.setenv("SLURM_PROCID", "3")
+    for name, value in (("SLURM_PROCID", "3"), ("SLURM_STEP_ID", "0"), ("SLURM_NTASKS", "4")):
+        monkeypatch.setenv(name, value)
     assert share_of_inputs(recipe) == (3, 4)
     monkeypatch.setenv("RANK", "2")
+    monkeypatch.setenv("WORLD_SIZE", "4")
     assert share_of_inputs(recipe) == (2, 4)
     monkeypatch.setenv("SCION_LAUNCHED", "1")
     assert share_of_inputs(recipe) is None, "the process that started it has read everything"
+
+
+@pytest.mark.parametrize(
+    ("environment", "found"),
+    [
+        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "1"}, True),  # a batch script without srun
+        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "4"}, True),
+        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "1", "SLURM_STEP_ID": "0"}, True),  # a shell that srun --pty opened
+        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "4", "SLURM_STEP_ID": "0"}, False),
+        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "8", "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "4"}, False),
+        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "2", "SLURM_STEP_ID": "0"}, "srun started 2 processes and the recipe needs 4"),
+        ({"RANK": "0", "WORLD_SIZE": "4"}, False),
+        ({"RANK": "0", "WORLD_SIZE": "1"}, "the launcher that set RANK and WORLD_SIZE started 1 processes and the recipe needs 4"),
+    ],
+)
+def test_a_launcher_is_believed_by_the_number_of_its_processes(
+    environment: dict[str, str], found: bool | str, recipe: Recipe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    if isinstance(found, bool):
+        assert must_launch(recipe) is found
+        assert share_of_inputs(recipe) == ((0, 1) if found else (0, 4))
+    else:
+        with pytest.raises(ValueError, match=found):
+            must_launch(recipe)
 
 
 @pytest.mark.parametrize("processes", [1, 2, 3, 7])
