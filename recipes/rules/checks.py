@@ -19,7 +19,7 @@ from recipes.rules.freezing import NEVER, TOKEN_TABLE, first_trained_steps, mode
 from recipes.rules.inputs import RunInputs
 from recipes.rules.layout_checks import layout_problems
 from recipes.rules.masking_checks import masking_problems
-from recipes.rules.ranges import range_problems
+from recipes.rules.ranges import range_problems, samples_problems
 from recipes.rules.schedule_checks import batch_problems, schedule_problems
 from recipes.rules.schema import OBJECTIVES, PRECISIONS, SECOND_HEADS, Recipe, raise_all
 from recipes.runs.stopping import unknown_signals
@@ -84,7 +84,10 @@ def check_run(recipe: Recipe, inputs: RunInputs, *, visible: Gpu | None = None) 
         problems += without_steps
         if not without_steps:
             recipe = with_steps(recipe, inputs.train)
-            problems += schedule_problems(recipe) + data_problems(recipe, inputs) + _freeze_problems(recipe, inputs)
+            too_long = samples_problems(recipe)
+            problems += too_long
+            if not too_long:  # the rules below make a list of the steps
+                problems += schedule_problems(recipe) + data_problems(recipe, inputs) + _freeze_problems(recipe, inputs)
     if not problems:  # an estimate of a layout that cannot be would mislead
         problems = memory_problems(recipe, planned_model(recipe, inputs), visible=visible)
     raise_all(problems, subject=f"recipe {recipe.name}")

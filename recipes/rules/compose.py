@@ -61,6 +61,8 @@ def _sorted_overrides(overrides: Sequence[str]) -> tuple[list[str], list[str], s
         group = key.removeprefix("+")
         if not equals or not group.replace(".", "").replace("_", "").isalnum():
             raise ValueError(f"the override {override!r} is not of the form key=value, for example schedule.max_steps=100")
+        if group.split(".")[0] == "hydra":
+            raise ValueError(f"the override {override!r} would set Hydra itself and nothing of the training; leave it out")
         if not (CONF_DIR / group).is_dir():
             values.append(
                 f"++{override.removeprefix('+')}"
@@ -139,6 +141,10 @@ def _require_plain_files(file: Path, seen: set[Path]) -> None:
         found = "nothing" if content is None else f"{type(content).__name__} {str(content)[:40]!r}"
         raise ValueError(f"the recipe {file} holds {found}; expected keys and values, such as those of {CONF_DIR}/recipe/demo_adapt.yaml")
     defaults = content.get("defaults", [])
+    if "hydra" in content:
+        raise ValueError(f"the recipe {file} has a key hydra, which would set Hydra itself and nothing of the training; leave it out")
+    if isinstance(defaults, list) and (wrong := [entry for entry in defaults if not _is_choice(entry)]):
+        raise ValueError(f"the recipe {file} has {wrong[0]!r} among its defaults; expected a name, or group: choice such as /model: opt_1b")
     if not isinstance(defaults, list):
         raise ValueError(f"the recipe {file} has defaults {defaults!r}; expected a list, such as [/model: opt_1b, _self_]")
     for name in (name for entry in defaults for name in _named(entry)):
@@ -146,6 +152,18 @@ def _require_plain_files(file: Path, seen: set[Path]) -> None:
         if beside not in seen and beside.is_file():
             seen.add(beside)
             _require_plain_files(beside, seen)
+
+
+def _is_choice(entry: object) -> bool:
+    """Whether an entry of a defaults list is a name, or one group with its choices; of Hydra's own groups none."""
+    if isinstance(entry, str):
+        return bool(entry.strip("/ ")) and not entry.strip("/ ").startswith("hydra/")
+    if not isinstance(entry, dict) or len(entry) != 1:
+        return False
+    [(group, choice)] = entry.items()
+    name = str(group).removeprefix("optional ").removeprefix("override ").strip("/ ")
+    choices = choice if isinstance(choice, list) else [choice]
+    return isinstance(group, str) and name.split("/")[0] != "hydra" and all(isinstance(one, str) and one for one in choices)
 
 
 def _named(entry: object) -> list[str]:

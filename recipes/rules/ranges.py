@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, is_dataclass
 from typing import Any
 
+from recipes.numbers import arithmetic
 from recipes.rules.schema import Recipe
 from recipes.runs.retention import MIN_KEPT
 
@@ -114,13 +115,29 @@ RANGES: Mapping[str, Range] = {
 }
 
 
+LARGEST = 2**31 - 1  # of a count, and of the samples of a run, which Megatron's indices hold in 32 bits
+_OF_ANY_SIZE = ("schedule.train_tokens", "data.published_tokens", "data.weights", "data.shares", "data.blend")
+
+
+def samples_problems(recipe: Recipe) -> list[str]:
+    """What is wrong with the length of a run whose steps are known."""
+    samples = arithmetic.run_samples(recipe)
+    if samples <= LARGEST:
+        return []
+    return [f"the run has {samples:,} samples of {recipe.data.sequence_length:,} tokens; expected at most {LARGEST:,}: make it shorter"]
+
+
 def range_problems(recipe: Recipe) -> list[str]:
     """A sentence for every key whose number is outside its range."""
     problems = []
     for key, numbers in _numbers(recipe):
         expected = RANGES.get(key)
-        if expected is None or all(number in expected for number in numbers):
+        if expected is None:
             continue
+        if all(number in expected for number in numbers):
+            if key in _OF_ANY_SIZE or max(numbers) <= LARGEST:
+                continue
+            expected = Range(expected.least, LARGEST)
         is_one = len(numbers) == 1 and key not in ("data.shares", "data.weights", "data.blend", "data.epochs")
         found = f"{numbers[0]}" if isinstance(numbers[0], int) and is_one else f"{numbers[0]:g}" if is_one else f"{numbers}"
         problems.append(f"{key} is {found}; expected {expected.in_words(several=not is_one)}")

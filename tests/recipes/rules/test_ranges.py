@@ -14,7 +14,7 @@ import pytest
 
 from recipes.rules.checks import value_problems
 from recipes.rules.compose import compose_recipe
-from recipes.rules.ranges import RANGES
+from recipes.rules.ranges import RANGES, samples_problems
 from recipes.rules.schema import Recipe
 from recipes.runs.run_dir import RECIPE_NAME, record_recipe
 from recipes.train import main
@@ -103,3 +103,30 @@ def test_a_recipe_is_written_and_read_as_it_is(tmp_path: Path) -> None:
     record_recipe(tmp_path, recipe)
     assert json.loads((tmp_path / RECIPE_NAME).read_text())["seed"] == recipe.seed
     record_recipe(tmp_path, recipe)
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        ("defaults: [null]", "has None among its defaults"),
+        ("defaults: [[opt_1b]]", "among its defaults"),
+        ("defaults: [{/model: opt_1b, /data: gams}]", "among its defaults"),
+        ("defaults: [{/model: null}]", "among its defaults"),
+        ("defaults: [override hydra/job_logging: none, {override /hydra/launcher: x}]", "among its defaults"),
+        ("hydra: {run: {dir: x}}", "has a key hydra"),
+    ],
+)
+def test_what_hydra_would_not_understand_is_refused(content: str, sentence: str, tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text(content)
+    with pytest.raises(ValueError, match=sentence):
+        compose_recipe(str(tmp_path / "mine.yaml"))
+    with pytest.raises(ValueError, match="would set Hydra itself"):
+        compose_recipe("demo_adapt", ["hydra.run.dir=x"])
+
+
+def test_a_count_has_an_end() -> None:
+    for key in ("schedule.max_steps", "schedule.global_batch_size", "parallel.num_nodes", "schedule.epochs"):
+        assert len(_problems(f"{key}={10**20}")) == 1, key
+    assert _problems(f"schedule.max_steps={10**20}") == ["schedule.max_steps is 100000000000000000000; expected 1 to 2,147,483,647"]
+    long = compose_recipe("demo_adapt", ["schedule.max_steps=1000000000", "schedule.global_batch_size=4"])
+    assert samples_problems(long) == ["the run has 4,000,000,000 samples of 128 tokens; expected at most 2,147,483,647: make it shorter"]
