@@ -12,7 +12,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import contextlib
+import os
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
@@ -209,7 +211,8 @@ class EngineConfig(GPTConfig):
             self.cross_entropy_loss_fusion = False
         if self.num_moe_experts is not None and not hasattr(moe_utils, "te_general_gemm"):
             moe_utils.te_general_gemm = None  # Megatron-core 0.15 asks for it always, and has it with TransformerEngine alone
-        model = super().configure_model(*args, **kwargs)
+        with _sites_kernels():
+            model = super().configure_model(*args, **kwargs)
         if self.scale_factor is not None:
             model.rotary_pos_emb.inv_freq = apply_rope_scaling(
                 model.rotary_pos_emb.inv_freq, self.scale_factor, self.low_freq_factor, self.high_freq_factor, self.old_context_len
@@ -259,6 +262,16 @@ class EngineConfig(GPTConfig):
                     head.register_forward_hook(partial(_cap, cap=self.final_logit_softcapping))
                 head.register_forward_hook(partial(_mask_padding, real_columns=real_columns))
         return model
+
+
+@contextlib.contextmanager
+def _sites_kernels() -> Iterator[None]:
+    """Keep which kernels for attention the environment leaves TransformerEngine: Megatron-core asserts that it leaves all, and sets them."""
+    said = {name: os.environ.pop(name) for name in ("NVTE_FLASH_ATTN", "NVTE_FUSED_ATTN", "NVTE_UNFUSED_ATTN") if name in os.environ}
+    try:
+        yield
+    finally:
+        os.environ.update(said)
 
 
 def _scale(module: nn.Module, inputs: Any, output: Tensor, *, factor: float) -> Tensor:

@@ -34,6 +34,7 @@ from recipes.runs.launch import (
     process_rank,
     share_of_inputs,
 )
+from recipes.runs.limits import require_limits
 from recipes.runs.resume import check_resume
 from recipes.runs.run_dir import CHECKPOINTS_NAME, is_disk_full, newest_checkpoint, record_recipe, remove_left_over, sync_command
 from recipes.runs.stopping import StopSignals
@@ -60,6 +61,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     signals.listen()  # from the beginning: reading every byte of large inputs, and importing the engine, take their time
     inputs = read_inputs(recipe)
     recipe = check_run(recipe, inputs, visible=visible_gpu())
+    must_launch(recipe)  # or be one of the right number of processes
+    require_limits(recipe)
     for warning in pass_warnings(recipe, inputs.train) if is_first_process() else ():
         print(f"warning: {warning}", file=sys.stderr, flush=True)
     with leased(arguments.output) as fence:
@@ -87,8 +90,7 @@ def _run(recipe: Recipe, inputs: RunInputs, fence: Fence, *, run_dir: Path, sign
         check_resume(newest[1], recipe, inputs)
     if is_first_process():
         remove_left_over(run_dir)
-    if (longer := record_recipe(run_dir, recipe, writes=is_first_process())) and is_first_process():
-        print(longer, file=sys.stderr, flush=True)
+    longer = record_recipe(run_dir, recipe, writes=False)
     if newest is not None and newest[0] >= arithmetic.total_steps(recipe):
         print(f"the run is finished: {newest[1]}")
         return command.DONE
@@ -96,6 +98,10 @@ def _run(recipe: Recipe, inputs: RunInputs, fence: Fence, *, run_dir: Path, sign
         if share[0] == 0:
             require_safe(newest[1] / "weights")
         newest_checkpoint(run_dir, contents=True, share=share)
+    # The last that can be refused is behind us, so that a lengthening that was refused leaves the run as it is.
+    record_recipe(run_dir, recipe, writes=is_first_process())
+    if longer is not None and is_first_process():
+        print(longer, file=sys.stderr, flush=True)
     if must_launch(recipe):
         if signals.received:  # a rank may not decide alone, but ends with the others behind the first step
             print("ended by a signal before the first step; the same command starts again")
