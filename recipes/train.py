@@ -38,7 +38,7 @@ from recipes.runs.limits import require_limits
 from recipes.runs.resume import check_resume
 from recipes.runs.run_dir import CHECKPOINTS_NAME, is_disk_full, newest_checkpoint, record_recipe, remove_left_over, sync_command
 from recipes.runs.stopping import StopSignals
-from recipes.runs.watchdog import watching
+from recipes.runs.watchdog import outlast, watching
 from recipes.training.kernels import installed_kernels
 
 
@@ -63,6 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     recipe = check_run(recipe, inputs, visible=visible_gpu())
     must_launch(recipe)  # or be one of the right number of processes
     require_limits(recipe)
+    outlast(recipe.run)
     for warning in pass_warnings(recipe, inputs.train) if is_first_process() else ():
         print(f"warning: {warning}", file=sys.stderr, flush=True)
     with leased(arguments.output) as fence:

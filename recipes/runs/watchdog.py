@@ -28,6 +28,7 @@ from recipes.rules.schema import RunRecipe
 _FIRST_STEPS = 5  # which compile, fill caches and find their memory
 _STEPS_KEPT = 50  # whose median is the usual time
 _TICK_SECONDS = 0.5
+_TIMEOUT = "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC"
 _GRACE_SECONDS = 30.0  # for the stacks of ranks that notice later
 
 
@@ -143,6 +144,22 @@ def watching(run: RunRecipe, *, rank: int) -> Watchdog:
         other_seconds=math.inf if run.hang_factor is None else run.hang_other_seconds,
         rank=rank,
     )
+
+
+def outlast(run: RunRecipe) -> None:
+    """Have NCCL and gloo wait for longer than the watchdogs of a run: they would end it without stacks, after ten minutes by default.
+
+    NeMo takes the timeout of its process groups from the same variable as torch that of NCCL's heartbeat.
+    """
+    if run.hang_factor is not None:
+        seconds = max(int(os.environ.get(_TIMEOUT, "0")), math.ceil(silence(run)))
+        os.environ[_TIMEOUT] = str(seconds)
+
+
+def silence(run: RunRecipe) -> float:
+    """Seconds after which the watchdogs have ended what has no usual time, with room for steps that are usually long."""
+    longest = max(run.hang_seconds, run.hang_other_seconds)
+    return 2 * (longest + _grace(longest))
 
 
 def _grace(allowed: float) -> float:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,7 +28,7 @@ from recipes.rules.masking import masks_of
 from recipes.rules.schema import MASKED, Recipe
 from recipes.runs.launch import process_rank
 from recipes.runs.stopping import StopSignals
-from recipes.runs.watchdog import Watchdog
+from recipes.runs.watchdog import Watchdog, silence
 
 with quiet_imports():
     from nemo_patches.cpu_device import present_cpu_as_device
@@ -35,6 +37,8 @@ with quiet_imports():
 
     import nemo.lightning as nl
     import torch
+    import torch.distributed.distributed_c10d as distributed_c10d
+    from lightning.pytorch.plugins.environments import LightningEnvironment
     from megatron.core.datasets.gpt_dataset import GPTDataset
     from megatron.core.distributed import DistributedDataParallelConfig
     from megatron.core.optimizer import USING_PYTORCH_OPTIMIZER, OptimizerConfig
@@ -119,13 +123,21 @@ class RecipeStrategy(nl.MegatronStrategy):
     Args:
         factors: what the token table is trained as, where it is factorised.
         draws_second_head_from: seed, where the second head does not start as the first.
+        silence: for which ranks wait for each other.
     """
 
-    def __init__(self, *, factors: Path | None, draws_second_head_from: int | None, **arguments: Any) -> None:
+    def __init__(self, *, factors: Path | None, draws_second_head_from: int | None, silence: timedelta, **arguments: Any) -> None:
         super().__init__(**arguments)
+        self._silence = silence
         self._factors, self._draws_second_head_from = factors, draws_second_head_from
         self._kept: dict[bool, KeptSave] = {}  # with the optimizer's state, and without
         self._gathering: Gathering | None = None  # of parameters that a save beside the training is still to copy
+
+    def init_model_parallel(self) -> None:
+        """See NeMo's class; Megatron gives its groups 30 minutes, whatever the group of all has."""
+        super().init_model_parallel()
+        for group in list(distributed_c10d._world.pg_map):
+            distributed_c10d._set_pg_timeout(self._silence, group)
 
     def optimizer_state(self, optimizer: Any) -> dict[str, Any]:
         """Nothing of what Lightning would have of it: NeMo puts the optimizer's parts in its place."""
@@ -311,9 +323,7 @@ def make_trainer(recipe: Recipe, callbacks: RunCallbacks, *, run_dir: Path, star
         devices=recipe.parallel.devices_per_node,
         num_nodes=recipe.parallel.num_nodes,
         strategy=strategy,
-        plugins=nl.MegatronMixedPrecision(precision="bf16-mixed")
-        if recipe.precision == "bf16"
-        else nl.MegatronMixedPrecision(precision="32"),
+        plugins=[nl.MegatronMixedPrecision(precision="bf16-mixed" if recipe.precision == "bf16" else "32"), *_environment(recipe)],
         max_steps=arithmetic.total_steps(recipe),
         log_every_n_steps=0,  # Metrics does it; Lightning would write the same again under other names, with steps counted from 0
         limit_val_batches=0,  # Validation does it
@@ -325,6 +335,14 @@ def make_trainer(recipe: Recipe, callbacks: RunCallbacks, *, run_dir: Path, star
         logger=make_loggers(run_dir, name=recipe.name, wandb_project=recipe.run.wandb_project, settings=asdict(recipe)),
         callbacks=callbacks.in_order(),
     )
+
+
+def _environment(recipe: Recipe) -> list[LightningEnvironment]:
+    """Where Lightning would take its number of ranks from a Slurm that has not started this process alone, or refuse srun without an option."""
+    if arithmetic.world_size(recipe.parallel) == 1:
+        return [LightningEnvironment()]
+    os.environ.setdefault("SLURM_NTASKS_PER_NODE", str(recipe.parallel.devices_per_node))
+    return []
 
 
 def make_model(recipe: Recipe, inputs: RunInputs, nonfinite: NonFiniteSteps) -> TrainedModel:
@@ -448,6 +466,7 @@ def _strategy(recipe: Recipe) -> RecipeStrategy:
     return RecipeStrategy(
         factors=Path(recipe.model.factors) if recipe.model.factors else None,
         draws_second_head_from=recipe.seed if recipe.second_head == "random" else None,
+        silence=timedelta(seconds=silence(recipe.run)),
         tensor_model_parallel_size=parallel.tensor_parallel_size,
         pipeline_model_parallel_size=parallel.pipeline_parallel_size,
         context_parallel_size=parallel.context_parallel_size,

@@ -33,7 +33,6 @@ export NCCL_IB_RETRY_CNT=20
 export NCCL_NET_GDR_LEVEL=2
 export NCCL_NET_GDR_READ=1
 export NCCL_PROTO=Simple
-export TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC=1800
 
 # Settings of this job.
 export TOPIC='a b'

@@ -31,7 +31,6 @@ export NCCL_IB_RETRY_CNT=20
 export NCCL_NET_GDR_LEVEL=2
 export NCCL_NET_GDR_READ=1
 export NCCL_PROTO=Simple
-export TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC=1800
 
 # The step: 4 x 4 tasks; slurm/task.sh gives each its rank and becomes the command.
 srun --export=ALL --kill-on-bad-exit=1 --cpus-per-task="$SLURM_CPUS_PER_TASK" --wait=300 \
