@@ -50,6 +50,7 @@ with quiet_imports():
     from nemo_patches import adam_groups, gradient_norm, torch_adam
     from nemo_patches.base_checkpoint import loading_base_checkpoint
     from nemo_patches.core import apply
+    from nemo_patches.documents import micro_batch
     from nemo_patches.lora import LoRA
     from nemo_patches.second_head import copy_first_head, draw_second_head
     from nemo_patches.tokenizer import EndOfDocument
@@ -94,11 +95,26 @@ class TrainedModel(GPTModel):
     def __init__(self, config: GPTConfig, *, first_trained: Mapping[str, float], nonfinite: NonFiniteSteps, **arguments: Any) -> None:
         super().__init__(config, **arguments)
         self._first_trained, self._nonfinite = first_trained, nonfinite
+        self._balance = config.moe_aux_loss_coeff
 
     def configure_model(self, vp_stage: int | None = None) -> None:
         """Build this rank's part of the model."""
         super().configure_model(vp_stage)
         freeze_for_the_whole_run(self.module, self._first_trained)
+
+    def data_step(self, batches: Iterator[Any]) -> dict[str, Any]:
+        """The next micro batch on the device, of which the loss of the experts' balance weighs as much as the tokens that count.
+
+        Where losses are sums over tokens, Megatron-core multiplies that loss by all tokens of a micro batch and divides by those that count in a
+        step: together the micro batches would weigh more than the recipe says.  Where stages of a pipeline compute layers again, they do so with
+        the weight of the newest micro batch.
+        """
+        if self.config.num_moe_experts is not None and self.config.calculate_per_token_loss:
+            batch = micro_batch(batches)
+            self.config.moe_aux_loss_coeff = self._balance * float(batch["loss_mask"].float().mean())
+            batches = iter([batch])
+        found: dict[str, Any] = super().data_step(batches)
+        return found
 
     def log(self, *arguments: Any, **options: Any) -> None:
         """See Lightning's class, which takes what a progress bar is to show from the device at every step; there is none."""

@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 from conversion import hf_to_nemo
 from tests.conftest import Inputs
 from tests.conversion.tiny_families import save_tiny_model
+from tests.gloo import run_on_gloo
 from tests.processes import call_command
 from tests.recipes.tiny_runs import export, train_on_ranks
 
@@ -82,6 +83,27 @@ def test_experts_are_planned_trained_and_exported(
         assert after[name].shape == tensor.shape
         assert not torch.equal(after[name], tensor), name
         assert (after[name] - tensor).abs().max() < 0.02, name  # four steps of at most 0.001, not another tensor's values
+
+
+@pytest.mark.slow
+def test_with_documents_the_balance_weighs_what_the_recipe_says(checkpoint: Path, inputs: Inputs, tmp_path: Path) -> None:
+    """Also where some tokens do not count; of one rank and one micro batch, so that a step adds weight x balance x layers to the mean loss."""
+    [found] = run_on_gloo(
+        "tests.recipes.expert_ranks:train",
+        world_size=1,
+        directory=tmp_path / "logs",
+        initialize=False,
+        output=str(tmp_path / "run"),
+        tensor_parallel_size=1,
+        overrides=[
+            *settings(checkpoint, inputs)[2:],
+            *("data.document_mask=true", "parallel.devices_per_node=1", "schedule.global_batch_size=4"),
+        ],
+    )
+    records = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
+    num_layers = json.loads((checkpoint / "context/model.json").read_text())["config"]["num_layers"]
+    expected = [0.1 * record["expert_balance"] * num_layers for record in records if "loss" in record]
+    assert found["balance_losses"] == pytest.approx(expected, rel=1e-5)
 
 
 @pytest.mark.slow
