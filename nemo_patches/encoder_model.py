@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -28,6 +29,7 @@ from torch import Tensor, nn
 
 from nemo_patches.bidirectional_attention import BidirectionalAttention
 from nemo_patches.engine_model import EngineConfig, engine_config
+from nemo_patches.masked_positions import masked_data_step, masked_forward_step, select_masked
 from nemo_patches.norms import LayerNorm, sum_over_sequence
 
 
@@ -120,6 +122,11 @@ class EncoderConfig(EngineConfig):
     position_embedding_type: str = "learned_absolute"
     transformer_layer_spec: Callable[..., TransformerBlockSubmodules] = encoder_layers
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.data_step_fn = partial(masked_data_step, step=self.data_step_fn)
+        self.forward_step_fn = partial(masked_forward_step, step=self.forward_step_fn)
+
     def configure_model(self, *args: Any, **kwargs: Any) -> MegatronGPTModel:
         """See `EngineConfig`."""
         model = super().configure_model(*args, **kwargs)
@@ -128,6 +135,7 @@ class EncoderConfig(EngineConfig):
             model.embedding.register_forward_hook(lambda embedding, inputs, rows: embedding.end(rows))
         if model.post_process:
             _add_bias(model.output_layer, example=model.decoder.final_layernorm.dense.weight)
+            select_masked(model)
         return model
 
 

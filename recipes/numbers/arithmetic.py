@@ -185,18 +185,21 @@ def rotating_share(model: Mapping[str, Any]) -> float:
     return 1 - sum(model.get("no_rope_freq", ())) / model["num_layers"]
 
 
-def flops_per_token(model: Mapping[str, Any], *, vocab_size: int, sequence_length: int, factorised_size: int = 0) -> float:
+def flops_per_token(
+    model: Mapping[str, Any], *, vocab_size: int, sequence_length: int, factorised_size: int = 0, predicted_share: float = 1.0
+) -> float:
     """Floating-point operations of forward and backward per token: 6 per weight used in a product, plus attention.
 
     Source: PaLM (Chowdhery et al. 2022, appendix B), with half the scores where the mask is causal, and of these what windows show.
-    An encoder's head is counted with its dense layer, and for every token, though the loss is of the masked ones alone.
+    An encoder's head is counted with its dense layer, which is computed for every token.
 
     Args:
+        predicted_share: of the tokens that the head computes.
         factorised_size: of a table that is trained as factors, which the head multiplies with one after the other; 0 where it is one matrix.
     """
     shape = LayerShape.of(model)
     head = (vocab_size + shape.hidden) * factorised_size if factorised_size else vocab_size * shape.hidden
     both_sides = sees_both_sides(model)
-    products = model["num_layers"] * shape.products + head + (shape.hidden**2 if both_sides else 0)
+    products = model["num_layers"] * shape.products + head * predicted_share + (shape.hidden**2 if both_sides else 0)
     attention = model["num_layers"] * sequence_length * shape.attention * (2 if both_sides else visible_share(model, sequence_length))
     return 6.0 * products + 6.0 * attention

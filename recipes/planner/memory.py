@@ -77,7 +77,7 @@ def stage_memory(model: PlannedModel, layout: Layout, stage: int, *, kernels: st
     logits = head = 0.0
     if stage == pipeline - 1:
         head = tokens * head_bytes(model, item, kernels) / (tensor if layout.sequence_parallel else 1)
-        logits = _logit_bytes(model, item, kernels) * tokens * model.vocab_rows / tensor
+        logits = _logit_bytes(model, item, kernels) * tokens * model.predicted_share * model.vocab_rows / tensor
     at_work = max(tokens * item * (model.shape.ffn_input + model.shape.ffn) / tensor, _gathered_bytes(model, layout, item))
     if chosen := model.config.get("moe_router_topk"):  # copies of the tokens, and what comes of them, in the order of experts
         at_work = max(at_work, 2.0 * tokens * item * chosen * model.shape.hidden)

@@ -182,6 +182,7 @@ class PlannedModel:
         adapter_rank: of low-rank adapters on all linear layers; 0 where there are none.
         num_heads: output layers, two where a second one predicts the token after the next.
         factorised_size: dimensions of the coordinates that the token table is trained as, times primitives; 0 where it is one matrix.
+        predicted_share: of the tokens that the head computes.
     """
 
     config: Mapping[str, Any]
@@ -190,6 +191,7 @@ class PlannedModel:
     adapter_rank: int = 0
     num_heads: int = 1
     factorised_size: int = 0
+    predicted_share: float = 1.0
 
     @cached_property
     def shape(self) -> LayerShape:
@@ -214,7 +216,11 @@ class PlannedModel:
     def flops_per_token(self, sequence_length: int) -> float:
         """Operations of forward and backward, as `recipes.numbers.arithmetic.flops_per_token`."""
         return flops_per_token(
-            self.config, vocab_size=self.vocab_rows, sequence_length=sequence_length, factorised_size=self.factorised_size
+            self.config,
+            vocab_size=self.vocab_rows,
+            sequence_length=sequence_length,
+            factorised_size=self.factorised_size,
+            predicted_share=self.predicted_share,
         )
 
     def rank(self, *, tensor_parallel_size: int, pipeline_parallel_size: int, stage: int) -> RankParameters:

@@ -125,13 +125,14 @@ def _pass_time(model: PlannedModel, layout: Layout, gpu: Gpu, stage: int, effici
         )
     )
     kept = layer_bytes(model, layout, is_half=True, kernels=kernels).of(tokens)
-    head_traffic = 10 * tokens * vocab_columns  # logits and what the loss makes of them: 16 bit, 32 bit and 32 bit
+    predicted = max(1, round(tokens * model.predicted_share))
+    head_traffic = 10 * predicted * vocab_columns  # logits and what the loss makes of them: 16 bit, 32 bit and 32 bit
     # Two forward, two backward, and one at either end of the model. With sequence parallelism they are scattering sums and gatherings, as long;
     # what is gathered again for the gradients of weights goes beside the gradients of inputs (Korthikanti et al. 2022, section 4.2.2).
     reduces = num_layers * 4 + reduces_again(layout, num_layers) + 1
     return _Pass(
         products=num_layers * (around_attention * again.around_attention + feed_forward * again.feed_forward)
-        + _head_seconds(model, tokens, vocab_columns, gpu, efficiency),
+        + _head_seconds(model, predicted, vocab_columns, gpu, efficiency),
         attention=num_layers * _attention_seconds(model, layout, gpu, efficiency) * again.attention,
         traffic=(num_layers * kept * again.traffic * _PASSES + head_traffic) / gpu.memory_rate,
         tensor_parallel=reduces

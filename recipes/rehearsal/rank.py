@@ -12,6 +12,7 @@ import shutil
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from itertools import accumulate, cycle, takewhile
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from recipes.planner.hardware import Gpu
 from recipes.rehearsal.account import Account
 from recipes.rehearsal.inputs import with_stand_ins
 from recipes.rules.inputs import RunInputs
+from recipes.rules.masking import predicted_share
 from recipes.rules.schema import FreezeRule, Recipe
 from recipes.runs.run_dir import CHECKPOINTS_NAME
 from recipes.runs.stopping import StopSignals
@@ -33,6 +35,7 @@ from recipes.runs.watchdog import watching
 present_fake_gpus()  # before NeMo keeps an unpatched name
 
 with quiet_imports():
+    import torch
     import torch.distributed as distributed
     from lightning.pytorch import LightningModule, Trainer
     from lightning.pytorch.callbacks import Callback
@@ -41,7 +44,7 @@ with quiet_imports():
     from torch import Tensor
     from torch.distributed.checkpoint.storage import WriteResult
 
-    from nemo_patches import documents, fake_storage
+    from nemo_patches import documents, fake_storage, masked_positions
     from nemo_patches.fake_devices.tensors import experts_of_a_token
     from nemo_patches.fake_storage import NOWHERE
     from recipes.training import engine
@@ -97,6 +100,7 @@ def rehearse_rank(
         resume: what another process has kept of this rank and is resumed from, in place of this one's own checkpoint.
     """
     start, processor = time.monotonic(), time.process_time()
+    masked_positions.predicted_places = partial(_some_places, share=predicted_share(recipe))
     experts_of_a_token[0] = inputs.model.get("moe_router_topk", 0)
     all_micro_batches = arithmetic.accumulation_steps(recipe)
     micro_batches = min(all_micro_batches, recipe.parallel.pipeline_parallel_size + 1)
@@ -202,6 +206,11 @@ def _starts(position_ids: Tensor) -> list[int]:
     num_samples, length = position_ids.shape
     starts = list(takewhile(lambda start: start < length, accumulate(cycle(_DOCUMENTS), initial=0)))
     return [sample * length + start for sample in range(num_samples) for start in starts]
+
+
+def _some_places(loss_mask: Tensor, *, share: float) -> Tensor:
+    """As many places of a micro batch as are predicted on average: which, a mask without values does not say."""
+    return torch.arange(max(1, round(share * loss_mask.numel())), device="cuda")
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from recipes.rules.experts import expert_problems
 from recipes.rules.freezing import NEVER, TOKEN_TABLE, first_trained_steps, model_parameter_names, pipeline_stages, table_names
 from recipes.rules.inputs import RunInputs
 from recipes.rules.layout_checks import layout_problems
+from recipes.rules.masking import predicted_share
 from recipes.rules.masking_checks import masking_problems
 from recipes.rules.ranges import range_problems, samples_problems
 from recipes.rules.schedule_checks import batch_problems, schedule_problems
@@ -43,6 +44,7 @@ def planned_model(recipe: Recipe, inputs: RunInputs) -> PlannedModel:
         adapter_rank=recipe.lora.rank if recipe.lora else 0,
         num_heads=2 if recipe.objective == "two_tokens" else 1,
         factorised_size=factorised_size(recipe),
+        predicted_share=predicted_share(recipe),
     )
 
 

@@ -66,6 +66,11 @@ def read_mask_vocabulary(directory: Path) -> MaskVocabulary:
     return MaskVocabulary(tokenizer.mask_token_id, is_ordinary, begins_word, tokenizer.pad_token_id)
 
 
+def predicted_share(recipe: Recipe) -> float:
+    """Of the tokens of a run, those that have a loss: what is masked, or all."""
+    return (recipe.masking or MaskingRecipe()).share if recipe.objective == MASKED else 1.0
+
+
 def masks_of(recipe: Recipe) -> tuple[MaskVocabulary, MaskingRecipe] | None:
     """What a run masks, and how; None where its objective is another."""
     if recipe.objective != MASKED:

@@ -21,7 +21,7 @@ from recipes.planner.hardware import GPUS
 from recipes.planner.visible import has_known_rates, visible_gpu
 from recipes.rules.checks import factorised_size, padded_vocab_size
 from recipes.rules.inputs import RunInputs
-from recipes.rules.masking import masks_of
+from recipes.rules.masking import masks_of, predicted_share
 from recipes.rules.schema import Recipe
 from recipes.runs.launch import process_rank
 from recipes.runs.retention import Retention
@@ -180,6 +180,7 @@ def _rates(recipe: Recipe, inputs: RunInputs) -> Rates:
             vocab_size=padded_vocab_size(recipe, inputs),
             sequence_length=recipe.data.sequence_length,
             factorised_size=factorised_size(recipe),
+            predicted_share=predicted_share(recipe),
         ),
         num_devices=arithmetic.world_size(recipe.parallel),
         peak_flops=_peak_flops(recipe),

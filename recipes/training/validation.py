@@ -19,6 +19,7 @@ from torch import Tensor
 from data_prep.megatron.index import TokenFile
 from nemo_patches.context_parallel import on_this_rank
 from nemo_patches.documents import documents_of
+from nemo_patches.masked_positions import predict_only
 from recipes.rules.masking import MaskVocabulary, parts_of_sample
 from recipes.runs.watchdog import Watchdog
 from recipes.training.documents import positions_in_documents
@@ -103,6 +104,8 @@ class Validation(Callback):
             else:
                 documents = documents_of(positions_in_documents(on_host[0], self._end_of_text))
                 positions = documents.positions
+            if self._masks is not None:
+                predict_only(chunk, on_host[2])
             losses = chunk(tokens, positions, None, labels=labels, packed_seq_params=documents)
             number = counts.sum(dtype=torch.float64)
             return losses, lambda output: (output.float().mean(), torch.stack([(output.double() * counts).sum(), number]))

@@ -129,6 +129,7 @@ def test_the_losses_are_those_of_a_plain_loop(runs: MaskedRuns, whole: dict[str,
     expected = plain_loop(encoder, samples, recipe)
     assert whole["losses"] == pytest.approx(expected, abs=TOLERANCE)
     assert max(expected) - min(expected) > 0.01, "it learns something"
+    assert max(whole["head_shares"]) < 0.3, "logits are those of the masked tokens alone"
     shares = torch.stack([samples[number]["loss_mask"] for number in range(STEPS * BATCH)])
     assert float(shares.mean()) == pytest.approx(0.15, abs=0.02)
     assert float(shares.sum(dim=1).std()) > 1, "samples differ in how many tokens are masked"
